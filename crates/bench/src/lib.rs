@@ -1,0 +1,1 @@
+//! Workloads, and comparisons of Vellum with other filesystems in one run

@@ -1,0 +1,1 @@
+//! A FUSE protocol layer: mount, the /dev/fuse loop, passthrough, notifications

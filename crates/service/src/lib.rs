@@ -1,0 +1,1 @@
+//! The filesystem service: one process that serves a mounted tree

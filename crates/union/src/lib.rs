@@ -1,0 +1,1 @@
+//! The union: several layers become one writable tree

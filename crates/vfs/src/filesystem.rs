@@ -1,0 +1,337 @@
+//! The trait between a front (FUSE, the library's rings) and an instance (a mounted tree).
+
+use crate::{Attr, Context, Error, FileKind, Name, RenameFlags, Result, Seek, SetAttr, StatFs};
+use bitflags::bitflags;
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a front holds of an object: unique for the life of the mount, never reused, and *not* the
+/// inode number: several node ids may show the same `st_ino`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId(pub u64);
+
+impl NodeId {
+    /// The root of the tree.
+    pub const ROOT: Self = Self(1);
+}
+
+/// What an instance gave out for an open file or directory; 0 where it keeps no state per open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Handle(pub u64);
+
+/// A name that exists: its node and attributes, and for how long the front may believe both.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The node. Its lookup count has been raised by one; [`Filesystem::forget`] lowers it.
+    pub node: NodeId,
+    /// Generation for handles (name_to_handle_at).
+    pub generation: u64,
+    /// Attributes; `ino` is what stat(2) shows.
+    pub attr: Attr,
+    /// How long the name may be taken to lead here.
+    pub entry_ttl: Duration,
+    /// How long the attributes may be taken to hold.
+    pub attr_ttl: Duration,
+}
+
+/// Attributes, and for how long the front may believe them.
+#[derive(Clone, Copy, Debug)]
+pub struct AttrReply {
+    /// The attributes.
+    pub attr: Attr,
+    /// How long they may be taken to hold.
+    pub ttl: Duration,
+}
+
+/// How the front should do the I/O of one open file.
+#[derive(Clone, Debug)]
+pub enum OpenIo {
+    /// Through the front's page cache; `keep` says that what is cached already is still good.
+    Cached {
+        /// Keep what is cached.
+        keep: bool,
+    },
+    /// Every read and write comes to the instance.
+    Direct,
+    /// Reads, writes and mappings go to this file and never come to the instance. One file per node:
+    /// while a node has opens, each of them must give the same `Arc`.
+    Passthrough(Arc<OwnedFd>),
+}
+
+/// An open file.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// Handle for later calls.
+    pub handle: Handle,
+    /// How to do its I/O.
+    pub io: OpenIo,
+}
+
+bitflags! {
+    /// How a write arrives.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct WriteFlags: u32 {
+        /// Written back from the front's page cache; the caller's identity is unknown.
+        const WRITEBACK = 1;
+        /// Clear set-id bits and file capabilities, as for an unprivileged writer.
+        const KILL_SUIDGID = 2;
+        /// The file was opened with O_APPEND.
+        const APPEND = 4;
+    }
+
+    /// Flags of setxattr(2).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct XattrFlags: u32 {
+        /// Fail with EEXIST if the attribute exists.
+        const CREATE = 1;
+        /// Fail with ENODATA if it does not.
+        const REPLACE = 2;
+    }
+
+    /// What a front offers after negotiation.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Features: u32 {
+        /// Files may be opened with [`OpenIo::Passthrough`].
+        const PASSTHROUGH = 1;
+        /// ENOSYS from the first open (opendir) turns opens (opendirs) off altogether.
+        const NO_OPEN = 2;
+        /// Writes are collected in the front's page cache; it owns size and mtime of open files.
+        const WRITEBACK = 4;
+        /// The front checks permission from mode, owner and ACL.
+        const DEFAULT_PERMISSIONS = 8;
+        /// POSIX ACLs are honoured by the front, and `umask` arrives unapplied.
+        const POSIX_ACL = 16;
+    }
+}
+
+/// Calls from an instance back to its front. They may be dropped when the front goes away.
+pub trait Notifier: Send + Sync {
+    /// Attributes and, when `len` is not 0, cached data of `node` in `[offset, offset+len)` are no longer good
+    /// (`len` < 0: to the end; `offset` < 0: attributes only).
+    fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()>;
+    /// `name` in `parent` may lead elsewhere now.
+    fn inval_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()>;
+}
+
+/// A front that has been negotiated.
+#[derive(Clone)]
+pub struct Connection {
+    /// What it offers.
+    pub features: Features,
+    /// The way back.
+    pub notifier: Arc<dyn Notifier>,
+}
+
+/// One directory entry on its way to the front.
+#[derive(Clone, Copy, Debug)]
+pub struct DirEntry<'a> {
+    /// `st_ino` as stat(2) would show it.
+    pub ino: u64,
+    /// Continue after this entry by passing this offset. Stable while entries come and go; never 0.
+    pub cookie: u64,
+    /// Kind, where known without a stat.
+    pub kind: Option<FileKind>,
+    /// Name; `.` and `..` are allowed here.
+    pub name: &'a [u8],
+}
+
+/// Takes directory entries until it is full.
+pub trait DirSink {
+    /// Whether an entry with a name of `len` bytes still fits (in the form that is being collected).
+    fn fits(&self, len: usize) -> bool;
+    /// Adds an entry. Call only when it fits. With `entry`, its lookup count has been raised; without (in
+    /// readdirplus: for `.`, `..`, or where looking up failed), the front looks the name up itself later.
+    fn push(&mut self, dirent: DirEntry<'_>, entry: Option<&Entry>);
+}
+
+/// A mounted tree as its fronts see it. Every call may come from any thread, many at a time.
+///
+/// Names are single components. The caller's permission has been checked by the front where
+/// [`Features::DEFAULT_PERMISSIONS`] is on. Sizes and offsets are in bytes; the instance must check them, as it
+/// must check everything else that a client states.
+#[allow(unused_variables)]
+pub trait Filesystem: Send + Sync + 'static {
+    /// The front is ready; called once, before any other call.
+    fn start(&self, connection: Connection) {}
+    /// The front has gone; called once, after every other call.
+    fn stop(&self) {}
+
+    /// Looks `name` up. `Ok(None)`: it does not exist, and that may be believed for [`Filesystem::negative_ttl`].
+    fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>>;
+    /// How long a front may believe that a name does not exist.
+    fn negative_ttl(&self) -> Duration {
+        Duration::ZERO
+    }
+    /// A node by its id alone, for a handle that outlived the front's cache (LOOKUP of "."). ESTALE if unknown.
+    fn lookup_node(&self, cx: &Context<'_>, node: NodeId) -> Result<Entry> {
+        Err(Errno::STALE.into())
+    }
+    /// The parent of a directory, for a handle (LOOKUP of "..").
+    fn lookup_parent(&self, cx: &Context<'_>, node: NodeId) -> Result<Entry> {
+        Err(Errno::STALE.into())
+    }
+    /// The front has dropped `count` of its lookups of `node`. At 0 the id is never used again by the front.
+    fn forget(&self, node: NodeId, count: u64);
+
+    /// Attributes, as of an open file if `handle` is given.
+    fn getattr(&self, cx: &Context<'_>, node: NodeId, handle: Option<Handle>) -> Result<AttrReply>;
+    /// Changes attributes.
+    fn setattr(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Option<Handle>,
+        set: &SetAttr,
+    ) -> Result<AttrReply>;
+    /// Writes the target of a symbolic link into `buf` and returns its length (at most 4095).
+    fn readlink(&self, cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize>;
+
+    /// Makes a file, device, fifo or socket; `mode` has type bits, `rdev` is in makedev form.
+    fn mknod(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry>;
+    /// Makes a directory.
+    fn mkdir(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32) -> Result<Entry>;
+    /// Makes a symbolic link to `target`.
+    fn symlink(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, target: &CStr) -> Result<Entry>;
+    /// Makes another name for `node`.
+    fn link(&self, cx: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry>;
+    /// Removes a name that is not a directory.
+    fn unlink(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()>;
+    /// Renames, as renameat2(2). `from` and `to` are (parent, name).
+    fn rename(
+        &self,
+        cx: &Context<'_>,
+        from: (NodeId, Name<'_>),
+        to: (NodeId, Name<'_>),
+        flags: RenameFlags,
+    ) -> Result<()>;
+
+    /// Opens a file; `flags` are open(2)'s (O_*). ENOSYS with [`Features::NO_OPEN`]: never ask again.
+    fn open(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened>;
+    /// Creates and opens a regular file. O_EXCL in `flags`: EEXIST if it exists.
+    fn create(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        name: Name<'_>,
+        mode: u32,
+        flags: u32,
+    ) -> Result<(Entry, Opened)>;
+    /// Creates a file without a name in `parent`, and opens it.
+    fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// Reads into `buf`; fewer bytes only at the end of the file.
+    fn read(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize>;
+    /// Writes `data`; returns how much was written.
+    fn write(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize>;
+    /// A descriptor of the file is being closed.
+    fn flush(&self, cx: &Context<'_>, node: NodeId, handle: Handle) -> Result<()> {
+        Err(Errno::NOSYS.into())
+    }
+    /// The last descriptor of this open is gone.
+    fn release(&self, node: NodeId, handle: Handle) {}
+    /// Makes data (and, unless `datasync`, attributes) of the file durable.
+    fn fsync(&self, cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
+
+    /// Opens a directory. ENOSYS with [`Features::NO_OPEN`]: never ask again.
+    fn opendir(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened>;
+    /// Lists names after `offset` (0: from the start).
+    fn readdir(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        offset: u64,
+        sink: &mut dyn DirSink,
+    ) -> Result<()>;
+    /// The same, each entry looked up.
+    fn readdirplus(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        offset: u64,
+        sink: &mut dyn DirSink,
+    ) -> Result<()>;
+    /// The last descriptor of this opendir is gone.
+    fn releasedir(&self, node: NodeId, handle: Handle) {}
+    /// Makes the directory's entries durable.
+    fn fsyncdir(&self, cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
+
+    /// Space and inodes.
+    fn statfs(&self, cx: &Context<'_>, node: NodeId) -> Result<StatFs>;
+    /// Sets an extended attribute.
+    fn setxattr(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        name: &CStr,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()>;
+    /// Gets an extended attribute into `buf` and returns its length; an empty `buf` asks for the length only.
+    /// ERANGE: `buf` is too small; ENODATA: no such attribute.
+    fn getxattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize>;
+    /// Lists the names of extended attributes, each ended by NUL; `buf` as in [`Filesystem::getxattr`].
+    fn listxattr(&self, cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize>;
+    /// Removes an extended attribute.
+    fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr) -> Result<()>;
+    /// access(2); never called with [`Features::DEFAULT_PERMISSIONS`].
+    fn access(&self, cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()> {
+        Err(Errno::NOSYS.into())
+    }
+
+    /// fallocate(2); `mode` are its FALLOC_FL_* bits.
+    fn fallocate(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        offset: u64,
+        len: u64,
+        mode: u32,
+    ) -> Result<()> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// Finds data or a hole at or after `offset`. ENXIO: beyond the end.
+    fn lseek(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        offset: u64,
+        whence: Seek,
+    ) -> Result<u64> {
+        Err(Errno::NOSYS.into())
+    }
+    /// Copies a range from one file to another. Source and target are (node, handle, offset).
+    fn copy_file_range(
+        &self,
+        cx: &Context<'_>,
+        from: (NodeId, Handle, u64),
+        to: (NodeId, Handle, u64),
+        len: u64,
+    ) -> Result<u64> {
+        Err(Error::new(Errno::OPNOTSUPP, "copy_file_range"))
+    }
+}

@@ -1,0 +1,23 @@
+//! The vocabulary of Vellum: node ids, attributes, errors, identity, and the two traits between its
+//! houses: [`Filesystem`] (a front calls an instance) and [`Branch`] (a union calls storage).
+//!
+//! This crate knows nothing of FUSE, of layers or of system calls other than their errno values.
+#![forbid(unsafe_code)]
+
+mod attr;
+mod branch;
+mod error;
+mod filesystem;
+mod identity;
+mod name;
+
+pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
+pub use branch::{Branch, BranchDir, BranchFile, DirItem, Object, OpenMode, RenameFlags, Seek};
+pub use error::{Error, Result};
+pub use filesystem::{
+    AttrReply, Connection, DirEntry, DirSink, Entry, Features, Filesystem, Handle, NodeId, Notifier, OpenIo,
+    Opened, WriteFlags, XattrFlags,
+};
+pub use identity::Context;
+pub use name::{NAME_MAX, Name};
+pub use rustix::io::Errno;

@@ -1,0 +1,2 @@
+//! Checks that a linter cannot make.
+fn main() {}

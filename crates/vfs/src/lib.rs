@@ -9,6 +9,7 @@ mod branch;
 mod error;
 mod filesystem;
 mod identity;
+mod idmap;
 mod name;
 
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
@@ -19,5 +20,6 @@ pub use filesystem::{
     Opened, WriteFlags, XattrFlags,
 };
 pub use identity::Context;
+pub use idmap::{IdMap, IdMapError, IdRange, OVERFLOW_ID};
 pub use name::{NAME_MAX, Name};
 pub use rustix::io::Errno;

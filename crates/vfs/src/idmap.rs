@@ -6,7 +6,7 @@ use std::fmt;
 pub const OVERFLOW_ID: u32 = 65_534;
 
 /// Most ranges that one map may have, as in a user namespace.
-pub const RANGES_MAX: usize = 340;
+pub const ID_RANGES_MAX: usize = 340;
 
 /// A run of ids: `layer..layer+len` in the layers is `mount..mount+len` in the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,14 +38,14 @@ pub enum IdMapError {
     BadLength,
     /// Two ranges share ids on one side.
     Overlap,
-    /// More than [`RANGES_MAX`] ranges.
+    /// More than [`ID_RANGES_MAX`] ranges.
     TooMany,
 }
 
 impl IdMap {
     /// Makes a map of ranges in any order.
     pub fn new(mut ranges: Vec<IdRange>) -> Result<Self, IdMapError> {
-        if ranges.len() > RANGES_MAX {
+        if ranges.len() > ID_RANGES_MAX {
             return Err(IdMapError::TooMany);
         }
         for range in &ranges {
@@ -78,7 +78,7 @@ impl IdMap {
             let (Some(mount), Some(len)) = (fields.next(), fields.next()) else {
                 return Err(IdMapError::NotTriples);
             };
-            if ranges.len() == RANGES_MAX {
+            if ranges.len() == ID_RANGES_MAX {
                 return Err(IdMapError::TooMany);
             }
             ranges.push(IdRange { layer: number(layer)?, mount: number(mount)?, len: number(len)? });
@@ -205,7 +205,7 @@ mod tests {
         ] {
             assert_eq!(IdMap::parse(text), Err(why), "{text:?}");
         }
-        let many = (0..=RANGES_MAX).map(|n| format!(":{n}:{n}:1")).collect::<String>();
+        let many = (0..=ID_RANGES_MAX).map(|n| format!(":{n}:{n}:1")).collect::<String>();
         assert_eq!(IdMap::parse(&many), Err(IdMapError::TooMany));
     }
 

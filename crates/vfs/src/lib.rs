@@ -20,6 +20,6 @@ pub use filesystem::{
     Opened, WriteFlags, XattrFlags,
 };
 pub use identity::Context;
-pub use idmap::{IdMap, IdMapError, IdRange, OVERFLOW_ID};
+pub use idmap::{ID_RANGES_MAX, IdMap, IdMapError, IdRange, OVERFLOW_ID};
 pub use name::{NAME_MAX, Name};
 pub use rustix::io::Errno;

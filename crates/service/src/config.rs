@@ -1,0 +1,141 @@
+//! What an instance is made of, as plain data: no option syntax above it, no open file below it.
+
+use std::ffi::OsString;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+use vellum_vfs::IdMap;
+
+/// Most layers of one instance, the upper included.
+pub const LAYERS_MAX: usize = 500;
+
+/// Most worker threads of one instance.
+pub const WORKERS_MAX: usize = 64;
+
+/// How file data travels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// Through the page cache of the mount, with write-back and without opens. Works without privileges.
+    #[default]
+    Cached,
+    /// Straight to the layer's file, for big files and databases. Needs CAP_SYS_ADMIN.
+    Passthrough,
+}
+
+impl Profile {
+    /// Its name in options and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cached => "cached",
+            Self::Passthrough => "passthrough",
+        }
+    }
+}
+
+/// Where the union's own marks (opaque, redirect, origin) are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MarkNamespace {
+    /// `trusted.*` where the process may write it, else `user.*`.
+    #[default]
+    Auto,
+    /// `trusted.overlay.*`, as kernel overlayfs does.
+    Trusted,
+    /// `user.overlay.*`, as kernel overlayfs with `userxattr` and fuse-overlayfs without privileges do.
+    User,
+}
+
+/// Where the owner and mode that the mount shows are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OwnerRecord {
+    /// In the inode itself.
+    #[default]
+    Inode,
+    /// In `security.fuseoverlayfs.override_stat`.
+    Security,
+    /// In `user.containers.override_stat`.
+    Containers,
+}
+
+/// What the mount itself allows, as the flags of mount(2). None: the default for the caller's privileges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountFlags {
+    /// Nothing can be changed through the mount; the upper, if any, is only read.
+    pub read_only: bool,
+    /// Device files work. Default: no.
+    pub dev: Option<bool>,
+    /// Set-id bits act. Default: for root only.
+    pub suid: Option<bool>,
+    /// Programs can be run. Default: yes.
+    pub exec: Option<bool>,
+    /// Reading updates access times. Default: no.
+    pub atime: Option<bool>,
+    /// Every change is synchronous.
+    pub sync: bool,
+    /// Every change of a directory is synchronous.
+    pub dirsync: bool,
+}
+
+/// Everything that makes an instance. Relative paths are relative to the working directory at the time of
+/// [`crate::layers::open`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Config {
+    /// Where the tree is mounted.
+    pub mountpoint: PathBuf,
+    /// Lower layers, the top one first.
+    pub lowers: Vec<PathBuf>,
+    /// The layer that takes changes; None: the tree is read-only.
+    pub upper: Option<PathBuf>,
+    /// Where new objects are prepared; on the upper's filesystem. Needed with an upper that is written to.
+    pub work: Option<PathBuf>,
+    /// How file data travels.
+    pub profile: Profile,
+    /// Threads that answer requests. None: by the number of processors.
+    pub workers: Option<NonZeroUsize>,
+    /// User ids in the layers against those in the mount.
+    pub uid_map: IdMap,
+    /// Group ids in the layers against those in the mount.
+    pub gid_map: IdMap,
+    /// Show every file as owned by this user.
+    pub squash_uid: Option<u32>,
+    /// Show every file as of this group.
+    pub squash_gid: Option<u32>,
+    /// Nothing is made durable; a crash may lose everything in the upper.
+    pub volatile: bool,
+    /// Directories show a link count of 1.
+    pub static_nlink: bool,
+    /// POSIX ACLs are not honoured.
+    pub no_acl: bool,
+    /// Extended attributes of users cannot be read or set.
+    pub no_xattrs: bool,
+    /// Directories of lower layers are never renamed by a redirect; such a rename gives EXDEV.
+    pub no_redirects: bool,
+    /// Where the union's own marks are kept.
+    pub marks: MarkNamespace,
+    /// Where the owner that the mount shows is kept.
+    pub owner_record: OwnerRecord,
+    /// How long the kernel may believe names and attributes. None: as long as only this mount changes the upper.
+    pub timeout: Option<Duration>,
+    /// What the mount itself allows.
+    pub flags: MountFlags,
+    /// Whether others than the one who mounts may enter. None: only when root mounts.
+    pub allow_other: Option<bool>,
+    /// Take the mount away when the process dies, whatever it dies of.
+    pub auto_unmount: bool,
+    /// Largest read request in bytes.
+    pub max_read: Option<u32>,
+    /// What mount(8) shows as the source.
+    pub source: Option<OsString>,
+    /// What mount(8) shows as the type, after `fuse.`.
+    pub subtype: Option<OsString>,
+    /// Security labels for the mount: option name and value.
+    pub labels: Vec<(String, OsString)>,
+}
+
+impl Config {
+    /// Whether the upper is to be written to.
+    #[must_use]
+    pub fn writable(&self) -> bool {
+        self.upper.is_some() && !self.flags.read_only
+    }
+}

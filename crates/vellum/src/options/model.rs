@@ -1,0 +1,508 @@
+//! What each option means.
+
+use super::bad::{BadInput, shown};
+use super::split::{self, RawOption};
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::num::NonZeroUsize;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::time::Duration;
+use vellum_service::config::{Config, LAYERS_MAX, MarkNamespace, OwnerRecord, Profile, WORKERS_MAX};
+use vellum_vfs::IdMap;
+
+/// Options that mount(8), libfuse, fuse-overlayfs or kernel overlayfs take and that change nothing here. Those that
+/// are for other programs (systemd, fstab) count as well.
+const SILENT: &[&str] = &[
+    // mount(8) and fstab
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
+    "nofail",
+    "defaults",
+    "_netdev",
+    "comment",
+    "silent",
+    "loud",
+    "diratime",
+    "nodiratime",
+    "iversion",
+    "noiversion",
+    "mand",
+    "nomand",
+    "lazytime",
+    "nolazytime",
+    "symfollow",
+    "nosymfollow",
+    "helper",
+    "uhelper",
+    "norelatime",
+    "nostrictatime",
+    // libfuse
+    "uid",
+    "gid",
+    "umask",
+    "fmask",
+    "dmask",
+    "nonempty",
+    "big_writes",
+    "large_read",
+    "default_permissions",
+    "async_read",
+    "sync_read",
+    "atomic_o_trunc",
+    "max_write",
+    "max_readahead",
+    "max_background",
+    "congestion_threshold",
+    "no_remote_lock",
+    "no_remote_posix_lock",
+    "no_remote_flock",
+    "splice_read",
+    "no_splice_read",
+    "splice_write",
+    "no_splice_write",
+    "splice_move",
+    "no_splice_move",
+    "clone_fd",
+    "max_idle_threads",
+    "async_dio",
+    "auto_inval_data",
+    "no_auto_inval_data",
+    "writeback_cache",
+    "no_writeback_cache",
+    "auto_cache",
+    "noauto_cache",
+    "kernel_cache",
+    "readdirplus",
+    "nopath",
+    "intr",
+    // fuse-overlayfs: the tree's inode numbers and the caching are what these ask for already, or cannot be
+    "fast_ino",
+    "xino",
+    "writeback",
+    // kernel overlayfs
+    "index",
+    "nfs_export",
+    "metacopy",
+    "uuid",
+    "override_creds",
+    "nooverride_creds",
+];
+
+/// Option names that a misspelt one may have meant.
+const KNOWN: &[&str] = &[
+    "lowerdir",
+    "upperdir",
+    "workdir",
+    "uidmapping",
+    "gidmapping",
+    "squash_to_root",
+    "squash_to_uid",
+    "squash_to_gid",
+    "timeout",
+    "threaded",
+    "fsync",
+    "volatile",
+    "noxattrs",
+    "noacl",
+    "static_nlink",
+    "xattr_permissions",
+    "redirect_dir",
+    "plugins",
+    "profile",
+    "workers",
+    "marks",
+    "log",
+    "log_to",
+    "allow_other",
+    "allow_root",
+    "fsname",
+    "subtype",
+    "max_read",
+    "context",
+    "remount",
+    "relatime",
+    "noatime",
+    "nosuid",
+    "nodev",
+    "noexec",
+    "dirsync",
+    "auto_unmount",
+    "max_threads",
+];
+
+/// Where log lines go.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum LogTarget {
+    /// To stderr in the foreground, to the system log otherwise.
+    #[default]
+    Auto,
+    /// To stderr; nowhere once the process has detached.
+    Stderr,
+    /// To syslog's socket.
+    Syslog,
+    /// To the kernel's log.
+    Kmsg,
+    /// To the end of a file.
+    File(PathBuf),
+}
+
+/// Everything that was asked for in options, before it is known where to mount.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    config: Config,
+    squash_to_root: bool,
+    remount: bool,
+    debug: bool,
+    log: Option<String>,
+    log_to: LogTarget,
+}
+
+/// A mount that was asked for, complete.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Request {
+    /// The instance.
+    pub config: Config,
+    /// Only change the flags of a mount that exists.
+    pub remount: bool,
+    /// Stay attached to the terminal.
+    pub foreground: bool,
+    /// Say everything.
+    pub debug: bool,
+    /// Which events are logged, in the syntax of tracing's filters.
+    pub log: Option<String>,
+    /// Where they are logged.
+    pub log_to: LogTarget,
+}
+
+impl Options {
+    /// Takes the text of one `-o`. `sloppy`: unknown options are left out, as mount(8) -s asks.
+    pub fn take(&mut self, text: &OsStr, sloppy: bool) -> Result<(), BadInput> {
+        for raw in split::options(text) {
+            let known = self.apply(raw)?;
+            if !known && !sloppy {
+                return Err(unknown(raw));
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a lower layer below those that are there.
+    pub fn add_lower(&mut self, path: PathBuf) {
+        self.config.lowers.push(path);
+    }
+
+    /// Sets the upper layer.
+    pub fn set_upper(&mut self, path: PathBuf) {
+        self.config.upper = Some(path);
+    }
+
+    /// Sets the work directory.
+    pub fn set_work(&mut self, path: PathBuf) {
+        self.config.work = Some(path);
+    }
+
+    /// Sets the profile.
+    pub fn set_profile(&mut self, profile: Profile) {
+        self.config.profile = profile;
+    }
+
+    /// Answers requests one at a time.
+    pub fn set_single_threaded(&mut self) {
+        self.config.workers = Some(NonZeroUsize::MIN);
+    }
+
+    /// Logs everything.
+    pub fn set_debug(&mut self) {
+        self.debug = true;
+    }
+
+    /// Makes the mount read-only, or not.
+    pub fn set_read_only(&mut self, read_only: bool) {
+        self.config.flags.read_only = read_only;
+    }
+
+    /// Names the source that mount(8) shows, unless an option has.
+    pub fn set_source(&mut self, source: OsString) {
+        self.config.source.get_or_insert(source);
+    }
+
+    /// The whole request, checked for what is missing.
+    pub fn finish(mut self, mountpoint: PathBuf, foreground: bool) -> Result<Request, BadInput> {
+        if self.squash_to_root {
+            self.config.squash_uid.get_or_insert(0);
+            self.config.squash_gid.get_or_insert(0);
+        }
+        self.config.mountpoint = mountpoint;
+        if !self.remount {
+            self.check_layers()?;
+        }
+        Ok(Request {
+            config: self.config,
+            remount: self.remount,
+            foreground: foreground || self.debug,
+            debug: self.debug,
+            log: self.log,
+            log_to: self.log_to,
+        })
+    }
+
+    fn check_layers(&self) -> Result<(), BadInput> {
+        let config = &self.config;
+        if config.lowers.is_empty() {
+            return Err(BadInput::new("no lowerdir given; add -o lowerdir=DIR[:DIR...]"));
+        }
+        if config.writable() && config.work.is_none() {
+            return Err(BadInput::new(
+                "upperdir without workdir; add workdir=DIR, an empty directory on the filesystem of upperdir",
+            ));
+        }
+        let layers = config.lowers.len() + usize::from(config.upper.is_some());
+        if layers > LAYERS_MAX {
+            return Err(BadInput::new(format!(
+                "option lowerdir: {layers} layers, more than {LAYERS_MAX}; merge some of them first"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Takes one option; false when its name is not known.
+    fn apply(&mut self, raw: RawOption<'_>) -> Result<bool, BadInput> {
+        let Ok(key) = std::str::from_utf8(raw.key) else { return Ok(false) };
+        if SILENT.contains(&key) || key.starts_with("x-") || key.starts_with("X-") {
+            return Ok(true);
+        }
+        if self.apply_flag(key) {
+            return match raw.value {
+                None => Ok(true),
+                Some(value) => {
+                    Err(BadInput::value(key, value, "it takes no value", &format!("write {key} alone")))
+                }
+            };
+        }
+        self.apply_value(key, raw)
+    }
+
+    fn apply_flag(&mut self, key: &str) -> bool {
+        let Self { config, .. } = self;
+        match key {
+            "ro" => config.flags.read_only = true,
+            "rw" => config.flags.read_only = false,
+            "dev" => config.flags.dev = Some(true),
+            "nodev" => config.flags.dev = Some(false),
+            "suid" => config.flags.suid = Some(true),
+            "nosuid" => config.flags.suid = Some(false),
+            "exec" => config.flags.exec = Some(true),
+            "noexec" => config.flags.exec = Some(false),
+            "atime" | "relatime" | "strictatime" => config.flags.atime = Some(true),
+            "noatime" => config.flags.atime = Some(false),
+            "sync" => config.flags.sync = true,
+            "async" => config.flags.sync = false,
+            "dirsync" => config.flags.dirsync = true,
+            "remount" => self.remount = true,
+            "debug" => self.debug = true,
+            "allow_other" | "allow_root" => config.allow_other = Some(true),
+            "auto_unmount" => config.auto_unmount = true,
+            "squash_to_root" => self.squash_to_root = true,
+            "static_nlink" => config.static_nlink = true,
+            "volatile" => config.volatile = true,
+            "noacl" => config.no_acl = true,
+            "userxattr" => config.marks = MarkNamespace::User,
+            _ => return false,
+        }
+        true
+    }
+
+    fn apply_value(&mut self, key: &str, raw: RawOption<'_>) -> Result<bool, BadInput> {
+        let config = &mut self.config;
+        match key {
+            "lowerdir" => {
+                let text = needed(key, raw, "give it as lowerdir=DIR[:DIR...]")?;
+                config.lowers = split::pieces(text, b':').map(|piece| path(split::unescape(piece))).collect();
+            }
+            "lowerdir+" => config.lowers.push(path(plain(key, raw, "give it as lowerdir+=DIR")?)),
+            "upperdir" => config.upper = Some(path(plain(key, raw, "give it as upperdir=DIR")?)),
+            "workdir" => config.work = Some(path(plain(key, raw, "give it as workdir=DIR")?)),
+            "uidmapping" => config.uid_map = id_map(key, raw)?,
+            "gidmapping" => config.gid_map = id_map(key, raw)?,
+            "squash_to_uid" => config.squash_uid = Some(number(key, raw, 0, u32::MAX - 1)?),
+            "squash_to_gid" => config.squash_gid = Some(number(key, raw, 0, u32::MAX - 1)?),
+            "timeout" => config.timeout = Some(seconds(key, raw)?),
+            "threaded" => {
+                if number(key, raw, -1, i32::MAX)? == 0 {
+                    self.set_single_threaded();
+                }
+            }
+            "max_threads" => config.workers = at_most(number(key, raw, -1, i32::MAX)?),
+            "workers" => config.workers = at_most(number(key, raw, 1, WORKERS_MAX as i32)?),
+            "fsync" => config.volatile = number(key, raw, -1, i32::MAX)? == 0,
+            "noxattrs" => config.no_xattrs = number(key, raw, -1, i32::MAX)? > 0,
+            "xattr_permissions" => {
+                config.owner_record = choice(
+                    key,
+                    raw,
+                    &[
+                        ("0", OwnerRecord::Inode),
+                        ("1", OwnerRecord::Security),
+                        ("2", OwnerRecord::Containers),
+                    ],
+                )?;
+            }
+            "redirect_dir" => {
+                config.no_redirects =
+                    choice(key, raw, &[("on", false), ("follow", true), ("off", true), ("nofollow", true)])?;
+            }
+            "verity" => choice(key, raw, &[("off", ())])?,
+            "plugins" => {
+                if let Some(value) = raw.value.filter(|value| !value.is_empty()) {
+                    let why = "layers by plugins are not supported";
+                    return Err(BadInput::value(
+                        key,
+                        value,
+                        why,
+                        "leave the option out, give layers as directories",
+                    ));
+                }
+            }
+            "profile" => {
+                let named = [("cached", Profile::Cached), ("passthrough", Profile::Passthrough)];
+                config.profile = choice(key, raw, &named)?;
+            }
+            "marks" => {
+                let named = [
+                    ("auto", MarkNamespace::Auto),
+                    ("trusted", MarkNamespace::Trusted),
+                    ("user", MarkNamespace::User),
+                ];
+                config.marks = choice(key, raw, &named)?;
+            }
+            "log" => self.log = Some(text(key, raw, "write e.g. log=info")?),
+            "log_to" => {
+                let value = plain(key, raw, "write log_to=stderr, syslog, kmsg or a file's path")?;
+                self.log_to = match value.as_slice() {
+                    b"stderr" => LogTarget::Stderr,
+                    b"syslog" => LogTarget::Syslog,
+                    b"kmsg" => LogTarget::Kmsg,
+                    _ => LogTarget::File(path(value)),
+                };
+            }
+            "fsname" => config.source = Some(os(plain(key, raw, "write fsname=NAME")?)),
+            "subtype" => config.subtype = Some(os(plain(key, raw, "write subtype=NAME")?)),
+            "max_read" => config.max_read = Some(number(key, raw, 0, u32::MAX)?),
+            "context" | "fscontext" | "defcontext" | "rootcontext" => {
+                let label = os(plain(key, raw, "write it with a label, or leave it out")?);
+                config.labels.retain(|(other, _)| other != key);
+                config.labels.push((key.into(), label));
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+fn unknown(raw: RawOption<'_>) -> BadInput {
+    let key = shown(raw.key);
+    let value = raw.value.map(|value| format!("={}", shown(value))).unwrap_or_default();
+    let remedy = match nearest(&key) {
+        Some(known) => format!("did you mean {known}?"),
+        None => "leave it out (vellum --help lists what there is)".into(),
+    };
+    BadInput::new(format!("option {key}{value}: unknown; {remedy}"))
+}
+
+/// The known option that is at most two edits away.
+fn nearest(key: &str) -> Option<&'static str> {
+    let distance = |known: &str| {
+        let known: Vec<char> = known.chars().take(32).collect();
+        let mut row: Vec<usize> = (0..=known.len()).collect();
+        for (i, typed) in key.chars().take(32).enumerate() {
+            let mut diagonal = i;
+            let mut left = i + 1;
+            for (cell, wanted) in row.iter_mut().skip(1).zip(&known) {
+                let best = (diagonal + usize::from(typed != *wanted)).min(left + 1).min(*cell + 1);
+                diagonal = *cell;
+                *cell = best;
+                left = best;
+            }
+            if let Some(first) = row.first_mut() {
+                *first = i + 1;
+            }
+        }
+        row.last().copied().unwrap_or(usize::MAX)
+    };
+    KNOWN.iter().map(|known| (distance(known), *known)).filter(|(d, _)| *d <= 2).min().map(|(_, known)| known)
+}
+
+fn needed<'a>(key: &str, raw: RawOption<'a>, remedy: &str) -> Result<&'a [u8], BadInput> {
+    raw.value
+        .filter(|value| !value.is_empty())
+        .ok_or_else(|| BadInput::new(format!("option {key}: it needs a value; {remedy}")))
+}
+
+fn plain(key: &str, raw: RawOption<'_>, remedy: &str) -> Result<Vec<u8>, BadInput> {
+    needed(key, raw, remedy)?;
+    Ok(raw.plain_value().unwrap_or_default())
+}
+
+fn text(key: &str, raw: RawOption<'_>, remedy: &str) -> Result<String, BadInput> {
+    let bytes = plain(key, raw, remedy)?;
+    String::from_utf8(bytes).map_err(|e| BadInput::value(key, e.as_bytes(), "it is not UTF-8", remedy))
+}
+
+fn os(bytes: Vec<u8>) -> OsString {
+    OsString::from_vec(bytes)
+}
+
+fn path(bytes: Vec<u8>) -> PathBuf {
+    os(bytes).into()
+}
+
+fn id_map(key: &str, raw: RawOption<'_>) -> Result<IdMap, BadInput> {
+    let remedy = format!("write {key}=LAYER:MOUNT:LEN[:LAYER:MOUNT:LEN...]");
+    let text = text(key, raw, &remedy)?;
+    IdMap::parse(&text).map_err(|why| BadInput::value(key, text.as_bytes(), why, &remedy))
+}
+
+fn number<N>(key: &str, raw: RawOption<'_>, min: N, max: N) -> Result<N, BadInput>
+where
+    N: std::str::FromStr + PartialOrd + Display,
+{
+    let remedy = format!("write {key}=N with N from {min} to {max}");
+    let text = text(key, raw, &remedy)?;
+    match text.parse::<N>() {
+        Ok(n) if n >= min && n <= max => Ok(n),
+        _ => Err(BadInput::value(key, text.as_bytes(), "not a number in range", &remedy)),
+    }
+}
+
+fn seconds(key: &str, raw: RawOption<'_>) -> Result<Duration, BadInput> {
+    let remedy = format!("write {key}=SECONDS, 0 or more, e.g. {key}=1.5");
+    let text = text(key, raw, &remedy)?;
+    text.parse::<f64>()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| BadInput::value(key, text.as_bytes(), "not a time", &remedy))
+}
+
+fn choice<T: Copy>(key: &str, raw: RawOption<'_>, named: &[(&str, T)]) -> Result<T, BadInput> {
+    let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+    let remedy = format!("write {key}={}", names.join("|"));
+    let text = text(key, raw, &remedy)?;
+    let found = named.iter().find(|(name, _)| *name == text);
+    found
+        .map(|(_, value)| *value)
+        .ok_or_else(|| BadInput::value(key, text.as_bytes(), "no such value", &remedy))
+}
+
+/// A number of threads from options that allow any; None: the default.
+fn at_most(threads: i32) -> Option<NonZeroUsize> {
+    NonZeroUsize::new(usize::try_from(threads).unwrap_or(0).min(WORKERS_MAX))
+}

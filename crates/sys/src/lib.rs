@@ -1,1 +1,28 @@
-//! Every system call that Vellum uses, behind a trait with a fault-injecting twin
+//! Every system call that Vellum uses, behind a trait with a fault-injecting twin.
+//!
+//! [`Sys`] is the trait, [`Real`] the kernel, [`Faulty`] the twin. `unsafe` stays in the small modules that wrap
+//! calls for which no safe wrapper exists.
+
+mod call;
+mod daemon;
+mod fault;
+pub mod fuse_dev;
+mod handle;
+mod lock;
+mod mode;
+pub mod mount;
+mod proc_path;
+mod process;
+mod stat;
+mod sys;
+mod xattr;
+
+pub use call::Call;
+pub use daemon::{Fork, HeldSignals, become_io_flusher, fork};
+pub use fault::{DEAD, Fault, Faulty, When};
+pub use handle::{FileHandle, HANDLE_MAX};
+pub use lock::LockKind;
+pub use process::{clear_umask, raise_descriptor_limit, trim_memory};
+pub use stat::{Stat, Time};
+pub use sys::{Real, Result, Sys};
+pub use xattr::XattrOf;

@@ -1,0 +1,52 @@
+//! What concerns the process as a whole.
+
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the limit of open descriptors to its hard limit, or to `wanted` if that is less or if the process may
+/// raise the hard limit; returns what it is then.
+pub fn raise_descriptor_limit(wanted: u64) -> Result<u64, Errno> {
+    let now = getrlimit(Resource::Nofile);
+    let hard = now.maximum.unwrap_or(u64::MAX);
+    let current = now.current.unwrap_or(u64::MAX);
+    if current >= wanted {
+        return Ok(current);
+    }
+    if hard < wanted {
+        let both = Rlimit { current: Some(wanted), maximum: Some(wanted) };
+        if setrlimit(Resource::Nofile, both).is_ok() {
+            return Ok(wanted);
+        }
+    }
+    let reach = wanted.min(hard);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(reach), maximum: now.maximum })?;
+    Ok(reach)
+}
+
+/// Clears the process's file mode creation mask, so that modes arrive as asked for; returns the old one.
+pub fn clear_umask() -> u32 {
+    rustix::process::umask(rustix::fs::Mode::empty()).as_raw_mode()
+}
+
+/// Gives free memory of the allocator back to the system, where the allocator can.
+pub fn trim_memory() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        // SAFETY: malloc_trim may be called at any time from any thread.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_descriptor_limit_never_sinks() {
+        let before = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        assert!(raise_descriptor_limit(1).unwrap() >= before);
+        let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(1 << 20);
+        assert!(raise_descriptor_limit(hard).unwrap() >= before);
+        trim_memory();
+    }
+}

@@ -1,4 +1,13 @@
 //! The filesystem service: one process that serves a mounted tree.
+//!
+//! `config` says what an instance is made of, `layers` opens and checks it, `lock` keeps an upper to one writer,
+//! `instance` answers questions about the tree through the tree itself, `daemon` makes the process, and `serve` puts
+//! them together.
 #![forbid(unsafe_code)]
 
 pub mod config;
+pub mod daemon;
+pub mod failure;
+pub mod lock;
+
+pub use failure::Failure;

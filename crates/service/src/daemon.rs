@@ -1,0 +1,103 @@
+//! From a command that a person or an engine waits for to a process of its own.
+//!
+//! The caller waits for two things: the command's exit, and the end of its stderr. Both must come when the mount is
+//! ready, and not before.
+
+use crate::failure::Failure;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, read};
+use rustix::pipe::{PipeFlags, pipe_with};
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use vellum_sys::{Fork, fork};
+
+/// First byte of the child's word to its parent.
+const READY: u8 = b'+';
+/// The same when it failed; the line follows.
+const FAILED_INPUT: u8 = b'i';
+/// The same for a failure of the system.
+const FAILED_SYSTEM: u8 = b's';
+
+/// Longest line that a child passes to its parent, in bytes.
+const LINE_MAX: usize = 64 * 1024;
+
+/// In which process [`detach`] has returned.
+#[derive(Debug)]
+pub enum Side {
+    /// The one that was called: the child's outcome.
+    Parent(Result<(), Failure>),
+    /// The child, which goes on.
+    Child(Pending),
+}
+
+/// A process whose parent waits for a word. Dropped without one, the parent reports that the service died.
+#[derive(Debug)]
+pub struct Pending(OwnedFd);
+
+/// Starts a child in a session of its own, and in the parent waits until it is ready or has failed. Call before any
+/// thread has been started.
+pub fn detach() -> Result<Side, Failure> {
+    let failed = |e: Errno| Failure::system(format!("cannot start the service process: {e}"));
+    let (mine, childs) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+    match fork().map_err(failed)? {
+        Fork::Parent(_) => {
+            drop(childs);
+            Ok(Side::Parent(outcome(&mine)))
+        }
+        Fork::Child => {
+            drop(mine);
+            rustix::process::setsid().map_err(failed)?;
+            Ok(Side::Child(Pending(childs)))
+        }
+    }
+}
+
+fn outcome(from: &OwnedFd) -> Result<(), Failure> {
+    let mut word = Vec::new();
+    let mut part = [0; 512];
+    while word.len() < LINE_MAX {
+        match read(from, &mut part) {
+            Ok(0) => break,
+            Ok(len) => word.extend_from_slice(part.get(..len).unwrap_or_default()),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(Failure::system(format!("cannot hear from the service process: {e}"))),
+        }
+    }
+    let line = || String::from_utf8_lossy(word.get(1..).unwrap_or_default()).into_owned();
+    match word.first() {
+        Some(&READY) => Ok(()),
+        Some(&FAILED_INPUT) => Err(Failure::input(line())),
+        Some(&FAILED_SYSTEM) => Err(Failure::system(line())),
+        _ => Err(Failure::system("the service process died before the mount was ready")),
+    }
+}
+
+impl Pending {
+    /// The mount is ready: leaves the caller's directory and terminal, and lets the parent return.
+    pub fn ready(self) -> Result<(), Failure> {
+        let failed = |e: Errno| Failure::system(format!("cannot leave the terminal: {e}"));
+        rustix::process::chdir("/").map_err(failed)?;
+        let null =
+            rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+        rustix::stdio::dup2_stdin(&null).map_err(failed)?;
+        rustix::stdio::dup2_stdout(&null).map_err(failed)?;
+        rustix::stdio::dup2_stderr(&null).map_err(failed)?;
+        drop(null);
+        self.say(READY, "");
+        Ok(())
+    }
+
+    /// The mount did not come to be: the parent says why.
+    pub fn failed(self, why: &Failure) {
+        let kind = if why.exit_status() == 2 { FAILED_INPUT } else { FAILED_SYSTEM };
+        self.say(kind, &why.to_string());
+    }
+
+    fn say(self, kind: u8, line: &str) {
+        let mut word = vec![kind];
+        word.extend_from_slice(line.as_bytes());
+        word.truncate(LINE_MAX);
+        // A parent that is gone needs no word.
+        let _ = std::fs::File::from(self.0).write_all(&word);
+    }
+}

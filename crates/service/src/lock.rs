@@ -1,0 +1,88 @@
+//! One writer per upper layer.
+
+use crate::failure::Failure;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a dying predecessor is waited for. Between an unmount and the end of the process that served it are
+/// some milliseconds, more on a busy machine.
+pub const PREDECESSOR_WAIT: Duration = Duration::from_secs(2);
+
+/// Time between two attempts at first; it doubles up to [`ATTEMPT_GAP_MAX`].
+const ATTEMPT_GAP: Duration = Duration::from_millis(1);
+
+/// Longest time between two attempts.
+const ATTEMPT_GAP_MAX: Duration = Duration::from_millis(50);
+
+/// The right to write to an upper layer; ends when dropped, or with the process.
+///
+/// It is a lock on the directory itself, so that it leaves no file behind and holds whatever the work directory is.
+#[derive(Debug)]
+pub struct UpperLock(#[expect(dead_code, reason = "the lock lives as long as the descriptor")] OwnedFd);
+
+impl UpperLock {
+    /// Takes the lock of the directory `upper`, waiting up to `wait` for another to let go of it.
+    pub fn take(upper: &Path, wait: Duration) -> Result<Self, Failure> {
+        let shown = upper.display();
+        let dir = open(upper, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(
+            |e| Failure::input(format!("upperdir {shown}: cannot open it: {e}; give a readable directory")),
+        )?;
+        let end = Instant::now() + wait;
+        let mut gap = ATTEMPT_GAP;
+        loop {
+            match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Self(dir)),
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(gap),
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(Failure::system(format!(
+                        "upperdir {shown}: another mount writes to it; unmount that first, or mount with ro"
+                    )));
+                }
+                Err(Errno::INTR) => continue,
+                Err(e) => {
+                    // Some network filesystems lock no directories; a mount without protection beats none.
+                    tracing::warn!(upper = %shown, "the upper cannot be locked against a second mount: {e}");
+                    return Ok(Self(dir));
+                }
+            }
+            gap = (gap * 2).min(ATTEMPT_GAP_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_writer_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = UpperLock::take(dir.path(), Duration::ZERO).unwrap();
+        let refused = UpperLock::take(dir.path(), Duration::from_millis(20)).unwrap_err();
+        assert_eq!(refused.exit_status(), 1);
+        assert!(refused.to_string().contains("another mount writes to it"), "{refused}");
+        drop(first);
+        UpperLock::take(dir.path(), Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_dying_predecessor_is_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = UpperLock::take(dir.path(), Duration::ZERO).unwrap();
+        let dying = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            drop(first);
+        });
+        UpperLock::take(dir.path(), PREDECESSOR_WAIT).unwrap();
+        dying.join().unwrap();
+    }
+
+    #[test]
+    fn what_is_no_directory_is_bad_input() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(UpperLock::take(file.path(), Duration::ZERO).unwrap_err().exit_status(), 2);
+    }
+}

@@ -104,6 +104,8 @@ bitflags! {
         const DEFAULT_PERMISSIONS = 8;
         /// POSIX ACLs are honoured by the front, and `umask` arrives unapplied.
         const POSIX_ACL = 16;
+        /// ENOSYS from the first opendir turns opendirs off altogether (in any profile).
+        const NO_OPENDIR = 32;
     }
 }
 

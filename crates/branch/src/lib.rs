@@ -1,1 +1,6 @@
 //! Branches, the storage under a union: local directories, and memory for tests and models
+#![forbid(unsafe_code)]
+
+mod local;
+
+pub use local::LocalBranch;

@@ -14,6 +14,7 @@ pub mod mount;
 mod proc_path;
 mod process;
 mod stat;
+mod stat_fs;
 mod sys;
 mod xattr;
 
@@ -24,5 +25,6 @@ pub use handle::{FileHandle, HANDLE_MAX};
 pub use lock::LockKind;
 pub use process::{clear_umask, raise_descriptor_limit, trim_memory};
 pub use stat::{Stat, Time};
+pub use stat_fs::FsStat;
 pub use sys::{Real, Result, Sys};
 pub use xattr::XattrOf;

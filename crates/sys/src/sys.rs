@@ -9,11 +9,12 @@ use crate::handle::FileHandle;
 use crate::lock::LockKind;
 use crate::proc_path::ProcPath;
 use crate::stat::Stat;
+use crate::stat_fs::FsStat;
 use crate::xattr::XattrOf;
-use crate::{handle, lock, mode, stat, xattr};
+use crate::{handle, lock, mode, stat, stat_fs, xattr};
 use rustix::fs::{
     AtFlags, CWD, Dev, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, RenameFlags,
-    ResolveFlags, SeekFrom, StatFs, Timestamps, Uid,
+    ResolveFlags, SeekFrom, Timestamps, Uid,
 };
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CStr;
@@ -323,9 +324,9 @@ pub trait Sys: Clone + Send + Sync + 'static {
 
     /// fstatfs(2), also O_PATH.
     #[inline]
-    fn stat_fs(&self, fd: BorrowedFd<'_>) -> Result<StatFs> {
+    fn stat_fs(&self, fd: BorrowedFd<'_>) -> Result<FsStat> {
         self.gate(Call::StatFs, 0)?;
-        rustix::fs::fstatfs(fd)
+        stat_fs::stat_fs(fd)
     }
 
     /// The file handle of `name` (of `dir` itself when empty) and the id of its mount. EOPNOTSUPP where the

@@ -1,0 +1,112 @@
+//! Open regular files.
+
+use super::convert::{attr, timestamps};
+use super::held::{impl_object, open_flags, open_noatime};
+use rustix::io::Errno;
+use std::any::Any;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use vellum_sys::{Sys, XattrOf};
+use vellum_vfs::{Attr, BranchFile, Error, Object, OpenMode, Result, Seek, SetTime};
+
+/// The most that one copy_file_range(2) is asked for: a call that cannot be interrupted should end soon.
+const COPY_STEP: u64 = 64 << 20;
+
+/// An open regular file.
+pub(super) struct LocalFile<S> {
+    pub(super) sys: S,
+    pub(super) fd: Arc<OwnedFd>,
+}
+
+impl<S: Sys> LocalFile<S> {
+    pub(super) fn boxed(sys: S, fd: OwnedFd) -> Arc<dyn BranchFile> {
+        Arc::new(Self { sys, fd: Arc::new(fd) })
+    }
+
+    /// Another file of the same kind of branch. EXDEV if it is none.
+    fn peer(file: &dyn BranchFile) -> Result<&Self> {
+        file.as_any().downcast_ref().ok_or(Error::new(Errno::XDEV, "copy between branches"))
+    }
+}
+
+impl_object!(LocalFile, XattrOf::File, {
+    fn read_link(&self, _buf: &mut [u8]) -> Result<usize> {
+        Err(Errno::INVAL.into())
+    }
+
+    fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
+        let fd = open_noatime(open_flags(mode), |flags| self.sys.reopen(self.fd.as_fd(), flags))?;
+        Ok(Self::boxed(self.sys.clone(), fd))
+    }
+});
+
+impl<S: Sys> BranchFile for LocalFile<S> {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.sys.read_at(self.fd.as_fd(), rest, offset.saturating_add(done as u64)) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                // What has been read is good; the error comes again when the rest is asked for.
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
+            match self.sys.write_at(self.fd.as_fd(), rest, offset.saturating_add(done as u64)) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(_) if done > 0 => break,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    fn sync(&self, datasync: bool) -> Result<()> {
+        let fd = self.fd.as_fd();
+        Ok(if datasync { self.sys.data_sync(fd) } else { self.sys.sync(fd) }?)
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        Ok(self.sys.truncate(self.fd.as_fd(), size)?)
+    }
+
+    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        Ok(self.sys.allocate(self.fd.as_fd(), mode, offset, len)?)
+    }
+
+    fn seek(&self, offset: u64, whence: Seek) -> Result<u64> {
+        let fd = self.fd.as_fd();
+        Ok(match whence {
+            Seek::Data => self.sys.seek_data(fd, offset),
+            Seek::Hole => self.sys.seek_hole(fd, offset),
+        }?)
+    }
+
+    fn copy_range(&self, offset: u64, from: &dyn BranchFile, from_offset: u64, len: u64) -> Result<u64> {
+        let peer = Self::peer(from)?;
+        let step = usize::try_from(len.min(COPY_STEP)).unwrap_or(usize::MAX);
+        let copied = self.sys.copy_range((peer.fd.as_fd(), from_offset), (self.fd.as_fd(), offset), step)?;
+        Ok(copied as u64)
+    }
+
+    fn clone_from(&self, from: &dyn BranchFile) -> Result<()> {
+        let peer = Self::peer(from)?;
+        // Filesystems without reflink say so in several ways.
+        self.sys.clone_file(self.fd.as_fd(), peer.fd.as_fd()).map_err(|errno| match errno {
+            Errno::NOTTY | Errno::NOSYS => Errno::OPNOTSUPP.into(),
+            other => other.into(),
+        })
+    }
+
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(&self.fd))
+    }
+}

@@ -1,0 +1,109 @@
+//! What directories, files and handles have in common, and the handle itself.
+
+use super::convert::{attr, timestamps};
+use super::file::LocalFile;
+use rustix::fs::OFlags;
+use std::any::Any;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use vellum_sys::{Sys, XattrOf};
+use vellum_vfs::{Attr, BranchFile, Errno, Error, FileKind, Object, OpenMode, Result, SetTime};
+
+/// Implements [`Object`] for a type with fields `sys` and `fd`. `$xattr` makes the [`XattrOf`] of its descriptor.
+macro_rules! impl_object {
+    ($type:ident, $xattr:path, { $($own:item)* }) => {
+        impl<S: Sys> Object for $type<S> {
+            fn stat(&self) -> Result<Attr> {
+                Ok(attr(&self.sys.stat(self.fd.as_fd())?))
+            }
+
+            fn set_mode(&self, mode: u32) -> Result<()> {
+                Ok(self.sys.set_mode(self.fd.as_fd(), mode)?)
+            }
+
+            fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+                Ok(self.sys.set_owner(self.fd.as_fd(), c"", uid, gid)?)
+            }
+
+            fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+                Ok(self.sys.set_times(self.fd.as_fd(), c"", &timestamps(atime, mtime))?)
+            }
+
+            fn get_xattr(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+                Ok(self.sys.get_xattr($xattr(self.fd.as_fd()), name, buf)?)
+            }
+
+            fn set_xattr(&self, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
+                Ok(self.sys.set_xattr($xattr(self.fd.as_fd()), name, value, flags)?)
+            }
+
+            fn list_xattr(&self, buf: &mut [u8]) -> Result<usize> {
+                Ok(self.sys.list_xattr($xattr(self.fd.as_fd()), buf)?)
+            }
+
+            fn remove_xattr(&self, name: &CStr) -> Result<()> {
+                Ok(self.sys.remove_xattr($xattr(self.fd.as_fd()), name)?)
+            }
+
+            fn as_any(&self) -> &dyn Any {
+                self
+            }
+
+            $($own)*
+        }
+    };
+}
+pub(super) use impl_object;
+
+/// The flags that open a regular file in `mode`, whatever else may lie there instead: a symbolic link is not
+/// followed, and a fifo does not block.
+pub(super) fn open_flags(mode: OpenMode) -> OFlags {
+    let access = match (mode.contains(OpenMode::READ), mode.contains(OpenMode::WRITE)) {
+        (true, true) => OFlags::RDWR,
+        (false, true) => OFlags::WRONLY,
+        (_, false) => OFlags::RDONLY,
+    };
+    let truncate = if mode.contains(OpenMode::TRUNCATE) { OFlags::TRUNC } else { OFlags::empty() };
+    access | truncate | OFlags::NONBLOCK | OFlags::CLOEXEC
+}
+
+/// Runs `open` without touching the access time, or with, when the file is not ours.
+pub(super) fn open_noatime(
+    flags: OFlags,
+    open: impl Fn(OFlags) -> Result<OwnedFd, Errno>,
+) -> Result<OwnedFd, Errno> {
+    match open(flags | OFlags::NOATIME) {
+        Err(Errno::PERM) => open(flags),
+        result => result,
+    }
+}
+
+/// EISDIR, ELOOP or ENXIO when `mode` (with type bits) is not that of a regular file.
+pub(super) fn require_regular(mode: u32) -> Result<()> {
+    match FileKind::from_mode(mode) {
+        Some(FileKind::Regular) => Ok(()),
+        Some(FileKind::Directory) => Err(Error::new(Errno::ISDIR, "open file")),
+        Some(FileKind::Symlink) => Err(Error::new(Errno::LOOP, "open file")),
+        _ => Err(Error::new(Errno::NXIO, "open file")),
+    }
+}
+
+/// Anything in a directory, held by an O_PATH descriptor.
+pub(super) struct LocalHandle<S> {
+    pub(super) sys: S,
+    pub(super) fd: OwnedFd,
+}
+
+impl_object!(LocalHandle, XattrOf::Held, {
+    fn read_link(&self, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.sys.read_link(self.fd.as_fd(), c"", buf)?)
+    }
+
+    fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
+        // Asked before opening: an object that is held never changes its kind, and a device must not be opened.
+        require_regular(self.sys.stat(self.fd.as_fd())?.mode)?;
+        let fd = open_noatime(open_flags(mode), |flags| self.sys.reopen(self.fd.as_fd(), flags))?;
+        Ok(LocalFile::boxed(self.sys.clone(), fd))
+    }
+});

@@ -7,7 +7,12 @@
 
 pub mod config;
 pub mod daemon;
+pub mod explain;
 pub mod failure;
+pub mod instance;
+pub mod layers;
 pub mod lock;
+pub mod mountpoint;
+pub mod unmount;
 
 pub use failure::Failure;

@@ -1,0 +1,212 @@
+//! An instance: a tree with a way to ask about it.
+//!
+//! The questions come through the mount itself, as extended attributes whose names begin with [`PREFIX`]: no socket, no
+//! file, nothing that outlives the mount. They are answered only to those who could look at the service anyway.
+
+use crate::explain::{Explain, InstanceReport};
+use std::ffi::CStr;
+use std::sync::OnceLock;
+use std::time::Duration;
+use vellum_vfs::{
+    AttrReply, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, Handle, Name, NodeId,
+    Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags, XattrFlags,
+};
+
+/// How the names of the questions begin.
+pub const PREFIX: &str = "vellum.";
+
+/// Asked of any object: the instance, as JSON ([`InstanceReport`]).
+pub const INSTANCE: &CStr = c"vellum.instance";
+
+/// Asked of any object: where it comes from, as JSON ([`crate::explain::NodeAnswer`]).
+pub const NODE: &CStr = c"vellum.node";
+
+/// Asked of any object, with the number of a layer at its end (0 is the top one): the layer's path.
+pub const LAYER: &str = "vellum.layer.";
+
+/// A tree, and what is known of it beside its files.
+pub struct Instance<F> {
+    inner: F,
+    report: InstanceReport,
+    features: OnceLock<Features>,
+    /// Inode of the service's pid namespace, where it can be told.
+    pid_namespace: Option<u64>,
+    /// Effective user of the service.
+    owner: u32,
+}
+
+impl<F: Filesystem + Explain> Instance<F> {
+    /// Puts a tree and what is to be told of it together.
+    pub fn new(inner: F, report: InstanceReport) -> Self {
+        Self {
+            inner,
+            report,
+            features: OnceLock::new(),
+            pid_namespace: pid_namespace_of("self"),
+            owner: rustix::process::geteuid().as_raw(),
+        }
+    }
+
+    /// Whether the caller may learn about layers: root or the one who mounted, and not inside a container that has
+    /// processes of its own; what lies under its root is none of its business.
+    fn may_ask(&self, cx: &Context<'_>) -> bool {
+        if cx.uid != 0 && cx.uid != self.owner {
+            return false;
+        }
+        self.pid_namespace.is_none() || pid_namespace_of(&cx.pid.to_string()) == self.pid_namespace
+    }
+
+    fn answer(&self, cx: &Context<'_>, node: NodeId, question: &CStr) -> Result<Vec<u8>> {
+        let unknown = || Error::from(Errno::NODATA);
+        if !self.may_ask(cx) {
+            return Err(unknown());
+        }
+        let json =
+            |value: serde_json::Result<Vec<u8>>| value.map_err(|_| Error::new(Errno::IO, "inspection"));
+        if question == INSTANCE {
+            let mut report = self.report.clone();
+            report.features = features(self.features.get().copied().unwrap_or(Features::empty()));
+            report.summary = self.inner.summary();
+            return json(serde_json::to_vec(&report));
+        }
+        if question == NODE {
+            return json(serde_json::to_vec(&self.inner.explain(node)?));
+        }
+        let text = question.to_str().map_err(|_| unknown())?;
+        let number = text.strip_prefix(LAYER).and_then(|number| number.parse::<usize>().ok());
+        let path = number.and_then(|number| self.report.layers.get(number)).ok_or_else(unknown)?;
+        Ok(path.as_bytes().to_vec())
+    }
+}
+
+fn is_question(name: &CStr) -> bool {
+    name.to_bytes().starts_with(PREFIX.as_bytes())
+}
+
+/// Names of the features, in the order in which reports list them.
+fn features(features: Features) -> Vec<String> {
+    features.iter_names().map(|(name, _)| name.to_ascii_lowercase().replace('_', "-")).collect()
+}
+
+/// Inode of a process's pid namespace, as the service's /proc shows it.
+fn pid_namespace_of(process: &str) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(format!("/proc/{process}/ns/pid")).ok().map(|namespace| namespace.ino())
+}
+
+/// Passes calls on as they are.
+macro_rules! pass_on {
+    ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        $(#[inline]
+        fn $name(&self, $($arg: $type),*) $(-> $result)? {
+            self.inner.$name($($arg),*)
+        })*
+    };
+}
+
+impl<F: Filesystem + Explain> Filesystem for Instance<F> {
+    fn start(&self, connection: Connection) {
+        let _ = self.features.set(connection.features);
+        self.inner.start(connection);
+    }
+
+    fn getxattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+        if !is_question(name) {
+            return self.inner.getxattr(cx, node, name, buf);
+        }
+        let answer = self.answer(cx, node, name)?;
+        if !buf.is_empty() {
+            buf.get_mut(..answer.len()).ok_or(Errno::RANGE)?.copy_from_slice(&answer);
+        }
+        Ok(answer.len())
+    }
+
+    fn setxattr(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        name: &CStr,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        if is_question(name) {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        self.inner.setxattr(cx, node, name, value, flags)
+    }
+
+    fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr) -> Result<()> {
+        if is_question(name) {
+            return Err(Errno::NODATA.into());
+        }
+        self.inner.removexattr(cx, node, name)
+    }
+
+    pass_on! {
+        fn stop();
+        fn lookup(cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>>;
+        fn negative_ttl() -> Duration;
+        fn lookup_node(cx: &Context<'_>, node: NodeId) -> Result<Entry>;
+        fn lookup_parent(cx: &Context<'_>, node: NodeId) -> Result<Entry>;
+        fn forget(node: NodeId, count: u64);
+        fn getattr(cx: &Context<'_>, node: NodeId, handle: Option<Handle>) -> Result<AttrReply>;
+        fn setattr(cx: &Context<'_>, node: NodeId, handle: Option<Handle>, set: &SetAttr) -> Result<AttrReply>;
+        fn readlink(cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize>;
+        fn mknod(cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry>;
+        fn mkdir(cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32) -> Result<Entry>;
+        fn symlink(cx: &Context<'_>, parent: NodeId, name: Name<'_>, target: &CStr) -> Result<Entry>;
+        fn link(cx: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry>;
+        fn unlink(cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()>;
+        fn rmdir(cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()>;
+        fn rename(cx: &Context<'_>, from: (NodeId, Name<'_>), to: (NodeId, Name<'_>), flags: RenameFlags) -> Result<()>;
+        fn open(cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened>;
+        fn create(cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32, flags: u32) -> Result<(Entry, Opened)>;
+        fn tmpfile(cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)>;
+        fn read(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize>;
+        fn write(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, data: &[u8], flags: WriteFlags) -> Result<usize>;
+        fn flush(cx: &Context<'_>, node: NodeId, handle: Handle) -> Result<()>;
+        fn release(node: NodeId, handle: Handle);
+        fn fsync(cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
+        fn opendir(cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened>;
+        fn readdir(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, sink: &mut dyn DirSink) -> Result<()>;
+        fn readdirplus(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, sink: &mut dyn DirSink) -> Result<()>;
+        fn releasedir(node: NodeId, handle: Handle);
+        fn fsyncdir(cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
+        fn statfs(cx: &Context<'_>, node: NodeId) -> Result<StatFs>;
+        fn listxattr(cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize>;
+        fn access(cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()>;
+        fn fallocate(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, len: u64, mode: u32) -> Result<()>;
+        fn lseek(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, whence: Seek) -> Result<u64>;
+        fn copy_file_range(cx: &Context<'_>, from: (NodeId, Handle, u64), to: (NodeId, Handle, u64), len: u64) -> Result<u64>;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A call with a default body that is not passed on would be lost without a word from the compiler.
+    #[test]
+    fn every_call_is_passed_on() {
+        let traits = include_str!("../../vfs/src/filesystem.rs");
+        let (_, wanted) = traits.split_once("pub trait Filesystem").unwrap();
+        let here = include_str!("instance.rs");
+        let calls: Vec<&str> =
+            wanted.lines().filter_map(|line| line.strip_prefix("    fn ")?.split('(').next()).collect();
+        assert!(calls.len() > 30, "{calls:?}");
+        for call in calls {
+            assert!(here.contains(&format!("    fn {call}(")), "{call} is not passed on");
+        }
+    }
+
+    #[test]
+    fn features_have_names() {
+        assert_eq!(features(Features::NO_OPEN | Features::WRITEBACK), ["no-open", "writeback"]);
+    }
+
+    #[test]
+    fn this_process_is_in_its_own_namespace() {
+        assert!(pid_namespace_of("self").is_some());
+        assert_eq!(pid_namespace_of(&std::process::id().to_string()), pid_namespace_of("self"));
+    }
+}

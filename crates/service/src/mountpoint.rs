@@ -1,0 +1,135 @@
+//! The directory that is mounted on. It is resolved before the mount and never again: afterwards the path leads to
+//! ourselves.
+
+use crate::failure::Failure;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The kernel's type of our mounts.
+pub const FS_TYPE: &str = "fuse.vellum";
+
+/// The absolute path of `path`, without symbolic links. A mount of ours whose service is dead is taken away first.
+pub fn resolve(path: &Path) -> Result<PathBuf, Failure> {
+    match directory(path) {
+        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
+            remove_dead(path)?;
+            directory(path).map_err(|e| refused(path, &e))
+        }
+        other => other.map_err(|e| refused(path, &e)),
+    }
+}
+
+fn directory(path: &Path) -> io::Result<PathBuf> {
+    let path = path.canonicalize()?;
+    if !path.metadata()?.is_dir() {
+        return Err(rustix::io::Errno::NOTDIR.into());
+    }
+    Ok(path)
+}
+
+fn refused(path: &Path, e: &io::Error) -> Failure {
+    let shown = path.display();
+    match e.kind() {
+        io::ErrorKind::NotFound => {
+            Failure::input(format!("mount point {shown}: no such directory; create it first"))
+        }
+        io::ErrorKind::NotADirectory => {
+            Failure::input(format!("mount point {shown}: not a directory; give one"))
+        }
+        _ if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => Failure::system(format!(
+            "mount point {shown}: a mount whose service has died is in the way; run umount {shown}"
+        )),
+        _ => Failure::input(format!("mount point {shown}: {e}; give a directory that can be entered")),
+    }
+}
+
+fn remove_dead(path: &Path) -> Result<(), Failure> {
+    let at = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let found = mounts(&table).filter(|mount| mount.point == at).last();
+    let e = rustix::io::Errno::NOTCONN.into();
+    match found {
+        Some(mount) if mount.fs_type == FS_TYPE.as_bytes() => {
+            tracing::warn!(mountpoint = %at.display(), "taking away a mount whose service has died");
+            crate::unmount::unmount(&at, true)
+        }
+        _ => Err(refused(path, &e)),
+    }
+}
+
+/// A line of mountinfo.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// Its filesystem's type.
+    pub fs_type: Vec<u8>,
+    /// Its source.
+    pub source: Vec<u8>,
+    /// Options of the mount, then of the filesystem.
+    pub options: [Vec<u8>; 2],
+}
+
+/// The mounts that the text of /proc/PID/mountinfo lists, in their order; lines that cannot be read are left out.
+pub fn mounts(table: &[u8]) -> impl Iterator<Item = Mount> + '_ {
+    table.split(|byte| *byte == b'\n').filter_map(|line| {
+        // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS...] - TYPE SOURCE OPTIONS
+        let mut fields = line.split(|byte| *byte == b' ');
+        let point = fields.nth(4)?;
+        let own = fields.next()?.to_vec();
+        fields.find(|field| *field == b"-")?;
+        let fs_type = fields.next()?.to_vec();
+        let source = unescape(fields.next()?);
+        let fs = fields.next().unwrap_or_default().to_vec();
+        let point = PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(point)));
+        Some(Mount { point, fs_type, source, options: [own, fs] })
+    })
+}
+
+/// The kernel writes blanks and backslashes as three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((byte, after)) = rest.split_first() {
+        let octal = match (byte, after) {
+            (b'\\', [a @ b'0'..=b'3', b @ b'0'..=b'7', c @ b'0'..=b'7', ..]) => {
+                Some((a - b'0') * 64 + (b - b'0') * 8 + (c - b'0'))
+            }
+            _ => None,
+        };
+        plain.push(octal.unwrap_or(*byte));
+        rest = if octal.is_some() { after.get(3..).unwrap_or_default() } else { after };
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_is_read() {
+        let table = b"36 35 0:50 / /mnt/a\\040b rw,noatime shared:1 - fuse.vellum over\\134lay rw,user_id=0\nrubbish\n";
+        let found: Vec<_> = mounts(table).collect();
+        assert_eq!(
+            found,
+            [Mount {
+                point: "/mnt/a b".into(),
+                fs_type: b"fuse.vellum".to_vec(),
+                source: b"over\\lay".to_vec(),
+                options: [b"rw,noatime".to_vec(), b"rw,user_id=0".to_vec()],
+            }]
+        );
+    }
+
+    #[test]
+    fn what_is_no_directory_is_bad_input() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (path, word) in [(Path::new("/nonexistent/x"), "create it"), (file.path(), "not a directory")] {
+            let failure = resolve(path).unwrap_err();
+            assert_eq!(failure.exit_status(), 2);
+            assert!(failure.to_string().contains(word), "{failure}");
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! One request: call the filesystem, lay the answer into the reply.
+
+use crate::backing::{BackingTable, Grant};
+use crate::convert;
+use crate::init::Negotiated;
+use crate::listing::{self, Listing};
+use crate::request::{Operation, Request, Target};
+use crate::wire::{self, InitFlags, Opcode, OpenFlags};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use vellum_vfs::{
+    AttrReply, Context, Entry, Error, Features, Filesystem, Handle, NodeId, OpenIo, Opened, RenameFlags, Seek,
+    SetAttr, WriteFlags, XattrFlags,
+};
+use zerocopy::{Immutable, IntoBytes};
+
+/// Set in the handles that the kernel holds when the open is counted in the backing table. A handle of the
+/// filesystem's own must leave it free.
+const HANDLE_COUNTED: u64 = 1 << 63;
+
+/// What goes back to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// Nothing at all: the protocol has no reply to this.
+    Silence,
+    /// An error.
+    Status(Errno),
+    /// Success, with so many bytes of the body.
+    Body(usize),
+}
+
+impl Answer {
+    const DONE: Self = Self::Body(0);
+}
+
+/// What an answer has promised to the kernel, to be taken back when it cannot be delivered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Promise {
+    /// A lookup count.
+    node: Option<NodeId>,
+    /// An open file or directory, with the handle as the kernel would have it.
+    open: Option<(NodeId, u64, bool)>,
+    /// Lookup counts within a READDIRPLUS body of this length.
+    listing: Option<usize>,
+}
+
+/// What a request needs to be answered.
+pub(crate) struct Dispatcher<'a, F: ?Sized> {
+    pub(crate) fs: &'a F,
+    pub(crate) negotiated: &'a Negotiated,
+    pub(crate) features: Features,
+    pub(crate) backing: &'a BackingTable,
+    pub(crate) device: &'a OwnedFd,
+}
+
+impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
+    /// Answers `request` into `body`.
+    pub(crate) fn answer(&self, request: &Request<'_>, body: &mut [u8], promise: &mut Promise) -> Answer {
+        match self.call(request, body, promise) {
+            Ok(answer) => answer,
+            Err(error) => {
+                let (opcode, node) = (request.opcode.name(), request.header.nodeid);
+                if error.errno() == Errno::IO {
+                    tracing::warn!(opcode, node, %error, "I/O error");
+                } else {
+                    tracing::trace!(opcode, node, %error, "refused");
+                }
+                Answer::Status(error.errno())
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_lines, reason = "one arm per opcode")]
+    fn call(
+        &self,
+        request: &Request<'_>,
+        body: &mut [u8],
+        promise: &mut Promise,
+    ) -> Result<Answer, Error> {
+        let node = request.node();
+        let cx = &self.context(request);
+        let fs = self.fs;
+        match &request.operation {
+            Operation::Lookup { target } => {
+                let entry = match *target {
+                    Target::Name(name) => fs.lookup(cx, node, name)?,
+                    Target::Node => Some(fs.lookup_node(cx, node)?),
+                    Target::Parent => Some(fs.lookup_parent(cx, node)?),
+                };
+                let Some(entry) = entry else {
+                    let ttl = fs.negative_ttl();
+                    if ttl.is_zero() {
+                        return Ok(Answer::Status(Errno::NOENT));
+                    }
+                    return put(body, &convert::negative_entry(ttl));
+                };
+                entry_reply(&entry, body, promise)
+            }
+            Operation::Forget { count } => {
+                fs.forget(node, *count);
+                Ok(Answer::Silence)
+            }
+            Operation::BatchForget { nodes } => {
+                for one in *nodes {
+                    fs.forget(NodeId(one.nodeid), one.nlookup);
+                }
+                Ok(Answer::Silence)
+            }
+            Operation::Getattr { args } => {
+                let handle = (args.getattr_flags & wire::GETATTR_FH != 0).then(|| handle(args.fh));
+                put(body, &convert::attr_out(&fs.getattr(cx, node, handle)?))
+            }
+            Operation::Statx { args } => {
+                let handle = (args.getattr_flags & wire::GETATTR_FH != 0).then(|| handle(args.fh));
+                put(body, &convert::statx_out(&fs.getattr(cx, node, handle)?))
+            }
+            Operation::Setattr { args } => {
+                let with_handle = args.valid & wire::SetattrValid::FH.bits() != 0;
+                let reply = fs.setattr(
+                    cx,
+                    node,
+                    with_handle.then(|| handle(args.fh)),
+                    &convert::set_attr(args),
+                )?;
+                put(body, &convert::attr_out(&reply))
+            }
+            Operation::Readlink => {
+                let room = body.get_mut(..wire::LINK_MAX).ok_or(Errno::IO)?;
+                Ok(Answer::Body(checked_len(fs.readlink(cx, node, room)?, wire::LINK_MAX)?))
+            }
+            Operation::Symlink { name, target } => {
+                entry_reply(&fs.symlink(cx, node, *name, target)?, body, promise)
+            }
+            Operation::Mknod { args, name } => {
+                let cx = &Context { umask: args.umask, ..*cx };
+                entry_reply(&fs.mknod(cx, node, *name, args.mode, args.rdev.into())?, body, promise)
+            }
+            Operation::Mkdir { args, name } => {
+                let cx = &Context { umask: args.umask, ..*cx };
+                entry_reply(&fs.mkdir(cx, node, *name, args.mode)?, body, promise)
+            }
+            Operation::Unlink { name } => done(fs.unlink(cx, node, *name)),
+            Operation::Rmdir { name } => done(fs.rmdir(cx, node, *name)),
+            Operation::Rename { from, to_parent, to, flags } => {
+                let flags = RenameFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
+                done(fs.rename(cx, (node, *from), (*to_parent, *to), flags))
+            }
+            Operation::Link { node: old, name } => {
+                entry_reply(&fs.link(cx, *old, node, *name)?, body, promise)
+            }
+            Operation::Open { args } => {
+                let opened = fs.open(cx, node, args.flags).map_err(|error| self.open_error(error))?;
+                if args.open_flags & wire::OPEN_KILL_SUIDGID != 0 {
+                    let kill = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+                    if let Err(error) = fs.setattr(cx, node, Some(opened.handle), &kill) {
+                        fs.release(node, opened.handle);
+                        return Err(error);
+                    }
+                }
+                let reply = self.open_reply(node, args.flags, &opened, promise)?;
+                put(body, &reply)
+            }
+            Operation::Create { args, name } => {
+                let cx = &Context { umask: args.umask, ..*cx };
+                let created = fs.create(cx, node, *name, args.mode, args.flags)?;
+                self.create_reply(args.flags, &created, body, promise)
+            }
+            Operation::Tmpfile { args } => {
+                let cx = &Context { umask: args.umask, ..*cx };
+                let created = fs.tmpfile(cx, node, args.mode, args.flags)?;
+                self.create_reply(args.flags, &created, body, promise)
+            }
+            Operation::Read { args } => {
+                let size = (args.size as usize).min(body.len());
+                let room = body.get_mut(..size).ok_or(Errno::IO)?;
+                let read = fs.read(cx, node, handle(args.fh), args.offset, room)?;
+                Ok(Answer::Body(checked_len(read, size)?))
+            }
+            Operation::Write { args, data } => {
+                let flags = write_flags(args);
+                let written = fs.write(cx, node, handle(args.fh), args.offset, data, flags)?;
+                let size = checked_len(written, data.len())? as u32;
+                put(body, &wire::WriteOut { size, padding: 0 })
+            }
+            Operation::Statfs => put(body, &convert::statfs(&fs.statfs(cx, node)?)),
+            Operation::Release { args } => {
+                self.release(node, args.fh, false);
+                Ok(Answer::DONE)
+            }
+            Operation::Releasedir { args } => {
+                self.release(node, args.fh, true);
+                Ok(Answer::DONE)
+            }
+            Operation::Fsync { args } => {
+                let datasync = args.fsync_flags & wire::FSYNC_FDATASYNC != 0;
+                done(fs.fsync(cx, node, handle(args.fh), datasync))
+            }
+            Operation::Fsyncdir { args } => {
+                let datasync = args.fsync_flags & wire::FSYNC_FDATASYNC != 0;
+                done(fs.fsyncdir(cx, node, handle(args.fh), datasync))
+            }
+            Operation::Flush { args } => done(fs.flush(cx, node, handle(args.fh))),
+            Operation::Setxattr { name, value, flags, acl_kill_sgid } => {
+                let flags = XattrFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
+                fs.setxattr(cx, node, name, value, flags)?;
+                if *acl_kill_sgid {
+                    self.clear_setgid(cx, node)?;
+                }
+                Ok(Answer::DONE)
+            }
+            Operation::Getxattr { name, size } => {
+                xattr_reply(*size, body, |buf| fs.getxattr(cx, node, name, buf))
+            }
+            Operation::Listxattr { size } => xattr_reply(*size, body, |buf| fs.listxattr(cx, node, buf)),
+            Operation::Removexattr { name } => done(fs.removexattr(cx, node, name)),
+            Operation::Opendir { args } => {
+                let opened = fs.opendir(cx, node, args.flags)?;
+                let flags = match opened.io {
+                    OpenIo::Cached { keep: true } => OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE,
+                    OpenIo::Cached { keep: false } => OpenFlags::CACHE_DIR,
+                    OpenIo::Direct | OpenIo::Passthrough(_) => OpenFlags::empty(),
+                };
+                promise.open = Some((node, opened.handle.0, true));
+                put(body, &wire::OpenOut { fh: opened.handle.0, open_flags: flags.bits(), backing_id: 0 })
+            }
+            Operation::Readdir { args } => self.list(cx, node, args, false, body, promise),
+            Operation::Readdirplus { args } => self.list(cx, node, args, true, body, promise),
+            Operation::Access { mask } => done(fs.access(cx, node, *mask)),
+            Operation::Fallocate { args } => {
+                done(fs.fallocate(cx, node, handle(args.fh), args.offset, args.length, args.mode))
+            }
+            Operation::Lseek { args } => {
+                let whence = match args.whence {
+                    libc_seek::DATA => Seek::Data,
+                    libc_seek::HOLE => Seek::Hole,
+                    _ => return Err(Errno::INVAL.into()),
+                };
+                let offset = fs.lseek(cx, node, handle(args.fh), args.offset, whence)?;
+                put(body, &wire::LseekOut { offset })
+            }
+            Operation::CopyFileRange { args } => {
+                if args.flags != 0 {
+                    return Err(Errno::INVAL.into());
+                }
+                let from = (node, handle(args.fh_in), args.off_in);
+                let to = (NodeId(args.nodeid_out), handle(args.fh_out), args.off_out);
+                if request.opcode == Opcode::CopyFileRange64 {
+                    let bytes_copied = fs.copy_file_range(cx, from, to, args.len)?.min(args.len);
+                    put(body, &wire::CopyFileRangeOut { bytes_copied })
+                } else {
+                    // The older reply has 32 bits; whole pages are left, as the kernel would ask again.
+                    let len = args.len.min(u64::from(u32::MAX) & !0xfff);
+                    let size = fs.copy_file_range(cx, from, to, len)?.min(len) as u32;
+                    put(body, &wire::WriteOut { size, padding: 0 })
+                }
+            }
+            Operation::Ioctl => Ok(Answer::Status(Errno::NOTTY)),
+            Operation::Destroy => Ok(Answer::DONE),
+            // INIT and INTERRUPT are the session's own.
+            Operation::Init { .. } | Operation::Interrupt { .. } | Operation::Unserved => {
+                Ok(Answer::Status(Errno::NOSYS))
+            }
+        }
+    }
+
+    /// Takes back what an undelivered answer had promised. `body` is the answer's.
+    pub(crate) fn take_back(&self, promise: &Promise, body: &[u8]) {
+        if let Some((node, fh, dir)) = promise.open {
+            self.release(node, fh, dir);
+        }
+        if let Some(node) = promise.node {
+            self.fs.forget(node, 1);
+        }
+        if let Some(body) = promise.listing.and_then(|len| body.get(..len)) {
+            for node in listing::looked_up(body) {
+                self.fs.forget(node, 1);
+            }
+        }
+    }
+
+    fn context<'r>(&self, request: &'r Request<'_>) -> Context<'r> {
+        Context {
+            uid: request.header.uid,
+            gid: request.header.gid,
+            pid: request.header.pid,
+            umask: 0,
+            groups: request.groups.as_slice(),
+        }
+    }
+
+    /// ENOSYS to OPEN changes the whole connection, so it may only leave here when that was offered.
+    fn open_error(&self, error: Error) -> Error {
+        if error.errno() == Errno::NOSYS && !self.features.contains(Features::NO_OPEN) {
+            return Error::new(Errno::IO, "open without having been offered to do without");
+        }
+        error
+    }
+
+    fn release(&self, node: NodeId, fh: u64, dir: bool) {
+        if fh & HANDLE_COUNTED != 0 {
+            self.backing.release(self.device, node);
+        }
+        if dir {
+            self.fs.releasedir(node, handle(fh));
+        } else {
+            self.fs.release(node, handle(fh));
+        }
+    }
+
+    /// The kernel's view of an open file. On error the open has been taken back.
+    fn open_reply(
+        &self,
+        node: NodeId,
+        flags: u32,
+        opened: &Opened,
+        promise: &mut Promise,
+    ) -> Result<wire::OpenOut, Error> {
+        let mut out = wire::OpenOut { fh: opened.handle.0, ..wire::OpenOut::default() };
+        let open_flags = match &opened.io {
+            OpenIo::Cached { keep: true } => OpenFlags::KEEP_CACHE,
+            OpenIo::Cached { keep: false } => OpenFlags::empty(),
+            OpenIo::Direct => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
+            OpenIo::Passthrough(_) if !self.negotiated.flags.contains(InitFlags::PASSTHROUGH) => {
+                OpenFlags::empty()
+            }
+            OpenIo::Passthrough(file) => {
+                let grant = if out.fh & HANDLE_COUNTED == 0 {
+                    self.backing.open(self.device, node, file)
+                } else {
+                    Err(Errno::OVERFLOW)
+                };
+                match grant {
+                    Ok(grant) => {
+                        out.fh |= HANDLE_COUNTED;
+                        match grant {
+                            Grant::Id(id) => {
+                                out.backing_id = id;
+                                // Nothing of it is ever in FUSE's own cache, so that there is nothing to flush.
+                                OpenFlags::PASSTHROUGH | OpenFlags::NOFLUSH
+                            }
+                            Grant::Cached => OpenFlags::empty(),
+                        }
+                    }
+                    Err(errno) => {
+                        self.fs.release(node, opened.handle);
+                        return Err(Error::new(errno, "passthrough open"));
+                    }
+                }
+            }
+        };
+        let read_only = flags & O_ACCMODE == O_RDONLY;
+        let noflush = if read_only { OpenFlags::NOFLUSH } else { OpenFlags::empty() };
+        out.open_flags = (open_flags | noflush).bits();
+        promise.open = Some((node, out.fh, false));
+        Ok(out)
+    }
+
+    fn create_reply(
+        &self,
+        flags: u32,
+        (entry, opened): &(Entry, Opened),
+        body: &mut [u8],
+        promise: &mut Promise,
+    ) -> Result<Answer, Error> {
+        let open = match self.open_reply(entry.node, flags, opened, promise) {
+            Ok(open) => open,
+            Err(error) => {
+                self.fs.forget(entry.node, 1);
+                return Err(error);
+            }
+        };
+        promise.node = Some(entry.node);
+        let (head, tail) = body.split_at_mut_checked(size_of::<wire::EntryOut>()).ok_or(Errno::IO)?;
+        put(head, &convert::entry(entry))?;
+        put(tail, &open)?;
+        Ok(Answer::Body(size_of::<wire::EntryOut>() + size_of::<wire::OpenOut>()))
+    }
+
+    fn list(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        args: &wire::ReadIn,
+        plus: bool,
+        body: &mut [u8],
+        promise: &mut Promise,
+    ) -> Result<Answer, Error> {
+        let size = (args.size as usize).min(body.len());
+        let mut listing = Listing::new(body.get_mut(..size).ok_or(Errno::IO)?, plus);
+        let result = if plus {
+            self.fs.readdirplus(cx, node, handle(args.fh), args.offset, &mut listing)
+        } else {
+            self.fs.readdir(cx, node, handle(args.fh), args.offset, &mut listing)
+        };
+        let used = listing.used();
+        if plus {
+            promise.listing = Some(used);
+        }
+        match result {
+            // What was listed before the error is still delivered; the next call meets the error again.
+            Err(error) if used == 0 => Err(error),
+            _ => Ok(Answer::Body(used)),
+        }
+    }
+
+    /// Clears the set-group-id bit, for a new ACL whose setter is not in the file's group.
+    fn clear_setgid(&self, cx: &Context<'_>, node: NodeId) -> Result<(), Error> {
+        let AttrReply { attr, .. } = self.fs.getattr(cx, node, None)?;
+        if attr.mode & S_ISGID != 0 {
+            let set = SetAttr { mode: Some(attr.perm() & !S_ISGID), ..SetAttr::default() };
+            self.fs.setattr(cx, node, None, &set)?;
+        }
+        Ok(())
+    }
+}
+
+const S_ISGID: u32 = 0o2000;
+const O_ACCMODE: u32 = 3;
+const O_RDONLY: u32 = 0;
+
+mod libc_seek {
+    /// SEEK_DATA
+    pub(super) const DATA: u32 = 3;
+    /// SEEK_HOLE
+    pub(super) const HOLE: u32 = 4;
+}
+
+const fn handle(fh: u64) -> Handle {
+    Handle(fh & !HANDLE_COUNTED)
+}
+
+fn write_flags(args: &wire::WriteIn) -> WriteFlags {
+    /// O_APPEND
+    const APPEND: u32 = 0o2000;
+    let mut flags = WriteFlags::empty();
+    flags.set(WriteFlags::WRITEBACK, args.write_flags & wire::WRITE_CACHE != 0);
+    flags.set(WriteFlags::KILL_SUIDGID, args.write_flags & wire::WRITE_KILL_SUIDGID != 0);
+    flags.set(WriteFlags::APPEND, args.flags & APPEND != 0);
+    flags
+}
+
+fn put<T: IntoBytes + Immutable>(body: &mut [u8], value: &T) -> Result<Answer, Error> {
+    value.write_to_prefix(body).map_err(|_| Error::new(Errno::IO, "reply too long"))?;
+    Ok(Answer::Body(size_of::<T>()))
+}
+
+fn done(result: Result<(), Error>) -> Result<Answer, Error> {
+    result.map(|()| Answer::DONE)
+}
+
+fn entry_reply(entry: &Entry, body: &mut [u8], promise: &mut Promise) -> Result<Answer, Error> {
+    promise.node = Some(entry.node);
+    put(body, &convert::entry(entry))
+}
+
+/// A length that a filesystem returned for a buffer of `max` bytes.
+fn checked_len(len: usize, max: usize) -> Result<usize, Error> {
+    if len > max { Err(Error::new(Errno::IO, "length beyond the buffer")) } else { Ok(len) }
+}
+
+fn xattr_reply(
+    size: u32,
+    body: &mut [u8],
+    get: impl FnOnce(&mut [u8]) -> Result<usize, Error>,
+) -> Result<Answer, Error> {
+    let size = (size as usize).min(wire::XATTR_MAX).min(body.len());
+    let (room, _) = body.split_at_mut(size);
+    let len = get(room)?;
+    if size == 0 {
+        let len = u32::try_from(len).map_err(|_| Errno::TOOBIG)?;
+        return put(body, &wire::GetxattrOut { size: len, padding: 0 });
+    }
+    Ok(Answer::Body(checked_len(len, size)?))
+}

@@ -1,0 +1,340 @@
+//! Putting a connection into the tree and taking it off again.
+//!
+//! mount(2) is tried first; it serves root, and whoever has CAP_SYS_ADMIN in a user namespace of their own.
+//! Where it is not permitted, the set-user-id helper `fusermount3` does it and passes the descriptor over a
+//! socket.
+
+use rustix::io::Errno;
+use rustix::mount::MountFlags;
+use std::ffi::{CString, OsString};
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use vellum_sys::{fuse_dev, mount as sys};
+
+/// The helper's name, looked up in PATH.
+const HELPER: &str = "fusermount3";
+
+/// Who mounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Method {
+    /// mount(2), and the helper when that is not permitted.
+    #[default]
+    Auto,
+    /// Only mount(2).
+    Direct,
+    /// Only the helper.
+    Helper,
+}
+
+/// What a mount is to be like.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// What /proc/mounts shows as the source.
+    pub source: String,
+    /// The filesystem type is `fuse.` and this. Letters, digits, `-` and `_`.
+    pub subtype: String,
+    /// Users other than the one who mounts may use it. Through the helper it needs `user_allow_other` in
+    /// /etc/fuse.conf.
+    pub allow_other: bool,
+    /// The kernel checks permission by mode, owner and ACL.
+    pub default_permissions: bool,
+    /// Nothing can be changed.
+    pub read_only: bool,
+    /// Device nodes work.
+    pub dev: bool,
+    /// Set-id bits and file capabilities work.
+    pub suid: bool,
+    /// Programs can be run.
+    pub exec: bool,
+    /// Reading changes no access times.
+    pub noatime: bool,
+    /// Largest READ (bytes); None: as large as what INIT negotiates.
+    pub max_read: Option<u32>,
+    /// Who mounts.
+    pub method: Method,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            source: "vellum".into(),
+            subtype: "vellum".into(),
+            allow_other: false,
+            default_permissions: true,
+            read_only: false,
+            dev: false,
+            suid: false,
+            exec: true,
+            noatime: false,
+            max_read: None,
+            method: Method::Auto,
+        }
+    }
+}
+
+/// A connection that has been mounted. Dropping it closes the descriptor, but leaves the mount.
+#[derive(Debug)]
+pub struct Mounted {
+    /// The connection.
+    pub device: OwnedFd,
+    /// Where, as an absolute path without symbolic links.
+    pub mountpoint: PathBuf,
+}
+
+/// Why there is no mount, or why it stays.
+#[derive(Debug)]
+pub enum MountError {
+    /// The mountpoint cannot be used as it is: ENOENT, ENOTDIR, EACCES, or ENOTCONN for the remains of a dead
+    /// mount.
+    Mountpoint(PathBuf, Errno),
+    /// An option has a value that cannot be passed on.
+    Option(&'static str),
+    /// `/dev/fuse` cannot be opened.
+    Device(Errno),
+    /// mount(2) or umount2(2) failed.
+    Kernel(PathBuf, Errno),
+    /// The helper could not be started, or said this.
+    Helper(String),
+}
+
+impl MountError {
+    /// The errno that fits best.
+    #[must_use]
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Mountpoint(_, errno) | Self::Device(errno) | Self::Kernel(_, errno) => *errno,
+            Self::Option(_) => Errno::INVAL,
+            Self::Helper(_) => Errno::PERM,
+        }
+    }
+}
+
+impl fmt::Display for MountError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mountpoint(path, Errno::NOTDIR) => write!(f, "{}: is not a directory", path.display()),
+            Self::Mountpoint(path, Errno::NOTCONN) => {
+                let path = path.display();
+                write!(f, "{path}: a dead mount lies there; take it off with `umount {path}`")
+            }
+            Self::Mountpoint(path, errno) => write!(f, "{}: {errno}", path.display()),
+            Self::Option(name) => write!(f, "mount option {name} cannot have this value"),
+            Self::Device(errno) => write!(f, "/dev/fuse: {errno}"),
+            Self::Kernel(path, errno) => write!(f, "{}: the kernel refuses: {errno}", path.display()),
+            Self::Helper(message) => write!(f, "{HELPER}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for MountError {}
+
+/// Mounts a new connection at `mountpoint`, which must be a directory.
+pub fn mount(mountpoint: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    let path = check_mountpoint(mountpoint)?;
+    if options.subtype.is_empty()
+        || !options.subtype.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+    {
+        return Err(MountError::Option("subtype"));
+    }
+    let device = match options.method {
+        Method::Direct => direct(&path, options)?,
+        Method::Helper => helper(&path, options)?,
+        Method::Auto => match direct(&path, options) {
+            Err(error) if matches!(error.errno(), Errno::PERM | Errno::ACCESS) => {
+                tracing::debug!(%error, "mounting through {HELPER}");
+                helper(&path, options)?
+            }
+            other => other?,
+        },
+    };
+    Ok(Mounted { device, mountpoint: path })
+}
+
+/// Takes the mount at `mountpoint` off. `lazy`: from the tree now, for good when nobody uses it. EBUSY without.
+pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
+    match sys::unmount(mountpoint, lazy) {
+        Ok(()) => Ok(()),
+        Err(Errno::PERM) => helper_unmount(mountpoint, lazy),
+        Err(error) => Err(MountError::Kernel(mountpoint.into(), error)),
+    }
+}
+
+fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
+    let refuse = |errno| MountError::Mountpoint(mountpoint.into(), errno);
+    let errno = |error: std::io::Error| {
+        error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+    };
+    let path = std::fs::canonicalize(mountpoint).map_err(|error| refuse(errno(error)))?;
+    let kind = std::fs::metadata(&path).map_err(|error| refuse(errno(error)))?;
+    if kind.is_dir() { Ok(path) } else { Err(refuse(Errno::NOTDIR)) }
+}
+
+fn direct(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    use std::fmt::Write as _;
+    let device = fuse_dev::open().map_err(MountError::Device)?;
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    if options.default_permissions {
+        data.push_str(",default_permissions");
+    }
+    if let Some(max_read) = options.max_read {
+        // Writing to a string cannot fail.
+        let _ = write!(data, ",max_read={max_read}");
+    }
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NODEV, !options.dev);
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NOEXEC, !options.exec);
+    flags.set(MountFlags::NOATIME, options.noatime);
+    let c_string = |text: String, name| CString::new(text).map_err(|_| MountError::Option(name));
+    let source = c_string(options.source.clone(), "fsname")?;
+    let fstype = c_string(format!("fuse.{}", options.subtype), "subtype")?;
+    let data = c_string(data, "max_read")?;
+    sys::mount(&source, path, &fstype, flags, &data)
+        .map_err(|errno| MountError::Kernel(path.into(), errno))?;
+    Ok(device)
+}
+
+fn helper(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let failed = |what: &dyn fmt::Display| MountError::Helper(what.to_string());
+    let (ours, theirs) = sys::socket_pair().map_err(|error| failed(&error))?;
+    // The helper gets its end as standard input: no descriptor is ever left open across another program's start.
+    let child = Command::new(HELPER)
+        .arg("-o")
+        .arg(helper_options(options)?)
+        .arg("--")
+        .arg(path)
+        .env("_FUSE_COMMFD", "0")
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| failed(&error))?;
+    let received = sys::receive_descriptor(&ours);
+    let output = child.wait_with_output().map_err(|error| failed(&error))?;
+    if !output.status.success() {
+        return Err(said(&output.stderr));
+    }
+    received.map_err(|error| failed(&error))
+}
+
+fn helper_options(options: &MountOptions) -> Result<OsString, MountError> {
+    // Commas and backslashes in the name are quoted for the helper's own parser.
+    let mut source = String::with_capacity(options.source.len());
+    for c in options.source.chars() {
+        if matches!(c, ',' | '\\') {
+            source.push('\\');
+        }
+        source.push(c);
+    }
+    if source.contains('\0') {
+        return Err(MountError::Option("fsname"));
+    }
+    let mut text = format!("fsname={source},subtype={}", options.subtype);
+    // dev and suid are only for root, whom the kernel has then refused; the helper says so itself.
+    for (on, yes, no) in [
+        (options.allow_other, "allow_other", ""),
+        (options.default_permissions, "default_permissions", ""),
+        (options.read_only, "ro", "rw"),
+        (options.dev, "", "nodev"),
+        (options.suid, "", "nosuid"),
+        (options.exec, "exec", "noexec"),
+        (options.noatime, "noatime", ""),
+    ] {
+        let word = if on { yes } else { no };
+        if !word.is_empty() {
+            text.push(',');
+            text.push_str(word);
+        }
+    }
+    if let Some(max_read) = options.max_read {
+        text.push_str(&format!(",max_read={max_read}"));
+    }
+    Ok(text.into())
+}
+
+fn helper_unmount(path: &Path, lazy: bool) -> Result<(), MountError> {
+    let output = Command::new(HELPER)
+        .arg("-u")
+        .args(lazy.then_some("-z"))
+        .arg("--")
+        .arg(path)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| MountError::Helper(error.to_string()))?;
+    if output.status.success() { Ok(()) } else { Err(said(&output.stderr)) }
+}
+
+/// What the helper wrote to its standard error, on one line, without its own name in front.
+fn said(stderr: &[u8]) -> MountError {
+    let text = String::from_utf8_lossy(stderr);
+    let text = text.trim().trim_start_matches(HELPER).trim_start_matches(": ").replace('\n', "; ");
+    MountError::Helper(if text.is_empty() { "failed without a word".into() } else { text })
+}
+
+/// Whether something is mounted at this path, by /proc/self/mountinfo (the mount itself is not asked).
+#[must_use]
+pub fn is_mounted(mountpoint: &Path) -> bool {
+    let Ok(table) = std::fs::read("/proc/self/mountinfo") else { return false };
+    table
+        .split(|&b| b == b'\n')
+        .filter_map(|line| line.split(|&b| b == b' ').nth(4))
+        .any(|field| unescape(field) == mountpoint.as_os_str().as_bytes())
+}
+
+/// Undoes the octal escapes (`\040`) of mountinfo.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        if let ([b'\\', a, b, c, after @ ..], true) = (rest, *first == b'\\')
+            && [a, b, c].iter().all(|digit| (b'0'..=b'7').contains(*digit))
+        {
+            out.push((a - b'0').wrapping_mul(64).wrapping_add((b - b'0') * 8).wrapping_add(c - b'0'));
+            rest = after;
+        } else {
+            out.push(*first);
+            rest = tail;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountpoints_are_checked_first() {
+        let options = MountOptions::default();
+        let error = mount(Path::new("/proc/self/no-such-thing"), &options).unwrap_err();
+        assert!(matches!(error, MountError::Mountpoint(_, Errno::NOENT)), "{error}");
+        let error = mount(Path::new("/proc/self/status"), &options).unwrap_err();
+        assert!(matches!(error, MountError::Mountpoint(_, Errno::NOTDIR)), "{error}");
+        assert_eq!(error.errno(), Errno::NOTDIR);
+        let bad = MountOptions { subtype: "a,b".into(), ..MountOptions::default() };
+        assert!(matches!(mount(Path::new("/"), &bad), Err(MountError::Option("subtype"))));
+    }
+
+    #[test]
+    fn names_are_quoted_for_the_helper() {
+        let options = MountOptions { source: r"a,b\c".into(), allow_other: true, ..Default::default() };
+        assert_eq!(
+            helper_options(&options).unwrap(),
+            r"fsname=a\,b\\c,subtype=vellum,allow_other,default_permissions,rw,nodev,nosuid,exec"
+        );
+    }
+
+    #[test]
+    fn escapes_in_mountinfo_are_undone() {
+        assert_eq!(unescape(br"/a\040b\134"), br"/a b\");
+        assert!(is_mounted(Path::new("/proc")));
+    }
+}

@@ -1,0 +1,228 @@
+//! Notifications: what the kernel must be told unasked.
+//!
+//! The kernel carries a notification out within our write(2): it takes the directory's lock for names, and waits
+//! for pages that are being read or written for data. A worker that wrote one while the kernel holds that
+//! lock *for the very request the worker is answering* would wait for itself. So whatever takes such locks goes
+//! through a queue to a thread of its own, and the calls here may be made from any thread, workers included; they
+//! never block. Nobody who holds a lock that an operation needs may wait for the queue ([`FuseNotifier::drain`]).
+//!
+//! The queue is bounded ([`QUEUE_MAX`]). When it is full, names are not forgotten: one INC_EPOCH (7.44) takes the
+//! place of all that did not fit, after which the kernel looks every name up again. Data has no such collective
+//! form: [`Notifier::inval_inode`] then fails with EAGAIN, and the caller must keep the node and try later; so do
+//! names on older kernels.
+
+use crate::wire::{self, Notify};
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use vellum_vfs::{Error, Name, NodeId, Notifier, Result};
+use zerocopy::{Immutable, IntoBytes};
+
+/// Most notifications that wait for being sent.
+pub const QUEUE_MAX: usize = 4096;
+/// Most nodes of one [`FuseNotifier::prune`].
+pub const PRUNE_MAX: usize = 512;
+/// The minor version that brought INC_EPOCH.
+const MINOR_EPOCH: u32 = 44;
+
+enum Note {
+    Inode { node: NodeId, offset: i64, len: i64 },
+    Entry { parent: NodeId, name: Box<[u8]>, expire_only: bool },
+    Delete { parent: NodeId, child: NodeId, name: Box<[u8]> },
+    Prune { nodes: Vec<u64> },
+    Epoch,
+}
+
+#[derive(Default)]
+struct Queue {
+    notes: VecDeque<Note>,
+    /// Names did not fit: an INC_EPOCH is due.
+    epoch_due: bool,
+    /// The thread is sending.
+    busy: bool,
+    closed: bool,
+}
+
+struct Shared {
+    device: Arc<OwnedFd>,
+    minor: u32,
+    queue: Mutex<Queue>,
+    filled: Condvar,
+    drained: Condvar,
+}
+
+/// The way from a filesystem back to the kernel. Clones share one queue.
+#[derive(Clone)]
+pub struct FuseNotifier(Arc<Shared>);
+
+impl FuseNotifier {
+    pub(crate) fn new(device: Arc<OwnedFd>, minor: u32) -> Self {
+        Self(Arc::new(Shared {
+            device,
+            minor,
+            queue: Mutex::default(),
+            filled: Condvar::new(),
+            drained: Condvar::new(),
+        }))
+    }
+
+    /// Sends what is queued until [`FuseNotifier::close`]: the notifier thread's body.
+    pub(crate) fn serve(&self) {
+        let shared = &*self.0;
+        let mut queue = shared.queue.lock();
+        loop {
+            let note = match queue.notes.pop_front() {
+                Some(note) => note,
+                None if std::mem::take(&mut queue.epoch_due) => Note::Epoch,
+                None if queue.closed => break,
+                None => {
+                    shared.drained.notify_all();
+                    shared.filled.wait(&mut queue);
+                    continue;
+                }
+            };
+            queue.busy = true;
+            drop(queue);
+            if let Err(error) = shared.send(&note)
+                // ENOENT: the kernel does not hold it. ENOTDIR, EBUSY: it holds it, in use.
+                && error != Errno::NOENT
+            {
+                tracing::debug!(%error, "notification refused");
+            }
+            queue = shared.queue.lock();
+            queue.busy = false;
+        }
+        shared.drained.notify_all();
+    }
+
+    /// Lets the thread end once the queue is empty.
+    pub(crate) fn close(&self) {
+        self.0.queue.lock().closed = true;
+        self.0.filled.notify_all();
+    }
+
+    /// Waits until everything that was queued has been carried out. Never call it from an operation.
+    pub fn drain(&self) {
+        let mut queue = self.0.queue.lock();
+        while !queue.closed && (queue.busy || queue.epoch_due || !queue.notes.is_empty()) {
+            self.0.drained.wait(&mut queue);
+        }
+    }
+
+    /// `name` in `parent`, which led to `child`, has been removed; watchers are told. Queued.
+    pub fn delete(&self, parent: NodeId, child: NodeId, name: Name<'_>) -> Result<()> {
+        self.queue(Note::Delete { parent, child, name: name.bytes().into() })
+    }
+
+    /// `name` in `parent` must be looked up again before it is used, but what is mounted or open beneath stays.
+    /// Queued.
+    pub fn expire_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()> {
+        self.queue(Note::Entry { parent, name: name.bytes().into(), expire_only: true })
+    }
+
+    /// Nodes (at most [`PRUNE_MAX`]) that the kernel may forget now if nobody uses them. Queued; kernels before
+    /// 6.18 ignore it.
+    pub fn prune(&self, nodes: &[NodeId]) -> Result<()> {
+        let nodes = nodes.iter().take(PRUNE_MAX).map(|node| node.0).collect();
+        self.queue(Note::Prune { nodes })
+    }
+
+    /// Has the kernel look every name up again. Takes no lock, so that it is sent at once. EINVAL before 7.44.
+    pub fn inc_epoch(&self) -> Result<()> {
+        self.0.send(&Note::Epoch).map_err(|error| Error::new(error, "notify: epoch"))
+    }
+
+    /// Has the kernel send again every request that has been read and not answered, with
+    /// [`wire::UNIQUE_RESEND`] in its id: for a successor. Takes no lock, so that it is sent at once.
+    pub fn resend(&self) -> Result<()> {
+        self.0.write(Notify::Resend, &[], &[]).map_err(|error| Error::new(error, "notify: resend"))
+    }
+
+    fn queue(&self, note: Note) -> Result<()> {
+        let mut queue = self.0.queue.lock();
+        if queue.closed {
+            return Ok(());
+        }
+        if queue.notes.len() >= QUEUE_MAX {
+            if matches!(note, Note::Entry { .. }) && self.0.minor >= MINOR_EPOCH {
+                queue.epoch_due = true;
+                return Ok(());
+            }
+            return Err(Error::new(Errno::AGAIN, "notification queue is full"));
+        }
+        queue.notes.push_back(note);
+        drop(queue);
+        self.0.filled.notify_one();
+        Ok(())
+    }
+}
+
+impl Notifier for FuseNotifier {
+    fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()> {
+        // The kernel drops data for `offset` >= 0, to the end of the file for `len` <= 0.
+        let offset = if len == 0 { -1 } else { offset };
+        self.queue(Note::Inode { node, offset, len })
+    }
+
+    fn inval_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()> {
+        self.queue(Note::Entry { parent, name: name.bytes().into(), expire_only: false })
+    }
+}
+
+impl Shared {
+    fn send(&self, note: &Note) -> Result<(), Errno> {
+        match note {
+            Note::Inode { node, offset, len } => {
+                self.struct_only(Notify::InvalInode, &wire::NotifyInvalInode { ino: node.0, off: *offset, len: *len })
+            }
+            Note::Entry { parent, name, expire_only } => {
+                let head = wire::NotifyInvalEntry {
+                    parent: parent.0,
+                    namelen: name.len() as u32,
+                    flags: if *expire_only { wire::EXPIRE_ONLY } else { 0 },
+                };
+                self.with_name(Notify::InvalEntry, &head, name)
+            }
+            Note::Delete { parent, child, name } => {
+                let head = wire::NotifyDelete {
+                    parent: parent.0,
+                    child: child.0,
+                    namelen: name.len() as u32,
+                    padding: 0,
+                };
+                self.with_name(Notify::Delete, &head, name)
+            }
+            Note::Prune { nodes } => {
+                let head = wire::NotifyPrune { count: nodes.len() as u32, padding: 0, spare: 0 };
+                self.write(Notify::Prune, head.as_bytes(), nodes.as_bytes())
+            }
+            Note::Epoch => self.write(Notify::IncEpoch, &[], &[]),
+        }
+    }
+
+    fn struct_only<T: IntoBytes + Immutable>(&self, code: Notify, head: &T) -> Result<(), Errno> {
+        self.write(code, head.as_bytes(), &[])
+    }
+
+    fn with_name<T: IntoBytes + Immutable>(&self, code: Notify, head: &T, name: &[u8]) -> Result<(), Errno> {
+        let name: Vec<u8> = name.iter().copied().chain([0]).collect();
+        self.write(code, head.as_bytes(), &name)
+    }
+
+    fn write(&self, code: Notify, head: &[u8], tail: &[u8]) -> Result<(), Errno> {
+        let len = size_of::<wire::OutHeader>() + head.len() + tail.len();
+        // A notification is a reply to nothing: id 0, and its code in the place of the error.
+        let out = wire::OutHeader { len: len as u32, error: code as i32, unique: 0 };
+        let parts = [IoSlice::new(out.as_bytes()), IoSlice::new(head), IoSlice::new(tail)];
+        loop {
+            match rustix::io::writev(&*self.device, &parts) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! A connection that is served: INIT, worker threads, the end.
+
+use crate::backing::BackingTable;
+use crate::buffer::Buffer;
+use crate::init::{self, InitProblem, Negotiated, SessionOptions, WORKERS_MAX};
+use crate::mount::{self, MountError, Mounted};
+use crate::notify::FuseNotifier;
+use crate::request::{self, Operation};
+use crate::stats::{AllCounters, Counts};
+use crate::transport::{Device, Received, Transport};
+use crate::wire;
+use crate::worker::Pool;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use vellum_sys::fuse_dev;
+use vellum_vfs::{Connection, Error, Filesystem, Result};
+use zerocopy::IntoBytes;
+
+/// What does not depend on the filesystem.
+pub(crate) struct Core {
+    pub(crate) device: Arc<OwnedFd>,
+    /// Every descriptor of the connection that requests are read from.
+    pub(crate) devices: Mutex<Vec<Arc<OwnedFd>>>,
+    pub(crate) negotiated: Negotiated,
+    pub(crate) backing: BackingTable,
+    pub(crate) counters: AllCounters,
+    notifier: FuseNotifier,
+    mountpoint: Option<PathBuf>,
+    clone_warned: AtomicBool,
+}
+
+impl Core {
+    /// A descriptor for one more worker: a clone with a queue of its own where that is possible.
+    pub(crate) fn worker_device(&self) -> Arc<OwnedFd> {
+        let mut devices = self.devices.lock();
+        if devices.is_empty() {
+            devices.push(Arc::clone(&self.device));
+            return Arc::clone(&self.device);
+        }
+        match fuse_dev::clone(&*self.device) {
+            Ok(clone) => {
+                let clone = Arc::new(clone);
+                devices.push(Arc::clone(&clone));
+                clone
+            }
+            Err(error) => {
+                warn_once(&self.clone_warned, || {
+                    tracing::debug!(%error, "workers share one descriptor");
+                });
+                Arc::clone(&self.device)
+            }
+        }
+    }
+
+    /// Answers an INTERRUPT. No operation of ours can be broken off half-way, and ENOSYS says so: the kernel then
+    /// sends no further INTERRUPT on this connection and waits for the answer (a process that is being
+    /// killed goes at once if its request has not been read yet). The kernel looks for the request only among those
+    /// of the descriptor that we write to, so it is said on each until one knows it; ENOENT from all of them
+    /// means that the request has been answered in the meantime, which is as good.
+    pub(crate) fn refuse_interrupt(&self, unique: u64) {
+        let len = size_of::<wire::OutHeader>() as u32;
+        let header = wire::OutHeader { len, error: -Errno::NOSYS.raw_os_error(), unique };
+        let devices = self.devices.lock().clone();
+        for device in devices {
+            if rustix::io::write(&*device, header.as_bytes()).is_ok() {
+                return;
+            }
+        }
+    }
+}
+
+/// A mounted filesystem that is being served.
+pub struct Session<F: Filesystem + ?Sized> {
+    fs: Arc<F>,
+    core: Arc<Core>,
+    options: SessionOptions,
+}
+
+impl<F: Filesystem + ?Sized> Session<F> {
+    /// Negotiates with the kernel about a fresh mount. EPROTO: the kernel's FUSE is older than 7.31; ENODEV: it has
+    /// been unmounted in the meantime.
+    pub fn new(fs: Arc<F>, mounted: Mounted, options: SessionOptions) -> Result<Self> {
+        let device = Arc::new(mounted.device);
+        let negotiated = handshake(&device, &options)?;
+        tracing::info!(%negotiated, mountpoint = %mounted.mountpoint.display(), "mounted");
+        Ok(Self::assemble(fs, device, negotiated, options, Some(mounted.mountpoint)))
+    }
+
+    /// Goes on with a connection that has been negotiated before, by a predecessor that has handed its
+    /// descriptor over. Node ids and handles that the kernel holds must mean the same to `fs`. Requests that the
+    /// predecessor has left unanswered come again after [`FuseNotifier::resend`].
+    pub fn from_fd(
+        fs: Arc<F>,
+        device: OwnedFd,
+        negotiated: Negotiated,
+        options: SessionOptions,
+        mountpoint: Option<PathBuf>,
+    ) -> Self {
+        Self::assemble(fs, Arc::new(device), negotiated, options, mountpoint)
+    }
+
+    fn assemble(
+        fs: Arc<F>,
+        device: Arc<OwnedFd>,
+        negotiated: Negotiated,
+        options: SessionOptions,
+        mountpoint: Option<PathBuf>,
+    ) -> Self {
+        let notifier = FuseNotifier::new(Arc::clone(&device), negotiated.minor);
+        let core = Core {
+            device,
+            devices: Mutex::default(),
+            negotiated,
+            backing: BackingTable::default(),
+            counters: AllCounters::default(),
+            notifier,
+            mountpoint,
+            clone_warned: AtomicBool::new(false),
+        };
+        Self { fs, core: Arc::new(core), options }
+    }
+
+    /// A handle for other threads.
+    #[must_use]
+    pub fn handle(&self) -> SessionHandle {
+        SessionHandle(Arc::clone(&self.core))
+    }
+
+    /// Requests per opcode so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.core.counters.sum()
+    }
+
+    /// Serves until the mount has gone. Errors only when no thread can be started.
+    pub fn run(self) -> Result<()> {
+        let notifier = self.core.notifier.clone();
+        let sender = std::thread::Builder::new()
+            .name("vellum-notify".into())
+            .spawn({
+                let notifier = notifier.clone();
+                move || notifier.serve()
+            })
+            .map_err(|error| thread_error(&error))?;
+        self.fs.start(Connection {
+            features: self.core.negotiated.features(),
+            notifier: Arc::new(notifier.clone()),
+        });
+        let max = self.options.workers.max.clamp(1, WORKERS_MAX);
+        let pool = Arc::new(Pool::new(Arc::clone(&self.fs), Arc::clone(&self.core), max));
+        let result = pool.start().map_err(|error| thread_error(&error));
+        if result.is_ok() {
+            pool.wait();
+        }
+        notifier.close();
+        let joined = sender.join();
+        self.fs.stop();
+        if joined.is_err() {
+            tracing::error!("the notifier thread has panicked");
+        }
+        tracing::info!("session has ended");
+        result
+    }
+
+    /// Serves on a thread of its own.
+    pub fn spawn(self) -> Result<(SessionHandle, JoinHandle<Result<()>>)> {
+        let handle = self.handle();
+        let thread = std::thread::Builder::new()
+            .name("vellum-session".into())
+            .spawn(move || self.run())
+            .map_err(|error| thread_error(&error))?;
+        Ok((handle, thread))
+    }
+}
+
+/// What other threads may do with a session. It keeps the connection's descriptor open.
+#[derive(Clone)]
+pub struct SessionHandle(Arc<Core>);
+
+impl SessionHandle {
+    /// Takes the mount off; [`Session::run`] then ends. EBUSY while it is in use, unless `lazy`.
+    pub fn unmount(&self, lazy: bool) -> Result<(), MountError> {
+        match &self.0.mountpoint {
+            Some(path) => mount::unmount(path, lazy),
+            None => Err(MountError::Mountpoint(PathBuf::new(), Errno::NOENT)),
+        }
+    }
+
+    /// Where it is mounted, as far as the session knows.
+    #[must_use]
+    pub fn mountpoint(&self) -> Option<&Path> {
+        self.0.mountpoint.as_deref()
+    }
+
+    /// What has been negotiated.
+    #[must_use]
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.0.negotiated
+    }
+
+    /// Requests per opcode so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.0.counters.sum()
+    }
+
+    /// The way to tell the kernel something unasked.
+    #[must_use]
+    pub fn notifier(&self) -> FuseNotifier {
+        self.0.notifier.clone()
+    }
+
+    /// Nodes that are open with a backing file at the moment.
+    #[must_use]
+    pub fn backed_nodes(&self) -> usize {
+        self.0.backing.len()
+    }
+
+    /// The connection's descriptor, to be handed to a successor.
+    #[must_use]
+    pub fn device(&self) -> BorrowedFd<'_> {
+        self.0.device.as_fd()
+    }
+}
+
+/// Logs a condition the first time.
+pub(crate) fn warn_once(warned: &AtomicBool, log: impl FnOnce()) {
+    if !warned.swap(true, Ordering::Relaxed) {
+        log();
+    }
+}
+
+fn thread_error(error: &std::io::Error) -> Error {
+    let errno = error.raw_os_error().map_or(Errno::AGAIN, Errno::from_raw_os_error);
+    Error::new(errno, "starting a thread")
+}
+
+fn handshake(device: &Arc<OwnedFd>, options: &SessionOptions) -> Result<Negotiated> {
+    /// Most messages before an INIT that can be answered; two are normal with a newer major version.
+    const TRIES: usize = 16;
+    let limit = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(256);
+    let mut transport = Device(Arc::clone(device));
+    let mut inbox = Buffer::new(wire::MIN_READ_BUFFER, 0);
+    for _ in 0..TRIES {
+        let len = match transport.receive(inbox.bytes_mut()) {
+            Ok(Received::Request(len)) => len,
+            Ok(Received::Nothing) => continue,
+            Ok(Received::Closed) => return Err(Error::new(Errno::NODEV, "unmounted before INIT")),
+            Err(error) => return Err(Error::new(error, "reading INIT")),
+        };
+        let bytes = inbox.bytes().get(..len).unwrap_or_default();
+        let Ok(request) = request::parse(bytes, false) else { continue };
+        let Operation::Init { args, ext } = request.operation else {
+            reply(&mut transport, request.header.unique, -Errno::IO.raw_os_error(), &[])?;
+            continue;
+        };
+        match init::negotiate(options, &args, ext.as_ref(), limit) {
+            Ok((negotiated, out)) => {
+                reply(&mut transport, request.header.unique, 0, out.as_bytes())?;
+                return Ok(negotiated);
+            }
+            Err(InitProblem::NewerMajor) => {
+                let out = wire::InitOut {
+                    major: wire::MAJOR,
+                    minor: wire::MINOR_NEWEST,
+                    ..wire::InitOut::default()
+                };
+                reply(&mut transport, request.header.unique, 0, out.as_bytes())?;
+            }
+            Err(InitProblem::TooOld(major, minor)) => {
+                reply(&mut transport, request.header.unique, -Errno::PROTO.raw_os_error(), &[])?;
+                tracing::error!(major, minor, "the kernel's FUSE is older than 7.31");
+                return Err(Error::new(Errno::PROTO, "the kernel's FUSE is older than 7.31"));
+            }
+        }
+    }
+    Err(Error::new(Errno::PROTO, "no INIT"))
+}
+
+fn reply(transport: &mut Device, unique: u64, error: i32, body: &[u8]) -> Result<()> {
+    let len = size_of::<wire::OutHeader>() + body.len();
+    let header = wire::OutHeader { len: len as u32, error, unique };
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend_from_slice(body);
+    transport.reply(&bytes).map_err(|error| Error::new(error, "answering INIT"))
+}

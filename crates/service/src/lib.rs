@@ -13,6 +13,7 @@ pub mod instance;
 pub mod layers;
 pub mod lock;
 pub mod mountpoint;
+pub mod serve;
 pub mod unmount;
 
 pub use failure::Failure;

@@ -1,4 +1,10 @@
 //! The `vellum` command: its option model, subcommands and messages. The program is a thin `main` over this.
 #![forbid(unsafe_code)]
 
+pub mod cli;
+pub mod help;
+pub mod inspect;
+pub mod log;
+pub mod mount;
 pub mod options;
+pub mod umount;

@@ -1,2 +1,73 @@
 //! The vellum command.
-fn main() {}
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use vellum::cli::{Cli, Command};
+use vellum::options::BadInput;
+use vellum::options::argv::{self, Classic};
+use vellum::{help, inspect, mount, umount};
+use vellum_service::Failure;
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let outcome = if argv::is_subcommand(&args) { subcommand(&args) } else { classic(&args) };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // A caller that has closed stderr still gets the status.
+            let _ = writeln!(std::io::stderr(), "vellum: {failure}");
+            ExitCode::from(failure.exit_status())
+        }
+    }
+}
+
+fn classic(args: &[OsString]) -> Result<(), Failure> {
+    match argv::parse(args).map_err(refused)? {
+        Classic::Help => print(help::HELP),
+        Classic::Version => print(&help::version()),
+        Classic::Pretend => Ok(()),
+        Classic::Mount(request) => mount::run(*request),
+    }
+}
+
+fn subcommand(args: &[OsString]) -> Result<(), Failure> {
+    let command = match Cli::try_parse_from(args) {
+        Ok(cli) => cli.command,
+        Err(e) if !e.use_stderr() => return print(&e.to_string()),
+        Err(e) => {
+            let said = e.to_string();
+            let line =
+                said.lines().next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
+            let missing: Vec<&str> =
+                said.lines().skip(1).take_while(|line| line.starts_with("  ")).map(str::trim).collect();
+            let missing = if missing.is_empty() { String::new() } else { format!(" {}", missing.join(" ")) };
+            return Err(Failure::input(format!("{line}{missing}; see vellum --help")));
+        }
+    };
+    match command {
+        Command::Mount(arguments) => mount::run(arguments.request().map_err(refused)?),
+        Command::Umount(arguments) => {
+            arguments.paths.iter().try_for_each(|path| umount::run(path, arguments.lazy))
+        }
+        Command::Inspect(arguments) => {
+            let findings = inspect::find(&arguments.path)?;
+            print(&if arguments.json { findings.json() } else { findings.text() })
+        }
+    }
+}
+
+fn refused(bad: BadInput) -> Failure {
+    Failure::input(bad.to_string())
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::system(format!("cannot write to stdout: {e}")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,140 @@
+//! The subcommands' arguments.
+
+use crate::options::{BadInput, Options, Request};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use vellum_service::config::Profile;
+
+/// One writable tree made of layers, for containers, served at user level.
+///
+/// Called without a subcommand, it is a mount program: `vellum -o lowerdir=A:B,upperdir=D,workdir=W MOUNTPOINT`, as
+/// container engines and mount(8) call it. See vellum(8).
+#[derive(Debug, Parser)]
+#[command(name = "vellum", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Mount layers as one tree.
+    Mount(MountArgs),
+    /// Take a mount away.
+    #[command(alias = "unmount")]
+    Umount(UmountArgs),
+    /// Show where a path of a mount comes from, and how it is served.
+    Inspect(InspectArgs),
+}
+
+/// Arguments of `vellum mount`.
+#[derive(Args, Debug)]
+pub struct MountArgs {
+    /// Options as in fstab, e.g. lowerdir=A:B,upperdir=D,workdir=W; may be repeated.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<OsString>,
+    /// A lower layer; the first one is on top. May be repeated.
+    #[arg(long, value_name = "DIR")]
+    pub lower: Vec<PathBuf>,
+    /// The layer that takes changes. Without it the tree is read-only.
+    #[arg(long, value_name = "DIR", requires = "work")]
+    pub upper: Option<PathBuf>,
+    /// A directory for unfinished work, on the filesystem of the upper.
+    #[arg(long, value_name = "DIR")]
+    pub work: Option<PathBuf>,
+    /// How file data travels.
+    #[arg(long, value_enum)]
+    pub profile: Option<ProfileArg>,
+    /// Mount read-only.
+    #[arg(short = 'r', long)]
+    pub read_only: bool,
+    /// Stay in the foreground.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Log everything to stderr; stay in the foreground.
+    #[arg(short, long)]
+    pub debug: bool,
+    /// Answer requests one at a time.
+    #[arg(short, long)]
+    pub single: bool,
+    /// What mount(8) is to show as the source.
+    #[arg(value_name = "SOURCE")]
+    pub first: OsString,
+    /// Where to mount (or SOURCE and then this).
+    #[arg(value_name = "MOUNTPOINT")]
+    pub second: Option<OsString>,
+}
+
+/// A profile by name.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ProfileArg {
+    /// Through the page cache of the mount.
+    Cached,
+    /// Straight to the layer's file; privileged.
+    Passthrough,
+}
+
+/// Arguments of `vellum umount`.
+#[derive(Args, Debug)]
+pub struct UmountArgs {
+    /// Now from the tree, and for good when nobody uses it any more.
+    #[arg(short, long)]
+    pub lazy: bool,
+    /// The directory that is mounted on.
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+}
+
+/// Arguments of `vellum inspect`.
+#[derive(Args, Debug)]
+pub struct InspectArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// A mount, or any path in one. Symbolic links are not followed at its end.
+    pub path: PathBuf,
+}
+
+impl MountArgs {
+    /// The mount that they ask for.
+    pub fn request(self) -> Result<Request, BadInput> {
+        let mut options = Options::default();
+        for text in &self.options {
+            options.take(text, false)?;
+        }
+        for lower in self.lower {
+            options.add_lower(lower);
+        }
+        if let Some(upper) = self.upper {
+            options.set_upper(upper);
+        }
+        if let Some(work) = self.work {
+            options.set_work(work);
+        }
+        match self.profile {
+            Some(ProfileArg::Cached) => options.set_profile(Profile::Cached),
+            Some(ProfileArg::Passthrough) => options.set_profile(Profile::Passthrough),
+            None => {}
+        }
+        if self.read_only {
+            options.set_read_only(true);
+        }
+        if self.debug {
+            options.set_debug();
+        }
+        if self.single {
+            options.set_single_threaded();
+        }
+        let mountpoint = match self.second {
+            Some(target) => {
+                options.set_source(self.first);
+                target
+            }
+            None => self.first,
+        };
+        options.finish(mountpoint.into(), self.foreground)
+    }
+}

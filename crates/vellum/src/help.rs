@@ -1,0 +1,47 @@
+//! What `--help` and `--version` print for a mount program.
+
+/// The usage, for callers that give no subcommand.
+pub const HELP: &str = "\
+usage: vellum -o lowerdir=DIR[:DIR...][,upperdir=DIR,workdir=DIR][,OPTION...] MOUNTPOINT
+       vellum SOURCE MOUNTPOINT -o OPTIONS
+       vellum mount|umount|inspect ...        (vellum mount --help)
+
+Layers:
+  lowerdir=DIR[:DIR...]    layers, the top one first; a backslash before : , or \\ makes it part of a path
+  upperdir=DIR             the layer that takes changes; without it the tree is read-only
+  workdir=DIR              a directory for unfinished work, on the filesystem of upperdir
+
+Owners:
+  uidmapping=L:M:N[:...]   user ids L... in the layers are M... in the mount, N of them
+  gidmapping=L:M:N[:...]   the same for groups
+  squash_to_root           everything is shown as root's
+  squash_to_uid=UID        everything is shown as this user's
+  squash_to_gid=GID        everything is shown as this group's
+  xattr_permissions=0|1|2  owner and mode are kept in the inode, in security.* or in user.containers.*
+
+Behaviour:
+  profile=cached|passthrough
+                           file data through the page cache of the mount, or straight to the layer (privileged)
+  volatile, fsync=0        make nothing durable
+  timeout=SECONDS          how long the kernel may believe names and attributes
+  workers=N                threads that answer requests
+  marks=auto|trusted|user  extended attributes in which opaque directories and redirects are recorded
+  redirect_dir=on|off      whether directories of lower layers are renamed by a redirect
+  static_nlink, noacl, noxattrs=1
+                           show one link per directory; no POSIX ACLs; no extended attributes
+  log=FILTER, log_to=stderr|syslog|kmsg|FILE
+                           what is logged, and where
+  ro, nosuid, nodev, noexec, noatime, allow_other, fsname=NAME, ...
+                           as in mount(8) and mount.fuse3(8)
+
+Switches:
+  -f     stay in the foreground          -d, --debug    log everything, stay in the foreground
+  -s     answer one request at a time    -V, --version  print the version
+  -h, --help
+";
+
+/// The version as mount programs print it: callers show the lines as they are.
+#[must_use]
+pub fn version() -> String {
+    format!("vellum: version {}\n", env!("CARGO_PKG_VERSION"))
+}

@@ -1,0 +1,156 @@
+//! The log: one line per notable event, quiet unless asked.
+
+use crate::options::{LogTarget, Request};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
+use std::sync::Mutex;
+use tracing::Level;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use vellum_service::Failure;
+
+/// The environment's say in what is logged.
+pub const VARIABLE: &str = "VELLUM_LOG";
+
+/// What is logged when nobody says otherwise.
+const QUIET: &str = "warn";
+
+/// Longest line that goes to the system's logs, in bytes.
+const LINE_MAX: usize = 900;
+
+/// Sets the log of this process up, as `request` and the environment ask.
+pub fn start(request: &Request) -> Result<(), Failure> {
+    let asked = request.log.clone().or_else(|| std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()));
+    let text = asked.unwrap_or_else(|| if request.debug { "debug".into() } else { QUIET.into() });
+    let filter = EnvFilter::try_new(&text).map_err(|e| {
+        Failure::input(format!("option log={text}: {e}; write e.g. log=info or log=vellum_union=debug"))
+    })?;
+    let target = match &request.log_to {
+        LogTarget::Auto if request.foreground => LogTarget::Stderr,
+        LogTarget::Auto => LogTarget::Syslog,
+        other => other.clone(),
+    };
+    let sink = Sink::open(&target)?;
+    let plain = matches!(sink, Sink::Syslog(_) | Sink::Kmsg(_));
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Log(Mutex::new(sink)));
+    let started =
+        if plain { builder.without_time().with_level(false).try_init() } else { builder.try_init() };
+    started.map_err(|e| Failure::system(format!("cannot start the log: {e}")))
+}
+
+enum Sink {
+    Stderr,
+    File(File),
+    Kmsg(File),
+    /// None: nobody listens there yet.
+    Syslog(Option<UnixDatagram>),
+}
+
+impl Sink {
+    fn open(target: &LogTarget) -> Result<Self, Failure> {
+        Ok(match target {
+            LogTarget::Auto | LogTarget::Stderr => Self::Stderr,
+            LogTarget::Syslog => Self::Syslog(syslog()),
+            LogTarget::Kmsg => Self::Kmsg(OpenOptions::new().write(true).open("/dev/kmsg").map_err(|e| {
+                Failure::input(format!("option log_to=kmsg: {e}; write log_to=syslog or a file's path"))
+            })?),
+            LogTarget::File(path) => {
+                let opened = OpenOptions::new().create(true).append(true).open(path);
+                Self::File(opened.map_err(|e| {
+                    Failure::input(format!(
+                        "option log_to={}: {e}; give a file that can be written",
+                        path.display()
+                    ))
+                })?)
+            }
+        })
+    }
+
+    fn put(&mut self, level: Level, line: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stderr => io::stderr().write_all(line),
+            Self::File(file) => file.write_all(line),
+            Self::Kmsg(file) => file.write_all(&framed("vellum", level, line)),
+            Self::Syslog(socket) => {
+                if socket.is_none() {
+                    *socket = syslog();
+                }
+                let Some(open) = socket else { return Ok(()) };
+                let tag = format!("vellum[{}]", std::process::id());
+                if open.send(&framed(&tag, level, line)).is_err() {
+                    // The daemon was restarted; the next line finds it again.
+                    *socket = None;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn syslog() -> Option<UnixDatagram> {
+    let socket = UnixDatagram::unbound().ok()?;
+    socket.connect("/dev/log").ok()?;
+    // A log that nobody reads must not stop the filesystem.
+    socket.set_nonblocking(true).ok()?;
+    Some(socket)
+}
+
+/// `<priority>tag: line`, as syslog and the kernel's log take it.
+fn framed(tag: &str, level: Level, line: &[u8]) -> Vec<u8> {
+    let severity = match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    };
+    let mut framed = format!("<{}>{tag}: ", (3 << 3) | severity).into_bytes();
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    framed.extend_from_slice(line.get(..LINE_MAX).unwrap_or(line));
+    framed
+}
+
+struct Log(Mutex<Sink>);
+
+struct Line<'a> {
+    log: &'a Log,
+    level: Level,
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line { log: self, level: Level::INFO }
+    }
+
+    fn make_writer_for(&'a self, meta: &tracing::Metadata<'_>) -> Line<'a> {
+        Line { log: self, level: *meta.level() }
+    }
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        // A panic while logging must not silence the log, nor a full disk disturb the filesystem.
+        let mut sink = self.log.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _ = sink.put(self.level, line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_framed_for_the_system() {
+        assert_eq!(framed("vellum[7]", Level::WARN, b"x\n"), b"<28>vellum[7]: x");
+        let long = vec![b'x'; 5000];
+        assert_eq!(framed("v", Level::DEBUG, &long).len(), "<31>v: ".len() + LINE_MAX);
+    }
+}

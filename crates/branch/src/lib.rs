@@ -2,5 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod local;
+mod memory;
 
 pub use local::LocalBranch;
+pub use memory::{MemoryBranch, MemoryOptions};

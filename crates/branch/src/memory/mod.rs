@@ -1,0 +1,124 @@
+//! A branch in memory, for tests and models.
+//!
+//! It answers as ext4 does to root, errno for errno, with a clock that counts changes instead of time, so that a
+//! run can be repeated exactly. [`MemoryBranch::fork`] gives the disk as a crash would leave it.
+
+mod acl;
+mod data;
+mod disk;
+mod namespace;
+mod objects;
+mod xattr;
+
+pub use disk::MemoryOptions;
+
+use self::disk::{Disk, Pin, ROOT};
+use self::objects::{IO_SIZE, MemoryDir};
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use vellum_vfs::{Branch, BranchDir, Errno, Name, Result, StatFs};
+
+/// Device numbers of disks; each new one is another filesystem.
+static NEXT_DEV: AtomicU64 = AtomicU64::new(0x4d00);
+
+/// A directory of a disk in memory.
+pub struct MemoryBranch {
+    disk: Arc<Disk>,
+    root: Arc<MemoryDir>,
+    path: String,
+}
+
+impl MemoryBranch {
+    /// An empty disk that behaves like ext4.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        Self::with_options(MemoryOptions::default())
+    }
+
+    /// An empty disk with other abilities.
+    #[must_use]
+    pub fn with_options(options: MemoryOptions) -> Arc<Self> {
+        let disk = Disk::new(NEXT_DEV.fetch_add(1, Ordering::Relaxed), options);
+        // A disk always has its root.
+        match Self::at(disk, ROOT, String::new()) {
+            Ok(branch) => branch,
+            Err(error) => unreachable!("a new disk: {error}"),
+        }
+    }
+
+    fn at(disk: Arc<Disk>, ino: u64, path: String) -> Result<Arc<Self>> {
+        let pin = Pin::new(&disk, &mut disk.lock(), ino)?;
+        Ok(Arc::new(Self { disk, root: Arc::new(MemoryDir { pin }), path }))
+    }
+
+    /// A directory below this one as a branch on the same disk, so that one can rename from one into the other.
+    /// What is missing of `path` (components joined by `/`) is made, with mode 0755.
+    pub fn subtree(&self, path: &str) -> Result<Arc<Self>> {
+        let mut ino = self.root.pin.ino;
+        let mut state = self.disk.lock();
+        for component in path.split('/').filter(|part| !part.is_empty()) {
+            let component = CString::new(component).map_err(|_| Errno::INVAL)?;
+            let name = Name::new(&component)?;
+            match state.make_dir(ino, name, 0o755) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            ino = state.find(ino, name)?;
+            state.inode(ino)?.entries()?;
+        }
+        drop(state);
+        Self::at(Arc::clone(&self.disk), ino, format!("{}/{path}", self.path))
+    }
+
+    /// The disk as it is now, apart from this one from now on: what a process that is started after a crash of
+    /// this one finds. Files without a name are gone.
+    pub fn fork(&self) -> Result<Arc<Self>> {
+        Self::at(self.disk.fork(), self.root.pin.ino, self.path.clone())
+    }
+}
+
+impl Branch for MemoryBranch {
+    fn root(&self) -> Arc<dyn BranchDir> {
+        Arc::<MemoryDir>::clone(&self.root)
+    }
+
+    fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>> {
+        let mut dir = self.root();
+        if path.is_empty() {
+            return Ok(dir);
+        }
+        for component in path.to_bytes().split(|&byte| byte == b'/') {
+            let component = CString::new(component).map_err(|_| Errno::INVAL)?;
+            dir = dir.open_dir(Name::new(&component)?)?;
+        }
+        Ok(dir)
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        const MAGIC: u64 = 0x0102_1994;
+        const BLOCKS: u64 = 1 << 30;
+        const FILES: u64 = 1 << 24;
+        let state = self.disk.lock();
+        Ok(StatFs {
+            frsize: IO_SIZE,
+            bsize: IO_SIZE,
+            blocks: BLOCKS,
+            bfree: BLOCKS,
+            bavail: BLOCKS,
+            files: FILES,
+            ffree: FILES,
+            namelen: u32::try_from(state.options.name_max).unwrap_or(u32::MAX),
+            fsid: state.dev,
+            fstype: MAGIC,
+        })
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        format!("memory:{}", self.path)
+    }
+}

@@ -1,0 +1,295 @@
+//! The wrapped objects. An operation on two objects takes the peer out of its wrapper first, because the branch
+//! inside knows only its own.
+
+use super::FaultPlan;
+use std::any::Any;
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use vellum_vfs::{
+    Attr, BranchDir, BranchFile, DirItem, Name, Object, OpenMode, RenameFlags, Result, Seek, SetTime,
+};
+
+pub(super) struct FaultDir {
+    inner: Arc<dyn BranchDir>,
+    plan: Arc<FaultPlan>,
+}
+
+struct FaultFile {
+    inner: Arc<dyn BranchFile>,
+    plan: Arc<FaultPlan>,
+}
+
+struct FaultObject {
+    inner: Arc<dyn Object>,
+    plan: Arc<FaultPlan>,
+}
+
+impl FaultDir {
+    pub(super) fn wrap(inner: Arc<dyn BranchDir>, plan: &Arc<FaultPlan>) -> Arc<dyn BranchDir> {
+        Arc::new(Self { inner, plan: Arc::clone(plan) })
+    }
+
+    /// The directory inside, if it is wrapped at all.
+    fn bare(dir: &dyn BranchDir) -> &dyn BranchDir {
+        dir.as_any().downcast_ref::<Self>().map_or(dir, |wrapped| &*wrapped.inner)
+    }
+}
+
+impl FaultFile {
+    fn wrap(inner: Arc<dyn BranchFile>, plan: &Arc<FaultPlan>) -> Arc<dyn BranchFile> {
+        Arc::new(Self { inner, plan: Arc::clone(plan) })
+    }
+
+    fn bare(file: &dyn BranchFile) -> &dyn BranchFile {
+        file.as_any().downcast_ref::<Self>().map_or(file, |wrapped| &*wrapped.inner)
+    }
+}
+
+/// The object inside, whatever kind of wrapper it has.
+fn bare_object(object: &dyn Object) -> &dyn Object {
+    let any = object.as_any();
+    if let Some(file) = any.downcast_ref::<FaultFile>() {
+        &*file.inner
+    } else if let Some(handle) = any.downcast_ref::<FaultObject>() {
+        &*handle.inner
+    } else if let Some(dir) = any.downcast_ref::<FaultDir>() {
+        &*dir.inner
+    } else {
+        object
+    }
+}
+
+macro_rules! impl_object {
+    ($type:ident) => {
+        impl Object for $type {
+            fn stat(&self) -> Result<Attr> {
+                self.plan.look()?;
+                self.inner.stat()
+            }
+
+            fn set_mode(&self, mode: u32) -> Result<()> {
+                self.plan.change()?;
+                self.inner.set_mode(mode)
+            }
+
+            fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+                self.plan.change()?;
+                self.inner.set_owner(uid, gid)
+            }
+
+            fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+                self.plan.change()?;
+                self.inner.set_times(atime, mtime)
+            }
+
+            fn get_xattr(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+                self.plan.look()?;
+                self.inner.get_xattr(name, buf)
+            }
+
+            fn set_xattr(&self, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
+                self.plan.change()?;
+                self.inner.set_xattr(name, value, flags)
+            }
+
+            fn list_xattr(&self, buf: &mut [u8]) -> Result<usize> {
+                self.plan.look()?;
+                self.inner.list_xattr(buf)
+            }
+
+            fn remove_xattr(&self, name: &CStr) -> Result<()> {
+                self.plan.change()?;
+                self.inner.remove_xattr(name)
+            }
+
+            fn read_link(&self, buf: &mut [u8]) -> Result<usize> {
+                self.plan.look()?;
+                self.inner.read_link(buf)
+            }
+
+            fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
+                opening(&self.plan, mode)?;
+                Ok(FaultFile::wrap(self.inner.reopen(mode)?, &self.plan))
+            }
+
+            fn as_any(&self) -> &dyn Any {
+                self
+            }
+        }
+    };
+}
+
+impl_object!(FaultDir);
+impl_object!(FaultFile);
+impl_object!(FaultObject);
+
+/// An open changes something only when it cuts the file.
+fn opening(plan: &FaultPlan, mode: OpenMode) -> Result<()> {
+    if mode.contains(OpenMode::TRUNCATE) { plan.change() } else { plan.look() }
+}
+
+impl BranchFile for FaultFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.plan.look()?;
+        self.inner.read_at(buf, offset)
+    }
+
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        self.plan.write(|| {
+            // What becomes of the torn part is nobody's business any more.
+            let _ = self.inner.write_at(data.get(..data.len() / 2).unwrap_or(data), offset);
+        })?;
+        self.inner.write_at(data, offset)
+    }
+
+    fn sync(&self, datasync: bool) -> Result<()> {
+        self.plan.change()?;
+        self.inner.sync(datasync)
+    }
+
+    fn truncate(&self, size: u64) -> Result<()> {
+        self.plan.change()?;
+        self.inner.truncate(size)
+    }
+
+    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        self.plan.change()?;
+        self.inner.allocate(mode, offset, len)
+    }
+
+    fn seek(&self, offset: u64, whence: Seek) -> Result<u64> {
+        self.plan.look()?;
+        self.inner.seek(offset, whence)
+    }
+
+    fn copy_range(&self, offset: u64, from: &dyn BranchFile, from_offset: u64, len: u64) -> Result<u64> {
+        let from = Self::bare(from);
+        self.plan.write(|| {
+            let _ = self.inner.copy_range(offset, from, from_offset, len / 2);
+        })?;
+        self.inner.copy_range(offset, from, from_offset, len)
+    }
+
+    fn clone_from(&self, from: &dyn BranchFile) -> Result<()> {
+        self.plan.change()?;
+        BranchFile::clone_from(&*self.inner, Self::bare(from))
+    }
+
+    fn descriptor(&self) -> Option<Arc<OwnedFd>> {
+        self.inner.descriptor()
+    }
+}
+
+impl BranchDir for FaultDir {
+    fn stat_at(&self, name: Name<'_>) -> Result<Attr> {
+        self.plan.look()?;
+        self.inner.stat_at(name)
+    }
+
+    fn get_xattr_at(&self, name: Name<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize> {
+        self.plan.look()?;
+        self.inner.get_xattr_at(name, attr, buf)
+    }
+
+    fn set_owner_at(&self, name: Name<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.plan.change()?;
+        self.inner.set_owner_at(name, uid, gid)
+    }
+
+    fn set_mode_at(&self, name: Name<'_>, mode: u32) -> Result<()> {
+        self.plan.change()?;
+        self.inner.set_mode_at(name, mode)
+    }
+
+    fn set_times_at(&self, name: Name<'_>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+        self.plan.change()?;
+        self.inner.set_times_at(name, atime, mtime)
+    }
+
+    fn read_link_at(&self, name: Name<'_>, buf: &mut [u8]) -> Result<usize> {
+        self.plan.look()?;
+        self.inner.read_link_at(name, buf)
+    }
+
+    fn open_dir(&self, name: Name<'_>) -> Result<Arc<dyn BranchDir>> {
+        self.plan.look()?;
+        Ok(Self::wrap(self.inner.open_dir(name)?, &self.plan))
+    }
+
+    fn open_file(&self, name: Name<'_>, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
+        opening(&self.plan, mode)?;
+        Ok(FaultFile::wrap(self.inner.open_file(name, mode)?, &self.plan))
+    }
+
+    fn hold(&self, name: Name<'_>) -> Result<Arc<dyn Object>> {
+        self.plan.look()?;
+        Ok(Arc::new(FaultObject { inner: self.inner.hold(name)?, plan: Arc::clone(&self.plan) }))
+    }
+
+    fn create(&self, name: Name<'_>, mode: u32) -> Result<Arc<dyn BranchFile>> {
+        self.plan.change()?;
+        Ok(FaultFile::wrap(self.inner.create(name, mode)?, &self.plan))
+    }
+
+    fn create_unnamed(&self, mode: u32) -> Result<Arc<dyn BranchFile>> {
+        self.plan.change()?;
+        Ok(FaultFile::wrap(self.inner.create_unnamed(mode)?, &self.plan))
+    }
+
+    fn link_object(&self, object: &dyn Object, name: Name<'_>) -> Result<()> {
+        self.plan.change()?;
+        self.inner.link_object(bare_object(object), name)
+    }
+
+    fn make_dir(&self, name: Name<'_>, mode: u32) -> Result<()> {
+        self.plan.change()?;
+        self.inner.make_dir(name, mode)
+    }
+
+    fn make_node(&self, name: Name<'_>, mode: u32, rdev: u64) -> Result<()> {
+        self.plan.change()?;
+        self.inner.make_node(name, mode, rdev)
+    }
+
+    fn make_symlink(&self, name: Name<'_>, target: &CStr) -> Result<()> {
+        self.plan.change()?;
+        self.inner.make_symlink(name, target)
+    }
+
+    fn remove(&self, name: Name<'_>) -> Result<()> {
+        self.plan.change()?;
+        self.inner.remove(name)
+    }
+
+    fn remove_dir(&self, name: Name<'_>) -> Result<()> {
+        self.plan.change()?;
+        self.inner.remove_dir(name)
+    }
+
+    fn link(&self, name: Name<'_>, to: &dyn BranchDir, to_name: Name<'_>) -> Result<()> {
+        self.plan.change()?;
+        self.inner.link(name, Self::bare(to), to_name)
+    }
+
+    fn rename(
+        &self,
+        name: Name<'_>,
+        to: &dyn BranchDir,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.plan.change()?;
+        self.inner.rename(name, Self::bare(to), to_name, flags)
+    }
+
+    fn list(&self, each: &mut dyn FnMut(DirItem<'_>) -> Result<()>) -> Result<()> {
+        self.plan.look()?;
+        self.inner.list(each)
+    }
+
+    fn sync_dir(&self) -> Result<()> {
+        self.plan.change()?;
+        self.inner.sync_dir()
+    }
+}

@@ -55,7 +55,8 @@ pub fn detach() -> Result<Side, Failure> {
 fn outcome(from: &OwnedFd) -> Result<(), Failure> {
     let mut word = Vec::new();
     let mut part = [0; 512];
-    while word.len() < LINE_MAX {
+    // The good word is one byte; the pipe may be held open longer, by helpers of the service.
+    while word.len() < LINE_MAX && word.first() != Some(&READY) {
         match read(from, &mut part) {
             Ok(0) => break,
             Ok(len) => word.extend_from_slice(part.get(..len).unwrap_or_default()),

@@ -15,5 +15,6 @@ pub mod lock;
 pub mod mountpoint;
 pub mod serve;
 pub mod unmount;
+pub mod watcher;
 
 pub use failure::Failure;

@@ -1,0 +1,24 @@
+//! The option parser on any argument list: NUL bytes part the arguments.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use vellum::options::argv::{Classic, is_subcommand, parse};
+use vellum::options::split;
+
+fuzz_target!(|data: &[u8]| {
+    let args: Vec<OsString> =
+        data.split(|byte| *byte == 0).map(|arg| OsString::from_vec(arg.to_vec())).collect();
+    let _ = is_subcommand(&args);
+    match parse(&args) {
+        Ok(Classic::Mount(request)) => {
+            for lower in &request.config.lowers {
+                let path = lower.as_os_str().as_encoded_bytes();
+                assert_eq!(split::unescape(&split::escape(path)), path);
+            }
+        }
+        Ok(_) => {}
+        Err(refused) => assert!(!refused.to_string().chars().any(char::is_control)),
+    }
+});

@@ -1,0 +1,547 @@
+//! The program itself: what it refuses, how it becomes a daemon, and how mounts begin and end.
+//!
+//! Tests that mount need /dev/fuse and root; without them they say so and do nothing.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+const VELLUM: &str = env!("CARGO_BIN_EXE_vellum");
+
+/// Longest time that anything here may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn run(args: &[&str]) -> Output {
+    Command::new(VELLUM).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Standard error, which must be one line after the program's name.
+fn line(output: &Output) -> String {
+    let text = String::from_utf8(output.stderr.clone()).unwrap();
+    let line = text.strip_suffix('\n').unwrap_or_else(|| panic!("no line: {text:?}"));
+    assert!(!line.contains('\n'), "more than a line: {text:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    line.strip_prefix("vellum: ").unwrap_or_else(|| panic!("no name: {text:?}")).to_owned()
+}
+
+/// Directories for a mount; what is still mounted when it is dropped is taken away.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["lower", "upper", "work", "merged"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("lower/file"), "from below").unwrap();
+        Self(dir)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn options(&self) -> String {
+        let at = |name| self.at(name).display().to_string();
+        format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"))
+    }
+
+    /// The program, to mount here with `more` options.
+    fn command(&self, more: &str) -> Command {
+        let mut command = Command::new(VELLUM);
+        command
+            .arg("-o")
+            .arg(format!("{}{more}", self.options()))
+            .arg(self.at("merged"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    fn mount(&self, more: &str) {
+        let output = self.command(more).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
+        assert!(self.is_mounted());
+    }
+
+    fn is_mounted(&self) -> bool {
+        is_mounted(&self.at("merged"))
+    }
+
+    fn unmount(&self) {
+        let output = run(&["umount", self.at("merged").to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        assert!(!self.is_mounted());
+    }
+
+    /// The process that serves the mount here, as it says itself.
+    fn service(&self) -> u32 {
+        let output = run(&["inspect", "--json", self.at("merged").to_str().unwrap()]);
+        let findings: serde_json::Value =
+            serde_json::from_slice(&output.stdout).expect("inspect prints JSON");
+        u32::try_from(findings["instance"]["pid"].as_u64().unwrap()).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        while self.is_mounted() {
+            let done = run(&["umount", "-l", self.at("merged").to_str().unwrap()]);
+            if !done.status.success() {
+                eprintln!("still mounted: {done:?}");
+                break;
+            }
+        }
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
+}
+
+fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn is_alive(pid: u32) -> bool {
+    // A zombie is dead.
+    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn signal(pid: u32, name: &str) {
+    assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
+}
+
+/// Whether tests that mount can be run here; says so if not.
+fn can_mount() -> bool {
+    let can = rustix::process::geteuid().is_root()
+        && fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if !can {
+        eprintln!("SKIPPED: root and /dev/fuse are needed to mount");
+    }
+    can
+}
+
+#[test]
+fn version_and_help_are_printed() {
+    for switch in ["--version", "-V"] {
+        let output = run(&[switch]);
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.starts_with("vellum: version "), "{text}");
+    }
+    for args in [&["--help"][..], &["-h"], &["help"], &["mount", "--help"], &["inspect", "--help"]] {
+        let output = run(args);
+        assert!(output.status.success() && !output.stdout.is_empty(), "{args:?}");
+        assert!(output.stderr.is_empty());
+    }
+}
+
+#[test]
+fn bad_input_is_one_line_and_status_2_and_changes_nothing() {
+    let place = Place::new();
+    let at = |name: &str| place.at(name).display().to_string();
+    let (lower, upper, work, merged) = (at("lower"), at("upper"), at("work"), at("merged"));
+    let file = format!("{lower}/file");
+    fs::create_dir(place.at("upper/inner")).unwrap();
+    let inner = at("upper/inner");
+    for (options, target, expected) in [
+        (
+            format!("lowerdir={lower},nonsense=3"),
+            &merged,
+            "option nonsense=3: unknown; leave it out (vellum --help lists what there is)".to_owned(),
+        ),
+        (format!("upperdir={upper}"), &merged, "no lowerdir given; add -o lowerdir=DIR[:DIR...]".into()),
+        (
+            format!("lowerdir={lower}/none"),
+            &merged,
+            format!("lowerdir {lower}/none: no such directory; create it or correct the path"),
+        ),
+        (format!("lowerdir={file}"), &merged, format!("lowerdir {file}: not a directory; give one")),
+        (format!("lowerdir={lower}"), &file, format!("mount point {file}: not a directory; give one")),
+        (
+            format!("lowerdir={lower}"),
+            &at("none"),
+            format!("mount point {}: no such directory; create it first", at("none")),
+        ),
+        (
+            format!("lowerdir={lower},upperdir={upper},workdir={upper}"),
+            &merged,
+            format!("workdir {upper}: it is the upperdir; give a directory beside it"),
+        ),
+        (
+            format!("lowerdir={lower},upperdir={upper},workdir={inner}"),
+            &merged,
+            format!("workdir {inner}: it and upperdir {upper} lie in each other; give a directory beside it"),
+        ),
+        (
+            format!("lowerdir={lower}:{upper},upperdir={upper},workdir={work}"),
+            &merged,
+            format!("lowerdir {upper}: it is the upperdir too; name it once"),
+        ),
+        (
+            format!("lowerdir={lower},upperdir={upper},workdir={work}"),
+            &inner,
+            format!("upperdir {upper}: the mount point {inner} lies in it; mount somewhere else"),
+        ),
+        (
+            format!("lowerdir={lower},upperdir={upper},workdir=/proc"),
+            &merged,
+            format!(
+                "workdir /proc: on another filesystem or mount than upperdir {upper}; give a directory beside it"
+            ),
+        ),
+        (
+            format!("lowerdir={lower},log=a=b=c"),
+            &merged,
+            "option log=a=b=c: invalid filter directive; write e.g. log=info or log=vellum_union=debug"
+                .into(),
+        ),
+    ] {
+        for foreground in [false, true] {
+            let mut args = vec!["-o", options.as_str(), target];
+            if foreground {
+                args.push("-f");
+            }
+            let output = run(&args);
+            assert_eq!(line(&output), expected);
+            assert_eq!(output.status.code(), Some(2), "{options}");
+        }
+    }
+    assert!(!place.is_mounted());
+    assert_eq!(fs::read_dir(&work).unwrap().count(), 0);
+    for args in [
+        &["mount"][..],
+        &["umount"],
+        &["inspect", "/"],
+        &["umount", "/nonexistent"],
+        &["inspect", "--what", "/"],
+    ] {
+        let output = run(args);
+        line(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+    }
+    let output = run(&["umount", "/proc"]);
+    assert_eq!(line(&output), "/proc: a mount of type proc; use umount for it");
+}
+
+#[test]
+fn a_mount_is_ready_when_the_command_returns_and_stderr_is_closed() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let begin = Instant::now();
+    let mut child = place.command(",,").stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    // The ends of both come without the service having ended.
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success(), "{said}");
+    assert_eq!(said, "");
+    assert!(begin.elapsed() < PATIENCE);
+    assert!(place.is_mounted());
+    assert_eq!(fs::read_to_string(place.at("merged/file")).unwrap(), "from below");
+    fs::write(place.at("merged/file"), "changed").unwrap();
+    assert_eq!(fs::read_to_string(place.at("lower/file")).unwrap(), "from below");
+    let pid = place.service();
+    let cwd = fs::read_link(format!("/proc/{pid}/cwd")).unwrap();
+    assert_eq!(cwd, Path::new("/"));
+    for descriptor in 0..3 {
+        assert_eq!(fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).unwrap(), Path::new("/dev/null"));
+    }
+    place.unmount();
+    assert_eq!(fs::read_to_string(place.at("upper/file")).unwrap(), "changed");
+    wait_until("the service ends with its mount", || !is_alive(pid));
+}
+
+#[test]
+fn relative_paths_begin_where_the_command_was_called() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let status = Command::new(VELLUM)
+        .current_dir(place.0.path())
+        .args(["overlay", "merged", "-o", "workdir=work,upperdir=upper,lowerdir=lower,dev,suid"])
+        .status()
+        .unwrap();
+    assert!(status.success());
+    assert_eq!(fs::read_to_string(place.at("merged/file")).unwrap(), "from below");
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let mount = table.lines().find(|line| line.contains(place.at("merged").to_str().unwrap())).unwrap();
+    assert!(mount.contains(" - fuse.vellum overlay "), "{mount}");
+    assert!(!mount.contains("nodev") && !mount.contains("nosuid"), "{mount}");
+    place.unmount();
+}
+
+#[test]
+fn one_writer_per_upper() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("");
+    fs::create_dir(place.at("second")).unwrap();
+    fs::create_dir(place.at("work2")).unwrap();
+    let second = place.at("second");
+    let options = place.options().replace("/work", "/work2");
+    let begin = Instant::now();
+    let output = run(&["-o", &options, second.to_str().unwrap()]);
+    let waited = begin.elapsed();
+    assert_eq!(
+        line(&output),
+        format!(
+            "upperdir {}: another mount writes to it; unmount that first, or mount with ro",
+            place.at("upper").display()
+        )
+    );
+    assert_eq!(output.status.code(), Some(1));
+    assert!(waited >= Duration::from_millis(1500) && waited < Duration::from_secs(10), "{waited:?}");
+    assert!(!is_mounted(&second));
+    // Reading it is free.
+    let output = run(&["-o", &format!("{options},ro"), second.to_str().unwrap()]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_to_string(second.join("file")).unwrap(), "from below");
+    assert!(fs::write(second.join("new"), "").is_err());
+    assert!(run(&["umount", second.to_str().unwrap()]).status.success());
+    place.unmount();
+    place.mount("");
+}
+
+#[test]
+fn a_killed_service_leaves_no_lock() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("");
+    fs::write(place.at("merged/kept"), "x").unwrap();
+    fs::File::open(place.at("merged/kept")).unwrap().sync_all().unwrap();
+    let pid = place.service();
+    signal(pid, "KILL");
+    wait_until("the service is dead", || !is_alive(pid));
+    // The dead mount is taken away by the next one.
+    place.mount("");
+    assert_eq!(fs::read_to_string(place.at("merged/kept")).unwrap(), "x");
+    place.unmount();
+    assert!(!place.is_mounted());
+}
+
+#[test]
+fn a_predecessor_that_dies_slowly_is_waited_for() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("");
+    let pid = place.service();
+    // It cannot notice that its mount is gone before it may run again.
+    signal(pid, "STOP");
+    assert!(Command::new("umount").args(["-l"]).arg(place.at("merged")).status().unwrap().success());
+    let waking = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        signal(pid, "CONT");
+    });
+    place.mount("");
+    waking.join().unwrap();
+    assert_ne!(place.service(), pid);
+    place.unmount();
+}
+
+#[test]
+fn signals_unmount() {
+    if !can_mount() {
+        return;
+    }
+    for name in ["TERM", "INT", "HUP"] {
+        let place = Place::new();
+        place.mount("");
+        fs::write(place.at("merged/new"), name).unwrap();
+        let pid = place.service();
+        signal(pid, name);
+        wait_until("the service has ended", || !is_alive(pid));
+        assert!(!place.is_mounted());
+        assert_eq!(fs::read_to_string(place.at("upper/new")).unwrap(), name);
+    }
+}
+
+#[test]
+fn a_signal_leaves_users_time() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("");
+    let open = fs::File::open(place.at("merged/file")).unwrap();
+    let pid = place.service();
+    signal(pid, "TERM");
+    wait_until("the mount is gone from the tree", || !place.is_mounted());
+    let mut text = String::new();
+    (&open).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "from below");
+    assert!(is_alive(pid));
+    drop(open);
+    wait_until("the service has ended", || !is_alive(pid));
+}
+
+#[test]
+fn the_foreground_serves_until_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let mut child = place.command("").arg("-f").spawn().unwrap();
+    wait_until("it is mounted", || place.is_mounted());
+    assert_eq!(fs::read_to_string(place.at("merged/file")).unwrap(), "from below");
+    assert!(child.try_wait().unwrap().is_none());
+    place.unmount();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn the_mount_point_may_be_a_layer_or_in_one() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let lower = place.at("lower");
+    fs::create_dir(lower.join("deep")).unwrap();
+    fs::write(lower.join("deep/below"), "").unwrap();
+    for target in [lower.clone(), lower.join("deep")] {
+        let output = run(&["-o", &place.options(), target.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(fs::read_to_string(target.join("file")).unwrap(), "from below");
+        // Through ourselves would be for ever.
+        assert!(target.join("deep/below").exists());
+        assert!(!target.join("deep/deep").exists());
+        assert!(run(&["umount", target.to_str().unwrap()]).status.success());
+    }
+}
+
+#[test]
+fn inspect_tells_where_things_are() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    place.mount(",profile=cached,workers=3");
+    fs::write(place.at("merged/new"), "x").unwrap();
+    let inspect = |name: &str| -> serde_json::Value {
+        let output = run(&["inspect", "--json", place.at(name).to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let upper = place.at("upper").display().to_string();
+    let lower = place.at("lower").display().to_string();
+    let found = inspect("merged/file");
+    assert_eq!((&found["node"]["layer"], &found["node"]["in_upper"]), (&1.into(), &false.into()));
+    assert_eq!(found["layers"], serde_json::json!([upper, lower]));
+    assert_eq!(found["instance"]["profile"], "cached");
+    assert_eq!(found["instance"]["workers"], 3);
+    assert_eq!(found["instance"]["upper"], upper.as_str());
+    assert!(!found["instance"]["features"].as_array().unwrap().is_empty());
+    let found = inspect("merged/new");
+    assert_eq!((&found["node"]["layer"], &found["node"]["in_upper"]), (&0.into(), &true.into()));
+    assert_eq!(found["upper_content"]["files"], 1);
+    let text = run(&["inspect", place.at("merged/new").to_str().unwrap()]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains(&format!("served by   layer 0, the upper: {upper}/new")), "{text}");
+    // Others are told nothing.
+    let other = Command::new("setpriv")
+        .args(["--reuid=12345", "--regid=12345", "--clear-groups", VELLUM, "inspect"])
+        .arg(place.at("merged"))
+        .output();
+    match other {
+        Ok(output) => assert_ne!(output.status.code(), Some(0), "{output:?}"),
+        Err(e) => eprintln!("SKIPPED: setpriv: {e}"),
+    }
+    place.unmount();
+}
+
+#[test]
+fn flags_can_be_changed_by_remount() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("");
+    let merged = place.at("merged");
+    let output = run(&["src", merged.to_str().unwrap(), "-o", "ro,remount,dev,suid"]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(fs::write(merged.join("new"), "").is_err());
+    let output = run(&["src", merged.to_str().unwrap(), "-o", "rw,remount"]);
+    assert!(output.status.success(), "{output:?}");
+    fs::write(merged.join("new"), "").unwrap();
+    place.unmount();
+    let output = run(&["src", merged.to_str().unwrap(), "-o", "ro,remount"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+#[test]
+fn mount_and_fstab_reach_it() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    // mount(8) finds helpers in PATH by way of mount.fuse3 and sh; a link there is enough.
+    let bin = place.at("bin");
+    fs::create_dir(&bin).unwrap();
+    std::os::unix::fs::symlink(VELLUM, bin.join("vellum")).unwrap();
+    if !Path::new("/sbin/mount.fuse3").exists() {
+        eprintln!("SKIPPED: /sbin/mount.fuse3 is missing (package fuse3)");
+        return;
+    }
+    let fstab = place.at("fstab");
+    let merged = place.at("merged");
+    fs::write(
+        &fstab,
+        format!(
+            "layers {} fuse.vellum {},nofail,_netdev,x-systemd.automount 0 0\n",
+            merged.display(),
+            place.options()
+        ),
+    )
+    .unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    let mut by_fstab = Command::new("mount");
+    by_fstab.arg("-T").arg(&fstab).arg(&merged);
+    let mut by_hand = Command::new("mount");
+    by_hand.args(["-t", "fuse.vellum", "layers"]).arg(&merged).arg("-o").arg(place.options());
+    for mut command in [by_fstab, by_hand] {
+        let output = command.env("PATH", &path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(place.is_mounted(), "{output:?}");
+        assert_eq!(fs::read_to_string(merged.join("file")).unwrap(), "from below");
+        let again =
+            Command::new("mount").arg("-T").arg(&fstab).arg("-a").env("PATH", &path).output().unwrap();
+        assert!(again.status.success(), "{again:?}");
+        place.unmount();
+    }
+}
+
+#[test]
+fn the_name_of_the_program_means_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let link = place.at("fuse-overlayfs");
+    std::os::unix::fs::symlink(VELLUM, &link).unwrap();
+    let output = Command::new(&link).arg("-o").arg(place.options()).arg(place.at("merged")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        fs::metadata(place.at("merged")).unwrap().mode(),
+        fs::metadata(place.at("upper")).unwrap().mode()
+    );
+    place.unmount();
+}

@@ -1,0 +1,374 @@
+//! The option model: tables of what callers really pass, the lines that refusals print, and properties.
+
+use proptest::prelude::*;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use vellum::options::argv::{Classic, is_subcommand, parse};
+use vellum::options::{LogTarget, Options, Request, split};
+use vellum_service::config::{MarkNamespace, OwnerRecord, Profile};
+
+fn args(list: &[&str]) -> Vec<OsString> {
+    list.iter().map(OsString::from).collect()
+}
+
+fn request(list: &[&str]) -> Request {
+    match parse(&args(list)) {
+        Ok(Classic::Mount(request)) => *request,
+        other => panic!("{list:?}: {other:?}"),
+    }
+}
+
+fn refusal(list: &[&str]) -> String {
+    let line = parse(&args(list)).expect_err("it must be refused").to_string();
+    assert!(!line.contains('\n'), "{line:?}");
+    line
+}
+
+/// The refusal of one option among others that are good.
+fn option_refusal(option: &str) -> String {
+    refusal(&["vellum", "-o", &format!("lowerdir=/a,{option}"), "/m"])
+}
+
+fn paths(list: &[&str]) -> Vec<PathBuf> {
+    list.iter().map(PathBuf::from).collect()
+}
+
+#[test]
+fn the_list_of_podman_and_docker() {
+    for program in ["vellum", "/usr/bin/fuse-overlayfs", "x", ""] {
+        let got = request(&[
+            program,
+            "-o",
+            "lowerdir=l/AAA:l/BBB,upperdir=/s/o/1/diff,workdir=/s/o/1/work,,volatile,",
+            "/s/o/1/merged",
+        ]);
+        assert_eq!(got.config.lowers, paths(&["l/AAA", "l/BBB"]));
+        assert_eq!(got.config.upper.as_deref(), Some(Path::new("/s/o/1/diff")));
+        assert_eq!(got.config.work.as_deref(), Some(Path::new("/s/o/1/work")));
+        assert_eq!(got.config.mountpoint, Path::new("/s/o/1/merged"));
+        assert!(got.config.volatile && !got.foreground && got.config.writable());
+    }
+}
+
+#[test]
+fn the_list_of_podman_with_maps_and_labels() {
+    let got = request(&[
+        "vellum",
+        "-o",
+        "lowerdir=/a,uidmapping=:0:1:1001:1001:0:1,gidmapping=:0:100000:65536,context=\"system_u:object_r:c_t:s0:c1,c2\"",
+        "/m",
+    ]);
+    assert_eq!((got.config.uid_map.to_mount(1001), got.config.gid_map.to_layer(100_005)), (0, 5));
+    assert_eq!(got.config.labels, [("context".into(), "system_u:object_r:c_t:s0:c1,c2".into())]);
+    assert!(!got.config.writable() && got.config.upper.is_none());
+}
+
+#[test]
+fn the_list_of_containerd() {
+    let got = request(&["vellum", "overlay", "/t", "-o", "workdir=/w,upperdir=/u,lowerdir=/l2:/l1,dev,suid"]);
+    assert_eq!(got.config.lowers, paths(&["/l2", "/l1"]));
+    assert_eq!(got.config.source.as_deref(), Some(OsStr::new("overlay")));
+    assert_eq!((got.config.flags.dev, got.config.flags.suid), (Some(true), Some(true)));
+    assert_eq!(got.config.mountpoint, Path::new("/t"));
+}
+
+#[test]
+fn the_lists_of_mount() {
+    let helper = "/sbin/mount.fuse.vellum";
+    let got = request(&[helper, "src", "/m", "-s", "-n", "-v", "-o", "ro,lowerdir=/a,sync,fiddlesticks=7"]);
+    assert!(got.config.flags.read_only && got.config.flags.sync);
+    assert_eq!(got.config.workers, None, "mount's -s is no libfuse -s");
+    let fake = parse(&args(&[helper, "src", "/m", "-f", "-o", "lowerdir=/a"]));
+    assert_eq!(fake, Ok(Classic::Pretend));
+    assert!(parse(&args(&[helper, "src", "/m", "-f", "-o", "lowerdir=/a,wrkdir=/b"])).is_err());
+    // Through mount.fuse3.
+    let got = request(&["/usr/bin/vellum", "src", "/m", "-o", "rw,noatime,noexec,nosuid,nodev,lowerdir=/a"]);
+    assert_eq!(got.config.flags.exec, Some(false));
+    let got = request(&["vellum", "src", "/m", "-o", "ro,remount,dev,suid"]);
+    assert!(got.remount && got.config.flags.read_only);
+}
+
+#[test]
+fn switches_may_stand_anywhere() {
+    for list in [
+        &["v", "-f", "-s", "-olowerdir=/a", "/m"][..],
+        &["v", "/m", "-fso", "lowerdir=/a"],
+        &["v", "-sfolowerdir=/a", "--", "/m"],
+        &["v", "-t", "fuse.vellum", "--foreground", "-s", "/m", "-o", "lowerdir=/a"],
+    ] {
+        let got = request(list);
+        assert!(got.foreground && !got.debug, "{list:?}");
+        assert_eq!(got.config.workers.map(std::num::NonZero::get), Some(1));
+    }
+    assert!(request(&["v", "-d", "-o", "lowerdir=/a", "/m"]).foreground);
+    assert!(request(&["v", "-o", "lowerdir=/a,debug", "/m"]).foreground);
+    assert_eq!(request(&["v", "-o", "lowerdir=/a", "--", "-m"]).config.mountpoint, Path::new("-m"));
+    assert!(request(&["v", "-r", "-o", "lowerdir=/a", "/m"]).config.flags.read_only);
+    assert_eq!(parse(&args(&["v", "--version"])), Ok(Classic::Version));
+    assert_eq!(parse(&args(&["v", "-V", "junk", "-o", "junk"])), Ok(Classic::Version));
+    assert_eq!(parse(&args(&["v", "-h"])), Ok(Classic::Help));
+}
+
+#[test]
+fn several_o_count_as_one_and_the_last_word_holds() {
+    let got = request(&["v", "-o", "lowerdir=/a,ro", "-o", "rw,lowerdir=/b:/c,nosuid,suid", "-o", "", "/m"]);
+    assert_eq!(got.config.lowers, paths(&["/b", "/c"]));
+    assert!(!got.config.flags.read_only);
+    assert_eq!(got.config.flags.suid, Some(true));
+    let got = request(&["v", "-o", "lowerdir+=/a:b,lowerdir+=/c", "/m"]);
+    assert_eq!(got.config.lowers, paths(&["/a:b", "/c"]));
+}
+
+#[test]
+fn escapes_make_any_path_possible() {
+    let got = request(&["v", "-o", r"lowerdir=/a\:b:/c\,d:/e\\f::/g,upperdir=/u\:1,workdir=/w\,2", "/m"]);
+    assert_eq!(got.config.lowers, paths(&["/a:b", "/c,d", r"/e\f", "/g"]));
+    assert_eq!(got.config.upper.as_deref(), Some(Path::new("/u:1")));
+    assert_eq!(got.config.work.as_deref(), Some(Path::new("/w,2")));
+    // A colon means nothing in a single path.
+    assert_eq!(
+        request(&["v", "-o", "lowerdir=/a,upperdir=/u:1,workdir=/w", "/m"]).config.upper.unwrap(),
+        Path::new("/u:1")
+    );
+}
+
+#[test]
+fn each_option_means_something() {
+    let of = |option: &str| request(&["v", "-o", &format!("lowerdir=/a,{option}"), "/m"]);
+    assert_eq!(of("profile=passthrough").config.profile, Profile::Passthrough);
+    assert_eq!(of("profile=cached").config.profile, Profile::Cached);
+    assert_eq!(of("squash_to_root").config.squash_uid, Some(0));
+    let squashed = of("squash_to_root,squash_to_uid=7").config;
+    assert_eq!((squashed.squash_uid, squashed.squash_gid), (Some(7), Some(0)));
+    assert_eq!(of("squash_to_gid=9").config.squash_gid, Some(9));
+    assert_eq!(of("timeout=1.5").config.timeout, Some(Duration::from_millis(1500)));
+    assert_eq!(of("timeout=0").config.timeout, Some(Duration::ZERO));
+    assert_eq!(of("threaded=0").config.workers.map(std::num::NonZero::get), Some(1));
+    assert_eq!(of("threaded=1").config.workers, None);
+    assert_eq!(of("max_threads=1000000").config.workers.map(std::num::NonZero::get), Some(64));
+    assert_eq!(of("workers=3").config.workers.map(std::num::NonZero::get), Some(3));
+    assert!(
+        of("fsync=0").config.volatile && of("volatile").config.volatile && !of("fsync=1").config.volatile
+    );
+    assert!(of("noxattrs=1").config.no_xattrs && !of("noxattrs=0").config.no_xattrs);
+    assert!(of("noacl").config.no_acl && of("static_nlink").config.static_nlink);
+    assert_eq!(of("xattr_permissions=2").config.owner_record, OwnerRecord::Containers);
+    assert_eq!(of("xattr_permissions=1").config.owner_record, OwnerRecord::Security);
+    assert!(of("redirect_dir=off").config.no_redirects && !of("redirect_dir=on").config.no_redirects);
+    assert_eq!(of("userxattr").config.marks, MarkNamespace::User);
+    assert_eq!(of("marks=trusted").config.marks, MarkNamespace::Trusted);
+    assert_eq!(of("fsname=disk").config.source.as_deref(), Some(OsStr::new("disk")));
+    assert_eq!(of("subtype=x").config.subtype.as_deref(), Some(OsStr::new("x")));
+    assert_eq!(of("allow_other").config.allow_other, Some(true));
+    assert_eq!(of("max_read=65536").config.max_read, Some(65_536));
+    assert_eq!(of("log=debug,log_to=kmsg").log.as_deref(), Some("debug"));
+    assert_eq!(of("log_to=/var/log/v").log_to, LogTarget::File("/var/log/v".into()));
+    assert!(of("auto_unmount").config.auto_unmount && of("dirsync").config.flags.dirsync);
+    assert_eq!(of("relatime").config.flags.atime, Some(true));
+    assert_eq!(of("plugins=").config, of("plugins").config);
+}
+
+#[test]
+fn what_others_need_is_taken_in_silence() {
+    let bare = request(&["v", "-o", "lowerdir=/a", "/m"]);
+    for option in [
+        "rw",
+        "async",
+        "auto",
+        "noauto",
+        "user",
+        "user=joe",
+        "users",
+        "nouser",
+        "owner",
+        "group",
+        "_netdev",
+        "nofail",
+        "defaults",
+        "x-systemd.automount",
+        "x-systemd.requires=/b",
+        "X-mount.mkdir=0755",
+        "comment=hello",
+        "silent",
+        "uid=3",
+        "gid=4",
+        "umask=022",
+        "nonempty",
+        "big_writes",
+        "default_permissions",
+        "clone_fd",
+        "max_idle_threads=4",
+        "fast_ino=1",
+        "xino=auto",
+        "writeback=0",
+        "index=off",
+        "nfs_export=on",
+        "metacopy=on",
+        "uuid=on",
+        "lazytime",
+        "max_write=131072",
+        "verity=off",
+        "diratime",
+        "symfollow",
+    ] {
+        assert_eq!(request(&["v", "-o", &format!("lowerdir=/a,{option}"), "/m"]), bare, "{option}");
+    }
+}
+
+#[test]
+fn refusals_name_option_value_and_remedy() {
+    for (option, line) in [
+        ("nonsense", "option nonsense: unknown; leave it out (vellum --help lists what there is)"),
+        ("nonsense=3", "option nonsense=3: unknown; leave it out (vellum --help lists what there is)"),
+        ("uperdir=/u", "option uperdir=/u: unknown; did you mean upperdir?"),
+        ("volatil", "option volatil: unknown; did you mean volatile?"),
+        (
+            "a\nb=\u{1b}[1m",
+            r"option a\nb=\u{1b}[1m: unknown; leave it out (vellum --help lists what there is)",
+        ),
+        ("upperdir", "option upperdir: it needs a value; give it as upperdir=DIR"),
+        ("lowerdir=", "option lowerdir: it needs a value; give it as lowerdir=DIR[:DIR...]"),
+        ("volatile=1", "option volatile=1: it takes no value; write volatile alone"),
+        (
+            "uidmapping=0:1",
+            "option uidmapping=0:1: not triples of LAYER:MOUNT:LEN; write uidmapping=LAYER:MOUNT:LEN[:LAYER:MOUNT:LEN...]",
+        ),
+        (
+            "timeout=soon",
+            "option timeout=soon: not a time; write timeout=SECONDS, 0 or more, e.g. timeout=1.5",
+        ),
+        ("timeout=-1", "option timeout=-1: not a time; write timeout=SECONDS, 0 or more, e.g. timeout=1.5"),
+        ("timeout=nan", "option timeout=nan: not a time; write timeout=SECONDS, 0 or more, e.g. timeout=1.5"),
+        ("workers=0", "option workers=0: not a number in range; write workers=N with N from 1 to 64"),
+        ("profile=fast", "option profile=fast: no such value; write profile=cached|passthrough"),
+        ("xattr_permissions=3", "option xattr_permissions=3: no such value; write xattr_permissions=0|1|2"),
+        (
+            "plugins=/x.so",
+            "option plugins=/x.so: layers by plugins are not supported; leave the option out, give layers as directories",
+        ),
+        ("verity=require", "option verity=require: no such value; write verity=off"),
+        (
+            "upperdir=/u",
+            "upperdir without workdir; add workdir=DIR, an empty directory on the filesystem of upperdir",
+        ),
+    ] {
+        assert_eq!(option_refusal(option), line);
+    }
+    let no_lower = "no lowerdir given; add -o lowerdir=DIR[:DIR...]";
+    assert_eq!(refusal(&["v", "/m"]), no_lower);
+    assert_eq!(refusal(&["v", "-o", "lowerdir=::,ro", "/m"]), no_lower);
+    let no_target = "no mount point given; add the directory to mount on as the last argument";
+    assert_eq!(refusal(&["v", "-o", "lowerdir=/a"]), no_target);
+    assert_eq!(refusal(&[]), no_target);
+    assert_eq!(refusal(&["v", "a", "b", "c"]), "argument c: one too many; give [SOURCE] MOUNTPOINT");
+    assert_eq!(refusal(&["v", "-o"]), "argument -o: it needs a value after it");
+    assert_eq!(
+        refusal(&["v", "--frobnicate"]),
+        "argument --frobnicate: unknown; leave it out (vellum --help lists what there is)"
+    );
+    assert_eq!(
+        refusal(&["v", "-fx"]),
+        "argument -fx: unknown; leave it out (vellum --help lists what there is)"
+    );
+    assert_eq!(
+        refusal(&["v", "-o", "lowerdir=/a", ""]),
+        "the mount point is empty; give the directory to mount on"
+    );
+    let many = vec!["/l"; 501].join(":");
+    assert_eq!(
+        refusal(&["v", "-o", &format!("lowerdir={many}"), "/m"]),
+        "option lowerdir: 501 layers, more than 500; merge some of them first"
+    );
+    let long = "x".repeat(5000);
+    assert!(option_refusal(&format!("nonsense={long}")).len() < 400);
+    assert!(option_refusal(&long).len() < 400);
+}
+
+#[test]
+fn subcommands_do_not_take_the_classic_lists() {
+    for (list, is) in [
+        (&["vellum", "mount", "-o", "lowerdir=/a", "/m"][..], true),
+        (&["vellum", "inspect", "/m"], true),
+        (&["vellum", "umount", "/m"], true),
+        (&["vellum", "overlay", "/m", "-o", "lowerdir=/a"], false),
+        (&["vellum", "inspect", "/m", "-o", "lowerdir=/a"], false),
+        (&["vellum", "-o", "lowerdir=/a", "mount"], false),
+        (&["/sbin/mount.fuse.vellum", "mount", "/m", "-o", "lowerdir=/a"], false),
+        (&["vellum", "--version"], false),
+        (&["vellum"], false),
+        (&[], false),
+    ] {
+        assert_eq!(is_subcommand(&args(list)), is, "{list:?}");
+    }
+}
+
+fn any_bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
+    // Bytes that mean something are frequent.
+    let byte = prop_oneof![
+        Just(b','),
+        Just(b':'),
+        Just(b'\\'),
+        Just(b'='),
+        Just(b'"'),
+        Just(b'-'),
+        Just(b'o'),
+        b'a'..=b'z',
+        any::<u8>()
+    ];
+    proptest::collection::vec(byte, 0..max)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn no_text_makes_it_panic(text in any_bytes(200)) {
+        let mut options = Options::default();
+        let _ = options.take(OsStr::from_bytes(&text), false);
+        let mut options = Options::default();
+        let _ = options.take(OsStr::from_bytes(&text), true);
+        let _ = options.finish("/m".into(), false);
+    }
+
+    #[test]
+    fn no_list_makes_it_panic(list in proptest::collection::vec(any_bytes(24), 0..8)) {
+        let list: Vec<OsString> = list.into_iter().map(OsString::from_vec).collect();
+        let _ = is_subcommand(&list);
+        if let Err(refused) = parse(&list) {
+            prop_assert!(!refused.to_string().chars().any(char::is_control));
+        }
+    }
+
+    #[test]
+    fn known_names_with_any_value_do_not_panic(
+        name in proptest::sample::select(vec![
+            "lowerdir", "upperdir", "workdir", "uidmapping", "gidmapping", "squash_to_uid", "timeout", "threaded",
+            "workers", "fsync", "noxattrs", "xattr_permissions", "redirect_dir", "profile", "marks", "log_to",
+            "fsname", "max_read", "context", "plugins", "lowerdir+",
+        ]),
+        value in any_bytes(40),
+    ) {
+        let text = [name.as_bytes(), b"=", &value].concat();
+        let _ = Options::default().take(OsStr::from_bytes(&text), false);
+    }
+
+    #[test]
+    fn an_escaped_path_comes_back(paths in proptest::collection::vec(any_bytes(30), 1..8), upper in any_bytes(30)) {
+        let paths: Vec<Vec<u8>> = paths.into_iter().filter(|path| !path.is_empty()).collect();
+        prop_assume!(!paths.is_empty() && !upper.is_empty());
+        let lowers: Vec<Vec<u8>> = paths.iter().map(|path| split::escape(path)).collect();
+        let upper_text = split::escape(&upper);
+        let lowers = lowers.join(&b':');
+        let text = [b"lowerdir=", lowers.as_slice(), b",upperdir=", &upper_text, b",workdir=/w,volatile"];
+        let mut options = Options::default();
+        options.take(OsStr::from_bytes(&text.concat()), false).unwrap();
+        let got = options.finish("/m".into(), false).unwrap();
+        let lowers: Vec<Vec<u8>> =
+            got.config.lowers.into_iter().map(|path| path.into_os_string().into_vec()).collect();
+        prop_assert_eq!(lowers, paths);
+        prop_assert_eq!(got.config.upper.unwrap().into_os_string().into_vec(), upper);
+        prop_assert!(got.config.volatile);
+    }
+}

@@ -51,8 +51,15 @@ pub struct MountOptions {
     pub exec: bool,
     /// Reading changes no access times.
     pub noatime: bool,
+    /// Every change is synchronous.
+    pub sync: bool,
+    /// Every change of a directory is synchronous.
+    pub dirsync: bool,
     /// Largest READ (bytes); None: as large as what INIT negotiates.
     pub max_read: Option<u32>,
+    /// Labels for a security module (e.g. `context` and its value, without quotes). The helper takes none: they are
+    /// left out there.
+    pub labels: Vec<(String, String)>,
     /// Who mounts.
     pub method: Method,
 }
@@ -69,7 +76,10 @@ impl Default for MountOptions {
             suid: false,
             exec: true,
             noatime: false,
+            sync: false,
+            dirsync: false,
             max_read: None,
+            labels: Vec::new(),
             method: Method::Auto,
         }
     }
@@ -187,12 +197,20 @@ fn direct(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
         // Writing to a string cannot fail.
         let _ = write!(data, ",max_read={max_read}");
     }
+    for (name, value) in &options.labels {
+        if value.contains('"') {
+            return Err(MountError::Option("context"));
+        }
+        let _ = write!(data, ",{name}=\"{value}\"");
+    }
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NODEV, !options.dev);
     flags.set(MountFlags::NOSUID, !options.suid);
     flags.set(MountFlags::NOEXEC, !options.exec);
     flags.set(MountFlags::NOATIME, options.noatime);
+    flags.set(MountFlags::SYNCHRONOUS, options.sync);
+    flags.set(MountFlags::DIRSYNC, options.dirsync);
     let c_string = |text: String, name| CString::new(text).map_err(|_| MountError::Option(name));
     let source = c_string(options.source.clone(), "fsname")?;
     let fstype = c_string(format!("fuse.{}", options.subtype), "subtype")?;
@@ -247,6 +265,8 @@ fn helper_options(options: &MountOptions) -> Result<OsString, MountError> {
         (options.suid, "", "nosuid"),
         (options.exec, "exec", "noexec"),
         (options.noatime, "noatime", ""),
+        (options.sync, "sync", ""),
+        (options.dirsync, "dirsync", ""),
     ] {
         let word = if on { yes } else { no };
         if !word.is_empty() {

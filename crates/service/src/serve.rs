@@ -172,6 +172,9 @@ fn mount<F: Filesystem + Explain>(
         suid: flags.suid.unwrap_or(root),
         exec: flags.exec.unwrap_or(true),
         noatime: !flags.atime.unwrap_or(false),
+        sync: flags.sync,
+        dirsync: flags.dirsync,
+        labels: labels(config),
         max_read: config.max_read.filter(|bytes| *bytes != 0),
         ..MountOptions::default()
     };
@@ -185,6 +188,14 @@ fn mount<F: Filesystem + Explain>(
         }
         Failure::system(format!("mount point {}: {e}", mountpoint.display()))
     })
+}
+
+/// Labels are for SELinux; engines pass them whether the kernel has it or not.
+fn labels(config: &Config) -> Vec<(String, String)> {
+    if !Path::new("/sys/fs/selinux/enforce").exists() {
+        return Vec::new();
+    }
+    config.labels.iter().map(|(name, label)| (name.clone(), label.to_string_lossy().into_owned())).collect()
 }
 
 fn mount_failure(mountpoint: &Path, e: &MountError) -> Failure {

@@ -1,1 +1,52 @@
-//! The union: several layers become one writable tree
+//! The union: several layers become one writable tree.
+//!
+//! The union knows layers, whiteouts, opaque directories, redirects and copy-up. It knows nothing of FUSE, of
+//! system calls or of threads: fronts call it through [`vellum_vfs::Filesystem`], and it stores through
+//! [`vellum_vfs::Branch`].
+//!
+//! Where to find what: `marks` is what the union records on files and directories, `layer` the layers and their
+//! directories, `stack` how one name is found through all layers, `node` and `table` what a front holds,
+//! `listing` directories, `copyup` copy-up, and one file per group of operations.
+//!
+//! Locks, in the order in which they are taken (never the other way round):
+//!
+//! 1. `Dir::ops` of one or more directories, in the order of their node ids: shared by lookup and listing,
+//!    exclusive for what changes names.
+//! 2. `Dir::copy` or `File::copy`: one copy-up of that object at a time; a directory's before its parent's.
+//!    A *file's* copy-up is never begun under `Dir::ops`, because it may walk the tree for other names.
+//! 3. `File::state`: where the object lives. Held shared during an operation by name, exclusive while that
+//!    changes.
+//! 4. `Dir::children`, handle slots, table slots: for the length of a few instructions.
+//!
+//! There is no lock of the whole mount.
+#![forbid(unsafe_code)]
+
+mod attr;
+mod config;
+mod copyup;
+mod copyup_data;
+mod create;
+mod explain;
+mod fs;
+mod handles;
+mod ino;
+mod io;
+mod layer;
+mod links;
+mod listing;
+mod lookup;
+mod marks;
+mod node;
+mod overrides;
+mod readdir;
+mod remove;
+mod rename;
+mod stack;
+mod table;
+mod union;
+mod work;
+mod xattr;
+
+pub use config::{Profile, Squash, UnionConfig, UpperConfig};
+pub use explain::{NodeReport, Summary};
+pub use union::Union;

@@ -1,0 +1,310 @@
+//! Attributes: how a layer's become the union's, and how they are changed.
+
+use crate::node::{At, Body, FileState, Node, Place};
+use crate::overrides::{LEN_MAX, Override};
+use crate::union::Core;
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use vellum_vfs::{
+    Attr, AttrReply, BranchDir, Errno, Error, FileKind, Name, NodeId, Object, Result, SetAttr, SetTime,
+};
+
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o0010;
+
+/// Something in a layer that can be changed: an entry of a directory, or a held object.
+pub(crate) enum Target {
+    /// An entry.
+    At(Arc<dyn BranchDir>, Box<CStr>),
+    /// A held object.
+    Held(Arc<dyn Object>),
+}
+
+impl Target {
+    pub(crate) fn stat(&self) -> Result<Attr> {
+        match self {
+            Self::At(dir, name) => dir.stat_at(Name::new(name)?),
+            Self::Held(object) => object.stat(),
+        }
+    }
+
+    fn set_mode(&self, mode: u32) -> Result<()> {
+        match self {
+            Self::At(dir, name) => dir.set_mode_at(Name::new(name)?, mode),
+            Self::Held(object) => object.set_mode(mode),
+        }
+    }
+
+    fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        match self {
+            Self::At(dir, name) => dir.set_owner_at(Name::new(name)?, uid, gid),
+            Self::Held(object) => object.set_owner(uid, gid),
+        }
+    }
+
+    fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+        match self {
+            Self::At(dir, name) => dir.set_times_at(Name::new(name)?, atime, mtime),
+            Self::Held(object) => object.set_times(atime, mtime),
+        }
+    }
+
+    pub(crate) fn get_xattr(&self, attr: &CStr, buf: &mut [u8]) -> Result<usize> {
+        match self {
+            Self::At(dir, name) => dir.get_xattr_at(Name::new(name)?, attr, buf),
+            Self::Held(object) => object.get_xattr(attr, buf),
+        }
+    }
+
+    /// The object itself, held.
+    pub(crate) fn hold(&self) -> Result<Arc<dyn Object>> {
+        match self {
+            Self::At(dir, name) => dir.hold(Name::new(name)?),
+            Self::Held(object) => Ok(Arc::clone(object)),
+        }
+    }
+}
+
+impl Core {
+    /// A place in the upper layer.
+    pub(crate) fn target_at(&self, place: &Place) -> Result<Target> {
+        let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let handle = self.upper_of(parent)?.ok_or(Error::new(Errno::STALE, "parent is not in the upper"))?;
+        Ok(Target::At(handle, place.name.clone()))
+    }
+
+    /// Where a file's inode is, and in which layer. The caller holds the file's state.
+    pub(crate) fn target_of(&self, state: &FileState) -> Result<(u16, Target)> {
+        match &state.at {
+            At::Lower(at) => {
+                let handle = at.dir.open(&self.layers, &self.budget)?;
+                Ok((at.dir.layer, Target::At(handle, at.name.clone())))
+            }
+            At::Upper => {
+                let place = state.names.first().ok_or(Error::new(Errno::STALE, "file without a name"))?;
+                Ok((0, self.target_at(place)?))
+            }
+            At::Held(object) => Ok((0, Target::Held(Arc::clone(object)))),
+        }
+    }
+
+    /// A directory's uppermost part, and its layer.
+    pub(crate) fn top_of(&self, dir: &crate::node::Dir) -> Result<(u16, Arc<dyn BranchDir>)> {
+        if let Some(handle) = self.upper_of(dir)? {
+            return Ok((0, handle));
+        }
+        let part = dir.lowers.first().ok_or(Error::new(Errno::STALE, "directory without parts"))?;
+        Ok((part.layer, part.open(&self.layers, &self.budget)?))
+    }
+
+    /// A layer's attributes as the union shows them, except for the inode number.
+    pub(crate) fn present(
+        &self,
+        layer: u16,
+        dir: &dyn BranchDir,
+        name: Name<'_>,
+        attr: Attr,
+    ) -> Result<Attr> {
+        self.present_with(layer, attr, |xattr, buf| dir.get_xattr_at(name, xattr, buf))
+    }
+
+    fn present_with(
+        &self,
+        layer: u16,
+        attr: Attr,
+        get: impl FnOnce(&CStr, &mut [u8]) -> Result<usize>,
+    ) -> Result<Attr> {
+        let mut attr = self.recorded(layer, attr, get)?;
+        attr.uid = self.config.squash.uid.unwrap_or_else(|| self.config.uid_map.to_mount(attr.uid));
+        attr.gid = self.config.squash.gid.unwrap_or_else(|| self.config.gid_map.to_mount(attr.gid));
+        Ok(attr)
+    }
+
+    /// Attributes as a layer records them, in the inode or in an override attribute.
+    pub(crate) fn recorded(
+        &self,
+        layer: u16,
+        mut attr: Attr,
+        get: impl FnOnce(&CStr, &mut [u8]) -> Result<usize>,
+    ) -> Result<Attr> {
+        let format = self.layers.get(usize::from(layer)).map(|l| l.overrides).unwrap_or_default();
+        if let Some(xattr) = format.xattr() {
+            let mut value = [0u8; LEN_MAX];
+            match get(xattr, &mut value) {
+                Ok(n) => {
+                    if let Some(recorded) = Override::parse(value.get(..n).unwrap_or_default()) {
+                        recorded.apply(&mut attr);
+                    }
+                }
+                Err(e)
+                    if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::RANGE) => {
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(attr)
+    }
+
+    /// A node's attributes as the union shows them.
+    pub(crate) fn attr_of(&self, node: &Node) -> Result<Attr> {
+        let mut attr = match &node.body {
+            Body::Dir(dir) => {
+                let (layer, handle) = self.top_of(dir)?;
+                let mut attr = self.present_with(layer, handle.stat()?, |x, buf| handle.get_xattr(x, buf))?;
+                // Links of a merged directory would have to be counted in all layers; 1 says "not counted".
+                if dir.removed.load(Relaxed) {
+                    attr.nlink = 0;
+                } else if !dir.lowers.is_empty() || self.config.static_nlink {
+                    attr.nlink = 1;
+                }
+                attr
+            }
+            Body::File(file) => self.attr_of_file(&file.state.read())?,
+        };
+        attr.ino = node.ino;
+        Ok(attr)
+    }
+
+    fn attr_of_file(&self, state: &FileState) -> Result<Attr> {
+        let (layer, target) = self.target_of(state)?;
+        let mut attr = self.present_with(layer, target.stat()?, |x, buf| target.get_xattr(x, buf))?;
+        if matches!(state.at, At::Lower(_)) {
+            attr.nlink = attr.nlink.saturating_sub(state.lost);
+        }
+        if let Some(data) = &state.below {
+            let handle = data.dir.open(&self.layers, &self.budget)?;
+            attr.blocks = handle.stat_at(Name::new(&data.name)?)?.blocks;
+        }
+        if state.null_device {
+            attr.mode = FileKind::CharDevice.mode_bits() | attr.perm();
+            attr.rdev = 0;
+        }
+        Ok(attr)
+    }
+
+    pub(crate) fn attr_reply(&self, node: &Node) -> Result<AttrReply> {
+        // Attributes shown through a node that has a successor would not be seen to change.
+        let ttl = if node.stale.load(Relaxed) { Duration::ZERO } else { self.config.ttl };
+        Ok(AttrReply { attr: self.attr_of(node)?, ttl })
+    }
+
+    /// Changes attributes; copies up what has to be.
+    pub(crate) fn change(&self, id: NodeId, set: &SetAttr) -> Result<AttrReply> {
+        let node = self.node(id)?;
+        let mut set = *set;
+        if self.config.squash.uid.is_some() {
+            set.uid = None;
+        }
+        if self.config.squash.gid.is_some() {
+            set.gid = None;
+        }
+        match &node.body {
+            Body::Dir(dir) => {
+                if !set.is_empty() {
+                    let handle = self.ensure_upper_dir(&node)?;
+                    self.apply(&Target::Held(as_object(handle)), FileKind::Directory, &set)?;
+                    dir.inherit.lock().take();
+                }
+            }
+            Body::File(file) => {
+                if let Some(size) = set.size {
+                    self.truncate(&node, file, size)?;
+                    set.size = None;
+                }
+                if !set.is_empty() {
+                    self.copy_up_attrs(&node, file)?;
+                    let state = file.state.read();
+                    let (_, target) = self.target_of(&state)?;
+                    self.apply(&target, file.kind, &set)?;
+                }
+            }
+        }
+        self.attr_reply(&node)
+    }
+
+    /// Applies a change to an object in the upper layer. Owner before mode: changing the owner clears set-id bits.
+    fn apply(&self, target: &Target, kind: FileKind, set: &SetAttr) -> Result<()> {
+        if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
+            self.apply_override(target, set)?;
+        } else {
+            let uid = set.uid.map(|id| self.config.uid_map.to_layer(id));
+            let gid = set.gid.map(|id| self.config.gid_map.to_layer(id));
+            let mut mode = set.mode.map(|m| m & 0o7777);
+            if mode.is_none()
+                && (set.kill_suidgid || uid.is_some() || gid.is_some())
+                && kind != FileKind::Directory
+            {
+                let before = target.stat()?.perm();
+                let after = without_set_ids(before);
+                // The layer's filesystem clears them on a change of owner; keep what is to stay.
+                let keeps = !set.kill_suidgid && before & (S_ISUID | S_ISGID) != 0;
+                if keeps {
+                    mode = Some(before);
+                } else if after != before {
+                    mode = Some(after);
+                }
+            }
+            if uid.is_some() || gid.is_some() {
+                target.set_owner(uid, gid)?;
+            }
+            if let Some(mode) = mode
+                && kind != FileKind::Symlink
+            {
+                target.set_mode(mode)?;
+            }
+        }
+        if set.atime.is_some() || set.mtime.is_some() {
+            target.set_times(set.atime, set.mtime)?;
+        }
+        Ok(())
+    }
+
+    /// Records a change of owner or mode in the override attribute.
+    fn apply_override(&self, target: &Target, set: &SetAttr) -> Result<()> {
+        if set.uid.is_none() && set.gid.is_none() && set.mode.is_none() && !set.kill_suidgid {
+            return Ok(());
+        }
+        let Some(xattr) = self.layers.first().and_then(|l| l.overrides.xattr()) else { return Ok(()) };
+        let held = target.hold()?;
+        let attr = held.stat()?;
+        let mut value = [0u8; LEN_MAX];
+        let stored = held.get_xattr(xattr, &mut value).ok().and_then(|n| Override::parse(value.get(..n)?));
+        let mut now =
+            stored.unwrap_or(Override { uid: attr.uid, gid: attr.gid, mode: attr.perm(), kind: None });
+        if let Some(uid) = set.uid {
+            now.uid = self.config.uid_map.to_layer(uid);
+        }
+        if let Some(gid) = set.gid {
+            now.gid = self.config.gid_map.to_layer(gid);
+        }
+        if let Some(mode) = set.mode {
+            now.mode = mode & 0o7777;
+        } else if set.kill_suidgid {
+            now.mode = without_set_ids(now.mode);
+        }
+        match held.set_xattr(xattr, now.format().as_bytes(), 0) {
+            // Symbolic links take no user attributes; they stay as they are.
+            Err(e)
+                if attr.kind() == FileKind::Symlink
+                    && matches!(e.errno(), Errno::PERM | Errno::OPNOTSUPP) =>
+            {
+                Ok(())
+            }
+            other => other,
+        }
+    }
+}
+
+/// Mode without set-user-id, and without set-group-id where the group may execute.
+pub(crate) const fn without_set_ids(mode: u32) -> u32 {
+    let mode = mode & !S_ISUID;
+    if mode & S_IXGRP != 0 { mode & !S_ISGID } else { mode }
+}
+
+/// A directory seen as an object.
+pub(crate) fn as_object(dir: Arc<dyn BranchDir>) -> Arc<dyn Object> {
+    dir
+}

@@ -1,0 +1,105 @@
+//! What a union is made of.
+
+use std::sync::Arc;
+use std::time::Duration;
+use vellum_vfs::{Branch, IdMap};
+
+/// How a front does the I/O of the union's files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Profile {
+    /// Through the front's page cache, without opens, with write-back.
+    #[default]
+    Cached,
+    /// Regular files are handed to the kernel; needs privilege.
+    Passthrough,
+}
+
+/// Whose files all files seem to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Squash {
+    /// Show this owner on everything; a change of owner is ignored.
+    pub uid: Option<u32>,
+    /// Show this group on everything; a change of group is ignored.
+    pub gid: Option<u32>,
+}
+
+/// The writable layer and the directory for work in progress; both on one filesystem.
+#[derive(Clone)]
+pub struct UpperConfig {
+    /// The upper layer.
+    pub branch: Arc<dyn Branch>,
+    /// The work directory. The union makes a directory `vellum` in it.
+    pub work: Arc<dyn Branch>,
+}
+
+/// What a union is made of.
+#[derive(Clone)]
+pub struct UnionConfig {
+    /// The writable layer; None: read-only.
+    pub upper: Option<UpperConfig>,
+    /// The lower layers, uppermost first; at most [`UnionConfig::MAX_LOWERS`].
+    pub lowers: Vec<Arc<dyn Branch>>,
+    /// How files are served.
+    pub profile: Profile,
+    /// Mapping of user ids between the layers and the mount.
+    pub uid_map: IdMap,
+    /// Mapping of group ids between the layers and the mount.
+    pub gid_map: IdMap,
+    /// Show all files as one owner's.
+    pub squash: Squash,
+    /// Never make anything durable: after a crash of the machine the upper may be torn.
+    pub volatile: bool,
+    /// Make the data of a copied-up file durable before its name appears. Without it a crash of the machine may
+    /// leave a copied-up file empty.
+    pub sync_copy_up: bool,
+    /// Record owner, group, mode and type in `user.containers.override_stat` instead of setting them.
+    pub override_stat: bool,
+    /// Report one link for every directory.
+    pub static_nlink: bool,
+    /// No extended attributes for the users of the mount.
+    pub no_xattr: bool,
+    /// No POSIX ACLs for the users of the mount.
+    pub no_acl: bool,
+    /// Defer the copy of a file's data, until it is written to, when only its attributes change.
+    pub metacopy: bool,
+    /// How long a front may believe names and attributes.
+    pub ttl: Duration,
+    /// Descriptors that the union may keep open to save opening them again.
+    pub handles: usize,
+    /// Clear removed directories in a thread of the union's own; false: at once, which tests can repeat exactly.
+    pub background: bool,
+}
+
+impl UnionConfig {
+    /// Most lower layers.
+    pub const MAX_LOWERS: usize = 500;
+
+    /// A read-only union of nothing; add layers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            upper: None,
+            lowers: Vec::new(),
+            profile: Profile::default(),
+            uid_map: IdMap::default(),
+            gid_map: IdMap::default(),
+            squash: Squash::default(),
+            volatile: false,
+            sync_copy_up: true,
+            override_stat: false,
+            static_nlink: false,
+            no_xattr: false,
+            no_acl: false,
+            metacopy: true,
+            ttl: Duration::from_secs(86_400),
+            handles: 4096,
+            background: true,
+        }
+    }
+}
+
+impl Default for UnionConfig {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,109 @@
+//! What the union can tell of itself and of its objects.
+
+use crate::node::{At, Body};
+use crate::union::{Core, Union};
+use vellum_vfs::{NodeId, Result};
+
+/// Where an object of the tree comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeReport {
+    /// Inode number as stat(2) shows it.
+    pub ino: u64,
+    /// Path in the mount.
+    pub path: String,
+    /// Layer that holds its attributes; 0 is the uppermost.
+    pub layer: usize,
+    /// Its path in that layer, as far as it has one.
+    pub layer_path: String,
+    /// Whether it is in the upper layer.
+    pub in_upper: bool,
+    /// Layer and path of its data, when only its attributes were copied up.
+    pub data_below: Option<(usize, String)>,
+    /// Layers that contribute to a directory, uppermost first.
+    pub merged_from: Vec<usize>,
+    /// The node was replaced by another of the same file.
+    pub stale: bool,
+}
+
+/// What a union is made of and what it holds in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Layers, uppermost first.
+    pub layers: Vec<String>,
+    /// Whether the first of them can be written to.
+    pub writable: bool,
+    /// Nodes that the front holds.
+    pub nodes: usize,
+    /// How whiteouts are written: `device` or `aufs`; empty for a read-only union.
+    pub whiteouts: &'static str,
+    /// Namespace of extended attributes in which marks are written.
+    pub xattrs: &'static str,
+}
+
+impl Union {
+    /// Where a node comes from. ESTALE: there is no such node.
+    pub fn explain(&self, node: NodeId) -> Result<NodeReport> {
+        let core: &Core = &self.0;
+        let node = core.node(node)?;
+        let path = crate::union::path_of(&node);
+        let mut report = NodeReport {
+            ino: node.ino,
+            stale: node.stale.load(std::sync::atomic::Ordering::Relaxed),
+            layer_path: path.clone(),
+            path,
+            ..NodeReport::default()
+        };
+        let text = |path: &std::ffi::CStr| format!("/{}", path.to_string_lossy());
+        match &node.body {
+            Body::Dir(dir) => {
+                report.in_upper = dir.upper.lock().is_some();
+                report.merged_from = dir.lowers.iter().map(|part| usize::from(part.layer)).collect();
+                if report.in_upper {
+                    report.merged_from.insert(0, 0);
+                } else if let Some(part) = dir.lowers.first() {
+                    report.layer = usize::from(part.layer);
+                    report.layer_path = text(&part.path);
+                }
+            }
+            Body::File(file) => {
+                let state = file.state.read();
+                match &state.at {
+                    At::Lower(at) => {
+                        report.layer = usize::from(at.dir.layer);
+                        report.layer_path = text(&at.dir.path_of(vellum_vfs::Name::new(&at.name)?));
+                    }
+                    At::Upper => report.in_upper = true,
+                    At::Held(_) => {
+                        report.in_upper = true;
+                        report.layer_path = String::new();
+                    }
+                }
+                if let Some(at) = &state.below {
+                    let path = at.dir.path_of(vellum_vfs::Name::new(&at.name)?);
+                    report.data_below = Some((usize::from(at.dir.layer), text(&path)));
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// What the union is made of.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        let core = &self.0;
+        Summary {
+            layers: core.layers.iter().map(|l| l.branch.describe()).collect(),
+            writable: core.work.is_some(),
+            nodes: core.table.len(),
+            whiteouts: match core.work.as_ref().map(|w| w.whiteouts) {
+                Some(crate::work::Whiteouts::Device) => "device",
+                Some(crate::work::Whiteouts::Aufs) => "aufs",
+                None => "",
+            },
+            xattrs: match core.space() {
+                crate::marks::Space::Trusted => "trusted",
+                crate::marks::Space::User => "user",
+            },
+        }
+    }
+}

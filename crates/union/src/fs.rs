@@ -1,0 +1,347 @@
+//! The union as a front sees it. Each operation finds its nodes, calls, and answers; nothing else.
+
+use crate::config::Profile;
+use crate::create::{Made, Make, check_target};
+use crate::node::Node;
+use crate::union::Union;
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::time::Duration;
+use vellum_vfs::{
+    AttrReply, BranchFile, Connection, Context, DirSink, Entry, Errno, Error, Features, FileKind, Filesystem,
+    Handle, Name, NodeId, OpenIo, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags, XattrFlags,
+};
+
+const O_EXCL: u32 = 0o200;
+const NO_HANDLE: Handle = Handle(0);
+
+impl Union {
+    fn features(&self) -> Features {
+        self.0.front.get().map_or(Features::empty(), |front| front.features)
+    }
+
+    /// The node of an id that must be a directory.
+    fn dir(&self, id: NodeId) -> Result<Arc<Node>> {
+        let node = self.0.node(id)?;
+        if node.as_dir().is_none() {
+            return Err(Error::new(Errno::NOTDIR, ""));
+        }
+        Ok(node)
+    }
+
+    fn entry_of(&self, made: Made) -> Result<Entry> {
+        self.0.entry(&made.node, Some(made.attr))
+    }
+
+    /// How a file that was just created is to be used.
+    fn opened(&self, node: &Arc<Node>, flags: u32) -> Result<Opened> {
+        let io = match self.0.config.profile {
+            Profile::Cached => OpenIo::Cached { keep: true },
+            // O_TRUNC has been done, or there was nothing to cut.
+            Profile::Passthrough => self.0.open(node, flags & !0o1000)?,
+        };
+        Ok(Opened { handle: NO_HANDLE, io })
+    }
+
+    fn look(&self, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
+        let parent = self.dir(parent)?;
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let _ops = dir.ops.read();
+        match self.0.child_with_attr(&parent, name)? {
+            Some((node, attr)) => self.0.entry(&node, attr).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn writable(&self, id: NodeId) -> Result<Arc<dyn BranchFile>> {
+        let node = self.0.node(id)?;
+        let file = node.as_file().ok_or(Error::new(Errno::ISDIR, ""))?;
+        if file.kind != FileKind::Regular {
+            return Err(Error::new(Errno::INVAL, "not a regular file"));
+        }
+        self.0.writable(&node, file, u64::MAX)
+    }
+
+    fn readable(&self, id: NodeId) -> Result<Arc<crate::node::Io>> {
+        let node = self.0.node(id)?;
+        let file = node.as_file().ok_or(Error::new(Errno::ISDIR, ""))?;
+        if file.kind != FileKind::Regular {
+            return Err(Error::new(Errno::INVAL, "not a regular file"));
+        }
+        self.0.readable(file)
+    }
+}
+
+impl Filesystem for Union {
+    fn start(&self, connection: Connection) {
+        let _ = self.0.front.set(connection);
+    }
+
+    fn stop(&self) {
+        self.0.table.clear();
+        if let Some(work) = &self.0.work {
+            work.finish();
+        }
+    }
+
+    fn lookup(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
+        self.look(parent, name)
+    }
+
+    fn negative_ttl(&self) -> Duration {
+        self.0.config.ttl
+    }
+
+    fn lookup_node(&self, _: &Context<'_>, node: NodeId) -> Result<Entry> {
+        let node = self.0.node(node)?;
+        self.0.entry(&node, None)
+    }
+
+    fn lookup_parent(&self, _: &Context<'_>, node: NodeId) -> Result<Entry> {
+        let parent = self.0.parent_of(&self.0.node(node)?)?;
+        self.0.entry(&parent, None)
+    }
+
+    fn forget(&self, node: NodeId, count: u64) {
+        self.0.table.forget(node, count);
+    }
+
+    fn getattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>) -> Result<AttrReply> {
+        self.0.attr_reply(&*self.0.node(node)?)
+    }
+
+    fn setattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>, set: &SetAttr) -> Result<AttrReply> {
+        self.0.change(node, set)
+    }
+
+    fn readlink(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
+        let node = self.0.node(node)?;
+        let file = node.as_file().ok_or(Error::new(Errno::INVAL, ""))?;
+        let state = file.state.read();
+        match &self.0.target_of(&state)?.1 {
+            crate::attr::Target::At(dir, name) => dir.read_link_at(Name::new(name)?, buf),
+            crate::attr::Target::Held(object) => object.read_link(buf),
+        }
+    }
+
+    fn mknod(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32, rdev: u64) -> Result<Entry> {
+        let what = match FileKind::from_mode(mode) {
+            Some(FileKind::Regular) | None => Make::File,
+            Some(FileKind::Directory | FileKind::Symlink) => return Err(Error::new(Errno::INVAL, "mknod")),
+            Some(kind) => Make::Node(kind, rdev),
+        };
+        let parent = self.dir(parent)?;
+        self.entry_of(self.0.make(cx, &parent, name, what, mode)?)
+    }
+
+    fn mkdir(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32) -> Result<Entry> {
+        let parent = self.dir(parent)?;
+        self.entry_of(self.0.make(cx, &parent, name, Make::Dir, mode)?)
+    }
+
+    fn symlink(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, target: &CStr) -> Result<Entry> {
+        let target = check_target(target)?;
+        let parent = self.dir(parent)?;
+        self.entry_of(self.0.make(cx, &parent, name, Make::Symlink(&target), 0o777)?)
+    }
+
+    fn link(&self, _: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry> {
+        let (node, parent) = (self.0.node(node)?, self.dir(parent)?);
+        self.0.make_link(&node, &parent, name)?;
+        self.0.entry(&node, None)
+    }
+
+    fn unlink(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
+        self.0.unlink(&self.dir(parent)?, name)
+    }
+
+    fn rmdir(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
+        self.0.rmdir(&self.dir(parent)?, name)
+    }
+
+    fn rename(
+        &self,
+        _: &Context<'_>,
+        from: (NodeId, Name<'_>),
+        to: (NodeId, Name<'_>),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
+        self.0.rename((&from_dir, from.1), (&to_dir, to.1), flags)
+    }
+
+    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {
+        if self.0.is_passthrough() {
+            let io = self.0.open(&self.0.node(node)?, flags)?;
+            return Ok(Opened { handle: NO_HANDLE, io });
+        }
+        if self.features().contains(Features::NO_OPEN) {
+            return Err(Error::new(Errno::NOSYS, "open"));
+        }
+        if flags & 0o1000 != 0 {
+            self.writable(node)?.truncate(0)?;
+        }
+        Ok(Opened { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } })
+    }
+
+    fn create(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        name: Name<'_>,
+        mode: u32,
+        flags: u32,
+    ) -> Result<(Entry, Opened)> {
+        let dir = self.dir(parent)?;
+        match self.0.make(cx, &dir, name, Make::File, mode) {
+            Ok(made) => {
+                let node = Arc::clone(&made.node);
+                // Before the entry: an error must not leave a lookup counted.
+                let opened = self.opened(&node, flags)?;
+                Ok((self.entry_of(made)?, opened))
+            }
+            // Another client was faster.
+            Err(e) if e.errno() == Errno::EXIST && flags & O_EXCL == 0 => {
+                let entry = self.look(parent, name)?.ok_or(e)?;
+                let node = self.0.node(entry.node)?;
+                let opened = self.opened(&node, flags).inspect_err(|_| self.0.table.forget(entry.node, 1))?;
+                Ok((entry, opened))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
+        let made = self.0.make_unnamed(cx, &self.dir(parent)?, mode)?;
+        let opened = self.opened(&made.node, flags)?;
+        Ok((self.entry_of(made)?, opened))
+    }
+
+    fn read(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.0.read(&*self.0.node(node)?, offset, buf)
+    }
+
+    fn write(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        _: Handle,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        self.0.write(&self.0.node(node)?, offset, data, flags)
+    }
+
+    fn fsync(&self, _: &Context<'_>, node: NodeId, _: Handle, datasync: bool) -> Result<()> {
+        self.0.fsync(&*self.0.node(node)?, datasync)
+    }
+
+    fn opendir(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<Opened> {
+        if self.features().intersects(Features::NO_OPENDIR | Features::NO_OPEN) {
+            return Err(Error::new(Errno::NOSYS, "opendir"));
+        }
+        self.dir(node)?;
+        Ok(Opened { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } })
+    }
+
+    fn readdir(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        _: Handle,
+        offset: u64,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        self.0.read_dir(&self.dir(node)?, offset, false, sink)
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        _: Handle,
+        offset: u64,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        self.0.read_dir(&self.dir(node)?, offset, true, sink)
+    }
+
+    fn fsyncdir(&self, _: &Context<'_>, node: NodeId, _: Handle, _: bool) -> Result<()> {
+        let node = self.dir(node)?;
+        let dir = node.as_dir().ok_or(Errno::NOTDIR)?;
+        match self.0.upper_of(dir)? {
+            Some(handle) if !self.0.config.volatile => handle.sync_dir(),
+            _ => Ok(()),
+        }
+    }
+
+    fn statfs(&self, _: &Context<'_>, _: NodeId) -> Result<StatFs> {
+        let layer = self.0.layers.first().ok_or(Error::new(Errno::IO, "no layers"))?;
+        layer.branch.statfs()
+    }
+
+    fn setxattr(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        name: &CStr,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        self.0.set_xattr(&self.0.node(node)?, name, value, flags)
+    }
+
+    fn getxattr(&self, _: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+        self.0.get_xattr(&*self.0.node(node)?, name, buf)
+    }
+
+    fn listxattr(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
+        self.0.list_xattr(&*self.0.node(node)?, buf)
+    }
+
+    fn removexattr(&self, _: &Context<'_>, node: NodeId, name: &CStr) -> Result<()> {
+        self.0.remove_xattr(&self.0.node(node)?, name)
+    }
+
+    fn fallocate(
+        &self,
+        _: &Context<'_>,
+        node: NodeId,
+        _: Handle,
+        offset: u64,
+        len: u64,
+        mode: u32,
+    ) -> Result<()> {
+        self.writable(node)?.allocate(mode, offset, len)
+    }
+
+    fn lseek(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, whence: Seek) -> Result<u64> {
+        // With write-back the front may hold data that are not in the file yet, and does not write them first: only
+        // it could say where the holes are. ENOSYS makes it answer "all data", which is never wrong.
+        if self.0.config.profile == Profile::Cached && self.features().contains(Features::WRITEBACK) {
+            return Err(Error::new(Errno::NOSYS, "lseek"));
+        }
+        self.readable(node)?.file.seek(offset, whence)
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Context<'_>,
+        from: (NodeId, Handle, u64),
+        to: (NodeId, Handle, u64),
+        len: u64,
+    ) -> Result<u64> {
+        // The target first: if both are one file, the source must be seen after its copy-up.
+        let target = self.writable(to.0)?;
+        let source = self.readable(from.0)?;
+        target.copy_range(to.2, &*source.file, from.2, len)
+    }
+}
+
+impl Drop for Union {
+    /// Nodes hold their parents; emptying the table ends them all.
+    fn drop(&mut self) {
+        self.0.table.clear();
+    }
+}

@@ -1,0 +1,38 @@
+//! Inode numbers as the union shows them: stable over copy-up and remount, unique in the tree.
+
+/// Bits that a layer's own inode number may use when layers lie on several filesystems.
+const OWN_BITS: u32 = 56;
+
+/// The number that the union shows for inode `ino` of the `fs`-th distinct filesystem among its layers.
+///
+/// With all layers on one filesystem (the usual case) numbers are shown as they are. Further filesystems get the
+/// high bits, as with the kernel's `xino`; a number that already uses those bits is hashed into the rest, where
+/// a collision is possible but unlikely (birthday bound of 2^56).
+pub(crate) fn shown(fs: u8, ino: u64) -> u64 {
+    if fs == 0 {
+        return ino;
+    }
+    let own = if ino >> OWN_BITS == 0 {
+        ino
+    } else {
+        // The finalizer of MurmurHash3 mixes all bits into the ones that are kept.
+        let mut h = ino;
+        h = (h ^ (h >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        h = (h ^ (h >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        (h ^ (h >> 33)) >> (64 - OWN_BITS)
+    };
+    u64::from(fs) << OWN_BITS | own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shown;
+
+    #[test]
+    fn one_filesystem_keeps_its_numbers_and_others_stay_apart() {
+        assert_eq!(shown(0, 42), 42);
+        assert_eq!(shown(0, u64::MAX), u64::MAX);
+        assert_ne!(shown(1, 42), shown(2, 42));
+        assert_eq!(shown(3, u64::MAX) >> 56, 3);
+    }
+}

@@ -1,0 +1,179 @@
+//! Data of regular files.
+
+use crate::attr::without_set_ids;
+use crate::copyup::Need;
+use crate::handles::weak_slot;
+use crate::node::{At, File, Io, Node};
+use crate::union::Core;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use vellum_vfs::{BranchFile, Errno, Error, FileKind, Name, OpenIo, OpenMode, Result, WriteFlags};
+
+const O_ACCMODE: u32 = 0o3;
+const O_TRUNC: u32 = 0o1000;
+
+impl Core {
+    fn regular<'a>(&self, node: &'a Node) -> Result<&'a Arc<File>> {
+        match node.as_file() {
+            Some(file) if file.kind == FileKind::Regular => Ok(file),
+            Some(_) => Err(Error::new(Errno::INVAL, "not a regular file")),
+            None => Err(Error::new(Errno::ISDIR, "")),
+        }
+    }
+
+    /// The open file to read from.
+    pub(crate) fn readable(&self, file: &File) -> Result<Arc<Io>> {
+        if let Some(io) = file.io.get() {
+            return Ok(io);
+        }
+        // Under the state's lock, so that a copy-up does not come between opening and keeping.
+        let state = file.state.read();
+        let io = match (&state.below, &state.at) {
+            (Some(at), _) | (None, At::Lower(at)) => {
+                let dir = at.dir.open(&self.layers, &self.budget)?;
+                let file = dir.open_file(Name::new(&at.name)?, OpenMode::READ)?;
+                Io { file, writable: false }
+            }
+            (None, At::Upper | At::Held(_)) => {
+                let (_, target) = self.target_of(&state)?;
+                let open = |mode| match &target {
+                    crate::attr::Target::At(dir, name) => dir.open_file(Name::new(name)?, mode),
+                    crate::attr::Target::Held(object) => object.reopen(mode),
+                };
+                match open(OpenMode::READ | OpenMode::WRITE) {
+                    Ok(file) => Io { file, writable: true },
+                    // An upper that an unprivileged service may only read.
+                    Err(e) if matches!(e.errno(), Errno::ACCESS | Errno::ROFS | Errno::PERM) => {
+                        Io { file: open(OpenMode::READ)?, writable: false }
+                    }
+                    Err(e) => return Err(e),
+                }
+            }
+        };
+        let (io, filled) = file.io.fill(Arc::new(io));
+        drop(state);
+        if filled {
+            self.budget.watch(weak_slot(&file.io));
+        }
+        Ok(io)
+    }
+
+    /// The open file to write to; its first `keep` bytes are there.
+    pub(crate) fn writable(
+        &self,
+        node: &Arc<Node>,
+        file: &Arc<File>,
+        keep: u64,
+    ) -> Result<Arc<dyn BranchFile>> {
+        if let Some(io) = file.io.get()
+            && io.writable
+        {
+            return Ok(Arc::clone(&io.file));
+        }
+        self.copy_up(node, file, Need::Data(keep))?;
+        let io = self.readable(file)?;
+        if !io.writable {
+            return Err(Error::new(Errno::ACCESS, "the upper layer's file cannot be opened for writing"));
+        }
+        Ok(Arc::clone(&io.file))
+    }
+
+    pub(crate) fn read(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let io = self.readable(self.regular(node)?)?;
+        let mut done = 0;
+        while done < buf.len() {
+            let rest = buf.get_mut(done..).unwrap_or_default();
+            let n = io.file.read_at(rest, offset + done as u64)?;
+            if n == 0 {
+                break;
+            }
+            done += n;
+        }
+        Ok(done)
+    }
+
+    pub(crate) fn write(
+        &self,
+        node: &Arc<Node>,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        let file = self.regular(node)?;
+        let open = self.writable(node, file, u64::MAX)?;
+        let written = open.write_at(data, offset)?;
+        if flags.contains(WriteFlags::KILL_SUIDGID) {
+            self.kill_set_ids(&*open)?;
+        }
+        Ok(written)
+    }
+
+    fn kill_set_ids(&self, open: &dyn BranchFile) -> Result<()> {
+        let mode = open.stat()?.perm();
+        let without = without_set_ids(mode);
+        if without != mode { open.set_mode(without) } else { Ok(()) }
+    }
+
+    /// Cuts or extends a file; of a lower file no more is copied than stays.
+    pub(crate) fn truncate(&self, node: &Arc<Node>, _: &Arc<File>, size: u64) -> Result<()> {
+        let file = self.regular(node)?;
+        self.writable(node, file, size)?.truncate(size)
+    }
+
+    /// Opens a file for a front that hands it to the kernel. ESTALE: look the name up again.
+    pub(crate) fn open(&self, node: &Arc<Node>, flags: u32) -> Result<OpenIo> {
+        let file = self.regular(node)?;
+        let stale = || Error::new(Errno::STALE, "the file has a new node");
+        if node.stale.load(Relaxed) {
+            return Err(stale());
+        }
+        let truncate = flags & O_TRUNC != 0;
+        let io = if flags & O_ACCMODE != 0 || truncate {
+            let keep = if truncate { 0 } else { u64::MAX };
+            let open = self.writable(node, file, keep)?;
+            // The front may hold the lower file through this node; the upper must come through another.
+            if node.stale.load(Relaxed) {
+                return Err(stale());
+            }
+            if truncate {
+                open.truncate(0)?;
+            }
+            self.readable(file)?
+        } else {
+            let io = self.readable(file)?;
+            if !io.writable {
+                node.lower_passthrough.store(true, Relaxed);
+                // A copy-up that did not see the mark has replaced the file by now.
+                let now = self.readable(file)?;
+                if now.writable {
+                    node.stale.store(true, Relaxed);
+                    return Err(stale());
+                }
+            }
+            io
+        };
+        Ok(match io.file.descriptor() {
+            Some(descriptor) => OpenIo::Passthrough(descriptor),
+            None => OpenIo::Cached { keep: false },
+        })
+    }
+
+    /// Makes a file durable.
+    pub(crate) fn fsync(&self, node: &Node, datasync: bool) -> Result<()> {
+        let Some(file) = node.as_file() else { return Ok(()) };
+        if self.config.volatile || file.kind != FileKind::Regular {
+            return Ok(());
+        }
+        if let Some(io) = file.io.get()
+            && io.writable
+        {
+            return io.file.sync(datasync);
+        }
+        let state = file.state.read();
+        if let At::Lower(_) = state.at {
+            return Ok(());
+        }
+        let (_, target) = self.target_of(&state)?;
+        target.hold()?.reopen(OpenMode::READ)?.sync(datasync)
+    }
+}

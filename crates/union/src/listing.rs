@@ -1,0 +1,154 @@
+//! All names of a directory, merged from its layers, with offsets that stay as entries come and go.
+//!
+//! An entry's offset is a hash of its name, so it is the same after other entries have gone, after the listing
+//! was dropped and built again, and after a remount.
+
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::hash::{DefaultHasher, Hasher};
+use vellum_vfs::FileKind;
+
+/// Offsets of `.` and `..`; names get larger ones.
+pub(crate) const DOT: u64 = 1;
+pub(crate) const DOT_DOT: u64 = 2;
+const FIRST: u64 = 16;
+/// Offsets are signed in the kernel.
+const LAST: u64 = i64::MAX as u64 - 1;
+
+/// One name of a directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: Box<CStr>,
+    /// Inode number as the union shows it.
+    pub(crate) ino: u64,
+    pub(crate) kind: Option<FileKind>,
+}
+
+/// All names of a directory.
+#[derive(Default)]
+pub(crate) struct Listing {
+    entries: BTreeMap<u64, Listed>,
+}
+
+/// DefaultHasher's keys are constants: the offset must not change from one mount to the next. Names chosen to
+/// collide only lengthen each other's probing.
+fn offset_of(name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name);
+    (hasher.finish() >> 1).clamp(FIRST, LAST)
+}
+
+impl Listing {
+    /// Adds a name, or changes what is known of it.
+    pub(crate) fn insert(&mut self, name: &CStr, ino: u64, kind: Option<FileKind>) {
+        let mut at = offset_of(name.to_bytes());
+        loop {
+            match self.entries.get_mut(&at) {
+                None => break,
+                Some(found) if &*found.name == name => {
+                    found.ino = ino;
+                    found.kind = kind;
+                    return;
+                }
+                Some(_) => at = next(at),
+            }
+        }
+        self.entries.insert(at, Listed { name: name.into(), ino, kind });
+    }
+
+    /// Takes a name out.
+    pub(crate) fn remove(&mut self, name: &[u8]) {
+        if let Some(at) = self.find(name) {
+            self.entries.remove(&at);
+            // What was moved behind the gap must stay reachable from its own hash.
+            let mut hole = at;
+            let mut probe = next(at);
+            while let Some(moved) = self.entries.get(&probe) {
+                if offset_of(moved.name.to_bytes()) <= hole {
+                    if let Some(moved) = self.entries.remove(&probe) {
+                        self.entries.insert(hole, moved);
+                    }
+                    hole = probe;
+                }
+                probe = next(probe);
+            }
+        }
+    }
+
+    fn find(&self, name: &[u8]) -> Option<u64> {
+        let mut at = offset_of(name);
+        loop {
+            let found = self.entries.get(&at)?;
+            if found.name.to_bytes() == name {
+                return Some(at);
+            }
+            at = next(at);
+        }
+    }
+
+    /// What is known of a name.
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&Listed> {
+        self.entries.get(&self.find(name)?)
+    }
+
+    /// The first entry after an offset.
+    pub(crate) fn after(&self, offset: u64) -> Option<(u64, &Listed)> {
+        self.iter_after(offset).next()
+    }
+
+    /// The entries after an offset, in order.
+    pub(crate) fn iter_after(&self, offset: u64) -> impl Iterator<Item = (u64, &Listed)> {
+        self.entries.range(offset.saturating_add(1).max(FIRST)..).map(|(at, listed)| (*at, listed))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+const fn next(at: u64) -> u64 {
+    if at >= LAST { FIRST } else { at + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+    use std::ffi::CString;
+
+    proptest! {
+        #[test]
+        fn a_listing_is_a_set_of_names(ops in proptest::collection::vec((any::<bool>(), "[a-d]{1,2}"), 0..200)) {
+            let mut listing = Listing::default();
+            let mut model = BTreeSet::new();
+            for (add, name) in ops {
+                let c = CString::new(name.clone()).unwrap();
+                if add { listing.insert(&c, 1, None); model.insert(name); } else { listing.remove(name.as_bytes()); model.remove(&name); }
+            }
+            let mut seen = BTreeSet::new();
+            let mut at = 0;
+            while let Some((next, entry)) = listing.after(at) {
+                prop_assert!(next > at);
+                prop_assert!(seen.insert(entry.name.to_str().unwrap().to_owned()));
+                at = next;
+            }
+            prop_assert_eq!(seen, model);
+        }
+    }
+
+    #[test]
+    fn offsets_do_not_depend_on_other_names() {
+        let (mut a, mut b) = (Listing::default(), Listing::default());
+        for i in 0..1000 {
+            let name = CString::new(format!("n{i}")).unwrap();
+            a.insert(&name, 1, None);
+            if i % 7 == 0 {
+                b.insert(&name, 1, None);
+            }
+        }
+        for (at, entry) in b.iter_after(0) {
+            assert_eq!(a.find(entry.name.to_bytes()), Some(at));
+        }
+    }
+}

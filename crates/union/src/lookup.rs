@@ -1,0 +1,379 @@
+//! A name becomes a node.
+
+use crate::layer::LowerDir;
+use crate::links::prune;
+use crate::marks::{Own, Space};
+use crate::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
+use crate::stack::{Found, all_dir_marks, is_absent, lower_path};
+use crate::union::{Core, path_of};
+use smallvec::smallvec;
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use vellum_vfs::{Attr, BranchDir, Entry, Errno, Error, FileKind, Name, Result};
+
+/// Fruitless searches in a directory after which all its names are listed: from then on they cost nothing.
+const SEARCHES_MAX: u8 = 6;
+
+/// Space that extended attributes outside the inode may take, in 512-byte units: a file with no more than that
+/// may be without data.
+const XATTR_BLOCKS: u64 = 8;
+
+/// Longest chain of files of which only attributes were copied up.
+const BELOW_MAX: usize = 512;
+
+/// A file as a layer holds it.
+pub(crate) struct InLayer<'a> {
+    pub(crate) layer: u16,
+    pub(crate) handle: &'a dyn BranchDir,
+    pub(crate) name: Name<'a>,
+    /// As stored.
+    pub(crate) attr: Attr,
+    /// Parts of the same directory in the layers below.
+    pub(crate) rest: &'a [Arc<LowerDir>],
+}
+
+impl Core {
+    /// The node of `name` in `parent`; None if there is no such name. The caller holds the parent's `ops`.
+    pub(crate) fn child(&self, parent: &Arc<Node>, name: Name<'_>) -> Result<Option<Arc<Node>>> {
+        Ok(self.child_with_attr(parent, name)?.map(|(node, _)| node))
+    }
+
+    /// The same, with the attributes if they were read anyway.
+    pub(crate) fn child_with_attr(
+        &self,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+    ) -> Result<Option<(Arc<Node>, Option<Attr>)>> {
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        {
+            let children = dir.children.lock();
+            if let Some(node) = children.node(name) {
+                drop(children);
+                return Ok(Some((self.current(node)?, None)));
+            }
+            if let Some(listing) = &children.listing
+                && listing.get(name.bytes()).is_none()
+            {
+                return Ok(None);
+            }
+        }
+        let found = self.search(parent, dir, name)?;
+        if found.is_none() {
+            let list = {
+                let mut children = dir.children.lock();
+                children.searches = children.searches.saturating_add(1);
+                children.listing.is_none() && children.searches >= SEARCHES_MAX
+            };
+            if list {
+                self.ensure_listing(dir)?;
+            }
+        }
+        Ok(found)
+    }
+
+    fn search(
+        &self,
+        parent: &Arc<Node>,
+        dir: &Dir,
+        name: Name<'_>,
+    ) -> Result<Option<(Arc<Node>, Option<Attr>)>> {
+        if let Some(handle) = self.upper_of(dir)? {
+            match handle.stat_at(name) {
+                Ok(attr) => {
+                    let xwhiteouts = dir.upper.lock().as_ref().is_some_and(|u| u.xwhiteouts);
+                    if self.is_hidden(&*handle, 0, xwhiteouts, name, &attr)? {
+                        return Ok(None);
+                    }
+                    if attr.is_dir() {
+                        return self.adopt_upper_dir(parent, dir, &*handle, name, &attr).map(Some);
+                    }
+                    let rest = &dir.lowers;
+                    let at = InLayer { layer: 0, handle: &*handle, name, attr, rest };
+                    return self.adopt_file(parent, name, at, At::Upper).map(Some);
+                }
+                Err(e) if is_absent(&e) => {
+                    if self.upper_aufs && self.has_aufs_whiteout(0, &*handle, name)? {
+                        return Ok(None);
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        match self.find(&dir.lowers, name)? {
+            Found::Nothing => Ok(None),
+            Found::Dir(parts) => {
+                let path = lower_path(dir.lower_path.as_deref(), name);
+                self.adopt_dir(parent, name, parts, path, None).map(Some)
+            }
+            Found::File { dir: lower, name: stored, attr, rest } => {
+                let handle = lower.open(&self.layers, &self.budget)?;
+                let at = At::Lower(LowerAt { dir: Arc::clone(&lower), name: stored.clone() });
+                let stored = Name::new(&stored)?;
+                let found = InLayer { layer: lower.layer, handle: &*handle, name: stored, attr, rest: &rest };
+                self.adopt_file(parent, name, found, at).map(Some)
+            }
+        }
+    }
+
+    fn adopt_upper_dir(
+        &self,
+        parent: &Arc<Node>,
+        dir: &Dir,
+        handle: &dyn BranchDir,
+        name: Name<'_>,
+        attr: &Attr,
+    ) -> Result<(Arc<Node>, Option<Attr>)> {
+        let child = handle.open_dir(name)?;
+        let marks = all_dir_marks(&*child)?;
+        let mut path = None;
+        let below = if marks.opaque {
+            Found::Nothing
+        } else if let Some(redirect) = &marks.redirect {
+            path = Some(redirect_path(dir, redirect));
+            self.follow_redirect(redirect, 0, &dir.lowers)?
+        } else {
+            path = lower_path(dir.lower_path.as_deref(), name);
+            self.find(&dir.lowers, name)?
+        };
+        let parts = if let Found::Dir(parts) = below { parts } else { Vec::new() };
+        let upper = UpperDir::new(attr.ino, child, marks.xwhiteouts);
+        self.adopt_dir(parent, name, parts, path, Some(upper))
+    }
+
+    /// Makes the node of a directory, unless another thread was faster.
+    fn adopt_dir(
+        &self,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+        parts: Vec<Arc<LowerDir>>,
+        path: Option<Box<CStr>>,
+        upper: Option<UpperDir>,
+    ) -> Result<(Arc<Node>, Option<Attr>)> {
+        // The number of the lowest part: it stays when further layers are put on top.
+        let ino = match (parts.last(), &upper) {
+            (Some(part), _) => part.ino,
+            (None, Some(upper)) => self.shown_ino(0, upper.ino),
+            (None, None) => return Err(Error::new(Errno::IO, "a directory without parts")),
+        };
+        let path = if parts.is_empty() { None } else { path };
+        let dir = Dir::new(Some(Place::new(parent, name)), parts, path);
+        if let Some(upper) = upper {
+            self.set_upper(&dir, upper);
+        }
+        let node = self.enter(parent, name, ino, Body::Dir(dir))?;
+        Ok((node, None))
+    }
+
+    /// Makes a node known under a name; if the name has one already, that one is returned.
+    pub(crate) fn enter(
+        &self,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+        ino: u64,
+        body: Body,
+    ) -> Result<Arc<Node>> {
+        let id = self.table.reserve()?;
+        let node = Arc::new(Node::new(id, ino, body, &self.table));
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let first = {
+            let mut children = dir.children.lock();
+            match children.node(name) {
+                Some(first) => first,
+                None => {
+                    children.set(name, &node);
+                    return Ok(node);
+                }
+            }
+        };
+        // Dropped after the lock: dropping a node takes it.
+        drop(node);
+        Ok(first)
+    }
+
+    /// Makes the node of something that is not a directory, or finds the node of the same inode.
+    fn adopt_file(
+        &self,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+        found: InLayer<'_>,
+        at: At,
+    ) -> Result<(Arc<Node>, Option<Attr>)> {
+        let key = (found.layer, found.attr.ino);
+        let mut shard = self.inodes.shard(key).lock();
+        if let Some(node) = shard.get(&key).and_then(std::sync::Weak::upgrade) {
+            drop(shard);
+            self.add_name(&node, parent, name)?;
+            return Ok((self.current(node)?, None));
+        }
+        let own = self.own_mark_at(found.layer, found.handle, found.name)?;
+        let below = self.data_below(&found, own.as_ref())?;
+        let attr = self.present(found.layer, found.handle, found.name, found.attr)?;
+        let null_device = own.is_some_and(|o| o.null_device) && attr.is_file() && attr.size == 0;
+        let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
+        let ino = own.as_ref().and_then(|o| self.origin_ino(o));
+        let ino = ino.unwrap_or_else(|| self.shown_ino(found.layer, found.attr.ino));
+        let names = smallvec![Place::new(parent, name)];
+        let state = FileState { names, at, below, lost: 0, null_device };
+        let file = Arc::new(File::new(kind, state));
+        if found.attr.nlink > 1 {
+            // Under the shard's lock, so that two names of one inode never become two nodes.
+            let node = self.enter(parent, name, ino, Body::File(file))?;
+            prune(&mut shard);
+            shard.insert(key, Arc::downgrade(&node));
+            return Ok((node, None));
+        }
+        drop(shard);
+        let plain = !null_device && matches!(&file.state.read().below, None);
+        let node = self.enter(parent, name, ino, Body::File(file))?;
+        Ok((node, plain.then_some(attr)))
+    }
+
+    /// The node that shows a file now: the node itself, or its successor if it was swapped.
+    fn current(&self, node: Arc<Node>) -> Result<Arc<Node>> {
+        if !node.stale.load(Relaxed) {
+            return Ok(node);
+        }
+        let file = node.as_file().ok_or(Errno::ISDIR)?;
+        let names = file.state.read().names.clone();
+        let mut successor = file.successor.lock();
+        if let Some(next) = successor.upgrade()
+            && !next.stale.load(Relaxed)
+        {
+            return Ok(next);
+        }
+        let id = self.table.reserve()?;
+        let next = Arc::new(Node::new(id, node.ino, Body::File(Arc::clone(file)), &self.table));
+        *successor = Arc::downgrade(&next);
+        for place in &names {
+            if let Some(dir) = place.parent.as_dir() {
+                dir.children.lock().live.insert(place.name.clone(), Arc::downgrade(&next));
+            }
+        }
+        Ok(next)
+    }
+
+    /// Gives a file's node a successor at the next lookup; an open of the node itself will say ESTALE.
+    pub(crate) fn swap_node(&self, node: &Node, file: &File) {
+        node.stale.store(true, Relaxed);
+        if let Some(last) = file.successor.lock().upgrade() {
+            last.stale.store(true, Relaxed);
+        }
+    }
+
+    /// Notes another name of a file.
+    pub(crate) fn add_name(&self, node: &Arc<Node>, parent: &Arc<Node>, name: Name<'_>) -> Result<()> {
+        let file = node.as_file().ok_or(Errno::ISDIR)?;
+        {
+            let mut state = file.state.write();
+            if !state.names.iter().any(|place| place.is(parent, name)) {
+                state.names.push(Place::new(parent, name));
+            }
+        }
+        parent.as_dir().ok_or(Errno::NOTDIR)?.children.lock().set(name, node);
+        Ok(())
+    }
+
+    /// Where the data of a file are of which only the attributes are in its layer. EIO: the origin has changed, or
+    /// is not there.
+    fn data_below(&self, found: &InLayer<'_>, own: Option<&Own>) -> Result<Option<LowerAt>> {
+        if !self.is_metacopy(found, own)? {
+            return Ok(None);
+        }
+        let mut origin = self.origin_of(found)?;
+        for _ in 0..BELOW_MAX {
+            let Found::File { dir, name, attr, rest } = origin else {
+                return Err(self.lost_origin(found, "its origin is missing"));
+            };
+            let handle = dir.open(&self.layers, &self.budget)?;
+            let stored = Name::new(&name)?;
+            if !attr.is_file() || attr.size != found.attr.size {
+                return Err(self.lost_origin(found, "its origin has another size"));
+            }
+            let next = InLayer { layer: dir.layer, handle: &*handle, name: stored, attr, rest: &rest };
+            let next_own = self.own_mark_at(dir.layer, &*handle, stored)?;
+            // In a chain the data are the last file's, so it is that one's time that tells a change.
+            if !self.is_metacopy(&next, next_own.as_ref())? {
+                if own.is_some_and(|o| o.below && o.mtime != attr.mtime) {
+                    return Err(self.lost_origin(found, "its origin has changed"));
+                }
+                return Ok(Some(LowerAt { dir, name }));
+            }
+            origin = self.origin_of(&next)?;
+        }
+        Err(self.lost_origin(found, "its origins form a loop"))
+    }
+
+    fn lost_origin(&self, found: &InLayer<'_>, why: &'static str) -> Error {
+        let layer = self.layers.get(usize::from(found.layer)).map(|l| l.branch.describe());
+        tracing::error!(layer = layer.unwrap_or_default(), name = %found.name, why, "a file's data are lost");
+        Error::new(Errno::IO, why).at(found.name.bytes())
+    }
+
+    /// Whether only the attributes of a file are in its layer. Such a file has holes, so that others need no look at
+    /// their marks.
+    fn is_metacopy(&self, found: &InLayer<'_>, own: Option<&Own>) -> Result<bool> {
+        let attr = &found.attr;
+        if !attr.is_file() || attr.size == 0 {
+            return Ok(false);
+        }
+        if own.is_some_and(|o| o.below) {
+            return Ok(true);
+        }
+        if attr.blocks > XATTR_BLOCKS && attr.blocks.saturating_mul(512) >= attr.size {
+            return Ok(false);
+        }
+        for space in [Space::Trusted, Space::User] {
+            match found.handle.get_xattr_at(found.name, space.metacopy(), &mut []) {
+                Ok(_) => return Ok(true),
+                Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(false)
+    }
+
+    /// What the data of a file without data in its layer come from.
+    fn origin_of(&self, found: &InLayer<'_>) -> Result<Found> {
+        for space in [Space::Trusted, Space::User] {
+            let mut value = vec![0u8; 4096];
+            match found.handle.get_xattr_at(found.name, space.redirect(), &mut value) {
+                Ok(n) => {
+                    value.truncate(n);
+                    crate::marks::check_redirect(&value)?;
+                    return self.follow_redirect(&value, found.layer, found.rest);
+                }
+                Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.find(found.rest, found.name)
+    }
+
+    /// The entry that a front gets: one more lookup of the node, and its attributes.
+    pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
+        let mut attr = match attr {
+            Some(attr) => attr,
+            None => self.attr_of(node).map_err(|e| {
+                tracing::debug!(path = path_of(node), error = %e, "attributes");
+                e
+            })?,
+        };
+        attr.ino = node.ino;
+        self.table.acquire(node);
+        let ttl = self.config.ttl;
+        Ok(Entry { node: node.id, generation: 0, attr, entry_ttl: ttl, attr_ttl: ttl })
+    }
+}
+
+/// The path in the union of the lower layers that a redirect of a directory in `parent` means.
+fn redirect_path(parent: &Dir, redirect: &[u8]) -> Box<CStr> {
+    match redirect.strip_prefix(b"/") {
+        Some(path) => crate::layer::c_string(path.to_vec()),
+        None => {
+            let name = crate::layer::c_string(redirect.to_vec());
+            let parent = parent.lower_path.as_deref().unwrap_or(c"");
+            Name::new(&name).map_or_else(|_| name.clone(), |name| crate::layer::join(parent, name))
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! What layers record on files and directories: whiteouts, opaque directories, redirects, origins.
+//!
+//! Read are the formats of the kernel's overlayfs (`trusted.overlay.*`, `user.overlay.*`, 0:0 devices), of
+//! fuse-overlayfs (`user.fuseoverlayfs.opaque`) and of AUFS (`.wh.` names). Written are the kernel's, and one
+//! mark of our own, `vellum.o`, that tells the origin of a copied-up file. It is kept short: in ext4's 256-byte
+//! inodes 92 bytes are left for attributes, and what fits there costs no block.
+
+use std::ffi::CStr;
+use vellum_vfs::{Attr, Errno, Error, FileKind, Object, Result, Timestamp};
+
+/// Names that begin like this are AUFS whiteouts.
+pub(crate) const WHITEOUT_PREFIX: &[u8] = b".wh.";
+/// A directory with this entry is opaque (AUFS).
+pub(crate) const OPAQUE_NAME: &CStr = c".wh..wh..opq";
+
+/// Longest list of attribute names, and longest value, that Linux allows (XATTR_LIST_MAX, XATTR_SIZE_MAX).
+pub(crate) const XATTR_MAX: usize = 65_536;
+/// Longest redirect: a path.
+const REDIRECT_MAX: usize = 4096;
+
+/// Which namespace of extended attributes carries the marks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// `trusted.*`: only a privileged process can set it.
+    Trusted,
+    /// `user.*`: on regular files and directories only.
+    User,
+}
+
+impl Space {
+    pub(crate) const fn opaque(self) -> &'static CStr {
+        match self {
+            Self::Trusted => c"trusted.overlay.opaque",
+            Self::User => c"user.overlay.opaque",
+        }
+    }
+    pub(crate) const fn redirect(self) -> &'static CStr {
+        match self {
+            Self::Trusted => c"trusted.overlay.redirect",
+            Self::User => c"user.overlay.redirect",
+        }
+    }
+    pub(crate) const fn metacopy(self) -> &'static CStr {
+        match self {
+            Self::Trusted => c"trusted.overlay.metacopy",
+            Self::User => c"user.overlay.metacopy",
+        }
+    }
+    pub(crate) const fn whiteout(self) -> &'static CStr {
+        match self {
+            Self::Trusted => c"trusted.overlay.whiteout",
+            Self::User => c"user.overlay.whiteout",
+        }
+    }
+    /// The mark of our own.
+    pub(crate) const fn own(self) -> &'static CStr {
+        match self {
+            Self::Trusted => c"trusted.vellum.o",
+            Self::User => c"user.vellum.o",
+        }
+    }
+    /// On the root of a layer: its files may carry [`Space::own`].
+    pub(crate) const fn format(self) -> &'static CStr {
+        match self {
+            Self::Trusted => c"trusted.vellum.format",
+            Self::User => c"user.vellum.format",
+        }
+    }
+}
+
+/// Attributes that belong to the union and that its users neither see nor set.
+pub(crate) fn is_private(name: &[u8]) -> bool {
+    const PRIVATE: [&[u8]; 6] = [
+        b"trusted.overlay.",
+        b"user.overlay.",
+        b"trusted.vellum.",
+        b"user.vellum.",
+        b"user.fuseoverlayfs.",
+        b"security.fuseoverlayfs.",
+    ];
+    PRIVATE.iter().any(|p| name.starts_with(p)) || name == b"user.containers.override_stat"
+}
+
+/// Whether these are the attributes of a whiteout in the kernel's format.
+pub(crate) fn is_whiteout_device(attr: &Attr) -> bool {
+    attr.kind() == FileKind::CharDevice && attr.rdev == 0
+}
+
+/// The marks of a directory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DirMarks {
+    /// Nothing shows through from below.
+    pub(crate) opaque: bool,
+    /// Its empty files may be whiteouts by attribute (the kernel's "xwhiteouts").
+    pub(crate) xwhiteouts: bool,
+    /// Where it shows through to: a sibling's name, or a path from the root with a leading slash.
+    pub(crate) redirect: Option<Box<[u8]>>,
+}
+
+/// Reads a directory's marks, except the AUFS one, which is an entry.
+pub(crate) fn read_dir_marks(dir: &dyn Object) -> Result<DirMarks> {
+    let mut marks = DirMarks::default();
+    let mut small = [0u8; 1024];
+    let mut large;
+    let list: &[u8] = match dir.list_xattr(&mut small) {
+        Ok(n) => small.get(..n).unwrap_or_default(),
+        Err(e) if e.errno() == Errno::RANGE => {
+            large = vec![0; XATTR_MAX];
+            let n = dir.list_xattr(&mut large)?;
+            large.get(..n).unwrap_or_default()
+        }
+        Err(e) if e.errno() == Errno::OPNOTSUPP => return Ok(marks),
+        Err(e) => return Err(e.doing("marks of a directory")),
+    };
+    for name in list.split_inclusive(|b| *b == 0) {
+        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
+        match name.to_bytes() {
+            b"trusted.overlay.opaque" | b"user.overlay.opaque" | b"user.fuseoverlayfs.opaque" => {
+                let mut value = [0u8; 4];
+                match dir.get_xattr(name, &mut value) {
+                    Ok(1) if value[0] == b'y' => marks.opaque = true,
+                    Ok(1) if value[0] == b'x' => marks.xwhiteouts = true,
+                    Ok(_) => {}
+                    Err(e) if matches!(e.errno(), Errno::NODATA | Errno::RANGE) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            b"trusted.overlay.redirect" | b"user.overlay.redirect" => {
+                let value = read_value(dir, name, REDIRECT_MAX)?;
+                marks.redirect = value.map(|v| check_redirect(&v).map(|()| v)).transpose()?;
+            }
+            _ => {}
+        }
+    }
+    Ok(marks)
+}
+
+/// A whole attribute value of at most `max` bytes; None if there is none.
+pub(crate) fn read_value(object: &dyn Object, name: &CStr, max: usize) -> Result<Option<Box<[u8]>>> {
+    let mut value = vec![0; max];
+    match object.get_xattr(name, &mut value) {
+        Ok(n) => {
+            value.truncate(n);
+            Ok(Some(value.into()))
+        }
+        Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// A redirect comes from a layer and is not to be trusted: each component must be a name.
+pub(crate) fn check_redirect(value: &[u8]) -> Result<()> {
+    let bad = || Error::new(Errno::IO, "bad redirect").at(value);
+    let path = value.strip_prefix(b"/").unwrap_or(value);
+    let absolute = path.len() != value.len();
+    if path.is_empty() || (!absolute && path.contains(&b'/')) || path.contains(&0) {
+        return Err(bad());
+    }
+    for part in path.split(|b| *b == b'/') {
+        if part.is_empty() || part == b"." || part == b".." || part.len() > vellum_vfs::NAME_MAX {
+            return Err(bad());
+        }
+    }
+    Ok(())
+}
+
+/// Our own mark on a file: flags, and where a copied-up file comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Own {
+    /// The file shows the inode number `ino`, its origin's.
+    pub(crate) origin: bool,
+    /// Only attributes have been copied up; the data are the origin's.
+    pub(crate) below: bool,
+    /// A user's own character device 0:0, stored as an empty file.
+    pub(crate) null_device: bool,
+    /// A user's own file whose name looks like an AUFS whiteout.
+    pub(crate) literal: bool,
+    /// The filesystem of the origin, folded to 32 bits.
+    pub(crate) fsid: u32,
+    /// The origin's own inode number.
+    pub(crate) ino: u64,
+    /// The origin's modification time: tells a lower that has changed.
+    pub(crate) mtime: Timestamp,
+}
+
+/// Length of an encoded [`Own`].
+pub(crate) const OWN_LEN: usize = 28;
+const OWN_VERSION: u8 = 1;
+
+impl Own {
+    /// The mark as it is stored: version, flags, checksum, fsid, inode number, mtime (little endian).
+    pub(crate) fn encode(&self) -> [u8; OWN_LEN] {
+        let flags = u8::from(self.origin)
+            | u8::from(self.below) << 1
+            | u8::from(self.null_device) << 2
+            | u8::from(self.literal) << 3;
+        let mut out = [0u8; OWN_LEN];
+        out[0] = OWN_VERSION;
+        out[1] = flags;
+        out[4..8].copy_from_slice(&self.fsid.to_le_bytes());
+        out[8..16].copy_from_slice(&self.ino.to_le_bytes());
+        out[16..24].copy_from_slice(&self.mtime.secs.to_le_bytes());
+        out[24..28].copy_from_slice(&self.mtime.nanos.to_le_bytes());
+        let sum = checksum(&out);
+        out[2..4].copy_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    /// Reads a stored mark. EIO: not a mark that this version knows, or damaged.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let bad = || Error::new(Errno::IO, "damaged vellum.o attribute");
+        let raw: [u8; OWN_LEN] = bytes.try_into().map_err(|_| bad())?;
+        let mut unsummed = raw;
+        unsummed[2..4].fill(0);
+        let le32 = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+        let le64 = |at: usize| u64::from(le32(at)) | u64::from(le32(at + 4)) << 32;
+        if raw[0] != OWN_VERSION
+            || raw[1] & !0xf != 0
+            || [raw[2], raw[3]] != checksum(&unsummed).to_le_bytes()
+        {
+            return Err(bad());
+        }
+        Ok(Self {
+            origin: raw[1] & 1 != 0,
+            below: raw[1] & 2 != 0,
+            null_device: raw[1] & 4 != 0,
+            literal: raw[1] & 8 != 0,
+            fsid: le32(4),
+            ino: le64(8),
+            mtime: Timestamp { secs: le64(16) as i64, nanos: le32(24) },
+        })
+    }
+}
+
+/// FNV-1a over the mark with its checksum field zero, folded to 16 bits: against torn or foreign values, not
+/// against an attacker.
+fn checksum(bytes: &[u8; OWN_LEN]) -> u16 {
+    let hash = bytes.iter().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
+    (hash ^ (hash >> 16)) as u16
+}
+
+/// A filesystem's identity in 32 bits.
+pub(crate) const fn fold_fsid(fsid: u64) -> u32 {
+    (fsid ^ (fsid >> 32)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_mark_survives_its_encoding(o: bool, b: bool, n: bool, l: bool, fsid: u32, ino: u64, secs: i64, nanos: u32) {
+            let own = Own { origin: o, below: b, null_device: n, literal: l, fsid, ino, mtime: Timestamp { secs, nanos } };
+            prop_assert_eq!(Own::decode(&own.encode()).unwrap(), own);
+        }
+
+        #[test]
+        fn damage_is_noticed_and_nothing_panics(bytes in proptest::collection::vec(any::<u8>(), 0..64), at in 0..OWN_LEN, bit in 0..8u8) {
+            let _ = Own::decode(&bytes);
+            let _ = check_redirect(&bytes);
+            let mut raw = Own { origin: true, ino: 7, ..Own::default() }.encode();
+            raw[at] ^= 1 << bit;
+            prop_assert!(Own::decode(&raw).is_err());
+        }
+    }
+
+    #[test]
+    fn redirects_stay_inside() {
+        for good in [&b"/a/b"[..], b"name", b"/x"] {
+            assert!(check_redirect(good).is_ok());
+        }
+        for bad in [&b""[..], b"/", b"a/b", b"/a//b", b"/../x", b"..", b"/a/.", b"/a\0b"] {
+            assert!(check_redirect(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_ours_is_hidden() {
+        assert!(is_private(b"trusted.overlay.opaque") && is_private(b"user.vellum.o"));
+        assert!(!is_private(b"user.comment") && !is_private(b"trusted.overlayx"));
+    }
+}

@@ -1,0 +1,277 @@
+//! What a front holds: nodes. A node is a directory, or it shows a file; several nodes may show one file.
+
+use crate::handles::Slot;
+use crate::layer::LowerDir;
+use crate::listing::Listing;
+use crate::table::Table;
+use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object};
+
+/// Where a name is: a directory and the name in it.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) parent: Arc<Node>,
+    pub(crate) name: Box<CStr>,
+}
+
+impl Place {
+    pub(crate) fn new(parent: &Arc<Node>, name: Name<'_>) -> Self {
+        Self { parent: Arc::clone(parent), name: name.as_c_str().into() }
+    }
+
+    pub(crate) fn is(&self, parent: &Arc<Node>, name: Name<'_>) -> bool {
+        Arc::ptr_eq(&self.parent, parent) && &*self.name == name.as_c_str()
+    }
+}
+
+/// An object that a front holds by its id.
+pub(crate) struct Node {
+    /// The id.
+    pub(crate) id: NodeId,
+    /// Inode number as the union shows it; stable over copy-up and remount.
+    pub(crate) ino: u64,
+    /// The file now has another node: an open of this one must be told to look the name up again.
+    pub(crate) stale: AtomicBool,
+    /// The front was given the lower file for passthrough through this node.
+    pub(crate) lower_passthrough: AtomicBool,
+    /// What it is.
+    pub(crate) body: Body,
+    table: Weak<Table>,
+}
+
+/// What a node is.
+pub(crate) enum Body {
+    /// A directory.
+    Dir(Dir),
+    /// Anything else.
+    File(Arc<File>),
+}
+
+/// A directory of the union.
+pub(crate) struct Dir {
+    /// Shared by lookups and listings, exclusive for what changes the directory's names.
+    pub(crate) ops: RwLock<()>,
+    /// One copy-up at a time; also taken by what moves or removes the directory.
+    pub(crate) copy: Mutex<()>,
+    /// Where it is; None for the root and when it has been removed.
+    pub(crate) place: RwLock<Option<Place>>,
+    /// Its directory in the upper layer.
+    pub(crate) upper: Mutex<Option<UpperDir>>,
+    /// Its directories in lower layers, uppermost first. Never changes.
+    pub(crate) lowers: Vec<Arc<LowerDir>>,
+    /// Its path in the union of the lower layers alone; what a redirect records. None without lowers.
+    pub(crate) lower_path: Option<Box<CStr>>,
+    /// Its entries, as far as they are known.
+    pub(crate) children: Mutex<Children>,
+    /// What new entries inherit; None: not read yet.
+    pub(crate) inherit: Mutex<Option<Inherit>>,
+    /// It has been removed: nothing can be made in it.
+    pub(crate) removed: AtomicBool,
+}
+
+/// A directory in the upper layer.
+#[derive(Clone)]
+pub(crate) struct UpperDir {
+    /// Its own inode number, to recognise it when it is opened again.
+    pub(crate) ino: u64,
+    /// A handle to it.
+    pub(crate) slot: Arc<Slot<dyn BranchDir>>,
+    /// Empty files in it may be whiteouts by attribute.
+    pub(crate) xwhiteouts: bool,
+}
+
+/// What a directory hands down to what is made in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inherit {
+    /// S_ISGID is set: the group, and in directories the bit, are inherited.
+    pub(crate) setgid: bool,
+    /// Group, as the mount shows it.
+    pub(crate) gid: u32,
+    /// It has a default ACL, so the umask does not act.
+    pub(crate) default_acl: bool,
+}
+
+/// Entries of a directory.
+#[derive(Default)]
+pub(crate) struct Children {
+    /// Nodes of entries.
+    pub(crate) live: HashMap<Box<CStr>, Weak<Node>>,
+    /// All names, once they were listed.
+    pub(crate) listing: Option<Listing>,
+    /// Lookups that had to search the layers since the directory became known.
+    pub(crate) searches: u8,
+}
+
+/// Everything that is not a directory.
+pub(crate) struct File {
+    /// Its kind.
+    pub(crate) kind: FileKind,
+    /// Where it lives.
+    pub(crate) state: RwLock<FileState>,
+    /// One copy-up at a time.
+    pub(crate) copy: Mutex<()>,
+    /// The open file behind a regular file. Reading and writing takes this slot's lock and no other.
+    pub(crate) io: Arc<Slot<Io>>,
+    /// The node that shows the file since its last node was swapped.
+    pub(crate) successor: Mutex<Weak<Node>>,
+}
+
+/// An open file in a branch.
+pub(crate) struct Io {
+    pub(crate) file: Arc<dyn BranchFile>,
+    /// It is the file's own in the upper, opened for reading and writing.
+    pub(crate) writable: bool,
+}
+
+/// Where a file lives.
+pub(crate) struct FileState {
+    /// Names by which it is known here; there may be more in the layer.
+    pub(crate) names: SmallVec<[Place; 1]>,
+    /// Its inode.
+    pub(crate) at: At,
+    /// Its data, while only its attributes have been copied up.
+    pub(crate) below: Option<LowerAt>,
+    /// Names of a lower file that were removed since it is known.
+    pub(crate) lost: u32,
+    /// A user's own character device 0:0, stored as an empty file.
+    pub(crate) null_device: bool,
+}
+
+/// Where the inode is.
+pub(crate) enum At {
+    /// In a lower layer.
+    Lower(LowerAt),
+    /// In the upper layer, under each of its names.
+    Upper,
+    /// In the upper layer, possibly without any name.
+    Held(Arc<dyn Object>),
+}
+
+/// A file in a lower layer.
+#[derive(Clone)]
+pub(crate) struct LowerAt {
+    pub(crate) dir: Arc<LowerDir>,
+    pub(crate) name: Box<CStr>,
+}
+
+impl Node {
+    pub(crate) fn new(id: NodeId, ino: u64, body: Body, table: &Arc<Table>) -> Self {
+        Self {
+            id,
+            ino,
+            stale: AtomicBool::new(false),
+            lower_passthrough: AtomicBool::new(false),
+            body,
+            table: Arc::downgrade(table),
+        }
+    }
+
+    /// The directory that this node is, if it is one.
+    pub(crate) const fn as_dir(&self) -> Option<&Dir> {
+        match &self.body {
+            Body::Dir(dir) => Some(dir),
+            Body::File(_) => None,
+        }
+    }
+
+    /// The file that this node shows, if it is no directory.
+    pub(crate) const fn as_file(&self) -> Option<&Arc<File>> {
+        match &self.body {
+            Body::Dir(_) => None,
+            Body::File(file) => Some(file),
+        }
+    }
+
+    /// Kind of the object.
+    pub(crate) fn kind(&self) -> FileKind {
+        match &self.body {
+            Body::Dir(_) => FileKind::Directory,
+            Body::File(file) => file.kind,
+        }
+    }
+}
+
+impl Drop for Node {
+    /// Takes the node out of its parents' tables and gives its id back.
+    fn drop(&mut self) {
+        let this: *const Self = self;
+        let unlist = |place: &Place| {
+            if let Some(dir) = place.parent.as_dir() {
+                let mut children = dir.children.lock();
+                if children.live.get(&*place.name).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), this)) {
+                    children.live.remove(&*place.name);
+                    if children.live.is_empty() {
+                        children.live.shrink_to_fit();
+                    }
+                }
+            }
+        };
+        match &self.body {
+            Body::Dir(dir) => {
+                let place = dir.place.write().take();
+                place.iter().for_each(unlist);
+            }
+            Body::File(file) => file.state.read().names.iter().for_each(unlist),
+        }
+        if let Some(table) = self.table.upgrade() {
+            table.release(self.id);
+        }
+    }
+}
+
+impl Dir {
+    pub(crate) fn new(
+        place: Option<Place>,
+        lowers: Vec<Arc<LowerDir>>,
+        lower_path: Option<Box<CStr>>,
+    ) -> Self {
+        Self {
+            ops: RwLock::new(()),
+            copy: Mutex::new(()),
+            place: RwLock::new(place),
+            upper: Mutex::new(None),
+            lowers,
+            lower_path,
+            children: Mutex::new(Children::default()),
+            inherit: Mutex::new(None),
+            removed: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Children {
+    /// The live node of a name.
+    pub(crate) fn node(&self, name: Name<'_>) -> Option<Arc<Node>> {
+        self.live.get(name.as_c_str())?.upgrade()
+    }
+
+    /// Notes that `name` leads to `node`.
+    pub(crate) fn set(&mut self, name: Name<'_>, node: &Arc<Node>) {
+        self.live.insert(name.as_c_str().into(), Arc::downgrade(node));
+    }
+
+    /// Notes that `name` leads nowhere.
+    pub(crate) fn clear(&mut self, name: Name<'_>) {
+        self.live.remove(name.as_c_str());
+        if let Some(listing) = &mut self.listing {
+            listing.remove(name.bytes());
+        }
+    }
+}
+
+impl File {
+    pub(crate) fn new(kind: FileKind, state: FileState) -> Self {
+        Self {
+            kind,
+            state: RwLock::new(state),
+            copy: Mutex::new(()),
+            io: Arc::new(Slot::empty()),
+            successor: Mutex::new(Weak::new()),
+        }
+    }
+}

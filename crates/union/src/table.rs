@@ -1,0 +1,221 @@
+//! Node ids and what they stand for.
+//!
+//! A node id is a slot and a serial number that is never given twice, so a stale id is noticed. Finding a node
+//! takes the lock of its own slot only; making and dropping nodes takes the allocator's.
+
+use crate::node::Node;
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use vellum_vfs::{Errno, Error, NodeId, Result};
+
+/// Slots that are allocated together; given back when all of them are free.
+const CHUNK: usize = 1024;
+/// Most chunks: 67 million nodes.
+const MAX_CHUNKS: usize = 65_536;
+
+struct Slot {
+    serial: u32,
+    lookups: u64,
+    node: Option<Arc<Node>>,
+}
+
+struct Chunk {
+    slots: Box<[Mutex<Slot>]>,
+}
+
+/// Which slots are free.
+struct Allocator {
+    /// Free slots of each chunk that exists; None: the chunk does not exist.
+    chunks: Vec<Option<Vec<u16>>>,
+    /// Chunks that may have a free slot; may name some that do not.
+    roomy: Vec<u16>,
+    serial: u32,
+}
+
+/// The table of all nodes that a front holds.
+pub(crate) struct Table {
+    chunks: Box<[ArcSwapOption<Chunk>]>,
+    allocator: Mutex<Allocator>,
+}
+
+const fn id_of(slot: usize, serial: u32) -> NodeId {
+    NodeId((serial as u64) << 32 | slot as u64)
+}
+
+const fn slot_of(id: NodeId) -> (usize, u32) {
+    ((id.0 & 0xffff_ffff) as usize, (id.0 >> 32) as u32)
+}
+
+impl Table {
+    /// A table in which slots 0 (no node) and 1 (the root) are taken.
+    pub(crate) fn new() -> Self {
+        let table = Self {
+            chunks: (0..MAX_CHUNKS).map(|_| ArcSwapOption::empty()).collect(),
+            allocator: Mutex::new(Allocator { chunks: Vec::new(), roomy: Vec::new(), serial: 0 }),
+        };
+        {
+            let mut allocator = table.allocator.lock();
+            table.add_chunk(&mut allocator);
+            if let Some(Some(free)) = allocator.chunks.first_mut() {
+                free.retain(|slot| *slot > 1);
+            }
+        }
+        table
+    }
+
+    fn add_chunk(&self, allocator: &mut Allocator) -> bool {
+        let at = allocator.chunks.iter().position(Option::is_none).unwrap_or(allocator.chunks.len());
+        let Some(place) = self.chunks.get(at) else { return false };
+        let slots = (0..CHUNK).map(|_| Mutex::new(Slot { serial: 0, lookups: 0, node: None })).collect();
+        place.store(Some(Arc::new(Chunk { slots })));
+        let free = Some((0..CHUNK as u16).rev().collect());
+        if at == allocator.chunks.len() {
+            allocator.chunks.push(free);
+        } else {
+            allocator.chunks[at] = free;
+        }
+        allocator.roomy.push(at as u16);
+        true
+    }
+
+    /// Takes a free id. ENFILE: there are too many nodes.
+    pub(crate) fn reserve(&self) -> Result<NodeId> {
+        let full = || Error::new(Errno::NFILE, "too many nodes");
+        let mut allocator = self.allocator.lock();
+        loop {
+            let Some(&chunk) = allocator.roomy.last() else {
+                if self.add_chunk(&mut allocator) {
+                    continue;
+                }
+                return Err(full());
+            };
+            let slot = allocator.chunks.get_mut(usize::from(chunk)).and_then(|c| c.as_mut()?.pop());
+            let Some(slot) = slot else {
+                allocator.roomy.pop();
+                continue;
+            };
+            allocator.serial = allocator.serial.wrapping_add(1).max(1);
+            let serial = allocator.serial;
+            let index = usize::from(chunk) * CHUNK + usize::from(slot);
+            if let Some(chunk) = &*self.chunks[usize::from(chunk)].load() {
+                *chunk.slots[usize::from(slot)].lock() = Slot { serial, lookups: 0, node: None };
+            }
+            return Ok(id_of(index, serial));
+        }
+    }
+
+    /// Gives an id back, when its node is dropped.
+    pub(crate) fn release(&self, id: NodeId) {
+        if id == NodeId::ROOT {
+            return;
+        }
+        let (index, _) = slot_of(id);
+        let (chunk, slot) = (index / CHUNK, index % CHUNK);
+        let mut allocator = self.allocator.lock();
+        let Some(Some(free)) = allocator.chunks.get_mut(chunk) else { return };
+        if let Some(chunk) = &*self.chunks[chunk].load() {
+            chunk.slots[slot].lock().serial = 0;
+        }
+        free.push(slot as u16);
+        let count = free.len();
+        if count == CHUNK && chunk != 0 {
+            allocator.chunks[chunk] = None;
+            self.chunks[chunk].store(None);
+            allocator.roomy.retain(|c| usize::from(*c) != chunk);
+            while allocator.chunks.last().is_some_and(Option::is_none) {
+                allocator.chunks.pop();
+            }
+        } else if count == 1 || !allocator.roomy.contains(&(chunk as u16)) {
+            allocator.roomy.push(chunk as u16);
+        }
+    }
+
+    fn with<R>(&self, id: NodeId, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+        let (index, serial) = slot_of(id);
+        let chunk = self.chunks.get(index / CHUNK)?.load();
+        let mut slot = chunk.as_ref()?.slots.get(index % CHUNK)?.lock();
+        (slot.serial == serial).then(|| act(&mut slot))
+    }
+
+    /// The node of an id. ESTALE: the front does not hold it.
+    pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
+        self.with(id, |slot| slot.node.clone()).flatten().ok_or(Error::new(Errno::STALE, "node"))
+    }
+
+    /// Counts one lookup of a node by the front.
+    pub(crate) fn acquire(&self, node: &Arc<Node>) {
+        self.with(node.id, |slot| {
+            slot.lookups = slot.lookups.saturating_add(1);
+            if slot.node.is_none() {
+                slot.node = Some(Arc::clone(node));
+            }
+        });
+    }
+
+    /// Takes `count` lookups back; the node may be dropped by it.
+    pub(crate) fn forget(&self, id: NodeId, count: u64) {
+        if id == NodeId::ROOT {
+            return;
+        }
+        let dropped = self.with(id, |slot| {
+            slot.lookups = slot.lookups.saturating_sub(count);
+            if slot.lookups == 0 { slot.node.take() } else { None }
+        });
+        // Outside the slot's lock: dropping a node releases its id and may drop its parents.
+        drop(dropped);
+    }
+
+    /// Empties the table; for the end of a mount.
+    pub(crate) fn clear(&self) {
+        for chunk in &self.chunks {
+            if let Some(chunk) = chunk.load_full() {
+                for slot in &chunk.slots {
+                    let node = slot.lock().node.take();
+                    drop(node);
+                }
+            }
+        }
+    }
+
+    /// How many ids are taken.
+    pub(crate) fn len(&self) -> usize {
+        let allocator = self.allocator.lock();
+        allocator.chunks.iter().flatten().map(|free| CHUNK - free.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_never_given_twice_and_chunks_are_given_back() {
+        let table = Table::new();
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..3 {
+            let ids: Vec<_> = (0..5 * CHUNK).map(|_| table.reserve().unwrap()).collect();
+            for id in &ids {
+                assert!(seen.insert(*id), "{id:?} given twice");
+                assert!(id.0 > 1);
+            }
+            for id in ids {
+                table.release(id);
+            }
+            let chunks = table.chunks.iter().filter(|c| c.load().is_some()).count();
+            assert_eq!(chunks, 1);
+        }
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn a_stale_id_is_noticed() {
+        let table = Table::new();
+        let id = table.reserve().unwrap();
+        table.release(id);
+        let again = table.reserve().unwrap();
+        assert_ne!(id, again);
+        assert!(table.get(id).is_err());
+        assert!(table.get(NodeId(u64::MAX)).is_err());
+    }
+}

@@ -1,0 +1,279 @@
+//! The union itself: its layers, and the state that its operations share.
+
+use crate::config::{Profile, UnionConfig};
+use crate::handles::Budget;
+use crate::ino;
+use crate::layer::{self, Layer, LowerDir};
+use crate::links::{Inodes, LayerLinks};
+use crate::marks::{self, Own, Space};
+use crate::node::{Body, Dir, Node, UpperDir};
+use crate::overrides::Format;
+use crate::table::Table;
+use crate::work::{Whiteouts, Work};
+use std::ffi::CStr;
+use std::sync::{Arc, OnceLock};
+use vellum_vfs::{Branch, BranchDir, Connection, Errno, Error, Name, NodeId, Result};
+
+/// A writable (or read-only) tree made of layers; a [`vellum_vfs::Filesystem`].
+pub struct Union(pub(crate) Core);
+
+/// What the union's operations share.
+pub(crate) struct Core {
+    pub(crate) config: UnionConfig,
+    /// All layers, uppermost first; the writable one, if any, is number 0.
+    pub(crate) layers: Vec<Layer>,
+    /// Roots of the lower layers, uppermost first.
+    pub(crate) lower_roots: Vec<Arc<LowerDir>>,
+    /// Hard links inside each layer.
+    pub(crate) links: Vec<LayerLinks>,
+    /// The work directory; None: read-only.
+    pub(crate) work: Option<Work>,
+    /// The upper may hold whiteouts in the AUFS format.
+    pub(crate) upper_aufs: bool,
+    pub(crate) table: Arc<Table>,
+    pub(crate) inodes: Inodes,
+    pub(crate) budget: Budget,
+    pub(crate) root: OnceLock<Arc<Node>>,
+    pub(crate) front: OnceLock<Connection>,
+    /// Owner of what the service itself makes.
+    pub(crate) ids: OnceLock<(u32, u32)>,
+}
+
+impl Union {
+    /// Opens the layers and prepares the work directory.
+    ///
+    /// EINVAL: no layers, or too many; otherwise the errno of what could not be read, with its path.
+    pub fn new(config: UnionConfig) -> Result<Self> {
+        let invalid = |what| Err(Error::new(Errno::INVAL, what));
+        if config.lowers.is_empty() && config.upper.is_none() {
+            return invalid("a union needs at least one layer");
+        }
+        if config.lowers.len() > UnionConfig::MAX_LOWERS {
+            return invalid("too many lower layers");
+        }
+        let mut layers = Vec::with_capacity(config.lowers.len() + 1);
+        let mut devices = Vec::new();
+        let first_lower = u16::from(config.upper.is_some());
+        let uppers = config.upper.iter().map(|u| &u.branch);
+        for branch in uppers.chain(&config.lowers) {
+            layers.push(open_layer(branch, &mut devices)?);
+        }
+        let (work, upper_aufs) = match &config.upper {
+            Some(upper) => {
+                let work = Work::open(upper, config.background)?;
+                let adopted = adopt_upper(&*upper.branch.root(), &work, &mut layers)?;
+                let aufs = adopted || work.whiteouts == Whiteouts::Aufs;
+                (Some(work), aufs)
+            }
+            None => (None, false),
+        };
+        if config.override_stat
+            && let Some(layer) = layers.first_mut()
+            && config.upper.is_some()
+        {
+            layer.overrides = Format::Containers;
+        }
+        let lower_roots = lower_roots(&layers, first_lower)?;
+        let links = layers.iter().map(|_| LayerLinks::default()).collect();
+        let core = Core {
+            budget: Budget::new(config.handles),
+            config,
+            layers,
+            lower_roots,
+            links,
+            work,
+            upper_aufs,
+            table: Arc::new(Table::new()),
+            inodes: Inodes::new(),
+            root: OnceLock::new(),
+            front: OnceLock::new(),
+            ids: OnceLock::new(),
+        };
+        core.make_root()?;
+        Ok(Self(core))
+    }
+}
+
+fn open_layer(branch: &Arc<dyn Branch>, devices: &mut Vec<u64>) -> Result<Layer> {
+    let name = branch.describe();
+    let root = branch.root();
+    let attr = root.stat().map_err(|e| e.doing("reading a layer").at(&name))?;
+    let fsid = branch.statfs().map_err(|e| e.doing("reading a layer").at(&name))?.fsid;
+    let fs = devices.iter().position(|d| *d == attr.dev).unwrap_or_else(|| {
+        devices.push(attr.dev);
+        devices.len() - 1
+    });
+    Ok(Layer {
+        branch: Arc::clone(branch),
+        fs: u8::try_from(fs).unwrap_or(u8::MAX),
+        fsid: marks::fold_fsid(fsid),
+        own: layer::own_space(&*root),
+        overrides: Format::detect(&*root),
+    })
+}
+
+/// Marks the upper as one of ours; true if it held something that others may have put there.
+fn adopt_upper(root: &dyn BranchDir, work: &Work, layers: &mut [Layer]) -> Result<bool> {
+    let Some(layer) = layers.first_mut() else { return Ok(false) };
+    if layer.own == Some(work.space) {
+        return Ok(false);
+    }
+    let mut empty = true;
+    root.list(&mut |_| {
+        empty = false;
+        Ok(())
+    })?;
+    if layer.own.is_none() {
+        match root.set_xattr(work.space.format(), b"1", 0) {
+            Ok(()) => layer.own = Some(work.space),
+            Err(error) => tracing::warn!(%error, "the upper layer takes no extended attributes"),
+        }
+    }
+    Ok(!empty)
+}
+
+fn lower_roots(layers: &[Layer], first: u16) -> Result<Vec<Arc<LowerDir>>> {
+    let mut roots = Vec::with_capacity(layers.len());
+    for (at, layer) in layers.iter().enumerate().skip(usize::from(first)) {
+        let root = layer.branch.root();
+        let attr = root.stat()?;
+        let marks = marks::read_dir_marks(&*root)?;
+        let at = u16::try_from(at).map_err(|_| Error::new(Errno::INVAL, "too many layers"))?;
+        roots.push(Arc::new(LowerDir::new(at, c"".into(), ino::shown(layer.fs, attr.ino), marks.xwhiteouts)));
+    }
+    Ok(roots)
+}
+
+impl Core {
+    fn make_root(&self) -> Result<()> {
+        let dir = Dir::new(None, self.lower_roots.clone(), Some(c"".into()));
+        let mut ino = self.lower_roots.last().map(|root| root.ino);
+        if self.config.upper.is_some()
+            && let Some(layer) = self.layers.first()
+        {
+            let handle = layer.branch.root();
+            let attr = handle.stat()?;
+            let marks = marks::read_dir_marks(&*handle)?;
+            ino = ino.or(Some(self.shown_ino(0, attr.ino)));
+            let upper = UpperDir::new(attr.ino, handle, marks.xwhiteouts);
+            upper.slot.pin();
+            *dir.upper.lock() = Some(upper);
+        }
+        let root = Arc::new(Node::new(NodeId::ROOT, ino.unwrap_or(1), Body::Dir(dir), &self.table));
+        self.table.acquire(&root);
+        let _ = self.root.set(root);
+        Ok(())
+    }
+
+    /// The node that the front means.
+    pub(crate) fn node(&self, id: NodeId) -> Result<Arc<Node>> {
+        if id == NodeId::ROOT
+            && let Some(root) = self.root.get()
+        {
+            return Ok(Arc::clone(root));
+        }
+        self.table.get(id)
+    }
+
+    /// The work directory. EROFS: there is none, the union is read-only.
+    pub(crate) fn work(&self) -> Result<&Work> {
+        self.work.as_ref().ok_or(Error::new(Errno::ROFS, "read-only union"))
+    }
+
+    /// An inode number of a layer as the union shows it.
+    pub(crate) fn shown_ino(&self, layer: u16, raw: u64) -> u64 {
+        ino::shown(self.layers.get(usize::from(layer)).map_or(0, |l| l.fs), raw)
+    }
+
+    /// The inode number that a file shows whose mark names an origin; None if the origin's filesystem is not here.
+    pub(crate) fn origin_ino(&self, own: &Own) -> Option<u64> {
+        let layer = self.layers.iter().find(|l| own.origin && l.fsid == own.fsid)?;
+        Some(ino::shown(layer.fs, own.ino))
+    }
+
+    /// Our own mark on an entry of a layer's directory; None if the layer's files carry none.
+    pub(crate) fn own_mark_at(&self, layer: u16, dir: &dyn BranchDir, name: Name<'_>) -> Result<Option<Own>> {
+        let Some(space) = self.layers.get(usize::from(layer)).and_then(|l| l.own) else { return Ok(None) };
+        let mut value = [0u8; 64];
+        match dir.get_xattr_at(name, space.own(), &mut value) {
+            Ok(n) => Own::decode(value.get(..n).unwrap_or_default()).map(Some).map_err(|e| {
+                tracing::error!(layer, name = %name, "damaged vellum.o attribute");
+                e.at(name.bytes())
+            }),
+            Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Where marks are written in the upper.
+    pub(crate) fn space(&self) -> Space {
+        self.work.as_ref().map_or(Space::Trusted, |w| w.space)
+    }
+
+    /// Whether regular files are handed to the kernel.
+    pub(crate) fn is_passthrough(&self) -> bool {
+        self.config.profile == Profile::Passthrough
+    }
+
+    /// Opens a directory in the upper layer again after its handle was given back. Its path may be changing at the
+    /// same time, so what is found is checked and the search repeated.
+    fn reopen_upper(&self, dir: &Dir, upper: &UpperDir) -> Result<Arc<dyn BranchDir>> {
+        const TRIES: usize = 64;
+        for _ in 0..TRIES {
+            let Some(place) = dir.place.read().clone() else { break };
+            let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
+            let Some(parent) = self.upper_of(parent)? else { break };
+            if let Ok(handle) = parent.open_dir(Name::new(&place.name)?)
+                && handle.stat()?.ino == upper.ino
+            {
+                let (handle, filled) = upper.slot.fill(handle);
+                if filled {
+                    self.budget.watch(crate::handles::weak_slot(&upper.slot));
+                }
+                return Ok(handle);
+            }
+            std::thread::yield_now();
+        }
+        Err(Error::new(Errno::STALE, "a directory of the upper layer has gone"))
+    }
+
+    /// A directory's handle in the upper layer; None: it is not there.
+    pub(crate) fn upper_of(&self, dir: &Dir) -> Result<Option<Arc<dyn BranchDir>>> {
+        let Some(upper) = dir.upper.lock().clone() else { return Ok(None) };
+        match upper.slot.get() {
+            Some(handle) => Ok(Some(handle)),
+            None => self.reopen_upper(dir, &upper).map(Some),
+        }
+    }
+
+    /// Notes that a directory is in the upper layer now.
+    pub(crate) fn set_upper(&self, dir: &Dir, upper: UpperDir) {
+        self.budget.watch(crate::handles::weak_slot(&upper.slot));
+        *dir.upper.lock() = Some(upper);
+    }
+}
+
+impl UpperDir {
+    pub(crate) fn new(ino: u64, handle: Arc<dyn BranchDir>, xwhiteouts: bool) -> Self {
+        let slot = crate::handles::Slot::empty();
+        slot.fill(handle);
+        Self { ino, slot: Arc::new(slot), xwhiteouts }
+    }
+}
+
+/// The path of a node in the mount, for messages; the names of removed parents are left out.
+pub(crate) fn path_of(node: &Node) -> String {
+    let mut names: Vec<Box<CStr>> = Vec::new();
+    let place_of = |node: &Node| match &node.body {
+        Body::Dir(dir) => dir.place.read().clone(),
+        Body::File(file) => file.state.read().names.first().cloned(),
+    };
+    let mut place = place_of(node);
+    while let Some(at) = place {
+        names.push(at.name);
+        place = place_of(&at.parent);
+    }
+    names.iter().rev().fold(String::new(), |path, name| path + "/" + &name.to_string_lossy())
+}

@@ -1,1 +1,22 @@
-//! Workloads, and comparisons of Vellum with other filesystems in one run
+//! Workloads, and comparisons of Vellum with other filesystems in one run.
+//!
+//! `compare` runs the same [`tasks`] on several [`subject`]s, round by round, in a [`ground`] of its own, and states
+//! times as ratios to kernel overlayfs in the same round; [`bars`] are what Vellum has to reach. `roundtrip` takes
+//! single requests apart.
+#![forbid(unsafe_code)]
+
+pub mod bars;
+pub mod compare;
+pub mod failure;
+pub mod ground;
+pub mod machine;
+pub mod measure;
+pub mod report;
+pub mod requests;
+pub mod roundtrip;
+pub mod service;
+pub mod statistics;
+pub mod stop;
+pub mod subject;
+pub mod tasks;
+pub mod tree;

@@ -1,0 +1,89 @@
+//! What Vellum has to reach, as data.
+
+use crate::subject::Kind;
+use serde::Serialize;
+
+/// In what a bar is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Time as a multiple of kernel overlayfs's in the same round.
+    TimesOverlayfs,
+    /// MiB of resident memory of the service.
+    ResidentMib,
+}
+
+/// One bar.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bar {
+    /// The task's name.
+    pub task: &'static str,
+    /// The only profile it is for; None: both.
+    #[serde(skip)]
+    pub profile: Option<Kind>,
+    /// The value must not exceed this.
+    pub at_most: f64,
+    /// In what.
+    pub unit: Unit,
+    /// What fuse-overlayfs 1.10 and 2.0 took on a quiet machine when the bar was set, in the same unit.
+    pub peers: Option<(f64, f64)>,
+}
+
+const fn bar(task: &'static str, at_most: f64, peers: (f64, f64)) -> Bar {
+    Bar { task, profile: None, at_most, unit: Unit::TimesOverlayfs, peers: Some(peers) }
+}
+
+const fn only(profile: Kind, bar: Bar) -> Bar {
+    Bar { profile: Some(profile), ..bar }
+}
+
+/// All bars.
+pub const BARS: &[Bar] = &[
+    bar("open-read", 1.0, (2.9, 4.1)),
+    bar("grep", 1.0, (3.7, 3.2)),
+    bar("lstat", 0.75, (0.94, 0.89)),
+    bar("find-cold", 1.3, (2.4, 2.6)),
+    bar("untar", 1.1, (1.6, 1.8)),
+    bar("rm-upper", 2.0, (6.1, 4.6)),
+    bar("rm-lower", 2.0, (9.7, 24.0)),
+    bar("mv-lower", 0.02, (3.7, 3.4)),
+    bar("chmod-lower", 0.6, (0.77, 0.69)),
+    only(Kind::VellumPassthrough, bar("read-cold", 1.0, (1.24, 1.13))),
+    bar("random-read", 0.95, (1.18, 0.95)),
+    only(Kind::VellumPassthrough, bar("write-fsync", 1.0, (2.1, 1.05))),
+    bar("rewrite-byte", 1.0, (9.6, 13.0)),
+    only(Kind::VellumCached, bar("append", 1.0, (4.2, 5.7))),
+    bar("append-fsync", 1.1, (1.6, 1.6)),
+    Bar { task: "mmap-read", profile: None, at_most: 1.0, unit: Unit::TimesOverlayfs, peers: None },
+    Bar { task: "forget-million", profile: None, at_most: 50.0, unit: Unit::ResidentMib, peers: None },
+];
+
+/// The bar that `kind` has to reach in `task`.
+#[must_use]
+pub fn bar_for(task: &str, kind: Kind) -> Option<&'static Bar> {
+    BARS.iter()
+        .find(|bar| kind.is_vellum() && bar.task == task && bar.profile.is_none_or(|only| only == kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::TASKS;
+
+    #[test]
+    fn every_bar_is_of_a_task() {
+        for bar in BARS {
+            assert!(TASKS.iter().any(|task| task.name == bar.task), "{}", bar.task);
+        }
+        assert_eq!(BARS.len(), 17);
+    }
+
+    #[test]
+    fn bars_are_for_vellum_and_for_the_right_profile() {
+        assert!(bar_for("grep", Kind::VellumCached).is_some());
+        assert!(bar_for("grep", Kind::FuseOverlayfs).is_none());
+        assert!(bar_for("append", Kind::VellumCached).is_some());
+        assert!(bar_for("append", Kind::VellumPassthrough).is_none());
+        assert!(bar_for("untar-warm", Kind::VellumCached).is_none());
+    }
+}

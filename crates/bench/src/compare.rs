@@ -1,0 +1,205 @@
+//! Runs tasks on subjects, round by round, so that what disturbs the machine disturbs all of them alike.
+
+use crate::failure::{Failure, Result};
+use crate::ground::{self, Ground};
+use crate::measure::{Meter, Sample};
+use crate::requests::{Counter, Requests};
+use crate::service::Service;
+use crate::stop;
+use crate::subject::{Kind, Mounted, Subject};
+use crate::tasks::{Env, Metric, Task};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::{Duration, Instant};
+
+/// How long a service's memory must stay the same to count as what it is at rest.
+const REST: Duration = Duration::from_secs(2);
+/// How long to wait for that.
+const REST_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is to be compared, and how.
+#[derive(Debug)]
+pub struct Plan {
+    /// The tasks.
+    pub tasks: Vec<&'static Task>,
+    /// The filesystems that can be had.
+    pub subjects: Vec<Subject>,
+    /// How often each task is timed on each subject.
+    pub rounds: usize,
+    /// Whether requests are counted, in one more round.
+    pub count_requests: bool,
+}
+
+/// How a subject did in a task.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Which subject.
+    pub kind: Kind,
+    /// What was measured, by round; None where it failed or did not come to it.
+    pub samples: Vec<Option<Sample>>,
+    /// The requests of one pass, where they could be counted.
+    pub requests: Option<Requests>,
+    /// Why it was given up.
+    pub failure: Option<String>,
+}
+
+impl Outcome {
+    /// The samples that there are.
+    pub fn measured(&self) -> impl Iterator<Item = &Sample> {
+        self.samples.iter().flatten()
+    }
+}
+
+/// The outcomes of a task.
+#[derive(Clone, Debug)]
+pub struct TaskOutcome {
+    /// Which task.
+    pub task: &'static Task,
+    /// Operations in one pass.
+    pub operations: usize,
+    /// By subject, in the plan's order.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// Runs the plan; hands each task's outcome to `each` as soon as it is there. Ends early, without an error, when the
+/// user asks: look at [`stop::asked`].
+pub fn compare(plan: &Plan, ground: &Ground, mut each: impl FnMut(&TaskOutcome)) -> Result<Vec<TaskOutcome>> {
+    let counter = if plan.count_requests && plan.subjects.iter().any(|subject| subject.program.is_some()) {
+        Counter::new(ground.top()).map_err(|failure| eprintln!("requests are not counted: {failure}")).ok()
+    } else {
+        None
+    };
+    let rounds = plan.rounds + usize::from(counter.is_some());
+    let progress = ProgressBar::new((plan.tasks.len() * plan.subjects.len() * rounds) as u64);
+    progress.set_style(style());
+    let mut all = Vec::new();
+    for task in &plan.tasks {
+        let outcome = run_task(plan, ground, task, counter.as_ref(), &progress)?;
+        progress.suspend(|| each(&outcome));
+        all.push(outcome);
+        if stop::asked() {
+            break;
+        }
+    }
+    progress.finish_and_clear();
+    Ok(all)
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{elapsed_precise} {wide_bar} {pos}/{len} {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+}
+
+fn run_task(
+    plan: &Plan,
+    ground: &Ground,
+    task: &'static Task,
+    counter: Option<&Counter>,
+    progress: &ProgressBar,
+) -> Result<TaskOutcome> {
+    let empty = |subject: &Subject| Outcome {
+        kind: subject.kind,
+        samples: Vec::new(),
+        requests: None,
+        failure: None,
+    };
+    let mut outcomes: Vec<Outcome> = plan.subjects.iter().map(empty).collect();
+    // Made before the first clock starts, for all alike.
+    ground.lower(task.lower)?;
+    for round in 0..plan.rounds {
+        // Each round begins with another subject, so that nobody is always first.
+        for turn in 0..plan.subjects.len() {
+            let at = (turn + round) % plan.subjects.len();
+            let (Some(subject), Some(outcome)) = (plan.subjects.get(at), outcomes.get_mut(at)) else {
+                continue;
+            };
+            progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
+            let sample = match &outcome.failure {
+                None if !stop::asked() => {
+                    attempt(subject, ground, task, &mut outcome.failure, |env, mounted| {
+                        measure(task, env, mounted)
+                    })
+                }
+                _ => None,
+            };
+            outcome.samples.push(sample);
+            progress.inc(1);
+        }
+    }
+    if let Some(counter) = counter {
+        for (subject, outcome) in plan.subjects.iter().zip(&mut outcomes) {
+            progress.set_message(format!("{} on {}, counting requests", task.name, subject.kind.name()));
+            if subject.program.is_some() && outcome.failure.is_none() && !stop::asked() {
+                outcome.requests = attempt(subject, ground, task, &mut outcome.failure, |env, mounted| {
+                    (task.prepare)(env)?;
+                    counter.during(&mounted.root, || (task.run)(env))
+                });
+            }
+            progress.inc(1);
+        }
+    }
+    ground.clear()?;
+    Ok(TaskOutcome { task, operations: (task.operations)(ground), outcomes })
+}
+
+/// Mounts, does `what`, unmounts. A failure is kept in `failure`, unless it is that the user wants to stop.
+fn attempt<T>(
+    subject: &Subject,
+    ground: &Ground,
+    task: &Task,
+    failure: &mut Option<String>,
+    what: impl FnOnce(&Env<'_>, &Mounted) -> Result<T>,
+) -> Option<T> {
+    let done = (|| {
+        let layers = ground.layers(task.lower)?;
+        let mounted = subject.mount(&layers, task.alters)?;
+        let result = what(&Env { root: &mounted.root, ground }, &mounted);
+        mounted.unmount()?;
+        result
+    })();
+    done.map_err(|error| {
+        if !stop::asked() {
+            *failure = Some(error.to_string());
+        }
+    })
+    .ok()
+}
+
+fn measure(task: &Task, env: &Env<'_>, mounted: &Mounted) -> Result<Sample> {
+    if task.metric == Metric::Resident && mounted.service.is_none() {
+        return Err(Failure::new("no service whose memory could be measured"));
+    }
+    (task.prepare)(env)?;
+    let meter = Meter::start(mounted.service)?;
+    for _ in 0..task.passes {
+        (task.run)(env)?;
+    }
+    let sample = meter.end(task.passes)?;
+    match (task.metric, mounted.service) {
+        (Metric::Resident, Some(service)) => {
+            ground::drop_caches()?;
+            Ok(Sample {
+                resident_peak_bytes: sample.resident_bytes,
+                resident_bytes: Some(at_rest(service)?),
+                ..sample
+            })
+        }
+        _ => Ok(sample),
+    }
+}
+
+/// The resident memory of a service once it does not change any more.
+fn at_rest(service: Service) -> Result<u64> {
+    let gone = || Failure::new("the service has ended");
+    let start = Instant::now();
+    let mut since = start;
+    let mut last = service.resident().ok_or_else(gone)?;
+    while since.elapsed() < REST && start.elapsed() < REST_PATIENCE {
+        std::thread::sleep(Duration::from_millis(100));
+        stop::check()?;
+        let now = service.resident().ok_or_else(gone)?;
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    Ok(last)
+}

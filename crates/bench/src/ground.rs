@@ -1,0 +1,286 @@
+//! Where a comparison takes place: a directory of its own on one filesystem, with the lower layers that all subjects
+//! share, and fresh upper layers for each run. It is removed at the end.
+
+use crate::failure::{Failure, Result, While};
+use crate::stop;
+use crate::tree::{self, Tree};
+use rustix::mount::{UnmountFlags, unmount};
+use std::cell::OnceCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The seed of all trees.
+const SEED: u64 = 0x76656c6c756d;
+/// Files in a tree at scale 1.
+const TREE_FILES: f64 = 4000.0;
+/// Bytes of a large file at scale 1.
+const LARGE_BYTES: f64 = 512.0 * 1024.0 * 1024.0;
+/// Files in the largest tree at scale 1.
+const MILLION: f64 = 1_000_000.0;
+/// Files per directory of the largest tree.
+const MILLION_PER_DIR: usize = 1000;
+
+/// Grounds that this process has made, for a name for the next.
+static GROUNDS: AtomicU32 = AtomicU32::new(0);
+
+/// The name of the tree in a layer, and of the directory in an archive.
+pub const TREE_NAME: &str = "tree";
+/// The name of the large file in a layer.
+pub const LARGE_NAME: &str = "large";
+
+/// What the lower layer of a task holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lower {
+    /// Nothing.
+    Empty,
+    /// [`TREE_NAME`], a tree of small files.
+    Tree,
+    /// [`LARGE_NAME`], a large file.
+    Large,
+    /// Directories `0`, `1`, ... of empty files `0`, `1`, ...
+    Million,
+}
+
+/// The directories of one mount.
+#[derive(Clone, Debug)]
+pub struct Layers {
+    /// The lower layer. Shared: nothing may change it.
+    pub lower: PathBuf,
+    /// The upper layer, empty at first.
+    pub upper: PathBuf,
+    /// The work directory.
+    pub work: PathBuf,
+    /// Where to mount.
+    pub merged: PathBuf,
+}
+
+/// A place for comparisons.
+#[derive(Debug)]
+pub struct Ground {
+    /// What is removed at the end.
+    outer: PathBuf,
+    /// Where everything lies: `outer`, or a filesystem image mounted in it.
+    top: PathBuf,
+    mounted: bool,
+    scale: f64,
+    /// The tree of small files.
+    pub tree: Tree,
+    tree_lower: OnceCell<PathBuf>,
+    large_lower: OnceCell<PathBuf>,
+    million_lower: OnceCell<PathBuf>,
+    archive: OnceCell<PathBuf>,
+}
+
+impl Ground {
+    /// Makes a place below `dir`, on a filesystem of its own of `image_mib` MiB where that is given.
+    pub fn new(dir: &Path, image_mib: Option<u64>, scale: f64) -> Result<Self> {
+        let dir = fs::canonicalize(dir).map_err(|error| {
+            let dir = dir.display();
+            Failure::bad_input(format!("option --dir: {dir}: {error}; give a directory that exists"))
+        })?;
+        let number = GROUNDS.fetch_add(1, Ordering::Relaxed);
+        let outer = dir.join(format!("vellum-bench-{}-{number}", std::process::id()));
+        fs::create_dir(&outer).doing(|| format!("making {}", outer.display()))?;
+        let files = (TREE_FILES * scale).ceil() as usize;
+        let mut ground = Self {
+            top: outer.clone(),
+            outer,
+            mounted: false,
+            scale,
+            tree: Tree::plan(files, SEED),
+            tree_lower: OnceCell::new(),
+            large_lower: OnceCell::new(),
+            million_lower: OnceCell::new(),
+            archive: OnceCell::new(),
+        };
+        if let Some(mib) = image_mib {
+            ground.mount_image(mib)?;
+        }
+        Ok(ground)
+    }
+
+    fn mount_image(&mut self, mib: u64) -> Result<()> {
+        let image = self.outer.join("image");
+        let top = self.outer.join("image.mounted");
+        let file = fs::File::create(&image).doing(|| "making an image")?;
+        file.set_len(mib << 20).doing(|| "making an image")?;
+        fs::create_dir(&top).doing(|| "making a mount point")?;
+        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&top))?;
+        stop::register(&top);
+        self.top = top;
+        self.mounted = true;
+        Ok(())
+    }
+
+    /// Where everything lies.
+    #[must_use]
+    pub fn top(&self) -> &Path {
+        &self.top
+    }
+
+    /// Bytes of the large file.
+    #[must_use]
+    pub fn large_bytes(&self) -> u64 {
+        // A whole number of MiB, so that every read is a full one.
+        (((LARGE_BYTES * self.scale) as u64) >> 20).max(1) << 20
+    }
+
+    /// `count` at this place's scale, at least 1.
+    #[must_use]
+    pub fn scaled(&self, count: usize) -> usize {
+        ((count as f64 * self.scale).round() as usize).max(1)
+    }
+
+    /// Directories and files of the largest tree, as (number of directories, files in each).
+    #[must_use]
+    pub fn million(&self) -> (usize, usize) {
+        (((MILLION * self.scale) as usize).div_ceil(MILLION_PER_DIR), MILLION_PER_DIR)
+    }
+
+    /// The layer that holds `what`, made when first asked for.
+    pub fn lower(&self, what: Lower) -> Result<PathBuf> {
+        match what {
+            Lower::Empty => {
+                let layer = self.top.join("lower-empty");
+                fs::create_dir_all(&layer).doing(|| "making a layer")?;
+                Ok(layer)
+            }
+            Lower::Tree => self.layer_once(&self.tree_lower, "lower-tree", |layer| {
+                let top = layer.join(TREE_NAME);
+                fs::create_dir(&top).doing(|| "making a layer")?;
+                self.tree.write(&top)
+            }),
+            Lower::Large => self.layer_once(&self.large_lower, "lower-large", |layer| {
+                tree::write_large(&layer.join(LARGE_NAME), self.large_bytes())
+            }),
+            Lower::Million => self.layer_once(&self.million_lower, "lower-million", |layer| {
+                let (dirs, files) = self.million();
+                for dir in 0..dirs {
+                    stop::check()?;
+                    let dir = layer.join(dir.to_string());
+                    fs::create_dir(&dir).doing(|| "making a layer")?;
+                    for file in 0..files {
+                        fs::File::create(dir.join(file.to_string())).doing(|| "making a layer")?;
+                    }
+                }
+                Ok(())
+            }),
+        }
+    }
+
+    fn layer_once(
+        &self,
+        cell: &OnceCell<PathBuf>,
+        name: &str,
+        make: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
+        if let Some(layer) = cell.get() {
+            return Ok(layer.clone());
+        }
+        let layer = self.top.join(name);
+        fs::create_dir(&layer).doing(|| "making a layer")?;
+        make(&layer)?;
+        rustix::fs::sync();
+        Ok(cell.get_or_init(|| layer).clone())
+    }
+
+    /// A tar archive of the tree.
+    pub fn archive(&self) -> Result<PathBuf> {
+        let layer = self.lower(Lower::Tree)?;
+        if let Some(archive) = self.archive.get() {
+            return Ok(archive.clone());
+        }
+        let archive = self.top.join("tree.tar");
+        run(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&layer).arg(TREE_NAME))?;
+        Ok(self.archive.get_or_init(|| archive).clone())
+    }
+
+    /// Directories for one mount, the upper layer empty.
+    pub fn layers(&self, what: Lower) -> Result<Layers> {
+        let lower = self.lower(what)?;
+        let run = self.top.join("run");
+        self.clear()?;
+        let layers =
+            Layers { lower, upper: run.join("upper"), work: run.join("work"), merged: run.join("merged") };
+        for dir in [&run, &layers.upper, &layers.work, &layers.merged] {
+            fs::create_dir(dir).doing(|| format!("making {}", dir.display()))?;
+        }
+        Ok(layers)
+    }
+
+    /// Removes what [`Ground::layers`] made. Nothing may be mounted there.
+    pub fn clear(&self) -> Result<()> {
+        let run = self.top.join("run");
+        match fs::remove_dir_all(&run) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Failure::new(format!("removing {}: {error}", run.display())))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if self.mounted {
+            if unmount(&self.top, UnmountFlags::empty()).is_err() {
+                let _ = unmount(&self.top, UnmountFlags::DETACH);
+            }
+            stop::unregister(&self.top);
+        }
+        if let Err(error) = fs::remove_dir_all(&self.outer) {
+            eprintln!("vellum-bench: removing {}: {error}", self.outer.display());
+        }
+    }
+}
+
+/// Runs a command to its end; what it says on stderr is part of the failure, what it prints is lost.
+pub fn run(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdout(Stdio::null()).output().doing(|| name.clone())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    stop::check()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.lines().next().unwrap_or("no message");
+    Err(Failure::new(format!("{name}: {}: {said}", output.status)))
+}
+
+/// Writes everything that is dirty, and empties the kernel's caches of data, names and attributes.
+pub fn drop_caches() -> Result<()> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").doing(|| "dropping caches (root may)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ground_makes_what_is_asked_for_and_leaves_nothing() {
+        let dir = std::env::temp_dir();
+        let ground = Ground::new(&dir, None, 0.01).unwrap();
+        let outer = ground.outer.clone();
+        let layers = ground.layers(Lower::Tree).unwrap();
+        for (file, size) in &ground.tree.files {
+            let meta = fs::metadata(layers.lower.join(TREE_NAME).join(file)).unwrap();
+            assert_eq!(meta.len(), *size as u64);
+        }
+        fs::write(layers.upper.join("left"), "over").unwrap();
+        let again = ground.layers(Lower::Empty).unwrap();
+        assert_eq!(fs::read_dir(&again.upper).unwrap().count(), 0);
+        assert!(ground.archive().unwrap().exists());
+        drop(ground);
+        assert!(!outer.exists());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_bad_input() {
+        let failure = Ground::new(Path::new("/nonexistent"), None, 1.0).unwrap_err();
+        assert!(failure.bad_input && failure.to_string().contains("--dir"));
+    }
+}

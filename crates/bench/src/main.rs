@@ -1,0 +1,286 @@
+//! The vellum-bench command.
+#![forbid(unsafe_code)]
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use vellum_bench::compare::{self, Plan};
+use vellum_bench::failure::{Failure, Result, While};
+use vellum_bench::ground::Ground;
+use vellum_bench::machine::{self, Machine};
+use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
+use vellum_bench::roundtrip::{self, RoundTrip};
+use vellum_bench::stop;
+use vellum_bench::subject::{self, Kind, Subject};
+use vellum_bench::tasks::{self, TASKS, Task};
+
+/// Bad input to the command.
+const EXIT_BAD_INPUT: u8 = 2;
+/// No more rounds than this.
+const ROUNDS_MAX: usize = 1000;
+/// Factors of counts and sizes.
+const SCALE_RANGE: std::ops::RangeInclusive<f64> = 0.001..=16.0;
+
+#[derive(Parser)]
+#[command(
+    name = "vellum-bench",
+    version,
+    about = "Workloads, and comparisons of Vellum with other filesystems"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the same tasks on several filesystems, and state ratios to kernel overlayfs.
+    Compare(Compare),
+    /// Take single requests of a mounted filesystem apart: time, requests, context switches.
+    Roundtrip(Round),
+}
+
+#[derive(Args)]
+struct Compare {
+    /// Tasks to run, by name [default: all but the long ones; `all` is all].
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    tasks: Vec<String>,
+    /// Filesystems to compare, by name [default: all that are there].
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    subjects: Vec<String>,
+    /// How often each task is timed on each filesystem.
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    rounds: usize,
+    /// A factor for the number of files and for sizes; the bars are for 1.
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    scale: f64,
+    /// Where layers and mounts are made; best on ext4 [default: the directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Put all layers on a new ext4 filesystem of that many MiB, in a file in DIR.
+    #[arg(long, value_name = "MIB")]
+    image: Option<u64>,
+    /// Write everything that was measured to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// The program of a filesystem: SUBJECT=PATH; `vellum` stands for both profiles.
+    #[arg(long, value_name = "SUBJECT=PATH")]
+    program: Vec<String>,
+    /// More mount options for a filesystem: SUBJECT:OPTIONS.
+    #[arg(long, value_name = "SUBJECT:OPTIONS")]
+    mount_options: Vec<String>,
+    /// Do not count requests (which takes a round more).
+    #[arg(long)]
+    no_requests: bool,
+    /// List tasks and filesystems, and what is missing.
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Args)]
+struct Round {
+    /// A directory on the mounted filesystem, which must be writable.
+    dir: PathBuf,
+    /// Operations of each kind.
+    #[arg(long, default_value_t = 20_000, value_name = "N")]
+    operations: usize,
+    /// Threads of the parallel measurements.
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    threads: usize,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            eprintln!("vellum-bench: {line}; vellum-bench --help lists what there is");
+            return ExitCode::from(EXIT_BAD_INPUT);
+        }
+        Err(help) => {
+            print!("{help}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    let done = match cli.command {
+        Command::Compare(args) => run_compare(&args),
+        Command::Roundtrip(args) => run_roundtrip(args),
+    };
+    match done {
+        _ if stop::asked() => ExitCode::from(stop::EXIT_INTERRUPTED),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("vellum-bench: {failure}");
+            ExitCode::from(if failure.bad_input { EXIT_BAD_INPUT } else { 1 })
+        }
+    }
+}
+
+fn run_compare(args: &Compare) -> Result<()> {
+    let programs = args.program.iter().map(|text| subject::program(text)).collect::<Result<Vec<_>>>()?;
+    let kinds = chosen_kinds(&args.subjects)?;
+    let options = args.mount_options.iter().map(|text| mount_options(text)).collect::<Result<Vec<_>>>()?;
+    let (mut subjects, mut missing) = (Vec::new(), Vec::new());
+    for kind in kinds {
+        match Subject::find(kind, &programs) {
+            Ok(mut subject) => {
+                subject.options = options.iter().find(|(k, _)| *k == kind).map(|(_, more)| more.clone());
+                subjects.push(subject);
+            }
+            Err(why) => missing.push(Missing { name: kind.name(), why }),
+        }
+    }
+    let tasks = chosen_tasks(&args.tasks)?;
+    if args.list {
+        list(&subjects, &missing);
+        return Ok(());
+    }
+    if !(1..=ROUNDS_MAX).contains(&args.rounds) {
+        return Err(Failure::bad_input(format!(
+            "option --rounds {}: give a number from 1 to {ROUNDS_MAX}",
+            args.rounds
+        )));
+    }
+    if !SCALE_RANGE.contains(&args.scale) {
+        let (low, high) = (SCALE_RANGE.start(), SCALE_RANGE.end());
+        return Err(Failure::bad_input(format!(
+            "option --scale {}: give a factor from {low} to {high}",
+            args.scale
+        )));
+    }
+    if subjects.is_empty() {
+        let why: Vec<&str> = missing.iter().map(|missing| missing.why.as_str()).collect();
+        return Err(Failure::new(format!("nothing to compare: {}", why.join("; "))));
+    }
+    measure(args, tasks, subjects, missing)
+}
+
+fn measure(
+    args: &Compare,
+    tasks: Vec<&'static Task>,
+    subjects: Vec<Subject>,
+    missing: Vec<Missing>,
+) -> Result<()> {
+    let root = rustix::process::geteuid().is_root();
+    let (tasks, unable): (Vec<&'static Task>, Vec<&'static Task>) =
+        tasks.into_iter().partition(|task| root || !task.drops_caches);
+    for task in unable {
+        eprintln!("left out: {}: dropping caches needs root", task.name);
+    }
+    stop::watch()?;
+    let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let ground = Ground::new(&dir, args.image, args.scale)?;
+    let denominator = report::denominator(&subjects);
+    let mut report = Report {
+        schema_version: report::SCHEMA_VERSION,
+        machine: Machine::here(ground.top()),
+        rounds: args.rounds,
+        scale: args.scale,
+        denominator: denominator.map(Kind::name),
+        subjects: subjects.iter().map(note).collect(),
+        missing,
+        interrupted: false,
+        load_after: 0.0,
+        tasks: Vec::new(),
+    };
+    print!("{}", report::heading(&report));
+    let plan = Plan { tasks, subjects, rounds: args.rounds, count_requests: !args.no_requests };
+    let done = compare::compare(&plan, &ground, |done| {
+        let task = TaskReport::of(done, denominator);
+        print!("{}", report::table(&task));
+        report.tasks.push(task);
+    });
+    report.interrupted = stop::asked();
+    report.load_after = machine::load();
+    if let Some(path) = &args.json {
+        let file = std::fs::File::create(path).doing(|| format!("option --json: {}", path.display()))?;
+        serde_json::to_writer_pretty(file, &report).doing(|| format!("writing {}", path.display()))?;
+    }
+    done.map(|_| ())
+}
+
+fn note(subject: &Subject) -> SubjectNote {
+    SubjectNote {
+        name: subject.kind.name(),
+        version: subject.version.clone(),
+        options: subject.options.clone(),
+    }
+}
+
+fn chosen_kinds(names: &[String]) -> Result<Vec<Kind>> {
+    if names.is_empty() {
+        return Ok(Kind::ALL.to_vec());
+    }
+    let kind = |name: &String| {
+        Kind::named(name).ok_or_else(|| {
+            let all: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+            Failure::bad_input(format!(
+                "option --subjects {name}: no such filesystem; there are {}",
+                all.join(", ")
+            ))
+        })
+    };
+    names.iter().map(kind).collect()
+}
+
+fn chosen_tasks(names: &[String]) -> Result<Vec<&'static Task>> {
+    if names.is_empty() {
+        return Ok(TASKS.iter().filter(|task| !task.long).collect());
+    }
+    if names == ["all"] {
+        return Ok(TASKS.iter().collect());
+    }
+    let task = |name: &String| {
+        tasks::named(name).ok_or_else(|| {
+            let all: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
+            Failure::bad_input(format!("option --tasks {name}: no such task; there are {}", all.join(", ")))
+        })
+    };
+    names.iter().map(task).collect()
+}
+
+fn mount_options(text: &str) -> Result<(Kind, String)> {
+    text.split_once(':')
+        .and_then(|(name, options)| Some((Kind::named(name)?, options.to_owned())))
+        .filter(|(_, options)| !options.is_empty())
+        .ok_or_else(|| {
+            Failure::bad_input(format!(
+                "option --mount-options {text}: write SUBJECT:OPTIONS with a subject that --list names"
+            ))
+        })
+}
+
+fn list(subjects: &[Subject], missing: &[Missing]) {
+    println!("tasks:");
+    for task in TASKS {
+        let long = if task.long { " [long: only by name]" } else { "" };
+        println!("  {:<16}{} ({}){long}", task.name, task.title, task.state);
+    }
+    println!("subjects:");
+    for subject in subjects {
+        let program = subject.program.as_ref().map(|program| format!(": {}", program.display()));
+        let version = subject.version.as_ref().map(|version| format!(" ({version})"));
+        let (program, version) = (program.unwrap_or_default(), version.unwrap_or_default());
+        println!("  {:<20}{}{program}{version}", subject.kind.name(), subject.kind.title());
+    }
+    for missing in missing {
+        println!("  {:<20}MISSING: {}", missing.name, missing.why);
+    }
+}
+
+fn run_roundtrip(args: Round) -> Result<()> {
+    stop::watch()?;
+    let plan = RoundTrip { dir: args.dir, operations: args.operations, threads: args.threads };
+    let results = roundtrip::run(&plan)?;
+    if args.json {
+        serde_json::to_writer_pretty(std::io::stdout().lock(), &results).doing(|| "writing JSON")?;
+        println!();
+    } else {
+        print!("{}", roundtrip::table(&results));
+    }
+    Ok(())
+}

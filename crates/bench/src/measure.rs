@@ -1,0 +1,91 @@
+//! What one run of a task took.
+
+use crate::failure::{Result, While};
+use crate::service::{Service, ServiceUse};
+use serde::Serialize;
+use std::time::{Duration, Instant};
+use vellum_sys::{Usage, UsageOf, usage};
+
+/// One run, or several passes of one divided by their number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Sample {
+    /// Wall-clock time in seconds; for a task that measures memory, what it took to get there.
+    pub seconds: f64,
+    /// Switches to another thread in this process and its children.
+    pub client_switches: f64,
+    /// The same in the service.
+    pub service_switches: Option<f64>,
+    /// Processor time of this process and its children, in seconds.
+    pub client_cpu_seconds: f64,
+    /// Processor time of the service, in seconds.
+    pub service_cpu_seconds: Option<f64>,
+    /// Resident memory of the service at the end, in bytes.
+    pub resident_bytes: Option<u64>,
+    /// Resident memory of the service at its largest in this run, in bytes, where the task looks.
+    pub resident_peak_bytes: Option<u64>,
+}
+
+/// Measures from its making to its end.
+#[derive(Debug)]
+pub struct Meter {
+    client: ClientUse,
+    service: Option<(Service, ServiceUse)>,
+    start: Instant,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ClientUse {
+    switches: u64,
+    cpu: Duration,
+}
+
+impl ClientUse {
+    fn now() -> Result<Self> {
+        let own = usage(UsageOf::Process).doing(|| "getrusage")?;
+        let children = usage(UsageOf::Children).doing(|| "getrusage")?;
+        let switches = |usage: &Usage| usage.switches_voluntary + usage.switches_involuntary;
+        Ok(Self { switches: switches(&own) + switches(&children), cpu: own.cpu + children.cpu })
+    }
+}
+
+impl Meter {
+    /// Starts to measure, the service too if there is one.
+    pub fn start(service: Option<Service>) -> Result<Self> {
+        let service = service.map(|service| (service, service.usage()));
+        Ok(Self { client: ClientUse::now()?, service, start: Instant::now() })
+    }
+
+    /// Ends; `passes` of the same were done.
+    pub fn end(self, passes: u32) -> Result<Sample> {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let client = ClientUse::now()?;
+        let passes = f64::from(passes.max(1));
+        let per_pass = |now: u64, before: u64| now.saturating_sub(before) as f64 / passes;
+        let service = self.service.map(|(service, before)| (service, before, service.usage()));
+        Ok(Sample {
+            seconds: seconds / passes,
+            client_switches: per_pass(client.switches, self.client.switches),
+            service_switches: service.map(|(_, before, now)| per_pass(now.switches, before.switches)),
+            client_cpu_seconds: client.cpu.saturating_sub(self.client.cpu).as_secs_f64() / passes,
+            service_cpu_seconds: service
+                .map(|(_, before, now)| now.cpu.saturating_sub(before.cpu).as_secs_f64() / passes),
+            resident_bytes: service.and_then(|(service, ..)| service.resident()),
+            resident_peak_bytes: None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_divide() {
+        let meter = Meter::start(None).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let sample = meter.end(2).unwrap();
+        assert!(sample.seconds >= 0.01 && sample.seconds < 5.0);
+        assert!(sample.client_switches >= 0.5);
+        assert_eq!(sample.service_switches, None);
+    }
+}

@@ -1,0 +1,362 @@
+//! The outcome as a table for people and as JSON for programs.
+
+use crate::bars::{Bar, Unit, bar_for};
+use crate::compare::{Outcome, TaskOutcome};
+use crate::machine::Machine;
+use crate::measure::Sample;
+use crate::requests::Requests;
+use crate::statistics::{median, spread};
+use crate::subject::{Kind, Subject};
+use crate::tasks::Metric;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// The version of the JSON form. It changes when a reader would have to.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// Everything that a run found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// [`SCHEMA_VERSION`].
+    pub schema_version: u32,
+    /// The machine and the moment.
+    pub machine: Machine,
+    /// Rounds of each task on each subject.
+    pub rounds: usize,
+    /// The factor of all sizes and counts.
+    pub scale: f64,
+    /// The subject that ratios are relative to.
+    pub denominator: Option<&'static str>,
+    /// Subjects that were there.
+    pub subjects: Vec<SubjectNote>,
+    /// Subjects that were asked for and could not be had.
+    pub missing: Vec<Missing>,
+    /// Whether the run was ended before it was through.
+    pub interrupted: bool,
+    /// The load average of the last minute at the end, this run's own load included.
+    pub load_after: f64,
+    /// By task.
+    pub tasks: Vec<TaskReport>,
+}
+
+/// A subject that took part.
+#[derive(Debug, Serialize)]
+pub struct SubjectNote {
+    /// Its name.
+    pub name: &'static str,
+    /// What its program says of its version.
+    pub version: Option<String>,
+    /// Extra mount options that it was given.
+    pub options: Option<String>,
+}
+
+/// A subject that could not take part.
+#[derive(Clone, Debug, Serialize)]
+pub struct Missing {
+    /// Its name.
+    pub name: &'static str,
+    /// Why, and what to do about it.
+    pub why: String,
+}
+
+/// A task.
+#[derive(Debug, Serialize)]
+pub struct TaskReport {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub title: &'static str,
+    /// The state of caches when the clock starts.
+    pub state: &'static str,
+    /// Operations in one pass.
+    pub operations: usize,
+    /// By subject.
+    pub results: Vec<SubjectReport>,
+}
+
+/// A subject in a task.
+#[derive(Debug, Serialize)]
+pub struct SubjectReport {
+    /// Its name.
+    pub subject: &'static str,
+    /// The median time of a pass, in seconds.
+    pub seconds: Option<f64>,
+    /// Half the range of times as a part of the median.
+    pub spread: Option<f64>,
+    /// The median over rounds of time divided by the denominator's time in the same round.
+    pub ratio: Option<f64>,
+    /// The smallest and the largest of these ratios.
+    pub ratio_range: Option<(f64, f64)>,
+    /// The median of the service's resident memory at the end, in bytes.
+    pub resident_bytes: Option<f64>,
+    /// Requests from the kernel to the service in one pass, by kind.
+    pub requests: Option<Requests>,
+    /// Requests per operation.
+    pub requests_per_operation: Option<f64>,
+    /// Context switches per operation in the client.
+    pub client_switches_per_operation: Option<f64>,
+    /// Context switches per operation in the service.
+    pub service_switches_per_operation: Option<f64>,
+    /// Vellum's bar.
+    pub bar: Option<Bar>,
+    /// Whether it is met.
+    pub bar_met: Option<bool>,
+    /// Peers that were faster (or smaller) in this run; only for Vellum.
+    pub behind: Vec<&'static str>,
+    /// Why it was given up.
+    pub failure: Option<String>,
+    /// Every sample, by round.
+    pub samples: Vec<Option<Sample>>,
+}
+
+/// The subject that times are divided by: kernel overlayfs, or else the host's directory.
+#[must_use]
+pub fn denominator(subjects: &[Subject]) -> Option<Kind> {
+    [Kind::Overlay, Kind::Host].into_iter().find(|kind| subjects.iter().any(|subject| subject.kind == *kind))
+}
+
+impl TaskReport {
+    /// Sums a task up.
+    #[must_use]
+    pub fn of(done: &TaskOutcome, denominator: Option<Kind>) -> Self {
+        let base = done.outcomes.iter().find(|outcome| Some(outcome.kind) == denominator);
+        let mut results: Vec<SubjectReport> =
+            done.outcomes.iter().map(|outcome| SubjectReport::of(done, outcome, base)).collect();
+        let judged = |result: &SubjectReport| match done.task.metric {
+            Metric::Time => result.seconds,
+            Metric::Resident => result.resident_bytes,
+        };
+        let peers: Vec<(&'static str, f64)> = results
+            .iter()
+            .filter(|result| {
+                [Kind::FuseOverlayfs, Kind::FuseOverlayfs2].iter().any(|kind| kind.name() == result.subject)
+            })
+            .filter_map(|result| Some((result.subject, judged(result)?)))
+            .collect();
+        for result in &mut results {
+            if Kind::named(result.subject).is_some_and(Kind::is_vellum)
+                && let Some(own) = judged(result)
+            {
+                result.behind =
+                    peers.iter().filter(|(_, value)| *value < own).map(|(name, _)| *name).collect();
+            }
+        }
+        Self {
+            name: done.task.name,
+            title: done.task.title,
+            state: done.task.state,
+            operations: done.operations,
+            results,
+        }
+    }
+}
+
+impl SubjectReport {
+    fn of(done: &TaskOutcome, outcome: &Outcome, base: Option<&Outcome>) -> Self {
+        let all = |of: fn(&Sample) -> Option<f64>| {
+            let values: Vec<f64> = outcome.measured().filter_map(of).collect();
+            (!values.is_empty()).then_some(values)
+        };
+        let seconds = all(|sample| Some(sample.seconds));
+        let ratios: Vec<f64> = base
+            .map(|base| {
+                let both = outcome.samples.iter().zip(&base.samples);
+                both.filter_map(|(own, base)| Some(own.as_ref()?.seconds / base.as_ref()?.seconds)).collect()
+            })
+            .unwrap_or_default();
+        let ratio = (!ratios.is_empty()).then(|| median(&ratios));
+        let resident_bytes =
+            all(|sample| sample.resident_bytes.map(|bytes| bytes as f64)).map(|v| median(&v));
+        let per_operation = |value: f64| value / done.operations.max(1) as f64;
+        let requests_per_operation =
+            outcome.requests.as_ref().map(|requests| per_operation(requests.values().sum::<u64>() as f64));
+        let bar = bar_for(done.task.name, outcome.kind);
+        let judged = bar.and_then(|bar| match bar.unit {
+            // A bar is relative to kernel overlayfs and to nothing else.
+            Unit::TimesOverlayfs => ratio.filter(|_| base.is_some_and(|base| base.kind == Kind::Overlay)),
+            Unit::ResidentMib => resident_bytes.map(|bytes| bytes / f64::from(1 << 20)),
+        });
+        Self {
+            subject: outcome.kind.name(),
+            seconds: seconds.as_deref().map(median),
+            spread: seconds.as_deref().map(spread),
+            ratio,
+            ratio_range: ratio.map(|_| range(&ratios)),
+            resident_bytes,
+            requests: outcome.requests.clone(),
+            requests_per_operation,
+            client_switches_per_operation: all(|sample| Some(sample.client_switches))
+                .map(|values| per_operation(median(&values))),
+            service_switches_per_operation: all(|sample| sample.service_switches)
+                .map(|values| per_operation(median(&values))),
+            bar: bar.copied(),
+            bar_met: bar.and_then(|bar| judged.map(|value| value <= bar.at_most)),
+            behind: Vec::new(),
+            failure: outcome.failure.clone(),
+            samples: outcome.samples.clone(),
+        }
+    }
+}
+
+fn range(values: &[f64]) -> (f64, f64) {
+    values
+        .iter()
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(*value), high.max(*value)))
+}
+
+/// What stands above the tables.
+#[must_use]
+pub fn heading(report: &Report) -> String {
+    let mut text = String::new();
+    let machine = &report.machine;
+    let _ = writeln!(
+        text,
+        "{}, {} cores, {} MiB, kernel {}, {}, {}",
+        machine.cpu, machine.cores, machine.memory_mib, machine.kernel, machine.filesystem, machine.date
+    );
+    for missing in &report.missing {
+        let _ = writeln!(text, "missing: {}: {}", missing.name, missing.why);
+    }
+    if machine.load_before > 0.5 {
+        let _ = writeln!(text, "noisy: the load average was {:.2} before the start", machine.load_before);
+    }
+    if report.scale != 1.0 {
+        let _ =
+            writeln!(text, "scale {}: counts and sizes are not those that the bars are for", report.scale);
+    }
+    let rounds = report.rounds;
+    let _ = match report.denominator {
+        Some(name) => writeln!(
+            text,
+            "ratio: time / time of {name} in the same round, median of {rounds} (smallest to largest)"
+        ),
+        None => writeln!(text, "no ratios: neither overlayfs nor host takes part; {rounds} rounds"),
+    };
+    let _ = writeln!(
+        text,
+        "req/op: FUSE requests per operation; sw/op: context switches per operation, client + service"
+    );
+    text
+}
+
+/// The table of a task.
+#[must_use]
+pub fn table(task: &TaskReport) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "\n{}: {} ({})", task.name, task.title, task.state);
+    let _ = writeln!(
+        text,
+        "  {:<19}{:>11}{:>6}{:>9}{:>17}{:>8}{:>13}  bar",
+        "", "time", "±", "ratio", "", "req/op", "sw/op"
+    );
+    for result in &task.results {
+        let name = result.subject;
+        let Some(seconds) = result.seconds else {
+            let why = result.failure.as_deref().unwrap_or("not run");
+            let _ = writeln!(text, "  {name:<19}  {why}");
+            continue;
+        };
+        let percent = format!("{:.0}%", result.spread.unwrap_or(0.0) * 100.0);
+        let ratio = result.ratio.map_or("-".into(), |ratio| format!("{ratio:.3}"));
+        let range =
+            result.ratio_range.map_or(String::new(), |(low, high)| format!("({low:.2} to {high:.2})"));
+        let requests = result.requests_per_operation.map_or("-".into(), |n| format!("{n:.2}"));
+        let client = result.client_switches_per_operation.unwrap_or(0.0);
+        let switches = match result.service_switches_per_operation {
+            Some(service) => format!("{client:.2}+{service:.2}"),
+            None => format!("{client:.2}"),
+        };
+        let _ = writeln!(
+            text,
+            "  {name:<19}{:>11}{percent:>6}{ratio:>9}{range:>17}{requests:>8}{switches:>13}  {}",
+            time(seconds),
+            verdict(result)
+        );
+        if let Some(failure) = &result.failure {
+            let _ = writeln!(text, "  {:<19}  then failed: {failure}", "");
+        }
+    }
+    text
+}
+
+fn verdict(result: &SubjectReport) -> String {
+    let mut text = match (result.bar, result.bar_met) {
+        (Some(bar), Some(met)) => {
+            let met = if met { "met" } else { "NOT MET" };
+            match bar.unit {
+                Unit::TimesOverlayfs => format!("{} {met}", bar.at_most),
+                Unit::ResidentMib => format!("{} MiB {met}", bar.at_most),
+            }
+        }
+        _ => String::new(),
+    };
+    if let Some(bytes) =
+        result.resident_bytes.filter(|_| result.bar.is_some_and(|bar| bar.unit == Unit::ResidentMib))
+    {
+        let _ = write!(text, " ({:.0} MiB)", bytes / f64::from(1 << 20));
+    }
+    if !result.behind.is_empty() {
+        let _ = write!(text, ", BEHIND {}", result.behind.join(", "));
+    }
+    text
+}
+
+/// A time with a unit in which it reads well.
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1e-3 => format!("{:.1} us", s * 1e6),
+        s if s < 1.0 => format!("{:.2} ms", s * 1e3),
+        s => format!("{s:.2} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks;
+
+    fn outcome(kind: Kind, seconds: &[f64]) -> Outcome {
+        let sample = |s: &f64| Some(Sample { seconds: *s, ..Sample::default() });
+        Outcome { kind, samples: seconds.iter().map(sample).collect(), requests: None, failure: None }
+    }
+
+    fn done(outcomes: Vec<Outcome>) -> TaskOutcome {
+        TaskOutcome { task: tasks::named("grep").unwrap(), operations: 10, outcomes }
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        let done = done(vec![
+            outcome(Kind::Overlay, &[1.0, 10.0, 2.0]),
+            outcome(Kind::FuseOverlayfs, &[0.5, 1.0, 0.5]),
+            outcome(Kind::VellumCached, &[1.0, 10.0, 4.0]),
+            outcome(Kind::VellumPassthrough, &[2.0, 20.0, 4.0]),
+        ]);
+        let report = TaskReport::of(&done, Some(Kind::Overlay));
+        let of = |kind: Kind| report.results.iter().find(|result| result.subject == kind.name()).unwrap();
+        assert_eq!(of(Kind::VellumCached).ratio, Some(1.0));
+        assert_eq!(of(Kind::VellumCached).bar_met, Some(true));
+        assert_eq!(of(Kind::VellumPassthrough).bar_met, Some(false));
+        assert_eq!(of(Kind::VellumCached).behind, ["fuse-overlayfs"]);
+        assert!(of(Kind::FuseOverlayfs).behind.is_empty() && of(Kind::FuseOverlayfs).bar.is_none());
+        let text = table(&report);
+        assert!(text.contains("1 met") && text.contains("NOT MET") && text.contains("BEHIND"));
+    }
+
+    #[test]
+    fn bars_are_not_judged_against_another_denominator() {
+        let done = done(vec![outcome(Kind::Host, &[1.0]), outcome(Kind::VellumCached, &[0.5])]);
+        let report = TaskReport::of(&done, Some(Kind::Host));
+        assert_eq!(report.results[1].ratio, Some(0.5));
+        assert_eq!(report.results[1].bar_met, None);
+    }
+
+    #[test]
+    fn a_round_that_failed_does_not_shift_the_others() {
+        let mut broken = outcome(Kind::VellumCached, &[1.0, 4.0]);
+        broken.samples[0] = None;
+        let done = done(vec![outcome(Kind::Overlay, &[1.0, 2.0]), broken]);
+        let report = TaskReport::of(&done, Some(Kind::Overlay));
+        assert_eq!(report.results[1].ratio, Some(2.0));
+    }
+}

@@ -1,0 +1,116 @@
+//! The process behind a FUSE mount, as /proc shows it.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often to look whether a process is gone.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A process that serves a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Its process id.
+    pub pid: u32,
+}
+
+/// What a service has used so far. Threads that have ended are not in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServiceUse {
+    /// Switches to another thread, voluntary or not.
+    pub switches: u64,
+    /// Time on a processor.
+    pub cpu: Duration,
+}
+
+impl Service {
+    /// The process among whose arguments `mountpoint` is.
+    #[must_use]
+    pub fn of(mountpoint: &Path) -> Option<Self> {
+        let wanted = mountpoint.as_os_str().as_encoded_bytes();
+        let own = std::process::id();
+        fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
+            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+            let line = fs::read(entry.path().join("cmdline")).ok()?;
+            let named = line.split(|byte| *byte == 0).any(|arg| arg == wanted);
+            (named && pid != own).then_some(Self { pid })
+        })
+    }
+
+    /// What it has used.
+    #[must_use]
+    pub fn usage(&self) -> ServiceUse {
+        let mut sum = ServiceUse::default();
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return sum };
+        for task in tasks.flatten() {
+            let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+            sum.switches += field(&status, "voluntary_ctxt_switches:").unwrap_or(0)
+                + field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
+            let schedstat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            let nanoseconds = schedstat.split_whitespace().next().and_then(|word| word.parse().ok());
+            sum.cpu += Duration::from_nanos(nanoseconds.unwrap_or(0));
+        }
+        sum
+    }
+
+    /// Its resident memory in bytes; None when it is gone.
+    #[must_use]
+    pub fn resident(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
+        field(&status, "VmRSS:").map(|kib| kib * 1024)
+    }
+
+    /// Waits until it has ended; false when it has not within `patience`.
+    #[must_use]
+    pub fn wait_gone(&self, patience: Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+            // A zombie whose parent does not wait is gone as well.
+            if stat.is_empty() || stat.rsplit(')').next().is_some_and(|rest| rest.trim().starts_with('Z')) {
+                return true;
+            }
+            if start.elapsed() > patience {
+                return false;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+fn field(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_is_found_by_its_arguments_and_its_end_is_noticed() {
+        let mut child =
+            Command::new("tail").args(["-f", "--", "/dev/null", "/proc/self/nowhere-here"]).spawn();
+        let child = child.as_mut().unwrap();
+        let start = Instant::now();
+        let service = loop {
+            if let Some(service) = Service::of(Path::new("/proc/self/nowhere-here")) {
+                break service;
+            }
+            assert!(start.elapsed() < Duration::from_secs(5));
+        };
+        assert_eq!(service.pid, child.id());
+        assert!(service.resident().unwrap() > 0);
+        assert!(!service.wait_gone(Duration::ZERO));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(service.wait_gone(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn fields() {
+        assert_eq!(field("VmRSS:\t 12 kB\nx: 3\n", "VmRSS:"), Some(12));
+        assert_eq!(field("a: 1", "b:"), None);
+    }
+}

@@ -1,0 +1,358 @@
+//! What is compared: a directory of the host, kernel overlayfs, and unions over FUSE.
+
+use crate::failure::{Failure, Result, While};
+use crate::ground::{self, Layers};
+use crate::service::Service;
+use crate::stop;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::{CString, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// How long a mount may stay busy before it is detached, and a service may go on living after that.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Which filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A directory on the ground, without a union.
+    Host,
+    /// The kernel's overlayfs with its default options.
+    Overlay,
+    /// fuse-overlayfs, versions 0 and 1.
+    FuseOverlayfs,
+    /// fuse-overlayfs, version 2.
+    FuseOverlayfs2,
+    /// unionfs-fuse.
+    UnionfsFuse,
+    /// Vellum with `profile=cached`.
+    VellumCached,
+    /// Vellum with `profile=passthrough`.
+    VellumPassthrough,
+}
+
+impl Kind {
+    /// All of them, in the order of tables.
+    pub const ALL: [Self; 7] = [
+        Self::Host,
+        Self::Overlay,
+        Self::FuseOverlayfs,
+        Self::FuseOverlayfs2,
+        Self::UnionfsFuse,
+        Self::VellumCached,
+        Self::VellumPassthrough,
+    ];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Host => "host",
+            Self::Overlay => "overlayfs",
+            Self::FuseOverlayfs => "fuse-overlayfs",
+            Self::FuseOverlayfs2 => "fuse-overlayfs-2",
+            Self::UnionfsFuse => "unionfs-fuse",
+            Self::VellumCached => "vellum-cached",
+            Self::VellumPassthrough => "vellum-passthrough",
+        }
+    }
+
+    /// What it is, for lists.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Host => "a directory, no union",
+            Self::Overlay => "the kernel's overlayfs, default options",
+            Self::FuseOverlayfs => "fuse-overlayfs 1",
+            Self::FuseOverlayfs2 => "fuse-overlayfs 2",
+            Self::UnionfsFuse => "unionfs-fuse (copy-on-write)",
+            Self::VellumCached => "Vellum, profile=cached",
+            Self::VellumPassthrough => "Vellum, profile=passthrough",
+        }
+    }
+
+    /// The subject of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether it is one of Vellum's profiles.
+    #[must_use]
+    pub fn is_vellum(self) -> bool {
+        matches!(self, Self::VellumCached | Self::VellumPassthrough)
+    }
+}
+
+/// Programs that were named by the user, by subject; `vellum` stands for both profiles.
+pub type Programs = Vec<(String, PathBuf)>;
+
+/// Reads `SUBJECT=PATH`.
+pub fn program(text: &str) -> Result<(String, PathBuf)> {
+    let known = |name: &str| name == "vellum" || Kind::named(name).is_some();
+    match text.split_once('=') {
+        Some((name, path)) if known(name) && !path.is_empty() => Ok((name.to_owned(), path.into())),
+        _ => Err(Failure::bad_input(format!(
+            "option --program {text}: write SUBJECT=PATH with a subject that --list names, or vellum=PATH"
+        ))),
+    }
+}
+
+/// A filesystem that can be compared here.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Which.
+    pub kind: Kind,
+    /// The program that serves it.
+    pub program: Option<PathBuf>,
+    /// Extra mount options, for trying things.
+    pub options: Option<String>,
+    /// What the program says of its version, one line.
+    pub version: Option<String>,
+}
+
+impl Subject {
+    /// Finds what `kind` needs, or says why it cannot be had.
+    pub fn find(kind: Kind, programs: &Programs) -> std::result::Result<Self, String> {
+        let given = |name: &str| programs.iter().find(|(n, _)| n == name).map(|(_, path)| path.clone());
+        let without = Self { kind, program: None, options: None, version: None };
+        let root = rustix::process::geteuid().is_root();
+        let found = |program: PathBuf| {
+            let version = version(&program);
+            Ok(Self { program: Some(program), version, ..without.clone() })
+        };
+        match kind {
+            Kind::Host => Ok(without),
+            Kind::Overlay if root => Ok(without),
+            Kind::Overlay => Err("kernel overlayfs needs root".into()),
+            _ if !Path::new("/dev/fuse").exists() => Err("there is no /dev/fuse".into()),
+            Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => {
+                if let Some(program) = given(kind.name()) {
+                    return found(program);
+                }
+                let second = kind == Kind::FuseOverlayfs2;
+                let program = on_path("fuse-overlayfs").into_iter().find(|program| {
+                    version(program)
+                        .is_some_and(|version| major(&version).is_some_and(|n| (n >= 2) == second))
+                });
+                let remedy = if second {
+                    "no fuse-overlayfs 2 on PATH; `cargo install fuse-overlayfs --root DIR`, then \
+                     --program fuse-overlayfs-2=DIR/bin/fuse-overlayfs"
+                } else {
+                    "no fuse-overlayfs 1 on PATH; install the package fuse-overlayfs"
+                };
+                program.map_or_else(|| Err(remedy.into()), found)
+            }
+            Kind::UnionfsFuse => given(kind.name())
+                .or_else(|| on_path("unionfs").into_iter().next())
+                .or_else(|| on_path("unionfs-fuse").into_iter().next())
+                .map_or_else(|| Err("no unionfs on PATH; install the package unionfs-fuse".into()), found),
+            Kind::VellumCached | Kind::VellumPassthrough => {
+                let beside = std::env::current_exe()
+                    .ok()
+                    .map(|own| own.with_file_name("vellum"))
+                    .filter(|p| p.exists());
+                given(kind.name())
+                    .or_else(|| given("vellum"))
+                    .or(beside)
+                    .or_else(|| on_path("vellum").into_iter().next())
+                    .map_or_else(
+                        || Err("no vellum beside this program or on PATH; `cargo build --release`".into()),
+                        found,
+                    )
+            }
+        }
+    }
+
+    /// Mounts it over `layers`. A host directory becomes a copy of the lower layer when `alters` says that the task
+    /// changes it, and is that layer itself otherwise.
+    pub fn mount(&self, layers: &Layers, alters: bool) -> Result<Mounted> {
+        let lower = layers.lower.display();
+        let (upper, work) = (layers.upper.display(), layers.work.display());
+        let union = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        let mut mounted =
+            Mounted { root: layers.merged.clone(), kind: self.kind, service: None, is_mounted: false };
+        let mut options = match self.kind {
+            Kind::Host if !alters => {
+                mounted.root = layers.lower.clone();
+                return Ok(mounted);
+            }
+            Kind::Host => {
+                let from = layers.lower.join(".");
+                ground::run(Command::new("cp").arg("-a").arg(from).arg(&layers.merged))?;
+                return Ok(mounted);
+            }
+            Kind::Overlay | Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => union,
+            Kind::UnionfsFuse => "cow,use_ino,suid,dev,default_permissions".into(),
+            Kind::VellumCached => format!("{union},profile=cached"),
+            Kind::VellumPassthrough => format!("{union},profile=passthrough"),
+        };
+        if let Some(more) = &self.options {
+            options.push(',');
+            options.push_str(more);
+        }
+        stop::register(&layers.merged);
+        mounted.is_mounted = true;
+        match (&self.program, self.kind) {
+            (None, _) => {
+                let options = CString::new(options).doing(|| "mount options")?;
+                mount("overlay", &layers.merged, "overlay", MountFlags::empty(), options.as_c_str())
+                    .doing(|| "mounting overlayfs")?;
+            }
+            (Some(program), Kind::UnionfsFuse) => {
+                if rustix::process::geteuid().is_root() {
+                    options.push_str(",allow_other");
+                }
+                let branches = format!("{upper}=RW:{lower}=RO");
+                serve(Command::new(program).arg("-o").arg(options).arg(branches).arg(&layers.merged))?;
+            }
+            (Some(program), _) => serve(Command::new(program).arg("-o").arg(options).arg(&layers.merged))?,
+        }
+        if !is_mount_point(&layers.merged) {
+            return Err(Failure::new(format!("{} has mounted nothing", self.kind.name())));
+        }
+        if self.program.is_some() {
+            mounted.service = Service::of(&layers.merged);
+        }
+        Ok(mounted)
+    }
+}
+
+/// Runs a program that mounts and goes into the background. Its stderr is a file, not a pipe, as the process in the
+/// background may hold it open.
+fn serve(command: &mut Command) -> Result<()> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let path = std::env::temp_dir().join(format!("vellum-bench-{}.stderr", std::process::id()));
+    let said = std::fs::File::create(&path).doing(|| "making a file for messages")?;
+    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said).status();
+    let said = std::fs::read_to_string(&path).unwrap_or_default();
+    let _ = std::fs::remove_file(&path);
+    let status = status.doing(|| name.clone())?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{name}: {status}: {}", said.lines().next().unwrap_or("no message"))))
+}
+
+fn is_mount_point(path: &Path) -> bool {
+    let dev = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
+    dev(path) != path.parent().and_then(dev)
+}
+
+/// A subject that is mounted; dropping it unmounts.
+#[derive(Debug)]
+pub struct Mounted {
+    /// The root of the tree.
+    pub root: PathBuf,
+    /// The process that serves it, where there is one.
+    pub service: Option<Service>,
+    kind: Kind,
+    is_mounted: bool,
+}
+
+impl Mounted {
+    /// Unmounts, and waits until the service has ended.
+    pub fn unmount(mut self) -> Result<()> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<()> {
+        if !std::mem::take(&mut self.is_mounted) {
+            return Ok(());
+        }
+        let start = std::time::Instant::now();
+        while let Err(error) = take_down(&self.root) {
+            if !is_mount_point(&self.root) {
+                break;
+            }
+            if start.elapsed() > PATIENCE {
+                unmount(&self.root, UnmountFlags::DETACH).doing(|| format!("unmounting ({error})"))?;
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stop::unregister(&self.root);
+        if let Some(service) = self.service
+            && !service.wait_gone(PATIENCE)
+        {
+            return Err(Failure::new(format!(
+                "the service of {} (process {}) lives on after its unmount",
+                self.kind.name(),
+                service.pid
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(failure) = self.end() {
+            eprintln!("vellum-bench: {failure}");
+        }
+    }
+}
+
+fn take_down(path: &Path) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return unmount(path, UnmountFlags::empty()).doing(|| "unmounting");
+    }
+    ground::run(Command::new("fusermount3").arg("-u").arg("--").arg(path))
+}
+
+/// Every program of this name on PATH.
+fn on_path(name: &str) -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(name)).filter(|program| program.is_file()).collect()
+}
+
+/// The first line of `--version` that has a number in it.
+fn version(program: &Path) -> Option<String> {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output().ok()?;
+    let text = [output.stdout, output.stderr].concat();
+    let own = program.file_name()?.as_bytes().to_vec();
+    let lines: Vec<OsString> =
+        text.split(|byte| *byte == b'\n').map(|line| OsString::from_vec(line.to_vec())).collect();
+    let line = lines
+        .iter()
+        .filter_map(|line| line.to_str())
+        .find(|line| line.as_bytes().starts_with(&own) && line.contains(|c: char| c.is_ascii_digit()))?;
+    Some(line.trim().to_owned())
+}
+
+/// The first number in a version.
+fn major(version: &str) -> Option<u32> {
+    let digits = version.split(|c: char| !c.is_ascii_digit()).find(|word| !word.is_empty())?;
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for kind in Kind::ALL {
+            assert_eq!(Kind::named(kind.name()), Some(kind));
+        }
+        assert_eq!(Kind::named("nothing"), None);
+    }
+
+    #[test]
+    fn programs_are_named_by_subject() {
+        assert_eq!(program("vellum=/x").unwrap(), ("vellum".into(), "/x".into()));
+        for bad in ["vellum", "vellum=", "other=/x", "=/x"] {
+            assert!(program(bad).unwrap_err().bad_input, "{bad}");
+        }
+    }
+
+    #[test]
+    fn versions() {
+        assert_eq!(major("fuse-overlayfs: version 1.10"), Some(1));
+        assert_eq!(major("fuse-overlayfs: version 2.0.0"), Some(2));
+        assert_eq!(major("none"), None);
+    }
+}

@@ -1,0 +1,137 @@
+//! Tasks on one file.
+
+use super::Env;
+use crate::failure::{Failure, Result, While};
+use crate::ground::LARGE_NAME;
+use crate::stop;
+use crate::tree::Random;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use vellum_sys::ReadMap;
+
+/// Reads of the random-read task.
+pub(super) const RANDOM_READS: usize = 131_072;
+/// Writes of the rewrite-byte task at scale 1.
+pub(super) const REWRITES: usize = 20_000;
+/// Writes of the append task at scale 1.
+pub(super) const APPENDS: usize = 30_000;
+/// Writes of the append-fsync task at scale 1.
+pub(super) const SYNCED_APPENDS: usize = 300;
+
+const MIB: usize = 1 << 20;
+const PAGE: usize = 4096;
+/// How many small operations go by between looks at the stop flag.
+const CHECK_EVERY: usize = 1024;
+
+fn large(env: &Env<'_>) -> Result<File> {
+    File::open(env.root.join(LARGE_NAME)).doing(|| "opening the large file")
+}
+
+/// Lets nothing dirty from before be written back on this task's time.
+pub(super) fn settle(_: &Env<'_>) -> Result<()> {
+    rustix::fs::sync();
+    Ok(())
+}
+
+/// Reads the large file in 1 MiB.
+pub(super) fn read(env: &Env<'_>) -> Result<()> {
+    let mut file = large(env)?;
+    let mut buffer = vec![0; MIB];
+    let mut left = env.ground.large_bytes();
+    while left > 0 {
+        stop::check()?;
+        file.read_exact(&mut buffer).doing(|| "reading the large file")?;
+        left -= MIB as u64;
+    }
+    Ok(())
+}
+
+pub(super) fn random_read(env: &Env<'_>) -> Result<()> {
+    let file = large(env)?;
+    let pages = usize::try_from(env.ground.large_bytes()).unwrap_or(usize::MAX) / PAGE;
+    let mut random = Random::new(1);
+    let mut buffer = [0; PAGE];
+    for number in 0..RANDOM_READS {
+        let offset = random.below(pages) * PAGE;
+        file.read_exact_at(&mut buffer, offset as u64).doing(|| "reading at random")?;
+        if number % CHECK_EVERY == 0 {
+            stop::check()?;
+        }
+    }
+    Ok(())
+}
+
+fn create(env: &Env<'_>, append: bool) -> Result<File> {
+    let mut options = OpenOptions::new();
+    if append {
+        options.append(true);
+    } else {
+        options.write(true).truncate(true);
+    }
+    options.create(true).open(env.root.join("written")).doing(|| "creating a file")
+}
+
+pub(super) fn write_fsync(env: &Env<'_>) -> Result<()> {
+    let mut file = create(env, false)?;
+    let block = vec![0x5a; MIB];
+    for _ in 0..env.ground.large_bytes() / MIB as u64 {
+        stop::check()?;
+        file.write_all(&block).doing(|| "writing")?;
+    }
+    file.sync_all().doing(|| "fsync")
+}
+
+pub(super) fn make_small_file(env: &Env<'_>) -> Result<()> {
+    let mut file = create(env, false)?;
+    file.write_all(&[1; PAGE]).doing(|| "writing")?;
+    file.sync_all().doing(|| "fsync")?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+pub(super) fn rewrite_byte(env: &Env<'_>) -> Result<()> {
+    let path = env.root.join("written");
+    let file = OpenOptions::new().write(true).open(path).doing(|| "opening a file")?;
+    for number in 0..env.ground.scaled(REWRITES) {
+        file.write_all_at(&[number as u8], 0).doing(|| "rewriting a byte")?;
+        if number % CHECK_EVERY == 0 {
+            stop::check()?;
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn append(env: &Env<'_>) -> Result<()> {
+    let mut file = create(env, true)?;
+    for number in 0..env.ground.scaled(APPENDS) {
+        file.write_all(&[number as u8; PAGE]).doing(|| "appending")?;
+        if number % CHECK_EVERY == 0 {
+            stop::check()?;
+        }
+    }
+    file.sync_all().doing(|| "fsync")
+}
+
+pub(super) fn append_fsync(env: &Env<'_>) -> Result<()> {
+    let mut file = create(env, true)?;
+    for number in 0..env.ground.scaled(SYNCED_APPENDS) {
+        stop::check()?;
+        file.write_all(&[number as u8; PAGE]).doing(|| "appending")?;
+        file.sync_all().doing(|| "fsync")?;
+    }
+    Ok(())
+}
+
+/// Maps the large file and reads a byte of every page.
+pub(super) fn map_read(env: &Env<'_>) -> Result<()> {
+    let len = usize::try_from(env.ground.large_bytes()).unwrap_or(usize::MAX);
+    let map = ReadMap::new(large(env)?, len).doing(|| "mapping the large file")?;
+    let mut sum = 0_u64;
+    for page in (0..len).step_by(PAGE) {
+        sum += u64::from(map.byte(page).unwrap_or(0));
+    }
+    stop::check()?;
+    // The file is random: all zeros would mean that something else was read.
+    if sum == 0 { Err(Failure::new("the mapping shows zeros")) } else { Ok(()) }
+}

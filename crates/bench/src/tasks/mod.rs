@@ -1,0 +1,308 @@
+//! The tasks, as data: what they need, what they do untimed, what is timed.
+
+mod large;
+mod memory;
+mod small;
+
+use crate::failure::Result;
+use crate::ground::{Ground, Lower};
+use std::path::Path;
+
+/// Where a step of a task happens.
+#[derive(Clone, Copy, Debug)]
+pub struct Env<'a> {
+    /// The root of the mounted tree.
+    pub root: &'a Path,
+    /// The place around it.
+    pub ground: &'a Ground,
+}
+
+/// A step of a task.
+pub type Step = fn(&Env<'_>) -> Result<()>;
+
+/// What a task is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// Time.
+    Time,
+    /// Resident memory of the service after the caches were dropped.
+    Resident,
+}
+
+/// A task.
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What it does, with sizes at scale 1.
+    pub title: &'static str,
+    /// The state of caches when the clock starts.
+    pub state: &'static str,
+    /// What the lower layer holds.
+    pub lower: Lower,
+    /// Whether it changes what was in the lower layer.
+    pub alters: bool,
+    /// Needs root, to drop caches.
+    pub drops_caches: bool,
+    /// Left out unless it is asked for by name.
+    pub long: bool,
+    /// What it is judged by.
+    pub metric: Metric,
+    /// How many operations one pass is, for values per operation.
+    pub operations: fn(&Ground) -> usize,
+    /// How often it is done within one measurement.
+    pub passes: u32,
+    /// Before the clock starts, after mounting.
+    pub prepare: Step,
+    /// What is timed.
+    pub run: Step,
+}
+
+/// A task on a tree of small files, with everything else as it mostly is.
+const SMALL: Task = Task {
+    name: "",
+    title: "",
+    state: "",
+    lower: Lower::Tree,
+    alters: false,
+    drops_caches: false,
+    long: false,
+    metric: Metric::Time,
+    operations: |ground| ground.tree.files.len(),
+    passes: 1,
+    prepare: small::warm,
+    run: |_| Ok(()),
+};
+
+const WARM: &str = "warm: every file was read through the mount";
+const WARM_NAMES: &str = "warm: every name was looked up through the mount";
+const COLD: &str = "cold: fresh mount, kernel's caches dropped";
+
+/// All tasks, in the order in which they are run.
+pub const TASKS: &[Task] = &[
+    Task {
+        name: "open-read",
+        title: "open, read, close of 4,000 files",
+        state: WARM,
+        passes: 5,
+        run: small::open_read_close,
+        ..SMALL
+    },
+    Task {
+        name: "grep",
+        title: "grep -r over 4,000 files",
+        state: WARM,
+        passes: 3,
+        run: small::grep,
+        ..SMALL
+    },
+    Task {
+        name: "lstat",
+        title: "lstat of 4,000 files",
+        state: WARM_NAMES,
+        passes: 10,
+        prepare: small::lstat_all,
+        run: small::lstat_all,
+        ..SMALL
+    },
+    Task {
+        name: "find-cold",
+        title: "first find -type f -size +1",
+        state: COLD,
+        drops_caches: true,
+        prepare: small::cold,
+        run: small::find,
+        ..SMALL
+    },
+    Task {
+        name: "untar",
+        title: "untar 4,000 files",
+        state: COLD,
+        lower: Lower::Empty,
+        drops_caches: true,
+        prepare: small::cold_archive,
+        run: small::untar,
+        alters: true,
+        ..SMALL
+    },
+    Task {
+        name: "untar-warm",
+        title: "untar 4,000 files",
+        state: "warm: the archive is in the page cache",
+        lower: Lower::Empty,
+        prepare: small::read_archive,
+        run: small::untar,
+        alters: true,
+        ..SMALL
+    },
+    Task {
+        name: "rm-upper",
+        title: "rm -rf of 4,000 upper files",
+        state: "warm: they were just written through the mount, and synced",
+        lower: Lower::Empty,
+        alters: true,
+        prepare: small::untar_and_sync,
+        run: small::remove,
+        ..SMALL
+    },
+    Task {
+        name: "rm-lower",
+        title: "rm -rf of 4,000 lower files",
+        state: WARM_NAMES,
+        alters: true,
+        prepare: small::lstat_all,
+        run: small::remove,
+        ..SMALL
+    },
+    Task {
+        name: "mv-lower",
+        title: "mv of a lower directory of 4,000 files",
+        state: WARM_NAMES,
+        alters: true,
+        prepare: small::lstat_all,
+        run: small::rename,
+        ..SMALL
+    },
+    Task {
+        name: "chmod-lower",
+        title: "chmod -R of 4,000 lower files",
+        state: WARM_NAMES,
+        alters: true,
+        prepare: small::lstat_all,
+        run: small::change_mode,
+        ..SMALL
+    },
+    Task {
+        name: "read-cold",
+        title: "512 MiB read in 1 MiB",
+        state: COLD,
+        drops_caches: true,
+        prepare: small::cold,
+        run: large::read,
+        ..LARGE
+    },
+    Task {
+        name: "random-read",
+        title: "4 KiB random read, 131,072 times in 512 MiB",
+        state: "warm: the file was read through the mount",
+        operations: |_| large::RANDOM_READS,
+        prepare: large::read,
+        run: large::random_read,
+        ..LARGE
+    },
+    Task {
+        name: "write-fsync",
+        title: "512 MiB written in 1 MiB, fsync",
+        state: "a new file, nothing dirty",
+        lower: Lower::Empty,
+        alters: true,
+        prepare: large::settle,
+        run: large::write_fsync,
+        ..LARGE
+    },
+    Task {
+        name: "rewrite-byte",
+        title: "one byte rewritten 20,000 times",
+        state: "warm: an upper file of 4 KiB",
+        lower: Lower::Empty,
+        alters: true,
+        operations: |ground| ground.scaled(large::REWRITES),
+        prepare: large::make_small_file,
+        run: large::rewrite_byte,
+        ..LARGE
+    },
+    Task {
+        name: "append",
+        title: "30,000 appends of 4 KiB, one fsync",
+        state: "a new file, nothing dirty",
+        lower: Lower::Empty,
+        alters: true,
+        operations: |ground| ground.scaled(large::APPENDS),
+        prepare: large::settle,
+        run: large::append,
+        ..LARGE
+    },
+    Task {
+        name: "append-fsync",
+        title: "300 x (4 KiB append + fsync)",
+        state: "a new file, nothing dirty",
+        lower: Lower::Empty,
+        alters: true,
+        operations: |ground| ground.scaled(large::SYNCED_APPENDS),
+        prepare: large::settle,
+        run: large::append_fsync,
+        ..LARGE
+    },
+    Task {
+        name: "mmap-read",
+        title: "every page of 512 MiB read through mmap",
+        state: "warm: the file was read through the mount",
+        operations: |ground| usize::try_from(ground.large_bytes() / 4096).unwrap_or(usize::MAX),
+        passes: 3,
+        prepare: large::map_read,
+        run: large::map_read,
+        ..LARGE
+    },
+    Task {
+        name: "forget-million",
+        title: "memory of the service after 1,000,000 files were looked up and forgotten",
+        state: COLD,
+        lower: Lower::Million,
+        drops_caches: true,
+        long: true,
+        metric: Metric::Resident,
+        operations: |ground| ground.million().0 * ground.million().1,
+        prepare: small::cold,
+        run: memory::look_up_all,
+        ..SMALL
+    },
+];
+
+/// A task on a large file.
+const LARGE: Task = Task {
+    lower: Lower::Large,
+    operations: |ground| usize::try_from(ground.large_bytes() >> 20).unwrap_or(usize::MAX),
+    ..SMALL
+};
+
+/// The task of this name.
+#[must_use]
+pub fn named(name: &str) -> Option<&'static Task> {
+    TASKS.iter().find(|task| task.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_have_unique_names_and_say_what_they_are() {
+        for task in TASKS {
+            assert_eq!(TASKS.iter().filter(|other| other.name == task.name).count(), 1, "{}", task.name);
+            assert!(!task.title.is_empty() && !task.state.is_empty() && task.passes > 0, "{}", task.name);
+        }
+    }
+
+    /// Every task does its work on a plain directory, at a small scale.
+    #[test]
+    fn tasks_run_on_a_directory() {
+        let ground = Ground::new(&std::env::temp_dir(), None, 0.005).unwrap();
+        for task in TASKS.iter().filter(|task| !task.drops_caches) {
+            let layers = ground.layers(task.lower).unwrap();
+            let root = if task.alters {
+                let from = layers.lower.join(".");
+                crate::ground::run(std::process::Command::new("cp").arg("-a").arg(from).arg(&layers.merged))
+                    .unwrap();
+                layers.merged.clone()
+            } else {
+                layers.lower.clone()
+            };
+            let env = Env { root: &root, ground: &ground };
+            (task.prepare)(&env).unwrap();
+            for _ in 0..if task.alters { 1 } else { 2 } {
+                (task.run)(&env).unwrap();
+            }
+            assert!((task.operations)(&ground) > 0);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Tasks on a tree of small files.
+
+use super::Env;
+use crate::failure::{Failure, Result, While};
+use crate::ground::{self, TREE_NAME};
+use crate::stop;
+use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Command, Stdio};
+
+/// Larger than any file of the tree, in bytes.
+const BUFFER: usize = 512 * 1024;
+
+/// A pattern that is in no file.
+const NOWHERE: &str = "zzz-nowhere-zzz";
+
+fn open_tree(env: &Env<'_>) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(rustix::fs::CWD, env.root.join(TREE_NAME), flags, Mode::empty()).doing(|| "opening the tree")
+}
+
+/// Opens, reads and closes every file, as a program does that does not know their sizes.
+pub(super) fn open_read_close(env: &Env<'_>) -> Result<()> {
+    let tree = open_tree(env)?;
+    let mut buffer = vec![0; BUFFER];
+    for (path, size) in &env.ground.tree.files {
+        let say = || format!("reading {}", path.display());
+        let file = openat(tree.as_fd(), path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).doing(say)?;
+        let mut got = 0;
+        loop {
+            match rustix::io::read(&file, &mut buffer[..]).doing(say)? {
+                0 => break,
+                more => got += more,
+            }
+        }
+        if got != *size {
+            return Err(Failure::new(format!("{}: {got} bytes of {size}", path.display())));
+        }
+    }
+    stop::check()
+}
+
+/// Looks every name up, then reads every file.
+pub(super) fn warm(env: &Env<'_>) -> Result<()> {
+    lstat_all(env)?;
+    open_read_close(env)
+}
+
+/// lstat of every file.
+pub(super) fn lstat_all(env: &Env<'_>) -> Result<()> {
+    let tree = open_tree(env)?;
+    for (path, _) in &env.ground.tree.files {
+        statat(tree.as_fd(), path, AtFlags::SYMLINK_NOFOLLOW)
+            .doing(|| format!("lstat of {}", path.display()))?;
+    }
+    stop::check()
+}
+
+/// Drops the kernel's caches.
+pub(super) fn cold(_: &Env<'_>) -> Result<()> {
+    ground::drop_caches()
+}
+
+/// Sees to it that the archive exists, and drops the kernel's caches.
+pub(super) fn cold_archive(env: &Env<'_>) -> Result<()> {
+    env.ground.archive()?;
+    ground::drop_caches()
+}
+
+/// Reads the archive into the page cache.
+pub(super) fn read_archive(env: &Env<'_>) -> Result<()> {
+    let mut archive = File::open(env.ground.archive()?).doing(|| "opening the archive")?;
+    std::io::copy(&mut archive, &mut std::io::sink()).doing(|| "reading the archive")?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+pub(super) fn grep(env: &Env<'_>) -> Result<()> {
+    let status = Command::new("grep")
+        .args(["-r", NOWHERE])
+        .arg(env.root.join(TREE_NAME))
+        .stdout(Stdio::null())
+        .status()
+        .doing(|| "grep")?;
+    stop::check()?;
+    // 1: no line was found; 2: there were errors.
+    if status.code() == Some(1) { Ok(()) } else { Err(Failure::new(format!("grep: {status}"))) }
+}
+
+pub(super) fn find(env: &Env<'_>) -> Result<()> {
+    ground::run(Command::new("find").arg(env.root.join(TREE_NAME)).args(["-type", "f", "-size", "+1"]))
+}
+
+pub(super) fn untar(env: &Env<'_>) -> Result<()> {
+    ground::run(Command::new("tar").arg("-xf").arg(env.ground.archive()?).arg("-C").arg(env.root))
+}
+
+pub(super) fn untar_and_sync(env: &Env<'_>) -> Result<()> {
+    untar(env)?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+pub(super) fn remove(env: &Env<'_>) -> Result<()> {
+    ground::run(Command::new("rm").arg("-rf").arg(env.root.join(TREE_NAME)))
+}
+
+pub(super) fn rename(env: &Env<'_>) -> Result<()> {
+    ground::run(Command::new("mv").arg(env.root.join(TREE_NAME)).arg(env.root.join("moved")))
+}
+
+pub(super) fn change_mode(env: &Env<'_>) -> Result<()> {
+    ground::run(Command::new("chmod").args(["-R", "g+w"]).arg(env.root.join(TREE_NAME)))
+}

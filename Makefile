@@ -1,0 +1,44 @@
+# What a person types. Every target prints what it does; none needs a terminal.
+#   make         builds the release binary
+#   make demo    a container's root tree on Vellum, shown step by step (root: real layers and podman;
+#                ordinary user: the rootless form)
+#   make test    installs what the tests need and runs all of them (as root)
+#   make deps    only the installing
+#   make install PREFIX=/usr/local: the command and its helper names
+SHELL := /bin/bash
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+.PHONY: all build demo test deps check install clean
+.DEFAULT_GOAL := all
+
+all: build
+
+build:
+	cargo build --release --locked
+
+demo:
+	@scripts/demo
+
+deps:
+	@scripts/deps
+
+# The runner prints a line per suite and ends with one closing line: "N passed, N failed, N skipped".
+test: deps
+	@scripts/step "build, release" cargo build --release --locked --package vellum
+	@scripts/step "build, tests" cargo build --locked --package vellum-tests
+	@target/debug/vellum-tests $(TESTS)
+
+# What needs no root and no mount.
+check:
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	cargo test --workspace
+
+install: build
+	install -D -m 755 target/release/vellum $(DESTDIR)$(PREFIX)/bin/vellum
+	mkdir -p $(DESTDIR)/sbin
+	ln -sf $(PREFIX)/bin/vellum $(DESTDIR)/sbin/mount.fuse.vellum
+
+clean:
+	cargo clean

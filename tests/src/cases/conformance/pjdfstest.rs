@@ -1,0 +1,104 @@
+//! pjdfstest: what POSIX says about names, owners, modes, times and errors.
+
+use super::{plain_and_mount, tool};
+use crate::harness::outcome::{Doing, Outcome, ensure};
+use crate::harness::{Cx, MountKind, shell};
+use crate::runner::child::note;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Fewest cases that a run of pjdfstest 0.2 must have seen, or something is wrong with the run.
+const CASES_MIN: usize = 398;
+
+/// Users that every Debian has, in place of ones made for the purpose. The times of files below a mount come
+/// from the kernel's coarse clock, a tick of which is up to 10 ms.
+const CONFIG: &str = r#"
+[features]
+posix_fallocate = {}
+rename_ctime = {}
+utimensat = {}
+utime_now = {}
+secondary_fs = "SECOND"
+[settings]
+naptime = 0.011
+allow_remount = false
+[dummy_auth]
+entries = [["nobody", "nogroup"], ["daemon", "daemon"], ["bin", "bin"]]
+"#;
+
+/// Cases that pass on the filesystem below and skip themselves on a mount. Name and reason.
+const EXCEPT: &[(&str, &str)] =
+    &[("link::link_count_max", "the C library knows the most links of some filesystem types only")];
+
+pub(super) fn all(cx: &Cx) -> Outcome {
+    let program = tool("pjdfstest")?;
+    let (plain, _layers, mut mount) = plain_and_mount(cx, |_| Ok(()))?;
+    let config = cx.dir.join("pjdfstest.toml");
+    // Another filesystem, for what must fail with EXDEV.
+    let second = cx.dir.join("second");
+    fs::create_dir(&second)?;
+    shell::run(shell::words("mount -t tmpfs tmpfs").arg(&second))?;
+    fs::write(&config, CONFIG.replace("SECOND", &second.display().to_string()))?;
+
+    let expected = run(&program, &config, &plain)?;
+    let seen = run(&program, &config, mount.root())?;
+    ensure!(expected.len() >= CASES_MIN, "only {} cases ran below", expected.len());
+    let mut worse = Vec::new();
+    for (name, (result, _)) in &expected {
+        let (here, why) = seen.get(name).cloned().unwrap_or_default();
+        let excepted = EXCEPT.iter().find(|(except, _)| except == name);
+        match (result.as_str(), here.as_str(), excepted) {
+            ("ok", "ok", _) => note("ok", name, ""),
+            ("ok", "skipped", Some((_, reason))) => note("skip", name, reason),
+            ("ok", ..) => {
+                note("fail", name, &format!("{here} {why}"));
+                worse.push(name.clone());
+            }
+            (_, "ok", _) => note("ok", name, "better than below"),
+            ("skipped", _, _) => note("skip", name, &why),
+            _ => note("skip", name, "fails on the filesystem below, too"),
+        }
+    }
+    mount.unmount()?;
+    if MountKind::under_test().is_vellum() || worse.is_empty() {
+        ensure!(worse.is_empty(), "{} cases pass below and fail here", worse.len());
+        return Ok(());
+    }
+    println!("a stand-in fails {} cases", worse.len());
+    Ok(())
+}
+
+/// Each case's name, with its result and what is said about it.
+fn run(program: &Path, config: &Path, path: &Path) -> Outcome<BTreeMap<String, (String, String)>> {
+    let output = Command::new(program)
+        .arg("-c")
+        .arg(config)
+        .arg("-p")
+        .arg(path)
+        .env("RUST_BACKTRACE", "0")
+        .stdin(Stdio::null())
+        .output()
+        .doing("pjdfstest")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("=== {}\n{text}", path.display());
+    let mut results = BTreeMap::new();
+    let mut last = String::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next(), words.next()) {
+            (Some(name), Some(result @ ("ok" | "skipped" | "FAILED")), None) if name.contains("::") => {
+                last = name.to_owned();
+                results.insert(last.clone(), (result.to_owned(), String::new()));
+            }
+            (Some(_), ..) if line.starts_with('\t') => {
+                if let Some((_, why)) = results.get_mut(&last) {
+                    why.push_str(line.trim());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(results)
+}

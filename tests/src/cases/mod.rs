@@ -1,0 +1,63 @@
+//! The cases: every one has a name, what it needs, and how long it may take.
+
+mod conformance;
+
+use crate::harness::{Cx, Outcome};
+use std::time::Duration;
+
+/// What a case runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    /// cargo with these words.
+    Cargo(&'static str),
+    /// A function, in namespaces of its own.
+    Test(fn(&Cx) -> Outcome),
+}
+
+/// A case.
+pub(crate) struct Case {
+    /// Its name, `group/what`.
+    pub(crate) name: &'static str,
+    /// What it runs.
+    pub(crate) kind: Kind,
+    /// Whether it runs once for each profile.
+    pub(crate) profiles: bool,
+    /// Whether nothing else may run beside it.
+    pub(crate) alone: bool,
+    /// Whether it needs root.
+    pub(crate) root: bool,
+    /// How long it may take.
+    pub(crate) limit: Duration,
+}
+
+impl Case {
+    /// A case that runs once for each profile, as root, for at most `seconds`.
+    const fn mounted(name: &'static str, seconds: u64, test: fn(&Cx) -> Outcome) -> Self {
+        let limit = Duration::from_secs(seconds);
+        Self { name, kind: Kind::Test(test), profiles: true, alone: false, root: true, limit }
+    }
+
+    /// A case that runs once, as root, for at most `seconds`.
+    #[expect(dead_code, reason = "engines come next")]
+    const fn once(name: &'static str, seconds: u64, test: fn(&Cx) -> Outcome) -> Self {
+        Self { profiles: false, ..Self::mounted(name, seconds, test) }
+    }
+
+    const fn cargo(name: &'static str, line: &'static str) -> Self {
+        let limit = Duration::from_secs(900);
+        Self { name, kind: Kind::Cargo(line), profiles: false, alone: true, root: false, limit }
+    }
+}
+
+/// The source tree's own checks.
+const CARGO: &[Case] = &[
+    Case::cargo("source/format", "fmt --all --check"),
+    Case::cargo("source/clippy", "clippy --workspace --all-targets -- -D warnings"),
+    Case::cargo("source/tidy", "run --quiet --package xtask -- tidy"),
+    Case::cargo("unit", "test --workspace --no-fail-fast"),
+];
+
+/// All cases, in the order in which they start.
+pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
+    [CARGO, conformance::CASES].into_iter().flatten()
+}

@@ -1,0 +1,147 @@
+//! The few system calls that have no safe wrapper elsewhere: mappings, file handles, filesystem ids.
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+fn last() -> Errno {
+    Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
+}
+
+/// A mapping of a file. Access goes through copies, since other processes write to the same pages.
+pub(crate) struct Mapping {
+    at: *mut u8,
+    len: usize,
+}
+
+impl Mapping {
+    /// Maps `len` bytes from the file's start; shared, and writable when asked.
+    pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
+        let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of ours.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED { Err(last()) } else { Ok(Self { at: at.cast(), len }) }
+    }
+
+    /// Copies out `len` bytes at `offset`.
+    pub(crate) fn read(&self, offset: usize, len: usize) -> Vec<u8> {
+        assert!(offset + len <= self.len, "outside of the mapping");
+        (offset..offset + len)
+            .map(|index| {
+                // SAFETY: `index` is inside of the mapping, which lives as long as `self`.
+                unsafe { self.at.add(index).read_volatile() }
+            })
+            .collect()
+    }
+
+    /// Copies `data` in at `offset`. The mapping must be writable.
+    pub(crate) fn write(&self, offset: usize, data: &[u8]) {
+        assert!(offset + data.len() <= self.len, "outside of the mapping");
+        for (index, byte) in data.iter().enumerate() {
+            // SAFETY: inside of the mapping, which lives as long as `self`; nobody holds a reference into it.
+            unsafe { self.at.add(offset + index).write_volatile(*byte) };
+        }
+    }
+
+    /// Waits until what was written has reached the file.
+    pub(crate) fn sync(&self) -> Result<(), Errno> {
+        // SAFETY: the range is the mapping's own.
+        let rc = unsafe { libc::msync(self.at.cast(), self.len, libc::MS_SYNC) };
+        if rc == 0 { Ok(()) } else { Err(last()) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is the mapping's own, and nothing refers to it any more.
+        unsafe { libc::munmap(self.at.cast(), self.len) };
+    }
+}
+
+/// A file handle of name_to_handle_at(2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileHandle {
+    kind: i32,
+    bytes: Vec<u8>,
+}
+
+const HANDLE_MAX: usize = 128;
+
+#[repr(C)]
+struct RawHandle {
+    len: u32,
+    kind: i32,
+    bytes: [u8; HANDLE_MAX],
+}
+
+/// The handle of `path`, not following a symbolic link.
+pub(crate) fn name_to_handle(path: &Path) -> Result<FileHandle, Errno> {
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+    let mut raw = RawHandle { len: HANDLE_MAX as u32, kind: 0, bytes: [0; HANDLE_MAX] };
+    let mut mount_id = 0;
+    // SAFETY: `raw` has the layout of struct file_handle and states its true capacity; the path ends with NUL.
+    let rc = unsafe {
+        libc::name_to_handle_at(
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            std::ptr::from_mut(&mut raw).cast(),
+            &raw mut mount_id,
+            0,
+        )
+    };
+    if rc != 0 {
+        return Err(last());
+    }
+    Ok(FileHandle { kind: raw.kind, bytes: raw.bytes[..raw.len as usize].to_vec() })
+}
+
+/// Opens a handle for reading; `mount` is any descriptor on the same mount.
+pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<OwnedFd, Errno> {
+    let mut raw = RawHandle { len: handle.bytes.len() as u32, kind: handle.kind, bytes: [0; HANDLE_MAX] };
+    raw.bytes[..handle.bytes.len()].copy_from_slice(&handle.bytes);
+    // SAFETY: `raw` has the layout of struct file_handle with `len` valid bytes.
+    let fd = unsafe {
+        libc::open_by_handle_at(
+            mount.as_raw_fd(),
+            std::ptr::from_mut(&mut raw).cast(),
+            libc::O_RDONLY | libc::O_CLOEXEC,
+        )
+    };
+    if fd < 0 {
+        return Err(last());
+    }
+    // SAFETY: the call has just returned this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Acts as another user on filesystems, in this thread, until dropped.
+pub(crate) struct AsUser(());
+
+impl AsUser {
+    /// Takes on the ids. Capabilities over files go with uid 0.
+    pub(crate) fn new(uid: u32, gid: u32) -> Self {
+        // SAFETY: changes two numbers of this thread.
+        unsafe { libc::setfsgid(gid) };
+        // SAFETY: as above.
+        unsafe { libc::setfsuid(uid) };
+        Self(())
+    }
+}
+
+impl Drop for AsUser {
+    fn drop(&mut self) {
+        // SAFETY: changes two numbers of this thread.
+        unsafe { libc::setfsuid(0) };
+        // SAFETY: as above.
+        unsafe { libc::setfsgid(0) };
+    }
+}
+
+/// Sets the umask of this process and returns the former.
+pub(crate) fn umask(mask: u32) -> u32 {
+    // SAFETY: cannot fail and touches no memory.
+    unsafe { libc::umask(mask) }
+}

@@ -1,1 +1,0 @@
-//! Integration tests of Vellum through real mounts

@@ -1,0 +1,195 @@
+//! The runner: which cases there are, in which order, and what came of them.
+
+pub(crate) mod cargo;
+pub(crate) mod child;
+mod report;
+
+use crate::cases::{self, Case, Kind};
+use crate::harness::{MountKind, Profile, source_root};
+use report::Report;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// What `--help` says.
+pub(crate) const USAGE: &str = "\
+vellum-tests [--list] [--jobs N] [WORD]...
+Runs the tests whose name has one of the WORDs in it, or all of them.
+  --list      names them and ends
+  --jobs N    so many side by side (default 2); those that need the machine for themselves run alone
+Environment:
+  VELLUM            the program to test (default target/release/vellum); overlay: the kernel's overlayfs
+  VELLUM_TEST_DIR   where layers lie (default /var/tmp): a local filesystem with extended attributes
+  VELLUM_TEST_SEED  repeats a random test
+  VELLUM_TEST_KEEP  keeps the directories of tests, when not empty
+  VELLUM_DEBIAN13   the Debian 13 tree for the engine tests (default ~/.cache/vellum/debian13)";
+
+/// One case under one profile.
+struct Job {
+    case: &'static Case,
+    profile: Option<Profile>,
+}
+
+impl Job {
+    fn name(&self) -> String {
+        match self.profile {
+            Some(profile) => format!("{}[{profile}]", self.case.name),
+            None => self.case.name.to_owned(),
+        }
+    }
+}
+
+/// Where things go.
+struct Places {
+    logs: PathBuf,
+    work: PathBuf,
+}
+
+/// Runs what the arguments ask for.
+pub(crate) fn main(args: &[String]) -> ExitCode {
+    let mut list = false;
+    let mut width = 2;
+    let mut words = Vec::new();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--list" => list = true,
+            "--jobs" => match args.next().and_then(|number| number.parse().ok()) {
+                Some(number) if number > 0 => width = number,
+                _ => return refuse("--jobs needs a number of at least 1"),
+            },
+            word if word.starts_with('-') => return refuse(&format!("unknown option {word}; see --help")),
+            word => words.push(word),
+        }
+    }
+    let jobs: Vec<Job> = all_jobs()
+        .into_iter()
+        .filter(|job| words.is_empty() || words.iter().any(|word| job.name().contains(word)))
+        .collect();
+    if jobs.is_empty() {
+        return refuse("no test has such a name; see --list");
+    }
+    if list {
+        jobs.iter().for_each(|job| println!("{}", job.name()));
+        return ExitCode::SUCCESS;
+    }
+    match prepare() {
+        Ok(places) => run(&jobs, width, &places),
+        Err(why) => refuse(&why),
+    }
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("vellum-tests: {why}");
+    ExitCode::from(2)
+}
+
+fn all_jobs() -> Vec<Job> {
+    let vellum = MountKind::under_test().is_vellum();
+    cases::all()
+        .flat_map(|case| {
+            let profiles: Vec<Option<Profile>> = match (case.profiles, vellum) {
+                (true, true) => Profile::ALL.into_iter().map(Some).collect(),
+                _ => vec![None],
+            };
+            profiles.into_iter().map(move |profile| Job { case, profile })
+        })
+        .collect()
+}
+
+/// Makes the directories, and keeps a copy of the program, which a build in between must not change.
+fn prepare() -> Result<Places, String> {
+    let target = source_root().join("target");
+    let logs = target.canonicalize().unwrap_or(target).join("test-logs");
+    let base = std::env::var_os("VELLUM_TEST_DIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
+    let work = base.join(format!("vt{}", std::process::id()));
+    let make =
+        |dir: &Path| std::fs::create_dir_all(dir).map_err(|error| format!("{}: {error}", dir.display()));
+    make(&logs)?;
+    make(&work.join("bin"))?;
+    if let MountKind::Program(program, _) = MountKind::under_test()
+        && let Some(name) = program.file_name()
+        && program.is_file()
+    {
+        let copy = work.join("bin").join(name);
+        std::fs::copy(&program, &copy).map_err(|error| format!("{}: {error}", program.display()))?;
+        // Changing the environment is only unsound once there are threads; children are told instead.
+        return Ok(Places { logs, work });
+    }
+    Ok(Places { logs, work })
+}
+
+fn run(jobs: &[Job], width: usize, places: &Places) -> ExitCode {
+    let begin = Instant::now();
+    let report = Mutex::new(Report::default());
+    let (alone, together): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.case.alone);
+    // Those that use the machine's cores by themselves first: compilers, then one by one what measures time.
+    for job in alone {
+        one(job, places, &report);
+    }
+    let queue = Mutex::new(together.into_iter());
+    let next = || queue.lock().map_or(None, |mut queue| queue.next());
+    std::thread::scope(|scope| {
+        for _ in 0..width {
+            scope.spawn(|| {
+                while let Some(job) = next() {
+                    one(job, places, &report);
+                }
+            });
+        }
+    });
+    if std::env::var_os("VELLUM_TEST_KEEP").is_none_or(|keep| keep.is_empty()) {
+        let _ = std::fs::remove_dir_all(&places.work);
+    } else {
+        println!("kept: {}", places.work.display());
+    }
+    report.into_inner().unwrap_or_default().close(begin.elapsed(), &places.logs)
+}
+
+fn one(job: &Job, places: &Places, report: &Mutex<Report>) {
+    let name = job.name();
+    let begin = Instant::now();
+    let log = places.logs.join(format!("{}.log", name.replace(['/', '[', ']', ' '], "_")));
+    let results = match job.case.kind {
+        Kind::Cargo(steps) => cargo::run(&name, steps, &log, job.case.limit),
+        Kind::Test(_) => child::run(&name, &places.work, &log, job.case.limit),
+    };
+    if let Ok(mut report) = report.lock() {
+        report.add(&name, results, begin.elapsed(), &log);
+    }
+}
+
+/// One line of results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    /// The test's name.
+    pub(crate) name: String,
+    /// What came of it.
+    pub(crate) result: Verdict,
+}
+
+/// What came of a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It passed.
+    Passed,
+    /// It failed, and why.
+    Failed(String),
+    /// It could not be tried, and why.
+    Skipped(String),
+}
+
+/// Waits for a child to end, for at most `limit`; None: it has not.
+pub(crate) fn wait(child: &mut std::process::Child, limit: Duration) -> Option<std::process::ExitStatus> {
+    let begin = Instant::now();
+    loop {
+        if let Ok(Some(status)) = child.try_wait() {
+            return Some(status);
+        }
+        if begin.elapsed() > limit {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

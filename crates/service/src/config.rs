@@ -33,30 +33,6 @@ impl Profile {
     }
 }
 
-/// Where the union's own marks (opaque, redirect, origin) are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MarkNamespace {
-    /// `trusted.*` where the process may write it, else `user.*`.
-    #[default]
-    Auto,
-    /// `trusted.overlay.*`, as kernel overlayfs does.
-    Trusted,
-    /// `user.overlay.*`, as kernel overlayfs with `userxattr` and fuse-overlayfs without privileges do.
-    User,
-}
-
-/// Where the owner and mode that the mount shows are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OwnerRecord {
-    /// In the inode itself.
-    #[default]
-    Inode,
-    /// In `security.fuseoverlayfs.override_stat`.
-    Security,
-    /// In `user.containers.override_stat`.
-    Containers,
-}
-
 /// What the mount itself allows, as the flags of mount(2). None: the default for the caller's privileges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountFlags {
@@ -108,12 +84,8 @@ pub struct Config {
     pub no_acl: bool,
     /// Extended attributes of users cannot be read or set.
     pub no_xattrs: bool,
-    /// Directories of lower layers are never renamed by a redirect; such a rename gives EXDEV.
-    pub no_redirects: bool,
-    /// Where the union's own marks are kept.
-    pub marks: MarkNamespace,
-    /// Where the owner that the mount shows is kept.
-    pub owner_record: OwnerRecord,
+    /// Owner, mode and type are recorded in `user.containers.override_stat`, not set.
+    pub override_owners: bool,
     /// How long the kernel may believe names and attributes. None: as long as only this mount changes the upper.
     pub timeout: Option<Duration>,
     /// What the mount itself allows.

@@ -8,8 +8,8 @@ use vellum_vfs::{NodeId, Result};
 pub trait Explain {
     /// Where `node` comes from.
     fn explain(&self, node: NodeId) -> Result<NodeAnswer>;
-    /// Counters of the tree, by name.
-    fn summary(&self) -> BTreeMap<String, u64>;
+    /// What is to be said of the tree as a whole, by name.
+    fn summary(&self) -> BTreeMap<String, String>;
 }
 
 /// An instance: what it is made of and what it uses.
@@ -37,8 +37,8 @@ pub struct InstanceReport {
     pub workers: usize,
     /// Kernel features in use.
     pub features: Vec<String>,
-    /// Counters of the tree, by name.
-    pub summary: BTreeMap<String, u64>,
+    /// What the tree says of itself as a whole, by name.
+    pub summary: BTreeMap<String, String>,
     /// Paths of the layers from the top down.
     #[serde(skip)]
     pub layers: Vec<String>,

@@ -14,6 +14,7 @@ pub mod layers;
 pub mod lock;
 pub mod mountpoint;
 pub mod serve;
+pub mod tree;
 pub mod unmount;
 pub mod watcher;
 

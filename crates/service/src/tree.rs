@@ -1,6 +1,6 @@
 //! The union of an instance: from plain data to the union's own terms.
 
-use crate::config::{Config, OwnerRecord, Profile};
+use crate::config::{Config, Profile};
 use crate::explain::{Explain, NodeAnswer};
 use crate::failure::Failure;
 use crate::layers::Layers;
@@ -9,7 +9,7 @@ use vellum_union::{Squash, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{NodeId, Result};
 
 /// Makes the tree of `layers`.
-pub fn build(config: &Config, layers: Layers) -> Result<Union, Failure> {
+pub fn build(config: &Config, layers: Layers) -> std::result::Result<Union, Failure> {
     let mut wanted = UnionConfig {
         upper: layers.upper.map(|(branch, work)| UpperConfig { branch, work }),
         lowers: layers.lowers,
@@ -21,7 +21,7 @@ pub fn build(config: &Config, layers: Layers) -> Result<Union, Failure> {
         gid_map: config.gid_map.clone(),
         squash: Squash { uid: config.squash_uid, gid: config.squash_gid },
         volatile: config.volatile,
-        override_stat: config.owner_record != OwnerRecord::Inode,
+        override_stat: config.override_owners,
         static_nlink: config.static_nlink,
         no_xattr: config.no_xattrs,
         no_acl: config.no_acl,
@@ -31,4 +31,37 @@ pub fn build(config: &Config, layers: Layers) -> Result<Union, Failure> {
         wanted.ttl = timeout;
     }
     Union::new(wanted).map_err(|e| Failure::system(format!("cannot read the layers: {e}")))
+}
+
+impl Explain for Union {
+    fn explain(&self, node: NodeId) -> Result<NodeAnswer> {
+        let found = Self::explain(self, node)?;
+        let mut details = BTreeMap::new();
+        details.insert("inode".to_owned(), found.ino.to_string());
+        if let Some((layer, path)) = found.data_below {
+            details.insert("data".to_owned(), format!("still in layer {layer}: {path}"));
+        }
+        if found.stale {
+            details.insert("node".to_owned(), "replaced by a newer one of the same file".to_owned());
+        }
+        Ok(NodeAnswer {
+            layer: found.layer,
+            path: found.layer_path,
+            in_upper: found.in_upper,
+            merged_from: found.merged_from,
+            details,
+        })
+    }
+
+    fn summary(&self) -> BTreeMap<String, String> {
+        let found = Self::summary(self);
+        let mut summary = BTreeMap::from([
+            ("nodes".to_owned(), found.nodes.to_string()),
+            ("marks".to_owned(), found.xattrs.to_owned()),
+        ]);
+        if !found.whiteouts.is_empty() {
+            summary.insert("whiteouts".to_owned(), found.whiteouts.to_owned());
+        }
+        summary
+    }
 }

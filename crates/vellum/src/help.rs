@@ -17,7 +17,7 @@ Owners:
   squash_to_root           everything is shown as root's
   squash_to_uid=UID        everything is shown as this user's
   squash_to_gid=GID        everything is shown as this group's
-  xattr_permissions=0|1|2  owner and mode are kept in the inode, in security.* or in user.containers.*
+  xattr_permissions=2      owner and mode are kept in user.containers.override_stat, not in the inode
 
 Behaviour:
   profile=cached|passthrough
@@ -25,8 +25,6 @@ Behaviour:
   volatile, fsync=0        make nothing durable
   timeout=SECONDS          how long the kernel may believe names and attributes
   workers=N                threads that answer requests
-  marks=auto|trusted|user  extended attributes in which opaque directories and redirects are recorded
-  redirect_dir=on|off      whether directories of lower layers are renamed by a redirect
   static_nlink, noacl, noxattrs=1
                            show one link per directory; no POSIX ACLs; no extended attributes
   log=FILTER, log_to=stderr|syslog|kmsg|FILE

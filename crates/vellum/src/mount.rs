@@ -4,7 +4,7 @@ use crate::log;
 use crate::options::Request;
 use rustix::mount::MountFlags;
 use vellum_service::daemon::{Pending, Side, detach};
-use vellum_service::{Failure, mountpoint, serve};
+use vellum_service::{Failure, mountpoint, serve, tree};
 
 /// Mounts; returns when the mount is ready, or in the foreground when it is gone.
 pub fn run(request: Request) -> Result<(), Failure> {
@@ -31,7 +31,7 @@ fn service(request: &Request, pending: Option<Pending>) -> Result<(), Failure> {
         }
         return Err(failure);
     }
-    serve::run(&request.config, pending)
+    serve::run(&request.config, pending, tree::build)
 }
 
 /// Changes the flags of a mount that exists; its layers stay what they are.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vellum::options::argv::{Classic, is_subcommand, parse};
 use vellum::options::{LogTarget, Options, Request, split};
-use vellum_service::config::{MarkNamespace, OwnerRecord, Profile};
+use vellum_service::config::Profile;
 
 fn args(list: &[&str]) -> Vec<OsString> {
     list.iter().map(OsString::from).collect()
@@ -154,11 +154,9 @@ fn each_option_means_something() {
     );
     assert!(of("noxattrs=1").config.no_xattrs && !of("noxattrs=0").config.no_xattrs);
     assert!(of("noacl").config.no_acl && of("static_nlink").config.static_nlink);
-    assert_eq!(of("xattr_permissions=2").config.owner_record, OwnerRecord::Containers);
-    assert_eq!(of("xattr_permissions=1").config.owner_record, OwnerRecord::Security);
-    assert!(of("redirect_dir=off").config.no_redirects && !of("redirect_dir=on").config.no_redirects);
-    assert_eq!(of("userxattr").config.marks, MarkNamespace::User);
-    assert_eq!(of("marks=trusted").config.marks, MarkNamespace::Trusted);
+    assert!(
+        of("xattr_permissions=2").config.override_owners && !of("xattr_permissions=0").config.override_owners
+    );
     assert_eq!(of("fsname=disk").config.source.as_deref(), Some(OsStr::new("disk")));
     assert_eq!(of("subtype=x").config.subtype.as_deref(), Some(OsStr::new("x")));
     assert_eq!(of("allow_other").config.allow_other, Some(true));
@@ -210,6 +208,9 @@ fn what_others_need_is_taken_in_silence() {
         "lazytime",
         "max_write=131072",
         "verity=off",
+        "redirect_dir=on",
+        "redirect_dir=off",
+        "userxattr",
         "diratime",
         "symfollow",
     ] {
@@ -243,7 +244,7 @@ fn refusals_name_option_value_and_remedy() {
         ("timeout=nan", "option timeout=nan: not a time; write timeout=SECONDS, 0 or more, e.g. timeout=1.5"),
         ("workers=0", "option workers=0: not a number in range; write workers=N with N from 1 to 64"),
         ("profile=fast", "option profile=fast: no such value; write profile=cached|passthrough"),
-        ("xattr_permissions=3", "option xattr_permissions=3: no such value; write xattr_permissions=0|1|2"),
+        ("xattr_permissions=3", "option xattr_permissions=3: no such value; write xattr_permissions=0|2"),
         (
             "plugins=/x.so",
             "option plugins=/x.so: layers by plugins are not supported; leave the option out, give layers as directories",
@@ -345,7 +346,7 @@ proptest! {
     fn known_names_with_any_value_do_not_panic(
         name in proptest::sample::select(vec![
             "lowerdir", "upperdir", "workdir", "uidmapping", "gidmapping", "squash_to_uid", "timeout", "threaded",
-            "workers", "fsync", "noxattrs", "xattr_permissions", "redirect_dir", "profile", "marks", "log_to",
+            "workers", "fsync", "noxattrs", "xattr_permissions", "profile", "log_to",
             "fsname", "max_read", "context", "plugins", "lowerdir+",
         ]),
         value in any_bytes(40),

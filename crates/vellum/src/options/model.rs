@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use vellum_service::config::{Config, LAYERS_MAX, MarkNamespace, OwnerRecord, Profile, WORKERS_MAX};
+use vellum_service::config::{Config, LAYERS_MAX, Profile, WORKERS_MAX};
 use vellum_vfs::IdMap;
 
 /// Options that mount(8), libfuse, fuse-overlayfs or kernel overlayfs take and that change nothing here. Those that
@@ -88,11 +88,13 @@ const SILENT: &[&str] = &[
     "fast_ino",
     "xino",
     "writeback",
-    // kernel overlayfs
+    // kernel overlayfs: redirects, marks and inode numbers are as the layers allow
     "index",
     "nfs_export",
     "metacopy",
     "uuid",
+    "redirect_dir",
+    "userxattr",
     "override_creds",
     "nooverride_creds",
 ];
@@ -115,11 +117,9 @@ const KNOWN: &[&str] = &[
     "noacl",
     "static_nlink",
     "xattr_permissions",
-    "redirect_dir",
     "plugins",
     "profile",
     "workers",
-    "marks",
     "log",
     "log_to",
     "allow_other",
@@ -315,7 +315,6 @@ impl Options {
             "static_nlink" => config.static_nlink = true,
             "volatile" => config.volatile = true,
             "noacl" => config.no_acl = true,
-            "userxattr" => config.marks = MarkNamespace::User,
             _ => return false,
         }
         true
@@ -346,19 +345,7 @@ impl Options {
             "fsync" => config.volatile = number(key, raw, -1, i32::MAX)? == 0,
             "noxattrs" => config.no_xattrs = number(key, raw, -1, i32::MAX)? > 0,
             "xattr_permissions" => {
-                config.owner_record = choice(
-                    key,
-                    raw,
-                    &[
-                        ("0", OwnerRecord::Inode),
-                        ("1", OwnerRecord::Security),
-                        ("2", OwnerRecord::Containers),
-                    ],
-                )?;
-            }
-            "redirect_dir" => {
-                config.no_redirects =
-                    choice(key, raw, &[("on", false), ("follow", true), ("off", true), ("nofollow", true)])?;
+                config.override_owners = choice(key, raw, &[("0", false), ("2", true)])?;
             }
             "verity" => choice(key, raw, &[("off", ())])?,
             "plugins" => {
@@ -375,14 +362,6 @@ impl Options {
             "profile" => {
                 let named = [("cached", Profile::Cached), ("passthrough", Profile::Passthrough)];
                 config.profile = choice(key, raw, &named)?;
-            }
-            "marks" => {
-                let named = [
-                    ("auto", MarkNamespace::Auto),
-                    ("trusted", MarkNamespace::Trusted),
-                    ("user", MarkNamespace::User),
-                ];
-                config.marks = choice(key, raw, &named)?;
             }
             "log" => self.log = Some(text(key, raw, "write e.g. log=info")?),
             "log_to" => {

@@ -12,12 +12,19 @@ pub const FS_TYPE: &str = "fuse.vellum";
 /// The absolute path of `path`, without symbolic links. A mount of ours whose service is dead is taken away first.
 pub fn resolve(path: &Path) -> Result<PathBuf, Failure> {
     match directory(path) {
-        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
+        Err(e) if is_dead(&e) => {
             remove_dead(path)?;
             directory(path).map_err(|e| refused(path, &e))
         }
         other => other.map_err(|e| refused(path, &e)),
     }
+}
+
+/// Whether an error says that a mount's service has died, before the question or while it was being answered.
+#[must_use]
+pub fn is_dead(e: &io::Error) -> bool {
+    let errno = rustix::io::Errno::from_io_error(e);
+    matches!(errno, Some(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
 }
 
 fn directory(path: &Path) -> io::Result<PathBuf> {
@@ -37,7 +44,7 @@ fn refused(path: &Path, e: &io::Error) -> Failure {
         io::ErrorKind::NotADirectory => {
             Failure::input(format!("mount point {shown}: not a directory; give one"))
         }
-        _ if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => Failure::system(format!(
+        _ if is_dead(e) => Failure::system(format!(
             "mount point {shown}: a mount whose service has died is in the way; run umount {shown}"
         )),
         _ => Failure::input(format!("mount point {shown}: {e}; give a directory that can be entered")),

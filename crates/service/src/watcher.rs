@@ -40,7 +40,7 @@ fn watch(service: &OwnedFd, mountpoint: &Path) {
     let mut byte = [0];
     while matches!(read(service, &mut byte), Err(Errno::INTR)) {}
     // Only the remains of a dead service: another mount may be there by now.
-    let dead = rustix::fs::stat(mountpoint).is_err_and(|e| e == Errno::NOTCONN);
+    let dead = std::fs::metadata(mountpoint).is_err_and(|e| crate::mountpoint::is_dead(&e));
     if dead && let Err(e) = crate::unmount::unmount(mountpoint, true) {
         tracing::warn!("{e}");
     }

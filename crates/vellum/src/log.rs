@@ -1,6 +1,6 @@
 //! The log: one line per notable event, quiet unless asked.
 
-use crate::options::{LogTarget, Request};
+use crate::options::{BadInput, LogTarget, Request};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -23,9 +23,16 @@ const LINE_MAX: usize = 900;
 pub fn start(request: &Request) -> Result<(), Failure> {
     let asked = request.log.clone().or_else(|| std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()));
     let text = asked.unwrap_or_else(|| if request.debug { "debug".into() } else { QUIET.into() });
-    let filter = EnvFilter::try_new(&text).map_err(|e| {
-        Failure::input(format!("option log={text}: {e}; write e.g. log=info or log=vellum_union=debug"))
-    })?;
+    let filter = EnvFilter::try_new(&text)
+        .map_err(|_| {
+            BadInput::value(
+                "log",
+                text.as_bytes(),
+                "no filter",
+                "write e.g. log=info or log=vellum_union=debug",
+            )
+        })
+        .map_err(|bad| Failure::input(bad.to_string()))?;
     let target = match &request.log_to {
         LogTarget::Auto if request.foreground => LogTarget::Stderr,
         LogTarget::Auto => LogTarget::Syslog,

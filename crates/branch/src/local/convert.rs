@@ -2,7 +2,7 @@
 
 use rustix::fs::{Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use vellum_sys::{FsStat, Stat, Time};
-use vellum_vfs::{Attr, SetTime, StatFs, Timestamp};
+use vellum_vfs::{Attr, Errno, SetTime, StatFs, Timestamp};
 
 const fn timestamp(time: Time) -> Timestamp {
     Timestamp { secs: time.secs, nanos: time.nanos }
@@ -29,14 +29,18 @@ pub(super) const fn attr(stat: &Stat) -> Attr {
     }
 }
 
-/// Times for utimensat(2).
-pub(super) fn timestamps(atime: Option<SetTime>, mtime: Option<SetTime>) -> Timestamps {
+/// Times for utimensat(2). EINVAL when the nanoseconds are none: the call gives some such values a meaning.
+pub(super) fn timestamps(atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<Timestamps, Errno> {
+    const NANOS_A_SECOND: u32 = 1_000_000_000;
     let one = |time| match time {
-        None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
-        Some(SetTime::Now) => Timespec { tv_sec: 0, tv_nsec: UTIME_NOW },
-        Some(SetTime::At(at)) => Timespec { tv_sec: at.secs, tv_nsec: at.nanos.into() },
+        None => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }),
+        Some(SetTime::Now) => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_NOW }),
+        Some(SetTime::At(at)) if at.nanos < NANOS_A_SECOND => {
+            Ok(Timespec { tv_sec: at.secs, tv_nsec: at.nanos.into() })
+        }
+        Some(SetTime::At(_)) => Err(Errno::INVAL),
     };
-    Timestamps { last_access: one(atime), last_modification: one(mtime) }
+    Ok(Timestamps { last_access: one(atime)?, last_modification: one(mtime)? })
 }
 
 /// Space and inodes.

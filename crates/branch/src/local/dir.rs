@@ -75,7 +75,7 @@ impl<S: Sys> BranchDir for LocalDir<S> {
     }
 
     fn set_times_at(&self, name: Name<'_>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
-        Ok(self.sys.set_times(self.fd.as_fd(), name.as_c_str(), &timestamps(atime, mtime))?)
+        Ok(self.sys.set_times(self.fd.as_fd(), name.as_c_str(), &timestamps(atime, mtime)?)?)
     }
 
     fn read_link_at(&self, name: Name<'_>, buf: &mut [u8]) -> Result<usize> {

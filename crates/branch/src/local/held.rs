@@ -27,7 +27,7 @@ macro_rules! impl_object {
             }
 
             fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
-                Ok(self.sys.set_times(self.fd.as_fd(), c"", &timestamps(atime, mtime))?)
+                Ok(self.sys.set_times(self.fd.as_fd(), c"", &timestamps(atime, mtime)?)?)
             }
 
             fn get_xattr(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {

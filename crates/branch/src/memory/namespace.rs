@@ -86,8 +86,9 @@ impl State {
         if !self.options.unnamed {
             return Err(Errno::OPNOTSUPP);
         }
+        // ext4 makes no inode in a directory that has been removed, and this is what it calls that.
         if self.inode(dir)?.nlink == 0 {
-            return Err(Errno::NOENT);
+            return Err(Errno::PERM);
         }
         let mode = FileKind::Regular.mode_bits() | (mode & 0o7777);
         let mut inode = self.born_in(dir, mode, Body::Regular(Default::default()))?;

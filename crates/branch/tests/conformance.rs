@@ -1,0 +1,126 @@
+//! What every branch must answer. The same cases run over a local directory and over memory.
+
+#![allow(unreachable_pub, clippy::unwrap_used, reason = "modules of one test program")]
+
+#[path = "support/mod.rs"]
+mod support;
+
+#[path = "conformance/attributes.rs"]
+mod attributes;
+#[path = "conformance/contents.rs"]
+mod contents;
+#[path = "conformance/entries.rs"]
+mod entries;
+#[path = "conformance/moves.rs"]
+mod moves;
+#[path = "conformance/xattrs.rs"]
+mod xattrs;
+
+/// Makes a test over each branch of every case. `root` marks cases that only root can run on a local directory.
+macro_rules! cases {
+    ($($module:ident { $($case:ident $($root:ident)?,)* })*) => {
+        mod local {
+            $(mod $module {
+                $(#[test]
+                fn $case() {
+                    $(let $root = crate::support::is_root();
+                    if !$root {
+                        eprintln!("SKIPPED: needs root");
+                        return;
+                    })?
+                    crate::$module::$case(&crate::support::Fixture::local());
+                })*
+            })*
+        }
+        mod memory {
+            $(mod $module {
+                $(#[test]
+                fn $case() { crate::$module::$case(&crate::support::Fixture::memory()); })*
+            })*
+        }
+    };
+}
+
+cases! {
+    entries {
+        a_new_branch_is_empty,
+        create_makes_a_file_once,
+        make_dir_makes_a_directory_once,
+        open_dir_wants_a_directory,
+        open_file_wants_a_regular_file root,
+        make_node_makes_every_kind root,
+        symlinks_keep_their_target,
+        names_of_255_bytes_are_the_longest,
+        remove_takes_anything_but_directories,
+        remove_dir_takes_empty_directories_only,
+        a_removed_directory_takes_nothing_more,
+        set_group_id_directories_hand_their_group_on root,
+        list_shows_every_entry_once,
+        list_ends_with_the_error_of_its_callback,
+        list_can_be_nested_and_change_the_directory,
+        list_of_many,
+        paths_lead_down_only,
+        hold_anything root,
+        the_filesystem_says_how_big_it_is,
+        everything_can_be_synced,
+    }
+    contents {
+        bytes_come_back,
+        holes_read_as_zeros_and_are_found,
+        truncate_cuts_and_grows,
+        open_modes_limit_what_can_be_done,
+        open_can_truncate,
+        an_open_file_outlives_its_name,
+        reopen_gives_other_modes,
+        reopen_of_other_kinds_is_refused root,
+        allocate_and_its_modes,
+        allocate_refuses_nonsense,
+        seek_beyond_the_end_is_refused,
+        sizes_have_a_limit,
+        copy_range_copies,
+        copy_range_within_a_file_must_not_overlap,
+        clone_shares_or_refuses,
+        unnamed_files_get_a_name,
+        unnamed_files_vanish,
+    }
+    attributes {
+        modes_are_kept,
+        owners_are_kept root,
+        a_new_owner_takes_set_id_bits_away root,
+        times_are_kept,
+        times_have_limits,
+        changes_move_times_forward,
+        symlinks_have_no_mode_of_their_own,
+        links_are_counted,
+        directories_count_their_children,
+    }
+    xattrs {
+        values_come_back,
+        flags_decide_about_existing_ones,
+        bad_names_and_sizes,
+        user_attributes_are_for_files_and_directories root,
+        trusted_attributes_are_for_everything root,
+        too_much_does_not_fit,
+        an_access_acl_shows_in_the_mode root,
+        a_default_acl_is_inherited root,
+        acls_have_their_place root,
+        writing_takes_capabilities_away root,
+    }
+    moves {
+        rename_moves_and_replaces,
+        rename_checks_kinds,
+        rename_onto_itself_does_nothing,
+        rename_between_two_names_of_one_file_does_nothing,
+        noreplace_keeps_what_is_there,
+        exchange_swaps,
+        a_whiteout_stays_behind root,
+        flags_exclude_each_other,
+        a_directory_cannot_go_into_itself,
+        directories_move_with_their_contents,
+        link_makes_another_name,
+        link_refusals,
+        link_object_names_what_is_held root,
+        other_branches_are_refused,
+        handles_follow_renames,
+    }
+}

@@ -1,0 +1,100 @@
+//! What the tests of branches share.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::ffi::{CStr, CString};
+use std::path::Path;
+use std::sync::Arc;
+use vellum_branch::{LocalBranch, MemoryBranch};
+use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Name, OpenMode, Result};
+
+/// A name from a literal.
+pub fn n(name: &CStr) -> Name<'_> {
+    Name::new(name).expect("a good name in a test")
+}
+
+/// The errno of a failure. Panics on success.
+#[track_caller]
+pub fn errno<T>(result: Result<T>) -> Errno {
+    match result {
+        Ok(_) => panic!("should have failed"),
+        Err(error) => error.errno(),
+    }
+}
+
+/// A branch, and what keeps it alive.
+pub struct Fixture {
+    pub branch: Arc<dyn Branch>,
+    pub dir: Option<tempfile::TempDir>,
+}
+
+impl Fixture {
+    pub fn local() -> Self {
+        // The modes that tests ask for are those that they expect.
+        vellum_sys::clear_umask();
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let branch = LocalBranch::open(dir.path()).expect("open it as a branch");
+        Self { branch, dir: Some(dir) }
+    }
+
+    pub fn memory() -> Self {
+        Self { branch: MemoryBranch::new(), dir: None }
+    }
+
+    pub fn root(&self) -> Arc<dyn BranchDir> {
+        self.branch.root()
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.as_ref().expect("a local branch").path()
+    }
+}
+
+pub const RW: OpenMode = OpenMode::READ.union(OpenMode::WRITE);
+
+/// Makes a file with contents.
+pub fn put(dir: &dyn BranchDir, name: &CStr, data: &[u8]) -> Arc<dyn BranchFile> {
+    let file = dir.create(n(name), 0o644).expect("create");
+    assert_eq!(file.write_at(data, 0).expect("write"), data.len());
+    file
+}
+
+/// All of a file.
+pub fn get(file: &dyn BranchFile) -> Vec<u8> {
+    let mut buf = vec![0; usize::try_from(file.stat().expect("stat").size).expect("small")];
+    let count = file.read_at(&mut buf, 0).expect("read");
+    buf.truncate(count);
+    buf
+}
+
+/// All of a file by name.
+pub fn get_at(dir: &dyn BranchDir, name: &CStr) -> Vec<u8> {
+    get(&*dir.open_file(n(name), OpenMode::READ).expect("open"))
+}
+
+/// The names in a directory, sorted.
+pub fn names(dir: &dyn BranchDir) -> Vec<String> {
+    let mut names = Vec::new();
+    dir.list(&mut |item| {
+        names.push(item.name.to_string());
+        Ok(())
+    })
+    .expect("list");
+    names.sort();
+    names
+}
+
+pub fn subdir(dir: &dyn BranchDir, name: &CStr) -> Arc<dyn BranchDir> {
+    dir.make_dir(n(name), 0o755).expect("mkdir");
+    dir.open_dir(n(name)).expect("open directory")
+}
+
+pub fn long_name(len: usize) -> CString {
+    CString::new(vec![b'l'; len]).expect("no NUL")
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Takes a result that does not matter.
+pub fn done<T>(_: T) {}

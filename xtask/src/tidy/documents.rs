@@ -1,0 +1,48 @@
+//! The documents that every change has to keep up.
+
+use super::{Finding, Tree};
+
+pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
+    let mut fail = |message: &str| findings.push(Finding::new("CHANGELOG.md", 0, "changelog", message));
+    match tree.find("CHANGELOG.md") {
+        None => fail("is missing"),
+        Some(changelog) => match unreleased(&changelog.text) {
+            None => fail("has no section `## Unreleased`"),
+            Some(text) if text.trim().is_empty() => fail("nothing stands under `## Unreleased`"),
+            Some(_) => {}
+        },
+    }
+}
+
+/// What stands between the heading `Unreleased` and the next of its rank.
+fn unreleased(text: &str) -> Option<String> {
+    let mut lines = text.lines();
+    lines.find(|line| {
+        line.strip_prefix("## ").is_some_and(|title| {
+            title.trim().trim_start_matches('[').to_ascii_lowercase().starts_with("unreleased")
+        })
+    })?;
+    Some(lines.take_while(|line| !line.starts_with("## ")).collect::<Vec<_>>().join("\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::sources::Source;
+
+    fn messages(changelog: Option<&str>) -> Vec<String> {
+        let sources = changelog.map(|text| Source::new("CHANGELOG.md", text)).into_iter().collect();
+        let mut findings = Vec::new();
+        check(&Tree { sources }, &mut findings);
+        findings.into_iter().map(|finding| finding.message).collect()
+    }
+
+    #[test]
+    fn changelogs() {
+        assert!(messages(Some("# Changelog\n## Unreleased\n- x\n## 1.0\n")).is_empty());
+        assert!(messages(Some("## [Unreleased]\n### Added\n- x\n")).is_empty());
+        assert_eq!(messages(None), ["is missing"]);
+        assert_eq!(messages(Some("# Changelog\n## 1.0\n- x\n")).len(), 1);
+        assert_eq!(messages(Some("## Unreleased\n\n## 1.0\n- x\n")).len(), 1);
+    }
+}

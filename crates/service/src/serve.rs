@@ -211,9 +211,10 @@ fn mount_failure(mountpoint: &Path, e: &MountError) -> Failure {
         MountError::Device(Errno::ACCESS | Errno::PERM) => {
             Failure::system("/dev/fuse: permission denied; make it accessible to this user")
         }
-        MountError::Helper(said) => Failure::system(format!(
-            "mount point {shown}: fusermount3: {said}; is the package fuse3 installed?"
+        MountError::Helper(said) if said.starts_with("No such file") => Failure::system(format!(
+            "mount point {shown}: ordinary users need fusermount3 to mount; install the package fuse3"
         )),
+        MountError::Helper(said) => Failure::system(format!("mount point {shown}: fusermount3: {said}")),
         other => Failure::system(format!("mount point {other}")),
     }
 }

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // A caller that has closed stderr still gets the status.
-            let _ = writeln!(std::io::stderr(), "vellum: {failure}");
+            let _ = std::io::stderr().write_all(format!("vellum: {failure}\n").as_bytes());
             ExitCode::from(failure.exit_status())
         }
     }

@@ -1,6 +1,7 @@
 //! The cases: every one has a name, what it needs, and how long it may take.
 
 mod conformance;
+mod differential;
 
 use crate::harness::{Cx, Outcome};
 use std::time::Duration;
@@ -59,5 +60,5 @@ const CARGO: &[Case] = &[
 
 /// All cases, in the order in which they start.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
-    [CARGO, conformance::CASES].into_iter().flatten()
+    [CARGO, differential::CASES, conformance::CASES].into_iter().flatten()
 }

@@ -1,0 +1,194 @@
+//! The same random operations on the union under test and on kernel overlayfs: every result must be the same, and
+//! at intervals the whole trees.
+//!
+//! Where the two may differ, and how that is kept out:
+//! - Kernel overlayfs shows the old data to a descriptor opened before copy-up: there, opening copies up.
+//! - It refuses to make a device 0:0 and attributes `trusted.overlay.*`, which are its own marks: not tried.
+//! - Sizes, link counts and times of access and change (ctime) of directories mean nothing: not compared.
+//! - Without its index, it does not know hard links across copy-up: files with several names are not compared
+//!   where it reads our upper. Nor does it hide the attributes in which Vellum records things.
+
+mod lower;
+mod ops;
+mod side;
+
+use super::Case;
+use crate::harness::outcome::{Outcome, ensure};
+use crate::harness::tree::{self, Ignore};
+use crate::harness::{Cx, Layers, Mount, Stop, rng};
+use ops::Step;
+use side::Side;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+pub(super) const CASES: &[Case] =
+    &[Case::mounted("differential/random", 300, random), Case::mounted("differential/crashes", 300, crashes)];
+
+/// How long new runs are begun.
+const TIME: Duration = Duration::from_secs(30);
+
+/// Longest time that is spent on making a failing run shorter.
+const SHRINK: Duration = Duration::from_secs(90);
+
+/// Steps of one run: VELLUM_TEST_OPS, or this.
+const STEPS: usize = 400;
+
+/// Attributes in which Vellum records things; its own mounts hide them.
+const OUR_MARKS: [&[u8]; 2] = [b"trusted.vellum.", b"user.vellum."];
+
+fn random(cx: &Cx) -> Outcome {
+    runs(cx, false)
+}
+
+fn crashes(cx: &Cx) -> Outcome {
+    runs(cx, true)
+}
+
+fn runs(cx: &Cx, crashes: bool) -> Outcome {
+    let first = rng::seed();
+    let given = std::env::var_os("VELLUM_TEST_SEED").is_some();
+    let steps = std::env::var("VELLUM_TEST_OPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
+    let begin = Instant::now();
+    let mut seed = first;
+    while begin.elapsed() < TIME {
+        let plan = ops::run(&mut rng::Rng::new(seed), steps, crashes);
+        if let Err(Stop::Fail(why)) = run(cx, seed, &plan) {
+            println!("seed {seed}: {why}");
+            let (plan, why) = shrink(cx, seed, plan, why);
+            println!("seed {seed}, shortest run found ({} steps):", plan.len());
+            plan.iter().for_each(|step| println!("    {step:?}"));
+            return Err(Stop::Fail(format!("VELLUM_TEST_SEED={seed}: {why}")));
+        }
+        seed += 1;
+        if given {
+            break;
+        }
+    }
+    println!("seeds {first} to {} passed", seed - 1);
+    Ok(())
+}
+
+/// Leaves out of a failing run what it fails without, first in large pieces.
+fn shrink(cx: &Cx, seed: u64, mut plan: Vec<Step>, mut why: String) -> (Vec<Step>, String) {
+    let begin = Instant::now();
+    let mut piece = plan.len() / 2;
+    while piece > 0 {
+        let mut at = 0;
+        while at < plan.len() {
+            if begin.elapsed() > SHRINK {
+                return (plan, why);
+            }
+            let mut shorter = plan.clone();
+            shorter.drain(at..(at + piece).min(plan.len()));
+            match run(cx, seed, &shorter) {
+                // A failure of another kind is another one's.
+                Err(Stop::Fail(still)) if still.split(' ').next() == why.split(' ').next() => {
+                    (plan, why) = (shorter, still)
+                }
+                _ => at += piece,
+            }
+        }
+        piece /= 2;
+    }
+    (plan, why)
+}
+
+/// One run over fresh layers.
+fn run(cx: &Cx, seed: u64, plan: &[Step]) -> Outcome {
+    let base = cx.dir.join("run");
+    let _ = fs::remove_dir_all(&base);
+    let result = run_in(cx, &base, seed, plan);
+    let _ = fs::remove_dir_all(&base);
+    result
+}
+
+fn run_in(cx: &Cx, base: &Path, seed: u64, plan: &[Step]) -> Outcome {
+    let since = clock();
+    let count = 1 + (seed % 4) as usize;
+    let make = |name: &str| -> Outcome<Layers> {
+        let layers = Layers::new(&base.join(name), count)?;
+        lower::fill(&layers, &mut rng::Rng::new(seed))?;
+        Ok(layers)
+    };
+    let (ours, theirs) = (make("ours")?, make("theirs")?);
+    let mut a = Side::new(cx.mount(&ours)?, since, false);
+    let mut b = Side::new(Mount::kernel(&theirs)?, since, true);
+    compare("at first", &a, &b, since)?;
+    for (at, step) in plan.iter().enumerate() {
+        match step {
+            Step::Do(op, as_user) => {
+                let (x, y) = (a.act(op, *as_user), b.act(op, *as_user));
+                ensure!(
+                    x == y,
+                    "step {at} {op:?}{}: {}, overlayfs {}",
+                    if *as_user { " by a user" } else { "" },
+                    brief(&x),
+                    brief(&y)
+                );
+            }
+            Step::Compare => compare(&format!("at step {at}"), &a, &b, since)?,
+            Step::Remount | Step::Crash => {
+                a.close_all();
+                b.close_all();
+                a.sync()?;
+                if *step == Step::Crash {
+                    a.mount.crash()?
+                } else {
+                    a.mount.remount()?
+                }
+                b.mount.remount()?;
+                compare(&format!("after {step:?} at step {at}"), &a, &b, since)?;
+            }
+        }
+    }
+    a.close_all();
+    let seen = tree::take(a.mount.root(), since)?;
+    tree::inodes_are_unique(&seen)?;
+    a.mount.unmount()?;
+    drop(b);
+    others_agree(cx, &ours, &seen, since)
+}
+
+/// The upper is now a layer like any other: kernel overlayfs and a read-only mount show the same.
+fn others_agree(cx: &Cx, ours: &Layers, seen: &tree::Tree, since: i64) -> Outcome {
+    let ignore = Ignore { nlink: true, ..Ignore::default() };
+    let layers = ours.as_lowers("again")?;
+    let mut again = cx.mount(&layers)?;
+    tree::same(
+        "left: the mount, right: its upper as a lower",
+        seen,
+        &tree::take(again.root(), since)?,
+        ignore,
+    )?;
+    again.unmount()?;
+    let mut kernel = Mount::kernel(&layers)?;
+    tree::same(
+        "left: the mount, right: overlayfs over its upper",
+        seen,
+        &tree::take(kernel.root(), since)?,
+        ignore,
+    )?;
+    kernel.unmount()
+}
+
+fn compare(when: &str, a: &Side, b: &Side, since: i64) -> Outcome {
+    let (x, y) = (tree::take(a.mount.root(), since)?, tree::take(b.mount.root(), since)?);
+    tree::same(&format!("{when}: left ours, right overlayfs"), &x, &y, Ignore::default())
+}
+
+fn brief(result: &Result<side::Value, rustix::io::Errno>) -> String {
+    match result {
+        Ok(side::Value::Bytes(bytes)) => {
+            format!("{} bytes {:x} {:02x?}", bytes.len(), tree::sum(bytes), &bytes[..bytes.len().min(16)])
+        }
+        Ok(value) => format!("{value:?}"),
+        Err(errno) => format!("{errno}"),
+    }
+}
+
+fn clock() -> i64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs() as i64)
+}

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// How long a mount may stay busy before it is detached, and a service may go on living after that.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Which filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -16,9 +16,10 @@ pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {
     if package.get("name").and_then(|value| value.as_str()).is_none() {
         fail("no name");
     }
+    // A package with a workspace of its own (for fuzzing) has none to take them from.
     let lints =
         manifest.get("lints").and_then(|lints| lints.get("workspace")).and_then(|value| value.as_bool());
-    if lints != Some(true) {
+    if lints != Some(true) && !manifest.contains_key("workspace") {
         fail("does not take the workspace's lints ([lints] workspace = true)");
     }
 }
@@ -38,6 +39,7 @@ mod tests {
         let text = "[package]\nname = \"x\"\ndescription = \"What it is\"\n[lints]\nworkspace = true\n";
         assert!(messages(text).is_empty());
         assert!(messages("[workspace]\nmembers = []\n").is_empty());
+        assert!(messages("[workspace]\n[package]\nname = \"x\"\ndescription = \"y\"\n").is_empty());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::lock::{PREDECESSOR_WAIT, UpperLock};
+use crate::mountpoint::mounts;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
@@ -58,8 +59,14 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<Layers, Failure> {
         layers.paths.push(seen.path.clone());
         upper_seen = Some(seen);
     }
+    let mapped = !config.uid_map.is_identity() || !config.gid_map.is_identity();
+    let table = if mapped { std::fs::read("/proc/self/mountinfo").unwrap_or_default() } else { Vec::new() };
     for lower in &config.lowers {
-        let seen = see("lowerdir", lower)?;
+        let mut seen = see("lowerdir", lower)?;
+        if let Some(plain) = unmapped(&seen, &table) {
+            tracing::debug!(lower = %seen.path.display(), plain = %plain.path.display(), "mapping ids once, not twice");
+            seen = plain;
+        }
         if layers.upper.is_some() && upper_seen.as_ref().is_some_and(|upper| is_same(upper, &seen)) {
             let shown = lower.display();
             return Err(Failure::input(format!("lowerdir {shown}: it is the upperdir too; name it once")));
@@ -91,6 +98,17 @@ fn see(option: &str, path: &Path) -> Result<Seen, Failure> {
     }
     let dev = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
     Ok(Seen { path: absolute, dev, ino: stat.stx_ino, mount: stat.stx_mnt_id })
+}
+
+/// The directory `seen` by way of another mount, when its own maps ids. podman 4 maps the ids of lower layers by their
+/// mount *and* asks us to; done twice, no id would be left.
+fn unmapped(seen: &Seen, table: &[u8]) -> Option<Seen> {
+    let own = mounts(table).find(|mount| mount.id == seen.mount && mount.is_idmapped())?;
+    let inner = own.root.join(seen.path.strip_prefix(&own.point).ok()?);
+    mounts(table).filter(|mount| mount.device == own.device && !mount.is_idmapped()).find_map(|mount| {
+        let path = mount.point.join(inner.strip_prefix(&mount.root).ok()?);
+        see("lowerdir", &path).ok().filter(|plain| is_same(plain, seen) && plain.mount == mount.id)
+    })
 }
 
 fn is_same(one: &Seen, other: &Seen) -> bool {

@@ -68,6 +68,12 @@ fn remove_dead(path: &Path) -> Result<(), Failure> {
 /// A line of mountinfo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// Its id, as statx(2) states it.
+    pub id: u64,
+    /// Device of its filesystem, as MAJOR:MINOR.
+    pub device: Vec<u8>,
+    /// The directory of its filesystem that is mounted.
+    pub root: PathBuf,
     /// Where it is mounted.
     pub point: PathBuf,
     /// Its filesystem's type.
@@ -83,15 +89,29 @@ pub fn mounts(table: &[u8]) -> impl Iterator<Item = Mount> + '_ {
     table.split(|byte| *byte == b'\n').filter_map(|line| {
         // ID PARENT MAJOR:MINOR ROOT POINT OPTIONS [FIELDS...] - TYPE SOURCE OPTIONS
         let mut fields = line.split(|byte| *byte == b' ');
-        let point = fields.nth(4)?;
+        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let device = fields.nth(1)?.to_vec();
+        let root = path(fields.next()?);
+        let point = path(fields.next()?);
         let own = fields.next()?.to_vec();
         fields.find(|field| *field == b"-")?;
         let fs_type = fields.next()?.to_vec();
         let source = unescape(fields.next()?);
         let fs = fields.next().unwrap_or_default().to_vec();
-        let point = PathBuf::from(std::ffi::OsStr::from_bytes(&unescape(point)));
-        Some(Mount { point, fs_type, source, options: [own, fs] })
+        Some(Mount { id, device, root, point, fs_type, source, options: [own, fs] })
     })
+}
+
+impl Mount {
+    /// Whether ids are mapped by the mount itself.
+    #[must_use]
+    pub fn is_idmapped(&self) -> bool {
+        self.options[0].split(|byte| *byte == b',').any(|option| option == b"idmapped")
+    }
+}
+
+fn path(field: &[u8]) -> PathBuf {
+    std::ffi::OsStr::from_bytes(&unescape(field)).into()
 }
 
 /// The kernel writes blanks and backslashes as three octal digits.
@@ -119,9 +139,13 @@ mod tests {
     fn mountinfo_is_read() {
         let table = b"36 35 0:50 / /mnt/a\\040b rw,noatime shared:1 - fuse.vellum over\\134lay rw,user_id=0\nrubbish\n";
         let found: Vec<_> = mounts(table).collect();
+        assert!(!found[0].is_idmapped());
         assert_eq!(
             found,
             [Mount {
+                id: 36,
+                device: b"0:50".to_vec(),
+                root: "/".into(),
                 point: "/mnt/a b".into(),
                 fs_type: b"fuse.vellum".to_vec(),
                 source: b"over\\lay".to_vec(),

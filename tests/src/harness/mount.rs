@@ -128,11 +128,12 @@ impl Mount {
                 Command::new(program)
             }
             MountKind::Kernel => {
-                // A tree without an upper knows no index.
+                // A tree without an upper knows no index. Files in it whose attributes alone were copied up show
+                // their data only to one that follows such marks.
                 text += if self.layers.upper.is_some() {
                     ",redirect_dir=on,index=on,metacopy=off,xino=on"
                 } else {
-                    ",redirect_dir=follow,metacopy=off"
+                    ",redirect_dir=on,metacopy=on"
                 };
                 let mut command = Command::new("mount");
                 command.args(["-t", "overlay", "overlay"]);

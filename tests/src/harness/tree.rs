@@ -75,7 +75,7 @@ pub(crate) fn take(root: &Path, since: i64) -> Outcome<Tree> {
 
 fn walk(root: &Path, path: String, since: i64, tree: &mut Tree) -> Outcome {
     let full = if path.is_empty() { root.to_owned() } else { root.join(&path) };
-    let node = look(&full, since).doing(format!("looking at {path:?}"))?;
+    let node = look(&full, since).doing(format!("looking at {}", full.display()))?;
     let is_dir = node.mode & libc::S_IFMT == libc::S_IFDIR;
     tree.insert(path.clone(), node);
     if !is_dir {

@@ -80,7 +80,11 @@ pub(crate) fn run(name: &str, work: &Path, log: &Path, limit: Duration) -> Vec<L
         parts.push(Line { name: name.to_owned(), result });
     }
     if std::env::var_os("VELLUM_TEST_KEEP").is_none_or(|keep| keep.is_empty()) {
-        let _ = std::fs::remove_dir_all(&dir);
+        if std::fs::remove_dir_all(&dir).is_err() {
+            // Something immutable was left behind.
+            let _ = Command::new("chattr").args(["-R", "-f", "-ia"]).arg(&dir).status();
+            let _ = std::fs::remove_dir_all(&dir);
+        }
         let _ = std::fs::remove_file(&results);
     }
     parts

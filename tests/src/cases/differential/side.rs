@@ -195,6 +195,10 @@ impl Side {
         match op {
             Op::Truncate { path, len } => {
                 let full = self.at(path);
+                let kind = rustix::fs::statat(CWD, &full, AtFlags::empty()).map(|stat| stat.st_mode);
+                if kind.is_ok_and(|mode| FileType::from_raw_mode(mode) != FileType::RegularFile) {
+                    return Err(Errno::NXIO);
+                }
                 match std::fs::OpenOptions::new().write(true).custom_flags_nonblock().open(&full) {
                     Ok(file) => nothing(rustix::fs::ftruncate(file, *len)),
                     Err(error) => Err(errno(&error)),

@@ -8,6 +8,8 @@ use std::time::Duration;
 pub enum UsageOf {
     /// This process, all of its threads, those that have ended included.
     Process,
+    /// The calling thread.
+    Thread,
     /// Its children that have ended and been waited for, and theirs.
     Children,
 }
@@ -27,6 +29,7 @@ pub struct Usage {
 pub fn usage(of: UsageOf) -> Result<Usage, Errno> {
     let who = match of {
         UsageOf::Process => libc::RUSAGE_SELF,
+        UsageOf::Thread => libc::RUSAGE_THREAD,
         UsageOf::Children => libc::RUSAGE_CHILDREN,
     };
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();

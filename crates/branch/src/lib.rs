@@ -6,6 +6,7 @@
 mod fault;
 mod local;
 mod memory;
+mod path;
 
 pub use fault::{DEAD, FaultBranch, FaultPlan};
 pub use local::LocalBranch;

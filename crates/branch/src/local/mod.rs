@@ -11,6 +11,7 @@ mod held;
 
 use self::convert::stat_fs;
 use self::dir::LocalDir;
+use crate::path;
 use rustix::fs::{CWD, OFlags};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
@@ -86,11 +87,6 @@ impl<S: Sys> LocalBranch<S> {
     }
 }
 
-/// Whether every component of a path is a name.
-fn is_plain(path: &[u8]) -> bool {
-    path.split(|&byte| byte == b'/').all(|part| !part.is_empty() && part != b"." && part != b"..")
-}
-
 impl<S: Sys> Branch for LocalBranch<S> {
     fn root(&self) -> Arc<dyn BranchDir> {
         Arc::<LocalDir<S>>::clone(&self.root)
@@ -100,9 +96,7 @@ impl<S: Sys> Branch for LocalBranch<S> {
         if path.is_empty() {
             return Ok(self.root());
         }
-        if !is_plain(path.to_bytes()) {
-            return Err(Error::new(Errno::INVAL, "open directory by path").at(path.to_bytes()));
-        }
+        path::check(path.to_bytes())?;
         let sys = &self.root.sys;
         match sys.open_beneath(self.root.fd.as_fd(), path, DIR_FLAGS) {
             Ok(fd) => Ok(Arc::new(LocalDir::new(sys.clone(), fd))),

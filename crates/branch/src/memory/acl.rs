@@ -22,13 +22,13 @@ struct Entry {
     id: u32,
 }
 
-/// A valid list.
+/// A list.
 #[derive(Clone)]
 pub(super) struct Acl(Vec<Entry>);
 
 impl Acl {
-    /// The list in an attribute's value; None when it has no entries. EINVAL, or EOPNOTSUPP for a version that
-    /// nobody knows.
+    /// The list in an attribute's value, not yet [checked](Self::check); None when it has no entries. EINVAL, or
+    /// EOPNOTSUPP for a version that nobody knows.
     pub(super) fn parse(value: &[u8]) -> Result<Option<Self>, Errno> {
         if value.is_empty() {
             return Ok(None);
@@ -56,21 +56,17 @@ impl Acl {
         if entries.is_empty() {
             return Ok(None);
         }
-        let acl = Self(entries);
-        acl.check()?;
-        Ok(Some(acl))
+        let known = |entry: &Entry| match entry.tag {
+            USER | GROUP => entry.id != UNDEFINED_ID,
+            tag => matches!(tag, USER_OBJ | GROUP_OBJ | MASK | OTHER),
+        };
+        if entries.iter().all(known) { Ok(Some(Self(entries))) } else { Err(Errno::INVAL) }
     }
 
-    /// Each class in its order, the three base entries once, a mask where there are named entries.
-    fn check(&self) -> Result<(), Errno> {
+    /// Each class in its order, the three base entries once, a mask where there are named entries. EINVAL.
+    pub(super) fn check(&self) -> Result<(), Errno> {
         let count = |tag| self.0.iter().filter(|entry| entry.tag == tag).count();
-        let known = USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER;
-        let sane = self.0.iter().all(|entry| {
-            entry.perm <= 7
-                && entry.tag.is_power_of_two()
-                && entry.tag & known != 0
-                && (!matches!(entry.tag, USER | GROUP) || entry.id != UNDEFINED_ID)
-        });
+        let sane = self.0.iter().all(|entry| entry.perm <= 7);
         let ordered = self.0.is_sorted_by_key(|entry| entry.tag);
         let base = [USER_OBJ, GROUP_OBJ, OTHER].into_iter().all(|tag| count(tag) == 1);
         let masked = count(MASK) == 1 || (count(MASK) == 0 && count(USER) + count(GROUP) == 0);
@@ -152,9 +148,12 @@ mod tests {
         assert_eq!(Acl::parse(&[1, 2]).err(), Some(Errno::INVAL));
         assert_eq!(Acl::parse(&[3, 0, 0, 0]).err(), Some(Errno::OPNOTSUPP));
         let named = [(USER_OBJ, 7, 0), (USER, 5, 1000), (GROUP_OBJ, 5, 0), (OTHER, 0, 0)];
-        assert_eq!(Acl::parse(&value(&named)).err(), Some(Errno::INVAL), "a mask is missing");
+        let unmasked = Acl::parse(&value(&named)).unwrap().unwrap();
+        assert_eq!(unmasked.check(), Err(Errno::INVAL), "a mask is missing");
+        assert_eq!(Acl::parse(&value(&[(3, 7, 0)])).err(), Some(Errno::INVAL), "no such tag");
         let good = [(USER_OBJ, 7, 0), (USER, 5, 1000), (GROUP_OBJ, 5, 0), (MASK, 4, 0), (OTHER, 0, 0)];
         let acl = Acl::parse(&value(&good)).unwrap().unwrap();
+        assert_eq!(acl.check(), Ok(()));
         assert!(!acl.is_minimal());
         assert_eq!(acl.mode_bits(), 0o740);
         assert_eq!(acl.inherit(0o600).mode_bits(), 0o600);

@@ -11,11 +11,16 @@ const BLOCK_LEN: usize = BLOCK as usize;
 /// Largest size of a file in bytes: 32-bit block numbers, as on ext4.
 pub(super) const MAX_SIZE: u64 = 0xffff_ffff * BLOCK;
 
+/// Blocks that a disk has, as far as preallocation is concerned.
+pub(super) const CAPACITY: u64 = 1 << 20;
+
 const KEEP_SIZE: u32 = 0x01;
 const PUNCH_HOLE: u32 = 0x02;
 const COLLAPSE_RANGE: u32 = 0x08;
 const ZERO_RANGE: u32 = 0x10;
 const INSERT_RANGE: u32 = 0x20;
+const UNSHARE_RANGE: u32 = 0x40;
+const WRITE_ZEROES: u32 = 0x80;
 
 #[derive(Clone)]
 enum Block {
@@ -124,25 +129,33 @@ impl Data {
         }
     }
 
-    /// fallocate(2).
-    pub(super) fn allocate(&mut self, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
-        let (signed, end) = (i64::try_from(offset), offset.checked_add(len));
-        let (Ok(_), Some(end)) = (signed, end.filter(|_| len > 0 && i64::try_from(len).is_ok())) else {
+    /// What the kernel says of the arguments of fallocate(2) before it looks at the file.
+    pub(super) fn check_allocate(mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
+        let negative = |number: u64| i64::try_from(number).is_err();
+        if negative(offset) || negative(len) || len == 0 {
             return Err(Errno::INVAL);
-        };
-        let keep = mode & KEEP_SIZE != 0;
-        let action = mode & !KEEP_SIZE;
-        match (action, keep) {
-            (0 | ZERO_RANGE, _) | (PUNCH_HOLE, true) | (COLLAPSE_RANGE | INSERT_RANGE, false) => {}
-            _ => return Err(Errno::OPNOTSUPP),
         }
+        match (mode & !KEEP_SIZE, mode & KEEP_SIZE != 0) {
+            (0 | ZERO_RANGE | UNSHARE_RANGE, _) | (PUNCH_HOLE, true) => Ok(()),
+            (COLLAPSE_RANGE | INSERT_RANGE | WRITE_ZEROES, false) => Ok(()),
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// fallocate(2), with checked arguments.
+    pub(super) fn allocate(&mut self, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
+        let end = offset.saturating_add(len);
         if end > MAX_SIZE {
             return Err(Errno::FBIG);
         }
+        let keep = mode & KEEP_SIZE != 0;
+        let action = mode & !KEEP_SIZE;
         match action {
             PUNCH_HOLE => self.punch(offset, end),
             COLLAPSE_RANGE => self.collapse(offset, end)?,
             INSERT_RANGE => self.insert(offset, len)?,
+            UNSHARE_RANGE | WRITE_ZEROES => return Err(Errno::OPNOTSUPP),
+            _ if (end - offset) / BLOCK > CAPACITY => return Err(Errno::NOSPC),
             action => {
                 if action == ZERO_RANGE {
                     self.zero(offset, end);

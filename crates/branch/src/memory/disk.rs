@@ -235,9 +235,7 @@ impl State {
     }
 
     pub(super) fn set_owner(&mut self, ino: u64, uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
-        if uid == Some(u32::MAX) || gid == Some(u32::MAX) {
-            return Err(Errno::INVAL);
-        }
+        check_owner(uid, gid)?;
         let inode = self.change(ino)?;
         inode.uid = uid.unwrap_or(inode.uid);
         inode.gid = gid.unwrap_or(inode.gid);
@@ -257,11 +255,7 @@ impl State {
         atime: Option<SetTime>,
         mtime: Option<SetTime>,
     ) -> Result<(), Errno> {
-        for time in [atime, mtime] {
-            if matches!(time, Some(SetTime::At(at)) if at.nanos >= 1_000_000_000) {
-                return Err(Errno::INVAL);
-            }
-        }
+        check_times(atime, mtime)?;
         if atime.is_none() && mtime.is_none() {
             return Ok(());
         }
@@ -276,6 +270,17 @@ impl State {
         inode.mtime = pick(mtime, inode.mtime);
         Ok(())
     }
+}
+
+/// EINVAL for the id that means "stays" to the kernel. Checked before anything is looked up.
+pub(super) fn check_owner(uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
+    if uid == Some(u32::MAX) || gid == Some(u32::MAX) { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+/// EINVAL for nanoseconds that are none. Checked before anything is looked up.
+pub(super) fn check_times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<(), Errno> {
+    let bad = |time| matches!(time, Some(SetTime::At(at)) if at.nanos >= 1_000_000_000);
+    if bad(atime) || bad(mtime) { Err(Errno::INVAL) } else { Ok(()) }
 }
 
 /// The nearest time that ext4's 34 bits can hold.

@@ -12,8 +12,10 @@ mod xattr;
 
 pub use disk::MemoryOptions;
 
+use self::data::CAPACITY;
 use self::disk::{Disk, Pin, ROOT};
 use self::objects::{IO_SIZE, MemoryDir};
+use crate::path;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -88,6 +90,7 @@ impl Branch for MemoryBranch {
         if path.is_empty() {
             return Ok(dir);
         }
+        path::check(path.to_bytes())?;
         for component in path.to_bytes().split(|&byte| byte == b'/') {
             let component = CString::new(component).map_err(|_| Errno::INVAL)?;
             dir = dir.open_dir(Name::new(&component)?)?;
@@ -97,15 +100,14 @@ impl Branch for MemoryBranch {
 
     fn statfs(&self) -> Result<StatFs> {
         const MAGIC: u64 = 0x0102_1994;
-        const BLOCKS: u64 = 1 << 30;
         const FILES: u64 = 1 << 24;
         let state = self.disk.lock();
         Ok(StatFs {
             frsize: IO_SIZE,
             bsize: IO_SIZE,
-            blocks: BLOCKS,
-            bfree: BLOCKS,
-            bavail: BLOCKS,
+            blocks: CAPACITY,
+            bfree: CAPACITY,
+            bavail: CAPACITY,
             files: FILES,
             ffree: FILES,
             namelen: u32::try_from(state.options.name_max).unwrap_or(u32::MAX),

@@ -1,7 +1,8 @@
 //! The branch traits' objects over a disk in memory.
 
-use super::data::BLOCK;
-use super::disk::{Body, Disk, Pin, State};
+use super::data::{BLOCK, Data, MAX_SIZE};
+use super::disk::{Body, Disk, Pin, State, check_owner, check_times};
+use super::xattr::check_len as check_attr_len;
 use std::any::Any;
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
@@ -129,6 +130,24 @@ fn check_offset(offset: u64) -> Result<()> {
     if i64::try_from(offset).is_ok() { Ok(()) } else { Err(Errno::INVAL.into()) }
 }
 
+/// How much of `len` bytes copy_file_range(2) copies; its checks in its order. EOVERFLOW: a range ends beyond all
+/// numbers; EFBIG: it starts beyond the largest size; EINVAL: the ranges of one file overlap, or an offset is
+/// negative to the kernel.
+fn copy_length(size: u64, same_file: bool, from: u64, to: u64, len: u64) -> Result<u64, Errno> {
+    if from.checked_add(len).is_none() || to.checked_add(len).is_none() {
+        return Err(Errno::OVERFLOW);
+    }
+    let negative = |offset: u64| i64::try_from(offset).is_err();
+    let mut len = if negative(from) { len } else { len.min(size.saturating_sub(from)) };
+    if !negative(to) {
+        len = len.min(MAX_SIZE.checked_sub(to).filter(|room| *room > 0).ok_or(Errno::FBIG)?);
+    }
+    if same_file && to.wrapping_add(len) > from && to < from.wrapping_add(len) {
+        return Err(Errno::INVAL);
+    }
+    if negative(from) || negative(to) { Err(Errno::INVAL) } else { Ok(len) }
+}
+
 impl BranchFile for MemoryFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         if buf.is_empty() {
@@ -169,17 +188,11 @@ impl BranchFile for MemoryFile {
     }
 
     fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
+        Data::check_allocate(mode, offset, len)?;
+        self.writable(Errno::BADF)?;
         let mut state = self.pin.disk.lock();
         let now = state.now();
         let inode = state.inode_mut(self.pin.ino)?;
-        if !self.mode.contains(OpenMode::WRITE) {
-            // What is wrong with the arguments comes first.
-            inode.data()?.clone().allocate(mode, offset, len).or_else(|errno| match errno {
-                Errno::FBIG => Ok(()),
-                other => Err(other),
-            })?;
-            return Err(Errno::BADF.into());
-        }
         inode.data_mut()?.allocate(mode, offset, len)?;
         inode.modified(now);
         Ok(())
@@ -200,14 +213,10 @@ impl BranchFile for MemoryFile {
         let peer = self.peer(from)?;
         peer.readable()?;
         self.writable(Errno::BADF)?;
-        check_offset(offset)?;
-        check_offset(from_offset)?;
         let mut state = self.pin.disk.lock();
         let source = state.inode(peer.pin.ino)?.data()?;
-        let len = len.min(STEP).min(source.size().saturating_sub(from_offset));
-        if peer.pin.ino == self.pin.ino && offset < from_offset + len && from_offset < offset + len {
-            return Err(Errno::INVAL.into());
-        }
+        let same = peer.pin.ino == self.pin.ino;
+        let len = copy_length(source.size(), same, from_offset, offset, len.min(STEP))?;
         if len == 0 {
             return Ok(0);
         }
@@ -221,12 +230,12 @@ impl BranchFile for MemoryFile {
 
     fn clone_from(&self, from: &dyn BranchFile) -> Result<()> {
         let peer = self.peer(from)?;
+        peer.readable()?;
+        self.writable(Errno::BADF)?;
         let mut state = self.pin.disk.lock();
         if !state.options.reflink {
             return Err(Errno::OPNOTSUPP.into());
         }
-        peer.readable()?;
-        self.writable(Errno::BADF)?;
         if peer.pin.ino == self.pin.ino {
             return Ok(());
         }
@@ -279,10 +288,12 @@ impl BranchDir for MemoryDir {
     }
 
     fn get_xattr_at(&self, name: Name<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize> {
+        check_attr_len(attr.to_bytes())?;
         self.with(name, |state, ino| state.get_xattr(ino, attr.to_bytes(), buf))
     }
 
     fn set_owner_at(&self, name: Name<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        check_owner(uid, gid)?;
         self.with(name, |state, ino| state.set_owner(ino, uid, gid))
     }
 
@@ -291,6 +302,7 @@ impl BranchDir for MemoryDir {
     }
 
     fn set_times_at(&self, name: Name<'_>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
+        check_times(atime, mtime)?;
         // Nothing to set: the kernel does not even look the name up.
         if atime.is_none() && mtime.is_none() {
             return Ok(());
@@ -299,6 +311,10 @@ impl BranchDir for MemoryDir {
     }
 
     fn read_link_at(&self, name: Name<'_>, buf: &mut [u8]) -> Result<usize> {
+        // readlink(2) looks at the buffer before it looks the name up.
+        if buf.is_empty() {
+            return Err(Errno::INVAL.into());
+        }
         let state = self.pin.disk.lock();
         let ino = state.find(self.pin.ino, name)?;
         read_link(&state, ino, buf)

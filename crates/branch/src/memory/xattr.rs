@@ -16,11 +16,14 @@ const ROOM: usize = 4000;
 /// What each attribute costs besides its name and value.
 const ENTRY: usize = 20;
 
-/// The suffix after a known namespace. EOPNOTSUPP: unknown; EINVAL: nothing follows; ERANGE: too long or empty.
+/// ERANGE for a name that is empty or too long. Checked before anything is looked up.
+pub(super) const fn check_len(name: &[u8]) -> Result<(), Errno> {
+    if name.is_empty() || name.len() > NAME_MAX { Err(Errno::RANGE) } else { Ok(()) }
+}
+
+/// Whether a name is of a known namespace. EOPNOTSUPP: it is not; EINVAL: nothing follows; ERANGE: see above.
 fn check_name(name: &[u8]) -> Result<(), Errno> {
-    if name.is_empty() || name.len() > NAME_MAX {
-        return Err(Errno::RANGE);
-    }
+    check_len(name)?;
     if matches!(name, acl::ACCESS | acl::DEFAULT) {
         return Ok(());
     }
@@ -76,9 +79,7 @@ impl State {
         if flags & !(CREATE | REPLACE) != 0 {
             return Err(Errno::INVAL);
         }
-        if name.is_empty() || name.len() > NAME_MAX {
-            return Err(Errno::RANGE);
-        }
+        check_len(name)?;
         if value.len() > VALUE_MAX {
             return Err(Errno::TOOBIG);
         }
@@ -114,6 +115,9 @@ impl State {
         }
         if name == acl::DEFAULT && !inode.is_dir() {
             return if list.is_some() { Err(Errno::ACCESS) } else { Ok(()) };
+        }
+        if let Some(list) = &list {
+            list.check()?;
         }
         let inode = self.change(ino)?;
         match list {

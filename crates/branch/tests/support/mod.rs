@@ -31,7 +31,8 @@ impl Fixture {
     pub fn local() -> Self {
         // The modes that tests ask for are those that they expect.
         vellum_sys::clear_umask();
-        let dir = tempfile::tempdir().expect("a temporary directory");
+        // Beside the build, not in /tmp, which may be a filesystem of another kind.
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
         let branch = LocalBranch::open(dir.path()).expect("open it as a branch");
         Self { branch, dir: Some(dir) }
     }

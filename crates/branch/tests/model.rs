@@ -1,0 +1,58 @@
+//! The memory branch is only worth something as a model if it answers as a disk does. So the same random
+//! operations are run on a directory of ext4 and on memory, and every result, every errno and both trees at the
+//! end must be the same.
+#![allow(unreachable_pub, clippy::unwrap_used, reason = "modules of one test program")]
+
+#[path = "support/mod.rs"]
+mod support;
+
+#[path = "model/operation.rs"]
+mod operation;
+#[path = "model/tree.rs"]
+mod tree;
+#[path = "model/world.rs"]
+mod world;
+
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use support::Fixture;
+use world::World;
+
+/// Magic number of ext4.
+const EXT4: u64 = 0xef53;
+
+fn suitable() -> bool {
+    if !support::is_root() {
+        eprintln!("SKIPPED: needs root, to make devices and change owners");
+        return false;
+    }
+    if Fixture::local().branch.statfs().unwrap().fstype != EXT4 {
+        eprintln!("SKIPPED: the build directory is not on ext4, which the memory branch imitates");
+        return false;
+    }
+    true
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        max_shrink_iters: 4000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/model.seeds"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn memory_answers_as_ext4_does(operations in prop::collection::vec(operation::any_operation(), 1..120)) {
+        if !suitable() {
+            return Ok(());
+        }
+        let (disk, model) = (Fixture::local(), Fixture::memory());
+        let mut real = World::new(&disk);
+        let mut memory = World::new(&model);
+        for (number, operation) in operations.iter().enumerate() {
+            let expected = real.apply(operation);
+            let found = memory.apply(operation);
+            prop_assert_eq!(&found, &expected, "memory (left) and disk differ at {}: {:?}", number, operation);
+        }
+        prop_assert_eq!(tree::read(&*model.root()), tree::read(&*disk.root()));
+    }
+}

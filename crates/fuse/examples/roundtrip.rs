@@ -1,13 +1,14 @@
 //! Measures what one request costs: a filesystem that does nothing, and client processes that ask it for names
 //! that do not exist (one LOOKUP each), or for attributes that may not be cached (one GETATTR each).
 //!
-//! `cargo run --release -p vellum-fuse --example roundtrip [-- workers=N seconds=S]`
+//! `cargo run --release -p vellum-fuse --example roundtrip [-- workers=N spin=MICROSECONDS seconds=S request=lookup clients=1]`
 
 use std::error::Error;
 use std::ffi::CStr;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vellum_fuse::{MountOptions, Session, SessionOptions, mount};
 use vellum_vfs::{
@@ -15,8 +16,11 @@ use vellum_vfs::{
     Result, SetAttr, StatFs, WriteFlags, XattrFlags,
 };
 
-/// An empty directory.
-struct Nothing;
+/// An empty directory, whose attributes may or may not be cached.
+#[derive(Default)]
+struct Nothing {
+    cacheable: AtomicBool,
+}
 
 type Cx<'a> = Context<'a>;
 
@@ -27,7 +31,9 @@ impl Filesystem for Nothing {
     fn forget(&self, _: NodeId, _: u64) {}
     fn getattr(&self, _: &Cx<'_>, _: NodeId, _: Option<Handle>) -> Result<AttrReply> {
         let attr = Attr { ino: 1, mode: 0o040_755, nlink: 2, ..Attr::default() };
-        Ok(AttrReply { attr, ttl: Duration::ZERO })
+        let ttl =
+            if self.cacheable.load(Ordering::Relaxed) { Duration::from_secs(600) } else { Duration::ZERO };
+        Ok(AttrReply { attr, ttl })
     }
     fn setattr(&self, _: &Cx<'_>, _: NodeId, _: Option<Handle>, _: &SetAttr) -> Result<AttrReply> {
         Err(Errno::PERM.into())
@@ -143,19 +149,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut options = SessionOptions::default();
     let mut seconds = 1.0;
+    let mut requests = vec!["getattr", "lookup"];
+    let mut numbers = vec![1, 2];
     for arg in args.iter().skip(1) {
         match arg.split_once('=') {
             Some(("workers", n)) => options.workers.max = n.parse()?,
+            Some(("spin", n)) => options.workers.spin = Duration::from_micros(n.parse()?),
             Some(("seconds", n)) => seconds = n.parse()?,
+            Some(("request", name)) => requests = vec![name],
+            Some(("clients", n)) => numbers = vec![n.parse()?],
             _ => return Err(format!("unknown argument {arg}").into()),
         }
     }
     let dir = tempfile::tempdir()?;
     let mounted = mount(dir.path(), &MountOptions::default())?;
-    let (handle, session) = Session::new(Arc::new(Nothing), mounted, options)?.spawn()?;
-    println!("{:<8} {:>7} {:>9} {:>12} {:>12} {:>9}", "request", "clients", "ns each", "requests/s", "switches/req", "cpu ns/req");
-    for what in ["lookup", "getattr"] {
-        for clients in [1, 2] {
+    let nothing = Arc::new(Nothing::default());
+    let (handle, session) = Session::new(Arc::clone(&nothing), mounted, options)?.spawn()?;
+    println!(
+        "{:<8} {:>7} {:>9} {:>12} {:>12} {:>9}",
+        "request", "clients", "ns each", "requests/s", "switches/req", "cpu ns/req"
+    );
+    for what in requests {
+        nothing.cacheable.store(what == "lookup", Ordering::Relaxed);
+        for &clients in &numbers {
             let before = (own_costs(), handle.counts().total(), Instant::now());
             let running: Vec<Child> = (0..clients)
                 .map(|_| {

@@ -9,8 +9,8 @@ use crate::wire::{self, InitFlags, Opcode, OpenFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use vellum_vfs::{
-    AttrReply, Context, Entry, Error, Features, Filesystem, Handle, NodeId, OpenIo, Opened, RenameFlags, Seek,
-    SetAttr, WriteFlags, XattrFlags,
+    AttrReply, Context, Entry, Error, Features, Filesystem, Handle, NodeId, OpenIo, Opened, RenameFlags,
+    Seek, SetAttr, WriteFlags, XattrFlags,
 };
 use zerocopy::{Immutable, IntoBytes};
 
@@ -71,12 +71,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm per opcode")]
-    fn call(
-        &self,
-        request: &Request<'_>,
-        body: &mut [u8],
-        promise: &mut Promise,
-    ) -> Result<Answer, Error> {
+    fn call(&self, request: &Request<'_>, body: &mut [u8], promise: &mut Promise) -> Result<Answer, Error> {
         let node = request.node();
         let cx = &self.context(request);
         let fs = self.fs;
@@ -116,12 +111,8 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             }
             Operation::Setattr { args } => {
                 let with_handle = args.valid & wire::SetattrValid::FH.bits() != 0;
-                let reply = fs.setattr(
-                    cx,
-                    node,
-                    with_handle.then(|| handle(args.fh)),
-                    &convert::set_attr(args),
-                )?;
+                let reply =
+                    fs.setattr(cx, node, with_handle.then(|| handle(args.fh)), &convert::set_attr(args))?;
                 put(body, &convert::attr_out(&reply))
             }
             Operation::Readlink => {

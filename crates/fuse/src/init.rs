@@ -2,6 +2,7 @@
 
 use crate::wire::{self, InitFlags, InitIn, InitOut};
 use std::fmt;
+use std::time::Duration;
 use vellum_vfs::Features;
 
 /// How file data travels. The two exclude each other within one connection.
@@ -57,16 +58,19 @@ pub const MAX_WRITE_LIMIT: u32 = 4 << 20;
 /// Most workers of one session.
 pub const WORKERS_MAX: usize = 64;
 
-/// How worker threads are used; see [`crate::Session`] for the measurements behind the default.
+/// How worker threads are used; see [`crate::Session`] for the measurements behind the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Workers {
-    /// Most threads, 1 to [`WORKERS_MAX`].
+    /// Most threads, 1 to [`WORKERS_MAX`]. They are started as they are needed.
     pub max: usize,
+    /// How long a worker waits awake for the next request before it goes to sleep; zero: not at all. It stops by
+    /// itself where that does not pay.
+    pub spin: Duration,
 }
 
 impl Default for Workers {
     fn default() -> Self {
-        Self { max: 4 }
+        Self { max: 8, spin: Duration::from_micros(30) }
     }
 }
 
@@ -135,7 +139,14 @@ impl Negotiated {
 
 impl fmt::Display for Negotiated {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "FUSE {}.{}, profile {}, max_write {} KiB:", self.major, self.minor, self.profile, self.max_write >> 10)?;
+        write!(
+            f,
+            "FUSE {}.{}, profile {}, max_write {} KiB:",
+            self.major,
+            self.minor,
+            self.profile,
+            self.max_write >> 10
+        )?;
         self.flag_names().try_for_each(|name| write!(f, " {}", name.to_ascii_lowercase()))
     }
 }

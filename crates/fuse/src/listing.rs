@@ -70,7 +70,8 @@ pub(crate) fn looked_up(mut body: &[u8]) -> impl Iterator<Item = NodeId> {
         loop {
             let (plus, rest) = Direntplus::read_from_prefix(body).ok()?;
             let name_len = plus.dirent.namelen as usize;
-            let padded = (size_of::<Direntplus>() + name_len).next_multiple_of(ALIGN) - size_of::<Direntplus>();
+            let padded =
+                (size_of::<Direntplus>() + name_len).next_multiple_of(ALIGN) - size_of::<Direntplus>();
             body = rest.get(padded..).unwrap_or_default();
             if plus.entry.nodeid != 0 {
                 return Some(NodeId(plus.entry.nodeid));

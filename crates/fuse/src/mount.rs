@@ -174,9 +174,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool) -> Result<(), MountError> {
 
 fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
     let refuse = |errno| MountError::Mountpoint(mountpoint.into(), errno);
-    let errno = |error: std::io::Error| {
-        error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
-    };
+    let errno = |error: std::io::Error| error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error);
     let path = std::fs::canonicalize(mountpoint).map_err(|error| refuse(errno(error)))?;
     let kind = std::fs::metadata(&path).map_err(|error| refuse(errno(error)))?;
     if kind.is_dir() { Ok(path) } else { Err(refuse(Errno::NOTDIR)) }

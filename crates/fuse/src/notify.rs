@@ -175,9 +175,10 @@ impl Notifier for FuseNotifier {
 impl Shared {
     fn send(&self, note: &Note) -> Result<(), Errno> {
         match note {
-            Note::Inode { node, offset, len } => {
-                self.struct_only(Notify::InvalInode, &wire::NotifyInvalInode { ino: node.0, off: *offset, len: *len })
-            }
+            Note::Inode { node, offset, len } => self.struct_only(
+                Notify::InvalInode,
+                &wire::NotifyInvalInode { ino: node.0, off: *offset, len: *len },
+            ),
             Note::Entry { parent, name, expire_only } => {
                 let head = wire::NotifyInvalEntry {
                     parent: parent.0,

@@ -90,46 +90,132 @@ impl Iterator for ForgetList<'_> {
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the fields are the arguments of the Filesystem method of that name")]
 pub enum Operation<'a> {
-    Lookup { target: Target<'a> },
-    Forget { count: u64 },
-    BatchForget { nodes: ForgetList<'a> },
-    Getattr { args: wire::GetattrIn },
-    Statx { args: wire::StatxIn },
-    Setattr { args: wire::SetattrIn },
+    Lookup {
+        target: Target<'a>,
+    },
+    Forget {
+        count: u64,
+    },
+    BatchForget {
+        nodes: ForgetList<'a>,
+    },
+    Getattr {
+        args: wire::GetattrIn,
+    },
+    Statx {
+        args: wire::StatxIn,
+    },
+    Setattr {
+        args: wire::SetattrIn,
+    },
     Readlink,
-    Symlink { name: Name<'a>, target: &'a CStr },
-    Mknod { args: wire::MknodIn, name: Name<'a> },
-    Mkdir { args: wire::MkdirIn, name: Name<'a> },
-    Unlink { name: Name<'a> },
-    Rmdir { name: Name<'a> },
-    Rename { from: Name<'a>, to_parent: NodeId, to: Name<'a>, flags: u32 },
-    Link { node: NodeId, name: Name<'a> },
-    Open { args: wire::OpenIn },
-    Read { args: wire::ReadIn },
-    Write { args: wire::WriteIn, data: &'a [u8] },
+    Symlink {
+        name: Name<'a>,
+        target: &'a CStr,
+    },
+    Mknod {
+        args: wire::MknodIn,
+        name: Name<'a>,
+    },
+    Mkdir {
+        args: wire::MkdirIn,
+        name: Name<'a>,
+    },
+    Unlink {
+        name: Name<'a>,
+    },
+    Rmdir {
+        name: Name<'a>,
+    },
+    Rename {
+        from: Name<'a>,
+        to_parent: NodeId,
+        to: Name<'a>,
+        flags: u32,
+    },
+    Link {
+        node: NodeId,
+        name: Name<'a>,
+    },
+    Open {
+        args: wire::OpenIn,
+    },
+    Read {
+        args: wire::ReadIn,
+    },
+    Write {
+        args: wire::WriteIn,
+        data: &'a [u8],
+    },
     Statfs,
-    Release { args: wire::ReleaseIn },
-    Fsync { args: wire::FsyncIn },
-    Setxattr { name: &'a CStr, value: &'a [u8], flags: u32, acl_kill_sgid: bool },
-    Getxattr { name: &'a CStr, size: u32 },
-    Listxattr { size: u32 },
-    Removexattr { name: &'a CStr },
-    Flush { args: wire::FlushIn },
-    Init { args: wire::InitIn, ext: Option<wire::InitExtIn> },
-    Opendir { args: wire::OpenIn },
-    Readdir { args: wire::ReadIn },
-    Readdirplus { args: wire::ReadIn },
-    Releasedir { args: wire::ReleaseIn },
-    Fsyncdir { args: wire::FsyncIn },
-    Access { mask: u32 },
-    Create { args: wire::CreateIn, name: Name<'a> },
-    Tmpfile { args: wire::CreateIn },
-    Interrupt { unique: u64 },
+    Release {
+        args: wire::ReleaseIn,
+    },
+    Fsync {
+        args: wire::FsyncIn,
+    },
+    Setxattr {
+        name: &'a CStr,
+        value: &'a [u8],
+        flags: u32,
+        acl_kill_sgid: bool,
+    },
+    Getxattr {
+        name: &'a CStr,
+        size: u32,
+    },
+    Listxattr {
+        size: u32,
+    },
+    Removexattr {
+        name: &'a CStr,
+    },
+    Flush {
+        args: wire::FlushIn,
+    },
+    Init {
+        args: wire::InitIn,
+        ext: Option<wire::InitExtIn>,
+    },
+    Opendir {
+        args: wire::OpenIn,
+    },
+    Readdir {
+        args: wire::ReadIn,
+    },
+    Readdirplus {
+        args: wire::ReadIn,
+    },
+    Releasedir {
+        args: wire::ReleaseIn,
+    },
+    Fsyncdir {
+        args: wire::FsyncIn,
+    },
+    Access {
+        mask: u32,
+    },
+    Create {
+        args: wire::CreateIn,
+        name: Name<'a>,
+    },
+    Tmpfile {
+        args: wire::CreateIn,
+    },
+    Interrupt {
+        unique: u64,
+    },
     Destroy,
     Ioctl,
-    Fallocate { args: wire::FallocateIn },
-    Lseek { args: wire::LseekIn },
-    CopyFileRange { args: wire::CopyFileRangeIn },
+    Fallocate {
+        args: wire::FallocateIn,
+    },
+    Lseek {
+        args: wire::LseekIn,
+    },
+    CopyFileRange {
+        args: wire::CopyFileRangeIn,
+    },
     /// Known, and deliberately not served: locks (the kernel keeps them itself), poll, bmap, DAX, syncfs.
     Unserved,
 }
@@ -182,8 +268,7 @@ pub fn parse(bytes: &[u8], setxattr_ext: bool) -> Result<Request<'_>, Malformed>
         return Err(malformed(Errno::IO));
     }
     // Extensions lie at the end, counted in units of 8 bytes.
-    let args_len =
-        body_len.checked_sub(usize::from(header.total_extlen) * 8).ok_or(malformed(Errno::IO))?;
+    let args_len = body_len.checked_sub(usize::from(header.total_extlen) * 8).ok_or(malformed(Errno::IO))?;
     let (args, extensions) = rest.split_at_checked(args_len).ok_or(malformed(Errno::IO))?;
     let operation = operation(opcode, Args(args), setxattr_ext).map_err(malformed)?;
     let groups = groups(extensions).map_err(malformed)?;

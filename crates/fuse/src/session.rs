@@ -2,14 +2,14 @@
 
 use crate::backing::BackingTable;
 use crate::buffer::Buffer;
-use crate::init::{self, InitProblem, Negotiated, SessionOptions, WORKERS_MAX};
+use crate::init::{self, InitProblem, Negotiated, SessionOptions};
 use crate::mount::{self, MountError, Mounted};
 use crate::notify::FuseNotifier;
 use crate::request::{self, Operation};
 use crate::stats::{AllCounters, Counts};
 use crate::transport::{Device, Received, Transport};
 use crate::wire;
-use crate::worker::Pool;
+use crate::worker::Crew;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -36,23 +36,24 @@ pub(crate) struct Core {
 
 impl Core {
     /// A descriptor for one more worker: a clone with a queue of its own where that is possible.
-    pub(crate) fn worker_device(&self) -> Arc<OwnedFd> {
+    /// The second value: nobody else reads from it.
+    pub(crate) fn worker_device(&self) -> (Arc<OwnedFd>, bool) {
         let mut devices = self.devices.lock();
         if devices.is_empty() {
             devices.push(Arc::clone(&self.device));
-            return Arc::clone(&self.device);
+            return (Arc::clone(&self.device), true);
         }
         match fuse_dev::clone(&*self.device) {
             Ok(clone) => {
                 let clone = Arc::new(clone);
                 devices.push(Arc::clone(&clone));
-                clone
+                (clone, true)
             }
             Err(error) => {
                 warn_once(&self.clone_warned, || {
                     tracing::debug!(%error, "workers share one descriptor");
                 });
-                Arc::clone(&self.device)
+                (Arc::clone(&self.device), false)
             }
         }
     }
@@ -151,12 +152,8 @@ impl<F: Filesystem + ?Sized> Session<F> {
             features: self.core.negotiated.features(),
             notifier: Arc::new(notifier.clone()),
         });
-        let max = self.options.workers.max.clamp(1, WORKERS_MAX);
-        let pool = Arc::new(Pool::new(Arc::clone(&self.fs), Arc::clone(&self.core), max));
-        let result = pool.start().map_err(|error| thread_error(&error));
-        if result.is_ok() {
-            pool.wait();
-        }
+        let crew = Crew::new(Arc::clone(&self.fs), Arc::clone(&self.core), self.options.workers);
+        let result = Arc::new(crew).run().map_err(|error| thread_error(&error));
         notifier.close();
         let joined = sender.join();
         self.fs.stop();
@@ -247,7 +244,7 @@ fn handshake(device: &Arc<OwnedFd>, options: &SessionOptions) -> Result<Negotiat
         .ok()
         .and_then(|text| text.trim().parse().ok())
         .unwrap_or(256);
-    let mut transport = Device(Arc::clone(device));
+    let mut transport = Device::new(Arc::clone(device), true);
     let mut inbox = Buffer::new(wire::MIN_READ_BUFFER, 0);
     for _ in 0..TRIES {
         let len = match transport.receive(inbox.bytes_mut()) {

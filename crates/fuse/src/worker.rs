@@ -2,17 +2,20 @@
 
 use crate::buffer::Buffer;
 use crate::dispatch::{Answer, Dispatcher, Promise};
+use crate::init::{WORKERS_MAX, Workers};
+use crate::pool::{Need, Pool, Seat, takes_long};
 use crate::request::{self, Operation};
 use crate::session::Core;
+use crate::spin::Spinner;
 use crate::stats::Counters;
 use crate::transport::{Device, Received, Transport};
 use crate::wire::{self, InitFlags};
-use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use vellum_vfs::Filesystem;
 use zerocopy::IntoBytes;
 
@@ -24,69 +27,85 @@ const REQUEST_SPARE: usize = 4096;
 /// Errors from receiving, one after the other, after which a worker gives up.
 const RECEIVE_ERRORS_MAX: u32 = 100;
 
-/// The threads of a session.
-pub(crate) struct Pool<F: ?Sized> {
-    fs: Arc<F>,
-    core: Arc<Core>,
-    max: usize,
-    /// Workers that wait for a request.
-    idle: AtomicUsize,
-    alive: Mutex<usize>,
-    ended: Condvar,
+/// How long a request may have been waiting to count as "there already", as seen by a read that sleeps.
+const AT_ONCE: Duration = Duration::from_micros(3);
+
+/// What the workers of a session share.
+pub(crate) struct Crew<F: ?Sized> {
+    pub(crate) fs: Arc<F>,
+    pub(crate) core: Arc<Core>,
+    pub(crate) pool: Pool,
+    pub(crate) spin: Duration,
+    pub(crate) hired: AtomicUsize,
 }
 
-impl<F: Filesystem + ?Sized> Pool<F> {
-    pub(crate) fn new(fs: Arc<F>, core: Arc<Core>, max: usize) -> Self {
-        Self { fs, core, max, idle: AtomicUsize::new(0), alive: Mutex::new(0), ended: Condvar::new() }
+impl<F: Filesystem + ?Sized> Crew<F> {
+    pub(crate) fn new(fs: Arc<F>, core: Arc<Core>, workers: Workers) -> Self {
+        let pool = Pool::new(workers.max.clamp(1, WORKERS_MAX));
+        Self { fs, core, pool, spin: workers.spin, hired: AtomicUsize::new(0) }
     }
 
-    /// Starts the first worker; it starts others when there is work for them.
-    pub(crate) fn start(self: &Arc<Self>) -> std::io::Result<()> {
-        self.add_worker()
-    }
-
-    /// Waits until the last worker has ended.
-    pub(crate) fn wait(&self) {
-        let mut alive = self.alive.lock();
-        while *alive > 0 {
-            self.ended.wait(&mut alive);
-        }
-    }
-
-    fn add_worker(self: &Arc<Self>) -> std::io::Result<()> {
-        let mut alive = self.alive.lock();
-        if *alive >= self.max {
-            return Ok(());
-        }
-        let pool = Arc::clone(self);
-        std::thread::Builder::new().name(format!("vellum-{}", *alive)).spawn(move || {
-            let device = pool.core.worker_device();
-            Worker::new(&pool, device).serve();
-            *pool.alive.lock() -= 1;
-            pool.ended.notify_all();
-        })?;
-        *alive += 1;
+    /// Serves until the connection has ended; the calling thread watches over the workers.
+    pub(crate) fn run(self: &Arc<Self>) -> std::io::Result<()> {
+        self.hire()?;
+        self.pool.watch(|| self.hire_or_log());
         Ok(())
+    }
+
+    /// Starts one more worker.
+    fn hire(self: &Arc<Self>) -> std::io::Result<()> {
+        let seat = self.pool.hire();
+        let crew = Arc::clone(self);
+        let number = self.hired.fetch_add(1, Ordering::Relaxed);
+        let for_thread = Arc::clone(&seat);
+        let started = std::thread::Builder::new().name(format!("vellum-{number}")).spawn(move || {
+            let seat = for_thread;
+            Worker::new(&crew, &seat).serve();
+            // One worker only ends when the connection has.
+            crew.pool.close();
+            crew.pool.dismiss(&seat);
+        });
+        if started.is_err() {
+            self.pool.dismiss(&seat);
+        }
+        started.map(drop)
+    }
+
+    fn hire_or_log(self: &Arc<Self>) {
+        if let Err(error) = self.hire() {
+            tracing::warn!(%error, "no further worker");
+        }
+    }
+
+    fn provide(self: &Arc<Self>, need: Need) {
+        if need == Need::Worker {
+            self.hire_or_log();
+        }
     }
 }
 
 struct Worker<'a, F: ?Sized> {
-    pool: &'a Arc<Pool<F>>,
+    crew: &'a Arc<Crew<F>>,
+    seat: &'a Seat,
     device: Arc<OwnedFd>,
     transport: Device,
     counters: Arc<Counters>,
+    spinner: Spinner,
     inbox: Buffer,
     outbox: Buffer,
 }
 
 impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
-    fn new(pool: &'a Arc<Pool<F>>, device: Arc<OwnedFd>) -> Self {
-        let data = (pool.core.negotiated.max_write as usize).max(wire::XATTR_MAX);
+    fn new(crew: &'a Arc<Crew<F>>, seat: &'a Seat) -> Self {
+        let data = (crew.core.negotiated.max_write as usize).max(wire::XATTR_MAX);
+        let (device, own) = crew.core.worker_device();
         Self {
-            pool,
-            transport: Device(Arc::clone(&device)),
+            crew,
+            seat,
+            transport: Device::new(Arc::clone(&device), own),
             device,
-            counters: pool.core.counters.add_worker(),
+            counters: crew.core.counters.add_worker(),
+            spinner: Spinner::new(crew.spin),
             inbox: Buffer::new(data + REQUEST_SPARE, WRITE_HEAD),
             outbox: Buffer::new(data + OUT_HEADER, OUT_HEADER),
         }
@@ -95,21 +114,18 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
     fn serve(&mut self) {
         let mut errors = 0;
         loop {
-            self.pool.idle.fetch_add(1, Ordering::Relaxed);
-            let received = self.transport.receive(self.inbox.bytes_mut());
-            let others = self.pool.idle.fetch_sub(1, Ordering::Relaxed) - 1;
-            match received {
-                Ok(Received::Request(len)) => {
+            match self.receive() {
+                Ok((Received::Request(len), at_once)) => {
                     errors = 0;
-                    if others == 0 {
-                        let _ = self.pool.add_worker();
-                    }
-                    if self.answer(len) {
+                    let need = self.crew.pool.begin(self.seat, at_once);
+                    self.crew.provide(need);
+                    let goodbye = self.answer(len);
+                    if !self.crew.pool.done(self.seat) || goodbye {
                         return;
                     }
                 }
-                Ok(Received::Nothing) => {}
-                Ok(Received::Closed) => return,
+                Ok((Received::Nothing, _)) => {}
+                Ok((Received::Closed, _)) => return,
                 Err(error) => {
                     errors += 1;
                     tracing::error!(%error, "reading from the device");
@@ -121,9 +137,26 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         }
     }
 
+    /// Waits for a request, awake for a moment if that pays, then asleep; says whether it was there at once.
+    fn receive(&mut self) -> Result<(Received, bool), Errno> {
+        let limit = self.spinner.limit();
+        if !limit.is_zero() && self.crew.pool.readers() == 1 {
+            let begin = Instant::now();
+            let received = self.transport.spin(self.inbox.bytes_mut(), limit)?;
+            let took = begin.elapsed();
+            self.spinner.learn(received != Received::Nothing);
+            if received != Received::Nothing {
+                return Ok((received, took < AT_ONCE));
+            }
+        }
+        let begin = Instant::now();
+        let received = self.transport.receive(self.inbox.bytes_mut())?;
+        Ok((received, begin.elapsed() < AT_ONCE))
+    }
+
     /// Answers the request in the inbox; true: the kernel has said goodbye.
     fn answer(&mut self, len: usize) -> bool {
-        let core = &self.pool.core;
+        let core = &self.crew.core;
         let bytes = self.inbox.bytes().get(..len).unwrap_or_default();
         let setxattr_ext = core.negotiated.flags.contains(InitFlags::SETXATTR_EXT);
         let request = match request::parse(bytes, setxattr_ext) {
@@ -133,7 +166,13 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                     tracing::error!(opcode = ?bad.opcode, len, "malformed request");
                 }
                 if let Some(unique) = bad.unique {
-                    let _ = send(&mut self.transport, self.outbox.bytes_mut(), unique, -bad.errno.raw_os_error(), 0);
+                    let _ = send(
+                        &mut self.transport,
+                        self.outbox.bytes_mut(),
+                        unique,
+                        -bad.errno.raw_os_error(),
+                        0,
+                    );
                 }
                 return false;
             }
@@ -144,8 +183,12 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             core.refuse_interrupt(unique);
             return false;
         }
+        if takes_long(&request) {
+            let need = self.crew.pool.step_aside(self.seat);
+            self.crew.provide(need);
+        }
         let dispatcher = Dispatcher {
-            fs: &*self.pool.fs,
+            fs: &*self.crew.fs,
             negotiated: &core.negotiated,
             features: core.negotiated.features(),
             backing: &core.backing,

@@ -13,6 +13,7 @@ mod dev;
 pub(crate) use dev::Device;
 
 use rustix::io::Errno;
+use std::time::Duration;
 
 /// What became of waiting for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +28,10 @@ pub(crate) enum Received {
 
 /// One worker's way to the kernel.
 pub(crate) trait Transport {
-    /// Waits for a request.
+    /// Waits for a request, asleep.
     fn receive(&mut self, buf: &mut [u8]) -> Result<Received, Errno>;
+    /// Waits for a request, awake, for at most this long; [`Received::Nothing`] when none came.
+    fn spin(&mut self, buf: &mut [u8], limit: Duration) -> Result<Received, Errno>;
     /// Sends a reply, header included. ENOENT: nobody waits for it any more.
     fn reply(&mut self, bytes: &[u8]) -> Result<(), Errno>;
 }

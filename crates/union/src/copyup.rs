@@ -7,7 +7,7 @@
 
 use crate::copyup_data;
 use crate::layer::{c_string, join};
-use crate::marks::{Own, Space};
+use crate::marks::{DirMarks, Own, Space};
 use crate::node::{At, Dir, File, FileState, LowerAt, Node, UpperDir};
 use crate::overrides::Override;
 use crate::union::{Core, path_of};
@@ -80,12 +80,12 @@ impl Core {
         work.dir().make_dir(temp, 0o700)?;
         let made = (|| {
             let copy = work.dir().open_dir(temp)?;
-            self.dress(&*copy, &*from, &attr)?;
+            self.dress(&*copy, &*from, &attr, false)?;
             let before = parent.stat()?;
             work.dir().rename(temp, &*parent, Name::new(&place.name)?, RenameFlags::empty())?;
             restore_times(&*parent, &before);
             let ino = copy.stat()?.ino;
-            Ok(UpperDir::new(ino, copy, false))
+            Ok(UpperDir::new(ino, copy, &DirMarks::default()))
         })();
         match made {
             Ok(upper) => {
@@ -146,13 +146,13 @@ impl Core {
         }
         let data = below.unwrap_or_else(|| at.clone());
         let mut attrs_only = need == Need::Attrs && self.config.metacopy && raw.is_file() && raw.size > 0;
-        let own = self.origin_mark(at, &data, &raw, &dir, attrs_only)?;
+        let chained = below_is_elsewhere(&data, at);
+        let own = self.origin_mark(at, (attrs_only && chained).then_some(&data), &raw, &dir, attrs_only)?;
         let copy = if attr.is_file() && raw.is_file() {
             let redirect = if attrs_only && raw.nlink > 1 { self.origin_path(file) } else { None };
-            let to = self.new_file(work)?;
+            let to = self.new_file(work, attr.perm())?;
             if attrs_only {
-                attrs_only =
-                    self.mark_below(to.object(work)?.as_ref(), &own, redirect.as_deref(), raw.size)?;
+                attrs_only = self.mark_below(&*to.open(work)?, &own, redirect.as_deref(), raw.size)?;
             }
             if !attrs_only {
                 let limit = if let Need::Data(limit) = need { limit } else { u64::MAX };
@@ -167,7 +167,7 @@ impl Core {
             named
         };
         let result = (|| {
-            self.dress(&*copy.object(work)?, &*from, &attr)?;
+            self.dress(&*copy.object(work)?, &*from, &attr, matches!(copy, Copy::Unnamed(_)))?;
             self.publish(work, node, file, &copy, attrs_only.then_some(data), raw.nlink > 1)
         })();
         if result.is_err()
@@ -182,7 +182,7 @@ impl Core {
     fn origin_mark(
         &self,
         at: &LowerAt,
-        data: &LowerAt,
+        data: Option<&LowerAt>,
         raw: &Attr,
         dir: &Arc<dyn BranchDir>,
         below: bool,
@@ -191,11 +191,12 @@ impl Core {
         let before = self.own_mark_at(at.dir.layer, &**dir, Name::new(&at.name)?)?.unwrap_or_default();
         let layer = self.layers.get(usize::from(at.dir.layer)).ok_or(Errno::IO)?;
         let (fsid, ino) = if before.origin { (before.fsid, before.ino) } else { (layer.fsid, raw.ino) };
-        let mtime = if below {
-            let handle = data.dir.open(&self.layers, &self.budget)?;
-            handle.stat_at(Name::new(&data.name)?)?.mtime
-        } else {
-            raw.mtime
+        let mtime = match data {
+            Some(data) => {
+                let handle = data.dir.open(&self.layers, &self.budget)?;
+                handle.stat_at(Name::new(&data.name)?)?.mtime
+            }
+            None => raw.mtime,
         };
         Ok(Own {
             origin: true,
@@ -209,9 +210,9 @@ impl Core {
     }
 
     /// A new empty file, without a name where the filesystem can do that.
-    fn new_file(&self, work: &Work) -> Result<Copy> {
+    fn new_file(&self, work: &Work, mode: u32) -> Result<Copy> {
         if work.can_unnamed() {
-            match work.dir().create_unnamed(0o600) {
+            match work.dir().create_unnamed(mode & 0o777) {
                 Ok(file) => return Ok(Copy::Unnamed(file)),
                 Err(e) if matches!(e.errno(), Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
                     work.no_unnamed()
@@ -243,7 +244,7 @@ impl Core {
     }
 
     /// Says on a new file that its data are below; false if the layer takes no such mark.
-    fn mark_below(&self, to: &dyn Object, own: &Own, redirect: Option<&CStr>, size: u64) -> Result<bool> {
+    fn mark_below(&self, to: &dyn BranchFile, own: &Own, redirect: Option<&CStr>, size: u64) -> Result<bool> {
         let space = self.space();
         let marked = to
             .set_xattr(space.own(), &own.encode(), 0)
@@ -254,7 +255,7 @@ impl Core {
             });
         match marked {
             Ok(()) => {
-                to.reopen(OpenMode::WRITE)?.truncate(size)?;
+                to.truncate(size)?;
                 Ok(true)
             }
             Err(e) if matches!(e.errno(), Errno::OPNOTSUPP | Errno::PERM | Errno::RANGE | Errno::TOOBIG) => {
@@ -293,8 +294,9 @@ impl Core {
         Ok(())
     }
 
-    /// Gives a copy everything that its original has, except data: attributes, owner, mode, times.
-    fn dress(&self, to: &dyn Object, from: &dyn Object, attr: &Attr) -> Result<()> {
+    /// Gives a copy everything that its original has, except data: attributes, owner, mode, times. `has_mode`: it was
+    /// made with its mode, apart from set-id bits.
+    fn dress(&self, to: &dyn Object, from: &dyn Object, attr: &Attr, has_mode: bool) -> Result<()> {
         let symlink = attr.kind() == FileKind::Symlink;
         if let Some(xattr) = self.layers.first().and_then(|l| l.overrides.xattr()) {
             let real = to.stat()?;
@@ -305,11 +307,11 @@ impl Core {
                 other => other?,
             }
         } else {
-            let real = to.stat()?;
-            if (real.uid, real.gid) != (attr.uid, attr.gid) {
+            let chown = self.service_ids() != (attr.uid, attr.gid);
+            if chown {
                 to.set_owner(Some(attr.uid), Some(attr.gid))?;
             }
-            if !symlink {
+            if !symlink && (chown || !has_mode || attr.perm() & !0o777 != 0) {
                 to.set_mode(attr.perm())?;
             }
         }
@@ -472,6 +474,11 @@ impl Copy {
     }
 }
 
+/// Whether a lower file's data are another file's: it is itself a copy without data.
+fn below_is_elsewhere(data: &LowerAt, at: &LowerAt) -> bool {
+    !Arc::ptr_eq(&data.dir, &at.dir) || data.name != at.name
+}
+
 fn as_object(file: Arc<dyn BranchFile>) -> Arc<dyn Object> {
     file
 }
@@ -496,9 +503,14 @@ pub(crate) fn absolute(path: &CStr) -> Box<CStr> {
     c_string([b"/", path.to_bytes()].concat())
 }
 
-fn unmark_below(to: &dyn Object, space: Space) -> Result<()> {
-    unmark_metacopy(to, space)?;
-    remove_if_set(to, space.own())
+fn unmark_below(to: &dyn BranchFile, space: Space) -> Result<()> {
+    for name in [space.metacopy(), space.redirect(), space.own()] {
+        match to.remove_xattr(name) {
+            Err(e) if !is_unset(&e) => return Err(e),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn unmark_metacopy(to: &dyn Object, space: Space) -> Result<()> {
@@ -508,9 +520,13 @@ fn unmark_metacopy(to: &dyn Object, space: Space) -> Result<()> {
 
 fn remove_if_set(to: &dyn Object, name: &CStr) -> Result<()> {
     match to.remove_xattr(name) {
-        Err(e) if !matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Err(e),
+        Err(e) if !is_unset(&e) => Err(e),
         _ => Ok(()),
     }
+}
+
+fn is_unset(error: &Error) -> bool {
+    matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM)
 }
 
 /// Copies all extended attributes that are not the union's own: ACLs, capabilities, users' attributes.

@@ -4,7 +4,7 @@ use crate::attr::Target;
 use crate::handles::weak_slot;
 use crate::layer::c_string;
 use crate::listing::Listing;
-use crate::marks::{self, Own, WHITEOUT_PREFIX};
+use crate::marks::{self, DirMarks, Own, WHITEOUT_PREFIX};
 use crate::node::{At, Body, Dir, File, FileState, Inherit, Io, Node, Place, UpperDir};
 use crate::overrides::Override;
 use crate::stack::Found;
@@ -286,8 +286,8 @@ impl Core {
         let body = if raw.is_dir() {
             let new = Dir::new(Some(place), Vec::new(), None);
             new.children.lock().listing = Some(Listing::default());
-            self.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, false));
-            Body::Dir(new)
+            self.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, &DirMarks::default()));
+            Body::Dir(Box::new(new))
         } else {
             if own.null_device {
                 attr.mode = FileKind::CharDevice.mode_bits() | attr.perm();

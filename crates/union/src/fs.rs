@@ -93,17 +93,17 @@ impl Filesystem for Union {
     }
 
     fn lookup_node(&self, _: &Context<'_>, node: NodeId) -> Result<Entry> {
-        let node = self.0.node(node)?;
+        let node = self.0.recall(node)?;
         self.0.entry(&node, None)
     }
 
     fn lookup_parent(&self, _: &Context<'_>, node: NodeId) -> Result<Entry> {
-        let parent = self.0.parent_of(&self.0.node(node)?)?;
+        let parent = self.0.parent_of(&self.0.recall(node)?)?;
         self.0.entry(&parent, None)
     }
 
     fn forget(&self, node: NodeId, count: u64) {
-        self.0.table.forget(node, count);
+        self.0.forget(node, count);
     }
 
     fn getattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>) -> Result<AttrReply> {
@@ -204,7 +204,7 @@ impl Filesystem for Union {
             Err(e) if e.errno() == Errno::EXIST && flags & O_EXCL == 0 => {
                 let entry = self.look(parent, name)?.ok_or(e)?;
                 let node = self.0.node(entry.node)?;
-                let opened = self.opened(&node, flags).inspect_err(|_| self.0.table.forget(entry.node, 1))?;
+                let opened = self.opened(&node, flags).inspect_err(|_| self.0.forget(entry.node, 1))?;
                 Ok((entry, opened))
             }
             Err(e) => Err(e),

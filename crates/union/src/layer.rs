@@ -1,7 +1,7 @@
 //! Layers, and lower directories in them.
 
 use crate::handles::{Budget, Slot};
-use crate::marks::{self, Space};
+use crate::marks::{self, DirMarks, Space};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -37,17 +37,20 @@ pub(crate) struct LowerDir {
     pub(crate) ino: u64,
     /// Empty files in it may be whiteouts by attribute.
     pub(crate) xwhiteouts: bool,
+    /// Files in it may be without data, in the kernel's format.
+    pub(crate) impure: bool,
     aufs: AtomicU8,
     slot: Arc<Slot<dyn BranchDir>>,
 }
 
 impl LowerDir {
-    pub(crate) fn new(layer: u16, path: Box<CStr>, ino: u64, xwhiteouts: bool) -> Self {
+    pub(crate) fn new(layer: u16, path: Box<CStr>, ino: u64, marks: &DirMarks) -> Self {
         Self {
             layer,
             path,
             ino,
-            xwhiteouts,
+            xwhiteouts: marks.xwhiteouts,
+            impure: marks.impure,
             aufs: AtomicU8::new(AUFS_UNKNOWN),
             slot: Arc::new(Slot::empty()),
         }

@@ -27,6 +27,7 @@ mod copyup;
 mod copyup_data;
 mod create;
 mod explain;
+mod forgotten;
 mod fs;
 mod handles;
 mod ino;

@@ -19,9 +19,12 @@ const DEPTH_MAX: usize = 1024;
 /// An inode in a layer: layer index and the layer's own inode number.
 pub(crate) type InodeKey = (u16, u64);
 
+/// A part of the map.
+type Shard = Mutex<HashMap<InodeKey, Weak<Node>>>;
+
 /// Nodes by inode, for inodes that have, or had, several links.
 pub(crate) struct Inodes {
-    shards: Box<[Mutex<HashMap<InodeKey, Weak<Node>>>]>,
+    shards: Box<[Shard]>,
 }
 
 impl Inodes {
@@ -30,7 +33,7 @@ impl Inodes {
     }
 
     /// The part of the map that holds `key`; locked while a node is found or made.
-    pub(crate) fn shard(&self, key: InodeKey) -> &Mutex<HashMap<InodeKey, Weak<Node>>> {
+    pub(crate) fn shard(&self, key: InodeKey) -> &Shard {
         let mixed = key.1.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         &self.shards[mixed as usize % SHARDS]
     }

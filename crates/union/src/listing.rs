@@ -45,7 +45,7 @@ impl Listing {
         loop {
             match self.entries.get_mut(&at) {
                 None => break,
-                Some(found) if &*found.name == name => {
+                Some(found) if *found.name == *name => {
                     found.ino = ino;
                     found.kind = kind;
                     return;

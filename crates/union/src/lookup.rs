@@ -15,10 +15,6 @@ use vellum_vfs::{Attr, BranchDir, Entry, Errno, Error, FileKind, Name, Result};
 /// Fruitless searches in a directory after which all its names are listed: from then on they cost nothing.
 const SEARCHES_MAX: u8 = 6;
 
-/// Space that extended attributes outside the inode may take, in 512-byte units: a file with no more than that
-/// may be without data.
-const XATTR_BLOCKS: u64 = 8;
-
 /// Longest chain of files of which only attributes were copied up.
 const BELOW_MAX: usize = 512;
 
@@ -29,6 +25,8 @@ pub(crate) struct InLayer<'a> {
     pub(crate) name: Name<'a>,
     /// As stored.
     pub(crate) attr: Attr,
+    /// The directory holds copies that the kernel made; this may be one without data.
+    pub(crate) impure: bool,
     /// Parts of the same directory in the layers below.
     pub(crate) rest: &'a [Arc<LowerDir>],
 }
@@ -81,7 +79,8 @@ impl Core {
         if let Some(handle) = self.upper_of(dir)? {
             match handle.stat_at(name) {
                 Ok(attr) => {
-                    let xwhiteouts = dir.upper.lock().as_ref().is_some_and(|u| u.xwhiteouts);
+                    let marks = dir.upper.lock().as_ref().map(|u| (u.xwhiteouts, u.impure));
+                    let (xwhiteouts, impure) = marks.unwrap_or_default();
                     if self.is_hidden(&*handle, 0, xwhiteouts, name, &attr)? {
                         return Ok(None);
                     }
@@ -89,7 +88,7 @@ impl Core {
                         return self.adopt_upper_dir(parent, dir, &*handle, name, &attr).map(Some);
                     }
                     let rest = &dir.lowers;
-                    let at = InLayer { layer: 0, handle: &*handle, name, attr, rest };
+                    let at = InLayer { layer: 0, handle: &*handle, name, attr, impure, rest };
                     return self.adopt_file(parent, name, at, At::Upper).map(Some);
                 }
                 Err(e) if is_absent(&e) => {
@@ -110,7 +109,9 @@ impl Core {
                 let handle = lower.open(&self.layers, &self.budget)?;
                 let at = At::Lower(LowerAt { dir: Arc::clone(&lower), name: stored.clone() });
                 let stored = Name::new(&stored)?;
-                let found = InLayer { layer: lower.layer, handle: &*handle, name: stored, attr, rest: &rest };
+                let impure = lower.impure;
+                let found =
+                    InLayer { layer: lower.layer, handle: &*handle, name: stored, attr, impure, rest: &rest };
                 self.adopt_file(parent, name, found, at).map(Some)
             }
         }
@@ -137,7 +138,7 @@ impl Core {
             self.find(&dir.lowers, name)?
         };
         let parts = if let Found::Dir(parts) = below { parts } else { Vec::new() };
-        let upper = UpperDir::new(attr.ino, child, marks.xwhiteouts);
+        let upper = UpperDir::new(attr.ino, child, &marks);
         self.adopt_dir(parent, name, parts, path, Some(upper))
     }
 
@@ -161,7 +162,7 @@ impl Core {
         if let Some(upper) = upper {
             self.set_upper(&dir, upper);
         }
-        let node = self.enter(parent, name, ino, Body::Dir(dir))?;
+        let node = self.enter(parent, name, ino, Body::Dir(Box::new(dir)))?;
         Ok((node, None))
     }
 
@@ -224,7 +225,7 @@ impl Core {
             return Ok((node, None));
         }
         drop(shard);
-        let plain = !null_device && matches!(&file.state.read().below, None);
+        let plain = !null_device && file.state.read().below.is_none();
         let node = self.enter(parent, name, ino, Body::File(file))?;
         Ok((node, plain.then_some(attr)))
     }
@@ -256,8 +257,14 @@ impl Core {
     /// Gives a file's node a successor at the next lookup; an open of the node itself will say ESTALE.
     pub(crate) fn swap_node(&self, node: &Node, file: &File) {
         node.stale.store(true, Relaxed);
-        if let Some(last) = file.successor.lock().upgrade() {
+        let last = file.successor.lock().upgrade();
+        if let Some(last) = &last {
             last.stale.store(true, Relaxed);
+        }
+        // What the front remembers of the old node's attributes would never be corrected: changes come through the new
+        // one. A front that is gone needs no word.
+        if let Some(front) = self.front.get() {
+            let _ = front.notifier.inval_inode(node.id, -1, 0);
         }
     }
 
@@ -290,7 +297,9 @@ impl Core {
             if !attr.is_file() || attr.size != found.attr.size {
                 return Err(self.lost_origin(found, "its origin has another size"));
             }
-            let next = InLayer { layer: dir.layer, handle: &*handle, name: stored, attr, rest: &rest };
+            let impure = dir.impure;
+            let next =
+                InLayer { layer: dir.layer, handle: &*handle, name: stored, attr, impure, rest: &rest };
             let next_own = self.own_mark_at(dir.layer, &*handle, stored)?;
             // In a chain the data are the last file's, so it is that one's time that tells a change.
             if !self.is_metacopy(&next, next_own.as_ref())? {
@@ -310,8 +319,8 @@ impl Core {
         Error::new(Errno::IO, why).at(found.name.bytes())
     }
 
-    /// Whether only the attributes of a file are in its layer. Such a file has holes, so that others need no look at
-    /// their marks.
+    /// Whether only the attributes of a file are in its layer. The kernel marks a directory with such files as impure,
+    /// so that elsewhere no look at the file is needed.
     fn is_metacopy(&self, found: &InLayer<'_>, own: Option<&Own>) -> Result<bool> {
         let attr = &found.attr;
         if !attr.is_file() || attr.size == 0 {
@@ -320,7 +329,7 @@ impl Core {
         if own.is_some_and(|o| o.below) {
             return Ok(true);
         }
-        if attr.blocks > XATTR_BLOCKS && attr.blocks.saturating_mul(512) >= attr.size {
+        if !found.impure {
             return Ok(false);
         }
         for space in [Space::Trusted, Space::User] {

@@ -93,6 +93,8 @@ pub(crate) struct DirMarks {
     pub(crate) opaque: bool,
     /// Its empty files may be whiteouts by attribute (the kernel's "xwhiteouts").
     pub(crate) xwhiteouts: bool,
+    /// The kernel has copied files up into it; some may be without data.
+    pub(crate) impure: bool,
     /// Where it shows through to: a sibling's name, or a path from the root with a leading slash.
     pub(crate) redirect: Option<Box<[u8]>>,
 }
@@ -125,6 +127,7 @@ pub(crate) fn read_dir_marks(dir: &dyn Object) -> Result<DirMarks> {
                     Err(e) => return Err(e),
                 }
             }
+            b"trusted.overlay.impure" | b"user.overlay.impure" => marks.impure = true,
             b"trusted.overlay.redirect" | b"user.overlay.redirect" => {
                 let value = read_value(dir, name, REDIRECT_MAX)?;
                 marks.redirect = value.map(|v| check_redirect(&v).map(|()| v)).transpose()?;

@@ -6,6 +6,7 @@ use crate::listing::Listing;
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicBool;
@@ -25,7 +26,7 @@ impl Place {
     }
 
     pub(crate) fn is(&self, parent: &Arc<Node>, name: Name<'_>) -> bool {
-        Arc::ptr_eq(&self.parent, parent) && &*self.name == name.as_c_str()
+        Arc::ptr_eq(&self.parent, parent) && *self.name == *name.as_c_str()
     }
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct Node {
 /// What a node is.
 pub(crate) enum Body {
     /// A directory.
-    Dir(Dir),
+    Dir(Box<Dir>),
     /// Anything else.
     File(Arc<File>),
 }
@@ -83,6 +84,8 @@ pub(crate) struct UpperDir {
     pub(crate) slot: Arc<Slot<dyn BranchDir>>,
     /// Empty files in it may be whiteouts by attribute.
     pub(crate) xwhiteouts: bool,
+    /// Files in it may be without data, in the kernel's format.
+    pub(crate) impure: bool,
 }
 
 /// What a directory hands down to what is made in it.
@@ -213,14 +216,43 @@ impl Drop for Node {
         };
         match &self.body {
             Body::Dir(dir) => {
-                let place = dir.place.write().take();
-                place.iter().for_each(unlist);
+                if let Some(place) = dir.place.write().take() {
+                    unlist(&place);
+                    drop_parent(place.parent);
+                }
             }
             Body::File(file) => file.state.read().names.iter().for_each(unlist),
         }
         if let Some(table) = self.table.upgrade() {
             table.release(self.id);
         }
+    }
+}
+
+thread_local! {
+    /// Parents to be dropped by the outermost drop of this thread.
+    static PARENTS: RefCell<Option<Vec<Arc<Node>>>> = const { RefCell::new(None) };
+}
+
+/// Drops a parent without recursion: the last node of a deep tree would otherwise end all its parents on one stack.
+fn drop_parent(parent: Arc<Node>) {
+    let mut mine = Some(parent);
+    let outermost = PARENTS.with_borrow_mut(|parents| match parents {
+        Some(parents) => {
+            parents.extend(mine.take());
+            false
+        }
+        None => {
+            *parents = Some(Vec::new());
+            true
+        }
+    });
+    while let Some(next) = mine.take() {
+        drop(next);
+        mine = PARENTS.with_borrow_mut(|parents| parents.as_mut().and_then(Vec::pop));
+    }
+    if outermost {
+        PARENTS.with_borrow_mut(|parents| *parents = None);
     }
 }
 

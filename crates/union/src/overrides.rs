@@ -61,7 +61,7 @@ pub(crate) struct Override {
 
 /// A device number in makedev form (Linux's 64-bit layout).
 pub(crate) const fn makedev(major: u64, minor: u64) -> u64 {
-    (major & 0xfff) << 8 | (major & !0xfff) << 32 | minor & 0xff | (minor & !0xff) << 12
+    (major & 0xfff) << 8 | (major & !0xfff) << 32 | minor & 0xff | (minor & 0xffff_ff00) << 12
 }
 
 const fn major(dev: u64) -> u64 {
@@ -69,7 +69,7 @@ const fn major(dev: u64) -> u64 {
 }
 
 const fn minor(dev: u64) -> u64 {
-    dev & 0xff | dev >> 12 & !0xff
+    dev & 0xff | dev >> 12 & 0xffff_ff00
 }
 
 impl Override {

@@ -105,7 +105,7 @@ impl Core {
             let child = handle.open_dir(name)?;
             let marks = all_dir_marks(&*child).map_err(|e| e.at(dir.path_of(name).to_bytes()))?;
             let ino = self.shown_ino(dir.layer, attr.ino);
-            let part = Arc::new(LowerDir::new(dir.layer, dir.path_of(name), ino, marks.xwhiteouts));
+            let part = Arc::new(LowerDir::new(dir.layer, dir.path_of(name), ino, &marks));
             part.keep(child, &self.budget);
             parts.push(part);
             if marks.opaque {

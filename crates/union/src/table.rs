@@ -153,17 +153,17 @@ impl Table {
         });
     }
 
-    /// Takes `count` lookups back; the node may be dropped by it.
-    pub(crate) fn forget(&self, id: NodeId, count: u64) {
+    /// Takes `count` lookups back. If none are left, the node is returned, to be dropped by the caller: that releases
+    /// its id and may drop its parents, which must not happen under the slot's lock.
+    pub(crate) fn forget(&self, id: NodeId, count: u64) -> Option<Arc<Node>> {
         if id == NodeId::ROOT {
-            return;
+            return None;
         }
-        let dropped = self.with(id, |slot| {
+        self.with(id, |slot| {
             slot.lookups = slot.lookups.saturating_sub(count);
             if slot.lookups == 0 { slot.node.take() } else { None }
-        });
-        // Outside the slot's lock: dropping a node releases its id and may drop its parents.
-        drop(dropped);
+        })
+        .flatten()
     }
 
     /// Empties the table; for the end of a mount.

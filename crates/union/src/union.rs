@@ -1,11 +1,12 @@
 //! The union itself: its layers, and the state that its operations share.
 
 use crate::config::{Profile, UnionConfig};
+use crate::forgotten::Forgotten;
 use crate::handles::Budget;
 use crate::ino;
 use crate::layer::{self, Layer, LowerDir};
 use crate::links::{Inodes, LayerLinks};
-use crate::marks::{self, Own, Space};
+use crate::marks::{self, DirMarks, Own, Space};
 use crate::node::{Body, Dir, Node, UpperDir};
 use crate::overrides::Format;
 use crate::table::Table;
@@ -35,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) budget: Budget,
     pub(crate) root: OnceLock<Arc<Node>>,
     pub(crate) front: OnceLock<Connection>,
+    pub(crate) forgotten: Forgotten,
     /// Owner of what the service itself makes.
     pub(crate) ids: OnceLock<(u32, u32)>,
 }
@@ -87,6 +89,7 @@ impl Union {
             inodes: Inodes::new(),
             root: OnceLock::new(),
             front: OnceLock::new(),
+            forgotten: Forgotten::default(),
             ids: OnceLock::new(),
         };
         core.make_root()?;
@@ -139,7 +142,7 @@ fn lower_roots(layers: &[Layer], first: u16) -> Result<Vec<Arc<LowerDir>>> {
         let attr = root.stat()?;
         let marks = marks::read_dir_marks(&*root)?;
         let at = u16::try_from(at).map_err(|_| Error::new(Errno::INVAL, "too many layers"))?;
-        roots.push(Arc::new(LowerDir::new(at, c"".into(), ino::shown(layer.fs, attr.ino), marks.xwhiteouts)));
+        roots.push(Arc::new(LowerDir::new(at, c"".into(), ino::shown(layer.fs, attr.ino), &marks)));
     }
     Ok(roots)
 }
@@ -155,11 +158,11 @@ impl Core {
             let attr = handle.stat()?;
             let marks = marks::read_dir_marks(&*handle)?;
             ino = ino.or(Some(self.shown_ino(0, attr.ino)));
-            let upper = UpperDir::new(attr.ino, handle, marks.xwhiteouts);
+            let upper = UpperDir::new(attr.ino, handle, &marks);
             upper.slot.pin();
             *dir.upper.lock() = Some(upper);
         }
-        let root = Arc::new(Node::new(NodeId::ROOT, ino.unwrap_or(1), Body::Dir(dir), &self.table));
+        let root = Arc::new(Node::new(NodeId::ROOT, ino.unwrap_or(1), Body::Dir(Box::new(dir)), &self.table));
         self.table.acquire(&root);
         let _ = self.root.set(root);
         Ok(())
@@ -256,10 +259,10 @@ impl Core {
 }
 
 impl UpperDir {
-    pub(crate) fn new(ino: u64, handle: Arc<dyn BranchDir>, xwhiteouts: bool) -> Self {
+    pub(crate) fn new(ino: u64, handle: Arc<dyn BranchDir>, marks: &DirMarks) -> Self {
         let slot = crate::handles::Slot::empty();
         slot.fill(handle);
-        Self { ino, slot: Arc::new(slot), xwhiteouts }
+        Self { ino, slot: Arc::new(slot), xwhiteouts: marks.xwhiteouts, impure: marks.impure }
     }
 }
 

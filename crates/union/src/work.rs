@@ -30,6 +30,9 @@ pub(crate) enum Whiteouts {
     Aufs,
 }
 
+/// The queue and the thread that clear removed directories.
+type Cleaner = (SyncSender<Box<CStr>>, JoinHandle<()>);
+
 /// The work directory.
 pub(crate) struct Work {
     dir: Arc<dyn BranchDir>,
@@ -42,7 +45,7 @@ pub(crate) struct Work {
     remake: Mutex<()>,
     /// Files without a name can be made.
     unnamed: AtomicBool,
-    cleaner: Mutex<Option<(SyncSender<Box<CStr>>, JoinHandle<()>)>>,
+    cleaner: Mutex<Option<Cleaner>>,
 }
 
 impl Work {
@@ -210,7 +213,7 @@ impl Drop for Work {
     }
 }
 
-fn start_cleaner(dir: &Arc<dyn BranchDir>) -> (SyncSender<Box<CStr>>, JoinHandle<()>) {
+fn start_cleaner(dir: &Arc<dyn BranchDir>) -> Cleaner {
     let (queue, work) = sync_channel::<Box<CStr>>(CLEANER_QUEUE);
     let dir = Arc::clone(dir);
     let thread = std::thread::spawn(move || {

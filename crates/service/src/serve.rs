@@ -122,7 +122,7 @@ fn session_options(config: &Config, layers: &Layers) -> SessionOptions {
         ..SessionOptions::default()
     };
     if let Some(workers) = config.workers {
-        options.workers = Workers { max: workers.get() };
+        options.workers = Workers { max: workers.get(), ..Workers::default() };
     }
     let upper = layers.upper.as_ref().map(|(upper, _)| upper);
     let on_overlay =

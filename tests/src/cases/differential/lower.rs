@@ -14,15 +14,18 @@ const OBJECTS: u64 = 30;
 /// Fills the lowers, the bottom one first.
 pub(super) fn fill(layers: &Layers, rng: &mut Rng) -> Outcome {
     let mut below = BTreeSet::new();
-    for dir in layers.lowers.iter().rev() {
-        layer(dir, &mut below, rng)?;
+    for (depth, dir) in layers.lowers.iter().rev().enumerate() {
+        // In the topmost layer alone, nothing hides one name of a file and leaves the others: what the number of
+        // links is then, is a matter of taste.
+        let links = depth + 1 == layers.lowers.len();
+        layer(dir, &mut below, links, rng)?;
     }
     Ok(())
 }
 
 /// `below` are the paths that the layers below show. A whiteout is only made of one of them: kernel overlayfs lists
 /// a whiteout that hides nothing.
-fn layer(root: &Path, below: &mut BTreeSet<PathBuf>, rng: &mut Rng) -> Outcome {
+fn layer(root: &Path, below: &mut BTreeSet<PathBuf>, links: bool, rng: &mut Rng) -> Outcome {
     let mut gone: BTreeSet<PathBuf> = BTreeSet::new();
     let mut opaque: BTreeSet<PathBuf> = BTreeSet::new();
     let mut files: Vec<PathBuf> = Vec::new();
@@ -51,7 +54,7 @@ fn layer(root: &Path, below: &mut BTreeSet<PathBuf>, rng: &mut Rng) -> Outcome {
                 let dev = rustix::fs::makedev(61, 7);
                 rustix::fs::mknodat(CWD, &path, FileType::CharacterDevice, Mode::from_raw_mode(0o600), dev)?;
             }
-            16 if !files.is_empty() => {
+            16 if links && !files.is_empty() => {
                 let from = &files[(number % files.len() as u64) as usize];
                 fs::hard_link(from, &path)?;
             }

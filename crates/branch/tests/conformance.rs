@@ -41,6 +41,20 @@ macro_rules! cases {
     };
 }
 
+/// The same once more with the calls that older kernels have, in a process of its own.
+#[test]
+fn local_with_old_calls() {
+    if std::env::var_os(support::OLD_CALLS).is_some() {
+        return;
+    }
+    let this = std::env::current_exe().unwrap();
+    let output =
+        std::process::Command::new(this).arg("local::").env(support::OLD_CALLS, "1").output().unwrap();
+    let report = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{report}");
+    assert!(!report.contains("running 0 tests"), "{report}");
+}
+
 cases! {
     entries {
         a_new_branch_is_empty,

@@ -3,6 +3,7 @@
 //! [`Sys`] is the trait, [`Real`] the kernel, [`Faulty`] the twin. `unsafe` stays in the small modules that wrap
 //! calls for which no safe wrapper exists.
 
+mod beneath;
 mod call;
 mod daemon;
 mod fault;
@@ -32,3 +33,12 @@ pub use stat_fs::FsStat;
 pub use sys::{Real, Result, Sys};
 pub use usage::{Usage, UsageOf, usage};
 pub use xattr::XattrOf;
+
+/// For tests: from now on this process does without the calls that not every supported kernel has (openat2, statx,
+/// fchmodat2, getxattrat and its kin), and goes the ways that older kernels need.
+pub fn avoid_new_calls() {
+    use std::sync::atomic::Ordering::Relaxed;
+    for missing in [&beneath::NO_OPENAT2, &stat::NO_STATX, &mode::NO_FCHMODAT2, &xattr::NO_XATTRAT] {
+        missing.store(true, Relaxed);
+    }
+}

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Set once the kernel has refused fchmodat2 (before 6.6).
-static NO_FCHMODAT2: AtomicBool = AtomicBool::new(false);
+pub(crate) static NO_FCHMODAT2: AtomicBool = AtomicBool::new(false);
 
 fn fchmodat2(dir: BorrowedFd<'_>, name: &CStr, mode: u32, flags: i32) -> Result<(), Errno> {
     // SAFETY: the name ends with NUL; the other arguments are plain numbers.

@@ -50,7 +50,7 @@ pub struct Stat {
 }
 
 /// Set once statx has been refused as a call (old kernels, strict seccomp filters).
-static NO_STATX: AtomicBool = AtomicBool::new(false);
+pub(crate) static NO_STATX: AtomicBool = AtomicBool::new(false);
 
 /// Attributes of `name` below `dir`, or of `dir` itself when `name` is empty and `flags` say so.
 #[inline]

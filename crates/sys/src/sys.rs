@@ -11,10 +11,10 @@ use crate::proc_path::ProcPath;
 use crate::stat::Stat;
 use crate::stat_fs::FsStat;
 use crate::xattr::XattrOf;
-use crate::{handle, lock, mode, stat, stat_fs, xattr};
+use crate::{beneath, handle, lock, mode, stat, stat_fs, xattr};
 use rustix::fs::{
     AtFlags, CWD, Dev, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, RenameFlags,
-    ResolveFlags, SeekFrom, Timestamps, Uid,
+    SeekFrom, Timestamps, Uid,
 };
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CStr;
@@ -42,8 +42,7 @@ pub trait Sys: Clone + Send + Sync + 'static {
     #[inline]
     fn open_beneath(&self, dir: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd> {
         self.gate(Call::OpenBeneath, 0)?;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        retry_on_intr(|| rustix::fs::openat2(dir, path, flags, Mode::empty(), resolve))
+        beneath::open(dir, path, flags)
     }
 
     /// Opens anew what `held` (also O_PATH) holds, with other flags. The caller has checked what it is.

@@ -37,21 +37,19 @@ struct XattrArgs {
 }
 
 /// Set once the kernel has refused these calls altogether.
-static NO_XATTRAT: AtomicBool = AtomicBool::new(false);
+pub(crate) static NO_XATTRAT: AtomicBool = AtomicBool::new(false);
 
 /// Whether the calls relative to a directory exist, as far as known.
 fn known_missing() -> bool {
     NO_XATTRAT.load(Ordering::Relaxed)
 }
 
-/// Remembers that the calls are missing. EPERM and ENOSYS are what sandboxes answer to unknown calls; after EPERM
-/// the old way is tried this once only, since it may have been meant.
+/// Remembers that the calls are missing, if that is what the errno says.
 fn note_missing(errno: Errno) -> bool {
     if errno == Errno::NOSYS {
         NO_XATTRAT.store(true, Ordering::Relaxed);
-        return true;
     }
-    false
+    errno == Errno::NOSYS
 }
 
 fn checked(result: c_long) -> Result<usize, Errno> {

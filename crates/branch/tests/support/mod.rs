@@ -21,6 +21,9 @@ pub fn errno<T>(result: Result<T>) -> Errno {
     }
 }
 
+/// When this variable is set, local branches do without the calls that are new in Linux.
+pub const OLD_CALLS: &str = "VELLUM_TEST_OLD_CALLS";
+
 /// A branch, and what keeps it alive.
 pub struct Fixture {
     pub branch: Arc<dyn Branch>,
@@ -31,6 +34,9 @@ impl Fixture {
     pub fn local() -> Self {
         // The modes that tests ask for are those that they expect.
         vellum_sys::clear_umask();
+        if std::env::var_os(OLD_CALLS).is_some() {
+            vellum_sys::avoid_new_calls();
+        }
         // Beside the build, not in /tmp, which may be a filesystem of another kind.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
         let branch = LocalBranch::open(dir.path()).expect("open it as a branch");

@@ -70,6 +70,8 @@ pub struct TaskReport {
     pub state: &'static str,
     /// Operations in one pass.
     pub operations: usize,
+    /// Passes in one measurement.
+    pub passes: u32,
     /// By subject.
     pub results: Vec<SubjectReport>,
 }
@@ -89,7 +91,7 @@ pub struct SubjectReport {
     pub ratio_range: Option<(f64, f64)>,
     /// The median of the service's resident memory at the end, in bytes.
     pub resident_bytes: Option<f64>,
-    /// Requests from the kernel to the service in one pass, by kind.
+    /// Requests from the kernel to the service in all passes of one measurement, by kind.
     pub requests: Option<Requests>,
     /// Requests per operation.
     pub requests_per_operation: Option<f64>,
@@ -146,6 +148,7 @@ impl TaskReport {
             title: done.task.title,
             state: done.task.state,
             operations: done.operations,
+            passes: done.task.passes,
             results,
         }
     }
@@ -168,8 +171,9 @@ impl SubjectReport {
         let resident_bytes =
             all(|sample| sample.resident_bytes.map(|bytes| bytes as f64)).map(|v| median(&v));
         let per_operation = |value: f64| value / done.operations.max(1) as f64;
-        let requests_per_operation =
-            outcome.requests.as_ref().map(|requests| per_operation(requests.values().sum::<u64>() as f64));
+        let requests_per_operation = outcome.requests.as_ref().map(|requests| {
+            per_operation(requests.values().sum::<u64>() as f64 / f64::from(done.task.passes))
+        });
         let bar = bar_for(done.task.name, outcome.kind);
         let judged = bar.and_then(|bar| match bar.unit {
             // A bar is relative to kernel overlayfs and to nothing else.

@@ -8,6 +8,7 @@ use crate::stop;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -41,6 +42,8 @@ pub struct Row {
     pub microseconds: f64,
     /// Requests per operation, where they can be counted.
     pub requests: Option<f64>,
+    /// The same by kind.
+    pub requests_by_kind: BTreeMap<String, f64>,
     /// Context switches per operation in the client.
     pub client_switches: f64,
     /// Context switches per operation in the service.
@@ -149,6 +152,8 @@ fn measure_all(
         threads.push(plan.threads);
     }
     let mut rows = Vec::new();
+    // Numbers make names that the kernel has not seen yet, so that it has to ask.
+    let mut next = 0;
     for threads in threads {
         for (name, operation) in OPERATIONS {
             let each = (plan.operations / threads).max(1);
@@ -160,12 +165,15 @@ fn measure_all(
             let sample = meter.end(1)?;
             let counted = counter
                 .map(|counter| counter.during(work, || repeat(&dir, *operation, threads, 2 * each, each)));
-            let requests = counted.transpose()?.map(|requests| requests.values().sum::<u64>() as f64 / total);
+            let counted = counted.transpose()?;
+            let requests_by_kind: BTreeMap<String, f64> =
+                counted.iter().flatten().map(|(kind, n)| (kind.clone(), *n as f64 / total)).collect();
             rows.push(Row {
                 operation: name,
                 threads,
                 microseconds: sample.seconds * 1e6 / total,
-                requests,
+                requests: counted.is_some().then(|| requests_by_kind.values().sum()),
+                requests_by_kind,
                 client_switches: sample.client_switches / total,
                 service_switches: sample.service_switches.map(|n| n / total),
                 client_cpu_microseconds: sample.client_cpu_seconds * 1e6 / total,
@@ -219,6 +227,11 @@ pub fn table(rows: &[Row]) -> String {
             row.client_cpu_microseconds,
             maybe(row.service_cpu_microseconds)
         );
+        let kinds: Vec<String> =
+            row.requests_by_kind.iter().map(|(kind, n)| format!("{n:.2} {kind}")).collect();
+        if !kinds.is_empty() {
+            let _ = writeln!(text, "    {}", kinds.join(", "));
+        }
     }
     text
 }

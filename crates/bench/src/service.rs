@@ -1,6 +1,7 @@
 //! The process behind a FUSE mount, as /proc shows it.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -24,16 +25,34 @@ pub struct ServiceUse {
 }
 
 impl Service {
-    /// The process among whose arguments `mountpoint` is.
+    /// The process that serves the FUSE filesystem mounted on `mountpoint`: it holds the device of that connection,
+    /// or, where the kernel does not say which connection a descriptor is of, it has the mount point among its
+    /// arguments.
     #[must_use]
     pub fn of(mountpoint: &Path) -> Option<Self> {
+        let dev = fs::metadata(mountpoint).ok()?.dev();
+        // FUSE's connections are numbered by the devices of their mounts, whose major number is 0.
+        Self::holding(rustix::fs::minor(dev)).or_else(|| Self::named(mountpoint))
+    }
+
+    /// The process that holds `/dev/fuse` for this connection.
+    fn holding(connection: u32) -> Option<Self> {
+        let wanted = format!("fuse_connection:\t{connection}");
+        others().find(|service| {
+            let Ok(entries) = fs::read_dir(format!("/proc/{}/fdinfo", service.pid)) else { return false };
+            entries.flatten().any(|entry| {
+                fs::read_to_string(entry.path())
+                    .is_ok_and(|text| text.lines().any(|line| line.trim_end() == wanted))
+            })
+        })
+    }
+
+    /// The process among whose arguments `mountpoint` is.
+    fn named(mountpoint: &Path) -> Option<Self> {
         let wanted = mountpoint.as_os_str().as_encoded_bytes();
-        let own = std::process::id();
-        fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {
-            let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-            let line = fs::read(entry.path().join("cmdline")).ok()?;
-            let named = line.split(|byte| *byte == 0).any(|arg| arg == wanted);
-            (named && pid != own).then_some(Self { pid })
+        others().find(|service| {
+            let line = fs::read(format!("/proc/{}/cmdline", service.pid)).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|arg| arg == wanted)
         })
     }
 
@@ -78,6 +97,19 @@ impl Service {
     }
 }
 
+/// All processes but this one.
+fn others() -> impl Iterator<Item = Service> {
+    let own = std::process::id();
+    let pid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(pid)
+        .filter(move |pid| *pid != own)
+        .map(|pid| Service { pid })
+}
+
 fn field(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
@@ -95,7 +127,7 @@ mod tests {
         let child = child.as_mut().unwrap();
         let start = Instant::now();
         let service = loop {
-            if let Some(service) = Service::of(Path::new("/proc/self/nowhere-here")) {
+            if let Some(service) = Service::named(Path::new("/proc/self/nowhere-here")) {
                 break service;
             }
             assert!(start.elapsed() < Duration::from_secs(5));

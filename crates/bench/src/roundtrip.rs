@@ -158,13 +158,16 @@ fn measure_all(
         for (name, operation) in OPERATIONS {
             let each = (plan.operations / threads).max(1);
             let total = (each * threads) as f64;
-            // The first names of each pass are new: later passes go on where the one before ended.
-            repeat(&dir, *operation, threads, 0, (each / 10).max(1))?;
+            let mut pass = |count: usize| {
+                let from = next;
+                next += count;
+                repeat(&dir, *operation, threads, from, count)
+            };
+            pass((each / 10).max(1))?;
             let meter = Meter::start(service)?;
-            repeat(&dir, *operation, threads, each, each)?;
+            pass(each)?;
             let sample = meter.end(1)?;
-            let counted = counter
-                .map(|counter| counter.during(work, || repeat(&dir, *operation, threads, 2 * each, each)));
+            let counted = counter.map(|counter| counter.during(work, || pass(each)));
             let counted = counted.transpose()?;
             let requests_by_kind: BTreeMap<String, f64> =
                 counted.iter().flatten().map(|(kind, n)| (kind.clone(), *n as f64 / total)).collect();

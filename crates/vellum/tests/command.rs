@@ -1,6 +1,7 @@
 //! The program itself: what it refuses, how it becomes a daemon, and how mounts begin and end.
 //!
 //! Tests that mount need /dev/fuse and root; without them they say so and do nothing.
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::io::Read;

@@ -1,4 +1,5 @@
 //! The option model: tables of what callers really pass, the lines that refusals print, and properties.
+#![allow(clippy::unwrap_used)]
 
 use proptest::prelude::*;
 use std::ffi::{OsStr, OsString};

@@ -66,7 +66,8 @@ impl Faulty {
         }))
     }
 
-    /// Adds a rule for calls of one kind, or of every kind. The first rule that strikes decides.
+    /// Adds a rule for calls of one kind, or of every kind. Of several that strike, the
+    /// first failure decides, or else the shortest transfer.
     pub fn add(&self, call: Option<Call>, when: When, fault: Fault) {
         self.rules(|rules| rules.push(Rule { call, when, fault, seen: 0 }));
     }
@@ -150,14 +151,16 @@ impl Sys for Faulty {
         if number >= self.0.kill_at.load(SeqCst) {
             return Err(DEAD);
         }
-        // Every rule counts every call, also when an earlier one has struck already.
-        let fault = self.rules(|rules| {
-            rules.iter_mut().map(|rule| rule.strike(call)).fold(None, |first, fault| first.or(fault))
-        });
-        match fault {
-            None => Ok(len),
-            Some(Fault::Fail(errno)) => Err(errno),
-            Some(Fault::Short(max)) => Ok(len.min(max)),
-        }
+        // Every rule counts every call, also when another one has struck already.
+        self.rules(|rules| {
+            let (mut allowed, mut failure) = (len, None);
+            for fault in rules.iter_mut().filter_map(|rule| rule.strike(call)) {
+                match fault {
+                    Fault::Fail(errno) => failure = failure.or(Some(errno)),
+                    Fault::Short(max) => allowed = allowed.min(max),
+                }
+            }
+            failure.map_or(Ok(allowed), Err)
+        })
     }
 }

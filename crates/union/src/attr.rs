@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use vellum_vfs::{
-    Attr, AttrReply, BranchDir, Errno, Error, FileKind, Name, NodeId, Object, Result, SetAttr, SetTime,
+    Attr, AttrReply, BranchDir, Context, Errno, Error, FileKind, Name, NodeId, Object, Result, SetAttr,
+    SetTime,
 };
 
 const S_ISUID: u32 = 0o4000;
@@ -192,7 +193,7 @@ impl Core {
     }
 
     /// Changes attributes; copies up what has to be.
-    pub(crate) fn change(&self, id: NodeId, set: &SetAttr) -> Result<AttrReply> {
+    pub(crate) fn change(&self, cx: &Context<'_>, id: NodeId, set: &SetAttr) -> Result<AttrReply> {
         let node = self.node(id)?;
         let mut set = *set;
         if self.config.squash.uid.is_some() {
@@ -205,7 +206,7 @@ impl Core {
             Body::Dir(dir) => {
                 if !set.is_empty() {
                     let handle = self.ensure_upper_dir(&node)?;
-                    self.apply(&Target::Held(as_object(handle)), FileKind::Directory, &set)?;
+                    self.apply(cx, &Target::Held(as_object(handle)), FileKind::Directory, &set)?;
                     dir.inherit.lock().take();
                 }
             }
@@ -218,7 +219,7 @@ impl Core {
                     self.copy_up_attrs(&node, file)?;
                     let state = file.state.read();
                     let (_, target) = self.target_of(&state)?;
-                    self.apply(&target, file.kind, &set)?;
+                    self.apply(cx, &target, file.kind, &set)?;
                 }
             }
         }
@@ -226,9 +227,9 @@ impl Core {
     }
 
     /// Applies a change to an object in the upper layer. Owner before mode: changing the owner clears set-id bits.
-    fn apply(&self, target: &Target, kind: FileKind, set: &SetAttr) -> Result<()> {
+    fn apply(&self, cx: &Context<'_>, target: &Target, kind: FileKind, set: &SetAttr) -> Result<()> {
         if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
-            self.apply_override(target, set)?;
+            self.apply_override(cx, target, set)?;
         } else {
             let uid = set.uid.map(|id| self.config.uid_map.to_layer(id));
             let gid = set.gid.map(|id| self.config.gid_map.to_layer(id));
@@ -237,8 +238,9 @@ impl Core {
                 && (set.kill_suidgid || uid.is_some() || gid.is_some())
                 && kind != FileKind::Directory
             {
-                let before = target.stat()?.perm();
-                let after = without_set_ids(before);
+                let stat = target.stat()?;
+                let before = stat.perm();
+                let after = without_set_ids(before, cx.in_group(self.config.gid_map.to_mount(stat.gid)));
                 // The layer's filesystem clears them on a change of owner; keep what is to stay.
                 let keeps = !set.kill_suidgid && before & (S_ISUID | S_ISGID) != 0;
                 if keeps {
@@ -263,7 +265,7 @@ impl Core {
     }
 
     /// Records a change of owner or mode in the override attribute.
-    fn apply_override(&self, target: &Target, set: &SetAttr) -> Result<()> {
+    fn apply_override(&self, cx: &Context<'_>, target: &Target, set: &SetAttr) -> Result<()> {
         if set.uid.is_none() && set.gid.is_none() && set.mode.is_none() && !set.kill_suidgid {
             return Ok(());
         }
@@ -283,7 +285,7 @@ impl Core {
         if let Some(mode) = set.mode {
             now.mode = mode & 0o7777;
         } else if set.kill_suidgid {
-            now.mode = without_set_ids(now.mode);
+            now.mode = without_set_ids(now.mode, cx.in_group(self.config.gid_map.to_mount(now.gid)));
         }
         match held.set_xattr(xattr, now.format().as_bytes(), 0) {
             // Symbolic links take no user attributes; they stay as they are.
@@ -298,10 +300,11 @@ impl Core {
     }
 }
 
-/// Mode without set-user-id, and without set-group-id where the group may execute.
-pub(crate) const fn without_set_ids(mode: u32) -> u32 {
+/// Mode after a write by somebody without privilege: without set-user-id, and without set-group-id where the group
+/// may execute or the writer is outside the group.
+pub(crate) const fn without_set_ids(mode: u32, in_group: bool) -> u32 {
     let mode = mode & !S_ISUID;
-    if mode & S_IXGRP != 0 { mode & !S_ISGID } else { mode }
+    if mode & S_IXGRP != 0 || !in_group { mode & !S_ISGID } else { mode }
 }
 
 /// A directory seen as an object.

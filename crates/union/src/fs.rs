@@ -34,11 +34,11 @@ impl Union {
     }
 
     /// How a file that was just created is to be used.
-    fn opened(&self, node: &Arc<Node>, flags: u32) -> Result<Opened> {
+    fn opened(&self, cx: &Context<'_>, node: &Arc<Node>, flags: u32) -> Result<Opened> {
         let io = match self.0.config.profile {
             Profile::Cached => OpenIo::Cached { keep: true },
-            // O_TRUNC has been done, or there was nothing to cut.
-            Profile::Passthrough => self.0.open(node, flags & !0o1000)?,
+            // O_TRUNC has been done, or there was nothing to cut; and what is new keeps the mode it was made with.
+            Profile::Passthrough => self.0.open(&Context { uid: 0, ..*cx }, node, flags & !0o1000)?,
         };
         Ok(Opened { handle: NO_HANDLE, io })
     }
@@ -110,8 +110,8 @@ impl Filesystem for Union {
         self.0.attr_reply(&*self.0.node(node)?)
     }
 
-    fn setattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>, set: &SetAttr) -> Result<AttrReply> {
-        self.0.change(node, set)
+    fn setattr(&self, cx: &Context<'_>, node: NodeId, _: Option<Handle>, set: &SetAttr) -> Result<AttrReply> {
+        self.0.change(cx, node, set)
     }
 
     fn readlink(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
@@ -170,9 +170,9 @@ impl Filesystem for Union {
         self.0.rename((&from_dir, from.1), (&to_dir, to.1), flags)
     }
 
-    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {
+    fn open(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {
         if self.0.is_passthrough() {
-            let io = self.0.open(&self.0.node(node)?, flags)?;
+            let io = self.0.open(cx, &self.0.node(node)?, flags)?;
             return Ok(Opened { handle: NO_HANDLE, io });
         }
         if self.features().contains(Features::NO_OPEN) {
@@ -197,14 +197,14 @@ impl Filesystem for Union {
             Ok(made) => {
                 let node = Arc::clone(&made.node);
                 // Before the entry: an error must not leave a lookup counted.
-                let opened = self.opened(&node, flags)?;
+                let opened = self.opened(cx, &node, flags)?;
                 Ok((self.entry_of(made)?, opened))
             }
             // Another client was faster.
             Err(e) if e.errno() == Errno::EXIST && flags & O_EXCL == 0 => {
                 let entry = self.look(parent, name)?.ok_or(e)?;
                 let node = self.0.node(entry.node)?;
-                let opened = self.opened(&node, flags).inspect_err(|_| self.0.forget(entry.node, 1))?;
+                let opened = self.opened(cx, &node, flags).inspect_err(|_| self.0.forget(entry.node, 1))?;
                 Ok((entry, opened))
             }
             Err(e) => Err(e),
@@ -213,7 +213,7 @@ impl Filesystem for Union {
 
     fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
         let made = self.0.make_unnamed(cx, &self.dir(parent)?, mode)?;
-        let opened = self.opened(&made.node, flags)?;
+        let opened = self.opened(cx, &made.node, flags)?;
         Ok((self.entry_of(made)?, opened))
     }
 
@@ -223,14 +223,14 @@ impl Filesystem for Union {
 
     fn write(
         &self,
-        _: &Context<'_>,
+        cx: &Context<'_>,
         node: NodeId,
         _: Handle,
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<usize> {
-        self.0.write(&self.0.node(node)?, offset, data, flags)
+        self.0.write(cx, &self.0.node(node)?, offset, data, flags)
     }
 
     fn fsync(&self, _: &Context<'_>, node: NodeId, _: Handle, datasync: bool) -> Result<()> {
@@ -306,14 +306,17 @@ impl Filesystem for Union {
 
     fn fallocate(
         &self,
-        _: &Context<'_>,
+        cx: &Context<'_>,
         node: NodeId,
         _: Handle,
         offset: u64,
         len: u64,
         mode: u32,
     ) -> Result<()> {
-        self.writable(node)?.allocate(mode, offset, len)
+        let open = self.writable(node)?;
+        open.allocate(mode, offset, len)?;
+        // The request does not say what a write would: that the caller has no privilege.
+        if cx.uid != 0 { self.0.kill_set_ids(cx, &*open) } else { Ok(()) }
     }
 
     fn lseek(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, whence: Seek) -> Result<u64> {
@@ -327,7 +330,7 @@ impl Filesystem for Union {
 
     fn copy_file_range(
         &self,
-        _: &Context<'_>,
+        cx: &Context<'_>,
         from: (NodeId, Handle, u64),
         to: (NodeId, Handle, u64),
         len: u64,
@@ -335,7 +338,11 @@ impl Filesystem for Union {
         // The target first: if both are one file, the source must be seen after its copy-up.
         let target = self.writable(to.0)?;
         let source = self.readable(from.0)?;
-        target.copy_range(to.2, &*source.file, from.2, len)
+        let copied = target.copy_range(to.2, &*source.file, from.2, len)?;
+        if cx.uid != 0 {
+            self.0.kill_set_ids(cx, &*target)?;
+        }
+        Ok(copied)
     }
 }
 

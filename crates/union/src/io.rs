@@ -7,7 +7,7 @@ use crate::node::{At, File, Io, Node};
 use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use vellum_vfs::{BranchFile, Errno, Error, FileKind, Name, OpenIo, OpenMode, Result, WriteFlags};
+use vellum_vfs::{BranchFile, Context, Errno, Error, FileKind, Name, OpenIo, OpenMode, Result, WriteFlags};
 
 const O_ACCMODE: u32 = 0o3;
 const O_TRUNC: u32 = 0o1000;
@@ -94,6 +94,7 @@ impl Core {
 
     pub(crate) fn write(
         &self,
+        cx: &Context<'_>,
         node: &Arc<Node>,
         offset: u64,
         data: &[u8],
@@ -103,15 +104,16 @@ impl Core {
         let open = self.writable(node, file, u64::MAX)?;
         let written = open.write_at(data, offset)?;
         if flags.contains(WriteFlags::KILL_SUIDGID) {
-            self.kill_set_ids(&*open)?;
+            self.kill_set_ids(cx, &*open)?;
         }
         Ok(written)
     }
 
-    fn kill_set_ids(&self, open: &dyn BranchFile) -> Result<()> {
-        let mode = open.stat()?.perm();
-        let without = without_set_ids(mode);
-        if without != mode { open.set_mode(without) } else { Ok(()) }
+    /// Takes set-id bits away, as a write by somebody without privilege does.
+    pub(crate) fn kill_set_ids(&self, cx: &Context<'_>, open: &dyn BranchFile) -> Result<()> {
+        let attr = open.stat()?;
+        let without = without_set_ids(attr.perm(), cx.in_group(self.config.gid_map.to_mount(attr.gid)));
+        if without != attr.perm() { open.set_mode(without) } else { Ok(()) }
     }
 
     /// Cuts or extends a file; of a lower file no more is copied than stays.
@@ -121,7 +123,7 @@ impl Core {
     }
 
     /// Opens a file for a front that hands it to the kernel. ESTALE: look the name up again.
-    pub(crate) fn open(&self, node: &Arc<Node>, flags: u32) -> Result<OpenIo> {
+    pub(crate) fn open(&self, cx: &Context<'_>, node: &Arc<Node>, flags: u32) -> Result<OpenIo> {
         let file = self.regular(node)?;
         let stale = || Error::new(Errno::STALE, "the file has a new node");
         if node.stale.load(Relaxed) {
@@ -137,6 +139,10 @@ impl Core {
             }
             if truncate {
                 open.truncate(0)?;
+            }
+            if cx.uid != 0 {
+                // The writes themselves will not come here.
+                self.kill_set_ids(cx, &*open)?;
             }
             self.readable(file)?
         } else {

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::lock::{PREDECESSOR_WAIT, UpperLock};
+use crate::lock::{DirLock, PREDECESSOR_WAIT};
 use crate::mountpoint::mounts;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
@@ -24,7 +24,7 @@ pub struct Layers {
     /// Path of the work directory.
     pub work_path: Option<PathBuf>,
     /// Held as long as the upper may be written to.
-    pub lock: Option<UpperLock>,
+    pub locks: Vec<DirLock>,
 }
 
 /// A directory that an option named, seen before it is used.
@@ -38,7 +38,7 @@ struct Seen {
 /// Opens what `config` names. `mountpoint` is where the tree will be, absolute.
 pub fn open(config: &Config, mountpoint: &Path) -> Result<Layers, Failure> {
     let mut layers =
-        Layers { lowers: Vec::new(), upper: None, paths: Vec::new(), work_path: None, lock: None };
+        Layers { lowers: Vec::new(), upper: None, paths: Vec::new(), work_path: None, locks: Vec::new() };
     let mut upper_seen = None;
     if let Some(upper) = &config.upper {
         let seen = see("upperdir", upper)?;
@@ -50,7 +50,12 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<Layers, Failure> {
             })?;
             let work = see("workdir", work)?;
             check_pair(&seen, &work, mountpoint)?;
-            layers.lock = Some(UpperLock::take(&seen.path, PREDECESSOR_WAIT)?);
+            for (option, path, taken) in [
+                ("upperdir", &seen.path, "another mount writes to it; unmount that first, or mount with ro"),
+                ("workdir", &work.path, "another mount uses it; give each mount a workdir of its own"),
+            ] {
+                layers.locks.push(DirLock::take(option, path, PREDECESSOR_WAIT, taken)?);
+            }
             layers.upper = Some((open_plain("upperdir", &seen.path)?, open_plain("workdir", &work.path)?));
             layers.work_path = Some(work.path);
         } else {

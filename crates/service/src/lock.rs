@@ -1,4 +1,4 @@
-//! One writer per upper layer.
+//! One writer per upper layer, and one user per work directory.
 
 use crate::failure::Failure;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
@@ -17,19 +17,22 @@ const ATTEMPT_GAP: Duration = Duration::from_millis(1);
 /// Longest time between two attempts.
 const ATTEMPT_GAP_MAX: Duration = Duration::from_millis(50);
 
-/// The right to write to an upper layer; ends when dropped, or with the process.
+/// The right to a directory; ends when dropped, or with the process.
 ///
-/// It is a lock on the directory itself, so that it leaves no file behind and holds whatever the work directory is.
+/// It is a lock on the directory itself, so that it leaves no file behind and holds whatever else two mounts have in
+/// common.
 #[derive(Debug)]
-pub struct UpperLock(#[expect(dead_code, reason = "the lock lives as long as the descriptor")] OwnedFd);
+pub struct DirLock(#[expect(dead_code, reason = "the lock lives as long as the descriptor")] OwnedFd);
 
-impl UpperLock {
-    /// Takes the lock of the directory `upper`, waiting up to `wait` for another to let go of it.
-    pub fn take(upper: &Path, wait: Duration) -> Result<Self, Failure> {
-        let shown = upper.display();
-        let dir = open(upper, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(
-            |e| Failure::input(format!("upperdir {shown}: cannot open it: {e}; give a readable directory")),
-        )?;
+impl DirLock {
+    /// Takes the lock of the directory that `option` names, waiting up to `wait` for another to let go of it.
+    /// `taken`: what to say, and what to do about it, when that is in vain.
+    pub fn take(option: &str, path: &Path, wait: Duration, taken: &str) -> Result<Self, Failure> {
+        let shown = path.display();
+        let dir =
+            open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| {
+                Failure::input(format!("{option} {shown}: cannot open it: {e}; make it readable"))
+            })?;
         let end = Instant::now() + wait;
         let mut gap = ATTEMPT_GAP;
         loop {
@@ -37,14 +40,12 @@ impl UpperLock {
                 Ok(()) => return Ok(Self(dir)),
                 Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(gap),
                 Err(Errno::WOULDBLOCK) => {
-                    return Err(Failure::system(format!(
-                        "upperdir {shown}: another mount writes to it; unmount that first, or mount with ro"
-                    )));
+                    return Err(Failure::system(format!("{option} {shown}: {taken}")));
                 }
                 Err(Errno::INTR) => continue,
                 Err(e) => {
                     // Some network filesystems lock no directories; a mount without protection beats none.
-                    tracing::warn!(upper = %shown, "the upper cannot be locked against a second mount: {e}");
+                    tracing::warn!("{option} {shown}: cannot be locked against a second mount: {e}");
                     return Ok(Self(dir));
                 }
             }
@@ -57,32 +58,36 @@ impl UpperLock {
 mod tests {
     use super::*;
 
+    fn take(path: &Path, wait: Duration) -> Result<DirLock, Failure> {
+        DirLock::take("upperdir", path, wait, "taken; wait")
+    }
+
     #[test]
     fn a_second_writer_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let first = UpperLock::take(dir.path(), Duration::ZERO).unwrap();
-        let refused = UpperLock::take(dir.path(), Duration::from_millis(20)).unwrap_err();
+        let first = take(dir.path(), Duration::ZERO).unwrap();
+        let refused = take(dir.path(), Duration::from_millis(20)).unwrap_err();
         assert_eq!(refused.exit_status(), 1);
-        assert!(refused.to_string().contains("another mount writes to it"), "{refused}");
+        assert!(refused.to_string().contains("taken; wait"), "{refused}");
         drop(first);
-        UpperLock::take(dir.path(), Duration::ZERO).unwrap();
+        take(dir.path(), Duration::ZERO).unwrap();
     }
 
     #[test]
     fn a_dying_predecessor_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let first = UpperLock::take(dir.path(), Duration::ZERO).unwrap();
+        let first = take(dir.path(), Duration::ZERO).unwrap();
         let dying = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
             drop(first);
         });
-        UpperLock::take(dir.path(), PREDECESSOR_WAIT).unwrap();
+        take(dir.path(), PREDECESSOR_WAIT).unwrap();
         dying.join().unwrap();
     }
 
     #[test]
     fn what_is_no_directory_is_bad_input() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        assert_eq!(UpperLock::take(file.path(), Duration::ZERO).unwrap_err().exit_status(), 2);
+        assert_eq!(take(file.path(), Duration::ZERO).unwrap_err().exit_status(), 2);
     }
 }

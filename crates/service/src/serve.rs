@@ -56,7 +56,7 @@ pub fn run<F: Filesystem + Explain>(
 struct Running {
     session: std::thread::JoinHandle<vellum_vfs::Result<()>>,
     /// The right to write to the upper, held to the end.
-    lock: Option<crate::lock::UpperLock>,
+    locks: Vec<crate::lock::DirLock>,
     watched: Option<watcher::Watched>,
 }
 
@@ -64,7 +64,7 @@ impl Running {
     fn wait(self) -> Result<(), Failure> {
         let ended = self.session.join();
         drop(self.watched);
-        drop(self.lock);
+        drop(self.locks);
         match ended {
             Ok(Ok(())) => Ok(()),
             Ok(Err(e)) => Err(Failure::system(format!("serving the mount: {e}"))),
@@ -83,7 +83,7 @@ fn start<F: Filesystem + Explain>(
     let mountpoint = mountpoint::resolve(&config.mountpoint)?;
     let watched = config.auto_unmount.then(|| watcher::start(&mountpoint, &signals)).transpose()?;
     let mut layers = layers::open(config, &mountpoint)?;
-    let lock = layers.lock.take();
+    let locks = std::mem::take(&mut layers.locks);
     let options = session_options(config, &layers);
     let report = report(config, &mountpoint, &layers, &options);
     let tree = build(config, layers)?;
@@ -95,7 +95,7 @@ fn start<F: Filesystem + Explain>(
     if let Err(e) = ending {
         tracing::warn!("signals will not unmount: {e}");
     }
-    Ok(Running { session, lock, watched })
+    Ok(Running { session, locks, watched })
 }
 
 /// Makes the process fit to serve. What is not permitted is left as it is.

@@ -308,6 +308,15 @@ fn one_writer_per_upper() {
     assert_eq!(output.status.code(), Some(1));
     assert!(waited >= Duration::from_millis(1500) && waited < Duration::from_secs(10), "{waited:?}");
     assert!(!is_mounted(&second));
+    // Nor may two share a work directory, whatever their uppers are.
+    fs::create_dir(place.at("upper2")).unwrap();
+    let shared = place.options().replace("/upper", "/upper2");
+    let output = run(&["-o", &shared, second.to_str().unwrap()]);
+    let work = place.at("work");
+    assert_eq!(
+        line(&output),
+        format!("workdir {}: another mount uses it; give each mount a workdir of its own", work.display())
+    );
     // Reading it is free.
     let output = run(&["-o", &format!("{options},ro"), second.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
@@ -470,7 +479,14 @@ fn inspect_tells_where_things_are() {
     let text = run(&["inspect", place.at("merged/new").to_str().unwrap()]);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(text.contains(&format!("served by   layer 0, the upper: {upper}/new")), "{text}");
-    // Others are told nothing.
+    // Containers with processes of their own are told nothing, not even their root.
+    let inside =
+        Command::new("unshare").args(["-pf", VELLUM, "inspect"]).arg(place.at("merged")).output().unwrap();
+    assert_eq!(
+        line(&inside),
+        format!("{}: not in a vellum mount of yours; give a path in one", place.at("merged").display())
+    );
+    // Nor are others.
     let other = Command::new("setpriv")
         .args(["--reuid=12345", "--regid=12345", "--clear-groups", VELLUM, "inspect"])
         .arg(place.at("merged"))

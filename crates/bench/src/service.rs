@@ -25,14 +25,14 @@ pub struct ServiceUse {
 }
 
 impl Service {
-    /// The process that serves the FUSE filesystem mounted on `mountpoint`: it holds the device of that connection,
-    /// or, where the kernel does not say which connection a descriptor is of, it has the mount point among its
-    /// arguments.
+    /// The process that serves the FUSE filesystem mounted on `mountpoint`: it has the mount point among its
+    /// arguments, or else it holds the device of that connection. (Arguments first: a process can hold on to a dead
+    /// connection whose number has been given out again.)
     #[must_use]
     pub fn of(mountpoint: &Path) -> Option<Self> {
         let dev = fs::metadata(mountpoint).ok()?.dev();
         // FUSE's connections are numbered by the devices of their mounts, whose major number is 0.
-        Self::holding(rustix::fs::minor(dev)).or_else(|| Self::named(mountpoint))
+        Self::named(mountpoint).or_else(|| Self::holding(rustix::fs::minor(dev)))
     }
 
     /// The process that holds `/dev/fuse` for this connection.

@@ -16,7 +16,7 @@ use vellum_vfs::{Branch, Errno, Name, OpenMode, RenameFlags};
 
 /// A directory with a secret in it, outside every branch.
 fn outside() -> tempfile::TempDir {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let dir = scratch();
     std::fs::write(dir.path().join("secret"), "secret").unwrap();
     std::fs::set_permissions(dir.path().join("secret"), PermissionsExt::from_mode(0o640)).unwrap();
     dir

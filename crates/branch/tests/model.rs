@@ -18,33 +18,29 @@ use proptest::test_runner::FileFailurePersistence;
 use support::Fixture;
 use world::World;
 
-/// Magic number of ext4.
-const EXT4: u64 = 0xef53;
-
 fn suitable() -> bool {
     if !support::is_root() {
         eprintln!("SKIPPED: needs root, to make devices and change owners");
         return false;
     }
-    if Fixture::local().branch.statfs().unwrap().fstype != EXT4 {
+    if !support::is_ext4(&Fixture::local()) {
         eprintln!("SKIPPED: the build directory is not on ext4, which the memory branch imitates");
         return false;
     }
     true
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig {
+#[test]
+fn memory_answers_as_ext4_does() {
+    if !suitable() {
+        return;
+    }
+    let config = ProptestConfig {
         max_shrink_iters: 4000,
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/model.seeds"))),
         ..ProptestConfig::default()
-    })]
-
-    #[test]
-    fn memory_answers_as_ext4_does(operations in prop::collection::vec(operation::any_operation(), 1..120)) {
-        if !suitable() {
-            return Ok(());
-        }
+    };
+    proptest!(config, |(operations in prop::collection::vec(operation::any_operation(), 1..120))| {
         let (disk, model) = (Fixture::local(), Fixture::memory());
         let mut real = World::new(&disk);
         let mut memory = World::new(&model);
@@ -54,5 +50,5 @@ proptest! {
             prop_assert_eq!(&found, &expected, "memory (left) and disk differ at {}: {:?}", number, operation);
         }
         prop_assert_eq!(tree::read(&*model.root()), tree::read(&*disk.root()));
-    }
+    });
 }

@@ -24,6 +24,13 @@ pub fn errno<T>(result: Result<T>) -> Errno {
 /// When this variable is set, local branches do without the calls that are new in Linux.
 pub const OLD_CALLS: &str = "VELLUM_TEST_OLD_CALLS";
 
+/// A new directory beside the build, not in /tmp, which may be a filesystem of another kind; or where
+/// VELLUM_TEST_DIR says, to test other filesystems and as other users.
+pub fn scratch() -> tempfile::TempDir {
+    let base = std::env::var_os("VELLUM_TEST_DIR").unwrap_or(env!("CARGO_TARGET_TMPDIR").into());
+    tempfile::tempdir_in(base).expect("a temporary directory")
+}
+
 /// A branch, and what keeps it alive.
 pub struct Fixture {
     pub branch: Arc<dyn Branch>,
@@ -37,8 +44,7 @@ impl Fixture {
         if std::env::var_os(OLD_CALLS).is_some() {
             vellum_sys::avoid_new_calls();
         }
-        // Beside the build, not in /tmp, which may be a filesystem of another kind.
-        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary directory");
+        let dir = scratch();
         let branch = LocalBranch::open(dir.path()).expect("open it as a branch");
         Self { branch, dir: Some(dir) }
     }
@@ -105,3 +111,9 @@ pub fn is_root() -> bool {
 
 /// Takes a result that does not matter.
 pub fn done<T>(_: T) {}
+
+/// Whether a branch lies on ext4, whose limits the memory branch imitates.
+pub fn is_ext4(fixture: &Fixture) -> bool {
+    const MAGIC: u64 = 0xef53;
+    fixture.branch.statfs().expect("statfs").fstype == MAGIC
+}

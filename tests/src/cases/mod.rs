@@ -2,6 +2,7 @@
 
 mod conformance;
 mod differential;
+mod noticed;
 
 use crate::harness::{Cx, Outcome};
 use std::time::Duration;
@@ -60,5 +61,5 @@ const CARGO: &[Case] = &[
 
 /// All cases, in the order in which they start.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
-    [CARGO, differential::CASES, conformance::CASES].into_iter().flatten()
+    [CARGO, differential::CASES, noticed::CASES, conformance::CASES].into_iter().flatten()
 }

@@ -1,0 +1,218 @@
+//! Directories: renamed, very large, changing while they are read; and nobody waits for another's copy-up.
+
+use super::filled;
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::tree::{self, Ignore};
+use crate::harness::{Cx, MountKind, skip};
+use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+pub(super) fn rename(cx: &Cx) -> Outcome {
+    let (layers, mut mount) = filled(cx, |dir| {
+        for sub in ["a/b/c", "merged/below", "x/y"] {
+            fs::create_dir_all(dir.join(sub))?;
+            fs::write(dir.join(sub).join("file"), sub)?;
+        }
+        Ok(())
+    })?;
+    fs::write(mount.path("merged/above"), "above")?;
+    fs::remove_file(mount.path("merged/below/file"))?;
+    fs::write(mount.path("merged/below/other"), "other")?;
+    fs::rename(mount.path("a"), mount.path("lower-renamed")).doing("rename of a lower directory")?;
+    fs::rename(mount.path("merged"), mount.path("merged-renamed")).doing("rename of a merged directory")?;
+    fs::rename(mount.path("lower-renamed/b"), mount.path("merged-renamed/b")).doing("rename into another")?;
+    // The old name is free, and what was there does not come back.
+    fs::create_dir(mount.path("a"))?;
+    ensure_eq!(fs::read_dir(mount.path("a"))?.count(), 0, "entries of a new directory under an old name");
+    fs::create_dir(mount.path("empty"))?;
+    fs::rename(mount.path("x"), mount.path("empty")).doing("rename over an empty directory")?;
+    fs::rename(mount.path("empty"), mount.path("a/x")).doing("a second rename")?;
+    let refused = fs::rename(mount.path("lower-renamed"), mount.path("merged-renamed"));
+    ensure!(
+        refused.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ENOTEMPTY)),
+        "rename over a directory with entries: {refused:?}"
+    );
+    let files = |root: &Path| {
+        let tree = tree::take(root, 0)?;
+        Ok::<_, crate::harness::Stop>(
+            tree.into_iter().map(|(path, node)| (path, node.head)).collect::<Vec<_>>(),
+        )
+    };
+    let expected: Vec<(String, Vec<u8>)> = [
+        ("", ""),
+        ("a", ""),
+        ("a/x", ""),
+        ("a/x/y", ""),
+        ("a/x/y/file", "x/y"),
+        ("lower-renamed", ""),
+        ("merged-renamed", ""),
+        ("merged-renamed/above", "above"),
+        ("merged-renamed/b", ""),
+        ("merged-renamed/b/c", ""),
+        ("merged-renamed/b/c/file", "a/b/c"),
+        ("merged-renamed/below", ""),
+        ("merged-renamed/below/other", "other"),
+    ]
+    .map(|(path, text)| (path.to_owned(), text.as_bytes().to_vec()))
+    .to_vec();
+    ensure_eq!(files(mount.root())?, expected, "tree");
+    mount.remount()?;
+    ensure_eq!(files(mount.root())?, expected, "tree after remount");
+    fs::write(mount.path("merged-renamed/b/c/file"), "changed")?;
+    mount.unmount()?;
+    let other = cx.mount(&layers.as_lowers("again")?)?;
+    ensure_eq!(fs::read_to_string(other.path("merged-renamed/b/c/file"))?, "changed", "upper as a lower");
+    ensure_eq!(files(other.root())?.len(), expected.len(), "entries with the upper as a lower");
+    Ok(())
+}
+
+/// Names of a directory with how often each is listed.
+fn names(dir: &Path) -> Outcome<BTreeMap<String, u32>> {
+    let mut found = BTreeMap::new();
+    let fd = rustix::fs::open(dir, OFlags::DIRECTORY, Mode::empty())?;
+    for entry in rustix::fs::Dir::new(fd)? {
+        *found.entry(entry?.file_name().to_string_lossy().into_owned()).or_insert(0) += 1;
+    }
+    found.remove(".");
+    found.remove("..");
+    Ok(found)
+}
+
+pub(super) fn large(cx: &Cx) -> Outcome {
+    const SIZES: [u32; 2] = [10_000, 100_000];
+    let (_layers, mut mount) = filled(cx, |dir| {
+        for size in SIZES {
+            let sub = dir.join(size.to_string());
+            fs::create_dir(&sub)?;
+            for n in 0..size {
+                fs::File::create(sub.join(format!("name-{n}")))?;
+            }
+        }
+        Ok(())
+    })?;
+    let mut times = Vec::new();
+    for size in SIZES {
+        let sub = mount.path(&size.to_string());
+        // Merged, with a whiteout, an entry of the upper, and one that is in both.
+        fs::remove_file(sub.join("name-1"))?;
+        fs::write(sub.join("new"), "")?;
+        fs::write(sub.join("name-2"), "changed")?;
+        mount.remount()?;
+        let begin = Instant::now();
+        let found = names(&sub)?;
+        times.push(begin.elapsed());
+        ensure_eq!(found.len() as u32, size, "entries");
+        ensure!(found.values().all(|&times| times == 1), "an entry is listed twice");
+        ensure!(!found.contains_key("name-1") && found.contains_key("new"), "the wrong entries");
+    }
+    println!("10,000 entries: {:?}, 100,000 entries: {:?}", times[0], times[1]);
+    // Ten times as many: ten times as long, with room for noise.
+    let most = (times[0] * 30).max(Duration::from_millis(1500));
+    ensure!(times[1] < most, "{:?} for 10,000 entries, {:?} for 100,000", times[0], times[1]);
+    mount.unmount()
+}
+
+pub(super) fn changing(cx: &Cx) -> Outcome {
+    const COUNT: u32 = 20_000;
+    let (_layers, mut mount) = filled(cx, |dir| {
+        fs::create_dir(dir.join("d"))?;
+        for n in 0..COUNT {
+            fs::File::create(dir.join(format!("d/lower-{n}")))?;
+        }
+        Ok(())
+    })?;
+    for n in 0..500 {
+        fs::write(mount.path(&format!("d/upper-{n}")), "")?;
+    }
+    let dir = mount.path("d");
+    let mut seen: BTreeMap<String, u32> = BTreeMap::new();
+    let fd = rustix::fs::open(&dir, OFlags::DIRECTORY, Mode::empty())?;
+    let mut listed = 0_u32;
+    for entry in rustix::fs::Dir::new(fd)? {
+        *seen.entry(entry?.file_name().to_string_lossy().into_owned()).or_insert(0) += 1;
+        listed += 1;
+        if listed % 100 == 0 {
+            let n = listed / 100;
+            // Some go, some come, some change; they have numbers divisible by 50.
+            let _ = fs::remove_file(dir.join(format!("lower-{}", n * 50)));
+            fs::write(dir.join(format!("added-{n}")), "")?;
+            let _ = fs::rename(dir.join(format!("upper-{n}")), dir.join(format!("renamed-{n}")));
+        }
+        ensure!(listed < 3 * COUNT, "the listing does not end");
+    }
+    ensure!(seen.values().all(|&times| times == 1), "an entry is listed twice");
+    for n in (0..COUNT).filter(|n| n % 50 != 0) {
+        ensure!(
+            seen.contains_key(&format!("lower-{n}")),
+            "lower-{n} was there all the time and is not listed"
+        );
+    }
+    // A position is kept when the directory is read in two goes with changes in between (seekdir).
+    mount.remount()?;
+    let now = names(&dir)?;
+    ensure!(!now.contains_key("lower-50"), "a removed entry is back");
+    mount.unmount()
+}
+
+pub(super) fn large_copy_up(cx: &Cx) -> Outcome {
+    const SIZE: usize = 768 << 20;
+    const PATIENCE: Duration = Duration::from_millis(400);
+    if !MountKind::under_test().is_vellum() {
+        return skip("a stand-in has one lock");
+    }
+    let (_layers, mut mount) = filled(cx, |dir| {
+        let chunk = vec![0x5a_u8; 1 << 20];
+        let file = fs::File::create(dir.join("large"))?;
+        for at in 0..SIZE >> 20 {
+            rustix::io::pwrite(&file, &chunk, (at << 20) as u64)?;
+        }
+        rustix::fs::fsync(&file)?;
+        for n in 0..200 {
+            fs::write(dir.join(format!("small-{n}")), "x")?;
+        }
+        Ok(())
+    })?;
+    let done = AtomicBool::new(false);
+    let (took, longest) = std::thread::scope(|scope| -> Outcome<_> {
+        let copy = scope.spawn(|| {
+            let begin = Instant::now();
+            let result = (|| -> Outcome {
+                let file = fs::OpenOptions::new().write(true).open(mount.path("large"))?;
+                rustix::io::pwrite(&file, b"y", 12_345)?;
+                Ok(())
+            })();
+            done.store(true, Ordering::Relaxed);
+            result.map(|()| begin.elapsed())
+        });
+        let mut longest = (Duration::ZERO, "nothing");
+        for n in 0.. {
+            let begin = Instant::now();
+            let what = match n % 4 {
+                0 => fs::metadata(mount.path(&format!("small-{}", n % 200))).map(|_| "stat")?,
+                1 => fs::write(mount.path(&format!("new-{n}")), "x").map(|()| "create")?,
+                2 => fs::read(mount.path(&format!("small-{}", n % 200))).map(|_| "read")?,
+                _ => fs::write(mount.path(&format!("small-{}", n % 200)), "y")
+                    .map(|()| "copy-up of a small file")?,
+            };
+            longest = longest.max((begin.elapsed(), what));
+            if done.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        let took = copy.join().unwrap_or_else(|_| crate::harness::fail("a thread panicked"))?;
+        Ok((took, longest))
+    })?;
+    println!("copy-up took {took:?}; meanwhile the longest wait was {longest:?}");
+    ensure!(
+        longest.0 < PATIENCE || longest.0 < took / 4,
+        "while a large file was copied up for {took:?}, another's {} took {:?}",
+        longest.1,
+        longest.0
+    );
+    let _ = Ignore::default();
+    mount.unmount()
+}

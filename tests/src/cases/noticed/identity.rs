@@ -1,0 +1,142 @@
+//! One file stays one file: hard links, inode numbers, handles.
+
+use super::filled;
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::raw::{name_to_handle, open_by_handle};
+use crate::harness::{Cx, shell, tree};
+use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+fn append(path: &Path, text: &str) -> Outcome {
+    use std::io::Write;
+    Ok(fs::OpenOptions::new().append(true).open(path)?.write_all(text.as_bytes())?)
+}
+
+pub(super) fn hard_links(cx: &Cx) -> Outcome {
+    let (layers, mut mount) = filled(cx, |dir| {
+        fs::write(dir.join("a"), "0")?;
+        fs::create_dir(dir.join("d"))?;
+        fs::hard_link(dir.join("a"), dir.join("d/b"))?;
+        Ok(fs::hard_link(dir.join("a"), dir.join("c"))?)
+    })?;
+    let check = |root: &Path, names: &[&str], text: &str, when: &str| {
+        let first = fs::metadata(root.join(names[0]))?.ino();
+        for name in names {
+            let meta = fs::metadata(root.join(name)).doing(format!("{when}: {name}"))?;
+            ensure_eq!(fs::read_to_string(root.join(name))?, text, "{when}: text of {name}");
+            ensure_eq!(meta.nlink(), names.len() as u64, "{when}: links of {name}");
+            ensure_eq!(meta.ino(), first, "{when}: inode of {name}");
+        }
+        Ok(())
+    };
+    check(mount.root(), &["a", "d/b", "c"], "0", "at first")?;
+    append(&mount.path("a"), "1")?;
+    check(mount.root(), &["a", "d/b", "c"], "01", "after a write to a")?;
+    mount.remount()?;
+    check(mount.root(), &["a", "d/b", "c"], "01", "after remount")?;
+    append(&mount.path("d/b"), "2")?;
+    fs::hard_link(mount.path("c"), mount.path("e"))?;
+    check(mount.root(), &["a", "d/b", "c", "e"], "012", "after a write to b and a link of c")?;
+    fs::remove_file(mount.path("a"))?;
+    fs::rename(mount.path("c"), mount.path("d/f"))?;
+    check(mount.root(), &["d/b", "d/f", "e"], "012", "after removing and renaming")?;
+    mount.crash()?;
+    check(mount.root(), &["d/b", "d/f", "e"], "012", "after kill -9")?;
+    append(&mount.path("d/f"), "3")?;
+    fs::set_permissions(mount.path("e"), fs::Permissions::from_mode(0o600))?;
+    check(mount.root(), &["d/b", "d/f", "e"], "0123", "after a write to f")?;
+    mount.unmount()?;
+    let other = cx.mount(&layers.as_lowers("again")?)?;
+    check(other.root(), &["d/b", "d/f", "e"], "0123", "the upper as a lower")?;
+    drop(other);
+    mount.mount()?;
+    for name in ["d/b", "d/f", "e"] {
+        fs::remove_file(mount.path(name))?;
+    }
+    ensure_eq!(tree::take(mount.root(), 0)?.len(), 2, "entries after removing all names");
+    mount.unmount()
+}
+
+fn inodes(root: &Path) -> Outcome<BTreeMap<String, u64>> {
+    let tree = tree::take(root, 0)?;
+    tree::inodes_are_unique(&tree)?;
+    Ok(tree.into_iter().map(|(path, node)| (path, node.ino)).collect())
+}
+
+pub(super) fn inode_numbers(cx: &Cx) -> Outcome {
+    let (_layers, mut mount) = filled(cx, |dir| {
+        for sub in ["one", "two", "one/deep"] {
+            fs::create_dir(dir.join(sub))?;
+            for n in 0..5 {
+                fs::write(dir.join(sub).join(n.to_string()), format!("{n}"))?;
+            }
+        }
+        Ok(std::os::unix::fs::symlink("one", dir.join("link"))?)
+    })?;
+    fs::write(mount.path("new"), "made in the upper")?;
+    let before = inodes(mount.root())?;
+    let device = fs::metadata(mount.root())?.dev();
+    append(&mount.path("one/0"), "more")?;
+    fs::set_permissions(mount.path("one/1"), fs::Permissions::from_mode(0o600))?;
+    fs::set_permissions(mount.path("two"), fs::Permissions::from_mode(0o700))?;
+    std::os::unix::fs::lchown(mount.path("link"), Some(5), Some(5))?;
+    fs::write(mount.path("one/deep/3"), "overwritten")?;
+    ensure_eq!(inodes(mount.root())?, before, "after copy-up");
+    mount.remount()?;
+    ensure_eq!(inodes(mount.root())?, before, "after remount");
+    fs::rename(mount.path("one"), mount.path("renamed"))?;
+    fs::rename(mount.path("two/4"), mount.path("renamed/from-two"))?;
+    let mut expected: BTreeMap<String, u64> = before
+        .into_iter()
+        .map(|(path, ino)| {
+            let rest = path.strip_prefix("one").filter(|rest| rest.is_empty() || rest.starts_with('/'));
+            (rest.map_or(path.clone(), |rest| format!("renamed{rest}")), ino)
+        })
+        .collect();
+    if let Some(ino) = expected.remove("two/4") {
+        expected.insert("renamed/from-two".into(), ino);
+    }
+    ensure_eq!(inodes(mount.root())?, expected, "after renames");
+    mount.crash()?;
+    ensure_eq!(inodes(mount.root())?, expected, "after renames and kill -9");
+    for path in expected.keys() {
+        ensure_eq!(fs::symlink_metadata(mount.path(path))?.dev(), device, "device of {path}");
+    }
+    mount.unmount()
+}
+
+pub(super) fn handles(cx: &Cx) -> Outcome {
+    let (_layers, mut mount) = filled(cx, |dir| {
+        fs::create_dir(dir.join("dir"))?;
+        Ok(fs::write(dir.join("dir/file"), "0")?)
+    })?;
+    fs::write(mount.path("upper"), "u")?;
+    let root = rustix::fs::open(mount.root(), OFlags::DIRECTORY, Mode::empty())?;
+    let read = |handle: &_, when: &str| {
+        let mut text = String::new();
+        let fd = open_by_handle(root.as_fd(), handle).doing(format!("open_by_handle_at {when}"))?;
+        fs::File::from(fd).read_to_string(&mut text)?;
+        Ok::<_, crate::harness::Stop>(text)
+    };
+    let file = name_to_handle(&mount.path("dir/file")).doing("name_to_handle_at")?;
+    let upper = name_to_handle(&mount.path("upper")).doing("name_to_handle_at")?;
+    ensure_eq!(read(&file, "at first")?, "0", "text");
+    append(&mount.path("dir/file"), "1")?;
+    ensure_eq!(read(&file, "after copy-up")?, "01", "text after copy-up");
+    fs::rename(mount.path("dir"), mount.path("moved"))?;
+    fs::rename(mount.path("upper"), mount.path("moved/upper"))?;
+    // Makes the kernel forget what it need not remember.
+    let _ = shell::run(&mut shell::bash("sync; echo 2 > /proc/sys/vm/drop_caches"));
+    ensure_eq!(read(&file, "after a rename")?, "01", "text after a rename");
+    ensure_eq!(read(&upper, "of a file of the upper after a rename")?, "u", "text");
+    fs::remove_file(mount.path("moved/upper"))?;
+    let _ = shell::run(&mut shell::bash("echo 2 > /proc/sys/vm/drop_caches"));
+    ensure!(open_by_handle(root.as_fd(), &upper).is_err(), "a removed file opens by its handle");
+    drop(root);
+    mount.unmount()
+}

@@ -1,0 +1,149 @@
+//! Mappings, holes and copies: every way to the data shows the same.
+
+use super::filled;
+use crate::harness::outcome::{Outcome, ensure, ensure_eq};
+use crate::harness::raw::Mapping;
+use crate::harness::{Cx, Profile, rng, skip};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use std::fs;
+use std::os::fd::AsFd;
+
+const PAGE: usize = 4096;
+
+pub(super) fn before_copy_up(cx: &Cx) -> Outcome {
+    let (_layers, mut mount) = filled(cx, |dir| {
+        fs::write(dir.join("mapped"), vec![b'a'; 4 * PAGE])?;
+        Ok(fs::write(dir.join("read"), vec![b'a'; 4 * PAGE])?)
+    })?;
+    let open = |name: &str, flags| rustix::fs::open(mount.path(name), flags, Mode::empty());
+    let early = open("mapped", OFlags::RDONLY)?;
+    let map = Mapping::shared(early.as_fd(), 4 * PAGE, false)?;
+    ensure_eq!(map.read(0, 2), b"aa", "mapped before");
+    let reader = open("read", OFlags::RDONLY)?;
+    for name in ["mapped", "read"] {
+        let writer = open(name, OFlags::RDWR)?;
+        rustix::io::pwrite(&writer, b"bb", PAGE as u64)?;
+    }
+    let mut seen = [0; 2];
+    rustix::io::pread(&reader, &mut seen, PAGE as u64)?;
+    let mapped = map.read(PAGE, 2);
+    drop(map);
+    drop((early, reader));
+    mount.unmount()?;
+    if cx.profile == Some(Profile::Passthrough) && (mapped != b"bb" || seen != *b"bb") {
+        return skip(
+            "in passthrough the kernel reads the lower file for a descriptor opened before copy-up, as overlayfs does",
+        );
+    }
+    ensure_eq!(seen, *b"bb", "an open descriptor after copy-up");
+    ensure_eq!(mapped, b"bb", "a shared mapping made before copy-up");
+    Ok(())
+}
+
+pub(super) fn agree(cx: &Cx) -> Outcome {
+    const LEN: usize = 16 * PAGE;
+    let (_layers, mut mount) = filled(cx, |dir| Ok(fs::write(dir.join("f"), vec![0; LEN])?))?;
+    let seed = rng::seed();
+    println!("seed {seed}");
+    let mut rng = rng::Rng::new(seed);
+    let writer = rustix::fs::open(mount.path("f"), OFlags::RDWR, Mode::empty())?;
+    let reader = rustix::fs::open(mount.path("f"), OFlags::RDONLY, Mode::empty())?;
+    let map = Mapping::shared(writer.as_fd(), LEN, true)?;
+    let view = Mapping::shared(reader.as_fd(), LEN, false)?;
+    let mut model = vec![0_u8; LEN];
+    for step in 0..2000 {
+        let at = rng.below(LEN as u64 - 1) as usize;
+        let len = 1 + rng.below(((LEN - at) as u64).min(9000)) as usize;
+        let len = len.min(LEN - at);
+        let data = rng.bytes(len);
+        match rng.below(6) {
+            0 | 1 => {
+                map.write(at, &data);
+                model[at..at + len].copy_from_slice(&data);
+            }
+            2 | 3 => {
+                rustix::io::pwrite(&writer, &data, at as u64)?;
+                model[at..at + len].copy_from_slice(&data);
+            }
+            4 => {
+                let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&writer, mode, at as u64, len as u64)?;
+                model[at..at + len].fill(0);
+            }
+            _ => {
+                let to = rng.below((LEN - len + 1) as u64) as usize;
+                // The ranges of one file must not overlap.
+                if to + len <= at || at + len <= to {
+                    let (mut from_at, mut to_at) = (at as u64, to as u64);
+                    let mut left = len;
+                    while left > 0 {
+                        let done = rustix::fs::copy_file_range(
+                            &reader,
+                            Some(&mut from_at),
+                            &writer,
+                            Some(&mut to_at),
+                            left,
+                        )?;
+                        ensure!(done > 0, "copy_file_range stops within the file");
+                        left -= done;
+                    }
+                    model.copy_within(at..at + len, to);
+                }
+            }
+        }
+        let at = rng.below(LEN as u64) as usize;
+        let len = ((LEN - at) as u64).min(5000) as usize;
+        let mut seen = vec![0; len];
+        rustix::io::pread(&reader, &mut seen[..], at as u64)?;
+        ensure!(seen == model[at..at + len], "step {step}: read() shows something else at {at}");
+        ensure!(map.read(at, len) == model[at..at + len], "step {step}: the mapping shows something else");
+        ensure!(
+            view.read(at, len) == model[at..at + len],
+            "step {step}: the reader's mapping shows something else"
+        );
+    }
+    map.sync()?;
+    drop((map, view, writer, reader));
+    mount.remount()?;
+    ensure!(fs::read(mount.path("f"))? == model, "after remount there is something else");
+    mount.unmount()
+}
+
+pub(super) fn holes(cx: &Cx) -> Outcome {
+    const MIB: u64 = 1 << 20;
+    let (_layers, mut mount) = filled(cx, |dir| {
+        let file = fs::File::create(dir.join("sparse"))?;
+        rustix::io::pwrite(&file, &[1; PAGE], 4 * MIB)?;
+        file.set_len(8 * MIB)?;
+        Ok(fs::write(dir.join("full"), vec![7; MIB as usize])?)
+    })?;
+    let file = rustix::fs::open(mount.path("sparse"), OFlags::RDONLY, Mode::empty())?;
+    ensure_eq!(rustix::fs::seek(&file, SeekFrom::Data(0))?, 4 * MIB, "SEEK_DATA of a lower file");
+    ensure_eq!(rustix::fs::seek(&file, SeekFrom::Hole(4 * MIB))?, 4 * MIB + PAGE as u64, "SEEK_HOLE");
+    ensure!(rustix::fs::seek(&file, SeekFrom::Data(5 * MIB)) == Err(rustix::io::Errno::NXIO), "ENXIO");
+    drop(file);
+    let file = rustix::fs::open(mount.path("full"), OFlags::RDWR, Mode::empty())?;
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 100, 200_000)?;
+    rustix::fs::fallocate(&file, FallocateFlags::ZERO_RANGE, 500_000, 1000)?;
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), MIB, 5000)?;
+    // Shrunk and grown again: zeros, never what was there.
+    rustix::fs::ftruncate(&file, 900_000)?;
+    rustix::fs::ftruncate(&file, 2 * MIB)?;
+    let mut model = vec![7_u8; MIB as usize];
+    model[100..200_100].fill(0);
+    model[500_000..501_000].fill(0);
+    model.truncate(900_000);
+    model.resize(2 * MIB as usize, 0);
+    let mut seen = vec![0; 3 * MIB as usize];
+    let got = rustix::io::pread(&file, &mut seen[..], 0)?;
+    ensure!(
+        got >= PAGE && seen[..got] == model[..got],
+        "{got} bytes read are not those that should be there"
+    );
+    drop(file);
+    ensure!(fs::read(mount.path("full"))? == model, "another descriptor shows something else");
+    mount.remount()?;
+    ensure!(fs::read(mount.path("full"))? == model, "after remount there is something else");
+    mount.unmount()
+}

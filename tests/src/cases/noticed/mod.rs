@@ -1,0 +1,80 @@
+//! What users of a union notice, a case each: many of these go wrong elsewhere.
+
+mod attributes;
+mod directories;
+mod identity;
+mod layers;
+mod mappings;
+mod names;
+mod privilege;
+
+use super::Case;
+use crate::harness::outcome::{Doing, Outcome, ensure};
+use crate::harness::{Cx, Layers, Mount};
+use std::fmt::Debug;
+use std::fs;
+use std::path::Path;
+
+pub(super) const CASES: &[Case] = &[
+    Case::mounted("noticed/setgid-directories-and-umask", 60, attributes::setgid_and_umask),
+    Case::mounted("noticed/default-acl", 60, attributes::default_acl),
+    Case::mounted("noticed/unlinked-open-file", 60, attributes::unlinked_open),
+    Case::mounted("noticed/xattrs-of-symlinks", 60, attributes::symlink_xattrs),
+    Case::mounted("noticed/copy-up-keeps-everything", 60, attributes::copy_up_keeps),
+    Case::mounted("noticed/setid-bits-go-with-a-write", 60, attributes::setid_on_write),
+    Case::mounted("noticed/names-too-long", 60, names::too_long),
+    Case::mounted("noticed/names-like-whiteouts", 60, names::like_whiteouts),
+    Case::mounted("noticed/device-0-0", 60, names::device_zero),
+    Case::mounted("noticed/whiteouts-of-all-formats", 60, layers::whiteout_formats),
+    Case::mounted("noticed/upper-as-a-lower", 60, layers::upper_as_lower),
+    Case::mounted("noticed/500-layers", 60, layers::many),
+    Case::mounted("noticed/read-only", 60, layers::read_only),
+    Case::mounted("noticed/mounted-over-its-own-lower", 60, layers::over_own_lower),
+    Case::mounted("noticed/kill-9", 60, layers::kill_nine),
+    Case::mounted("noticed/one-writer", 60, layers::one_writer),
+    Case::mounted("noticed/mount-again-at-once", 60, layers::again_at_once),
+    Case::mounted("noticed/mount-program-t", 60, layers::mount_t),
+    Case::mounted("noticed/hard-links", 60, identity::hard_links),
+    Case::mounted("noticed/inode-numbers", 60, identity::inode_numbers),
+    Case::mounted("noticed/file-handles", 60, identity::handles),
+    Case::mounted("noticed/rename-directories", 60, directories::rename),
+    Case::mounted("noticed/100000-entries", 240, directories::large),
+    Case::mounted("noticed/listing-while-entries-change", 60, directories::changing),
+    Case::mounted("noticed/large-copy-up-delays-nobody", 120, directories::large_copy_up),
+    Case::mounted("noticed/mapping-before-copy-up", 60, mappings::before_copy_up),
+    Case::mounted("noticed/mapping-and-reads-agree", 60, mappings::agree),
+    Case::mounted("noticed/holes", 60, mappings::holes),
+    Case::mounted("noticed/id-mapping", 60, privilege::mapping),
+    Case::mounted("noticed/squash", 60, privilege::squash),
+    Case::mounted("noticed/user-namespace", 60, privilege::user_namespace),
+];
+
+/// Does the same on a plain directory and on a mount whose lower has the same content, and compares what comes
+/// out; then once more after a remount.
+fn as_on_plain<T: PartialEq + Debug>(
+    cx: &Cx,
+    fill: impl Fn(&Path) -> Outcome,
+    act: impl Fn(&Path) -> Outcome<T>,
+    look: impl Fn(&Path) -> Outcome<T>,
+) -> Outcome {
+    let plain = cx.dir.join("plain");
+    fs::create_dir(&plain)?;
+    fill(&plain)?;
+    let layers = cx.layers("union", 1)?;
+    fill(layers.lower())?;
+    let mut mount = cx.mount(&layers)?;
+    let (expected, seen) = (act(&plain).doing("below")?, act(mount.root())?);
+    ensure!(expected == seen, "as plain directory: {expected:?}\n       through mount: {seen:?}");
+    mount.remount()?;
+    let (expected, seen) = (look(&plain).doing("below")?, look(mount.root())?);
+    ensure!(expected == seen, "plain, after all:  {expected:?}\n     after remount: {seen:?}");
+    mount.unmount()
+}
+
+/// A mount over one lower with some content.
+fn filled(cx: &Cx, fill: impl Fn(&Path) -> Outcome) -> Outcome<(Layers, Mount)> {
+    let layers = cx.layers("union", 1)?;
+    fill(layers.lower())?;
+    let mount = cx.mount(&layers)?;
+    Ok((layers, mount))
+}

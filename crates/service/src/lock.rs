@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 pub const PREDECESSOR_WAIT: Duration = Duration::from_secs(2);
 
 /// Time between two attempts at first; it doubles up to [`ATTEMPT_GAP_MAX`].
-const ATTEMPT_GAP: Duration = Duration::from_millis(1);
+const ATTEMPT_GAP: Duration = Duration::from_micros(500);
 
 /// Longest time between two attempts.
-const ATTEMPT_GAP_MAX: Duration = Duration::from_millis(50);
+const ATTEMPT_GAP_MAX: Duration = Duration::from_millis(10);
 
 /// The right to a directory; ends when dropped, or with the process.
 ///

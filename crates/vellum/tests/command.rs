@@ -561,6 +561,52 @@ fn mount_and_fstab_reach_it() {
 }
 
 #[test]
+fn the_mount_subcommand_takes_layers_one_by_one() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let at = |name: &str| place.at(name).display().to_string();
+    fs::create_dir(place.at("a:b")).unwrap();
+    fs::write(place.at("a:b/file"), "on top").unwrap();
+    let layers = [at("a:b"), at("lower"), at("upper"), at("work"), at("merged")];
+    let [top, lower, upper, work, merged] = layers.each_ref().map(String::as_str);
+    let output = run(&[
+        "mount", "--lower", top, "--lower", lower, "--upper", upper, "--work", work, "-o", "noexec", merged,
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(fs::read_to_string(place.at("merged/file")).unwrap(), "on top");
+    fs::write(place.at("merged/new"), "").unwrap();
+    place.unmount();
+    let output = run(&["mount", "--lower", lower, "--upper", upper, merged]);
+    assert!(line(&output).contains("--work"), "{output:?}");
+    let output = run(&["mount", "--read-only", "--lower", lower, "disk", merged]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(fs::write(place.at("merged/new"), "").is_err());
+    place.unmount();
+}
+
+#[test]
+fn the_log_is_quiet_unless_asked() {
+    if !can_mount() {
+        return;
+    }
+    for (more, lines) in [("", false), (",log=info", true)] {
+        let place = Place::new();
+        let log = place.at("log");
+        place.mount(&format!("{more},log_to={}", log.display()));
+        place.unmount();
+        let text = || fs::read_to_string(&log).unwrap();
+        if lines {
+            wait_until("the end is logged", || text().contains("session has ended"));
+            assert!(text().lines().count() < 10, "{}", text());
+        } else {
+            assert_eq!(text(), "");
+        }
+    }
+}
+
+#[test]
 fn the_name_of_the_program_means_nothing() {
     if !can_mount() {
         return;

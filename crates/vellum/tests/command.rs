@@ -3,134 +3,15 @@
 //! Tests that mount need /dev/fuse and root; without them they say so and do nothing.
 #![allow(clippy::unwrap_used)]
 
+mod common;
+
+use common::{PATIENCE, Place, VELLUM, can_mount, is_alive, is_mounted, line, run, signal, wait_until};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
-
-const VELLUM: &str = env!("CARGO_BIN_EXE_vellum");
-
-/// Longest time that anything here may take.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-fn run(args: &[&str]) -> Output {
-    Command::new(VELLUM).args(args).stdin(Stdio::null()).output().unwrap()
-}
-
-/// Standard error, which must be one line after the program's name.
-fn line(output: &Output) -> String {
-    let text = String::from_utf8(output.stderr.clone()).unwrap();
-    let line = text.strip_suffix('\n').unwrap_or_else(|| panic!("no line: {text:?}"));
-    assert!(!line.contains('\n'), "more than a line: {text:?}");
-    assert!(output.stdout.is_empty(), "{output:?}");
-    line.strip_prefix("vellum: ").unwrap_or_else(|| panic!("no name: {text:?}")).to_owned()
-}
-
-/// Directories for a mount; what is still mounted when it is dropped is taken away.
-struct Place(TempDir);
-
-impl Place {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["lower", "upper", "work", "merged"] {
-            fs::create_dir(dir.path().join(name)).unwrap();
-        }
-        fs::write(dir.path().join("lower/file"), "from below").unwrap();
-        Self(dir)
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn options(&self) -> String {
-        let at = |name| self.at(name).display().to_string();
-        format!("lowerdir={},upperdir={},workdir={}", at("lower"), at("upper"), at("work"))
-    }
-
-    /// The program, to mount here with `more` options.
-    fn command(&self, more: &str) -> Command {
-        let mut command = Command::new(VELLUM);
-        command
-            .arg("-o")
-            .arg(format!("{}{more}", self.options()))
-            .arg(self.at("merged"))
-            .stdin(Stdio::null());
-        command
-    }
-
-    fn mount(&self, more: &str) {
-        let output = self.command(more).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        assert!(output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
-        assert!(self.is_mounted());
-    }
-
-    fn is_mounted(&self) -> bool {
-        is_mounted(&self.at("merged"))
-    }
-
-    fn unmount(&self) {
-        let output = run(&["umount", self.at("merged").to_str().unwrap()]);
-        assert!(output.status.success(), "{output:?}");
-        assert!(!self.is_mounted());
-    }
-
-    /// The process that serves the mount here, as it says itself.
-    fn service(&self) -> u32 {
-        let output = run(&["inspect", "--json", self.at("merged").to_str().unwrap()]);
-        let findings: serde_json::Value =
-            serde_json::from_slice(&output.stdout).expect("inspect prints JSON");
-        u32::try_from(findings["instance"]["pid"].as_u64().unwrap()).unwrap()
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        while self.is_mounted() {
-            let done = run(&["umount", "-l", self.at("merged").to_str().unwrap()]);
-            if !done.status.success() {
-                eprintln!("still mounted: {done:?}");
-                break;
-            }
-        }
-    }
-}
-
-fn is_mounted(path: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table.lines().any(|line| line.split(' ').nth(4) == path.to_str())
-}
-
-fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !is() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn is_alive(pid: u32) -> bool {
-    // A zombie is dead.
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
-}
-
-fn signal(pid: u32, name: &str) {
-    assert!(Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status().unwrap().success());
-}
-
-/// Whether tests that mount can be run here; says so if not.
-fn can_mount() -> bool {
-    let can = rustix::process::geteuid().is_root()
-        && fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
-    if !can {
-        eprintln!("SKIPPED: root and /dev/fuse are needed to mount");
-    }
-    can
-}
 
 #[test]
 fn version_and_help_are_printed() {

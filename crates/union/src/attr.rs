@@ -234,20 +234,17 @@ impl Core {
             let uid = set.uid.map(|id| self.config.uid_map.to_layer(id));
             let gid = set.gid.map(|id| self.config.gid_map.to_layer(id));
             let mut mode = set.mode.map(|m| m & 0o7777);
+            // A change of owner takes the set-id bits away by itself, in the layer as here.
             if mode.is_none()
-                && (set.kill_suidgid || uid.is_some() || gid.is_some())
-                && kind != FileKind::Directory
+                && set.kill_suidgid
+                && kind == FileKind::Regular
+                && uid.is_none()
+                && gid.is_none()
             {
                 let stat = target.stat()?;
-                let before = stat.perm();
-                let after = without_set_ids(before, cx.in_group(self.config.gid_map.to_mount(stat.gid)));
-                // The layer's filesystem clears them on a change of owner; keep what is to stay.
-                let keeps = !set.kill_suidgid && before & (S_ISUID | S_ISGID) != 0;
-                if keeps {
-                    mode = Some(before);
-                } else if after != before {
-                    mode = Some(after);
-                }
+                let in_group = cx.in_group(self.config.gid_map.to_mount(stat.gid));
+                let after = without_set_ids(stat.perm(), in_group);
+                mode = (after != stat.perm()).then_some(after);
             }
             if uid.is_some() || gid.is_some() {
                 target.set_owner(uid, gid)?;

@@ -70,7 +70,7 @@ pub struct Workers {
 
 impl Default for Workers {
     fn default() -> Self {
-        Self { max: 8, spin: Duration::from_micros(30) }
+        Self { max: 8, spin: Duration::from_micros(60) }
     }
 }
 

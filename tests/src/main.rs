@@ -17,6 +17,7 @@ fn main() -> ExitCode {
         // What the runner starts in the namespaces: a reaper, and below it the case.
         Some("internal-init") => runner::child::init(&args),
         Some("internal-case") => runner::child::case(&args),
+        Some("internal-worker") => cases::stress::worker(&args),
         Some("--help" | "-h") => {
             println!("{}", runner::USAGE);
             ExitCode::SUCCESS

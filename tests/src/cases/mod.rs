@@ -3,6 +3,7 @@
 mod conformance;
 mod differential;
 mod noticed;
+pub(crate) mod stress;
 
 use crate::harness::{Cx, Outcome};
 use std::time::Duration;
@@ -61,5 +62,5 @@ const CARGO: &[Case] = &[
 
 /// All cases, in the order in which they start.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
-    [CARGO, differential::CASES, noticed::CASES, conformance::CASES].into_iter().flatten()
+    [CARGO, differential::CASES, noticed::CASES, stress::CASES, conformance::CASES].into_iter().flatten()
 }

@@ -213,7 +213,7 @@ pub(super) fn kill_nine(cx: &Cx) -> Outcome {
 }
 
 /// Nothing half done may stay in the work directory: no file with data, no directory with entries.
-pub(super) fn no_leftovers(layers: &Layers) -> Outcome {
+pub(in crate::cases) fn no_leftovers(layers: &Layers) -> Outcome {
     for (path, node) in tree::take(&layers.work, 0)? {
         let kind = node.mode & libc::S_IFMT;
         ensure!(

@@ -8,6 +8,8 @@ mod mappings;
 mod names;
 mod privilege;
 
+pub(super) use layers::no_leftovers;
+
 use super::Case;
 use crate::harness::outcome::{Doing, Outcome, ensure};
 use crate::harness::{Cx, Layers, Mount};

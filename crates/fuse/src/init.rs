@@ -30,6 +30,9 @@ impl fmt::Display for Profile {
 pub struct SessionOptions {
     /// How file data travels.
     pub profile: Profile,
+    /// Collect writes in the kernel's page cache (with [`Profile::Cached`]). A read-only instance is better without: with
+    /// it, the kernel asks for the attributes of every file that was closed.
+    pub writeback: bool,
     /// Largest WRITE and READ (bytes); cut to [`MAX_WRITE_LIMIT`] and to the kernel's `max_pages_limit`.
     pub max_write: u32,
     /// Largest read-ahead (bytes); the kernel never goes above what it offers.
@@ -78,6 +81,7 @@ impl Default for SessionOptions {
     fn default() -> Self {
         Self {
             profile: Profile::Cached,
+            writeback: true,
             max_write: 1 << 20,
             max_readahead: 1 << 20,
             workers: Workers::default(),
@@ -200,7 +204,10 @@ pub(crate) fn negotiate(
 
     let mut wanted = ALWAYS;
     match options.profile {
-        Profile::Cached => wanted |= InitFlags::WRITEBACK_CACHE | InitFlags::NO_OPEN_SUPPORT,
+        Profile::Cached => {
+            wanted |= InitFlags::NO_OPEN_SUPPORT;
+            wanted.set(InitFlags::WRITEBACK_CACHE, options.writeback);
+        }
         Profile::Passthrough => wanted |= InitFlags::PASSTHROUGH | InitFlags::ATOMIC_O_TRUNC,
     }
     if options.posix_acl && offered.contains(InitFlags::POSIX_ACL) {

@@ -119,6 +119,7 @@ fn session_options(config: &Config, layers: &Layers) -> SessionOptions {
             Profile::Passthrough => vellum_fuse::Profile::Passthrough,
         },
         posix_acl: !config.no_acl,
+        writeback: config.writable(),
         ..SessionOptions::default()
     };
     if let Some(workers) = config.workers {

@@ -1,6 +1,6 @@
 //! Attributes: how a layer's become the union's, and how they are changed.
 
-use crate::node::{At, Body, FileState, Node, Place};
+use crate::node::{At, Body, File, FileState, Node, Place};
 use crate::overrides::{LEN_MAX, Override};
 use crate::union::Core;
 use std::ffi::CStr;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use vellum_vfs::{
     Attr, AttrReply, BranchDir, Context, Errno, Error, FileKind, Name, NodeId, Object, Result, SetAttr,
-    SetTime,
+    SetTime, Timestamp,
 };
 
 const S_ISUID: u32 = 0o4000;
@@ -179,6 +179,9 @@ impl Core {
             let handle = data.dir.open(&self.layers, &self.budget)?;
             attr.blocks = handle.stat_at(Name::new(&data.name)?)?.blocks;
         }
+        if let Some((atime, mtime)) = state.orphan_times {
+            (attr.atime, attr.mtime) = (atime, mtime);
+        }
         if state.null_device {
             attr.mode = FileKind::CharDevice.mode_bits() | attr.perm();
             attr.rdev = 0;
@@ -215,7 +218,7 @@ impl Core {
                     self.truncate(&node, file, size)?;
                     set.size = None;
                 }
-                if !set.is_empty() {
+                if !set.is_empty() && !self.is_vain(&node, file, &set)? {
                     self.copy_up_attrs(&node, file)?;
                     let state = file.state.read();
                     let (_, target) = self.target_of(&state)?;
@@ -224,6 +227,29 @@ impl Core {
             }
         }
         self.attr_reply(&node)
+    }
+
+    /// Whether a change of times is not worth a copy-up. A front with write-back states the times of a file after every
+    /// change of its inode: also of a lower file that has just lost its last name, and also when they are as they were.
+    fn is_vain(&self, node: &Node, file: &File, set: &SetAttr) -> Result<bool> {
+        let times_only = SetAttr { atime: set.atime, mtime: set.mtime, ..SetAttr::default() };
+        if *set != times_only {
+            return Ok(false);
+        }
+        {
+            let mut state = file.state.write();
+            if !matches!(state.at, At::Lower(_)) {
+                return Ok(false);
+            }
+            if state.names.is_empty() {
+                let now = self.attr_of_file(&state)?;
+                state.orphan_times = Some((known(set.atime, now.atime), known(set.mtime, now.mtime)));
+                return Ok(true);
+            }
+        }
+        let now = self.attr_of(node)?;
+        let same = |set: Option<SetTime>, now| set.is_none() || set == Some(SetTime::At(now));
+        Ok(same(set.atime, now.atime) && same(set.mtime, now.mtime))
     }
 
     /// Applies a change to an object in the upper layer. Owner before mode: changing the owner clears set-id bits.
@@ -302,6 +328,18 @@ impl Core {
 pub(crate) const fn without_set_ids(mode: u32, in_group: bool) -> u32 {
     let mode = mode & !S_ISUID;
     if mode & S_IXGRP != 0 || !in_group { mode & !S_ISGID } else { mode }
+}
+
+/// A time that is to be set, as far as it is known.
+fn known(set: Option<SetTime>, before: Timestamp) -> Timestamp {
+    match set {
+        None => before,
+        Some(SetTime::At(time)) => time,
+        Some(SetTime::Now) => {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            Timestamp { secs: now.as_secs().cast_signed(), nanos: now.subsec_nanos() }
+        }
+    }
 }
 
 /// A directory seen as an object.

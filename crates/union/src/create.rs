@@ -297,6 +297,7 @@ impl Core {
                 at: At::Upper,
                 below: None,
                 lost: 0,
+                orphan_times: None,
                 null_device: own.null_device,
             };
             let new = Arc::new(File::new(attr.kind(), state));
@@ -342,8 +343,14 @@ impl Core {
         attr.gid = self.config.squash.gid.unwrap_or(self.config.gid_map.to_mount(attr.gid));
         attr.ino = self.shown_ino(0, raw.ino);
         let held: Arc<dyn Object> = Arc::clone(&file) as Arc<dyn Object>;
-        let state =
-            FileState { names: smallvec![], at: At::Held(held), below: None, lost: 0, null_device: false };
+        let state = FileState {
+            names: smallvec![],
+            at: At::Held(held),
+            below: None,
+            lost: 0,
+            orphan_times: None,
+            null_device: false,
+        };
         let new = Arc::new(File::new(FileKind::Regular, state));
         self.keep_io(&new, file);
         let id = self.table.reserve()?;

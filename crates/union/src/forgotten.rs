@@ -54,7 +54,7 @@ impl Core {
     /// The node that a forgotten id stood for. ESTALE: not known, or not there any more.
     pub(crate) fn recall(&self, id: NodeId) -> Result<Arc<Node>> {
         if let Ok(node) = self.node(id) {
-            return Ok(node);
+            return self.current(node);
         }
         let stale = || Error::new(Errno::STALE, "handle");
         let (path, ino) = {

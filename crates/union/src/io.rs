@@ -7,7 +7,9 @@ use crate::node::{At, File, Io, Node};
 use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use vellum_vfs::{BranchFile, Context, Errno, Error, FileKind, Name, OpenIo, OpenMode, Result, WriteFlags};
+use vellum_vfs::{
+    BranchFile, Context, Errno, Error, FileKind, Name, OpenIo, OpenMode, Result, SetTime, WriteFlags,
+};
 
 const O_ACCMODE: u32 = 0o3;
 const O_TRUNC: u32 = 0o1000;
@@ -102,7 +104,12 @@ impl Core {
     ) -> Result<usize> {
         let file = self.regular(node)?;
         let open = self.writable(node, file, u64::MAX)?;
+        // The front is the authority on the time of what it writes back, and states a new one itself.
+        let before = if flags.contains(WriteFlags::WRITEBACK) { Some(open.stat()?.mtime) } else { None };
         let written = open.write_at(data, offset)?;
+        if let Some(mtime) = before {
+            open.set_times(None, Some(SetTime::At(mtime)))?;
+        }
         if flags.contains(WriteFlags::KILL_SUIDGID) {
             self.kill_set_ids(cx, &*open)?;
         }

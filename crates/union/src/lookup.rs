@@ -4,7 +4,7 @@ use crate::layer::LowerDir;
 use crate::links::prune;
 use crate::marks::{Own, Space};
 use crate::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
-use crate::stack::{Found, all_dir_marks, is_absent, lower_path};
+use crate::stack::{Found, is_absent, lower_path};
 use crate::union::{Core, path_of};
 use smallvec::smallvec;
 use std::ffi::CStr;
@@ -126,7 +126,7 @@ impl Core {
         attr: &Attr,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
         let child = handle.open_dir(name)?;
-        let marks = all_dir_marks(&*child)?;
+        let marks = self.all_dir_marks(0, &*child)?;
         let mut path = None;
         let below = if marks.opaque {
             Found::Nothing
@@ -215,7 +215,7 @@ impl Core {
         let ino = own.as_ref().and_then(|o| self.origin_ino(o));
         let ino = ino.unwrap_or_else(|| self.shown_ino(found.layer, found.attr.ino));
         let names = smallvec![Place::new(parent, name)];
-        let state = FileState { names, at, below, lost: 0, null_device };
+        let state = FileState { names, at, below, lost: 0, orphan_times: None, null_device };
         let file = Arc::new(File::new(kind, state));
         if found.attr.nlink > 1 {
             // Under the shard's lock, so that two names of one inode never become two nodes.
@@ -231,7 +231,7 @@ impl Core {
     }
 
     /// The node that shows a file now: the node itself, or its successor if it was swapped.
-    fn current(&self, node: Arc<Node>) -> Result<Arc<Node>> {
+    pub(crate) fn current(&self, node: Arc<Node>) -> Result<Arc<Node>> {
         if !node.stale.load(Relaxed) {
             return Ok(node);
         }

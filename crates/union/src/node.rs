@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
-use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object};
+use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
 
 /// Where a name is: a directory and the name in it.
 #[derive(Clone)]
@@ -139,6 +139,8 @@ pub(crate) struct FileState {
     pub(crate) at: At,
     /// Its data, while only its attributes have been copied up.
     pub(crate) below: Option<LowerAt>,
+    /// Times set on a lower file that has no name any more; they end with it.
+    pub(crate) orphan_times: Option<(Timestamp, Timestamp)>,
     /// Names of a lower file that were removed since it is known.
     pub(crate) lost: u32,
     /// A user's own character device 0:0, stored as an empty file.

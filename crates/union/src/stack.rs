@@ -40,20 +40,21 @@ pub(crate) fn is_absent(error: &Error) -> bool {
     matches!(error.errno(), Errno::NOENT | Errno::NOTDIR)
 }
 
-/// A directory's marks, the AUFS one included.
-pub(crate) fn all_dir_marks(dir: &dyn BranchDir) -> Result<DirMarks> {
-    let mut marks = marks::read_dir_marks(dir)?;
-    if !marks.opaque {
-        match dir.stat_at(Name::new(OPAQUE_NAME)?) {
-            Ok(attr) => marks.opaque = attr.is_file(),
-            Err(e) if is_absent(&e) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(marks)
-}
-
 impl Core {
+    /// A directory's marks, the AUFS one included.
+    pub(crate) fn all_dir_marks(&self, layer: u16, dir: &dyn BranchDir) -> Result<DirMarks> {
+        let mut marks = marks::read_dir_marks(dir)?;
+        if !marks.opaque {
+            let name = Name::new(OPAQUE_NAME)?;
+            match dir.stat_at(name) {
+                Ok(attr) => marks.opaque = self.is_hidden(dir, layer, false, name, &attr)?,
+                Err(e) if is_absent(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(marks)
+    }
+
     /// Whether `name` is whited out in `dir` in the AUFS way.
     pub(crate) fn has_aufs_whiteout(&self, layer: u16, dir: &dyn BranchDir, name: Name<'_>) -> Result<bool> {
         let Some(whiteout) = aufs_name(name) else { return Ok(false) };
@@ -103,7 +104,8 @@ impl Core {
                 break;
             }
             let child = handle.open_dir(name)?;
-            let marks = all_dir_marks(&*child).map_err(|e| e.at(dir.path_of(name).to_bytes()))?;
+            let marks =
+                self.all_dir_marks(dir.layer, &*child).map_err(|e| e.at(dir.path_of(name).to_bytes()))?;
             let ino = self.shown_ino(dir.layer, attr.ino);
             let part = Arc::new(LowerDir::new(dir.layer, dir.path_of(name), ino, &marks));
             part.keep(child, &self.budget);

@@ -48,7 +48,7 @@ pub fn find(path: &Path) -> Result<Findings, Failure> {
     let instance: InstanceReport = read(&instance)?;
     let node = read(&ask(path, NODE.to_owned())?)?;
     let mut layers = Vec::new();
-    for number in 0..instance.layer_count.min(vellum_service::config::LAYERS_MAX) {
+    for number in 0..instance.layer_count.min(vellum_service::config::LAYERS_MAX + 1) {
         let question = CString::new(format!("{LAYER}{number}")).map_err(|_| unreadable())?;
         layers.push(String::from_utf8_lossy(&ask(path, question)?).into_owned());
     }

@@ -281,7 +281,7 @@ fn refusals_name_option_value_and_remedy() {
     let many = vec!["/l"; 501].join(":");
     assert_eq!(
         refusal(&["v", "-o", &format!("lowerdir={many}"), "/m"]),
-        "option lowerdir: 501 layers, more than 500; merge some of them first"
+        "option lowerdir: 501 lower layers, more than 500; merge some of them first"
     );
     let long = "x".repeat(5000);
     assert!(option_refusal(&format!("nonsense={long}")).len() < 400);

@@ -265,10 +265,10 @@ impl Options {
                 "upperdir without workdir; add workdir=DIR, an empty directory on the filesystem of upperdir",
             ));
         }
-        let layers = config.lowers.len() + usize::from(config.upper.is_some());
+        let layers = config.lowers.len();
         if layers > LAYERS_MAX {
             return Err(BadInput::new(format!(
-                "option lowerdir: {layers} layers, more than {LAYERS_MAX}; merge some of them first"
+                "option lowerdir: {layers} lower layers, more than {LAYERS_MAX}; merge some of them first"
             )));
         }
         Ok(())

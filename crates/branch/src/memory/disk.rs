@@ -2,6 +2,7 @@
 
 use super::acl;
 use super::data::{BLOCK, Data};
+use super::xattr::CAPABILITY;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -97,7 +98,14 @@ impl Inode {
     pub(super) fn modified(&mut self, now: Timestamp) {
         self.mtime = now;
         self.ctime = now;
-        self.xattrs.remove(b"security.capability".as_slice());
+        self.drop_capability();
+    }
+
+    /// File capabilities do not outlive a change; an empty attribute counts as none.
+    fn drop_capability(&mut self) {
+        if self.xattrs.get(CAPABILITY).is_some_and(|value| !value.is_empty()) {
+            self.xattrs.remove(CAPABILITY);
+        }
     }
 }
 
@@ -244,7 +252,7 @@ impl State {
             if inode.mode & 0o010 != 0 {
                 inode.mode &= !0o2000;
             }
-            inode.xattrs.remove(b"security.capability".as_slice());
+            inode.drop_capability();
         }
         Ok(())
     }

@@ -225,7 +225,7 @@ impl State {
         let target = match self.find(to.0, to.1) {
             Ok(_) if flags.contains(RenameFlags::NOREPLACE) => return Err(Errno::EXIST),
             Ok(ino) => Some(ino),
-            Err(Errno::NOENT) if exchange => return Err(Errno::NOENT),
+            Err(Errno::NOENT) if exchange || self.inode(to.0)?.nlink == 0 => return Err(Errno::NOENT),
             Err(Errno::NOENT) => None,
             Err(errno) => return Err(errno),
         };
@@ -262,9 +262,7 @@ impl State {
             Some(target) if source_is_dir && !target.is_dir() => return Err(Errno::NOTDIR),
             Some(target) if !source_is_dir && target.is_dir() => return Err(Errno::ISDIR),
             Some(target) if target.is_dir() && !target.entries()?.is_empty() => return Err(Errno::NOTEMPTY),
-            Some(_) => {}
-            None if self.inode(to.0)?.nlink == 0 => return Err(Errno::NOENT),
-            None => {}
+            _ => {}
         }
         self.entries_mut(from.0)?.remove(from.1.bytes());
         self.entries_mut(to.0)?.insert(to.1.bytes().to_vec(), source);

@@ -4,6 +4,9 @@ use super::acl::{self, Acl};
 use super::disk::{Body, Inode, State};
 use vellum_vfs::{Errno, FileKind};
 
+/// File capabilities.
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
 
@@ -54,7 +57,8 @@ fn deliver(value: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
 fn valid_capability(value: &[u8]) -> bool {
     const REVISION_2: u8 = 2;
     const REVISION_3: u8 = 3;
-    matches!((value.len(), value.get(3)), (20, Some(&REVISION_2)) | (24, Some(&REVISION_3)))
+    // The kernel does not look at an empty one.
+    matches!((value.len(), value.get(3)), (0, _) | (20, Some(&REVISION_2)) | (24, Some(&REVISION_3)))
 }
 
 fn used(inode: &Inode, except: &[u8]) -> usize {
@@ -72,7 +76,12 @@ impl State {
         if is_acl(name) && inode.kind() == FileKind::Symlink {
             return Err(Errno::OPNOTSUPP);
         }
-        deliver(inode.xattrs.get(name).ok_or(Errno::NODATA)?, buf)
+        let value = inode.xattrs.get(name).ok_or(Errno::NODATA)?;
+        // An empty one can be set, but not read.
+        if name == CAPABILITY && value.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        deliver(value, buf)
     }
 
     pub(super) fn set_xattr(&mut self, ino: u64, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
@@ -90,7 +99,7 @@ impl State {
         if name.starts_with(b"user.") && !may_have_user(inode.kind()) {
             return Err(Errno::PERM);
         }
-        if name == b"security.capability" && !valid_capability(value) {
+        if name == CAPABILITY && !valid_capability(value) {
             return Err(Errno::INVAL);
         }
         check_name(name)?;

@@ -1,10 +1,10 @@
 //! A whole tree as a value.
 
 use crate::support::n;
-use crate::world::{Known, attribute_names};
+use crate::world::{Bytes, Known, attribute_names};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
-use vellum_vfs::{BranchDir, FileKind, OpenMode};
+use vellum_vfs::{BranchDir, FileKind, OpenMode, Result};
 
 /// More than this of a file is not compared; sparse files can be large.
 const COMPARE_MAX: u64 = 1 << 20;
@@ -14,13 +14,15 @@ pub struct Node {
     attr: Known,
     /// The first path, in order, of the same inode.
     same_as: String,
-    data: Vec<u8>,
-    xattrs: BTreeMap<CString, Vec<u8>>,
+    data: Bytes,
+    xattrs: BTreeMap<CString, Result<Bytes>>,
 }
 
 /// Everything below a directory, by path.
 pub fn read(root: &dyn BranchDir) -> BTreeMap<String, Node> {
-    let mut nodes = BTreeMap::new();
+    let attr = root.stat().expect("stat").into();
+    let node = Node { attr, same_as: String::new(), data: Bytes(Vec::new()), xattrs: BTreeMap::new() };
+    let mut nodes = BTreeMap::from([(String::from("/"), node)]);
     walk(root, "", &mut nodes, &mut HashMap::new());
     nodes
 }
@@ -60,11 +62,11 @@ fn walk(
         let mut xattrs = BTreeMap::new();
         for attribute in attribute_names(&*held).expect("list attributes") {
             let mut buf = [0; 4096];
-            let len = held.get_xattr(&attribute, &mut buf).expect("get attribute");
-            xattrs.insert(attribute, buf[..len].to_vec());
+            let value = held.get_xattr(&attribute, &mut buf).map(|len| Bytes(buf[..len].to_vec()));
+            xattrs.insert(attribute, value);
         }
         let same_as = inodes.entry(attr.ino).or_insert_with(|| path.clone()).clone();
-        nodes.insert(path.clone(), Node { attr: attr.into(), same_as, data, xattrs });
+        nodes.insert(path.clone(), Node { attr: attr.into(), same_as, data: Bytes(data), xattrs });
         if attr.is_dir() {
             walk(&*dir.open_dir(n(name)).expect("open directory"), &path, nodes, inodes);
         }

@@ -1,21 +1,37 @@
 //! A branch with a few held objects, and operations on it.
 
 use crate::operation::{ATTRIBUTES, At, NAMES, Operation, SLOTS, Target};
-use crate::support::{Fixture, n};
+use crate::support::{Fixture, n, put, subdir};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::sync::Arc;
 use vellum_vfs::{
     Attr, Branch, BranchDir, BranchFile, Errno, Error, FileKind, Object, OpenMode, RenameFlags, Result, Seek,
     SetTime, Timestamp,
 };
 
+/// Contents that are shown in few words.
+#[derive(Clone, PartialEq)]
+pub struct Bytes(pub Vec<u8>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 8;
+        write!(f, "{} bytes", self.0.len())?;
+        for run in self.0.chunk_by(|a, b| a == b).take(SHOWN) {
+            write!(f, ", {} x {:#04x}", run.len(), run[0])?;
+        }
+        Ok(())
+    }
+}
+
 /// What both branches must agree on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     Done,
     Number(u64),
-    Bytes(Vec<u8>),
+    Bytes(Bytes),
     Attr(Known),
     Names(BTreeMap<String, Option<FileKind>>),
     Failed(Errno),
@@ -96,21 +112,35 @@ fn written(room: usize, call: impl FnOnce(&mut [u8]) -> Result<usize>) -> Result
     let count = call(&mut buf)?;
     buf.truncate(count);
     // With an empty buffer only the length is known.
-    Ok(if room == 0 { Outcome::Number(count as u64) } else { Outcome::Bytes(buf) })
+    Ok(if room == 0 { Outcome::Number(count as u64) } else { Outcome::Bytes(Bytes(buf)) })
 }
 
 impl World {
+    /// A small tree, and something in every place: directories `.`, `a`, `a/b` and `c`, the files `a/b/c` and `d`,
+    /// one without a name, and handles to several kinds.
     pub fn new(fixture: &Fixture) -> Self {
-        let mut dirs = vec![None; SLOTS];
-        fixture.root().set_mode(0o755).unwrap();
-        dirs[0] = Some(fixture.root());
-        Self {
-            branch: Arc::clone(&fixture.branch),
-            dirs,
-            files: vec![None; SLOTS],
-            handles: vec![None; SLOTS],
-            vague_holes: false,
-        }
+        let root = fixture.root();
+        root.set_mode(0o755).unwrap();
+        let a = subdir(&*root, c"a");
+        let b = subdir(&*a, c"b");
+        let c = subdir(&*root, c"c");
+        let files = vec![
+            Some(put(&*b, c"c", b"some data")),
+            Some(put(&*root, c"d", &[7; 10_000])),
+            Some(root.create_unnamed(0o600).unwrap()),
+            None,
+        ];
+        a.make_symlink(n(c"c"), c"b/c").unwrap();
+        a.make_node(n(c"d"), FileKind::CharDevice.mode_bits(), 0).unwrap();
+        let handles = vec![
+            Some(root.hold(n(c"d")).unwrap()),
+            Some(a.hold(n(c"b")).unwrap()),
+            Some(a.hold(n(c"c")).unwrap()),
+            Some(a.hold(n(c"d")).unwrap()),
+        ];
+        let dirs = vec![Some(root), Some(a), Some(b), Some(c)];
+        assert!([dirs.len(), files.len(), handles.len()] == [SLOTS; 3]);
+        Self { branch: Arc::clone(&fixture.branch), dirs, files, handles, vague_holes: false }
     }
 
     pub fn apply(&mut self, operation: &Operation) -> Outcome {

@@ -289,3 +289,102 @@ pub(crate) fn takes_long(request: &Request<'_>) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn backlog_asks_for_one_more_reader() {
+        let pool = Pool::new(2);
+        let seat = pool.hire();
+        for i in 1..=3 * BACKLOG {
+            let need = pool.begin(&seat, true);
+            assert_eq!(need == Need::Worker, i % BACKLOG == 0, "request {i}");
+            assert!(pool.done(&seat));
+        }
+        for _ in 0..1000 {
+            assert_eq!(pool.begin(&seat, false), Need::Nothing);
+            assert!(pool.done(&seat));
+        }
+        let other = pool.hire();
+        assert_eq!(pool.readers(), 2);
+        for _ in 0..2 * BACKLOG {
+            assert_eq!(pool.begin(&seat, true), Need::Nothing, "no more than the limit");
+            assert!(pool.done(&seat));
+        }
+        pool.dismiss(&other);
+        assert_eq!(pool.readers(), 1);
+    }
+
+    #[test]
+    fn who_steps_aside_reads_again_if_nobody_else_does() {
+        let pool = Pool::new(2);
+        let seat = pool.hire();
+        assert_eq!(pool.begin(&seat, false), Need::Nothing);
+        assert_eq!(pool.step_aside(&seat), Need::Worker);
+        assert_eq!(pool.readers(), 0);
+        // The other one could not be started.
+        assert!(pool.done(&seat));
+        assert_eq!(pool.readers(), 1);
+    }
+
+    #[test]
+    fn parked_workers_are_called_and_sent_home() {
+        let pool = Arc::new(Pool::new(2));
+        let (first, second) = (pool.hire(), pool.hire());
+        let parked = {
+            let (pool, second) = (Arc::clone(&pool), Arc::clone(&second));
+            std::thread::spawn(move || {
+                let mut rounds = 0;
+                loop {
+                    // Nothing but waits, and another reader: it is parked.
+                    let _ = pool.begin(&second, false);
+                    if !pool.done(&second) {
+                        return rounds;
+                    }
+                    rounds += 1;
+                }
+            })
+        };
+        let begin = Instant::now();
+        while pool.readers() > 1 {
+            assert!(begin.elapsed() < Duration::from_secs(10));
+            std::thread::yield_now();
+        }
+        let _ = pool.begin(&first, false);
+        assert_eq!(pool.step_aside(&first), Need::Nothing, "the parked one is called");
+        assert_eq!(pool.readers(), 1);
+        pool.close();
+        assert!(!pool.done(&first), "another one reads");
+        // The second is the only reader now; it is sent home by the device, not by the pool. Here: by parking.
+        let _ = pool.hire();
+        assert!(parked.join().unwrap() >= u64::from(WAITS) - 1);
+    }
+
+    #[test]
+    fn the_watchdog_relieves_who_is_stuck() {
+        let pool = Arc::new(Pool::new(2));
+        let seat = pool.hire();
+        let watchdog = {
+            let pool = Arc::clone(&pool);
+            std::thread::spawn(move || {
+                let mut hired = Vec::new();
+                pool.watch(|| hired.push(pool.hire()));
+                hired.len()
+            })
+        };
+        let _ = pool.begin(&seat, false);
+        let begin = Instant::now();
+        while pool.books.lock().alive < 2 {
+            assert!(begin.elapsed() < Duration::from_secs(10));
+            std::thread::yield_now();
+        }
+        let others: Vec<_> =
+            pool.books.lock().seats.iter().filter(|other| !Arc::ptr_eq(other, &seat)).cloned().collect();
+        pool.dismiss(&seat);
+        others.iter().for_each(|seat| pool.dismiss(seat));
+        assert_eq!(watchdog.join().unwrap(), 1);
+    }
+}

@@ -32,13 +32,13 @@ impl Mapping {
     fn get(&self, at: usize) -> u8 {
         assert!(at < PAGE);
         // SAFETY: within the mapping, which others may change: hence volatile.
-        unsafe { self.0.add(at).read_volatile() }
+        unsafe { self.0.wrapping_add(at).read_volatile() }
     }
 
     fn set(&self, at: usize, value: u8) {
         assert!(at < PAGE);
         // SAFETY: as above.
-        unsafe { self.0.add(at).write_volatile(value) }
+        unsafe { self.0.wrapping_add(at).write_volatile(value) }
     }
 }
 

@@ -276,6 +276,9 @@ fn run_roundtrip(args: Round) -> Result<()> {
     stop::watch()?;
     let plan = RoundTrip { dir: args.dir, operations: args.operations, threads: args.threads };
     let results = roundtrip::run(&plan)?;
+    if results.iter().all(|row| row.service_switches.is_none()) {
+        eprintln!("no service found behind this directory: it is not on a FUSE mount, or it cannot be seen");
+    }
     if args.json {
         serde_json::to_writer_pretty(std::io::stdout().lock(), &results).doing(|| "writing JSON")?;
         println!();

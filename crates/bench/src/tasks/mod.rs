@@ -235,7 +235,7 @@ pub const TASKS: &[Task] = &[
     },
     Task {
         name: "mmap-read",
-        title: "every page of 512 MiB read through mmap",
+        title: "512 MiB read through a new mapping",
         state: "warm: the file was read through the mount",
         operations: |ground| usize::try_from(ground.large_bytes() / 4096).unwrap_or(usize::MAX),
         passes: 3,

@@ -294,10 +294,10 @@ fn verdict(result: &SubjectReport) -> String {
         }
         _ => String::new(),
     };
-    if let Some(bytes) =
-        result.resident_bytes.filter(|_| result.bar.is_some_and(|bar| bar.unit == Unit::ResidentMib))
-    {
-        let _ = write!(text, " ({:.0} MiB)", bytes / f64::from(1 << 20));
+    if let Some(peak) = result.samples.iter().flatten().find_map(|sample| sample.resident_peak_bytes) {
+        let mib = |bytes: f64| bytes / f64::from(1 << 20);
+        let now = mib(result.resident_bytes.unwrap_or(0.0));
+        let _ = write!(text, " {now:.0} MiB, {:.0} before", mib(peak as f64));
     }
     if !result.behind.is_empty() {
         let _ = write!(text, ", BEHIND {}", result.behind.join(", "));

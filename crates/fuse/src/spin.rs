@@ -20,9 +20,9 @@ const PAUSE_MAX: u32 = 256;
 /// Spins between two looks at the context switches.
 const LOOK_EVERY: u32 = 64;
 /// So many involuntary switches between two looks mean that the processor is wanted by others.
-const CROWDED: u64 = 4;
+const CROWDED: u64 = 8;
 /// Pause then (waits).
-const CROWDED_PAUSE: u32 = 2048;
+const CROWDED_PAUSE: u32 = 1024;
 
 /// One worker's habit.
 #[derive(Debug)]

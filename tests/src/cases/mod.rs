@@ -2,6 +2,7 @@
 
 mod conformance;
 mod differential;
+mod engines;
 mod noticed;
 pub(crate) mod stress;
 
@@ -41,7 +42,6 @@ impl Case {
     }
 
     /// A case that runs once, as root, for at most `seconds`.
-    #[expect(dead_code, reason = "engines come next")]
     const fn once(name: &'static str, seconds: u64, test: fn(&Cx) -> Outcome) -> Self {
         Self { profiles: false, ..Self::mounted(name, seconds, test) }
     }
@@ -62,5 +62,7 @@ const CARGO: &[Case] = &[
 
 /// All cases, in the order in which they start.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
-    [CARGO, differential::CASES, noticed::CASES, stress::CASES, conformance::CASES].into_iter().flatten()
+    [CARGO, engines::CASES, differential::CASES, noticed::CASES, stress::CASES, conformance::CASES]
+        .into_iter()
+        .flatten()
 }

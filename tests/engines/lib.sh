@@ -1,0 +1,89 @@
+# Shared by the engine tests. Sourced by bash scripts that are called as: SCRIPT DIR PROGRAM [PROFILE]
+#   DIR      an empty directory on a local filesystem
+#   PROGRAM  the mount program; PROFILE is given to it when it is Vellum
+# Results go to the file $VELLUM_TEST_RESULTS: "ok NAME: ", "fail NAME: why", "skip NAME: why".
+set -uo pipefail
+DIR=$1 PROGRAM=$2 PROFILE=${3-}
+FAILED=0
+
+note() { [ -z "${VELLUM_TEST_RESULTS-}" ] || echo "$1 $2: ${3-}" >> "$VELLUM_TEST_RESULTS"; echo "### $1 $2 ${3-}"; }
+
+# try NAME COMMAND...: one test, with a limit of its own. What it prints is in the log; its last line says why it
+# failed.
+try() {
+  local name=$1 rc start=$EPOCHREALTIME; shift
+  echo "=== $name"
+  ( set -e; "$@" ) > "$DIR/out" 2>&1 < /dev/null; rc=$?
+  cat "$DIR/out"
+  case $rc in
+    0) note ok "$name" ;;
+    77) note skip "$name" "$(tail -n1 "$DIR/out")" ;;
+    *) note fail "$name" "exit status $rc: $(grep -v '^$' "$DIR/out" | tail -n1)"; FAILED=1 ;;
+  esac
+  awk -v a="$start" -v b="$EPOCHREALTIME" -v n="$name" 'BEGIN { printf "    %s took %.1f s\n", n, b - a }'
+}
+
+# same WHAT EXPECTED SEEN
+same() {
+  [ "$2" = "$3" ] && return
+  echo "$1:"; diff <(echo "$2") <(echo "$3") | head -n 20; echo "$1 differs"; return 1
+}
+
+# A root tree with what images have: owners, set-id bits, links, attributes, a capability, old times.
+make_root() { # DIRECTORY
+  local root=$1 applet
+  mkdir -p "$root"/{bin,dev,proc,sys,run,tmp,etc,root,home/user,usr/lib,var/lib/many}
+  cp "$(command -v busybox)" "$root/bin/busybox"
+  for applet in sh cat ls stat find id echo sleep chmod chown ln mv rm rmdir mkdir touch sha256sum mkfifo true sync dd wc test grep; do
+    ln -s busybox "$root/bin/$applet"
+  done
+  echo 'root:x:0:0:root:/root:/bin/sh' > "$root/etc/passwd"
+  echo 'root:x:0:' > "$root/etc/group"
+  touch "$root"/etc/{hosts,resolv.conf,hostname} "$root/run/.containerenv"
+  echo 'from the image' > "$root/etc/config"
+  ln "$root/etc/config" "$root/etc/config-linked"
+  cp "$root/bin/busybox" "$root/bin/setuid"; chmod 4755 "$root/bin/setuid"
+  chmod 1777 "$root/tmp"; chmod 2750 "$root/home/user"; chown -R 1000:1000 "$root/home/user"
+  local n
+  for n in $(seq 200); do echo "$n" > "$root/var/lib/many/$n"; done
+  mkdir -p "$root/usr/lib/deep/er"; echo deep > "$root/usr/lib/deep/er/file"
+  setfattr -n user.from -v image "$root/etc/config" 2>/dev/null || true
+  setcap cap_net_raw=ep "$root/bin/setuid" 2>/dev/null || true
+  chmod 4755 "$root/bin/setuid"
+  find "$root" -depth -exec touch -h -d '2020-02-02 02:02:02 UTC' {} +
+}
+
+# What a container does to its tree: every kind of change.
+CHANGES='set -e
+echo changed >> /etc/config
+chmod 600 /etc/passwd
+chown 7:8 /usr/lib/deep/er/file
+rm -r /var/lib/many/1 /var/lib/many/2
+mv /usr/lib/deep /usr/lib/moved
+mkdir -p /new/dir; echo new > /new/dir/file; chmod 2711 /new/dir
+ln /new/dir/file /new/linked; ln -s dir/file /new/symlink; mkfifo /new/fifo
+rm -r /home/user; mkdir /home/user; echo replaced > /home/user/file
+dd if=/dev/zero of=/new/sparse bs=1 count=1 seek=1000000 2>/dev/null
+touch /new/empty; echo x > /new/setuid; chmod 4755 /new/setuid
+mv /var/lib/many/3 /var/lib/three; touch -d "2001-01-01 01:01:01" /var/lib/three
+sync'
+
+# Everything that can be seen of the tree at $1, a line each. Left out: what the engine mounts over.
+listing() {
+  ( cd "$1" && find . -mindepth 1 \( -path ./dev -o -path ./proc -o -path ./sys -o -path ./run -o -path ./etc/hosts \
+      -o -path ./etc/resolv.conf -o -path ./etc/hostname -o -path ./etc/mtab \) -prune -o \
+      \( -type d -printf '%P %y %m %U:%G - %Ts\n' -o -printf '%P %y %m %U:%G %s %Ts %n %l\n' \) | sort
+    find etc home new usr var bin -type f ! -path etc/hosts ! -path etc/resolv.conf ! -path etc/hostname -print0 2>/dev/null |
+      sort -z | xargs -0 sha256sum
+    getfattr -R -h -d -m '^(user\.|security\.capability)' etc home new usr var bin 2>/dev/null )
+}
+
+# Nothing of ours may stay: no mount below $1, no daemon with $1 in its arguments.
+nothing_left() {
+  local n
+  for n in $(seq 50); do
+    ! grep -q " $1[^ ]*merged" /proc/self/mounts && ! pgrep -f "upperdir=$1" > /dev/null && return
+    sleep 0.1
+  done
+  grep " $1" /proc/self/mounts; pgrep -af "$1"; echo "left mounted or running"; return 1
+}

@@ -1,0 +1,155 @@
+#!/bin/bash
+# podman and its store on a mount program; see lib.sh for the arguments. Works for root and, with ROOTLESS=1, for an
+# ordinary user.
+. "$(dirname "$0")/lib.sh"
+cd "$DIR" || exit 1
+mountopt=
+[ -z "$PROFILE" ] || mountopt="mountopt = \"profile=$PROFILE\""
+cat > storage.conf <<C
+[storage]
+driver = "overlay"
+graphroot = "$DIR/root"
+runroot = "$DIR/run"
+[storage.options.overlay]
+mount_program = "$PROGRAM"
+$mountopt
+C
+# Hosts without CAP_SYS_RESOURCE cannot raise limits; without systemd there are cgroupfs and a file of events.
+# Rootless without cgroups is what crun can do and runc cannot.
+runtime=runc; [ -z "${ROOTLESS-}" ] || runtime=crun
+cat > containers.conf <<C
+[containers]
+default_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]
+netns = "none"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "${RUNTIME:-$runtime}"
+C
+export CONTAINERS_STORAGE_CONF=$DIR/storage.conf CONTAINERS_CONF=$DIR/containers.conf PODMAN_IGNORE_CGROUPSV1_WARNING=1
+export TMPDIR=$DIR/tmp XDG_RUNTIME_DIR=$DIR/xdg; mkdir -p "$TMPDIR" "$XDG_RUNTIME_DIR"
+ARGS=() BUILD=(--network=none)
+[ -z "${ROOTLESS-}" ] || { ARGS=(--cgroups=disabled) BUILD=(--isolation=chroot); }
+podman --version
+trap 'podman rm -fa -t0 > /dev/null 2>&1; podman unshare true > /dev/null 2>&1' EXIT
+
+run() { podman run --network=none "${ARGS[@]}" "$@"; }
+# In the user namespace of the store, where there is one.
+inside() { if [ -n "${ROOTLESS-}" ]; then podman unshare bash -c "$(declare -f listing); $1"; else bash -c "$(declare -f listing); $1"; fi; }
+
+import() {
+  if [ -n "${ROOTLESS-}" ]; then podman unshare bash -c "$(declare -f make_root); make_root tree; tar -C tree --xattrs --xattrs-include='*' -cf image.tar ."
+  else make_root tree; tar -C tree --xattrs --xattrs-include='*' -cf image.tar .; fi
+  podman import image.tar base
+  podman info --format '{{.Store.GraphOptions}}' | grep -F "$PROGRAM"
+}
+run_echo() { same "what a container says" "hello from the image" "$(run --rm base sh -c 'echo hello $(cat /etc/config)')"; }
+run_as_user() { same "owner in the container" "1000 1000" "$(run --rm --user 1000:1000 base sh -c 'touch /tmp/x; stat -c "%u %g" /tmp/x')"; }
+exec_into() {
+  run -d --name sleeper base sleep 600
+  podman exec sleeper sh -c 'echo written > /root/file'
+  same "what exec reads" written "$(podman exec sleeper cat /root/file)"
+  podman restart -t0 sleeper
+  same "what exec reads after a restart" written "$(podman exec sleeper cat /root/file)"
+  podman rm -f -t0 sleeper
+}
+change() { run -d --name changed base sh -c "$CHANGES; touch /tmp/done; sleep 600"
+  local n; for n in $(seq 100); do podman exec changed test -e /tmp/done && return; sleep 0.1; done
+  podman logs changed; echo "the changes were not made"; return 1; }
+diff_all() {
+  local expected='A /home/user/file
+A /new
+A /new/dir
+A /new/dir/file
+A /new/empty
+A /new/fifo
+A /new/linked
+A /new/setuid
+A /new/sparse
+A /new/symlink
+A /tmp/done
+A /usr/lib/moved
+A /usr/lib/moved/er
+A /usr/lib/moved/er/file
+A /var/lib/three
+C /etc
+C /etc/config
+C /etc/config-linked
+C /etc/passwd
+C /home
+C /home/user
+C /tmp
+C /usr
+C /usr/lib
+C /var
+C /var/lib
+C /var/lib/many
+D /usr/lib/deep
+D /var/lib/many/1
+D /var/lib/many/2
+D /var/lib/many/3'
+  same "podman diff" "$expected" "$(podman diff changed | grep -vE ' /(dev|proc|sys|run)?(/.*)?$' | sort)"
+}
+# The committed image shows what the running container saw.
+commit() {
+  inside 'listing "$(podman mount changed)"' > seen
+  podman commit changed committed
+  run -d --name other committed sleep 600
+  inside 'listing "$(podman mount other)"' > kept
+  podman rm -f -t0 other
+  grep -q 'new/dir/file f' seen && grep -q 'user.from' seen || { echo "the listing of the container lacks something"; return 1; }
+  same "container against its commit" "$(cat seen)" "$(cat kept)"
+}
+export_tar() {
+  podman export -o exported.tar changed
+  inside 'rm -rf exported; mkdir exported; tar -C exported -xpf exported.tar; listing exported' | grep -vE '^(# file|user\.|security\.|$)' > kept
+  grep -vE '^(# file|user\.|security\.|$)' seen > without
+  same "container against its export" "$(cat without)" "$(cat kept)"
+  inside 'rm -rf exported'
+}
+save_load() {
+  podman save --format oci-archive -o saved.tar committed
+  podman rmi -f committed
+  podman load -i saved.tar
+  run -d --name loaded committed sleep 600 || run -d --name loaded localhost/committed sleep 600
+  inside 'listing "$(podman mount loaded)"' > kept
+  podman rm -f -t0 loaded
+  same "container against the image saved and loaded" "$(cat seen)" "$(cat kept)"
+}
+build() {
+  local n
+  mkdir -p context; echo copied > context/copied
+  { echo FROM base; echo COPY copied /copied
+    for n in $(seq 42); do echo "RUN echo $n > /layer-$n && echo $n >> /etc/config && rm /var/lib/many/$((n + 10))"; done
+    echo RUN mv /usr/lib/deep /usr/lib/built; } > context/Containerfile
+  podman build --layers "${BUILD[@]}" -t built context > build.log 2>&1 || { tail -n 20 build.log; return 1; }
+  same "layers" 45 "$(podman image inspect -f '{{len .RootFS.Layers}}' built)"
+  same "what the image holds" "43 42 158 deep" "$(run --rm built sh -c 'echo $(cat /etc/config | wc -l) $(ls -d /layer-* | wc -l) $(ls /var/lib/many | wc -l) $(cat /usr/lib/built/er/file)')"
+}
+uidmap() {
+  local maps=(--uidmap 0:100000:65536 --gidmap 0:100000:65536)
+  [ -z "${ROOTLESS-}" ] || maps=(--uidmap 0:1:60000 --gidmap 0:1:60000)
+  same "owners" "0:0 1000:1000 0 5:6" "$(run --rm "${maps[@]}" base sh -c 'touch /new; chown 5:6 /new; echo $(stat -c %u:%g /etc/config /home/user) $(id -u) $(stat -c %u:%g /new)')"
+}
+keep_id() {
+  [ -n "${ROOTLESS-}" ] || { echo "keep-id is for ordinary users"; return 77; }
+  same "owners" "$(id -u) 0:0 $(id -u)" "$(run --rm --userns=keep-id base sh -c 'touch /tmp/new; echo $(id -u) $(stat -c %u:%g /etc/config) $(stat -c %u /tmp/new)')"
+}
+remove() {
+  podman rm -fa -t0; podman rmi -fa
+  nothing_left "$DIR/root"
+}
+try import import
+try run run_echo
+try run-as-user run_as_user
+try exec-and-restart exec_into
+try changes change
+try diff diff_all
+try commit commit
+try export export_tar
+try save-and-load save_load
+try uidmap uidmap
+try keep-id keep_id
+[ -n "${NO_BUILD-}" ] || try build-45-layers build
+try remove remove
+exit $FAILED

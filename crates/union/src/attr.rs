@@ -191,7 +191,7 @@ impl Core {
 
     pub(crate) fn attr_reply(&self, node: &Node) -> Result<AttrReply> {
         // Attributes shown through a node that has a successor would not be seen to change.
-        let ttl = if node.stale.load(Relaxed) { Duration::ZERO } else { self.config.ttl };
+        let ttl = if node.alias || node.stale.load(Relaxed) { Duration::ZERO } else { self.config.ttl };
         Ok(AttrReply { attr: self.attr_of(node)?, ttl })
     }
 

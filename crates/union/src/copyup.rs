@@ -402,6 +402,7 @@ impl Core {
                 state.at = At::Upper;
             }
             let data_moved = below.is_none();
+            state.inode = None;
             state.below = below;
             state.lost = 0;
             file.io.replace(None);
@@ -549,7 +550,13 @@ fn copy_xattrs(to: &dyn Object, from: &dyn Object) -> Result<()> {
         if crate::marks::is_private(bytes) {
             continue;
         }
-        let Some(value) = crate::marks::read_value(from, name, crate::marks::XATTR_MAX)? else { continue };
+        let value = match crate::marks::read_value(from, name, crate::marks::XATTR_MAX) {
+            Ok(Some(value)) => value,
+            Ok(None) => continue,
+            // An attribute that the kernel lists and refuses to read, such as empty file capabilities, says nothing.
+            Err(e) if e.errno() == Errno::INVAL && bytes.starts_with(b"security.") => continue,
+            Err(e) => return Err(e.doing("copying an extended attribute")),
+        };
         match to.set_xattr(name, &value, 0) {
             Ok(()) => {}
             // What an unprivileged service may not set (labels, trusted attributes) it cannot keep.

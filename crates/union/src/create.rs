@@ -295,6 +295,7 @@ impl Core {
             let state = FileState {
                 names: smallvec![place],
                 at: At::Upper,
+                inode: Some((0, raw.ino)),
                 below: None,
                 lost: 0,
                 orphan_times: None,
@@ -307,7 +308,8 @@ impl Core {
             Body::File(new)
         };
         self.inodes.remove((0, raw.ino));
-        let node = self.enter(parent, name, attr.ino, body)?;
+        self.table.forgotten.drop_key((0, raw.ino));
+        let node = self.enter(parent, name, attr.ino, body, None)?;
         if let Some(listing) = &mut dir.children.lock().listing {
             listing.insert(name.as_c_str(), attr.ino, Some(attr.kind()));
         }
@@ -346,6 +348,7 @@ impl Core {
         let state = FileState {
             names: smallvec![],
             at: At::Held(held),
+            inode: Some((0, raw.ino)),
             below: None,
             lost: 0,
             orphan_times: None,

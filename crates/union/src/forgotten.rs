@@ -1,68 +1,205 @@
-//! Where forgotten nodes were, so that a handle (name_to_handle_at) outlives the front's caches.
+//! Ids of forgotten nodes, so that a handle (name_to_handle_at) outlives the front's caches.
 //!
-//! A handle names a node id. When the front has dropped the node and a handle is opened, it asks for the id; the
-//! path and inode number noted here lead to the object again, under a new id. The oldest notes are dropped when
-//! there are too many, and a note whose path has come to mean something else is not believed.
+//! A handle names a node id. When the front has dropped the node and the handle is opened, the front asks for the
+//! id, and takes no other for an answer. So the id of a forgotten node stays reserved for its object, with the place
+//! where it is: whoever meets the object first, by name or by handle, gives it its old id again. There is a
+//! limit to what is remembered; beyond it the oldest ids are given up, and their handles are stale.
 
-use crate::node::Node;
-use crate::union::{Core, path_of};
+use crate::links::InodeKey;
+use crate::node::{Body, File, Node, Place};
+use crate::union::Core;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
-use vellum_vfs::{Errno, Error, NodeId, Result};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use vellum_vfs::{Errno, Error, Name, NodeId, Result};
 
-/// Most notes; each takes about 100 bytes and a path.
+/// Most ids that are remembered; each takes about 200 bytes, and keeps the nodes of its parents.
 const NOTES_MAX: usize = 16_384;
 
 struct Note {
-    path: Box<str>,
+    /// Where the object was. The directory may have moved since, but it is the same.
+    place: Place,
     ino: u64,
+    /// The object in its layer; None for a node that has a successor: its id is only for handles.
+    key: Option<InodeKey>,
+    /// The file, if another node shows it still.
+    file: Weak<File>,
+    /// The node has been dropped; its id is in nobody's hands but ours.
+    dropped: bool,
 }
 
-/// Notes of forgotten nodes.
+#[derive(Default)]
+struct Notes {
+    by_id: HashMap<NodeId, Note>,
+    by_key: HashMap<InodeKey, NodeId>,
+    order: VecDeque<NodeId>,
+}
+
+/// What is remembered of forgotten nodes. A note holds a directory's node, and dropping that comes back here: notes
+/// are dropped after the lock.
 #[derive(Default)]
 pub(crate) struct Forgotten {
-    notes: Mutex<(HashMap<NodeId, Note>, VecDeque<NodeId>)>,
+    notes: Mutex<Notes>,
+}
+
+impl Forgotten {
+    /// The id that an object had; the caller gives it to the object's new node.
+    pub(crate) fn take(&self, key: InodeKey) -> Option<NodeId> {
+        let mut notes = self.notes.lock();
+        let id = *notes.by_key.get(&key)?;
+        // A node that is still there has its id itself.
+        if !notes.by_id.get(&id)?.dropped {
+            return None;
+        }
+        notes.by_key.remove(&key);
+        let note = notes.by_id.remove(&id);
+        drop(notes);
+        drop(note);
+        Some(id)
+    }
+
+    /// A node is being dropped; false: nothing is remembered of it, so its id is free.
+    pub(crate) fn keep_id(&self, id: NodeId) -> bool {
+        match self.notes.lock().by_id.get_mut(&id) {
+            Some(note) => {
+                note.dropped = true;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The object with this key is gone; another may get its number.
+    pub(crate) fn drop_key(&self, key: InodeKey) {
+        self.notes.lock().by_key.remove(&key);
+    }
+
+    /// Remembers a node; returns an id that is given up for it.
+    fn note(&self, id: NodeId, note: Note) -> Option<NodeId> {
+        let mut guard = self.notes.lock();
+        let notes = &mut *guard;
+        if let Some(key) = note.key {
+            notes.by_key.insert(key, id);
+        }
+        let before = notes.by_id.insert(id, note);
+        if before.is_none() {
+            notes.order.push_back(id);
+        }
+        let mut oldest = None;
+        let mut gone = None;
+        if notes.order.len() > NOTES_MAX {
+            oldest = notes.order.pop_front();
+            gone = oldest.and_then(|oldest| notes.by_id.remove(&oldest));
+            if let Some(key) = gone.as_ref().and_then(|note| note.key)
+                && notes.by_key.get(&key) == oldest.as_ref()
+            {
+                notes.by_key.remove(&key);
+            }
+        }
+        drop(guard);
+        drop(before);
+        oldest.filter(|_| gone.is_some_and(|note| note.dropped))
+    }
+
+    /// Where a forgotten object was, its inode number, and its file.
+    fn find(&self, id: NodeId) -> Option<(Place, u64, Option<Arc<File>>)> {
+        let notes = self.notes.lock();
+        let note = notes.by_id.get(&id)?;
+        Some((note.place.clone(), note.ino, note.file.upgrade()))
+    }
+
+    /// Takes an id out; true if it is free to be used again.
+    fn claim(&self, id: NodeId) -> bool {
+        let note = {
+            let mut notes = self.notes.lock();
+            if !notes.by_id.get(&id).is_some_and(|note| note.dropped) {
+                return false;
+            }
+            notes.by_id.remove(&id)
+        };
+        note.is_some()
+    }
+
+    /// Forgets everything; for the end of a mount.
+    pub(crate) fn clear(&self) {
+        let all = std::mem::take(&mut *self.notes.lock());
+        drop(all);
+    }
 }
 
 impl Core {
     /// Takes back `count` lookups of a node by the front.
     pub(crate) fn forget(&self, id: NodeId, count: u64) {
-        if let Some(node) = self.table.forget(id, count) {
+        if let Some(node) = self.table.forget(id, count)
+            && self.exports()
+        {
             self.note_forgotten(&node);
         }
     }
 
+    /// Whether handles may be asked for: a front that holds nothing can ask for nothing.
+    fn exports(&self) -> bool {
+        self.front.get().is_some()
+    }
+
     fn note_forgotten(&self, node: &Node) {
-        let path = path_of(node);
-        if path.is_empty() {
-            return;
+        let (place, file) = match &node.body {
+            Body::Dir(dir) => (dir.place.read().clone(), Weak::new()),
+            Body::File(file) => (file.state.read().names.first().cloned(), Arc::downgrade(file)),
+        };
+        let Some(place) = place else { return };
+        let only_for_handles = node.alias || node.stale.load(Relaxed);
+        let key = if only_for_handles { None } else { self.key_of(node) };
+        let note = Note { place, ino: node.ino, key, file, dropped: false };
+        if let Some(free) = self.table.forgotten.note(node.id, note) {
+            self.table.release(free);
         }
-        let note = Note { path: path.into(), ino: node.ino };
-        let mut notes = self.forgotten.notes.lock();
-        let (map, order) = &mut *notes;
-        if map.insert(node.id, note).is_none() {
-            order.push_back(node.id);
-        }
-        while order.len() > NOTES_MAX {
-            if let Some(oldest) = order.pop_front() {
-                map.remove(&oldest);
+    }
+
+    /// The object that a node shows, in the layer where it is found first.
+    fn key_of(&self, node: &Node) -> Option<InodeKey> {
+        match &node.body {
+            Body::Dir(dir) => match &*dir.upper.lock() {
+                Some(upper) => Some((0, upper.ino)),
+                None => dir.lowers.first().map(|part| (part.layer, part.ino)),
+            },
+            Body::File(file) => {
+                let state = file.state.read();
+                match state.inode {
+                    Some(key) => Some(key),
+                    None => Some((0, self.target_of(&state).ok()?.1.stat().ok()?.ino)),
+                }
             }
         }
     }
 
-    /// The node that a forgotten id stood for. ESTALE: not known, or not there any more.
+    /// The node that a forgotten id stands for. ESTALE: not known, or not there any more.
     pub(crate) fn recall(&self, id: NodeId) -> Result<Arc<Node>> {
         if let Ok(node) = self.node(id) {
-            return self.current(node);
+            return Ok(node);
         }
         let stale = || Error::new(Errno::STALE, "handle");
-        let (path, ino) = {
-            let notes = self.forgotten.notes.lock();
-            let note = notes.0.get(&id).ok_or_else(stale)?;
-            (note.path.clone(), note.ino)
+        let (place, ino, file) = self.table.forgotten.find(id).ok_or_else(stale)?;
+        let alias = |file: Arc<File>| {
+            // The front holds the file through two nodes, and hands it to the kernel through both.
+            let free = self.is_passthrough() && self.table.forgotten.claim(id);
+            if free { Ok(Arc::new(Node::alias(id, ino, file, &self.table))) } else { Err(stale()) }
         };
-        let node = self.walk(path.as_bytes())?.ok_or_else(stale)?;
-        if node.ino == ino { Ok(node) } else { Err(stale()) }
+        if let Some(file) = file {
+            return alias(file);
+        }
+        let node = {
+            let dir = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
+            let _ops = dir.ops.read();
+            self.child(&place.parent, Name::new(&place.name)?)?.ok_or_else(stale)?
+        };
+        if node.ino != ino {
+            return Err(stale());
+        }
+        if node.id == id {
+            return Ok(node);
+        }
+        alias(Arc::clone(node.as_file().ok_or_else(stale)?))
     }
 }

@@ -1,7 +1,7 @@
 //! A name becomes a node.
 
 use crate::layer::LowerDir;
-use crate::links::prune;
+use crate::links::{InodeKey, prune};
 use crate::marks::{Own, Space};
 use crate::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
 use crate::stack::{Found, is_absent, lower_path};
@@ -158,23 +158,32 @@ impl Core {
             (None, None) => return Err(Error::new(Errno::IO, "a directory without parts")),
         };
         let path = if parts.is_empty() { None } else { path };
+        let key = match (&upper, parts.first()) {
+            (Some(upper), _) => Some((0, upper.ino)),
+            (None, part) => part.map(|part| (part.layer, part.ino)),
+        };
         let dir = Dir::new(Some(Place::new(parent, name)), parts, path);
         if let Some(upper) = upper {
             self.set_upper(&dir, upper);
         }
-        let node = self.enter(parent, name, ino, Body::Dir(Box::new(dir)))?;
+        let node = self.enter(parent, name, ino, Body::Dir(Box::new(dir)), key)?;
         Ok((node, None))
     }
 
-    /// Makes a node known under a name; if the name has one already, that one is returned.
+    /// Makes a node known under a name; if the name has one already, that one is returned. `key`: the object, which may
+    /// have had a node before.
     pub(crate) fn enter(
         &self,
         parent: &Arc<Node>,
         name: Name<'_>,
         ino: u64,
         body: Body,
+        key: Option<InodeKey>,
     ) -> Result<Arc<Node>> {
-        let id = self.table.reserve()?;
+        let id = match key.and_then(|key| self.table.forgotten.take(key)) {
+            Some(id) => id,
+            None => self.table.reserve()?,
+        };
         let node = Arc::new(Node::new(id, ino, body, &self.table));
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let first = {
@@ -215,18 +224,19 @@ impl Core {
         let ino = own.as_ref().and_then(|o| self.origin_ino(o));
         let ino = ino.unwrap_or_else(|| self.shown_ino(found.layer, found.attr.ino));
         let names = smallvec![Place::new(parent, name)];
-        let state = FileState { names, at, below, lost: 0, orphan_times: None, null_device };
+        let state =
+            FileState { names, at, inode: Some(key), below, lost: 0, orphan_times: None, null_device };
         let file = Arc::new(File::new(kind, state));
         if found.attr.nlink > 1 {
             // Under the shard's lock, so that two names of one inode never become two nodes.
-            let node = self.enter(parent, name, ino, Body::File(file))?;
+            let node = self.enter(parent, name, ino, Body::File(file), Some(key))?;
             prune(&mut shard);
             shard.insert(key, Arc::downgrade(&node));
             return Ok((node, None));
         }
         drop(shard);
         let plain = !null_device && file.state.read().below.is_none();
-        let node = self.enter(parent, name, ino, Body::File(file))?;
+        let node = self.enter(parent, name, ino, Body::File(file), Some(key))?;
         Ok((node, plain.then_some(attr)))
     }
 

@@ -2,6 +2,7 @@
 
 use crate::handles::Slot;
 use crate::layer::LowerDir;
+use crate::links::InodeKey;
 use crate::listing::Listing;
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
@@ -40,6 +41,8 @@ pub(crate) struct Node {
     pub(crate) stale: AtomicBool,
     /// The front was given the lower file for passthrough through this node.
     pub(crate) lower_passthrough: AtomicBool,
+    /// The file has another node, through which changes are made that a front does not connect with this one.
+    pub(crate) alias: bool,
     /// What it is.
     pub(crate) body: Body,
     table: Weak<Table>,
@@ -137,6 +140,8 @@ pub(crate) struct FileState {
     pub(crate) names: SmallVec<[Place; 1]>,
     /// Its inode.
     pub(crate) at: At,
+    /// Which inode that is; None after a copy-up, until somebody needs to know.
+    pub(crate) inode: Option<InodeKey>,
     /// Its data, while only its attributes have been copied up.
     pub(crate) below: Option<LowerAt>,
     /// Times set on a lower file that has no name any more; they end with it.
@@ -166,11 +171,21 @@ pub(crate) struct LowerAt {
 
 impl Node {
     pub(crate) fn new(id: NodeId, ino: u64, body: Body, table: &Arc<Table>) -> Self {
+        Self::make(id, ino, body, table, false)
+    }
+
+    /// A second node of a file, for a handle with an id that the file had before.
+    pub(crate) fn alias(id: NodeId, ino: u64, file: Arc<File>, table: &Arc<Table>) -> Self {
+        Self::make(id, ino, Body::File(file), table, true)
+    }
+
+    fn make(id: NodeId, ino: u64, body: Body, table: &Arc<Table>, alias: bool) -> Self {
         Self {
             id,
             ino,
             stale: AtomicBool::new(false),
             lower_passthrough: AtomicBool::new(false),
+            alias,
             body,
             table: Arc::downgrade(table),
         }
@@ -225,7 +240,9 @@ impl Drop for Node {
             }
             Body::File(file) => file.state.read().names.iter().for_each(unlist),
         }
-        if let Some(table) = self.table.upgrade() {
+        if let Some(table) = self.table.upgrade()
+            && !table.forgotten.keep_id(self.id)
+        {
             table.release(self.id);
         }
     }

@@ -3,6 +3,7 @@
 //! A node id is a slot and a serial number that is never given twice, so a stale id is noticed. Finding a node
 //! takes the lock of its own slot only; making and dropping nodes takes the allocator's.
 
+use crate::forgotten::Forgotten;
 use crate::node::Node;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
@@ -37,6 +38,8 @@ struct Allocator {
 pub(crate) struct Table {
     chunks: Box<[ArcSwapOption<Chunk>]>,
     allocator: Mutex<Allocator>,
+    /// Ids of nodes that the front has forgotten.
+    pub(crate) forgotten: Forgotten,
 }
 
 const fn id_of(slot: usize, serial: u32) -> NodeId {
@@ -53,6 +56,7 @@ impl Table {
         let table = Self {
             chunks: (0..MAX_CHUNKS).map(|_| ArcSwapOption::empty()).collect(),
             allocator: Mutex::new(Allocator { chunks: Vec::new(), roomy: Vec::new(), serial: 0 }),
+            forgotten: Forgotten::default(),
         };
         {
             let mut allocator = table.allocator.lock();
@@ -168,6 +172,7 @@ impl Table {
 
     /// Empties the table; for the end of a mount.
     pub(crate) fn clear(&self) {
+        self.forgotten.clear();
         for chunk in &self.chunks {
             if let Some(chunk) = chunk.load_full() {
                 for slot in &chunk.slots {

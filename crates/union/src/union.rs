@@ -1,7 +1,6 @@
 //! The union itself: its layers, and the state that its operations share.
 
 use crate::config::{Profile, UnionConfig};
-use crate::forgotten::Forgotten;
 use crate::handles::Budget;
 use crate::ino;
 use crate::layer::{self, Layer, LowerDir};
@@ -36,7 +35,6 @@ pub(crate) struct Core {
     pub(crate) budget: Budget,
     pub(crate) root: OnceLock<Arc<Node>>,
     pub(crate) front: OnceLock<Connection>,
-    pub(crate) forgotten: Forgotten,
     /// Owner of what the service itself makes.
     pub(crate) ids: OnceLock<(u32, u32)>,
 }
@@ -89,7 +87,6 @@ impl Union {
             inodes: Inodes::new(),
             root: OnceLock::new(),
             front: OnceLock::new(),
-            forgotten: Forgotten::default(),
             ids: OnceLock::new(),
         };
         core.make_root()?;

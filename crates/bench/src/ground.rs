@@ -83,6 +83,7 @@ impl Ground {
         let number = GROUNDS.fetch_add(1, Ordering::Relaxed);
         let outer = dir.join(format!("vellum-bench-{}-{number}", std::process::id()));
         fs::create_dir(&outer).doing(|| format!("making {}", outer.display()))?;
+        stop::register_dir(&outer);
         let files = (TREE_FILES * scale).ceil() as usize;
         let mut ground = Self {
             top: outer.clone(),

@@ -42,6 +42,7 @@ impl Counter {
         }
         let instance = tracefs.join("instances").join(format!("vellum-bench-{}", std::process::id()));
         fs::create_dir(&instance).doing(|| "making an instance of tracing")?;
+        stop::register_dir(&instance);
         counter.instance = instance;
         if !counter.event().exists() {
             return Err(Failure::new("this kernel has no trace event fuse_request_send"));
@@ -76,8 +77,8 @@ impl Counter {
 
 impl Drop for Counter {
     fn drop(&mut self) {
-        if self.instance.as_os_str().is_empty() || fs::remove_dir(&self.instance).is_ok() {
-        } else {
+        let made = !self.instance.as_os_str().is_empty();
+        if made && fs::remove_dir(&self.instance).is_err() && self.instance.exists() {
             eprintln!("vellum-bench: cannot remove {}", self.instance.display());
         }
         if let Some(tracefs) = &self.mounted {

@@ -15,11 +15,17 @@ use std::time::Duration;
 /// How long the main thread may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// How often force is tried.
+const FORCE_TRIES: u32 = 20;
+/// Between tries.
+const FORCE_PAUSE: Duration = Duration::from_millis(50);
+
 /// The exit status after a signal, as shells know it for SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
 static ASKED: AtomicBool = AtomicBool::new(false);
 static MOUNTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static DIRS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Watches for signals from now on.
 pub fn watch() -> Result<()> {
@@ -65,11 +71,37 @@ pub fn unregister(mount: &Path) {
     MOUNTS.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| other != mount);
 }
 
-/// Detaches everything that is registered, and ends the process.
+/// Remembers a directory of ours, for the way out by force.
+pub fn register_dir(dir: &Path) {
+    DIRS.lock().unwrap_or_else(PoisonError::into_inner).push(dir.to_owned());
+}
+
+/// Detaches and removes everything that is registered, and ends the process.
 fn force() -> ! {
     let mounts = MOUNTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    for mount in mounts.iter().rev() {
-        let _ = unmount(mount, UnmountFlags::DETACH);
+    for _ in 0..FORCE_TRIES {
+        for mount in mounts.iter().rev() {
+            let _ = unmount(mount, UnmountFlags::DETACH);
+        }
+        // The main thread may be in the middle of mounting; it does not begin to any more.
+        std::thread::sleep(FORCE_PAUSE);
+        if !mounts.iter().any(|mount| is_mounted_below(mount)) {
+            break;
+        }
+    }
+    for dir in DIRS.lock().unwrap_or_else(PoisonError::into_inner).iter().rev() {
+        // Never into something that is still mounted.
+        let left = is_mounted_below(dir)
+            || (std::fs::remove_dir(dir).is_err() && dir.exists() && std::fs::remove_dir_all(dir).is_err());
+        if left {
+            eprintln!("vellum-bench: left behind: {}", dir.display());
+        }
     }
     std::process::exit(i32::from(EXIT_INTERRUPTED));
+}
+
+/// Whether anything is mounted on `dir` or below it.
+fn is_mounted_below(dir: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    table.lines().any(|line| line.split(' ').nth(1).is_some_and(|point| Path::new(point).starts_with(dir)))
 }

@@ -195,6 +195,7 @@ impl Subject {
             options.push_str(more);
         }
         stop::register(&layers.merged);
+        stop::check()?;
         mounted.is_mounted = true;
         match (&self.program, self.kind) {
             (None, _) => {

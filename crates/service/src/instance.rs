@@ -6,6 +6,7 @@
 use crate::explain::{Explain, InstanceReport};
 use std::ffi::CStr;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use vellum_vfs::{
     AttrReply, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, Handle, Name, NodeId,
@@ -24,6 +25,10 @@ pub const NODE: &CStr = c"vellum.node";
 /// Asked of any object, with the number of a layer at its end (0 is the top one): the layer's path.
 pub const LAYER: &str = "vellum.layer.";
 
+/// Forgotten nodes after which memory is given back to the system: the allocator keeps it otherwise, and the kernel
+/// forgets by the hundred thousand when it needs memory itself.
+const TRIM_EVERY: u32 = 50_000;
+
 /// A tree, and what is known of it beside its files.
 pub struct Instance<F> {
     inner: F,
@@ -33,6 +38,8 @@ pub struct Instance<F> {
     pid_namespace: Option<u64>,
     /// Effective user of the service.
     owner: u32,
+    /// Nodes forgotten since memory was last given back.
+    forgotten: AtomicU32,
 }
 
 impl<F: Filesystem + Explain> Instance<F> {
@@ -44,6 +51,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             features: OnceLock::new(),
             pid_namespace: pid_namespace_of("self"),
             owner: rustix::process::geteuid().as_raw(),
+            forgotten: AtomicU32::new(0),
         }
     }
 
@@ -110,6 +118,14 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         self.inner.start(connection);
     }
 
+    fn forget(&self, node: NodeId, count: u64) {
+        self.inner.forget(node, count);
+        if self.forgotten.fetch_add(1, Relaxed) == TRIM_EVERY {
+            self.forgotten.store(0, Relaxed);
+            vellum_sys::trim_memory();
+        }
+    }
+
     fn getxattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
         if !is_question(name) {
             return self.inner.getxattr(cx, node, name, buf);
@@ -148,7 +164,6 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         fn negative_ttl() -> Duration;
         fn lookup_node(cx: &Context<'_>, node: NodeId) -> Result<Entry>;
         fn lookup_parent(cx: &Context<'_>, node: NodeId) -> Result<Entry>;
-        fn forget(node: NodeId, count: u64);
         fn getattr(cx: &Context<'_>, node: NodeId, handle: Option<Handle>) -> Result<AttrReply>;
         fn setattr(cx: &Context<'_>, node: NodeId, handle: Option<Handle>, set: &SetAttr) -> Result<AttrReply>;
         fn readlink(cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize>;

@@ -51,7 +51,6 @@ const MAY_USE: &[Row] = &[
     ("vellum-bench", &["vellum-sys"]),
     ("vellum", ALL),
     ("vellum-tests", ALL),
-    ("vellum-fuzz", ALL),
     ("xtask", &[]),
 ];
 
@@ -63,7 +62,9 @@ pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {
         return;
     };
     let mut fail = |message: String| findings.push(Finding::new(&source.path, 0, "dependencies", message));
-    let Some((_, may_use)) = MAY_USE.iter().find(|(known, _)| *known == name) else {
+    let row = MAY_USE.iter().find(|(known, _)| *known == name).map(|(_, may_use)| *may_use);
+    // Fuzz targets stand beside what they feed.
+    let Some(may_use) = row.or_else(|| name.ends_with("-fuzz").then_some(ALL)) else {
         return fail(format!("{name} is not in the table of crates; say there what it may use"));
     };
     let targets = manifest.get("target").and_then(Value::as_table);
@@ -99,6 +100,7 @@ mod tests {
         let rest = "[dependencies]\nvellum-vfs.workspace = true\nlibc = \"1\"\n[dev-dependencies]\nvellum-branch.workspace = true\n";
         assert_eq!(findings("vellum-union", rest), []);
         assert_eq!(findings("vellum-vfs", ""), []);
+        assert_eq!(findings("vellum-fuse-fuzz", "[dependencies]\nvellum-fuse = { path = \"..\" }\n"), []);
     }
 
     #[test]

@@ -6,7 +6,8 @@ use syn::spanned::Spanned;
 use syn::visit::Visit;
 use syn::{Attribute, ImplItemFn, ItemFn, ItemTrait, Signature, TraitItem, TraitItemFn, Visibility};
 
-/// A function above this many lines fails; doc comments and attributes do not count.
+/// A function above this many lines fails; doc comments and attributes do not count. An attribute
+/// `#[allow(clippy::too_many_lines, reason = "...")]` lifts the rule.
 const FUNCTION_LINES_MAX: usize = 120;
 
 pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {
@@ -25,7 +26,10 @@ struct Functions<'a> {
 }
 
 impl Functions<'_> {
-    fn length(&mut self, signature: &Signature, end: Span) {
+    fn length(&mut self, attributes: &[Attribute], signature: &Signature, end: Span) {
+        if attributes.iter().any(allows_length) {
+            return;
+        }
         let start = signature.span().start().line;
         let lines = end.end().line + 1 - start;
         if lines > FUNCTION_LINES_MAX {
@@ -39,18 +43,18 @@ impl Functions<'_> {
 
 impl<'ast> Visit<'ast> for Functions<'_> {
     fn visit_item_fn(&mut self, item: &'ast ItemFn) {
-        self.length(&item.sig, item.block.span());
+        self.length(&item.attrs, &item.sig, item.block.span());
         syn::visit::visit_item_fn(self, item);
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast ImplItemFn) {
-        self.length(&item.sig, item.block.span());
+        self.length(&item.attrs, &item.sig, item.block.span());
         syn::visit::visit_impl_item_fn(self, item);
     }
 
     fn visit_trait_item_fn(&mut self, item: &'ast TraitItemFn) {
         if let Some(block) = &item.default {
-            self.length(&item.sig, block.span());
+            self.length(&item.attrs, &item.sig, block.span());
         }
         syn::visit::visit_trait_item_fn(self, item);
     }
@@ -75,6 +79,14 @@ fn has_doc(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| attribute.path().is_ident("doc"))
 }
 
+/// Whether an attribute allows a long function and says why.
+fn allows_length(attribute: &Attribute) -> bool {
+    let syn::Meta::List(list) = &attribute.meta else { return false };
+    let words: Vec<String> = list.tokens.clone().into_iter().map(|token| token.to_string()).collect();
+    let has = |word: &str| words.iter().any(|known| known == word);
+    (list.path.is_ident("allow") || list.path.is_ident("expect")) && has("too_many_lines") && has("reason")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +107,14 @@ mod tests {
         let long = findings(&format!("/// Doc.\n#[inline]\n{}", function(121)));
         assert_eq!((long[0].line, long[0].rule), (3, "function-length"));
         assert!(long[0].message.contains("121 lines"));
+    }
+
+    #[test]
+    fn a_reason_lifts_the_rule() {
+        let with = |attribute: &str| findings(&format!("{attribute}\n{}", function(121))).len();
+        assert_eq!(with("#[allow(clippy::too_many_lines, reason = \"one arm each\")]"), 0);
+        assert_eq!(with("#[allow(clippy::too_many_lines)]"), 1);
+        assert_eq!(with("#[allow(clippy::other, reason = \"x\")]"), 1);
     }
 
     #[test]

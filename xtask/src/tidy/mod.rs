@@ -36,7 +36,8 @@ rules of tidy:
   changelog        CHANGELOG.md has a section Unreleased with something in it
   semantics        every promise in SEMANTICS.md names tests that exist:
                    - a list item that begins with a dash [test: tests/tests/x.rs::name, other/file.rs::name]
-an exception: a comment `tidy-allow(RULE): REASON` on the line or up to three lines above it";
+an exception: a comment `tidy-allow(RULE): REASON` on the line or up to three lines above it;
+for function-length also #[allow(clippy::too_many_lines, reason = \"...\")]";
 
 /// How many lines above a finding an exception may stand.
 const ALLOW_ABOVE: usize = 3;

@@ -3,28 +3,42 @@
 use super::{Finding, Source};
 
 /// What begins a path of a machine, and what to use instead.
-const PATHS: &[(&str, &str)] = &[
-    ("/work/", "a path relative to the source tree"),
-    ("/root/", "the user's home directory"),
-    ("/home/", "the user's home directory"),
-    ("/tmp/", "a directory for temporary files that is asked for (std::env::temp_dir, mktemp -d)"),
+const EVERYWHERE: &[(&str, &str)] = &[
+    ("/work/main", "a path relative to the source tree"),
+    ("/work/shared", "a document of this tree"),
+    ("/work/.library", "a document of this tree"),
+    ("/root/.", "the user's home directory"),
     ("/opt/peers", "PATH or an option"),
     ("../shared", "a document of this tree"),
 ];
 
+/// The same in what users get: code of the crates, and documents. Tests may well name such places in a container.
+const FOR_USERS: &[(&str, &str)] = &[
+    ("/work/", "a path relative to the source tree"),
+    ("/root/", "the user's home directory"),
+    ("/home/", "the user's home directory"),
+    ("/tmp/", "a directory for temporary files that is asked for (std::env::temp_dir, mktemp -d)"),
+];
+
 pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {
-    // This list itself, and what tests it.
+    // These lists themselves, and what tests them.
     if source.path == "xtask/src/tidy/paths.rs" || source.path.ends_with("Cargo.lock") {
         return;
     }
+    let for_users = if is_for_users(&source.path) { FOR_USERS } else { &[] };
     for (number, line) in source.text.lines().enumerate() {
-        for (path, instead) in PATHS {
-            if begins_in(line, path) {
-                let message = format!("`{path}` is of somebody's machine; use {instead}");
-                findings.push(Finding::new(&source.path, number + 1, "machine-path", message));
-            }
+        // The first that fits says enough about a line.
+        if let Some((path, instead)) =
+            EVERYWHERE.iter().chain(for_users).find(|(path, _)| begins_in(line, path))
+        {
+            let message = format!("`{path}` is of somebody's machine; use {instead}");
+            findings.push(Finding::new(&source.path, number + 1, "machine-path", message));
         }
     }
+}
+
+fn is_for_users(path: &str) -> bool {
+    (path.starts_with("crates/") && path.contains("/src/")) || path.ends_with(".md")
 }
 
 /// Whether `path` stands in `line` and begins there, instead of going on from something before.
@@ -68,6 +82,19 @@ mod tests {
         ] {
             assert_eq!(count(bad), 1, "{bad}");
         }
+    }
+
+    #[test]
+    fn tests_may_name_places_in_a_container_but_not_this_machine() {
+        let count = |path: &str, text: &str| {
+            let mut findings = Vec::new();
+            check(&Source::new(path, text), &mut findings);
+            findings.len()
+        };
+        assert_eq!(count("tests/engines/x.sh", "touch /tmp/x /root/x /home/user"), 0);
+        assert_eq!(count("tests/engines/x.sh", "ls /work/main"), 1);
+        assert_eq!(count("crates/x/tests/x.rs", "\"/tmp/x\""), 0);
+        assert_eq!(count("crates/x/src/x.rs", "\"/tmp/x\""), 1);
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub struct SessionOptions {
     pub writeback: bool,
     /// Largest WRITE and READ (bytes); cut to [`MAX_WRITE_LIMIT`] and to the kernel's `max_pages_limit`.
     pub max_write: u32,
-    /// Largest read-ahead (bytes); the kernel never goes above what it offers.
+    /// Largest read-ahead (bytes). The kernel offers 128 KiB; more is set through sysfs where that is permitted.
     pub max_readahead: u32,
     /// How worker threads are used.
     pub workers: Workers,
@@ -48,7 +48,8 @@ pub struct SessionOptions {
     /// How deep filesystems may be stacked, this one included, with passthrough. 1: a kernel overlayfs may be
     /// mounted on top, but backing files may not lie on one; 2: the other way round.
     pub max_stack_depth: u32,
-    /// Allow idmapped mounts, where the kernel offers it. Needs `default_permissions`.
+    /// Allow idmapped mounts, where the kernel offers it. Needs `default_permissions`. The caller's uid and gid then
+    /// come only with what creates something (mapped); in every other request both are `u32::MAX`.
     pub allow_idmap: bool,
     /// Most requests in the background (read-ahead, writeback) at a time.
     pub max_background: u16,

@@ -112,7 +112,12 @@ impl<F: Filesystem + ?Sized> Session<F> {
     /// been unmounted in the meantime.
     pub fn new(fs: Arc<F>, mounted: Mounted, options: SessionOptions) -> Result<Self> {
         let device = Arc::new(mounted.device);
-        let negotiated = handshake(&device, &options)?;
+        let mut negotiated = handshake(&device, &options)?;
+        if negotiated.max_readahead < options.max_readahead
+            && mount::set_read_ahead(&mounted.mountpoint, options.max_readahead)
+        {
+            negotiated.max_readahead = options.max_readahead;
+        }
         tracing::info!(%negotiated, mountpoint = %mounted.mountpoint.display(), "mounted");
         Ok(Self::assemble(fs, device, negotiated, options, Some(mounted.mountpoint)))
     }

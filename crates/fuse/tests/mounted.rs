@@ -599,3 +599,118 @@ fn exclusive_creation() {
     assert_eq!(errno(create()), Errno::EXIST);
     assert_eq!(m.fs.opens(), 0);
 }
+
+#[test]
+fn answers_that_do_not_arrive_are_taken_back() {
+    let mut m = need!(cached());
+    fs::create_dir(m.at("d")).unwrap();
+    fs::write(m.at("gated"), b"").unwrap();
+    m.handle.notifier().inval_entry(NodeId::ROOT, Name::new(c"gated").unwrap()).unwrap();
+    m.handle.notifier().drain();
+    wait_for("the node to be forgotten", || m.fs.lookups() == 1);
+    m.fs.set_gate(false);
+    // In different directories, as the kernel locks a directory while something is made in it.
+    let clients: Vec<_> = ["gated", "d/gated-create"]
+        .map(|name| {
+            let path = m.at(name);
+            std::thread::spawn(move || fs::File::options().append(true).create(true).open(path))
+        })
+        .into();
+    wait_for("both at the gate", || m.fs.waiting.load(Ordering::Relaxed) == 2);
+    rustix::mount::unmount(m.path(), rustix::mount::UnmountFlags::FORCE).unwrap_err();
+    for client in clients {
+        assert_eq!(errno(client.join().unwrap()), Errno::CONNABORTED);
+    }
+    let _ = m.handle.unmount(true);
+    m.fs.set_gate(true);
+    m.join();
+    assert_eq!((m.fs.lookups(), m.fs.opens()), (1, 0), "only the directory is held");
+}
+
+#[test]
+fn an_acl_clears_the_setgid_bit_of_a_file_of_another_group() {
+    let m = need!(cached());
+    fs::write(m.at("f"), b"").unwrap();
+    std::os::unix::fs::chown(m.at("f"), Some(1000), Some(4321)).unwrap();
+    let script = "
+import os, struct, sys
+entries = [(1, 7, -1), (2, 4, 77), (4, 7, -1), (16, 7, -1), (32, 0, -1)]
+acl = struct.pack('<I', 2) + b''.join(struct.pack('<HHi', *entry) for entry in entries)
+os.setxattr(sys.argv[1], 'system.posix_acl_access', acl)
+";
+    let set_acl = |groups: &str| {
+        fs::set_permissions(m.at("f"), fs::Permissions::from_mode(0o2770)).unwrap();
+        let out = Command::new("setpriv")
+            .args(["--reuid=1000", "--regid=1000", groups, "/usr/bin/python3", "-c", script])
+            .arg(m.at("f"))
+            .output()
+            .unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        fs::metadata(m.at("f")).unwrap().mode() & 0o2000
+    };
+    assert_eq!(set_acl("--groups=4321"), 0o2000);
+    assert_eq!(set_acl("--clear-groups"), 0);
+}
+
+#[test]
+fn an_idmapped_mount() {
+    let manner = Manner { ttl: Duration::from_secs(3600), ..Manner::default() };
+    let m = need!(mount_with(manner, SessionOptions { allow_idmap: true, ..SessionOptions::default() }));
+    if !m.handle.negotiated().flags.contains(InitFlags::ALLOW_IDMAP) {
+        println!("SKIPPED: the kernel offers no idmapped mounts");
+        return;
+    }
+    fs::write(m.at("f"), b"").unwrap();
+    fs::set_permissions(m.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let mapped = tempfile::tempdir().unwrap();
+    let script = r#"
+import ctypes, os, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *args):
+    result = libc.syscall(number, *args)
+    assert result >= 0, (number, os.strerror(ctypes.get_errno()))
+    return result
+holder = subprocess.Popen(["unshare", "--user", "sh", "-c", "echo; read x"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+holder.stdout.readline()
+for which in "uid", "gid":
+    open(f"/proc/{holder.pid}/{which}_map", "w").write("0 5000 1000")
+namespace = os.open(f"/proc/{holder.pid}/ns/user", os.O_RDONLY)
+tree = call(428, -100, sys.argv[1].encode(), 1)
+attr = (ctypes.c_uint64 * 4)(0x100000, 0, 0, namespace)
+call(442, tree, b"", 0x1000, attr, 32)
+call(429, tree, b"", -100, sys.argv[2].encode(), 4)
+holder.communicate(b"over")
+"#;
+    let out =
+        Command::new("python3").arg("-c").arg(script).arg(m.path()).arg(mapped.path()).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert_eq!(fs::metadata(mapped.path().join("f")).unwrap().uid(), 5000);
+    let status = Command::new("setpriv")
+        .args(["--reuid=5007", "--regid=5008", "--clear-groups", "mkdir"])
+        .arg(mapped.path().join("d"))
+        .status();
+    unmount(mapped.path(), true).unwrap();
+    assert!(status.unwrap().success());
+    let meta = fs::metadata(m.at("d")).unwrap();
+    assert_eq!((meta.uid(), meta.gid()), (7, 8));
+}
+
+#[test]
+fn read_ahead_is_as_large_as_allowed() {
+    let m = need!(cached());
+    let size = 16 << 20;
+    fs::write(m.at("f"), vec![7; size]).unwrap();
+    fs::File::open(m.at("f")).unwrap().sync_all().unwrap();
+    let node = m.fs.nodes_of(fs::metadata(m.at("f")).unwrap().ino())[0];
+    m.handle.notifier().inval_inode(node, 0, -1).unwrap();
+    m.handle.notifier().drain();
+    let before = m.handle.counts();
+    assert_eq!(
+        std::io::copy(&mut fs::File::open(m.at("f")).unwrap(), &mut std::io::sink()).unwrap(),
+        size as u64
+    );
+    let reads = m.handle.counts().since(&before).of(Opcode::Read);
+    let ahead = m.handle.negotiated().max_readahead as usize;
+    println!("{reads} READs with a read-ahead of {} KiB", ahead >> 10);
+    assert!(reads as usize <= 2 * size / ahead.max(1) + 16);
+}

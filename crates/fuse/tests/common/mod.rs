@@ -275,6 +275,15 @@ impl MemFs {
         self.gate_opened.notify_all();
     }
 
+    fn pass_gate(&self) {
+        let mut open = self.gate.lock();
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        while !*open {
+            self.gate_opened.wait(&mut open);
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// Every node id that an inode number is known by.
     pub(crate) fn nodes_of(&self, ino: u64) -> Vec<NodeId> {
         let state = self.state.lock();
@@ -414,6 +423,9 @@ impl Filesystem for MemFs {
     fn lookup(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
         if name.bytes() == b"panic" {
             panic!("asked for by the test");
+        }
+        if name.bytes() == b"gated" {
+            self.pass_gate();
         }
         let mut state = self.state.lock();
         let Some(&(ino, _)) = state.inode(parent)?.children.get(name.bytes()) else { return Ok(None) };
@@ -596,6 +608,9 @@ impl Filesystem for MemFs {
         mode: u32,
         flags: u32,
     ) -> Result<(Entry, Opened)> {
+        if name.bytes() == b"gated-create" {
+            self.pass_gate();
+        }
         let file = self.manner.backing.as_ref().map(|_| self.new_file()).transpose()?;
         let mut state = self.state.lock();
         let ino = state.insert(parent, name, mode & 0o7777 | 0o100_000, cx)?;
@@ -620,13 +635,7 @@ impl Filesystem for MemFs {
     }
 
     fn read(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let mut open = self.gate.lock();
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        while !*open {
-            self.gate_opened.wait(&mut open);
-        }
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        drop(open);
+        self.pass_gate();
         self.state.lock().inode(node)?.read(offset, buf)
     }
 

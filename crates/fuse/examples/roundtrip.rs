@@ -1,7 +1,7 @@
 //! Measures what one request costs: a filesystem that does nothing, and client processes that ask it for names
 //! that do not exist (one LOOKUP each), or for attributes that may not be cached (one GETATTR each).
 //!
-//! `cargo run --release -p vellum-fuse --example roundtrip [-- workers=N spin=MICROSECONDS seconds=S request=lookup clients=1]`
+//! `cargo run --release -p vellum-fuse --example roundtrip [-- workers=N spin=MICROSECONDS awake=true seconds=S request=lookup clients=1]`
 
 use std::error::Error;
 use std::ffi::CStr;
@@ -155,6 +155,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         match arg.split_once('=') {
             Some(("workers", n)) => options.workers.max = n.parse()?,
             Some(("spin", n)) => options.workers.spin = Duration::from_micros(n.parse()?),
+            Some(("awake", yes)) => options.workers.keep_awake = yes.parse()?,
             Some(("seconds", n)) => seconds = n.parse()?,
             Some(("request", name)) => requests = vec![name],
             Some(("clients", n)) => numbers = vec![n.parse()?],

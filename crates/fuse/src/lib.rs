@@ -14,6 +14,7 @@
 //! copied by the kernel only.
 #![forbid(unsafe_code)]
 
+mod awake;
 mod backing;
 mod buffer;
 mod convert;

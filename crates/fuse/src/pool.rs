@@ -237,8 +237,9 @@ impl Pool {
         if books.alive < self.max { Need::Worker } else { Need::Nothing }
     }
 
-    /// Watches over the workers until the last one has ended. `hire` starts one more.
-    pub(crate) fn watch(&self, mut hire: impl FnMut()) {
+    /// Watches over the workers until the last one has ended. `hire` starts one more; `pulse` hears after each tick how
+    /// many requests were begun in it.
+    pub(crate) fn watch(&self, mut hire: impl FnMut(), mut pulse: impl FnMut(u64)) {
         let mut seen: Vec<(Arc<Seat>, u64)> = Vec::new();
         let mut quiet = 0;
         let mut books = self.books.lock();
@@ -254,11 +255,13 @@ impl Pool {
             }
             let mut progress = false;
             let mut hires = 0;
+            let mut requests = 0;
             for seat in books.seats.clone() {
                 let begun = seat.begun.load(Ordering::Relaxed);
                 let before = seen.iter().find(|(other, _)| Arc::ptr_eq(other, &seat)).map(|(_, n)| *n);
                 let busy = seat.state.load(Ordering::Acquire) == state::BUSY;
                 progress |= busy || before != Some(begun);
+                requests += begun - before.unwrap_or(begun).min(begun);
                 // Busy with the same request as a tick ago.
                 if busy && before == Some(begun) && self.relieve(&seat, &mut books) == Need::Worker {
                     hires += 1;
@@ -269,6 +272,7 @@ impl Pool {
                 books.seats.iter().map(|seat| (Arc::clone(seat), seat.begun.load(Ordering::Relaxed))),
             );
             quiet = if progress { 0 } else { quiet + 1 };
+            pulse(requests);
             if hires > 0 {
                 parking_lot::MutexGuard::unlocked(&mut books, || (0..hires).for_each(|_| hire()));
             }
@@ -371,7 +375,7 @@ mod tests {
             let pool = Arc::clone(&pool);
             std::thread::spawn(move || {
                 let mut hired = Vec::new();
-                pool.watch(|| hired.push(pool.hire()));
+                pool.watch(|| hired.push(pool.hire()), |_| ());
                 hired.len()
             })
         };

@@ -1,5 +1,6 @@
 //! Worker threads: read a request, answer it, again.
 
+use crate::awake::Awake;
 use crate::buffer::Buffer;
 use crate::dispatch::{Answer, Dispatcher, Promise};
 use crate::init::{WORKERS_MAX, Workers};
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use vellum_vfs::Filesystem;
 use zerocopy::IntoBytes;
@@ -35,20 +36,35 @@ pub(crate) struct Crew<F: ?Sized> {
     pub(crate) fs: Arc<F>,
     pub(crate) core: Arc<Core>,
     pub(crate) pool: Pool,
-    pub(crate) spin: Duration,
-    pub(crate) hired: AtomicUsize,
+    spin: Duration,
+    keep_awake: bool,
+    /// Processors are being kept awake: spinning gains nothing then.
+    awake: AtomicBool,
+    hired: AtomicUsize,
 }
 
 impl<F: Filesystem + ?Sized> Crew<F> {
     pub(crate) fn new(fs: Arc<F>, core: Arc<Core>, workers: Workers) -> Self {
         let pool = Pool::new(workers.max.clamp(1, WORKERS_MAX));
-        Self { fs, core, pool, spin: workers.spin, hired: AtomicUsize::new(0) }
+        Self {
+            fs,
+            core,
+            pool,
+            spin: workers.spin,
+            keep_awake: workers.keep_awake,
+            awake: AtomicBool::new(false),
+            hired: AtomicUsize::new(0),
+        }
     }
 
     /// Serves until the connection has ended; the calling thread watches over the workers.
     pub(crate) fn run(self: &Arc<Self>) -> std::io::Result<()> {
         self.hire()?;
-        self.pool.watch(|| self.hire_or_log());
+        let mut awake = Awake::new(self.keep_awake);
+        self.pool.watch(
+            || self.hire_or_log(),
+            |requests| self.awake.store(awake.pulse(requests), Ordering::Relaxed),
+        );
         Ok(())
     }
 
@@ -140,7 +156,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
     /// Waits for a request, awake for a moment if that pays, then asleep; says whether it was there at once.
     fn receive(&mut self) -> Result<(Received, bool), Errno> {
         let limit = self.spinner.limit();
-        if !limit.is_zero() && self.crew.pool.readers() == 1 {
+        if !limit.is_zero() && self.crew.pool.readers() == 1 && !self.crew.awake.load(Ordering::Relaxed) {
             let begin = Instant::now();
             let received = self.transport.spin(self.inbox.bytes_mut(), limit)?;
             let took = begin.elapsed();

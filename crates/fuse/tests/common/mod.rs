@@ -2,16 +2,20 @@
 //! nothing to do with inode numbers, files backed by real ones that can be swapped, a gate that holds reads up.
 #![allow(dead_code, clippy::unwrap_used, reason = "shared by several tests, each of which uses a part")]
 
+mod mount;
+mod tree;
+
+pub(crate) use mount::*;
+
 use parking_lot::{Condvar, Mutex};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Duration;
-use vellum_fuse::{MountOptions, Profile, Session, SessionHandle, SessionOptions, mount};
+use tree::{Content, Held, Inode, State, fill, now};
 use vellum_vfs::*;
 
 const FIRST_NODE: u64 = 70_000;
@@ -29,37 +33,6 @@ pub(crate) struct Manner {
     pub(crate) negative_ttl: Duration,
     /// Reads and writes come one by one.
     pub(crate) direct: bool,
-}
-
-enum Content {
-    Memory(Vec<u8>),
-    File(Arc<OwnedFd>),
-}
-
-struct Inode {
-    attr: Attr,
-    content: Content,
-    target: Vec<u8>,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    children: BTreeMap<Vec<u8>, (u64, u64)>,
-    by_cookie: BTreeMap<u64, Vec<u8>>,
-    next_cookie: u64,
-    parent: u64,
-}
-
-struct Held {
-    ino: u64,
-    lookups: u64,
-    opens: u64,
-    file: Option<Arc<OwnedFd>>,
-}
-
-struct State {
-    inodes: HashMap<u64, Inode>,
-    nodes: HashMap<u64, Held>,
-    current: HashMap<u64, u64>,
-    next_ino: u64,
-    next_node: u64,
 }
 
 /// What the tests look at afterwards.
@@ -81,166 +54,6 @@ pub(crate) struct MemFs {
     /// Reads that wait at the gate.
     pub(crate) waiting: AtomicU64,
     files: AtomicU64,
-}
-
-fn now() -> Timestamp {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-    Timestamp { secs: now.tv_sec, nanos: now.tv_nsec as u32 }
-}
-
-impl Inode {
-    fn new(ino: u64, mode: u32, cx: &Context<'_>, parent: u64) -> Self {
-        let t = now();
-        let attr = Attr {
-            ino,
-            mode,
-            nlink: if mode & 0o170_000 == 0o040_000 { 2 } else { 1 },
-            uid: cx.uid,
-            gid: cx.gid,
-            atime: t,
-            mtime: t,
-            ctime: t,
-            btime: t,
-            blksize: 4096,
-            ..Attr::default()
-        };
-        Self {
-            attr,
-            content: Content::Memory(Vec::new()),
-            target: Vec::new(),
-            xattrs: BTreeMap::new(),
-            children: BTreeMap::new(),
-            by_cookie: BTreeMap::new(),
-            next_cookie: 3,
-            parent,
-        }
-    }
-
-    fn attr(&self) -> Attr {
-        let mut attr = self.attr;
-        match &self.content {
-            Content::Memory(data) => attr.size = (data.len() + self.target.len()) as u64,
-            Content::File(file) => {
-                let stat = rustix::fs::fstat(file).unwrap();
-                attr.size = stat.st_size as u64;
-                attr.mtime = Timestamp { secs: stat.st_mtime as i64, nanos: stat.st_mtime_nsec as u32 };
-            }
-        }
-        attr.blocks = attr.size.div_ceil(512);
-        attr
-    }
-
-    fn add(&mut self, name: Name<'_>, ino: u64) {
-        let cookie = self.next_cookie;
-        self.next_cookie += 1;
-        self.children.insert(name.bytes().to_vec(), (ino, cookie));
-        self.by_cookie.insert(cookie, name.bytes().to_vec());
-        self.attr.mtime = now();
-        self.attr.ctime = self.attr.mtime;
-    }
-
-    fn take(&mut self, name: Name<'_>) -> Result<u64> {
-        let (ino, cookie) = self.children.remove(name.bytes()).ok_or(Errno::NOENT)?;
-        self.by_cookie.remove(&cookie);
-        self.attr.mtime = now();
-        self.attr.ctime = self.attr.mtime;
-        Ok(ino)
-    }
-
-    fn resize(&mut self, size: u64) -> Result<()> {
-        match &mut self.content {
-            Content::Memory(data) => data.resize(size as usize, 0),
-            Content::File(file) => rustix::fs::ftruncate(file, size)?,
-        }
-        self.attr.mtime = now();
-        Ok(())
-    }
-
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<usize> {
-        match &mut self.content {
-            Content::Memory(data) => {
-                let end = offset as usize + bytes.len();
-                if data.len() < end {
-                    data.resize(end, 0);
-                }
-                data[offset as usize..end].copy_from_slice(bytes);
-                Ok(bytes.len())
-            }
-            Content::File(file) => Ok(rustix::io::pwrite(file, bytes, offset)?),
-        }
-    }
-
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        match &self.content {
-            Content::Memory(data) => {
-                let rest = data.get(offset as usize..).unwrap_or_default();
-                let len = rest.len().min(buf.len());
-                buf[..len].copy_from_slice(&rest[..len]);
-                Ok(len)
-            }
-            Content::File(file) => Ok(rustix::io::pread(file, buf, offset)?),
-        }
-    }
-}
-
-impl State {
-    fn ino(&self, node: NodeId) -> Result<u64> {
-        Ok(self.nodes.get(&node.0).ok_or(Errno::STALE)?.ino)
-    }
-
-    fn inode(&mut self, node: NodeId) -> Result<&mut Inode> {
-        let ino = self.ino(node)?;
-        self.inodes.get_mut(&ino).ok_or_else(|| Errno::STALE.into())
-    }
-
-    fn entry(&mut self, ino: u64, ttl: Duration) -> Result<Entry> {
-        let attr = self.inodes.get(&ino).ok_or(Errno::STALE)?.attr();
-        let node = match self.current.get(&ino) {
-            Some(&node) => node,
-            None => self.new_node(ino),
-        };
-        self.nodes.get_mut(&node).ok_or(Errno::STALE)?.lookups += 1;
-        Ok(Entry { node: NodeId(node), generation: 5, attr, entry_ttl: ttl, attr_ttl: ttl })
-    }
-
-    fn new_node(&mut self, ino: u64) -> u64 {
-        let node = self.next_node;
-        self.next_node += 1;
-        self.nodes.insert(node, Held { ino, lookups: 0, opens: 0, file: None });
-        self.current.insert(ino, node);
-        node
-    }
-
-    fn insert(&mut self, parent: NodeId, name: Name<'_>, mode: u32, cx: &Context<'_>) -> Result<u64> {
-        let parent_ino = self.ino(parent)?;
-        let ino = self.next_ino;
-        let dir = self.inode(parent)?;
-        if dir.children.contains_key(name.bytes()) {
-            return Err(Errno::EXIST.into());
-        }
-        dir.add(name, ino);
-        if mode & 0o170_000 == 0o040_000 {
-            dir.attr.nlink += 1;
-        }
-        self.next_ino += 1;
-        self.inodes.insert(ino, Inode::new(ino, mode & !cx.umask, cx, parent_ino));
-        Ok(ino)
-    }
-
-    fn drop_link(&mut self, ino: u64) {
-        let inode = self.inodes.get_mut(&ino).unwrap();
-        inode.attr.nlink -= 1;
-        inode.attr.ctime = now();
-        self.collect(ino);
-    }
-
-    fn collect(&mut self, ino: u64) {
-        let used = self.nodes.values().any(|held| held.ino == ino && held.lookups > 0);
-        if !used && self.inodes.get(&ino).is_some_and(|inode| inode.attr.nlink == 0) {
-            self.inodes.remove(&ino);
-            self.current.remove(&ino);
-        }
-    }
 }
 
 impl MemFs {
@@ -818,102 +631,4 @@ impl Filesystem for MemFs {
         let read = state.inode(from)?.read(from_offset, &mut data)?;
         Ok(state.inode(to)?.write(offset, &data[..read])? as u64)
     }
-}
-
-fn fill(buf: &mut [u8], value: &[u8]) -> Result<usize> {
-    if !buf.is_empty() {
-        buf.get_mut(..value.len()).ok_or(Errno::RANGE)?.copy_from_slice(value);
-    }
-    Ok(value.len())
-}
-
-/// A filesystem that is mounted; dropping it unmounts and checks that everything was given back.
-pub(crate) struct Mount {
-    pub(crate) fs: Arc<MemFs>,
-    pub(crate) handle: SessionHandle,
-    thread: Option<JoinHandle<Result<()>>>,
-    dir: tempfile::TempDir,
-}
-
-impl Mount {
-    pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
-    }
-
-    pub(crate) fn at(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    /// Waits until the session has ended by itself.
-    pub(crate) fn join(&mut self) {
-        self.thread.take().unwrap().join().unwrap().unwrap();
-    }
-}
-
-impl Drop for Mount {
-    fn drop(&mut self) {
-        self.fs.set_gate(true);
-        let Some(thread) = self.thread.take() else { return };
-        if let Err(error) = self.handle.unmount(false) {
-            self.handle.unmount(true).unwrap();
-            assert!(std::thread::panicking(), "unmount: {error}");
-            return;
-        }
-        thread.join().unwrap().unwrap();
-        if !std::thread::panicking() {
-            assert!(self.fs.seen.stopped.load(Ordering::Relaxed));
-            assert_eq!(self.handle.backed_nodes(), 0, "backing ids left over");
-        }
-    }
-}
-
-/// Why tests that mount cannot run here; None: they can.
-pub(crate) fn obstacle() -> Option<String> {
-    if let Err(error) = std::fs::File::options().read(true).write(true).open("/dev/fuse") {
-        return Some(format!("/dev/fuse: {error}"));
-    }
-    if !rustix::process::geteuid().is_root() {
-        return Some("not root".into());
-    }
-    None
-}
-
-/// Mounts with these options, or says loudly that the test is left out.
-pub(crate) fn mount_with(manner: Manner, options: SessionOptions) -> Option<Mount> {
-    if let Some(why) = obstacle() {
-        println!("SKIPPED: {why}");
-        return None;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let fs = MemFs::new(manner);
-    let mount_options = MountOptions {
-        allow_other: true,
-        dev: true,
-        suid: true,
-        default_permissions: options.default_permissions,
-        source: "memory, for tests".into(),
-        ..MountOptions::default()
-    };
-    let mounted = mount(dir.path(), &mount_options).unwrap();
-    let session = Session::new(Arc::clone(&fs), mounted, options).unwrap();
-    let (handle, thread) = session.spawn().unwrap();
-    Some(Mount { fs, handle, thread: Some(thread), dir })
-}
-
-/// The cached profile, without opens.
-pub(crate) fn cached() -> Option<Mount> {
-    let manner = Manner {
-        no_open: true,
-        ttl: Duration::from_secs(3600),
-        negative_ttl: Duration::from_secs(3600),
-        ..Manner::default()
-    };
-    mount_with(manner, SessionOptions::default())
-}
-
-/// The passthrough profile, with files backed by real ones below `backing`.
-pub(crate) fn passthrough(backing: &Path) -> Option<Mount> {
-    let manner =
-        Manner { backing: Some(backing.into()), ttl: Duration::from_secs(3600), ..Manner::default() };
-    mount_with(manner, SessionOptions { profile: Profile::Passthrough, ..SessionOptions::default() })
 }

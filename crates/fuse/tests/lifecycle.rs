@@ -1,0 +1,245 @@
+//! The life of a connection: mounting, notifications, interruption, what gets lost, the end, a successor.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Manner, Mount, cached, errno, mount_with, wait_for};
+use rustix::io::Errno;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use vellum_fuse::wire::{InitFlags, Opcode};
+use vellum_fuse::{Method, MountError, MountOptions, Session, SessionOptions, is_mounted, mount, unmount};
+use vellum_vfs::{Name, NodeId, Notifier};
+
+macro_rules! need {
+    ($mount:expr) => {
+        match $mount {
+            Some(mount) => mount,
+            None => return,
+        }
+    };
+}
+
+#[test]
+fn the_kernel_is_told_of_changes() {
+    let m = need!(cached());
+    let notifier = m.handle.notifier();
+    fs::write(m.at("f"), b"old").unwrap();
+    fs::File::open(m.at("f")).unwrap().sync_all().unwrap();
+    let ino = fs::metadata(m.at("f")).unwrap().ino();
+    let node = m.fs.nodes_of(ino)[0];
+
+    // With writeback the kernel owns the size of a file it knows: only the data is read anew.
+    m.fs.poke(ino, b"new");
+    assert_eq!(fs::read(m.at("f")).unwrap(), b"old", "cached");
+    notifier.inval_inode(node, 0, -1).unwrap();
+    notifier.drain();
+    assert_eq!(fs::read(m.at("f")).unwrap(), b"new");
+
+    m.fs.snatch(c"f");
+    assert!(m.at("f").exists(), "cached");
+    notifier.inval_entry(NodeId::ROOT, Name::new(c"f").unwrap()).unwrap();
+    notifier.drain();
+    assert!(!m.at("f").exists());
+
+    // A missing name is cached too, until the epoch changes.
+    m.fs.populate(1);
+    notifier.inval_inode(NodeId::ROOT, 0, -1).unwrap();
+    notifier.drain();
+    fs::write(m.at("h"), b"").unwrap();
+    m.fs.snatch(c"h");
+    assert!(m.at("h").exists(), "cached");
+    if m.handle.negotiated().minor >= 44 {
+        notifier.inc_epoch().unwrap();
+        assert!(!m.at("h").exists());
+    } else {
+        println!("SKIPPED: no INC_EPOCH before 7.44");
+    }
+
+    fs::write(m.at("e"), b"").unwrap();
+    m.fs.snatch(c"e");
+    notifier.expire_entry(NodeId::ROOT, Name::new(c"e").unwrap()).unwrap();
+    notifier.drain();
+    assert!(!m.at("e").exists());
+
+    fs::write(m.at("x"), b"").unwrap();
+    let child = m.fs.nodes_of(fs::metadata(m.at("x")).unwrap().ino())[0];
+    m.fs.snatch(c"x");
+    notifier.delete(NodeId::ROOT, child, Name::new(c"x").unwrap()).unwrap();
+    notifier.drain();
+    assert!(!m.at("x").exists());
+}
+
+#[test]
+fn a_panic_loses_one_answer_only() {
+    let m = need!(cached());
+    assert_eq!(errno(fs::metadata(m.at("panic"))), Errno::IO);
+    fs::write(m.at("f"), b"alive").unwrap();
+    assert_eq!(fs::read(m.at("f")).unwrap(), b"alive");
+}
+
+/// Reads that are held up: direct, so that each comes as a request.
+fn held_up() -> Option<Mount> {
+    let manner = Manner { direct: true, ttl: Duration::from_secs(3600), ..Manner::default() };
+    let m = mount_with(manner, SessionOptions::default())?;
+    fs::write(m.at("f"), b"data").unwrap();
+    m.fs.set_gate(false);
+    Some(m)
+}
+
+#[test]
+fn an_interrupted_request_is_answered_nevertheless() {
+    let m = need!(held_up());
+    let mut cats = Vec::new();
+    for count in 1..=3 {
+        cats.push(Command::new("cat").arg(m.at("f")).spawn().unwrap());
+        wait_for("the read at the gate", || m.fs.waiting.load(Ordering::Relaxed) == count);
+        let pid = rustix::process::Pid::from_child(&cats[cats.len() - 1]);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    for cat in &mut cats {
+        assert!(cat.try_wait().unwrap().is_none(), "the kernel waits for the answer");
+    }
+    assert_eq!(m.handle.counts().of(Opcode::Interrupt), 1, "refused for good by the first answer");
+    assert!(m.fs.lookups() > 0);
+    m.fs.set_gate(true);
+    for cat in &mut cats {
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&cat.wait().unwrap()), Some(2));
+    }
+    assert_eq!(fs::read(m.at("f")).unwrap(), b"data");
+}
+
+#[test]
+fn slow_requests_delay_nobody() {
+    let m = need!(held_up());
+    let cats: Vec<_> = (0..6).map(|_| Command::new("cat").arg(m.at("f")).spawn().unwrap()).collect();
+    wait_for("reads at the gate", || m.fs.waiting.load(Ordering::Relaxed) == 6);
+    for i in 0..100 {
+        let begin = Instant::now();
+        assert!(!m.at(&format!("missing-{i}")).exists());
+        assert!(begin.elapsed() < Duration::from_secs(1), "held up by somebody else's request");
+    }
+    m.fs.set_gate(true);
+    for mut cat in cats {
+        assert!(cat.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn unmounting_under_load() {
+    let mut m = need!(cached());
+    m.fs.populate(100);
+    let path = m.path().to_owned();
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let clients: Vec<_> = (0..4)
+        .map(|t| {
+            let (path, stop) = (path.clone(), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut done = 0_u64;
+                // Once it is unmounted, the same goes on in the directory below.
+                while !stop.load(Ordering::Relaxed) {
+                    let file = path.join(format!("t{t}-{}", done % 50));
+                    let _ = fs::write(&file, b"x").and_then(|()| fs::remove_file(&file));
+                    done += 1;
+                }
+                done
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(matches!(m.handle.unmount(false), Err(MountError::Kernel(_, Errno::BUSY)) | Ok(())));
+    let _ = m.handle.unmount(true);
+    assert!(!is_mounted(&path));
+    m.join();
+    stop.store(true, Ordering::Relaxed);
+    for client in clients {
+        assert!(client.join().unwrap() > 10);
+    }
+}
+
+#[test]
+fn mounting_by_the_helper() {
+    if let Some(why) = common::obstacle() {
+        println!("SKIPPED: {why}");
+        return;
+    }
+    if Command::new("fusermount3").arg("--version").output().is_err() {
+        println!("SKIPPED: fusermount3 is not installed");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let options = MountOptions { method: Method::Helper, source: r"a,b\c".into(), ..MountOptions::default() };
+    let mounted = mount(dir.path(), &options).unwrap();
+    let filesystem = common::MemFs::new(Manner::default());
+    let session = Session::new(filesystem, mounted, SessionOptions::default()).unwrap();
+    let (handle, thread) = session.spawn().unwrap();
+    fs::write(dir.path().join("f"), b"helped").unwrap();
+    assert!(fs::read_to_string("/proc/mounts").unwrap().contains(r"a,b\134c"));
+    handle.unmount(false).unwrap();
+    thread.join().unwrap().unwrap();
+    assert!(matches!(unmount(dir.path(), false), Err(MountError::Kernel(_, Errno::INVAL))));
+}
+
+#[test]
+fn a_successor_goes_on() {
+    if let Some(why) = common::obstacle() {
+        println!("SKIPPED: {why}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = mount(dir.path(), &MountOptions::default()).unwrap();
+    let device = mounted.device.try_clone().unwrap();
+    let filesystem = common::MemFs::new(Manner { ttl: Duration::from_secs(9), ..Manner::default() });
+    let first = Session::new(Arc::clone(&filesystem), mounted, SessionOptions::default()).unwrap();
+    let negotiated = first.handle().negotiated().clone();
+    drop(first);
+
+    // A request is read by a predecessor that dies before it answers.
+    let path = dir.path().to_owned();
+    let client = std::thread::spawn(move || fs::metadata(path.join("nothing")));
+    let mut buf = vec![0; 2 << 20];
+    assert!(rustix::io::read(&device, &mut buf[..]).unwrap() > 40);
+
+    let options = SessionOptions::default();
+    let second = Session::from_fd(filesystem, device, negotiated, options, Some(dir.path().into()));
+    let (handle, thread) = second.spawn().unwrap();
+    assert!(handle.negotiated().flags.contains(InitFlags::HAS_RESEND));
+    handle.notifier().resend().unwrap();
+    assert_eq!(errno(client.join().unwrap()), Errno::NOENT);
+    fs::write(dir.path().join("f"), b"goes on").unwrap();
+    assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"goes on");
+    handle.unmount(false).unwrap();
+    thread.join().unwrap().unwrap();
+}
+
+#[test]
+fn answers_that_do_not_arrive_are_taken_back() {
+    let mut m = need!(cached());
+    fs::create_dir(m.at("d")).unwrap();
+    fs::write(m.at("gated"), b"").unwrap();
+    m.handle.notifier().inval_entry(NodeId::ROOT, Name::new(c"gated").unwrap()).unwrap();
+    m.handle.notifier().drain();
+    wait_for("the node to be forgotten", || m.fs.lookups() == 1);
+    m.fs.set_gate(false);
+    // In different directories, as the kernel locks a directory while something is made in it.
+    let clients: Vec<_> = ["gated", "d/gated-create"]
+        .map(|name| {
+            let path = m.at(name);
+            std::thread::spawn(move || fs::File::options().append(true).create(true).open(path))
+        })
+        .into();
+    wait_for("both at the gate", || m.fs.waiting.load(Ordering::Relaxed) == 2);
+    rustix::mount::unmount(m.path(), rustix::mount::UnmountFlags::FORCE).unwrap_err();
+    for client in clients {
+        assert_eq!(errno(client.join().unwrap()), Errno::CONNABORTED);
+    }
+    let _ = m.handle.unmount(true);
+    m.fs.set_gate(true);
+    m.join();
+    assert_eq!((m.fs.lookups(), m.fs.opens()), (1, 0), "only the directory is held");
+}

@@ -58,7 +58,7 @@ INSIDE='set -e
 echo "I am uid $(id -u) in here; $(find / -xdev | wc -l) names in the tree"
 echo "a line of the container" >> /root/notes; cat /root/notes
 rm /usr/bin/touch; ln -s cat /usr/bin/kitten
-mv /usr/bin /usr/programs; ln -s programs /usr/bin
+mv /usr/bin /usr/programs; /usr/programs/ln -s programs /usr/bin
 mkdir /srv; for n in $(seq 100); do echo $n > /srv/$n; done; chmod 600 /srv/1
 [ ! -e /usr/bin/python3 ] || python3 -c "print(\"python says\", sum(range(101)))" 2> /dev/null || true
 echo "a directory of a lower layer was renamed, a program removed, 100 files made"'
@@ -70,8 +70,10 @@ echo "\$ vellum -o lowerdir=settings:programs,upperdir=upper,workdir=work merged
 trap "umount merged 2> /dev/null || umount -l merged" EXIT
 grep " $2/merged " /proc/self/mounts
 mount -t proc proc merged/proc 2> /dev/null || true
+mount --rbind /dev merged/dev 2> /dev/null || true
 env -i PATH=/usr/bin:/bin HOME=/root PYTHONDONTWRITEBYTECODE=1 "$(PATH=$PATH:/usr/sbin:/sbin command -v chroot)" merged /bin/bash -c "$3"
 umount merged/proc 2> /dev/null || true
+umount -l merged/dev 2> /dev/null || true
 umount merged; trap - EXIT'
 rootless() {
   unshare --user --map-root-user --mount --pid --fork --kill-child bash -c "$NAMESPACE" bash "$VELLUM" "$WORK" "$INSIDE" 2>&1 | show

@@ -214,7 +214,7 @@ fn work(root: &Path, seed: u64) -> Outcome<u64> {
                 })
             }
             10 => fs::read_dir(root.join(dir(&mut rng)))
-                .and_then(|entries| entries.map(|entry| entry.map(drop)).collect())
+                .and_then(|entries| entries.into_iter().try_for_each(|entry| entry.map(drop)))
                 .map_err(|error| raw(&error)),
             11 => rustix::fs::stat(&from).map(drop),
             12 => rustix::fs::chmod(&from, rustix::fs::Mode::from_raw_mode(0o600 + (steps % 8) as u32)),

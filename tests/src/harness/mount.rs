@@ -233,11 +233,6 @@ impl Mount {
             })
             .collect()
     }
-
-    /// The layers.
-    pub(crate) fn layers(&self) -> &Layers {
-        &self.layers
-    }
 }
 
 impl Drop for Mount {

@@ -32,7 +32,7 @@ impl Mapping {
         (offset..offset + len)
             .map(|index| {
                 // SAFETY: `index` is inside of the mapping, which lives as long as `self`.
-                unsafe { self.at.add(index).read_volatile() }
+                unsafe { self.at.wrapping_add(index).read_volatile() }
             })
             .collect()
     }
@@ -42,7 +42,7 @@ impl Mapping {
         assert!(offset + data.len() <= self.len, "outside of the mapping");
         for (index, byte) in data.iter().enumerate() {
             // SAFETY: inside of the mapping, which lives as long as `self`; nobody holds a reference into it.
-            unsafe { self.at.add(offset + index).write_volatile(*byte) };
+            unsafe { self.at.wrapping_add(offset + index).write_volatile(*byte) };
         }
     }
 

@@ -209,11 +209,11 @@ fn op(rng: &mut Rng) -> Op {
                 let len = rng.below(120) as usize;
                 rng.bytes(len)
             };
-            Op::SetXattr { path, name: *rng.pick(&XATTRS), value, flags: rng.below(3) as u32 }
+            Op::SetXattr { path, name: rng.pick::<&str>(&XATTRS), value, flags: rng.below(3) as u32 }
         }
-        89 => Op::GetXattr { path, name: *rng.pick(&XATTRS) },
+        89 => Op::GetXattr { path, name: rng.pick::<&str>(&XATTRS) },
         90 => Op::ListXattr { path },
-        91 | 92 => Op::RemoveXattr { path, name: *rng.pick(&XATTRS) },
+        91 | 92 => Op::RemoveXattr { path, name: rng.pick::<&str>(&XATTRS) },
         93 | 94 => {
             let node = *rng.pick(&[Node::File, Node::Fifo, Node::Socket, Node::Char, Node::Block]);
             Op::Mknod { path, node, mode: mode(rng) }

@@ -277,7 +277,7 @@ impl Side {
 
     fn stat_text(&self, stat: &Stat) -> Value {
         let dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-        let (size, nlink) = if dir { (0, 1) } else { (stat.st_size, stat.st_nlink as u64) };
+        let (size, nlink) = if dir { (0, 1) } else { (stat.st_size, stat.st_nlink) };
         let mtime = if stat.st_mtime >= self.since {
             "now".to_owned()
         } else {

@@ -110,7 +110,7 @@ pub(super) fn unlinked_open(cx: &Cx) -> Outcome {
             for fd in [&fd, &reader] {
                 let stat = rustix::fs::fstat(fd)?;
                 let (size, nlink, mtime) = (stat.st_size, stat.st_nlink as u64, stat.st_mtime);
-                let mut data = vec![0; 16];
+                let mut data = [0; 16];
                 let got = rustix::io::pread(fd, &mut data[..], 8996)?;
                 let mut value = [0; 8];
                 let len = rustix::fs::fgetxattr(fd, "user.late", &mut value[..])?;

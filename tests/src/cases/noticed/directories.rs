@@ -135,7 +135,7 @@ pub(super) fn changing(cx: &Cx) -> Outcome {
     for entry in rustix::fs::Dir::new(fd)? {
         *seen.entry(entry?.file_name().to_string_lossy().into_owned()).or_insert(0) += 1;
         listed += 1;
-        if listed % 100 == 0 {
+        if listed.is_multiple_of(100) {
             let n = listed / 100;
             // Some go, some come, some change; they have numbers divisible by 50.
             let _ = fs::remove_file(dir.join(format!("lower-{}", n * 50)));

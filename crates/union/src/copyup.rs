@@ -322,13 +322,19 @@ impl Core {
 
     /// Looks up all names of a lower inode that show in the union, so that its node knows them.
     fn find_other_names(&self, layer: u16, ino: u64) -> Result<()> {
-        let Some((links, branch)) =
-            self.links.get(usize::from(layer)).zip(self.layers.get(usize::from(layer)))
-        else {
-            return Ok(());
-        };
-        for path in links.paths(&*branch.branch, ino)? {
-            self.walk(path.to_bytes())?;
+        let at = usize::from(layer);
+        let Some((links, holder)) = self.links.get(at).zip(self.layers.get(at)) else { return Ok(()) };
+        let mut paths: Vec<Vec<u8>> =
+            links.paths(&*holder.branch, ino)?.iter().map(|path| path.to_bytes().to_vec()).collect();
+        // On the way up, each layer may have moved the directories in which the names are.
+        for (links, layer) in self.links.iter().zip(&self.layers).take(at).rev() {
+            let moved = links.moved(&*layer.branch)?;
+            let elsewhere: Vec<_> =
+                moved.iter().flat_map(|moved| paths.iter().filter_map(|path| moved.apply(path))).collect();
+            paths.extend(elsewhere);
+        }
+        for path in paths {
+            self.walk(&path)?;
         }
         Ok(())
     }
@@ -398,6 +404,11 @@ impl Core {
             } else {
                 if linked {
                     self.inodes.set((0, object.stat()?.ino), node);
+                    if let At::Lower(_) = state.at
+                        && let Some(key) = state.inode
+                    {
+                        self.inodes.remove(key);
+                    }
                 }
                 state.at = At::Upper;
             }

@@ -58,10 +58,28 @@ pub(crate) fn prune(shard: &mut HashMap<InodeKey, Weak<Node>>) {
     }
 }
 
-/// All names of every inode that has several names in one layer.
+/// A directory of a layer that shows through to another path of the layers below it.
+#[derive(Clone, Debug)]
+pub(crate) struct Moved {
+    /// Its path in the union of the layers below.
+    pub(crate) from: Box<[u8]>,
+    /// Its path in the layer.
+    pub(crate) to: Box<[u8]>,
+}
+
+impl Moved {
+    /// Where a path of the layers below is now, if it is in this directory.
+    pub(crate) fn apply(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let rest = path.strip_prefix(&*self.from)?;
+        (rest.first() == Some(&b'/')).then(|| [&*self.to, rest].concat())
+    }
+}
+
+/// All names of every inode that has several names in one layer, and all directories that have moved in it.
 #[derive(Default)]
 pub(crate) struct LayerLinks {
     names: OnceLock<HashMap<u64, Vec<Box<CStr>>>>,
+    moved: Mutex<Option<Arc<Vec<Moved>>>>,
 }
 
 impl LayerLinks {
@@ -76,6 +94,68 @@ impl LayerLinks {
         };
         Ok(names.get(&ino).map_or(&[], Vec::as_slice))
     }
+
+    /// Directories of the layer that have moved.
+    pub(crate) fn moved(&self, branch: &dyn Branch) -> Result<Arc<Vec<Moved>>> {
+        if let Some(known) = &*self.moved.lock() {
+            return Ok(Arc::clone(known));
+        }
+        let mut found = Vec::new();
+        find_moved(&*branch.root(), b"", b"", 0, &mut found)?;
+        let found = Arc::new(found);
+        *self.moved.lock() = Some(Arc::clone(&found));
+        Ok(found)
+    }
+
+    /// A directory of the layer has moved since.
+    pub(crate) fn moved_again(&self) {
+        *self.moved.lock() = None;
+    }
+}
+
+/// Collects the directories with a redirect below `dir`, whose path is `path` in the layer and `below` in the union of
+/// the layers below it.
+fn find_moved(
+    dir: &dyn BranchDir,
+    path: &[u8],
+    below: &[u8],
+    depth: usize,
+    found: &mut Vec<Moved>,
+) -> Result<()> {
+    if depth > DEPTH_MAX {
+        return Ok(());
+    }
+    let mut inner: Vec<Box<CStr>> = Vec::new();
+    dir.list(&mut |item| {
+        if matches!(item.kind, None | Some(FileKind::Directory)) {
+            inner.push(item.name.as_c_str().into());
+        }
+        Ok(())
+    })?;
+    let under =
+        |base: &[u8], name: &[u8]| if base.is_empty() { name.to_vec() } else { [base, b"/", name].concat() };
+    for name in inner {
+        let name = Name::new(&name)?;
+        let child = match dir.open_dir(name) {
+            Ok(child) => child,
+            Err(e) if matches!(e.errno(), Errno::NOTDIR | Errno::LOOP) => continue,
+            Err(e) => return Err(e),
+        };
+        let at = under(path, name.bytes());
+        let from = match crate::marks::read_dir_marks(&*child)?.redirect {
+            Some(redirect) => {
+                let from = match redirect.strip_prefix(b"/") {
+                    Some(absolute) => absolute.to_vec(),
+                    None => under(below, &redirect),
+                };
+                found.push(Moved { from: from.clone().into(), to: at.clone().into() });
+                from
+            }
+            None => under(below, name.bytes()),
+        };
+        find_moved(&*child, &at, &from, depth + 1, found)?;
+    }
+    Ok(())
 }
 
 /// Lists the layer twice: first numbers only, then the names of those that occur twice.
@@ -112,9 +192,10 @@ fn walk(
         path.extend_from_slice(name);
     };
     dir.list(&mut |item| {
-        if item.kind == Some(FileKind::Directory) {
+        if matches!(item.kind, None | Some(FileKind::Directory)) {
             inner.push(item.name.as_c_str().into());
-        } else {
+        }
+        if item.kind != Some(FileKind::Directory) {
             push(path, item.name.bytes());
             each(path, item.ino);
             path.truncate(base);
@@ -129,9 +210,22 @@ fn walk(
                 walk(&*child, path, depth + 1, each)?;
                 path.truncate(base);
             }
-            Err(e) if e.errno() == Errno::NOTDIR => {}
+            Err(e) if matches!(e.errno(), Errno::NOTDIR | Errno::LOOP) => {}
             Err(e) => return Err(e),
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Moved;
+
+    #[test]
+    fn a_path_moves_with_its_directory_only() {
+        let moved = Moved { from: b"a/b"[..].into(), to: b"x"[..].into() };
+        assert_eq!(moved.apply(b"a/b/c").as_deref(), Some(&b"x/c"[..]));
+        assert_eq!(moved.apply(b"a/bc"), None);
+        assert_eq!(moved.apply(b"a/b"), None);
+    }
 }

@@ -89,6 +89,15 @@ impl Core {
         })
     }
 
+    /// What was found out of moved directories of the upper layer no longer holds.
+    fn note_moved(&self, nodes: &[&Arc<Node>]) {
+        if nodes.iter().any(|node| node.as_dir().is_some())
+            && let Some(links) = self.links.first()
+        {
+            links.moved_again();
+        }
+    }
+
     fn replace(
         &self,
         work: &Work,
@@ -140,6 +149,7 @@ impl Core {
                 state.names.push(Place::new(to.0, to.1));
             }
         }
+        self.note_moved(&[source]);
         if self.upper_aufs {
             work.remove_aufs_whiteout(&*to_handle, to.1)?;
         }
@@ -269,6 +279,7 @@ impl Core {
             }
         }
         from_handle.rename(from.1, &*to_handle, to.1, RenameFlags::EXCHANGE)?;
+        self.note_moved(&[source, target]);
         for (state, old, new) in &mut states {
             state.names.retain(|place| !place.is(old.0, old.1));
             state.names.push(Place::new(new.0, new.1));

@@ -93,7 +93,7 @@ impl Core {
 /// | as here, spinning 30 us | 18 to 24 us | 50 us | 13 us |
 /// | as here, spinning 60 us (the default) | 15 to 18 us | 29 to 41 us | 12 to 13 us |
 /// | as here, spinning 100 us | 14 to 24 us | 29 us | 15 us |
-/// | with [`Workers::keep_awake`](crate::Workers::keep_awake) | 10 to 11 us | | |
+/// | with [`Workers::keep_awake`](crate::Workers::keep_awake) | 10 to 11 us | 29 to 47 us | 11 us |
 ///
 /// Two wake-ups of a sleeping processor, 10 to 15 us each, are nearly all of a round trip; when both processors are
 /// busy anyway it takes a third. Spinning saves the worker's wake-up; the client's own remains, and is the floor

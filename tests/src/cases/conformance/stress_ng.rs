@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The stressors that work on files of a directory. Of class filesystem are left out: bind-mount (a storm of mounts
-/// on the host), and binderfs, procfs, eventfd, ioprio, rawdev (no files of ours).
+/// on the host), and binderfs, procfs, eventfd, ioprio, rawdev, mmapfiles (no files of
+/// ours).
 const STRESSORS: &[&str] = &[
     "access",
     "chattr",
@@ -65,7 +66,6 @@ const STRESSORS: &[&str] = &[
     "aio",
     "revio",
     "mmapfixed",
-    "mmapfiles",
     "fault",
 ];
 

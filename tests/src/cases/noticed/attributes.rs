@@ -70,12 +70,20 @@ const DEFAULT_ACL: [u8; 44] = [
 
 pub(super) fn default_acl(cx: &Cx) -> Outcome {
     let fill = |dir: &Path| {
-        fs::create_dir(dir.join("dir"))?;
-        rustix::fs::setxattr(dir.join("dir"), "system.posix_acl_default", &DEFAULT_ACL, XattrFlags::empty())?;
+        for (name, bits) in [("dir", 0o755), ("setgid", 0o2775)] {
+            fs::create_dir(dir.join(name))?;
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(bits))?;
+            rustix::fs::setxattr(
+                dir.join(name),
+                "system.posix_acl_default",
+                &DEFAULT_ACL,
+                XattrFlags::empty(),
+            )?;
+        }
         Ok(())
     };
     let look = |dir: &Path| {
-        let tree = tree::take(&dir.join("dir"), 0)?;
+        let tree = tree::take(dir, 0)?;
         Ok(tree
             .iter()
             .map(|(path, node)| format!("{path} {:o} {:?}", node.mode, node.xattrs))
@@ -84,7 +92,7 @@ pub(super) fn default_acl(cx: &Cx) -> Outcome {
     let act = |dir: &Path| {
         // With a default ACL the umask does not act.
         let former = umask(0o077);
-        let made = make_all_kinds(&dir.join("dir"));
+        let made = make_all_kinds(&dir.join("dir")).and_then(|()| make_all_kinds(&dir.join("setgid")));
         umask(former);
         made?;
         look(dir)

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// Exit status of a case that could not be tried.
 const SKIPPED: u8 = 77;
 
+/// Most characters of a reason in the list of results; the log has all.
+const FIRST: usize = 300;
+
 /// Environment variable with the file that takes the results of a case's parts.
 pub(crate) const RESULTS: &str = "VELLUM_TEST_RESULTS";
 
@@ -168,7 +171,8 @@ pub(crate) fn case(args: &[String]) -> ExitCode {
         }
         Err(Stop::Fail(why)) => {
             println!("{why}");
-            println!("FAILED: {}", why.lines().next().unwrap_or_default());
+            let first: String = why.lines().next().unwrap_or_default().chars().take(FIRST).collect();
+            println!("FAILED: {first}");
             ExitCode::FAILURE
         }
     }

@@ -84,10 +84,14 @@ pub(super) fn default_acl(cx: &Cx) -> Outcome {
     };
     let look = |dir: &Path| {
         let tree = tree::take(dir, 0)?;
-        Ok(tree
-            .iter()
-            .map(|(path, node)| format!("{path} {:o} {:?}", node.mode, node.xattrs))
-            .collect::<Vec<_>>())
+        let line = |(path, node): (&String, &tree::Node)| {
+            let mut line = format!("{path} {:o}", node.mode);
+            for (name, value) in &node.xattrs {
+                line += &format!(" {}={value:02x?}", String::from_utf8_lossy(name));
+            }
+            line
+        };
+        Ok(tree.iter().map(line).collect())
     };
     let act = |dir: &Path| {
         // With a default ACL the umask does not act.

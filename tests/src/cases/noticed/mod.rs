@@ -13,7 +13,6 @@ pub(super) use layers::no_leftovers;
 use super::Case;
 use crate::harness::outcome::{Doing, Outcome, ensure};
 use crate::harness::{Cx, Layers, Mount};
-use std::fmt::Debug;
 use std::fs;
 use std::path::Path;
 
@@ -53,11 +52,11 @@ pub(super) const CASES: &[Case] = &[
 
 /// Does the same on a plain directory and on a mount whose lower has the same content, and compares what comes
 /// out; then once more after a remount.
-fn as_on_plain<T: PartialEq + Debug>(
+fn as_on_plain(
     cx: &Cx,
     fill: impl Fn(&Path) -> Outcome,
-    act: impl Fn(&Path) -> Outcome<T>,
-    look: impl Fn(&Path) -> Outcome<T>,
+    act: impl Fn(&Path) -> Outcome<Vec<String>>,
+    look: impl Fn(&Path) -> Outcome<Vec<String>>,
 ) -> Outcome {
     let plain = cx.dir.join("plain");
     fs::create_dir(&plain)?;
@@ -65,12 +64,20 @@ fn as_on_plain<T: PartialEq + Debug>(
     let layers = cx.layers("union", 1)?;
     fill(layers.lower())?;
     let mut mount = cx.mount(&layers)?;
-    let (expected, seen) = (act(&plain).doing("below")?, act(mount.root())?);
-    ensure!(expected == seen, "as plain directory: {expected:?}\n       through mount: {seen:?}");
+    same("through the mount", &act(&plain).doing("below")?, &act(mount.root())?)?;
     mount.remount()?;
-    let (expected, seen) = (look(&plain).doing("below")?, look(mount.root())?);
-    ensure!(expected == seen, "plain, after all:  {expected:?}\n     after remount: {seen:?}");
+    same("after remount", &look(&plain).doing("below")?, &look(mount.root())?)?;
     mount.unmount()
+}
+
+fn same(what: &str, expected: &[String], seen: &[String]) -> Outcome {
+    let only = |some: &[String], others: &[String], side: &str| -> Vec<String> {
+        some.iter().filter(|line| !others.contains(line)).map(|line| format!("  {side}: {line}")).collect()
+    };
+    let mut lines = only(expected, seen, "as a plain directory");
+    lines.extend(only(seen, expected, what));
+    ensure!(expected == seen, "{what} it is not as in a plain directory\n{}", lines.join("\n"));
+    Ok(())
 }
 
 /// A mount over one lower with some content.

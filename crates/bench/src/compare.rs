@@ -43,6 +43,13 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Whether it should have been measured and could not be.
+    #[must_use]
+    pub fn has_failed(&self, task: &Task) -> bool {
+        let served = !matches!(self.kind, Kind::Host | Kind::Overlay);
+        self.failure.is_some() && (served || task.metric == Metric::Time)
+    }
+
     /// The samples that there are.
     pub fn measured(&self) -> impl Iterator<Item = &Sample> {
         self.samples.iter().flatten()

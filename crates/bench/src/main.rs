@@ -200,7 +200,14 @@ fn measure(
         let file = std::fs::File::create(path).doing(|| format!("option --json: {}", path.display()))?;
         serde_json::to_writer_pretty(file, &report).doing(|| format!("writing {}", path.display()))?;
     }
-    done.map(|_| ())
+    let failed: usize = done?
+        .iter()
+        .map(|done| done.outcomes.iter().filter(|outcome| outcome.has_failed(done.task)).count())
+        .sum();
+    match failed {
+        0 => Ok(()),
+        _ => Err(Failure::new(format!("{failed} measurements failed; the tables say why"))),
+    }
 }
 
 fn note(subject: &Subject) -> SubjectNote {

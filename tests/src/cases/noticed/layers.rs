@@ -299,6 +299,15 @@ pub(super) fn mount_t(cx: &Cx) -> Outcome {
     shell::run(Command::new("mount").arg("-T").arg(&fstab).arg(&layers.merged))?;
     ensure_eq!(fs::read_to_string(layers.merged.join("g"))?, "y", "text after fstab's mount");
     shell::run(Command::new("umount").arg(&layers.merged))?;
+    // Through mount(8) and its helper, which shows vellum the options of the mount there is.
+    mount(&options)?;
+    shell::run(shell::words("mount -o remount,ro").arg(&layers.merged))?;
+    ensure!(fs::write(layers.merged.join("g"), "z").is_err(), "remounted read-only, and a write succeeds");
+    shell::run(shell::words("mount -o remount,rw").arg(&layers.merged))?;
+    fs::write(layers.merged.join("g"), "z")?;
+    shell::run(Command::new("umount").arg(&layers.merged))?;
+    let table = fs::read_to_string("/proc/self/mounts")?;
+    ensure!(!table.contains(&layers.merged.display().to_string()), "something is still mounted: {table}");
     let unknown = mount(&format!("{options},no_such_option=1"));
     ensure!(
         matches!(&unknown, Err(stop) if stop.to_string().contains("no_such_option")),

@@ -287,6 +287,8 @@ fn memory_disks_can_do_less_and_more() {
     let poor = MemoryBranch::with_options(MemoryOptions {
         unnamed: false,
         rename_whiteout: false,
+        devices: false,
+        trusted: false,
         name_max: 10,
         owner: (7, 8),
         ..MemoryOptions::default()
@@ -296,6 +298,8 @@ fn memory_disks_can_do_less_and_more() {
     let file = put(&*root, c"f", b"");
     assert_eq!((file.stat().unwrap().uid, file.stat().unwrap().gid), (7, 8));
     assert_eq!(errno(root.rename(n(c"f"), &*root, n(c"g"), RenameFlags::WHITEOUT)), Errno::INVAL);
+    assert_eq!(errno(root.make_node(n(c"g"), 0o020_600, 0)), Errno::PERM);
+    assert_eq!(errno(root.set_xattr(c"trusted.x", b"1", 0)), Errno::PERM);
     assert_eq!(errno(root.create(n(&long_name(11)), 0o600)), Errno::NAMETOOLONG);
     assert_eq!(errno(root.stat_at(n(&long_name(11)))), Errno::NAMETOOLONG);
     assert_eq!(poor.statfs().unwrap().namelen, 10);

@@ -23,6 +23,10 @@ pub struct MemoryOptions {
     pub unnamed: bool,
     /// Whiteouts by rename are known.
     pub rename_whiteout: bool,
+    /// Device nodes can be made; a process without privilege cannot.
+    pub devices: bool,
+    /// Attributes `trusted.*` can be set; a process without privilege cannot.
+    pub trusted: bool,
     /// Longest name in bytes.
     pub name_max: usize,
     /// Owner and group of what is created.
@@ -31,7 +35,15 @@ pub struct MemoryOptions {
 
 impl Default for MemoryOptions {
     fn default() -> Self {
-        Self { reflink: false, unnamed: true, rename_whiteout: true, name_max: 255, owner: (0, 0) }
+        Self {
+            reflink: false,
+            unnamed: true,
+            rename_whiteout: true,
+            devices: true,
+            trusted: true,
+            name_max: 255,
+            owner: (0, 0),
+        }
     }
 }
 

@@ -113,6 +113,9 @@ impl State {
             Some(kind) => kind,
         };
         self.check_free(dir, name)?;
+        if matches!(kind, FileKind::CharDevice | FileKind::BlockDevice) && !self.options.devices {
+            return Err(Errno::PERM);
+        }
         let body = match kind {
             FileKind::Regular => Body::Regular(Default::default()),
             _ => Body::Special,
@@ -240,7 +243,7 @@ impl State {
         if target == Some(source) {
             return Ok(());
         }
-        if flags.contains(RenameFlags::WHITEOUT) && !self.options.rename_whiteout {
+        if flags.contains(RenameFlags::WHITEOUT) && !(self.options.rename_whiteout && self.options.devices) {
             return Err(Errno::INVAL);
         }
         match target {

@@ -99,6 +99,9 @@ impl State {
         if name.starts_with(b"user.") && !may_have_user(inode.kind()) {
             return Err(Errno::PERM);
         }
+        if name.starts_with(b"trusted.") && !self.options.trusted {
+            return Err(Errno::PERM);
+        }
         if name == CAPABILITY && !valid_capability(value) {
             return Err(Errno::INVAL);
         }

@@ -22,6 +22,8 @@ pub(crate) struct Listed {
     /// Inode number as the union shows it.
     pub(crate) ino: u64,
     pub(crate) kind: Option<FileKind>,
+    /// The number is certain; otherwise only a lookup can tell.
+    pub(crate) exact: bool,
 }
 
 /// All names of a directory.
@@ -39,8 +41,13 @@ fn offset_of(name: &[u8]) -> u64 {
 }
 
 impl Listing {
-    /// Adds a name, or changes what is known of it.
+    /// Adds a name of which all is known, or changes what is known of it.
     pub(crate) fn insert(&mut self, name: &CStr, ino: u64, kind: Option<FileKind>) {
+        self.put(name, ino, kind, true);
+    }
+
+    /// Adds a name, or changes what is known of it.
+    pub(crate) fn put(&mut self, name: &CStr, ino: u64, kind: Option<FileKind>, exact: bool) {
         let mut at = offset_of(name.to_bytes());
         loop {
             match self.entries.get_mut(&at) {
@@ -48,12 +55,13 @@ impl Listing {
                 Some(found) if *found.name == *name => {
                     found.ino = ino;
                     found.kind = kind;
+                    found.exact = exact;
                     return;
                 }
                 Some(_) => at = next(at),
             }
         }
-        self.entries.insert(at, Listed { name: name.into(), ino, kind });
+        self.entries.insert(at, Listed { name: name.into(), ino, kind, exact });
     }
 
     /// Takes a name out.

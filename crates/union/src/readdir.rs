@@ -65,22 +65,23 @@ impl Core {
     ) -> Result<bool> {
         let mut doubtful: Vec<Item> = Vec::new();
         let mut whiteouts: Vec<Box<CStr>> = Vec::new();
-        let add = |listing: &mut Listing, name: &CStr, ino: u64, kind| {
+        let marked = self.layers.get(usize::from(layer)).is_some_and(|l| l.own.is_some());
+        let add = |listing: &mut Listing, name: &CStr, ino: u64, kind: Option<FileKind>| {
             if hidden.contains(name) {
                 return;
             }
+            let is_dir = kind == Some(FileKind::Directory);
             match listing.get(name.to_bytes()) {
-                None => listing.insert(name, ino, kind),
-                // A directory shows the number of its lowest part.
-                Some(above) if above.kind == Some(FileKind::Directory) && kind == above.kind => {
-                    listing.insert(name, ino, kind);
+                // A directory may be opaque, or moved; then what has its name below does not belong to it.
+                None => listing.put(name, ino, kind, !is_dir || !marked),
+                Some(above) if above.kind == Some(FileKind::Directory) && is_dir => {
+                    listing.put(name, ino, kind, false);
                 }
                 Some(_) => {}
             }
         };
         handle.list(&mut |item| {
             let name = item.name.bytes();
-            let marked = self.layers.get(usize::from(layer)).is_some_and(|l| l.own.is_some());
             let unclear = match item.kind {
                 None | Some(FileKind::CharDevice) => true,
                 Some(FileKind::Regular) => name.starts_with(WHITEOUT_PREFIX) || xwhiteouts || upper || marked,
@@ -109,7 +110,7 @@ impl Core {
                     Err(e) => return Err(e),
                 };
                 if self.is_hidden(handle, layer, xwhiteouts, name, &attr)? {
-                    if looks_aufs && item.name.as_ref() != OPAQUE_NAME {
+                    if looks_aufs && attr.is_file() && item.name.as_ref() != OPAQUE_NAME {
                         let hides = name.bytes().get(WHITEOUT_PREFIX.len()..).unwrap_or_default();
                         whiteouts.push(crate::layer::c_string(hides.to_vec()));
                     }
@@ -160,21 +161,43 @@ impl Core {
         if plus {
             self.read_dir_plus(node, dir, offset, sink)
         } else {
-            Self::read_dir_names(dir, offset, sink)
+            self.read_dir_names(node, dir, offset, sink)
         }
     }
 
-    fn read_dir_names(dir: &Dir, offset: u64, sink: &mut dyn DirSink) -> Result<()> {
-        let children = dir.children.lock();
-        let Some(listing) = &children.listing else { return Ok(()) };
-        for (cookie, listed) in listing.iter_after(offset) {
-            let name = listed.name.to_bytes();
-            if !sink.fits(name.len()) {
-                break;
+    fn read_dir_names(&self, node: &Arc<Node>, dir: &Dir, offset: u64, sink: &mut dyn DirSink) -> Result<()> {
+        let mut at = offset;
+        loop {
+            // Names whose numbers are certain go out under one lock; another is looked up, which takes it too.
+            let doubtful = {
+                let children = dir.children.lock();
+                let Some(listing) = &children.listing else { return Ok(()) };
+                let mut doubtful = None;
+                for (cookie, listed) in listing.iter_after(at) {
+                    let name = listed.name.to_bytes();
+                    if !sink.fits(name.len()) {
+                        return Ok(());
+                    }
+                    if !listed.exact {
+                        doubtful = Some(listed.name.clone());
+                        break;
+                    }
+                    sink.push(DirEntry { ino: listed.ino, cookie, kind: listed.kind, name }, None);
+                    at = cookie;
+                }
+                doubtful
+            };
+            let Some(name) = doubtful else { return Ok(()) };
+            // Only the number is kept: dropping a child's node takes the lock below.
+            let found = self.child(node, Name::new(&name)?).ok().flatten().map(|child| child.ino);
+            if let Some(listing) = &mut dir.children.lock().listing
+                && let Some((ino, kind)) =
+                    listing.get(name.to_bytes()).map(|listed| (listed.ino, listed.kind))
+            {
+                let ino = found.unwrap_or(ino);
+                listing.insert(&name, ino, kind);
             }
-            sink.push(DirEntry { ino: listed.ino, cookie, kind: listed.kind, name }, None);
         }
-        Ok(())
     }
 
     fn read_dir_plus(&self, node: &Arc<Node>, dir: &Dir, offset: u64, sink: &mut dyn DirSink) -> Result<()> {

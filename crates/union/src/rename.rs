@@ -25,6 +25,9 @@ impl Core {
         for _ in 0..RETRIES {
             let source = self.find_child(from)?.ok_or(Error::new(Errno::NOENT, ""))?;
             let target = self.find_child(to)?;
+            if is_inside(to.0, &source) || exchange && target.as_ref().is_some_and(|t| is_inside(from.0, t)) {
+                return Err(Error::new(Errno::INVAL, "a directory into itself"));
+            }
             check_kinds(&source, target.as_ref(), flags)?;
             // Before any directory is locked: a file's copy-up may walk the tree.
             if let Some(file) = source.as_file() {
@@ -297,6 +300,21 @@ impl Core {
         }
         Ok(())
     }
+}
+
+/// Whether `node` is `dir` or lies in it.
+fn is_inside(node: &Arc<Node>, dir: &Arc<Node>) -> bool {
+    if dir.as_dir().is_none() {
+        return false;
+    }
+    let mut at = Some(Arc::clone(node));
+    while let Some(node) = at {
+        if Arc::ptr_eq(&node, dir) {
+            return true;
+        }
+        at = node.as_dir().and_then(|d| d.place.read().as_ref().map(|place| Arc::clone(&place.parent)));
+    }
+    false
 }
 
 fn is_same(a: Option<&Arc<Node>>, b: Option<&Arc<Node>>) -> bool {

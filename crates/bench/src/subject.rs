@@ -280,7 +280,7 @@ impl Mounted {
             && !service.wait_gone(PATIENCE)
         {
             return Err(Failure::new(format!(
-                "the service of {} (process {}) lives on after its unmount",
+                "the service of {} (process {}) lives on after its unmount; does another mount namespace hold it?",
                 self.kind.name(),
                 service.pid
             )));

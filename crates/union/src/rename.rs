@@ -25,8 +25,19 @@ impl Core {
         for _ in 0..RETRIES {
             let source = self.find_child(from)?.ok_or(Error::new(Errno::NOENT, ""))?;
             let target = self.find_child(to)?;
+            // In the kernel's order, of which errors are part.
+            match &target {
+                None if exchange => return Err(Error::new(Errno::NOENT, "")),
+                Some(_) if flags.contains(RenameFlags::NOREPLACE) => {
+                    return Err(Error::new(Errno::EXIST, ""));
+                }
+                _ => {}
+            }
             if is_inside(to.0, &source) || exchange && target.as_ref().is_some_and(|t| is_inside(from.0, t)) {
                 return Err(Error::new(Errno::INVAL, "a directory into itself"));
+            }
+            if !exchange && target.as_ref().is_some_and(|t| is_inside(from.0, t)) {
+                return Err(Error::new(Errno::NOTEMPTY, ""));
             }
             check_kinds(&source, target.as_ref(), flags)?;
             // Before any directory is locked: a file's copy-up may walk the tree.
@@ -335,9 +346,6 @@ fn shows_same(a: &Arc<Node>, b: &Arc<Node>) -> bool {
 
 fn check_kinds(source: &Node, target: Option<&Arc<Node>>, flags: RenameFlags) -> Result<()> {
     let Some(target) = target else { return Ok(()) };
-    if flags.contains(RenameFlags::NOREPLACE) {
-        return Err(Error::new(Errno::EXIST, ""));
-    }
     if flags.contains(RenameFlags::EXCHANGE) {
         return Ok(());
     }

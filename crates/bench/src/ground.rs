@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::UNIX_EPOCH;
 
 /// The seed of all trees.
 const SEED: u64 = 0x76656c6c756d;
@@ -71,6 +72,8 @@ pub struct Ground {
     large_lower: OnceCell<PathBuf>,
     million_lower: OnceCell<PathBuf>,
     archive: OnceCell<PathBuf>,
+    /// Different in every process.
+    salt: u128,
     /// Mounts so far.
     runs: Cell<u32>,
 }
@@ -97,6 +100,7 @@ impl Ground {
             large_lower: OnceCell::new(),
             million_lower: OnceCell::new(),
             archive: OnceCell::new(),
+            salt: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()),
             runs: Cell::new(0),
         };
         if let Some(mib) = image_mib {
@@ -219,7 +223,8 @@ impl Ground {
     }
 
     fn run_dir(&self) -> PathBuf {
-        self.top.join(format!("run-{}", self.runs.get()))
+        // ext4 chooses the place by the name: one that no earlier process has used either.
+        self.top.join(format!("run-{}-{}", self.salt, self.runs.get()))
     }
 
     /// Removes what [`Ground::layers`] made. Nothing may be mounted there.

@@ -6,6 +6,9 @@
 //!   the passthrough profile, whose reads are the kernel's.
 //! - It refuses to make a device 0:0 and attributes `trusted.overlay.*`, which are its own marks: not tried.
 //! - Sizes, link counts and times of access and change (ctime) of directories mean nothing: not compared.
+//! - In passthrough the set-id bits go when somebody without privilege opens a file for writing, and not when he
+//!   writes: not compared there on regular files. A chown(2) that changes neither owner nor group takes them away
+//!   below, and here not, since the kernel does not say so: not tried.
 //! - Without its index, it does not know hard links across copy-up: files with several names are not compared
 //!   where it reads our upper. Nor does it hide the attributes in which Vellum records things.
 
@@ -119,6 +122,7 @@ fn run_in(cx: &Cx, base: &Path, seed: u64, plan: &[Step]) -> Outcome {
     let early = cx.profile == Some(Profile::Passthrough);
     let mut a = Side::new(cx.mount(&ours)?, since, early);
     let mut b = Side::new(Mount::kernel(&theirs)?, since, true);
+    (a.without_setid, b.without_setid) = (early, early);
     compare("at first", &a, &b, since)?;
     for (at, step) in plan.iter().enumerate() {
         match step {
@@ -193,7 +197,12 @@ fn others_agree(cx: &Cx, ours: &Layers, seen: &tree::Tree, since: i64) -> Outcom
 }
 
 fn compare(when: &str, a: &Side, b: &Side, since: i64) -> Outcome {
-    let (x, y) = (tree::take(a.mount.root(), since)?, tree::take(b.mount.root(), since)?);
+    let (mut x, mut y) = (tree::take(a.mount.root(), since)?, tree::take(b.mount.root(), since)?);
+    if a.without_setid {
+        for node in x.values_mut().chain(y.values_mut()) {
+            node.mode = side::without_setid(node.mode);
+        }
+    }
     tree::same(&format!("{when}: left ours, right overlayfs"), &x, &y, Ignore::default())
 }
 

@@ -195,7 +195,8 @@ fn op(rng: &mut Rng) -> Op {
         79..=81 => Op::Chmod { path, mode: mode(rng) },
         82 | 83 => {
             let id = |rng: &mut Rng| *rng.pick(&[None, Some(0), Some(USER), Some(1234), Some(65_534)]);
-            Op::Chown { path, uid: id(rng), gid: id(rng) }
+            let (uid, gid) = (id(rng), id(rng));
+            Op::Chown { path, uid: uid.or(gid.is_none().then_some(USER)), gid }
         }
         84 | 85 => {
             Op::Times { path, secs: rng.below(1_500_000_000) as i64, nanos: rng.below(1_000_000_000) as u32 }

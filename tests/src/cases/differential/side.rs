@@ -29,11 +29,18 @@ pub(super) struct Side {
     /// Opens for reading become opens for reading and writing. Kernel overlayfs goes on showing the lower file to
     /// a descriptor that was opened before copy-up; the union under test promises better.
     early_copy_up: bool,
+    /// Whether set-id bits of regular files are left out of what is compared.
+    pub(super) without_setid: bool,
+}
+
+/// A mode without the set-id bits, if it is a regular file's.
+pub(super) fn without_setid(mode: u32) -> u32 {
+    if FileType::from_raw_mode(mode) == FileType::RegularFile { mode & !0o6000 } else { mode }
 }
 
 impl Side {
     pub(super) fn new(mount: Mount, since: i64, early_copy_up: bool) -> Self {
-        Self { mount, slots: Default::default(), since, early_copy_up }
+        Self { mount, slots: Default::default(), since, early_copy_up, without_setid: false }
     }
 
     /// Closes every descriptor.
@@ -277,6 +284,7 @@ impl Side {
 
     fn stat_text(&self, stat: &Stat) -> Value {
         let dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let mode = if self.without_setid { without_setid(stat.st_mode) } else { stat.st_mode };
         let (size, nlink) = if dir { (0, 1) } else { (stat.st_size, stat.st_nlink) };
         let mtime = if stat.st_mtime >= self.since {
             "now".to_owned()
@@ -285,7 +293,7 @@ impl Side {
         };
         Value::Text(format!(
             "mode {:o} owner {}:{} size {size} nlink {nlink} mtime {mtime}",
-            stat.st_mode, stat.st_uid, stat.st_gid
+            mode, stat.st_uid, stat.st_gid
         ))
     }
 }

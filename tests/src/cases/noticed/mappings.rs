@@ -118,9 +118,16 @@ pub(super) fn holes(cx: &Cx) -> Outcome {
         Ok(fs::write(dir.join("full"), vec![7; MIB as usize])?)
     })?;
     let file = rustix::fs::open(mount.path("sparse"), OFlags::RDONLY, Mode::empty())?;
-    ensure_eq!(rustix::fs::seek(&file, SeekFrom::Data(0))?, 4 * MIB, "SEEK_DATA of a lower file");
-    ensure_eq!(rustix::fs::seek(&file, SeekFrom::Hole(4 * MIB))?, 4 * MIB + PAGE as u64, "SEEK_HOLE");
-    ensure!(rustix::fs::seek(&file, SeekFrom::Data(5 * MIB)) == Err(rustix::io::Errno::NXIO), "ENXIO");
+    let data = rustix::fs::seek(&file, SeekFrom::Data(0))?;
+    let hole = rustix::fs::seek(&file, SeekFrom::Hole(4 * MIB))?;
+    if cx.profile == Some(Profile::Cached) {
+        // The kernel may hold data that it has not written back: all of the file counts as data.
+        ensure_eq!((data, hole), (0, 8 * MIB), "SEEK_DATA and SEEK_HOLE in the cached profile");
+    } else {
+        ensure_eq!((data, hole), (4 * MIB, 4 * MIB + PAGE as u64), "SEEK_DATA and SEEK_HOLE of a lower file");
+        let none = rustix::fs::seek(&file, SeekFrom::Data(5 * MIB));
+        ensure!(none == Err(rustix::io::Errno::NXIO), "SEEK_DATA behind all data: {none:?}");
+    }
     drop(file);
     let file = rustix::fs::open(mount.path("full"), OFlags::RDWR, Mode::empty())?;
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

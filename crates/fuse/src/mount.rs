@@ -325,6 +325,14 @@ pub(crate) fn set_read_ahead(mountpoint: &Path, bytes: u32) -> bool {
     std::fs::write(path, (bytes / 1024).to_string()).is_ok()
 }
 
+/// Lets writers fill the page cache of the mount at this path as that of any other filesystem, until the machine as a
+/// whole has too much that is unwritten. A FUSE mount begins with a strict limit of 1 % of memory, at which writers wait
+/// although nothing is short. False where that is not permitted.
+pub(crate) fn lift_strict_limit(mountpoint: &Path) -> bool {
+    let Some(number) = device_number(mountpoint) else { return false };
+    std::fs::write(format!("/sys/class/bdi/{number}/strict_limit"), "0").is_ok()
+}
+
 /// Undoes the octal escapes (`\040`) of mountinfo.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());

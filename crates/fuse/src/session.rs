@@ -119,6 +119,10 @@ impl<F: Filesystem + ?Sized> Session<F> {
         {
             negotiated.max_readahead = options.max_readahead;
         }
+        if options.writeback && options.profile == crate::Profile::Cached {
+            let lifted = mount::lift_strict_limit(&mounted.mountpoint);
+            tracing::debug!(lifted, "the strict limit of unwritten data");
+        }
         tracing::info!(%negotiated, mountpoint = %mounted.mountpoint.display(), "mounted");
         Ok(Self::assemble(fs, device, negotiated, options, Some(mounted.mountpoint)))
     }

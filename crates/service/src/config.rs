@@ -68,6 +68,8 @@ pub struct Config {
     pub profile: Profile,
     /// Threads that answer requests. None: by the number of processors.
     pub workers: Option<NonZeroUsize>,
+    /// Keep processors from deep sleep while requests come in numbers (privileged).
+    pub keep_awake: bool,
     /// User ids in the layers against those in the mount.
     pub uid_map: IdMap,
     /// Group ids in the layers against those in the mount.

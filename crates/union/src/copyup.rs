@@ -150,7 +150,7 @@ impl Core {
         let own = self.origin_mark(at, (attrs_only && chained).then_some(&data), &raw, &dir, attrs_only)?;
         let copy = if attr.is_file() && raw.is_file() {
             let redirect = if attrs_only && raw.nlink > 1 { self.origin_path(file) } else { None };
-            let to = self.new_file(work, attr.perm())?;
+            let to = self.new_file(work, file, attr.perm())?;
             if attrs_only {
                 attrs_only = self.mark_below(&*to.open(work)?, &own, redirect.as_deref(), raw.size)?;
             }
@@ -209,10 +209,20 @@ impl Core {
         })
     }
 
-    /// A new empty file, without a name where the filesystem can do that.
-    fn new_file(&self, work: &Work, mode: u32) -> Result<Copy> {
+    /// A new empty file, without a name where the filesystem can do that. It is made where it will be, since filesystems
+    /// put files of one directory together, unless it would inherit something there.
+    fn new_file(&self, work: &Work, file: &File, mode: u32) -> Result<Copy> {
         if work.can_unnamed() {
-            match work.dir().create_unnamed(mode & 0o777) {
+            let parent = file.state.read().names.first().map(|place| Arc::clone(&place.parent));
+            let near = match &parent {
+                Some(parent) => {
+                    let handle = self.ensure_upper_dir(parent)?;
+                    let inherit = self.inherit_of(parent)?;
+                    (!inherit.setgid && !inherit.default_acl).then_some(handle)
+                }
+                None => None,
+            };
+            match near.as_deref().unwrap_or(work.dir()).create_unnamed(mode & 0o777) {
                 Ok(file) => return Ok(Copy::Unnamed(file)),
                 Err(e) if matches!(e.errno(), Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
                     work.no_unnamed()

@@ -52,7 +52,8 @@ pub(crate) struct Made {
 
 impl Core {
     /// What new entries of a directory inherit.
-    fn inherit_of(&self, node: &Node, dir: &Dir) -> Result<Inherit> {
+    pub(crate) fn inherit_of(&self, node: &Node) -> Result<Inherit> {
+        let dir = node.as_dir().ok_or(Errno::NOTDIR)?;
         if let Some(known) = *dir.inherit.lock() {
             return Ok(known);
         }
@@ -102,7 +103,7 @@ impl Core {
             return Err(Error::new(Errno::EXIST, ""));
         }
         let handle = self.ensure_upper_dir(parent)?;
-        let inherit = self.inherit_of(parent, dir)?;
+        let inherit = self.inherit_of(parent)?;
         let owner = self.owner_of(cx, inherit, what, mode);
         let own = self.own_mark_for(work, name, what)?;
         let direct = own == Own::default();
@@ -327,9 +328,8 @@ impl Core {
     /// Creates a file without a name, for open(2) with O_TMPFILE.
     pub(crate) fn make_unnamed(&self, cx: &Context<'_>, parent: &Arc<Node>, mode: u32) -> Result<Made> {
         self.work()?;
-        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let handle = self.ensure_upper_dir(parent)?;
-        let inherit = self.inherit_of(parent, dir)?;
+        let inherit = self.inherit_of(parent)?;
         let owner = self.owner_of(cx, inherit, Make::File, mode);
         let file = handle.create_unnamed(owner.mode)?;
         let (uid, gid) = self.service_ids();

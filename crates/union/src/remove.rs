@@ -28,7 +28,9 @@ impl Core {
         let _ops = dir.ops.write();
         let node = self.child(parent, name)?.ok_or(Error::new(Errno::NOENT, ""))?;
         let Body::File(file) = &node.body else { return Err(Error::new(Errno::ISDIR, "")) };
-        let covered = self.shows_from_below(dir, name)?;
+        // What is served from below shows from below.
+        let lower = matches!(file.state.read().at, At::Lower(_));
+        let covered = lower || self.shows_from_below(dir, name)?;
         let handle = if covered { Some(self.ensure_upper_dir(parent)?) } else { self.upper_of(dir)? };
         let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
         let mut state = file.state.write();

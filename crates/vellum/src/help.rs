@@ -25,6 +25,7 @@ Behaviour:
   volatile, fsync=0        make nothing durable
   timeout=SECONDS          how long the kernel may believe names and attributes
   workers=N                threads that answer requests
+  keep_awake               processors do not sleep deeply while requests come in numbers (privileged)
   static_nlink, noacl, noxattrs=1
                            show one link per directory; no POSIX ACLs; no extended attributes
   log=FILTER, log_to=stderr|syslog|kmsg|FILE

@@ -120,6 +120,7 @@ const KNOWN: &[&str] = &[
     "plugins",
     "profile",
     "workers",
+    "keep_awake",
     "log",
     "log_to",
     "allow_other",
@@ -314,6 +315,7 @@ impl Options {
             "squash_to_root" => self.squash_to_root = true,
             "static_nlink" => config.static_nlink = true,
             "volatile" => config.volatile = true,
+            "keep_awake" => config.keep_awake = true,
             "noacl" => config.no_acl = true,
             _ => return false,
         }

@@ -8,9 +8,9 @@ MIRROR=${MIRROR:-http://deb.debian.org/debian}
 # Everything below runs in a mount and a process namespace of its own: whatever happens, nothing stays mounted and
 # no daemon stays behind.
 if [ -z "${VELLUM_DEMO_INSIDE-}" ]; then
-  step "1. What is needed" scripts/apt debootstrap podman runc fuse3 libcap2-bin procps
+  step "1. What is needed" slowly scripts/apt debootstrap podman runc fuse3 procps util-linux
   [ "$VELLUM" != "$HERE/target/release/vellum" ] ||
-    step "2. Vellum, release build" cargo build --release --locked --quiet --package vellum
+    step "2. Vellum, release build" slowly cargo build --release --locked --package vellum
   [ -x "$VELLUM" ] || die "$VELLUM is missing"
   export VELLUM VELLUM_DEMO_INSIDE=1 VELLUM_DEMO_BEGUN=$BEGUN
   VELLUM_DEMO_TIMES=$(printf '%s\n' "${TIMES[@]}") exec unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$HERE/scripts/demo"

@@ -15,7 +15,7 @@ needs() {
   say "unshare, /dev/fuse and user namespaces are there; no privilege is used"
 }
 build() {
-  if command -v cargo > /dev/null && [ -w target -o ! -e target ]; then cargo build --release --locked --quiet --package vellum
+  if command -v cargo > /dev/null && [ -w target -o ! -e target ]; then slowly cargo build --release --locked --package vellum
   elif [ -x "$VELLUM" ]; then say "$VELLUM is there already"
   else die "no cargo in PATH (rustup.rs), and no $VELLUM built by somebody else"; fi
 }

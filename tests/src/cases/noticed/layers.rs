@@ -188,6 +188,42 @@ pub(super) fn over_own_lower(cx: &Cx) -> Outcome {
     Ok(())
 }
 
+pub(super) fn statfs(cx: &Cx) -> Outcome {
+    /// Container engines look for it, to see that a union is not the kernel's.
+    const FUSE_SUPER_MAGIC: i64 = 0x6573_5546;
+    let (layers, mut mount) = filled(cx, |dir| Ok(fs::write(dir.join("f"), "x")?))?;
+    let (below, here) = (rustix::fs::statfs(layers.upper())?, rustix::fs::statfs(mount.root())?);
+    if MountKind::under_test() != MountKind::Kernel {
+        ensure_eq!(here.f_type as i64, FUSE_SUPER_MAGIC, "type");
+    }
+    ensure_eq!(here.f_namelen, below.f_namelen, "longest name");
+    ensure_eq!(
+        (here.f_bsize, here.f_blocks),
+        (below.f_bsize, below.f_blocks),
+        "size of blocks and their number"
+    );
+    ensure_eq!(here.f_files, below.f_files, "inodes");
+    mount.unmount()
+}
+
+pub(super) fn volatile(cx: &Cx) -> Outcome {
+    let layers = cx.layers("union", 1)?;
+    fs::write(layers.lower().join("f"), "x")?;
+    let mut mount = cx.mount_with(&layers, &["volatile"])?;
+    let file = fs::OpenOptions::new().write(true).open(mount.path("f"))?;
+    rustix::io::pwrite(&file, b"y", 0)?;
+    rustix::fs::fsync(&file)?;
+    drop(file);
+    let dir = rustix::fs::open(mount.root(), rustix::fs::OFlags::DIRECTORY, Mode::empty())?;
+    rustix::fs::fsync(&dir)?;
+    rustix::fs::syncfs(&dir)?;
+    drop(dir);
+    mount.unmount()?;
+    // What was written is there nevertheless, as long as the machine stays up.
+    ensure_eq!(fs::read_to_string(layers.upper().join("f"))?, "y", "text in the upper");
+    Ok(())
+}
+
 pub(super) fn kill_nine(cx: &Cx) -> Outcome {
     let (layers, mut mount) = filled(cx, |dir| {
         fs::create_dir(dir.join("dir"))?;

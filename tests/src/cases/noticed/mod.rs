@@ -31,6 +31,8 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/500-layers", 60, layers::many),
     Case::mounted("noticed/read-only", 60, layers::read_only),
     Case::mounted("noticed/mounted-over-its-own-lower", 60, layers::over_own_lower),
+    Case::mounted("noticed/statfs", 60, layers::statfs),
+    Case::mounted("noticed/volatile", 60, layers::volatile),
     Case::mounted("noticed/kill-9", 60, layers::kill_nine),
     Case::mounted("noticed/one-writer", 60, layers::one_writer),
     Case::mounted("noticed/mount-again-at-once", 60, layers::again_at_once),

@@ -194,7 +194,7 @@ pub(super) fn statfs(cx: &Cx) -> Outcome {
     let (layers, mut mount) = filled(cx, |dir| Ok(fs::write(dir.join("f"), "x")?))?;
     let (below, here) = (rustix::fs::statfs(layers.upper())?, rustix::fs::statfs(mount.root())?);
     if MountKind::under_test() != MountKind::Kernel {
-        ensure_eq!(here.f_type as i64, FUSE_SUPER_MAGIC, "type");
+        ensure_eq!(here.f_type, FUSE_SUPER_MAGIC, "type");
     }
     ensure_eq!(here.f_namelen, below.f_namelen, "longest name");
     ensure_eq!(

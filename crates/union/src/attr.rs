@@ -253,7 +253,13 @@ impl Core {
     }
 
     /// Applies a change to an object in the upper layer. Owner before mode: changing the owner clears set-id bits.
-    fn apply(&self, cx: &Context<'_>, target: &Target, kind: FileKind, set: &SetAttr) -> Result<()> {
+    pub(crate) fn apply(
+        &self,
+        cx: &Context<'_>,
+        target: &Target,
+        kind: FileKind,
+        set: &SetAttr,
+    ) -> Result<()> {
         if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
             self.apply_override(cx, target, set)?;
         } else {

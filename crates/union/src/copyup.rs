@@ -158,12 +158,12 @@ impl Core {
                 let limit = if let Need::Data(limit) = need { limit } else { u64::MAX };
                 let to = to.open(work)?;
                 self.copy_data(&*to, &data, limit)?;
-                self.mark_whole(to.as_ref(), &own);
+                self.mark_whole(to.as_ref(), &own)?;
             }
             to
         } else {
-            let named = self.copy_special(work, &*from, &raw, name)?;
-            self.mark_whole(named.object(work)?.as_ref(), &own);
+            let named = self.copy_special(work, &*from, (&raw, &attr), name)?;
+            self.mark_whole(named.object(work)?.as_ref(), &own)?;
             named
         };
         let result = (|| {
@@ -236,7 +236,13 @@ impl Core {
     }
 
     /// A copy of a symbolic link, device, fifo or socket.
-    fn copy_special(&self, work: &Work, from: &dyn Object, raw: &Attr, name: Name<'_>) -> Result<Copy> {
+    fn copy_special(
+        &self,
+        work: &Work,
+        from: &dyn Object,
+        (raw, attr): (&Attr, &Attr),
+        name: Name<'_>,
+    ) -> Result<Copy> {
         let temp = work.temp_name();
         let to = Name::new(&temp)?;
         if raw.kind() == FileKind::Symlink {
@@ -244,11 +250,11 @@ impl Core {
             let n = from.read_link(&mut target)?;
             target.truncate(n);
             work.dir().make_symlink(to, &c_string(target))?;
-        } else if raw.is_file() {
-            // Recorded as something else in an override attribute.
+        } else if raw.is_file() && self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
+            // Recorded as something else in an override attribute, there as here.
             work.dir().create(to, 0o600)?;
         } else {
-            work.dir().make_node(to, raw.mode, raw.rdev).map_err(|e| e.at(name.bytes()))?;
+            work.dir().make_node(to, attr.mode, attr.rdev).map_err(|e| e.at(name.bytes()))?;
         }
         Ok(Copy::Named(temp))
     }
@@ -276,11 +282,16 @@ impl Core {
         }
     }
 
-    /// Notes the origin of a whole copy. It only keeps the inode number: without it the file is still right.
-    fn mark_whole(&self, to: &dyn Object, own: &Own) {
+    /// Notes the origin of a whole copy. Mostly it only keeps the inode number: without it the file is still right.
+    fn mark_whole(&self, to: &dyn Object, own: &Own) -> Result<()> {
         let own = Own { below: false, ..*own };
-        if let Err(error) = to.set_xattr(self.space().own(), &own.encode(), 0) {
-            tracing::debug!(%error, "no mark of the origin; the inode number may change with a remount");
+        match to.set_xattr(self.space().own(), &own.encode(), 0) {
+            Err(error) if own.null_device || own.literal => Err(error.doing("marking a copy")),
+            Err(error) => {
+                tracing::debug!(%error, "no mark of the origin; the inode number may change with a remount");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
         }
     }
 
@@ -297,6 +308,7 @@ impl Core {
             let dir = from.dir.open(&self.layers, &self.budget)?;
             let file = dir.open_file(Name::new(&from.name)?, OpenMode::READ)?;
             copyup_data::copy(to, &*file, limit)?;
+            to.truncate(to.stat()?.size.max(file.stat()?.size.min(limit)))?;
             if self.config.sync_copy_up && !self.config.volatile {
                 to.sync(true)?;
             }
@@ -426,7 +438,9 @@ impl Core {
             state.inode = None;
             state.below = below;
             state.lost = 0;
-            file.io.replace(None);
+            if data_moved {
+                file.io.replace(None);
+            }
             if data_moved && node.lower_passthrough.load(Relaxed) {
                 self.register_swapped(&state, node)?;
                 self.swap_node(node, file);
@@ -451,12 +465,13 @@ impl Core {
         };
         let before = object.stat()?;
         let to = object.reopen(OpenMode::READ | OpenMode::WRITE)?;
+        // First the data, which nobody sees as long as the file has its size and its marks; then, if it is to be shorter,
+        // the size, from which on the file counts as whole; then the marks.
         self.copy_data(&*to, below, limit)?;
-        if limit == 0 {
-            to.truncate(0)?;
+        if limit < before.size {
+            to.truncate(limit)?;
         }
         to.set_times(Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)))?;
-        // From here on the file is whole. Either mark alone still says "below", and below are the same data.
         let space = self.space();
         let mut value = [0u8; 64];
         if let Ok(n) = object.get_xattr(space.own(), &mut value)

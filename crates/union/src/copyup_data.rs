@@ -5,7 +5,7 @@ use vellum_vfs::{BranchFile, Errno, Error, Result, Seek};
 /// Bytes that one copying call moves at most when the kernel cannot do it alone.
 const CHUNK: usize = 256 * 1024;
 
-/// Copies the first `limit` bytes of `from` to the empty file `to`, and makes `to` as long as `from` (or `limit`).
+/// Copies the first `limit` bytes of `from` to `to`, which is empty or all hole. The size of `to` is left to the caller.
 pub(crate) fn copy(to: &dyn BranchFile, from: &dyn BranchFile, limit: u64) -> Result<()> {
     let size = from.stat()?.size.min(limit);
     if limit == u64::MAX && size > 0 && to.clone_from(from).is_ok() {
@@ -34,8 +34,7 @@ pub(crate) fn copy(to: &dyn BranchFile, from: &dyn BranchFile, limit: u64) -> Re
         copy_extent(to, from, start, end)?;
         at = end;
     }
-    // A file is truncated first where it may be longer, and gets its last hole here.
-    to.truncate(size)
+    Ok(())
 }
 
 fn copy_extent(to: &dyn BranchFile, from: &dyn BranchFile, start: u64, end: u64) -> Result<()> {

@@ -106,12 +106,15 @@ impl Core {
         let inherit = self.inherit_of(parent)?;
         let owner = self.owner_of(cx, inherit, what, mode);
         let own = self.own_mark_for(work, name, what)?;
-        let direct = own == Own::default();
+        // An AUFS whiteout beside the name goes last, and then a lower directory must not show through.
+        let opaque = matches!(what, Make::Dir) && self.upper_aufs && self.shows_from_below(dir, name)?;
+        let direct = own == Own::default() && !opaque;
         let file =
             match if direct { self.make_at(&*handle, name, what, owner) } else { Err(Errno::EXIST.into()) } {
                 Ok(file) => file,
                 Err(e) if e.errno() == Errno::EXIST => {
-                    self.make_over(work, &*handle, name, what, owner, &own)?
+                    let xwhiteouts = dir.upper.lock().as_ref().is_some_and(|upper| upper.xwhiteouts);
+                    self.make_over(work, (&*handle, xwhiteouts), name, what, owner, &own)?
                 }
                 Err(e) => return Err(e),
             };
@@ -137,8 +140,24 @@ impl Core {
         Ok(own)
     }
 
-    /// Makes something under a name that is free in the layer.
+    /// Makes something under a name that is free in the layer; what fails half-way is taken away again.
     fn make_at(
+        &self,
+        dir: &dyn BranchDir,
+        name: Name<'_>,
+        what: Make<'_>,
+        owner: Owner,
+    ) -> Result<Option<Arc<dyn BranchFile>>> {
+        let made = self.try_make_at(dir, name, what, owner);
+        if let Err(error) = &made
+            && error.errno() != Errno::EXIST
+        {
+            let _ = if matches!(what, Make::Dir) { dir.remove_dir(name) } else { dir.remove(name) };
+        }
+        made
+    }
+
+    fn try_make_at(
         &self,
         dir: &dyn BranchDir,
         name: Name<'_>,
@@ -167,12 +186,16 @@ impl Core {
                 None => dir.set_owner_at(name, Some(owner.uid), Some(owner.gid))?,
             }
         }
-        // mkdir(2) drops set-id bits; so does a change of owner.
+        // mkdir(2) drops set-id bits; so does a change of owner. The other bits may come from an ACL, and stay.
         if owner.mode & (S_ISGID | S_ISUID) != 0
             && (chowned || matches!(what, Make::Dir))
             && !matches!(what, Make::Symlink(_))
         {
-            dir.set_mode_at(name, owner.mode)?;
+            let now = dir.stat_at(name)?.perm();
+            let wanted = now & 0o1777 | owner.mode & (S_ISGID | S_ISUID);
+            if wanted != now {
+                dir.set_mode_at(name, wanted)?;
+            }
         }
         Ok(file)
     }
@@ -210,7 +233,7 @@ impl Core {
     fn make_over(
         &self,
         work: &Work,
-        dir: &dyn BranchDir,
+        (dir, xwhiteouts): (&dyn BranchDir, bool),
         name: Name<'_>,
         what: Make<'_>,
         owner: Owner,
@@ -218,7 +241,7 @@ impl Core {
     ) -> Result<Option<Arc<dyn BranchFile>>> {
         let replaces = match dir.stat_at(name) {
             Ok(attr) => {
-                if !self.is_hidden(dir, 0, false, name, &attr)? {
+                if !self.is_hidden(dir, 0, xwhiteouts, name, &attr)? {
                     return Err(Error::new(Errno::EXIST, ""));
                 }
                 true
@@ -299,6 +322,7 @@ impl Core {
                 inode: Some((0, raw.ino)),
                 below: None,
                 lost: 0,
+                lost_data: false,
                 orphan_times: None,
                 null_device: own.null_device,
             };
@@ -336,7 +360,7 @@ impl Core {
         if (owner.uid, owner.gid) != (uid, gid) {
             file.set_owner(Some(owner.uid), Some(owner.gid))?;
             if owner.mode & (S_ISGID | S_ISUID) != 0 {
-                file.set_mode(owner.mode)?;
+                file.set_mode(file.stat()?.perm() & 0o1777 | owner.mode & (S_ISGID | S_ISUID))?;
             }
         }
         let raw = file.stat()?;
@@ -351,6 +375,7 @@ impl Core {
             inode: Some((0, raw.ino)),
             below: None,
             lost: 0,
+            lost_data: false,
             orphan_times: None,
             null_device: false,
         };
@@ -449,10 +474,7 @@ impl Core {
 
     /// Owner of what the service itself makes.
     pub(crate) fn service_ids(&self) -> (u32, u32) {
-        *self.ids.get_or_init(|| {
-            let attr = self.work.as_ref().and_then(|w| w.dir().stat().ok());
-            attr.map_or((0, 0), |a| (a.uid, a.gid))
-        })
+        self.work.as_ref().map_or((0, 0), |work| work.ids)
     }
 }
 

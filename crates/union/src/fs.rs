@@ -62,6 +62,14 @@ impl Union {
         self.0.writable(&node, file, u64::MAX)
     }
 
+    /// After a change of data by `cx` that the front does not qualify.
+    fn written(&self, cx: &Context<'_>, id: NodeId, open: &dyn BranchFile) -> Result<()> {
+        match self.0.node(id)?.as_file() {
+            Some(file) if cx.uid != 0 => self.0.kill_set_ids(cx, file, open),
+            _ => Ok(()),
+        }
+    }
+
     fn readable(&self, id: NodeId) -> Result<Arc<crate::node::Io>> {
         let node = self.0.node(id)?;
         let file = node.as_file().ok_or(Error::new(Errno::ISDIR, ""))?;
@@ -316,7 +324,7 @@ impl Filesystem for Union {
         let open = self.writable(node)?;
         open.allocate(mode, offset, len)?;
         // The request does not say what a write would: that the caller has no privilege.
-        if cx.uid != 0 { self.0.kill_set_ids(cx, &*open) } else { Ok(()) }
+        self.written(cx, node, &*open)
     }
 
     fn lseek(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, whence: Seek) -> Result<u64> {
@@ -339,9 +347,7 @@ impl Filesystem for Union {
         let target = self.writable(to.0)?;
         let source = self.readable(from.0)?;
         let copied = target.copy_range(to.2, &*source.file, from.2, len)?;
-        if cx.uid != 0 {
-            self.0.kill_set_ids(cx, &*target)?;
-        }
+        self.written(cx, to.0, &*target)?;
         Ok(copied)
     }
 }

@@ -8,7 +8,7 @@ use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
-    BranchFile, Context, Errno, Error, FileKind, Name, OpenIo, OpenMode, Result, SetTime, WriteFlags,
+    BranchFile, Context, Errno, Error, FileKind, Name, OpenIo, OpenMode, Result, SetAttr, SetTime, WriteFlags,
 };
 
 const O_ACCMODE: u32 = 0o3;
@@ -30,6 +30,9 @@ impl Core {
         }
         // Under the state's lock, so that a copy-up does not come between opening and keeping.
         let state = file.state.read();
+        if state.lost_data {
+            return Err(Error::new(Errno::IO, "the file's data below are lost"));
+        }
         let io = match (&state.below, &state.at) {
             (Some(at), _) | (None, At::Lower(at)) => {
                 let dir = at.dir.open(&self.layers, &self.budget)?;
@@ -111,13 +114,19 @@ impl Core {
             open.set_times(None, Some(SetTime::At(mtime)))?;
         }
         if flags.contains(WriteFlags::KILL_SUIDGID) {
-            self.kill_set_ids(cx, &*open)?;
+            self.kill_set_ids(cx, file, &*open)?;
         }
         Ok(written)
     }
 
     /// Takes set-id bits away, as a write by somebody without privilege does.
-    pub(crate) fn kill_set_ids(&self, cx: &Context<'_>, open: &dyn BranchFile) -> Result<()> {
+    pub(crate) fn kill_set_ids(&self, cx: &Context<'_>, file: &File, open: &dyn BranchFile) -> Result<()> {
+        if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
+            let state = file.state.read();
+            let (_, target) = self.target_of(&state)?;
+            let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+            return self.apply(cx, &target, file.kind, &set);
+        }
         let attr = open.stat()?;
         let without = without_set_ids(attr.perm(), cx.in_group(self.config.gid_map.to_mount(attr.gid)));
         if without != attr.perm() { open.set_mode(without) } else { Ok(()) }
@@ -149,7 +158,7 @@ impl Core {
             }
             if cx.uid != 0 {
                 // The writes themselves will not come here.
-                self.kill_set_ids(cx, &*open)?;
+                self.kill_set_ids(cx, file, &*open)?;
             }
             self.readable(file)?
         } else {

@@ -133,6 +133,9 @@ impl Core {
         } else if let Some(redirect) = &marks.redirect {
             path = Some(redirect_path(dir, redirect));
             self.follow_redirect(redirect, 0, &dir.lowers)?
+        } else if self.upper_aufs && self.has_aufs_whiteout(0, handle, name)? {
+            // The whiteout hides what is below, and not the directory beside it.
+            Found::Nothing
         } else {
             path = lower_path(dir.lower_path.as_deref(), name);
             self.find(&dir.lowers, name)?
@@ -217,15 +220,28 @@ impl Core {
             return Ok((self.current(node)?, None));
         }
         let own = self.own_mark_at(found.layer, found.handle, found.name)?;
-        let below = self.data_below(&found, own.as_ref())?;
+        let (below, lost_data) = match self.data_below(&found, own.as_ref()) {
+            Ok(below) => (below, false),
+            // It can be listed, moved and removed; reading it says EIO.
+            Err(e) if e.errno() == Errno::IO => (None, true),
+            Err(e) => return Err(e),
+        };
         let attr = self.present(found.layer, found.handle, found.name, found.attr)?;
         let null_device = own.is_some_and(|o| o.null_device) && attr.is_file() && attr.size == 0;
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
         let ino = own.as_ref().and_then(|o| self.origin_ino(o));
         let ino = ino.unwrap_or_else(|| self.shown_ino(found.layer, found.attr.ino));
         let names = smallvec![Place::new(parent, name)];
-        let state =
-            FileState { names, at, inode: Some(key), below, lost: 0, orphan_times: None, null_device };
+        let state = FileState {
+            names,
+            at,
+            inode: Some(key),
+            below,
+            lost: 0,
+            lost_data,
+            orphan_times: None,
+            null_device,
+        };
         let file = Arc::new(File::new(kind, state));
         if found.attr.nlink > 1 {
             // Under the shard's lock, so that two names of one inode never become two nodes.
@@ -246,7 +262,12 @@ impl Core {
             return Ok(node);
         }
         let file = node.as_file().ok_or(Errno::ISDIR)?;
-        let names = file.state.read().names.clone();
+        let (names, key) = {
+            let state = file.state.read();
+            let key =
+                self.target_of(&state).and_then(|(_, target)| target.stat()).ok().map(|attr| (0, attr.ino));
+            (state.names.clone(), key)
+        };
         let mut successor = file.successor.lock();
         if let Some(next) = successor.upgrade()
             && !next.stale.load(Relaxed)
@@ -256,6 +277,9 @@ impl Core {
         let id = self.table.reserve()?;
         let next = Arc::new(Node::new(id, node.ino, Body::File(Arc::clone(file)), &self.table));
         *successor = Arc::downgrade(&next);
+        if let Some(key) = key {
+            self.inodes.set(key, &next);
+        }
         for place in &names {
             if let Some(dir) = place.parent.as_dir() {
                 dir.children.lock().live.insert(place.name.clone(), Arc::downgrade(&next));
@@ -304,6 +328,10 @@ impl Core {
             };
             let handle = dir.open(&self.layers, &self.budget)?;
             let stored = Name::new(&name)?;
+            if attr.is_file() && attr.size > found.attr.size && own.is_some_and(|o| o.below) {
+                // Cut after its first bytes were copied up, and not unmarked before a crash: it is whole.
+                return Ok(None);
+            }
             if !attr.is_file() || attr.size != found.attr.size {
                 return Err(self.lost_origin(found, "its origin has another size"));
             }
@@ -339,7 +367,8 @@ impl Core {
         if own.is_some_and(|o| o.below) {
             return Ok(true);
         }
-        if !found.impure {
+        // A file without any block may be one as well, if it was copied here alone.
+        if !found.impure && attr.blocks > 0 {
             return Ok(false);
         }
         for space in [Space::Trusted, Space::User] {

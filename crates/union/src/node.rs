@@ -144,6 +144,8 @@ pub(crate) struct FileState {
     pub(crate) inode: Option<InodeKey>,
     /// Its data, while only its attributes have been copied up.
     pub(crate) below: Option<LowerAt>,
+    /// Its data were below, and are not there any more, or not the same.
+    pub(crate) lost_data: bool,
     /// Times set on a lower file that has no name any more; they end with it.
     pub(crate) orphan_times: Option<(Timestamp, Timestamp)>,
     /// Names of a lower file that were removed since it is known.

@@ -137,8 +137,8 @@ impl Core {
             None => work.whiteout(handle, name),
             Some(upper) => {
                 // Kept open for whoever has it as working directory: it cannot be found again.
-                drop(self.upper_of(victim)?);
                 upper.slot.pin();
+                drop(self.upper_of(victim)?);
                 if !covered {
                     match handle.remove_dir(name) {
                         Err(e) if e.errno() == Errno::NOTEMPTY => {}

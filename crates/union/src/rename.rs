@@ -99,7 +99,8 @@ impl Core {
         }
         .map_err(|e| {
             // Without extended attributes a directory cannot say where it came from.
-            if e.errno() == Errno::OPNOTSUPP { Error::new(Errno::XDEV, "redirect of a directory") } else { e }
+            let unfit = [Errno::OPNOTSUPP, Errno::NOSPC, Errno::RANGE, Errno::TOOBIG, Errno::NAMETOOLONG];
+            if unfit.contains(&e.errno()) { Error::new(Errno::XDEV, "redirect of a directory") } else { e }
         })
     }
 
@@ -133,8 +134,8 @@ impl Core {
         match &source.body {
             Body::Dir(dir) => {
                 self.mark_dir_moved(source, dir, covers)?;
-                let _one = dir.copy.lock();
                 let victim = target.and_then(|t| t.as_dir());
+                let _copies = lock_copies(&[Some(source), target]);
                 self.move_dir(work, (&*from_handle, from.1), (&*to_handle, to.1), victim, uncovers)?;
                 if let Some(victim) = victim {
                     self.detach_dir(victim);
@@ -143,7 +144,7 @@ impl Core {
             }
             Body::File(file) => {
                 let victim = target.and_then(|t| t.as_file());
-                let (mut state, mut other) = lock_states(source, file, target.zip(victim));
+                let (mut state, mut other) = lock_states(file, victim);
                 let (_, moved) = self.target_of(&state)?;
                 self.mark_moved(&state, &moved, to.1)?;
                 if let (Some(gone), Some(victim)) = (&mut other, victim) {
@@ -213,10 +214,10 @@ impl Core {
         let victim_in_upper = victim.is_some_and(|v| v.upper.lock().is_some());
         if victim_in_upper {
             if let Some(victim) = victim {
-                let kept = self.upper_of(victim)?;
                 if let Some(upper) = &*victim.upper.lock() {
                     upper.slot.pin();
                 }
+                let kept = self.upper_of(victim)?;
                 self.empty_dir(work, to.0, to.1, kept.as_deref())?;
             }
         } else if let Ok(attr) = to.0.stat_at(to.1) {
@@ -274,15 +275,9 @@ impl Core {
                 self.mark_dir_moved(node, moved, self.shows_from_below(dir, name)?)?;
             }
         }
-        let _copies: Vec<_> = {
-            let mut dirs: Vec<_> =
-                [source, target].into_iter().filter_map(|n| Some((n.id, n.as_dir()?))).collect();
-            dirs.sort_unstable_by_key(|(id, _)| *id);
-            dirs.into_iter().map(|(_, dir)| dir.copy.lock()).collect()
-        };
-        // State locks in the order of node ids, as everywhere.
+        let _copies = lock_copies(&[Some(source), Some(target)]);
         let mut nodes = [(source, from, to), (target, to, from)];
-        nodes.sort_unstable_by_key(|(node, _, _)| node.id);
+        nodes.sort_unstable_by_key(|(node, _, _)| node.as_file().map(Arc::as_ptr));
         let mut states: Vec<(RwLockWriteGuard<'_, FileState>, Side<'_>, Side<'_>)> = Vec::new();
         for (node, old, new) in nodes {
             if let Some(file) = node.as_file() {
@@ -358,19 +353,26 @@ fn check_kinds(source: &Node, target: Option<&Arc<Node>>, flags: RenameFlags) ->
 
 type StateGuard<'a> = RwLockWriteGuard<'a, FileState>;
 
-/// Takes the states of two files in the order of their nodes' ids.
+/// Takes the `copy` locks of the directories among some nodes, in the order of their ids.
+fn lock_copies<'a>(nodes: &[Option<&'a Arc<Node>>]) -> Vec<parking_lot::MutexGuard<'a, ()>> {
+    let mut dirs: Vec<_> =
+        nodes.iter().flatten().filter_map(|node| Some((node.id, node.as_dir()?))).collect();
+    dirs.sort_unstable_by_key(|(id, _)| *id);
+    dirs.into_iter().map(|(_, dir)| dir.copy.lock()).collect()
+}
+
+/// Takes the states of two files, in the order of their addresses: a file may have several nodes.
 fn lock_states<'a>(
-    source: &Arc<Node>,
-    file: &'a File,
-    other: Option<(&Arc<Node>, &'a Arc<File>)>,
+    file: &'a Arc<File>,
+    other: Option<&'a Arc<File>>,
 ) -> (StateGuard<'a>, Option<StateGuard<'a>>) {
     match other {
         None => (file.state.write(), None),
-        Some((node, victim)) if node.id < source.id => {
+        Some(victim) if Arc::as_ptr(victim) < Arc::as_ptr(file) => {
             let victim = victim.state.write();
             (file.state.write(), Some(victim))
         }
-        Some((_, victim)) => {
+        Some(victim) => {
             let state = file.state.write();
             (state, Some(victim.state.write()))
         }

@@ -120,6 +120,11 @@ impl Core {
                 }
                 break;
             }
+            // A whiteout beside the directory hides what is below, and not the directory.
+            let more = at + 1 < stack.len();
+            if more && dir.may_have_aufs() && self.has_aufs_whiteout(dir.layer, &*handle, name)? {
+                break;
+            }
         }
         Ok(if parts.is_empty() { Found::Nothing } else { Found::Dir(parts) })
     }

@@ -6,7 +6,7 @@ use crate::ino;
 use crate::layer::{self, Layer, LowerDir};
 use crate::links::{Inodes, LayerLinks};
 use crate::marks::{self, DirMarks, Own, Space};
-use crate::node::{Body, Dir, Node, UpperDir};
+use crate::node::{Body, Dir, Node, Place, UpperDir};
 use crate::overrides::Format;
 use crate::table::Table;
 use crate::work::{Whiteouts, Work};
@@ -35,8 +35,6 @@ pub(crate) struct Core {
     pub(crate) budget: Budget,
     pub(crate) root: OnceLock<Arc<Node>>,
     pub(crate) front: OnceLock<Connection>,
-    /// Owner of what the service itself makes.
-    pub(crate) ids: OnceLock<(u32, u32)>,
 }
 
 impl Union {
@@ -87,7 +85,6 @@ impl Union {
             inodes: Inodes::new(),
             root: OnceLock::new(),
             front: OnceLock::new(),
-            ids: OnceLock::new(),
         };
         core.make_root()?;
         Ok(Self(core))
@@ -219,19 +216,36 @@ impl Core {
 
     /// Opens a directory in the upper layer again after its handle was given back. Its path may be changing at the
     /// same time, so what is found is checked and the search repeated.
-    fn reopen_upper(&self, dir: &Dir, upper: &UpperDir) -> Result<Arc<dyn BranchDir>> {
+    fn reopen_upper(&self, dir: &Dir) -> Result<Arc<dyn BranchDir>> {
         const TRIES: usize = 64;
         for _ in 0..TRIES {
-            let Some(place) = dir.place.read().clone() else { break };
-            let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
-            let Some(parent) = self.upper_of(parent)? else { break };
-            if let Ok(handle) = parent.open_dir(Name::new(&place.name)?)
-                && handle.stat()?.ino == upper.ino
-            {
-                let (handle, filled) = upper.slot.fill(handle);
-                if filled {
-                    self.budget.watch(crate::handles::weak_slot(&upper.slot));
+            // Up to the first parent that is open (the root always is), then down again: without recursion, for a
+            // tree may be deeper than a stack.
+            let mut chain: Vec<Place> = Vec::new();
+            let mut next = dir.place.read().clone();
+            let mut handle = None;
+            while let Some(place) = next {
+                let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
+                let open = parent.upper.lock().as_ref().and_then(|upper| upper.slot.get());
+                next = if open.is_some() { None } else { parent.place.read().clone() };
+                handle = open;
+                chain.push(place);
+            }
+            let Some(mut handle) = handle else { break };
+            let mut found = false;
+            while let Some(place) = chain.pop() {
+                let below = chain.last().map(|place| Arc::clone(&place.parent));
+                let target = below.as_ref().and_then(|node| node.as_dir()).unwrap_or(dir);
+                match self.open_upper_child(&*handle, &place.name, target) {
+                    Some(open) => handle = open,
+                    None => {
+                        found = false;
+                        break;
+                    }
                 }
+                found = true;
+            }
+            if found {
                 return Ok(handle);
             }
             std::thread::yield_now();
@@ -239,12 +253,26 @@ impl Core {
         Err(Error::new(Errno::STALE, "a directory of the upper layer has gone"))
     }
 
+    /// Opens `name` in `parent` if it is `dir`'s directory in the upper layer, and keeps it open there.
+    fn open_upper_child(&self, parent: &dyn BranchDir, name: &CStr, dir: &Dir) -> Option<Arc<dyn BranchDir>> {
+        let upper = dir.upper.lock().clone()?;
+        let handle = parent.open_dir(Name::new(name).ok()?).ok()?;
+        if handle.stat().ok()?.ino != upper.ino {
+            return None;
+        }
+        let (handle, filled) = upper.slot.fill(handle);
+        if filled {
+            self.budget.watch(crate::handles::weak_slot(&upper.slot));
+        }
+        Some(handle)
+    }
+
     /// A directory's handle in the upper layer; None: it is not there.
     pub(crate) fn upper_of(&self, dir: &Dir) -> Result<Option<Arc<dyn BranchDir>>> {
         let Some(upper) = dir.upper.lock().clone() else { return Ok(None) };
         match upper.slot.get() {
             Some(handle) => Ok(Some(handle)),
-            None => self.reopen_upper(dir, &upper).map(Some),
+            None => self.reopen_upper(dir).map(Some),
         }
     }
 

@@ -16,6 +16,8 @@ use vellum_vfs::{BranchDir, Errno, FileKind, Name, RenameFlags, Result};
 const WORK_NAME: &CStr = c"work";
 /// The whiteout of which all others are hard links.
 const WHITEOUT_NAME: &CStr = c"whiteout";
+/// Made and removed at once, to see whose it is.
+const PROBE_NAME: &CStr = c"#probe";
 /// Removed directories that may wait for the cleaner; beyond that they are cleared at once.
 const CLEANER_QUEUE: usize = 1024;
 /// Deepest nesting of what is cleared from the work directory.
@@ -37,6 +39,8 @@ type Cleaner = (SyncSender<Box<CStr>>, JoinHandle<()>);
 pub(crate) struct Work {
     dir: Arc<dyn BranchDir>,
     serial: AtomicU64,
+    /// Owner and group of what the service makes.
+    pub(crate) ids: (u32, u32),
     /// Where marks are written.
     pub(crate) space: Space,
     /// How whiteouts are written.
@@ -59,6 +63,22 @@ impl Work {
         }
         let dir = root.open_dir(name).map_err(|e| e.doing("opening the work directory"))?;
         clear(&*dir, 0)?;
+        // What is made here must inherit nothing: no ACL, no group.
+        for acl in [c"system.posix_acl_default", c"system.posix_acl_access"] {
+            match dir.remove_xattr(acl) {
+                Err(e) if !matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP) => {
+                    return Err(e.doing("clearing the work directory's ACL"));
+                }
+                _ => {}
+            }
+        }
+        dir.set_mode(0o700).map_err(|e| e.doing("the work directory's mode"))?;
+        let probe = Name::new(PROBE_NAME)?;
+        let made = dir
+            .create(probe, 0o600)
+            .and_then(|file| file.stat())
+            .map_err(|e| e.doing("the work directory"))?;
+        dir.remove(probe)?;
         let space = if dir.set_xattr(Space::Trusted.opaque(), b"n", 0).is_ok() {
             Space::Trusted
         } else {
@@ -74,6 +94,7 @@ impl Work {
             whiteouts: if device { Whiteouts::Device } else { Whiteouts::Aufs },
             remake: Mutex::new(()),
             unnamed: AtomicBool::new(true),
+            ids: (made.uid, made.gid),
             cleaner: Mutex::new(cleaner),
         })
     }

@@ -100,6 +100,7 @@ fn an_interrupted_request_is_answered_nevertheless() {
         wait_for("the read at the gate", || m.fs.waiting.load(Ordering::Relaxed) == count);
         let pid = rustix::process::Pid::from_child(&cats[cats.len() - 1]);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        wait_for("the first interrupt", || m.handle.counts().of(Opcode::Interrupt) >= 1);
         std::thread::sleep(Duration::from_millis(30));
     }
     for cat in &mut cats {

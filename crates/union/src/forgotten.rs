@@ -177,6 +177,18 @@ impl Core {
     /// The node that a forgotten id stands for. ESTALE: not known, or not there any more.
     pub(crate) fn recall(&self, id: NodeId) -> Result<Arc<Node>> {
         if let Ok(node) = self.node(id) {
+            // The front holds no inode for it, or it would not ask. What has no name is gone, then; and what was handed
+            // to the kernel through this node is closed, so that the node can be used again.
+            let gone = match &node.body {
+                Body::Dir(dir) => dir.removed.load(Relaxed),
+                Body::File(file) => file.state.read().names.is_empty(),
+            };
+            if gone {
+                return Err(Error::new(Errno::STALE, "handle"));
+            }
+            if node.stale.swap(false, Relaxed) {
+                node.lower_passthrough.store(false, Relaxed);
+            }
             return Ok(node);
         }
         let stale = || Error::new(Errno::STALE, "handle");

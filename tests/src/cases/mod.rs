@@ -47,7 +47,7 @@ impl Case {
     }
 
     const fn cargo(name: &'static str, line: &'static str) -> Self {
-        let limit = Duration::from_secs(900);
+        let limit = Duration::from_secs(600);
         Self { name, kind: Kind::Cargo(line), profiles: false, alone: true, root: false, limit }
     }
 }

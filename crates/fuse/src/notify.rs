@@ -163,7 +163,14 @@ impl FuseNotifier {
 impl Notifier for FuseNotifier {
     fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()> {
         // The kernel drops data for `offset` >= 0, to the end of the file for `len` <= 0.
-        let offset = if len == 0 { -1 } else { offset };
+        if len == 0 || offset < 0 {
+            // Attributes alone take no lock in the kernel, so the word goes out at once: an answer that is sent after it
+            // finds the old attributes gone.
+            return match self.0.send(&Note::Inode { node, offset: -1, len: 0 }) {
+                Ok(()) | Err(Errno::NOENT) => Ok(()),
+                Err(errno) => Err(Error::new(errno, "notification")),
+            };
+        }
         self.queue(Note::Inode { node, offset, len })
     }
 

@@ -262,12 +262,7 @@ impl Core {
             return Ok(node);
         }
         let file = node.as_file().ok_or(Errno::ISDIR)?;
-        let (names, key) = {
-            let state = file.state.read();
-            let key =
-                self.target_of(&state).and_then(|(_, target)| target.stat()).ok().map(|attr| (0, attr.ino));
-            (state.names.clone(), key)
-        };
+        let names = file.state.read().names.clone();
         let mut successor = file.successor.lock();
         if let Some(next) = successor.upgrade()
             && !next.stale.load(Relaxed)
@@ -277,9 +272,6 @@ impl Core {
         let id = self.table.reserve()?;
         let next = Arc::new(Node::new(id, node.ino, Body::File(Arc::clone(file)), &self.table));
         *successor = Arc::downgrade(&next);
-        if let Some(key) = key {
-            self.inodes.set(key, &next);
-        }
         for place in &names {
             if let Some(dir) = place.parent.as_dir() {
                 dir.children.lock().live.insert(place.name.clone(), Arc::downgrade(&next));

@@ -12,19 +12,22 @@ if [ -z "${VELLUM_DEMO_INSIDE-}" ]; then
   [ "$VELLUM" != "$HERE/target/release/vellum" ] ||
     step "2. Vellum, release build" slowly cargo build --release --locked --package vellum
   [ -x "$VELLUM" ] || die "$VELLUM is missing"
-  export VELLUM VELLUM_DEMO_INSIDE=1 VELLUM_DEMO_BEGUN=$BEGUN
-  VELLUM_DEMO_TIMES=$(printf '%s\n' "${TIMES[@]}") exec unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$HERE/scripts/demo"
+  WORK=$(mktemp -d "${TMPDIR:-/var/tmp}/vellum-demo.XXXXXX")
+  # With the namespace's first process all others end too; only then nobody writes here any more.
+  trap 'rm -rf --one-file-system "$WORK"' EXIT
+  trap 'exit 130' INT TERM
+  export VELLUM WORK VELLUM_DEMO_INSIDE=1 VELLUM_DEMO_BEGUN=$BEGUN
+  VELLUM_DEMO_TIMES=$(printf '%s\n' "${TIMES[@]}") unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$HERE/scripts/demo"
+  exit
 fi
 BEGUN=$VELLUM_DEMO_BEGUN
 mapfile -t TIMES <<< "$VELLUM_DEMO_TIMES"
-WORK=$(mktemp -d "${TMPDIR:-/var/tmp}/vellum-demo.XXXXXX")
 ROOT=$WORK/merged
 mkdir -p "$WORK"/{upper,work,merged} "$CACHE"
 
 finish() {
   local at
   for at in $(awk -v w="$WORK" 'index($2, w) == 1 { print $2 }' /proc/self/mounts | tac); do umount -l "$at" 2> /dev/null; done
-  rm -rf --one-file-system "$WORK"
 }
 trap finish EXIT
 trap 'exit 130' INT TERM

@@ -14,7 +14,7 @@ if [ -z "${VELLUM_DEMO_INSIDE-}" ]; then
   [ -x "$VELLUM" ] || die "$VELLUM is missing"
   WORK=$(mktemp -d "${TMPDIR:-/var/tmp}/vellum-demo.XXXXXX")
   # With the namespace's first process all others end too; only then nobody writes here any more.
-  trap 'rm -rf --one-file-system "$WORK"' EXIT
+  trap 'rm -rf --one-file-system "$WORK" "$CACHE/store.run"' EXIT
   trap 'exit 130' INT TERM
   export VELLUM WORK VELLUM_DEMO_INSIDE=1 VELLUM_DEMO_BEGUN=$BEGUN
   VELLUM_DEMO_TIMES=$(printf '%s\n' "${TIMES[@]}") unshare --mount --pid --fork --kill-child --mount-proc --propagation private "$HERE/scripts/demo"
@@ -125,14 +125,15 @@ upper() {
   say "and the layers below are as they were: $(find "$CACHE/base" "$CACHE/python" "$CACHE/compiler" -newer "$WORK/work" | wc -l) of their files have changed"
 }
 
-STORE=$CACHE/podman
+# podman remembers where its run directory was, so that cannot be in $WORK; what is in it is of no use afterwards.
+STORE=$CACHE/store
 podman_setup() {
   # The daemon's program lies with the store: what the store was made with is what it is used with.
   cat > "$WORK/storage.conf" <<C
 [storage]
 driver = "overlay"
 graphroot = "$STORE"
-runroot = "$WORK/run"
+runroot = "$STORE.run"
 [storage.options.overlay]
 mount_program = "$VELLUM"
 C

@@ -190,9 +190,20 @@ impl Core {
     }
 
     pub(crate) fn attr_reply(&self, node: &Node) -> Result<AttrReply> {
-        // Attributes shown through a node that has a successor would not be seen to change.
-        let ttl = if node.alias || node.stale.load(Relaxed) { Duration::ZERO } else { self.config.ttl };
-        Ok(AttrReply { attr: self.attr_of(node)?, ttl })
+        let attr = self.attr_of(node)?;
+        Ok(AttrReply { attr, ttl: self.attr_ttl(node, &attr) })
+    }
+
+    /// How long a front may believe attributes. Not at all where it may hold the file through a second node: after a swap,
+    /// and in passthrough, where a swap may come, for files with several names. What is changed through one node would
+    /// not be seen to change through the other.
+    pub(crate) fn attr_ttl(&self, node: &Node, attr: &Attr) -> Duration {
+        let second = node.alias || node.stale.load(Relaxed);
+        if second || self.is_passthrough() && attr.nlink > 1 && !attr.is_dir() {
+            Duration::ZERO
+        } else {
+            self.config.ttl
+        }
     }
 
     /// Changes attributes; copies up what has to be.

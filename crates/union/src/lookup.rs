@@ -401,8 +401,8 @@ impl Core {
         };
         attr.ino = node.ino;
         self.table.acquire(node);
-        let ttl = self.config.ttl;
-        Ok(Entry { node: node.id, generation: 0, attr, entry_ttl: ttl, attr_ttl: ttl })
+        let attr_ttl = self.attr_ttl(node, &attr);
+        Ok(Entry { node: node.id, generation: 0, attr, entry_ttl: self.config.ttl, attr_ttl })
     }
 }
 

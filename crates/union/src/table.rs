@@ -7,13 +7,18 @@ use crate::forgotten::Forgotten;
 use crate::node::Node;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use vellum_vfs::{Errno, Error, NodeId, Result};
 
 /// Slots that are allocated together; given back when all of them are free.
 const CHUNK: usize = 1024;
 /// Most chunks: 67 million nodes.
 const MAX_CHUNKS: usize = 65_536;
+/// Places for chunks that are made together, when the first of them is needed.
+const GROUP: usize = 256;
+
+/// Places for chunks.
+type Group = Box<[ArcSwapOption<Chunk>]>;
 
 struct Slot {
     serial: u32,
@@ -36,7 +41,7 @@ struct Allocator {
 
 /// The table of all nodes that a front holds.
 pub(crate) struct Table {
-    chunks: Box<[ArcSwapOption<Chunk>]>,
+    groups: Box<[OnceLock<Group>]>,
     allocator: Mutex<Allocator>,
     /// Ids of nodes that the front has forgotten.
     pub(crate) forgotten: Forgotten,
@@ -54,7 +59,7 @@ impl Table {
     /// A table in which slots 0 (no node) and 1 (the root) are taken.
     pub(crate) fn new() -> Self {
         let table = Self {
-            chunks: (0..MAX_CHUNKS).map(|_| ArcSwapOption::empty()).collect(),
+            groups: (0..MAX_CHUNKS / GROUP).map(|_| OnceLock::new()).collect(),
             allocator: Mutex::new(Allocator { chunks: Vec::new(), roomy: Vec::new(), serial: 0 }),
             forgotten: Forgotten::default(),
         };
@@ -68,9 +73,16 @@ impl Table {
         table
     }
 
+    /// The place of a chunk, if its group has been made.
+    fn place(&self, chunk: usize) -> Option<&ArcSwapOption<Chunk>> {
+        self.groups.get(chunk / GROUP)?.get()?.get(chunk % GROUP)
+    }
+
     fn add_chunk(&self, allocator: &mut Allocator) -> bool {
         let at = allocator.chunks.iter().position(Option::is_none).unwrap_or(allocator.chunks.len());
-        let Some(place) = self.chunks.get(at) else { return false };
+        let Some(group) = self.groups.get(at / GROUP) else { return false };
+        let group = group.get_or_init(|| (0..GROUP).map(|_| ArcSwapOption::empty()).collect());
+        let Some(place) = group.get(at % GROUP) else { return false };
         let slots = (0..CHUNK).map(|_| Mutex::new(Slot { serial: 0, lookups: 0, node: None })).collect();
         place.store(Some(Arc::new(Chunk { slots })));
         let free = Some((0..CHUNK as u16).rev().collect());
@@ -102,7 +114,7 @@ impl Table {
             allocator.serial = allocator.serial.wrapping_add(1).max(1);
             let serial = allocator.serial;
             let index = usize::from(chunk) * CHUNK + usize::from(slot);
-            if let Some(chunk) = &*self.chunks[usize::from(chunk)].load() {
+            if let Some(chunk) = self.place(usize::from(chunk)).and_then(ArcSwapOption::load_full) {
                 *chunk.slots[usize::from(slot)].lock() = Slot { serial, lookups: 0, node: None };
             }
             return Ok(id_of(index, serial));
@@ -118,14 +130,17 @@ impl Table {
         let (chunk, slot) = (index / CHUNK, index % CHUNK);
         let mut allocator = self.allocator.lock();
         let Some(Some(free)) = allocator.chunks.get_mut(chunk) else { return };
-        if let Some(chunk) = &*self.chunks[chunk].load() {
+        let place = self.place(chunk);
+        if let Some(chunk) = place.and_then(ArcSwapOption::load_full) {
             chunk.slots[slot].lock().serial = 0;
         }
         free.push(slot as u16);
         let count = free.len();
         if count == CHUNK && chunk != 0 {
             allocator.chunks[chunk] = None;
-            self.chunks[chunk].store(None);
+            if let Some(place) = place {
+                place.store(None);
+            }
             allocator.roomy.retain(|c| usize::from(*c) != chunk);
             while allocator.chunks.last().is_some_and(Option::is_none) {
                 allocator.chunks.pop();
@@ -137,7 +152,7 @@ impl Table {
 
     fn with<R>(&self, id: NodeId, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
         let (index, serial) = slot_of(id);
-        let chunk = self.chunks.get(index / CHUNK)?.load();
+        let chunk = self.place(index / CHUNK)?.load();
         let mut slot = chunk.as_ref()?.slots.get(index % CHUNK)?.lock();
         (slot.serial == serial).then(|| act(&mut slot))
     }
@@ -173,7 +188,7 @@ impl Table {
     /// Empties the table; for the end of a mount.
     pub(crate) fn clear(&self) {
         self.forgotten.clear();
-        for chunk in &self.chunks {
+        for chunk in self.groups.iter().filter_map(OnceLock::get).flatten() {
             if let Some(chunk) = chunk.load_full() {
                 for slot in &chunk.slots {
                     let node = slot.lock().node.take();
@@ -207,7 +222,8 @@ mod tests {
             for id in ids {
                 table.release(id);
             }
-            let chunks = table.chunks.iter().filter(|c| c.load().is_some()).count();
+            let chunks = table.groups.iter().filter_map(OnceLock::get).flatten();
+            let chunks = chunks.filter(|c| c.load().is_some()).count();
             assert_eq!(chunks, 1);
         }
         assert_eq!(table.len(), 2);

@@ -418,7 +418,10 @@ impl Core {
                 first = false;
             }
             if first {
-                // It has no name any more: it lives on in the open descriptors.
+                // It has no name any more: it lives on in the open descriptors. Times that it was given so far are its own.
+                if let Some((atime, mtime)) = state.orphan_times.take() {
+                    object.set_times(Some(SetTime::At(atime)), Some(SetTime::At(mtime)))?;
+                }
                 state.at = At::Held(object);
                 if let Copy::Named(temp) = copy {
                     work.dir().remove(Name::new(temp)?)?;
@@ -443,7 +446,9 @@ impl Core {
             }
             if data_moved && node.lower_passthrough.load(Relaxed) {
                 self.register_swapped(&state, node)?;
-                self.swap_node(node, file);
+                let last = self.swap_node(node, file);
+                drop(state);
+                drop(last);
             }
             return Ok(());
         }
@@ -487,7 +492,9 @@ impl Core {
         file.io.replace(None);
         if node.lower_passthrough.load(Relaxed) {
             self.register_swapped(&state, node)?;
-            self.swap_node(node, file);
+            let last = self.swap_node(node, file);
+            drop(state);
+            drop(last);
         }
         Ok(())
     }

@@ -44,19 +44,14 @@ pub(crate) struct Forgotten {
 }
 
 impl Forgotten {
-    /// The id that an object had; the caller gives it to the object's new node.
+    /// The id that an object had; the caller gives it to the object's new node. The note stays: the node may be
+    /// dropped again without the front having heard of it.
     pub(crate) fn take(&self, key: InodeKey) -> Option<NodeId> {
         let mut notes = self.notes.lock();
         let id = *notes.by_key.get(&key)?;
+        let note = notes.by_id.get_mut(&id)?;
         // A node that is still there has its id itself.
-        if !notes.by_id.get(&id)?.dropped {
-            return None;
-        }
-        notes.by_key.remove(&key);
-        let note = notes.by_id.remove(&id);
-        drop(notes);
-        drop(note);
-        Some(id)
+        std::mem::replace(&mut note.dropped, false).then_some(id)
     }
 
     /// A node is being dropped; false: nothing is remembered of it, so its id is free.

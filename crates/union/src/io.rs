@@ -146,7 +146,16 @@ impl Core {
             return Err(stale());
         }
         let truncate = flags & O_TRUNC != 0;
-        let io = if flags & O_ACCMODE != 0 || truncate {
+        let writes = flags & O_ACCMODE != 0 || truncate;
+        // Nothing is done for an open that must fail: a file without a name has no other node to be found by.
+        if writes
+            && node.lower_passthrough.load(Relaxed)
+            && !self.readable(file)?.writable
+            && file.state.read().names.is_empty()
+        {
+            return Err(stale());
+        }
+        let io = if writes {
             let keep = if truncate { 0 } else { u64::MAX };
             let open = self.writable(node, file, keep)?;
             // The front may hold the lower file through this node; the upper must come through another.

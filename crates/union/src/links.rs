@@ -5,7 +5,7 @@
 //! all names that show in the union become hard links in the upper, and stay linked for whoever mounts it.
 
 use crate::layer::c_string;
-use crate::node::Node;
+use crate::node::{File, Node};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -19,8 +19,29 @@ const DEPTH_MAX: usize = 1024;
 /// An inode in a layer: layer index and the layer's own inode number.
 pub(crate) type InodeKey = (u16, u64);
 
+/// What is known of an inode. A file whose node was swapped may be left with old nodes only; it is the same file, and
+/// gets another node.
+pub(crate) struct Known {
+    node: Weak<Node>,
+    file: Weak<File>,
+    /// Inode number as the union shows it.
+    pub(crate) ino: u64,
+}
+
+impl Known {
+    pub(crate) fn new(node: &Arc<Node>) -> Self {
+        let file = node.as_file().map_or_else(Weak::new, Arc::downgrade);
+        Self { node: Arc::downgrade(node), file, ino: node.ino }
+    }
+
+    /// The file, and its node if that is still there. To be dropped without any lock.
+    pub(crate) fn get(&self) -> Option<(Arc<File>, Option<Arc<Node>>)> {
+        Some((self.file.upgrade()?, self.node.upgrade()))
+    }
+}
+
 /// A part of the map.
-type Shard = Mutex<HashMap<InodeKey, Weak<Node>>>;
+type Shard = Mutex<HashMap<InodeKey, Known>>;
 
 /// Nodes by inode, for inodes that have, or had, several links.
 pub(crate) struct Inodes {
@@ -42,7 +63,7 @@ impl Inodes {
     pub(crate) fn set(&self, key: InodeKey, node: &Arc<Node>) {
         let mut shard = self.shard(key).lock();
         prune(&mut shard);
-        shard.insert(key, Arc::downgrade(node));
+        shard.insert(key, Known::new(node));
     }
 
     /// Forgets what is known of an inode.
@@ -52,9 +73,9 @@ impl Inodes {
 }
 
 /// Drops entries of nodes that are gone, when the map is about to grow.
-pub(crate) fn prune(shard: &mut HashMap<InodeKey, Weak<Node>>) {
+pub(crate) fn prune(shard: &mut HashMap<InodeKey, Known>) {
     if shard.len() == shard.capacity() {
-        shard.retain(|_, node| node.strong_count() > 0);
+        shard.retain(|_, known| known.file.strong_count() > 0);
     }
 }
 

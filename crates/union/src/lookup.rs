@@ -1,7 +1,7 @@
 //! A name becomes a node.
 
 use crate::layer::LowerDir;
-use crate::links::{InodeKey, prune};
+use crate::links::{InodeKey, Known, prune};
 use crate::marks::{Own, Space};
 use crate::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
 use crate::stack::{Found, is_absent, lower_path};
@@ -214,8 +214,12 @@ impl Core {
     ) -> Result<(Arc<Node>, Option<Attr>)> {
         let key = (found.layer, found.attr.ino);
         let mut shard = self.inodes.shard(key).lock();
-        if let Some(node) = shard.get(&key).and_then(std::sync::Weak::upgrade) {
+        if let Some((ino, (file, node))) = shard.get(&key).and_then(|known| Some((known.ino, known.get()?))) {
             drop(shard);
+            let node = match node {
+                Some(node) => node,
+                None => self.successor_of(&file, ino)?,
+            };
             self.add_name(&node, parent, name)?;
             return Ok((self.current(node)?, None));
         }
@@ -247,7 +251,7 @@ impl Core {
             // Under the shard's lock, so that two names of one inode never become two nodes.
             let node = self.enter(parent, name, ino, Body::File(file), Some(key))?;
             prune(&mut shard);
-            shard.insert(key, Arc::downgrade(&node));
+            shard.insert(key, Known::new(&node));
             return Ok((node, None));
         }
         drop(shard);
@@ -261,7 +265,11 @@ impl Core {
         if !node.stale.load(Relaxed) {
             return Ok(node);
         }
-        let file = node.as_file().ok_or(Errno::ISDIR)?;
+        self.successor_of(node.as_file().ok_or(Errno::ISDIR)?, node.ino)
+    }
+
+    /// The node that shows a file whose first node was swapped.
+    fn successor_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
         let names = file.state.read().names.clone();
         let mut successor = file.successor.lock();
         if let Some(next) = successor.upgrade()
@@ -270,7 +278,7 @@ impl Core {
             return Ok(next);
         }
         let id = self.table.reserve()?;
-        let next = Arc::new(Node::new(id, node.ino, Body::File(Arc::clone(file)), &self.table));
+        let next = Arc::new(Node::new(id, ino, Body::File(Arc::clone(file)), &self.table));
         *successor = Arc::downgrade(&next);
         for place in &names {
             if let Some(dir) = place.parent.as_dir() {
@@ -280,8 +288,10 @@ impl Core {
         Ok(next)
     }
 
-    /// Gives a file's node a successor at the next lookup; an open of the node itself will say ESTALE.
-    pub(crate) fn swap_node(&self, node: &Node, file: &File) {
+    /// Gives a file's node a successor at the next lookup; an open of the node itself will say ESTALE. Returns the
+    /// successor so far, which must be dropped without the file's state locked.
+    #[must_use]
+    pub(crate) fn swap_node(&self, node: &Node, file: &File) -> Option<Arc<Node>> {
         node.stale.store(true, Relaxed);
         let last = file.successor.lock().upgrade();
         if let Some(last) = &last {
@@ -292,6 +302,7 @@ impl Core {
         if let Some(front) = self.front.get() {
             let _ = front.notifier.inval_inode(node.id, -1, 0);
         }
+        last
     }
 
     /// Notes another name of a file.

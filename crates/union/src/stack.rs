@@ -47,7 +47,10 @@ impl Core {
         if !marks.opaque {
             let name = Name::new(OPAQUE_NAME)?;
             match dir.stat_at(name) {
-                Ok(attr) => marks.opaque = self.is_hidden(dir, layer, false, name, &attr)?,
+                // A whiteout may have this name, too; it hides a user's file that has it below.
+                Ok(attr) => {
+                    marks.opaque = attr.is_file() && self.is_hidden(dir, layer, false, name, &attr)?
+                }
                 Err(e) if is_absent(&e) => {}
                 Err(e) => return Err(e),
             }

@@ -1,0 +1,138 @@
+//! The union against a plain tree: the same random operations go to a union of random layers and to one plain tree in
+//! memory, and everything that a user could see must be the same, errors included.
+//!
+//! Uppers become lowers as a sequence goes on, so that the layers hold whatever the union itself records.
+//!
+//! `VELLUM_TEST_CASES` (sequences per test) and `VELLUM_TEST_SEED` (printed by each run) can be set.
+#![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "modules of one test program")]
+
+#[path = "model/apply.rs"]
+mod apply;
+#[path = "model/base.rs"]
+mod base;
+mod common;
+#[path = "model/ops.rs"]
+mod ops;
+#[path = "model/sequences.rs"]
+mod sequences;
+#[path = "model/world.rs"]
+mod world;
+
+use common::watchdog::{self, Watched};
+use ops::Op;
+use proptest::prelude::*;
+use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
+use std::cell::Cell;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Once;
+use world::{Abilities, Setup, World};
+
+/// Sequences per test when nothing else is asked for; all tests together take less than a minute.
+const CASES: u32 = 400;
+/// Operations in one sequence.
+const OPS_MAX: usize = 120;
+
+fn run(setup: &Setup, ops: &[Op]) {
+    let _watched = Watched::new(format!("{setup:?}\n{ops:?}"));
+    let mut world = World::new(setup.clone());
+    world.compare(true);
+    for (step, op) in ops.iter().enumerate() {
+        watchdog::moved();
+        STEP.set(step);
+        world.apply(op);
+        world.check_held();
+    }
+    STEP.set(ops.len());
+    world.finish_sessions();
+    world.compare(false);
+    world.remount();
+    world.compare(true);
+}
+
+thread_local! {
+    static STEP: Cell<usize> = const { Cell::new(0) };
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Shrinking makes a thousand panics; only the last one is of interest.
+fn hush() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                loud(info);
+            }
+        }));
+    });
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+fn setup(privileged: bool, passthrough: bool) -> impl Strategy<Value = Setup> {
+    let layers = proptest::collection::vec(proptest::collection::vec(base::placed(), 0..14), 0..4);
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let disk = (proptest::bool::weighted(0.8), proptest::bool::weighted(0.8), proptest::bool::weighted(0.2));
+    (layers, flags, disk).prop_map(move |(base, (far, metacopy, exports, few_handles), disk)| Setup {
+        base,
+        far,
+        metacopy,
+        passthrough,
+        exports,
+        few_handles,
+        disk: Abilities { privileged, unnamed: disk.0, rename_whiteout: disk.1, reflink: disk.2 },
+    })
+}
+
+fn check(privileged: bool, passthrough: bool) {
+    hush();
+    let random = || std::hash::RandomState::new().build_hasher().finish();
+    let seed = number("VELLUM_TEST_SEED").unwrap_or_else(random);
+    let cases = number("VELLUM_TEST_CASES").and_then(|n| u32::try_from(n).ok()).unwrap_or(CASES);
+    println!("VELLUM_TEST_SEED={seed} VELLUM_TEST_CASES={cases}");
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = ProptestConfig {
+        cases,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let sequences = (setup(privileged, passthrough), proptest::collection::vec(ops::op(), 1..OPS_MAX));
+    QUIET.set(true);
+    let result = runner.run(&sequences, |(setup, ops)| {
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&setup, &ops)));
+        done.map_err(|panic| {
+            let text = panic.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            TestCaseError::fail(format!("step {}: {}", STEP.get(), text.unwrap_or_default()))
+        })
+    });
+    QUIET.set(false);
+    if let Err(error) = result {
+        match error {
+            TestError::Fail(why, (setup, ops)) => {
+                panic!("VELLUM_TEST_SEED={seed}\n{why}\nsmallest sequence: {setup:?}\n{ops:?}")
+            }
+            TestError::Abort(why) => panic!("VELLUM_TEST_SEED={seed}: {why}"),
+        }
+    }
+}
+
+#[test]
+fn cached() {
+    check(true, false);
+}
+
+#[test]
+fn passthrough() {
+    check(true, true);
+}
+
+#[test]
+fn without_privilege() {
+    check(false, false);
+}

@@ -17,7 +17,7 @@ mod ops;
 mod side;
 
 use super::Case;
-use crate::harness::outcome::{Outcome, ensure};
+use crate::harness::outcome::{Doing, Outcome, ensure};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Layers, Mount, Profile, Stop, rng};
 use ops::Step;
@@ -160,7 +160,7 @@ fn run_in(cx: &Cx, base: &Path, seed: u64, plan: &[Step]) -> Outcome {
         }
     }
     a.close_all();
-    let seen = tree::take(a.mount.root(), since)?;
+    let seen = tree::take(a.mount.root(), since).doing("ours, at the end")?;
     tree::inodes_are_unique(&seen)?;
     a.mount.unmount()?;
     drop(b);
@@ -175,12 +175,12 @@ fn others_agree(cx: &Cx, ours: &Layers, seen: &tree::Tree, since: i64) -> Outcom
     tree::same(
         "left: the mount, right: its upper as a lower",
         seen,
-        &tree::take(again.root(), since)?,
+        &tree::take(again.root(), since).doing("our upper as a lower of ours")?,
         ignore,
     )?;
     again.unmount()?;
     let mut kernel = Mount::kernel(&layers)?;
-    let mut other = tree::take(kernel.root(), since)?;
+    let mut other = tree::take_overlayfs(kernel.root(), since).doing("overlayfs over our upper")?;
     for node in other.values_mut() {
         node.xattrs.retain(|name, _| !OUR_MARKS.iter().any(|mark| name.starts_with(mark)));
     }
@@ -197,7 +197,8 @@ fn others_agree(cx: &Cx, ours: &Layers, seen: &tree::Tree, since: i64) -> Outcom
 }
 
 fn compare(when: &str, a: &Side, b: &Side, since: i64) -> Outcome {
-    let (mut x, mut y) = (tree::take(a.mount.root(), since)?, tree::take(b.mount.root(), since)?);
+    let mut x = tree::take(a.mount.root(), since).doing(format!("{when}, ours"))?;
+    let mut y = tree::take_overlayfs(b.mount.root(), since).doing(format!("{when}, overlayfs"))?;
     if a.without_setid {
         for node in x.values_mut().chain(y.values_mut()) {
             node.mode = side::without_setid(node.mode);

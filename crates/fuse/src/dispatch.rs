@@ -194,7 +194,8 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             Operation::Setxattr { name, value, flags, acl_kill_sgid } => {
                 let flags = XattrFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
                 fs.setxattr(cx, node, name, value, flags)?;
-                if *acl_kill_sgid {
+                // The kernel says so for a default ACL as well, which changes no mode.
+                if *acl_kill_sgid && *name == c"system.posix_acl_access" {
                     self.clear_setgid(cx, node)?;
                 }
                 Ok(Answer::DONE)

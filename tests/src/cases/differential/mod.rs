@@ -137,9 +137,11 @@ fn run_in(cx: &Cx, base: &Path, seed: u64, plan: &[Step]) -> Outcome {
                 );
                 // Overlayfs changes the times of directories before it notices that a rename cannot be.
                 if let (ops::Op::Rename { from, to, .. }, Err(_)) = (op, &x) {
+                    // With a dot, for a parent may be a symbolic link to the directory that is meant.
                     for path in [from, to].map(|path| path.rsplit_once('/').map_or("", |(parent, _)| parent))
                     {
-                        let times = ops::Op::Times { path: path.to_owned(), secs: 1_000_000_000, nanos: 0 };
+                        let path = if path.is_empty() { String::from(".") } else { format!("{path}/.") };
+                        let times = ops::Op::Times { path, secs: 1_000_000_000, nanos: 0 };
                         let _ = (a.act(&times, false), b.act(&times, false));
                     }
                 }

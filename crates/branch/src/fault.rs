@@ -87,7 +87,7 @@ impl FaultPlan {
         self.kill_step.store(self.steps().saturating_add(nth), SeqCst);
     }
 
-    /// Whether a write that death strikes still writes the first half of its data.
+    /// Whether a write that death strikes still writes about the first half of its data, in whole pages.
     pub fn set_torn(&self, torn: bool) {
         self.torn.store(torn, SeqCst);
     }

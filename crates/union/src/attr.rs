@@ -1,6 +1,6 @@
 //! Attributes: how a layer's become the union's, and how they are changed.
 
-use crate::node::{At, Body, File, FileState, Node, Place};
+use crate::node::{At, Below, Body, File, FileState, Node, Place};
 use crate::overrides::{LEN_MAX, Override};
 use crate::union::Core;
 use std::ffi::CStr;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use vellum_vfs::{
-    Attr, AttrReply, BranchDir, Context, Errno, Error, FileKind, Name, NodeId, Object, Result, SetAttr,
-    SetTime, Timestamp,
+    Attr, AttrReply, BranchDir, BranchFile, Context, Errno, Error, FileKind, Name, NodeId, Object, OpenMode,
+    Result, SetAttr, SetTime, Timestamp,
 };
 
 const S_ISUID: u32 = 0o4000;
@@ -57,6 +57,14 @@ impl Target {
         match self {
             Self::At(dir, name) => dir.get_xattr_at(Name::new(name)?, attr, buf),
             Self::Held(object) => object.get_xattr(attr, buf),
+        }
+    }
+
+    /// Opens the regular file that it is.
+    pub(crate) fn open(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
+        match self {
+            Self::At(dir, name) => dir.open_file(Name::new(name)?, mode),
+            Self::Held(object) => object.reopen(mode),
         }
     }
 
@@ -176,8 +184,8 @@ impl Core {
             attr.nlink = attr.nlink.saturating_sub(state.lost);
         }
         if let Some(data) = &state.below {
-            let handle = data.dir.open(&self.layers, &self.budget)?;
-            attr.blocks = handle.stat_at(Name::new(&data.name)?)?.blocks;
+            let own = if state.partial { attr.blocks } else { 0 };
+            attr.blocks = self.blocks_below(data, attr.size)?.max(own);
         }
         if let Some((atime, mtime)) = state.orphan_times {
             (attr.atime, attr.mtime) = (atime, mtime);
@@ -187,6 +195,19 @@ impl Core {
             attr.rdev = 0;
         }
         Ok(attr)
+    }
+
+    /// Blocks (of 512 bytes) of data that are below a file of `size` bytes: at most what it has room for.
+    fn blocks_below(&self, data: &Below, size: u64) -> Result<u64> {
+        let mut blocks = 0_u64;
+        let mut next = Some(data);
+        while let Some(data) = next {
+            let handle = data.at.dir.open(&self.layers, &self.budget)?;
+            blocks = blocks.saturating_add(handle.stat_at(Name::new(&data.at.name)?)?.blocks);
+            next = data.next.as_deref();
+        }
+        // Whole blocks of 4 KiB; several files of a chain may hold the same ones.
+        Ok(blocks.min(size.div_ceil(4096).saturating_mul(8)))
     }
 
     pub(crate) fn attr_reply(&self, node: &Node) -> Result<AttrReply> {

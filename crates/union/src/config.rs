@@ -32,6 +32,9 @@ pub struct UpperConfig {
     pub work: Arc<dyn Branch>,
 }
 
+/// Smallest file that is copied block by block unless told otherwise, in bytes.
+pub const PARTIAL_FROM: u64 = 256 << 10;
+
 /// What a union is made of.
 #[derive(Clone)]
 pub struct UnionConfig {
@@ -62,6 +65,9 @@ pub struct UnionConfig {
     pub no_acl: bool,
     /// Defer the copy of a file's data, until it is written to, when only its attributes change.
     pub metacopy: bool,
+    /// Lower files of at least so many bytes are copied block by block, as they are written to, where the filesystem reports
+    /// holes exactly and cannot share blocks; None: always copied whole.
+    pub partial_from: Option<u64>,
     /// How long a front may believe names and attributes.
     pub ttl: Duration,
     /// Descriptors that the union may keep open to save opening them again.
@@ -91,6 +97,7 @@ impl UnionConfig {
             no_xattr: false,
             no_acl: false,
             metacopy: true,
+            partial_from: Some(PARTIAL_FROM),
             ttl: Duration::from_secs(86_400),
             handles: 4096,
             background: true,

@@ -6,10 +6,12 @@
 //! the copy replaces the original, for a copy that a crash leaves empty would lose what nobody has touched.
 
 use crate::copyup_data;
+use crate::extents::Record;
 use crate::layer::{c_string, join};
-use crate::marks::{DirMarks, Own, Space};
-use crate::node::{At, Dir, File, FileState, LowerAt, Node, UpperDir};
+use crate::marks::{DirMarks, Own};
+use crate::node::{At, Below, Dir, File, FileState, LowerAt, Node, UpperDir};
 use crate::overrides::Override;
+use crate::partial;
 use crate::union::{Core, path_of};
 use crate::work::Work;
 use std::ffi::CStr;
@@ -26,6 +28,26 @@ pub(crate) enum Need {
     Attrs,
     /// The inode, and its first bytes of data (`u64::MAX`: all of them).
     Data(u64),
+}
+
+/// What a copy does not have itself and takes from below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    /// It is whole.
+    Nothing,
+    /// All its data: only attributes were copied.
+    All,
+    /// The blocks that are not written to.
+    Blocks(Record),
+}
+
+impl Missing {
+    const fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Blocks(record) => Some(record),
+            Self::Nothing | Self::All => None,
+        }
+    }
 }
 
 /// A copy that has no name in the union yet.
@@ -117,12 +139,18 @@ impl Core {
                 return Ok(());
             }
             let lower = if let At::Lower(at) = &state.at { Some(at.clone()) } else { None };
-            (lower, state.below.clone())
+            // The data of a lower file that has some of its own begin there.
+            let below = match (&lower, state.below.clone()) {
+                (Some(at), None) => Some(Arc::new(Below { at: at.clone(), next: None })),
+                (Some(at), next) if state.partial => Some(Arc::new(Below { at: at.clone(), next })),
+                (_, below) => below,
+            };
+            (lower, below)
         };
         let result = match (lower, below) {
-            (Some(at), below) => self.copy_up_lower(work, node, file, &at, below, need),
-            (None, Some(below)) => self.fill(node, file, &below, need),
-            (None, None) => Ok(()),
+            (Some(at), Some(below)) => self.copy_up_lower(work, node, file, &at, &below, need),
+            (None, Some(below)) => self.fill(work, node, file, &below, need),
+            (_, None) => Ok(()),
         };
         result.map_err(|e| e.doing("copy-up").at(path_of(node)))
     }
@@ -133,7 +161,7 @@ impl Core {
         node: &Arc<Node>,
         file: &Arc<File>,
         at: &LowerAt,
-        below: Option<LowerAt>,
+        data: &Arc<Below>,
         need: Need,
     ) -> Result<()> {
         let dir = at.dir.open(&self.layers, &self.budget)?;
@@ -144,21 +172,32 @@ impl Core {
         if raw.nlink > 1 {
             self.find_other_names(at.dir.layer, raw.ino)?;
         }
-        let data = below.unwrap_or_else(|| at.clone());
-        let mut attrs_only = need == Need::Attrs && self.config.metacopy && raw.is_file() && raw.size > 0;
-        let chained = below_is_elsewhere(&data, at);
-        let own = self.origin_mark(at, (attrs_only && chained).then_some(&data), &raw, &dir, attrs_only)?;
-        let copy = if attr.is_file() && raw.is_file() {
-            let redirect = if attrs_only && raw.nlink > 1 { self.origin_path(file) } else { None };
-            let to = self.new_file(work, file, attr.perm())?;
-            if attrs_only {
-                attrs_only = self.mark_below(&*to.open(work)?, &own, redirect.as_deref(), raw.size)?;
+        let mut missing = Missing::Nothing;
+        if raw.is_file() && raw.size > 0 {
+            if need == Need::Attrs && self.config.metacopy {
+                missing = Missing::All;
+            } else if let Some(record) = self.wanted_record(work, raw.size, need) {
+                missing = Missing::Blocks(record);
             }
-            if !attrs_only {
-                let limit = if let Need::Data(limit) = need { limit } else { u64::MAX };
-                let to = to.open(work)?;
-                self.copy_data(&*to, &data, limit)?;
-                self.mark_whole(to.as_ref(), &own)?;
+        }
+        let chained = missing != Missing::Nothing && below_is_elsewhere(&data.at, at);
+        let own = self.origin_mark(at, chained.then_some(&data.at), &raw, &dir)?;
+        let copy = if attr.is_file() && raw.is_file() {
+            let to = self.new_file(work, file, attr.perm())?;
+            let open = to.open(work)?;
+            if matches!(missing, Missing::Blocks(_)) && self.try_clone(work, &*open, data)? {
+                missing = Missing::Nothing;
+                self.mark_whole(open.as_ref(), &own)?;
+            } else {
+                if missing != Missing::Nothing {
+                    let redirect = if raw.nlink > 1 { self.origin_path(file) } else { None };
+                    missing = self.mark_below(&*open, &own, redirect.as_deref(), raw.size, missing)?;
+                }
+                if missing == Missing::Nothing {
+                    let limit = if let Need::Data(limit) = need { limit } else { u64::MAX };
+                    self.copy_data(&*open, data, limit)?;
+                    self.mark_whole(open.as_ref(), &own)?;
+                }
             }
             to
         } else {
@@ -168,7 +207,7 @@ impl Core {
         };
         let result = (|| {
             self.dress(&*copy.object(work)?, &*from, &attr, matches!(copy, Copy::Unnamed(_)))?;
-            self.publish(work, node, file, &copy, attrs_only.then_some(data), raw.nlink > 1)
+            self.publish(work, node, file, &copy, (data, missing), raw.nlink > 1)
         })();
         if result.is_err()
             && let Copy::Named(name) = &copy
@@ -185,7 +224,6 @@ impl Core {
         data: Option<&LowerAt>,
         raw: &Attr,
         dir: &Arc<dyn BranchDir>,
-        below: bool,
     ) -> Result<Own> {
         // A copy of a copy shows the first origin's number.
         let before = self.own_mark_at(at.dir.layer, &**dir, Name::new(&at.name)?)?.unwrap_or_default();
@@ -200,7 +238,8 @@ impl Core {
         };
         Ok(Own {
             origin: true,
-            below,
+            below: false,
+            partial: false,
             fsid,
             ino,
             mtime,
@@ -259,24 +298,23 @@ impl Core {
         Ok(Copy::Named(temp))
     }
 
-    /// Says on a new file that its data are below; false if the layer takes no such mark.
-    fn mark_below(&self, to: &dyn BranchFile, own: &Own, redirect: Option<&CStr>, size: u64) -> Result<bool> {
-        let space = self.space();
-        let marked = to
-            .set_xattr(space.own(), &own.encode(), 0)
-            .and_then(|()| to.set_xattr(space.metacopy(), b"", 0))
-            .and_then(|()| match redirect {
-                Some(path) => to.set_xattr(space.redirect(), path.to_bytes(), 0),
-                None => Ok(()),
-            });
-        match marked {
+    /// Says on a new file that data of it are below, and returns which: none if the layer takes no such mark.
+    fn mark_below(
+        &self,
+        to: &dyn BranchFile,
+        own: &Own,
+        redirect: Option<&CStr>,
+        size: u64,
+        missing: Missing,
+    ) -> Result<Missing> {
+        match partial::mark(to, self.space(), own, redirect, missing.record()) {
             Ok(()) => {
                 to.truncate(size)?;
-                Ok(true)
+                Ok(missing)
             }
             Err(e) if matches!(e.errno(), Errno::OPNOTSUPP | Errno::PERM | Errno::RANGE | Errno::TOOBIG) => {
-                unmark_below(to, space)?;
-                Ok(false)
+                partial::unmark_all(to, self.space())?;
+                Ok(Missing::Nothing)
             }
             Err(e) => Err(e),
         }
@@ -284,7 +322,6 @@ impl Core {
 
     /// Notes the origin of a whole copy. Mostly it only keeps the inode number: without it the file is still right.
     fn mark_whole(&self, to: &dyn Object, own: &Own) -> Result<()> {
-        let own = Own { below: false, ..*own };
         match to.set_xattr(self.space().own(), &own.encode(), 0) {
             Err(error) if own.null_device || own.literal => Err(error.doing("marking a copy")),
             Err(error) => {
@@ -303,10 +340,9 @@ impl Core {
         Some(absolute(&join(&parent, Name::new(&place.name).ok()?)))
     }
 
-    fn copy_data(&self, to: &dyn BranchFile, from: &LowerAt, limit: u64) -> Result<()> {
+    fn copy_data(&self, to: &dyn BranchFile, from: &Below, limit: u64) -> Result<()> {
         if limit > 0 {
-            let dir = from.dir.open(&self.layers, &self.budget)?;
-            let file = dir.open_file(Name::new(&from.name)?, OpenMode::READ)?;
+            let file = self.open_below(from)?;
             copyup_data::copy(to, &*file, limit)?;
             to.truncate(to.stat()?.size.max(file.stat()?.size.min(limit)))?;
             if self.config.sync_copy_up && !self.config.volatile {
@@ -386,7 +422,7 @@ impl Core {
         node: &Arc<Node>,
         file: &Arc<File>,
         copy: &Copy,
-        below: Option<LowerAt>,
+        (data, missing): (&Arc<Below>, Missing),
         linked: bool,
     ) -> Result<()> {
         loop {
@@ -437,9 +473,12 @@ impl Core {
                 }
                 state.at = At::Upper;
             }
-            let data_moved = below.is_none();
+            let data_moved = missing != Missing::All;
             state.inode = None;
-            state.below = below;
+            state.below = (missing != Missing::Nothing).then(|| Arc::clone(data));
+            state.partial = matches!(missing, Missing::Blocks(_));
+            // What is open of a partial lower is the lower's.
+            *file.partial.lock() = std::sync::Weak::new();
             state.lost = 0;
             if data_moved {
                 file.io.replace(None);
@@ -462,7 +501,7 @@ impl Core {
     }
 
     /// Brings the data of a file into the upper layer of which only the attributes are there.
-    fn fill(&self, node: &Arc<Node>, file: &Arc<File>, below: &LowerAt, need: Need) -> Result<()> {
+    fn fill(&self, work: &Work, node: &Arc<Node>, file: &Arc<File>, below: &Below, need: Need) -> Result<()> {
         let Need::Data(limit) = need else { return Ok(()) };
         let object = {
             let state = file.state.read();
@@ -470,6 +509,17 @@ impl Core {
         };
         let before = object.stat()?;
         let to = object.reopen(OpenMode::READ | OpenMode::WRITE)?;
+        if let Some(record) = self.wanted_record(work, before.size, need)
+            && !self.try_clone(work, &*to, below)?
+        {
+            // The blocks follow as they are written.
+            let mut value = [0u8; 64];
+            let own = object.get_xattr(self.space().own(), &mut value).ok();
+            let own = own.and_then(|n| Own::decode(value.get(..n)?).ok()).unwrap_or_default();
+            partial::mark(&*object, self.space(), &own, None, Some(&record))?;
+            self.live_there(node, file, true)?;
+            return Ok(());
+        }
         // First the data, which nobody sees as long as the file has its size and its marks; then, if it is to be shorter,
         // the size, from which on the file counts as whole; then the marks.
         self.copy_data(&*to, below, limit)?;
@@ -477,18 +527,17 @@ impl Core {
             to.truncate(limit)?;
         }
         to.set_times(Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)))?;
-        let space = self.space();
-        let mut value = [0u8; 64];
-        if let Ok(n) = object.get_xattr(space.own(), &mut value)
-            && let Ok(own) = Own::decode(value.get(..n).unwrap_or_default())
-        {
-            object.set_xattr(space.own(), &Own { below: false, ..own }.encode(), 0)?;
-        }
-        for space in [Space::Trusted, Space::User] {
-            unmark_metacopy(&*object, space)?;
-        }
+        partial::unmark(&*object, self.space())?;
+        self.live_there(node, file, false)
+    }
+
+    /// The data of a file are in its inode now, all or (`partial`) in blocks.
+    fn live_there(&self, node: &Arc<Node>, file: &Arc<File>, partial: bool) -> Result<()> {
         let mut state = file.state.write();
-        state.below = None;
+        if !partial {
+            state.below = None;
+        }
+        state.partial = partial;
         file.io.replace(None);
         if node.lower_passthrough.load(Relaxed) {
             self.register_swapped(&state, node)?;
@@ -530,7 +579,7 @@ fn as_object(file: Arc<dyn BranchFile>) -> Arc<dyn Object> {
 fn is_enough(state: &FileState, need: Need) -> bool {
     match &state.at {
         At::Lower(_) => false,
-        At::Upper | At::Held(_) => need == Need::Attrs || state.below.is_none(),
+        At::Upper | At::Held(_) => need == Need::Attrs || state.below.is_none() || state.partial,
     }
 }
 
@@ -545,32 +594,6 @@ pub(crate) fn restore_times(dir: &dyn BranchDir, before: &Attr) {
 /// A path below the root as a redirect records it.
 pub(crate) fn absolute(path: &CStr) -> Box<CStr> {
     c_string([b"/", path.to_bytes()].concat())
-}
-
-fn unmark_below(to: &dyn BranchFile, space: Space) -> Result<()> {
-    for name in [space.metacopy(), space.redirect(), space.own()] {
-        match to.remove_xattr(name) {
-            Err(e) if !is_unset(&e) => return Err(e),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-fn unmark_metacopy(to: &dyn Object, space: Space) -> Result<()> {
-    remove_if_set(to, space.metacopy())?;
-    remove_if_set(to, space.redirect())
-}
-
-fn remove_if_set(to: &dyn Object, name: &CStr) -> Result<()> {
-    match to.remove_xattr(name) {
-        Err(e) if !is_unset(&e) => Err(e),
-        _ => Ok(()),
-    }
-}
-
-fn is_unset(error: &Error) -> bool {
-    matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM)
 }
 
 /// Copies all extended attributes that are not the union's own: ACLs, capabilities, users' attributes.

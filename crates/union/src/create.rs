@@ -321,6 +321,7 @@ impl Core {
                 at: At::Upper,
                 inode: Some((0, raw.ino)),
                 below: None,
+                partial: false,
                 lost: 0,
                 lost_data: false,
                 orphan_times: None,
@@ -343,7 +344,7 @@ impl Core {
 
     /// Keeps the open file of a new or newly opened upper file.
     pub(crate) fn keep_io(&self, file: &File, open: Arc<dyn BranchFile>) {
-        let (_, filled) = file.io.fill(Arc::new(Io { file: open, writable: true }));
+        let (_, filled) = file.io.fill(Arc::new(Io { file: open, writable: true, partial: None }));
         if filled {
             self.budget.watch(weak_slot(&file.io));
         }
@@ -374,6 +375,7 @@ impl Core {
             at: At::Held(held),
             inode: Some((0, raw.ino)),
             below: None,
+            partial: false,
             lost: 0,
             lost_data: false,
             orphan_times: None,
@@ -447,7 +449,7 @@ impl Core {
                 && let Some(path) = &dir.lower_path
             {
                 let path = crate::layer::join(path, Name::new(&place.name)?);
-                tracing::debug!(below = %below.name.to_string_lossy(), "redirect of a file's data");
+                tracing::debug!(below = %below.at.name.to_string_lossy(), "redirect of a file's data");
                 held.set_xattr(space.redirect(), crate::copyup::absolute(&path).to_bytes(), 0)?;
             }
         }

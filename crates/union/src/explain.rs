@@ -78,7 +78,8 @@ impl Union {
                         report.layer_path = String::new();
                     }
                 }
-                if let Some(at) = &state.below {
+                if let Some(below) = &state.below {
+                    let at = &below.at;
                     let path = at.dir.path_of(vellum_vfs::Name::new(&at.name)?);
                     report.data_below = Some((usize::from(at.dir.layer), text(&path)));
                 }

@@ -14,6 +14,14 @@ use vellum_vfs::{
 
 const O_EXCL: u32 = 0o200;
 const NO_HANDLE: Handle = Handle(0);
+/// In passthrough: a file that is not handed to the kernel. These opens are counted.
+const CACHED: Handle = Handle(1);
+
+/// The answer to an open, in passthrough.
+fn opened_by(io: OpenIo) -> Opened {
+    let handle = if matches!(io, OpenIo::Passthrough(_)) { NO_HANDLE } else { CACHED };
+    Opened { handle, io }
+}
 
 impl Union {
     fn features(&self) -> Features {
@@ -35,12 +43,13 @@ impl Union {
 
     /// How a file that was just created is to be used.
     fn opened(&self, cx: &Context<'_>, node: &Arc<Node>, flags: u32) -> Result<Opened> {
-        let io = match self.0.config.profile {
-            Profile::Cached => OpenIo::Cached { keep: true },
+        match self.0.config.profile {
+            Profile::Cached => Ok(Opened { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } }),
             // O_TRUNC has been done, or there was nothing to cut; and what is new keeps the mode it was made with.
-            Profile::Passthrough => self.0.open(&Context { uid: 0, ..*cx }, node, flags & !0o1000)?,
-        };
-        Ok(Opened { handle: NO_HANDLE, io })
+            Profile::Passthrough => {
+                self.0.open(&Context { uid: 0, ..*cx }, node, flags & !0o1000).map(opened_by)
+            }
+        }
     }
 
     fn look(&self, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
@@ -181,7 +190,7 @@ impl Filesystem for Union {
     fn open(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {
         if self.0.is_passthrough() {
             let io = self.0.open(cx, &self.0.node(node)?, flags)?;
-            return Ok(Opened { handle: NO_HANDLE, io });
+            return Ok(opened_by(io));
         }
         if self.features().contains(Features::NO_OPEN) {
             return Err(Error::new(Errno::NOSYS, "open"));
@@ -239,6 +248,15 @@ impl Filesystem for Union {
         flags: WriteFlags,
     ) -> Result<usize> {
         self.0.write(cx, &self.0.node(node)?, offset, data, flags)
+    }
+
+    fn release(&self, node: NodeId, handle: Handle) {
+        if handle == CACHED
+            && let Ok(node) = self.0.node(node)
+            && let Some(file) = node.as_file()
+        {
+            file.cached_opens.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        }
     }
 
     fn fsync(&self, _: &Context<'_>, node: NodeId, _: Handle, datasync: bool) -> Result<()> {

@@ -8,7 +8,7 @@ use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
-    BranchFile, Context, Errno, Error, FileKind, Name, OpenIo, OpenMode, Result, SetAttr, SetTime, WriteFlags,
+    BranchFile, Context, Errno, Error, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime, WriteFlags,
 };
 
 const O_ACCMODE: u32 = 0o3;
@@ -34,22 +34,16 @@ impl Core {
             return Err(Error::new(Errno::IO, "the file's data below are lost"));
         }
         let io = match (&state.below, &state.at) {
-            (Some(at), _) | (None, At::Lower(at)) => {
-                let dir = at.dir.open(&self.layers, &self.budget)?;
-                let file = dir.open_file(Name::new(&at.name)?, OpenMode::READ)?;
-                Io { file, writable: false }
-            }
+            (Some(below), _) if state.partial => self.open_partial(file, &state, below)?,
+            (Some(below), _) => Io { file: self.open_below(below)?, writable: false, partial: None },
+            (None, At::Lower(at)) => Io { file: self.open_lower(at)?, writable: false, partial: None },
             (None, At::Upper | At::Held(_)) => {
                 let (_, target) = self.target_of(&state)?;
-                let open = |mode| match &target {
-                    crate::attr::Target::At(dir, name) => dir.open_file(Name::new(name)?, mode),
-                    crate::attr::Target::Held(object) => object.reopen(mode),
-                };
-                match open(OpenMode::READ | OpenMode::WRITE) {
-                    Ok(file) => Io { file, writable: true },
+                match target.open(OpenMode::READ | OpenMode::WRITE) {
+                    Ok(file) => Io { file, writable: true, partial: None },
                     // An upper that an unprivileged service may only read.
                     Err(e) if matches!(e.errno(), Errno::ACCESS | Errno::ROFS | Errno::PERM) => {
-                        Io { file: open(OpenMode::READ)?, writable: false }
+                        Io { file: target.open(OpenMode::READ)?, writable: false, partial: None }
                     }
                     Err(e) => return Err(e),
                 }
@@ -135,7 +129,11 @@ impl Core {
     /// Cuts or extends a file; of a lower file no more is copied than stays.
     pub(crate) fn truncate(&self, node: &Arc<Node>, _: &Arc<File>, size: u64) -> Result<()> {
         let file = self.regular(node)?;
-        self.writable(node, file, size)?.truncate(size)
+        self.writable(node, file, size)?.truncate(size)?;
+        if let Some(io) = file.io.get() {
+            self.settle_partial(node, &io);
+        }
+        Ok(())
     }
 
     /// Opens a file for a front that hands it to the kernel. ESTALE: look the name up again.
@@ -164,6 +162,9 @@ impl Core {
             }
             if truncate {
                 open.truncate(0)?;
+                if let Some(io) = file.io.get() {
+                    self.settle_partial(node, &io);
+                }
             }
             if cx.uid != 0 {
                 // The writes themselves will not come here.
@@ -172,7 +173,7 @@ impl Core {
             self.readable(file)?
         } else {
             let io = self.readable(file)?;
-            if !io.writable {
+            if !io.writable && io.file.descriptor().is_some() {
                 node.lower_passthrough.store(true, Relaxed);
                 // A copy-up that did not see the mark has replaced the file by now.
                 let now = self.readable(file)?;
@@ -183,10 +184,20 @@ impl Core {
             }
             io
         };
-        Ok(match io.file.descriptor() {
-            Some(descriptor) => OpenIo::Passthrough(descriptor),
-            None => OpenIo::Cached { keep: false },
-        })
+        // A file that is partial, or was when it was opened, goes through the front's cache until all its opens have ended.
+        // Counted before looking, so that one who finds it whole at the same time sees the count.
+        let descriptor = io.file.descriptor();
+        if descriptor.is_none() {
+            file.cached_opens.fetch_add(1, Relaxed);
+            return Ok(OpenIo::Cached { keep: !node.alias });
+        }
+        match descriptor {
+            Some(descriptor) if file.cached_opens.load(Relaxed) == 0 => Ok(OpenIo::Passthrough(descriptor)),
+            _ => {
+                file.cached_opens.fetch_add(1, Relaxed);
+                Ok(OpenIo::Cached { keep: !node.alias })
+            }
+        }
     }
 
     /// Makes a file durable.
@@ -198,7 +209,9 @@ impl Core {
         if let Some(io) = file.io.get()
             && io.writable
         {
-            return io.file.sync(datasync);
+            io.file.sync(datasync)?;
+            self.settle_partial(node, &io);
+            return Ok(());
         }
         let state = file.state.read();
         if let At::Lower(_) = state.at {

@@ -1,9 +1,10 @@
 //! A name becomes a node.
 
+use crate::extents::Record;
 use crate::layer::LowerDir;
 use crate::links::{InodeKey, Known, prune};
 use crate::marks::{Own, Space};
-use crate::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
+use crate::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
 use crate::stack::{Found, is_absent, lower_path};
 use crate::union::{Core, path_of};
 use smallvec::smallvec;
@@ -224,12 +225,13 @@ impl Core {
             return Ok((self.current(node)?, None));
         }
         let own = self.own_mark_at(found.layer, found.handle, found.name)?;
-        let (below, lost_data) = match self.data_below(&found, own.as_ref()) {
+        let (below, lost_data) = match self.data_below(&found, own.as_ref(), 0) {
             Ok(below) => (below, false),
             // It can be listed, moved and removed; reading it says EIO.
             Err(e) if e.errno() == Errno::IO => (None, true),
             Err(e) => return Err(e),
         };
+        let partial = own.is_some_and(|o| o.partial) && below.is_some();
         let attr = self.present(found.layer, found.handle, found.name, found.attr)?;
         let null_device = own.is_some_and(|o| o.null_device) && attr.is_file() && attr.size == 0;
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
@@ -241,6 +243,7 @@ impl Core {
             at,
             inode: Some(key),
             below,
+            partial,
             lost: 0,
             lost_data,
             orphan_times: None,
@@ -318,40 +321,75 @@ impl Core {
         Ok(())
     }
 
-    /// Where the data of a file are of which only the attributes are in its layer. EIO: the origin has changed, or
-    /// is not there.
-    fn data_below(&self, found: &InLayer<'_>, own: Option<&Own>) -> Result<Option<LowerAt>> {
+    /// Where the data of a file are of which only the attributes, or some blocks, are in its layer. EIO: the origin has
+    /// changed, or is not there.
+    fn data_below(&self, found: &InLayer<'_>, own: Option<&Own>, depth: usize) -> Result<Option<Arc<Below>>> {
         if !self.is_metacopy(found, own)? {
             return Ok(None);
         }
+        let partial = own.is_some_and(|o| o.partial);
+        let size = if partial { self.record_of(found)?.origin_size } else { found.attr.size };
         let mut origin = self.origin_of(found)?;
-        for _ in 0..BELOW_MAX {
+        for _ in depth..BELOW_MAX {
             let Found::File { dir, name, attr, rest } = origin else {
                 return Err(self.lost_origin(found, "its origin is missing"));
             };
             let handle = dir.open(&self.layers, &self.budget)?;
             let stored = Name::new(&name)?;
-            if attr.is_file() && attr.size > found.attr.size && own.is_some_and(|o| o.below) {
+            if !partial && attr.is_file() && attr.size > size && own.is_some_and(|o| o.below) {
                 // Cut after its first bytes were copied up, and not unmarked before a crash: it is whole.
                 return Ok(None);
             }
-            if !attr.is_file() || attr.size != found.attr.size {
-                return Err(self.lost_origin(found, "its origin has another size"));
+            if !attr.is_file() || attr.size != size {
+                return Err(self.changed_origin(found, &dir, stored, "its origin has another size"));
             }
             let impure = dir.impure;
             let next =
                 InLayer { layer: dir.layer, handle: &*handle, name: stored, attr, impure, rest: &rest };
             let next_own = self.own_mark_at(dir.layer, &*handle, stored)?;
-            // In a chain the data are the last file's, so it is that one's time that tells a change.
-            if !self.is_metacopy(&next, next_own.as_ref())? {
+            // In a chain the data are the first file's that has some, so it is that one's time that tells a change.
+            let next_partial = next_own.is_some_and(|o| o.partial);
+            if next_partial || !self.is_metacopy(&next, next_own.as_ref())? {
                 if own.is_some_and(|o| o.below && o.mtime != attr.mtime) {
-                    return Err(self.lost_origin(found, "its origin has changed"));
+                    return Err(self.changed_origin(found, &dir, stored, "its origin has changed"));
                 }
-                return Ok(Some(LowerAt { dir, name }));
+                let rest = self.data_below(&next, next_own.as_ref(), depth + 1)?;
+                let at = LowerAt { dir: Arc::clone(&dir), name: name.clone() };
+                return Ok(Some(Arc::new(Below { at, next: rest })));
             }
             origin = self.origin_of(&next)?;
         }
         Err(self.lost_origin(found, "its origins form a loop"))
+    }
+
+    /// The record of a partial file in a layer.
+    fn record_of(&self, found: &InLayer<'_>) -> Result<Record> {
+        let space = self.layers.get(usize::from(found.layer)).and_then(|l| l.own).unwrap_or(Space::Trusted);
+        let mut value = [0; 64];
+        let record = found
+            .handle
+            .get_xattr_at(found.name, space.partial(), &mut value)
+            .ok()
+            .and_then(|n| Record::decode(value.get(..n)?).ok());
+        record.ok_or_else(|| self.lost_origin(found, "the record of its blocks is missing or damaged"))
+    }
+
+    /// A lower file is not the one that a file above was made from.
+    fn changed_origin(
+        &self,
+        found: &InLayer<'_>,
+        dir: &LowerDir,
+        name: Name<'_>,
+        why: &'static str,
+    ) -> Error {
+        let describe = |layer: u16| self.layers.get(usize::from(layer)).map(|l| l.branch.describe());
+        let (layer, below) =
+            (describe(found.layer).unwrap_or_default(), describe(dir.layer).unwrap_or_default());
+        let path = dir.path_of(name);
+        tracing::error!(
+            layer, name = %found.name, why, below, origin = %path.to_string_lossy(), "a file's data are lost"
+        );
+        Error::new(Errno::IO, why).at(found.name.bytes())
     }
 
     fn lost_origin(&self, found: &InLayer<'_>, why: &'static str) -> Error {

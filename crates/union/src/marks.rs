@@ -59,6 +59,13 @@ impl Space {
             Self::User => c"user.vellum.o",
         }
     }
+    /// The record of a partial file.
+    pub(crate) const fn partial(self) -> &'static CStr {
+        match self {
+            Self::Trusted => c"trusted.vellum.p",
+            Self::User => c"user.vellum.p",
+        }
+    }
     /// On the root of a layer: its files may carry [`Space::own`].
     pub(crate) const fn format(self) -> &'static CStr {
         match self {
@@ -67,6 +74,10 @@ impl Space {
         }
     }
 }
+
+/// What `overlay.metacopy` says on a partial file: a version that the kernel's overlayfs does not know, so that it refuses the
+/// file (EIO since Linux 6.6, EPERM without `metacopy=on`) instead of showing the lower's data.
+pub(crate) const METACOPY_PARTIAL: &[u8] = &[0xff, 4, 0, 0];
 
 /// Attributes that belong to the union and that its users neither see nor set.
 pub(crate) fn is_private(name: &[u8]) -> bool {
@@ -174,6 +185,8 @@ pub(crate) struct Own {
     pub(crate) origin: bool,
     /// Only attributes have been copied up; the data are the origin's.
     pub(crate) below: bool,
+    /// Some blocks of the data are the file's own, as its record says; `below` is set too.
+    pub(crate) partial: bool,
     /// A user's own character device 0:0, stored as an empty file.
     pub(crate) null_device: bool,
     /// A user's own file whose name looks like an AUFS whiteout.
@@ -196,7 +209,8 @@ impl Own {
         let flags = u8::from(self.origin)
             | u8::from(self.below) << 1
             | u8::from(self.null_device) << 2
-            | u8::from(self.literal) << 3;
+            | u8::from(self.literal) << 3
+            | u8::from(self.partial) << 4;
         let mut out = [0u8; OWN_LEN];
         out[0] = OWN_VERSION;
         out[1] = flags;
@@ -218,7 +232,7 @@ impl Own {
         let le32 = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
         let le64 = |at: usize| u64::from(le32(at)) | u64::from(le32(at + 4)) << 32;
         if raw[0] != OWN_VERSION
-            || raw[1] & !0xf != 0
+            || raw[1] & !0x1f != 0
             || [raw[2], raw[3]] != checksum(&unsummed).to_le_bytes()
         {
             return Err(bad());
@@ -228,6 +242,7 @@ impl Own {
             below: raw[1] & 2 != 0,
             null_device: raw[1] & 4 != 0,
             literal: raw[1] & 8 != 0,
+            partial: raw[1] & 16 != 0,
             fsid: le32(4),
             ino: le64(8),
             mtime: Timestamp { secs: le64(16) as i64, nanos: le32(24) },
@@ -254,8 +269,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mark_survives_its_encoding(o: bool, b: bool, n: bool, l: bool, fsid: u32, ino: u64, secs: i64, nanos: u32) {
-            let own = Own { origin: o, below: b, null_device: n, literal: l, fsid, ino, mtime: Timestamp { secs, nanos } };
+        fn a_mark_survives_its_encoding(o: bool, b: bool, p: bool, n: bool, l: bool, fsid: u32, ino: u64, secs: i64, nanos: u32) {
+            let own = Own { origin: o, below: b, partial: p, null_device: n, literal: l, fsid, ino, mtime: Timestamp { secs, nanos } };
             prop_assert_eq!(Own::decode(&own.encode()).unwrap(), own);
         }
 

@@ -1,5 +1,6 @@
 //! What a front holds: nodes. A node is a directory, or it shows a file; several nodes may show one file.
 
+use crate::extents::PartialFile;
 use crate::handles::Slot;
 use crate::layer::LowerDir;
 use crate::links::InodeKey;
@@ -10,7 +11,7 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
 
@@ -121,6 +122,10 @@ pub(crate) struct File {
     pub(crate) state: RwLock<FileState>,
     /// One copy-up at a time.
     pub(crate) copy: Mutex<()>,
+    /// The partial file behind it while somebody uses it: there is only one, for it knows which blocks are whose.
+    pub(crate) partial: Mutex<Weak<PartialFile>>,
+    /// Opens that go through the front's page cache, where others are handed to the kernel: the two exclude each other.
+    pub(crate) cached_opens: AtomicU32,
     /// The open file behind a regular file. Reading and writing takes this slot's lock and no other.
     pub(crate) io: Arc<Slot<Io>>,
     /// The node that shows the file since its last node was swapped.
@@ -132,6 +137,8 @@ pub(crate) struct Io {
     pub(crate) file: Arc<dyn BranchFile>,
     /// It is the file's own in the upper, opened for reading and writing.
     pub(crate) writable: bool,
+    /// The same file, if it is partial.
+    pub(crate) partial: Option<Arc<PartialFile>>,
 }
 
 /// Where a file lives.
@@ -142,8 +149,10 @@ pub(crate) struct FileState {
     pub(crate) at: At,
     /// Which inode that is; None after a copy-up, until somebody needs to know.
     pub(crate) inode: Option<InodeKey>,
-    /// Its data, while only its attributes have been copied up.
-    pub(crate) below: Option<LowerAt>,
+    /// Where its data are, as long as they are not all in the inode.
+    pub(crate) below: Option<Arc<Below>>,
+    /// Some blocks are in the inode; the others are below. Without it, all data are below.
+    pub(crate) partial: bool,
     /// Its data were below, and are not there any more, or not the same.
     pub(crate) lost_data: bool,
     /// Times set on a lower file that has no name any more; they end with it.
@@ -169,6 +178,14 @@ pub(crate) enum At {
 pub(crate) struct LowerAt {
     pub(crate) dir: Arc<LowerDir>,
     pub(crate) name: Box<CStr>,
+}
+
+/// Where data are that a file does not have itself.
+pub(crate) struct Below {
+    /// A file with data.
+    pub(crate) at: LowerAt,
+    /// Where the rest is, if that file is partial.
+    pub(crate) next: Option<Arc<Below>>,
 }
 
 impl Node {
@@ -323,6 +340,8 @@ impl File {
             kind,
             state: RwLock::new(state),
             copy: Mutex::new(()),
+            partial: Mutex::new(Weak::new()),
+            cached_opens: AtomicU32::new(0),
             io: Arc::new(Slot::empty()),
             successor: Mutex::new(Weak::new()),
         }

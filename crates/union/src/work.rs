@@ -6,11 +6,11 @@ use crate::marks::Space;
 use crate::stack::aufs_name;
 use parking_lot::Mutex;
 use std::ffi::CStr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use vellum_vfs::{BranchDir, Errno, FileKind, Name, RenameFlags, Result};
+use vellum_vfs::{BranchDir, BranchFile, Errno, FileKind, Name, RenameFlags, Result, Seek};
 
 /// The directory in the work directory that is ours; the kernel's overlayfs uses and clears the same name.
 const WORK_NAME: &CStr = c"work";
@@ -49,6 +49,10 @@ pub(crate) struct Work {
     remake: Mutex<()>,
     /// Files without a name can be made.
     unnamed: AtomicBool,
+    /// Files can be made to share blocks, as far as has been seen.
+    clones: AtomicBool,
+    /// Binary logarithm of the block in which holes are reported, once that was tried.
+    hole_shift: OnceLock<Option<u8>>,
     cleaner: Mutex<Option<Cleaner>>,
 }
 
@@ -94,6 +98,8 @@ impl Work {
             whiteouts: if device { Whiteouts::Device } else { Whiteouts::Aufs },
             remake: Mutex::new(()),
             unnamed: AtomicBool::new(true),
+            clones: AtomicBool::new(true),
+            hole_shift: OnceLock::new(),
             ids: (made.uid, made.gid),
             cleaner: Mutex::new(cleaner),
         })
@@ -112,6 +118,30 @@ impl Work {
     /// Whether files without a name have worked so far.
     pub(crate) fn can_unnamed(&self) -> bool {
         self.unnamed.load(Relaxed)
+    }
+
+    /// Whether sharing blocks between files has worked so far.
+    pub(crate) fn may_clone(&self) -> bool {
+        self.clones.load(Relaxed)
+    }
+
+    /// Sharing blocks does not work here.
+    pub(crate) fn no_clone(&self) {
+        self.clones.store(false, Relaxed);
+    }
+
+    /// Binary logarithm of the size of the blocks in which the filesystem reports holes exactly; None: it does not.
+    pub(crate) fn hole_shift(&self) -> Option<u8> {
+        *self.hole_shift.get_or_init(|| {
+            let temp = self.temp_name();
+            let name = Name::new(&temp).ok()?;
+            let found = self.dir.create(name, 0o600).and_then(|file| find_hole_shift(&*file));
+            let _ = self.dir.remove(name);
+            found.unwrap_or_else(|error| {
+                tracing::info!(%error, "the upper layer's filesystem reports no holes: files are copied whole");
+                None
+            })
+        })
     }
 
     /// Files without a name do not work here.
@@ -246,6 +276,34 @@ fn start_cleaner(dir: &Arc<dyn BranchDir>) -> Cleaner {
 }
 
 /// Removes one entry of the work directory with everything in it. What cannot be removed stays for the next mount.
+/// Tries with what granularity a new file's holes are reported, and that reserved blocks count as holes.
+fn find_hole_shift(file: &dyn BranchFile) -> Result<Option<u8>> {
+    const RESERVED: u64 = 8;
+    // Where the filesystem's blocks are smaller, a crash may leave a part of ours.
+    if u64::from(file.stat()?.blksize) < 4096 {
+        return Ok(None);
+    }
+    for shift in [12, 16] {
+        let block = 1_u64 << shift;
+        file.truncate(0)?;
+        file.truncate(16 * block)?;
+        let data = vec![1; 1 << shift];
+        if file.write_at(&data, 2 * block)? != data.len() {
+            return Ok(None);
+        }
+        match file.allocate(0, RESERVED * block, block) {
+            Err(e) if !matches!(e.errno(), Errno::OPNOTSUPP | Errno::NOSYS) => return Err(e),
+            _ => {}
+        }
+        let exact = file.seek(0, Seek::Data)? == 2 * block && file.seek(2 * block, Seek::Hole)? == 3 * block;
+        let rest = file.seek(3 * block, Seek::Data);
+        if exact && matches!(rest, Err(e) if e.errno() == Errno::NXIO) {
+            return Ok(Some(shift));
+        }
+    }
+    Ok(None)
+}
+
 fn clear_entry(dir: &dyn BranchDir, name: &CStr) {
     let result = Name::new(name).map_err(Into::into).and_then(|name| {
         if let Ok(inner) = dir.open_dir(name) {

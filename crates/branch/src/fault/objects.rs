@@ -138,7 +138,7 @@ impl BranchFile for FaultFile {
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         self.plan.write(|| {
             // What becomes of the torn part is nobody's business any more.
-            let _ = self.inner.write_at(data.get(..data.len() / 2).unwrap_or(data), offset);
+            let _ = self.inner.write_at(data.get(..arrived(offset, data.len())).unwrap_or(data), offset);
         })?;
         self.inner.write_at(data, offset)
     }
@@ -166,7 +166,12 @@ impl BranchFile for FaultFile {
     fn copy_range(&self, offset: u64, from: &dyn BranchFile, from_offset: u64, len: u64) -> Result<u64> {
         let from = Self::bare(from);
         self.plan.write(|| {
-            let _ = self.inner.copy_range(offset, from, from_offset, len / 2);
+            let _ = self.inner.copy_range(
+                offset,
+                from,
+                from_offset,
+                arrived(offset, usize::try_from(len).unwrap_or(usize::MAX)) as u64,
+            );
         })?;
         self.inner.copy_range(offset, from, from_offset, len)
     }
@@ -292,4 +297,11 @@ impl BranchDir for FaultDir {
         self.plan.change()?;
         self.inner.sync_dir()
     }
+}
+
+/// Bytes of a torn write that arrive: about half of them, in whole pages, as the kernel copies them.
+fn arrived(offset: u64, len: usize) -> usize {
+    const PAGE: u64 = 4096;
+    let end = (offset + len as u64 / 2) / PAGE * PAGE;
+    usize::try_from(end.saturating_sub(offset)).unwrap_or(0)
 }

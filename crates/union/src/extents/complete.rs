@@ -1,0 +1,104 @@
+//! A partial file becomes a whole one: by being written to everywhere, or by copying what is missing.
+
+use super::partial::{KEEP_SIZE, PUNCH_HOLE, PartialFile, STEP, Shape, Source};
+use std::sync::atomic::Ordering::Relaxed;
+use vellum_vfs::{Errno, Error, Object, Result};
+
+impl PartialFile {
+    /// Whether nothing comes from below any more, as far as is known without looking.
+    pub(crate) fn is_complete(&self) -> bool {
+        let held = self.shape.read();
+        self.map.is_all(self.blocks(*held))
+    }
+
+    /// Bytes that are the file's own and not taken from below, of those that could be.
+    pub(crate) fn own_bytes(&self) -> Result<u64> {
+        let held = self.shape.read();
+        let shape = *held;
+        let (mut at, mut own) = (0, 0);
+        while at < shape.limit {
+            let (source, stop) = self.source(at, shape.limit, shape)?;
+            if source == Source::Own {
+                own += stop - at;
+            }
+            at = stop;
+        }
+        Ok(own)
+    }
+
+    /// Bytes that may come from below.
+    pub(crate) fn limit(&self) -> u64 {
+        self.shape.read().limit
+    }
+
+    /// Copies the next piece that is missing, at or after `from` (bytes); says where to go on, or None when nothing is missing
+    /// any more. Holes stay holes.
+    pub(crate) fn fill(&self, from: u64) -> Result<Option<u64>> {
+        // Exclusively, so that no write comes between reading the time of the last change and setting it again.
+        let held = self.shape.write();
+        let shape = *held;
+        let Some((start, stop)) = self.missing(from, shape)? else { return Ok(None) };
+        let start = start >> self.record.shift << self.record.shift;
+        let end = stop.min(start.saturating_add(STEP as u64).next_multiple_of(self.record.block()));
+        self.copy_up_blocks(start, end, shape)?;
+        Ok(Some(end))
+    }
+
+    /// The next range that is neither own nor a hole below.
+    fn missing(&self, from: u64, shape: Shape) -> Result<Option<(u64, u64)>> {
+        let mut at = from;
+        while at < shape.limit {
+            let (source, stop) = self.source(at, shape.limit, shape)?;
+            if source == Source::Below {
+                let data = self.below_data(at)?;
+                if data < stop {
+                    return Ok(Some((data.max(at), stop)));
+                }
+            }
+            at = stop;
+        }
+        Ok(None)
+    }
+
+    /// Copies whole blocks from below that nobody else touches meanwhile.
+    fn copy_up_blocks(&self, start: u64, end: u64, shape: Shape) -> Result<()> {
+        let (shift, block) = (self.record.shift, self.record.block());
+        let mut data = vec![0; usize::try_from(end - start).unwrap_or(0)];
+        self.read_below(&mut data, start)?;
+        let mtime = self.upper.stat()?.mtime;
+        let n = self.upper.write_at(&data, start)?;
+        // Nobody has changed the file.
+        self.upper.set_times(None, Some(vellum_vfs::SetTime::At(mtime)))?;
+        if n < data.len() {
+            let torn = (start + n as u64) >> shift << shift;
+            self.upper.allocate(PUNCH_HOLE | KEEP_SIZE, torn, block)?;
+            self.note(start >> shift..torn >> shift, shape);
+            return Err(Error::new(Errno::NOSPC, "completing a partial file"));
+        }
+        self.note(start >> shift..end.div_ceil(block), shape);
+        Ok(())
+    }
+
+    /// Makes the file an ordinary one if nothing is missing: its data are made durable, and then `unmark` takes away what
+    /// says that it is partial. False: something is missing.
+    pub(crate) fn finish(&self, sync: bool, unmark: impl FnOnce(&dyn Object) -> Result<()>) -> Result<bool> {
+        if sync && self.is_complete() {
+            // Most of the work, while others go on.
+            self.upper.sync(true)?;
+        }
+        let mut shape = self.shape.write();
+        if !self.map.is_all(self.blocks(*shape)) && self.missing(0, *shape)?.is_some() {
+            return Ok(false);
+        }
+        if sync {
+            self.upper.sync(true)?;
+        }
+        unmark(&*self.upper)?;
+        // Whoever has it open in this form still goes on with a file of which all is its own.
+        shape.limit = 0;
+        Self::forget_record(&mut shape);
+        self.map.cut(0);
+        self.changed.store(true, Relaxed);
+        Ok(true)
+    }
+}

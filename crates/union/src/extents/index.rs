@@ -1,0 +1,116 @@
+//! How it is known which blocks of a partial file are its own, when it is opened.
+
+use super::map::{BlockMap, CHUNK_BLOCKS, ChunkBits};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use vellum_vfs::{BranchFile, Errno, Result, Seek};
+
+/// What knows which blocks are a partial file's own.
+pub(crate) trait BlockIndex: Send + Sync {
+    /// The own blocks of a chunk; `end` (bytes) is where the file's blocks end that may come from below.
+    fn load(&self, upper: &dyn BranchFile, chunk: u64, shift: u8, end: u64) -> Result<ChunkBits>;
+    /// Blocks have become own: they are written, but perhaps not durable.
+    fn noted(&self, blocks: Range<u64>);
+    /// Makes durable what was noted so far, and before that, with `data`, the blocks themselves.
+    fn sync(&self, map: &BlockMap, blocks: u64, data: &dyn Fn() -> Result<()>) -> Result<()>;
+    /// Whether [`BlockIndex::sync`] would do anything.
+    fn is_dirty(&self) -> bool;
+}
+
+/// A block is own when it is not a hole: for filesystems that report holes exactly.
+pub(crate) struct Holes;
+
+impl BlockIndex for Holes {
+    fn load(&self, upper: &dyn BranchFile, chunk: u64, shift: u8, end: u64) -> Result<ChunkBits> {
+        let mut bits = ChunkBits::new();
+        let block = 1_u64 << shift;
+        let first = chunk * CHUNK_BLOCKS * block;
+        let end = end.min(first.saturating_add(CHUNK_BLOCKS * block));
+        let mut at = first;
+        while at < end {
+            let data = match upper.seek(at, Seek::Data) {
+                Ok(data) if data < end => data,
+                Ok(_) => break,
+                Err(e) if e.errno() == Errno::NXIO => break,
+                Err(e) => return Err(e),
+            };
+            let hole = upper.seek(data, Seek::Hole)?.min(end);
+            bits.set((data - first) / block..(hole - first).div_ceil(block));
+            // Never backwards, whatever the filesystem says.
+            at = hole.max(data + 1);
+        }
+        Ok(bits)
+    }
+
+    fn noted(&self, _: Range<u64>) {}
+
+    fn sync(&self, _: &BlockMap, _: u64, data: &dyn Fn() -> Result<()>) -> Result<()> {
+        data()
+    }
+
+    fn is_dirty(&self) -> bool {
+        false
+    }
+}
+
+/// A block is own when its bit in a file beside says so: for filesystems that cannot tell holes from data. A bit
+/// becomes durable after its block, never before: a crash leaves the block as it was, not empty.
+pub(crate) struct Sidecar {
+    file: Arc<dyn BranchFile>,
+    /// Chunks in which blocks have become own since the last sync.
+    dirty: Mutex<BTreeSet<u64>>,
+    syncing: Mutex<()>,
+}
+
+/// Bytes of a sidecar for one chunk.
+const CHUNK_BYTES: usize = (CHUNK_BLOCKS / 8) as usize;
+
+impl Sidecar {
+    pub(crate) fn new(file: Arc<dyn BranchFile>) -> Self {
+        Self { file, dirty: Mutex::default(), syncing: Mutex::default() }
+    }
+
+    fn write(&self, states: &[(u64, ChunkBits)]) -> Result<()> {
+        for (chunk, bits) in states {
+            let bytes = bits.to_bytes();
+            if self.file.write_at(&bytes, chunk * CHUNK_BYTES as u64)? < bytes.len() {
+                return Err(Errno::NOSPC.into());
+            }
+        }
+        if states.is_empty() { Ok(()) } else { self.file.sync(true) }
+    }
+}
+
+impl BlockIndex for Sidecar {
+    fn load(&self, _: &dyn BranchFile, chunk: u64, _: u8, _: u64) -> Result<ChunkBits> {
+        let mut bytes = [0; CHUNK_BYTES];
+        let n = self.file.read_at(&mut bytes, chunk * CHUNK_BYTES as u64)?;
+        Ok(ChunkBits::from_bytes(bytes.get(..n).unwrap_or_default()))
+    }
+
+    fn noted(&self, blocks: Range<u64>) {
+        if blocks.start < blocks.end {
+            self.dirty.lock().extend(blocks.start / CHUNK_BLOCKS..=(blocks.end - 1) / CHUNK_BLOCKS);
+        }
+    }
+
+    fn sync(&self, map: &BlockMap, blocks: u64, data: &dyn Fn() -> Result<()>) -> Result<()> {
+        // One at a time: an older state of the map must not be written over a newer one.
+        let _one = self.syncing.lock();
+        let dirty = std::mem::take(&mut *self.dirty.lock());
+        // Before the data are synced: what is noted from now on is not in it.
+        let states: Vec<_> =
+            dirty.iter().filter_map(|chunk| Some((*chunk, map.snapshot(*chunk, blocks)?))).collect();
+        let result = data().and_then(|()| self.write(&states));
+        if result.is_err() {
+            self.dirty.lock().extend(dirty);
+        }
+        result
+    }
+
+    fn is_dirty(&self) -> bool {
+        !self.dirty.lock().is_empty()
+    }
+}

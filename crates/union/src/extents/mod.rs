@@ -1,0 +1,14 @@
+//! Block-level copy-on-write: a file in the upper layer that holds only the blocks that have changed.
+
+mod busy;
+mod complete;
+mod index;
+mod map;
+#[cfg(test)]
+mod model_test;
+mod partial;
+mod record;
+
+pub(crate) use index::{BlockIndex, Holes, Sidecar};
+pub(crate) use partial::PartialFile;
+pub(crate) use record::Record;

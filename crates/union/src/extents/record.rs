@@ -1,0 +1,111 @@
+//! What a partial file says of itself, in an extended attribute of its own.
+
+use std::ffi::CStr;
+use vellum_vfs::{Errno, Error, Object, Result};
+
+/// Length of a stored record.
+pub(crate) const RECORD_LEN: usize = 32;
+const VERSION: u8 = 1;
+/// Smallest and largest block: 4 KiB, the smallest of the usual filesystems and the page, to 1 MiB.
+const SHIFTS: std::ops::RangeInclusive<u8> = 12..=20;
+/// Its own blocks are listed in a sidecar.
+const SIDECAR: u8 = 1;
+
+/// The record of a partial file. Its origin's inode and time are in `vellum.o`, its path in `overlay.redirect` when it is
+/// not the file's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// Size of a block: its binary logarithm.
+    pub(crate) shift: u8,
+    /// Bytes from here on never come from below. It shrinks with the file and never grows.
+    pub(crate) limit: u64,
+    /// Size of the origin in bytes when the file was made.
+    pub(crate) origin_size: u64,
+    /// The number of its sidecar; None: its own blocks are those that are not holes.
+    pub(crate) sidecar: Option<u64>,
+}
+
+impl Record {
+    /// Version, block, checksum, flags, three zeros, limit, origin's size, sidecar (little endian).
+    pub(crate) fn encode(&self) -> [u8; RECORD_LEN] {
+        let mut out = [0; RECORD_LEN];
+        out[0] = VERSION;
+        out[1] = self.shift;
+        out[4] = if self.sidecar.is_some() { SIDECAR } else { 0 };
+        out[8..16].copy_from_slice(&self.limit.to_le_bytes());
+        out[16..24].copy_from_slice(&self.origin_size.to_le_bytes());
+        out[24..32].copy_from_slice(&self.sidecar.unwrap_or(0).to_le_bytes());
+        let sum = checksum(&out);
+        out[2..4].copy_from_slice(&sum.to_le_bytes());
+        out
+    }
+
+    /// Reads a stored record. EIO: damaged, or of another version.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
+        let bad = || Error::new(Errno::IO, "damaged vellum.p attribute");
+        let raw: [u8; RECORD_LEN] = bytes.try_into().map_err(|_| bad())?;
+        let mut unsummed = raw;
+        unsummed[2..4].fill(0);
+        let le64 = |at: usize| raw[at..at + 8].iter().rev().fold(0_u64, |n, byte| n << 8 | u64::from(*byte));
+        let known = raw[0] == VERSION
+            && SHIFTS.contains(&raw[1])
+            && raw[4] & !SIDECAR == 0
+            && raw[5..8] == [0; 3]
+            && i64::try_from(le64(8)).is_ok()
+            && [raw[2], raw[3]] == checksum(&unsummed).to_le_bytes();
+        if !known {
+            return Err(bad());
+        }
+        let sidecar = (raw[4] & SIDECAR != 0).then(|| le64(24));
+        Ok(Self { shift: raw[1], limit: le64(8), origin_size: le64(16), sidecar })
+    }
+
+    /// Reads the record of an object. EIO: there is none, or a damaged one.
+    pub(crate) fn read(object: &dyn Object, name: &CStr) -> Result<Self> {
+        let mut value = [0; 2 * RECORD_LEN];
+        match object.get_xattr(name, &mut value) {
+            Ok(n) => Self::decode(value.get(..n).unwrap_or_default()),
+            Err(e) if matches!(e.errno(), Errno::NODATA | Errno::RANGE) => {
+                Err(Error::new(Errno::IO, "a partial file without its vellum.p attribute"))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Size of a block in bytes.
+    pub(crate) const fn block(&self) -> u64 {
+        1 << self.shift
+    }
+}
+
+/// FNV-1a with the checksum field zero, folded to 16 bits.
+fn checksum(bytes: &[u8; RECORD_LEN]) -> u16 {
+    let hash = bytes.iter().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
+    (hash ^ (hash >> 16)) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_record_survives_its_encoding(
+            shift in 12..=20_u8, limit in 0..i64::MAX as u64, origin_size: u64, sidecar: Option<u64>,
+        ) {
+            let record = Record { shift, limit, origin_size, sidecar };
+            prop_assert_eq!(Record::decode(&record.encode()).unwrap(), record);
+        }
+
+        #[test]
+        fn damage_is_noticed_and_nothing_panics(
+            bytes in proptest::collection::vec(any::<u8>(), 0..64), at in 0..RECORD_LEN, bit in 0..8_u8,
+        ) {
+            let _ = Record::decode(&bytes);
+            let mut raw = Record { shift: 12, limit: 77, origin_size: 99, sidecar: None }.encode();
+            raw[at] ^= 1 << bit;
+            prop_assert!(Record::decode(&raw).is_err());
+        }
+    }
+}

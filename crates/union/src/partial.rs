@@ -1,0 +1,183 @@
+//! Partial files in the union: when a file becomes one, how it is opened, and when it is whole again.
+
+use crate::copyup::Need;
+use crate::extents::{Holes, PartialFile, Record};
+use crate::marks::{METACOPY_PARTIAL, Own, Space};
+use crate::node::{At, Below, File, FileState, Io, LowerAt, Node};
+use crate::union::Core;
+use crate::work::Work;
+use std::ffi::CStr;
+use std::sync::{Arc, Weak};
+use vellum_vfs::{BranchFile, Errno, Error, Name, Object, OpenMode, Result};
+
+impl Core {
+    /// The record of the partial file that a copy-up should make of a lower file of `size` bytes; None: copy it whole.
+    pub(crate) fn wanted_record(&self, work: &Work, size: u64, need: Need) -> Option<Record> {
+        let Need::Data(keep) = need else { return None };
+        let from = self.config.partial_from?;
+        if size.min(keep) < from.max(1) || !self.config.metacopy {
+            return None;
+        }
+        let shift = work.hole_shift()?;
+        Some(Record { shift, limit: size, origin_size: size, sidecar: None })
+    }
+
+    /// Makes a new file share all blocks of the data below, where the filesystem can: that is as fast as a partial file, and
+    /// the file is whole.
+    pub(crate) fn try_clone(&self, work: &Work, to: &dyn BranchFile, data: &Below) -> Result<bool> {
+        if data.next.is_some() || !work.may_clone() {
+            return Ok(false);
+        }
+        let from = self.open_below(data)?;
+        match to.clone_from(&*from) {
+            Ok(()) => Ok(true),
+            // Another filesystem than the upper's says nothing about the upper's.
+            Err(e) if e.errno() == Errno::XDEV => Ok(false),
+            Err(e) if matches!(e.errno(), Errno::OPNOTSUPP | Errno::INVAL) => {
+                work.no_clone();
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Opens a file of a layer that is whole.
+    pub(crate) fn open_lower(&self, at: &LowerAt) -> Result<Arc<dyn BranchFile>> {
+        let dir = at.dir.open(&self.layers, &self.budget)?;
+        dir.open_file(Name::new(&at.name)?, OpenMode::READ)
+    }
+
+    /// Opens the data below a file, which may be partial in their turn.
+    pub(crate) fn open_below(&self, data: &Below) -> Result<Arc<dyn BranchFile>> {
+        // From the bottom up, without recursion.
+        let mut chain = vec![data];
+        while let Some(next) = chain.last().and_then(|data| data.next.as_deref()) {
+            chain.push(next);
+        }
+        let mut open: Option<Arc<dyn BranchFile>> = None;
+        while let Some(data) = chain.pop() {
+            let file = self.open_lower(&data.at)?;
+            open = Some(match open {
+                None => file,
+                Some(below) => Arc::new(self.assemble(data.at.dir.layer, file, below)?),
+            });
+        }
+        open.ok_or(Error::new(Errno::IO, "no data below"))
+    }
+
+    fn assemble(
+        &self,
+        layer: u16,
+        file: Arc<dyn BranchFile>,
+        below: Arc<dyn BranchFile>,
+    ) -> Result<PartialFile> {
+        let space = self.layers.get(usize::from(layer)).and_then(|l| l.own).unwrap_or(Space::Trusted);
+        let record = Record::read(object_of(&file), space.partial())?;
+        PartialFile::new(file, below, Box::new(Holes), record, space.partial())
+    }
+
+    /// Opens a partial file, or finds it open. The caller holds the file's state.
+    pub(crate) fn open_partial(&self, file: &File, state: &FileState, below: &Below) -> Result<Io> {
+        let mut known = file.partial.lock();
+        let writable = !matches!(state.at, At::Lower(_));
+        let partial = match known.upgrade() {
+            Some(partial) => partial,
+            None => {
+                let (layer, target) = self.target_of(state)?;
+                let mode = if writable { OpenMode::READ | OpenMode::WRITE } else { OpenMode::READ };
+                let own = target.open(mode)?;
+                let partial = Arc::new(self.assemble(layer, own, self.open_below(below)?)?);
+                *known = Arc::downgrade(&partial);
+                partial
+            }
+        };
+        Ok(Io { file: Arc::clone(&partial) as Arc<dyn BranchFile>, writable, partial: Some(partial) })
+    }
+
+    /// Makes a partial file an ordinary one if nothing is missing.
+    pub(crate) fn finish_partial(&self, file: &File, partial: &PartialFile) -> Result<bool> {
+        let _one = file.copy.lock();
+        if !file.state.read().partial {
+            return Ok(false);
+        }
+        let space = self.space();
+        let done = partial.finish(!self.config.volatile, |object| unmark(object, space))?;
+        if done {
+            let mut state = file.state.write();
+            state.below = None;
+            state.partial = false;
+            *file.partial.lock() = Weak::new();
+            // Others go on with the file in its other form, which is all its own now.
+            let last = file.io.replace(None);
+            drop(state);
+            drop(last);
+        }
+        Ok(done)
+    }
+
+    /// After a file was made durable or cut: whether it has become whole.
+    pub(crate) fn settle_partial(&self, node: &Node, io: &Io) {
+        if let (Some(partial), Some(file)) = (&io.partial, node.as_file())
+            && io.writable
+            && partial.is_complete()
+            && let Err(error) = self.finish_partial(file, partial)
+        {
+            tracing::warn!(path = crate::union::path_of(node), %error, "a partial file stays partial");
+        }
+    }
+}
+
+/// Says on a file that its data are below, all or those of some blocks. `redirect`: its origin has another path.
+pub(crate) fn mark(
+    to: &dyn Object,
+    space: Space,
+    own: &Own,
+    redirect: Option<&CStr>,
+    record: Option<&Record>,
+) -> Result<()> {
+    if let Some(path) = redirect {
+        to.set_xattr(space.redirect(), path.to_bytes(), 0)?;
+    }
+    if let Some(record) = record {
+        to.set_xattr(space.partial(), &record.encode(), 0)?;
+    }
+    to.set_xattr(space.metacopy(), if record.is_some() { METACOPY_PARTIAL } else { b"" }, 0)?;
+    // Last: this one is what counts here.
+    to.set_xattr(space.own(), &Own { below: true, partial: record.is_some(), ..*own }.encode(), 0)
+}
+
+/// Takes those marks away from a file whose data are all its own. Until the second step it still counts as what it was.
+pub(crate) fn unmark(object: &dyn Object, space: Space) -> Result<()> {
+    for other in [Space::Trusted, Space::User] {
+        remove_if_set(object, other.metacopy())?;
+    }
+    let mut value = [0u8; 64];
+    if let Ok(n) = object.get_xattr(space.own(), &mut value)
+        && let Ok(own) = Own::decode(value.get(..n).unwrap_or_default())
+    {
+        object.set_xattr(space.own(), &Own { below: false, partial: false, ..own }.encode(), 0)?;
+    }
+    for other in [Space::Trusted, Space::User] {
+        remove_if_set(object, other.redirect())?;
+    }
+    remove_if_set(object, space.partial())
+}
+
+/// Takes all marks away from a new file that takes none.
+pub(crate) fn unmark_all(to: &dyn Object, space: Space) -> Result<()> {
+    for name in [space.metacopy(), space.redirect(), space.partial(), space.own()] {
+        remove_if_set(to, name)?;
+    }
+    Ok(())
+}
+
+fn remove_if_set(to: &dyn Object, name: &CStr) -> Result<()> {
+    match to.remove_xattr(name) {
+        Err(e) if !matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Err(e),
+        _ => Ok(()),
+    }
+}
+
+fn object_of(file: &Arc<dyn BranchFile>) -> &dyn Object {
+    &**file
+}

@@ -33,6 +33,28 @@ impl Profile {
     }
 }
 
+/// Which lower files are copied block by block as they are written to, and not whole at the first write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockCopy {
+    /// Those of at least [`vellum_union::PARTIAL_FROM`] bytes.
+    #[default]
+    Usual,
+    /// None.
+    Off,
+    /// Those of at least so many bytes.
+    From(u64),
+}
+
+/// How it is known which blocks a partial file has of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BlockMap {
+    /// The others are holes, as far as the filesystem reports holes exactly.
+    #[default]
+    Holes,
+    /// They are listed in a file beside.
+    Sidecar,
+}
+
 /// What the mount itself allows, as the flags of mount(2). None: the default for the caller's privileges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountFlags {
@@ -90,6 +112,12 @@ pub struct Config {
     pub override_owners: bool,
     /// How long the kernel may believe names and attributes. None: as long as only this mount changes the upper.
     pub timeout: Option<Duration>,
+    /// When lower files are copied block by block.
+    pub block_copy: BlockCopy,
+    /// How it is recorded which blocks a file has copied.
+    pub block_map: BlockMap,
+    /// Bytes per second that are copied into partial files while there is nothing else to do; None: none.
+    pub background_fill: Option<u64>,
     /// What the mount itself allows.
     pub flags: MountFlags,
     /// Whether others than the one who mounts may enter. None: only when root mounts.

@@ -8,6 +8,11 @@ use vellum_vfs::{NodeId, Result};
 pub trait Explain {
     /// Where `node` comes from.
     fn explain(&self, node: NodeId) -> Result<NodeAnswer>;
+    /// Does up to `bytes` of work that can wait for idle times; says how much it did.
+    fn tend(&self, bytes: u64) -> u64 {
+        let _ = bytes;
+        0
+    }
     /// What is to be said of the tree as a whole, by name.
     fn summary(&self) -> BTreeMap<String, String>;
 }

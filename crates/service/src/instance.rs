@@ -55,6 +55,11 @@ impl<F: Filesystem + Explain> Instance<F> {
         }
     }
 
+    /// The tree.
+    pub(crate) const fn inner(&self) -> &F {
+        &self.inner
+    }
+
     /// Whether the caller may learn about layers: root or the one who mounted, and not inside a container that has
     /// processes of its own; what lies under its root is none of its business.
     fn may_ask(&self, cx: &Context<'_>) -> bool {

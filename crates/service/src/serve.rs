@@ -87,9 +87,16 @@ fn start<F: Filesystem + Explain>(
     let options = session_options(config, &layers);
     let report = report(config, &mountpoint, &layers, &options);
     let tree = build(config, layers)?;
-    let session = mount(config, &mountpoint, tree, report, options)?;
+    let (instance, session) = mount(config, &mountpoint, tree, report, options)?;
+    let tending = session.handle();
     let (handle, session) =
         session.spawn().map_err(|e| Failure::system(format!("serving the mount: {e}")))?;
+    if let Some(rate) = config.background_fill
+        && let Err(e) = crate::tend::start(&instance, tending, rate)
+    {
+        tracing::warn!("partial files stay partial: {e}");
+    }
+    drop(instance);
     let ending =
         std::thread::Builder::new().name("vellum-signals".into()).spawn(move || end_on(&signals, &handle));
     if let Err(e) = ending {
@@ -154,13 +161,16 @@ fn report(config: &Config, mountpoint: &Path, layers: &Layers, options: &Session
     }
 }
 
+/// An instance and the session that serves it.
+type Serving<F> = (Arc<Instance<F>>, Session<Instance<F>>);
+
 fn mount<F: Filesystem + Explain>(
     config: &Config,
     mountpoint: &Path,
     tree: F,
     report: InstanceReport,
     options: SessionOptions,
-) -> Result<Session<Instance<F>>, Failure> {
+) -> Result<Serving<F>, Failure> {
     let root = rustix::process::geteuid().is_root();
     let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
     let flags = &config.flags;
@@ -183,13 +193,14 @@ fn mount<F: Filesystem + Explain>(
     let mounted =
         vellum_fuse::mount(mountpoint, &mount_options).map_err(|e| mount_failure(mountpoint, &e))?;
     let instance = Arc::new(Instance::new(tree, report));
-    Session::new(instance, mounted, options).map_err(|e| {
+    let session = Session::new(Arc::clone(&instance), mounted, options).map_err(|e| {
         // The mount would be dead otherwise.
         if let Err(stays) = vellum_fuse::unmount(mountpoint, true) {
             tracing::error!("{stays}");
         }
         Failure::system(format!("mount point {}: {e}", mountpoint.display()))
-    })
+    })?;
+    Ok((instance, session))
 }
 
 /// Labels are for SELinux; engines pass them whether the kernel has it or not.

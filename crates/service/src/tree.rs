@@ -1,6 +1,6 @@
 //! The union of an instance: from plain data to the union's own terms.
 
-use crate::config::{Config, Profile};
+use crate::config::{BlockCopy, BlockMap, Config, Profile};
 use crate::explain::{Explain, NodeAnswer};
 use crate::failure::Failure;
 use crate::layers::Layers;
@@ -27,6 +27,12 @@ pub fn build(config: &Config, layers: Layers) -> std::result::Result<Union, Fail
         no_acl: config.no_acl,
         ..UnionConfig::new()
     };
+    match config.block_copy {
+        BlockCopy::Usual => {}
+        BlockCopy::Off => wanted.partial_from = None,
+        BlockCopy::From(bytes) => wanted.partial_from = Some(bytes),
+    }
+    wanted.sidecars = config.block_map == BlockMap::Sidecar;
     if let Some(timeout) = config.timeout {
         wanted.ttl = timeout;
     }
@@ -38,8 +44,21 @@ impl Explain for Union {
         let found = Self::explain(self, node)?;
         let mut details = BTreeMap::new();
         details.insert("inode".to_owned(), found.ino.to_string());
-        if let Some((layer, path)) = found.data_below {
-            details.insert("data".to_owned(), format!("still in layer {layer}: {path}"));
+        match (found.data_below, found.blocks) {
+            (Some((layer, path)), Some(blocks)) => {
+                let share = 100.0 * blocks.own as f64 / blocks.limit.max(1) as f64;
+                let text = format!(
+                    "{} of {} bytes its own ({share:.1} %), {} saved; the others in layer {layer}: {path}",
+                    blocks.own,
+                    blocks.limit,
+                    blocks.limit.saturating_sub(blocks.own)
+                );
+                details.insert("data".to_owned(), text);
+            }
+            (Some((layer, path)), None) => {
+                details.insert("data".to_owned(), format!("still in layer {layer}: {path}"));
+            }
+            (None, _) => {}
         }
         if found.stale {
             details.insert("node".to_owned(), "replaced by a newer one of the same file".to_owned());
@@ -51,6 +70,10 @@ impl Explain for Union {
             merged_from: found.merged_from,
             details,
         })
+    }
+
+    fn tend(&self, bytes: u64) -> u64 {
+        Self::tend(self, bytes)
     }
 
     fn summary(&self) -> BTreeMap<String, String> {

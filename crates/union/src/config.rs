@@ -68,6 +68,8 @@ pub struct UnionConfig {
     /// Lower files of at least so many bytes are copied block by block, as they are written to, where the filesystem reports
     /// holes exactly and cannot share blocks; None: always copied whole.
     pub partial_from: Option<u64>,
+    /// List the own blocks of partial files in sidecars, as for filesystems that cannot tell holes from data.
+    pub sidecars: bool,
     /// How long a front may believe names and attributes.
     pub ttl: Duration,
     /// Descriptors that the union may keep open to save opening them again.
@@ -98,6 +100,7 @@ impl UnionConfig {
             no_acl: false,
             metacopy: true,
             partial_from: Some(PARTIAL_FROM),
+            sidecars: false,
             ttl: Duration::from_secs(86_400),
             handles: 4096,
             background: true,

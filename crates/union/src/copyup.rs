@@ -477,6 +477,9 @@ impl Core {
             state.inode = None;
             state.below = (missing != Missing::Nothing).then(|| Arc::clone(data));
             state.partial = matches!(missing, Missing::Blocks(_));
+            if state.partial {
+                self.record_lowers();
+            }
             // What is open of a partial lower is the lower's.
             *file.partial.lock() = std::sync::Weak::new();
             state.lost = 0;
@@ -517,8 +520,7 @@ impl Core {
             let own = object.get_xattr(self.space().own(), &mut value).ok();
             let own = own.and_then(|n| Own::decode(value.get(..n)?).ok()).unwrap_or_default();
             partial::mark(&*object, self.space(), &own, None, Some(&record))?;
-            self.live_there(node, file, true)?;
-            return Ok(());
+            return self.live_there(node, file, true);
         }
         // First the data, which nobody sees as long as the file has its size and its marks; then, if it is to be shorter,
         // the size, from which on the file counts as whole; then the marks.
@@ -538,6 +540,9 @@ impl Core {
             state.below = None;
         }
         state.partial = partial;
+        if partial {
+            self.record_lowers();
+        }
         file.io.replace(None);
         if node.lower_passthrough.load(Relaxed) {
             self.register_swapped(&state, node)?;

@@ -19,10 +19,21 @@ pub struct NodeReport {
     pub in_upper: bool,
     /// Layer and path of its data, when only its attributes were copied up.
     pub data_below: Option<(usize, String)>,
+    /// Of a file that was copied in part: which share is its own.
+    pub blocks: Option<Blocks>,
     /// Layers that contribute to a directory, uppermost first.
     pub merged_from: Vec<usize>,
     /// The node was replaced by another of the same file.
     pub stale: bool,
+}
+
+/// How much of a partial file is its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    /// Bytes that could come from below.
+    pub limit: u64,
+    /// Bytes of them that are its own.
+    pub own: u64,
 }
 
 /// What a union is made of and what it holds in memory.
@@ -66,6 +77,11 @@ impl Union {
                 }
             }
             Body::File(file) => {
+                let partial =
+                    if file.state.read().partial { core.readable(file)?.partial.clone() } else { None };
+                if let Some(partial) = partial {
+                    report.blocks = Some(Blocks { limit: partial.limit(), own: partial.own_bytes()? });
+                }
                 let state = file.state.read();
                 match &state.at {
                     At::Lower(at) => {

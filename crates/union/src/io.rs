@@ -71,6 +71,9 @@ impl Core {
         }
         self.copy_up(node, file, Need::Data(keep))?;
         let io = self.readable(file)?;
+        if io.partial.is_some() {
+            self.note_partial(node);
+        }
         if !io.writable {
             return Err(Error::new(Errno::ACCESS, "the upper layer's file cannot be opened for writing"));
         }

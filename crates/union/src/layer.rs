@@ -17,6 +17,8 @@ pub(crate) struct Layer {
     pub(crate) fsid: u32,
     /// Where its files carry marks of our own; None: they carry none.
     pub(crate) own: Option<Space>,
+    /// Its directory of block maps.
+    pub(crate) maps: Option<Arc<dyn BranchDir>>,
     /// How it records owner, mode and type apart from the inode.
     pub(crate) overrides: crate::overrides::Format,
 }

@@ -45,6 +45,9 @@ impl Core {
         name: Name<'_>,
     ) -> Result<Option<(Arc<Node>, Option<Attr>)>> {
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        if self.has_maps && self.is_maps(dir, name.bytes()) {
+            return Ok(None);
+        }
         {
             let children = dir.children.lock();
             if let Some(node) = children.node(name) {

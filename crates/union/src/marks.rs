@@ -66,6 +66,13 @@ impl Space {
             Self::User => c"user.vellum.p",
         }
     }
+    /// On the root of an upper with partial files: the layers below it, as paths ended by NUL.
+    pub(crate) const fn lowers(self) -> &'static CStr {
+        match self {
+            Self::Trusted => c"trusted.vellum.lowers",
+            Self::User => c"user.vellum.lowers",
+        }
+    }
     /// On the root of a layer: its files may carry [`Space::own`].
     pub(crate) const fn format(self) -> &'static CStr {
         match self {

@@ -1,14 +1,18 @@
 //! Partial files in the union: when a file becomes one, how it is opened, and when it is whole again.
 
 use crate::copyup::Need;
-use crate::extents::{Holes, PartialFile, Record};
+use crate::extents::{BlockIndex, Holes, PartialFile, Record};
 use crate::marks::{METACOPY_PARTIAL, Own, Space};
 use crate::node::{At, Below, File, FileState, Io, LowerAt, Node};
 use crate::union::Core;
 use crate::work::Work;
 use std::ffi::CStr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchFile, Errno, Error, Name, Object, OpenMode, Result};
+
+/// Size of the blocks of which a sidecar keeps account: a page, since a crash may leave a part of anything larger.
+const SIDECAR_SHIFT: u8 = 12;
 
 impl Core {
     /// The record of the partial file that a copy-up should make of a lower file of `size` bytes; None: copy it whole.
@@ -18,8 +22,11 @@ impl Core {
         if size.min(keep) < from.max(1) || !self.config.metacopy {
             return None;
         }
-        let shift = work.hole_shift()?;
-        Some(Record { shift, limit: size, origin_size: size, sidecar: None })
+        let record = Record { shift: SIDECAR_SHIFT, limit: size, origin_size: size, sidecar: None };
+        if self.config.sidecars {
+            return self.new_sidecar().ok().map(|number| Record { sidecar: Some(number), ..record });
+        }
+        work.hole_shift().map(|shift| Record { shift, ..record })
     }
 
     /// Makes a new file share all blocks of the data below, where the filesystem can: that is as fast as a partial file, and
@@ -59,7 +66,7 @@ impl Core {
             let file = self.open_lower(&data.at)?;
             open = Some(match open {
                 None => file,
-                Some(below) => Arc::new(self.assemble(data.at.dir.layer, file, below)?),
+                Some(below) => Arc::new(self.assemble(data.at.dir.layer, file, below, false)?),
             });
         }
         open.ok_or(Error::new(Errno::IO, "no data below"))
@@ -70,10 +77,16 @@ impl Core {
         layer: u16,
         file: Arc<dyn BranchFile>,
         below: Arc<dyn BranchFile>,
+        writable: bool,
     ) -> Result<PartialFile> {
-        let space = self.layers.get(usize::from(layer)).and_then(|l| l.own).unwrap_or(Space::Trusted);
+        let layer = self.layers.get(usize::from(layer)).ok_or(Error::new(Errno::IO, "no such layer"))?;
+        let space = layer.own.unwrap_or(Space::Trusted);
         let record = Record::read(object_of(&file), space.partial())?;
-        PartialFile::new(file, below, Box::new(Holes), record, space.partial())
+        let index: Box<dyn BlockIndex> = match record.sidecar {
+            Some(number) => Box::new(layer.sidecar(number, writable)?),
+            None => Box::new(Holes),
+        };
+        PartialFile::new(file, below, index, record, space.partial())
     }
 
     /// Opens a partial file, or finds it open. The caller holds the file's state.
@@ -86,7 +99,7 @@ impl Core {
                 let (layer, target) = self.target_of(state)?;
                 let mode = if writable { OpenMode::READ | OpenMode::WRITE } else { OpenMode::READ };
                 let own = target.open(mode)?;
-                let partial = Arc::new(self.assemble(layer, own, self.open_below(below)?)?);
+                let partial = Arc::new(self.assemble(layer, own, self.open_below(below)?, writable)?);
                 *known = Arc::downgrade(&partial);
                 partial
             }
@@ -107,12 +120,46 @@ impl Core {
             state.below = None;
             state.partial = false;
             *file.partial.lock() = Weak::new();
+            if let Some(number) = partial.sidecar() {
+                self.drop_sidecar(number);
+            }
             // Others go on with the file in its other form, which is all its own now.
             let last = file.io.replace(None);
             drop(state);
             drop(last);
         }
         Ok(done)
+    }
+
+    /// Records on the upper's root which layers it belongs to, once there is a file that needs them. Where that fails, whoever
+    /// completes the upper later has to name them.
+    pub(crate) fn record_lowers(&self) {
+        if self.lowers_recorded.swap(true, Relaxed) {
+            return;
+        }
+        let Some((upper, lowers)) = self.layers.split_first() else { return };
+        let paths: Vec<String> = lowers.iter().map(|layer| layer.branch.describe()).collect();
+        if paths.iter().any(|path| !path.starts_with('/') || path.contains('\0')) {
+            return;
+        }
+        if let Err(error) =
+            upper.branch.root().set_xattr(self.space().lowers(), paths.join("\0").as_bytes(), 0)
+        {
+            tracing::debug!(%error, "the layers below are not recorded");
+        }
+    }
+
+    /// Remembers a partial file that is being written to, for [`crate::Union::tend`].
+    pub(crate) fn note_partial(&self, node: &Arc<Node>) {
+        /// Beyond so many, the oldest are left as they are.
+        const NOTED_MAX: usize = 1024;
+        let mut noted = self.partials.lock();
+        if !noted.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(node))) {
+            if noted.len() >= NOTED_MAX {
+                noted.pop_front();
+            }
+            noted.push_back(Arc::downgrade(node));
+        }
     }
 
     /// After a file was made durable or cut: whether it has become whole.

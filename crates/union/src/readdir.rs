@@ -1,6 +1,7 @@
 //! Directories are listed: the names of all layers, merged.
 
 use crate::listing::{DOT, DOT_DOT, Listing};
+use crate::maps::MAPS;
 use crate::marks::{OPAQUE_NAME, WHITEOUT_PREFIX};
 use crate::node::{Dir, Node};
 use crate::union::Core;
@@ -49,6 +50,9 @@ impl Core {
             let some =
                 self.list_part(&mut listing, &mut hidden, part.layer, &*handle, part.xwhiteouts, false)?;
             part.set_aufs(some);
+        }
+        if self.is_maps(dir, MAPS.to_bytes()) {
+            listing.remove(MAPS.to_bytes());
         }
         Ok(listing)
     }

@@ -5,13 +5,17 @@ use crate::handles::Budget;
 use crate::ino;
 use crate::layer::{self, Layer, LowerDir};
 use crate::links::{Inodes, LayerLinks};
+use crate::maps;
 use crate::marks::{self, DirMarks, Own, Space};
 use crate::node::{Body, Dir, Node, Place, UpperDir};
 use crate::overrides::Format;
 use crate::table::Table;
 use crate::work::{Whiteouts, Work};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
 use std::ffi::CStr;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock, Weak};
 use vellum_vfs::{Branch, BranchDir, Connection, Errno, Error, Name, NodeId, Result};
 
 /// A writable (or read-only) tree made of layers; a [`vellum_vfs::Filesystem`].
@@ -30,6 +34,12 @@ pub(crate) struct Core {
     pub(crate) work: Option<Work>,
     /// The upper may hold whiteouts in the AUFS format.
     pub(crate) upper_aufs: bool,
+    /// Some layer has a directory of block maps.
+    pub(crate) has_maps: bool,
+    /// The upper's root says which layers are below it, or cannot.
+    pub(crate) lowers_recorded: AtomicBool,
+    /// Partial files that were opened for writing and may be completed when there is time.
+    pub(crate) partials: Mutex<VecDeque<Weak<Node>>>,
     pub(crate) table: Arc<Table>,
     pub(crate) inodes: Inodes,
     pub(crate) budget: Budget,
@@ -71,10 +81,21 @@ impl Union {
         {
             layer.overrides = Format::Containers;
         }
+        if config.sidecars
+            && config.upper.is_some()
+            && let Some(layer) = layers.first_mut()
+            && layer.maps.is_none()
+            && layer.own.is_some()
+        {
+            layer.maps = Some(maps::make(&*layer.branch.root())?);
+        }
         let lower_roots = lower_roots(&layers, first_lower)?;
         let links = layers.iter().map(|_| LayerLinks::default()).collect();
         let core = Core {
             budget: Budget::new(config.handles),
+            has_maps: layers.iter().any(|layer| layer.maps.is_some()),
+            lowers_recorded: AtomicBool::new(false),
+            partials: Mutex::default(),
             config,
             layers,
             lower_roots,
@@ -100,11 +121,13 @@ fn open_layer(branch: &Arc<dyn Branch>, devices: &mut Vec<u64>) -> Result<Layer>
         devices.push(attr.dev);
         devices.len() - 1
     });
+    let own = layer::own_space(&*root);
     Ok(Layer {
         branch: Arc::clone(branch),
         fs: u8::try_from(fs).unwrap_or(u8::MAX),
         fsid: marks::fold_fsid(fsid),
-        own: layer::own_space(&*root),
+        own,
+        maps: maps::open(&*root, own),
         overrides: Format::detect(&*root),
     })
 }

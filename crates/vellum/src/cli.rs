@@ -28,6 +28,9 @@ pub enum Command {
     Umount(UmountArgs),
     /// Show where a path of a mount comes from, and how it is served.
     Inspect(InspectArgs),
+    /// Copy into an upper layer what its files still take from the layers below. It must not be mounted. The work can be
+    /// interrupted and taken up again at any time.
+    Flatten(FlattenArgs),
 }
 
 /// Arguments of `vellum mount`.
@@ -96,6 +99,19 @@ pub struct InspectArgs {
     pub json: bool,
     /// A mount, or any path in one. Symbolic links are not followed at its end.
     pub path: PathBuf,
+}
+
+/// Arguments of `vellum flatten`.
+#[derive(Args, Debug)]
+pub struct FlattenArgs {
+    /// A layer below it; the first one is on top. May be repeated. Without it: the layers that the upper records.
+    #[arg(long, value_name = "DIR")]
+    pub lower: Vec<PathBuf>,
+    /// A directory for unfinished work, on the filesystem of the upper. Without it: one is made beside the upper.
+    #[arg(long, value_name = "DIR")]
+    pub work: Option<PathBuf>,
+    /// The upper layer.
+    pub upper: PathBuf,
 }
 
 impl MountArgs {

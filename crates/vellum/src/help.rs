@@ -4,7 +4,7 @@
 pub const HELP: &str = "\
 usage: vellum -o lowerdir=DIR[:DIR...][,upperdir=DIR,workdir=DIR][,OPTION...] MOUNTPOINT
        vellum SOURCE MOUNTPOINT -o OPTIONS
-       vellum mount|umount|inspect ...        (vellum mount --help)
+       vellum mount|umount|inspect|flatten ...   (vellum mount --help)
 
 Layers:
   lowerdir=DIR[:DIR...]    layers, the top one first; a backslash before : , or \\ makes it part of a path
@@ -26,6 +26,10 @@ Behaviour:
   timeout=SECONDS          how long the kernel may believe names and attributes
   workers=N                threads that answer requests
   keep_awake               processors do not sleep deeply while requests come in numbers (privileged)
+  block_copy=off|SIZE      lower files from this size on are copied block by block as they are written to
+                           (256k); off: whole, at the first write
+  block_map=holes|sidecar  how it is recorded which blocks were copied
+  background_fill=RATE     copy what such files miss while nobody uses the mount, RATE bytes per second
   static_nlink, noacl, noxattrs=1
                            show one link per directory; no POSIX ACLs; no extended attributes
   log=FILTER, log_to=stderr|syslog|kmsg|FILE

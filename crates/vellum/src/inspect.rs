@@ -26,6 +26,10 @@ pub struct UpperContent {
     /// Names that are removed from the layers below.
     whiteouts: u64,
     others: u64,
+    /// Files that take some of their blocks from below.
+    partial: u64,
+    /// Bytes of them that need no space here.
+    saved: u64,
     /// Space in bytes.
     bytes: u64,
     /// Whether counting ended early.
@@ -112,6 +116,11 @@ fn count(upper: &Path) -> UpperContent {
                 content.whiteouts += 1;
             } else if kind.is_file() {
                 content.files += 1;
+                let space = meta.blocks() * 512;
+                if space < meta.len() && is_partial(&entry.path()) {
+                    content.partial += 1;
+                    content.saved += meta.len() - space;
+                }
             } else if kind.is_symlink() {
                 content.symlinks += 1;
             } else {
@@ -120,6 +129,11 @@ fn count(upper: &Path) -> UpperContent {
         }
     }
     content
+}
+
+fn is_partial(path: &Path) -> bool {
+    let nothing: &mut [u8] = &mut [];
+    ["trusted.vellum.p", "user.vellum.p"].iter().any(|name| lgetxattr(path, *name, &mut *nothing).is_ok())
 }
 
 impl Findings {
@@ -180,8 +194,12 @@ impl Findings {
 impl UpperContent {
     fn text(&self) -> String {
         let more = if self.incomplete { ", and what could not be counted" } else { "" };
+        let partial = match self.partial {
+            0 => String::new(),
+            files => format!(" ({files} partial, {} saved)", size(self.saved)),
+        };
         format!(
-            "{} files, {} directories, {} symbolic links, {} whiteouts, {} others, {}{more}",
+            "{} files{partial}, {} directories, {} symbolic links, {} whiteouts, {} others, {}{more}",
             self.files,
             self.directories,
             self.symlinks,
@@ -200,7 +218,9 @@ fn list(numbers: &[usize]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-fn size(bytes: u64) -> String {
+/// A number of bytes as a person reads it.
+#[must_use]
+pub fn size(bytes: u64) -> String {
     let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let step = (0..units.len() - 1).take_while(|step| bytes >> (10 * (step + 1)) > 0).count();
     let unit = units.get(step).copied().unwrap_or_default();

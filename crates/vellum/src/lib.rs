@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod flatten;
 pub mod help;
 pub mod inspect;
 pub mod log;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use vellum::cli::{Cli, Command};
 use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
-use vellum::{help, inspect, mount, umount};
+use vellum::{flatten, help, inspect, mount, umount};
 use vellum_service::Failure;
 
 fn main() -> ExitCode {
@@ -52,6 +52,7 @@ fn subcommand(args: &[OsString]) -> Result<(), Failure> {
         Command::Umount(arguments) => {
             arguments.paths.iter().try_for_each(|path| umount::run(path, arguments.lazy))
         }
+        Command::Flatten(arguments) => print(&flatten::run(&arguments)?),
         Command::Inspect(arguments) => {
             let findings = inspect::find(&arguments.path)?;
             print(&if arguments.json { findings.json() } else { findings.text() })

@@ -31,9 +31,9 @@ impl PartialFile {
         self.shape.read().limit
     }
 
-    /// Copies the next piece that is missing, at or after `from` (bytes); says where to go on, or None when nothing is missing
-    /// any more. Holes stay holes.
-    pub(crate) fn fill(&self, from: u64) -> Result<Option<u64>> {
+    /// Copies the next piece that is missing, at or after `from` (bytes); says where to go on and how many bytes it was, or None
+    /// when nothing is missing any more. Holes stay holes.
+    pub(crate) fn fill(&self, from: u64) -> Result<Option<(u64, u64)>> {
         // Exclusively, so that no write comes between reading the time of the last change and setting it again.
         let held = self.shape.write();
         let shape = *held;
@@ -41,7 +41,7 @@ impl PartialFile {
         let start = start >> self.record.shift << self.record.shift;
         let end = stop.min(start.saturating_add(STEP as u64).next_multiple_of(self.record.block()));
         self.copy_up_blocks(start, end, shape)?;
-        Ok(Some(end))
+        Ok(Some((end, end - start)))
     }
 
     /// The next range that is neither own nor a hole below.

@@ -8,6 +8,7 @@
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use vellum_vfs::Result;
@@ -158,9 +159,8 @@ impl BlockMap {
             drop(chunks);
             // Found out under the exclusive lock: nobody writes blocks of a chunk that he does not know.
             let mut chunks = self.chunks.write();
-            if !chunks.contains_key(&index) {
-                let chunk = load(index)?.into_chunk(blocks_of(index, blocks));
-                chunks.insert(index, chunk);
+            if let Entry::Vacant(vacant) = chunks.entry(index) {
+                vacant.insert(load(index)?.into_chunk(blocks_of(index, blocks)));
             }
         }
     }

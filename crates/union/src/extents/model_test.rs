@@ -61,8 +61,6 @@ struct World {
     /// The same disk with faults.
     faulty: Arc<dyn Branch>,
     sidecar: bool,
-    /// Levels of partial files; the last one is written to.
-    depth: usize,
     /// What it was copied from, apart from what is written.
     base: Vec<u8>,
 }
@@ -72,6 +70,7 @@ fn named(level: usize) -> std::ffi::CString {
 }
 
 impl World {
+    /// `depth` levels of partial files above a whole one; the last one is written to.
     fn new((size, holes): &(u64, Vec<u64>), depth: usize, sidecar: bool, plan: &Arc<FaultPlan>) -> Self {
         let disk = MemoryBranch::new();
         let faulty: Arc<dyn Branch> =
@@ -98,7 +97,7 @@ impl World {
             let map = std::ffi::CString::new(format!("map{level}")).unwrap();
             drop(root.create(Name::new(&map).unwrap(), 0o600).unwrap());
         }
-        let world = Self { disk, faulty, sidecar, depth, base };
+        let world = Self { disk, faulty, sidecar, base };
         // Something of their own in the middle of the chain.
         for level in 1..depth {
             let file = world.open(&*world.disk, level).unwrap();

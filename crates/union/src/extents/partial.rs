@@ -85,9 +85,9 @@ impl PartialFile {
         })
     }
 
-    /// The file in the upper layer by itself.
-    pub(crate) fn own_file(&self) -> Arc<dyn BranchFile> {
-        Arc::clone(&self.upper)
+    /// The number of its sidecar, if it has one.
+    pub(crate) const fn sidecar(&self) -> Option<u64> {
+        self.record.sidecar
     }
 
     /// Blocks that may come from below.
@@ -283,7 +283,7 @@ impl PartialFile {
 
     /// Makes a range read as zeros that lies below the limit. The caller has the file for himself.
     fn zero_inside(&self, range: Range<u64>, shape: Shape) -> Result<()> {
-        const ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
+        static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
         let mut at = range.start;
         while at < range.end {
             let (source, stop) = self.source(at, range.end, shape)?;

@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use vellum_service::config::{Config, LAYERS_MAX, Profile, WORKERS_MAX};
+use vellum_service::config::{BlockCopy, BlockMap, Config, LAYERS_MAX, Profile, WORKERS_MAX};
 use vellum_vfs::IdMap;
 
 /// Options that mount(8), libfuse, fuse-overlayfs or kernel overlayfs take and that change nothing here. Those that
@@ -124,6 +124,9 @@ const KNOWN: &[&str] = &[
     "profile",
     "workers",
     "keep_awake",
+    "block_copy",
+    "block_map",
+    "background_fill",
     "log",
     "log_to",
     "allow_other",
@@ -368,6 +371,14 @@ impl Options {
                 let named = [("cached", Profile::Cached), ("passthrough", Profile::Passthrough)];
                 config.profile = choice(key, raw, &named)?;
             }
+            "block_copy" => config.block_copy = block_copy(key, raw)?,
+            "block_map" => {
+                let named = [("holes", BlockMap::Holes), ("sidecar", BlockMap::Sidecar)];
+                config.block_map = choice(key, raw, &named)?;
+            }
+            "background_fill" => {
+                config.background_fill = Some(bytes(key, raw, "write bytes per second, e.g. 64M")?);
+            }
             "log" => self.log = Some(text(key, raw, "write e.g. log=info")?),
             "log_to" => {
                 let value = plain(key, raw, "write log_to=stderr, syslog, kmsg or a file's path")?;
@@ -390,6 +401,32 @@ impl Options {
         }
         Ok(true)
     }
+}
+
+fn block_copy(key: &str, raw: RawOption<'_>) -> Result<BlockCopy, BadInput> {
+    const REMEDY: &str = "write off, or the size of the smallest file, e.g. 1M";
+    if raw.value == Some(b"off") {
+        return Ok(BlockCopy::Off);
+    }
+    bytes(key, raw, REMEDY).map(BlockCopy::From)
+}
+
+/// A number of bytes, with k, M or G (powers of 1024) behind it or not.
+fn bytes(key: &str, raw: RawOption<'_>, remedy: &'static str) -> Result<u64, BadInput> {
+    let value = needed(key, raw, remedy)?;
+    let (digits, shift) = match value.split_last() {
+        Some((b'k' | b'K', digits)) => (digits, 10),
+        Some((b'm' | b'M', digits)) => (digits, 20),
+        Some((b'g' | b'G', digits)) => (digits, 30),
+        _ => (value, 0),
+    };
+    std::str::from_utf8(digits)
+        .ok()
+        .filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+        .and_then(|digits| digits.parse::<u64>().ok())
+        .and_then(|number| number.checked_mul(1 << shift))
+        .filter(|number| (1..=i64::MAX as u64).contains(number))
+        .ok_or_else(|| BadInput::value(key, value, "not a number of bytes", remedy))
 }
 
 fn unknown(raw: RawOption<'_>) -> BadInput {

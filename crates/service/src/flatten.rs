@@ -1,0 +1,87 @@
+//! Completing an upper layer that is not mounted.
+
+use crate::config::{BlockMap, Config};
+use crate::failure::Failure;
+use crate::{layers, tree};
+use rustix::fs::{CWD, Mode, lgetxattr};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use vellum_union::Flattening;
+
+/// Longest list of layers that an upper records (Linux's limit for an extended attribute).
+const RECORD_MAX: usize = 65_536;
+
+/// Copies everything into `upper` that its files still take from the layers below. `lowers`: those layers, the top one first;
+/// none: those that the upper records. `watch` sees every step and ends the work by answering false.
+pub fn run(
+    upper: &Path,
+    lowers: &[PathBuf],
+    work: Option<&Path>,
+    watch: &mut dyn FnMut(&Flattening) -> bool,
+) -> Result<Flattening, Failure> {
+    let shown = upper.display();
+    let upper = upper
+        .canonicalize()
+        .map_err(|e| Failure::input(format!("upper layer {shown}: {e}; give the directory of one")))?;
+    let lowers = if lowers.is_empty() { recorded(&upper)? } else { lowers.to_vec() };
+    let made = if work.is_none() { Some(WorkDir::make(&upper)?) } else { None };
+    let config = Config {
+        work: work.map(Path::to_owned).or_else(|| made.as_ref().map(|made| made.0.clone())),
+        upper: Some(upper),
+        lowers,
+        // What was recorded in a sidecar is read from there in any case.
+        block_map: BlockMap::Holes,
+        ..Config::default()
+    };
+    let mut layers = layers::open(&config, Path::new("/"))?;
+    let locks = std::mem::take(&mut layers.locks);
+    let union = tree::build(&config, layers)?;
+    let result = union.flatten(watch).map_err(|e| Failure::system(format!("upper layer {shown}: {e}")));
+    drop(union);
+    drop(locks);
+    result
+}
+
+/// The layers that an upper records with its first partial file.
+fn recorded(upper: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut value = vec![0; RECORD_MAX];
+    for name in ["trusted.vellum.lowers", "user.vellum.lowers"] {
+        match lgetxattr(upper, name, value.as_mut_slice()) {
+            Ok(len) => {
+                let list = value.get(..len).unwrap_or_default().split(|byte| *byte == 0);
+                return Ok(list.map(|path| OsString::from_vec(path.to_vec()).into()).collect());
+            }
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
+            Err(e) => return Err(Failure::system(format!("upper layer {}: {e}", upper.display()))),
+        }
+    }
+    Err(Failure::input(format!(
+        "upper layer {}: it does not say which layers it belongs to; name them with --lower, the top one first",
+        upper.display()
+    )))
+}
+
+/// A directory for unfinished work beside an upper, removed with this.
+struct WorkDir(PathBuf);
+
+impl WorkDir {
+    fn make(upper: &Path) -> Result<Self, Failure> {
+        let beside = upper.parent().unwrap_or(upper);
+        let path = beside.join(format!(".vellum-flatten-{}", std::process::id()));
+        rustix::fs::mkdirat(CWD, &path, Mode::RWXU).map_err(|e| {
+            Failure::input(format!(
+                "work directory {}: {e}; name one on the same filesystem with --work",
+                path.display()
+            ))
+        })?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for WorkDir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -82,9 +82,9 @@ impl Space {
     }
 }
 
-/// What `overlay.metacopy` says on a partial file: a version that the kernel's overlayfs does not know, so that it refuses the
-/// file (EIO since Linux 6.6, EPERM without `metacopy=on`) instead of showing the lower's data.
-pub(crate) const METACOPY_PARTIAL: &[u8] = &[0xff, 4, 0, 0];
+/// What `overlay.metacopy` says on a partial file: a value too short for the kernel's overlayfs, so that it refuses the file
+/// (EIO since Linux 6.6, EPERM without `metacopy=on`) instead of showing the lower's data.
+pub(crate) const METACOPY_PARTIAL: &[u8] = b"p";
 
 /// Attributes that belong to the union and that its users neither see nor set.
 pub(crate) fn is_private(name: &[u8]) -> bool {

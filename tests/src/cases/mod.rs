@@ -1,5 +1,6 @@
 //! The cases: every one has a name, what it needs, and how long it may take.
 
+mod blocks;
 mod conformance;
 mod differential;
 mod engines;
@@ -62,7 +63,15 @@ const CARGO: &[Case] = &[
 
 /// All cases, in the order in which they start.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
-    [CARGO, engines::CASES, differential::CASES, noticed::CASES, stress::CASES, conformance::CASES]
-        .into_iter()
-        .flatten()
+    [
+        CARGO,
+        engines::CASES,
+        differential::CASES,
+        noticed::CASES,
+        blocks::CASES,
+        stress::CASES,
+        conformance::CASES,
+    ]
+    .into_iter()
+    .flatten()
 }

@@ -79,6 +79,19 @@ impl PartialFile {
         Ok(())
     }
 
+    /// Makes holes of blocks that are not own and are holes below: the file may have data there which it has never owned up to.
+    fn punch_missing(&self, shape: Shape) -> Result<()> {
+        let mut at = 0;
+        while at < shape.limit {
+            let (source, stop) = self.source(at, shape.limit, shape)?;
+            if source == Source::Below {
+                self.upper.allocate(PUNCH_HOLE | KEEP_SIZE, at, stop - at)?;
+            }
+            at = stop;
+        }
+        Ok(())
+    }
+
     /// Makes the file an ordinary one if nothing is missing: its data are made durable, and then `unmark` takes away what
     /// says that it is partial. False: something is missing.
     pub(crate) fn finish(&self, sync: bool, unmark: impl FnOnce(&dyn Object) -> Result<()>) -> Result<bool> {
@@ -89,6 +102,9 @@ impl PartialFile {
         let mut shape = self.shape.write();
         if !self.map.is_all(self.blocks(*shape)) && self.missing(0, *shape)?.is_some() {
             return Ok(false);
+        }
+        if !self.index.is_exact() {
+            self.punch_missing(*shape)?;
         }
         if sync {
             self.upper.sync(true)?;

@@ -15,6 +15,8 @@ pub(crate) trait BlockIndex: Send + Sync {
     fn noted(&self, blocks: Range<u64>);
     /// Makes durable what was noted so far, and before that, with `data`, the blocks themselves.
     fn sync(&self, map: &BlockMap, blocks: u64, data: &dyn Fn() -> Result<()>) -> Result<()>;
+    /// Whether blocks that are not own are sure to be holes.
+    fn is_exact(&self) -> bool;
     /// Whether [`BlockIndex::sync`] would do anything.
     fn is_dirty(&self) -> bool;
 }
@@ -48,6 +50,10 @@ impl BlockIndex for Holes {
 
     fn sync(&self, _: &BlockMap, _: u64, data: &dyn Fn() -> Result<()>) -> Result<()> {
         data()
+    }
+
+    fn is_exact(&self) -> bool {
+        true
     }
 
     fn is_dirty(&self) -> bool {
@@ -108,6 +114,10 @@ impl BlockIndex for Sidecar {
             self.dirty.lock().extend(dirty);
         }
         result
+    }
+
+    fn is_exact(&self) -> bool {
+        false
     }
 
     fn is_dirty(&self) -> bool {

@@ -1,0 +1,49 @@
+//! Copy-on-write by block: a file of a lower layer of which the upper holds only what was changed.
+
+mod ends;
+mod programs;
+mod random;
+
+use super::Case;
+use crate::harness::mount::MountKind;
+use crate::harness::outcome::Outcome;
+use crate::harness::{Layers, shell, source_root};
+use std::process::Command;
+
+pub(super) const CASES: &[Case] = &[
+    Case::mounted("blocks/random-and-remounts", 240, random::remounts),
+    Case::mounted("blocks/random-and-crashes", 240, random::crashes),
+    Case::mounted("blocks/first-write-is-small", 60, ends::first_write),
+    Case::mounted("blocks/reader-and-writer", 60, ends::reader_and_writer),
+    Case::mounted("blocks/mappings", 60, ends::mappings),
+    Case::mounted("blocks/names", 60, ends::names),
+    Case::mounted("blocks/appends", 60, ends::appends),
+    Case::mounted("blocks/becomes-whole", 60, ends::becomes_whole),
+    Case::mounted("blocks/background-fill", 60, ends::background),
+    Case::mounted("blocks/flatten-interrupted", 120, ends::flatten_interrupted),
+    Case::mounted("blocks/changed-lower", 60, ends::changed_lower),
+    Case::mounted("blocks/others-refuse", 60, ends::others_refuse),
+    Case::mounted("blocks/reflink", 120, ends::reflink),
+    Case::mounted("blocks/sqlite", 120, programs::sqlite),
+    Case::mounted("blocks/postgresql", 240, programs::postgresql),
+    Case::mounted("blocks/qemu-img", 120, programs::qemu_img),
+    Case::mounted("blocks/git-and-rsync", 120, programs::git_and_rsync),
+];
+
+/// `vellum flatten` on an upper that is not mounted.
+fn flatten(layers: &Layers) -> Outcome<String> {
+    shell::run(flatten_command(layers).arg(layers.upper()))
+}
+
+fn flatten_command(layers: &Layers) -> Command {
+    let program = match MountKind::under_test() {
+        MountKind::Program(program, true) => program,
+        _ => source_root().join("target/release/vellum"),
+    };
+    let mut command = Command::new(program);
+    command.arg("flatten");
+    for lower in &layers.lowers {
+        command.arg("--lower").arg(lower);
+    }
+    command
+}

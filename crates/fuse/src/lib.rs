@@ -14,6 +14,7 @@
 //! copied by the kernel only.
 #![forbid(unsafe_code)]
 
+mod asleep;
 mod awake;
 mod backing;
 mod buffer;
@@ -25,6 +26,7 @@ mod mount;
 mod notify;
 mod pool;
 pub mod request;
+mod seat;
 mod session;
 mod spin;
 mod stats;

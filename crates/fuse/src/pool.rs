@@ -4,54 +4,57 @@
 //! thread too many is then a needless wake-up on another processor, which costs more than the operation. So as
 //! few *readers* as possible wait for requests, normally one, and the other workers are parked. The number grows
 //!
-//! - when a reader finds the next request waiting already, several times in a row (several clients),
+//! - when a reader finds the next request waiting already, several times in a row, and each from another client
+//!   thread than the one before,
 //! - when it receives something that may take long: it stops being a reader first (see [`takes_long`]),
-//! - when it has been busy with one request from one tick to the next ([`TICK`]): the watchdog, which is
+//! - when it has been busy with one request from one tick to the next ([`TICK`]) and sleeps: the watchdog, which is
 //!   the thread that called `run`, takes its place as a reader away and gives it to another,
 //!
-//! and shrinks when a reader has had to wait many times in a row while there are others.
+//! and shrinks when a reader seldom finds such a request while there are others.
+//!
+//! All of this must hold on a busy machine too, where nothing is more ordinary than a worker that has not had a
+//! processor for some milliseconds. One client thread waits for its answer before it asks again, so a second
+//! request of the same thread was not kept waiting by us, however early it is there; and a worker that only
+//! wants a processor is not helped by a second one that wants it as well.
+//! Unpacking an archive beside two busy processes on two processors took 1.5 times as long as with a single worker
+//! before both were minded, and takes as long now.
 
 use crate::request::{Operation, Request};
-use crate::wire;
+use crate::seat::{Seat, state};
+use crate::wire::{self, Opcode};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+use zerocopy::FromBytes;
 
 /// How often the watchdog looks, while there is work.
 pub(crate) const TICK: Duration = Duration::from_millis(2);
 /// Ticks without a request after which the watchdog sleeps until the next one.
 const QUIET_TICKS: u32 = 25;
-/// So many requests that were waiting already, in a row, ask for one more reader.
-const BACKLOG: u32 = 8;
-/// So many waits in a row make a reader superfluous, if there are others.
-const WAITS: u32 = 64;
+/// Ticks after which a worker is relieved even though it is not asleep: it computes or copies, and another
+/// processor may be free. Many more than it usually takes to get a processor on a busy machine.
+const RUNNING_TICKS: u32 = 5;
 /// READ and WRITE of at least so many bytes count as long.
 const LONG_IO: u32 = 64 << 10;
 
-/// What a worker is doing, as the watchdog sees it.
-mod state {
-    /// Not a reader.
-    pub(super) const PARKED: u32 = 0;
-    /// Waits for a request.
-    pub(super) const READING: u32 = 1;
-    /// Works on a request and is the one to read the next.
-    pub(super) const BUSY: u32 = 2;
-    /// Works on a request, and another worker reads meanwhile.
-    pub(super) const RELIEVED: u32 = 3;
+/// What the watchdog remembers of a seat from one tick to the next.
+struct Seen {
+    seat: Arc<Seat>,
+    begun: u64,
+    /// Ticks in a row with the same request.
+    ticks: u32,
 }
 
-/// One worker's place in the pool.
-#[derive(Debug)]
-#[repr(align(128))]
-pub(crate) struct Seat {
-    state: AtomicU32,
-    /// Requests that it has begun.
-    begun: AtomicU64,
-    /// Requests in a row that were there already; its own worker's alone.
-    backlog: AtomicU32,
-    /// Waits in a row; its own worker's alone.
-    waits: AtomicU32,
+/// What a tick has shown.
+#[derive(Default)]
+struct Tick {
+    /// Workers are at work, or have been.
+    progress: bool,
+    /// Requests begun since the last tick.
+    requests: u64,
+    /// Threads to start.
+    hires: u32,
 }
 
 #[derive(Default)]
@@ -101,12 +104,7 @@ impl Pool {
 
     /// A seat for a new worker, which is a reader from the start.
     pub(crate) fn hire(&self) -> Arc<Seat> {
-        let seat = Arc::new(Seat {
-            state: AtomicU32::new(state::READING),
-            begun: AtomicU64::new(0),
-            backlog: AtomicU32::new(0),
-            waits: AtomicU32::new(0),
-        });
+        let seat = Arc::new(Seat::default());
         let mut books = self.books.lock();
         books.seats.push(Arc::clone(&seat));
         books.alive += 1;
@@ -137,27 +135,20 @@ impl Pool {
         self.readers.load(Ordering::Relaxed)
     }
 
-    /// A worker has received a request. `at_once`: it was there already.
-    pub(crate) fn begin(&self, seat: &Seat, at_once: bool) -> Need {
+    /// A worker has received a request. `client`: the thread that waits for the answer, None when nobody does.
+    /// `at_once`: it was there already.
+    pub(crate) fn begin(&self, seat: &Seat, client: Option<u32>, at_once: bool) -> Need {
         seat.begun.store(seat.begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         seat.state.store(state::BUSY, Ordering::Release);
         if self.watchdog_asleep.load(Ordering::Relaxed) {
             let _books = self.books.lock();
             self.alarm.notify_all();
         }
-        if !at_once {
-            seat.backlog.store(0, Ordering::Relaxed);
-            seat.waits.store(seat.waits.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
-            return Need::Nothing;
+        if client.is_some_and(|client| seat.learn(client, at_once)) {
+            let mut books = self.books.lock();
+            return self.one_more_reader(&mut books);
         }
-        seat.waits.store(0, Ordering::Relaxed);
-        let backlog = seat.backlog.load(Ordering::Relaxed) + 1;
-        seat.backlog.store(backlog % BACKLOG, Ordering::Relaxed);
-        if backlog < BACKLOG {
-            return Need::Nothing;
-        }
-        let mut books = self.books.lock();
-        self.one_more_reader(&mut books)
+        Need::Nothing
     }
 
     /// What comes now may take long: another worker reads meanwhile.
@@ -174,15 +165,13 @@ impl Pool {
         let swapped =
             seat.state.compare_exchange(state::BUSY, state::READING, Ordering::AcqRel, Ordering::Acquire);
         if swapped.is_ok() {
-            if seat.waits.load(Ordering::Relaxed) < WAITS || self.readers() <= 1 {
+            if !seat.superfluous() || self.readers() <= 1 {
                 return true;
             }
-            // Many waits: is it needed at all?
             let mut books = self.books.lock();
             if self.readers() <= 1 {
                 return !books.closing;
             }
-            seat.waits.store(0, Ordering::Relaxed);
             self.readers.fetch_sub(1, Ordering::Relaxed);
             return self.park(seat, &mut books);
         }
@@ -240,7 +229,7 @@ impl Pool {
     /// Watches over the workers until the last one has ended. `hire` starts one more; `pulse` hears after each tick how
     /// many requests were begun in it.
     pub(crate) fn watch(&self, mut hire: impl FnMut(), mut pulse: impl FnMut(u64)) {
-        let mut seen: Vec<(Arc<Seat>, u64)> = Vec::new();
+        let mut seen: Vec<Seen> = Vec::new();
         let mut quiet = 0;
         let mut books = self.books.lock();
         while books.alive > 0 {
@@ -253,31 +242,51 @@ impl Pool {
             } else {
                 self.alarm.wait_for(&mut books, TICK);
             }
-            let mut progress = false;
-            let mut hires = 0;
-            let mut requests = 0;
-            for seat in books.seats.clone() {
-                let begun = seat.begun.load(Ordering::Relaxed);
-                let before = seen.iter().find(|(other, _)| Arc::ptr_eq(other, &seat)).map(|(_, n)| *n);
-                let busy = seat.state.load(Ordering::Acquire) == state::BUSY;
-                progress |= busy || before != Some(begun);
-                requests += begun - before.unwrap_or(begun).min(begun);
-                // Busy with the same request as a tick ago.
-                if busy && before == Some(begun) && self.relieve(&seat, &mut books) == Need::Worker {
-                    hires += 1;
-                }
-            }
-            seen.clear();
-            seen.extend(
-                books.seats.iter().map(|seat| (Arc::clone(seat), seat.begun.load(Ordering::Relaxed))),
-            );
-            quiet = if progress { 0 } else { quiet + 1 };
-            pulse(requests);
-            if hires > 0 {
-                parking_lot::MutexGuard::unlocked(&mut books, || (0..hires).for_each(|_| hire()));
+            let tick = self.tick(&mut books, &mut seen, Seat::asleep);
+            quiet = if tick.progress { 0 } else { quiet + 1 };
+            pulse(tick.requests);
+            if tick.hires > 0 {
+                parking_lot::MutexGuard::unlocked(&mut books, || (0..tick.hires).for_each(|_| hire()));
             }
         }
     }
+
+    /// Relieves who has been asleep over one request since the last tick, or awake over it for many.
+    fn tick(&self, books: &mut Books, seen: &mut Vec<Seen>, asleep: impl Fn(&Seat) -> bool) -> Tick {
+        let mut result = Tick::default();
+        seen.retain(|seen| books.seats.iter().any(|seat| Arc::ptr_eq(seat, &seen.seat)));
+        for seat in books.seats.clone() {
+            let begun = seat.begun.load(Ordering::Relaxed);
+            let busy = seat.state.load(Ordering::Acquire) == state::BUSY;
+            let Some(seen) = seen.iter_mut().find(|seen| Arc::ptr_eq(&seen.seat, &seat)) else {
+                seen.push(Seen { seat, begun, ticks: 0 });
+                result.progress = true;
+                continue;
+            };
+            result.progress |= busy || seen.begun != begun;
+            result.requests += begun - seen.begun;
+            seen.ticks = if busy && seen.begun == begun { seen.ticks + 1 } else { 0 };
+            seen.begun = begun;
+            if seen.ticks > 0
+                && (seen.ticks >= RUNNING_TICKS || asleep(&seat))
+                && self.relieve(&seat, books) == Need::Worker
+            {
+                result.hires += 1;
+            }
+        }
+        result
+    }
+}
+
+/// The client thread that waits for the answer to the request in `bytes`. None: nobody does, or the kernel does for
+/// reasons of its own (writing back), or somebody in a foreign PID namespace, who cannot be told from others.
+pub(crate) fn client(bytes: &[u8]) -> Option<u32> {
+    let (header, _) = wire::InHeader::read_from_prefix(bytes).ok()?;
+    let unattended = matches!(
+        Opcode::from_u32(header.opcode),
+        Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt | Opcode::Release | Opcode::Releasedir)
+    );
+    (header.pid != 0 && !unattended).then_some(header.pid)
 }
 
 /// Whether an operation may well take longer than waking another worker does.
@@ -297,36 +306,112 @@ pub(crate) fn takes_long(request: &Request<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::seat::{BACKLOG, NEEDED, WINDOW};
     use std::time::Instant;
+    use zerocopy::IntoBytes;
+
+    /// A worker takes a request and answers it.
+    fn serve(pool: &Pool, seat: &Seat, client: u32, at_once: bool) -> Need {
+        let need = pool.begin(seat, Some(client), at_once);
+        assert!(pool.done(seat));
+        need
+    }
 
     #[test]
-    fn backlog_asks_for_one_more_reader() {
+    fn clients_that_are_kept_waiting_ask_for_one_more_reader() {
         let pool = Pool::new(2);
         let seat = pool.hire();
         for i in 1..=3 * BACKLOG {
-            let need = pool.begin(&seat, true);
+            let need = serve(&pool, &seat, 7 + i % 2, true);
             assert_eq!(need == Need::Worker, i % BACKLOG == 0, "request {i}");
-            assert!(pool.done(&seat));
         }
-        for _ in 0..1000 {
-            assert_eq!(pool.begin(&seat, false), Need::Nothing);
-            assert!(pool.done(&seat));
+        for i in 0..1000 {
+            assert_eq!(serve(&pool, &seat, 7 + i % 2, false), Need::Nothing);
         }
         let other = pool.hire();
         assert_eq!(pool.readers(), 2);
-        for _ in 0..2 * BACKLOG {
-            assert_eq!(pool.begin(&seat, true), Need::Nothing, "no more than the limit");
-            assert!(pool.done(&seat));
+        for i in 0..2 * BACKLOG {
+            assert_eq!(serve(&pool, &seat, 7 + i % 2, true), Need::Nothing, "no more than the limit");
         }
         pool.dismiss(&other);
         assert_eq!(pool.readers(), 1);
     }
 
     #[test]
+    fn one_client_thread_never_asks_for_a_second_reader() {
+        let pool = Pool::new(8);
+        let seat = pool.hire();
+        for i in 0..10_000 {
+            assert_eq!(serve(&pool, &seat, 7, true), Need::Nothing);
+            // What nobody waits for comes in between, and is no other client.
+            if i % 9 == 0 {
+                assert_eq!(pool.begin(&seat, None, true), Need::Nothing);
+                assert!(pool.done(&seat));
+            }
+        }
+        // One client after another is no backlog either, as with a shell script.
+        for i in 0..10_000 {
+            assert_eq!(serve(&pool, &seat, 7 + i / 3, true), Need::Nothing);
+        }
+    }
+
+    #[test]
+    fn what_nobody_waits_for_neither_counts_nor_disturbs() {
+        let pool = Pool::new(2);
+        let seat = pool.hire();
+        for i in 1..BACKLOG {
+            assert_eq!(serve(&pool, &seat, i, true), Need::Nothing);
+            for at_once in [true, false] {
+                assert_eq!(pool.begin(&seat, None, at_once), Need::Nothing);
+                assert!(pool.done(&seat));
+            }
+        }
+        assert_eq!(serve(&pool, &seat, BACKLOG, true), Need::Worker);
+    }
+
+    #[test]
+    fn a_reader_stays_while_it_finds_backlog() {
+        let pool = Pool::new(2);
+        let (seat, _other) = (pool.hire(), pool.hire());
+        // Windows with just enough backlog: begin and done by turns, so that parking would hang.
+        for i in 0..10 * WINDOW {
+            let _ = serve(&pool, &seat, i + 1, i % (WINDOW / NEEDED) == 0);
+            assert_eq!(pool.readers(), 2);
+        }
+        // One less is too few.
+        for i in 0..WINDOW {
+            let _ = pool.begin(&seat, Some(i), i % (WINDOW / NEEDED) == 0 && i > 0);
+            assert_eq!(seat.window.load(Ordering::Relaxed), i + 1);
+            if i + 1 < WINDOW {
+                assert!(pool.done(&seat));
+            }
+        }
+        pool.close();
+        assert!(!pool.done(&seat), "parked, and sent home");
+        assert_eq!(pool.readers(), 1);
+    }
+
+    #[test]
+    fn the_last_reader_always_stays() {
+        let pool = Pool::new(2);
+        let seat = pool.hire();
+        for _ in 0..10 * WINDOW {
+            let _ = serve(&pool, &seat, 7, false);
+        }
+        assert_eq!(pool.readers(), 1);
+        // And what it saw while it was alone does not count when there are two again.
+        let _other = pool.hire();
+        for _ in 0..WINDOW - 1 {
+            let _ = serve(&pool, &seat, 7, false);
+        }
+        assert_eq!(pool.readers(), 2);
+    }
+
+    #[test]
     fn who_steps_aside_reads_again_if_nobody_else_does() {
         let pool = Pool::new(2);
         let seat = pool.hire();
-        assert_eq!(pool.begin(&seat, false), Need::Nothing);
+        assert_eq!(pool.begin(&seat, Some(7), false), Need::Nothing);
         assert_eq!(pool.step_aside(&seat), Need::Worker);
         assert_eq!(pool.readers(), 0);
         // The other one could not be started.
@@ -344,7 +429,7 @@ mod tests {
                 let mut rounds = 0;
                 loop {
                     // Nothing but waits, and another reader: it is parked.
-                    let _ = pool.begin(&second, false);
+                    let _ = pool.begin(&second, Some(7), false);
                     if !pool.done(&second) {
                         return rounds;
                     }
@@ -357,20 +442,58 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(10));
             std::thread::yield_now();
         }
-        let _ = pool.begin(&first, false);
+        let _ = pool.begin(&first, Some(7), false);
         assert_eq!(pool.step_aside(&first), Need::Nothing, "the parked one is called");
         assert_eq!(pool.readers(), 1);
         pool.close();
         assert!(!pool.done(&first), "another one reads");
         // The second is the only reader now; it is sent home by the device, not by the pool. Here: by parking.
         let _ = pool.hire();
-        assert!(parked.join().unwrap() >= u64::from(WAITS) - 1);
+        assert!(parked.join().unwrap() >= u64::from(WINDOW) - 1);
+    }
+
+    #[test]
+    fn a_tick_relieves_who_sleeps_over_a_request() {
+        let pool = Pool::new(2);
+        let seat = pool.hire();
+        let (mut seen, mut books) = (Vec::new(), pool.books.lock());
+        let mut tick = |asleep: bool| pool.tick(&mut books, &mut seen, |_| asleep);
+        assert!(tick(true).progress, "a new worker");
+        assert!(!tick(true).progress, "it waits for requests");
+        let _ = pool.begin(&seat, Some(7), false);
+        let first = tick(true);
+        assert_eq!((first.requests, first.hires), (1, 0), "it may have begun just now");
+        let second = tick(true);
+        assert_eq!((second.requests, second.hires), (0, 1));
+        assert!(second.progress);
+        assert_eq!(pool.readers(), 0, "the one that is being hired reads");
+        assert_eq!(tick(true).hires, 0, "once");
+    }
+
+    #[test]
+    fn a_tick_leaves_who_only_wants_a_processor_for_a_while() {
+        let pool = Pool::new(2);
+        let seat = pool.hire();
+        let (mut seen, mut books) = (Vec::new(), pool.books.lock());
+        let mut tick = |asleep: bool| pool.tick(&mut books, &mut seen, |_| asleep).hires;
+        for round in 0..3 {
+            let _ = pool.begin(&seat, Some(7), false);
+            for i in 0..RUNNING_TICKS {
+                assert_eq!(tick(false), 0, "round {round}, tick {i}");
+            }
+            if round < 2 {
+                assert!(pool.done(&seat));
+            }
+        }
+        assert_eq!(tick(false), 1, "it computes, it seems");
     }
 
     #[test]
     fn the_watchdog_relieves_who_is_stuck() {
         let pool = Arc::new(Pool::new(2));
         let seat = pool.hire();
+        // This thread computes while it waits below: it is relieved all the same, in the end.
+        seat.take();
         let watchdog = {
             let pool = Arc::clone(&pool);
             std::thread::spawn(move || {
@@ -379,7 +502,7 @@ mod tests {
                 hired.len()
             })
         };
-        let _ = pool.begin(&seat, false);
+        let _ = pool.begin(&seat, Some(7), false);
         let begin = Instant::now();
         while pool.books.lock().alive < 2 {
             assert!(begin.elapsed() < Duration::from_secs(10));
@@ -390,5 +513,19 @@ mod tests {
         pool.dismiss(&seat);
         others.iter().for_each(|seat| pool.dismiss(seat));
         assert_eq!(watchdog.join().unwrap(), 1);
+    }
+
+    #[test]
+    fn clients_are_threads_that_wait() {
+        let of = |opcode: Opcode, pid| {
+            let header = wire::InHeader { opcode: opcode as u32, pid, ..Default::default() };
+            client(header.as_bytes())
+        };
+        assert_eq!(of(Opcode::Lookup, 7), Some(7));
+        assert_eq!(of(Opcode::Write, 0), None, "the kernel writes back");
+        for opcode in [Opcode::Forget, Opcode::BatchForget, Opcode::Interrupt, Opcode::Release] {
+            assert_eq!(of(opcode, 7), None);
+        }
+        assert_eq!(client(&[1; 20]), None, "not even a header");
     }
 }

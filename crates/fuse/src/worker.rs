@@ -4,8 +4,9 @@ use crate::awake::Awake;
 use crate::buffer::Buffer;
 use crate::dispatch::{Answer, Dispatcher, Promise};
 use crate::init::{WORKERS_MAX, Workers};
-use crate::pool::{Need, Pool, Seat, takes_long};
+use crate::pool::{Need, Pool, client, takes_long};
 use crate::request::{self, Operation};
+use crate::seat::Seat;
 use crate::session::Core;
 use crate::spin::Spinner;
 use crate::stats::Counters;
@@ -76,6 +77,7 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         let for_thread = Arc::clone(&seat);
         let started = std::thread::Builder::new().name(format!("vellum-{number}")).spawn(move || {
             let seat = for_thread;
+            seat.take();
             Worker::new(&crew, &seat).serve();
             // One worker only ends when the connection has.
             crew.pool.close();
@@ -133,7 +135,8 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             match self.receive() {
                 Ok((Received::Request(len), at_once)) => {
                     errors = 0;
-                    let need = self.crew.pool.begin(self.seat, at_once);
+                    let client = client(self.inbox.bytes().get(..len).unwrap_or_default());
+                    let need = self.crew.pool.begin(self.seat, client, at_once);
                     self.crew.provide(need);
                     let goodbye = self.answer(len);
                     if !self.crew.pool.done(self.seat) || goodbye {

@@ -159,7 +159,7 @@ fn attempt<T>(
     let done = (|| {
         let layers = ground.layers(task.lower)?;
         let mounted = subject.mount(&layers, task.alters)?;
-        let result = what(&Env { root: &mounted.root, ground }, &mounted);
+        let result = what(&Env { root: &mounted.root, upper: &layers.upper, ground }, &mounted);
         mounted.unmount()?;
         result
     })();
@@ -180,7 +180,11 @@ fn measure(task: &Task, env: &Env<'_>, mounted: &Mounted) -> Result<Sample> {
     for _ in 0..task.passes {
         (task.run)(env)?;
     }
-    let sample = meter.end(task.passes)?;
+    let mut sample = meter.end(task.passes)?;
+    if task.space {
+        rustix::fs::sync();
+        sample.upper_bytes = Some(ground::space(env.upper));
+    }
     match (task.metric, mounted.service) {
         (Metric::Resident, Some(service)) => {
             ground::drop_caches()?;

@@ -40,8 +40,19 @@ pub enum Lower {
     Tree,
     /// [`LARGE_NAME`], a large file.
     Large,
+    /// [`LARGE_NAME`], of so many MiB at scale 1.
+    Sized(u32),
     /// Directories `0`, `1`, ... of empty files `0`, `1`, ...
     Million,
+}
+
+/// The filesystem of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// ext4, as mkfs.ext4 makes it.
+    Ext4,
+    /// XFS with reflinks.
+    Xfs,
 }
 
 /// The directories of one mount.
@@ -71,6 +82,7 @@ pub struct Ground {
     tree_lower: OnceCell<PathBuf>,
     large_lower: OnceCell<PathBuf>,
     million_lower: OnceCell<PathBuf>,
+    sized_lowers: [OnceCell<PathBuf>; 32],
     archive: OnceCell<PathBuf>,
     /// Different in every process.
     salt: u128,
@@ -81,6 +93,11 @@ pub struct Ground {
 impl Ground {
     /// Makes a place below `dir`, on a filesystem of its own of `image_mib` MiB where that is given.
     pub fn new(dir: &Path, image_mib: Option<u64>, scale: f64) -> Result<Self> {
+        Self::on(dir, image_mib.map(|mib| (Format::Ext4, mib)), scale)
+    }
+
+    /// The same, on an image with a filesystem that is named.
+    pub fn on(dir: &Path, image: Option<(Format, u64)>, scale: f64) -> Result<Self> {
         let dir = fs::canonicalize(dir).map_err(|error| {
             let dir = dir.display();
             Failure::bad_input(format!("option --dir: {dir}: {error}; give a directory that exists"))
@@ -99,24 +116,28 @@ impl Ground {
             tree_lower: OnceCell::new(),
             large_lower: OnceCell::new(),
             million_lower: OnceCell::new(),
+            sized_lowers: [const { OnceCell::new() }; 32],
             archive: OnceCell::new(),
             salt: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()),
             runs: Cell::new(0),
         };
-        if let Some(mib) = image_mib {
-            ground.mount_image(mib)?;
+        if let Some((format, mib)) = image {
+            ground.mount_image(format, mib)?;
         }
         spread(&ground.top);
         Ok(ground)
     }
 
-    fn mount_image(&mut self, mib: u64) -> Result<()> {
+    fn mount_image(&mut self, format: Format, mib: u64) -> Result<()> {
         let image = self.outer.join("image");
         let top = self.outer.join("image.mounted");
         let file = fs::File::create(&image).doing(|| "making an image")?;
         file.set_len(mib << 20).doing(|| "making an image")?;
         fs::create_dir(&top).doing(|| "making a mount point")?;
-        run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?;
+        match format {
+            Format::Ext4 => run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?,
+            Format::Xfs => run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&image))?,
+        }
         run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&top))?;
         stop::register(&top);
         self.top = top;
@@ -165,6 +186,15 @@ impl Ground {
             Lower::Large => self.layer_once(&self.large_lower, "lower-large", |layer| {
                 tree::write_large(&layer.join(LARGE_NAME), self.large_bytes())
             }),
+            Lower::Sized(mib) => {
+                let bytes = ((f64::from(mib) * self.scale) as u64).max(1) << 20;
+                // A place for each power of two.
+                let cell = self.sized_lowers.get(mib.ilog2() as usize);
+                let cell = cell.ok_or_else(|| Failure::new("no such size"))?;
+                self.layer_once(cell, &format!("lower-{mib}"), |layer| {
+                    tree::write_large(&layer.join(LARGE_NAME), bytes)
+                })
+            }
             Lower::Million => self.layer_once(&self.million_lower, "lower-million", |layer| {
                 let (dirs, files) = self.million();
                 for dir in 0..dirs {
@@ -277,6 +307,24 @@ pub fn run(command: &mut Command) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.lines().next().unwrap_or("no message");
     Err(Failure::new(format!("{name}: {}: {said}", output.status)))
+}
+
+/// Space that the files below `dir` take, in bytes.
+#[must_use]
+pub fn space(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut bytes = 0;
+    let mut to_list = vec![dir.to_owned()];
+    while let Some(dir) = to_list.pop() {
+        for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => to_list.push(entry.path()),
+                Ok(meta) => bytes += meta.blocks() * 512,
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
 }
 
 /// Writes everything that is dirty, and empties the kernel's caches of data, names and attributes.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use vellum_bench::compare::{self, Plan};
 use vellum_bench::failure::{Failure, Result, While};
-use vellum_bench::ground::Ground;
+use vellum_bench::ground::{Format, Ground};
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
@@ -42,7 +42,7 @@ enum Command {
 
 #[derive(Args)]
 struct Compare {
-    /// Tasks to run, by name [default: all but the long ones; `all` is all].
+    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `all` is all].
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     tasks: Vec<String>,
     /// Filesystems to compare, by name [default: all that are there].
@@ -60,6 +60,9 @@ struct Compare {
     /// Put all layers on a new ext4 filesystem of that many MiB, in a file in DIR.
     #[arg(long, value_name = "MIB")]
     image: Option<u64>,
+    /// The filesystem of the image.
+    #[arg(long, value_enum, default_value = "ext4", requires = "image")]
+    format: Format,
     /// Write everything that was measured to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -173,7 +176,7 @@ fn measure(
     }
     stop::watch()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let ground = Ground::new(&dir, args.image, args.scale)?;
+    let ground = Ground::on(&dir, args.image.map(|mib| (args.format, mib)), args.scale)?;
     let denominator = report::denominator(&subjects);
     let mut report = Report {
         schema_version: report::SCHEMA_VERSION,
@@ -237,6 +240,9 @@ fn chosen_kinds(names: &[String]) -> Result<Vec<Kind>> {
 fn chosen_tasks(names: &[String]) -> Result<Vec<&'static Task>> {
     if names.is_empty() {
         return Ok(TASKS.iter().filter(|task| !task.long).collect());
+    }
+    if names == ["blocks"] {
+        return Ok(tasks::group("block-").collect());
     }
     if names == ["all"] {
         return Ok(TASKS.iter().collect());

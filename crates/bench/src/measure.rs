@@ -21,6 +21,8 @@ pub struct Sample {
     pub service_cpu_seconds: Option<f64>,
     /// Resident memory of the service at the end, in bytes.
     pub resident_bytes: Option<u64>,
+    /// Space that the upper layer's files take afterwards, in bytes, where the task looks; shared blocks count.
+    pub upper_bytes: Option<u64>,
     /// Resident memory of the service at its largest in this run, in bytes, where the task looks.
     pub resident_peak_bytes: Option<u64>,
 }
@@ -70,6 +72,7 @@ impl Meter {
             service_cpu_seconds: service
                 .map(|(_, before, now)| now.cpu.saturating_sub(before.cpu).as_secs_f64() / passes),
             resident_bytes: service.and_then(|(service, ..)| service.resident()),
+            upper_bytes: None,
             resident_peak_bytes: None,
         })
     }

@@ -299,6 +299,15 @@ fn verdict(result: &SubjectReport) -> String {
         let now = mib(result.resident_bytes.unwrap_or(0.0));
         let _ = write!(text, " {now:.0} MiB, {:.0} before", mib(peak as f64));
     }
+    let upper: Vec<f64> = result
+        .samples
+        .iter()
+        .flatten()
+        .filter_map(|sample| sample.upper_bytes.map(|bytes| bytes as f64))
+        .collect();
+    if !upper.is_empty() {
+        let _ = write!(text, " upper {:.0} KiB", median(&upper) / 1024.0);
+    }
     if !result.behind.is_empty() {
         let _ = write!(text, ", BEHIND {}", result.behind.join(", "));
     }

@@ -1,5 +1,6 @@
 //! The tasks, as data: what they need, what they do untimed, what is timed.
 
+mod blocks;
 mod large;
 mod memory;
 mod small;
@@ -13,6 +14,8 @@ use std::path::Path;
 pub struct Env<'a> {
     /// The root of the mounted tree.
     pub root: &'a Path,
+    /// The upper layer.
+    pub upper: &'a Path,
     /// The place around it.
     pub ground: &'a Ground,
 }
@@ -46,6 +49,8 @@ pub struct Task {
     pub drops_caches: bool,
     /// Left out unless it is asked for by name.
     pub long: bool,
+    /// Whether it is of interest how much space the upper layer takes afterwards.
+    pub space: bool,
     /// What it is judged by.
     pub metric: Metric,
     /// How many operations one pass is, for values per operation.
@@ -67,6 +72,7 @@ const SMALL: Task = Task {
     alters: false,
     drops_caches: false,
     long: false,
+    space: false,
     metric: Metric::Time,
     operations: |ground| ground.tree.files.len(),
     passes: 1,
@@ -256,7 +262,130 @@ pub const TASKS: &[Task] = &[
         run: memory::look_up_all,
         ..SMALL
     },
+    Task {
+        name: "block-first-1m",
+        title: "first byte written to a lower file of 1 MiB",
+        lower: Lower::Sized(1),
+        run: blocks::first,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-first-16m",
+        title: "first byte written to a lower file of 16 MiB",
+        lower: Lower::Sized(16),
+        run: blocks::first,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-first-256m",
+        title: "first byte written to a lower file of 256 MiB",
+        lower: Lower::Sized(256),
+        run: blocks::first,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-first-1g",
+        title: "first byte written to a lower file of 1 GiB",
+        lower: Lower::Sized(1024),
+        run: blocks::first,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-first-10g",
+        title: "first byte written to a lower file of 10 GiB",
+        lower: Lower::Sized(10240),
+        run: blocks::first,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-commit-10g",
+        title: "the same of 10 GiB, and fsync",
+        lower: Lower::Sized(10240),
+        run: blocks::first_synced,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-same",
+        title: "20,000 further bytes to the same block of 512 MiB, fsync",
+        operations: |ground| ground.scaled(blocks::SAME),
+        prepare: blocks::copied_up,
+        run: blocks::same,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-others",
+        title: "a byte each to 2,000 other blocks of 512 MiB, fsync",
+        operations: |ground| ground.scaled(blocks::OTHERS),
+        prepare: blocks::copied_up,
+        run: blocks::others,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-stride",
+        title: "a byte into every block of 512 MiB, fsync",
+        state: COLD,
+        drops_caches: true,
+        prepare: small::cold,
+        run: blocks::stride,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-stride-warm",
+        title: "a byte into every block of 512 MiB, fsync",
+        state: "warm: the lower file is in the page cache",
+        prepare: blocks::warm_lower,
+        run: blocks::stride,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-read-half",
+        title: "512 MiB read in 1 MiB, the first half in the upper",
+        state: COLD,
+        drops_caches: true,
+        prepare: blocks::half_and_cold,
+        run: large::read,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-random-410",
+        title: "random writes of 410 bytes, 1 % of 1 GiB, fsync",
+        lower: Lower::Sized(1024),
+        run: blocks::random_410,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-random-4k",
+        title: "random writes of 4 KiB, 1 % of 1 GiB, fsync",
+        lower: Lower::Sized(1024),
+        run: blocks::random_4k,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-random-41k",
+        title: "random writes of 40 KiB, 1 % of 1 GiB, fsync",
+        lower: Lower::Sized(1024),
+        run: blocks::random_41k,
+        ..BLOCKS
+    },
+    Task {
+        name: "block-random-410k",
+        title: "random writes of 400 KiB, 1 % of 1 GiB, fsync",
+        lower: Lower::Sized(1024),
+        run: blocks::random_410k,
+        ..BLOCKS
+    },
 ];
+
+/// A task on blocks of a large file.
+const BLOCKS: Task = Task {
+    state: "the lower file is not in the page cache of the mount",
+    long: true,
+    alters: true,
+    space: true,
+    operations: |_| 1,
+    prepare: large::settle,
+    ..LARGE
+};
 
 /// A task on a large file.
 const LARGE: Task = Task {
@@ -264,6 +393,11 @@ const LARGE: Task = Task {
     operations: |ground| usize::try_from(ground.large_bytes() >> 20).unwrap_or(usize::MAX),
     ..SMALL
 };
+
+/// All tasks whose names begin so.
+pub fn group(prefix: &str) -> impl Iterator<Item = &'static Task> {
+    TASKS.iter().filter(move |task| task.name.starts_with(prefix))
+}
 
 /// The task of this name.
 #[must_use]
@@ -297,7 +431,7 @@ mod tests {
             } else {
                 layers.lower.clone()
             };
-            let env = Env { root: &root, ground: &ground };
+            let env = Env { root: &root, upper: &layers.upper, ground: &ground };
             (task.prepare)(&env).unwrap();
             for _ in 0..if task.alters { 1 } else { 2 } {
                 (task.run)(&env).unwrap();

@@ -1,6 +1,7 @@
 //! The work directory: where things are made before they get their name, and where removed directories go.
 
 use crate::config::UpperConfig;
+use crate::extents;
 use crate::layer::c_string;
 use crate::marks::Space;
 use crate::stack::aufs_name;
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use vellum_vfs::{BranchDir, BranchFile, Errno, FileKind, Name, RenameFlags, Result, Seek};
+use vellum_vfs::{BranchDir, Errno, FileKind, Name, RenameFlags, Result};
 
 /// The directory in the work directory that is ours; the kernel's overlayfs uses and clears the same name.
 const WORK_NAME: &CStr = c"work";
@@ -52,7 +53,7 @@ pub(crate) struct Work {
     /// Files can be made to share blocks, as far as has been seen.
     clones: AtomicBool,
     /// Binary logarithm of the block in which holes are reported, once that was tried.
-    hole_shift: OnceLock<Option<u8>>,
+    hole_shift: Arc<OnceLock<Option<u8>>>,
     cleaner: Mutex<Option<Cleaner>>,
 }
 
@@ -90,7 +91,8 @@ impl Work {
         };
         let whiteout = Name::new(WHITEOUT_NAME)?;
         let device = dir.make_node(whiteout, FileKind::CharDevice.mode_bits(), 0).is_ok();
-        let cleaner = if background { Some(start_cleaner(&dir)) } else { None };
+        let hole_shift = Arc::new(OnceLock::new());
+        let cleaner = background.then(|| start_cleaner(&dir, Arc::clone(&hole_shift)));
         Ok(Self {
             dir,
             serial: AtomicU64::new(1),
@@ -99,7 +101,7 @@ impl Work {
             remake: Mutex::new(()),
             unnamed: AtomicBool::new(true),
             clones: AtomicBool::new(true),
-            hole_shift: OnceLock::new(),
+            hole_shift,
             ids: (made.uid, made.gid),
             cleaner: Mutex::new(cleaner),
         })
@@ -132,16 +134,7 @@ impl Work {
 
     /// Binary logarithm of the size of the blocks in which the filesystem reports holes exactly; None: it does not.
     pub(crate) fn hole_shift(&self) -> Option<u8> {
-        *self.hole_shift.get_or_init(|| {
-            let temp = self.temp_name();
-            let name = Name::new(&temp).ok()?;
-            let found = self.dir.create(name, 0o600).and_then(|file| find_hole_shift(&*file));
-            let _ = self.dir.remove(name);
-            found.unwrap_or_else(|error| {
-                tracing::info!(%error, "the upper layer's filesystem reports no holes: files are copied whole");
-                None
-            })
-        })
+        *self.hole_shift.get_or_init(|| extents::hole_shift(&*self.dir))
     }
 
     /// Files without a name do not work here.
@@ -264,10 +257,13 @@ impl Drop for Work {
     }
 }
 
-fn start_cleaner(dir: &Arc<dyn BranchDir>) -> Cleaner {
+/// Starts the thread that clears removed directories, and that finds out about holes meanwhile: the first one to ask would have
+/// to wait for that otherwise.
+fn start_cleaner(dir: &Arc<dyn BranchDir>, hole_shift: Arc<OnceLock<Option<u8>>>) -> Cleaner {
     let (queue, work) = sync_channel::<Box<CStr>>(CLEANER_QUEUE);
     let dir = Arc::clone(dir);
     let thread = std::thread::spawn(move || {
+        hole_shift.get_or_init(|| extents::hole_shift(&*dir));
         for name in work {
             clear_entry(&*dir, &name);
         }
@@ -276,34 +272,6 @@ fn start_cleaner(dir: &Arc<dyn BranchDir>) -> Cleaner {
 }
 
 /// Removes one entry of the work directory with everything in it. What cannot be removed stays for the next mount.
-/// Tries with what granularity a new file's holes are reported, and that reserved blocks count as holes.
-fn find_hole_shift(file: &dyn BranchFile) -> Result<Option<u8>> {
-    const RESERVED: u64 = 8;
-    // Where the filesystem's blocks are smaller, a crash may leave a part of ours.
-    if u64::from(file.stat()?.blksize) < 4096 {
-        return Ok(None);
-    }
-    for shift in [12, 16] {
-        let block = 1_u64 << shift;
-        file.truncate(0)?;
-        file.truncate(16 * block)?;
-        let data = vec![1; 1 << shift];
-        if file.write_at(&data, 2 * block)? != data.len() {
-            return Ok(None);
-        }
-        match file.allocate(0, RESERVED * block, block) {
-            Err(e) if !matches!(e.errno(), Errno::OPNOTSUPP | Errno::NOSYS) => return Err(e),
-            _ => {}
-        }
-        let exact = file.seek(0, Seek::Data)? == 2 * block && file.seek(2 * block, Seek::Hole)? == 3 * block;
-        let rest = file.seek(3 * block, Seek::Data);
-        if exact && matches!(rest, Err(e) if e.errno() == Errno::NXIO) {
-            return Ok(Some(shift));
-        }
-    }
-    Ok(None)
-}
-
 fn clear_entry(dir: &dyn BranchDir, name: &CStr) {
     let result = Name::new(name).map_err(Into::into).and_then(|name| {
         if let Ok(inner) = dir.open_dir(name) {

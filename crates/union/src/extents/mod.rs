@@ -7,8 +7,10 @@ mod map;
 #[cfg(test)]
 mod model_test;
 mod partial;
+mod probe;
 mod record;
 
 pub(crate) use index::{BlockIndex, Holes, Sidecar};
 pub(crate) use partial::PartialFile;
+pub(crate) use probe::hole_shift;
 pub(crate) use record::Record;

@@ -40,10 +40,16 @@ impl Drop for Mount {
             // Before the end: what is closed is released behind the closer's back, and not at all after an unmount.
             wait_for("backing ids to be closed", || self.handle.backed_nodes() == 0);
         }
-        if let Err(error) = self.handle.unmount(false) {
-            self.handle.unmount(true).unwrap();
-            assert!(std::thread::panicking(), "unmount: {error}");
-            return;
+        // The kernel sends RELEASE before it lets go of the mount, which is busy for that moment.
+        let mut left = 200;
+        while let Err(error) = self.handle.unmount(false) {
+            left -= 1;
+            if left == 0 || std::thread::panicking() {
+                self.handle.unmount(true).unwrap();
+                assert!(std::thread::panicking(), "unmount: {error}");
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
         thread.join().unwrap().unwrap();
         if !std::thread::panicking() {

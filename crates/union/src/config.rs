@@ -33,7 +33,7 @@ pub struct UpperConfig {
 }
 
 /// Smallest file that is copied block by block unless told otherwise, in bytes.
-pub const PARTIAL_FROM: u64 = 256 << 10;
+pub const PARTIAL_FROM: u64 = 128 << 10;
 
 /// What a union is made of.
 #[derive(Clone)]

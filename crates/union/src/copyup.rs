@@ -6,17 +6,16 @@
 //! the copy replaces the original, for a copy that a crash leaves empty would lose what nobody has touched.
 
 use crate::copyup_data;
-use crate::extents::Record;
+use crate::dress::restore_times;
 use crate::layer::{c_string, join};
 use crate::marks::{DirMarks, Own};
 use crate::node::{At, Below, Dir, File, FileState, LowerAt, Node, UpperDir};
-use crate::overrides::Override;
 use crate::partial;
+use crate::publish::{Copy, Missing};
 use crate::union::{Core, path_of};
 use crate::work::Work;
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
     Attr, BranchDir, BranchFile, Errno, Error, FileKind, Name, Object, OpenMode, RenameFlags, Result, SetTime,
 };
@@ -28,34 +27,6 @@ pub(crate) enum Need {
     Attrs,
     /// The inode, and its first bytes of data (`u64::MAX`: all of them).
     Data(u64),
-}
-
-/// What a copy does not have itself and takes from below.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Missing {
-    /// It is whole.
-    Nothing,
-    /// All its data: only attributes were copied.
-    All,
-    /// The blocks that are not written to.
-    Blocks(Record),
-}
-
-impl Missing {
-    const fn record(&self) -> Option<&Record> {
-        match self {
-            Self::Blocks(record) => Some(record),
-            Self::Nothing | Self::All => None,
-        }
-    }
-}
-
-/// A copy that has no name in the union yet.
-enum Copy {
-    /// A regular file without a name.
-    Unnamed(Arc<dyn BranchFile>),
-    /// Anything, by its name in the work directory.
-    Named(Box<CStr>),
 }
 
 impl Core {
@@ -102,7 +73,7 @@ impl Core {
         work.dir().make_dir(temp, 0o700)?;
         let made = (|| {
             let copy = work.dir().open_dir(temp)?;
-            self.dress(&*copy, &*from, &attr, false)?;
+            self.dress(&*copy, &*from, &attr, false, false)?;
             let before = parent.stat()?;
             work.dir().rename(temp, &*parent, Name::new(&place.name)?, RenameFlags::empty())?;
             restore_times(&*parent, &before);
@@ -182,31 +153,28 @@ impl Core {
         }
         let chained = missing != Missing::Nothing && below_is_elsewhere(&data.at, at);
         let own = self.origin_mark(at, chained.then_some(&data.at), &raw, &dir)?;
-        let copy = if attr.is_file() && raw.is_file() {
-            let to = self.new_file(work, file, attr.perm())?;
-            let open = to.open(work)?;
-            if matches!(missing, Missing::Blocks(_)) && self.try_clone(work, &*open, data)? {
-                missing = Missing::Nothing;
-                self.mark_whole(open.as_ref(), &own)?;
-            } else {
-                if missing != Missing::Nothing {
-                    let redirect = if raw.nlink > 1 { self.origin_path(file) } else { None };
-                    missing = self.mark_below(&*open, &own, redirect.as_deref(), raw.size, missing)?;
-                }
-                if missing == Missing::Nothing {
-                    let limit = if let Need::Data(limit) = need { limit } else { u64::MAX };
-                    self.copy_data(&*open, data, limit)?;
-                    self.mark_whole(open.as_ref(), &own)?;
-                }
-            }
-            to
+        let regular = attr.is_file() && raw.is_file();
+        let copy = if regular {
+            self.new_file(work, file, attr.perm())?
         } else {
-            let named = self.copy_special(work, &*from, (&raw, &attr), name)?;
-            self.mark_whole(named.object(work)?.as_ref(), &own)?;
-            named
+            self.copy_special(work, &*from, (&raw, &attr), name)?
         };
         let result = (|| {
-            self.dress(&*copy.object(work)?, &*from, &attr, matches!(copy, Copy::Unnamed(_)))?;
+            if regular {
+                let redirect = if raw.nlink > 1 { self.origin_path(file) } else { None };
+                let open = copy.open(work)?;
+                missing = self.bring_data(
+                    work,
+                    &open,
+                    data,
+                    (&own, redirect.as_deref(), raw.size),
+                    (missing, need),
+                )?;
+            } else {
+                self.mark_whole(&*copy.object(work)?, &own)?;
+            }
+            let cut = missing == Missing::Nothing && matches!(need, Need::Data(limit) if limit < raw.size);
+            self.dress(&*copy.object(work)?, &*from, &attr, matches!(copy, Copy::Unnamed(_)), cut)?;
             self.publish(work, node, file, &copy, (data, missing), raw.nlink > 1)
         })();
         if result.is_err()
@@ -215,6 +183,32 @@ impl Core {
             let _ = work.dir().remove(Name::new(name)?);
         }
         result
+    }
+
+    /// Gives a new file its data, or marks that say where they are. Returns what is missing in the end.
+    fn bring_data(
+        &self,
+        work: &Work,
+        to: &Arc<dyn BranchFile>,
+        data: &Below,
+        (own, redirect, size): (&Own, Option<&CStr>, u64),
+        (mut missing, need): (Missing, Need),
+    ) -> Result<Missing> {
+        if matches!(missing, Missing::Blocks(_)) && self.try_clone(work, &**to, data)? {
+            missing = Missing::Nothing;
+        } else {
+            if missing != Missing::Nothing {
+                missing = self.mark_below(&**to, own, redirect, size, missing)?;
+            }
+            if missing == Missing::Nothing {
+                let limit = if let Need::Data(limit) = need { limit } else { u64::MAX };
+                self.copy_data(&**to, data, limit)?;
+            }
+        }
+        if missing == Missing::Nothing {
+            self.mark_whole(to.as_ref(), own)?;
+        }
+        Ok(missing)
     }
 
     /// The mark of a copy of the lower file at `at`.
@@ -352,32 +346,6 @@ impl Core {
         Ok(())
     }
 
-    /// Gives a copy everything that its original has, except data: attributes, owner, mode, times. `has_mode`: it was
-    /// made with its mode, apart from set-id bits.
-    fn dress(&self, to: &dyn Object, from: &dyn Object, attr: &Attr, has_mode: bool) -> Result<()> {
-        let symlink = attr.kind() == FileKind::Symlink;
-        if let Some(xattr) = self.layers.first().and_then(|l| l.overrides.xattr()) {
-            let real = to.stat()?;
-            let kind = (real.kind() != attr.kind()).then_some((attr.kind(), attr.rdev));
-            let value = Override { uid: attr.uid, gid: attr.gid, mode: attr.perm(), kind };
-            match to.set_xattr(xattr, value.format().as_bytes(), 0) {
-                Err(e) if symlink && matches!(e.errno(), Errno::PERM | Errno::OPNOTSUPP) => {}
-                other => other?,
-            }
-        } else {
-            let chown = self.service_ids() != (attr.uid, attr.gid);
-            if chown {
-                to.set_owner(Some(attr.uid), Some(attr.gid))?;
-            }
-            if !symlink && (chown || !has_mode || attr.perm() & !0o777 != 0) {
-                to.set_mode(attr.perm())?;
-            }
-        }
-        // After the owner, whose change takes file capabilities away.
-        copy_xattrs(to, from)?;
-        to.set_times(Some(SetTime::At(attr.atime)), Some(SetTime::At(attr.mtime)))
-    }
-
     /// Looks up all names of a lower inode that show in the union, so that its node knows them.
     fn find_other_names(&self, layer: u16, ino: u64) -> Result<()> {
         let at = usize::from(layer);
@@ -415,94 +383,6 @@ impl Core {
         Ok(Some(node))
     }
 
-    /// Puts a finished copy under all names of the file, and makes the file live there.
-    fn publish(
-        &self,
-        work: &Work,
-        node: &Arc<Node>,
-        file: &Arc<File>,
-        copy: &Copy,
-        (data, missing): (&Arc<Below>, Missing),
-        linked: bool,
-    ) -> Result<()> {
-        loop {
-            // The parents may change until the state is ours, so they are checked again under it.
-            let parents: Vec<_> = file.state.read().names.iter().map(|p| Arc::clone(&p.parent)).collect();
-            for parent in &parents {
-                self.ensure_upper_dir(parent)?;
-            }
-            let mut state = file.state.write();
-            let ready =
-                state.names.iter().all(|p| p.parent.as_dir().is_some_and(|d| d.upper.lock().is_some()));
-            if !ready {
-                continue;
-            }
-            let object = copy.object(work)?;
-            let mut first = true;
-            for place in &state.names {
-                let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
-                let parent = self.upper_of(parent)?.ok_or(Errno::STALE)?;
-                let name = Name::new(&place.name)?;
-                let before = parent.stat()?;
-                match copy {
-                    Copy::Named(temp) if first => {
-                        work.dir().rename(Name::new(temp)?, &*parent, name, RenameFlags::empty())?;
-                    }
-                    _ => parent.link_object(&*object, name)?,
-                }
-                restore_times(&*parent, &before);
-                first = false;
-            }
-            if first {
-                // It has no name any more: it lives on in the open descriptors. Times that it was given so far are its own.
-                if let Some((atime, mtime)) = state.orphan_times.take() {
-                    object.set_times(Some(SetTime::At(atime)), Some(SetTime::At(mtime)))?;
-                }
-                state.at = At::Held(object);
-                if let Copy::Named(temp) = copy {
-                    work.dir().remove(Name::new(temp)?)?;
-                }
-            } else {
-                if linked {
-                    self.inodes.set((0, object.stat()?.ino), node);
-                    if let At::Lower(_) = state.at
-                        && let Some(key) = state.inode
-                    {
-                        self.inodes.remove(key);
-                    }
-                }
-                state.at = At::Upper;
-            }
-            let data_moved = missing != Missing::All;
-            state.inode = None;
-            state.below = (missing != Missing::Nothing).then(|| Arc::clone(data));
-            state.partial = matches!(missing, Missing::Blocks(_));
-            if state.partial {
-                self.record_lowers();
-            }
-            // What is open of a partial lower is the lower's.
-            *file.partial.lock() = std::sync::Weak::new();
-            state.lost = 0;
-            if data_moved {
-                file.io.replace(None);
-            }
-            if data_moved && node.lower_passthrough.load(Relaxed) {
-                self.register_swapped(&state, node)?;
-                let last = self.swap_node(node, file);
-                drop(state);
-                drop(last);
-            }
-            return Ok(());
-        }
-    }
-
-    /// Makes sure that further names of a swapped file lead to the same file.
-    fn register_swapped(&self, state: &FileState, node: &Arc<Node>) -> Result<()> {
-        let (_, target) = self.target_of(state)?;
-        self.inodes.set((0, target.stat()?.ino), node);
-        Ok(())
-    }
-
     /// Brings the data of a file into the upper layer of which only the attributes are there.
     fn fill(&self, work: &Work, node: &Arc<Node>, file: &Arc<File>, below: &Below, need: Need) -> Result<()> {
         let Need::Data(limit) = need else { return Ok(()) };
@@ -516,69 +396,42 @@ impl Core {
             && !self.try_clone(work, &*to, below)?
         {
             // The blocks follow as they are written.
-            let mut value = [0u8; 64];
-            let own = object.get_xattr(self.space().own(), &mut value).ok();
-            let own = own.and_then(|n| Own::decode(value.get(..n)?).ok()).unwrap_or_default();
+            let own = partial::own_mark(&*object, self.space())?.unwrap_or_default();
             partial::mark(&*object, self.space(), &own, None, Some(&record))?;
-            return self.live_there(node, file, true);
+            self.live_there(node, file, before.ino, true);
+            return Ok(());
         }
         // First the data, which nobody sees as long as the file has its size and its marks; then, if it is to be shorter,
         // the size, from which on the file counts as whole; then the marks.
-        self.copy_data(&*to, below, limit)?;
-        if limit < before.size {
-            to.truncate(limit)?;
+        let done = (|| {
+            self.copy_data(&*to, below, limit)?;
+            if limit < before.size {
+                to.truncate(limit)?;
+            }
+            partial::unmark(&*object, self.space())
+        })();
+        // What is cut is changed now, whatever comes of the rest of the operation.
+        let mtime =
+            if limit < before.size && done.is_ok() { SetTime::Now } else { SetTime::At(before.mtime) };
+        let times = to.set_times(Some(SetTime::At(before.atime)), Some(mtime));
+        if let Err(error) = done {
+            if to.stat()?.size != before.size {
+                // It would count as whole, and no longer so once it has grown to its old size.
+                to.truncate(before.size)?;
+            }
+            return Err(error);
         }
-        to.set_times(Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)))?;
-        partial::unmark(&*object, self.space())?;
-        self.live_there(node, file, false)
-    }
-
-    /// The data of a file are in its inode now, all or (`partial`) in blocks.
-    fn live_there(&self, node: &Arc<Node>, file: &Arc<File>, partial: bool) -> Result<()> {
-        let mut state = file.state.write();
-        if !partial {
-            state.below = None;
+        if let Err(error) = times {
+            tracing::debug!(%error, "restoring a file's times");
         }
-        state.partial = partial;
-        if partial {
-            self.record_lowers();
-        }
-        file.io.replace(None);
-        if node.lower_passthrough.load(Relaxed) {
-            self.register_swapped(&state, node)?;
-            let last = self.swap_node(node, file);
-            drop(state);
-            drop(last);
-        }
+        self.live_there(node, file, before.ino, false);
         Ok(())
-    }
-}
-
-impl Copy {
-    /// The copy, held.
-    fn object(&self, work: &Work) -> Result<Arc<dyn Object>> {
-        match self {
-            Self::Unnamed(file) => Ok(as_object(Arc::clone(file))),
-            Self::Named(name) => work.dir().hold(Name::new(name)?),
-        }
-    }
-
-    /// The copy, opened for writing.
-    fn open(&self, work: &Work) -> Result<Arc<dyn BranchFile>> {
-        match self {
-            Self::Unnamed(file) => Ok(Arc::clone(file)),
-            Self::Named(name) => work.dir().open_file(Name::new(name)?, OpenMode::READ | OpenMode::WRITE),
-        }
     }
 }
 
 /// Whether a lower file's data are another file's: it is itself a copy without data.
 fn below_is_elsewhere(data: &LowerAt, at: &LowerAt) -> bool {
     !Arc::ptr_eq(&data.dir, &at.dir) || data.name != at.name
-}
-
-fn as_object(file: Arc<dyn BranchFile>) -> Arc<dyn Object> {
-    file
 }
 
 fn is_enough(state: &FileState, need: Need) -> bool {
@@ -588,57 +441,7 @@ fn is_enough(state: &FileState, need: Need) -> bool {
     }
 }
 
-/// A copy-up changes a directory without anybody having changed the tree: its times stay. Failing to set them is
-/// no reason to fail a copy-up that is already there.
-pub(crate) fn restore_times(dir: &dyn BranchDir, before: &Attr) {
-    if let Err(error) = dir.set_times(Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime))) {
-        tracing::debug!(%error, "restoring a directory's times");
-    }
-}
-
 /// A path below the root as a redirect records it.
 pub(crate) fn absolute(path: &CStr) -> Box<CStr> {
     c_string([b"/", path.to_bytes()].concat())
-}
-
-/// Copies all extended attributes that are not the union's own: ACLs, capabilities, users' attributes.
-fn copy_xattrs(to: &dyn Object, from: &dyn Object) -> Result<()> {
-    let mut small = [0u8; 1024];
-    let mut large;
-    let list: &[u8] = match from.list_xattr(&mut small) {
-        Ok(n) => small.get(..n).unwrap_or_default(),
-        Err(e) if e.errno() == Errno::RANGE => {
-            large = vec![0; crate::marks::XATTR_MAX];
-            let n = from.list_xattr(&mut large)?;
-            large.get(..n).unwrap_or_default()
-        }
-        Err(e) if e.errno() == Errno::OPNOTSUPP => return Ok(()),
-        Err(e) => return Err(e),
-    };
-    for name in list.split_inclusive(|b| *b == 0) {
-        let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
-        let bytes = name.to_bytes();
-        if crate::marks::is_private(bytes) {
-            continue;
-        }
-        let value = match crate::marks::read_value(from, name, crate::marks::XATTR_MAX) {
-            Ok(Some(value)) => value,
-            Ok(None) => continue,
-            // An attribute that the kernel lists and refuses to read, such as empty file capabilities, says nothing.
-            Err(e) if e.errno() == Errno::INVAL && bytes.starts_with(b"security.") => continue,
-            Err(e) => return Err(e.doing("copying an extended attribute")),
-        };
-        match to.set_xattr(name, &value, 0) {
-            Ok(()) => {}
-            // What an unprivileged service may not set (labels, trusted attributes) it cannot keep.
-            Err(e)
-                if matches!(e.errno(), Errno::PERM | Errno::OPNOTSUPP)
-                    && (bytes.starts_with(b"security.") || bytes.starts_with(b"trusted.")) =>
-            {
-                tracing::debug!(name = %name.to_string_lossy(), error = %e, "attribute not copied up");
-            }
-            Err(e) => return Err(e.doing("copying an extended attribute")),
-        }
-    }
-    Ok(())
 }

@@ -148,24 +148,25 @@ impl Core {
         what: Make<'_>,
         owner: Owner,
     ) -> Result<Option<Arc<dyn BranchFile>>> {
-        let made = self.try_make_at(dir, name, what, owner);
-        if let Err(error) = &made
-            && error.errno() != Errno::EXIST
-        {
+        let mut there = false;
+        let made = self.try_make_at(dir, name, what, owner, &mut there);
+        if made.is_err() && there {
             let _ = if matches!(what, Make::Dir) { dir.remove_dir(name) } else { dir.remove(name) };
         }
         made
     }
 
+    /// `there` says afterwards whether the name is taken by what was made: what is there on failure may also be a whiteout.
     fn try_make_at(
         &self,
         dir: &dyn BranchDir,
         name: Name<'_>,
         what: Make<'_>,
         owner: Owner,
+        there: &mut bool,
     ) -> Result<Option<Arc<dyn BranchFile>>> {
         if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
-            return self.make_overridden(dir, name, what, owner);
+            return self.make_overridden(dir, name, what, owner, there);
         }
         let mut file = None;
         match what {
@@ -178,6 +179,7 @@ impl Core {
             Make::Node(kind, rdev) => dir.make_node(name, kind.mode_bits() | owner.mode, rdev)?,
             Make::Symlink(target) => dir.make_symlink(name, target)?,
         }
+        *there = true;
         let (uid, gid) = self.service_ids();
         let chowned = (owner.uid, owner.gid) != (uid, gid);
         if chowned {
@@ -207,6 +209,7 @@ impl Core {
         name: Name<'_>,
         what: Make<'_>,
         owner: Owner,
+        there: &mut bool,
     ) -> Result<Option<Arc<dyn BranchFile>>> {
         let Some(xattr) = self.layers.first().and_then(|l| l.overrides.xattr()) else { return Ok(None) };
         let mut file = None;
@@ -224,6 +227,7 @@ impl Core {
                 drop(dir.create(name, 0o600)?);
             }
         }
+        *there = true;
         let value = Override { uid: owner.uid, gid: owner.gid, mode: owner.mode, kind };
         dir.hold(name)?.set_xattr(xattr, value.format().as_bytes(), 0)?;
         Ok(file)

@@ -5,6 +5,7 @@ use crate::layer::LowerDir;
 use crate::links::{InodeKey, Known, prune};
 use crate::marks::{Own, Space};
 use crate::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
+use crate::partial;
 use crate::stack::{Found, is_absent, lower_path};
 use crate::union::{Core, path_of};
 use smallvec::smallvec;
@@ -228,14 +229,21 @@ impl Core {
             return Ok((self.current(node)?, None));
         }
         let own = self.own_mark_at(found.layer, found.handle, found.name)?;
-        let (below, lost_data) = match self.data_below(&found, own.as_ref(), 0) {
+        let mut below = self.data_below(&found, own.as_ref(), 0);
+        if below.is_err() {
+            // A passing error must not be taken for data that are lost.
+            below = self.data_below(&found, own.as_ref(), 0);
+        }
+        let (below, lost_data) = match below {
             Ok(below) => (below, false),
             // It can be listed, moved and removed; reading it says EIO.
             Err(e) if e.errno() == Errno::IO => (None, true),
             Err(e) => return Err(e),
         };
         let partial = own.is_some_and(|o| o.partial) && below.is_some();
-        let attr = self.present(found.layer, found.handle, found.name, found.attr)?;
+        let unmarked = below.is_none() && !lost_data && own.is_some_and(|o| o.below);
+        let attr = if unmarked { found.handle.stat_at(found.name)? } else { found.attr };
+        let attr = self.present(found.layer, found.handle, found.name, attr)?;
         let null_device = own.is_some_and(|o| o.null_device) && attr.is_file() && attr.size == 0;
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
         let ino = own.as_ref().and_then(|o| self.origin_ino(o));
@@ -340,7 +348,11 @@ impl Core {
             let handle = dir.open(&self.layers, &self.budget)?;
             let stored = Name::new(&name)?;
             if !partial && attr.is_file() && attr.size > size && own.is_some_and(|o| o.below) {
-                // Cut after its first bytes were copied up, and not unmarked before a crash: it is whole.
+                // Cut after its first bytes were copied up, and not unmarked before a crash: it is whole. Should it grow to
+                // its old size, that would be forgotten.
+                if found.layer == 0 && self.work().is_ok() {
+                    partial::unmark(&*found.handle.hold(found.name)?, self.space())?;
+                }
                 return Ok(None);
             }
             if !attr.is_file() || attr.size != size {

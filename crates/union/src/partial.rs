@@ -193,21 +193,38 @@ pub(crate) fn mark(
     to.set_xattr(space.own(), &Own { below: true, partial: record.is_some(), ..*own }.encode(), 0)
 }
 
-/// Takes those marks away from a file whose data are all its own. Until the second step it still counts as what it was.
+/// What a file of the upper layer says of its origin, if it says anything.
+pub(crate) fn own_mark(object: &dyn Object, space: Space) -> Result<Option<Own>> {
+    let mut value = [0u8; 64];
+    match object.get_xattr(space.own(), &mut value) {
+        Ok(n) => Ok(Own::decode(value.get(..n).unwrap_or_default()).ok()),
+        Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Takes those marks away from a file whose data are all its own. An error says that it still counts as what it was.
 pub(crate) fn unmark(object: &dyn Object, space: Space) -> Result<()> {
+    let own = own_mark(object, space)?;
     for other in [Space::Trusted, Space::User] {
         remove_if_set(object, other.metacopy())?;
     }
-    let mut value = [0u8; 64];
-    if let Ok(n) = object.get_xattr(space.own(), &mut value)
-        && let Ok(own) = Own::decode(value.get(..n).unwrap_or_default())
-    {
-        object.set_xattr(space.own(), &Own { below: false, partial: false, ..own }.encode(), 0)?;
+    if let Some(own) = own {
+        let whole = Own { below: false, partial: false, ..own };
+        if let Err(error) = object.set_xattr(space.own(), &whole.encode(), 0) {
+            // Others must go on refusing it, or finding its data.
+            let metacopy: &[u8] = if own.partial { METACOPY_PARTIAL } else { b"" };
+            let _ = object.set_xattr(space.metacopy(), metacopy, 0);
+            return Err(error);
+        }
     }
-    for other in [Space::Trusted, Space::User] {
-        remove_if_set(object, other.redirect())?;
+    // What is left says nothing any more.
+    for name in [Space::Trusted.redirect(), Space::User.redirect(), space.partial()] {
+        if let Err(error) = remove_if_set(object, name) {
+            tracing::debug!(%error, "a mark that says nothing any more stays");
+        }
     }
-    remove_if_set(object, space.partial())
+    Ok(())
 }
 
 /// Takes all marks away from a new file that takes none.

@@ -196,8 +196,21 @@ impl Core {
         match from.0.rename(from.1, to.0, to.1, RenameFlags::WHITEOUT) {
             // A filesystem that cannot do both at once: between the two steps a crash lets the lower entry show again.
             Err(e) if matches!(e.errno(), Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let replaces = to.0.stat_at(to.1).is_ok();
                 from.0.rename(from.1, to.0, to.1, RenameFlags::empty())?;
-                work.whiteout(from.0, from.1)
+                match work.whiteout(from.0, from.1) {
+                    Err(error) if replaces => {
+                        // What was there is gone, so there is no way back.
+                        let name = from.1;
+                        tracing::error!(%error, %name, "no whiteout after a rename: a lower file shows again");
+                    }
+                    Err(error) => {
+                        to.0.rename(to.1, from.0, from.1, RenameFlags::empty())?;
+                        return Err(error);
+                    }
+                    Ok(()) => {}
+                }
+                Ok(())
             }
             other => other,
         }
@@ -224,13 +237,17 @@ impl Core {
             if attr.is_dir() {
                 return Err(Error::new(Errno::NOTEMPTY, "unexpected directory in the upper layer"));
             }
-            // A whiteout there. The two change places: the whiteout is then where one may be needed.
-            from.0.rename(from.1, to.0, to.1, RenameFlags::EXCHANGE)?;
-            if uncovers && work.whiteouts == Whiteouts::Device {
-                return Ok(());
+            if uncovers && work.whiteouts == Whiteouts::Aufs {
+                work.whiteout(from.0, from.1)?;
             }
-            from.0.remove(from.1)?;
-            return if uncovers { work.whiteout(from.0, from.1) } else { Ok(()) };
+            // A whiteout there. The two change places: the whiteout is then where one may be needed, and else does no harm.
+            from.0.rename(from.1, to.0, to.1, RenameFlags::EXCHANGE)?;
+            if (!uncovers || work.whiteouts == Whiteouts::Aufs)
+                && let Err(error) = from.0.remove(from.1)
+            {
+                tracing::debug!(%error, "a whiteout that hides nothing stays");
+            }
+            return Ok(());
         }
         self.move_entry(work, from, to, uncovers)
     }

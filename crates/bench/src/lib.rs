@@ -8,6 +8,7 @@
 pub mod bars;
 pub mod compare;
 pub mod failure;
+pub mod figure;
 pub mod ground;
 pub mod machine;
 pub mod measure;

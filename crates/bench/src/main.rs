@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use vellum_bench::compare::{self, Plan};
 use vellum_bench::failure::{Failure, Result, While};
+use vellum_bench::figure;
 use vellum_bench::ground::{Format, Ground};
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
@@ -36,6 +37,8 @@ struct Cli {
 enum Command {
     /// Run the same tasks on several filesystems, and state ratios to kernel overlayfs.
     Compare(Compare),
+    /// Draw the experiments on blocks of a large file from what `compare --json` has written.
+    Figure(Figure),
     /// Take single requests of a mounted filesystem apart: time, requests, context switches.
     Roundtrip(Round),
 }
@@ -81,6 +84,15 @@ struct Compare {
 }
 
 #[derive(Args)]
+struct Figure {
+    /// What `compare --tasks blocks --json` has written.
+    from: PathBuf,
+    /// The pictures, as NAME.svg and NAME.png.
+    #[arg(value_name = "NAME")]
+    to: PathBuf,
+}
+
+#[derive(Args)]
 struct Round {
     /// A directory on the mounted filesystem, which must be writable.
     dir: PathBuf,
@@ -111,6 +123,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Compare(args) => run_compare(&args),
+        Command::Figure(args) => figure::make(&args.from, &args.to),
         Command::Roundtrip(args) => run_roundtrip(args),
     };
     match done {

@@ -178,6 +178,7 @@ impl SubjectReport {
         let judged = bar.and_then(|bar| match bar.unit {
             // A bar is relative to kernel overlayfs and to nothing else.
             Unit::TimesOverlayfs => ratio.filter(|_| base.is_some_and(|base| base.kind == Kind::Overlay)),
+            Unit::Milliseconds => seconds.as_deref().map(|seconds| median(seconds) * 1e3),
             Unit::ResidentMib => resident_bytes.map(|bytes| bytes / f64::from(1 << 20)),
         });
         Self {
@@ -289,6 +290,7 @@ fn verdict(result: &SubjectReport) -> String {
             let met = if met { "met" } else { "NOT MET" };
             match bar.unit {
                 Unit::TimesOverlayfs => format!("{} {met}", bar.at_most),
+                Unit::Milliseconds => format!("{} ms {met}", bar.at_most),
                 Unit::ResidentMib => format!("{} MiB {met}", bar.at_most),
             }
         }

@@ -89,6 +89,12 @@ pub(super) fn stride(env: &Env<'_>) -> Result<()> {
     file.sync_all().doing(|| "fsync")
 }
 
+/// Writes a byte, before the clock starts, and empties the caches.
+pub(super) fn one_and_cold(env: &Env<'_>) -> Result<()> {
+    first_synced(env)?;
+    ground::drop_caches()
+}
+
 /// Writes the first half, before the clock starts, and empties the caches.
 pub(super) fn half_and_cold(env: &Env<'_>) -> Result<()> {
     let file = open(env)?;

@@ -338,6 +338,15 @@ pub const TASKS: &[Task] = &[
         ..BLOCKS
     },
     Task {
+        name: "block-read-lower",
+        title: "512 MiB read in 1 MiB, one block of them in the upper",
+        state: COLD,
+        drops_caches: true,
+        prepare: blocks::one_and_cold,
+        run: large::read,
+        ..BLOCKS
+    },
+    Task {
         name: "block-read-half",
         title: "512 MiB read in 1 MiB, the first half in the upper",
         state: COLD,

@@ -38,9 +38,9 @@ pub(super) fn fsx(cx: &Cx) -> Outcome {
     let program = tool("fsx")?;
     let first = rng::seed();
     let (plain, _layers, mut mount) = plain_and_mount(cx, |layers| {
-        // A file of lower data is under every second one.
+        // A file of lower data, large enough to be copied block by block, is under every second one.
         for seed in (first..first + FSX_SEEDS).filter(|seed| seed % 2 == 0) {
-            fs::write(layers.lower().join(format!("fsx{seed}")), vec![0xaa; 200_000])?;
+            fs::write(layers.lower().join(format!("fsx{seed}")), vec![0xaa; 262_144])?;
         }
         Ok(())
     })?;

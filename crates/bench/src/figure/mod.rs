@@ -50,7 +50,7 @@ pub fn make(from: &Path, to: &Path) -> Result<()> {
 fn draw(results: &Results) -> std::result::Result<String, &'static str> {
     let subjects: Vec<_> = LOOKS.iter().filter(|(name, ..)| results.has_subject(name)).collect();
     let rows = bars::rows(results);
-    let height = 96.0 + LINES_HEIGHT + 60.0 + bars::height(rows.len(), subjects.len()) + 44.0;
+    let height = 96.0 + LINES_HEIGHT + 30.0 + bars::height(rows.len(), subjects.len()) + 44.0;
     let mut svg = Svg::new(WIDTH, height);
     svg.text(
         24.0,
@@ -60,7 +60,7 @@ fn draw(results: &Results) -> std::result::Result<String, &'static str> {
     );
     legend(&mut svg, &subjects);
     lines::draw(&mut svg, results, 96.0)?;
-    bars::draw(&mut svg, results, &rows, 96.0 + LINES_HEIGHT + 60.0);
+    bars::draw(&mut svg, results, &rows, 96.0 + LINES_HEIGHT + 30.0);
     let note = Text { size: 11.0, colour: "#666666", ..Text::default() };
     svg.text(24.0, height - 16.0, &results.conditions(), note);
     Ok(svg.finish())

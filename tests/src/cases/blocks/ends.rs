@@ -2,7 +2,7 @@
 
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::raw::Mapping;
-use crate::harness::{Cx, Layers, Mount, Profile, shell};
+use crate::harness::{Cx, Layers, Mount, Profile, rng, shell};
 use rustix::fs::{Mode, OFlags};
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
@@ -380,4 +380,42 @@ fn reflink_in(cx: &Cx, at: &Path) -> Outcome {
         expect(&mount.path("big"), &[(5000, b"x")])?;
     }
     mount.unmount()
+}
+
+/// Clones of one file that each change a hundredth of it take little more than that.
+pub(super) fn clones(cx: &Cx) -> Outcome {
+    const CLONES: usize = 32;
+    const LEN: u64 = 64 << 20;
+    let shared = cx.layers("shared", 1)?;
+    let file = fs::File::create(shared.lower().join("big"))?;
+    let piece: Vec<u8> = (0..1 << 20).map(original).collect();
+    for _ in 0..LEN >> 20 {
+        std::io::Write::write_all(&mut &file, &piece)?;
+    }
+    file.sync_all()?;
+    let mut rng = rng::Rng::new(rng::seed());
+    let mut mounts = Vec::new();
+    for number in 0..CLONES {
+        let mut layers = cx.layers(&format!("clone{number}"), 1)?;
+        layers.lowers.clone_from(&shared.lowers);
+        let mount = cx.mount_with(&layers, &[])?;
+        mounts.push((layers, mount));
+    }
+    let blocks = LEN / BLOCK as u64;
+    for (_, mount) in &mounts {
+        let fd = open(&mount.path("big"), OFlags::WRONLY)?;
+        for _ in 0..blocks / 100 {
+            rustix::io::pwrite(&fd, &[7; BLOCK], rng.below(blocks) * BLOCK as u64)?;
+        }
+        rustix::fs::fsync(&fd)?;
+    }
+    let mut taken = 0;
+    for (layers, mount) in &mut mounts {
+        mount.unmount()?;
+        taken += space(layers, "big")?;
+    }
+    let changed = CLONES as u64 * (blocks / 100) * BLOCK as u64;
+    println!("{CLONES} clones take {taken} bytes for {changed} that were changed");
+    ensure!(taken * 10 < changed * 11, "{taken} bytes for {changed}");
+    Ok(())
 }

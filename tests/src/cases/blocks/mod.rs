@@ -24,6 +24,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("blocks/changed-lower", 60, ends::changed_lower),
     Case::mounted("blocks/others-refuse", 60, ends::others_refuse),
     Case::mounted("blocks/reflink", 120, ends::reflink),
+    Case::mounted("blocks/clones", 120, ends::clones),
     Case::mounted("blocks/sqlite", 120, programs::sqlite),
     Case::mounted("blocks/postgresql", 240, programs::postgresql),
     Case::mounted("blocks/qemu-img", 120, programs::qemu_img),

@@ -18,6 +18,7 @@ mod asleep;
 mod awake;
 mod backing;
 mod buffer;
+mod clients;
 mod convert;
 mod dispatch;
 mod init;

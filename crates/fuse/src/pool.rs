@@ -6,7 +6,7 @@
 //!
 //! - when a reader finds the next request waiting already, several times in a row, and each from another client
 //!   thread than the one before,
-//! - when it receives something that may take long, and there are other clients (see [`Pool::alone`]): it stops being
+//! - when it receives something that may take long, and there are other clients (see [`Clients::alone`]): it stops being
 //!   a reader first (see [`takes_long`]),
 //! - when it has been busy with one request from one tick to the next ([`TICK`]) and sleeps: the watchdog, which is
 //!   the thread that called `run`, takes its place as a reader away and gives it to another,
@@ -20,12 +20,13 @@
 //! Unpacking an archive beside two busy processes on two processors took 1.5 times as long as with a single worker
 //! before both were minded, and takes as long now.
 
+use crate::clients::Clients;
 use crate::request::{Operation, Request};
 use crate::seat::{Seat, state};
 use crate::wire::{self, Opcode};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use zerocopy::FromBytes;
 
@@ -36,8 +37,6 @@ const QUIET_TICKS: u32 = 25;
 /// Ticks after which a worker is relieved even though it is not asleep: it computes or copies, and another
 /// processor may be free. Many more than it usually takes to get a processor on a busy machine.
 const RUNNING_TICKS: u32 = 5;
-/// A client thread is alone when no other has asked for anything for so many ticks.
-const ALONE_TICKS: u32 = 10;
 /// READ and WRITE of at least so many bytes count as long.
 const LONG_IO: u32 = 64 << 10;
 
@@ -70,17 +69,6 @@ struct Books {
     closing: bool,
 }
 
-/// Whether there is more than one client thread. It is read with every request, and written once a tick at most.
-#[repr(align(128))]
-struct Clients {
-    /// Ticks of the watchdog, and [`ALONE_TICKS`]: the first client is alone.
-    now: AtomicU32,
-    /// A client thread that was seen (0: none),
-    last: AtomicU32,
-    /// and when it was first seen after another one.
-    changed: AtomicU32,
-}
-
 /// The workers of a session. It knows nothing of what they do.
 pub(crate) struct Pool {
     max: usize,
@@ -105,28 +93,11 @@ pub(crate) enum Need {
     Worker,
 }
 
-impl Clients {
-    fn see(&self, client: u32) {
-        let now = self.now.load(Ordering::Relaxed);
-        let last = self.last.load(Ordering::Relaxed);
-        if last == 0 {
-            self.last.store(client, Ordering::Relaxed);
-        } else if last != client && self.changed.load(Ordering::Relaxed) != now {
-            self.last.store(client, Ordering::Relaxed);
-            self.changed.store(now, Ordering::Relaxed);
-        }
-    }
-}
-
 impl Pool {
     pub(crate) fn new(max: usize) -> Self {
         Self {
             max,
-            clients: Clients {
-                now: AtomicU32::new(ALONE_TICKS),
-                last: AtomicU32::new(0),
-                changed: AtomicU32::new(0),
-            },
+            clients: Clients::new(),
             books: Mutex::default(),
             readers: AtomicUsize::new(0),
             call: Condvar::new(),
@@ -187,18 +158,9 @@ impl Pool {
         Need::Nothing
     }
 
-    /// There has been one client thread, and no other, for a while. It waits for its answer, so there is nobody to read
-    /// for, and to wake another worker for nobody doubles the time of a small fsync. Who comes now waits for two ticks
-    /// at most, until the watchdog acts; from then on there are two.
-    fn alone(&self) -> bool {
-        let clients = &self.clients;
-        let since = clients.changed.load(Ordering::Relaxed);
-        clients.now.load(Ordering::Relaxed).wrapping_sub(since) >= ALONE_TICKS
-    }
-
     /// What comes now may take long: another worker reads meanwhile.
     pub(crate) fn step_aside(&self, seat: &Seat) -> Need {
-        if self.max == 1 || self.alone() {
+        if self.max == 1 || self.clients.alone() {
             return Need::Nothing;
         }
         let mut books = self.books.lock();
@@ -287,7 +249,7 @@ impl Pool {
             } else {
                 self.alarm.wait_for(&mut books, TICK);
             }
-            self.clients.now.fetch_add(1, Ordering::Relaxed);
+            self.clients.tick();
             let tick = self.tick(&mut books, &mut seen, Seat::asleep);
             quiet = if tick.progress { 0 } else { quiet + 1 };
             pulse(tick.requests);
@@ -471,32 +433,15 @@ mod tests {
     fn nobody_steps_aside_for_a_client_that_is_alone() {
         let pool = Pool::new(2);
         let seat = pool.hire();
-        let tick = |n| pool.clients.now.fetch_add(n, Ordering::Relaxed);
         let aside = |client| {
             let _ = pool.begin(&seat, Some(client), false);
             let need = pool.step_aside(&seat);
             assert!(pool.done(&seat));
             need == Need::Worker
         };
-        assert!(!aside(7), "the first");
-        tick(1);
-        assert!(aside(8) && aside(8));
-        tick(ALONE_TICKS - 1);
+        assert!(!aside(7));
+        pool.clients.tick();
         assert!(aside(8));
-        tick(1);
-        assert!(!aside(8) && !aside(8));
-        assert!(aside(7) && aside(8), "there are two now");
-        // As long as both go on, in whatever order and however often in a tick.
-        for round in 0..10 * ALONE_TICKS {
-            tick(1);
-            for i in 0..1 + round % 5 {
-                assert!(aside(7 + (i + round / 7) % 2), "round {round}");
-            }
-        }
-        tick(ALONE_TICKS);
-        assert!(aside(9), "another one at last");
-        tick(ALONE_TICKS);
-        assert!(!aside(9));
     }
 
     #[test]

@@ -36,7 +36,8 @@ impl Profile {
 /// Which lower files are copied block by block as they are written to, and not whole at the first write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BlockCopy {
-    /// Those of at least [`vellum_union::PARTIAL_FROM`] bytes.
+    /// Those of at least [`vellum_union::PARTIAL_FROM`] bytes, in passthrough
+    /// [`vellum_union::PARTIAL_FROM_PASSTHROUGH`].
     #[default]
     Usual,
     /// None.

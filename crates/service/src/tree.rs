@@ -28,6 +28,9 @@ pub fn build(config: &Config, layers: Layers) -> std::result::Result<Union, Fail
         ..UnionConfig::new()
     };
     match config.block_copy {
+        BlockCopy::Usual if config.profile == Profile::Passthrough => {
+            wanted.partial_from = Some(vellum_union::PARTIAL_FROM_PASSTHROUGH);
+        }
         BlockCopy::Usual => {}
         BlockCopy::Off => wanted.partial_from = None,
         BlockCopy::From(bytes) => wanted.partial_from = Some(bytes),

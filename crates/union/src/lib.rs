@@ -54,7 +54,7 @@ mod union;
 mod work;
 mod xattr;
 
-pub use config::{PARTIAL_FROM, Profile, Squash, UnionConfig, UpperConfig};
+pub use config::{PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Squash, UnionConfig, UpperConfig};
 pub use explain::{Blocks, NodeReport, Summary};
 pub use flatten::Flattening;
 pub use union::Union;

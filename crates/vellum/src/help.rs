@@ -27,7 +27,7 @@ Behaviour:
   workers=N                threads that answer requests
   keep_awake               processors do not sleep deeply while requests come in numbers (privileged)
   block_copy=off|SIZE      lower files from this size on are copied block by block as they are written to
-                           (128k); off: whole, at the first write
+                           (128k; passthrough: 1m); off: whole, at the first write
   block_map=holes|sidecar  how it is recorded which blocks were copied
   background_fill=RATE     copy what such files miss while nobody uses the mount, RATE bytes per second
   static_nlink, noacl, noxattrs=1

@@ -105,7 +105,10 @@ impl Core {
         let file = self.regular(node)?;
         let open = self.writable(node, file, u64::MAX)?;
         // The front is the authority on the time of what it writes back, and states a new one itself.
-        let before = if flags.contains(WriteFlags::WRITEBACK) { Some(open.stat()?.mtime) } else { None };
+        // With its write-back cache the kernel keeps the time of the last change and sends it; without, a page that was
+        // changed through a mapping is a write like any other.
+        let kept = flags.contains(WriteFlags::WRITEBACK) && !self.is_passthrough();
+        let before = if kept { Some(open.stat()?.mtime) } else { None };
         let written = open.write_at(data, offset)?;
         if let Some(mtime) = before {
             open.set_times(None, Some(SetTime::At(mtime)))?;

@@ -64,7 +64,8 @@ impl Core {
         name: Name<'_>,
     ) -> Result<Arc<dyn Object>> {
         match file.io.get() {
-            Some(io) if io.writable => Ok(Arc::clone(&io.file) as Arc<dyn Object>),
+            // Of a file with blocks below only the inode is held: it opens again in whatever form it has then.
+            Some(io) if io.writable && io.partial.is_none() => Ok(Arc::clone(&io.file) as Arc<dyn Object>),
             _ => dir.hold(name),
         }
     }

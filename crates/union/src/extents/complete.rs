@@ -1,6 +1,7 @@
 //! A partial file becomes a whole one: by being written to everywhere, or by copying what is missing.
 
 use super::partial::{KEEP_SIZE, PUNCH_HOLE, PartialFile, STEP, Shape, Source};
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{Errno, Error, Object, Result};
 
@@ -61,7 +62,7 @@ impl PartialFile {
     }
 
     /// Copies whole blocks from below that nobody else touches meanwhile.
-    fn copy_up_blocks(&self, start: u64, end: u64, shape: Shape) -> Result<()> {
+    pub(super) fn copy_up_blocks(&self, start: u64, end: u64, shape: Shape) -> Result<()> {
         let (shift, block) = (self.record.shift, self.record.block());
         let mut data = vec![0; usize::try_from(end - start).unwrap_or(0)];
         self.read_below(&mut data, start)?;
@@ -77,6 +78,33 @@ impl PartialFile {
         }
         self.note(start >> shift..end.div_ceil(block), shape);
         Ok(())
+    }
+
+    /// Reserves space. Blocks that are not own are copied for that: one that is only reserved looks like a hole until its zeros
+    /// come into the page cache, by reading a block beside it, and like data from then on.
+    pub(super) fn reserve(&self, mode: u32, range: Range<u64>) -> Result<()> {
+        let mut at = range.start;
+        loop {
+            // In pieces, so that others need not wait for all of it.
+            let mut shape = self.shape.write();
+            self.settle(&mut shape)?;
+            let end = range.end.min(shape.limit);
+            if at >= end {
+                self.own_around(range.start.max(end), *shape)?;
+                return self.upper.allocate(mode, range.start, range.end - range.start);
+            }
+            let (source, stop) = self.source(at, end, *shape)?;
+            if source == Source::Below {
+                let block = self.record.block();
+                let start = at >> self.record.shift << self.record.shift;
+                let stop =
+                    stop.min(start.saturating_add(STEP as u64)).next_multiple_of(block).min(shape.limit);
+                self.copy_up_blocks(start, stop, *shape)?;
+                at = stop;
+            } else {
+                at = stop;
+            }
+        }
     }
 
     /// Makes holes of blocks that are not own and are holes below: the file may have data there which it has never owned up to.

@@ -317,10 +317,13 @@ impl PartialFile {
         let mut shape = self.shape.write();
         self.settle(&mut shape)?;
         if range.start >= shape.limit {
+            self.own_around(range.start, *shape)?;
             return self.upper.allocate(mode, range.start, range.end - range.start);
         }
         if range.end < shape.limit {
-            return self.zero_inside(range, *shape);
+            self.zero_inside(range, *shape)?;
+            // Also when all of it was zeros before.
+            return self.upper.set_times(None, Some(SetTime::Now));
         }
         // To the end of what comes from below: from here on, nothing does. The rest of a block is zeroed by hand, so that what
         // the filesystem does to it does not matter. The limit is recorded first, for otherwise a crash in between would
@@ -328,16 +331,31 @@ impl PartialFile {
         let limit = shape.limit;
         let boundary = range.start.next_multiple_of(self.record.block()).min(limit);
         self.zero_inside(range.start..boundary, *shape)?;
+        self.own_around(boundary, *shape)?;
         shape.limit = boundary;
         if let Err(error) = self.settle(&mut shape) {
             shape.limit = limit;
             return Err(error);
         }
         self.map.cut(self.blocks(*shape));
-        match self.upper.allocate(mode, range.start, range.end - range.start) {
-            Err(e) if e.errno() == Errno::OPNOTSUPP => self.zero_above(range, mode & KEEP_SIZE != 0),
+        let above = boundary..range.end;
+        if above.is_empty() {
+            return self.upper.set_times(None, Some(SetTime::Now));
+        }
+        match self.upper.allocate(mode, boundary, above.end - above.start) {
+            Err(e) if e.errno() == Errno::OPNOTSUPP => self.zero_above(above, mode & KEEP_SIZE != 0),
             other => other,
         }
+    }
+
+    /// Makes the block in the middle of which `at` lies the file's own, if a part of it comes from below: the filesystem zeroes
+    /// or reserves a part of a block by making all of it data.
+    pub(super) fn own_around(&self, at: u64, shape: Shape) -> Result<()> {
+        let start = at >> self.record.shift << self.record.shift;
+        if start == at || start >= shape.limit || self.source(start, at, shape)?.0 == Source::Own {
+            return Ok(());
+        }
+        self.copy_up_blocks(start, (start + self.record.block()).min(shape.limit), shape)
     }
 
     /// Zeroes by hand what the filesystem cannot zero, beyond the limit.
@@ -468,11 +486,7 @@ impl BranchFile for PartialFile {
             return Err(if len == 0 { Errno::INVAL } else { Errno::FBIG }.into());
         }
         match mode {
-            // Reserved blocks are holes for whoever looks for data, so they do not become own by it.
-            0 | KEEP_SIZE => {
-                let _shape = self.settled()?;
-                self.upper.allocate(mode, offset, len)
-            }
+            0 | KEEP_SIZE => self.reserve(mode, offset..end),
             m if m == PUNCH_HOLE | KEEP_SIZE || m & !KEEP_SIZE == ZERO_RANGE => self.clear(mode, offset..end),
             _ => Err(Error::new(Errno::OPNOTSUPP, "fallocate on a partial file")),
         }

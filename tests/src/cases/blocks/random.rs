@@ -64,6 +64,7 @@ fn run(cx: &Cx, seed: u64, crashes: bool) -> Outcome {
         format!("block_copy={}", [1, 4096, 65536][rng.below(3) as usize]),
         format!("block_map={}", if rng.one_in(3) { "sidecar" } else { "holes" }),
     ];
+    println!("{options:?}");
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let layers = Layers::new(&base, 1)?;
     let plain = base.join("plain");
@@ -85,6 +86,7 @@ fn run(cx: &Cx, seed: u64, crashes: bool) -> Outcome {
     for step in 0..STEPS {
         match rng.below(100) {
             0..=1 => {
+                println!("remount");
                 drop(pair.ours);
                 if crashes && rng.one_in(2) {
                     mount.crash()?;
@@ -175,10 +177,12 @@ impl Pair {
         match rng.below(20) {
             0..=7 => {
                 let data = rng.bytes(len as usize);
+                println!("write {len} at {at}");
                 both(&|fd| write_all(fd, &data, at)).doing(format!("write {len} at {at}"))?;
             }
             8..=9 => {
                 let size = rng.below(size + 100_000).min(SIZE);
+                println!("truncate to {size}");
                 both(&|fd| rustix::fs::ftruncate(fd, size)).doing(format!("truncate to {size}"))?;
             }
             10 => self.allocate(FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, at, len)?,
@@ -192,9 +196,11 @@ impl Pair {
             }
             13 => {
                 let to = rng.below(SIZE);
+                println!("copy {len} from {at} to {to}");
                 both(&|fd| copy_all(fd, at, to, len)).doing(format!("copy {len} from {at} to {to}"))?;
             }
             14 => {
+                println!("fsync");
                 rustix::fs::fsync(&self.ours).doing("fsync")?;
                 self.states.clear();
             }
@@ -209,6 +215,9 @@ impl Pair {
             _ => {
                 let (ours, plain) =
                     (read(&self.ours, at, len as usize)?, read(&self.plain, at, len as usize)?);
+                let first = ours.iter().zip(&plain).position(|(a, b)| a != b);
+                let bad = ours.iter().zip(&plain).filter(|(a, b)| a != b).count();
+                println!("first {first:?} bad {bad} lens {} {}", ours.len(), plain.len());
                 ensure!(ours == plain, "reading {len} at {at} differs");
             }
         }
@@ -224,6 +233,7 @@ impl Pair {
     }
 
     fn allocate(&self, flags: FallocateFlags, at: u64, len: u64) -> Outcome {
+        println!("fallocate {flags:?} {len} at {at}");
         let ours = rustix::fs::fallocate(&self.ours, flags, at, len);
         let plain = rustix::fs::fallocate(&self.plain, flags, at, len);
         ensure!(ours == plain, "fallocate {flags:?} {len} at {at}: {ours:?}, on an ordinary file {plain:?}");

@@ -72,7 +72,7 @@ impl PartialFile {
         self.upper.set_times(None, Some(vellum_vfs::SetTime::At(mtime)))?;
         if n < data.len() {
             let torn = (start + n as u64) >> shift << shift;
-            self.upper.allocate(PUNCH_HOLE | KEEP_SIZE, torn, block)?;
+            self.undo_torn(torn)?;
             self.note(start >> shift..torn >> shift, shape);
             return Err(Error::new(Errno::NOSPC, "completing a partial file"));
         }

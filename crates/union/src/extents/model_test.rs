@@ -269,7 +269,7 @@ proptest! {
     /// The service dies in the middle of a change; what was synced is there, and every byte is one that it has had since.
     #[test]
     fn a_crash_leaves_old_or_new_bytes(
-        base in base(), depth in 1..3_usize, sidecar: bool, torn: bool, ops in ops(), kill in 1..60_u64,
+        base in base(), depth in 1..3_usize, sidecar: bool, torn: bool, ops in ops(), kill in 1..60_u64, later in ops(),
     ) {
         let plan = FaultPlan::new();
         let world = World::new(&base, depth, sidecar, &plan);
@@ -315,7 +315,29 @@ proptest! {
             sizes.iter().any(|size| *size <= bytes.len()) && sizes.iter().any(|size| *size >= bytes.len()),
             "size {} is none of {:?}", bytes.len(), sizes
         );
+        goes_on(&World { disk: after, ..world }, depth, bytes, &later)?;
     }
+}
+
+/// From what a crash has left, a file goes on like any other.
+fn goes_on(
+    world: &World,
+    depth: usize,
+    mut model: Vec<u8>,
+    ops: &[Op],
+) -> std::result::Result<(), TestCaseError> {
+    let mut file = world.open(&*world.disk, depth).unwrap();
+    for op in ops {
+        if act(&file, op).unwrap() {
+            drop(file);
+            file = world.open(&*world.disk, depth).unwrap();
+        }
+        apply(&mut model, op);
+        prop_assert!(whole(&file) == model, "after a crash, contents differ after {:?} of {:?}", op, ops);
+    }
+    drop(file);
+    prop_assert!(whole(&world.open(&*world.disk, depth).unwrap()) == model, "after a crash, opened again");
+    Ok(())
 }
 
 /// VELLUM_TEST_CASES, for a longer run by hand.

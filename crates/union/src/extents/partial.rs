@@ -178,6 +178,18 @@ impl PartialFile {
         Ok(())
     }
 
+    /// Reads from the file as it is; what is beyond its end stays as it is in `buf`.
+    fn read_own(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        let mut done = 0;
+        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+            match self.upper.read_at(rest, offset + done as u64)? {
+                0 => return Ok(()),
+                n => done += n,
+            }
+        }
+        Ok(())
+    }
+
     /// Writes blocks of which some are not own. The caller holds them, or the whole file.
     fn write_filling(&self, data: &[u8], offset: u64, shape: Shape) -> Result<usize> {
         let size = self.upper.stat()?.size;
@@ -243,15 +255,24 @@ impl PartialFile {
         if end == start || end >= shape.limit || self.run(number, number + 1, shape)?.0 {
             return Ok(());
         }
-        let stop = (start + block).min(size);
+        // What lies beyond the limit is the file's own, also in this block.
+        let stop = (start + block).min(size).min(shape.limit);
         if end >= stop {
             return Ok(());
         }
         let mut rest: SmallVec<[u8; 4096]> = smallvec![0; usize::try_from(stop - end).unwrap_or(0)];
-        let below = usize::try_from(stop.min(shape.limit) - end).unwrap_or(0);
-        self.read_below(rest.get_mut(..below).unwrap_or_default(), end)?;
+        self.read_below(&mut rest, end)?;
         let n = self.upper.write_at(&rest, end)?;
         if n < rest.len() { Err(Errno::NOSPC.into()) } else { Ok(()) }
+    }
+
+    /// After a write into a block that was not own ended early: back to the hole that it was. With a sidecar, what the block
+    /// holds below the limit does not matter, and beyond the limit it is the file's own.
+    pub(super) fn undo_torn(&self, start: u64) -> Result<()> {
+        if self.index.is_exact() {
+            self.upper.allocate(PUNCH_HOLE | KEEP_SIZE, start, self.record.block())?;
+        }
+        Ok(())
     }
 
     /// Writes one block, the bytes that `data` does not give taken from below.
@@ -265,15 +286,18 @@ impl PartialFile {
         let mut whole: SmallVec<[u8; 4096]> = smallvec![0; existing.max(inside + n)];
         let below = usize::try_from(shape.limit.saturating_sub(start)).unwrap_or(usize::MAX).min(existing);
         self.read_below(whole.get_mut(..below).unwrap_or_default(), start)?;
+        if !self.index.is_exact() && below < existing {
+            // The sidecar may have missed, before a crash, that the file grew here.
+            self.read_own(whole.get_mut(below..existing).unwrap_or_default(), start + below as u64)?;
+        }
         let (Some(place), Some(part)) = (whole.get_mut(inside..inside + n), data.get(..n)) else {
             return Err(Errno::IO.into());
         };
         place.copy_from_slice(part);
         let written = self.upper.write_at(&whole, start)?;
         if written < whole.len() {
-            // Torn: back to the hole that it was.
             if written > 0 {
-                self.upper.allocate(PUNCH_HOLE | KEEP_SIZE, start, block)?;
+                self.undo_torn(start)?;
             }
             return Err(Errno::NOSPC.into());
         }

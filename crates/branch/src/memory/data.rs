@@ -23,18 +23,28 @@ const UNSHARE_RANGE: u32 = 0x40;
 const WRITE_ZEROES: u32 = 0x80;
 
 #[derive(Clone)]
-enum Block {
+pub(super) enum Block {
     /// Written. Shared with forks of the disk until one of them writes.
     Data(Arc<[u8; BLOCK_LEN]>),
     /// Allocated, reads as zeros, and counts as a hole for whoever looks for data.
     Unwritten,
+    /// The same, but its zeros have come into the page cache, so that it counts as data, as on ext4.
+    Cached,
+}
+
+impl Block {
+    fn cache(&mut self) {
+        if matches!(self, Self::Unwritten) {
+            *self = Self::Cached;
+        }
+    }
 }
 
 /// A file's contents.
 #[derive(Clone, Default)]
 pub(super) struct Data {
-    size: u64,
-    blocks: BTreeMap<u64, Block>,
+    pub(super) size: u64,
+    pub(super) blocks: BTreeMap<u64, Block>,
 }
 
 /// The part of a range that lies in one block: (block, from, to).
@@ -77,14 +87,26 @@ impl Data {
         done
     }
 
+    /// What was read comes into the page cache, and a little of what follows it.
+    pub(super) fn seen(&mut self, offset: u64, len: u64) {
+        /// Blocks that are read ahead.
+        const AHEAD: u64 = 3;
+        let last = offset.saturating_add(len).min(self.size).div_ceil(BLOCK).saturating_add(AHEAD);
+        if offset < self.size && offset / BLOCK < last {
+            for (_, block) in self.blocks.range_mut(offset / BLOCK..last) {
+                block.cache();
+            }
+        }
+    }
+
     fn bytes(&mut self, block: u64) -> &mut [u8; BLOCK_LEN] {
         let slot = self.blocks.entry(block).or_insert(Block::Unwritten);
-        if matches!(slot, Block::Unwritten) {
+        if !matches!(slot, Block::Data(_)) {
             *slot = Block::Data(Arc::new([0; BLOCK_LEN]));
         }
         match slot {
             Block::Data(bytes) => Arc::make_mut(bytes),
-            Block::Unwritten => unreachable!("made data above"),
+            _ => unreachable!("made data above"),
         }
     }
 
@@ -119,10 +141,14 @@ impl Data {
     }
 
     /// Zeros written bytes between two offsets without allocating anything.
-    fn zero_within(&mut self, from: u64, to: u64) {
+    pub(super) fn zero_within(&mut self, from: u64, to: u64) {
         for (block, start, stop) in pieces(from, to - from) {
-            if let Some(Block::Data(bytes)) = self.blocks.get_mut(&block) {
-                Arc::make_mut(bytes)[start..stop].fill(0);
+            if let Some(found) = self.blocks.get_mut(&block) {
+                match found {
+                    Block::Data(bytes) => Arc::make_mut(bytes)[start..stop].fill(0),
+                    // Part of a block is zeroed in the page cache.
+                    reserved => reserved.cache(),
+                }
             } else if block >= self.blocks.last_key_value().map_or(0, |(last, _)| last + 1) {
                 return;
             }
@@ -182,11 +208,25 @@ impl Data {
         }
     }
 
-    /// Whole blocks become unwritten, parts of blocks zeros.
+    /// Whole blocks become unwritten, parts of blocks zeros, which are written.
     fn zero(&mut self, offset: u64, end: u64) {
         self.zero_within(offset, end);
+        for edge in [offset, end] {
+            if !edge.is_multiple_of(BLOCK) {
+                self.bytes(edge / BLOCK);
+            }
+        }
         for block in offset.div_ceil(BLOCK)..end / BLOCK {
             self.blocks.insert(block, Block::Unwritten);
+        }
+    }
+
+    /// Nothing is in the page cache any more.
+    pub(super) fn forget_cache(&mut self) {
+        for block in self.blocks.values_mut() {
+            if matches!(block, Block::Cached) {
+                *block = Block::Unwritten;
+            }
         }
     }
 
@@ -222,7 +262,7 @@ impl Data {
         }
         self.blocks
             .range(offset / BLOCK..)
-            .find(|(_, block)| matches!(block, Block::Data(_)))
+            .find(|(_, block)| !matches!(block, Block::Unwritten))
             .map(|(block, _)| offset.max(block * BLOCK))
             .filter(|found| *found < self.size)
             .ok_or(Errno::NXIO)
@@ -234,7 +274,7 @@ impl Data {
             return Err(Errno::NXIO);
         }
         let mut block = offset / BLOCK;
-        while matches!(self.blocks.get(&block), Some(Block::Data(_))) {
+        while matches!(self.blocks.get(&block), Some(Block::Data(_) | Block::Cached)) {
             block += 1;
         }
         Ok(offset.max(block * BLOCK).min(self.size))

@@ -2,6 +2,7 @@
 
 use super::acl;
 use super::data::{BLOCK, Data};
+use super::power::History;
 use super::xattr::CAPABILITY;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
@@ -132,10 +133,10 @@ const fn not_regular(body: &Body) -> Errno {
 /// Everything on a disk.
 #[derive(Clone)]
 pub(super) struct State {
-    inodes: HashMap<u64, Inode>,
+    pub(super) inodes: HashMap<u64, Inode>,
     next_ino: u64,
     /// Ticks of the logical clock; every change takes one.
-    ticks: u64,
+    pub(super) ticks: u64,
     pub(super) dev: u64,
     pub(super) options: MemoryOptions,
 }
@@ -204,6 +205,14 @@ impl State {
         let inode = self.inode_mut(ino)?;
         inode.ctime = now;
         Ok(inode)
+    }
+
+    /// Nobody holds anything any more.
+    fn forget_holders(&mut self) {
+        self.inodes.retain(|_, inode| inode.nlink > 0);
+        for inode in self.inodes.values_mut() {
+            inode.pins = 0;
+        }
     }
 
     /// Removes an inode that nothing leads to any more.
@@ -317,25 +326,75 @@ fn storable(at: Timestamp) -> Timestamp {
 }
 
 /// A disk, shared by all objects on it.
-pub(super) struct Disk(Mutex<State>);
+pub(super) struct Disk {
+    state: Mutex<State>,
+    /// What has happened since [`Disk::record`].
+    history: Mutex<Option<History>>,
+}
 
 impl Disk {
     pub(super) fn new(dev: u64, options: MemoryOptions) -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State::new(dev, options))))
+        Self::of(State::new(dev, options))
+    }
+
+    fn of(state: State) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::new(state), history: Mutex::default() })
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock()
+        let state = self.state.lock();
+        // What the operation before this one has left.
+        if let Some(history) = &mut *self.history.lock() {
+            history.note(&state);
+        }
+        state
+    }
+
+    /// From now on every state is kept; all that is there now counts as durable.
+    pub(super) fn record(&self) {
+        let state = self.state.lock();
+        *self.history.lock() = Some(History::new(&state));
+    }
+
+    /// A file has been made durable.
+    pub(super) fn synced(&self, ino: u64) {
+        drop(self.lock());
+        if let Some(history) = &mut *self.history.lock() {
+            history.synced(ino);
+        }
+    }
+
+    /// Everything has been made durable.
+    pub(super) fn synced_all(&self) {
+        let all: Vec<u64> = self.lock().inodes.keys().copied().collect();
+        if let Some(history) = &mut *self.history.lock() {
+            all.into_iter().for_each(|ino| history.synced(ino));
+        }
+    }
+
+    /// The number of the newest state that was recorded.
+    pub(super) fn moment(&self) -> usize {
+        drop(self.lock());
+        self.history.lock().as_ref().map_or(0, History::now)
+    }
+
+    /// What a loss of power at or after the state numbered `earliest` might leave. None: nothing was recorded.
+    pub(super) fn after_power_loss(
+        &self,
+        earliest: usize,
+        choose: &mut dyn FnMut(usize) -> usize,
+    ) -> Option<Arc<Self>> {
+        drop(self.lock());
+        let mut state = self.history.lock().as_ref()?.after_power_loss(earliest, choose);
+        state.forget_holders();
+        Some(Self::of(state))
     }
 
     /// What a machine would find after a crash: the same, and nobody holds anything.
     pub(super) fn fork(&self) -> Arc<Self> {
         let mut state = self.lock().clone();
-        state.inodes.retain(|_, inode| inode.nlink > 0);
-        for inode in state.inodes.values_mut() {
-            inode.pins = 0;
-        }
-        Arc::new(Self(Mutex::new(state)))
+        state.forget_holders();
+        Self::of(state)
     }
 }
 

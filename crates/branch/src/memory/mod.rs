@@ -8,6 +8,7 @@ mod data;
 mod disk;
 mod namespace;
 mod objects;
+mod power;
 mod xattr;
 
 pub use disk::MemoryOptions;
@@ -78,6 +79,30 @@ impl MemoryBranch {
     pub fn fork(&self) -> Result<Arc<Self>> {
         Self::at(self.disk.fork(), self.root.pin.ino, self.path.clone())
     }
+
+    /// Keeps what happens on the disk from now on, for [`MemoryBranch::after_power_loss`]. What is there now counts as durable.
+    pub fn record(&self) {
+        self.disk.record();
+    }
+
+    /// How many changes were recorded so far.
+    #[must_use]
+    pub fn moment(&self) -> usize {
+        self.disk.moment()
+    }
+
+    /// The disk as a loss of power might leave it, apart from this one from now on, if that strikes at some moment since
+    /// `earliest` ([`MemoryBranch::moment`]). Of what was not synced, changes of metadata arrive in their order up to one of
+    /// them, and each block of data by itself, as on a filesystem with a journal and ordered data. `choose(n)` makes each
+    /// choice: a number below n. ENODATA: nothing was recorded.
+    pub fn after_power_loss(
+        &self,
+        earliest: usize,
+        choose: &mut dyn FnMut(usize) -> usize,
+    ) -> Result<Arc<Self>> {
+        let disk = self.disk.after_power_loss(earliest, choose).ok_or(Errno::NODATA)?;
+        Self::at(disk, self.root.pin.ino, self.path.clone())
+    }
 }
 
 impl Branch for MemoryBranch {
@@ -117,6 +142,7 @@ impl Branch for MemoryBranch {
     }
 
     fn sync(&self) -> Result<()> {
+        self.disk.synced_all();
         Ok(())
     }
 

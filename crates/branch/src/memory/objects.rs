@@ -155,7 +155,10 @@ impl BranchFile for MemoryFile {
         }
         check_offset(offset)?;
         self.readable()?;
-        Ok(self.pin.disk.lock().inode(self.pin.ino)?.data()?.read(buf, offset))
+        let mut state = self.pin.disk.lock();
+        let data = state.inode_mut(self.pin.ino)?.data_mut()?;
+        data.seen(offset, buf.len() as u64);
+        Ok(data.read(buf, offset))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
@@ -173,6 +176,7 @@ impl BranchFile for MemoryFile {
     }
 
     fn sync(&self, _datasync: bool) -> Result<()> {
+        self.pin.disk.synced(self.pin.ino);
         Ok(())
     }
 
@@ -431,6 +435,7 @@ impl BranchDir for MemoryDir {
     }
 
     fn sync_dir(&self) -> Result<()> {
+        self.pin.disk.synced(self.pin.ino);
         Ok(())
     }
 }

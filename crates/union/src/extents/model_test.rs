@@ -319,6 +319,67 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(192), ..ProptestConfig::default() })]
+    /// The machine loses its power: what was synced is there, and every byte is one that it has had since.
+    #[test]
+    fn a_loss_of_power_leaves_old_or_new_bytes(
+        base in base(), depth in 1..3_usize, sidecar: bool, ops in ops(), later in ops(), seed: u64,
+    ) {
+        let world = World::new(&base, depth, sidecar, &FaultPlan::new());
+        world.disk.record();
+        let mut file = world.open(&*world.disk, depth).unwrap();
+        let mut model = world.base.clone();
+        let mut states = vec![model.clone()];
+        let mut choices = Choices(seed);
+        let end = choices.below(ops.len()) + 1;
+        let (mut begun, mut synced) = (0, false);
+        for op in ops.iter().take(end) {
+            if synced {
+                states.drain(..states.len() - 1);
+            }
+            begun = world.disk.moment();
+            let again = act(&file, op).unwrap();
+            apply(&mut model, op);
+            states.push(model.clone());
+            if again {
+                drop(file);
+                file = world.open(&*world.disk, depth).unwrap();
+            }
+            // It is lost within the last operation, so that what went before that counts.
+            synced = matches!(op, Op::Sync);
+        }
+        for _ in 0..8 {
+            let after = world.disk.after_power_loss(begun, &mut |n| choices.below(n)).unwrap();
+            let bytes = whole(&world.open(&*after, depth).unwrap());
+            for (at, byte) in bytes.iter().enumerate() {
+                let possible = states.iter().any(|state| state.get(at).copied().unwrap_or(0) == *byte);
+                prop_assert!(possible, "byte {} is {} without power after {:?}", at, byte, ops);
+            }
+            let sizes: Vec<usize> = states.iter().map(Vec::len).collect();
+            prop_assert!(
+                sizes.iter().any(|size| *size <= bytes.len()) && sizes.iter().any(|size| *size >= bytes.len()),
+                "size {} is none of {:?}", bytes.len(), sizes
+            );
+            let left = World { disk: after, faulty: Arc::clone(&world.faulty), sidecar, base: Vec::new() };
+            goes_on(&left, depth, bytes, &later)?;
+        }
+    }
+}
+
+/// A row of choices that a seed gives (splitmix64).
+struct Choices(u64);
+
+impl Choices {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) % n.max(1) as u64) as usize
+    }
+}
+
 /// From what a crash has left, a file goes on like any other.
 fn goes_on(
     world: &World,

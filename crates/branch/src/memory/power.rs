@@ -1,0 +1,203 @@
+//! What a loss of power may leave of a disk: a model of a filesystem with a journal of its metadata and ordered data (ext4's
+//! default, and no weaker than XFS).
+//!
+//! - Changes of metadata arrive in their order, up to some moment that is no earlier than the last sync of any file: a sync
+//!   commits the journal.
+//! - A block of data that had its place on the disk arrives by itself: what it holds is one of its states since the file was
+//!   last synced.
+//! - A block that had none gets it when it is written back (delayed allocation): until then it is a hole, and the file's
+//!   size, where only such blocks have made it grow, is what it was.
+
+use super::data::{BLOCK, Block, Data};
+use super::disk::{Body, State};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Whether a block has a place but no data.
+const fn reserved(block: Option<&Block>) -> bool {
+    matches!(block, Some(Block::Unwritten | Block::Cached))
+}
+
+/// Every state of a disk since a moment at which all of it was durable.
+pub(super) struct History {
+    states: Vec<State>,
+    /// Files that were synced, and the number of the state at that time.
+    syncs: Vec<(usize, u64)>,
+}
+
+impl History {
+    pub(super) fn new(state: &State) -> Self {
+        Self { states: vec![state.clone()], syncs: Vec::new() }
+    }
+
+    pub(super) fn note(&mut self, state: &State) {
+        if self.states.last().is_none_or(|last| last.ticks != state.ticks) {
+            self.states.push(state.clone());
+        }
+    }
+
+    pub(super) fn synced(&mut self, ino: u64) {
+        self.syncs.push((self.now(), ino));
+        // A moment of its own: the one before it is without the sync.
+        self.states.extend(self.states.last().cloned());
+    }
+
+    /// The number of the newest state.
+    pub(super) const fn now(&self) -> usize {
+        self.states.len() - 1
+    }
+
+    fn file(&self, moment: usize, ino: u64) -> Option<&Data> {
+        match &self.states.get(moment)?.inodes.get(&ino)?.body {
+            Body::Regular(data) => Some(data),
+            _ => None,
+        }
+    }
+
+    /// What may be left if the power is lost at or after the state numbered `earliest`.
+    pub(super) fn after_power_loss(&self, earliest: usize, choose: &mut dyn FnMut(usize) -> usize) -> State {
+        let lost = earliest.min(self.now());
+        let lost = lost + choose(self.now() - lost + 1);
+        // Nothing that came later.
+        let before = Self {
+            states: self.states.iter().take(lost + 1).cloned().collect(),
+            // A sync at the very moment has not come to its end.
+            syncs: self.syncs.iter().filter(|(at, _)| *at < lost).copied().collect(),
+        };
+        before.survivors(choose)
+    }
+
+    fn survivors(&self, choose: &mut dyn FnMut(usize) -> usize) -> State {
+        let last = self.now();
+        let first = self.syncs.iter().map(|(moment, _)| *moment).max().unwrap_or(0);
+        let moment = first + choose(last - first + 1);
+        let mut state = self.states.get(moment).or(self.states.last()).cloned().unwrap_or_else(|| {
+            unreachable!("a history begins with a state");
+        });
+        let mut files: Vec<u64> = state
+            .inodes
+            .iter()
+            .filter(|(_, inode)| matches!(inode.body, Body::Regular(_)))
+            .map(|(ino, _)| *ino)
+            .collect();
+        files.sort_unstable();
+        for ino in files {
+            let data = self.survivor(ino, moment, choose);
+            if let Some(inode) = state.inodes.get_mut(&ino) {
+                inode.body = Body::Regular(data);
+            }
+        }
+        state
+    }
+
+    /// What is left of a file's data, if the metadata are those of `moment`.
+    fn survivor(&self, ino: u64, moment: usize, choose: &mut dyn FnMut(usize) -> usize) -> Data {
+        let synced = self.syncs.iter().rev().find(|(_, file)| *file == ino).map_or(0, |(at, _)| *at);
+        // A file that was made since then was empty at first.
+        let from = (synced..=moment).find(|at| self.file(*at, ino).is_some()).unwrap_or(moment);
+        let nothing = Data::default();
+        let known = if from == synced { self.file(from, ino).unwrap_or(&nothing) } else { &nothing };
+        let now = self.file(moment, ino).unwrap_or(&nothing);
+        let (mut size, cuts) = self.sizes(ino, from, moment, known.size);
+        let mut out = Data::default();
+        let blocks: BTreeSet<u64> = now.blocks.keys().copied().collect();
+        for number in blocks {
+            let held = known.blocks.contains_key(&number);
+            let versions = self.versions(ino, number, from, moment, held, &cuts);
+            let Some(choice) = versions.get(choose(versions.len())) else { continue };
+            if let Some((at, block)) = choice {
+                out.blocks.insert(number, block.clone());
+                if matches!(block, Block::Data(_)) && *at > from {
+                    let then = self.file(*at, ino).map_or(0, |data| data.size);
+                    size = size.max(((number + 1) * BLOCK).min(then).min(now.size));
+                }
+            }
+        }
+        out.size = size.min(now.size);
+        drop(out.blocks.split_off(&now.size.div_ceil(BLOCK).max(out.size.div_ceil(BLOCK))));
+        let end = out.size.next_multiple_of(BLOCK);
+        out.zero_within(out.size, end);
+        // Data never lie beyond the end; what was reserved there may.
+        out.blocks.retain(|number, block| number * BLOCK < out.size || reserved(Some(block)));
+        out.forget_cache();
+        out
+    }
+
+    /// The size without what only data have made grow, and when the file was made shorter, to what.
+    fn sizes(&self, ino: u64, from: usize, moment: usize, known: u64) -> (u64, Vec<(usize, u64)>) {
+        let (mut size, mut cuts) = (known, Vec::new());
+        for at in from + 1..=moment {
+            let (Some(before), Some(after)) = (self.file(at - 1, ino), self.file(at, ino)) else { continue };
+            if after.size < before.size {
+                size = after.size;
+                cuts.push((at, after.size));
+            } else if after.size > before.size {
+                let end = (after.size - 1) / BLOCK;
+                let written = match (before.blocks.get(&end), after.blocks.get(&end)) {
+                    (Some(Block::Data(a)), Some(Block::Data(b))) => !Arc::ptr_eq(a, b),
+                    (_, Some(Block::Data(_))) => true,
+                    _ => false,
+                };
+                if !written {
+                    size = after.size;
+                }
+            }
+        }
+        (size, cuts)
+    }
+
+    /// What may be found in a block that the metadata of `moment` show; None: a hole.
+    fn versions(
+        &self,
+        ino: u64,
+        number: u64,
+        from: usize,
+        moment: usize,
+        held: bool,
+        cuts: &[(usize, u64)],
+    ) -> Vec<Option<(usize, Block)>> {
+        let block_at = |at: usize| self.file(at, ino).and_then(|data| data.blocks.get(&number));
+        // Since when it has been there without a gap.
+        let mut since = moment;
+        while since > from && block_at(since - 1).is_some() {
+            since -= 1;
+        }
+        let mut had_place = since == from && held;
+        // A reservation is metadata, and so is that a file was cut within this block.
+        let reserves = |at: usize| {
+            at > from && reserved(block_at(at)) && !reserved(at.checked_sub(1).and_then(block_at))
+        };
+        if let Some(at) = (since..=moment).rev().find(|at| reserves(*at)) {
+            since = at;
+            had_place = true;
+        }
+        for (at, size) in cuts {
+            if *at >= since && size / BLOCK == number {
+                since = *at;
+            }
+        }
+        // Into its place a block may also be written later than that; without one it has none in these metadata.
+        let mut until = moment;
+        if had_place {
+            while matches!(block_at(until + 1), Some(Block::Data(_))) {
+                until += 1;
+            }
+        }
+        let mut versions: Vec<Option<(usize, Block)>> = Vec::new();
+        if !had_place {
+            versions.push(None);
+        }
+        for at in since..=until {
+            let Some(block) = block_at(at) else { continue };
+            let same = match (versions.last(), block) {
+                (Some(Some((_, Block::Data(a)))), Block::Data(b)) => Arc::ptr_eq(a, b),
+                (Some(Some((_, old))), new) => reserved(Some(old)) && reserved(Some(new)),
+                _ => false,
+            };
+            if !same {
+                versions.push(Some((at, block.clone())));
+            }
+        }
+        versions
+    }
+}

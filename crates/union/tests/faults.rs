@@ -11,9 +11,9 @@ mod scenarios;
 #[path = "faults/stage.rs"]
 mod stage;
 
-use common::bare;
 use common::tree::{self, Tree};
 use common::watchdog::Watched;
+use common::{Choices, bare};
 use scenarios::{Scenario, in_parts};
 use stage::{Kind, Stage};
 use std::cell::Cell;
@@ -144,6 +144,28 @@ fn one_death(stage: &Stage, scenario: &Scenario, known: &Known, change: u64, tor
     }
 }
 
+/// The machine loses its power during the operation or after it; nothing was synced but what the union syncs by itself.
+fn one_loss_of_power(stage: &Stage, scenario: &Scenario, known: &Known, number: u64) {
+    let disk = stage.disk();
+    let union = fresh(stage, &disk);
+    disk.record();
+    let begun = disk.moment();
+    (scenario.act)(&union).unwrap();
+    let mut choices = Choices(number);
+    let copy = disk.after_power_loss(begun, &mut |n| choices.below(n)).unwrap();
+    let what = format!("power lost, choices {number}");
+    let other = fresh(stage, &copy);
+    stage.check_work(&copy, &format!("{} {:?}, {what}", scenario.name, stage.kind));
+    let seen = stage.look(&other);
+    if scenarios::writes_data(scenario.name) && scenarios::mixed(&known.before, &known.after, &seen) {
+        return;
+    }
+    let state = state_of(known, &seen, scenario, stage.kind, true, &what);
+    if state == State::Before {
+        again(stage, scenario, known, &other, &what);
+    }
+}
+
 /// Tries every scenario; `times` says how often, and `each` is given the number of the try. All problems are reported,
 /// not only the first.
 fn all(kinds: &[Kind], times: impl Fn(&Known) -> u64, each: impl Fn(&Stage, &Scenario, &Known, u64)) {
@@ -218,6 +240,12 @@ fn death_leaves_a_whole_tree() {
         |known| known.changes * 2,
         |stage, scenario, known, number| one_death(stage, scenario, known, number / 2, number % 2 == 1),
     );
+}
+
+#[test]
+fn a_loss_of_power_leaves_a_whole_tree() {
+    hush();
+    all(&Kind::ALL, |known| (known.changes * 2).min(24), one_loss_of_power);
 }
 
 /// Problems are collected, and printed at the end.

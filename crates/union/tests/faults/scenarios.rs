@@ -303,6 +303,27 @@ pub fn in_parts(name: &str, kind: Kind, died: bool, before: &Tree, after: &Tree,
     false
 }
 
+/// Whether a scenario changes data, which nobody has synced.
+pub fn writes_data(name: &str) -> bool {
+    ["write", "cut", "growth", "punch", "allocate", "zero", "open and cut"]
+        .iter()
+        .any(|verb| name.starts_with(verb))
+}
+
+/// Whether every file has its attributes of before or of after, and every byte too.
+pub fn mixed(before: &Tree, after: &Tree, seen: &Tree) -> bool {
+    seen.len() == before.len()
+        && seen.iter().all(|(path, seen)| {
+            let (Some(before), Some(after)) = (before.get(path), after.get(path)) else { return false };
+            let byte = |of: &Seen, at| of.data.get(at).copied().unwrap_or(0);
+            let theirs = |of: &Seen| Seen { data: of.data.clone(), size: of.size, ..seen.clone() };
+            let sizes = before.size.min(after.size)..=before.size.max(after.size);
+            sizes.contains(&seen.size)
+                && seen.data.iter().enumerate().all(|(at, b)| *b == byte(before, at) || *b == byte(after, at))
+                && (like(before, &theirs(before)) || like(after, &theirs(after)))
+        })
+}
+
 /// The same apart from number, links and times.
 fn like(one: &Seen, other: &Seen) -> bool {
     let bare = |seen: &Seen| Seen {

@@ -3,12 +3,43 @@
 use crate::layer::{LowerDir, c_string, join};
 use crate::marks::{self, DirMarks, OPAQUE_NAME, WHITEOUT_PREFIX};
 use crate::union::Core;
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::Arc;
 use vellum_vfs::{Attr, BranchDir, Errno, Error, NAME_MAX, Name, Result};
 
 /// Longest chain of redirects that is followed for one name; a longer one is a loop.
 const REDIRECTS_MAX: usize = 32;
+
+/// Directories that are looked into because of redirects, for one name. Redirects that lead through redirects double the work
+/// with each layer, so that a chain of 32 is no limit; an honest one needs a few for each layer.
+const REDIRECTED_LOOKUPS_MAX: u32 = 1 << 17;
+
+/// How far redirects are still followed.
+#[derive(Clone, Copy)]
+struct Limit<'a> {
+    /// One after the other.
+    depth: usize,
+    /// Directories, of the whole search.
+    lookups: &'a Cell<u32>,
+}
+
+impl Limit<'_> {
+    /// One redirect further. ELOOP.
+    fn follow(self, redirect: &[u8]) -> Result<Self> {
+        match self.depth.checked_sub(1) {
+            Some(depth) => Ok(Self { depth, ..self }),
+            None => Err(Error::new(Errno::LOOP, "redirects form a loop").at(redirect)),
+        }
+    }
+
+    /// Looks into so many directories. ELOOP.
+    fn spend(self, directories: usize) -> Result<()> {
+        let left = u32::try_from(directories).ok().and_then(|n| self.lookups.get().checked_sub(n));
+        self.lookups.set(left.ok_or(Error::new(Errno::LOOP, "redirects lead through too many directories"))?);
+        Ok(())
+    }
+}
 
 /// What a name leads to in a stack of lower directories.
 pub(crate) enum Found {
@@ -74,10 +105,11 @@ impl Core {
 
     /// Finds `name` in a stack of lower directories.
     pub(crate) fn find(&self, stack: &[Arc<LowerDir>], name: Name<'_>) -> Result<Found> {
-        self.find_deep(stack, name, REDIRECTS_MAX)
+        let lookups = Cell::new(REDIRECTED_LOOKUPS_MAX);
+        self.find_deep(stack, name, Limit { depth: REDIRECTS_MAX, lookups: &lookups })
     }
 
-    fn find_deep(&self, stack: &[Arc<LowerDir>], name: Name<'_>, depth: usize) -> Result<Found> {
+    fn find_deep(&self, stack: &[Arc<LowerDir>], name: Name<'_>, limit: Limit<'_>) -> Result<Found> {
         let mut parts: Vec<Arc<LowerDir>> = Vec::new();
         for (at, dir) in stack.iter().enumerate() {
             let handle = dir.open(&self.layers, &self.budget)?;
@@ -118,7 +150,7 @@ impl Core {
             }
             if let Some(redirect) = marks.redirect {
                 let rest = stack.get(at + 1..).unwrap_or_default();
-                if let Found::Dir(more) = self.follow(&redirect, dir.layer, rest, depth)? {
+                if let Found::Dir(more) = self.follow(&redirect, dir.layer, rest, limit)? {
                     parts.extend(more);
                 }
                 break;
@@ -139,26 +171,35 @@ impl Core {
         layer: u16,
         siblings: &[Arc<LowerDir>],
     ) -> Result<Found> {
-        self.follow(redirect, layer, siblings, REDIRECTS_MAX)
+        let lookups = Cell::new(REDIRECTED_LOOKUPS_MAX);
+        self.follow(redirect, layer, siblings, Limit { depth: REDIRECTS_MAX, lookups: &lookups })
     }
 
-    fn follow(&self, redirect: &[u8], layer: u16, siblings: &[Arc<LowerDir>], depth: usize) -> Result<Found> {
-        let Some(depth) = depth.checked_sub(1) else {
-            return Err(Error::new(Errno::LOOP, "redirects form a loop").at(redirect));
-        };
+    fn follow(
+        &self,
+        redirect: &[u8],
+        layer: u16,
+        siblings: &[Arc<LowerDir>],
+        limit: Limit<'_>,
+    ) -> Result<Found> {
+        let limit = limit.follow(redirect)?;
         match redirect.strip_prefix(b"/") {
-            Some(path) => self.resolve_deep(layer + 1, path, depth),
-            None => self.find_deep(siblings, Name::new(&c_string(redirect.to_vec()))?, depth),
+            Some(path) => self.resolve_deep(layer + 1, path, limit),
+            None => {
+                limit.spend(siblings.len())?;
+                self.find_deep(siblings, Name::new(&c_string(redirect.to_vec()))?, limit)
+            }
         }
     }
 
     /// Finds a path (no leading slash) in the union of the layers from `layer` downwards.
-    fn resolve_deep(&self, layer: u16, path: &[u8], depth: usize) -> Result<Found> {
+    fn resolve_deep(&self, layer: u16, path: &[u8], limit: Limit<'_>) -> Result<Found> {
         let mut stack: Vec<_> = self.lower_roots.iter().filter(|root| root.layer >= layer).cloned().collect();
         let mut names = path.split(|b| *b == b'/').filter(|n| !n.is_empty()).peekable();
         while let Some(name) = names.next() {
             let name = c_string(name.to_vec());
-            match self.find_deep(&stack, Name::new(&name)?, depth)? {
+            limit.spend(stack.len())?;
+            match self.find_deep(&stack, Name::new(&name)?, limit)? {
                 Found::Dir(parts) => stack = parts,
                 file @ Found::File { .. } if names.peek().is_none() => return Ok(file),
                 Found::File { .. } | Found::Nothing => return Ok(Found::Nothing),

@@ -63,6 +63,7 @@ impl Union {
                 return Ok(state);
             }
         }
+        core.drop_unused_sidecars(&upper.branch.root())?;
         Ok(state)
     }
 
@@ -92,8 +93,20 @@ impl Union {
 }
 
 impl Core {
-    /// Files of the upper layer whose own mark says that data are below.
-    fn find_wanting(&self, root: &Arc<dyn BranchDir>, found: &mut Vec<Wanting>) -> Result<()> {
+    /// Takes all sidecars away if no file of the upper layer is partial any more: a service that was killed may have left some.
+    fn drop_unused_sidecars(&self, upper: &Arc<dyn BranchDir>) -> Result<()> {
+        let sidecars = self.sidecars()?;
+        let mut wanting = Vec::new();
+        // Files that could not be completed need theirs.
+        if !sidecars.is_empty() && self.find_wanting(upper, &mut wanting)? && wanting.is_empty() {
+            sidecars.into_iter().for_each(|number| self.drop_sidecar(number));
+        }
+        Ok(())
+    }
+
+    /// Files of the upper layer whose own mark says that data are below. False: some directories are too deep to be searched.
+    fn find_wanting(&self, root: &Arc<dyn BranchDir>, found: &mut Vec<Wanting>) -> Result<bool> {
+        let mut all = true;
         let mut to_list: Vec<(Arc<dyn BranchDir>, Box<CStr>, usize)> =
             vec![(Arc::clone(root), c_string(Vec::new()), 0)];
         while let Some((dir, path, depth)) = to_list.pop() {
@@ -108,15 +121,19 @@ impl Core {
                 let name = Name::new(&name)?;
                 let attr = dir.stat_at(name)?;
                 let at = join(&path, name);
-                if attr.is_dir() && depth < DEPTH_MAX {
-                    to_list.push((dir.open_dir(name)?, at, depth + 1));
+                if attr.is_dir() {
+                    if depth < DEPTH_MAX {
+                        to_list.push((dir.open_dir(name)?, at, depth + 1));
+                    } else {
+                        all = false;
+                    }
                 } else if attr.is_file() && self.own_mark_at(0, &*dir, name)?.is_some_and(|own| own.below) {
                     let own = attr.blocks.saturating_mul(512);
                     found.push(Wanting { path: at, bytes: attr.size.saturating_sub(own) });
                 }
             }
         }
-        Ok(())
+        Ok(all)
     }
 
     /// Copies what a file of the upper layer takes from below, piece by piece, and makes it an ordinary one. `watch` gets the

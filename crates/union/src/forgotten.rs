@@ -54,15 +54,23 @@ impl Forgotten {
         std::mem::replace(&mut note.dropped, false).then_some(id)
     }
 
-    /// A node is being dropped; false: nothing is remembered of it, so its id is free.
-    pub(crate) fn keep_id(&self, id: NodeId) -> bool {
-        match self.notes.lock().by_id.get_mut(&id) {
-            Some(note) => {
-                note.dropped = true;
-                true
+    /// A node is being dropped; false: nothing is remembered of it, so its id is free. `key`: the object as it is found now, if
+    /// that is known; a directory may have come into the upper layer since the front forgot it.
+    pub(crate) fn keep_id(&self, id: NodeId, key: Option<InodeKey>) -> bool {
+        let mut guard = self.notes.lock();
+        let notes = &mut *guard;
+        let Some(note) = notes.by_id.get_mut(&id) else { return false };
+        note.dropped = true;
+        if let (Some(new), Some(old)) = (key, note.key)
+            && new != old
+        {
+            note.key = Some(new);
+            if notes.by_key.get(&old) == Some(&id) {
+                notes.by_key.remove(&old);
             }
-            None => false,
+            notes.by_key.insert(new, id);
         }
+        true
     }
 
     /// The object with this key is gone; another may get its number.
@@ -155,10 +163,7 @@ impl Core {
     /// The object that a node shows, in the layer where it is found first.
     fn key_of(&self, node: &Node) -> Option<InodeKey> {
         match &node.body {
-            Body::Dir(dir) => match &*dir.upper.lock() {
-                Some(upper) => Some((0, upper.ino)),
-                None => dir.lowers.first().map(|part| (part.layer, part.ino)),
-            },
+            Body::Dir(dir) => dir.key(),
             Body::File(file) => {
                 let state = file.state.read();
                 match state.inode {

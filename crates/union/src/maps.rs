@@ -1,9 +1,10 @@
 //! Sidecars: files beside the tree, in a directory of the layer's root that nobody sees, that list the own blocks of partial
 //! files on filesystems that cannot tell holes from data.
 
-use crate::extents::Sidecar;
+use crate::extents::{Record, Sidecar};
 use crate::layer::{Layer, c_string};
 use crate::marks::Space;
+use crate::node::{At, File, FileState};
 use crate::union::Core;
 use std::ffi::CStr;
 use std::hash::{BuildHasher, RandomState};
@@ -53,7 +54,53 @@ impl Layer {
     }
 }
 
+/// The sidecar of a file that has no name any more: it goes with the file.
+pub(crate) struct DoomedSidecar {
+    maps: Arc<dyn BranchDir>,
+    number: u64,
+}
+
+impl Drop for DoomedSidecar {
+    fn drop(&mut self) {
+        remove(&*self.maps, self.number);
+    }
+}
+
+fn remove(maps: &dyn BranchDir, number: u64) {
+    if let Ok(name) = Name::new(&named(number))
+        && let Err(error) = maps.remove(name)
+        && error.errno() != Errno::NOENT
+    {
+        tracing::debug!(%error, "removing a block map");
+    }
+}
+
 impl Core {
+    /// After a file of the upper has lost a name: if that was the last one, its sidecar goes when nobody has it open any more.
+    pub(crate) fn doom_sidecar(&self, file: &File, state: &FileState) {
+        let At::Held(object) = &state.at else { return };
+        if state.partial
+            && let Ok(record) = Record::read(&**object, self.space().partial())
+            && let Some(number) = record.sidecar
+            && object.stat().is_ok_and(|attr| attr.nlink == 0)
+            && let Some(maps) = self.layers.first().and_then(|layer| layer.maps.clone())
+        {
+            *file.doomed.lock() = Some(DoomedSidecar { maps, number });
+        }
+    }
+
+    /// The numbers of all sidecars in the upper layer.
+    pub(crate) fn sidecars(&self) -> Result<Vec<u64>> {
+        let Some(maps) = self.layers.first().and_then(|layer| layer.maps.as_ref()) else { return Ok(vec![]) };
+        let mut numbers = Vec::new();
+        maps.list(&mut |item| {
+            let number = std::str::from_utf8(item.name.bytes()).ok();
+            numbers.extend(number.and_then(|text| u64::from_str_radix(text, 16).ok()));
+            Ok(())
+        })?;
+        Ok(numbers)
+    }
+
     /// Makes an empty sidecar in the upper layer.
     pub(crate) fn new_sidecar(&self) -> Result<u64> {
         let maps = self.layers.first().and_then(|layer| layer.maps.as_ref());
@@ -73,12 +120,8 @@ impl Core {
 
     /// Takes a sidecar away that nobody refers to any more.
     pub(crate) fn drop_sidecar(&self, number: u64) {
-        if let Some(maps) = self.layers.first().and_then(|layer| layer.maps.as_ref())
-            && let Ok(name) = Name::new(&named(number))
-            && let Err(error) = maps.remove(name)
-            && error.errno() != Errno::NOENT
-        {
-            tracing::debug!(%error, "removing a block map");
+        if let Some(maps) = self.layers.first().and_then(|layer| layer.maps.as_ref()) {
+            remove(&**maps, number);
         }
     }
 

@@ -5,6 +5,7 @@ use crate::handles::Slot;
 use crate::layer::LowerDir;
 use crate::links::InodeKey;
 use crate::listing::Listing;
+use crate::maps::DoomedSidecar;
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
@@ -124,6 +125,8 @@ pub(crate) struct File {
     pub(crate) copy: Mutex<()>,
     /// The partial file behind it while somebody uses it: there is only one, for it knows which blocks are whose.
     pub(crate) partial: Mutex<Weak<PartialFile>>,
+    /// Its sidecar, once the file has no name any more.
+    pub(crate) doomed: Mutex<Option<DoomedSidecar>>,
     /// Opens that go through the front's page cache, where others are handed to the kernel: the two exclude each other.
     pub(crate) cached_opens: AtomicU32,
     /// The open file behind a regular file. Reading and writing takes this slot's lock and no other.
@@ -250,6 +253,7 @@ impl Drop for Node {
                 }
             }
         };
+        let key = self.as_dir().and_then(Dir::key);
         match &self.body {
             Body::Dir(dir) => {
                 if let Some(place) = dir.place.write().take() {
@@ -260,7 +264,7 @@ impl Drop for Node {
             Body::File(file) => file.state.read().names.iter().for_each(unlist),
         }
         if let Some(table) = self.table.upgrade()
-            && !table.forgotten.keep_id(self.id)
+            && !table.forgotten.keep_id(self.id, key)
         {
             table.release(self.id);
         }
@@ -295,6 +299,14 @@ fn drop_parent(parent: Arc<Node>) {
 }
 
 impl Dir {
+    /// The directory in the layer where it is found first.
+    pub(crate) fn key(&self) -> Option<InodeKey> {
+        match &*self.upper.lock() {
+            Some(upper) => Some((0, upper.ino)),
+            None => self.lowers.first().map(|part| (part.layer, part.ino)),
+        }
+    }
+
     pub(crate) fn new(
         place: Option<Place>,
         lowers: Vec<Arc<LowerDir>>,
@@ -341,6 +353,7 @@ impl File {
             state: RwLock::new(state),
             copy: Mutex::new(()),
             partial: Mutex::new(Weak::new()),
+            doomed: Mutex::default(),
             cached_opens: AtomicU32::new(0),
             io: Arc::new(Slot::empty()),
             successor: Mutex::new(Weak::new()),

@@ -52,6 +52,7 @@ impl Core {
             }
         }
         state.names.retain(|place| !place.is(parent, name));
+        self.doom_sidecar(file, &state);
         dir.children.lock().clear(name);
         Ok(())
     }

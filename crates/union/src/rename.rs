@@ -159,6 +159,9 @@ impl Core {
                 self.move_entry(work, (&*from_handle, from.1), (&*to_handle, to.1), uncovers)?;
                 if let Some(gone) = &mut other {
                     gone.names.retain(|place| !place.is(to.0, to.1));
+                    if let Some(victim) = victim {
+                        self.doom_sidecar(victim, gone);
+                    }
                 }
                 state.names.retain(|place| !place.is(from.0, from.1));
                 state.names.push(Place::new(to.0, to.1));

@@ -87,7 +87,7 @@ impl Data {
         done
     }
 
-    /// What was read comes into the page cache, and a little of what follows it.
+    /// What was read, or changed within a block, comes into the page cache, and a little of what follows it.
     pub(super) fn seen(&mut self, offset: u64, len: u64) {
         /// Blocks that are read ahead.
         const AHEAD: u64 = 3;
@@ -143,12 +143,8 @@ impl Data {
     /// Zeros written bytes between two offsets without allocating anything.
     pub(super) fn zero_within(&mut self, from: u64, to: u64) {
         for (block, start, stop) in pieces(from, to - from) {
-            if let Some(found) = self.blocks.get_mut(&block) {
-                match found {
-                    Block::Data(bytes) => Arc::make_mut(bytes)[start..stop].fill(0),
-                    // Part of a block is zeroed in the page cache.
-                    reserved => reserved.cache(),
-                }
+            if let Some(Block::Data(bytes)) = self.blocks.get_mut(&block) {
+                Arc::make_mut(bytes)[start..stop].fill(0);
             } else if block >= self.blocks.last_key_value().map_or(0, |(last, _)| last + 1) {
                 return;
             }
@@ -208,14 +204,9 @@ impl Data {
         }
     }
 
-    /// Whole blocks become unwritten, parts of blocks zeros, which are written.
+    /// Whole blocks become unwritten, parts of blocks zeros.
     fn zero(&mut self, offset: u64, end: u64) {
         self.zero_within(offset, end);
-        for edge in [offset, end] {
-            if !edge.is_multiple_of(BLOCK) {
-                self.bytes(edge / BLOCK);
-            }
-        }
         for block in offset.div_ceil(BLOCK)..end / BLOCK {
             self.blocks.insert(block, Block::Unwritten);
         }

@@ -22,6 +22,8 @@ pub struct MemoryOptions {
     pub reflink: bool,
     /// Files without a name can be made.
     pub unnamed: bool,
+    /// Reserved blocks count as data once they were read, as on ext4, where their zeros are in the page cache then.
+    pub page_cache: bool,
     /// Whiteouts by rename are known.
     pub rename_whiteout: bool,
     /// Device nodes can be made; a process without privilege cannot.
@@ -39,6 +41,7 @@ impl Default for MemoryOptions {
         Self {
             reflink: false,
             unnamed: true,
+            page_cache: false,
             rename_whiteout: true,
             devices: true,
             trusted: true,

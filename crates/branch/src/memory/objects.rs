@@ -156,8 +156,11 @@ impl BranchFile for MemoryFile {
         check_offset(offset)?;
         self.readable()?;
         let mut state = self.pin.disk.lock();
+        let cached = state.options.page_cache;
         let data = state.inode_mut(self.pin.ino)?.data_mut()?;
-        data.seen(offset, buf.len() as u64);
+        if cached {
+            data.seen(offset, buf.len() as u64);
+        }
         Ok(data.read(buf, offset))
     }
 
@@ -195,9 +198,12 @@ impl BranchFile for MemoryFile {
         Data::check_allocate(mode, offset, len)?;
         self.writable(Errno::BADF)?;
         let mut state = self.pin.disk.lock();
-        let now = state.now();
+        let (now, cached) = (state.now(), state.options.page_cache);
         let inode = state.inode_mut(self.pin.ino)?;
         let result = inode.data_mut()?.allocate(mode, offset, len);
+        if cached {
+            inode.data_mut()?.seen(offset, len);
+        }
         // ext4 counts it as a change before it sees that a range does not fit the file.
         if matches!(result, Ok(()) | Err(Errno::INVAL)) {
             inode.modified(now);

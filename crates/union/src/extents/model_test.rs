@@ -4,7 +4,7 @@
 use super::{BlockIndex, Holes, PartialFile, Record, Sidecar};
 use proptest::prelude::*;
 use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch};
+use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch, MemoryOptions};
 use vellum_vfs::{Branch, BranchFile, Errno, Name, Object, OpenMode, Result, Seek};
 
 const BLOCK: u64 = 4096;
@@ -72,7 +72,7 @@ fn named(level: usize) -> std::ffi::CString {
 impl World {
     /// `depth` levels of partial files above a whole one; the last one is written to.
     fn new((size, holes): &(u64, Vec<u64>), depth: usize, sidecar: bool, plan: &Arc<FaultPlan>) -> Self {
-        let disk = MemoryBranch::new();
+        let disk = MemoryBranch::with_options(MemoryOptions { page_cache: true, ..MemoryOptions::default() });
         let faulty: Arc<dyn Branch> =
             FaultBranch::new(Arc::clone(&disk) as Arc<dyn Branch>, Arc::clone(plan));
         let mut base: Vec<u8> = (0..*size).map(|at| (at / 7 % 251) as u8 + 1).collect();

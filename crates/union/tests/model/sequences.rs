@@ -101,3 +101,22 @@ fn a_refused_open_cuts_nothing() {
         [Op::Lookup(0, 1), Op::Open { file: 0, how: 0 }, Op::Unlink(0, 1), Op::Open { file: 0, how: 2 }];
     run(&setup, &ops);
 }
+
+/// A hard link that is copied up takes the directories of its other names along, which the front may have forgotten.
+#[test]
+fn a_handle_outlives_a_copy_up_of_the_unions_own() {
+    let mut setup = setup(vec![vec![file(&[1, 0]), placed(&[0], Item::Link(0))]]);
+    setup.exports = true;
+    let ops = [
+        create(0, 108),
+        Op::Lookup(0, 244),
+        Op::Lookup(0, 181),
+        Op::Forget(27),
+        Op::Link(53, 0, 0),
+        Op::Forget(2),
+        Op::Recall(12),
+    ];
+    run(&setup, &ops);
+    setup.passthrough = true;
+    run(&setup, &ops);
+}

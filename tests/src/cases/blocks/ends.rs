@@ -419,3 +419,48 @@ pub(super) fn clones(cx: &Cx) -> Outcome {
     ensure!(taken * 10 < changed * 11, "{taken} bytes for {changed}");
     Ok(())
 }
+
+/// The map of a file's blocks goes with the file, or with the next `vellum flatten` after a crash.
+pub(super) fn maps_go(cx: &Cx) -> Outcome {
+    let (layers, mut mount) = mounted(cx, &["block_map=sidecar"])?;
+    fs::copy(layers.lower().join("big"), layers.lower().join("more"))?;
+    mount.remount()?;
+    let maps = || -> Outcome<usize> { Ok(fs::read_dir(layers.upper().join(".vellum.maps"))?.count()) };
+    let wait = |expected: usize| -> Outcome {
+        // The kernel forgets a file some time after its last user.
+        let begin = Instant::now();
+        while maps()? != expected && begin.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        ensure_eq!(maps()?, expected, "maps of blocks");
+        Ok(())
+    };
+    write(&mount.path("big"), 100, b"x")?;
+    write(&mount.path("more"), 100, b"y")?;
+    fs::hard_link(mount.path("big"), mount.path("link"))?;
+    wait(2)?;
+    fs::remove_file(mount.path("big"))?;
+    fs::rename(mount.path("link"), mount.path("big"))?;
+    expect(&mount.path("big"), &[(100, b"x")])?;
+    // Removed while open: it goes on, and the map with it.
+    let fd = open(&mount.path("big"), OFlags::RDWR)?;
+    fs::rename(mount.path("more"), mount.path("big"))?;
+    rustix::io::pwrite(&fd, b"z", 3 * BLOCK as u64)?;
+    rustix::fs::fsync(&fd)?;
+    let mut byte = [0];
+    rustix::io::pread(&fd, &mut byte, 100)?;
+    ensure_eq!(byte, *b"x", "of a removed file");
+    wait(2)?;
+    drop(fd);
+    wait(1)?;
+    expect(&mount.path("big"), &[(100, b"y")])?;
+    // One that is killed leaves the map of a removed file behind.
+    let fd = open(&mount.path("big"), OFlags::RDWR)?;
+    fs::remove_file(mount.path("big"))?;
+    mount.crash()?;
+    drop(fd);
+    mount.unmount()?;
+    wait(1)?;
+    super::flatten(&layers)?;
+    wait(0)
+}

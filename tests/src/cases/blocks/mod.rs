@@ -21,6 +21,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("blocks/becomes-whole", 60, ends::becomes_whole),
     Case::mounted("blocks/background-fill", 60, ends::background),
     Case::mounted("blocks/flatten-interrupted", 120, ends::flatten_interrupted),
+    Case::mounted("blocks/maps-go", 60, ends::maps_go),
     Case::mounted("blocks/changed-lower", 60, ends::changed_lower),
     Case::mounted("blocks/others-refuse", 60, ends::others_refuse),
     Case::mounted("blocks/reflink", 120, ends::reflink),

@@ -28,7 +28,7 @@ use std::sync::Once;
 use world::{Abilities, Setup, World};
 
 /// Sequences per test when nothing else is asked for; all tests together take less than a minute.
-const CASES: u32 = 400;
+const CASES: u32 = 3_000;
 /// Operations in one sequence.
 const OPS_MAX: usize = 120;
 

@@ -240,7 +240,7 @@ fn holes_are_zeros(file: &PartialFile, model: &[u8]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(192), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(10_000), ..ProptestConfig::default() })]
     #[test]
     fn a_partial_file_is_an_array_of_bytes(base in base(), depth in 1..4_usize, sidecar: bool, ops in ops()) {
         let world = World::new(&base, depth, sidecar, &FaultPlan::new());
@@ -320,7 +320,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(192), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(10_000), ..ProptestConfig::default() })]
     /// The machine loses its power: what was synced is there, and every byte is one that it has had since.
     #[test]
     fn a_loss_of_power_leaves_old_or_new_bytes(

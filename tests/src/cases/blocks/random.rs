@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 const TIME: Duration = Duration::from_secs(25);
 /// Operations of one run.
 const STEPS: usize = 400;
+const PAGE: u64 = 4096;
 /// Largest file.
 const SIZE: u64 = 1 << 20;
 
@@ -204,6 +205,7 @@ impl Pair {
                 rustix::fs::fsync(&self.ours).doing("fsync")?;
                 self.states.clear();
             }
+            16 => self.direct(rng, at / PAGE * PAGE, len.next_multiple_of(PAGE))?,
             15 if self.seek => {
                 // Where there is said to be a hole, there are zeros.
                 if let Ok(hole) = rustix::fs::seek(&self.ours, SeekFrom::Hole(at)) {
@@ -228,6 +230,26 @@ impl Pair {
             if self.states.last() != Some(&now) {
                 self.states.push(now);
             }
+        }
+        Ok(())
+    }
+
+    /// Past the page cache: writes, and reads it again.
+    fn direct(&self, rng: &mut Rng, at: u64, len: u64) -> Outcome {
+        println!("direct write {len} at {at}");
+        // Memory for it must begin at a page.
+        let mut room = vec![0; (len + PAGE) as usize];
+        let start = room.as_ptr().align_offset(PAGE as usize);
+        let buffer = &mut room[start..start + len as usize];
+        buffer.copy_from_slice(&rng.bytes(len as usize));
+        for fd in [&self.ours, &self.plain] {
+            let flags = rustix::fs::fcntl_getfl(fd)?;
+            rustix::fs::fcntl_setfl(fd, flags | OFlags::DIRECT).doing("O_DIRECT")?;
+            write_all(fd, buffer, at).doing(format!("direct write {len} at {at}"))?;
+            let written = buffer.to_vec();
+            let n = rustix::io::pread(fd, &mut *buffer, at).doing("direct read")?;
+            rustix::fs::fcntl_setfl(fd, flags)?;
+            ensure!(written[..n] == buffer[..n] && n > 0, "direct read of {len} at {at} differs");
         }
         Ok(())
     }

@@ -17,14 +17,14 @@ const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 
 /// Something in a layer that can be changed: an entry of a directory, or a held object.
-pub(crate) enum Target {
+pub(crate) enum Target<'a> {
     /// An entry.
-    At(Arc<dyn BranchDir>, Box<CStr>),
+    At(Arc<dyn BranchDir>, &'a CStr),
     /// A held object.
     Held(Arc<dyn Object>),
 }
 
-impl Target {
+impl Target<'_> {
     pub(crate) fn stat(&self) -> Result<Attr> {
         match self {
             Self::At(dir, name) => dir.stat_at(Name::new(name)?),
@@ -79,18 +79,18 @@ impl Target {
 
 impl Core {
     /// A place in the upper layer.
-    pub(crate) fn target_at(&self, place: &Place) -> Result<Target> {
+    pub(crate) fn target_at<'a>(&self, place: &'a Place) -> Result<Target<'a>> {
         let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
         let handle = self.upper_of(parent)?.ok_or(Error::new(Errno::STALE, "parent is not in the upper"))?;
-        Ok(Target::At(handle, place.name.clone()))
+        Ok(Target::At(handle, &place.name))
     }
 
     /// Where a file's inode is, and in which layer. The caller holds the file's state.
-    pub(crate) fn target_of(&self, state: &FileState) -> Result<(u16, Target)> {
+    pub(crate) fn target_of<'a>(&self, state: &'a FileState) -> Result<(u16, Target<'a>)> {
         match &state.at {
             At::Lower(at) => {
                 let handle = at.dir.open(&self.layers, &self.budget)?;
-                Ok((at.dir.layer, Target::At(handle, at.name.clone())))
+                Ok((at.dir.layer, Target::At(handle, &at.name)))
             }
             At::Upper => {
                 let place = state.names.first().ok_or(Error::new(Errno::STALE, "file without a name"))?;
@@ -288,7 +288,7 @@ impl Core {
     pub(crate) fn apply(
         &self,
         cx: &Context<'_>,
-        target: &Target,
+        target: &Target<'_>,
         kind: FileKind,
         set: &SetAttr,
     ) -> Result<()> {
@@ -326,7 +326,7 @@ impl Core {
     }
 
     /// Records a change of owner or mode in the override attribute.
-    fn apply_override(&self, cx: &Context<'_>, target: &Target, set: &SetAttr) -> Result<()> {
+    fn apply_override(&self, cx: &Context<'_>, target: &Target<'_>, set: &SetAttr) -> Result<()> {
         if set.uid.is_none() && set.gid.is_none() && set.mode.is_none() && !set.kill_suidgid {
             return Ok(());
         }

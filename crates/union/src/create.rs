@@ -443,7 +443,7 @@ impl Core {
 
     /// Before a file gets a name other than the one it was looked up by: its data, if they are below, must be found
     /// without the name, and a name that looks like a whiteout must not be taken for one.
-    pub(crate) fn mark_moved(&self, state: &FileState, target: &Target, name: Name<'_>) -> Result<()> {
+    pub(crate) fn mark_moved(&self, state: &FileState, target: &Target<'_>, name: Name<'_>) -> Result<()> {
         let space = self.space();
         if let Some(below) = &state.below {
             let held = target.hold()?;
@@ -485,7 +485,7 @@ impl Core {
 }
 
 /// Links by name where there is one: that needs no privilege.
-fn link_target(target: &Target, object: &dyn Object, dir: &dyn BranchDir, name: Name<'_>) -> Result<()> {
+fn link_target(target: &Target<'_>, object: &dyn Object, dir: &dyn BranchDir, name: Name<'_>) -> Result<()> {
     match target {
         Target::At(from, old) => from.link(Name::new(old)?, dir, name),
         Target::Held(_) => dir.link_object(object, name),

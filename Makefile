@@ -3,13 +3,14 @@
 #   make demo    a container's root tree on Vellum, shown step by step (root: real layers and podman;
 #                ordinary user: the rootless form)
 #   make test    installs what the tests need and runs all of them (as root)
+#   make bench-quick  compares what operations cost, in requests, system calls and space, with what they cost before
 #   make deps    only the installing
 #   make install PREFIX=/usr/local: the command and its helper names
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo test deps check install clean
+.PHONY: all build demo test bench-quick deps check install clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -26,8 +27,17 @@ deps:
 # The runner prints a line per suite and ends with one closing line: "N passed, N failed, N skipped".
 test: deps
 	@scripts/step "build, release" cargo build --release --locked --package vellum
-	@scripts/step "build, tests" cargo build --locked --package vellum-tests
+	@scripts/step "build, tests" cargo build --locked --package vellum-tests --package vellum-bench
+	@$(if $(TESTS),true,$(GUARD))
 	@target/debug/vellum-tests $(TESTS)
+
+# Counts do not depend on how busy the machine is.
+GUARD = scripts/step "counts" target/debug/vellum-bench guard --baseline crates/bench/guard.json \
+	--program vellum=target/release/vellum
+bench-quick:
+	@scripts/step "build, release" cargo build --release --locked --package vellum
+	@scripts/step "build, bench" cargo build --locked --package vellum-bench
+	@$(GUARD)
 
 # What needs no root and no mount.
 check:

@@ -8,6 +8,7 @@ use vellum_bench::compare::{self, Plan};
 use vellum_bench::failure::{Failure, Result, While};
 use vellum_bench::figure;
 use vellum_bench::ground::{Format, Ground};
+use vellum_bench::guard;
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
@@ -37,6 +38,8 @@ struct Cli {
 enum Command {
     /// Run the same tasks on several filesystems, and state ratios to kernel overlayfs.
     Compare(Compare),
+    /// Compare what operations cost in requests, system calls and space with what they cost before.
+    Guard(Guard),
     /// Draw the experiments on blocks of a large file from what `compare --json` has written.
     Figure(Figure),
     /// Take single requests of a mounted filesystem apart: time, requests, context switches.
@@ -84,6 +87,22 @@ struct Compare {
 }
 
 #[derive(Args)]
+struct Guard {
+    /// The file with the counts so far.
+    #[arg(long, value_name = "FILE")]
+    baseline: PathBuf,
+    /// Write the counts of now to that file.
+    #[arg(long)]
+    update: bool,
+    /// Where layers and mounts are made [default: the directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Vellum's program: vellum=PATH.
+    #[arg(long, value_name = "SUBJECT=PATH")]
+    program: Vec<String>,
+}
+
+#[derive(Args)]
 struct Figure {
     /// What `compare --tasks blocks --json` has written.
     from: PathBuf,
@@ -123,6 +142,7 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Compare(args) => run_compare(&args),
+        Command::Guard(args) => run_guard(&args),
         Command::Figure(args) => figure::make(&args.from, &args.to),
         Command::Roundtrip(args) => run_roundtrip(args),
     };
@@ -224,6 +244,19 @@ fn measure(
         0 => Ok(()),
         _ => Err(Failure::new(format!("{failed} measurements failed; the tables say why"))),
     }
+}
+
+fn run_guard(args: &Guard) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::new("counting requests and system calls needs root"));
+    }
+    let programs = args.program.iter().map(|text| subject::program(text)).collect::<Result<Vec<_>>>()?;
+    let kinds = [Kind::VellumCached, Kind::VellumPassthrough];
+    let subjects = kinds.map(|kind| Subject::find(kind, &programs).map_err(Failure::new));
+    let subjects = subjects.into_iter().collect::<Result<Vec<_>>>()?;
+    stop::watch()?;
+    let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    guard::run(&guard::Plan { subjects: &subjects, dir: &dir, baseline: &args.baseline, update: args.update })
 }
 
 fn note(subject: &Subject) -> SubjectNote {

@@ -5,7 +5,7 @@ use crate::compare::{Outcome, TaskOutcome};
 use crate::machine::Machine;
 use crate::measure::Sample;
 use crate::requests::Requests;
-use crate::statistics::{median, spread};
+use crate::statistics::{confidence, is_noisy, median, spread};
 use crate::subject::{Kind, Subject};
 use crate::tasks::Metric;
 use serde::Serialize;
@@ -89,6 +89,10 @@ pub struct SubjectReport {
     pub ratio: Option<f64>,
     /// The smallest and the largest of these ratios.
     pub ratio_range: Option<(f64, f64)>,
+    /// Where the ratio lies with a probability of 95 %, of three rounds or more.
+    pub ratio_confidence: Option<(f64, f64)>,
+    /// Whether the ratios vary so much, or are so few, that their median says little.
+    pub noisy: bool,
     /// The median of the service's resident memory at the end, in bytes.
     pub resident_bytes: Option<f64>,
     /// Requests from the kernel to the service in all passes of one measurement, by kind.
@@ -187,6 +191,8 @@ impl SubjectReport {
             spread: seconds.as_deref().map(spread),
             ratio,
             ratio_range: ratio.map(|_| range(&ratios)),
+            ratio_confidence: confidence(&ratios),
+            noisy: ratio.is_some() && is_noisy(&ratios),
             resident_bytes,
             requests: outcome.requests.clone(),
             requests_per_operation,
@@ -309,6 +315,9 @@ fn verdict(result: &SubjectReport) -> String {
         .collect();
     if !upper.is_empty() {
         let _ = write!(text, " upper {:.0} KiB", median(&upper) / 1024.0);
+    }
+    if result.noisy && result.samples.len() > 2 {
+        text.push_str(" noisy");
     }
     if !result.behind.is_empty() {
         let _ = write!(text, ", BEHIND {}", result.behind.join(", "));

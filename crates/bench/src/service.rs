@@ -56,6 +56,13 @@ impl Service {
         })
     }
 
+    /// The ids of its threads.
+    #[must_use]
+    pub fn threads(&self) -> Vec<u32> {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return Vec::new() };
+        tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect()
+    }
+
     /// What it has used.
     #[must_use]
     pub fn usage(&self) -> ServiceUse {

@@ -1,0 +1,272 @@
+//! Guards what Vellum costs, in counts that do not depend on how busy the machine is: requests to the service, its system
+//! calls, and the space that copies take. A file beside the source says what they were; more than that is a regression.
+
+use crate::failure::{Failure, Result, While};
+use crate::ground::{self, Ground};
+use crate::machine::Machine;
+use crate::requests::Counter;
+use crate::stop;
+use crate::subject::{Kind, Mounted, Subject};
+use crate::syscalls::SyscallCounter;
+use crate::tasks::{self, Env, Task};
+use indicatif::ProgressBar;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+/// The factor of all sizes and counts: 200 files, 25 MiB.
+const SCALE: f64 = 0.05;
+/// What is guarded: tasks whose counts hardly depend on when the kernel writes back or reads ahead.
+const TASKS: &[&str] = &[
+    "open-read",
+    "grep",
+    "lstat",
+    "find-cold",
+    "untar-warm",
+    "rm-upper",
+    "rm-lower",
+    "mv-lower",
+    "chmod-lower",
+    "random-read",
+    "rewrite-byte",
+    "append",
+    "append-fsync",
+    "block-first-1m",
+    "block-same",
+    "block-others",
+    "block-random-4k",
+];
+/// A count may be larger by this part, ...
+const TOLERANCE: f64 = 0.10;
+/// ... and by so many, for what happens once for a mount.
+const SLACK: f64 = 12.0;
+/// A file's blocks, in KiB, that the filesystem may take more for its own purposes.
+const SPACE_SLACK: f64 = 64.0;
+
+/// What one task counted on one profile.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Counts {
+    /// Operations that were done.
+    pub operations: u64,
+    /// Requests from the kernel, by kind.
+    pub requests: BTreeMap<String, u64>,
+    /// System calls of the service, by name.
+    pub calls: BTreeMap<String, u64>,
+    /// Space that the upper layer takes afterwards, in KiB.
+    pub upper_kib: u64,
+}
+
+/// By `task[profile]`.
+type Counted = BTreeMap<String, Counts>;
+
+/// What was counted, and on what.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Baseline {
+    /// The kernel's version: which requests there are is its decision.
+    pub kernel: String,
+    /// The filesystem of the layers: how it keeps holes and blocks is its decision.
+    pub filesystem: String,
+    /// By `task[profile]`.
+    pub counts: BTreeMap<String, Counts>,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Vellum's program and its profiles.
+    pub subjects: &'a [Subject],
+    /// Where layers and mounts are made.
+    pub dir: &'a Path,
+    /// What the counts were.
+    pub baseline: &'a Path,
+    /// Write what they are now.
+    pub update: bool,
+}
+
+/// Counts, prints a table, and compares with the baseline. Fails when something has become more, or is not known.
+pub fn run(plan: &Plan<'_>) -> Result<()> {
+    let ground = Ground::new(plan.dir, None, SCALE)?;
+    let (kernel, filesystem) = (kernel(), Machine::here(ground.top()).filesystem);
+    let known = if plan.update { None } else { Some(read(plan.baseline)?) };
+    if let Some(known) = &known
+        && (&known.kernel, &known.filesystem) != (&kernel, &filesystem)
+    {
+        let (theirs, on) = (&known.kernel, &known.filesystem);
+        println!(
+            "NOT COMPARED: the counts are those of Linux {theirs} on {on}; this is {kernel} on {filesystem}"
+        );
+        return Ok(());
+    }
+    let tasks: Vec<&'static Task> = TASKS.iter().filter_map(|name| tasks::named(name)).collect();
+    let progress = ProgressBar::new((tasks.len() * plan.subjects.len()) as u64);
+    let mut counted = Counted::new();
+    for task in &tasks {
+        for subject in plan.subjects {
+            stop::check()?;
+            let name = format!("{}[{}]", task.name, profile(subject.kind));
+            progress.set_message(name.clone());
+            counted.insert(name, count(task, subject, &ground)?);
+            progress.inc(1);
+        }
+        ground.clear()?;
+    }
+    progress.finish_and_clear();
+    let Some(known) = known else {
+        let baseline = Baseline { kernel, filesystem, counts: counted };
+        let text = serde_json::to_string_pretty(&baseline).doing(|| "writing the counts")?;
+        return fs::write(plan.baseline, text + "\n")
+            .doing(|| format!("option --baseline: {}", plan.baseline.display()));
+    };
+    let (table, worse) = judge(&known.counts, &counted);
+    print!("{table}");
+    if worse == 0 {
+        Ok(())
+    } else {
+        Err(Failure::new(format!(
+            "{worse} counts are larger than {} says; mend it, or run with --update and say why in the commit",
+            plan.baseline.display()
+        )))
+    }
+}
+
+/// Version and patch level of the kernel, as in `6.18`.
+fn kernel() -> String {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    release.split(['.', '-']).take(2).collect::<Vec<_>>().join(".")
+}
+
+fn profile(kind: Kind) -> &'static str {
+    kind.name().strip_prefix("vellum-").unwrap_or(kind.name())
+}
+
+fn read(path: &Path) -> Result<Baseline> {
+    let bad = |why: String| {
+        Failure::bad_input(format!("option --baseline {}: {why}; --update writes one", path.display()))
+    };
+    let text = fs::read_to_string(path).map_err(|error| bad(error.to_string()))?;
+    serde_json::from_str(&text).map_err(|error| bad(error.to_string()))
+}
+
+/// One run for the requests and one for the system calls, each on a fresh mount: counting one disturbs the other.
+fn count(task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
+    let mut counts =
+        Counts { operations: (task.operations)(ground) as u64 * u64::from(task.passes), ..Counts::default() };
+    let passes = |env: &Env<'_>| (0..task.passes).try_for_each(|_| (task.run)(env));
+    let requests = Counter::new(ground.top())?;
+    counts.requests = mounted(task, subject, ground, |env, at| requests.during(&at.root, || passes(env)))?;
+    drop(requests);
+    let calls = SyscallCounter::new(ground.top())?;
+    (counts.calls, counts.upper_kib) = mounted(task, subject, ground, |env, at| {
+        let service = at.service.ok_or_else(|| Failure::new("no process serves this mount"))?;
+        let calls = calls.during(service, || passes(env))?;
+        rustix::fs::sync();
+        Ok((calls, ground::space(env.upper) / 1024))
+    })?;
+    Ok(counts)
+}
+
+fn mounted<T>(
+    task: &Task,
+    subject: &Subject,
+    ground: &Ground,
+    what: impl FnOnce(&Env<'_>, &Mounted) -> Result<T>,
+) -> Result<T> {
+    let layers = ground.layers(task.lower)?;
+    let mounted = subject.mount(&layers, task.alters)?;
+    let env = Env { root: &mounted.root, upper: &layers.upper, ground };
+    let done = (task.prepare)(&env).and_then(|()| what(&env, &mounted));
+    mounted.unmount()?;
+    done
+}
+
+/// A line for each task, and below it what has become more or less. The number of counts that have become more.
+fn judge(known: &Counted, counted: &Counted) -> (String, usize) {
+    let (mut text, mut worse) = (String::new(), 0);
+    let _ = writeln!(
+        text,
+        "{:<32}{:>20}{:>22}{:>20}",
+        "", "requests (were)", "system calls (were)", "KiB (were)"
+    );
+    let nothing = Counts::default();
+    for (name, now) in counted {
+        let before = known.get(name).unwrap_or(&nothing);
+        let sum = |of: &BTreeMap<String, u64>| of.values().sum::<u64>();
+        let pair = |now: u64, before: u64| format!("{now} ({before})");
+        let _ = writeln!(
+            text,
+            "{name:<32}{:>20}{:>22}{:>20}",
+            pair(sum(&now.requests), sum(&before.requests)),
+            pair(sum(&now.calls), sum(&before.calls)),
+            pair(now.upper_kib, before.upper_kib)
+        );
+        for (what, now, before) in
+            [("", &now.requests, &before.requests), ("call ", &now.calls, &before.calls)]
+        {
+            for (kind, n) in now {
+                let was = before.get(kind).copied().unwrap_or(0);
+                if is_more(*n, was, SLACK) {
+                    worse += 1;
+                    let _ = writeln!(text, "    MORE: {what}{kind}: {n}, was {was}");
+                }
+            }
+            for (kind, was) in before {
+                let n = now.get(kind).copied().unwrap_or(0);
+                if is_more(*was, n, SLACK) {
+                    let _ = writeln!(text, "    less: {what}{kind}: {n}, was {was}");
+                }
+            }
+        }
+        if is_more(now.upper_kib, before.upper_kib, SPACE_SLACK) {
+            worse += 1;
+            let _ = writeln!(text, "    MORE: KiB: {}, was {}", now.upper_kib, before.upper_kib);
+        }
+    }
+    (text, worse)
+}
+
+fn is_more(now: u64, before: u64, slack: f64) -> bool {
+    now as f64 > (before as f64).mul_add(1.0 + TOLERANCE, slack)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(lookups: u64, preads: u64, upper_kib: u64) -> Counted {
+        let of = |name: &str, n| BTreeMap::from([(name.to_owned(), n)]);
+        let counts = Counts {
+            operations: 100,
+            requests: of("LOOKUP", lookups),
+            calls: of("pread64", preads),
+            upper_kib,
+        };
+        Counted::from([("grep[cached]".to_owned(), counts)])
+    }
+
+    #[test]
+    fn more_is_a_regression_and_less_is_not() {
+        let known = counts(200, 200, 1000);
+        assert_eq!(judge(&known, &counts(200, 200, 1000)).1, 0);
+        assert_eq!(judge(&known, &counts(230, 210, 1100)).1, 0);
+        assert_eq!(judge(&known, &counts(240, 200, 1000)).1, 1);
+        assert_eq!(judge(&known, &counts(400, 400, 4000)).1, 3);
+        let (text, worse) = judge(&known, &counts(0, 0, 0));
+        assert_eq!(worse, 0);
+        assert!(text.contains("less: LOOKUP: 0, was 200"));
+    }
+
+    #[test]
+    fn what_is_not_known_counts_as_more() {
+        assert_eq!(judge(&Counted::new(), &counts(200, 200, 1000)).1, 3);
+    }
+
+    #[test]
+    fn every_task_that_is_guarded_exists() {
+        for name in TASKS {
+            assert!(tasks::named(name).is_some(), "{name}");
+        }
+    }
+}

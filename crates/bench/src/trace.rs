@@ -1,0 +1,82 @@
+//! An instance of the kernel's own tracing that is ours alone, so that nobody else's is disturbed.
+
+use crate::failure::{Result, While};
+use crate::ground;
+use crate::stop;
+use rustix::mount::{UnmountFlags, unmount};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Kernel memory for events, per processor, in KiB: about 400,000 requests.
+const BUFFER_KIB: u32 = 16 * 1024;
+/// Where tracefs is when somebody has mounted it.
+const USUAL: &str = "/sys/kernel/tracing";
+
+/// An instance of tracing. It is removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    path: PathBuf,
+    /// A tracefs that we mounted.
+    mounted: Option<PathBuf>,
+}
+
+impl Instance {
+    /// Makes one; `what` tells several of one process apart. Fails without root.
+    pub(crate) fn new(scratch: &Path, what: &str) -> Result<Self> {
+        let mut instance = Self { path: PathBuf::new(), mounted: None };
+        let mut tracefs = PathBuf::from(USUAL);
+        if !tracefs.join("instances").exists() {
+            tracefs = scratch.join(format!("tracefs-{what}"));
+            fs::create_dir_all(&tracefs).doing(|| "making a mount point")?;
+            ground::run(Command::new("mount").args(["-t", "tracefs", "tracefs"]).arg(&tracefs))?;
+            stop::register(&tracefs);
+            instance.mounted = Some(tracefs.clone());
+        }
+        let path = tracefs.join("instances").join(format!("vellum-bench-{}-{what}", std::process::id()));
+        fs::create_dir(&path).doing(|| "making an instance of tracing")?;
+        stop::register_dir(&path);
+        instance.path = path;
+        instance.write("buffer_size_kb", &BUFFER_KIB.to_string())?;
+        Ok(instance)
+    }
+
+    /// Whether the kernel has an event.
+    pub(crate) fn has(&self, event: &str) -> bool {
+        self.path.join("events").join(event).exists()
+    }
+
+    /// Writes to one of its files.
+    pub(crate) fn write(&self, name: &str, value: &str) -> Result<()> {
+        fs::write(self.path.join(name), value).doing(|| format!("tracing: {name}"))
+    }
+
+    /// The lines of `event` while `what` runs, those that `filter` lets through.
+    pub(crate) fn during(
+        &self,
+        event: &str,
+        filter: &str,
+        what: impl FnOnce() -> Result<()>,
+    ) -> Result<String> {
+        self.write("trace", "")?;
+        self.write(&format!("events/{event}/filter"), filter)?;
+        self.write(&format!("events/{event}/enable"), "1")?;
+        let done = what();
+        self.write(&format!("events/{event}/enable"), "0")?;
+        done?;
+        fs::read_to_string(self.path.join("trace")).doing(|| "reading the trace")
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let made = !self.path.as_os_str().is_empty();
+        if made && fs::remove_dir(&self.path).is_err() && self.path.exists() {
+            eprintln!("vellum-bench: cannot remove {}", self.path.display());
+        }
+        if let Some(tracefs) = &self.mounted {
+            let _ = unmount(tracefs, UnmountFlags::DETACH);
+            stop::unregister(tracefs);
+        }
+    }
+}

@@ -5,6 +5,7 @@ use crate::instance::Instance;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vellum_fuse::SessionHandle;
+use vellum_fuse::wire::Opcode;
 use vellum_vfs::Filesystem;
 
 /// How often there is a look whether there is something to do.
@@ -28,7 +29,9 @@ fn tend<F: Filesystem + Explain>(instance: &Weak<Instance<F>>, session: &Session
     let (mut seen, mut quiet) = (0, 0);
     loop {
         std::thread::sleep(STEP);
-        let now = session.counts().total();
+        // That the kernel forgets, as it does when memory is short, is nobody asking.
+        let counts = session.counts();
+        let now = counts.total() - counts.of(Opcode::Forget) - counts.of(Opcode::BatchForget);
         quiet = if now == seen { quiet + 1 } else { 0 };
         seen = now;
         let Some(instance) = instance.upgrade() else { return };

@@ -73,8 +73,9 @@ impl Union {
         let core = &self.0;
         let mut copied = 0;
         while copied < bytes {
-            let Some(node) = core.partials.lock().pop_front() else { break };
-            let Some(node) = node.upgrade() else { continue };
+            let Some(noted) = core.partials.lock().pop_front() else { break };
+            // Removed, or moved while nobody had it: the next write notes it again.
+            let Ok(Some(node)) = core.unfinished(&noted) else { continue };
             let budget = bytes - copied;
             let mut here = 0;
             let done = core.complete(&node, &mut |so_far| {
@@ -84,7 +85,7 @@ impl Union {
             copied += here;
             match done {
                 Ok(true) => {}
-                Ok(false) => core.partials.lock().push_front(Arc::downgrade(&node)),
+                Ok(false) => core.partials.lock().push_front(noted),
                 Err(error) => tracing::warn!(path = path_of(&node), %error, "completing a partial file"),
             }
         }

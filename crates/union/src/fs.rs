@@ -95,7 +95,7 @@ impl Filesystem for Union {
     }
 
     fn stop(&self) {
-        self.0.table.clear();
+        self.0.forget_all();
         if let Some(work) = &self.0.work {
             work.finish();
         }
@@ -373,6 +373,6 @@ impl Filesystem for Union {
 impl Drop for Union {
     /// Nodes hold their parents; emptying the table ends them all.
     fn drop(&mut self) {
-        self.0.table.clear();
+        self.0.forget_all();
     }
 }

@@ -3,7 +3,7 @@
 use crate::copyup::Need;
 use crate::extents::{BlockIndex, Holes, PartialFile, Record};
 use crate::marks::{METACOPY_PARTIAL, Own, Space};
-use crate::node::{At, Below, File, FileState, Io, LowerAt, Node};
+use crate::node::{At, Below, File, FileState, Io, LowerAt, Node, Place};
 use crate::union::Core;
 use crate::work::Work;
 use std::ffi::CStr;
@@ -13,6 +13,13 @@ use vellum_vfs::{BranchFile, Errno, Error, Name, Object, OpenMode, Result};
 
 /// Size of the blocks of which a sidecar keeps account: a page, since a crash may leave a part of anything larger.
 const SIDECAR_SHIFT: u8 = 12;
+
+/// A partial file that may be completed when there is nothing else to do.
+pub(crate) struct Unfinished {
+    pub(crate) node: Weak<Node>,
+    /// Where it was; the front may forget its node.
+    place: Place,
+}
 
 impl Core {
     /// The record of the partial file that a copy-up should make of a lower file of `size` bytes; None: copy it whole.
@@ -153,13 +160,29 @@ impl Core {
     pub(crate) fn note_partial(&self, node: &Arc<Node>) {
         /// Beyond so many, the oldest are left as they are.
         const NOTED_MAX: usize = 1024;
+        let place = node.as_file().and_then(|file| file.state.read().names.first().cloned());
+        let Some(place) = place else { return };
+        let mut oldest = None;
         let mut noted = self.partials.lock();
-        if !noted.iter().any(|known| std::ptr::eq(known.as_ptr(), Arc::as_ptr(node))) {
+        if !noted.iter().any(|known| std::ptr::eq(known.node.as_ptr(), Arc::as_ptr(node))) {
             if noted.len() >= NOTED_MAX {
-                noted.pop_front();
+                oldest = noted.pop_front();
             }
-            noted.push_back(Arc::downgrade(node));
+            noted.push_back(Unfinished { node: Arc::downgrade(node), place });
         }
+        // Dropped after the lock: a node may go with it.
+        drop(noted);
+        drop(oldest);
+    }
+
+    /// The node of a file that was noted, also if the front has forgotten it meanwhile.
+    pub(crate) fn unfinished(&self, noted: &Unfinished) -> Result<Option<Arc<Node>>> {
+        if let Some(node) = noted.node.upgrade() {
+            return Ok(Some(node));
+        }
+        let dir = noted.place.parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let _ops = dir.ops.read();
+        self.child(&noted.place.parent, Name::new(&noted.place.name)?)
     }
 
     /// After a file was made durable or cut: whether it has become whole.

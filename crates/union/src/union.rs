@@ -9,13 +9,14 @@ use crate::maps;
 use crate::marks::{self, DirMarks, Own, Space};
 use crate::node::{Body, Dir, Node, Place, UpperDir};
 use crate::overrides::Format;
+use crate::partial::Unfinished;
 use crate::table::Table;
 use crate::work::{Whiteouts, Work};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use vellum_vfs::{Branch, BranchDir, Connection, Errno, Error, Name, NodeId, Result};
 
 /// A writable (or read-only) tree made of layers; a [`vellum_vfs::Filesystem`].
@@ -39,7 +40,7 @@ pub(crate) struct Core {
     /// The upper's root says which layers are below it, or cannot.
     pub(crate) lowers_recorded: AtomicBool,
     /// Partial files that were opened for writing and may be completed when there is time.
-    pub(crate) partials: Mutex<VecDeque<Weak<Node>>>,
+    pub(crate) partials: Mutex<VecDeque<Unfinished>>,
     pub(crate) table: Arc<Table>,
     pub(crate) inodes: Inodes,
     pub(crate) budget: Budget,
@@ -165,6 +166,14 @@ fn lower_roots(layers: &[Layer], first: u16) -> Result<Vec<Arc<LowerDir>>> {
 }
 
 impl Core {
+    /// Drops all nodes; for the end of a mount.
+    pub(crate) fn forget_all(&self) {
+        // They hold nodes, too.
+        let noted = std::mem::take(&mut *self.partials.lock());
+        drop(noted);
+        self.table.clear();
+    }
+
     fn make_root(&self) -> Result<()> {
         let dir = Dir::new(None, self.lower_roots.clone(), Some(c"".into()));
         let mut ino = self.lower_roots.last().map(|root| root.ino);

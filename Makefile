@@ -3,6 +3,7 @@
 #   make demo    a container's root tree on Vellum, shown step by step (root: real layers and podman;
 #                ordinary user: the rootless form)
 #   make test    installs what the tests need and runs all of them (as root)
+#   make bench   compares with the other filesystems of this machine (about half an hour, as root), and makes a page of it
 #   make bench-quick  compares what operations cost, in requests, system calls and space, with what they cost before
 #   make deps    only the installing
 #   make install PREFIX=/usr/local: the command and its helper names
@@ -10,7 +11,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo test bench-quick deps check install clean
+.PHONY: all build demo test bench bench-quick deps check install clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -39,6 +40,11 @@ bench-quick:
 	@scripts/step "build, bench" cargo build --locked --package vellum-bench
 	@$(GUARD)
 
+# BENCH: more arguments, e.g. BENCH="--program fuse-overlayfs-2=/opt/bin/fuse-overlayfs --dir /mnt".
+bench: build
+	target/release/vellum bench compare --tasks all --rounds 5 --json target/bench.json $(BENCH)
+	target/release/vellum bench page target/bench.json target/bench.html
+
 # What needs no root and no mount.
 check:
 	cargo fmt --all --check
@@ -47,6 +53,7 @@ check:
 
 install: build
 	install -D -m 755 target/release/vellum $(DESTDIR)$(PREFIX)/bin/vellum
+	install -D -m 755 target/release/vellum-bench $(DESTDIR)$(PREFIX)/bin/vellum-bench
 	mkdir -p $(DESTDIR)/sbin
 	ln -sf $(PREFIX)/bin/vellum $(DESTDIR)/sbin/mount.fuse.vellum
 

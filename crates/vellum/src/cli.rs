@@ -31,6 +31,9 @@ pub enum Command {
     /// Copy into an upper layer what its files still take from the layers below. It must not be mounted. The work can be
     /// interrupted and taken up again at any time.
     Flatten(FlattenArgs),
+    /// Compare Vellum with other filesystems on this machine: `vellum bench compare`, and more (`vellum bench --help`).
+    #[command(disable_help_flag = true)]
+    Bench(BenchArgs),
 }
 
 /// Arguments of `vellum mount`.
@@ -99,6 +102,14 @@ pub struct InspectArgs {
     pub json: bool,
     /// A mount, or any path in one. Symbolic links are not followed at its end.
     pub path: PathBuf,
+}
+
+/// Arguments of `vellum bench`.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// What vellum-bench takes.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
 }
 
 /// Arguments of `vellum flatten`.

@@ -1,6 +1,7 @@
 //! The `vellum` command: its option model, subcommands and messages. The program is a thin `main` over this.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 pub mod cli;
 pub mod flatten;
 pub mod help;

@@ -8,10 +8,29 @@ mod common;
 use common::{PATIENCE, Place, VELLUM, can_mount, is_alive, is_mounted, line, run, signal, wait_until};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// `vellum bench` is another program, looked for beside this one.
+#[test]
+fn bench_hands_over_to_the_program_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("vellum");
+    fs::copy(VELLUM, &program).unwrap();
+    let run =
+        |args: &[&str]| Command::new(&program).arg("bench").args(args).env("PATH", "").output().unwrap();
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(line(&output).starts_with("bench: there is no program vellum-bench; "), "{}", line(&output));
+    let bench = dir.path().join("vellum-bench");
+    fs::write(&bench, "#!/bin/sh\necho \"$@\"\nexit 7\n").unwrap();
+    fs::set_permissions(&bench, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = run(&["compare", "--tasks", "lstat", "-h"]);
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(output.stdout, b"compare --tasks lstat -h\n");
+}
 
 #[test]
 fn version_and_help_are_printed() {

@@ -13,6 +13,7 @@ pub mod ground;
 pub mod guard;
 pub mod machine;
 pub mod measure;
+pub mod page;
 pub mod report;
 pub mod requests;
 pub mod roundtrip;

@@ -10,6 +10,7 @@ use vellum_bench::figure;
 use vellum_bench::ground::{Format, Ground};
 use vellum_bench::guard;
 use vellum_bench::machine::{self, Machine};
+use vellum_bench::page;
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
 use vellum_bench::stop;
@@ -42,6 +43,8 @@ enum Command {
     Guard(Guard),
     /// Draw the experiments on blocks of a large file from what `compare --json` has written.
     Figure(Figure),
+    /// Make a page for a browser from what `compare --json` has written.
+    Page(Page),
     /// Take single requests of a mounted filesystem apart: time, requests, context switches.
     Roundtrip(Round),
 }
@@ -112,6 +115,16 @@ struct Figure {
 }
 
 #[derive(Args)]
+struct Page {
+    /// What `compare --json` has written; tasks of later files replace those of earlier ones.
+    #[arg(required = true, value_name = "RESULTS.json")]
+    from: Vec<PathBuf>,
+    /// The page.
+    #[arg(value_name = "OUT.html")]
+    to: PathBuf,
+}
+
+#[derive(Args)]
 struct Round {
     /// A directory on the mounted filesystem, which must be writable.
     dir: PathBuf,
@@ -131,7 +144,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) if error.use_stderr() => {
             let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            // The first paragraph: which arguments are missing stands below its first line.
+            let lines: Vec<&str> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+            let line = lines.join(" ");
+            let line = line.trim_start_matches("error: ");
             eprintln!("vellum-bench: {line}; vellum-bench --help lists what there is");
             return ExitCode::from(EXIT_BAD_INPUT);
         }
@@ -144,6 +160,7 @@ fn main() -> ExitCode {
         Command::Compare(args) => run_compare(&args),
         Command::Guard(args) => run_guard(&args),
         Command::Figure(args) => figure::make(&args.from, &args.to),
+        Command::Page(args) => page::make(&args.from, &args.to),
         Command::Roundtrip(args) => run_roundtrip(args),
     };
     match done {

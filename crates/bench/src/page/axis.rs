@@ -1,0 +1,73 @@
+//! The axis of bars: linear from 0, or logarithmic when a linear one would hide the small ones.
+
+/// Largest by smallest value above which the axis is logarithmic.
+const LINEAR_MAX: f64 = 20.0;
+/// About so many ticks.
+const TICKS: f64 = 5.0;
+
+/// An axis over values, from 0 to 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    pub(super) logarithmic: bool,
+    low: f64,
+    high: f64,
+}
+
+impl Axis {
+    /// An axis over values that are positive and finite; None without any.
+    pub(super) fn over(values: &[f64]) -> Option<Self> {
+        let low = values.iter().copied().reduce(f64::min)?;
+        let high = values.iter().copied().reduce(f64::max)?;
+        if high / low <= LINEAR_MAX {
+            return Some(Self { logarithmic: false, low: 0.0, high });
+        }
+        // The smallest must still be a bar that can be seen.
+        Some(Self { logarithmic: true, low: (low.log10() - 0.1).floor(), high: high.log10() })
+    }
+
+    /// Where a value is.
+    pub(super) fn at(&self, value: f64) -> f64 {
+        let value = if self.logarithmic { value.log10() } else { value };
+        ((value - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
+    }
+
+    /// Round values along the axis, its begin included.
+    pub(super) fn ticks(&self) -> Vec<f64> {
+        if self.logarithmic {
+            let step = ((self.high - self.low) / TICKS).ceil().max(1.0) as usize;
+            return (self.low as i32..=self.high.floor() as i32)
+                .step_by(step)
+                .map(|power| 10_f64.powi(power))
+                .collect();
+        }
+        let rough = self.high / TICKS;
+        let decade = 10_f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].iter().map(|factor| factor * decade).find(|step| *step >= rough);
+        let step = step.unwrap_or(rough);
+        (0..=(self.high / step).floor() as i32).map(|number| f64::from(number) * step).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn close_values_are_on_a_line_from_zero() {
+        let axis = Axis::over(&[2.0, 10.0, 5.0]).unwrap();
+        assert!(!axis.logarithmic);
+        assert_eq!((axis.at(0.0), axis.at(5.0), axis.at(10.0)), (0.0, 0.5, 1.0));
+        assert_eq!(axis.ticks(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+    }
+
+    #[test]
+    fn far_values_are_on_a_logarithmic_one() {
+        let axis = Axis::over(&[0.5e-3, 51.0]).unwrap();
+        assert!(axis.logarithmic && axis.at(0.5e-3) > 0.0 && axis.at(51.0) == 1.0);
+        assert_eq!(axis.ticks().first(), Some(&1e-4));
+        // A power of ten is a bar too.
+        assert!(Axis::over(&[1.0, 1000.0]).unwrap().at(1.0) > 0.2);
+        assert!(Axis::over(&[1e-300, 1e300]).unwrap().ticks().len() < 8);
+        assert!(Axis::over(&[]).is_none());
+    }
+}

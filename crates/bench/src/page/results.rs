@@ -1,0 +1,280 @@
+//! What a page needs of reports, and how several of them become one.
+
+use crate::failure::{Failure, Result};
+use crate::report::SCHEMA_VERSION;
+use crate::statistics::median;
+use crate::tasks::{self, Metric};
+use serde::Deserialize;
+use std::path::Path;
+
+/// Above this a measurement is noise: half the range of times, as a part of the median.
+const SPREAD_MAX: f64 = 0.25;
+/// Above this load average before the start all measurements are noise.
+const LOAD_MAX: f64 = 0.5;
+
+/// A file that `compare --json` has written.
+#[derive(Debug, Deserialize)]
+struct Report {
+    schema_version: u32,
+    #[serde(flatten)]
+    run: Run,
+    tasks: Vec<Task>,
+}
+
+/// The circumstances of measurements.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Run {
+    pub(super) machine: Machine,
+    pub(super) rounds: usize,
+    pub(super) scale: f64,
+    pub(super) denominator: Option<String>,
+    #[serde(default)]
+    pub(super) subjects: Vec<Note>,
+    #[serde(default)]
+    pub(super) missing: Vec<Missing>,
+    #[serde(default)]
+    pub(super) interrupted: bool,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Machine {
+    pub(super) cpu: String,
+    pub(super) cores: usize,
+    pub(super) memory_mib: u64,
+    pub(super) kernel: String,
+    pub(super) filesystem: String,
+    pub(super) date: String,
+    pub(super) load_before: f64,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Note {
+    pub(super) name: String,
+    pub(super) version: Option<String>,
+    pub(super) options: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Missing {
+    pub(super) name: String,
+    pub(super) why: String,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Task {
+    pub(super) name: String,
+    pub(super) title: String,
+    pub(super) state: String,
+    pub(super) operations: usize,
+    pub(super) passes: u32,
+    pub(super) results: Vec<Subject>,
+    /// The number of the run that it is of.
+    #[serde(skip)]
+    pub(super) run: usize,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Subject {
+    pub(super) subject: String,
+    pub(super) seconds: Option<f64>,
+    pub(super) spread: Option<f64>,
+    pub(super) ratio: Option<f64>,
+    pub(super) ratio_range: Option<(f64, f64)>,
+    pub(super) resident_bytes: Option<f64>,
+    pub(super) requests_per_operation: Option<f64>,
+    pub(super) client_switches_per_operation: Option<f64>,
+    pub(super) service_switches_per_operation: Option<f64>,
+    pub(super) bar: Option<Bar>,
+    pub(super) bar_met: Option<bool>,
+    #[serde(default)]
+    pub(super) behind: Vec<String>,
+    pub(super) failure: Option<String>,
+    #[serde(default)]
+    pub(super) samples: Vec<Option<Sample>>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Bar {
+    pub(super) at_most: f64,
+    pub(super) unit: Unit,
+}
+
+/// In what a bar is given.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Unit {
+    TimesOverlayfs,
+    Milliseconds,
+    ResidentMib,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Sample {
+    pub(super) seconds: f64,
+    pub(super) client_cpu_seconds: Option<f64>,
+    pub(super) service_cpu_seconds: Option<f64>,
+    pub(super) resident_bytes: Option<f64>,
+    pub(super) upper_bytes: Option<f64>,
+}
+
+/// All that a page shows.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    pub(super) runs: Vec<Run>,
+    pub(super) tasks: Vec<Task>,
+}
+
+impl Results {
+    /// Reads files; a task of a later one replaces that of the same name in an earlier one, where it stands.
+    pub(super) fn read<P: AsRef<Path>>(files: &[P]) -> Result<Self> {
+        let mut all = Self::default();
+        for file in files {
+            let file = file.as_ref();
+            let bad = |why: &dyn std::fmt::Display| {
+                let file = file.display();
+                Failure::bad_input(format!(
+                    "{file}: {why}; give files that `vellum-bench compare --json` has written"
+                ))
+            };
+            let text = std::fs::read_to_string(file).map_err(|error| bad(&error))?;
+            let report: Report = serde_json::from_str(&text).map_err(|error| bad(&error))?;
+            if report.schema_version != SCHEMA_VERSION {
+                let found = report.schema_version;
+                return Err(bad(&format!("schema version {found}, this program knows {SCHEMA_VERSION}")));
+            }
+            all.add(report);
+        }
+        if all.tasks.is_empty() {
+            return Err(Failure::bad_input(
+                "no task has results; let `vellum-bench compare` come to the end of one",
+            ));
+        }
+        Ok(all)
+    }
+
+    fn add(&mut self, report: Report) {
+        let run = self.runs.len();
+        self.runs.push(report.run);
+        for mut task in report.tasks {
+            task.run = run;
+            match self.tasks.iter_mut().find(|known| known.name == task.name) {
+                Some(known) => *known = task,
+                None => self.tasks.push(task),
+            }
+        }
+    }
+
+    /// The runs of which something is shown, with the number of each and of its tasks.
+    pub(super) fn used_runs(&self) -> Vec<(usize, &Run, usize)> {
+        let tasks = |run| self.tasks.iter().filter(|task| task.run == run).count();
+        let counted = self.runs.iter().enumerate().map(|(number, run)| (number, run, tasks(number)));
+        counted.filter(|(.., tasks)| *tasks > 0).collect()
+    }
+
+    /// What the times of a task are divided by.
+    pub(super) fn denominator(&self, task: &Task) -> Option<&str> {
+        self.runs.get(task.run)?.denominator.as_deref()
+    }
+
+    /// Everything that times are divided by, each once.
+    pub(super) fn denominators(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = self.tasks.iter().filter_map(|task| self.denominator(task)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+}
+
+impl Run {
+    pub(super) fn is_noisy(&self) -> bool {
+        self.machine.load_before > LOAD_MAX
+    }
+}
+
+impl Task {
+    /// Whether it is judged by memory and not by time.
+    pub(super) fn is_of_memory(&self) -> bool {
+        tasks::named(&self.name).is_some_and(|task| task.metric == Metric::Resident)
+            || self
+                .results
+                .iter()
+                .any(|result| result.bar.as_ref().is_some_and(|bar| bar.unit == Unit::ResidentMib))
+    }
+}
+
+impl Subject {
+    pub(super) fn is_noisy(&self) -> bool {
+        self.spread.is_some_and(|spread| spread > SPREAD_MAX)
+    }
+
+    /// A value of every sample that has it.
+    pub(super) fn values(&self, of: fn(&Sample) -> Option<f64>) -> Vec<f64> {
+        self.samples.iter().flatten().filter_map(of).collect()
+    }
+
+    /// The middle one of these.
+    pub(super) fn middle(&self, of: fn(&Sample) -> Option<f64>) -> Option<f64> {
+        Some(median(&self.values(of))).filter(|middle| middle.is_finite())
+    }
+}
+
+#[cfg(test)]
+pub(super) fn of(texts: &[&str]) -> Result<Results> {
+    let dir = tempfile::tempdir().unwrap();
+    let files: Vec<_> = (0..texts.len()).map(|number| dir.path().join(format!("{number}.json"))).collect();
+    for (file, text) in files.iter().zip(texts) {
+        std::fs::write(file, text).unwrap();
+    }
+    Results::read(&files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::SMALL;
+
+    #[test]
+    fn later_tasks_replace_earlier_ones_where_they_stand() {
+        let later = SMALL
+            .replace("block-same", "new")
+            .replace("0.0125", "0.0777")
+            .replace("\"cpu\": \"", "\"cpu\": \"B ");
+        let merged = of(&[SMALL, &later]).unwrap();
+        let names: Vec<&str> = merged.tasks.iter().map(|task| task.name.as_str()).collect();
+        let alone = of(&[SMALL]).unwrap();
+        assert_eq!(names.len(), alone.tasks.len() + 1);
+        assert_eq!(names.first().copied(), Some("open-read"));
+        assert_eq!(names.last().copied(), Some("new"));
+        let open = merged.tasks.first().unwrap();
+        let cached = open.results.iter().find(|result| result.subject == "vellum-cached").unwrap();
+        assert_eq!((open.run, cached.seconds), (1, Some(0.0777)));
+        assert_eq!(merged.tasks.iter().find(|task| task.name == "block-same").unwrap().run, 0);
+        assert_eq!(
+            merged.used_runs().iter().map(|(number, _, tasks)| (*number, *tasks)).collect::<Vec<_>>(),
+            [(0, 1), (1, names.len() - 1)]
+        );
+        assert_eq!(of(&[SMALL, SMALL]).unwrap().used_runs().len(), 1);
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused() {
+        let version = SMALL.replace("\"schema_version\": 1", "\"schema_version\": 9");
+        let empty = r#"{"schema_version":1,"machine":{"cpu":"","cores":1,"memory_mib":1,"kernel":"","filesystem":"",
+            "date":"","load_before":0},"rounds":1,"scale":1,"denominator":null,"tasks":[]}"#;
+        for text in ["", "{}", "[1]", "nothing", &version, empty] {
+            let error = of(&[text]).unwrap_err();
+            assert!(error.bad_input && !error.to_string().contains('\n'), "{text}: {error}");
+        }
+        assert!(Results::read(&["/nonexistent/file"]).unwrap_err().bad_input);
+        assert!(of(&[SMALL, ""]).unwrap_err().to_string().contains("1.json"));
+    }
+
+    #[test]
+    fn denominators_are_those_of_the_runs() {
+        let other = SMALL
+            .replace("\"denominator\": \"overlayfs\"", "\"denominator\": \"host\"")
+            .replace("open-read", "x");
+        assert_eq!(of(&[SMALL, &other]).unwrap().denominators(), ["host", "overlayfs"]);
+        assert_eq!(of(&[SMALL]).unwrap().denominators(), ["overlayfs"]);
+    }
+}

@@ -1,5 +1,6 @@
 //! The cases: every one has a name, what it needs, and how long it may take.
 
+mod bench;
 mod blocks;
 mod conformance;
 mod differential;
@@ -69,6 +70,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         differential::CASES,
         noticed::CASES,
         blocks::CASES,
+        bench::CASES,
         stress::CASES,
         conformance::CASES,
     ]

@@ -116,6 +116,7 @@ fn how_to_read(results: &Results) -> String {
         }
     };
     format!(
-        "{ratios} A result is called noisy when half the range of its times is more than a quarter of the median."
+        "{ratios} A result is called noisy when half the range of its times is more than a quarter of the median, or \
+         its ratios vary too much to be believed."
     )
 }

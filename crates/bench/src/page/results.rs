@@ -9,6 +9,8 @@ use std::path::Path;
 
 /// Above this a measurement is noise: half the range of times, as a part of the median.
 const SPREAD_MAX: f64 = 0.25;
+/// Rounds from which on the ratios of a run can be judged noisy.
+const ROUNDS_MIN: usize = 3;
 /// Above this load average before the start all measurements are noise.
 const LOAD_MAX: f64 = 0.5;
 
@@ -80,6 +82,9 @@ pub(super) struct Subject {
     pub(super) spread: Option<f64>,
     pub(super) ratio: Option<f64>,
     pub(super) ratio_range: Option<(f64, f64)>,
+    /// What the run itself said of its ratios; older files do not.
+    #[serde(default)]
+    noisy: bool,
     pub(super) resident_bytes: Option<f64>,
     pub(super) requests_per_operation: Option<f64>,
     pub(super) client_switches_per_operation: Option<f64>,
@@ -204,7 +209,9 @@ impl Task {
 
 impl Subject {
     pub(super) fn is_noisy(&self) -> bool {
-        self.spread.is_some_and(|spread| spread > SPREAD_MAX)
+        // Of fewer rounds a run calls everything noisy, which the number of rounds in the heading says too.
+        let judged = self.noisy && self.samples.len() >= ROUNDS_MIN;
+        judged || self.spread.is_some_and(|spread| spread > SPREAD_MAX)
     }
 
     /// A value of every sample that has it.
@@ -267,6 +274,16 @@ mod tests {
         }
         assert!(Results::read(&["/nonexistent/file"]).unwrap_err().bad_input);
         assert!(of(&[SMALL, ""]).unwrap_err().to_string().contains("1.json"));
+    }
+
+    #[test]
+    fn noise_is_a_wide_spread_or_what_the_run_calls_so() {
+        let noisy = |text: &str| {
+            let results = of(&[text]).unwrap();
+            results.tasks.iter().flat_map(|task| &task.results).filter(|result| result.is_noisy()).count()
+        };
+        assert_eq!(noisy(SMALL), 2);
+        assert_eq!(noisy(&SMALL.replacen("\"requests\": null", "\"noisy\": true", 1)), 3);
     }
 
     #[test]

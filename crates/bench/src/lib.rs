@@ -25,3 +25,4 @@ pub mod syscalls;
 pub mod tasks;
 pub(crate) mod trace;
 pub mod tree;
+pub mod workload;

@@ -1,0 +1,8 @@
+//! Workloads of published systems, written anew from what was published about them.
+
+pub mod disk;
+pub mod filebench;
+pub mod fxmark;
+pub mod personality;
+pub mod server;
+pub mod worker;

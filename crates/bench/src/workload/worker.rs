@@ -1,0 +1,231 @@
+//! Processes that do a part of a task: they are there, with everything opened, before the clock starts, and begin
+//! together at a word.
+//!
+//! A worker is this program again, under a subcommand that help does not show. It gets its job as a line of JSON on
+//! stdin, answers `ready`, and begins when `go` comes.
+
+use crate::failure::{Failure, Result, While};
+use crate::workload::{fxmark, server};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
+use std::cell::RefCell;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+
+/// The subcommand of a worker.
+pub const SUBCOMMAND: &str = "worker";
+
+const READY: &str = "ready";
+const GO: &str = "go";
+const FAILED: &str = "failed: ";
+
+/// What a worker does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Job {
+    /// One of FxMark's loops.
+    FxMark {
+        /// Which.
+        kind: fxmark::Kind,
+        /// Its private file.
+        path: PathBuf,
+        /// How often.
+        operations: usize,
+    },
+    /// Becomes the web server of a clone.
+    Serve {
+        /// The clone's root directory.
+        root: PathBuf,
+        /// The TCP port on 127.0.0.1.
+        port: u16,
+    },
+}
+
+/// The worker's side. A failure goes to `output`, for whoever started it.
+pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<()> {
+    // A worker that goes on after its master was killed would keep a mount busy.
+    set_parent_process_death_signal(Some(Signal::KILL)).doing(|| "asking to be killed with the parent")?;
+    let done = perform(input, &mut output);
+    if let Err(failure) = &done {
+        writeln!(output, "\n{FAILED}{failure}").doing(|| "reporting")?;
+    }
+    done
+}
+
+fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
+    let mut line = String::new();
+    input.read_line(&mut line).doing(|| "reading the job")?;
+    let mut wait = || {
+        // The newline first: a test harness may have begun a line.
+        writeln!(output, "\n{READY}").and_then(|()| output.flush()).doing(|| "saying that all is ready")?;
+        let mut word = String::new();
+        input.read_line(&mut word).doing(|| "waiting for the word")?;
+        if word.trim_end() == GO { Ok(()) } else { Err(Failure::new("called off")) }
+    };
+    match serde_json::from_str(&line).doing(|| "the job")? {
+        Job::FxMark { kind, path, operations } => {
+            let file = fxmark::prepare(&path)?;
+            wait()?;
+            fxmark::work(kind, &file, operations)
+        }
+        Job::Serve { root, port } => {
+            server::enter(&root)?;
+            wait()?;
+            Err(server::become_it(port))
+        }
+    }
+}
+
+/// A worker as its master sees it. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Worker {
+    /// What it does.
+    pub job: Job,
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Worker {
+    /// Starts one; it is not ready yet.
+    fn start(job: Job) -> Result<Self> {
+        let mut child = own()?
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .doing(|| "starting a worker")?;
+        let (Some(mut input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Failure::new("starting a worker: no pipes"));
+        };
+        let said = BufReader::new(output);
+        let line = serde_json::to_string(&job).doing(|| "a job")?;
+        // Kept first: from here on it is killed with the rest.
+        let sent = writeln!(input, "{line}");
+        child.stdin = Some(input);
+        let worker = Self { job, child, said };
+        sent.doing(|| "giving a worker its job")?;
+        Ok(worker)
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        for line in self.said.by_ref().lines() {
+            let line = line.doing(|| "listening to a worker")?;
+            if line == READY {
+                return Ok(());
+            }
+            if let Some(why) = line.strip_prefix(FAILED) {
+                return Err(Failure::new(format!("worker: {why}")));
+            }
+        }
+        Err(Failure::new("a worker ended before it was ready"))
+    }
+
+    fn go(&mut self) -> Result<()> {
+        let input = self.child.stdin.as_mut().ok_or_else(|| Failure::new("a worker was let go twice"))?;
+        writeln!(input, "{GO}").doing(|| "letting a worker go")
+    }
+
+    /// Waits for its end, which must be a good one.
+    fn wait(&mut self) -> Result<()> {
+        let status = self.child.wait().doing(|| "waiting for a worker")?;
+        if status.success() { Ok(()) } else { Err(self.complaint(status)) }
+    }
+
+    /// Fails when it has ended.
+    pub fn check_alive(&mut self) -> Result<()> {
+        match self.child.try_wait().doing(|| "looking for a worker")? {
+            Some(status) => Err(self.complaint(status)),
+            None => Ok(()),
+        }
+    }
+
+    fn complaint(&mut self, status: ExitStatus) -> Failure {
+        let mut text = String::new();
+        let _ = self.said.read_to_string(&mut text);
+        let why = text.lines().find_map(|line| line.strip_prefix(FAILED));
+        Failure::new(format!("worker: {status}: {}", why.unwrap_or("no message")))
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended by itself, and then there is nothing to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The workers of a task, from its preparation to its end. Dropping them kills them.
+#[derive(Debug, Default)]
+pub struct Workers(RefCell<Vec<Worker>>);
+
+impl Workers {
+    /// Starts a worker for each job, and returns when all of them are ready.
+    pub fn start(&self, jobs: impl Iterator<Item = Job>) -> Result<()> {
+        let mut workers = jobs.map(Worker::start).collect::<Result<Vec<_>>>()?;
+        workers.iter_mut().try_for_each(Worker::wait_ready)?;
+        self.0.borrow_mut().extend(workers);
+        Ok(())
+    }
+
+    /// Lets all of them begin.
+    pub fn go(&self) -> Result<()> {
+        self.0.borrow_mut().iter_mut().try_for_each(Worker::go)
+    }
+
+    /// Waits for the end of all of them.
+    pub fn wait(&self) -> Result<()> {
+        std::mem::take(&mut *self.0.borrow_mut()).iter_mut().try_for_each(Worker::wait)
+    }
+
+    /// Does something with each.
+    pub fn each(&self, what: impl FnMut(&mut Worker) -> Result<()>) -> Result<()> {
+        self.0.borrow_mut().iter_mut().try_for_each(what)
+    }
+}
+
+/// This program as a worker.
+fn own() -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().doing(|| "finding this program")?);
+    if cfg!(test) {
+        command.args(["--ignored", "--exact", "--nocapture", "workload::worker::tests::as_a_process"]);
+    } else {
+        command.arg(SUBCOMMAND);
+    }
+    Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Not a test: what [`own`] starts in tests.
+    #[test]
+    #[ignore = "it waits for a job on stdin"]
+    fn as_a_process() {
+        serve(std::io::stdin().lock(), std::io::stdout()).unwrap();
+    }
+
+    #[test]
+    fn workers_begin_at_the_word_and_report_how_it_went() {
+        let dir = tempfile::tempdir().unwrap();
+        let job = |worker| Job::FxMark {
+            kind: fxmark::Kind::Dwol,
+            path: fxmark::file(dir.path(), worker),
+            operations: 100,
+        };
+        let workers = Workers::default();
+        workers.start([job(0), job(1)].into_iter()).unwrap();
+        for worker in 0..2 {
+            assert_eq!(std::fs::read(fxmark::file(dir.path(), worker)).unwrap(), [0x5a; fxmark::BLOCK]);
+        }
+        workers.go().unwrap();
+        workers.wait().unwrap();
+        for worker in 0..2 {
+            assert_eq!(std::fs::read(fxmark::file(dir.path(), worker)).unwrap(), [0xa5; fxmark::BLOCK]);
+        }
+        let nowhere = Job::FxMark { kind: fxmark::Kind::Drbl, path: "/nonexistent/x".into(), operations: 1 };
+        let failure = workers.start([nowhere].into_iter()).unwrap_err();
+        assert!(failure.to_string().contains("/nonexistent/x"), "{failure}");
+    }
+}

@@ -4,9 +4,10 @@ use crate::failure::{Failure, Result};
 use crate::ground::{self, Ground};
 use crate::measure::{Meter, Sample};
 use crate::requests::{Counter, Requests};
-use crate::service::Service;
+use crate::service::{Service, ServiceUse};
+use crate::stage::Stage;
 use crate::stop;
-use crate::subject::{Kind, Mounted, Subject};
+use crate::subject::{Kind, Subject};
 use crate::tasks::{Env, Metric, Task};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
@@ -122,8 +123,8 @@ fn run_task(
             progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
             let sample = match &outcome.failure {
                 None if !stop::asked() => {
-                    attempt(subject, ground, task, &mut outcome.failure, |env, mounted| {
-                        measure(task, env, mounted)
+                    attempt(subject, ground, task, &mut outcome.failure, |env, stage| {
+                        measure(task, env, stage)
                     })
                 }
                 _ => None,
@@ -135,10 +136,12 @@ fn run_task(
     if let Some(counter) = counter {
         for (subject, outcome) in plan.subjects.iter().zip(&mut outcomes) {
             progress.set_message(format!("{} on {}, counting requests", task.name, subject.kind.name()));
-            if subject.program.is_some() && outcome.failure.is_none() && !stop::asked() {
-                outcome.requests = attempt(subject, ground, task, &mut outcome.failure, |env, mounted| {
+            // Requests are counted on one mount.
+            let single = (task.clones)(ground) <= 1;
+            if single && subject.program.is_some() && outcome.failure.is_none() && !stop::asked() {
+                outcome.requests = attempt(subject, ground, task, &mut outcome.failure, |env, _| {
                     (task.prepare)(env)?;
-                    counter.during(&mounted.root, || (0..task.passes).try_for_each(|_| (task.run)(env)))
+                    counter.during(env.root, || (0..task.passes).try_for_each(|_| (task.run)(env)))
                 });
             }
             progress.inc(1);
@@ -154,13 +157,12 @@ fn attempt<T>(
     ground: &Ground,
     task: &Task,
     failure: &mut Option<String>,
-    what: impl FnOnce(&Env<'_>, &Mounted) -> Result<T>,
+    what: impl FnOnce(&Env<'_>, &Stage) -> Result<T>,
 ) -> Option<T> {
     let done = (|| {
-        let layers = ground.layers(task.lower)?;
-        let mounted = subject.mount(&layers, task.alters)?;
-        let result = what(&Env { root: &mounted.root, upper: &layers.upper, ground }, &mounted);
-        mounted.unmount()?;
+        let stage = Stage::mount(subject, ground, task)?;
+        let result = stage.env(ground).and_then(|env| what(&env, &stage));
+        stage.unmount()?;
         result
     })();
     done.map_err(|error| {
@@ -171,21 +173,24 @@ fn attempt<T>(
     .ok()
 }
 
-fn measure(task: &Task, env: &Env<'_>, mounted: &Mounted) -> Result<Sample> {
-    if task.metric == Metric::Resident && mounted.service.is_none() {
+fn measure(task: &Task, env: &Env<'_>, stage: &Stage) -> Result<Sample> {
+    let services = stage.services();
+    let first = services.first().copied();
+    if task.metric == Metric::Resident && first.is_none() {
         return Err(Failure::new("no service whose memory could be measured"));
     }
     (task.prepare)(env)?;
-    let meter = Meter::start(mounted.service)?;
+    let more = More::start(&services);
+    let meter = Meter::start(first)?;
     for _ in 0..task.passes {
         (task.run)(env)?;
     }
-    let mut sample = meter.end(task.passes)?;
+    let mut sample = more.add(meter.end(task.passes)?, task.passes);
     if task.space {
         rustix::fs::sync();
-        sample.upper_bytes = Some(ground::space(env.upper));
+        sample.upper_bytes = Some(env.uppers.iter().map(|upper| ground::space(upper)).sum());
     }
-    match (task.metric, mounted.service) {
+    match (task.metric, first) {
         (Metric::Resident, Some(service)) => {
             ground::drop_caches()?;
             Ok(Sample {
@@ -195,6 +200,29 @@ fn measure(task: &Task, env: &Env<'_>, mounted: &Mounted) -> Result<Sample> {
             })
         }
         _ => Ok(sample),
+    }
+}
+
+/// What the services of all clones but the first use.
+struct More(Vec<(Service, ServiceUse)>);
+
+impl More {
+    fn start(services: &[Service]) -> Self {
+        Self(services.iter().skip(1).map(|service| (*service, service.usage())).collect())
+    }
+
+    /// Adds it to the first's.
+    fn add(self, mut sample: Sample, passes: u32) -> Sample {
+        let passes = f64::from(passes.max(1));
+        for (service, before) in self.0 {
+            let now = service.usage();
+            let switches = now.switches.saturating_sub(before.switches) as f64 / passes;
+            let cpu = now.cpu.saturating_sub(before.cpu).as_secs_f64() / passes;
+            sample.service_switches = sample.service_switches.map(|sum| sum + switches);
+            sample.service_cpu_seconds = sample.service_cpu_seconds.map(|sum| sum + cpu);
+            sample.resident_bytes = sample.resident_bytes.map(|sum| sum + service.resident().unwrap_or(0));
+        }
+        sample
     }
 }
 

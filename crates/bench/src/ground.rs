@@ -4,6 +4,7 @@
 use crate::failure::{Failure, Result, While};
 use crate::stop;
 use crate::tree::{self, Tree};
+use crate::workload::server;
 use rustix::mount::{UnmountFlags, unmount};
 use std::cell::{Cell, OnceCell};
 use std::fs;
@@ -44,6 +45,8 @@ pub enum Lower {
     Sized(u32),
     /// Directories `0`, `1`, ... of empty files `0`, `1`, ...
     Million,
+    /// The root of an image with a web server.
+    Server,
 }
 
 /// The filesystem of an image.
@@ -83,6 +86,7 @@ pub struct Ground {
     large_lower: OnceCell<PathBuf>,
     million_lower: OnceCell<PathBuf>,
     sized_lowers: [OnceCell<PathBuf>; 32],
+    server_lower: OnceCell<PathBuf>,
     archive: OnceCell<PathBuf>,
     /// Different in every process.
     salt: u128,
@@ -117,6 +121,7 @@ impl Ground {
             large_lower: OnceCell::new(),
             million_lower: OnceCell::new(),
             sized_lowers: [const { OnceCell::new() }; 32],
+            server_lower: OnceCell::new(),
             archive: OnceCell::new(),
             salt: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()),
             runs: Cell::new(0),
@@ -195,6 +200,7 @@ impl Ground {
                     tree::write_large(&layer.join(LARGE_NAME), bytes)
                 })
             }
+            Lower::Server => self.layer_once(&self.server_lower, "lower-server", server::make),
             Lower::Million => self.layer_once(&self.million_lower, "lower-million", |layer| {
                 let (dirs, files) = self.million();
                 for dir in 0..dirs {
@@ -240,16 +246,32 @@ impl Ground {
     /// Directories for one mount, the upper layer empty.
     pub fn layers(&self, what: Lower) -> Result<Layers> {
         let lower = self.lower(what)?;
+        make_layers(&self.new_run()?, lower)
+    }
+
+    /// The same for so many mounts over one lower layer.
+    pub fn clones(&self, what: Lower, count: usize) -> Result<Vec<Layers>> {
+        if count <= 1 {
+            return Ok(vec![self.layers(what)?]);
+        }
+        let lower = self.lower(what)?;
+        let run = self.new_run()?;
+        let make = |number: usize| {
+            let dir = run.join(number.to_string());
+            fs::create_dir(&dir).doing(|| format!("making {}", dir.display()))?;
+            make_layers(&dir, lower.clone())
+        };
+        (0..count).map(make).collect()
+    }
+
+    /// An empty directory; what the run before has left is removed.
+    fn new_run(&self) -> Result<PathBuf> {
         self.clear()?;
         // A new name each time: see `spread`.
         self.runs.set(self.runs.get() + 1);
         let run = self.run_dir();
-        let layers =
-            Layers { lower, upper: run.join("upper"), work: run.join("work"), merged: run.join("merged") };
-        for dir in [&run, &layers.upper, &layers.work, &layers.merged] {
-            fs::create_dir(dir).doing(|| format!("making {}", dir.display()))?;
-        }
-        Ok(layers)
+        fs::create_dir(&run).doing(|| format!("making {}", run.display()))?;
+        Ok(run)
     }
 
     fn run_dir(&self) -> PathBuf {
@@ -281,6 +303,16 @@ impl Drop for Ground {
             eprintln!("vellum-bench: removing {}: {error}", self.outer.display());
         }
     }
+}
+
+/// Empty directories for a mount, in `dir`.
+fn make_layers(dir: &Path, lower: PathBuf) -> Result<Layers> {
+    let layers =
+        Layers { lower, upper: dir.join("upper"), work: dir.join("work"), merged: dir.join("merged") };
+    for dir in [&layers.upper, &layers.work, &layers.merged] {
+        fs::create_dir(dir).doing(|| format!("making {}", dir.display()))?;
+    }
+    Ok(layers)
 }
 
 /// Asks ext4 to put the directories in `dir` far from each other (chattr +T).

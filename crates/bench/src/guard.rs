@@ -5,8 +5,9 @@ use crate::failure::{Failure, Result, While};
 use crate::ground::{self, Ground};
 use crate::machine::Machine;
 use crate::requests::Counter;
+use crate::stage::Stage;
 use crate::stop;
-use crate::subject::{Kind, Mounted, Subject};
+use crate::subject::{Kind, Subject};
 use crate::syscalls::SyscallCounter;
 use crate::tasks::{self, Env, Task};
 use indicatif::ProgressBar;
@@ -156,11 +157,12 @@ fn count(task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
         Counts { operations: (task.operations)(ground) as u64 * u64::from(task.passes), ..Counts::default() };
     let passes = |env: &Env<'_>| (0..task.passes).try_for_each(|_| (task.run)(env));
     let requests = Counter::new(ground.top())?;
-    counts.requests = mounted(task, subject, ground, |env, at| requests.during(&at.root, || passes(env)))?;
+    counts.requests = mounted(task, subject, ground, |env, _| requests.during(env.root, || passes(env)))?;
     drop(requests);
     let calls = SyscallCounter::new(ground.top())?;
-    (counts.calls, counts.upper_kib) = mounted(task, subject, ground, |env, at| {
-        let service = at.service.ok_or_else(|| Failure::new("no process serves this mount"))?;
+    (counts.calls, counts.upper_kib) = mounted(task, subject, ground, |env, stage| {
+        let service = stage.services().first().copied();
+        let service = service.ok_or_else(|| Failure::new("no process serves this mount"))?;
         let calls = calls.during(service, || passes(env))?;
         rustix::fs::sync();
         Ok((calls, ground::space(env.upper) / 1024))
@@ -172,13 +174,14 @@ fn mounted<T>(
     task: &Task,
     subject: &Subject,
     ground: &Ground,
-    what: impl FnOnce(&Env<'_>, &Mounted) -> Result<T>,
+    what: impl FnOnce(&Env<'_>, &Stage) -> Result<T>,
 ) -> Result<T> {
-    let layers = ground.layers(task.lower)?;
-    let mounted = subject.mount(&layers, task.alters)?;
-    let env = Env { root: &mounted.root, upper: &layers.upper, ground };
-    let done = (task.prepare)(&env).and_then(|()| what(&env, &mounted));
-    mounted.unmount()?;
+    let stage = Stage::mount(subject, ground, task)?;
+    let done = stage.env(ground).and_then(|env| {
+        (task.prepare)(&env)?;
+        what(&env, &stage)
+    });
+    stage.unmount()?;
     done
 }
 

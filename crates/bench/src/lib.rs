@@ -18,6 +18,7 @@ pub mod report;
 pub mod requests;
 pub mod roundtrip;
 pub mod service;
+pub mod stage;
 pub mod statistics;
 pub mod stop;
 pub mod subject;

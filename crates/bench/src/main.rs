@@ -16,6 +16,7 @@ use vellum_bench::roundtrip::{self, RoundTrip};
 use vellum_bench::stop;
 use vellum_bench::subject::{self, Kind, Subject};
 use vellum_bench::tasks::{self, TASKS, Task};
+use vellum_bench::workload::worker;
 
 /// Bad input to the command.
 const EXIT_BAD_INPUT: u8 = 2;
@@ -47,11 +48,14 @@ enum Command {
     Page(Page),
     /// Take single requests of a mounted filesystem apart: time, requests, context switches.
     Roundtrip(Round),
+    /// Do a part of a task, as a process that `compare` has started.
+    #[command(hide = true, name = worker::SUBCOMMAND)]
+    Worker,
 }
 
 #[derive(Args)]
 struct Compare {
-    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `all` is all].
+    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `s1` and `s2` are the experiments of Enhanced OverlayFS and of Danaus, `all` is all].
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     tasks: Vec<String>,
     /// Filesystems to compare, by name [default: all that are there].
@@ -161,6 +165,7 @@ fn main() -> ExitCode {
         Command::Guard(args) => run_guard(&args),
         Command::Figure(args) => figure::make(&args.from, &args.to),
         Command::Page(args) => page::make(&args.from, &args.to),
+        Command::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Roundtrip(args) => run_roundtrip(args),
     };
     match done {
@@ -218,11 +223,10 @@ fn measure(
     subjects: Vec<Subject>,
     missing: Vec<Missing>,
 ) -> Result<()> {
-    let root = rustix::process::geteuid().is_root();
     let (tasks, unable): (Vec<&'static Task>, Vec<&'static Task>) =
-        tasks.into_iter().partition(|task| root || !task.drops_caches);
+        tasks.into_iter().partition(|task| task.lacks().is_none());
     for task in unable {
-        eprintln!("left out: {}: dropping caches needs root", task.name);
+        eprintln!("left out: {}: {}", task.name, task.lacks().unwrap_or_default());
     }
     stop::watch()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -304,19 +308,17 @@ fn chosen_tasks(names: &[String]) -> Result<Vec<&'static Task>> {
     if names.is_empty() {
         return Ok(TASKS.iter().filter(|task| !task.long).collect());
     }
-    if names == ["blocks"] {
-        return Ok(tasks::group("block-").collect());
-    }
-    if names == ["all"] {
-        return Ok(TASKS.iter().collect());
-    }
-    let task = |name: &String| {
-        tasks::named(name).ok_or_else(|| {
+    let tasks = |name: &String| {
+        if let Some(group) = tasks::group_named(name) {
+            return Ok(group.collect());
+        }
+        tasks::named(name).map(|task| vec![task]).ok_or_else(|| {
             let all: Vec<&str> = TASKS.iter().map(|task| task.name).collect();
             Failure::bad_input(format!("option --tasks {name}: no such task; there are {}", all.join(", ")))
         })
     };
-    names.iter().map(task).collect()
+    let chosen = names.iter().map(tasks).collect::<Result<Vec<_>>>()?;
+    Ok(chosen.into_iter().flatten().collect())
 }
 
 fn mount_options(text: &str) -> Result<(Kind, String)> {

@@ -4,18 +4,26 @@ mod blocks;
 mod large;
 mod memory;
 mod small;
+mod sources;
 
 use crate::failure::Result;
 use crate::ground::{Ground, Lower};
-use std::path::Path;
+use crate::workload::worker::Workers;
+use std::path::{Path, PathBuf};
 
 /// Where a step of a task happens.
 #[derive(Clone, Copy, Debug)]
 pub struct Env<'a> {
-    /// The root of the mounted tree.
+    /// The root of the mounted tree, the first of them.
     pub root: &'a Path,
     /// The upper layer.
     pub upper: &'a Path,
+    /// The roots of all mounts: several where a task is on clones.
+    pub roots: &'a [PathBuf],
+    /// Their upper layers.
+    pub uppers: &'a [PathBuf],
+    /// Processes that live from the preparation to the end.
+    pub workers: &'a Workers,
     /// The place around it.
     pub ground: &'a Ground,
 }
@@ -57,10 +65,27 @@ pub struct Task {
     pub operations: fn(&Ground) -> usize,
     /// How often it is done within one measurement.
     pub passes: u32,
+    /// How many mounts over the same lower layer it is on.
+    pub clones: fn(&Ground) -> usize,
+    /// Cores below which it is left out of its group.
+    pub cores: usize,
+    /// What is missing on this machine to do it at all, if anything.
+    pub needs: fn() -> Option<String>,
     /// Before the clock starts, after mounting.
     pub prepare: Step,
     /// What is timed.
     pub run: Step,
+}
+
+impl Task {
+    /// Why it cannot be done here, if so.
+    #[must_use]
+    pub fn lacks(&self) -> Option<String> {
+        if self.drops_caches && !rustix::process::geteuid().is_root() {
+            return Some("dropping caches needs root".into());
+        }
+        (self.needs)()
+    }
 }
 
 /// A task on a tree of small files, with everything else as it mostly is.
@@ -76,12 +101,16 @@ const SMALL: Task = Task {
     metric: Metric::Time,
     operations: |ground| ground.tree.files.len(),
     passes: 1,
+    clones: |_| 1,
+    cores: 1,
+    needs: || None,
     prepare: small::warm,
     run: |_| Ok(()),
 };
 
 const WARM: &str = "warm: every file was read through the mount";
 const WARM_NAMES: &str = "warm: every name was looked up through the mount";
+const WARM_LOWER: &str = "warm: the lower file is in the page cache of its filesystem, not in the mounts'";
 const COLD: &str = "cold: fresh mount, kernel's caches dropped";
 
 /// All tasks, in the order in which they are run.
@@ -383,6 +412,24 @@ pub const TASKS: &[Task] = &[
         run: blocks::random_410k,
         ..BLOCKS
     },
+    sources::DRBL_1,
+    sources::DRBL_2,
+    sources::DRBL_4,
+    sources::DRBL_8,
+    sources::DRBL_16,
+    sources::DWOL_1,
+    sources::DWOL_2,
+    sources::DWOL_4,
+    sources::DWOL_8,
+    sources::DWOL_16,
+    sources::OLTP,
+    sources::FILESERVER,
+    sources::WEBSERVER,
+    sources::APPEND,
+    sources::SHARED_READ,
+    sources::START_UP_1,
+    sources::START_UP_16,
+    sources::START_UP_64,
 ];
 
 /// A task on blocks of a large file.
@@ -403,9 +450,23 @@ const LARGE: Task = Task {
     ..SMALL
 };
 
-/// All tasks whose names begin so.
+/// All tasks whose names begin so, but for those that want more cores than there are.
 pub fn group(prefix: &str) -> impl Iterator<Item = &'static Task> {
-    TASKS.iter().filter(move |task| task.name.starts_with(prefix))
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    TASKS.iter().filter(move |task| task.name.starts_with(prefix) && task.cores <= cores)
+}
+
+/// The tasks of a group by its name on the command line.
+#[must_use]
+pub fn group_named(name: &str) -> Option<impl Iterator<Item = &'static Task>> {
+    let prefix = match name {
+        "all" => "",
+        "blocks" => "block-",
+        "s1" => "s1-",
+        "s2" => "s2-",
+        _ => return None,
+    };
+    Some(group(prefix))
 }
 
 /// The task of this name.
@@ -417,6 +478,17 @@ pub fn named(name: &str) -> Option<&'static Task> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stage::Stage;
+    use crate::subject::{Kind, Subject};
+
+    #[test]
+    fn groups_are_found_by_name() {
+        let of = |name| group_named(name).unwrap().map(|task| task.name).collect::<Vec<_>>();
+        assert!(of("s1").contains(&"s1-oltp") && of("s1").contains(&"s1-dwol-4"));
+        assert!(of("s2").contains(&"s2-append") && !of("s2").contains(&"s1-oltp"));
+        assert!(of("blocks").iter().all(|name| name.starts_with("block-")));
+        assert!(of("all").contains(&"grep") && group_named("grep").is_none());
+    }
 
     #[test]
     fn tasks_have_unique_names_and_say_what_they_are() {
@@ -430,22 +502,17 @@ mod tests {
     #[test]
     fn tasks_run_on_a_directory() {
         let ground = Ground::new(&std::env::temp_dir(), None, 0.005).unwrap();
-        for task in TASKS.iter().filter(|task| !task.drops_caches) {
-            let layers = ground.layers(task.lower).unwrap();
-            let root = if task.alters {
-                let from = layers.lower.join(".");
-                crate::ground::run(std::process::Command::new("cp").arg("-a").arg(from).arg(&layers.merged))
-                    .unwrap();
-                layers.merged.clone()
-            } else {
-                layers.lower.clone()
-            };
-            let env = Env { root: &root, upper: &layers.upper, ground: &ground };
+        let host = Subject::find(Kind::Host, &Vec::new()).unwrap();
+        for task in TASKS.iter().filter(|task| !task.drops_caches && task.lacks().is_none()) {
+            let stage = Stage::mount(&host, &ground, task).unwrap();
+            let env = stage.env(&ground).unwrap();
+            assert_eq!(env.roots.len(), (task.clones)(&ground));
             (task.prepare)(&env).unwrap();
             for _ in 0..if task.alters { 1 } else { 2 } {
                 (task.run)(&env).unwrap();
             }
             assert!((task.operations)(&ground) > 0);
+            stage.unmount().unwrap();
         }
     }
 }

@@ -1,0 +1,72 @@
+//! A subject mounted for a task: once, or as several clones over one lower layer.
+
+use crate::failure::{Failure, Result};
+use crate::ground::Ground;
+use crate::service::Service;
+use crate::subject::{Mounted, Subject};
+use crate::tasks::{Env, Task};
+use crate::workload::worker::Workers;
+use std::path::PathBuf;
+
+/// The mounts of a task and what runs in them. Dropping it ends everything.
+#[derive(Debug)]
+pub struct Stage {
+    // First, so that nothing runs in a mount any more when it is taken down.
+    workers: Workers,
+    mounts: Vec<Mounted>,
+    roots: Vec<PathBuf>,
+    uppers: Vec<PathBuf>,
+}
+
+impl Stage {
+    /// Mounts `subject` as often as `task` wants it, on fresh upper layers.
+    pub fn mount(subject: &Subject, ground: &Ground, task: &Task) -> Result<Self> {
+        let clones = ground.clones(task.lower, (task.clones)(ground))?;
+        let uppers = clones.iter().map(|layers| layers.upper.clone()).collect();
+        let mounts = clones
+            .iter()
+            .map(|layers| subject.mount(layers, task.alters))
+            .collect::<Result<Vec<Mounted>>>()?;
+        let roots = mounts.iter().map(|mounted| mounted.root.clone()).collect();
+        Ok(Self { workers: Workers::default(), mounts, roots, uppers })
+    }
+
+    /// Where the task's steps happen.
+    pub fn env<'a>(&'a self, ground: &'a Ground) -> Result<Env<'a>> {
+        match (self.roots.first(), self.uppers.first()) {
+            (Some(root), Some(upper)) => Ok(Env {
+                root,
+                upper,
+                roots: &self.roots,
+                uppers: &self.uppers,
+                workers: &self.workers,
+                ground,
+            }),
+            _ => Err(Failure::new("nothing is mounted")),
+        }
+    }
+
+    /// The processes behind the mounts, each once.
+    #[must_use]
+    pub fn services(&self) -> Vec<Service> {
+        let mut services: Vec<Service> = self.mounts.iter().filter_map(|mounted| mounted.service).collect();
+        services.sort_unstable_by_key(|service| service.pid);
+        services.dedup();
+        services
+    }
+
+    /// Ends the workers, then unmounts everything; the first failure counts, the others are said.
+    pub fn unmount(self) -> Result<()> {
+        let Self { workers, mounts, .. } = self;
+        drop(workers);
+        let mut result = Ok(());
+        for mounted in mounts {
+            match mounted.unmount() {
+                Err(failure) if result.is_ok() => result = Err(failure),
+                Err(failure) => eprintln!("vellum-bench: {failure}"),
+                Ok(()) => {}
+            }
+        }
+        result
+    }
+}

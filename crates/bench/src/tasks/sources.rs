@@ -1,0 +1,239 @@
+//! The experiments of two published systems, with [`crate::workload`]s that are written anew: Enhanced OverlayFS (Han,
+//! 2023), whose subject is what a union adds to every operation of many processes at once, and Danaus (Kappes and
+//! Anastasiadis, Middleware 2021), whose subject is many containers of one image.
+
+use super::{Env, SMALL, Step, Task, WARM_LOWER};
+use crate::failure::{Failure, Result, While};
+use crate::ground::{Ground, LARGE_NAME, Lower};
+use crate::stop;
+use crate::workload::worker::Job;
+use crate::workload::{disk, fxmark, personality, server};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::Path;
+
+const MIB: usize = 1 << 20;
+/// Operations of each worker of FxMark's loops at scale 1.
+const LOOPS: usize = 1_000_000;
+/// Clones that append to, or read, the same lower file.
+const CLONES: usize = 32;
+/// That file, in MiB at scale 1.
+const SHARED_MIB: u32 = 1024;
+
+/// A task of the sources: it makes its own files in an empty tree.
+const SOURCE: Task = Task {
+    lower: Lower::Empty,
+    alters: true,
+    long: true,
+    state: "warm: the files were just written through the mount, and synced",
+    prepare: super::large::settle,
+    ..SMALL
+};
+
+/// One of FxMark's loops with N processes.
+const fn fxmark<const N: usize>(name: &'static str, title: &'static str, prepare: Step) -> Task {
+    Task {
+        name,
+        title,
+        state: "warm: every process has written its file and has it open",
+        operations: |ground| N * ground.scaled(LOOPS),
+        // Up to four processes are of interest on any machine.
+        cores: if N > 4 { N } else { 1 },
+        prepare,
+        run: together,
+        ..SOURCE
+    }
+}
+
+const fn drbl<const N: usize>(name: &'static str, title: &'static str) -> Task {
+    fxmark::<N>(name, title, |env| start(env, fxmark::Kind::Drbl, N))
+}
+
+const fn dwol<const N: usize>(name: &'static str, title: &'static str) -> Task {
+    fxmark::<N>(name, title, |env| start(env, fxmark::Kind::Dwol, N))
+}
+
+pub(super) const DRBL_1: Task =
+    drbl::<1>("s1-drbl-1", "a process reads one 4 KiB block of its own file 1,000,000 times");
+pub(super) const DRBL_2: Task =
+    drbl::<2>("s1-drbl-2", "2 processes read one 4 KiB block of their own files 1,000,000 times each");
+pub(super) const DRBL_4: Task =
+    drbl::<4>("s1-drbl-4", "4 processes read one 4 KiB block of their own files 1,000,000 times each");
+pub(super) const DRBL_8: Task =
+    drbl::<8>("s1-drbl-8", "8 processes read one 4 KiB block of their own files 1,000,000 times each");
+pub(super) const DRBL_16: Task =
+    drbl::<16>("s1-drbl-16", "16 processes read one 4 KiB block of their own files 1,000,000 times each");
+pub(super) const DWOL_1: Task =
+    dwol::<1>("s1-dwol-1", "a process overwrites one 4 KiB block of its own file 1,000,000 times");
+pub(super) const DWOL_2: Task =
+    dwol::<2>("s1-dwol-2", "2 processes overwrite one 4 KiB block of their own files 1,000,000 times each");
+pub(super) const DWOL_4: Task =
+    dwol::<4>("s1-dwol-4", "4 processes overwrite one 4 KiB block of their own files 1,000,000 times each");
+pub(super) const DWOL_8: Task =
+    dwol::<8>("s1-dwol-8", "8 processes overwrite one 4 KiB block of their own files 1,000,000 times each");
+pub(super) const DWOL_16: Task = dwol::<16>(
+    "s1-dwol-16",
+    "16 processes overwrite one 4 KiB block of their own files 1,000,000 times each",
+);
+
+pub(super) const OLTP: Task = Task {
+    name: "s1-oltp",
+    title: "Filebench's oltp: 200 readers, 10 writers and a log writer, 10,000 reads and writes of 2 KiB",
+    operations: |ground| oltp(ground).operations(),
+    prepare: |env| disk::prepare(&oltp(env.ground), env.root),
+    run: |env| disk::run(&oltp(env.ground), env.root),
+    ..SOURCE
+};
+
+pub(super) const FILESERVER: Task = Task {
+    name: "s2-fileserver",
+    title: "Filebench's fileserver: 50 threads create, write, append, read, delete among 10,000 files",
+    operations: |ground| fileserver(ground).operations(),
+    prepare: |env| disk::prepare(&fileserver(env.ground), env.root),
+    run: |env| disk::run(&fileserver(env.ground), env.root),
+    ..SOURCE
+};
+
+pub(super) const WEBSERVER: Task = Task {
+    name: "s2-webserver",
+    title: "Filebench's webserver: 100 threads read among 1,000 files, and append to a log",
+    operations: |ground| webserver(ground).operations(),
+    prepare: |env| disk::prepare(&webserver(env.ground), env.root),
+    run: |env| disk::run(&webserver(env.ground), env.root),
+    ..SOURCE
+};
+
+/// Danaus's Fileappend: kernel overlayfs copies the file in every clone.
+pub(super) const APPEND: Task = Task {
+    name: "s2-append",
+    title: "32 clones at once append 1 MiB each to their lower file of 1 GiB, fsync",
+    state: WARM_LOWER,
+    lower: Lower::Sized(SHARED_MIB),
+    space: true,
+    clones: |ground| clones(ground, CLONES),
+    operations: |ground| clones(ground, CLONES),
+    prepare: warm_lower,
+    run: |env| in_all_clones(env, append),
+    ..SOURCE
+};
+
+/// Danaus's Fileread: one copy in memory would do for all clones.
+pub(super) const SHARED_READ: Task = Task {
+    name: "s2-shared-read",
+    title: "32 clones at once read their lower file of 1 GiB in 1 MiB",
+    state: WARM_LOWER,
+    lower: Lower::Sized(SHARED_MIB),
+    alters: false,
+    clones: |ground| clones(ground, CLONES),
+    operations: |ground| clones(ground, CLONES),
+    prepare: warm_lower,
+    run: |env| in_all_clones(env, read),
+    ..SOURCE
+};
+
+/// Danaus's start of containers with N clones.
+const fn start_up<const N: usize>(name: &'static str, title: &'static str) -> Task {
+    Task {
+        name,
+        title,
+        state: "fresh mounts; a process waits in each, with the clone's root as its own",
+        lower: Lower::Server,
+        clones: |ground| clones(ground, N),
+        operations: |ground| clones(ground, N),
+        needs: server::lacks,
+        prepare: start_servers,
+        run: until_all_answer,
+        ..SOURCE
+    }
+}
+
+pub(super) const START_UP_1: Task =
+    start_up::<1>("s2-start-up-1", "lighttpd started in a clone, until it answers a request");
+pub(super) const START_UP_16: Task =
+    start_up::<16>("s2-start-up-16", "lighttpd started in 16 clones at once, until all answer a request");
+pub(super) const START_UP_64: Task =
+    start_up::<64>("s2-start-up-64", "lighttpd started in 64 clones at once, until all answer a request");
+
+/// As many clones as published at scale 1 and above, and at least two of several.
+fn clones(ground: &Ground, published: usize) -> usize {
+    ground.scaled(published).clamp(published.min(2), published)
+}
+
+/// Starts FxMark's processes; they wait.
+fn start(env: &Env<'_>, kind: fxmark::Kind, count: usize) -> Result<()> {
+    let operations = env.ground.scaled(LOOPS);
+    let job = |number| Job::FxMark { kind, path: fxmark::file(env.root, number), operations };
+    env.workers.start((0..count).map(job))?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+/// Lets the processes go, and waits for their end.
+fn together(env: &Env<'_>) -> Result<()> {
+    env.workers.go()?;
+    env.workers.wait()?;
+    stop::check()
+}
+
+fn oltp(ground: &Ground) -> personality::Personality {
+    personality::oltp(&|count| ground.scaled(count))
+}
+
+fn fileserver(ground: &Ground) -> personality::Personality {
+    personality::fileserver(&|count| ground.scaled(count))
+}
+
+fn webserver(ground: &Ground) -> personality::Personality {
+    personality::webserver(&|count| ground.scaled(count))
+}
+
+/// Reads the lower file where it lies, so that it is in the page cache of its filesystem.
+fn warm_lower(env: &Env<'_>) -> Result<()> {
+    read(&env.ground.lower(Lower::Sized(SHARED_MIB))?)?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+/// Does the same in every clone, all at once.
+fn in_all_clones(env: &Env<'_>, what: fn(&Path) -> Result<()>) -> Result<()> {
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for root in env.roots {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, move || what(root));
+            threads.push(thread.doing(|| "starting a thread")?);
+        }
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err(Failure::new("a thread has panicked")))
+        })
+    })
+}
+
+fn append(root: &Path) -> Result<()> {
+    let file = OpenOptions::new().append(true).open(root.join(LARGE_NAME));
+    let mut file = file.doing(|| "opening the file to append to")?;
+    file.write_all(&vec![0x5a; MIB]).doing(|| "appending")?;
+    file.sync_all().doing(|| "fsync")
+}
+
+fn read(root: &Path) -> Result<()> {
+    let mut file = File::open(root.join(LARGE_NAME)).doing(|| "opening the shared file")?;
+    let mut buffer = vec![0; MIB];
+    while file.read(&mut buffer).doing(|| "reading the shared file")? > 0 {
+        stop::check()?;
+    }
+    Ok(())
+}
+
+/// Starts a process in every clone that will be its server.
+fn start_servers(env: &Env<'_>) -> Result<()> {
+    let ports = server::ports(env.roots.len())?;
+    let job = |(root, port): (&std::path::PathBuf, u16)| Job::Serve { root: root.clone(), port };
+    env.workers.start(env.roots.iter().zip(ports).map(job))?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+fn until_all_answer(env: &Env<'_>) -> Result<()> {
+    env.workers.go()?;
+    env.workers.each(server::wait_answer)
+}

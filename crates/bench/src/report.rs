@@ -165,12 +165,7 @@ impl SubjectReport {
             (!values.is_empty()).then_some(values)
         };
         let seconds = all(|sample| Some(sample.seconds));
-        let ratios: Vec<f64> = base
-            .map(|base| {
-                let both = outcome.samples.iter().zip(&base.samples);
-                both.filter_map(|(own, base)| Some(own.as_ref()?.seconds / base.as_ref()?.seconds)).collect()
-            })
-            .unwrap_or_default();
+        let ratios = ratios(outcome, base);
         let ratio = (!ratios.is_empty()).then(|| median(&ratios));
         let resident_bytes =
             all(|sample| sample.resident_bytes.map(|bytes| bytes as f64)).map(|v| median(&v));
@@ -182,6 +177,11 @@ impl SubjectReport {
         let judged = bar.and_then(|bar| match bar.unit {
             // A bar is relative to kernel overlayfs and to nothing else.
             Unit::TimesOverlayfs => ratio.filter(|_| base.is_some_and(|base| base.kind == Kind::Overlay)),
+            Unit::TimesHost => {
+                let host = done.outcomes.iter().find(|outcome| outcome.kind == Kind::Host);
+                let ratios = self::ratios(outcome, host);
+                (!ratios.is_empty()).then(|| median(&ratios))
+            }
             Unit::Milliseconds => seconds.as_deref().map(|seconds| median(seconds) * 1e3),
             Unit::ResidentMib => resident_bytes.map(|bytes| bytes / f64::from(1 << 20)),
         });
@@ -207,6 +207,13 @@ impl SubjectReport {
             samples: outcome.samples.clone(),
         }
     }
+}
+
+/// Times as multiples of `base`'s, by rounds that both have.
+fn ratios(outcome: &Outcome, base: Option<&Outcome>) -> Vec<f64> {
+    let base = base.map(|base| base.samples.as_slice()).unwrap_or_default();
+    let both = outcome.samples.iter().zip(base);
+    both.filter_map(|(own, base)| Some(own.as_ref()?.seconds / base.as_ref()?.seconds)).collect()
 }
 
 fn range(values: &[f64]) -> (f64, f64) {
@@ -296,6 +303,7 @@ fn verdict(result: &SubjectReport) -> String {
             let met = if met { "met" } else { "NOT MET" };
             match bar.unit {
                 Unit::TimesOverlayfs => format!("{} {met}", bar.at_most),
+                Unit::TimesHost => format!("{} x host {met}", bar.at_most),
                 Unit::Milliseconds => format!("{} ms {met}", bar.at_most),
                 Unit::ResidentMib => format!("{} MiB {met}", bar.at_most),
             }
@@ -373,6 +381,21 @@ mod tests {
         let report = TaskReport::of(&done, Some(Kind::Host));
         assert_eq!(report.results[1].ratio, Some(0.5));
         assert_eq!(report.results[1].bar_met, None);
+    }
+
+    #[test]
+    fn bars_of_the_hosts_speed_are_judged_by_the_host() {
+        let outcomes = vec![
+            outcome(Kind::Host, &[1.0, 2.0]),
+            outcome(Kind::Overlay, &[9.0, 9.0]),
+            outcome(Kind::VellumCached, &[1.2, 2.4]),
+            outcome(Kind::VellumPassthrough, &[1.3, 2.6]),
+        ];
+        let task = tasks::named("s1-drbl-1").unwrap();
+        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay));
+        assert_eq!(report.results[2].bar_met, Some(true));
+        assert_eq!(report.results[3].bar_met, Some(false));
+        assert!(table(&report).contains("1.25 x host NOT MET"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Three workloads that come with Filebench: oltp.f, fileserver.f and webserver.f of version 1.5, with their numbers of
+//! Three workloads that come with Filebench: its oltp.f, fileserver.f and webserver.f as published, with their numbers of
 //! threads, files, sizes and their lists of operations. Enhanced OverlayFS (Han, 2023) is measured by oltp; Danaus
 //! (Kappes and Anastasiadis, Middleware 2021) by fileserver and webserver.
 //!

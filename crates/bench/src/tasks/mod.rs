@@ -5,6 +5,7 @@ mod large;
 mod memory;
 mod small;
 mod sources;
+mod tenants;
 
 use crate::failure::Result;
 use crate::ground::{Ground, Lower};
@@ -425,6 +426,14 @@ pub const TASKS: &[Task] = &[
     sources::OLTP,
     sources::FILESERVER,
     sources::WEBSERVER,
+    tenants::ALONE,
+    tenants::RANDOM,
+    tenants::WEB,
+    tenants::PROCESSOR,
+    tenants::OUT_2,
+    tenants::OUT_4,
+    tenants::UP_2,
+    tenants::UP_4,
     sources::APPEND,
     sources::SHARED_READ,
     sources::START_UP_1,

@@ -10,7 +10,7 @@ use crate::workload::worker::Job;
 use crate::workload::{disk, fxmark, personality, server};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const MIB: usize = 1 << 20;
 /// Operations of each worker of FxMark's loops at scale 1.
@@ -21,7 +21,7 @@ const CLONES: usize = 32;
 const SHARED_MIB: u32 = 1024;
 
 /// A task of the sources: it makes its own files in an empty tree.
-const SOURCE: Task = Task {
+pub(super) const SOURCE: Task = Task {
     lower: Lower::Empty,
     alters: true,
     long: true,
@@ -111,7 +111,7 @@ pub(super) const APPEND: Task = Task {
     clones: |ground| clones(ground, CLONES),
     operations: |ground| clones(ground, CLONES),
     prepare: warm_lower,
-    run: |env| in_all_clones(env, append),
+    run: |env| in_all_clones(env.roots, append),
     ..SOURCE
 };
 
@@ -125,7 +125,7 @@ pub(super) const SHARED_READ: Task = Task {
     clones: |ground| clones(ground, CLONES),
     operations: |ground| clones(ground, CLONES),
     prepare: warm_lower,
-    run: |env| in_all_clones(env, read),
+    run: |env| in_all_clones(env.roots, read),
     ..SOURCE
 };
 
@@ -177,7 +177,7 @@ fn oltp(ground: &Ground) -> personality::Personality {
     personality::oltp(&|count| ground.scaled(count))
 }
 
-fn fileserver(ground: &Ground) -> personality::Personality {
+pub(super) fn fileserver(ground: &Ground) -> personality::Personality {
     personality::fileserver(&|count| ground.scaled(count))
 }
 
@@ -193,10 +193,11 @@ fn warm_lower(env: &Env<'_>) -> Result<()> {
 }
 
 /// Does the same in every clone, all at once.
-fn in_all_clones(env: &Env<'_>, what: fn(&Path) -> Result<()>) -> Result<()> {
+pub(super) fn in_all_clones(roots: &[PathBuf], what: impl Fn(&Path) -> Result<()> + Sync) -> Result<()> {
+    let what = &what;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for root in env.roots {
+        for root in roots {
             let thread = std::thread::Builder::new().spawn_scoped(scope, move || what(root));
             threads.push(thread.doing(|| "starting a thread")?);
         }
@@ -225,7 +226,7 @@ fn read(root: &Path) -> Result<()> {
 /// Starts a process in every clone that will be its server.
 fn start_servers(env: &Env<'_>) -> Result<()> {
     let ports = server::ports(env.roots.len())?;
-    let job = |(root, port): (&std::path::PathBuf, u16)| Job::Serve { root: root.clone(), port };
+    let job = |(root, port): (&PathBuf, u16)| Job::Serve { root: root.clone(), port };
     env.workers.start(env.roots.iter().zip(ports).map(job))?;
     rustix::fs::sync();
     Ok(())

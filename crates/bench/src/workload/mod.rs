@@ -3,6 +3,7 @@
 pub mod disk;
 pub mod filebench;
 pub mod fxmark;
+pub mod neighbour;
 pub mod personality;
 pub mod server;
 pub mod worker;

@@ -5,6 +5,7 @@
 //! stdin, answers `ready`, and begins when `go` comes.
 
 use crate::failure::{Failure, Result, While};
+use crate::workload::neighbour::{self, Neighbour};
 use crate::workload::{fxmark, server};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,7 @@ const GO: &str = "go";
 const FAILED: &str = "failed: ";
 
 /// What a worker does.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Job {
     /// One of FxMark's loops.
     FxMark {
@@ -31,6 +32,15 @@ pub enum Job {
         path: PathBuf,
         /// How often.
         operations: usize,
+    },
+    /// Is a neighbour, until it is killed.
+    Neighbour {
+        /// Which.
+        kind: neighbour::Kind,
+        /// Where its files are.
+        root: PathBuf,
+        /// A factor of their number and size.
+        scale: f64,
     },
     /// Becomes the web server of a clone.
     Serve {
@@ -67,6 +77,11 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             let file = fxmark::prepare(&path)?;
             wait()?;
             fxmark::work(kind, &file, operations)
+        }
+        Job::Neighbour { kind, root, scale } => {
+            let neighbour = Neighbour::prepare(kind, &root, scale)?;
+            wait()?;
+            match neighbour.go_on()? {}
         }
         Job::Serve { root, port } => {
             server::enter(&root)?;

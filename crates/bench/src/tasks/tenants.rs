@@ -1,0 +1,111 @@
+//! Danaus's experiments on tenants beside each other (Kappes and Anastasiadis, Middleware 2021): a file server beside a
+//! neighbour on another mount, and several file servers, each on a mount of its own or all on one.
+
+use super::sources::{SOURCE, fileserver, in_all_clones};
+use super::{Env, Step, Task};
+use crate::failure::{Result, While};
+use crate::stop;
+use crate::workload::disk;
+use crate::workload::neighbour::Kind;
+use crate::workload::worker::Job;
+use std::fs;
+use std::path::PathBuf;
+
+const ISOLATION: Task = Task {
+    state: "warm: the files were just written through the mounts, and synced",
+    clones: |_| 2,
+    operations: |ground| fileserver(ground).operations(),
+    run: serve_files,
+    ..SOURCE
+};
+
+const fn beside(name: &'static str, title: &'static str, prepare: Step) -> Task {
+    Task { name, title, prepare, ..ISOLATION }
+}
+
+pub(super) const ALONE: Task =
+    beside("s2-isolation-alone", "Filebench's fileserver on one of two mounts, the other one idle", |env| {
+        with_neighbours(env, &[])
+    });
+pub(super) const RANDOM: Task = beside(
+    "s2-isolation-random",
+    "the same, beside random reads and writes of 4 KiB on the other mount",
+    |env| with_neighbours(env, &[Kind::RandomIo]),
+);
+pub(super) const WEB: Task =
+    beside("s2-isolation-web", "the same, beside Filebench's webserver on the other mount", |env| {
+        with_neighbours(env, &[Kind::Webserver])
+    });
+pub(super) const PROCESSOR: Task =
+    beside("s2-isolation-cpu", "the same, beside a process that only computes", |env| {
+        with_neighbours(env, &[Kind::Processor])
+    });
+
+/// N file servers, each on a mount of its own.
+const fn out<const N: usize>(name: &'static str, title: &'static str) -> Task {
+    Task {
+        name,
+        title,
+        clones: |_| N,
+        operations: |ground| N * fileserver(ground).operations(),
+        prepare: |env| {
+            env.roots.iter().try_for_each(|root| disk::prepare(&fileserver(env.ground), root))?;
+            rustix::fs::sync();
+            stop::check()
+        },
+        run: |env| all_serve(env, env.roots),
+        ..ISOLATION
+    }
+}
+
+/// N file servers, all on one mount, each in a directory of its own.
+const fn up<const N: usize>(name: &'static str, title: &'static str) -> Task {
+    Task {
+        name,
+        title,
+        clones: |_| 1,
+        operations: |ground| N * fileserver(ground).operations(),
+        prepare: |env| {
+            for root in directories::<N>(env) {
+                fs::create_dir(&root).doing(|| "making a directory")?;
+                disk::prepare(&fileserver(env.ground), &root)?;
+            }
+            rustix::fs::sync();
+            stop::check()
+        },
+        run: |env| all_serve(env, &directories::<N>(env)),
+        ..ISOLATION
+    }
+}
+
+pub(super) const OUT_2: Task =
+    out::<2>("s2-scale-out-2", "2 fileservers at once, each on a mount of its own");
+pub(super) const OUT_4: Task =
+    out::<4>("s2-scale-out-4", "4 fileservers at once, each on a mount of its own");
+pub(super) const UP_2: Task = up::<2>("s2-scale-up-2", "2 fileservers at once on one mount");
+pub(super) const UP_4: Task = up::<4>("s2-scale-up-4", "4 fileservers at once on one mount");
+
+fn all_serve(env: &Env<'_>, roots: &[PathBuf]) -> Result<()> {
+    let server = fileserver(env.ground);
+    in_all_clones(roots, |root| disk::run(&server, root))
+}
+
+fn directories<const N: usize>(env: &Env<'_>) -> Vec<PathBuf> {
+    (0..N).map(|number| env.root.join(format!("server{number}"))).collect()
+}
+
+/// Prepares the file server on the first mount, and lets the neighbours begin on the second.
+fn with_neighbours(env: &Env<'_>, kinds: &[Kind]) -> Result<()> {
+    disk::prepare(&fileserver(env.ground), env.root)?;
+    let root = env.roots.last().cloned().unwrap_or_default();
+    let scale = env.ground.scaled(1_000_000) as f64 / 1e6;
+    env.workers.start(kinds.iter().map(|kind| Job::Neighbour { kind: *kind, root: root.clone(), scale }))?;
+    rustix::fs::sync();
+    env.workers.go()
+}
+
+/// The file server; the neighbours must be there to the end.
+fn serve_files(env: &Env<'_>) -> Result<()> {
+    disk::run(&fileserver(env.ground), env.root)?;
+    env.workers.each(|worker| worker.check_alive())
+}

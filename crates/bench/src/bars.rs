@@ -1,10 +1,10 @@
 //! What Vellum has to reach, as data.
 
 use crate::subject::Kind;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// In what a bar is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// Time as a multiple of kernel overlayfs's in the same round.

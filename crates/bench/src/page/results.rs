@@ -1,5 +1,6 @@
 //! What a page needs of reports, and how several of them become one.
 
+use crate::bars::Unit;
 use crate::failure::{Failure, Result};
 use crate::report::SCHEMA_VERSION;
 use crate::statistics::median;
@@ -102,15 +103,6 @@ pub(super) struct Subject {
 pub(super) struct Bar {
     pub(super) at_most: f64,
     pub(super) unit: Unit,
-}
-
-/// In what a bar is given.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Unit {
-    TimesOverlayfs,
-    Milliseconds,
-    ResidentMib,
 }
 
 #[derive(Debug, Deserialize)]
@@ -261,6 +253,15 @@ mod tests {
             [(0, 1), (1, names.len() - 1)]
         );
         assert_eq!(of(&[SMALL, SMALL]).unwrap().used_runs().len(), 1);
+    }
+
+    #[test]
+    fn every_bar_that_a_run_writes_is_read() {
+        for bar in crate::bars::BARS {
+            let text = serde_json::to_string(bar).unwrap();
+            let read: Bar = serde_json::from_str(&text).unwrap();
+            assert_eq!((read.at_most, read.unit), (bar.at_most, bar.unit));
+        }
     }
 
     #[test]

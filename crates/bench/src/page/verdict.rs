@@ -1,7 +1,8 @@
 //! Whether a bar is met, in words and in colour.
 
 use super::html::Html;
-use super::results::{Bar, Subject, Unit};
+use super::results::{Bar, Subject};
+use crate::bars::Unit;
 
 /// What became of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,7 @@ pub(super) fn limit(bar: &Bar) -> String {
     let at_most = bar.at_most;
     match bar.unit {
         Unit::TimesOverlayfs => format!("{at_most}\u{a0}×"),
+        Unit::TimesHost => format!("{at_most}\u{a0}×\u{a0}host"),
         Unit::Milliseconds => format!("{at_most}\u{a0}ms"),
         Unit::ResidentMib => format!("{at_most}\u{a0}MiB"),
     }

@@ -4,7 +4,7 @@ use crate::failure::{Failure, Result};
 use crate::ground::{self, Ground};
 use crate::measure::{Meter, Sample};
 use crate::requests::{Counter, Requests};
-use crate::service::{Service, ServiceUse};
+use crate::service::Service;
 use crate::stage::Stage;
 use crate::stop;
 use crate::subject::{Kind, Subject};
@@ -92,7 +92,8 @@ pub fn compare(plan: &Plan, ground: &Ground, mut each: impl FnMut(&TaskOutcome))
     Ok(all)
 }
 
-fn style() -> ProgressStyle {
+/// How progress is shown.
+pub(crate) fn style() -> ProgressStyle {
     ProgressStyle::with_template("{elapsed_precise} {wide_bar} {pos}/{len} {msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
 }
@@ -159,18 +160,13 @@ fn attempt<T>(
     failure: &mut Option<String>,
     what: impl FnOnce(&Env<'_>, &Stage) -> Result<T>,
 ) -> Option<T> {
-    let done = (|| {
-        let stage = Stage::mount(subject, ground, task)?;
-        let result = stage.env(ground).and_then(|env| what(&env, &stage));
-        stage.unmount()?;
-        result
-    })();
-    done.map_err(|error| {
-        if !stop::asked() {
-            *failure = Some(error.to_string());
-        }
-    })
-    .ok()
+    Stage::during(subject, ground, task, what)
+        .map_err(|error| {
+            if !stop::asked() {
+                *failure = Some(error.to_string());
+            }
+        })
+        .ok()
 }
 
 fn measure(task: &Task, env: &Env<'_>, stage: &Stage) -> Result<Sample> {
@@ -180,12 +176,11 @@ fn measure(task: &Task, env: &Env<'_>, stage: &Stage) -> Result<Sample> {
         return Err(Failure::new("no service whose memory could be measured"));
     }
     (task.prepare)(env)?;
-    let more = More::start(&services);
-    let meter = Meter::start(first)?;
+    let meter = Meter::start(&services)?;
     for _ in 0..task.passes {
         (task.run)(env)?;
     }
-    let mut sample = more.add(meter.end(task.passes)?, task.passes);
+    let mut sample = meter.end(task.passes)?;
     if task.space {
         rustix::fs::sync();
         sample.upper_bytes = Some(env.uppers.iter().map(|upper| ground::space(upper)).sum());
@@ -200,29 +195,6 @@ fn measure(task: &Task, env: &Env<'_>, stage: &Stage) -> Result<Sample> {
             })
         }
         _ => Ok(sample),
-    }
-}
-
-/// What the services of all clones but the first use.
-struct More(Vec<(Service, ServiceUse)>);
-
-impl More {
-    fn start(services: &[Service]) -> Self {
-        Self(services.iter().skip(1).map(|service| (*service, service.usage())).collect())
-    }
-
-    /// Adds it to the first's.
-    fn add(self, mut sample: Sample, passes: u32) -> Sample {
-        let passes = f64::from(passes.max(1));
-        for (service, before) in self.0 {
-            let now = service.usage();
-            let switches = now.switches.saturating_sub(before.switches) as f64 / passes;
-            let cpu = now.cpu.saturating_sub(before.cpu).as_secs_f64() / passes;
-            sample.service_switches = sample.service_switches.map(|sum| sum + switches);
-            sample.service_cpu_seconds = sample.service_cpu_seconds.map(|sum| sum + cpu);
-            sample.resident_bytes = sample.resident_bytes.map(|sum| sum + service.resident().unwrap_or(0));
-        }
-        sample
     }
 }
 

@@ -166,7 +166,13 @@ impl Ground {
     /// `count` at this place's scale, at least 1.
     #[must_use]
     pub fn scaled(&self, count: usize) -> usize {
-        ((count as f64 * self.scale).round() as usize).max(1)
+        scaled(count, self.scale)
+    }
+
+    /// The factor of all sizes and counts.
+    #[must_use]
+    pub fn scale(&self) -> f64 {
+        self.scale
     }
 
     /// Directories and files of the largest tree, as (number of directories, files in each).
@@ -303,6 +309,11 @@ impl Drop for Ground {
             eprintln!("vellum-bench: removing {}: {error}", self.outer.display());
         }
     }
+}
+
+/// `count` at a scale, at least 1.
+pub(crate) fn scaled(count: usize, scale: f64) -> usize {
+    ((count as f64 * scale).round() as usize).max(1)
 }
 
 /// Empty directories for a mount, in `dir`.

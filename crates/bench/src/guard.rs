@@ -1,6 +1,7 @@
 //! Guards what Vellum costs, in counts that do not depend on how busy the machine is: requests to the service, its system
 //! calls, and the space that copies take. A file beside the source says what they were; more than that is a regression.
 
+use crate::compare::style;
 use crate::failure::{Failure, Result, While};
 use crate::ground::{self, Ground};
 use crate::machine::Machine;
@@ -104,13 +105,16 @@ pub fn run(plan: &Plan<'_>) -> Result<()> {
     }
     let tasks: Vec<&'static Task> = TASKS.iter().filter_map(|name| tasks::named(name)).collect();
     let progress = ProgressBar::new((tasks.len() * plan.subjects.len()) as u64);
+    progress.set_style(style());
+    let counters =
+        Counters { requests: Counter::new(ground.top())?, calls: SyscallCounter::new(ground.top())? };
     let mut counted = Counted::new();
     for task in &tasks {
         for subject in plan.subjects {
             stop::check()?;
             let name = format!("{}[{}]", task.name, profile(subject.kind));
             progress.set_message(name.clone());
-            counted.insert(name, count(task, subject, &ground)?);
+            counted.insert(name, counters.count(task, subject, &ground)?);
             progress.inc(1);
         }
         ground.clear()?;
@@ -153,38 +157,31 @@ fn read(path: &Path) -> Result<Baseline> {
     serde_json::from_str(&text).map_err(|error| bad(error.to_string()))
 }
 
-/// One run for the requests and one for the system calls, each on a fresh mount: counting one disturbs the other.
-fn count(task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
-    let mut counts =
-        Counts { operations: (task.operations)(ground) as u64 * u64::from(task.passes), ..Counts::default() };
-    let passes = |env: &Env<'_>| (0..task.passes).try_for_each(|_| (task.run)(env));
-    let requests = Counter::new(ground.top())?;
-    counts.requests = mounted(task, subject, ground, |env, _| requests.during(env.root, || passes(env)))?;
-    drop(requests);
-    let calls = SyscallCounter::new(ground.top())?;
-    (counts.calls, counts.upper_kib) = mounted(task, subject, ground, |env, stage| {
-        let service = stage.services().first().copied();
-        let service = service.ok_or_else(|| Failure::new("no process serves this mount"))?;
-        let calls = calls.during(service, || passes(env))?;
-        rustix::fs::sync();
-        Ok((calls, ground::space(env.upper) / 1024))
-    })?;
-    Ok(counts)
+/// What counts.
+struct Counters {
+    requests: Counter,
+    calls: SyscallCounter,
 }
 
-fn mounted<T>(
-    task: &Task,
-    subject: &Subject,
-    ground: &Ground,
-    what: impl FnOnce(&Env<'_>, &Stage) -> Result<T>,
-) -> Result<T> {
-    let stage = Stage::mount(subject, ground, task)?;
-    let done = stage.env(ground).and_then(|env| {
-        (task.prepare)(&env)?;
-        what(&env, &stage)
-    });
-    stage.unmount()?;
-    done
+impl Counters {
+    /// One run for the requests and one for the system calls, each on a fresh mount: counting one disturbs the other.
+    fn count(&self, task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
+        let passes = |env: &Env<'_>| (0..task.passes).try_for_each(|_| (task.run)(env));
+        let requests = Stage::during(subject, ground, task, |env, _| {
+            (task.prepare)(env)?;
+            self.requests.during(env.root, || passes(env))
+        })?;
+        let (calls, upper_kib) = Stage::during(subject, ground, task, |env, stage| {
+            (task.prepare)(env)?;
+            let service = stage.services().first().copied();
+            let service = service.ok_or_else(|| Failure::new("no process serves this mount"))?;
+            let calls = self.calls.during(service, || passes(env))?;
+            rustix::fs::sync();
+            Ok((calls, ground::space(env.upper) / 1024))
+        })?;
+        let operations = (task.operations)(ground) as u64 * u64::from(task.passes);
+        Ok(Counts { operations, requests, calls, upper_kib })
+    }
 }
 
 /// A line for each task, and below it what has become more or less. The number of counts that have become more.

@@ -31,7 +31,7 @@ pub struct Sample {
 #[derive(Debug)]
 pub struct Meter {
     client: ClientUse,
-    service: Option<(Service, ServiceUse)>,
+    services: Vec<(Service, ServiceUse)>,
     start: Instant,
 }
 
@@ -51,10 +51,10 @@ impl ClientUse {
 }
 
 impl Meter {
-    /// Starts to measure, the service too if there is one.
-    pub fn start(service: Option<Service>) -> Result<Self> {
-        let service = service.map(|service| (service, service.usage()));
-        Ok(Self { client: ClientUse::now()?, service, start: Instant::now() })
+    /// Starts to measure, the services too: a mount's, or those of several mounts, of which the sums count.
+    pub fn start(services: &[Service]) -> Result<Self> {
+        let services = services.iter().map(|service| (*service, service.usage())).collect();
+        Ok(Self { client: ClientUse::now()?, services, start: Instant::now() })
     }
 
     /// Ends; `passes` of the same were done.
@@ -63,15 +63,21 @@ impl Meter {
         let client = ClientUse::now()?;
         let passes = f64::from(passes.max(1));
         let per_pass = |now: u64, before: u64| now.saturating_sub(before) as f64 / passes;
-        let service = self.service.map(|(service, before)| (service, before, service.usage()));
+        let served = self.services.iter().map(|(service, before)| (before, service.usage()));
+        let (switches, cpu): (Vec<f64>, Vec<f64>) = served
+            .map(|(before, now)| {
+                let cpu = now.cpu.saturating_sub(before.cpu).as_secs_f64() / passes;
+                (per_pass(now.switches, before.switches), cpu)
+            })
+            .unzip();
+        let resident = self.services.iter().filter_map(|(service, _)| service.resident());
         Ok(Sample {
             seconds: seconds / passes,
             client_switches: per_pass(client.switches, self.client.switches),
-            service_switches: service.map(|(_, before, now)| per_pass(now.switches, before.switches)),
+            service_switches: switches.into_iter().reduce(|sum, more| sum + more),
             client_cpu_seconds: client.cpu.saturating_sub(self.client.cpu).as_secs_f64() / passes,
-            service_cpu_seconds: service
-                .map(|(_, before, now)| now.cpu.saturating_sub(before.cpu).as_secs_f64() / passes),
-            resident_bytes: service.and_then(|(service, ..)| service.resident()),
+            service_cpu_seconds: cpu.into_iter().reduce(|sum, more| sum + more),
+            resident_bytes: resident.reduce(|sum, more| sum + more),
             upper_bytes: None,
             resident_peak_bytes: None,
         })
@@ -84,7 +90,7 @@ mod tests {
 
     #[test]
     fn passes_divide() {
-        let meter = Meter::start(None).unwrap();
+        let meter = Meter::start(&[]).unwrap();
         std::thread::sleep(Duration::from_millis(20));
         let sample = meter.end(2).unwrap();
         assert!(sample.seconds >= 0.01 && sample.seconds < 5.0);

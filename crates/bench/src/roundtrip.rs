@@ -164,7 +164,7 @@ fn measure_all(
                 repeat(&dir, *operation, threads, from, count)
             };
             pass((each / 10).max(1))?;
-            let meter = Meter::start(service)?;
+            let meter = Meter::start(service.as_slice())?;
             pass(each)?;
             let sample = meter.end(1)?;
             let counted = counter.map(|counter| counter.during(work, || pass(each)));

@@ -31,6 +31,19 @@ impl Stage {
         Ok(Self { workers: Workers::default(), mounts, roots, uppers })
     }
 
+    /// Mounts, does `what`, unmounts.
+    pub fn during<T>(
+        subject: &Subject,
+        ground: &Ground,
+        task: &Task,
+        what: impl FnOnce(&Env<'_>, &Self) -> Result<T>,
+    ) -> Result<T> {
+        let stage = Self::mount(subject, ground, task)?;
+        let done = stage.env(ground).and_then(|env| what(&env, &stage));
+        stage.unmount()?;
+        done
+    }
+
     /// Where the task's steps happen.
     pub fn env<'a>(&'a self, ground: &'a Ground) -> Result<Env<'a>> {
         match (self.roots.first(), self.uppers.first()) {

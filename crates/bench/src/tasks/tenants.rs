@@ -98,7 +98,7 @@ fn directories<const N: usize>(env: &Env<'_>) -> Vec<PathBuf> {
 fn with_neighbours(env: &Env<'_>, kinds: &[Kind]) -> Result<()> {
     disk::prepare(&fileserver(env.ground), env.root)?;
     let root = env.roots.last().cloned().unwrap_or_default();
-    let scale = env.ground.scaled(1_000_000) as f64 / 1e6;
+    let scale = env.ground.scale();
     env.workers.start(kinds.iter().map(|kind| Job::Neighbour { kind: *kind, root: root.clone(), scale }))?;
     rustix::fs::sync();
     env.workers.go()

@@ -82,16 +82,7 @@ impl Core {
 
     pub(crate) fn read(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let io = self.readable(self.regular(node)?)?;
-        let mut done = 0;
-        while done < buf.len() {
-            let rest = buf.get_mut(done..).unwrap_or_default();
-            let n = io.file.read_at(rest, offset + done as u64)?;
-            if n == 0 {
-                break;
-            }
-            done += n;
-        }
-        Ok(done)
+        read_full(&*io.file, buf, offset)
     }
 
     pub(crate) fn write(
@@ -226,4 +217,16 @@ impl Core {
         let (_, target) = self.target_of(&state)?;
         target.hold()?.reopen(OpenMode::READ)?.sync(datasync)
     }
+}
+
+/// Reads until `buf` is full or the file ends; says how much.
+pub(crate) fn read_full(file: &dyn BranchFile, buf: &mut [u8], offset: u64) -> Result<usize> {
+    let mut done = 0;
+    while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
+        match file.read_at(rest, offset + done as u64)? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    Ok(done)
 }

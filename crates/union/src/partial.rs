@@ -160,11 +160,12 @@ impl Core {
     pub(crate) fn note_partial(&self, node: &Arc<Node>) {
         /// Beyond so many, the oldest are left as they are.
         const NOTED_MAX: usize = 1024;
-        let place = node.as_file().and_then(|file| file.state.read().names.first().cloned());
-        let Some(place) = place else { return };
+        let place = || node.as_file().and_then(|file| file.state.read().names.first().cloned());
         let mut oldest = None;
         let mut noted = self.partials.lock();
-        if !noted.iter().any(|known| std::ptr::eq(known.node.as_ptr(), Arc::as_ptr(node))) {
+        if !noted.iter().any(|known| std::ptr::eq(known.node.as_ptr(), Arc::as_ptr(node)))
+            && let Some(place) = place()
+        {
             if noted.len() >= NOTED_MAX {
                 oldest = noted.pop_front();
             }

@@ -25,6 +25,11 @@ struct Limit<'a> {
 }
 
 impl Limit<'_> {
+    /// Does a search within a limit of its own.
+    fn within<R>(search: impl FnOnce(Limit<'_>) -> R) -> R {
+        search(Limit { depth: REDIRECTS_MAX, lookups: &Cell::new(REDIRECTED_LOOKUPS_MAX) })
+    }
+
     /// One redirect further. ELOOP.
     fn follow(self, redirect: &[u8]) -> Result<Self> {
         match self.depth.checked_sub(1) {
@@ -105,8 +110,7 @@ impl Core {
 
     /// Finds `name` in a stack of lower directories.
     pub(crate) fn find(&self, stack: &[Arc<LowerDir>], name: Name<'_>) -> Result<Found> {
-        let lookups = Cell::new(REDIRECTED_LOOKUPS_MAX);
-        self.find_deep(stack, name, Limit { depth: REDIRECTS_MAX, lookups: &lookups })
+        Limit::within(|limit| self.find_deep(stack, name, limit))
     }
 
     fn find_deep(&self, stack: &[Arc<LowerDir>], name: Name<'_>, limit: Limit<'_>) -> Result<Found> {
@@ -171,8 +175,7 @@ impl Core {
         layer: u16,
         siblings: &[Arc<LowerDir>],
     ) -> Result<Found> {
-        let lookups = Cell::new(REDIRECTED_LOOKUPS_MAX);
-        self.follow(redirect, layer, siblings, Limit { depth: REDIRECTS_MAX, lookups: &lookups })
+        Limit::within(|limit| self.follow(redirect, layer, siblings, limit))
     }
 
     fn follow(

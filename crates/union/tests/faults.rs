@@ -11,13 +11,12 @@ mod scenarios;
 #[path = "faults/stage.rs"]
 mod stage;
 
+use common::quiet::quietly;
 use common::tree::{self, Tree};
 use common::watchdog::Watched;
 use common::{Choices, bare};
 use scenarios::{Scenario, in_parts};
 use stage::{Kind, Stage};
-use std::cell::Cell;
-use std::sync::Once;
 use vellum_branch::{FaultPlan, MemoryBranch};
 use vellum_union::Union;
 use vellum_vfs::{Errno, Result};
@@ -181,10 +180,8 @@ fn all(kinds: &[Kind], times: impl Fn(&Known) -> u64, each: impl Fn(&Stage, &Sce
             let text = stage::unlike(&known.before, &known.after);
             assert!(!text.is_empty(), "{}: nothing happens", scenario.name);
             for number in 0..times(&known) {
-                QUIET.set(true);
                 let one = || each(&stage, &scenario, &known, number);
-                let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(one));
-                QUIET.set(false);
+                let done = quietly(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(one)));
                 if let Err(panic) = done {
                     let text = panic.downcast_ref::<String>().cloned().unwrap_or_default();
                     problems.push(format!("{} {kind:?} number {number}: {text}", scenario.name));
@@ -198,15 +195,10 @@ fn all(kinds: &[Kind], times: impl Fn(&Known) -> u64, each: impl Fn(&Stage, &Sce
     assert!(problems.is_empty(), "{} problems", problems.len());
 }
 
-thread_local! {
-    static QUIET: Cell<bool> = const { Cell::new(false) };
-}
-
 const ERRORS: [Errno; 3] = [Errno::NOSPC, Errno::IO, Errno::ACCESS];
 
 #[test]
 fn a_change_that_fails_leaves_a_whole_tree() {
-    hush();
     all(
         &Kind::ALL,
         |known| known.changes,
@@ -220,7 +212,6 @@ fn a_change_that_fails_leaves_a_whole_tree() {
 
 #[test]
 fn anything_that_fails_leaves_a_whole_tree() {
-    hush();
     all(
         // Reads fail alike whatever the disk can do.
         &[Kind::USUAL, Kind::BLOCKS],
@@ -234,7 +225,6 @@ fn anything_that_fails_leaves_a_whole_tree() {
 
 #[test]
 fn death_leaves_a_whole_tree() {
-    hush();
     all(
         &Kind::ALL,
         |known| known.changes * 2,
@@ -244,19 +234,5 @@ fn death_leaves_a_whole_tree() {
 
 #[test]
 fn a_loss_of_power_leaves_a_whole_tree() {
-    hush();
     all(&Kind::ALL, |known| (known.changes * 2).min(24), one_loss_of_power);
-}
-
-/// Problems are collected, and printed at the end.
-fn hush() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let loud = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if !QUIET.get() {
-                loud(info);
-            }
-        }));
-    });
 }

@@ -18,13 +18,13 @@ mod sequences;
 #[path = "model/world.rs"]
 mod world;
 
+use common::quiet::quietly;
 use common::watchdog::{self, Watched};
 use ops::Op;
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
-use std::sync::Once;
 use world::{Abilities, Setup, World};
 
 /// Sequences per test when nothing else is asked for; all tests together take less than a minute.
@@ -51,20 +51,6 @@ fn run(setup: &Setup, ops: &[Op]) {
 
 thread_local! {
     static STEP: Cell<usize> = const { Cell::new(0) };
-    static QUIET: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Shrinking makes a thousand panics; only the last one is of interest.
-fn hush() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let loud = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            if !QUIET.get() {
-                loud(info);
-            }
-        }));
-    });
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -87,7 +73,6 @@ fn setup(privileged: bool, passthrough: bool) -> impl Strategy<Value = Setup> {
 }
 
 fn check(privileged: bool, passthrough: bool) {
-    hush();
     let random = || std::hash::RandomState::new().build_hasher().finish();
     let seed = number("VELLUM_TEST_SEED").unwrap_or_else(random);
     let cases = number("VELLUM_TEST_CASES").and_then(|n| u32::try_from(n).ok()).unwrap_or(CASES);
@@ -102,16 +87,17 @@ fn check(privileged: bool, passthrough: bool) {
     };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let sequences = (setup(privileged, passthrough), proptest::collection::vec(ops::op(), 1..OPS_MAX));
-    QUIET.set(true);
-    let result = runner.run(&sequences, |(setup, ops)| {
-        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&setup, &ops)));
-        done.map_err(|panic| {
-            let text = panic.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-            TestCaseError::fail(format!("step {}: {}", STEP.get(), text.unwrap_or_default()))
+    // Shrinking makes a thousand panics; only the last one is of interest.
+    let result = quietly(|| {
+        runner.run(&sequences, |(setup, ops)| {
+            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&setup, &ops)));
+            done.map_err(|panic| {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                TestCaseError::fail(format!("step {}: {}", STEP.get(), text.unwrap_or_default()))
+            })
         })
     });
-    QUIET.set(false);
     if let Err(error) = result {
         match error {
             TestError::Fail(why, (setup, ops)) => {

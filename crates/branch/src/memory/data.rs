@@ -32,14 +32,6 @@ pub(super) enum Block {
     Cached,
 }
 
-impl Block {
-    fn cache(&mut self) {
-        if matches!(self, Self::Unwritten) {
-            *self = Self::Cached;
-        }
-    }
-}
-
 /// A file's contents.
 #[derive(Clone, Default)]
 pub(super) struct Data {
@@ -94,7 +86,9 @@ impl Data {
         let last = offset.saturating_add(len).min(self.size).div_ceil(BLOCK).saturating_add(AHEAD);
         if offset < self.size && offset / BLOCK < last {
             for (_, block) in self.blocks.range_mut(offset / BLOCK..last) {
-                block.cache();
+                if matches!(block, Block::Unwritten) {
+                    *block = Block::Cached;
+                }
             }
         }
     }

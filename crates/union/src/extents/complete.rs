@@ -93,17 +93,14 @@ impl PartialFile {
                 self.own_around(range.start.max(end), *shape)?;
                 return self.upper.allocate(mode, range.start, range.end - range.start);
             }
-            let (source, stop) = self.source(at, end, *shape)?;
+            let (source, mut stop) = self.source(at, end, *shape)?;
             if source == Source::Below {
                 let block = self.record.block();
                 let start = at >> self.record.shift << self.record.shift;
-                let stop =
-                    stop.min(start.saturating_add(STEP as u64)).next_multiple_of(block).min(shape.limit);
+                stop = stop.min(start.saturating_add(STEP as u64)).next_multiple_of(block).min(shape.limit);
                 self.copy_up_blocks(start, stop, *shape)?;
-                at = stop;
-            } else {
-                at = stop;
             }
+            at = stop;
         }
     }
 

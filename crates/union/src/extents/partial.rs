@@ -12,6 +12,7 @@ use super::busy::Busy;
 use super::index::BlockIndex;
 use super::map::{BlockMap, ChunkBits};
 use super::record::Record;
+use crate::io::read_full;
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
 use std::any::Any;
@@ -168,24 +169,8 @@ impl PartialFile {
 
     /// Reads exactly from below. EIO: the file below has become shorter.
     pub(super) fn read_below(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let mut done = 0;
-        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.below.read_at(rest, offset + done as u64)? {
-                0 => return Err(Error::new(Errno::IO, "the file below a partial file has become shorter")),
-                n => done += n,
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads from the file as it is; what is beyond its end stays as it is in `buf`.
-    fn read_own(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        let mut done = 0;
-        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.upper.read_at(rest, offset + done as u64)? {
-                0 => return Ok(()),
-                n => done += n,
-            }
+        if read_full(&*self.below, buf, offset)? < buf.len() {
+            return Err(Error::new(Errno::IO, "the file below a partial file has become shorter"));
         }
         Ok(())
     }
@@ -288,7 +273,8 @@ impl PartialFile {
         self.read_below(whole.get_mut(..below).unwrap_or_default(), start)?;
         if !self.index.is_exact() && below < existing {
             // The sidecar may have missed, before a crash, that the file grew here.
-            self.read_own(whole.get_mut(below..existing).unwrap_or_default(), start + below as u64)?;
+            let own = whole.get_mut(below..existing).unwrap_or_default();
+            read_full(&*self.upper, own, start + below as u64)?;
         }
         let (Some(place), Some(part)) = (whole.get_mut(inside..inside + n), data.get(..n)) else {
             return Err(Errno::IO.into());

@@ -1,6 +1,7 @@
 //! What the tests of the union share: mounting layers that lie in memory, and looking at whole trees.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod quiet;
 pub mod tree;
 pub mod watchdog;
 

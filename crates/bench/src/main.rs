@@ -42,7 +42,7 @@ enum Command {
     Compare(Compare),
     /// Compare what operations cost in requests, system calls and space with what they cost before.
     Guard(Guard),
-    /// Draw the experiments on blocks of a large file from what `compare --json` has written.
+    /// Draw experiments from what `compare --json` has written.
     Figure(Figure),
     /// Make a page for a browser from what `compare --json` has written.
     Page(Page),
@@ -111,16 +111,19 @@ struct Guard {
 
 #[derive(Args)]
 struct Figure {
-    /// What `compare --tasks blocks --json` has written.
+    /// What `compare --json` has written.
     from: PathBuf,
     /// The pictures, as NAME.svg and NAME.png.
     #[arg(value_name = "NAME")]
     to: PathBuf,
+    /// Which experiments.
+    #[arg(long, value_enum, default_value_t)]
+    of: figure::Of,
 }
 
 #[derive(Args)]
 struct Page {
-    /// What `compare --json` has written; tasks of later files replace those of earlier ones.
+    /// What `compare --json` has written; tasks of later files replace those of earlier ones on the same filesystem.
     #[arg(required = true, value_name = "RESULTS.json")]
     from: Vec<PathBuf>,
     /// The page.
@@ -163,7 +166,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Compare(args) => run_compare(&args),
         Command::Guard(args) => run_guard(&args),
-        Command::Figure(args) => figure::make(&args.from, &args.to),
+        Command::Figure(args) => figure::make(&args.from, &args.to, args.of),
         Command::Page(args) => page::make(&args.from, &args.to),
         Command::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Roundtrip(args) => run_roundtrip(args),

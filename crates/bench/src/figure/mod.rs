@@ -1,83 +1,93 @@
-//! Figures of a run, as SVG and PNG: how long the first write to a file takes, and the other experiments beside the peers.
+//! Figures of a run, as SVG and PNG: how long the first write to a file takes, and experiments beside the peers.
 
-mod axis;
 mod bars;
+mod experiments;
 mod lines;
 mod results;
+mod subjects;
 mod svg;
 
 use crate::failure::{Failure, Result, While};
+use bars::Bars;
+pub use experiments::Of;
 use results::Results;
 use std::path::Path;
 use std::sync::Arc;
+use subjects::{LOOKS, Look};
 use svg::{Svg, Text};
 
 /// Width of a figure, in the SVG's units, which are pixels where nothing is scaled.
 const WIDTH: f64 = 960.0;
-/// Height of the lines, the axis' names included.
-const LINES_HEIGHT: f64 = 330.0;
+/// Where the legend begins, and the height of its lines.
+const LEGEND: f64 = 52.0;
+const LEGEND_LINE: f64 = 22.0;
 /// Pixels of the PNG for a unit of the SVG.
 const PNG_SCALE: f32 = 2.0;
 
-/// What a subject looks like everywhere: its colour (distinguishable without red and green), and its name in the legend.
-const LOOKS: &[(&str, &str, &str)] = &[
-    ("overlayfs", "#7f7f7f", "kernel overlayfs"),
-    ("fuse-overlayfs", "#d9a441", "fuse-overlayfs 1.10"),
-    ("fuse-overlayfs-2", "#b5651d", "fuse-overlayfs 2.0"),
-    ("unionfs-fuse", "#b07aa1", "unionfs-fuse"),
-    ("vellum-cached", "#0b6fb8", "Vellum cached"),
-    ("vellum-passthrough", "#59b3e6", "Vellum passthrough"),
-];
-
-/// Makes the figure of the results in the JSON file `from`, as `to`.svg and `to`.png.
+/// Makes a figure of the results in the JSON file `from`, as `to`.svg and `to`.png.
 ///
 /// # Errors
 ///
-/// The file cannot be read or is no report, it has no results of experiments on blocks, or the pictures cannot be written.
-pub fn make(from: &Path, to: &Path) -> Result<()> {
+/// The file cannot be read or is no report, it has no results of what is to be drawn, or the pictures cannot be written.
+pub fn make(from: &Path, to: &Path, of: Of) -> Result<()> {
     let named = || format!("{}: give a file that `vellum-bench compare --json` has written", from.display());
     let text = std::fs::read_to_string(from).doing(named)?;
     let results: Results =
         serde_json::from_str(&text).map_err(|error| Failure::bad_input(format!("{}: {error}", named())))?;
     let drawing =
-        draw(&results).map_err(|error| Failure::bad_input(format!("{}: {error}", from.display())))?;
+        draw(&results, of).map_err(|error| Failure::bad_input(format!("{}: {error}", from.display())))?;
     let svg = to.with_extension("svg");
     std::fs::write(&svg, &drawing).doing(|| format!("writing {}", svg.display()))?;
     let png = to.with_extension("png");
     rasterise(&drawing, &png).map_err(|error| Failure::new(format!("{}: {error}", png.display())))
 }
 
-fn draw(results: &Results) -> std::result::Result<String, &'static str> {
-    let subjects: Vec<_> = LOOKS.iter().filter(|(name, ..)| results.has_subject(name)).collect();
-    let rows = bars::rows(results);
-    let height = 96.0 + LINES_HEIGHT + 30.0 + bars::height(rows.len(), subjects.len()) + 44.0;
+fn draw(results: &Results, of: Of) -> std::result::Result<String, &'static str> {
+    let lines = of == Of::Blocks;
+    let tasks = || {
+        let lines = lines::tasks().filter(move |_| lines);
+        lines.chain(of.groups().iter().flat_map(|group| group.rows).map(|(task, _)| *task))
+    };
+    let subjects: Vec<&Look> = LOOKS
+        .iter()
+        .filter(|look| of.shows(look.subject) && results.has_subject(look.subject, tasks()))
+        .collect();
+    let bars = Bars::of(results, of.groups(), &subjects);
+    if !lines && (bars.is_empty() || subjects.is_empty()) {
+        return Err(of.nothing());
+    }
+    let (places, legend_height) = legend(&subjects);
+    let top = LEGEND + legend_height + 22.0;
+    let below = top + if lines { lines::HEIGHT + 30.0 } else { 0.0 };
+    let height = below + bars.height() + 44.0;
     let mut svg = Svg::new(WIDTH, height);
-    svg.text(
-        24.0,
-        34.0,
-        "Writing to a large file of a lower layer",
-        Text { size: 20.0, bold: true, ..Text::default() },
-    );
-    legend(&mut svg, &subjects);
-    lines::draw(&mut svg, results, 96.0)?;
-    bars::draw(&mut svg, results, &rows, 96.0 + LINES_HEIGHT + 30.0);
+    svg.text(24.0, 34.0, of.title(), Text { size: 20.0, bold: true, ..Text::default() });
+    for (look, (x, y)) in subjects.iter().zip(places) {
+        svg.rect(x, y, 12.0, 12.0, look.colour);
+        svg.text(x + 18.0, y + 11.0, look.title, Text::default());
+    }
+    if lines {
+        lines::draw(&mut svg, results, &subjects, top).map_err(|()| of.nothing())?;
+    }
+    bars.draw(&mut svg, below);
     let note = Text { size: 11.0, colour: "#666666", ..Text::default() };
     svg.text(24.0, height - 16.0, &results.conditions(), note);
     Ok(svg.finish())
 }
 
-fn legend(svg: &mut Svg, subjects: &[&(&str, &str, &str)]) {
-    let mut x = 24.0;
-    for (_, colour, title) in subjects {
-        svg.rect(x, 52.0, 12.0, 12.0, colour);
-        svg.text(x + 18.0, 63.0, title, Text::default());
-        x += 40.0 + 7.0 * title.len() as f64;
+/// Where the subjects are named, in lines as many as it takes, and the height of that.
+fn legend(subjects: &[&Look]) -> (Vec<(f64, f64)>, f64) {
+    let (mut x, mut y) = (24.0, LEGEND);
+    let mut places = Vec::new();
+    for look in subjects {
+        let width = 40.0 + 7.0 * look.title.len() as f64;
+        if x + width > WIDTH {
+            (x, y) = (24.0, y + LEGEND_LINE);
+        }
+        places.push((x, y));
+        x += width;
     }
-}
-
-/// The look of a subject.
-fn colour_of(subject: &str) -> &'static str {
-    LOOKS.iter().find(|(name, ..)| *name == subject).map_or("#000000", |(_, colour, _)| colour)
+    (places, y + LEGEND_LINE - LEGEND)
 }
 
 fn rasterise(drawing: &str, to: &Path) -> std::result::Result<(), String> {
@@ -107,7 +117,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let json = dir.path().join("r.json");
         std::fs::write(&json, SMALL).unwrap();
-        make(&json, &dir.path().join("out")).unwrap();
+        make(&json, &dir.path().join("out"), Of::Blocks).unwrap();
         let svg = std::fs::read_to_string(dir.path().join("out.svg")).unwrap();
         for word in ["Vellum cached", "kernel overlayfs", "10 GiB", "second write, same block", "&lt;cpu&gt;"]
         {
@@ -124,12 +134,60 @@ mod tests {
         let json = dir.path().join("r.json");
         for text in ["", "{}", "[1]", r#"{"machine":{},"tasks":[]}"#] {
             std::fs::write(&json, text).unwrap();
-            assert!(make(&json, &dir.path().join("out")).unwrap_err().bad_input, "{text}");
+            assert!(make(&json, &dir.path().join("out"), Of::Blocks).unwrap_err().bad_input, "{text}");
         }
         let empty = SMALL.replace("block-", "blocks-");
         std::fs::write(&json, empty).unwrap();
-        let error = make(&json, &dir.path().join("out")).unwrap_err().to_string();
+        let error = make(&json, &dir.path().join("out"), Of::Blocks).unwrap_err().to_string();
         assert!(error.contains("block-first"), "{error}");
         assert!(!dir.path().join("out.svg").exists());
+    }
+
+    fn drawn(of: Of, text: &str) -> std::result::Result<String, &'static str> {
+        draw(&serde_json::from_str(text).unwrap(), of)
+    }
+
+    #[test]
+    fn bars_are_on_the_side_of_their_ratio() {
+        let svg = drawn(Of::Everyday, SMALL).unwrap();
+        for word in ["Everyday work", "grep -r", "kernel overlayfs on XFS", ">0.0054<", ">12<", "no result"] {
+            assert!(svg.contains(word), "{word}");
+        }
+        // Neither a host beside unions, nor whom nobody measured, nor other experiments.
+        for word in ["the host", "passthrough", "block", "DRBL", "NaN", "inf"] {
+            assert!(!svg.contains(word), "{word}");
+        }
+        let colour = |subject: &str| LOOKS.iter().find(|look| look.subject == subject).unwrap().colour;
+        let of = |subject: &str| -> Vec<f64> {
+            let fill = format!("fill=\"{}\"", colour(subject));
+            let rects = svg.lines().filter(|line| line.starts_with("<rect") && line.contains(&fill));
+            let x = |line: &str| line.split('"').nth(1).unwrap().parse().unwrap();
+            // The first is that of the legend.
+            rects.skip(1).map(x).collect()
+        };
+        let (own, peer) = (of("vellum-cached"), of("unionfs-fuse"));
+        assert_eq!((own.len(), peer.len()), (2, 1));
+        assert!(own[1] < own[0] && own[0] == peer[0], "{own:?} {peer:?}");
+    }
+
+    #[test]
+    fn sources_are_beside_the_host() {
+        let svg = drawn(Of::Sources, SMALL).unwrap();
+        for word in ["the host", "Enhanced OverlayFS", "2 processes read a block", "Vellum passthrough"] {
+            assert!(svg.contains(word), "{word}");
+        }
+        assert!(!svg.contains("Danaus") && !svg.contains("Vellum cached"));
+        for (of, hint) in [(Of::Sources, "s1,s2"), (Of::Everyday, "everyday"), (Of::Blocks, "blocks")] {
+            let none = SMALL.replace("\"name\": \"", "\"name\": \"no-");
+            assert!(drawn(of, &none).unwrap_err().contains(hint), "{of:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_legend_takes_several_lines() {
+        let all: Vec<&Look> = LOOKS.iter().collect();
+        let (places, height) = legend(&all);
+        assert!(places.iter().zip(&all).all(|((x, _), look)| x + 7.0 * (look.title.len() as f64) < WIDTH));
+        assert_eq!((places.len(), height), (all.len(), 2.0 * LEGEND_LINE));
     }
 }

@@ -42,12 +42,9 @@ impl Results {
         self.tasks.iter().find(|task| task.name == name)
     }
 
-    /// Whether a subject has been measured in anything that is shown.
-    pub(super) fn has_subject(&self, name: &str) -> bool {
-        self.tasks
-            .iter()
-            .filter(|task| task.name.starts_with("block-"))
-            .any(|task| task.seconds(name).is_some())
+    /// Whether a subject has been measured in one of some tasks.
+    pub(super) fn has_subject(&self, name: &str, mut tasks: impl Iterator<Item = &'static str>) -> bool {
+        tasks.any(|task| self.task(task).is_some_and(|task| task.seconds(name).is_some()))
     }
 
     /// Machine and method, in a line.

@@ -1,5 +1,6 @@
 //! A picture as it is being written.
 
+use crate::page::html::escaped;
 use std::fmt::Write;
 
 /// On which side of its place a text is.
@@ -91,8 +92,4 @@ impl Svg {
         self.0.push_str("</svg>\n");
         self.0
     }
-}
-
-fn escaped(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }

@@ -21,11 +21,12 @@ const NAME_MAX: usize = 20;
 const LOOKS: &[(&str, &str)] = &[
     ("host", "kernel"),
     ("overlayfs", "kernel"),
+    ("overlayfs-xfs", "kernel"),
     ("fuse-overlayfs", "peer"),
     ("fuse-overlayfs-2", "peer"),
     ("unionfs-fuse", "peer"),
     ("vellum-cached", "own"),
-    ("vellum-passthrough", "own"),
+    ("vellum-passthrough", "own passthrough"),
 ];
 
 /// A row of the figure.

@@ -68,7 +68,7 @@ impl Html {
 }
 
 /// Words that mean themselves, in text and in a quoted attribute.
-fn escaped(words: &str) -> String {
+pub(crate) fn escaped(words: &str) -> String {
     let mut text = String::with_capacity(words.len());
     for character in words.chars() {
         match character {

@@ -1,10 +1,10 @@
 //! A page of what was measured: one file of HTML that needs nothing else, for a phone as for a large screen.
 
-mod axis;
+pub(crate) mod axis;
 mod figure;
 mod heading;
-mod html;
-mod numbers;
+pub(crate) mod html;
+pub(crate) mod numbers;
 mod results;
 mod section;
 mod sources;

@@ -4,7 +4,7 @@
 pub(super) const NONE: &str = "\u{2013}";
 
 /// A time with a unit in which it reads well.
-pub(super) fn time(seconds: f64) -> String {
+pub(crate) fn time(seconds: f64) -> String {
     match seconds {
         s if s < 0.999_95e-3 => format!("{:.1}\u{a0}µs", s * 1e6),
         s if s < 0.999_995 => format!("{:.2}\u{a0}ms", s * 1e3),
@@ -43,7 +43,7 @@ pub(super) fn range((low, high): (f64, f64)) -> String {
 }
 
 /// A number with its unit, without zeros behind the point.
-pub(super) fn trimmed(text: &str) -> String {
+pub(crate) fn trimmed(text: &str) -> String {
     match text.split_once('\u{a0}') {
         Some((number, unit)) if number.contains('.') => {
             format!("{}\u{a0}{unit}", number.trim_end_matches('0').trim_end_matches('.'))

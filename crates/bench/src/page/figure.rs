@@ -4,8 +4,9 @@
 
 use super::axis::Axis;
 use super::html::Html;
+use super::naming;
 use super::numbers::{bytes, time, trimmed};
-use super::results::{Subject, Task};
+use super::results::{Results, Subject, Task};
 
 /// Where bars begin and end, in percent of the width.
 const BARS: f64 = 35.0;
@@ -38,7 +39,8 @@ struct Row<'a> {
 }
 
 /// Writes the figure of a task, or nothing when nothing was measured.
-pub(super) fn write(html: &mut Html, task: &Task, rounds: usize) {
+pub(super) fn write(html: &mut Html, results: &Results, task: &Task) {
+    let rounds = results.runs.get(task.run).map_or(0, |run| run.rounds);
     let rows: Vec<Row<'_>> = task.results.iter().filter_map(|result| row(task, result)).collect();
     let values: Vec<f64> = rows.iter().flat_map(|row| [row.smallest, row.middle, row.largest]).collect();
     let Some(axis) = Axis::over(&values) else { return };
@@ -50,7 +52,11 @@ pub(super) fn write(html: &mut Html, task: &Task, rounds: usize) {
             html.words(
                 "title",
                 &[],
-                &format!("{}: {} by subject, median of {rounds} rounds", task.name, what.to_lowercase()),
+                &format!(
+                    "{}: {} by subject, median of {rounds} rounds",
+                    naming::full(results, task),
+                    what.to_lowercase()
+                ),
             );
             ticks(html, task, &axis, ROW * rows.len() as f64);
             for (number, row) in rows.iter().enumerate() {
@@ -160,7 +166,7 @@ mod tests {
     fn figure(number: usize) -> String {
         let results = results::of(&[SMALL]).unwrap();
         let mut html = Html::default();
-        write(&mut html, results.tasks.get(number).unwrap(), 3);
+        write(&mut html, &results, results.tasks.get(number).unwrap());
         html.finish().replace('\u{a0}', " ")
     }
 

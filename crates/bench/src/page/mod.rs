@@ -4,6 +4,7 @@ pub(crate) mod axis;
 mod figure;
 mod heading;
 pub(crate) mod html;
+mod naming;
 pub(crate) mod numbers;
 mod results;
 mod section;
@@ -23,7 +24,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src dat
 const SMALL: &str = include_str!("small.json");
 
 /// Makes a page, `to`, of the results in the JSON files `from`; tasks of later files replace those of the same name in
-/// earlier ones.
+/// earlier ones, when they were done on the same kind of filesystem.
 ///
 /// # Errors
 ///

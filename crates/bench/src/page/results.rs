@@ -122,7 +122,8 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Reads files; a task of a later one replaces that of the same name in an earlier one, where it stands.
+    /// Reads files; a task of a later one replaces that of the same name in an earlier one, where it stands, if both were
+    /// done on the same filesystem. Otherwise it comes after it.
     pub(super) fn read<P: AsRef<Path>>(files: &[P]) -> Result<Self> {
         let mut all = Self::default();
         for file in files {
@@ -154,9 +155,13 @@ impl Results {
         self.runs.push(report.run);
         for mut task in report.tasks {
             task.run = run;
-            match self.tasks.iter_mut().find(|known| known.name == task.name) {
-                Some(known) => *known = task,
-                None => self.tasks.push(task),
+            let filesystem = self.filesystem(&task);
+            let is_same = |known: &Task| known.name == task.name && self.filesystem(known) == filesystem;
+            if let Some(place) = self.tasks.iter().position(is_same) {
+                self.tasks.splice(place..=place, [task]);
+            } else {
+                let namesake = self.tasks.iter().rposition(|known| known.name == task.name);
+                self.tasks.insert(namesake.map_or(self.tasks.len(), |place| place + 1), task);
             }
         }
     }
@@ -171,6 +176,11 @@ impl Results {
     /// What the times of a task are divided by.
     pub(super) fn denominator(&self, task: &Task) -> Option<&str> {
         self.runs.get(task.run)?.denominator.as_deref()
+    }
+
+    /// The kind of filesystem that a task was done on.
+    pub(super) fn filesystem(&self, task: &Task) -> Option<&str> {
+        Some(self.runs.get(task.run)?.machine.filesystem.as_str())
     }
 
     /// Everything that times are divided by, each once.
@@ -253,6 +263,22 @@ mod tests {
             [(0, 1), (1, names.len() - 1)]
         );
         assert_eq!(of(&[SMALL, SMALL]).unwrap().used_runs().len(), 1);
+    }
+
+    #[test]
+    fn tasks_of_other_filesystems_stand_beside_each_other() {
+        let xfs = SMALL.replace("\"ext4\"", "\"xfs\"");
+        let again = xfs.replace("0.0125", "0.0777");
+        let merged = of(&[SMALL, &xfs, &again]).unwrap();
+        let alone = of(&[SMALL]).unwrap();
+        assert_eq!(merged.tasks.len(), 2 * alone.tasks.len());
+        for (pair, task) in merged.tasks.chunks(2).zip(&alone.tasks) {
+            assert!(pair.iter().all(|one| one.name == task.name));
+            assert_eq!(pair.iter().map(|one| one.run).collect::<Vec<_>>(), [0, 2], "{}", task.name);
+        }
+        let open = merged.tasks.get(1).unwrap();
+        assert_eq!(merged.filesystem(open), Some("xfs"));
+        assert!(open.results.iter().any(|result| result.seconds == Some(0.0777)));
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! A task: what it does, its figure, and its numbers.
 
-use super::figure;
 use super::html::Html;
 use super::numbers::{NONE, bytes, count, percent, range, ratio, time};
 use super::results::{Results, Subject, Task};
-use super::summary::{SCROLL, anchor, head};
+use super::summary::{SCROLL, head};
 use super::verdict::{Verdict, limit, tag, tags};
+use super::{figure, naming};
 
 /// Which columns there is something for.
 #[derive(Clone, Copy)]
@@ -17,12 +17,14 @@ struct Columns {
 
 /// Writes the section of a task.
 pub(super) fn write(html: &mut Html, results: &Results, number: usize, task: &Task) {
-    html.element("section", &[("id", &anchor(number, task))], |html| {
-        html.words("h2", &[], &task.name);
+    html.element("section", &[("id", &naming::anchor(results, number, task))], |html| {
+        html.element("h2", &[], |html| {
+            html.text(&task.name);
+            naming::mark(html, results, task);
+        });
         html.words("p", &[], &format!("{} ({})", task.title, task.state));
         html.words("p", &[("class", "muted")], &extent(results, task));
-        let rounds = results.runs.get(task.run).map_or(0, |run| run.rounds);
-        figure::write(html, task, rounds);
+        figure::write(html, results, task);
         numbers(html, task, results.denominator(task));
     });
 }

@@ -1,6 +1,7 @@
 //! The table that says it all: what the source found, what the best peer does here, what Vellum does, and its bar.
 
 use super::html::{Attributes, Html};
+use super::naming;
 use super::numbers::{NONE, bytes, range, ratio, time};
 use super::results::{Results, Subject, Task};
 use super::sources::source_of;
@@ -51,16 +52,6 @@ pub(super) fn head(html: &mut Html, class: &str, name: &str, unit: &str) {
     });
 }
 
-/// Where the page shows a task; names that could be anything are not for addresses.
-pub(super) fn anchor(number: usize, task: &Task) -> String {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    if task.name.chars().all(plain) && !task.name.is_empty() {
-        format!("task-{}", task.name)
-    } else {
-        format!("task_{number}")
-    }
-}
-
 fn row(html: &mut Html, results: &Results, number: usize, task: &Task) {
     let peer = best(task, |name| PEERS.contains(&name));
     let vellum: Vec<&Subject> = task.results.iter().filter(|result| is_vellum(&result.subject)).collect();
@@ -69,7 +60,9 @@ fn row(html: &mut Html, results: &Results, number: usize, task: &Task) {
     let denominator = results.denominator(task).filter(|_| results.denominators().len() > 1);
     html.element("tr", &[], |html| {
         html.element("th", &[("scope", "row")], |html| {
-            html.words("a", &[("href", &format!("#{}", anchor(number, task)))], &task.name);
+            let address = format!("#{}", naming::anchor(results, number, task));
+            html.words("a", &[("href", &address)], &task.name);
+            naming::mark(html, results, task);
             html.words("small", &[], &task.title);
         });
         html.words("td", &[("class", "source")], source_of(&task.name).unwrap_or(NONE));

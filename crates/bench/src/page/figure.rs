@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn memory_is_drawn_where_it_is_judged() {
         let memory = figure(3);
-        assert!(memory.contains("520.0 MiB") && memory.contains("Resident memory"), "{memory}");
+        assert!(memory.contains("520 MiB") && memory.contains("Resident memory"), "{memory}");
         assert_eq!(memory.matches("<rect").count(), 2);
     }
 

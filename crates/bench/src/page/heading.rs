@@ -110,8 +110,9 @@ fn how_to_read(results: &Results) -> String {
         all => {
             let all = all.join(" or ");
             format!(
-                "A ratio is the time divided by the time of {all} in the same round, the median of all rounds (the \
-                 smallest to the largest): below 1 is faster than {all}."
+                "A ratio is the time divided by the time of {all} in the same round, the median of all rounds: \
+                 below 1 is faster than {all}. In brackets is where it lies with a probability of 95\u{a0}%, or its \
+                 range, from the smallest to the largest, where the rounds are too few."
             )
         }
     };

@@ -4,12 +4,15 @@ pub(crate) mod axis;
 mod figure;
 mod heading;
 pub(crate) mod html;
+mod kinds;
 mod naming;
 pub(crate) mod numbers;
 mod results;
 mod section;
 mod sources;
 mod summary;
+mod table;
+mod tables;
 mod verdict;
 
 use crate::failure::{Failure, Result, While};

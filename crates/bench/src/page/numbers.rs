@@ -18,7 +18,8 @@ pub(super) fn bytes(bytes: f64) -> String {
     match bytes {
         b if b < STEP => format!("{b:.0}\u{a0}B"),
         b if b < STEP * STEP => format!("{:.0}\u{a0}KiB", b / STEP),
-        b if b < STEP * STEP * STEP => format!("{:.1}\u{a0}MiB", b / STEP / STEP),
+        b if b < 99.95 * STEP * STEP => format!("{:.1}\u{a0}MiB", b / STEP / STEP),
+        b if b < STEP * STEP * STEP => format!("{:.0}\u{a0}MiB", b / STEP / STEP),
         b => format!("{}\u{a0}GiB", large(b / STEP / STEP / STEP, 1)),
     }
 }
@@ -55,6 +56,8 @@ pub(crate) fn trimmed(text: &str) -> String {
 /// How many of something there are for one operation.
 pub(super) fn count(count: f64) -> String {
     let digits = match count {
+        // Seldom is not never.
+        c if c > 0.0 && c < 0.005 => return "<0.01".to_owned(),
         c if c < 10.0 => 2,
         c if c < 100.0 => 1,
         _ => 0,
@@ -83,12 +86,15 @@ mod tests {
             ["0.1 µs", "1.00 ms", "500.00 ms", "12.00 s", "1.0e300 s"]
         );
         assert_eq!(
-            [0.0, 4096.0, 1.5e6, 3e9].map(|b| plain(bytes(b))),
-            ["0 B", "4 KiB", "1.4 MiB", "2.8 GiB"]
+            [0.0, 4096.0, 1.5e6, 2e8, 3e9].map(|b| plain(bytes(b))),
+            ["0 B", "4 KiB", "1.4 MiB", "191 MiB", "2.8 GiB"]
         );
         assert_eq!([50e-3, 0.0205, 0.2].map(|s| plain(trimmed(&time(s)))), ["50 ms", "20.5 ms", "200 ms"]);
         assert_eq!(trimmed("0"), "0");
-        assert_eq!([0.014, 18.54, 4403.5, 1e9].map(count), ["0.01", "18.5", "4404", "1.0e9"]);
+        assert_eq!(
+            [0.0, 0.0001, 0.014, 18.54, 4403.5, 1e9].map(count),
+            ["0.00", "<0.01", "0.01", "18.5", "4404", "1.0e9"]
+        );
         assert_eq!(plain(percent(0.256)), "26 %");
     }
 

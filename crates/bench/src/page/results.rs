@@ -6,6 +6,7 @@ use crate::report::SCHEMA_VERSION;
 use crate::statistics::median;
 use crate::tasks::{self, Metric};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Above this a measurement is noise: half the range of times, as a part of the median.
@@ -83,11 +84,22 @@ pub(super) struct Subject {
     pub(super) spread: Option<f64>,
     pub(super) ratio: Option<f64>,
     pub(super) ratio_range: Option<(f64, f64)>,
+    pub(super) ratio_confidence: Option<(f64, f64)>,
     /// What the run itself said of its ratios; older files do not.
     #[serde(default)]
     noisy: bool,
     pub(super) resident_bytes: Option<f64>,
+    pub(super) requests: Option<Counts>,
     pub(super) requests_per_operation: Option<f64>,
+    pub(super) client_calls: Option<Counts>,
+    pub(super) client_calls_per_operation: Option<f64>,
+    pub(super) service_calls: Option<Counts>,
+    pub(super) service_calls_per_operation: Option<f64>,
+    pub(super) client_faults_per_operation: Option<f64>,
+    pub(super) service_faults_per_operation: Option<f64>,
+    pub(super) charged: Option<Charged>,
+    pub(super) locked_per_operation: Option<f64>,
+    pub(super) shared_writes_per_operation: Option<f64>,
     pub(super) client_switches_per_operation: Option<f64>,
     pub(super) service_switches_per_operation: Option<f64>,
     pub(super) bar: Option<Bar>,
@@ -97,6 +109,16 @@ pub(super) struct Subject {
     pub(super) failure: Option<String>,
     #[serde(default)]
     pub(super) samples: Vec<Option<Sample>>,
+}
+
+/// How often something was done in all passes of a measurement, by kind.
+pub(super) type Counts = BTreeMap<String, f64>;
+
+/// Memory that was charged to the control groups of the two sides, what they have in the page cache included.
+#[derive(Debug, Deserialize)]
+pub(super) struct Charged {
+    pub(super) client_bytes: Option<f64>,
+    pub(super) service_bytes: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -110,6 +132,7 @@ pub(super) struct Sample {
     pub(super) seconds: f64,
     pub(super) client_cpu_seconds: Option<f64>,
     pub(super) service_cpu_seconds: Option<f64>,
+    pub(super) kernel_cpu_seconds: Option<f64>,
     pub(super) resident_bytes: Option<f64>,
     pub(super) upper_bytes: Option<f64>,
 }

@@ -1,19 +1,8 @@
 //! A task: what it does, its figure, and its numbers.
 
 use super::html::Html;
-use super::numbers::{NONE, bytes, count, percent, range, ratio, time};
-use super::results::{Results, Subject, Task};
-use super::summary::{SCROLL, head};
-use super::verdict::{Verdict, limit, tag, tags};
-use super::{figure, naming};
-
-/// Which columns there is something for.
-#[derive(Clone, Copy)]
-struct Columns {
-    memory: bool,
-    upper: bool,
-    bars: bool,
-}
+use super::results::{Results, Task};
+use super::{figure, kinds, naming, tables};
 
 /// Writes the section of a task.
 pub(super) fn write(html: &mut Html, results: &Results, number: usize, task: &Task) {
@@ -25,7 +14,8 @@ pub(super) fn write(html: &mut Html, results: &Results, number: usize, task: &Ta
         html.words("p", &[], &format!("{} ({})", task.title, task.state));
         html.words("p", &[("class", "muted")], &extent(results, task));
         figure::write(html, results, task);
-        numbers(html, task, results.denominator(task));
+        tables::write(html, task, results.denominator(task));
+        kinds::write(html, task);
     });
 }
 
@@ -42,96 +32,6 @@ fn extent(results: &Results, task: &Task) -> String {
         _ => format!(", run {}", task.run + 1),
     };
     format!("{operations} in a pass{passes}{run}")
-}
-
-fn numbers(html: &mut Html, task: &Task, denominator: Option<&str>) {
-    let columns = Columns {
-        memory: task.is_of_memory(),
-        upper: task.results.iter().any(|result| result.middle(|sample| sample.upper_bytes).is_some()),
-        bars: task.results.iter().any(|result| result.bar.is_some()),
-    };
-    html.element("div", SCROLL, |html| {
-        html.element("table", &[], |html| {
-            html.element("thead", &[], |html| {
-                html.element("tr", &[], |html| heads(html, columns, denominator));
-            });
-            html.element("tbody", &[], |html| {
-                for result in &task.results {
-                    html.element("tr", &[], |html| row(html, columns, result));
-                }
-            });
-        });
-    });
-}
-
-fn heads(html: &mut Html, columns: Columns, denominator: Option<&str>) {
-    let divided =
-        denominator.map_or("nothing to divide by".to_owned(), |name| format!("time ÷ time of {name}"));
-    head(html, "", "Filesystem", "");
-    if columns.memory {
-        head(html, "n", "Memory", "resident, service");
-    }
-    head(html, "n", "Time", "median of a pass");
-    head(html, "n", "Spread", "± of the median");
-    head(html, "n", "Ratio", &divided);
-    head(html, "n", "Range", "of the ratio");
-    head(html, "n", "Requests", "per operation");
-    head(html, "n", "Switches", "per operation, client + service");
-    head(html, "n", "Client", "processor time");
-    head(html, "n", "Service", "processor time");
-    if columns.upper {
-        head(html, "n", "Upper", "space taken");
-    }
-    if columns.bars {
-        head(html, "", "Bar", "at most; × overlayfs");
-    }
-}
-
-fn row(html: &mut Html, columns: Columns, result: &Subject) {
-    html.element("th", &[("scope", "row")], |html| {
-        html.text(&result.subject);
-        tags(html, result);
-        for peer in &result.behind {
-            tag(html, "warn", &format!("behind {peer}"));
-        }
-        if let Some(failure) = &result.failure {
-            let then = if result.seconds.is_some() { "then failed: " } else { "" };
-            html.words("small", &[], &format!("{then}{failure}"));
-        }
-    });
-    let or_none = |value: Option<String>| value.unwrap_or_else(|| NONE.to_owned());
-    let mut cell = |value: Option<String>| html.words("td", &[("class", "n")], &or_none(value));
-    if columns.memory {
-        cell(result.resident_bytes.map(bytes));
-    }
-    cell(result.seconds.map(time));
-    cell(result.spread.map(percent));
-    cell(result.ratio.map(ratio));
-    cell(result.ratio_range.map(range));
-    cell(result.requests_per_operation.map(count));
-    cell(switches(result));
-    cell(result.middle(|sample| sample.client_cpu_seconds).map(time));
-    cell(result.middle(|sample| sample.service_cpu_seconds).map(time));
-    if columns.upper {
-        cell(result.middle(|sample| sample.upper_bytes).map(bytes));
-    }
-    if columns.bars {
-        html.element("td", &[("class", "verdict")], |html| match &result.bar {
-            Some(bar) => {
-                Verdict::of(result).write(html);
-                html.words("small", &[], &limit(bar));
-            }
-            None => html.text(NONE),
-        });
-    }
-}
-
-fn switches(result: &Subject) -> Option<String> {
-    let client = count(result.client_switches_per_operation?);
-    Some(match result.service_switches_per_operation {
-        Some(service) => format!("{client}\u{a0}+\u{a0}{}", count(service)),
-        None => client,
-    })
 }
 
 #[cfg(test)]
@@ -168,5 +68,23 @@ mod tests {
         has(&section(3), &["resident, service", "28.0 MiB", "50 MiB"]);
         has(&section(4), &["then failed: then &lt;/p&gt; ended"]);
         assert!(!section(4).contains("Bar"));
+    }
+
+    #[test]
+    fn costs_stand_in_a_table_of_their_own() {
+        let open = section(0);
+        let (times, costs) = open.split_once("What it costs").unwrap();
+        has(times, &["95 %", "<td class=\"n\">1.010 to 1.070</td>", "aria-label=\"Times: open-read\""]);
+        has(costs, &["System calls", "4.00 + 1.50", "Page faults", "0.25 + &lt;0.01", "Locked", ">12.0<"]);
+        has(costs, &["Shared", "Kernel threads", "4.00 ms", "charged", "1.5 MiB + 3.0 MiB", "<details>"]);
+        let (table, _) = costs.split_once("<details>").unwrap();
+        assert!(!table.contains("tag ") && table.matches("<tr>").count() == 8, "{table}");
+        // Where nothing of that was counted, no column says so.
+        for word in
+            ["95 %", "System calls", "Page faults", "Locked", "Shared", "Kernel", "charged", "<details"]
+        {
+            assert!(!section(1).contains(word), "{word}");
+        }
+        has(&section(2), &["overlayfs-xfs", "bar kernel"]);
     }
 }

@@ -1,19 +1,16 @@
 //! The table that says it all: what the source found, what the best peer does here, what Vellum does, and its bar.
 
-use super::html::{Attributes, Html};
+use super::html::Html;
 use super::naming;
 use super::numbers::{NONE, bytes, range, ratio, time};
 use super::results::{Results, Subject, Task};
 use super::sources::source_of;
+use super::table::{head, heads, scrolled};
 use super::verdict::{Verdict, limit, tags};
 use crate::subject::Kind;
 
 /// Other filesystems for the same purpose, without the kernel's.
 pub(super) const PEERS: &[&str] = &["fuse-overlayfs", "fuse-overlayfs-2", "unionfs-fuse"];
-
-/// A box that a table scrolls in, for fingers, for keys, and for readers of screens.
-pub(super) const SCROLL: Attributes<'_> =
-    &[("class", "scroll"), ("tabindex", "0"), ("role", "region"), ("aria-label", "Table")];
 
 /// Writes the table.
 pub(super) fn write(html: &mut Html, results: &Results) {
@@ -21,34 +18,20 @@ pub(super) fn write(html: &mut Html, results: &Results) {
         [] => "time".to_owned(),
         all => format!("time ÷ time of {}", all.join(" or ")),
     };
-    html.element("div", SCROLL, |html| {
-        html.element("table", &[("class", "summary")], |html| {
-            html.element("thead", &[], |html| {
-                html.element("tr", &[], |html| {
-                    head(html, "", "Experiment", "");
-                    head(html, "", "Source\u{2019}s result", "on its own machine");
-                    head(html, "n", "Best peer here", &divided);
-                    head(html, "n", "Vellum here", &divided);
-                    head(html, "n", "Bar", "at most; × overlayfs");
-                    head(html, "", "Met", "");
-                });
-            });
-            html.element("tbody", &[], |html| {
-                for (number, task) in results.tasks.iter().enumerate() {
-                    row(html, results, number, task);
-                }
-            });
+    scrolled(html, "summary", "Summary", |html| {
+        heads(html, |html| {
+            head(html, "", "Experiment", "");
+            head(html, "", "Source\u{2019}s result", "on its own machine");
+            head(html, "n", "Best peer here", &divided);
+            head(html, "n", "Vellum here", &divided);
+            head(html, "n", "Bar", "at most; × overlayfs");
+            head(html, "", "Met", "");
         });
-    });
-}
-
-/// The head of a column.
-pub(super) fn head(html: &mut Html, class: &str, name: &str, unit: &str) {
-    html.element("th", &[("scope", "col"), ("class", class)], |html| {
-        html.text(name);
-        if !unit.is_empty() {
-            html.words("small", &[], unit);
-        }
+        html.element("tbody", &[], |html| {
+            for (number, task) in results.tasks.iter().enumerate() {
+                row(html, results, number, task);
+            }
+        });
     });
 }
 
@@ -125,9 +108,11 @@ fn value(html: &mut Html, task: &Task, result: Option<&Subject>, denominator: Op
     let memory = result.resident_bytes.filter(|_| task.is_of_memory()).map(bytes);
     let main = memory.clone().or_else(|| result.ratio.map(ratio)).or_else(|| result.seconds.map(time));
     html.words("b", &[], main.as_deref().unwrap_or(NONE));
-    if let Some(all) = result.ratio_range.filter(|_| memory.is_none()) {
+    let interval = result.ratio_confidence.map(range);
+    let interval = interval.or_else(|| result.ratio_range.map(|all| format!("range\u{a0}{}", range(all))));
+    if let Some(interval) = interval.filter(|_| memory.is_none()) {
         html.text(" ");
-        html.words("span", &[("class", "muted")], &format!("({})", range(all)));
+        html.words("span", &[("class", "muted")], &format!("({interval})"));
     }
     let mut note = result.subject.clone();
     if let Some(seconds) = result.seconds {
@@ -169,11 +154,19 @@ mod tests {
         );
         has(
             &rows[1],
-            &["TranslayFS: 4 to 7 %", "<b>90.0</b>", "<b>0.800</b>", "(0.560 to 1.040)", "noisy", "✓ met"],
+            &[
+                "TranslayFS: 4 to 7 %",
+                "<b>90.0</b>",
+                "<b>0.800</b>",
+                "(range 0.560 to 1.040)",
+                "noisy",
+                "✓ met",
+            ],
         );
         has(&rows[1], &["<small>passthrough: not met"]);
         has(&rows[2], &["overlayfs 51 s", "1 ms", "500.0 µs", "met"]);
-        has(&rows[3], &["520.0 MiB", "28.0 MiB", "50 MiB", "met"]);
+        has(&rows[3], &["520 MiB", "28.0 MiB", "50 MiB", "met"]);
+        has(&rows[0], &["<b>1.042</b> <span class=\"muted\">(1.010 to 1.070)</span>"]);
         has(&rows[4], &["&lt;script&gt;alert(1)", "href=\"#task_4\"", "failed", NONE]);
     }
 

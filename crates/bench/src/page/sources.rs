@@ -1,5 +1,7 @@
 //! What the sources of the experiments report, each on its own machine.
 
+use super::results::Results;
+
 /// A task, or what the names of several begin with, and the source's result in a few words.
 const SOURCES: &[(&str, &str)] = &[
     ("block-first-10g", "TranslayFS: 0.4 ms at 10 GB, overlayfs 51 s"),
@@ -23,6 +25,37 @@ const SOURCES: &[(&str, &str)] = &[
     ("s2-shared-read", "Danaus: memory of one copy"),
 ];
 
+/// An experiment of a source on what Vellum does not do yet.
+#[derive(Debug)]
+pub(super) struct Planned {
+    /// What the names of its tasks will begin with.
+    tasks: &'static str,
+    pub(super) name: &'static str,
+    pub(super) title: &'static str,
+    pub(super) result: &'static str,
+}
+
+const PLANNED: &[Planned] = &[
+    Planned {
+        tasks: "s3-",
+        name: "Page cache by weight",
+        title: "4 containers of the weights 100 to 800 write 2 GB each, and read half of it",
+        result: "Weight-aware page cache: 2.2\u{a0}% off the ideal shares instead of 24.0\u{a0}%, for 5.8\u{a0}% of the throughput",
+    },
+    Planned {
+        tasks: "s5-",
+        name: "Checkpoint isolation",
+        title: "a container writes while others are checkpointed",
+        result: "Checkpoint isolation on ZNS: latency and bandwidth as without a checkpoint; on a SATA SSD latency up to 50 times",
+    },
+];
+
+/// What is not there yet, as long as there is no result of it.
+pub(super) fn planned(results: &Results) -> impl Iterator<Item = &'static Planned> {
+    let is_there = |planned: &&Planned| results.tasks.iter().any(|task| task.name.starts_with(planned.tasks));
+    PLANNED.iter().filter(move |planned| !is_there(planned))
+}
+
 /// The result of the source that a task repeats; None: it repeats none.
 pub(super) fn source_of(task: &str) -> Option<&'static str> {
     let is_of =
@@ -33,6 +66,7 @@ pub(super) fn source_of(task: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::{SMALL, results};
     use crate::tasks;
 
     #[test]
@@ -43,5 +77,15 @@ mod tests {
         assert!(source_of("s1-drbl-16").is_some() && source_of("block-random-41k").is_none());
         assert_eq!(source_of("block-stride"), Some("TranslayFS: 36\u{a0}% faster than overlayfs"));
         assert_eq!(source_of("open-read"), None);
+    }
+
+    #[test]
+    fn what_has_a_result_is_there() {
+        let names = |text: &str| {
+            let results = results::of(&[text]).unwrap();
+            planned(&results).map(|planned| planned.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(SMALL), ["Page cache by weight", "Checkpoint isolation"]);
+        assert_eq!(names(&SMALL.replace("block-same", "s3-shares")), ["Checkpoint isolation"]);
     }
 }

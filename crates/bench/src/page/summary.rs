@@ -4,13 +4,17 @@ use super::html::Html;
 use super::naming;
 use super::numbers::{NONE, bytes, range, ratio, time};
 use super::results::{Results, Subject, Task};
-use super::sources::source_of;
+use super::sources::{Planned, planned, source_of};
 use super::table::{head, heads, scrolled};
 use super::verdict::{Verdict, limit, tags};
 use crate::subject::Kind;
 
 /// Other filesystems for the same purpose, without the kernel's.
 pub(super) const PEERS: &[&str] = &["fuse-overlayfs", "fuse-overlayfs-2", "unionfs-fuse"];
+
+/// What has no row, as it would be a column.
+const NO_COLUMNS: &str = "Not there yet either, and so without columns: Vellum\u{2019}s library, which reaches the service \
+    over shared memory, and its pools, with one service for all containers of a tenant.";
 
 /// Writes the table.
 pub(super) fn write(html: &mut Html, results: &Results) {
@@ -31,7 +35,24 @@ pub(super) fn write(html: &mut Html, results: &Results) {
             for (number, task) in results.tasks.iter().enumerate() {
                 row(html, results, number, task);
             }
+            planned(results).for_each(|planned| not_yet(html, planned));
         });
+    });
+    html.words("p", &[("class", "muted note")], NO_COLUMNS);
+}
+
+/// The row of what Vellum does not do yet.
+fn not_yet(html: &mut Html, planned: &Planned) {
+    html.element("tr", &[("class", "planned")], |html| {
+        html.element("th", &[("scope", "row")], |html| {
+            html.text(planned.name);
+            html.words("small", &[], planned.title);
+        });
+        html.words("td", &[("class", "source")], planned.result);
+        html.words("td", &[("class", "n")], NONE);
+        html.words("td", &[("class", "n muted")], "not there yet");
+        html.words("td", &[("class", "n")], NONE);
+        html.words("td", &[("class", "verdict muted")], NONE);
     });
 }
 
@@ -178,6 +199,15 @@ mod tests {
             1,
         );
         has(&rows(&[&text])[0], &["vellum-cached, 12.50 ms", "not met", "by passthrough"]);
+    }
+
+    #[test]
+    fn what_is_not_there_yet_ends_the_table() {
+        let rows = rows(&[SMALL]);
+        assert_eq!(rows.len(), 5);
+        let all = rows.last().unwrap();
+        has(all, &["Page cache by weight", "instead of 24.0 %", "not there yet", "Checkpoint isolation"]);
+        has(all, &["shared memory", "pools"]);
     }
 
     #[test]

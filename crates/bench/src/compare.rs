@@ -1,9 +1,9 @@
 //! Runs tasks on subjects, round by round, so that what disturbs the machine disturbs all of them alike.
 
+use crate::counts::{Counters, Counts};
 use crate::failure::{Failure, Result};
 use crate::ground::{self, Ground};
 use crate::measure::{Meter, Sample};
-use crate::requests::{Counter, Requests};
 use crate::service::Service;
 use crate::stage::Stage;
 use crate::stop;
@@ -26,8 +26,8 @@ pub struct Plan {
     pub subjects: Vec<Subject>,
     /// How often each task is timed on each subject.
     pub rounds: usize,
-    /// Whether requests are counted, in one more round.
-    pub count_requests: bool,
+    /// Whether requests, system calls and memory are counted, in one more round.
+    pub counts: bool,
 }
 
 /// How a subject did in a task.
@@ -37,8 +37,8 @@ pub struct Outcome {
     pub kind: Kind,
     /// What was measured, by round; None where it failed or did not come to it.
     pub samples: Vec<Option<Sample>>,
-    /// The requests of all passes, where they could be counted.
-    pub requests: Option<Requests>,
+    /// What was counted, where anything could be.
+    pub counts: Counts,
     /// Why it was given up.
     pub failure: Option<String>,
 }
@@ -71,17 +71,13 @@ pub struct TaskOutcome {
 /// Runs the plan; hands each task's outcome to `each` as soon as it is there. Ends early, without an error, when the
 /// user asks: look at [`stop::asked`].
 pub fn compare(plan: &Plan, ground: &Ground, mut each: impl FnMut(&TaskOutcome)) -> Result<Vec<TaskOutcome>> {
-    let counter = if plan.count_requests && plan.subjects.iter().any(|subject| subject.program.is_some()) {
-        Counter::new(ground.top()).map_err(|failure| eprintln!("requests are not counted: {failure}")).ok()
-    } else {
-        None
-    };
-    let rounds = plan.rounds + usize::from(counter.is_some());
+    let counters = plan.counts.then(|| Counters::here(ground.top())).filter(Counters::any);
+    let rounds = plan.rounds + usize::from(counters.is_some());
     let progress = ProgressBar::new((plan.tasks.len() * plan.subjects.len() * rounds) as u64);
     progress.set_style(style());
     let mut all = Vec::new();
     for task in &plan.tasks {
-        let outcome = run_task(plan, ground, task, counter.as_ref(), &progress)?;
+        let outcome = run_task(plan, ground, task, counters.as_ref(), &progress)?;
         progress.suspend(|| each(&outcome));
         all.push(outcome);
         if stop::asked() {
@@ -102,13 +98,13 @@ fn run_task(
     plan: &Plan,
     ground: &Ground,
     task: &'static Task,
-    counter: Option<&Counter>,
+    counters: Option<&Counters>,
     progress: &ProgressBar,
 ) -> Result<TaskOutcome> {
     let empty = |subject: &Subject| Outcome {
         kind: subject.kind,
         samples: Vec::new(),
-        requests: None,
+        counts: Counts::default(),
         failure: None,
     };
     let mut outcomes: Vec<Outcome> = plan.subjects.iter().map(empty).collect();
@@ -124,9 +120,8 @@ fn run_task(
             progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
             let sample = match &outcome.failure {
                 None if !stop::asked() => {
-                    attempt(subject, ground, task, &mut outcome.failure, |env, stage| {
-                        measure(task, env, stage)
-                    })
+                    let sample = Stage::during(subject, ground, task, |env, stage| measure(task, env, stage));
+                    unless_stopped(sample, &mut outcome.failure)
                 }
                 _ => None,
             };
@@ -134,16 +129,12 @@ fn run_task(
             progress.inc(1);
         }
     }
-    if let Some(counter) = counter {
+    if let Some(counters) = counters {
         for (subject, outcome) in plan.subjects.iter().zip(&mut outcomes) {
-            progress.set_message(format!("{} on {}, counting requests", task.name, subject.kind.name()));
-            // Requests are counted on one mount.
-            let single = (task.clones)(ground) <= 1;
-            if single && subject.program.is_some() && outcome.failure.is_none() && !stop::asked() {
-                outcome.requests = attempt(subject, ground, task, &mut outcome.failure, |env, _| {
-                    (task.prepare)(env)?;
-                    counter.during(env.root, || (0..task.passes).try_for_each(|_| (task.run)(env)))
-                });
+            progress.set_message(format!("{} on {}, counting", task.name, subject.kind.name()));
+            if outcome.failure.is_none() && !stop::asked() {
+                let counts = counters.count(task, subject, ground);
+                outcome.counts = unless_stopped(counts, &mut outcome.failure).unwrap_or_default();
             }
             progress.inc(1);
         }
@@ -152,15 +143,9 @@ fn run_task(
     Ok(TaskOutcome { task, operations: (task.operations)(ground), outcomes })
 }
 
-/// Mounts, does `what`, unmounts. A failure is kept in `failure`, unless it is that the user wants to stop.
-fn attempt<T>(
-    subject: &Subject,
-    ground: &Ground,
-    task: &Task,
-    failure: &mut Option<String>,
-    what: impl FnOnce(&Env<'_>, &Stage) -> Result<T>,
-) -> Option<T> {
-    Stage::during(subject, ground, task, what)
+/// What was found. A failure is kept in `failure`, unless it is that the user wants to stop.
+fn unless_stopped<T>(found: Result<T>, failure: &mut Option<String>) -> Option<T> {
+    found
         .map_err(|error| {
             if !stop::asked() {
                 *failure = Some(error.to_string());

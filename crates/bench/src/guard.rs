@@ -176,15 +176,16 @@ impl Counters {
     /// One run for the requests and one for the system calls, each on a fresh mount: counting one disturbs the other.
     fn count(&self, task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
         let passes = |env: &Env<'_>| (0..task.passes).try_for_each(|_| (task.run)(env));
+        let too_many = || Failure::new("the kernel could not keep all events");
         let requests = Stage::during(subject, ground, task, |env, _| {
             (task.prepare)(env)?;
-            self.requests.during(env.root, || passes(env))
+            self.requests.during(env.roots, || passes(env))?.ok_or_else(too_many)
         })?;
         let (calls, upper_kib) = Stage::during(subject, ground, task, |env, stage| {
+            let services = stage.services();
+            self.calls.watch(&services)?;
             (task.prepare)(env)?;
-            let service = stage.services().first().copied();
-            let service = service.ok_or_else(|| Failure::new("no process serves this mount"))?;
-            let calls = self.calls.during(service, || passes(env))?;
+            let calls = self.calls.during(&services, || passes(env))?.ok_or_else(too_many)?.service;
             rustix::fs::sync();
             Ok((calls, ground::space(env.upper) / 1024))
         })?;

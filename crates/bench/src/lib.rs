@@ -6,11 +6,14 @@
 #![forbid(unsafe_code)]
 
 pub mod bars;
+pub mod charge;
 pub mod compare;
+pub mod counts;
 pub mod failure;
 pub mod figure;
 pub mod ground;
 pub mod guard;
+pub mod kernel;
 pub mod machine;
 pub mod measure;
 pub mod page;

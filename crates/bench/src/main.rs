@@ -85,9 +85,9 @@ struct Compare {
     /// More mount options for a filesystem: SUBJECT:OPTIONS.
     #[arg(long, value_name = "SUBJECT:OPTIONS")]
     mount_options: Vec<String>,
-    /// Do not count requests (which takes a round more).
+    /// Do not count requests, system calls and memory (which takes a round more).
     #[arg(long)]
-    no_requests: bool,
+    no_counts: bool,
     /// List tasks and filesystems, and what is missing.
     #[arg(long)]
     list: bool,
@@ -248,7 +248,7 @@ fn measure(
         tasks: Vec::new(),
     };
     print!("{}", report::heading(&report));
-    let plan = Plan { tasks, subjects, rounds: args.rounds, count_requests: !args.no_requests };
+    let plan = Plan { tasks, subjects, rounds: args.rounds, counts: !args.no_counts };
     let done = compare::compare(&plan, &ground, |done| {
         let task = TaskReport::of(done, denominator);
         print!("{}", report::table(&task));

@@ -1,6 +1,7 @@
 //! What one run of a task took.
 
 use crate::failure::{Result, While};
+use crate::kernel::KernelUse;
 use crate::service::{Service, ServiceUse};
 use serde::Serialize;
 use std::time::{Duration, Instant};
@@ -19,6 +20,12 @@ pub struct Sample {
     pub client_cpu_seconds: f64,
     /// Processor time of the service, in seconds.
     pub service_cpu_seconds: Option<f64>,
+    /// Processor time of the kernel's own threads meanwhile, whoever they worked for, in seconds.
+    pub kernel_cpu_seconds: Option<f64>,
+    /// Page faults of this process and its children.
+    pub client_faults: f64,
+    /// The same in the service.
+    pub service_faults: Option<f64>,
     /// Resident memory of the service at the end, in bytes.
     pub resident_bytes: Option<u64>,
     /// Space that the upper layer's files take afterwards, in bytes, where the task looks; shared blocks count.
@@ -32,6 +39,7 @@ pub struct Sample {
 pub struct Meter {
     client: ClientUse,
     services: Vec<(Service, ServiceUse)>,
+    kernel: Option<KernelUse>,
     start: Instant,
 }
 
@@ -39,6 +47,7 @@ pub struct Meter {
 struct ClientUse {
     switches: u64,
     cpu: Duration,
+    faults: u64,
 }
 
 impl ClientUse {
@@ -46,7 +55,11 @@ impl ClientUse {
         let own = usage(UsageOf::Process).doing(|| "getrusage")?;
         let children = usage(UsageOf::Children).doing(|| "getrusage")?;
         let switches = |usage: &Usage| usage.switches_voluntary + usage.switches_involuntary;
-        Ok(Self { switches: switches(&own) + switches(&children), cpu: own.cpu + children.cpu })
+        Ok(Self {
+            switches: switches(&own) + switches(&children),
+            cpu: own.cpu + children.cpu,
+            faults: own.faults + children.faults,
+        })
     }
 }
 
@@ -54,7 +67,8 @@ impl Meter {
     /// Starts to measure, the services too: a mount's, or those of several mounts, of which the sums count.
     pub fn start(services: &[Service]) -> Result<Self> {
         let services = services.iter().map(|service| (*service, service.usage())).collect();
-        Ok(Self { client: ClientUse::now()?, services, start: Instant::now() })
+        let kernel = KernelUse::now();
+        Ok(Self { services, kernel, client: ClientUse::now()?, start: Instant::now() })
     }
 
     /// Ends; `passes` of the same were done.
@@ -63,20 +77,23 @@ impl Meter {
         let client = ClientUse::now()?;
         let passes = f64::from(passes.max(1));
         let per_pass = |now: u64, before: u64| now.saturating_sub(before) as f64 / passes;
-        let served = self.services.iter().map(|(service, before)| (before, service.usage()));
-        let (switches, cpu): (Vec<f64>, Vec<f64>) = served
-            .map(|(before, now)| {
-                let cpu = now.cpu.saturating_sub(before.cpu).as_secs_f64() / passes;
-                (per_pass(now.switches, before.switches), cpu)
-            })
-            .unzip();
+        let kernel = self.kernel.and_then(|before| Some(KernelUse::now()?.since(&before)));
+        let served: Vec<(ServiceUse, ServiceUse)> =
+            self.services.iter().map(|(service, before)| (*before, service.usage())).collect();
+        let of_services = |difference: fn(&ServiceUse, &ServiceUse) -> f64| {
+            let each = served.iter().map(|(before, now)| difference(before, now));
+            each.reduce(|sum, more| sum + more).map(|sum| sum / passes)
+        };
         let resident = self.services.iter().filter_map(|(service, _)| service.resident());
         Ok(Sample {
             seconds: seconds / passes,
             client_switches: per_pass(client.switches, self.client.switches),
-            service_switches: switches.into_iter().reduce(|sum, more| sum + more),
+            service_switches: of_services(|before, now| now.switches.saturating_sub(before.switches) as f64),
             client_cpu_seconds: client.cpu.saturating_sub(self.client.cpu).as_secs_f64() / passes,
-            service_cpu_seconds: cpu.into_iter().reduce(|sum, more| sum + more),
+            service_cpu_seconds: of_services(|before, now| now.cpu.saturating_sub(before.cpu).as_secs_f64()),
+            kernel_cpu_seconds: kernel.map(|cpu| cpu.as_secs_f64() / passes),
+            client_faults: per_pass(client.faults, self.client.faults),
+            service_faults: of_services(|before, now| now.faults.saturating_sub(before.faults) as f64),
             resident_bytes: resident.reduce(|sum, more| sum + more),
             upper_bytes: None,
             resident_peak_bytes: None,

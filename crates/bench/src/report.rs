@@ -1,14 +1,17 @@
 //! The outcome as a table for people and as JSON for programs.
 
 use crate::bars::{Bar, Unit, bar_for};
+use crate::charge::Charged;
 use crate::compare::{Outcome, TaskOutcome};
 use crate::machine::Machine;
 use crate::measure::Sample;
 use crate::requests::Requests;
 use crate::statistics::{confidence, is_noisy, median, spread};
 use crate::subject::{Kind, Subject};
+use crate::syscalls::Calls;
 use crate::tasks::Metric;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// The version of the JSON form. It changes when a reader would have to.
@@ -103,6 +106,20 @@ pub struct SubjectReport {
     pub client_switches_per_operation: Option<f64>,
     /// Context switches per operation in the service.
     pub service_switches_per_operation: Option<f64>,
+    /// Page faults per operation in the client.
+    pub client_faults_per_operation: Option<f64>,
+    /// Page faults per operation in the service.
+    pub service_faults_per_operation: Option<f64>,
+    /// System calls of the client in all passes of one measurement, by name, without waiting.
+    pub client_calls: Option<Calls>,
+    /// The same per operation.
+    pub client_calls_per_operation: Option<f64>,
+    /// System calls of the service in all passes of one measurement, by name, without waiting.
+    pub service_calls: Option<Calls>,
+    /// The same per operation.
+    pub service_calls_per_operation: Option<f64>,
+    /// Memory that preparation and passes are charged with, page cache included.
+    pub charged: Option<Charged>,
     /// Vellum's bar.
     pub bar: Option<Bar>,
     /// Whether it is met.
@@ -170,9 +187,12 @@ impl SubjectReport {
         let resident_bytes =
             all(|sample| sample.resident_bytes.map(|bytes| bytes as f64)).map(|v| median(&v));
         let per_operation = |value: f64| value / done.operations.max(1) as f64;
-        let requests_per_operation = outcome.requests.as_ref().map(|requests| {
-            per_operation(requests.values().sum::<u64>() as f64 / f64::from(done.task.passes))
-        });
+        let counted = |counts: &Option<BTreeMap<String, u64>>| {
+            let sum: u64 = counts.as_ref()?.values().sum();
+            Some(per_operation(sum as f64 / f64::from(done.task.passes)))
+        };
+        let middle = |of: fn(&Sample) -> Option<f64>| all(of).map(|values| per_operation(median(&values)));
+        let counts = &outcome.counts;
         let bar = bar_for(done.task.name, outcome.kind);
         let judged = bar.and_then(|bar| match bar.unit {
             // A bar is relative to kernel overlayfs and to nothing else.
@@ -194,12 +214,17 @@ impl SubjectReport {
             ratio_confidence: confidence(&ratios),
             noisy: ratio.is_some() && is_noisy(&ratios),
             resident_bytes,
-            requests: outcome.requests.clone(),
-            requests_per_operation,
-            client_switches_per_operation: all(|sample| Some(sample.client_switches))
-                .map(|values| per_operation(median(&values))),
-            service_switches_per_operation: all(|sample| sample.service_switches)
-                .map(|values| per_operation(median(&values))),
+            requests: counts.requests.clone(),
+            requests_per_operation: counted(&counts.requests),
+            client_switches_per_operation: middle(|sample| Some(sample.client_switches)),
+            service_switches_per_operation: middle(|sample| sample.service_switches),
+            client_faults_per_operation: middle(|sample| Some(sample.client_faults)),
+            service_faults_per_operation: middle(|sample| sample.service_faults),
+            client_calls: counts.client_calls.clone(),
+            client_calls_per_operation: counted(&counts.client_calls),
+            service_calls: counts.service_calls.clone(),
+            service_calls_per_operation: counted(&counts.service_calls),
+            charged: counts.charged,
             bar: bar.copied(),
             bar_met: bar.and_then(|bar| judged.map(|value| value <= bar.at_most)),
             behind: Vec::new(),
@@ -252,7 +277,8 @@ pub fn heading(report: &Report) -> String {
     };
     let _ = writeln!(
         text,
-        "req/op: FUSE requests per operation; sw/op: context switches per operation, client + service"
+        "req/op, calls/op, sw/op: FUSE requests, system calls and context switches per operation, client + service; \
+         charged: memory with the page cache, client + service"
     );
     text
 }
@@ -264,8 +290,8 @@ pub fn table(task: &TaskReport) -> String {
     let _ = writeln!(text, "\n{}: {} ({})", task.name, task.title, task.state);
     let _ = writeln!(
         text,
-        "  {:<19}{:>11}{:>6}{:>9}{:>17}{:>8}{:>13}  bar",
-        "", "time", "±", "ratio", "", "req/op", "sw/op"
+        "  {:<19}{:>11}{:>6}{:>9}{:>17}{:>8}{:>13}{:>13}{:>16}  bar",
+        "", "time", "±", "ratio", "", "req/op", "calls/op", "sw/op", "charged"
     );
     for result in &task.results {
         let name = result.subject;
@@ -278,15 +304,16 @@ pub fn table(task: &TaskReport) -> String {
         let ratio = result.ratio.map_or("-".into(), |ratio| format!("{ratio:.3}"));
         let range =
             result.ratio_range.map_or(String::new(), |(low, high)| format!("({low:.2} to {high:.2})"));
-        let requests = result.requests_per_operation.map_or("-".into(), |n| format!("{n:.2}"));
-        let client = result.client_switches_per_operation.unwrap_or(0.0);
-        let switches = match result.service_switches_per_operation {
-            Some(service) => format!("{client:.2}+{service:.2}"),
-            None => format!("{client:.2}"),
-        };
+        let requests = result.requests_per_operation.map_or("-".into(), number);
+        let switches = sides(result.client_switches_per_operation, result.service_switches_per_operation);
+        let calls = sides(result.client_calls_per_operation, result.service_calls_per_operation);
+        let charged = result.charged.map_or("-".into(), |charged| {
+            let mib = |bytes: u64| (bytes as f64 / f64::from(1 << 20)).round();
+            format!("{}+{} MiB", mib(charged.client_bytes), mib(charged.service_bytes))
+        });
         let _ = writeln!(
             text,
-            "  {name:<19}{:>11}{percent:>6}{ratio:>9}{range:>17}{requests:>8}{switches:>13}  {}",
+            "  {name:<19}{:>11}{percent:>6}{ratio:>9}{range:>17}{requests:>8}{calls:>13}{switches:>13}{charged:>16}  {}",
             time(seconds),
             verdict(result)
         );
@@ -295,6 +322,24 @@ pub fn table(task: &TaskReport) -> String {
         }
     }
     text
+}
+
+/// A number with no more digits than say something.
+fn number(value: f64) -> String {
+    match value {
+        v if v >= 100.0 => format!("{v:.0}"),
+        v if v >= 10.0 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+/// A number of the client and one of the service.
+fn sides(client: Option<f64>, service: Option<f64>) -> String {
+    match (client, service) {
+        (Some(client), Some(service)) => format!("{}+{}", number(client), number(service)),
+        (Some(client), None) => number(client),
+        (None, _) => "-".to_owned(),
+    }
 }
 
 fn verdict(result: &SubjectReport) -> String {
@@ -345,11 +390,17 @@ fn time(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counts::Counts;
     use crate::tasks;
 
     fn outcome(kind: Kind, seconds: &[f64]) -> Outcome {
         let sample = |s: &f64| Some(Sample { seconds: *s, ..Sample::default() });
-        Outcome { kind, samples: seconds.iter().map(sample).collect(), requests: None, failure: None }
+        Outcome {
+            kind,
+            samples: seconds.iter().map(sample).collect(),
+            counts: Counts::default(),
+            failure: None,
+        }
     }
 
     fn done(outcomes: Vec<Outcome>) -> TaskOutcome {

@@ -4,7 +4,7 @@
 
 use crate::failure::{Failure, Result, While};
 use crate::trace::Instance;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -29,21 +29,38 @@ impl Counter {
         }
     }
 
-    /// Counts the requests of the FUSE filesystem at `root` while `what` runs.
-    pub fn during(&self, root: &Path, what: impl FnOnce() -> Result<()>) -> Result<Requests> {
-        let dev = fs::metadata(root).doing(|| "looking at the mount")?.dev();
-        // The kernel's own form of a device number, of which FUSE's connections have major 0.
-        let connection = rustix::fs::minor(dev);
-        Ok(count(&self.0.during(EVENT, &format!("connection=={connection}"), what)?))
+    /// Counts the requests of the FUSE filesystems at `roots` while `what` runs; None when there were too many to count.
+    pub fn during<P: AsRef<Path>>(
+        &self,
+        roots: &[P],
+        what: impl FnOnce() -> Result<()>,
+    ) -> Result<Option<Requests>> {
+        let mut connections = BTreeSet::new();
+        for root in roots {
+            let dev = fs::metadata(root).doing(|| "looking at the mount")?.dev();
+            // The kernel's own form of a device number, of which FUSE's connections have major 0.
+            connections.insert(rustix::fs::minor(dev));
+        }
+        // What one filter can hold is limited: those of several mounts are told apart afterwards.
+        let filter = match connections.first() {
+            Some(only) if connections.len() == 1 => format!("connection=={only}"),
+            _ => "0".to_owned(),
+        };
+        Ok(self.0.during(EVENT, &filter, what)?.map(|trace| count(&trace, &connections)))
     }
 }
 
 /// Counts lines such as `... fuse_request_send: connection 45 req 12 opcode 1 (FUSE_LOOKUP) len 47`.
-fn count(trace: &str) -> Requests {
+fn count(trace: &str, connections: &BTreeSet<u32>) -> Requests {
     let mut requests = Requests::new();
     for line in trace.lines() {
-        let Some((_, event)) = line.split_once(" opcode ") else { continue };
+        let Some((_, event)) = line.split_once(": connection ") else { continue };
         let mut words = event.split_whitespace();
+        let connection = words.next().and_then(|word| word.parse().ok());
+        if !connection.is_some_and(|connection| connections.contains(&connection)) {
+            continue;
+        }
+        let mut words = words.skip_while(|word| *word != "opcode").skip(1);
         let number = words.next().unwrap_or("?");
         let name = words.next().and_then(|word| word.strip_prefix('(')?.strip_suffix(')'));
         let name = match name {
@@ -64,8 +81,9 @@ mod tests {
         let trace = "# tracer: nop\n\
              ls-1 [001] ..... 1.0: fuse_request_send: connection 45 req 12 opcode 1 (FUSE_LOOKUP) len 47 \n\
              ls-1 [001] ..... 1.1: fuse_request_send: connection 45 req 14 opcode 1 (FUSE_LOOKUP) len 47 \n\
-             ls-1 [001] ..... 1.2: fuse_request_send: connection 45 req 16 opcode 99 () len 47 \n";
-        let requests = count(trace);
+             ls-1 [001] ..... 1.2: fuse_request_send: connection 45 req 16 opcode 99 () len 47 \n\
+             ls-1 [001] ..... 1.2: fuse_request_send: connection 4 req 16 opcode 1 (FUSE_LOOKUP) len 47 \n";
+        let requests = count(trace, &BTreeSet::from([45, 46]));
         assert_eq!(requests.get("LOOKUP"), Some(&2));
         assert_eq!(requests.get("opcode 99"), Some(&1));
         assert_eq!(requests.len(), 2);

@@ -167,8 +167,8 @@ fn measure_all(
             let meter = Meter::start(service.as_slice())?;
             pass(each)?;
             let sample = meter.end(1)?;
-            let counted = counter.map(|counter| counter.during(work, || pass(each)));
-            let counted = counted.transpose()?;
+            let counted = counter.map(|counter| counter.during(&[work], || pass(each)));
+            let counted = counted.transpose()?.flatten();
             let requests_by_kind: BTreeMap<String, f64> =
                 counted.iter().flatten().map(|(kind, n)| (kind.clone(), *n as f64 / total)).collect();
             rows.push(Row {

@@ -22,6 +22,8 @@ pub struct ServiceUse {
     pub switches: u64,
     /// Time on a processor.
     pub cpu: Duration,
+    /// Page faults, with and without reading from a device; those of threads that have ended are in it.
+    pub faults: u64,
 }
 
 impl Service {
@@ -76,6 +78,7 @@ impl Service {
             let nanoseconds = schedstat.split_whitespace().next().and_then(|word| word.parse().ok());
             sum.cpu += Duration::from_nanos(nanoseconds.unwrap_or(0));
         }
+        sum.faults = faults(&fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default());
         sum
     }
 
@@ -117,6 +120,14 @@ fn others() -> impl Iterator<Item = Service> {
         .map(|pid| Service { pid })
 }
 
+/// The page faults in `/proc/PID/stat`: fields 10 and 12 of proc_pid_stat(5), counted from 1.
+fn faults(stat: &str) -> u64 {
+    // The name, in parentheses, may hold anything; what follows it begins with field 3.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    [10, 12].iter().filter_map(|number| fields.get(number - 3)?.parse::<u64>().ok()).sum()
+}
+
 fn field(status: &str, name: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
@@ -145,6 +156,14 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(service.wait_gone(Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn faults_are_found_behind_any_name() {
+        assert_eq!(faults("7 (a) b) S 1 7 7 0 -1 4194560 120 9 3 9 5 6"), 123);
+        assert_eq!(faults(""), 0);
+        let own = Service { pid: std::process::id() };
+        assert!(own.usage().faults > 0);
     }
 
     #[test]

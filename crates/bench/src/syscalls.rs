@@ -1,11 +1,11 @@
-//! Counts the system calls of a service, by the kernel's own trace events, in a run that is not timed.
+//! Counts the system calls of a service and of its client, by the kernel's own trace events, in a run that is not timed.
 //!
 //! Waiting and waking are left out: how often a thread sleeps is a matter of chance, and is counted as context switches.
 
 use crate::failure::{Failure, Result};
 use crate::service::Service;
 use crate::trace::Instance;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use syscalls::Sysno;
 
@@ -14,10 +14,17 @@ pub type Calls = BTreeMap<String, u64>;
 
 const EVENT: &str = "raw_syscalls/sys_enter";
 
-/// What only waits, wakes, or manages a process's own memory and signals. A service waits for requests by `read`, whose number
-/// is a matter of chance too; data are read at offsets.
+/// System calls of both sides.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CallsOf {
+    /// Of this process and its children.
+    pub client: Calls,
+    /// Of the services.
+    pub service: Calls,
+}
+
+/// What only waits, wakes, or manages a process's own memory and signals.
 const NOT_COUNTED: &[Sysno] = &[
-    Sysno::read,
     Sysno::fcntl,
     Sysno::futex,
     Sysno::sched_yield,
@@ -58,32 +65,53 @@ impl SyscallCounter {
         if !instance.has(EVENT) {
             return Err(Failure::new("this kernel has no trace event sys_enter"));
         }
-        // Threads that are started meanwhile count as well.
+        // Threads and processes that are started meanwhile count as well.
         instance.write("options/event-fork", "1")?;
         Ok(Self(instance))
     }
 
-    /// Counts the calls of a service while `what` runs.
-    pub fn during(&self, service: Service, what: impl FnOnce() -> Result<()>) -> Result<Calls> {
-        let threads: Vec<String> = service.threads().iter().map(u32::to_string).collect();
-        self.0.write("set_event_pid", &threads.join(" "))?;
-        Ok(count(&self.0.during(EVENT, "0", what)?))
+    /// From here on these services, this process, and what they start are known; nothing is counted yet.
+    pub fn watch(&self, services: &[Service]) -> Result<()> {
+        let own = Service { pid: std::process::id() };
+        let threads: Vec<String> = services
+            .iter()
+            .chain([&own])
+            .flat_map(Service::threads)
+            .map(|thread| thread.to_string())
+            .collect();
+        self.0.write("set_event_pid", &threads.join(" "))
+    }
+
+    /// Counts while `what` runs; None when there were too many calls to count.
+    pub fn during(&self, services: &[Service], what: impl FnOnce() -> Result<()>) -> Result<Option<CallsOf>> {
+        let threads = || services.iter().flat_map(Service::threads).collect::<BTreeSet<u32>>();
+        let mut serving = threads();
+        let trace = self.0.during(EVENT, "0", what)?;
+        serving.extend(threads());
+        Ok(trace.map(|trace| count(&trace, &serving)))
     }
 }
 
 /// Counts lines such as `vellum-12 [001] ..... 1.0: sys_enter: NR 17 (3, ...)`.
-fn count(trace: &str) -> Calls {
-    let mut calls = Calls::new();
+fn count(trace: &str, serving: &BTreeSet<u32>) -> CallsOf {
+    let mut calls = CallsOf::default();
     for line in trace.lines() {
-        let Some((_, event)) = line.split_once("sys_enter: NR ") else { continue };
+        let Some((before, event)) = line.split_once("sys_enter: NR ") else { continue };
         let number = event.split_whitespace().next().and_then(|word| word.parse().ok());
         let Some(number) = number else { continue };
+        // A thread's name may hold anything, its number is behind the last dash before the processor.
+        let thread =
+            before.rsplit_once('[').and_then(|(task, _)| task.trim().rsplit_once('-')?.1.parse().ok());
+        let serves = thread.is_some_and(|thread| serving.contains(&thread));
         let name = match Sysno::new(number) {
             Some(call) if NOT_COUNTED.contains(&call) => continue,
+            // A service waits for requests by `read`, whose number is a matter of chance; it reads data at offsets.
+            Some(Sysno::read) if serves => continue,
             Some(call) => call.name().to_owned(),
             None => format!("call {number}"),
         };
-        *calls.entry(name).or_default() += 1;
+        let side = if serves { &mut calls.service } else { &mut calls.client };
+        *side.entry(name).or_default() += 1;
     }
     calls
 }
@@ -94,14 +122,16 @@ mod tests {
 
     #[test]
     fn calls_are_counted_by_name_and_waiting_is_not() {
-        let pread = Sysno::pread64.id();
-        let futex = Sysno::futex.id();
+        let (pread, futex, read) = (Sysno::pread64.id(), Sysno::futex.id(), Sysno::read.id());
         let trace = format!(
             "# tracer: nop\n\
-             vellum-1 [001] ..... 1.0: sys_enter: NR {pread} (3, 7f, 1000, 0, 0, 0)\n\
-             vellum-1 [001] ..... 1.1: sys_enter: NR {futex} (3, 7f, 1000, 0, 0, 0)\n\
-             vellum-1 [001] ..... 1.2: sys_enter: NR {pread} (3, 7f, 1000, 0, 0, 0)\n"
+             vellum [w]-11   [001] ..... 1.0: sys_enter: NR {pread} (3, 7f, 1000, 0, 0, 0)\n\
+             vellum-1        [001] ..... 1.1: sys_enter: NR {futex} (3, 7f, 1000, 0, 0, 0)\n\
+             vellum-11       [001] ..... 1.2: sys_enter: NR {read} (3, 7f, 1000, 0, 0, 0)\n\
+             cat-12          [000] ..... 1.2: sys_enter: NR {read} (3, 7f, 1000, 0, 0, 0)\n"
         );
-        assert_eq!(count(&trace), Calls::from([("pread64".to_owned(), 2)]));
+        let calls = count(&trace, &BTreeSet::from([11]));
+        assert_eq!(calls.service, Calls::from([("pread64".to_owned(), 1)]));
+        assert_eq!(calls.client, Calls::from([("read".to_owned(), 1)]));
     }
 }

@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Kernel memory for events, per processor, in KiB: about 400,000 requests.
-const BUFFER_KIB: u32 = 16 * 1024;
+/// Kernel memory for events, per processor, in KiB: about 800,000 events.
+const BUFFER_KIB: u32 = 32 * 1024;
 /// Where tracefs is when somebody has mounted it.
 const USUAL: &str = "/sys/kernel/tracing";
 
@@ -51,21 +51,48 @@ impl Instance {
         fs::write(self.path.join(name), value).doing(|| format!("tracing: {name}"))
     }
 
-    /// The lines of `event` while `what` runs, those that `filter` lets through.
+    /// The lines of `event` while `what` runs, those that `filter` lets through; None when there were more than the kernel
+    /// could keep.
     pub(crate) fn during(
         &self,
         event: &str,
         filter: &str,
         what: impl FnOnce() -> Result<()>,
-    ) -> Result<String> {
+    ) -> Result<Option<String>> {
+        // Empties the buffer, and sets the count of what was lost to 0.
         self.write("trace", "")?;
         self.write(&format!("events/{event}/filter"), filter)?;
         self.write(&format!("events/{event}/enable"), "1")?;
         let done = what();
         self.write(&format!("events/{event}/enable"), "0")?;
         done?;
-        fs::read_to_string(self.path.join("trace")).doing(|| "reading the trace")
+        if self.has_lost()? {
+            return Ok(None);
+        }
+        fs::read_to_string(self.path.join("trace")).map(Some).doing(|| "reading the trace")
     }
+
+    /// Whether an event was overwritten or dropped on any processor.
+    fn has_lost(&self) -> Result<bool> {
+        let processors = fs::read_dir(self.path.join("per_cpu")).doing(|| "looking at the trace")?;
+        for processor in processors.flatten() {
+            let stats =
+                fs::read_to_string(processor.path().join("stats")).doing(|| "looking at the trace")?;
+            if has_lost(&stats) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Whether a processor's statistics of its buffer speak of lost events.
+fn has_lost(stats: &str) -> bool {
+    let lost = ["overrun:", "commit overrun:", "dropped events:"];
+    stats.lines().any(|line| {
+        let count = lost.iter().find_map(|name| line.strip_prefix(name));
+        count.is_some_and(|count| count.trim() != "0")
+    })
 }
 
 impl Drop for Instance {
@@ -78,5 +105,19 @@ impl Drop for Instance {
             let _ = unmount(tracefs, UnmountFlags::DETACH);
             stop::unregister(tracefs);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_events_are_noticed() {
+        let stats =
+            "entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 12\ndropped events: 0\nread events: 0\n";
+        assert!(!has_lost(stats));
+        assert!(has_lost(&stats.replace("\noverrun: 0", "\noverrun: 7")));
+        assert!(has_lost(&stats.replace("dropped events: 0", "dropped events: 1")));
     }
 }

@@ -23,6 +23,8 @@ pub struct Usage {
     pub switches_voluntary: u64,
     /// Switches to another thread because it was that one's turn.
     pub switches_involuntary: u64,
+    /// Page faults, with and without reading from a device.
+    pub faults: u64,
 }
 
 /// getrusage(2).
@@ -47,6 +49,7 @@ pub fn usage(of: UsageOf) -> Result<Usage, Errno> {
         cpu: time(usage.ru_utime) + time(usage.ru_stime),
         switches_voluntary: usage.ru_nvcsw.unsigned_abs(),
         switches_involuntary: usage.ru_nivcsw.unsigned_abs(),
+        faults: usage.ru_minflt.unsigned_abs() + usage.ru_majflt.unsigned_abs(),
     })
 }
 

@@ -1,0 +1,103 @@
+//! What is counted in a run of its own that is not timed, for counting costs time: requests, system calls, and memory.
+
+use crate::charge::{Charged, Charges};
+use crate::failure::Result;
+use crate::ground::{self, Ground};
+use crate::requests::{Counter, Requests};
+use crate::stage::Stage;
+use crate::subject::Subject;
+use crate::syscalls::{Calls, SyscallCounter};
+use crate::tasks::{Env, Task};
+use std::path::Path;
+
+/// What was counted in all passes of one measurement. None: it cannot be counted here, or there was too much of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Requests from the kernel to the services, where there are any.
+    pub requests: Option<Requests>,
+    /// System calls of this process and its children.
+    pub client_calls: Option<Calls>,
+    /// System calls of the services, where there are any.
+    pub service_calls: Option<Calls>,
+    /// Memory at the end that preparation and passes are charged with, the caches having been empty before.
+    pub charged: Option<Charged>,
+}
+
+/// What counts.
+#[derive(Debug)]
+pub struct Counters {
+    requests: Option<Counter>,
+    calls: Option<SyscallCounter>,
+    charges: bool,
+}
+
+impl Counters {
+    /// What can be counted here; what cannot be is said on stderr.
+    #[must_use]
+    pub fn here(scratch: &Path) -> Self {
+        let counters = Self {
+            requests: said("requests", Counter::new(scratch)),
+            calls: said("system calls", SyscallCounter::new(scratch)),
+            charges: said("memory by control group", Charges::new()).is_some(),
+        };
+        if counters.charges && ground::drop_caches().is_err() {
+            return Self { charges: false, ..counters };
+        }
+        counters
+    }
+
+    /// Whether there is anything that can be counted.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        self.requests.is_some() || self.calls.is_some() || self.charges
+    }
+
+    /// Does a task once on fresh layers.
+    pub fn count(&self, task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
+        // It has to outlive the mount: a group with a process in it cannot be removed.
+        let charges = if self.charges { said("memory by control group", Charges::new()) } else { None };
+        if let Some(charges) = &charges {
+            ground::drop_caches()?;
+            charges.as_service()?;
+        }
+        Stage::during(subject, ground, task, |env, stage| {
+            if let Some(charges) = &charges {
+                charges.as_client()?;
+            }
+            let counts = self.on(env, task, stage)?;
+            let charged = charges.as_ref().map(Charges::now).transpose()?;
+            Ok(Counts { charged, ..counts })
+        })
+    }
+
+    fn on(&self, env: &Env<'_>, task: &Task, stage: &Stage) -> Result<Counts> {
+        let services = stage.services();
+        let mut counts = Counts::default();
+        if let Some(calls) = &self.calls {
+            calls.watch(&services)?;
+        }
+        (task.prepare)(env)?;
+        let passes = || (0..task.passes).try_for_each(|_| (task.run)(env));
+        let mut calls = || match &self.calls {
+            Some(counter) => {
+                let of = counter.during(&services, passes)?;
+                let (client, service) = of.map(|of| (of.client, of.service)).unzip();
+                counts.client_calls = client;
+                counts.service_calls = service.filter(|_| !services.is_empty());
+                Ok(())
+            }
+            None => passes(),
+        };
+        match &self.requests {
+            Some(counter) if !services.is_empty() => {
+                counts.requests = counter.during(env.roots, calls)?;
+            }
+            _ => calls()?,
+        }
+        Ok(counts)
+    }
+}
+
+fn said<T>(what: &str, made: Result<T>) -> Option<T> {
+    made.map_err(|failure| eprintln!("{what}: not counted: {failure}")).ok()
+}

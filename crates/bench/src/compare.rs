@@ -2,7 +2,8 @@
 
 use crate::counts::{Counters, Counts};
 use crate::failure::{Failure, Result};
-use crate::ground::{self, Ground};
+use crate::ground;
+use crate::grounds::Grounds;
 use crate::measure::{Meter, Sample};
 use crate::service::Service;
 use crate::stage::Stage;
@@ -47,8 +48,7 @@ impl Outcome {
     /// Whether it should have been measured and could not be.
     #[must_use]
     pub fn has_failed(&self, task: &Task) -> bool {
-        let served = !matches!(self.kind, Kind::Host | Kind::Overlay);
-        self.failure.is_some() && (served || task.metric == Metric::Time)
+        self.failure.is_some() && (!self.kind.is_kernels() || task.metric == Metric::Time)
     }
 
     /// The samples that there are.
@@ -70,14 +70,18 @@ pub struct TaskOutcome {
 
 /// Runs the plan; hands each task's outcome to `each` as soon as it is there. Ends early, without an error, when the
 /// user asks: look at [`stop::asked`].
-pub fn compare(plan: &Plan, ground: &Ground, mut each: impl FnMut(&TaskOutcome)) -> Result<Vec<TaskOutcome>> {
-    let counters = plan.counts.then(|| Counters::here(ground.top())).filter(Counters::any);
+pub fn compare(
+    plan: &Plan,
+    grounds: &Grounds,
+    mut each: impl FnMut(&TaskOutcome),
+) -> Result<Vec<TaskOutcome>> {
+    let counters = plan.counts.then(|| Counters::here(grounds.main().top())).filter(Counters::any);
     let rounds = plan.rounds + usize::from(counters.is_some());
     let progress = ProgressBar::new((plan.tasks.len() * plan.subjects.len() * rounds) as u64);
     progress.set_style(style());
     let mut all = Vec::new();
     for task in &plan.tasks {
-        let outcome = run_task(plan, ground, task, counters.as_ref(), &progress)?;
+        let outcome = run_task(plan, grounds, task, counters.as_ref(), &progress)?;
         progress.suspend(|| each(&outcome));
         all.push(outcome);
         if stop::asked() {
@@ -96,7 +100,7 @@ pub(crate) fn style() -> ProgressStyle {
 
 fn run_task(
     plan: &Plan,
-    ground: &Ground,
+    grounds: &Grounds,
     task: &'static Task,
     counters: Option<&Counters>,
     progress: &ProgressBar,
@@ -109,12 +113,15 @@ fn run_task(
     };
     let mut outcomes: Vec<Outcome> = plan.subjects.iter().map(empty).collect();
     // Made before the first clock starts, for all alike.
-    ground.lower(task.lower)?;
+    let places = plan.subjects.iter().map(|subject| grounds.of(subject.kind)).collect::<Result<Vec<_>>>()?;
+    places.iter().try_for_each(|ground| ground.lower(task.lower).map(drop))?;
     for round in 0..plan.rounds {
         // Each round begins with another subject, so that nobody is always first.
         for turn in 0..plan.subjects.len() {
             let at = (turn + round) % plan.subjects.len();
-            let (Some(subject), Some(outcome)) = (plan.subjects.get(at), outcomes.get_mut(at)) else {
+            let (Some(subject), Some(outcome), Some(ground)) =
+                (plan.subjects.get(at), outcomes.get_mut(at), places.get(at))
+            else {
                 continue;
             };
             progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
@@ -130,7 +137,7 @@ fn run_task(
         }
     }
     if let Some(counters) = counters {
-        for (subject, outcome) in plan.subjects.iter().zip(&mut outcomes) {
+        for ((subject, outcome), ground) in plan.subjects.iter().zip(&mut outcomes).zip(&places) {
             progress.set_message(format!("{} on {}, counting", task.name, subject.kind.name()));
             if outcome.failure.is_none() && !stop::asked() {
                 let counts = counters.count(task, subject, ground);
@@ -139,8 +146,8 @@ fn run_task(
             progress.inc(1);
         }
     }
-    ground.clear()?;
-    Ok(TaskOutcome { task, operations: (task.operations)(ground), outcomes })
+    places.iter().try_for_each(|ground| ground.clear())?;
+    Ok(TaskOutcome { task, operations: (task.operations)(grounds.main()), outcomes })
 }
 
 /// What was found. A failure is kept in `failure`, unless it is that the user wants to stop.

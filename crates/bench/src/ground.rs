@@ -143,7 +143,8 @@ impl Ground {
             Format::Ext4 => run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image))?,
             Format::Xfs => run(Command::new("mkfs.xfs").args(["-q", "-m", "reflink=1"]).arg(&image))?,
         }
-        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&top))?;
+        // What is removed gives its space back to the filesystem that the image lies on.
+        run(Command::new("mount").args(["-o", "loop,discard"]).arg(&image).arg(&top))?;
         stop::register(&top);
         self.top = top;
         self.mounted = true;

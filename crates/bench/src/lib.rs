@@ -12,6 +12,7 @@ pub mod counts;
 pub mod failure;
 pub mod figure;
 pub mod ground;
+pub mod grounds;
 pub mod guard;
 pub mod kernel;
 pub mod machine;

@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use vellum_bench::compare::{self, Plan};
 use vellum_bench::failure::{Failure, Result, While};
 use vellum_bench::figure;
-use vellum_bench::ground::{Format, Ground};
+use vellum_bench::ground::Format;
+use vellum_bench::grounds::Grounds;
 use vellum_bench::guard;
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::page;
@@ -233,11 +234,12 @@ fn measure(
     }
     stop::watch()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    let ground = Ground::on(&dir, args.image.map(|mib| (args.format, mib)), args.scale)?;
+    let image = args.image.map(|mib| (args.format, mib));
+    let grounds = Grounds::new(&dir, image, args.scale)?;
     let denominator = report::denominator(&subjects);
     let mut report = Report {
         schema_version: report::SCHEMA_VERSION,
-        machine: Machine::here(ground.top()),
+        machine: Machine::here(grounds.main().top()),
         rounds: args.rounds,
         scale: args.scale,
         denominator: denominator.map(Kind::name),
@@ -249,7 +251,7 @@ fn measure(
     };
     print!("{}", report::heading(&report));
     let plan = Plan { tasks, subjects, rounds: args.rounds, counts: !args.no_counts };
-    let done = compare::compare(&plan, &ground, |done| {
+    let done = compare::compare(&plan, &grounds, |done| {
         let task = TaskReport::of(done, denominator);
         print!("{}", report::table(&task));
         report.tasks.push(task);

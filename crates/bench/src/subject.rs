@@ -22,6 +22,8 @@ pub enum Kind {
     Host,
     /// The kernel's overlayfs with its default options.
     Overlay,
+    /// The same on XFS, which can share blocks between files.
+    OverlayXfs,
     /// fuse-overlayfs, versions 0 and 1.
     FuseOverlayfs,
     /// fuse-overlayfs, version 2.
@@ -36,9 +38,10 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Host,
         Self::Overlay,
+        Self::OverlayXfs,
         Self::FuseOverlayfs,
         Self::FuseOverlayfs2,
         Self::UnionfsFuse,
@@ -52,6 +55,7 @@ impl Kind {
         match self {
             Self::Host => "host",
             Self::Overlay => "overlayfs",
+            Self::OverlayXfs => "overlayfs-xfs",
             Self::FuseOverlayfs => "fuse-overlayfs",
             Self::FuseOverlayfs2 => "fuse-overlayfs-2",
             Self::UnionfsFuse => "unionfs-fuse",
@@ -66,6 +70,7 @@ impl Kind {
         match self {
             Self::Host => "a directory, no union",
             Self::Overlay => "the kernel's overlayfs, default options",
+            Self::OverlayXfs => "the same on XFS with reflinks, in an image on a loop device",
             Self::FuseOverlayfs => "fuse-overlayfs 1",
             Self::FuseOverlayfs2 => "fuse-overlayfs 2",
             Self::UnionfsFuse => "unionfs-fuse (copy-on-write)",
@@ -78,6 +83,12 @@ impl Kind {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Whether the kernel alone serves it.
+    #[must_use]
+    pub fn is_kernels(self) -> bool {
+        matches!(self, Self::Host | Self::Overlay | Self::OverlayXfs)
     }
 
     /// Whether it is one of Vellum's profiles.
@@ -126,8 +137,11 @@ impl Subject {
         };
         match kind {
             Kind::Host => Ok(without),
-            Kind::Overlay if root => Ok(without),
-            Kind::Overlay => Err("kernel overlayfs needs root".into()),
+            Kind::OverlayXfs if root && on_path("mkfs.xfs").is_empty() => {
+                Err("no mkfs.xfs on PATH; install the package xfsprogs".into())
+            }
+            Kind::Overlay | Kind::OverlayXfs if root => Ok(without),
+            Kind::Overlay | Kind::OverlayXfs => Err("kernel overlayfs needs root".into()),
             _ if !Path::new("/dev/fuse").exists() => Err("there is no /dev/fuse".into()),
             Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => {
                 if let Some(program) = given(kind.name()) {
@@ -185,7 +199,7 @@ impl Subject {
                 ground::run(Command::new("cp").arg("-a").arg(from).arg(&layers.merged))?;
                 return Ok(mounted);
             }
-            Kind::Overlay | Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => union,
+            Kind::Overlay | Kind::OverlayXfs | Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => union,
             Kind::UnionfsFuse => "cow,use_ino,suid,dev,default_permissions".into(),
             Kind::VellumCached => format!("{union},profile=cached"),
             Kind::VellumPassthrough => format!("{union},profile=passthrough"),

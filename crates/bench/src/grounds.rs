@@ -1,0 +1,48 @@
+//! The places of one comparison: one for all subjects but those that are to be seen on another filesystem.
+
+use crate::failure::Result;
+use crate::ground::{Format, Ground};
+use crate::subject::Kind;
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+/// The size of the image for XFS at scale 1, in MiB. It takes the space that is written to it, and no more.
+const XFS_MIB: f64 = 65_536.0;
+/// What mkfs.xfs asks for at least, in MiB.
+const XFS_MIB_MIN: u64 = 1024;
+
+/// Where the layers of each subject lie.
+#[derive(Debug)]
+pub struct Grounds {
+    main: Ground,
+    dir: PathBuf,
+    /// Made when it is first asked for.
+    xfs: OnceCell<Ground>,
+}
+
+impl Grounds {
+    /// A place below `dir`, on an image of a filesystem of so many MiB where that is given.
+    pub fn new(dir: &Path, image: Option<(Format, u64)>, scale: f64) -> Result<Self> {
+        Ok(Self { main: Ground::on(dir, image, scale)?, dir: dir.to_owned(), xfs: OnceCell::new() })
+    }
+
+    /// The place of all subjects that need no other.
+    #[must_use]
+    pub fn main(&self) -> &Ground {
+        &self.main
+    }
+
+    /// The place of a subject.
+    pub fn of(&self, kind: Kind) -> Result<&Ground> {
+        if kind != Kind::OverlayXfs {
+            return Ok(&self.main);
+        }
+        if let Some(xfs) = self.xfs.get() {
+            return Ok(xfs);
+        }
+        let scale = self.main.scale();
+        let mib = ((XFS_MIB * scale) as u64).max(XFS_MIB_MIN);
+        let xfs = Ground::on(&self.dir, Some((Format::Xfs, mib)), scale)?;
+        Ok(self.xfs.get_or_init(|| xfs))
+    }
+}

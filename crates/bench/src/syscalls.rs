@@ -61,6 +61,11 @@ pub struct SyscallCounter(Instance);
 impl SyscallCounter {
     /// Prepares to count. Fails without root, and where the kernel has no such events.
     pub fn new(scratch: &Path) -> Result<Self> {
+        if !in_first_pid_namespace() {
+            return Err(Failure::new(
+                "in a PID namespace processes have other numbers than in the kernel's trace",
+            ));
+        }
         let instance = Instance::new(scratch, "calls")?;
         if !instance.has(EVENT) {
             return Err(Failure::new("this kernel has no trace event sys_enter"));
@@ -90,6 +95,12 @@ impl SyscallCounter {
         serving.extend(threads());
         Ok(trace.map(|trace| count(&trace, &serving)))
     }
+}
+
+/// Whether the numbers of processes are the kernel's own here.
+fn in_first_pid_namespace() -> bool {
+    // The number that the kernel gives to the first one (PROC_PID_INIT_INO).
+    std::fs::read_link("/proc/self/ns/pid").is_ok_and(|link| link.as_os_str() == "pid:[4026531836]")
 }
 
 /// Counts lines such as `vellum-12 [001] ..... 1.0: sys_enter: NR 17 (3, ...)`.

@@ -48,7 +48,7 @@ fn page_in_a_browser(cx: &Cx) -> Outcome {
 }
 
 /// `vellum-bench`, which is built beside this program.
-fn program() -> Outcome<PathBuf> {
+pub(super) fn program() -> Outcome<PathBuf> {
     let own = std::env::current_exe()?;
     let program = own.with_file_name("vellum-bench");
     if program.is_file() {

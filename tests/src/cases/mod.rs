@@ -2,6 +2,7 @@
 
 mod bench;
 mod blocks;
+mod comparison;
 mod conformance;
 mod differential;
 mod engines;
@@ -71,6 +72,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         noticed::CASES,
         blocks::CASES,
         bench::CASES,
+        comparison::CASES,
         stress::CASES,
         conformance::CASES,
     ]

@@ -1,0 +1,150 @@
+//! `vellum-bench compare`: what it measures and counts is there, what it cannot have is said, and nothing is left behind, also when
+//! it is interrupted.
+
+use super::Case;
+use crate::harness::mount::MountKind;
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
+use crate::harness::{Cx, shell};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Alone: it empties the kernel's caches, and has to be let do its work in time.
+pub(super) const CASES: &[Case] = &[
+    Case { alone: true, ..Case::once("bench/compare", 120, compare) },
+    Case { alone: true, ..Case::once("bench/interrupted", 120, interrupted) },
+    Case::once("bench/bad-input", 30, bad_input),
+];
+
+const SUBJECTS: [&str; 5] = ["host", "overlayfs", "overlayfs-xfs", "vellum-cached", "vellum-passthrough"];
+/// How long an interrupted run may take to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The command, on the program that is under test.
+fn bench(cx: &Cx) -> Outcome<Command> {
+    let MountKind::Program(vellum, _) = MountKind::under_test() else {
+        return skip("another filesystem is under test");
+    };
+    let mut command = Command::new(super::bench::program()?);
+    command.arg("compare").arg("--dir").arg(&cx.dir);
+    command.arg("--program").arg(format!("vellum={}", vellum.display())).stdin(Stdio::null());
+    Ok(command)
+}
+
+fn report(path: &Path) -> Outcome<Value> {
+    serde_json::from_slice(&fs::read(path)?).doing("the results")
+}
+
+/// Whatever it made in the case's directory is gone, and so are its mounts.
+fn nothing_is_left(cx: &Cx) -> Outcome {
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    let left = mounts.lines().find(|line| line.contains("vellum-bench-"));
+    ensure!(left.is_none(), "still mounted: {left:?}");
+    for entry in fs::read_dir(&cx.dir)? {
+        let name = entry?.file_name();
+        ensure!(!name.to_string_lossy().starts_with("vellum-bench-"), "left behind: {name:?}");
+    }
+    Ok(())
+}
+
+/// All subjects are timed, and each kind of count is there for who has it.
+fn compare(cx: &Cx) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let mut command = bench(cx)?;
+    command.args(["--tasks", "grep,block-first-16m", "--scale", "0.02", "--rounds", "3"]);
+    command.args(["--subjects", &SUBJECTS.join(",")]).arg("--json").arg(&json);
+    let said = shell::run(&mut command)?;
+    let report = report(&json)?;
+    ensure_eq!(report["interrupted"], false, "interrupted");
+    ensure_eq!(report["tasks"].as_array().map(Vec::len), Some(2), "tasks");
+    for task in report["tasks"].as_array().into_iter().flatten() {
+        let results = task["results"].as_array().cloned().unwrap_or_default();
+        ensure_eq!(results.len(), SUBJECTS.len(), "subjects");
+        for result in &results {
+            let name = result["subject"].as_str().unwrap_or_default();
+            let number = |key: &str| result[key].as_f64();
+            ensure!(number("seconds").is_some_and(|seconds| seconds > 0.0), "{name}: not timed: {said}");
+            ensure!(result["ratio_confidence"].is_array(), "{name}: no interval");
+            ensure!(number("client_faults_per_operation").is_some(), "{name}: no page faults");
+            let charged = &result["charged"];
+            ensure!(charged["client_bytes"].as_u64().is_some(), "{name}: no memory was charged: {charged}");
+            let served = name.starts_with("vellum-");
+            ensure_eq!(result["requests"].is_object(), served, "{name}: requests");
+            ensure_eq!(
+                number("service_faults_per_operation").is_some(),
+                served,
+                "{name}: the service's faults"
+            );
+            let of_service = charged["service_bytes"].as_u64().unwrap_or(0);
+            ensure!(!served || of_service > 1 << 20, "{name}: charged {of_service} bytes for a service");
+        }
+    }
+    nothing_is_left(cx)
+}
+
+/// After Ctrl-C what has been measured is kept, and it says so; the exit status is that of SIGINT.
+fn interrupted(cx: &Cx) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let mut command = bench(cx)?;
+    command.args(["--tasks", "lstat,random-read", "--scale", "0.02", "--rounds", "1000", "--no-counts"]);
+    command.args(["--subjects", "overlayfs,vellum-cached"]).arg("--json").arg(&json);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let started = Instant::now();
+    let mounted =
+        || Ok::<_, std::io::Error>(fs::read_to_string("/proc/self/mounts")?.contains("vellum-bench-"));
+    while !mounted()? && started.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // A few rounds are to be done.
+    std::thread::sleep(Duration::from_secs(3));
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.ok_or(rustix::io::Errno::SRCH)?, Signal::INT)?;
+    let asked = Instant::now();
+    let status = loop {
+        match child.try_wait()? {
+            Some(status) => break status,
+            None if asked.elapsed() > PATIENCE => {
+                let _ = child.kill();
+                return fail(format!("not ended {} s after SIGINT", PATIENCE.as_secs()));
+            }
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    ensure_eq!(status.code(), Some(130), "exit status");
+    let report = report(&json)?;
+    ensure_eq!(report["interrupted"], true, "interrupted");
+    let timed = report["tasks"][0]["results"][0]["seconds"].as_f64();
+    ensure!(timed.is_some_and(|seconds| seconds > 0.0), "nothing of what was measured is kept: {report}");
+    nothing_is_left(cx)
+}
+
+/// One line that names the cause, exit status 2, and nothing done.
+fn bad_input(cx: &Cx) -> Outcome {
+    for (arguments, cause) in [
+        (&["--tasks", "nothing"][..], "--tasks nothing"),
+        (&["--subjects", "nothing"], "--subjects nothing"),
+        (&["--rounds", "0"], "--rounds 0"),
+        (&["--scale", "1e9"], "--scale"),
+        (&["--scale", "NaN"], "--scale"),
+        (&["--dir", "/nonexistent/dir"], "--dir"),
+        (&["--format", "xfs"], "--image"),
+        (&["--program", "vellum"], "--program vellum"),
+        (&["--mount-options", "x"], "--mount-options x"),
+    ] {
+        let done = bench_without_dir()?.args(arguments).current_dir(&cx.dir).output()?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        ensure_eq!(done.status.code(), Some(2), "{arguments:?}: exit status; {said}");
+        ensure_eq!(said.lines().count(), 1, "{arguments:?}: lines of {said}");
+        ensure!(said.contains(cause), "{arguments:?}: {said} does not name {cause}");
+    }
+    nothing_is_left(cx)
+}
+
+fn bench_without_dir() -> Outcome<Command> {
+    let mut command = Command::new(super::bench::program()?);
+    command.arg("compare").stdin(Stdio::null());
+    Ok(command)
+}

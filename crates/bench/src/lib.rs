@@ -15,6 +15,7 @@ pub mod ground;
 pub mod grounds;
 pub mod guard;
 pub mod kernel;
+pub mod lines;
 pub mod machine;
 pub mod measure;
 pub mod page;

@@ -1,11 +1,13 @@
 //! Guards what Vellum costs, in counts that do not depend on how busy the machine is: requests to the service, its system
-//! calls, and the space that copies take. A file beside the source says what they were; more than that is a regression.
+//! calls, the space that copies take, and what its threads do to each other's cache lines. A file beside the source says what they were; more than that is a regression.
 
 use crate::compare::style;
 use crate::failure::{Failure, Result, While};
 use crate::ground::{self, Ground};
+use crate::lines;
 use crate::machine::Machine;
 use crate::requests::Counter;
+use crate::service::Service;
 use crate::stage::Stage;
 use crate::stop;
 use crate::subject::{Kind, Subject};
@@ -39,6 +41,11 @@ const TASKS: &[&str] = &[
     "block-same",
     "block-others",
     "block-random-4k",
+    "private-open",
+    "private-stat",
+    "private-read",
+    "private-write",
+    "private-create",
 ];
 /// A count may be larger by this part, ...
 const TOLERANCE: f64 = 0.10;
@@ -48,6 +55,12 @@ const SLACK: f64 = 12.0;
 const CALL_SLACK: f64 = 48.0;
 /// A file's blocks, in KiB, that the filesystem may take more for its own purposes.
 const SPACE_SLACK: f64 = 64.0;
+/// Locked instructions may be more by so many for each operation, and by [`TOLERANCE`].
+const LOCKED_SLACK: f64 = 1.0;
+/// Writes to shared lines may be more by this part and by so many for each operation. Which thread serves whom is a matter of
+/// chance, and with it which lines come to be shared: of ten counts the middle one was up to 1.9 times the least.
+const SHARED_TOLERANCE: f64 = 0.5;
+const SHARED_SLACK: f64 = 4.0;
 /// How often a task is counted before a count that has become larger is believed. What the kernel does by its own decision, such
 /// as forgetting cached pages when memory is short, happens in one run; a regression happens in every run.
 const LOOKS: usize = 3;
@@ -63,6 +76,12 @@ pub struct Counts {
     pub calls: BTreeMap<String, u64>,
     /// Space that the upper layer takes afterwards, in KiB.
     pub upper_kib: u64,
+    /// Locked instructions of the service, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locked: Option<u64>,
+    /// Its writes to cache lines that several of its threads wrote, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared_writes: Option<u64>,
 }
 
 /// By `task[profile]`.
@@ -173,7 +192,8 @@ struct Counters {
 }
 
 impl Counters {
-    /// One run for the requests and one for the system calls, each on a fresh mount: counting one disturbs the other.
+    /// One run for the requests, one for the system calls and one for the cache lines, each on a fresh mount: counting one
+    /// disturbs the other.
     fn count(&self, task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
         let passes = |env: &Env<'_>| (0..task.passes).try_for_each(|_| (task.run)(env));
         let too_many = || Failure::new("the kernel could not keep all events");
@@ -190,8 +210,21 @@ impl Counters {
             Ok((calls, ground::space(env.upper) / 1024))
         })?;
         let operations = (task.operations)(ground) as u64 * u64::from(task.passes);
-        Ok(Counts { operations, requests, calls, upper_kib })
+        let (locked, shared_writes) = if lines::HERE && task.name.starts_with(tasks::PRIVATE) {
+            let count = Stage::during(subject, ground, task, |env, stage| {
+                (task.prepare)(env)?;
+                lines::count(served_by(stage)?, || passes(env))
+            })?;
+            (Some(count.locked), Some(count.shared_writes))
+        } else {
+            (None, None)
+        };
+        Ok(Counts { operations, requests, calls, upper_kib, locked, shared_writes })
     }
+}
+
+fn served_by(stage: &Stage) -> Result<Service> {
+    stage.services().first().copied().ok_or_else(|| Failure::new("no process serves this mount"))
 }
 
 /// Counts, and again while something is more than `before`; of each count the least is kept.
@@ -223,6 +256,21 @@ impl Counts {
         if is_more(self.upper_kib, before.upper_kib, SPACE_SLACK) {
             more.push(("KiB".to_owned(), self.upper_kib, before.upper_kib));
         }
+        for (what, now, before, part, slack) in [
+            ("locked instructions", self.locked, before.locked, TOLERANCE, LOCKED_SLACK),
+            (
+                "writes to shared lines",
+                self.shared_writes,
+                before.shared_writes,
+                SHARED_TOLERANCE,
+                SHARED_SLACK,
+            ),
+        ] {
+            let (now, was) = (now.unwrap_or(0), before.unwrap_or(0));
+            if is_more_by(now, was, part, slack * self.operations as f64) {
+                more.push((what.to_owned(), now, was));
+            }
+        }
         more
     }
 
@@ -236,6 +284,8 @@ impl Counts {
             requests: both(&self.requests, &other.requests),
             calls: both(&self.calls, &other.calls),
             upper_kib: self.upper_kib.min(other.upper_kib),
+            locked: self.locked.min(other.locked),
+            shared_writes: self.shared_writes.min(other.shared_writes),
         }
     }
 }
@@ -245,20 +295,27 @@ fn judge(known: &Counted, counted: &Counted) -> (String, usize) {
     let (mut text, mut worse) = (String::new(), 0);
     let _ = writeln!(
         text,
-        "{:<32}{:>20}{:>22}{:>20}",
-        "", "requests (were)", "system calls (were)", "KiB (were)"
+        "{:<32}{:>20}{:>22}{:>20}{:>16}{:>16}",
+        "", "requests (were)", "system calls (were)", "KiB (were)", "locked/op", "shared/op"
     );
     let nothing = Counts::default();
     for (name, now) in counted {
         let before = known.get(name).unwrap_or(&nothing);
         let sum = |of: &BTreeMap<String, u64>| of.values().sum::<u64>();
         let pair = |now: u64, before: u64| format!("{now} ({before})");
+        let each = |n: Option<u64>, was: Option<u64>| {
+            let each = |n: u64, of: &Counts| n as f64 / of.operations.max(1) as f64;
+            n.map(|n| format!("{:.1} ({:.1})", each(n, now), each(was.unwrap_or(0), before)))
+                .unwrap_or_default()
+        };
         let _ = writeln!(
             text,
-            "{name:<32}{:>20}{:>22}{:>20}",
+            "{name:<32}{:>20}{:>22}{:>20}{:>16}{:>16}",
             pair(sum(&now.requests), sum(&before.requests)),
             pair(sum(&now.calls), sum(&before.calls)),
-            pair(now.upper_kib, before.upper_kib)
+            pair(now.upper_kib, before.upper_kib),
+            each(now.locked, before.locked),
+            each(now.shared_writes, before.shared_writes)
         );
         for (what, now, was) in now.more_than(before) {
             worse += 1;
@@ -272,7 +329,11 @@ fn judge(known: &Counted, counted: &Counted) -> (String, usize) {
 }
 
 fn is_more(now: u64, before: u64, slack: f64) -> bool {
-    now as f64 > (before as f64).mul_add(1.0 + TOLERANCE, slack)
+    is_more_by(now, before, TOLERANCE, slack)
+}
+
+fn is_more_by(now: u64, before: u64, part: f64, slack: f64) -> bool {
+    now as f64 > (before as f64).mul_add(1.0 + part, slack)
 }
 
 #[cfg(test)]
@@ -286,6 +347,7 @@ mod tests {
             requests: of("LOOKUP", lookups),
             calls: of("pread64", preads),
             upper_kib,
+            ..Counts::default()
         };
         Counted::from([("grep[cached]".to_owned(), counts)])
     }
@@ -329,6 +391,26 @@ mod tests {
         })
         .unwrap();
         assert_eq!(once, 1);
+    }
+
+    #[test]
+    fn writes_to_shared_lines_are_judged_by_operation_and_printed_so() {
+        let of = |locked: u64, shared: u64| {
+            let mut counted = counts(200, 200, 1000);
+            for counts in counted.values_mut() {
+                (counts.locked, counts.shared_writes) = (Some(locked), Some(shared));
+            }
+            counted
+        };
+        let known = of(1000, 0);
+        assert_eq!(judge(&known, &of(1190, 390)).1, 0);
+        assert_eq!(judge(&known, &of(1210, 390)).1, 1);
+        let (text, worse) = judge(&known, &of(1000, 450));
+        assert_eq!(worse, 1);
+        assert!(text.contains("10.0 (10.0)") && text.contains("4.5 (0.0)"), "{text}");
+        assert!(text.contains("MORE: writes to shared lines: 450, was 0"), "{text}");
+        // A processor whose instructions are not stepped.
+        assert_eq!(judge(&known, &counts(200, 200, 1000)).1, 0);
     }
 
     #[test]

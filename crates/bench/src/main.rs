@@ -56,7 +56,7 @@ enum Command {
 
 #[derive(Args)]
 struct Compare {
-    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `s1` and `s2` are the experiments of Enhanced OverlayFS and of Danaus, `all` is all].
+    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `s1` and `s2` are the experiments of Enhanced OverlayFS and of Danaus, `private` is those of two threads on a file each, `all` is all].
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     tasks: Vec<String>,
     /// Filesystems to compare, by name [default: all that are there].

@@ -3,6 +3,7 @@
 mod blocks;
 mod large;
 mod memory;
+mod private;
 mod small;
 mod sources;
 mod tenants;
@@ -439,7 +440,15 @@ pub const TASKS: &[Task] = &[
     sources::START_UP_1,
     sources::START_UP_16,
     sources::START_UP_64,
+    private::OPEN,
+    private::STAT,
+    private::READ,
+    private::WRITE,
+    private::CREATE,
 ];
+
+/// What the names of tasks begin with whose threads have nothing in common but the service.
+pub(crate) const PRIVATE: &str = "private-";
 
 /// A task on blocks of a large file.
 const BLOCKS: Task = Task {
@@ -473,6 +482,7 @@ pub fn group_named(name: &str) -> Option<impl Iterator<Item = &'static Task>> {
         "blocks" => "block-",
         "s1" => "s1-",
         "s2" => "s2-",
+        "private" => PRIVATE,
         _ => return None,
     };
     Some(group(prefix))
@@ -495,6 +505,7 @@ mod tests {
         let of = |name| group_named(name).unwrap().map(|task| task.name).collect::<Vec<_>>();
         assert!(of("s1").contains(&"s1-oltp") && of("s1").contains(&"s1-dwol-4"));
         assert!(of("s2").contains(&"s2-append") && !of("s2").contains(&"s1-oltp"));
+        assert_eq!(of("private").len(), 5);
         assert!(of("blocks").iter().all(|name| name.starts_with("block-")));
         assert!(of("all").contains(&"grep") && group_named("grep").is_none());
     }

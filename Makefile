@@ -42,8 +42,9 @@ bench-quick:
 
 # BENCH: more arguments, e.g. BENCH="--program fuse-overlayfs-2=/opt/bin/fuse-overlayfs --dir /mnt".
 bench: build
-	target/release/vellum bench compare --tasks all --rounds 5 --json target/bench.json $(BENCH)
-	target/release/vellum bench page target/bench.json target/bench.html
+	@# What a filesystem cannot do is a failed measurement, and no reason to have no page.
+	target/release/vellum bench compare --tasks all --rounds 5 --json target/bench.json $(BENCH); status=$$?; \
+	target/release/vellum bench page target/bench.json target/bench.html && exit $$status
 
 # What needs no root and no mount.
 check:

@@ -3,15 +3,19 @@
 use crate::charge::{Charged, Charges};
 use crate::failure::Result;
 use crate::ground::{self, Ground};
+use crate::lines::{self, LineCount};
 use crate::requests::{Counter, Requests};
 use crate::stage::Stage;
 use crate::subject::Subject;
 use crate::syscalls::{Calls, SyscallCounter};
-use crate::tasks::{Env, Task};
-use std::path::Path;
+use crate::tasks::{self, Env, Task};
+use std::path::{Path, PathBuf};
+
+/// The scale at which instructions are counted one by one: some dozen operations say what each of them does.
+const LINES_SCALE: f64 = 0.05;
 
 /// What was counted in all passes of one measurement. None: it cannot be counted here, or there was too much of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counts {
     /// Requests from the kernel to the services, where there are any.
     pub requests: Option<Requests>,
@@ -21,6 +25,17 @@ pub struct Counts {
     pub service_calls: Option<Calls>,
     /// Memory at the end that preparation and passes are charged with, the caches having been empty before.
     pub charged: Option<Charged>,
+    /// What the service does to cache lines that its threads share, for tasks that are about that.
+    pub lines: Option<LinesPerOperation>,
+}
+
+/// Of the service's threads together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LinesPerOperation {
+    /// Locked instructions.
+    pub locked: f64,
+    /// Writes to cache lines that several threads wrote.
+    pub shared_writes: f64,
 }
 
 /// What counts.
@@ -29,6 +44,7 @@ pub struct Counters {
     requests: Option<Counter>,
     calls: Option<SyscallCounter>,
     charges: bool,
+    scratch: PathBuf,
 }
 
 impl Counters {
@@ -39,6 +55,7 @@ impl Counters {
             requests: said("requests", Counter::new(scratch)),
             calls: said("system calls", SyscallCounter::new(scratch)),
             charges: said("memory by control group", Charges::new()).is_some(),
+            scratch: scratch.to_owned(),
         };
         if counters.charges && ground::drop_caches().is_err() {
             return Self { charges: false, ..counters };
@@ -68,6 +85,18 @@ impl Counters {
             let charged = charges.as_ref().map(Charges::now).transpose()?;
             Ok(Counts { charged, ..counts })
         })
+        .map(|counts| Counts { lines: self.lines(task, subject), ..counts })
+    }
+
+    fn lines(&self, task: &Task, subject: &Subject) -> Option<LinesPerOperation> {
+        if !has_lines(task, subject) {
+            return None;
+        }
+        let ground = said(LINES, Ground::new(&self.scratch, None, LINES_SCALE))?;
+        let count = count_lines(task, subject, &ground)?;
+        let operations = (task.operations)(&ground).max(1) as f64 * f64::from(task.passes);
+        let each = |n: u64| n as f64 / operations;
+        Some(LinesPerOperation { locked: each(count.locked), shared_writes: each(count.shared_writes) })
     }
 
     fn on(&self, env: &Env<'_>, task: &Task, stage: &Stage) -> Result<Counts> {
@@ -96,6 +125,27 @@ impl Counters {
         }
         Ok(counts)
     }
+}
+
+const LINES: &str = "writes to shared lines";
+
+fn has_lines(task: &Task, subject: &Subject) -> bool {
+    lines::HERE && task.name.starts_with(tasks::PRIVATE) && subject.program.is_some()
+}
+
+/// Steps through the service of a task that is about shared cache lines, on a fresh mount. None: it is another task, or it cannot be
+/// done here, which is said on stderr.
+#[must_use]
+pub fn count_lines(task: &Task, subject: &Subject, ground: &Ground) -> Option<LineCount> {
+    if !has_lines(task, subject) {
+        return None;
+    }
+    let count = Stage::during(subject, ground, task, |env, stage| {
+        (task.prepare)(env)?;
+        let [service] = stage.services()[..] else { return Ok(None) };
+        lines::count(service, || (0..task.passes).try_for_each(|_| (task.run)(env))).map(Some)
+    });
+    said(LINES, count).flatten()
 }
 
 fn said<T>(what: &str, made: Result<T>) -> Option<T> {

@@ -2,12 +2,11 @@
 //! calls, the space that copies take, and what its threads do to each other's cache lines. A file beside the source says what they were; more than that is a regression.
 
 use crate::compare::style;
+use crate::counts::count_lines;
 use crate::failure::{Failure, Result, While};
 use crate::ground::{self, Ground};
-use crate::lines;
 use crate::machine::Machine;
 use crate::requests::Counter;
-use crate::service::Service;
 use crate::stage::Stage;
 use crate::stop;
 use crate::subject::{Kind, Subject};
@@ -210,21 +209,10 @@ impl Counters {
             Ok((calls, ground::space(env.upper) / 1024))
         })?;
         let operations = (task.operations)(ground) as u64 * u64::from(task.passes);
-        let (locked, shared_writes) = if lines::HERE && task.name.starts_with(tasks::PRIVATE) {
-            let count = Stage::during(subject, ground, task, |env, stage| {
-                (task.prepare)(env)?;
-                lines::count(served_by(stage)?, || passes(env))
-            })?;
-            (Some(count.locked), Some(count.shared_writes))
-        } else {
-            (None, None)
-        };
+        let lines = count_lines(task, subject, ground);
+        let (locked, shared_writes) = lines.map(|lines| (lines.locked, lines.shared_writes)).unzip();
         Ok(Counts { operations, requests, calls, upper_kib, locked, shared_writes })
     }
-}
-
-fn served_by(stage: &Stage) -> Result<Service> {
-    stage.services().first().copied().ok_or_else(|| Failure::new("no process serves this mount"))
 }
 
 /// Counts, and again while something is more than `before`; of each count the least is kept.

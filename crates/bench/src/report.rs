@@ -120,6 +120,10 @@ pub struct SubjectReport {
     pub service_calls_per_operation: Option<f64>,
     /// Memory that preparation and passes are charged with, page cache included.
     pub charged: Option<Charged>,
+    /// Locked instructions of the service per operation, for tasks that are about that.
+    pub locked_per_operation: Option<f64>,
+    /// Writes of the service to cache lines that several of its threads write, per operation.
+    pub shared_writes_per_operation: Option<f64>,
     /// Vellum's bar.
     pub bar: Option<Bar>,
     /// Whether it is met.
@@ -225,6 +229,8 @@ impl SubjectReport {
             service_calls: counts.service_calls.clone(),
             service_calls_per_operation: counted(&counts.service_calls),
             charged: counts.charged,
+            locked_per_operation: counts.lines.map(|lines| lines.locked),
+            shared_writes_per_operation: counts.lines.map(|lines| lines.shared_writes),
             bar: bar.copied(),
             bar_met: bar.and_then(|bar| judged.map(|value| value <= bar.at_most)),
             behind: Vec::new(),
@@ -368,6 +374,9 @@ fn verdict(result: &SubjectReport) -> String {
         .collect();
     if !upper.is_empty() {
         let _ = write!(text, " upper {:.0} KiB", median(&upper) / 1024.0);
+    }
+    if let (Some(locked), Some(shared)) = (result.locked_per_operation, result.shared_writes_per_operation) {
+        let _ = write!(text, " locked {}, shared {}", number(locked), number(shared));
     }
     if result.noisy && result.samples.len() > 2 {
         text.push_str(" noisy");

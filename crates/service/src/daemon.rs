@@ -52,6 +52,14 @@ pub fn detach() -> Result<Side, Failure> {
     }
 }
 
+/// Leaves the System V objects and message queues of everybody else, where that is permitted. Call before any thread has been
+/// started.
+pub fn own_ipc() {
+    if let Err(e) = vellum_sys::unshare_ipc() {
+        tracing::debug!("the IPC namespace stays: {e}");
+    }
+}
+
 fn outcome(from: &OwnedFd) -> Result<(), Failure> {
     let mut word = Vec::new();
     let mut part = [0; 512];

@@ -27,7 +27,7 @@ pub use fault::{DEAD, Fault, Faulty, When};
 pub use handle::{FileHandle, HANDLE_MAX};
 pub use lock::LockKind;
 pub use map::ReadMap;
-pub use process::{clear_umask, raise_descriptor_limit, trim_memory};
+pub use process::{clear_umask, raise_descriptor_limit, trim_memory, unshare_ipc};
 pub use stat::{Stat, Time};
 pub use stat_fs::FsStat;
 pub use sys::{Real, Result, Sys};

@@ -28,6 +28,15 @@ pub fn clear_umask() -> u32 {
     rustix::process::umask(rustix::fs::Mode::empty()).as_raw_mode()
 }
 
+/// Moves the process, which must have one thread, to a new IPC namespace.
+pub fn unshare_ipc() -> Result<(), Errno> {
+    // SAFETY: no descriptor and no memory depends on the IPC namespace; what System V objects were attached stay attached.
+    if unsafe { libc::unshare(libc::CLONE_NEWIPC) } == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::PERM))
+}
+
 /// Gives free memory of the allocator back to the system, where the allocator can.
 pub fn trim_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -31,6 +31,8 @@ pub enum Command {
     /// Copy into an upper layer what its files still take from the layers below. It must not be mounted. The work can be
     /// interrupted and taken up again at any time.
     Flatten(FlattenArgs),
+    /// What the tenants of this host may use: processors, memory, disks.
+    Pool(PoolArgs),
     /// Compare Vellum with other filesystems on this machine: `vellum bench compare`, and more (`vellum bench --help`).
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -54,6 +56,9 @@ pub struct MountArgs {
     /// How file data travels.
     #[arg(long, value_enum)]
     pub profile: Option<ProfileArg>,
+    /// The pool that is to serve it.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<OsString>,
     /// Mount read-only.
     #[arg(short = 'r', long)]
     pub read_only: bool,
@@ -104,6 +109,85 @@ pub struct InspectArgs {
     pub path: PathBuf,
 }
 
+/// Arguments of `vellum pool`.
+#[derive(Args, Debug)]
+pub struct PoolArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: PoolCommand,
+}
+
+/// What to do with pools.
+#[derive(Debug, Subcommand)]
+pub enum PoolCommand {
+    /// Make a pool.
+    Create {
+        /// Its name.
+        name: String,
+        /// What it may use.
+        #[command(flatten)]
+        settings: PoolSettings,
+    },
+    /// Change what a pool may use, from now on and for the mounts that it has.
+    Set {
+        /// Its name.
+        name: String,
+        /// What it may use; the word none takes a setting back.
+        #[command(flatten)]
+        settings: PoolSettings,
+    },
+    /// Show all pools, and what they use.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a pool, what it uses, and its mounts.
+    Show {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Its name.
+        name: String,
+    },
+    /// Take a pool away. Nothing may be mounted in it.
+    Delete {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// What a pool may use.
+#[derive(Args, Debug, Default, PartialEq)]
+pub struct PoolSettings {
+    /// Processors that its services run on, e.g. 0-3,8.
+    #[arg(long, value_name = "LIST")]
+    pub cpus: Option<String>,
+    /// Memory of its services, page cache included, e.g. 2G.
+    #[arg(long, value_name = "BYTES")]
+    pub memory: Option<String>,
+    /// Its share of processors and disks, from 1 to 10000; who has none has 100.
+    #[arg(long, value_name = "NUMBER")]
+    pub weight: Option<String>,
+    /// Bytes per second that its services read from the disks of its layers, e.g. 50M.
+    #[arg(long, value_name = "BYTES")]
+    pub read_limit: Option<String>,
+    /// Bytes per second that its services write to the disks of its layers.
+    #[arg(long, value_name = "BYTES")]
+    pub write_limit: Option<String>,
+    /// Mounts with layers below this directory belong to the pool without saying so; may be repeated.
+    #[arg(long, value_name = "DIR")]
+    pub storage: Vec<PathBuf>,
+}
+
+impl PoolSettings {
+    /// Whether nothing was given.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// Arguments of `vellum bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
@@ -145,6 +229,9 @@ impl MountArgs {
             Some(ProfileArg::Cached) => options.set_profile(Profile::Cached),
             Some(ProfileArg::Passthrough) => options.set_profile(Profile::Passthrough),
             None => {}
+        }
+        if let Some(pool) = self.pool {
+            options.set_pool(pool);
         }
         if self.read_only {
             options.set_read_only(true);

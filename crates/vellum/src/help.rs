@@ -4,7 +4,7 @@
 pub const HELP: &str = "\
 usage: vellum -o lowerdir=DIR[:DIR...][,upperdir=DIR,workdir=DIR][,OPTION...] MOUNTPOINT
        vellum SOURCE MOUNTPOINT -o OPTIONS
-       vellum mount|umount|inspect|flatten|bench ...   (vellum mount --help)
+       vellum mount|umount|inspect|flatten|pool|bench ...   (vellum mount --help)
 
 Layers:
   lowerdir=DIR[:DIR...]    layers, the top one first; a backslash before : , or \\ makes it part of a path
@@ -22,6 +22,7 @@ Owners:
 Behaviour:
   profile=cached|passthrough
                            file data through the page cache of the mount, or straight to the layer (privileged)
+  pool=NAME                the pool whose processors and memory the service uses (vellum pool --help)
   volatile, fsync=0        make nothing durable
   timeout=SECONDS          how long the kernel may believe names and attributes
   workers=N                threads that answer requests

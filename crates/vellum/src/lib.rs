@@ -9,4 +9,5 @@ pub mod inspect;
 pub mod log;
 pub mod mount;
 pub mod options;
+pub mod pool;
 pub mod umount;

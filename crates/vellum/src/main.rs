@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use vellum::cli::{Cli, Command};
 use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
-use vellum::{bench, flatten, help, inspect, mount, umount};
+use vellum::{bench, flatten, help, inspect, mount, pool, umount};
 use vellum_service::Failure;
 
 fn main() -> ExitCode {
@@ -53,6 +53,7 @@ fn subcommand(args: &[OsString]) -> Result<(), Failure> {
             arguments.paths.iter().try_for_each(|path| umount::run(path, arguments.lazy))
         }
         Command::Flatten(arguments) => print(&flatten::run(&arguments)?),
+        Command::Pool(arguments) => print(&pool::run(arguments)?),
         Command::Bench(arguments) => Err(bench::run(&arguments.args)),
         Command::Inspect(arguments) => {
             let findings = inspect::find(&arguments.path)?;

@@ -3,7 +3,9 @@
 use crate::log;
 use crate::options::Request;
 use rustix::mount::MountFlags;
-use vellum_service::daemon::{Pending, Side, detach};
+use std::path::PathBuf;
+use vellum_engine::{Pool, Store};
+use vellum_service::daemon::{Pending, Side, detach, own_ipc};
 use vellum_service::{Failure, mountpoint, serve, tree};
 
 /// Mounts; returns when the mount is ready, or in the foreground when it is gone.
@@ -25,13 +27,32 @@ pub fn run(request: Request) -> Result<(), Failure> {
 }
 
 fn service(request: &Request, pending: Option<Pending>) -> Result<(), Failure> {
-    if let Err(failure) = log::start(request) {
+    // Before any thread is started, and before any memory is filled that the tenant has to pay for.
+    if let Err(failure) = log::start(request).and_then(|()| enter_pool(request)) {
         if let Some(pending) = pending {
             pending.failed(&failure);
         }
         return Err(failure);
     }
     serve::run(&request.config, pending, tree::build)
+}
+
+/// Enters the pool that was asked for, or else the one that claims the layers; none: everything stays as it is.
+fn enter_pool(request: &Request) -> Result<(), Failure> {
+    let config = &request.config;
+    let layers: Vec<&PathBuf> = config.upper.iter().chain(&config.lowers).collect();
+    let store = Store::of_user();
+    let name = match &request.pool {
+        Some(name) => Some(name.to_string_lossy().parse()?),
+        // Who has no place for pools has none.
+        None => store.as_ref().map_or(Ok(None), |store| store.of_layers(&layers))?,
+    };
+    let Some(name) = name else { return Ok(()) };
+    let pool = Pool::open(&store?, &name)?;
+    pool.enter(&layers)?;
+    own_ipc();
+    tracing::info!(pool = %name, "serving in a pool");
+    Ok(())
 }
 
 /// Changes the flags of a mount that exists; its layers stay what they are.

@@ -7,6 +7,7 @@ mod conformance;
 mod differential;
 mod engines;
 mod noticed;
+mod pool;
 pub(crate) mod stress;
 
 use crate::harness::{Cx, Outcome};
@@ -71,6 +72,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         differential::CASES,
         noticed::CASES,
         blocks::CASES,
+        pool::CASES,
         bench::CASES,
         comparison::CASES,
         stress::CASES,

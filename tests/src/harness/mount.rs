@@ -82,6 +82,7 @@ pub(crate) struct Mount {
     layers: Layers,
     profile: Option<Profile>,
     options: Vec<String>,
+    variables: Vec<(String, String)>,
     mounted: bool,
 }
 
@@ -93,8 +94,20 @@ impl Mount {
         layers: &Layers,
         options: &[&str],
     ) -> Outcome<Self> {
+        Self::with_variables(kind, profile, layers, options, &[])
+    }
+
+    /// Mounts, with variables in the environment of the mount program.
+    pub(crate) fn with_variables(
+        kind: MountKind,
+        profile: Option<Profile>,
+        layers: &Layers,
+        options: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Outcome<Self> {
         let options = options.iter().map(|&option| option.to_owned()).collect();
-        let mut mount = Self { kind, layers: layers.clone(), profile, options, mounted: false };
+        let variables = variables.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let mut mount = Self { kind, layers: layers.clone(), profile, options, variables, mounted: false };
         mount.mount()?;
         Ok(mount)
     }
@@ -145,6 +158,7 @@ impl Mount {
             text += option;
         }
         command.arg("-o").arg(text).arg(&self.layers.merged).stdin(Stdio::null());
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
 

@@ -14,7 +14,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 /// The words that make the command line one of subcommands.
-pub const SUBCOMMANDS: &[&str] = &["mount", "umount", "unmount", "inspect", "flatten", "bench", "help"];
+pub const SUBCOMMANDS: &[&str] =
+    &["mount", "umount", "unmount", "inspect", "flatten", "pool", "bench", "help"];
 
 /// What a classic argument list asks for.
 #[derive(Clone, Debug, PartialEq)]

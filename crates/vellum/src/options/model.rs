@@ -129,6 +129,7 @@ const KNOWN: &[&str] = &[
     "background_fill",
     "log",
     "log_to",
+    "pool",
     "allow_other",
     "allow_root",
     "fsname",
@@ -169,6 +170,7 @@ pub struct Options {
     squash_to_root: bool,
     remount: bool,
     debug: bool,
+    pool: Option<OsString>,
     log: Option<String>,
     log_to: LogTarget,
 }
@@ -184,6 +186,8 @@ pub struct Request {
     pub foreground: bool,
     /// Say everything.
     pub debug: bool,
+    /// The pool that is to serve it, by name.
+    pub pool: Option<OsString>,
     /// Which events are logged, in the syntax of tracing's filters.
     pub log: Option<String>,
     /// Where they are logged.
@@ -232,6 +236,11 @@ impl Options {
         self.debug = true;
     }
 
+    /// Names the pool that is to serve it.
+    pub fn set_pool(&mut self, pool: OsString) {
+        self.pool = Some(pool);
+    }
+
     /// Makes the mount read-only, or not.
     pub fn set_read_only(&mut self, read_only: bool) {
         self.config.flags.read_only = read_only;
@@ -257,6 +266,7 @@ impl Options {
             remount: self.remount,
             foreground: foreground || self.debug,
             debug: self.debug,
+            pool: self.pool,
             log: self.log,
             log_to: self.log_to,
         })
@@ -389,6 +399,7 @@ impl Options {
                     _ => LogTarget::File(path(value)),
                 };
             }
+            "pool" => self.pool = Some(os(plain(key, raw, "write pool=NAME")?)),
             "fsname" => config.source = Some(os(plain(key, raw, "write fsname=NAME")?)),
             "subtype" => config.subtype = Some(os(plain(key, raw, "write subtype=NAME")?)),
             "max_read" => config.max_read = Some(number(key, raw, 0, u32::MAX)?),

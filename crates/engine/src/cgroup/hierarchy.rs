@@ -1,0 +1,177 @@
+//! Where control groups are mounted, and which controllers each hierarchy has.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use vellum_service::Failure;
+
+/// What a controller controls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Controller {
+    /// Shares of processors.
+    Cpu,
+    /// Counts time on processors. Version 2 counts it in every group.
+    CpuAcct,
+    /// Which processors.
+    Cpuset,
+    /// Memory.
+    Memory,
+    /// Disks.
+    Io,
+}
+
+impl Controller {
+    const ALL: [Self; 5] = [Self::Cpu, Self::CpuAcct, Self::Cpuset, Self::Memory, Self::Io];
+
+    /// Its name in version 2.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::CpuAcct => "cpuacct",
+            Self::Cpuset => "cpuset",
+            Self::Memory => "memory",
+            Self::Io => "io",
+        }
+    }
+
+    fn name_in_version_1(self) -> &'static str {
+        match self {
+            Self::Io => "blkio",
+            other => other.name(),
+        }
+    }
+
+    /// Whether version 2 has to be told to give it to the groups below.
+    pub(super) fn is_delegated(self) -> bool {
+        self != Self::CpuAcct
+    }
+}
+
+/// Of which kind a hierarchy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// One hierarchy for each controller, or for a few.
+    One,
+    /// One for all.
+    Two,
+}
+
+/// A hierarchy with controllers that pools use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hierarchy {
+    pub(super) version: Version,
+    /// The group in which those of pools are made.
+    pub(super) top: PathBuf,
+    pub(super) controllers: BTreeSet<Controller>,
+}
+
+/// All hierarchies of a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hierarchies {
+    pub(super) all: Vec<Hierarchy>,
+}
+
+impl Hierarchies {
+    /// Those of this host, as far as this user may make groups there.
+    pub fn here() -> Result<Self, Failure> {
+        let read = |path: &str| {
+            fs::read_to_string(path).map_err(|e| Failure::system(format!("control groups: {path}: {e}")))
+        };
+        let user = rustix::process::geteuid();
+        let own = read("/proc/self/cgroup")?;
+        let tables = read("/proc/self/mounts")?;
+        let controllers = |top: &Path| fs::read_to_string(top.join("cgroup.controllers")).unwrap_or_default();
+        Ok(Self::among(&tables, &own, user.as_raw(), controllers))
+    }
+
+    fn among(mounts: &str, own: &str, user: u32, controllers: impl Fn(&Path) -> String) -> Self {
+        let mut all: Vec<Hierarchy> = Vec::new();
+        for line in mounts.lines() {
+            let mut words = line.split(' ').skip(1);
+            let (Some(point), Some(kind), Some(options)) = (words.next(), words.next(), words.next()) else {
+                continue;
+            };
+            let point = PathBuf::from(point);
+            let (version, top, has) = match kind {
+                "cgroup" => {
+                    let has = |controller: Controller| {
+                        options.split(',').any(|option| option == controller.name_in_version_1())
+                    };
+                    (Version::One, point, Controller::ALL.into_iter().filter(|one| has(*one)).collect())
+                }
+                "cgroup2" => {
+                    let Some(top) = delegated(&point, own, user) else { continue };
+                    let there = controllers(&top);
+                    let has =
+                        |controller: Controller| there.split_whitespace().any(|one| one == controller.name());
+                    let mut has: BTreeSet<Controller> =
+                        Controller::ALL.into_iter().filter(|one| has(*one)).collect();
+                    if !has.is_empty() {
+                        has.insert(Controller::CpuAcct);
+                    }
+                    (Version::Two, top, has)
+                }
+                _ => continue,
+            };
+            // A hierarchy may be mounted twice.
+            let known = |hierarchy: &Hierarchy| hierarchy.controllers == has && hierarchy.version == version;
+            if !has.is_empty() && !all.iter().any(known) {
+                all.push(Hierarchy { version, top, controllers: has });
+            }
+        }
+        Self { all }
+    }
+}
+
+/// Where in version 2 a user may make groups: root at the top, others in what systemd has given to them.
+fn delegated(point: &Path, own: &str, user: u32) -> Option<PathBuf> {
+    if user == 0 {
+        return Some(point.to_owned());
+    }
+    let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let given = format!("user@{user}.service");
+    let mut top = point.to_owned();
+    for part in path.split('/') {
+        top.push(part);
+        if part == given {
+            return Some(top);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HYBRID: &str = "tmpfs /sys/fs/cgroup tmpfs rw 0 0\n\
+        cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\n\
+        cgroup /sys/fs/cgroup/blkio cgroup rw,blkio 0 0\n\
+        cgroup /sys/fs/cgroup/pids cgroup rw,pids 0 0\n\
+        cgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
+
+    #[test]
+    fn controllers_are_found_where_they_are() {
+        let found = Hierarchies::among(HYBRID, "0::/\n", 0, |_| String::new());
+        let of = |number: usize| found.all.get(number).unwrap();
+        assert_eq!(found.all.len(), 2);
+        assert_eq!(of(0).controllers, BTreeSet::from([Controller::Cpu, Controller::CpuAcct]));
+        assert_eq!((of(1).version, of(1).top.as_path()), (Version::One, Path::new("/sys/fs/cgroup/blkio")));
+        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
+        let found = Hierarchies::among(v2, "0::/x\n", 0, |_| "cpuset cpu io memory pids\n".to_owned());
+        assert_eq!(found.all.len(), 1);
+        assert_eq!(found.all.first().unwrap().controllers, Controller::ALL.into_iter().collect());
+    }
+
+    #[test]
+    fn others_than_root_have_what_is_delegated_to_them() {
+        let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
+        let own = "0::/user.slice/user-7.slice/user@7.service/app.slice/x.scope\n";
+        let found = Hierarchies::among(v2, own, 7, |_| "memory".to_owned());
+        let top = Path::new("/sys/fs/cgroup/user.slice/user-7.slice/user@7.service");
+        assert_eq!(found.all.first().unwrap().top, top);
+        let other = "0::/user.slice/user-7.slice/session-1.scope\n";
+        assert_eq!(Hierarchies::among(v2, other, 7, |_| "memory".to_owned()).all, []);
+    }
+}

@@ -1,0 +1,194 @@
+//! A pool: its settings made real, and what goes on in it.
+
+use crate::cgroup::{Groups, Hierarchies, PoolUse};
+use crate::device;
+use crate::name::PoolName;
+use crate::settings::Settings;
+use crate::store::Store;
+use std::fs;
+use std::path::{Path, PathBuf};
+use vellum_service::Failure;
+use vellum_service::mountpoint::mounts;
+
+/// A pool of this host.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    name: PoolName,
+    settings: Settings,
+    groups: Groups,
+}
+
+/// A process in a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Its number.
+    pub process: u32,
+    /// Where its mount is, when it is a service.
+    pub mountpoint: Option<PathBuf>,
+    /// Its name.
+    pub program: String,
+}
+
+impl Pool {
+    /// One that there is.
+    pub fn open(store: &Store, name: &PoolName) -> Result<Self, Failure> {
+        let settings = store.read(name)?;
+        let groups = Groups::of(name, &Hierarchies::here()?);
+        Ok(Self { name: name.clone(), settings, groups })
+    }
+
+    /// A new one. Nothing is left of it when its settings cannot be had here.
+    pub fn create(store: &Store, name: &PoolName, settings: Settings) -> Result<Self, Failure> {
+        checked(name, &settings)?;
+        if store.names()?.contains(name) {
+            // It says what to do.
+            store.create(name, &settings)?;
+        }
+        let groups = Groups::of(name, &Hierarchies::here()?);
+        let pool = Self { name: name.clone(), settings, groups };
+        let made = pool.groups.make(&pool.settings, &device::disks(&pool.settings.storage));
+        if let Err(failure) = made.and_then(|()| store.create(name, &pool.settings)) {
+            // The first failure is what counts.
+            let _ = pool.groups.remove();
+            return Err(failure);
+        }
+        Ok(pool)
+    }
+
+    /// Changes its settings, for the services that it has as well. What cannot be had is not kept.
+    pub fn set(&mut self, store: &Store, settings: Settings) -> Result<(), Failure> {
+        checked(&self.name, &settings)?;
+        let before = std::mem::replace(&mut self.settings, settings);
+        let done = self.apply().and_then(|()| store.write(&self.name, &self.settings));
+        if done.is_err() {
+            self.settings = before;
+            // As it was, as far as that goes: the first failure is what counts.
+            let _ = self.apply();
+        }
+        done
+    }
+
+    /// Takes it away. It must be empty.
+    pub fn delete(self, store: &Store) -> Result<(), Failure> {
+        let members = self.members();
+        if let Some(member) = members.first() {
+            let name = &self.name;
+            let who = match &member.mountpoint {
+                Some(mountpoint) => format!("the mount {} is in it; unmount it first", mountpoint.display()),
+                None => format!("process {} ({}) is in it; end it first", member.process, member.program),
+            };
+            return Err(Failure::input(format!("pool {name}: {who}")));
+        }
+        self.groups.remove()?;
+        store.remove(&self.name)
+    }
+
+    /// Puts this process into it, before it starts threads. `layers`: the directories whose disks limits of reading and writing are
+    /// for.
+    pub fn enter<P: AsRef<Path>>(&self, layers: &[P]) -> Result<(), Failure> {
+        let mut disks = device::disks(layers);
+        disks.extend(device::disks(&self.settings.storage));
+        // Groups do not outlive a reboot.
+        self.groups.make(&self.settings, &disks)?;
+        self.groups.enter(std::process::id())
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &PoolName {
+        &self.name
+    }
+
+    /// Its settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What it uses.
+    #[must_use]
+    pub fn usage(&self) -> PoolUse {
+        self.groups.usage()
+    }
+
+    /// Where its control groups are, those that there are.
+    #[must_use]
+    pub fn groups(&self) -> Vec<&Path> {
+        self.groups.dirs().filter(|dir| dir.exists()).collect()
+    }
+
+    /// The processes in it.
+    #[must_use]
+    pub fn members(&self) -> Vec<Member> {
+        self.groups.processes().into_iter().map(member).collect()
+    }
+
+    /// The disks are those of all mounts that there are.
+    fn apply(&self) -> Result<(), Failure> {
+        let mut layers = self.settings.storage.clone();
+        for member in self.members() {
+            layers.extend(open_directories(member.process));
+        }
+        self.groups.make(&self.settings, &device::disks(&layers))
+    }
+}
+
+fn checked(name: &PoolName, settings: &Settings) -> Result<(), Failure> {
+    let bad = |why: String| Failure::input(format!("pool {name}: {why}"));
+    settings.check().map_err(bad)?;
+    if let Some(cpus) = &settings.cpus
+        && let Some(here) = fs::read_to_string("/sys/devices/system/cpu/online")
+            .ok()
+            .and_then(|text| text.parse::<crate::cpus::Cpus>().ok())
+        && let Some(missing) = cpus.not_in(&here).first()
+    {
+        return Err(bad(format!("cpus {cpus}: there is no processor {missing}; this host has {here}")));
+    }
+    Ok(())
+}
+
+fn member(process: u32) -> Member {
+    let program = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    Member { process, mountpoint: mountpoint_of(process), program: program.trim_end().to_owned() }
+}
+
+/// Where the FUSE filesystem is mounted that a process serves: by the number of its connection, which is that of the device.
+fn mountpoint_of(process: u32) -> Option<PathBuf> {
+    let held = fs::read_dir(format!("/proc/{process}/fdinfo")).ok()?;
+    let texts = held.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    let connections: Vec<Vec<u8>> = texts
+        .filter_map(|text| {
+            let number = text.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?;
+            Some(format!("0:{}", number.trim()).into_bytes())
+        })
+        .collect();
+    // As the process sees it, which may be in another mount namespace.
+    let table = fs::read(format!("/proc/{process}/mountinfo")).ok()?;
+    mounts(&table).find(|mount| connections.contains(&mount.device)).map(|mount| mount.point)
+}
+
+/// The directories that a process holds, by links that lead to them.
+fn open_directories(process: u32) -> Vec<PathBuf> {
+    let held = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    held.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors_that_are_not_there_are_refused() {
+        let name: PoolName = "a".parse().unwrap();
+        let settings = Settings { cpus: Some("60000".parse().unwrap()), ..Settings::default() };
+        let failure = checked(&name, &settings).unwrap_err();
+        assert!(failure.exit_status() == 2 && failure.to_string().contains("60000"), "{failure}");
+        assert!(checked(&name, &Settings::default()).is_ok());
+    }
+
+    #[test]
+    fn this_process_is_no_mystery() {
+        let own = member(std::process::id());
+        assert!(!own.program.is_empty());
+    }
+}

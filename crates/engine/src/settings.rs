@@ -1,0 +1,87 @@
+//! What a pool may use.
+
+use crate::bytes::Bytes;
+use crate::cpus::Cpus;
+use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+/// Weights, as control groups of version 2 have them; 100 is what everybody has who has none.
+pub const WEIGHTS: RangeInclusive<u16> = 1..=10_000;
+
+/// The settings of a pool. What is None is not limited.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Processors that its services run on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<Cpus>,
+    /// Memory of its services, the page cache that they fill included.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
+    /// Its share of processors and disks where others want them too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Bytes per second that its services read from the disks of its layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_limit: Option<Bytes>,
+    /// Bytes per second that its services write to the disks of its layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub write_limit: Option<Bytes>,
+    /// Mounts with layers below one of these directories belong to the pool without saying so.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub storage: Vec<PathBuf>,
+}
+
+impl Settings {
+    /// Whether a layer below one of its directories belongs to it; the length of that directory's path, for whoever has to
+    /// choose among several.
+    #[must_use]
+    pub fn claims(&self, layer: &Path) -> Option<usize> {
+        let below = self.storage.iter().filter(|storage| layer.starts_with(storage));
+        below.map(|storage| storage.components().count()).max()
+    }
+
+    /// What cannot be, if anything, in a line that says what to do instead.
+    pub fn check(&self) -> Result<(), String> {
+        if let Some(weight) = self.weight
+            && !WEIGHTS.contains(&weight)
+        {
+            let (low, high) = (WEIGHTS.start(), WEIGHTS.end());
+            return Err(format!("weight {weight}: give a number from {low} to {high}; 100 is the usual one"));
+        }
+        match self.storage.iter().find(|storage| !storage.is_absolute()) {
+            Some(storage) => Err(format!("storage {}: give an absolute path", storage.display())),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_directory_claims() {
+        let settings = Settings { storage: vec!["/a".into(), "/a/b".into()], ..Settings::default() };
+        assert_eq!(settings.claims(Path::new("/a/c")), Some(2));
+        assert_eq!(settings.claims(Path::new("/a/b/c")), Some(3));
+        assert_eq!(settings.claims(Path::new("/ab")), None);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let text =
+            "cpus = \"2-3\"\nmemory = \"2G\"\nweight = 200\nwrite_limit = \"5M\"\nstorage = [\"/x\"]\n";
+        let settings: Settings = toml::from_str(text).unwrap();
+        assert_eq!(settings.memory, Some(Bytes(2 << 30)));
+        assert_eq!(toml::to_string(&settings).unwrap(), text);
+        for bad in ["memmory = \"2G\"", "memory = \"2X\"", "cpus = \"\"", "weight = 70000", "weight = \"1\""]
+        {
+            assert!(toml::from_str::<Settings>(bad).is_err(), "{bad}");
+        }
+        for bad in ["weight = 0", "storage = [\"x\"]"] {
+            assert!(toml::from_str::<Settings>(bad).unwrap().check().is_err(), "{bad}");
+        }
+    }
+}

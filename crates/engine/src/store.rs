@@ -1,0 +1,232 @@
+//! Pools on disk: `DIR/NAME/pool.toml`, which a person may read, edit and copy.
+
+use crate::name::PoolName;
+use crate::settings::Settings;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use vellum_service::Failure;
+
+/// Where root's pools are.
+const SYSTEM: &str = "/etc/vellum/pools";
+/// Names another directory.
+pub const VARIABLE: &str = "VELLUM_POOLS";
+/// The file of a pool.
+const FILE: &str = "pool.toml";
+
+/// Where pools are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    dir: PathBuf,
+}
+
+impl Store {
+    /// That of this user: what `VELLUM_POOLS` says, else `/etc/vellum/pools` for root and `vellum/pools` in the directory for
+    /// configuration for others.
+    pub fn of_user() -> Result<Self, Failure> {
+        let variable =
+            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let dir = variable(VARIABLE).or_else(|| {
+            if rustix::process::geteuid().is_root() {
+                return Some(SYSTEM.into());
+            }
+            let home = || Some(variable("HOME")?.join(".config"));
+            Some(variable("XDG_CONFIG_HOME").or_else(home)?.join("vellum/pools"))
+        });
+        let none = || Failure::input(format!("no directory for pools: set HOME or {VARIABLE}"));
+        Ok(Self { dir: dir.ok_or_else(none)? })
+    }
+
+    /// One in a directory that is named.
+    #[must_use]
+    pub fn at(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// The names of all pools, sorted. What has no name of a pool is none.
+    pub fn names(&self) -> Result<Vec<PoolName>, Failure> {
+        let entries = match fs::read_dir(&self.dir) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|e| self.failed(&self.dir, &e))?,
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|e| self.failed(&self.dir, &e))?;
+            let name = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            // What is half made or half removed has no file.
+            names.extend(name.filter(|_| entry.path().join(FILE).is_file()));
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// The settings of a pool.
+    pub fn read(&self, name: &PoolName) -> Result<Settings, Failure> {
+        let file = self.file(name);
+        let text = match fs::read_to_string(&file) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(self.no_such(name)),
+            text => text.map_err(|e| self.failed(&file, &e))?,
+        };
+        let bad = |why: &str| Failure::input(format!("{}: {why}; mend the file", file.display()));
+        let settings: Settings =
+            toml::from_str(&text).map_err(|e| bad(e.to_string().lines().last().unwrap_or_default()))?;
+        settings.check().map_err(|why| bad(&why))?;
+        Ok(settings)
+    }
+
+    /// Makes a pool, which must not be there.
+    pub fn create(&self, name: &PoolName, settings: &Settings) -> Result<(), Failure> {
+        fs::create_dir_all(&self.dir).map_err(|e| self.failed(&self.dir, &e))?;
+        let dir = self.dir.join(name.as_str());
+        match fs::create_dir(&dir) {
+            // A directory without a file is what an interrupted command has left.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && !self.file(name).exists() => {}
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                return Err(Failure::input(format!(
+                    "pool {name}: there is one of this name; change it with vellum pool set, or take another name"
+                )));
+            }
+            made => made.map_err(|e| self.failed(&dir, &e))?,
+        }
+        self.write(name, settings)
+    }
+
+    /// Replaces the settings of a pool, whole or not at all.
+    pub fn write(&self, name: &PoolName, settings: &Settings) -> Result<(), Failure> {
+        let file = self.file(name);
+        let text =
+            toml::to_string(settings).map_err(|e| Failure::system(format!("{}: {e}", file.display())))?;
+        let written = (|| {
+            let mut new = tempfile::NamedTempFile::new_in(self.dir.join(name.as_str()))?;
+            new.write_all(text.as_bytes())?;
+            // Not only for its owner, as files of configuration are.
+            fs::set_permissions(new.path(), std::os::unix::fs::PermissionsExt::from_mode(0o644))?;
+            new.as_file().sync_all()?;
+            new.persist(&file).map_err(|e| e.error)?;
+            Ok(())
+        })();
+        written.map_err(|e: io::Error| self.failed(&file, &e))
+    }
+
+    /// Removes a pool.
+    pub fn remove(&self, name: &PoolName) -> Result<(), Failure> {
+        let dir = self.dir.join(name.as_str());
+        match fs::remove_file(self.file(name)) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(self.no_such(name)),
+            removed => removed.map_err(|e| self.failed(&dir, &e))?,
+        }
+        // What else somebody has put there stays.
+        match fs::remove_dir(&dir) {
+            Err(e) if e.kind() != io::ErrorKind::DirectoryNotEmpty => Err(self.failed(&dir, &e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The pool that claims a mount with these layers, by the directory that is nearest to one of them. The first layer that
+    /// any pool claims decides.
+    pub fn of_layers<P: AsRef<Path>>(&self, layers: &[P]) -> Result<Option<PoolName>, Failure> {
+        let names = self.names()?;
+        if names.is_empty() {
+            return Ok(None);
+        }
+        let mut pools = Vec::new();
+        for name in names {
+            let settings = self.read(&name)?;
+            pools.push((name, settings));
+        }
+        for layer in layers {
+            let Ok(layer) = fs::canonicalize(layer) else { continue };
+            let claims = pools.iter().filter_map(|(name, settings)| Some((settings.claims(&layer)?, name)));
+            if let Some((_, name)) = claims.max_by_key(|(depth, _)| *depth) {
+                return Ok(Some(name.clone()));
+            }
+        }
+        Ok(None)
+    }
+
+    fn file(&self, name: &PoolName) -> PathBuf {
+        self.dir.join(name.as_str()).join(FILE)
+    }
+
+    fn no_such(&self, name: &PoolName) -> Failure {
+        Failure::input(format!(
+            "pool {name}: there is none in {}; vellum pool list shows them, vellum pool create makes one",
+            self.dir.display()
+        ))
+    }
+
+    fn failed(&self, path: &Path, e: &io::Error) -> Failure {
+        Failure::system(format!("{}: {e}", path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> PoolName {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn pools_are_made_changed_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::at(dir.path().join("pools"));
+        assert_eq!(store.names().unwrap(), []);
+        let settings = Settings { weight: Some(200), ..Settings::default() };
+        store.create(&name("b"), &settings).unwrap();
+        store.create(&name("a"), &Settings::default()).unwrap();
+        assert_eq!(store.create(&name("a"), &settings).unwrap_err().exit_status(), 2);
+        assert_eq!(store.read(&name("a")).unwrap(), Settings::default());
+        store.write(&name("a"), &settings).unwrap();
+        assert_eq!(store.read(&name("a")).unwrap(), settings);
+        assert_eq!(store.names().unwrap(), [name("a"), name("b")]);
+        store.remove(&name("a")).unwrap();
+        for failure in [store.remove(&name("a")).unwrap_err(), store.read(&name("a")).unwrap_err()] {
+            assert_eq!(failure.exit_status(), 2);
+            assert!(failure.to_string().contains("vellum pool list"), "{failure}");
+        }
+        assert_eq!(store.names().unwrap(), [name("b")]);
+        // What an interrupted command has left is no pool, and in nobody's way.
+        fs::create_dir(dir.path().join("pools/c")).unwrap();
+        assert_eq!(store.names().unwrap(), [name("b")]);
+        store.create(&name("c"), &settings).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::at(dir.path());
+        store.create(&name("a"), &Settings::default()).unwrap();
+        for text in ["weight = 0", "weigth = 1", "memory = 5", "\u{0}", "cpus = \"x\""] {
+            fs::write(dir.path().join("a/pool.toml"), text).unwrap();
+            let failure = store.read(&name("a")).unwrap_err();
+            assert_eq!(failure.exit_status(), 2);
+            assert!(failure.to_string().contains("a/pool.toml"), "{failure}");
+            // A mount must not go on as if there was no pool.
+            assert!(store.of_layers(&["/"]).is_err());
+        }
+    }
+
+    #[test]
+    fn the_nearest_pool_claims_a_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = fs::canonicalize(dir.path()).unwrap();
+        let store = Store::at(top.join("pools"));
+        for deep in ["x/y/z", "w"] {
+            fs::create_dir_all(top.join(deep)).unwrap();
+        }
+        let of = |dir: &str| Settings { storage: vec![top.join(dir)], ..Settings::default() };
+        assert_eq!(store.of_layers(&[top.join("x")]).unwrap(), None);
+        store.create(&name("far"), &of("x")).unwrap();
+        store.create(&name("near"), &of("x/y")).unwrap();
+        let claimed = |layers: &[&str]| {
+            let layers: Vec<PathBuf> = layers.iter().map(|layer| top.join(layer)).collect();
+            store.of_layers(&layers).unwrap()
+        };
+        assert_eq!(claimed(&["x/y/z"]), Some(name("near")));
+        assert_eq!(claimed(&["x"]), Some(name("far")));
+        assert_eq!(claimed(&["w"]), None);
+        assert_eq!(claimed(&["w", "nonexistent", "x/y"]), Some(name("near")));
+    }
+}

@@ -1,0 +1,267 @@
+//! `vellum pool`: what the tenants of this host may use.
+
+use crate::cli::{PoolArgs, PoolCommand, PoolSettings};
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::str::FromStr;
+use vellum_engine::bytes::Bytes;
+use vellum_engine::pool::Member;
+use vellum_engine::{Failure, Pool, PoolName, Settings, Store};
+
+/// The word that takes a setting back.
+const NONE: &str = "none";
+
+/// Does it; what is to be printed.
+pub fn run(arguments: PoolArgs) -> Result<String, Failure> {
+    let store = Store::of_user()?;
+    match arguments.command {
+        PoolCommand::Create { name, settings } => {
+            let name: PoolName = name.parse()?;
+            let settings = changed(&name, Settings::default(), settings)?;
+            Pool::create(&store, &name, settings)?;
+            Ok(String::new())
+        }
+        PoolCommand::Set { name, settings } => {
+            let name = name.parse()?;
+            let mut pool = Pool::open(&store, &name)?;
+            if settings.is_empty() {
+                return Err(Failure::input(format!(
+                    "pool {name}: nothing to set; vellum pool set --help lists what there is"
+                )));
+            }
+            let settings = changed(&name, pool.settings().clone(), settings)?;
+            pool.set(&store, settings)?;
+            Ok(String::new())
+        }
+        PoolCommand::Delete { name } => {
+            Pool::open(&store, &name.parse()?)?.delete(&store)?;
+            Ok(String::new())
+        }
+        PoolCommand::List { json } => {
+            let names = store.names()?;
+            let all = names.iter().map(|name| PoolReport::of(&store, name)).collect::<Result<Vec<_>, _>>()?;
+            if json { print_json(&all) } else { Ok(table(&all)) }
+        }
+        PoolCommand::Show { name, json } => {
+            let report = PoolReport::of(&store, &name.parse()?)?;
+            if json { print_json(&report) } else { Ok(report.text()) }
+        }
+    }
+}
+
+/// Settings with what was given on the command line.
+fn changed(name: &PoolName, mut settings: Settings, given: PoolSettings) -> Result<Settings, Failure> {
+    take(name, "cpus", given.cpus, &mut settings.cpus)?;
+    take(name, "memory", given.memory, &mut settings.memory)?;
+    take(name, "read-limit", given.read_limit, &mut settings.read_limit)?;
+    take(name, "write-limit", given.write_limit, &mut settings.write_limit)?;
+    if let Some(text) = given.weight {
+        let weight = text.parse().map(Some).or_else(|_| if text == NONE { Ok(None) } else { Err(()) });
+        settings.weight = weight.map_err(|()| {
+            Failure::input(format!("pool {name}: option --weight {text}: give a number from 1 to 10000"))
+        })?;
+    }
+    if !given.storage.is_empty() {
+        let none = given.storage.iter().all(|dir| dir.as_os_str() == NONE);
+        settings.storage = if none { Vec::new() } else { storage(name, given.storage)? };
+    }
+    Ok(settings)
+}
+
+fn take<T: FromStr<Err = String>>(
+    name: &PoolName,
+    option: &str,
+    given: Option<String>,
+    setting: &mut Option<T>,
+) -> Result<(), Failure> {
+    match given.as_deref() {
+        None => {}
+        Some(NONE) => *setting = None,
+        Some(text) => {
+            let value = text
+                .parse()
+                .map_err(|why| Failure::input(format!("pool {name}: option --{option} {why}")))?;
+            *setting = Some(value);
+        }
+    }
+    Ok(())
+}
+
+/// Directories as they are without links, so that they can be found in the paths of layers.
+fn storage(name: &PoolName, dirs: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
+    let resolved = |dir: PathBuf| {
+        dir.canonicalize().map_err(|e| {
+            let dir = dir.display();
+            Failure::input(format!("pool {name}: option --storage {dir}: {e}; give a directory that exists"))
+        })
+    };
+    dirs.into_iter().map(resolved).collect()
+}
+
+fn print_json<T: Serialize>(value: &T) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value)
+        .map(|text| text + "\n")
+        .map_err(|e| Failure::system(format!("cannot print JSON: {e}")))
+}
+
+/// A pool, for people and programs.
+#[derive(Debug, Serialize)]
+struct PoolReport {
+    name: PoolName,
+    #[serde(flatten)]
+    settings: Settings,
+    cpu_seconds: Option<f64>,
+    memory_bytes: Option<u64>,
+    memory_peak_bytes: Option<u64>,
+    read_bytes: Option<u64>,
+    written_bytes: Option<u64>,
+    control_groups: Vec<PathBuf>,
+    mounts: Vec<MountReport>,
+    other_processes: Vec<u32>,
+}
+
+#[derive(Debug, Serialize)]
+struct MountReport {
+    mountpoint: PathBuf,
+    service: u32,
+}
+
+impl PoolReport {
+    fn of(store: &Store, name: &PoolName) -> Result<Self, Failure> {
+        let pool = Pool::open(store, name)?;
+        let (mut mounts, mut other_processes) = (Vec::new(), Vec::new());
+        for Member { process, mountpoint, .. } in pool.members() {
+            match mountpoint {
+                Some(mountpoint) => mounts.push(MountReport { mountpoint, service: process }),
+                None => other_processes.push(process),
+            }
+        }
+        let usage = pool.usage();
+        Ok(Self {
+            name: name.clone(),
+            settings: pool.settings().clone(),
+            cpu_seconds: usage.cpu.map(|cpu| cpu.as_secs_f64()),
+            memory_bytes: usage.memory,
+            memory_peak_bytes: usage.memory_peak,
+            read_bytes: usage.read,
+            written_bytes: usage.written,
+            control_groups: pool.groups().into_iter().map(PathBuf::from).collect(),
+            mounts,
+            other_processes,
+        })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        let mut line = |name: &str, value: &str| {
+            let _ = writeln!(text, "{name:<14}{value}");
+        };
+        line("pool", self.name.as_str());
+        let settings = &self.settings;
+        line("cpus", &or(settings.cpus.as_ref(), "all"));
+        line("memory", &or(settings.memory, "no limit"));
+        line("weight", &or(settings.weight, "100"));
+        let rate = |limit: Option<Bytes>| limit.map_or("no limit".to_owned(), |bytes| format!("{bytes}/s"));
+        line("reading", &rate(settings.read_limit));
+        line("writing", &rate(settings.write_limit));
+        for storage in &settings.storage {
+            line("storage", &storage.display().to_string());
+        }
+        let memory =
+            format!("{} of memory (at most {})", mib(self.memory_bytes), mib(self.memory_peak_bytes));
+        let disks = format!("{} read, {} written", mib(self.read_bytes), mib(self.written_bytes));
+        line("used", &format!("{memory}, {} of processors, {disks}", self.cpu()));
+        for group in &self.control_groups {
+            line("control group", &group.display().to_string());
+        }
+        for mount in &self.mounts {
+            line("mount", &format!("{} (process {})", mount.mountpoint.display(), mount.service));
+        }
+        for process in &self.other_processes {
+            line("process", &process.to_string());
+        }
+        text
+    }
+
+    fn cpu(&self) -> String {
+        self.cpu_seconds.map_or("?".to_owned(), |seconds| format!("{seconds:.1} s"))
+    }
+}
+
+fn table(all: &[PoolReport]) -> String {
+    if all.is_empty() {
+        return "no pools; vellum pool create makes one\n".to_owned();
+    }
+    let mut text = format!(
+        "{:<20}{:>10}{:>10}{:>8}{:>8}{:>12}{:>12}\n",
+        "POOL", "CPUS", "MEMORY", "WEIGHT", "MOUNTS", "USED", "CPU TIME"
+    );
+    for pool in all {
+        let settings = &pool.settings;
+        let _ = writeln!(
+            text,
+            "{:<20}{:>10}{:>10}{:>8}{:>8}{:>12}{:>12}",
+            pool.name.as_str(),
+            or(settings.cpus.as_ref(), "all"),
+            or(settings.memory, "-"),
+            or(settings.weight, "100"),
+            pool.mounts.len(),
+            mib(pool.memory_bytes),
+            pool.cpu()
+        );
+    }
+    text
+}
+
+fn or<T: ToString>(value: Option<T>, none: &str) -> String {
+    value.map_or_else(|| none.to_owned(), |value| value.to_string())
+}
+
+fn mib(bytes: Option<u64>) -> String {
+    bytes.map_or("?".to_owned(), |bytes| format!("{} MiB", bytes.div_ceil(1 << 20)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given() -> PoolSettings {
+        PoolSettings::default()
+    }
+
+    #[test]
+    fn options_set_and_take_back() {
+        let name: PoolName = "a".parse().unwrap();
+        let some = PoolSettings {
+            cpus: Some("0".into()),
+            memory: Some("2G".into()),
+            weight: Some("300".into()),
+            ..given()
+        };
+        let settings = changed(&name, Settings::default(), some).unwrap();
+        assert_eq!((settings.memory, settings.weight), (Some(Bytes(2 << 30)), Some(300)));
+        let back = PoolSettings { memory: Some("none".into()), weight: Some("none".into()), ..given() };
+        let settings = changed(&name, settings, back).unwrap();
+        assert_eq!((settings.memory, settings.weight), (None, None));
+        assert!(settings.cpus.is_some());
+    }
+
+    #[test]
+    fn bad_values_name_option_value_and_remedy() {
+        let name: PoolName = "a".parse().unwrap();
+        for (bad, words) in [
+            (PoolSettings { cpus: Some("x".into()), ..given() }, ["--cpus x", "0-3,8"]),
+            (PoolSettings { memory: Some("2X".into()), ..given() }, ["--memory 2X", "512M"]),
+            (PoolSettings { weight: Some("70000".into()), ..given() }, ["--weight 70000", "10000"]),
+            (
+                PoolSettings { storage: vec!["/nonexistent".into()], ..given() },
+                ["--storage /nonexistent", "exists"],
+            ),
+        ] {
+            let failure = changed(&name, Settings::default(), bad).unwrap_err();
+            assert_eq!(failure.exit_status(), 2);
+            words.iter().for_each(|word| assert!(failure.to_string().contains(word), "{failure}"));
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Pools: what a tenant may use holds for the services of its mounts, and who is not in a pool is not touched by any.
+
+use super::Case;
+use crate::harness::mount::MountKind;
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
+use crate::harness::{Cx, Layers, Mount, shell};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+pub(super) const CASES: &[Case] = &[
+    Case::once("pool/the-tenant-pays", 60, the_tenant_pays),
+    Case::once("pool/memory-is-limited", 60, memory_is_limited),
+    Case::once("pool/processors", 60, processors),
+    Case::once("pool/layers-belong-to-pools", 60, layers_belong_to_pools),
+    Case::once("pool/life", 60, life),
+    Case::once("pool/bad-input", 60, bad_input),
+];
+
+const MIB: usize = 1 << 20;
+
+/// Pools of this case, and one of them. It is deleted at the end.
+struct Pools<'a> {
+    cx: &'a Cx,
+    name: String,
+}
+
+impl<'a> Pools<'a> {
+    fn new(cx: &'a Cx) -> Outcome<Self> {
+        if !MountKind::under_test().is_vellum() {
+            return skip("only Vellum has pools");
+        }
+        let groups = fs::read_to_string("/proc/self/mounts")?;
+        if !groups.lines().any(|line| line.contains(" cgroup")) {
+            return skip("no control groups are mounted here");
+        }
+        // Groups are the host's, and other cases run at the same time.
+        let now = UNIX_EPOCH.elapsed().doing("the time")?.as_nanos();
+        Ok(Self { cx, name: format!("test-{now}") })
+    }
+
+    fn command(&self) -> Outcome<Command> {
+        let MountKind::Program(program, _) = MountKind::under_test() else { return skip("no program") };
+        let mut command = Command::new(program);
+        command.env("VELLUM_POOLS", self.cx.dir.join("pools")).stdin(Stdio::null());
+        Ok(command)
+    }
+
+    /// `vellum pool VERB NAME ARGUMENTS`, whatever becomes of it.
+    fn attempt(&self, verb: &str, arguments: &[&str]) -> Outcome<Output> {
+        Ok(self.command()?.args(["pool", verb, &self.name]).args(arguments).output()?)
+    }
+
+    fn run(&self, verb: &str, arguments: &[&str]) -> Outcome<String> {
+        shell::run(self.command()?.args(["pool", verb, &self.name]).args(arguments))
+    }
+
+    fn show(&self) -> Outcome<Value> {
+        serde_json::from_str(&self.run("show", &["--json"])?).doing("pool show --json")
+    }
+
+    /// Mounts in this pool, or in the one that claims the layers.
+    fn mount(&self, layers: &Layers, named: bool) -> Outcome<Mount> {
+        let pool = format!("pool={}", self.name);
+        let options: &[&str] = if named { &[&pool] } else { &[] };
+        let pools = self.cx.dir.join("pools").display().to_string();
+        let variables = [("VELLUM_POOLS", pools.as_str())];
+        Mount::with_variables(MountKind::under_test(), self.cx.profile, layers, options, &variables)
+    }
+}
+
+impl Drop for Pools<'_> {
+    fn drop(&mut self) {
+        // Services end a moment after their mounts.
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(5)
+            && self.attempt("delete", &[]).is_ok_and(|done| done.status.code() == Some(2))
+            && self.show().is_ok()
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Whether limits of disks can hold here.
+fn on_a_disk(dir: &Path) -> Outcome<bool> {
+    let dev = fs::metadata(dir)?.dev();
+    let name = format!("/sys/dev/block/{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    Ok(Path::new(&name).exists())
+}
+
+fn lower_file(layers: &Layers, mib: usize) -> Outcome {
+    let data: Vec<u8> = (0..mib * MIB).map(|at| (at / 97) as u8).collect();
+    fs::write(layers.lower().join("file"), data)?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+fn forget_pages(path: &Path) -> Outcome {
+    let file = fs::File::open(path)?;
+    Ok(rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?)
+}
+
+/// What a container reads and writes through FUSE is counted in its tenant's pool, and a limit holds.
+fn the_tenant_pays(cx: &Cx) -> Outcome {
+    let pools = Pools::new(cx)?;
+    if !on_a_disk(&cx.dir)? {
+        return skip("the directory for tests lies on no disk of its own");
+    }
+    pools.run("create", &["--read-limit", "8M", "--write-limit", "8M"])?;
+    let layers = cx.layers("l", 1)?;
+    lower_file(&layers, 16)?;
+    forget_pages(&layers.lower().join("file"))?;
+    let mount = pools.mount(&layers, true)?;
+    let begin = Instant::now();
+    ensure_eq!(fs::read(mount.path("file"))?.len(), 16 * MIB, "bytes read");
+    let took = begin.elapsed();
+    ensure!(took >= Duration::from_secs(1), "16 MiB at 8 MiB/s came in {took:?}");
+    let of = |key: &str| Ok::<_, crate::harness::Stop>(pools.show()?[key].as_u64().unwrap_or(0));
+    let read = of("read_bytes")?;
+    ensure!(read >= 16 * MIB as u64, "only {read} bytes were read in the pool");
+    let new = fs::File::create(mount.path("new"))?;
+    rustix::io::write(&new, &vec![1; 4 * MIB])?;
+    new.sync_all()?;
+    let written = of("written_bytes")?;
+    ensure!(written >= 4 * MIB as u64, "only {written} bytes were written in the pool");
+    // Changed for services that are there: without a limit the rest is not held up for long by the old one.
+    pools.run("set", &["--read-limit", "none"])?;
+    ensure!(pools.show()?["read_limit"].is_null(), "the limit stays");
+    Ok(())
+}
+
+/// The page cache that a service fills is its pool's, and no more than that has.
+fn memory_is_limited(cx: &Cx) -> Outcome {
+    let pools = Pools::new(cx)?;
+    pools.run("create", &["--memory", "48M"])?;
+    let layers = cx.layers("l", 1)?;
+    lower_file(&layers, 96)?;
+    forget_pages(&layers.lower().join("file"))?;
+    let mount = pools.mount(&layers, true)?;
+    ensure_eq!(fs::read(mount.path("file"))?.len(), 96 * MIB, "bytes read");
+    fs::write(mount.path("new"), vec![1; 96 * MIB])?;
+    fs::File::open(mount.path("new"))?.sync_all()?;
+    ensure_eq!(fs::read(mount.path("new"))?, vec![1; 96 * MIB], "what was written");
+    let peak = pools.show()?["memory_peak_bytes"].as_u64();
+    // An old kernel has no such file.
+    ensure!(peak.is_none_or(|peak| peak <= 48 * MIB as u64), "the pool had {peak:?} bytes");
+    ensure!(peak.is_none_or(|peak| peak >= 8 * MIB as u64), "the pool had only {peak:?} bytes");
+    Ok(())
+}
+
+/// A service runs where its pool's processors are, also when these change.
+fn processors(cx: &Cx) -> Outcome {
+    let pools = Pools::new(cx)?;
+    pools.run("create", &["--cpus", "0", "--weight", "300"])?;
+    let layers = cx.layers("l", 1)?;
+    let _mount = pools.mount(&layers, true)?;
+    let allowed = || -> Outcome<String> {
+        let service = pools.show()?["mounts"][0]["service"].as_u64();
+        let status = fs::read_to_string(format!("/proc/{}/status", service.unwrap_or(0)))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        Ok(line.unwrap_or_default().trim().to_owned())
+    };
+    ensure_eq!(allowed()?, "0", "processors of the service");
+    pools.run("set", &["--cpus", "none"])?;
+    let all = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    if all.trim() == "0" {
+        return skip("one processor");
+    }
+    ensure!(allowed()? != "0", "the service stays on processor 0");
+    Ok(())
+}
+
+/// An engine need not know of pools: its storage belongs to one. Other mounts stay outside.
+fn layers_belong_to_pools(cx: &Cx) -> Outcome {
+    let pools = Pools::new(cx)?;
+    let (claimed, free) = (cx.layers("claimed", 1)?, cx.layers("free", 1)?);
+    let storage = cx.dir.join("claimed").display().to_string();
+    pools.run("create", &["--storage", &storage])?;
+    let (inside, outside) = (pools.mount(&claimed, false)?, pools.mount(&free, false)?);
+    let group = format!("vellum/{}", pools.name);
+    for (mount, belongs) in [(&inside, true), (&outside, false)] {
+        let services = mount.daemons();
+        ensure!(!services.is_empty(), "{}: no service", mount.root().display());
+        for service in services {
+            let groups = fs::read_to_string(format!("/proc/{service}/cgroup"))?;
+            ensure_eq!(groups.contains(&group), belongs, "{}: {groups}", mount.root().display());
+        }
+    }
+    let shown = pools.show()?;
+    ensure_eq!(shown["mounts"].as_array().map(Vec::len), Some(1), "mounts of {shown}");
+    let root = inside.root().canonicalize()?;
+    ensure_eq!(shown["mounts"][0]["mountpoint"].as_str(), root.to_str(), "where it is mounted");
+    Ok(())
+}
+
+/// Made once, deleted when nothing is mounted in it any more, and then nothing is left.
+fn life(cx: &Cx) -> Outcome {
+    let pools = Pools::new(cx)?;
+    pools.run("create", &["--weight", "50"])?;
+    let again = pools.attempt("create", &[])?;
+    ensure_eq!(again.status.code(), Some(2), "a second pool of that name");
+    let groups: Vec<String> = strings(&pools.show()?["control_groups"]);
+    ensure!(!groups.is_empty(), "no control groups");
+    let layers = cx.layers("l", 1)?;
+    let mut mount = pools.mount(&layers, true)?;
+    let busy = pools.attempt("delete", &[])?;
+    let said = String::from_utf8_lossy(&busy.stderr).into_owned();
+    ensure_eq!(busy.status.code(), Some(2), "deleted under a mount");
+    ensure!(said.contains(&*mount.root().to_string_lossy()), "{said} does not name the mount");
+    ensure!(pools.run("list", &[]).is_err(), "list takes no name");
+    let list = shell::run(pools.command()?.args(["pool", "list"]))?;
+    ensure!(list.contains(&pools.name), "{list}");
+    // A kill leaves the pool as it is; a new mount is in it again.
+    mount.crash()?;
+    ensure_eq!(pools.show()?["mounts"].as_array().map(Vec::len), Some(1), "mounts after a kill");
+    mount.unmount()?;
+    pools.run("delete", &[])?;
+    let left = groups.iter().find(|group| Path::new(group).exists());
+    ensure!(left.is_none(), "{left:?} is left");
+    ensure_eq!(pools.attempt("show", &[])?.status.code(), Some(2), "shown though deleted");
+    Ok(())
+}
+
+fn strings(value: &Value) -> Vec<String> {
+    value.as_array().into_iter().flatten().filter_map(|one| one.as_str().map(str::to_owned)).collect()
+}
+
+/// One line that names the cause, exit status 2, and no pool.
+fn bad_input(cx: &Cx) -> Outcome {
+    let pools = Pools::new(cx)?;
+    for (arguments, cause) in [
+        (&["--cpus", "x"][..], "--cpus x"),
+        (&["--cpus", "60000"], "60000"),
+        (&["--memory", "12X"], "--memory 12X"),
+        (&["--memory", "0"], "--memory 0"),
+        (&["--weight", "0"], "weight 0"),
+        (&["--weight", "-1"], "-1"),
+        (&["--storage", "/nonexistent"], "/nonexistent"),
+        (&["--nothing"], "--nothing"),
+    ] {
+        let done = pools.attempt("create", arguments)?;
+        let said = String::from_utf8_lossy(&done.stderr);
+        ensure_eq!(done.status.code(), Some(2), "{arguments:?}: exit status; {said}");
+        ensure_eq!(said.lines().count(), 1, "{arguments:?}: lines of {said}");
+        ensure!(said.contains(cause), "{arguments:?}: {said} does not name {cause}");
+    }
+    for name in ["..", "a/b", ".x", ""] {
+        let done = pools.command()?.args(["pool", "create", name]).output()?;
+        ensure_eq!(done.status.code(), Some(2), "a pool {name:?}");
+    }
+    let list = shell::run(pools.command()?.args(["pool", "list", "--json"]))?;
+    ensure_eq!(list.trim(), "[]", "pools");
+    // A mount in a pool that is not there does not go without one.
+    let layers = cx.layers("l", 1)?;
+    match pools.mount(&layers, true) {
+        Ok(_) => fail("mounted in a pool that does not exist"),
+        Err(_) => Ok(()),
+    }
+}

@@ -341,7 +341,7 @@ fn list(subjects: &[Subject], missing: &[Missing]) {
     println!("tasks:");
     for task in TASKS {
         let long = if task.long { " [long: only by name]" } else { "" };
-        println!("  {:<16}{} ({}){long}", task.name, task.title, task.state);
+        println!("  {:<20}{} ({}){long}", task.name, task.title, task.state);
     }
     println!("subjects:");
     for subject in subjects {

@@ -10,6 +10,7 @@ pub mod cpus;
 pub mod device;
 pub mod name;
 pub mod pool;
+mod privilege;
 pub mod settings;
 pub mod store;
 

@@ -21,13 +21,13 @@ pub struct Store {
 }
 
 impl Store {
-    /// That of this user: what `VELLUM_POOLS` says, else `/etc/vellum/pools` for root and `vellum/pools` in the directory for
+    /// That of this user: what `VELLUM_POOLS` says, else `/etc/vellum/pools` for the host's root and `vellum/pools` in the directory for
     /// configuration for others.
     pub fn of_user() -> Result<Self, Failure> {
         let variable =
             |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let dir = variable(VARIABLE).or_else(|| {
-            if rustix::process::geteuid().is_root() {
+            if crate::privilege::is_host_root() {
                 return Some(SYSTEM.into());
             }
             let home = || Some(variable("HOME")?.join(".config"));

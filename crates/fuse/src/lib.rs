@@ -39,4 +39,4 @@ pub use init::{MAX_WRITE_LIMIT, Negotiated, Profile, SessionOptions, WORKERS_MAX
 pub use mount::{Method, MountError, MountOptions, Mounted, is_mounted, mount, unmount};
 pub use notify::{FuseNotifier, PRUNE_MAX, QUEUE_MAX};
 pub use session::{Session, SessionHandle};
-pub use stats::Counts;
+pub use stats::{Counts, TIME_CLASSES, Times, class_limit};

@@ -6,9 +6,10 @@ use crate::init::{self, InitProblem, Negotiated, SessionOptions};
 use crate::mount::{self, MountError, Mounted};
 use crate::notify::FuseNotifier;
 use crate::request::{self, Operation};
-use crate::stats::{AllCounters, Counts};
+use crate::stats::{AllCounters, Counts, Times};
 use crate::transport::{Device, Received, Transport};
 use crate::wire;
+use crate::wire::Opcode;
 use crate::worker::Crew;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -239,6 +240,12 @@ impl SessionHandle {
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.0.counters.sum()
+    }
+
+    /// How long requests took, by opcode, those that have come.
+    #[must_use]
+    pub fn times(&self) -> Vec<(Opcode, Times)> {
+        self.0.counters.times()
     }
 
     /// The way to tell the kernel something unasked.

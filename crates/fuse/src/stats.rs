@@ -1,24 +1,72 @@
-//! How many requests of each kind have come.
+//! How many requests of each kind have come, and how long the service was busy with them.
 
 use crate::wire::Opcode;
 use parking_lot::Mutex;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// One more than the largest opcode that is counted apart.
 const SLOTS: usize = 54;
 
+/// Classes of times. The first holds what took less than a microsecond, each further one what took less than twice as long as
+/// the one before, and the last all the rest (half a second and more).
+pub const TIME_CLASSES: usize = 21;
+
+/// The limit of a class, exclusive; None of the last one.
+#[must_use]
+pub fn class_limit(class: usize) -> Option<Duration> {
+    (class + 1 < TIME_CLASSES).then(|| Duration::from_micros(1 << class))
+}
+
+fn class_of(took: Duration) -> usize {
+    let microseconds = took.as_micros() as u64;
+    (u64::BITS - microseconds.leading_zeros()).min(TIME_CLASSES as u32 - 1) as usize
+}
+
+/// What one worker counts of one kind of request.
+#[derive(Debug)]
+struct Counter {
+    begun: AtomicU64,
+    nanoseconds: AtomicU64,
+    classes: [AtomicU64; TIME_CLASSES],
+}
+
+impl Counter {
+    const fn new() -> Self {
+        Self {
+            begun: AtomicU64::new(0),
+            nanoseconds: AtomicU64::new(0),
+            classes: [const { AtomicU64::new(0) }; TIME_CLASSES],
+        }
+    }
+}
+
+/// A plain store: there is one writer.
+fn add(to: &AtomicU64, more: u64) {
+    to.store(to.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}
+
 /// Counters of one worker, on cache lines of their own. Only that worker writes them.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Counters([AtomicU64; SLOTS]);
+pub(crate) struct Counters([Counter; SLOTS]);
 
 impl Counters {
-    /// Counts a request. A plain store: there is one writer.
+    /// Counts a request that begins.
     pub(crate) fn count(&self, opcode: Opcode) {
-        if let Some(slot) = self.0.get(opcode as usize) {
-            slot.store(slot.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        if let Some(counter) = self.0.get(opcode as usize) {
+            add(&counter.begun, 1);
+        }
+    }
+
+    /// Counts how long it took.
+    pub(crate) fn took(&self, opcode: Opcode, took: Duration) {
+        let Some(counter) = self.0.get(opcode as usize) else { return };
+        add(&counter.nanoseconds, took.as_nanos() as u64);
+        if let Some(class) = counter.classes.get(class_of(took)) {
+            add(class, 1);
         }
     }
 }
@@ -29,7 +77,7 @@ pub(crate) struct AllCounters(Mutex<Vec<Arc<Counters>>>);
 
 impl AllCounters {
     pub(crate) fn add_worker(&self) -> Arc<Counters> {
-        let counters = Arc::new(Counters([const { AtomicU64::new(0) }; SLOTS]));
+        let counters = Arc::new(Counters([const { Counter::new() }; SLOTS]));
         self.0.lock().push(Arc::clone(&counters));
         counters
     }
@@ -38,11 +86,40 @@ impl AllCounters {
         let mut sum = [0; SLOTS];
         for worker in self.0.lock().iter() {
             for (total, counter) in sum.iter_mut().zip(&worker.0) {
-                *total += counter.load(Ordering::Relaxed);
+                *total += counter.begun.load(Ordering::Relaxed);
             }
         }
         Counts(sum)
     }
+
+    /// The times of all kinds that have come.
+    pub(crate) fn times(&self) -> Vec<(Opcode, Times)> {
+        let workers = self.0.lock().clone();
+        let of = |opcode: Opcode| {
+            let counters = workers.iter().filter_map(|worker| worker.0.get(opcode as usize));
+            let mut times = Times::default();
+            for counter in counters {
+                times.begun += counter.begun.load(Ordering::Relaxed);
+                times.busy += Duration::from_nanos(counter.nanoseconds.load(Ordering::Relaxed));
+                for (total, class) in times.classes.iter_mut().zip(&counter.classes) {
+                    *total += class.load(Ordering::Relaxed);
+                }
+            }
+            (opcode, times)
+        };
+        Opcode::ALL.iter().map(|opcode| of(*opcode)).filter(|(_, times)| times.begun > 0).collect()
+    }
+}
+
+/// How long requests of one kind took, from their arrival at a worker until their answer was sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Requests that have been begun.
+    pub begun: u64,
+    /// The sum of the times of those that are done.
+    pub busy: Duration,
+    /// Their number by class: see [`class_limit`].
+    pub classes: [u64; TIME_CLASSES],
 }
 
 /// Requests per opcode since the session began.
@@ -99,5 +176,37 @@ mod tests {
         assert_eq!(all.sum().of(Opcode::Lookup), 2);
         assert_eq!(all.sum().since(&before).total(), 2);
         assert_eq!(format!("{:?}", all.sum()), r#"{"LOOKUP": 2, "COPY_FILE_RANGE_64": 1}"#);
+    }
+
+    #[test]
+    fn times_are_in_their_classes() {
+        let all = AllCounters::default();
+        let (one, two) = (all.add_worker(), all.add_worker());
+        for (worker, nanoseconds) in [(&one, 999), (&two, 1000), (&one, 3999), (&two, 10_000_000_000)] {
+            worker.count(Opcode::Read);
+            worker.took(Opcode::Read, Duration::from_nanos(nanoseconds));
+        }
+        one.count(Opcode::Write);
+        let times = all.times();
+        assert_eq!(
+            times.iter().map(|(opcode, _)| *opcode).collect::<Vec<_>>(),
+            [Opcode::Read, Opcode::Write]
+        );
+        let (_, read) = times.first().unwrap();
+        assert_eq!((read.begun, read.busy), (4, Duration::from_nanos(10_000_005_998)));
+        for (class, count) in read.classes.iter().enumerate() {
+            assert_eq!(*count, u64::from([0, 1, 2, TIME_CLASSES - 1].contains(&class)), "class {class}");
+        }
+    }
+
+    #[test]
+    fn limits_of_classes_double() {
+        for class in 0..TIME_CLASSES - 1 {
+            let limit = class_limit(class).unwrap();
+            assert_eq!(class_of(limit), class + 1);
+            assert_eq!(class_of(limit - Duration::from_nanos(1)), class);
+        }
+        assert_eq!((class_limit(0), class_limit(TIME_CLASSES - 1)), (Some(Duration::from_micros(1)), None));
+        assert_eq!(class_of(Duration::MAX), TIME_CLASSES - 1);
     }
 }

@@ -11,7 +11,7 @@ use crate::session::Core;
 use crate::spin::Spinner;
 use crate::stats::Counters;
 use crate::transport::{Device, Received, Transport};
-use crate::wire::{self, InitFlags};
+use crate::wire::{self, InitFlags, Opcode};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -109,6 +109,8 @@ struct Worker<'a, F: ?Sized> {
     transport: Device,
     counters: Arc<Counters>,
     spinner: Spinner,
+    /// When the request in the inbox arrived.
+    arrived: Instant,
     inbox: Buffer,
     outbox: Buffer,
 }
@@ -124,6 +126,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             device,
             counters: crew.core.counters.add_worker(),
             spinner: Spinner::new(crew.spin),
+            arrived: Instant::now(),
             inbox: Buffer::new(data + REQUEST_SPARE, WRITE_HEAD),
             outbox: Buffer::new(data + OUT_HEADER, OUT_HEADER),
         }
@@ -162,19 +165,29 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         if !limit.is_zero() && self.crew.pool.readers() == 1 && !self.crew.awake.load(Ordering::Relaxed) {
             let begin = Instant::now();
             let received = self.transport.spin(self.inbox.bytes_mut(), limit)?;
-            let took = begin.elapsed();
+            self.arrived = Instant::now();
             self.spinner.learn(received != Received::Nothing);
             if received != Received::Nothing {
-                return Ok((received, took < AT_ONCE));
+                return Ok((received, self.arrived - begin < AT_ONCE));
             }
         }
         let begin = Instant::now();
         let received = self.transport.receive(self.inbox.bytes_mut())?;
-        Ok((received, begin.elapsed() < AT_ONCE))
+        self.arrived = Instant::now();
+        Ok((received, self.arrived - begin < AT_ONCE))
     }
 
-    /// Answers the request in the inbox; true: the kernel has said goodbye.
+    /// Answers the request in the inbox, and counts it; true: the kernel has said goodbye.
     fn answer(&mut self, len: usize) -> bool {
+        let (goodbye, opcode) = self.answer_it(len);
+        if let Some(opcode) = opcode {
+            self.counters.took(opcode, self.arrived.elapsed());
+        }
+        goodbye
+    }
+
+    /// The same without counting its time; also what kind of request it was, if it was one.
+    fn answer_it(&mut self, len: usize) -> (bool, Option<Opcode>) {
         let core = &self.crew.core;
         let bytes = self.inbox.bytes().get(..len).unwrap_or_default();
         let setxattr_ext = core.negotiated.flags.contains(InitFlags::SETXATTR_EXT);
@@ -193,14 +206,15 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                         0,
                     );
                 }
-                return false;
+                return (false, None);
             }
         };
-        self.counters.count(request.opcode);
+        let opcode = request.opcode;
+        self.counters.count(opcode);
         let unique = request.header.unique;
         if let Operation::Interrupt { .. } = request.operation {
             core.refuse_interrupt(unique);
-            return false;
+            return (false, Some(opcode));
         }
         if takes_long(&request) {
             let need = self.crew.pool.step_aside(self.seat);
@@ -227,7 +241,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                 }
             });
         let (error, body_len) = match answer {
-            Answer::Silence => return false,
+            Answer::Silence => return (false, Some(opcode)),
             Answer::Status(errno) => (-errno.raw_os_error(), 0),
             Answer::Body(len) => (0, len),
         };
@@ -243,7 +257,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                 tracing::error!("panic while taking an answer back");
             }
         }
-        matches!(request.operation, Operation::Destroy)
+        (matches!(request.operation, Operation::Destroy), Some(opcode))
     }
 }
 

@@ -13,6 +13,10 @@ pub trait Explain {
         let _ = bytes;
         0
     }
+    /// What the tree counts, by name.
+    fn figures(&self) -> BTreeMap<String, u64> {
+        BTreeMap::new()
+    }
     /// What is to be said of the tree as a whole, by name.
     fn summary(&self) -> BTreeMap<String, String>;
 }

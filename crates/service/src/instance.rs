@@ -4,10 +4,12 @@
 //! file, nothing that outlives the mount. They are answered only to those who could look at the service anyway.
 
 use crate::explain::{Explain, InstanceReport};
+use crate::stats::InstanceStats;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use vellum_fuse::SessionHandle;
 use vellum_vfs::{
     AttrReply, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, Handle, Name, NodeId,
     Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags, XattrFlags,
@@ -22,6 +24,9 @@ pub const INSTANCE: &CStr = c"vellum.instance";
 /// Asked of any object: where it comes from, as JSON ([`crate::explain::NodeAnswer`]).
 pub const NODE: &CStr = c"vellum.node";
 
+/// Asked of any object: what the instance has done, as JSON ([`InstanceStats`]).
+pub const STATS: &CStr = c"vellum.stats";
+
 /// Asked of any object, with the number of a layer at its end (0 is the top one): the layer's path.
 pub const LAYER: &str = "vellum.layer.";
 
@@ -34,6 +39,9 @@ pub struct Instance<F> {
     inner: F,
     report: InstanceReport,
     features: OnceLock<Features>,
+    /// The session that serves it.
+    session: OnceLock<SessionHandle>,
+    begun: Instant,
     /// Inode of the service's pid namespace, where it can be told.
     pid_namespace: Option<u64>,
     /// Effective user of the service.
@@ -49,9 +57,30 @@ impl<F: Filesystem + Explain> Instance<F> {
             inner,
             report,
             features: OnceLock::new(),
+            session: OnceLock::new(),
+            begun: Instant::now(),
             pid_namespace: pid_namespace_of("self"),
             owner: rustix::process::geteuid().as_raw(),
             forgotten: AtomicU32::new(0),
+        }
+    }
+
+    /// Says which session serves it, so that it can be asked what it has done.
+    pub(crate) fn served_by(&self, session: SessionHandle) {
+        let _ = self.session.set(session);
+    }
+
+    fn stats(&self) -> InstanceStats {
+        let done = self.session.get().map(InstanceStats::of).unwrap_or_default();
+        let report = &self.report;
+        InstanceStats {
+            version: report.version.clone(),
+            pid: report.pid,
+            mountpoint: report.mountpoint.clone(),
+            profile: report.profile.clone(),
+            seconds: self.begun.elapsed().as_secs_f64(),
+            figures: self.inner.figures(),
+            ..done
         }
     }
 
@@ -81,6 +110,9 @@ impl<F: Filesystem + Explain> Instance<F> {
             report.features = features(self.features.get().copied().unwrap_or(Features::empty()));
             report.summary = self.inner.summary();
             return json(serde_json::to_vec(&report));
+        }
+        if question == STATS {
+            return json(serde_json::to_vec(&self.stats()));
         }
         if question == NODE {
             return json(serde_json::to_vec(&self.inner.explain(node)?));

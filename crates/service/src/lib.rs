@@ -15,6 +15,7 @@ pub mod layers;
 pub mod lock;
 pub mod mountpoint;
 pub mod serve;
+pub mod stats;
 mod tend;
 pub mod tree;
 pub mod unmount;

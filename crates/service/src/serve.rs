@@ -89,6 +89,7 @@ fn start<F: Filesystem + Explain>(
     let tree = build(config, layers)?;
     let (instance, session) = mount(config, &mountpoint, tree, report, options)?;
     let tending = session.handle();
+    instance.served_by(session.handle());
     let (handle, session) =
         session.spawn().map_err(|e| Failure::system(format!("serving the mount: {e}")))?;
     if let Some(rate) = config.background_fill

@@ -79,6 +79,10 @@ impl Explain for Union {
         Self::tend(self, bytes)
     }
 
+    fn figures(&self) -> BTreeMap<String, u64> {
+        BTreeMap::from([("nodes".to_owned(), Self::summary(self).nodes as u64)])
+    }
+
     fn summary(&self) -> BTreeMap<String, String> {
         let found = Self::summary(self);
         let mut summary = BTreeMap::from([

@@ -33,6 +33,12 @@ pub enum Command {
     Flatten(FlattenArgs),
     /// What the tenants of this host may use: processors, memory, disks.
     Pool(PoolArgs),
+    /// Show what the services of mounts have done: requests and how long they took.
+    Stats(StatsArgs),
+    /// Show what the services of mounts do at the moment, again and again.
+    Top(TopArgs),
+    /// Tell Prometheus what services and pools have done.
+    Metrics(MetricsArgs),
     /// Compare Vellum with other filesystems on this machine: `vellum bench compare`, and more (`vellum bench --help`).
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -186,6 +192,41 @@ impl PoolSettings {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// Arguments of `vellum stats`.
+#[derive(Args, Debug)]
+pub struct StatsArgs {
+    /// Only mounts in this pool.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+    /// Where they are; without any: all that can be seen.
+    pub mountpoint: Vec<PathBuf>,
+}
+
+/// Arguments of `vellum top`.
+#[derive(Args, Debug)]
+pub struct TopArgs {
+    /// Only mounts in this pool.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Seconds between two looks.
+    #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS")]
+    pub interval: f64,
+    /// End after so many looks.
+    #[arg(long, short = 'n', value_name = "NUMBER")]
+    pub times: Option<u64>,
+}
+
+/// Arguments of `vellum metrics`.
+#[derive(Args, Debug)]
+pub struct MetricsArgs {
+    /// Answer HTTP at /metrics: 127.0.0.1:PORT, [::1]:PORT or unix:PATH. Without it: print once.
+    #[arg(long, value_name = "ADDRESS")]
+    pub listen: Option<String>,
 }
 
 /// Arguments of `vellum bench`.

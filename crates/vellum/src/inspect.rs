@@ -1,7 +1,7 @@
 //! `vellum inspect`: asks the service through the mount, and looks at the upper layer.
 
+use crate::ask::{ask, read, unreadable};
 use rustix::fs::lgetxattr;
-use rustix::io::Errno;
 use serde::Serialize;
 use std::ffi::CString;
 use std::fmt::Write as _;
@@ -10,9 +10,6 @@ use std::path::{Path, PathBuf};
 use vellum_service::Failure;
 use vellum_service::explain::{InstanceReport, NodeAnswer};
 use vellum_service::instance::{INSTANCE, LAYER, NODE};
-
-/// Longest answer, in bytes (Linux's limit for an extended attribute).
-const ANSWER_MAX: usize = 65_536;
 
 /// Most objects of an upper layer that are counted.
 const COUNTED_MAX: u64 = 1_000_000;
@@ -58,32 +55,6 @@ pub fn find(path: &Path) -> Result<Findings, Failure> {
     }
     let upper_content = instance.upper.as_ref().map(|upper| count(Path::new(upper)));
     Ok(Findings { path: path.to_owned(), node, instance, layers, upper_content })
-}
-
-fn ask(path: &Path, question: CString) -> Result<Vec<u8>, Failure> {
-    let shown = path.display();
-    let mut answer = vec![0; ANSWER_MAX];
-    match lgetxattr(path, question.as_c_str(), answer.as_mut_slice()) {
-        Ok(len) => {
-            answer.truncate(len);
-            Ok(answer)
-        }
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
-            Err(Failure::input(format!("{shown}: not in a vellum mount of yours; give a path in one")))
-        }
-        Err(Errno::NOTCONN) => {
-            Err(Failure::system(format!("{shown}: the mount's service has died; run vellum umount on it")))
-        }
-        Err(e) => Err(Failure::input(format!("{shown}: {e}"))),
-    }
-}
-
-fn read<T: serde::de::DeserializeOwned>(answer: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(answer).map_err(|_| unreadable())
-}
-
-fn unreadable() -> Failure {
-    Failure::system("the service's answer cannot be read; it is of another version")
 }
 
 /// Counts what is in an upper layer.

@@ -1,13 +1,18 @@
 //! The `vellum` command: its option model, subcommands and messages. The program is a thin `main` over this.
 #![forbid(unsafe_code)]
 
+mod ask;
 pub mod bench;
 pub mod cli;
 pub mod flatten;
 pub mod help;
 pub mod inspect;
 pub mod log;
+pub mod metrics;
 pub mod mount;
+pub mod mounts;
 pub mod options;
 pub mod pool;
+pub mod stats;
+pub mod top;
 pub mod umount;

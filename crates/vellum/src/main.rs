@@ -4,11 +4,14 @@
 use clap::Parser;
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use vellum::cli::{Cli, Command};
+use vellum::mounts::Choice;
 use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
-use vellum::{bench, flatten, help, inspect, mount, pool, umount};
+use vellum::{bench, flatten, help, inspect, metrics, mount, pool, stats, top, umount};
 use vellum_service::Failure;
 
 fn main() -> ExitCode {
@@ -53,6 +56,18 @@ fn subcommand(args: &[OsString]) -> Result<(), Failure> {
             arguments.paths.iter().try_for_each(|path| umount::run(path, arguments.lazy))
         }
         Command::Flatten(arguments) => print(&flatten::run(&arguments)?),
+        Command::Stats(arguments) => {
+            let choice = chosen(arguments.pool.as_deref(), arguments.mountpoint)?;
+            print(&stats::run(&choice, arguments.json)?)
+        }
+        Command::Top(arguments) => {
+            let choice = chosen(arguments.pool.as_deref(), Vec::new())?;
+            top::run(&choice, interval(arguments.interval)?, arguments.times)
+        }
+        Command::Metrics(arguments) => match arguments.listen {
+            Some(listen) => metrics::serve(&listen.parse()?),
+            None => print(&metrics::text()?),
+        },
         Command::Pool(arguments) => print(&pool::run(arguments)?),
         Command::Bench(arguments) => Err(bench::run(&arguments.args)),
         Command::Inspect(arguments) => {
@@ -60,6 +75,16 @@ fn subcommand(args: &[OsString]) -> Result<(), Failure> {
             print(&if arguments.json { findings.json() } else { findings.text() })
         }
     }
+}
+
+fn chosen(pool: Option<&str>, mountpoints: Vec<PathBuf>) -> Result<Choice, Failure> {
+    Ok(Choice { pool: pool.map(str::parse).transpose()?, mountpoints })
+}
+
+/// Seconds between two looks.
+fn interval(seconds: f64) -> Result<Duration, Failure> {
+    let fit = (0.1..=3600.0).contains(&seconds).then(|| Duration::from_secs_f64(seconds));
+    fit.ok_or_else(|| Failure::input(format!("option --interval {seconds}: give 0.1 to 3600 seconds")))
 }
 
 fn refused(bad: BadInput) -> Failure {

@@ -9,6 +9,7 @@ mod engines;
 mod noticed;
 mod pool;
 pub(crate) mod stress;
+mod watching;
 
 use crate::harness::{Cx, Outcome};
 use std::time::Duration;
@@ -73,6 +74,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         noticed::CASES,
         blocks::CASES,
         pool::CASES,
+        watching::CASES,
         bench::CASES,
         comparison::CASES,
         stress::CASES,

@@ -78,14 +78,13 @@ impl Hierarchies {
         let read = |path: &str| {
             fs::read_to_string(path).map_err(|e| Failure::system(format!("control groups: {path}: {e}")))
         };
-        let user = rustix::process::geteuid();
         let own = read("/proc/self/cgroup")?;
         let tables = read("/proc/self/mounts")?;
         let controllers = |top: &Path| fs::read_to_string(top.join("cgroup.controllers")).unwrap_or_default();
-        Ok(Self::among(&tables, &own, user.as_raw(), controllers))
+        Ok(Self::among(&tables, &own, crate::privilege::is_host_root(), controllers))
     }
 
-    fn among(mounts: &str, own: &str, user: u32, controllers: impl Fn(&Path) -> String) -> Self {
+    fn among(mounts: &str, own: &str, root: bool, controllers: impl Fn(&Path) -> String) -> Self {
         let mut all: Vec<Hierarchy> = Vec::new();
         for line in mounts.lines() {
             let mut words = line.split(' ').skip(1);
@@ -101,7 +100,7 @@ impl Hierarchies {
                     (Version::One, point, Controller::ALL.into_iter().filter(|one| has(*one)).collect())
                 }
                 "cgroup2" => {
-                    let Some(top) = delegated(&point, own, user) else { continue };
+                    let Some(top) = delegated(&point, own, root) else { continue };
                     let there = controllers(&top);
                     let has =
                         |controller: Controller| there.split_whitespace().any(|one| one == controller.name());
@@ -124,17 +123,17 @@ impl Hierarchies {
     }
 }
 
-/// Where in version 2 a user may make groups: root at the top, others in what systemd has given to them.
-fn delegated(point: &Path, own: &str, user: u32) -> Option<PathBuf> {
-    if user == 0 {
+/// Where in version 2 groups may be made: by root at the top, by others in what systemd has given to them. (The number in its name
+/// is the user's on the host, which a user namespace does not show.)
+fn delegated(point: &Path, own: &str, root: bool) -> Option<PathBuf> {
+    if root {
         return Some(point.to_owned());
     }
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let given = format!("user@{user}.service");
     let mut top = point.to_owned();
     for part in path.split('/') {
         top.push(part);
-        if part == given {
+        if part.starts_with("user@") && part.ends_with(".service") {
             return Some(top);
         }
     }
@@ -153,13 +152,13 @@ mod tests {
 
     #[test]
     fn controllers_are_found_where_they_are() {
-        let found = Hierarchies::among(HYBRID, "0::/\n", 0, |_| String::new());
+        let found = Hierarchies::among(HYBRID, "0::/\n", true, |_| String::new());
         let of = |number: usize| found.all.get(number).unwrap();
         assert_eq!(found.all.len(), 2);
         assert_eq!(of(0).controllers, BTreeSet::from([Controller::Cpu, Controller::CpuAcct]));
         assert_eq!((of(1).version, of(1).top.as_path()), (Version::One, Path::new("/sys/fs/cgroup/blkio")));
         let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
-        let found = Hierarchies::among(v2, "0::/x\n", 0, |_| "cpuset cpu io memory pids\n".to_owned());
+        let found = Hierarchies::among(v2, "0::/x\n", true, |_| "cpuset cpu io memory pids\n".to_owned());
         assert_eq!(found.all.len(), 1);
         assert_eq!(found.all.first().unwrap().controllers, Controller::ALL.into_iter().collect());
     }
@@ -168,10 +167,10 @@ mod tests {
     fn others_than_root_have_what_is_delegated_to_them() {
         let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";
         let own = "0::/user.slice/user-7.slice/user@7.service/app.slice/x.scope\n";
-        let found = Hierarchies::among(v2, own, 7, |_| "memory".to_owned());
+        let found = Hierarchies::among(v2, own, false, |_| "memory".to_owned());
         let top = Path::new("/sys/fs/cgroup/user.slice/user-7.slice/user@7.service");
         assert_eq!(found.all.first().unwrap().top, top);
         let other = "0::/user.slice/user-7.slice/session-1.scope\n";
-        assert_eq!(Hierarchies::among(v2, other, 7, |_| "memory".to_owned()).all, []);
+        assert_eq!(Hierarchies::among(v2, other, false, |_| "memory".to_owned()).all, []);
     }
 }

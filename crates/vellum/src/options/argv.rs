@@ -15,7 +15,7 @@ use std::path::Path;
 
 /// The words that make the command line one of subcommands.
 pub const SUBCOMMANDS: &[&str] =
-    &["mount", "umount", "unmount", "inspect", "flatten", "pool", "bench", "help"];
+    &["mount", "umount", "unmount", "inspect", "flatten", "pool", "stats", "top", "metrics", "bench", "help"];
 
 /// What a classic argument list asks for.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,0 +1,219 @@
+//! `vellum metrics`: what services have done, in the text format that Prometheus reads (OpenMetrics).
+//!
+//! The exporter is a process of its own that asks the services when somebody asks it: they do nothing for it meanwhile.
+
+mod serve;
+
+pub use serve::{Listen, serve};
+
+use crate::mounts::{Answer, Answers, Choice, ask_all};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+use vellum_engine::cgroup::PoolUse;
+use vellum_engine::{Failure, Pool, PoolName, Store};
+use vellum_service::stats::class_limit;
+
+/// What is to be told, at one moment.
+#[derive(Debug, Default)]
+struct Moment {
+    answers: Answers,
+    pools: Vec<(PoolName, PoolUse)>,
+}
+
+/// Asks all services, and writes down what they say.
+pub fn text() -> Result<String, Failure> {
+    let answers = ask_all(&Choice::default())?;
+    encode(Moment { answers, pools: pools()? })
+        .map_err(|e| Failure::system(format!("cannot write metrics: {e}")))
+}
+
+fn pools() -> Result<Vec<(PoolName, PoolUse)>, Failure> {
+    // Who has no place for pools has none; one whose file is damaged is no reason to tell nothing.
+    let Ok(store) = Store::of_user() else { return Ok(Vec::new()) };
+    let open = |name: &PoolName| Pool::open(&store, name).ok();
+    Ok(store.names()?.iter().filter_map(open).map(|pool| (pool.name().clone(), pool.usage())).collect())
+}
+
+fn encode(moment: Moment) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("vellum");
+    registry.register_collector(Box::new(moment));
+    let mut out = String::new();
+    text::encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// A label's value with what would end it made harmless: the encoder takes values as they are, and a path may hold anything.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Every number of a mount says which one it is, and whose.
+fn labels(answer: &Answer) -> Labels {
+    let pool = answer.pool.as_ref().map_or("", PoolName::as_str);
+    let (mount, profile) = (&answer.stats.mountpoint, &answer.stats.profile);
+    [("mount", mount.as_str()), ("pool", pool), ("profile", profile)]
+        .into_iter()
+        .map(|(name, value)| (name, escaped(value)))
+        .collect()
+}
+
+/// A number of a mount that goes up and down.
+type MountGauge = (&'static str, &'static str, Option<Unit>, fn(&Answer) -> Option<f64>);
+
+const MOUNT_GAUGES: &[MountGauge] = &[
+    ("up", "Time since the mount was made", Some(Unit::Seconds), |answer| Some(answer.stats.seconds)),
+    ("resident", "Resident memory of the service", Some(Unit::Bytes), |answer| {
+        answer.resident.map(|bytes| bytes as f64)
+    }),
+    ("passed_through_files", "Open files that the kernel itself reads and writes", None, |answer| {
+        Some(answer.stats.passed_through as f64)
+    }),
+    ("nodes", "Files and directories that the kernel holds", None, |answer| {
+        answer.stats.figures.get("nodes").map(|count| *count as f64)
+    }),
+];
+
+/// A number of a pool: whether it only grows, and what it is.
+type PoolNumber = (&'static str, &'static str, Unit, MetricType, fn(&PoolUse) -> Option<f64>);
+
+const POOL_NUMBERS: &[PoolNumber] = &[
+    ("pool_cpu", "Processor time of the services of a pool", Unit::Seconds, MetricType::Counter, |pool| {
+        pool.cpu.map(|cpu| cpu.as_secs_f64())
+    }),
+    ("pool_memory", "Memory of a pool, page cache included", Unit::Bytes, MetricType::Gauge, |pool| {
+        pool.memory.map(|bytes| bytes as f64)
+    }),
+    ("pool_read", "Read from disks by the services of a pool", Unit::Bytes, MetricType::Counter, |pool| {
+        pool.read.map(|bytes| bytes as f64)
+    }),
+    (
+        "pool_written",
+        "Written to disks by the services of a pool",
+        Unit::Bytes,
+        MetricType::Counter,
+        |pool| pool.written.map(|bytes| bytes as f64),
+    ),
+];
+
+impl Collector for Moment {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        self.requests(&mut encoder)?;
+        for (name, help, unit, of) in MOUNT_GAUGES {
+            let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
+            for answer in &self.answers.all {
+                if let Some(value) = of(answer) {
+                    family.encode_family(&labels(answer))?.encode_gauge(&value)?;
+                }
+            }
+        }
+        let help = "Mounts whose service has not answered in time";
+        encoder
+            .encode_descriptor("silent_mounts", help, None, MetricType::Gauge)?
+            .encode_gauge(&(self.answers.silent.len() as f64))?;
+        for (name, help, unit, kind, of) in POOL_NUMBERS {
+            let mut family = encoder.encode_descriptor(name, help, Some(unit), *kind)?;
+            for (pool, used) in &self.pools {
+                let Some(value) = of(used) else { continue };
+                let labels: Labels = vec![("pool", pool.to_string())];
+                let mut one = family.encode_family(&labels)?;
+                match kind {
+                    MetricType::Counter => one.encode_counter::<NoLabelSet, f64, f64>(&value, None)?,
+                    _ => one.encode_gauge(&value)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Moment {
+    /// How many requests there were of each kind, and how long they took.
+    fn requests(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Requests through FUSE, by how long the service was busy with each";
+        let mut family =
+            encoder.encode_descriptor("request", help, Some(&Unit::Seconds), MetricType::Histogram)?;
+        for answer in &self.answers.all {
+            for (kind, operation) in &answer.stats.operations {
+                let mut labels = labels(answer);
+                labels.extend([("interface", "fuse".to_owned()), ("operation", escaped(kind))]);
+                let limit = |class: usize| class_limit(class).map_or(f64::MAX, |limit| limit.as_secs_f64());
+                let mut classes: Vec<(f64, u64)> = operation
+                    .classes
+                    .iter()
+                    .enumerate()
+                    .map(|(class, count)| (limit(class), *count))
+                    .collect();
+                // What a reader adds up must end with all of them.
+                if classes.last().is_none_or(|(limit, _)| *limit != f64::MAX) {
+                    classes.push((f64::MAX, 0));
+                }
+                let count = operation.classes.iter().sum();
+                family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(
+                    operation.seconds,
+                    count,
+                    &classes,
+                    None,
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+    use vellum_service::stats::{InstanceStats, OperationStats};
+
+    fn moment() -> Moment {
+        let read = OperationStats { count: 4, seconds: 0.25, classes: vec![0, 3] };
+        let stats = InstanceStats {
+            mountpoint: "/m \"quoted\"\n\\".into(),
+            profile: "cached".into(),
+            seconds: 5.0,
+            operations: BTreeMap::from([("READ".into(), read)]),
+            figures: BTreeMap::from([("nodes".into(), 7)]),
+            ..InstanceStats::default()
+        };
+        let pool: PoolName = "blue".parse().unwrap();
+        let used =
+            PoolUse { cpu: Some(Duration::from_millis(1500)), memory: Some(4096), ..PoolUse::default() };
+        let answer = Answer { pool: Some(pool.clone()), stats, resident: None };
+        let answers = Answers { all: vec![answer], silent: vec!["/hangs".into()] };
+        Moment { answers, pools: vec![(pool, used)] }
+    }
+
+    #[test]
+    fn all_numbers_are_there_with_their_labels() {
+        let text = encode(moment()).unwrap();
+        for line in [
+            "# TYPE vellum_request_seconds histogram",
+            "vellum_nodes{mount=\"/m \\\"quoted\\\"\\n\\\\\",pool=\"blue\",profile=\"cached\"} 7.0",
+            "vellum_silent_mounts 1.0",
+            "vellum_pool_cpu_seconds_total{pool=\"blue\"} 1.5",
+            "vellum_pool_memory_bytes{pool=\"blue\"} 4096.0",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line}: {text}");
+        }
+        let buckets: Vec<&str> = text.lines().filter(|line| line.contains("_bucket{")).collect();
+        assert_eq!(buckets.len(), 3, "{text}");
+        assert!(buckets[1].contains("le=\"0.000002\"") && buckets[1].ends_with(" 3"), "{text}");
+        assert!(buckets[2].contains("le=\"+Inf\"") && buckets[2].ends_with(" 3"), "{text}");
+        // What is not known is not told as 0.
+        assert!(!text.contains("vellum_resident_bytes{") && !text.contains("vellum_pool_read_bytes_total{"));
+        assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn nothing_is_a_valid_answer() {
+        let text = encode(Moment::default()).unwrap();
+        assert!(text.contains("vellum_silent_mounts 0.0") && text.ends_with("# EOF\n"), "{text}");
+    }
+}

@@ -1,0 +1,132 @@
+//! All mounts of Vellum that this process can see, asked what they have done.
+
+use crate::ask::{ask, read};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+use vellum_engine::{Failure, Pool, PoolName, Store};
+use vellum_service::instance::STATS;
+use vellum_service::mountpoint::{FS_TYPE, mounts};
+use vellum_service::stats::InstanceStats;
+
+/// How long all services together may take to answer; one that hangs must not hang who looks at the others.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Which mounts.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// Only those of this pool.
+    pub pool: Option<PoolName>,
+    /// Only these; none: all.
+    pub mountpoints: Vec<PathBuf>,
+}
+
+/// A mount and what it has done.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The pool that its service is in.
+    pub pool: Option<PoolName>,
+    /// What it says.
+    pub stats: InstanceStats,
+    /// Memory of the service in bytes, where it can be seen.
+    pub resident: Option<u64>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// Those that have answered, in the order of their mount points.
+    pub all: Vec<Answer>,
+    /// Those that have not in time.
+    pub silent: Vec<PathBuf>,
+}
+
+/// Asks. A mount of another user, which does not answer, is left out unless it was named.
+pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
+    let pools = pools()?;
+    if let Some(name) = &choice.pool
+        && !Store::of_user()?.names()?.contains(name)
+    {
+        return Err(Failure::input(format!("pool {name}: there is none; vellum pool list shows them")));
+    }
+    let points = match choice.mountpoints.as_slice() {
+        [] => seen(),
+        named => named.to_vec(),
+    };
+    let (to_us, from_them) = mpsc::channel();
+    for point in &points {
+        let (point, to_us) = (point.clone(), to_us.clone());
+        // One each: it may hang in the kernel, and then it ends with this process.
+        std::thread::spawn(move || {
+            let answer = one(&point);
+            let _ = to_us.send((point, answer));
+        });
+    }
+    drop(to_us);
+    let mut answers = BTreeMap::new();
+    let end = std::time::Instant::now() + PATIENCE;
+    while answers.len() < points.len() {
+        let left = end.saturating_duration_since(std::time::Instant::now());
+        match from_them.recv_timeout(left) {
+            Ok((point, answer)) => answers.insert(point, answer),
+            Err(_) => break,
+        };
+    }
+    let mut found = Answers::default();
+    for point in points {
+        match answers.remove(&point) {
+            None => found.silent.push(point),
+            Some(Ok(stats)) => {
+                let pool = pools.get(&stats.pid).cloned();
+                if choice.pool.is_none() || choice.pool == pool {
+                    let resident = resident(stats.pid);
+                    found.all.push(Answer { pool, stats, resident });
+                }
+            }
+            Some(Err(failure)) if !choice.mountpoints.is_empty() => return Err(failure),
+            Some(Err(_)) => {}
+        }
+    }
+    Ok(found)
+}
+
+fn one(point: &Path) -> Result<InstanceStats, Failure> {
+    read(&ask(point, STATS.to_owned())?)
+}
+
+/// Where Vellum is mounted, each place once.
+fn seen() -> Vec<PathBuf> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mut points: Vec<PathBuf> = Vec::new();
+    let mut devices = Vec::new();
+    for mount in mounts(&table).filter(|mount| mount.fs_type == FS_TYPE.as_bytes()) {
+        // The same filesystem bound to another place has the same to say.
+        if !devices.contains(&mount.device) {
+            devices.push(mount.device);
+            points.push(mount.point);
+        }
+    }
+    points.sort();
+    points
+}
+
+/// The pool of each process that is in one.
+fn pools() -> Result<BTreeMap<u32, PoolName>, Failure> {
+    // Who has no place for pools has none.
+    let Ok(store) = Store::of_user() else { return Ok(BTreeMap::new()) };
+    let mut of = BTreeMap::new();
+    for name in store.names()? {
+        // A pool whose file is damaged is no reason to show nothing.
+        if let Ok(pool) = Pool::open(&store, &name) {
+            of.extend(pool.members().into_iter().map(|member| (member.process, name.clone())));
+        }
+    }
+    Ok(of)
+}
+
+fn resident(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+}

@@ -4,7 +4,8 @@
 #                ordinary user: the rootless form)
 #   make test    installs what the tests need and runs all of them (as root)
 #   make bench   compares with the other filesystems of this machine (about half an hour, as root), and makes a page of it
-#   make bench-quick  compares what operations cost, in requests, system calls and space, with what they cost before
+#   make bench-quick  compares what operations cost, in requests, system calls, space, locked instructions and allocations,
+#                with what they cost before
 #   make deps    only the installing
 #   make install PREFIX=/usr/local: the command and its helper names
 SHELL := /bin/bash
@@ -39,6 +40,7 @@ bench-quick:
 	@scripts/step "build, release" cargo build --release --locked --package vellum
 	@scripts/step "build, bench" cargo build --locked --package vellum-bench
 	@$(GUARD)
+	@scripts/step "allocations" cargo test --quiet --locked --package vellum-union --test allocations
 
 # BENCH: more arguments, e.g. BENCH="--program fuse-overlayfs-2=/opt/bin/fuse-overlayfs --dir /mnt".
 bench: build

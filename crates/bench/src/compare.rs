@@ -31,6 +31,13 @@ pub struct Plan {
     pub counts: bool,
 }
 
+impl Plan {
+    /// The subjects of a task: pools are for tenants.
+    fn subjects_of(&self, task: &Task) -> Vec<&Subject> {
+        self.subjects.iter().filter(|subject| task.tenants || !subject.kind.has_pools()).collect()
+    }
+}
+
 /// How a subject did in a task.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -77,7 +84,8 @@ pub fn compare(
 ) -> Result<Vec<TaskOutcome>> {
     let counters = plan.counts.then(|| Counters::here(grounds.main().top())).filter(Counters::any);
     let rounds = plan.rounds + usize::from(counters.is_some());
-    let progress = ProgressBar::new((plan.tasks.len() * plan.subjects.len() * rounds) as u64);
+    let steps: usize = plan.tasks.iter().map(|task| plan.subjects_of(task).len() * rounds).sum();
+    let progress = ProgressBar::new(steps as u64);
     progress.set_style(style());
     let mut all = Vec::new();
     for task in &plan.tasks {
@@ -111,16 +119,17 @@ fn run_task(
         counts: Counts::default(),
         failure: None,
     };
-    let mut outcomes: Vec<Outcome> = plan.subjects.iter().map(empty).collect();
+    let subjects = plan.subjects_of(task);
+    let mut outcomes: Vec<Outcome> = subjects.iter().map(|subject| empty(subject)).collect();
     // Made before the first clock starts, for all alike.
-    let places = plan.subjects.iter().map(|subject| grounds.of(subject.kind)).collect::<Result<Vec<_>>>()?;
+    let places = subjects.iter().map(|subject| grounds.of(subject.kind)).collect::<Result<Vec<_>>>()?;
     places.iter().try_for_each(|ground| ground.lower(task.lower).map(drop))?;
     for round in 0..plan.rounds {
         // Each round begins with another subject, so that nobody is always first.
-        for turn in 0..plan.subjects.len() {
-            let at = (turn + round) % plan.subjects.len();
+        for turn in 0..subjects.len() {
+            let at = (turn + round) % subjects.len();
             let (Some(subject), Some(outcome), Some(ground)) =
-                (plan.subjects.get(at), outcomes.get_mut(at), places.get(at))
+                (subjects.get(at), outcomes.get_mut(at), places.get(at))
             else {
                 continue;
             };
@@ -137,7 +146,7 @@ fn run_task(
         }
     }
     if let Some(counters) = counters {
-        for ((subject, outcome), ground) in plan.subjects.iter().zip(&mut outcomes).zip(&places) {
+        for ((subject, outcome), ground) in subjects.iter().zip(&mut outcomes).zip(&places) {
             progress.set_message(format!("{} on {}, counting", task.name, subject.kind.name()));
             if outcome.failure.is_none() && !stop::asked() {
                 let counts = counters.count(task, subject, ground);

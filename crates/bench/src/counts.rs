@@ -34,8 +34,8 @@ pub struct Counts {
 pub struct LinesPerOperation {
     /// Locked instructions.
     pub locked: f64,
-    /// Writes to cache lines that several threads wrote.
-    pub shared_writes: f64,
+    /// Writes to cache lines that several threads wrote for several clients; None where no requests could be seen.
+    pub shared_writes: Option<f64>,
 }
 
 /// What counts.
@@ -96,7 +96,8 @@ impl Counters {
         let count = count_lines(task, subject, &ground)?;
         let operations = (task.operations)(&ground).max(1) as f64 * f64::from(task.passes);
         let each = |n: u64| n as f64 / operations;
-        Some(LinesPerOperation { locked: each(count.locked), shared_writes: each(count.shared_writes) })
+        let shared_writes = (count.clients > 0).then(|| each(count.client_writes));
+        Some(LinesPerOperation { locked: each(count.locked), shared_writes })
     }
 
     fn on(&self, env: &Env<'_>, task: &Task, stage: &Stage) -> Result<Counts> {

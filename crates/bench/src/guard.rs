@@ -57,7 +57,7 @@ const SPACE_SLACK: f64 = 64.0;
 /// Locked instructions may be more by so many for each operation, and by [`TOLERANCE`].
 const LOCKED_SLACK: f64 = 1.0;
 /// Writes to shared lines may be more by this part and by so many for each operation. Which thread serves whom is a matter of
-/// chance, and with it which lines come to be shared: of ten counts the middle one was up to 1.9 times the least.
+/// chance, and with it which lines come to be shared; so the file has the largest of several counts of the tasks `private-*`.
 const SHARED_TOLERANCE: f64 = 0.5;
 const SHARED_SLACK: f64 = 4.0;
 /// How often a task is counted before a count that has become larger is believed. What the kernel does by its own decision, such
@@ -78,7 +78,7 @@ pub struct Counts {
     /// Locked instructions of the service, where they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locked: Option<u64>,
-    /// Its writes to cache lines that several of its threads wrote, where they were counted.
+    /// Its writes to cache lines that several of its threads wrote for several clients, where they were counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared_writes: Option<u64>,
 }
@@ -210,7 +210,7 @@ impl Counters {
         })?;
         let operations = (task.operations)(ground) as u64 * u64::from(task.passes);
         let lines = count_lines(task, subject, ground);
-        let (locked, shared_writes) = lines.map(|lines| (lines.locked, lines.shared_writes)).unzip();
+        let (locked, shared_writes) = lines.map(|lines| (lines.locked, lines.client_writes)).unzip();
         Ok(Counts { operations, requests, calls, upper_kib, locked, shared_writes })
     }
 }

@@ -8,6 +8,7 @@
 pub mod bars;
 pub mod charge;
 pub mod compare;
+pub mod cores;
 pub mod counts;
 pub mod failure;
 pub mod figure;
@@ -19,6 +20,7 @@ pub mod lines;
 pub mod machine;
 pub mod measure;
 pub mod page;
+pub(crate) mod pools;
 pub mod report;
 pub mod requests;
 pub mod roundtrip;

@@ -122,7 +122,7 @@ pub struct SubjectReport {
     pub charged: Option<Charged>,
     /// Locked instructions of the service per operation, for tasks that are about that.
     pub locked_per_operation: Option<f64>,
-    /// Writes of the service to cache lines that several of its threads write, per operation.
+    /// Writes of the service to cache lines that several of its threads write for several clients, per operation.
     pub shared_writes_per_operation: Option<f64>,
     /// Vellum's bar.
     pub bar: Option<Bar>,
@@ -230,7 +230,7 @@ impl SubjectReport {
             service_calls_per_operation: counted(&counts.service_calls),
             charged: counts.charged,
             locked_per_operation: counts.lines.map(|lines| lines.locked),
-            shared_writes_per_operation: counts.lines.map(|lines| lines.shared_writes),
+            shared_writes_per_operation: counts.lines.and_then(|lines| lines.shared_writes),
             bar: bar.copied(),
             bar_met: bar.and_then(|bar| judged.map(|value| value <= bar.at_most)),
             behind: Vec::new(),
@@ -375,8 +375,9 @@ fn verdict(result: &SubjectReport) -> String {
     if !upper.is_empty() {
         let _ = write!(text, " upper {:.0} KiB", median(&upper) / 1024.0);
     }
-    if let (Some(locked), Some(shared)) = (result.locked_per_operation, result.shared_writes_per_operation) {
-        let _ = write!(text, " locked {}, shared {}", number(locked), number(shared));
+    if let Some(locked) = result.locked_per_operation {
+        let shared = result.shared_writes_per_operation.map_or("-".to_owned(), number);
+        let _ = write!(text, " locked {}, shared {shared}", number(locked));
     }
     if result.noisy && result.samples.len() > 2 {
         text.push_str(" noisy");

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::ground::Ground;
+use crate::pools::Pools;
 use crate::service::Service;
 use crate::subject::{Mounted, Subject};
 use crate::tasks::{Env, Task};
@@ -14,6 +15,8 @@ pub struct Stage {
     // First, so that nothing runs in a mount any more when it is taken down.
     workers: Workers,
     mounts: Vec<Mounted>,
+    // After the mounts, whose services are in them.
+    pools: Option<Pools>,
     roots: Vec<PathBuf>,
     uppers: Vec<PathBuf>,
 }
@@ -23,12 +26,21 @@ impl Stage {
     pub fn mount(subject: &Subject, ground: &Ground, task: &Task) -> Result<Self> {
         let clones = ground.clones(task.lower, (task.clones)(ground))?;
         let uppers = clones.iter().map(|layers| layers.upper.clone()).collect();
+        let pools = match &subject.program {
+            Some(program) if subject.kind.has_pools() => {
+                Some(Pools::make(program, ground.top(), clones.len())?)
+            }
+            _ => None,
+        };
         let mounts = clones
             .iter()
-            .map(|layers| subject.mount(layers, task.alters))
+            .enumerate()
+            .map(|(number, layers)| {
+                subject.mount(layers, task.alters, pools.as_ref().map(|pools| (number, pools)))
+            })
             .collect::<Result<Vec<Mounted>>>()?;
         let roots = mounts.iter().map(|mounted| mounted.root.clone()).collect();
-        Ok(Self { workers: Workers::default(), mounts, roots, uppers })
+        Ok(Self { workers: Workers::default(), mounts, pools, roots, uppers })
     }
 
     /// Mounts, does `what`, unmounts.
@@ -70,7 +82,7 @@ impl Stage {
 
     /// Ends the workers, then unmounts everything; the first failure counts, the others are said.
     pub fn unmount(self) -> Result<()> {
-        let Self { workers, mounts, .. } = self;
+        let Self { workers, mounts, pools, .. } = self;
         drop(workers);
         let mut result = Ok(());
         for mounted in mounts {
@@ -80,6 +92,7 @@ impl Stage {
                 Ok(()) => {}
             }
         }
+        drop(pools);
         result
     }
 }

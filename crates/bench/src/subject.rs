@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result, While};
 use crate::ground::{self, Layers};
+use crate::pools::Pools;
 use crate::service::Service;
 use crate::stop;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -34,11 +35,15 @@ pub enum Kind {
     VellumCached,
     /// Vellum with `profile=passthrough`.
     VellumPassthrough,
+    /// The same as `VellumCached`, the service of each tenant in a pool of his own.
+    VellumCachedPools,
+    /// The same as `VellumPassthrough`, the service of each tenant in a pool of his own.
+    VellumPassthroughPools,
 }
 
 impl Kind {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Host,
         Self::Overlay,
         Self::OverlayXfs,
@@ -47,6 +52,8 @@ impl Kind {
         Self::UnionfsFuse,
         Self::VellumCached,
         Self::VellumPassthrough,
+        Self::VellumCachedPools,
+        Self::VellumPassthroughPools,
     ];
 
     /// Its name on the command line.
@@ -61,6 +68,8 @@ impl Kind {
             Self::UnionfsFuse => "unionfs-fuse",
             Self::VellumCached => "vellum-cached",
             Self::VellumPassthrough => "vellum-passthrough",
+            Self::VellumCachedPools => "vellum-cached-pools",
+            Self::VellumPassthroughPools => "vellum-passthrough-pools",
         }
     }
 
@@ -76,6 +85,8 @@ impl Kind {
             Self::UnionfsFuse => "unionfs-fuse (copy-on-write)",
             Self::VellumCached => "Vellum, profile=cached",
             Self::VellumPassthrough => "Vellum, profile=passthrough",
+            Self::VellumCachedPools => "Vellum, profile=cached, a pool for each tenant",
+            Self::VellumPassthroughPools => "Vellum, profile=passthrough, a pool for each tenant",
         }
     }
 
@@ -91,10 +102,16 @@ impl Kind {
         matches!(self, Self::Host | Self::Overlay | Self::OverlayXfs)
     }
 
-    /// Whether it is one of Vellum's profiles.
+    /// Whether it is one of Vellum's.
     #[must_use]
     pub fn is_vellum(self) -> bool {
-        matches!(self, Self::VellumCached | Self::VellumPassthrough)
+        matches!(self, Self::VellumCached | Self::VellumPassthrough) || self.has_pools()
+    }
+
+    /// Whether its tenants have pools; it takes part in experiments with several tenants only.
+    #[must_use]
+    pub fn has_pools(self) -> bool {
+        matches!(self, Self::VellumCachedPools | Self::VellumPassthroughPools)
     }
 }
 
@@ -164,7 +181,11 @@ impl Subject {
                 .or_else(|| on_path("unionfs").into_iter().next())
                 .or_else(|| on_path("unionfs-fuse").into_iter().next())
                 .map_or_else(|| Err("no unionfs on PATH; install the package unionfs-fuse".into()), found),
-            Kind::VellumCached | Kind::VellumPassthrough => {
+            _ if kind.has_pools() && !root => Err("control groups need root".into()),
+            Kind::VellumCached
+            | Kind::VellumPassthrough
+            | Kind::VellumCachedPools
+            | Kind::VellumPassthroughPools => {
                 let beside = std::env::current_exe()
                     .ok()
                     .map(|own| own.with_file_name("vellum"))
@@ -183,7 +204,13 @@ impl Subject {
 
     /// Mounts it over `layers`. A host directory becomes a copy of the lower layer when `alters` says that the task
     /// changes it, and is that layer itself otherwise.
-    pub fn mount(&self, layers: &Layers, alters: bool) -> Result<Mounted> {
+    /// `tenant`: his number, and the pools where the subject has some.
+    pub(crate) fn mount(
+        &self,
+        layers: &Layers,
+        alters: bool,
+        tenant: Option<(usize, &Pools)>,
+    ) -> Result<Mounted> {
         let lower = layers.lower.display();
         let (upper, work) = (layers.upper.display(), layers.work.display());
         let union = format!("lowerdir={lower},upperdir={upper},workdir={work}");
@@ -201,8 +228,8 @@ impl Subject {
             }
             Kind::Overlay | Kind::OverlayXfs | Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => union,
             Kind::UnionfsFuse => "cow,use_ino,suid,dev,default_permissions".into(),
-            Kind::VellumCached => format!("{union},profile=cached"),
-            Kind::VellumPassthrough => format!("{union},profile=passthrough"),
+            Kind::VellumCached | Kind::VellumCachedPools => format!("{union},profile=cached"),
+            Kind::VellumPassthrough | Kind::VellumPassthroughPools => format!("{union},profile=passthrough"),
         };
         if let Some(more) = &self.options {
             options.push(',');
@@ -224,7 +251,13 @@ impl Subject {
                 let branches = format!("{upper}=RW:{lower}=RO");
                 serve(Command::new(program).arg("-o").arg(options).arg(branches).arg(&layers.merged))?;
             }
-            (Some(program), _) => serve(Command::new(program).arg("-o").arg(options).arg(&layers.merged))?,
+            (Some(program), _) => {
+                let mut command = Command::new(program);
+                if let Some((number, pools)) = tenant {
+                    pools.join(number, &mut command, &mut options);
+                }
+                serve(command.arg("-o").arg(options).arg(&layers.merged))?;
+            }
         }
         if !is_mount_point(&layers.merged) {
             return Err(Failure::new(format!("{} has mounted nothing", self.kind.name())));

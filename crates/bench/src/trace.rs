@@ -8,8 +8,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Kernel memory for events, per processor, in KiB: about 800,000 events.
-const BUFFER_KIB: u32 = 32 * 1024;
+/// Kernel memory for events of all processors together, in KiB, and how much of it one has at least and at most. An event takes some
+/// 72 bytes, and a service that looks for requests without sleeping makes a million of them in a second.
+const BUFFERS_KIB: usize = 256 * 1024;
+const BUFFER_KIB: std::ops::RangeInclusive<usize> = 8 * 1024..=64 * 1024;
 /// Where tracefs is when somebody has mounted it.
 const USUAL: &str = "/sys/kernel/tracing";
 
@@ -37,7 +39,9 @@ impl Instance {
         fs::create_dir(&path).doing(|| "making an instance of tracing")?;
         stop::register_dir(&path);
         instance.path = path;
-        instance.write("buffer_size_kb", &BUFFER_KIB.to_string())?;
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let each = (BUFFERS_KIB / processors).clamp(*BUFFER_KIB.start(), *BUFFER_KIB.end());
+        instance.write("buffer_size_kb", &each.to_string())?;
         Ok(instance)
     }
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 /// Alone: it empties the kernel's caches, and has to be let do its work in time.
 pub(super) const CASES: &[Case] = &[
     Case { alone: true, ..Case::once("bench/compare", 120, compare) },
+    Case { alone: true, ..Case::once("bench/tenants", 120, tenants) },
     Case { alone: true, ..Case::once("bench/interrupted", 120, interrupted) },
     Case::once("bench/bad-input", 30, bad_input),
 ];
@@ -82,6 +83,27 @@ fn compare(cx: &Cx) -> Outcome {
             ensure!(!served || of_service > 1 << 20, "{name}: charged {of_service} bytes for a service");
         }
     }
+    nothing_is_left(cx)
+}
+
+/// Tenants with pools are measured beside those without, and their pools are gone afterwards.
+fn tenants(cx: &Cx) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let mut command = bench(cx)?;
+    command.args(["--tasks", "s2-scale-out-2,s2-isolation-cpu,lstat", "--scale", "0.01", "--rounds", "1"]);
+    command.args(["--subjects", "overlayfs,vellum-cached,vellum-cached-pools", "--no-counts"]);
+    let said = shell::run(command.arg("--json").arg(&json))?;
+    let report = report(&json)?;
+    for task in report["tasks"].as_array().into_iter().flatten() {
+        let name = task["name"].as_str().unwrap_or_default();
+        let results = task["results"].as_array().cloned().unwrap_or_default();
+        let timed = results.iter().filter(|result| result["seconds"].as_f64().is_some()).count();
+        // One tenant alone needs no pool.
+        ensure_eq!(timed, if name == "lstat" { 2 } else { 3 }, "{name}: {said}");
+    }
+    let find = "find /sys/fs/cgroup -maxdepth 4 -type d -path '*/vellum/bench-*' 2> /dev/null || true";
+    let left = shell::run(&mut shell::bash(find))?;
+    ensure_eq!(left.trim(), "", "pools that are left behind");
     nothing_is_left(cx)
 }
 

@@ -237,6 +237,7 @@ fn bad_input(cx: &Cx) -> Outcome {
         (&["--cpus", "60000"], "60000"),
         (&["--memory", "12X"], "--memory 12X"),
         (&["--memory", "0"], "--memory 0"),
+        (&["--memory", "1M"], "memory 1M"),
         (&["--weight", "0"], "weight 0"),
         (&["--weight", "-1"], "-1"),
         (&["--storage", "/nonexistent"], "/nonexistent"),

@@ -24,6 +24,8 @@ pub(super) const LOOKS: &[Look] = &[
     look("unionfs-fuse", "#a48aa6", "unionfs-fuse"),
     look("vellum-cached", "#2f74a8", "Vellum cached"),
     look("vellum-passthrough", "#7fb5de", "Vellum passthrough"),
+    look("vellum-cached-pools", "#1f4f73", "Vellum cached, pools"),
+    look("vellum-passthrough-pools", "#b4d5ee", "Vellum passthrough, pools"),
 ];
 
 #[cfg(test)]

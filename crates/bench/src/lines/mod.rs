@@ -14,6 +14,8 @@ mod places;
 #[cfg(target_arch = "x86_64")]
 mod repeats;
 #[cfg(target_arch = "x86_64")]
+mod requests;
+#[cfg(target_arch = "x86_64")]
 mod stepping;
 #[cfg(target_arch = "x86_64")]
 mod stops;
@@ -39,9 +41,14 @@ pub struct LineCount {
     /// Writes, locked or not, to lines that at least two threads of the service wrote. A repeated instruction writes once to
     /// each line.
     pub shared_writes: u64,
+    /// Those among them to lines that several threads wrote for several clients: not what belongs to one client's files, which comes to
+    /// be shared because any thread serves any client, but what clients share who have nothing in common.
+    pub client_writes: u64,
+    /// Clients whose requests were seen.
+    pub clients: u64,
     /// Such lines.
     pub shared_lines: u64,
-    /// The instructions that wrote them, as `file+0xADDRESS` with the address that `addr2line -e FILE` takes, and how often.
+    /// The instructions that wrote what clients share (or threads, where there are no clients), as `file+0xADDRESS` with the address that `addr2line -e FILE` takes, and how often.
     pub sites: BTreeMap<String, u64>,
 }
 

@@ -8,8 +8,9 @@ use super::clock::{Asked, Clocks};
 use super::decode::{Decoded, LONGEST, decode};
 use super::places::Places;
 use super::repeats::{FEW, stop_at, stop_nowhere};
+use super::requests::client_of;
 use super::stops::{is_begun_anew, is_pending, next};
-use super::tally::{Tally, lines};
+use super::tally::{Tally, Writer, lines};
 use super::waits::Call;
 use crate::failure::{Failure, Result, While};
 use crate::service::Service;
@@ -96,6 +97,8 @@ struct Thread {
     state: State,
     /// The call that it is in, or has come from just now.
     call: Option<Call>,
+    /// The thread that waits for what it does, or did last.
+    client: Option<u32>,
     /// Where it wants to be told the time.
     asked: Option<Asked>,
     /// A repeated instruction that it is at, which has been counted.
@@ -105,7 +108,8 @@ struct Thread {
 }
 
 impl Thread {
-    const AWAY: Self = Self { state: State::Away, call: None, asked: None, repeated: None, stops: false };
+    const AWAY: Self =
+        Self { state: State::Away, call: None, client: None, asked: None, repeated: None, stops: false };
 }
 
 struct Stepper {
@@ -295,6 +299,11 @@ impl Stepper {
         if let Some(until) = call.and_then(|call| call.runs_out(&registers)) {
             return Ok(State::Late(until));
         }
+        let request =
+            call.and_then(|call| call.has_read(&registers)).and_then(|read| client_of(&self.memory, read));
+        if let (Some(client), Some(thread)) = (request, self.threads.get_mut(&id)) {
+            thread.client = client;
+        }
         if let Some(thread) = self.threads.get_mut(&id) {
             let done = self.tally.instructions;
             self.clocks
@@ -310,8 +319,9 @@ impl Stepper {
         if thread.repeated.take() != Some(at) {
             self.tally.instructions += 1;
             self.tally.locked += u64::from(decoded.locked);
+            let by = Writer { thread: id.as_raw(), client: thread.client };
             for line in decoded.writes(&registers).flat_map(lines) {
-                self.tally.write(id.as_raw(), line, at);
+                self.tally.write(by, line, at);
             }
         }
         if decoded.repeats {

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
     number: u64,
+    /// Where it reads to, if it reads.
+    buffer: u64,
     begun: Instant,
     /// Instructions that the service had done.
     instructions: u64,
@@ -20,7 +22,13 @@ pub(super) struct Call {
 impl Call {
     /// A thread with these registers is about to enter the kernel.
     pub(super) fn begin(registers: &user_regs_struct, instructions: u64) -> Self {
-        Self { number: registers.rax, begun: Instant::now(), instructions }
+        Self { number: registers.rax, buffer: registers.rsi, begun: Instant::now(), instructions }
+    }
+
+    /// It is back. Where it has read something: the address and the number of bytes.
+    pub(super) fn has_read(&self, registers: &user_regs_struct) -> Option<(u64, u64)> {
+        let read = self.number.cast_signed() == libc::SYS_read && registers.rax.cast_signed() > 0;
+        read.then_some((self.buffer, registers.rax))
     }
 
     /// It is back. Where it has waited until its time ran out: the instructions after which that would have been.
@@ -60,6 +68,12 @@ mod tests {
         assert!(wait.runs_out(&with(-110)).unwrap() > 2_000_000);
         assert_eq!(wait.runs_out(&with(0)), None);
         assert!(Call::begin(&with(libc::SYS_ppoll), 0).runs_out(&with(0)).is_some());
-        assert_eq!(Call::begin(&with(libc::SYS_read), 0).runs_out(&with(0)), None);
+        let read = Call::begin(&user_regs_struct { rsi: 0x7000, ..with(libc::SYS_read) }, 0);
+        assert_eq!(
+            (read.runs_out(&with(0)), read.has_read(&with(0)), read.has_read(&with(-11))),
+            (None, None, None)
+        );
+        assert_eq!(read.has_read(&with(80)), Some((0x7000, 80)));
+        assert_eq!(wait.has_read(&with(80)), None);
     }
 }

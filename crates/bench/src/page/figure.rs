@@ -28,6 +28,8 @@ const LOOKS: &[(&str, &str)] = &[
     ("unionfs-fuse", "peer"),
     ("vellum-cached", "own"),
     ("vellum-passthrough", "own passthrough"),
+    ("vellum-cached-pools", "own"),
+    ("vellum-passthrough-pools", "own passthrough"),
 ];
 
 /// A row of the figure.

@@ -69,6 +69,8 @@ pub struct Task {
     pub passes: u32,
     /// How many mounts over the same lower layer it is on.
     pub clones: fn(&Ground) -> usize,
+    /// Whether each mount is a tenant's, who has processors of his own where there are enough.
+    pub tenants: bool,
     /// Cores below which it is left out of its group.
     pub cores: usize,
     /// What is missing on this machine to do it at all, if anything.
@@ -104,6 +106,7 @@ const SMALL: Task = Task {
     operations: |ground| ground.tree.files.len(),
     passes: 1,
     clones: |_| 1,
+    tenants: false,
     cores: 1,
     needs: || None,
     prepare: small::warm,

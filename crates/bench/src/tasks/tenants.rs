@@ -1,8 +1,12 @@
 //! Danaus's experiments on tenants beside each other (Kappes and Anastasiadis, Middleware 2021): a file server beside a
 //! neighbour on another mount, and several file servers, each on a mount of its own or all on one.
+//!
+//! As published, each tenant's processes run on processors of his own, where there are enough of them. Where a filesystem does its
+//! work is its own affair: the kernel's threads and services run anywhere, and only a pool keeps a service where its tenant is.
 
 use super::sources::{SOURCE, fileserver, in_all_clones};
 use super::{Env, Step, Task};
+use crate::cores::{self, Bound};
 use crate::failure::{Result, While};
 use crate::stop;
 use crate::workload::disk;
@@ -14,6 +18,7 @@ use std::path::PathBuf;
 const ISOLATION: Task = Task {
     state: "warm: the files were just written through the mounts, and synced",
     clones: |_| 2,
+    tenants: true,
     operations: |ground| fileserver(ground).operations(),
     run: serve_files,
     ..SOURCE
@@ -53,7 +58,7 @@ const fn out<const N: usize>(name: &'static str, title: &'static str) -> Task {
             rustix::fs::sync();
             stop::check()
         },
-        run: |env| all_serve(env, env.roots),
+        run: |env| all_serve(env, env.roots, true),
         ..ISOLATION
     }
 }
@@ -64,6 +69,7 @@ const fn up<const N: usize>(name: &'static str, title: &'static str) -> Task {
         name,
         title,
         clones: |_| 1,
+        tenants: false,
         operations: |ground| N * fileserver(ground).operations(),
         prepare: |env| {
             for root in directories::<N>(env) {
@@ -73,7 +79,7 @@ const fn up<const N: usize>(name: &'static str, title: &'static str) -> Task {
             rustix::fs::sync();
             stop::check()
         },
-        run: |env| all_serve(env, &directories::<N>(env)),
+        run: |env| all_serve(env, &directories::<N>(env), false),
         ..ISOLATION
     }
 }
@@ -85,9 +91,14 @@ pub(super) const OUT_4: Task =
 pub(super) const UP_2: Task = up::<2>("s2-scale-up-2", "2 fileservers at once on one mount");
 pub(super) const UP_4: Task = up::<4>("s2-scale-up-4", "4 fileservers at once on one mount");
 
-fn all_serve(env: &Env<'_>, roots: &[PathBuf]) -> Result<()> {
+/// A file server in each of `roots`; `tenants`: each of them on processors of its own, where there are enough.
+fn all_serve(env: &Env<'_>, roots: &[PathBuf], tenants: bool) -> Result<()> {
     let server = fileserver(env.ground);
-    in_all_clones(roots, |root| disk::run(&server, root))
+    in_all_clones(roots, |root| {
+        let number = roots.iter().position(|other| other == root).filter(|_| tenants);
+        let _bound = number.map(|number| Bound::to_share(number, roots.len())).transpose()?;
+        disk::run(&server, root)
+    })
 }
 
 fn directories<const N: usize>(env: &Env<'_>) -> Vec<PathBuf> {
@@ -99,13 +110,17 @@ fn with_neighbours(env: &Env<'_>, kinds: &[Kind]) -> Result<()> {
     disk::prepare(&fileserver(env.ground), env.root)?;
     let root = env.roots.last().cloned().unwrap_or_default();
     let scale = env.ground.scale();
-    env.workers.start(kinds.iter().map(|kind| Job::Neighbour { kind: *kind, root: root.clone(), scale }))?;
+    // The last tenant's.
+    let cpus = cores::share(env.roots.len().saturating_sub(1), env.roots.len()).unwrap_or_default();
+    let job = |kind: &Kind| Job::Neighbour { kind: *kind, root: root.clone(), scale, cpus: cpus.clone() };
+    env.workers.start(kinds.iter().map(job))?;
     rustix::fs::sync();
     env.workers.go()
 }
 
 /// The file server; the neighbours must be there to the end.
 fn serve_files(env: &Env<'_>) -> Result<()> {
+    let _bound = Bound::to_share(0, env.roots.len())?;
     disk::run(&fileserver(env.ground), env.root)?;
     env.workers.each(|worker| worker.check_alive())
 }

@@ -4,6 +4,7 @@
 //! A worker is this program again, under a subcommand that help does not show. It gets its job as a line of JSON on
 //! stdin, answers `ready`, and begins when `go` comes.
 
+use crate::cores::Bound;
 use crate::failure::{Failure, Result, While};
 use crate::workload::neighbour::{self, Neighbour};
 use crate::workload::{fxmark, server};
@@ -41,6 +42,8 @@ pub enum Job {
         root: PathBuf,
         /// A factor of their number and size.
         scale: f64,
+        /// The processors that it runs on; none: all.
+        cpus: Vec<usize>,
     },
     /// Becomes the web server of a clone.
     Serve {
@@ -78,7 +81,8 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             wait()?;
             fxmark::work(kind, &file, operations)
         }
-        Job::Neighbour { kind, root, scale } => {
+        Job::Neighbour { kind, root, scale, cpus } => {
+            let _bound = if cpus.is_empty() { None } else { Some(Bound::to(&cpus)?) };
             let neighbour = Neighbour::prepare(kind, &root, scale)?;
             wait()?;
             match neighbour.go_on()? {}

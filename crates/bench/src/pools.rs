@@ -1,0 +1,74 @@
+//! Pools of Vellum for the tenants of one run. They are deleted when this is dropped.
+
+use crate::cores;
+use crate::failure::Result;
+use crate::ground;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Names another directory for pools.
+const VARIABLE: &str = "VELLUM_POOLS";
+/// How often a pool is tried to be deleted: its services end a moment after their mounts.
+const TRIES: u32 = 100;
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The pools of a run.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    program: PathBuf,
+    dir: PathBuf,
+    names: Vec<String>,
+}
+
+impl Pools {
+    /// One for each of `count` tenants, with processors of its own where there are enough; their files are made in `dir`.
+    pub(crate) fn make(program: &Path, dir: &Path, count: usize) -> Result<Self> {
+        let mut pools = Self { program: program.to_owned(), dir: dir.join("pools"), names: Vec::new() };
+        for number in 0..count {
+            // Groups are the host's, and process numbers are not unique there.
+            let now = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());
+            let name = format!("bench-{now}-{number}");
+            let mut command = pools.command("create", &name);
+            if let Some(cpus) = cores::share(number, count) {
+                command.arg("--cpus").arg(cores::list(&cpus));
+            }
+            ground::run(&mut command)?;
+            pools.names.push(name);
+        }
+        Ok(pools)
+    }
+
+    /// Lets a mount program put its service into a tenant's pool.
+    pub(crate) fn join(&self, number: usize, command: &mut Command, options: &mut String) {
+        if let Some(name) = self.names.get(number) {
+            options.push_str(",pool=");
+            options.push_str(name);
+            command.env(VARIABLE, &self.dir);
+        }
+    }
+
+    fn command(&self, verb: &str, name: &str) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(["pool", verb, name]).env(VARIABLE, &self.dir);
+        command
+    }
+}
+
+impl Drop for Pools {
+    fn drop(&mut self) {
+        for name in &self.names {
+            let deleted = (0..TRIES).any(|_| {
+                let done = self.command("delete", name).stderr(Stdio::null()).status();
+                let deleted = done.is_ok_and(|status| status.success());
+                if !deleted {
+                    std::thread::sleep(PAUSE);
+                }
+                deleted
+            });
+            if !deleted {
+                eprintln!("vellum-bench: the pool {name} is left behind");
+            }
+        }
+    }
+}

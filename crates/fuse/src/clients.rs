@@ -22,9 +22,9 @@ impl Clients {
         Self { now: AtomicU32::new(ALONE_TICKS), last: AtomicU32::new(0), changed: AtomicU32::new(0) }
     }
 
-    /// Some time has passed.
-    pub(crate) fn tick(&self) {
-        self.now.fetch_add(1, Ordering::Relaxed);
+    /// So many ticks have passed.
+    pub(crate) fn pass(&self, ticks: u32) {
+        self.now.fetch_add(ticks, Ordering::Relaxed);
     }
 
     /// A request of a client thread has come.
@@ -59,7 +59,7 @@ mod tests {
             clients.see(client);
             clients.alone()
         };
-        let ticks = |n| (0..n).for_each(|_| clients.tick());
+        let ticks = |n| clients.pass(n);
         assert!(alone(7), "the first");
         ticks(1);
         assert!(!alone(8) && !alone(8));

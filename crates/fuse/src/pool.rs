@@ -32,6 +32,10 @@ use zerocopy::FromBytes;
 
 /// How often the watchdog looks, while there is work.
 pub(crate) const TICK: Duration = Duration::from_millis(2);
+/// The longest time between two looks, in ticks. As long as no look finds a worker at work, each comes after twice the time of the
+/// one before: who is stuck is noticed that much later at most, and a look wakes a thread. Of the switches between threads in 64
+/// services that each start a program, most were those of their watchdogs.
+const TICKS_MAX: u32 = 8;
 /// Ticks without a request after which the watchdog sleeps until the next one.
 const QUIET_TICKS: u32 = 25;
 /// Ticks after which a worker is relieved even though it is not asleep: it computes or copies, and another
@@ -51,7 +55,9 @@ struct Seen {
 /// What a tick has shown.
 #[derive(Default)]
 struct Tick {
-    /// Workers are at work, or have been.
+    /// Workers are at work.
+    busy: bool,
+    /// They are, or have been.
     progress: bool,
     /// Requests begun since the last tick.
     requests: u64,
@@ -81,6 +87,8 @@ pub(crate) struct Pool {
     /// The watchdog waits here.
     alarm: Condvar,
     watchdog_asleep: AtomicBool,
+    /// The watchdog looks at every tick, for somebody counts on it.
+    pub(crate) steady: bool,
 }
 
 /// What a pool wants of its owner.
@@ -103,6 +111,7 @@ impl Pool {
             call: Condvar::new(),
             alarm: Condvar::new(),
             watchdog_asleep: AtomicBool::new(false),
+            steady: false,
         }
     }
 
@@ -237,21 +246,22 @@ impl Pool {
     /// many requests were begun in it.
     pub(crate) fn watch(&self, mut hire: impl FnMut(), mut pulse: impl FnMut(u64)) {
         let mut seen: Vec<Seen> = Vec::new();
-        let mut quiet = 0;
+        let (mut quiet, mut ticks) = (0, 1);
         let mut books = self.books.lock();
         while books.alive > 0 {
             if quiet >= QUIET_TICKS {
                 self.watchdog_asleep.store(true, Ordering::Relaxed);
                 self.alarm.wait(&mut books);
                 self.watchdog_asleep.store(false, Ordering::Relaxed);
-                quiet = 0;
+                (quiet, ticks) = (0, 1);
                 seen.clear();
             } else {
-                self.alarm.wait_for(&mut books, TICK);
+                self.alarm.wait_for(&mut books, TICK * ticks);
             }
-            self.clients.tick();
+            self.clients.pass(ticks);
             let tick = self.tick(&mut books, &mut seen, Seat::asleep);
-            quiet = if tick.progress { 0 } else { quiet + 1 };
+            quiet = if tick.progress { 0 } else { quiet + ticks };
+            ticks = if tick.busy || self.steady { 1 } else { (ticks * 2).min(TICKS_MAX) };
             pulse(tick.requests);
             if tick.hires > 0 {
                 parking_lot::MutexGuard::unlocked(&mut books, || (0..tick.hires).for_each(|_| hire()));
@@ -266,6 +276,7 @@ impl Pool {
         for seat in books.seats.clone() {
             let begun = seat.begun.load(Ordering::Relaxed);
             let busy = seat.state.load(Ordering::Acquire) == state::BUSY;
+            result.busy |= busy;
             let Some(seen) = seen.iter_mut().find(|seen| Arc::ptr_eq(&seen.seat, &seat)) else {
                 seen.push(Seen { seat, begun, ticks: 0 });
                 result.progress = true;
@@ -440,7 +451,7 @@ mod tests {
             need == Need::Worker
         };
         assert!(!aside(7));
-        pool.clients.tick();
+        pool.clients.pass(1);
         assert!(aside(8));
     }
 

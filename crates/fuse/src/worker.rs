@@ -46,7 +46,9 @@ pub(crate) struct Crew<F: ?Sized> {
 
 impl<F: Filesystem + ?Sized> Crew<F> {
     pub(crate) fn new(fs: Arc<F>, core: Arc<Core>, workers: Workers) -> Self {
-        let pool = Pool::new(workers.max.clamp(1, WORKERS_MAX));
+        let mut pool = Pool::new(workers.max.clamp(1, WORKERS_MAX));
+        // It judges by the requests of a tick whether there are many.
+        pool.steady = workers.keep_awake;
         Self {
             fs,
             core,

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 /// Weights, as control groups of version 2 have them; 100 is what everybody has who has none.
 pub const WEIGHTS: RangeInclusive<u16> = 1..=10_000;
 
+/// Below this a service that serves one small tree would be killed for want of memory.
+pub const MEMORY_MIN: Bytes = Bytes(16 << 20);
+
 /// The settings of a pool. What is None is not limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -50,6 +53,11 @@ impl Settings {
             let (low, high) = (WEIGHTS.start(), WEIGHTS.end());
             return Err(format!("weight {weight}: give a number from {low} to {high}; 100 is the usual one"));
         }
+        if let Some(memory) = self.memory
+            && memory < MEMORY_MIN
+        {
+            return Err(format!("memory {memory}: a service alone takes more; give {MEMORY_MIN} or more"));
+        }
         match self.storage.iter().find(|storage| !storage.is_absolute()) {
             Some(storage) => Err(format!("storage {}: give an absolute path", storage.display())),
             None => Ok(()),
@@ -80,7 +88,7 @@ mod tests {
         {
             assert!(toml::from_str::<Settings>(bad).is_err(), "{bad}");
         }
-        for bad in ["weight = 0", "storage = [\"x\"]"] {
+        for bad in ["weight = 0", "memory = \"15M\"", "storage = [\"x\"]"] {
             assert!(toml::from_str::<Settings>(bad).unwrap().check().is_err(), "{bad}");
         }
     }

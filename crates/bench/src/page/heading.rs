@@ -15,17 +15,27 @@ pub(super) fn write(html: &mut Html, results: &Results) {
             "The same tasks on each filesystem in turn, round by round on one machine, and beside them what the \
              sources of the experiments report of theirs.",
         );
-        let runs = results.used_runs();
-        for (number, run, tasks) in &runs {
-            if runs.len() > 1 {
-                let plural = if *tasks == 1 { "" } else { "s" };
-                html.words("h2", &[("class", "run")], &format!("Run {}: {tasks} task{plural}", number + 1));
-            }
+        // Of several runs the conditions would stand in the way of the table: they follow it.
+        if let [(_, run, _)] = results.used_runs()[..] {
             conditions(html, run);
             notices(html, run);
         }
         html.words("p", &[("class", "muted")], &how_to_read(results));
     });
+}
+
+/// Writes the conditions of each of several runs.
+pub(super) fn write_runs(html: &mut Html, results: &Results) {
+    let runs = results.used_runs();
+    if runs.len() < 2 {
+        return;
+    }
+    for (number, run, tasks) in &runs {
+        let plural = if *tasks == 1 { "" } else { "s" };
+        html.words("h2", &[("class", "run")], &format!("Run {}: {tasks} task{plural}", number + 1));
+        conditions(html, run);
+        notices(html, run);
+    }
 }
 
 fn conditions(html: &mut Html, run: &Run) {

@@ -62,6 +62,7 @@ fn page(results: &Results) -> String {
             html.element("main", &[], |html| {
                 heading::write(html, results);
                 summary::write(html, results);
+                heading::write_runs(html, results);
                 for (number, task) in results.tasks.iter().enumerate() {
                     section::write(html, results, number, task);
                 }
@@ -116,6 +117,18 @@ mod tests {
             SMALL.replace("{\"name\": \"fuse-overlayfs-2\", \"version\": null, \"options\": null}, ", "");
         let page = page(&results::of(&[&text]).unwrap());
         assert!(page.contains("fuse-overlayfs-2: this run was not to compare it."));
+    }
+
+    #[test]
+    fn of_several_runs_the_table_comes_first() {
+        let other = SMALL.replace("open-read", "x").replace("\"cpu\": \"", "\"cpu\": \"B ");
+        let page = page(&results::of(&[SMALL, &other]).unwrap());
+        let at = |word: &str| page.find(word).unwrap();
+        assert!(at("<table") < at("Run 1: ") && at("Run 1: ") < at("Run 2: "));
+        assert_eq!(page.matches("<dl").count(), 2);
+        let one = small();
+        assert!(one.find("<dl").unwrap() < one.find("<table").unwrap() && !one.contains("Run 1"));
+        assert_eq!(html::unbalanced(&page), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 #   make demo    a container's root tree on Vellum, shown step by step (root: real layers and podman;
 #                ordinary user: the rootless form)
 #   make test    installs what the tests need and runs all of them (as root)
-#   make bench   compares with the other filesystems of this machine (about half an hour, as root), and makes a page of it
+#   make bench   compares with the other filesystems of this machine (an hour and more, as root), and makes a page of it
 #   make bench-quick  compares what operations cost, in requests, system calls, space, locked instructions and allocations,
 #                with what they cost before
 #   make deps    only the installing

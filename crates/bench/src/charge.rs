@@ -37,7 +37,7 @@ pub struct Charges {
 impl Charges {
     /// Makes the groups. Fails without root, and where no hierarchy has the memory controller.
     pub fn new() -> Result<Self> {
-        let home = Home::find("/proc/self/cgroup", "/proc/self/mounts")?;
+        let home = Home::here()?;
         let dir = |what: &str| home.parent.join(format!("vellum-bench-{}-{what}", std::process::id()));
         let charges = Self { client: dir("client"), service: dir("service"), home };
         for group in [&charges.client, &charges.service] {
@@ -88,10 +88,9 @@ fn enter(group: &Path) -> Result<()> {
 }
 
 impl Home {
-    fn find(groups: &str, mounts: &str) -> Result<Self> {
-        let groups = fs::read_to_string(groups).doing(|| "looking for control groups")?;
-        let mounts = fs::read_to_string(mounts).doing(|| "looking for control groups")?;
-        Self::among(&groups, &mounts)
+    fn here() -> Result<Self> {
+        let read = |path: &str| fs::read_to_string(path).doing(|| "looking for control groups");
+        Self::among(&read("/proc/self/cgroup")?, &read("/proc/self/mounts")?)
             .ok_or_else(|| Failure::new("there is no hierarchy of control groups for memory"))
     }
 

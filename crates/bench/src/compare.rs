@@ -178,9 +178,7 @@ fn measure(task: &Task, env: &Env<'_>, stage: &Stage) -> Result<Sample> {
     }
     (task.prepare)(env)?;
     let meter = Meter::start(&services)?;
-    for _ in 0..task.passes {
-        (task.run)(env)?;
-    }
+    task.run_passes(env)?;
     let mut sample = meter.end(task.passes)?;
     if task.space {
         rustix::fs::sync();

@@ -51,16 +51,12 @@ impl Counters {
     /// What can be counted here; what cannot be is said on stderr.
     #[must_use]
     pub fn here(scratch: &Path) -> Self {
-        let counters = Self {
+        Self {
             requests: said("requests", Counter::new(scratch)),
             calls: said("system calls", SyscallCounter::new(scratch)),
-            charges: said("memory by control group", Charges::new()).is_some(),
+            charges: said(MEMORY, Charges::new().and_then(|_| ground::drop_caches())).is_some(),
             scratch: scratch.to_owned(),
-        };
-        if counters.charges && ground::drop_caches().is_err() {
-            return Self { charges: false, ..counters };
         }
-        counters
     }
 
     /// Whether there is anything that can be counted.
@@ -72,7 +68,7 @@ impl Counters {
     /// Does a task once on fresh layers.
     pub fn count(&self, task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
         // It has to outlive the mount: a group with a process in it cannot be removed.
-        let charges = if self.charges { said("memory by control group", Charges::new()) } else { None };
+        let charges = if self.charges { said(MEMORY, Charges::new()) } else { None };
         if let Some(charges) = &charges {
             ground::drop_caches()?;
             charges.as_service()?;
@@ -107,7 +103,7 @@ impl Counters {
             calls.watch(&services)?;
         }
         (task.prepare)(env)?;
-        let passes = || (0..task.passes).try_for_each(|_| (task.run)(env));
+        let passes = || task.run_passes(env);
         let mut calls = || match &self.calls {
             Some(counter) => {
                 let of = counter.during(&services, passes)?;
@@ -128,6 +124,7 @@ impl Counters {
     }
 }
 
+const MEMORY: &str = "memory by control group";
 const LINES: &str = "writes to shared lines";
 
 fn has_lines(task: &Task, subject: &Subject) -> bool {
@@ -144,7 +141,7 @@ pub fn count_lines(task: &Task, subject: &Subject, ground: &Ground) -> Option<Li
     let count = Stage::during(subject, ground, task, |env, stage| {
         (task.prepare)(env)?;
         let [service] = stage.services()[..] else { return Ok(None) };
-        lines::count(service, || (0..task.passes).try_for_each(|_| (task.run)(env))).map(Some)
+        lines::count(service, || task.run_passes(env)).map(Some)
     });
     said(LINES, count).flatten()
 }

@@ -11,7 +11,7 @@ use crate::stage::Stage;
 use crate::stop;
 use crate::subject::{Kind, Subject};
 use crate::syscalls::SyscallCounter;
-use crate::tasks::{self, Env, Task};
+use crate::tasks::{self, Task};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -194,17 +194,16 @@ impl Counters {
     /// One run for the requests, one for the system calls and one for the cache lines, each on a fresh mount: counting one
     /// disturbs the other.
     fn count(&self, task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
-        let passes = |env: &Env<'_>| (0..task.passes).try_for_each(|_| (task.run)(env));
         let too_many = || Failure::new("the kernel could not keep all events");
         let requests = Stage::during(subject, ground, task, |env, _| {
             (task.prepare)(env)?;
-            self.requests.during(env.roots, || passes(env))?.ok_or_else(too_many)
+            self.requests.during(env.roots, || task.run_passes(env))?.ok_or_else(too_many)
         })?;
         let (calls, upper_kib) = Stage::during(subject, ground, task, |env, stage| {
             let services = stage.services();
             self.calls.watch(&services)?;
             (task.prepare)(env)?;
-            let calls = self.calls.during(&services, || passes(env))?.ok_or_else(too_many)?.service;
+            let calls = self.calls.during(&services, || task.run_passes(env))?.ok_or_else(too_many)?.service;
             rustix::fs::sync();
             Ok((calls, ground::space(env.upper) / 1024))
         })?;

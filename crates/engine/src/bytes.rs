@@ -6,7 +6,17 @@ use std::fmt;
 use std::str::FromStr;
 
 /// Suffixes, each 1024 times the one before.
-const SUFFIXES: [char; 5] = ['K', 'M', 'G', 'T', 'P'];
+const SUFFIXES: &str = "KMGTP";
+
+/// Digits with one of `suffixes` (K, M, ... in that order; small letters too) behind them or not, as a number that is not 0.
+#[must_use]
+pub fn parse(text: &str, suffixes: &str) -> Option<u64> {
+    let last = text.chars().next_back()?;
+    let step = suffixes.chars().position(|suffix| suffix == last.to_ascii_uppercase());
+    let digits = if step.is_some() { text.get(..text.len() - 1)? } else { text };
+    let number: u64 = digits.chars().all(|c| c.is_ascii_digit()).then(|| digits.parse().ok())??;
+    number.checked_mul(1 << step.map_or(0, |step| 10 * (step + 1))).filter(|number| *number > 0)
+}
 
 /// A number of bytes, or of bytes per second: digits with K, M, G, T or P (powers of 1024) behind them or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,15 +27,7 @@ impl FromStr for Bytes {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text}: not a number of bytes; write e.g. 512M or 2G");
-        let upper = text.chars().next_back().map_or(' ', |c| c.to_ascii_uppercase());
-        let shift = SUFFIXES.iter().position(|suffix| *suffix == upper).map_or(0, |at| 10 * (at + 1));
-        let digits = if shift == 0 { text } else { text.get(..text.len() - 1).ok_or_else(bad)? };
-        if !digits.chars().all(|c| c.is_ascii_digit()) {
-            return Err(bad());
-        }
-        let number: u64 = digits.parse().map_err(|_| bad())?;
-        let bytes = number.checked_mul(1 << shift).ok_or_else(bad)?;
-        if bytes == 0 { Err(bad()) } else { Ok(Self(bytes)) }
+        parse(text, SUFFIXES).map(Self).ok_or_else(bad)
     }
 }
 
@@ -33,7 +35,7 @@ impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shift = (self.0.trailing_zeros() / 10).min(SUFFIXES.len() as u32);
         let number = self.0 >> (10 * shift);
-        match shift.checked_sub(1).and_then(|at| SUFFIXES.get(at as usize)) {
+        match shift.checked_sub(1).and_then(|at| SUFFIXES.chars().nth(at as usize)) {
             Some(suffix) => write!(f, "{number}{suffix}"),
             None => write!(f, "{number}"),
         }

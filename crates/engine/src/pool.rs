@@ -32,9 +32,20 @@ pub struct Member {
 impl Pool {
     /// One that there is.
     pub fn open(store: &Store, name: &PoolName) -> Result<Self, Failure> {
-        let settings = store.read(name)?;
-        let groups = Groups::of(name, &Hierarchies::here()?);
-        Ok(Self { name: name.clone(), settings, groups })
+        Self::among(store, name, &Hierarchies::here()?)
+    }
+
+    /// All of this user's whose files can be read: one that is damaged is no reason to show nothing. Who has no place for pools has
+    /// none.
+    pub fn all() -> Result<Vec<Self>, Failure> {
+        let Ok(store) = Store::of_user() else { return Ok(Vec::new()) };
+        let hierarchies = Hierarchies::here()?;
+        let names = store.names()?;
+        Ok(names.iter().filter_map(|name| Self::among(&store, name, &hierarchies).ok()).collect())
+    }
+
+    fn among(store: &Store, name: &PoolName, hierarchies: &Hierarchies) -> Result<Self, Failure> {
+        Ok(Self { name: name.clone(), settings: store.read(name)?, groups: Groups::of(name, hierarchies) })
     }
 
     /// A new one. Nothing is left of it when its settings cannot be had here.
@@ -70,8 +81,7 @@ impl Pool {
 
     /// Takes it away. It must be empty.
     pub fn delete(self, store: &Store) -> Result<(), Failure> {
-        let members = self.members();
-        if let Some(member) = members.first() {
+        if let Some(member) = self.processes().first().copied().map(member) {
             let name = &self.name;
             let who = match &member.mountpoint {
                 Some(mountpoint) => format!("the mount {} is in it; unmount it first", mountpoint.display()),
@@ -119,16 +129,20 @@ impl Pool {
 
     /// The processes in it.
     #[must_use]
+    pub fn processes(&self) -> Vec<u32> {
+        self.groups.processes()
+    }
+
+    /// The same, and what they are: for that each process's descriptors are looked at.
+    #[must_use]
     pub fn members(&self) -> Vec<Member> {
-        self.groups.processes().into_iter().map(member).collect()
+        self.processes().into_iter().map(member).collect()
     }
 
     /// The disks are those of all mounts that there are.
     fn apply(&self) -> Result<(), Failure> {
         let mut layers = self.settings.storage.clone();
-        for member in self.members() {
-            layers.extend(open_directories(member.process));
-        }
+        layers.extend(self.processes().into_iter().flat_map(open_directories));
         self.groups.make(&self.settings, &device::disks(&layers))
     }
 }

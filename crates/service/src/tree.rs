@@ -80,7 +80,7 @@ impl Explain for Union {
     }
 
     fn figures(&self) -> BTreeMap<String, u64> {
-        BTreeMap::from([("nodes".to_owned(), Self::summary(self).nodes as u64)])
+        BTreeMap::from([("nodes".to_owned(), self.nodes() as u64)])
     }
 
     fn summary(&self) -> BTreeMap<String, String> {

@@ -82,7 +82,7 @@ pub fn become_io_flusher() -> Result<(), Errno> {
     }
 }
 
-fn last_errno() -> Errno {
+pub(crate) fn last_errno() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 

@@ -1,5 +1,6 @@
 //! What concerns the process as a whole.
 
+use crate::daemon::last_errno;
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -34,7 +35,7 @@ pub fn unshare_ipc() -> Result<(), Errno> {
     if unsafe { libc::unshare(libc::CLONE_NEWIPC) } == 0 {
         return Ok(());
     }
-    Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::PERM))
+    Err(last_errno())
 }
 
 /// Gives free memory of the allocator back to the system, where the allocator can.

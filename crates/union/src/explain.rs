@@ -104,6 +104,12 @@ impl Union {
         Ok(report)
     }
 
+    /// How many nodes a front holds.
+    #[must_use]
+    pub fn nodes(&self) -> usize {
+        self.0.table.len()
+    }
+
     /// What the union is made of.
     #[must_use]
     pub fn summary(&self) -> Summary {
@@ -111,7 +117,7 @@ impl Union {
         Summary {
             layers: core.layers.iter().map(|l| l.branch.describe()).collect(),
             writable: core.work.is_some(),
-            nodes: core.table.len(),
+            nodes: self.nodes(),
             whiteouts: match core.work.as_ref().map(|w| w.whiteouts) {
                 Some(crate::work::Whiteouts::Device) => "device",
                 Some(crate::work::Whiteouts::Aufs) => "aufs",

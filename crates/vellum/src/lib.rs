@@ -7,6 +7,7 @@ pub mod cli;
 pub mod flatten;
 pub mod help;
 pub mod inspect;
+mod json;
 pub mod log;
 pub mod metrics;
 pub mod mount;

@@ -113,14 +113,9 @@ fn seen() -> Vec<PathBuf> {
 
 /// The pool of each process that is in one.
 fn pools() -> Result<BTreeMap<u32, PoolName>, Failure> {
-    // Who has no place for pools has none.
-    let Ok(store) = Store::of_user() else { return Ok(BTreeMap::new()) };
     let mut of = BTreeMap::new();
-    for name in store.names()? {
-        // A pool whose file is damaged is no reason to show nothing.
-        if let Ok(pool) = Pool::open(&store, &name) {
-            of.extend(pool.members().into_iter().map(|member| (member.process, name.clone())));
-        }
+    for pool in Pool::all()? {
+        of.extend(pool.processes().into_iter().map(|process| (process, pool.name().clone())));
     }
     Ok(of)
 }

@@ -1,6 +1,7 @@
 //! `vellum pool`: what the tenants of this host may use.
 
 use crate::cli::{PoolArgs, PoolCommand, PoolSettings};
+use crate::json;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -41,11 +42,11 @@ pub fn run(arguments: PoolArgs) -> Result<String, Failure> {
         PoolCommand::List { json } => {
             let names = store.names()?;
             let all = names.iter().map(|name| PoolReport::of(&store, name)).collect::<Result<Vec<_>, _>>()?;
-            if json { print_json(&all) } else { Ok(table(&all)) }
+            if json { json::pretty(&all) } else { Ok(table(&all)) }
         }
         PoolCommand::Show { name, json } => {
             let report = PoolReport::of(&store, &name.parse()?)?;
-            if json { print_json(&report) } else { Ok(report.text()) }
+            if json { json::pretty(&report) } else { Ok(report.text()) }
         }
     }
 }
@@ -97,12 +98,6 @@ fn storage(name: &PoolName, dirs: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure>
         })
     };
     dirs.into_iter().map(resolved).collect()
-}
-
-fn print_json<T: Serialize>(value: &T) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value)
-        .map(|text| text + "\n")
-        .map_err(|e| Failure::system(format!("cannot print JSON: {e}")))
 }
 
 /// A pool, for people and programs.

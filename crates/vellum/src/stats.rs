@@ -1,5 +1,6 @@
 //! `vellum stats`: what the services of mounts have done so far.
 
+use crate::json;
 use crate::mounts::{Answer, Answers, Choice, ask_all};
 use serde::Serialize;
 use std::fmt::Write;
@@ -17,10 +18,10 @@ struct MountStats<'a> {
 }
 
 /// What is to be printed.
-pub fn run(choice: &Choice, json: bool) -> Result<String, Failure> {
+pub fn run(choice: &Choice, as_json: bool) -> Result<String, Failure> {
     let answers = ask_all(choice)?;
     warn(&answers);
-    if json {
+    if as_json {
         let all: Vec<MountStats<'_>> = answers
             .all
             .iter()
@@ -30,9 +31,7 @@ pub fn run(choice: &Choice, json: bool) -> Result<String, Failure> {
                 stats,
             })
             .collect();
-        return serde_json::to_string_pretty(&all)
-            .map(|text| text + "\n")
-            .map_err(|e| Failure::system(format!("cannot print JSON: {e}")));
+        return json::pretty(&all);
     }
     Ok(text(&answers.all))
 }

@@ -1,6 +1,6 @@
 //! Running commands.
 
-use super::outcome::{Outcome, fail};
+use super::outcome::{Outcome, ensure, ensure_eq, fail};
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
 
@@ -38,6 +38,17 @@ pub(crate) fn run(command: &mut Command) -> Outcome<String> {
         out,
         String::from_utf8_lossy(&output.stderr)
     ))
+}
+
+/// It is refused as bad input: exit status 2, and one line on stderr that names `cause`.
+pub(crate) fn refused(command: &mut Command, cause: &str) -> Outcome {
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let shown: Vec<&OsStr> = command.get_args().collect();
+    ensure_eq!(output.status.code(), Some(2), "{shown:?}: exit status; {said}");
+    ensure_eq!(said.lines().count(), 1, "{shown:?}: lines of {said}");
+    ensure!(said.contains(cause), "{shown:?}: {said} does not name {cause}");
+    Ok(())
 }
 
 /// Whether a program of this name is in PATH.

@@ -14,7 +14,7 @@ pub(super) const PEERS: &[&str] = &["fuse-overlayfs", "fuse-overlayfs-2", "union
 
 /// What has no row, as it would be a column.
 const NO_COLUMNS: &str = "Not there yet either, and so without columns: Vellum\u{2019}s library, which reaches the service \
-    over shared memory, and its pools, with one service for all containers of a tenant.";
+    over shared memory, and one service for all containers of a pool.";
 
 /// Writes the table.
 pub(super) fn write(html: &mut Html, results: &Results) {

@@ -82,6 +82,11 @@ pub struct Task {
 }
 
 impl Task {
+    /// Does all passes of one measurement.
+    pub fn run_passes(&self, env: &Env<'_>) -> Result<()> {
+        (0..self.passes).try_for_each(|_| (self.run)(env))
+    }
+
     /// Why it cannot be done here, if so.
     #[must_use]
     pub fn lacks(&self) -> Option<String> {

@@ -1,6 +1,7 @@
 //! What settings mean in the files of control groups.
 
 use super::{Controller, Group, Version};
+use crate::bytes::Bytes;
 use crate::device::Disk;
 use crate::settings::Settings;
 use std::collections::BTreeSet;
@@ -54,20 +55,8 @@ pub(super) fn of(settings: &Settings, disks: &BTreeSet<Disk>) -> Vec<Limit> {
         memory(settings),
         cpu_weight(settings),
         io_weight(settings),
-        rate(
-            settings.read_limit.map(|bytes| bytes.0),
-            disks,
-            "read_limit",
-            "blkio.throttle.read_bps_device",
-            "rbps",
-        ),
-        rate(
-            settings.write_limit.map(|bytes| bytes.0),
-            disks,
-            "write_limit",
-            "blkio.throttle.write_bps_device",
-            "wbps",
-        ),
+        rate(settings.read_limit, disks, "read_limit", "blkio.throttle.read_bps_device", "rbps"),
+        rate(settings.write_limit, disks, "write_limit", "blkio.throttle.write_bps_device", "wbps"),
     ]
 }
 
@@ -126,14 +115,14 @@ fn io_weight(settings: &Settings) -> Limit {
 }
 
 fn rate(
-    limit: Option<u64>,
+    limit: Option<Bytes>,
     disks: &BTreeSet<Disk>,
     setting: &'static str,
     v1: &'static str,
     v2: &'static str,
 ) -> Limit {
     // In version 1 no limit is written as 0.
-    let number = |none: &str| limit.map_or_else(|| none.to_owned(), |bytes| bytes.to_string());
+    let number = |none: &str| limit.map_or_else(|| none.to_owned(), |bytes| bytes.0.to_string());
     let lines = |line: &dyn Fn(&Disk) -> String| disks.iter().map(line).collect::<Vec<_>>();
     Limit {
         setting,
@@ -149,7 +138,6 @@ fn rate(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bytes::Bytes;
 
     fn written(settings: &Settings, version: Version, name: &str) -> Option<String> {
         let disks = BTreeSet::from([Disk { major: 8, minor: 16 }]);

@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use vellum_engine::cgroup::PoolUse;
-use vellum_engine::{Failure, Pool, PoolName, Store};
+use vellum_engine::{Failure, Pool, PoolName};
 use vellum_service::stats::class_limit;
 
 /// What is to be told, at one moment.
@@ -26,15 +26,8 @@ struct Moment {
 /// Asks all services, and writes down what they say.
 pub fn text() -> Result<String, Failure> {
     let answers = ask_all(&Choice::default())?;
-    encode(Moment { answers, pools: pools()? })
-        .map_err(|e| Failure::system(format!("cannot write metrics: {e}")))
-}
-
-fn pools() -> Result<Vec<(PoolName, PoolUse)>, Failure> {
-    // Who has no place for pools has none; one whose file is damaged is no reason to tell nothing.
-    let Ok(store) = Store::of_user() else { return Ok(Vec::new()) };
-    let open = |name: &PoolName| Pool::open(&store, name).ok();
-    Ok(store.names()?.iter().filter_map(open).map(|pool| (pool.name().clone(), pool.usage())).collect())
+    let pools = Pool::all()?.iter().map(|pool| (pool.name().clone(), pool.usage())).collect();
+    encode(Moment { answers, pools }).map_err(|e| Failure::system(format!("cannot write metrics: {e}")))
 }
 
 fn encode(moment: Moment) -> Result<String, fmt::Error> {

@@ -425,18 +425,10 @@ fn block_copy(key: &str, raw: RawOption<'_>) -> Result<BlockCopy, BadInput> {
 /// A number of bytes, with k, M or G (powers of 1024) behind it or not.
 fn bytes(key: &str, raw: RawOption<'_>, remedy: &'static str) -> Result<u64, BadInput> {
     let value = needed(key, raw, remedy)?;
-    let (digits, shift) = match value.split_last() {
-        Some((b'k' | b'K', digits)) => (digits, 10),
-        Some((b'm' | b'M', digits)) => (digits, 20),
-        Some((b'g' | b'G', digits)) => (digits, 30),
-        _ => (value, 0),
-    };
-    std::str::from_utf8(digits)
+    std::str::from_utf8(value)
         .ok()
-        .filter(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
-        .and_then(|digits| digits.parse::<u64>().ok())
-        .and_then(|number| number.checked_mul(1 << shift))
-        .filter(|number| (1..=i64::MAX as u64).contains(number))
+        .and_then(|text| vellum_engine::bytes::parse(text, "KMG"))
+        .filter(|number| *number <= i64::MAX as u64)
         .ok_or_else(|| BadInput::value(key, value, "not a number of bytes", remedy))
 }
 

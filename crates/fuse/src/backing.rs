@@ -8,17 +8,21 @@ use crate::session::warn_once;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vellum_sys::fuse_dev;
-use vellum_vfs::NodeId;
+use vellum_vfs::{FrontNote, NodeId};
 
 /// Shards of the table; a power of two.
 const SHARDS: usize = 16;
 
 struct Backing {
-    file: Arc<OwnedFd>,
+    /// None: opened by a predecessor, and not by us yet.
+    file: Option<Arc<OwnedFd>>,
+    /// Which file it is.
+    inode: u64,
     /// None: registering failed, and the node is cached while it is open.
     id: Option<i32>,
     opens: u64,
@@ -43,23 +47,70 @@ struct Shard(Mutex<HashMap<NodeId, Backing>>);
 pub(crate) struct BackingTable {
     shards: [Shard; SHARDS],
     warned: AtomicBool,
+    /// A successor of the process must find the opens again.
+    kept: bool,
+}
+
+/// Where opens are written down for a successor.
+pub(crate) trait Notes {
+    /// What was written down of a node.
+    fn note(&self, node: NodeId) -> FrontNote;
+    /// Writes it down.
+    fn keep(&self, node: NodeId, note: FrontNote);
+}
+
+impl Backing {
+    /// Opens, then the id (plus one; 0: none), then the file's identity.
+    fn to_note(&self) -> FrontNote {
+        [self.opens, self.id.map_or(0, |id| u64::from(id.cast_unsigned()) + 1), self.inode]
+    }
+
+    fn from_note([opens, id, inode]: FrontNote) -> Option<Self> {
+        let id = id.checked_sub(1).map(|id| (id as u32).cast_signed());
+        (opens > 0).then_some(Self { file: None, inode, id, opens })
+    }
+}
+
+/// Tells files apart; 0 where it cannot.
+fn identity(file: &OwnedFd) -> u64 {
+    rustix::fs::fstat(file).map_or(0, |stat| stat.st_ino ^ stat.st_dev.rotate_left(40))
 }
 
 impl BackingTable {
+    /// `kept`: opens are written down for a successor.
+    pub(crate) fn new(kept: bool) -> Self {
+        Self { kept, ..Self::default() }
+    }
+
     fn shard(&self, node: NodeId) -> Option<&Mutex<HashMap<NodeId, Backing>>> {
         self.shards.get(node.0 as usize % SHARDS).map(|shard| &shard.0)
     }
 
     /// Counts an open of `node` with this file. EIO: the node is open with another file (the filesystem should
     /// have swapped the node id).
-    pub(crate) fn open(&self, device: &OwnedFd, node: NodeId, file: &Arc<OwnedFd>) -> Result<Grant, Errno> {
+    pub(crate) fn open(
+        &self,
+        device: &OwnedFd,
+        notes: &impl Notes,
+        node: NodeId,
+        file: &Arc<OwnedFd>,
+    ) -> Result<Grant, Errno> {
         let mut table = self.shard(node).ok_or(Errno::IO)?.lock();
+        self.recall(&mut table, notes, node);
         if let Some(backing) = table.get_mut(&node) {
-            if !Arc::ptr_eq(&backing.file, file) {
+            let same = match &backing.file {
+                Some(known) => Arc::ptr_eq(known, file),
+                None => backing.inode == identity(file),
+            };
+            if !same {
                 tracing::error!(node = node.0, "two backing files for one node");
                 return Err(Errno::IO);
             }
+            backing.file.get_or_insert_with(|| Arc::clone(file));
             backing.opens += 1;
+            if self.kept {
+                notes.keep(node, backing.to_note());
+            }
             return Ok(backing.id.map_or(Grant::Cached, Grant::Id));
         }
         let id = match fuse_dev::backing_open(device, file) {
@@ -71,16 +122,25 @@ impl BackingTable {
                 None
             }
         };
-        table.insert(node, Backing { file: Arc::clone(file), id, opens: 1 });
+        let inode = if self.kept { identity(file) } else { 0 };
+        let backing = Backing { file: Some(Arc::clone(file)), inode, id, opens: 1 };
+        if self.kept {
+            notes.keep(node, backing.to_note());
+        }
+        table.insert(node, backing);
         Ok(id.map_or(Grant::Cached, Grant::Id))
     }
 
     /// Takes an open back. At the last one the id is given back to the kernel.
-    pub(crate) fn release(&self, device: &OwnedFd, node: NodeId) {
+    pub(crate) fn release(&self, device: &OwnedFd, notes: &impl Notes, node: NodeId) {
         let Some(shard) = self.shard(node) else { return };
         let mut table = shard.lock();
+        self.recall(&mut table, notes, node);
         let Some(backing) = table.get_mut(&node) else { return };
         backing.opens -= 1;
+        if self.kept {
+            notes.keep(node, backing.to_note());
+        }
         if backing.opens > 0 {
             return;
         }
@@ -88,6 +148,16 @@ impl BackingTable {
             && let Err(error) = fuse_dev::backing_close(device, id)
         {
             tracing::debug!(%error, id, "backing id could not be given back");
+        }
+    }
+
+    /// Finds the opens of a predecessor again.
+    fn recall(&self, table: &mut HashMap<NodeId, Backing>, notes: &impl Notes, node: NodeId) {
+        if self.kept
+            && let Entry::Vacant(vacant) = table.entry(node)
+            && let Some(backing) = Backing::from_note(notes.note(node))
+        {
+            vacant.insert(backing);
         }
     }
 

@@ -1,7 +1,8 @@
 //! One request: call the filesystem, lay the answer into the reply.
 
-use crate::backing::{BackingTable, Grant};
+use crate::backing::{BackingTable, Grant, Notes};
 use crate::convert;
+use crate::inflight::Replay;
 use crate::init::Negotiated;
 use crate::listing::{self, Listing};
 use crate::request::{Operation, Request, Target};
@@ -9,8 +10,8 @@ use crate::wire::{self, InitFlags, Opcode, OpenFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use vellum_vfs::{
-    AttrReply, Context, Entry, Error, Features, Filesystem, Handle, NodeId, OpenIo, Opened, RenameFlags,
-    Seek, SetAttr, WriteFlags, XattrFlags,
+    AttrReply, Context, Entry, Error, Features, Filesystem, FrontNote, Handle, Name, NodeId, OpenIo, Opened,
+    RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
 };
 use zerocopy::{Immutable, IntoBytes};
 
@@ -51,6 +52,21 @@ pub(crate) struct Dispatcher<'a, F: ?Sized> {
     pub(crate) features: Features,
     pub(crate) backing: &'a BackingTable,
     pub(crate) device: &'a OwnedFd,
+    /// Whether the request has been begun by a predecessor.
+    pub(crate) replay: Replay,
+}
+
+/// A filesystem that keeps notes.
+struct Keeper<'a, F: ?Sized>(&'a F);
+
+impl<F: Filesystem + ?Sized> Notes for Keeper<'_, F> {
+    fn note(&self, node: NodeId) -> FrontNote {
+        self.0.front_note(node)
+    }
+
+    fn keep(&self, node: NodeId, note: FrontNote) {
+        self.0.keep_front_note(node, note);
+    }
 }
 
 impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
@@ -120,24 +136,32 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 Ok(Answer::Body(checked_len(fs.readlink(cx, node, room)?, wire::LINK_MAX)?))
             }
             Operation::Symlink { name, target } => {
-                entry_reply(&fs.symlink(cx, node, *name, target)?, body, promise)
+                let made = fs.symlink(cx, node, *name, target);
+                entry_reply(&self.made(cx, node, *name, made)?, body, promise)
             }
             Operation::Mknod { args, name } => {
                 let cx = &Context { umask: args.umask, ..*cx };
-                entry_reply(&fs.mknod(cx, node, *name, args.mode, args.rdev.into())?, body, promise)
+                let made = fs.mknod(cx, node, *name, args.mode, args.rdev.into());
+                entry_reply(&self.made(cx, node, *name, made)?, body, promise)
             }
             Operation::Mkdir { args, name } => {
                 let cx = &Context { umask: args.umask, ..*cx };
-                entry_reply(&fs.mkdir(cx, node, *name, args.mode)?, body, promise)
+                let made = fs.mkdir(cx, node, *name, args.mode);
+                entry_reply(&self.made(cx, node, *name, made)?, body, promise)
             }
-            Operation::Unlink { name } => done(fs.unlink(cx, node, *name)),
-            Operation::Rmdir { name } => done(fs.rmdir(cx, node, *name)),
+            Operation::Unlink { name } => done(self.gone(fs.unlink(cx, node, *name), Errno::NOENT)),
+            Operation::Rmdir { name } => done(self.gone(fs.rmdir(cx, node, *name), Errno::NOENT)),
             Operation::Rename { from, to_parent, to, flags } => {
                 let flags = RenameFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
-                done(fs.rename(cx, (node, *from), (*to_parent, *to), flags))
+                if self.was_exchanged(cx, (node, *from), flags)? {
+                    return Ok(Answer::DONE);
+                }
+                let renamed = fs.rename(cx, (node, *from), (*to_parent, *to), flags);
+                done(self.gone(renamed, Errno::NOENT))
             }
             Operation::Link { node: old, name } => {
-                entry_reply(&fs.link(cx, *old, node, *name)?, body, promise)
+                let made = fs.link(cx, *old, node, *name);
+                entry_reply(&self.made(cx, node, *name, made)?, body, promise)
             }
             Operation::Open { args } => {
                 let opened = fs.open(cx, node, args.flags).map_err(|error| self.open_error(error))?;
@@ -153,7 +177,9 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             }
             Operation::Create { args, name } => {
                 let cx = &Context { umask: args.umask, ..*cx };
-                let created = fs.create(cx, node, *name, args.mode, args.flags)?;
+                // What is there already has been made by a predecessor.
+                let exclusive = if self.replay == Replay::Fresh { 0 } else { O_EXCL };
+                let created = fs.create(cx, node, *name, args.mode, args.flags & !exclusive)?;
                 self.create_reply(args.flags, &created, body, promise)
             }
             Operation::Tmpfile { args } => {
@@ -192,7 +218,10 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             }
             Operation::Flush { args } => done(fs.flush(cx, node, handle(args.fh))),
             Operation::Setxattr { name, value, flags, acl_kill_sgid } => {
-                let flags = XattrFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
+                let mut flags = XattrFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
+                if self.replay != Replay::Fresh {
+                    flags.remove(XattrFlags::CREATE);
+                }
                 fs.setxattr(cx, node, name, value, flags)?;
                 // The kernel says so for a default ACL as well, which changes no mode.
                 if *acl_kill_sgid && *name == c"system.posix_acl_access" {
@@ -204,7 +233,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 xattr_reply(*size, body, |buf| fs.getxattr(cx, node, name, buf))
             }
             Operation::Listxattr { size } => xattr_reply(*size, body, |buf| fs.listxattr(cx, node, buf)),
-            Operation::Removexattr { name } => done(fs.removexattr(cx, node, name)),
+            Operation::Removexattr { name } => done(self.gone(fs.removexattr(cx, node, name), Errno::NODATA)),
             Operation::Opendir { args } => {
                 let opened = fs.opendir(cx, node, args.flags)?;
                 let flags = match opened.io {
@@ -255,6 +284,73 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
         }
     }
 
+    fn notes(&self) -> Keeper<'_, F> {
+        Keeper(self.fs)
+    }
+
+    /// The outcome of making something that a predecessor may have made.
+    fn made(
+        &self,
+        cx: &Context<'_>,
+        parent: NodeId,
+        name: Name<'_>,
+        made: Result<Entry, Error>,
+    ) -> Result<Entry, Error> {
+        match made {
+            Err(error) if self.replay != Replay::Fresh && error.errno() == Errno::EXIST => {
+                self.fs.lookup(cx, parent, name)?.ok_or(error)
+            }
+            made => made,
+        }
+    }
+
+    /// The outcome of taking something away that a predecessor may have taken away: `missing` is no error then.
+    fn gone(&self, outcome: Result<(), Error>, missing: Errno) -> Result<(), Error> {
+        match outcome {
+            Err(error) if self.replay != Replay::Fresh && error.errno() == missing => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// What to write down of a request before it is begun; None: it can be carried out twice.
+    pub(crate) fn detail(&self, request: &Request<'_>) -> Option<u64> {
+        match &request.operation {
+            Operation::Rename { from, flags, .. } if *flags & RenameFlags::EXCHANGE.bits() != 0 => {
+                // Twice would be as good as not at all.
+                let found = self.fs.lookup(&self.context(request), request.node(), *from).ok()??;
+                self.fs.forget(found.node, 1);
+                Some(found.attr.ino)
+            }
+            Operation::Mknod { .. }
+            | Operation::Mkdir { .. }
+            | Operation::Symlink { .. }
+            | Operation::Link { .. }
+            | Operation::Create { .. }
+            | Operation::Unlink { .. }
+            | Operation::Rmdir { .. }
+            | Operation::Rename { .. }
+            | Operation::Setxattr { .. }
+            | Operation::Removexattr { .. } => Some(0),
+            _ => None,
+        }
+    }
+
+    /// Whether a predecessor has exchanged two names already: what was at the first is not there any more.
+    fn was_exchanged(
+        &self,
+        cx: &Context<'_>,
+        from: (NodeId, Name<'_>),
+        flags: RenameFlags,
+    ) -> Result<bool, Error> {
+        let Replay::Begun(ino) = self.replay else { return Ok(false) };
+        if !flags.contains(RenameFlags::EXCHANGE) {
+            return Ok(false);
+        }
+        let found = self.fs.lookup(cx, from.0, from.1)?.ok_or(Errno::NOENT)?;
+        self.fs.forget(found.node, 1);
+        Ok(found.attr.ino != ino)
+    }
+
     /// Takes back what an undelivered answer had promised. `body` is the answer's.
     pub(crate) fn take_back(&self, promise: &Promise, body: &[u8]) {
         if let Some((node, fh, dir)) = promise.open {
@@ -290,7 +386,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
 
     fn release(&self, node: NodeId, fh: u64, dir: bool) {
         if fh & HANDLE_COUNTED != 0 {
-            self.backing.release(self.device, node);
+            self.backing.release(self.device, &self.notes(), node);
         }
         if dir {
             self.fs.releasedir(node, handle(fh));
@@ -317,7 +413,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             }
             OpenIo::Passthrough(file) => {
                 let grant = if out.fh & HANDLE_COUNTED == 0 {
-                    self.backing.open(self.device, node, file)
+                    self.backing.open(self.device, &self.notes(), node, file)
                 } else {
                     Err(Errno::OVERFLOW)
                 };
@@ -408,6 +504,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
 
 const S_ISGID: u32 = 0o2000;
 const O_ACCMODE: u32 = 3;
+const O_EXCL: u32 = 0o200;
 const O_RDONLY: u32 = 0;
 
 mod libc_seek {

@@ -1,7 +1,9 @@
 //! INIT: what the kernel offers, what we ask for, what comes out.
 
+use crate::inflight::Inflight;
 use crate::wire::{self, InitFlags, InitIn, InitOut};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use vellum_vfs::Features;
 
@@ -53,6 +55,8 @@ pub struct SessionOptions {
     pub allow_idmap: bool,
     /// Most requests in the background (read-ahead, writeback) at a time.
     pub max_background: u16,
+    /// Where requests in flight are written down for a successor of the process; None: there will be none.
+    pub inflight: Option<Arc<Inflight>>,
 }
 
 /// Upper limit of [`SessionOptions::max_write`] in bytes: 1024 pages, as `max_pages` is 16 bits wide and buffers
@@ -96,6 +100,7 @@ impl Default for SessionOptions {
             max_stack_depth: 1,
             allow_idmap: false,
             max_background: 64,
+            inflight: None,
         }
     }
 }
@@ -138,6 +143,40 @@ impl Negotiated {
         features.set(Features::DEFAULT_PERMISSIONS, self.default_permissions || acl);
         features.set(Features::POSIX_ACL, acl);
         features
+    }
+
+    /// As numbers, for a successor of the process.
+    #[must_use]
+    pub fn to_numbers(&self) -> [u64; 9] {
+        [
+            self.major.into(),
+            self.minor.into(),
+            self.offered.bits(),
+            self.flags.bits(),
+            self.max_write.into(),
+            self.max_readahead.into(),
+            self.max_stack_depth.into(),
+            (self.profile == Profile::Passthrough).into(),
+            self.default_permissions.into(),
+        ]
+    }
+
+    /// From what a predecessor has left; None: they are none.
+    #[must_use]
+    pub fn from_numbers(numbers: [u64; 9]) -> Option<Self> {
+        let [major, minor, offered, flags, max_write, max_readahead, depth, profile, permissions] = numbers;
+        let number = |value: u64| u32::try_from(value).ok();
+        Some(Self {
+            major: number(major)?,
+            minor: number(minor)?,
+            offered: InitFlags::from_bits_retain(offered),
+            flags: InitFlags::from_bits_retain(flags),
+            max_write: number(max_write).filter(|bytes| *bytes <= MAX_WRITE_LIMIT)?,
+            max_readahead: number(max_readahead)?,
+            max_stack_depth: number(depth)?,
+            profile: if profile == 0 { Profile::Cached } else { Profile::Passthrough },
+            default_permissions: permissions != 0,
+        })
     }
 
     /// The flags in use, by name.

@@ -21,6 +21,7 @@ mod buffer;
 mod clients;
 mod convert;
 mod dispatch;
+mod inflight;
 mod init;
 mod listing;
 mod mount;
@@ -35,6 +36,7 @@ mod transport;
 pub mod wire;
 mod worker;
 
+pub use inflight::Inflight;
 pub use init::{MAX_WRITE_LIMIT, Negotiated, Profile, SessionOptions, WORKERS_MAX, Workers};
 pub use mount::{Method, MountError, MountOptions, Mounted, is_mounted, mount, unmount};
 pub use notify::{FuseNotifier, PRUNE_MAX, QUEUE_MAX};

@@ -317,10 +317,18 @@ fn device_number(mountpoint: &Path) -> Option<String> {
     found
 }
 
+/// The same for a connection that is negotiated: as the kernel says of its descriptor, where it does. The mount may be in another
+/// mount namespace.
+fn number_of(device: &OwnedFd, mountpoint: &Path) -> Option<String> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd())).ok()?;
+    let number = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"));
+    number.map(|number| format!("0:{}", number.trim())).or_else(|| device_number(mountpoint))
+}
+
 /// Raises the read-ahead of the mount at this path (bytes): the kernel begins with 128 KiB, whatever INIT says, and
 /// only sysfs goes above. False where that is not permitted; nothing is lost but speed of cold sequential reads.
-pub(crate) fn set_read_ahead(mountpoint: &Path, bytes: u32) -> bool {
-    let Some(number) = device_number(mountpoint) else { return false };
+pub(crate) fn set_read_ahead(device: &OwnedFd, mountpoint: &Path, bytes: u32) -> bool {
+    let Some(number) = number_of(device, mountpoint) else { return false };
     let path = format!("/sys/class/bdi/{number}/read_ahead_kb");
     std::fs::write(path, (bytes / 1024).to_string()).is_ok()
 }
@@ -328,8 +336,8 @@ pub(crate) fn set_read_ahead(mountpoint: &Path, bytes: u32) -> bool {
 /// Lets writers fill the page cache of the mount at this path as that of any other filesystem, until the machine as a
 /// whole has too much that is unwritten. A FUSE mount begins with a strict limit of 1 % of memory, at which writers wait
 /// although nothing is short. False where that is not permitted.
-pub(crate) fn lift_strict_limit(mountpoint: &Path) -> bool {
-    let Some(number) = device_number(mountpoint) else { return false };
+pub(crate) fn lift_strict_limit(device: &OwnedFd, mountpoint: &Path) -> bool {
+    let Some(number) = number_of(device, mountpoint) else { return false };
     std::fs::write(format!("/sys/class/bdi/{number}/strict_limit"), "0").is_ok()
 }
 

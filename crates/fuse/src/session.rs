@@ -116,12 +116,12 @@ impl<F: Filesystem + ?Sized> Session<F> {
         let device = Arc::new(mounted.device);
         let mut negotiated = handshake(&device, &options)?;
         if negotiated.max_readahead < options.max_readahead
-            && mount::set_read_ahead(&mounted.mountpoint, options.max_readahead)
+            && mount::set_read_ahead(&device, &mounted.mountpoint, options.max_readahead)
         {
             negotiated.max_readahead = options.max_readahead;
         }
         if options.writeback && options.profile == crate::Profile::Cached {
-            let lifted = mount::lift_strict_limit(&mounted.mountpoint);
+            let lifted = mount::lift_strict_limit(&device, &mounted.mountpoint);
             tracing::debug!(lifted, "the strict limit of unwritten data");
         }
         tracing::info!(%negotiated, mountpoint = %mounted.mountpoint.display(), "mounted");
@@ -153,7 +153,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
             device,
             devices: Mutex::default(),
             negotiated,
-            backing: BackingTable::default(),
+            backing: BackingTable::new(options.inflight.is_some()),
             counters: AllCounters::default(),
             notifier,
             mountpoint,
@@ -188,7 +188,8 @@ impl<F: Filesystem + ?Sized> Session<F> {
             features: self.core.negotiated.features(),
             notifier: Arc::new(notifier.clone()),
         });
-        let crew = Crew::new(Arc::clone(&self.fs), Arc::clone(&self.core), self.options.workers);
+        let inflight = self.options.inflight.clone();
+        let crew = Crew::new(Arc::clone(&self.fs), Arc::clone(&self.core), self.options.workers, inflight);
         let result = Arc::new(crew).run().map_err(|error| thread_error(&error));
         notifier.close();
         let joined = sender.join();

@@ -3,6 +3,7 @@
 use crate::awake::Awake;
 use crate::buffer::Buffer;
 use crate::dispatch::{Answer, Dispatcher, Promise};
+use crate::inflight::{Inflight, Replay};
 use crate::init::{WORKERS_MAX, Workers};
 use crate::pool::{Need, Pool, client, takes_long};
 use crate::request::{self, Operation};
@@ -42,10 +43,17 @@ pub(crate) struct Crew<F: ?Sized> {
     /// Processors are being kept awake: spinning gains nothing then.
     awake: AtomicBool,
     hired: AtomicUsize,
+    /// Where what is being carried out is written down for a successor.
+    inflight: Option<Arc<Inflight>>,
 }
 
 impl<F: Filesystem + ?Sized> Crew<F> {
-    pub(crate) fn new(fs: Arc<F>, core: Arc<Core>, workers: Workers) -> Self {
+    pub(crate) fn new(
+        fs: Arc<F>,
+        core: Arc<Core>,
+        workers: Workers,
+        inflight: Option<Arc<Inflight>>,
+    ) -> Self {
         let mut pool = Pool::new(workers.max.clamp(1, WORKERS_MAX));
         // It judges by the requests of a tick whether there are many.
         pool.steady = workers.keep_awake;
@@ -57,6 +65,7 @@ impl<F: Filesystem + ?Sized> Crew<F> {
             keep_awake: workers.keep_awake,
             awake: AtomicBool::new(false),
             hired: AtomicUsize::new(0),
+            inflight,
         }
     }
 
@@ -80,7 +89,7 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         let started = std::thread::Builder::new().name(format!("vellum-{number}")).spawn(move || {
             let seat = for_thread;
             seat.take();
-            Worker::new(&crew, &seat).serve();
+            Worker::new(&crew, &seat, number).serve();
             // One worker only ends when the connection has.
             crew.pool.close();
             crew.pool.dismiss(&seat);
@@ -107,6 +116,8 @@ impl<F: Filesystem + ?Sized> Crew<F> {
 struct Worker<'a, F: ?Sized> {
     crew: &'a Arc<Crew<F>>,
     seat: &'a Seat,
+    /// Which of the workers it is.
+    number: usize,
     device: Arc<OwnedFd>,
     transport: Device,
     counters: Arc<Counters>,
@@ -118,12 +129,13 @@ struct Worker<'a, F: ?Sized> {
 }
 
 impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
-    fn new(crew: &'a Arc<Crew<F>>, seat: &'a Seat) -> Self {
+    fn new(crew: &'a Arc<Crew<F>>, seat: &'a Seat, number: usize) -> Self {
         let data = (crew.core.negotiated.max_write as usize).max(wire::XATTR_MAX);
         let (device, own) = crew.core.worker_device();
         Self {
             crew,
             seat,
+            number,
             transport: Device::new(Arc::clone(&device), own),
             device,
             counters: crew.core.counters.add_worker(),
@@ -228,7 +240,18 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             features: core.negotiated.features(),
             backing: &core.backing,
             device: &self.device,
+            replay: self.crew.inflight.as_ref().map_or(Replay::Fresh, |inflight| inflight.replay(unique)),
         };
+        let inflight = self.crew.inflight.as_deref();
+        let written = inflight.and_then(|inflight| {
+            let detail = match dispatcher.replay {
+                // The first to begin knew how it was before.
+                Replay::Begun(detail) => detail,
+                Replay::Fresh => dispatcher.detail(&request)?,
+            };
+            inflight.begin(self.number, unique, detail);
+            Some(inflight)
+        });
         let mut promise = Promise::default();
         let body = self.outbox.bytes_mut().get_mut(OUT_HEADER..).unwrap_or_default();
         // A panic loses one answer, never the mount.
@@ -244,10 +267,19 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             });
         let (error, body_len) = match answer {
             Answer::Silence => return (false, Some(opcode)),
-            Answer::Status(errno) => (-errno.raw_os_error(), 0),
+            Answer::Status(errno) => {
+                // The next time it is refused again.
+                if let Some(inflight) = written {
+                    inflight.end(self.number);
+                }
+                (-errno.raw_os_error(), 0)
+            }
             Answer::Body(len) => (0, len),
         };
         let sent = send(&mut self.transport, self.outbox.bytes_mut(), unique, error, body_len);
+        if let Some(inflight) = written {
+            inflight.end(self.number);
+        }
         if let Err(error) = sent {
             // ENOENT: the request was given up by the kernel. Whatever else: it did not arrive either.
             if error != Errno::NOENT && error != Errno::NODEV {

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use vellum_fuse::SessionHandle;
 use vellum_vfs::{
-    AttrReply, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, Handle, Name, NodeId,
-    Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags, XattrFlags,
+    AttrReply, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, FrontNote, Handle,
+    Name, NodeId, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags, XattrFlags,
 };
 
 /// How the names of the questions begin.
@@ -230,6 +230,8 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         fn fallocate(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, len: u64, mode: u32) -> Result<()>;
         fn lseek(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, whence: Seek) -> Result<u64>;
         fn copy_file_range(cx: &Context<'_>, from: (NodeId, Handle, u64), to: (NodeId, Handle, u64), len: u64) -> Result<u64>;
+        fn front_note(node: NodeId) -> FrontNote;
+        fn keep_front_note(node: NodeId, note: FrontNote);
     }
 }
 

@@ -28,7 +28,7 @@ pub fn fork() -> Result<Fork, Errno> {
 }
 
 /// Threads of this process, as /proc states it.
-fn thread_count() -> Option<usize> {
+pub(crate) fn thread_count() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("Threads:"))?.trim().parse().ok()
 }

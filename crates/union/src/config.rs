@@ -1,5 +1,6 @@
 //! What a union is made of.
 
+use crate::ledger::Ledger;
 use std::sync::Arc;
 use std::time::Duration;
 use vellum_vfs::{Branch, IdMap};
@@ -78,6 +79,8 @@ pub struct UnionConfig {
     pub ttl: Duration,
     /// Descriptors that the union may keep open to save opening them again.
     pub handles: usize,
+    /// Where node ids are written down for a successor of the process; a predecessor's is gone on with.
+    pub ledger: Option<Arc<Ledger>>,
     /// Clear removed directories in a thread of the union's own; false: at once, which tests can repeat exactly.
     pub background: bool,
 }
@@ -107,6 +110,7 @@ impl UnionConfig {
             sidecars: false,
             ttl: Duration::from_secs(86_400),
             handles: 4096,
+            ledger: None,
             background: true,
         }
     }

@@ -389,6 +389,10 @@ impl Core {
         self.keep_io(&new, file);
         let id = self.table.reserve()?;
         let node = Arc::new(Node::new(id, attr.ino, Body::File(new), &self.table));
+        self.write_new(&node, &[]);
+        if let Some(file) = node.as_file() {
+            self.write_held(&node, &file.state.read());
+        }
         Ok(Made { node, attr })
     }
 
@@ -433,6 +437,7 @@ impl Core {
         if matches!(state.at, At::Held(_)) && state.names.len() == 1 {
             state.at = At::Upper;
         }
+        self.write_names(node, &state);
         let mut children = dir.children.lock();
         children.set(name, node);
         if let Some(listing) = &mut children.listing {

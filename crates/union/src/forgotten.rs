@@ -5,6 +5,7 @@
 //! where it is: whoever meets the object first, by name or by handle, gives it its old id again. There is a
 //! limit to what is remembered; beyond it the oldest ids are given up, and their handles are stale.
 
+use crate::ledger::Flags;
 use crate::links::InodeKey;
 use crate::node::{Body, File, Node, Place};
 use crate::union::Core;
@@ -139,6 +140,7 @@ impl Core {
         {
             self.note_forgotten(&node);
         }
+        self.forget_unrevived(id);
     }
 
     /// Whether handles may be asked for: a front that holds nothing can ask for nothing.
@@ -196,7 +198,15 @@ impl Core {
         let alias = |file: Arc<File>| {
             // The front holds the file through two nodes, and hands it to the kernel through both.
             let free = self.is_passthrough() && self.table.forgotten.claim(id);
-            if free { Ok(Arc::new(Node::alias(id, ino, file, &self.table))) } else { Err(stale()) }
+            if !free {
+                return Err(stale());
+            }
+            let node = Arc::new(Node::alias(id, ino, file, &self.table));
+            if let Some(file) = node.as_file() {
+                self.write_new(&node, &file.state.read().names);
+                self.write_flags(&node, Flags::STALE);
+            }
+            Ok(node)
         };
         if let Some(file) = file {
             return alias(file);

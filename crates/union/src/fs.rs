@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use vellum_vfs::{
     AttrReply, BranchFile, Connection, Context, DirSink, Entry, Errno, Error, Features, FileKind, Filesystem,
-    Handle, Name, NodeId, OpenIo, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags, XattrFlags,
+    FrontNote, Handle, Name, NodeId, OpenIo, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags,
+    XattrFlags,
 };
 
 const O_EXCL: u32 = 0o200;
@@ -255,7 +256,7 @@ impl Filesystem for Union {
             && let Ok(node) = self.0.node(node)
             && let Some(file) = node.as_file()
         {
-            file.cached_opens.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+            self.0.count_cached(&node, file, -1);
         }
     }
 
@@ -367,6 +368,16 @@ impl Filesystem for Union {
         let copied = target.copy_range(to.2, &*source.file, from.2, len)?;
         self.written(cx, to.0, &*target)?;
         Ok(copied)
+    }
+
+    fn front_note(&self, node: NodeId) -> FrontNote {
+        self.0.table.ledger.as_ref().map(|ledger| ledger.note(node)).unwrap_or_default()
+    }
+
+    fn keep_front_note(&self, node: NodeId, note: FrontNote) {
+        if let Some(ledger) = &self.0.table.ledger {
+            ledger.set_note(node, note);
+        }
     }
 }
 

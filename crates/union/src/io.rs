@@ -3,6 +3,7 @@
 use crate::attr::without_set_ids;
 use crate::copyup::Need;
 use crate::handles::weak_slot;
+use crate::ledger::Flags;
 use crate::node::{At, File, Io, Node};
 use crate::union::Core;
 use std::sync::Arc;
@@ -172,6 +173,7 @@ impl Core {
             let io = self.readable(file)?;
             if !io.writable && io.file.descriptor().is_some() {
                 node.lower_passthrough.store(true, Relaxed);
+                self.write_flags(node, Flags::LOWER_OPEN);
                 // A copy-up that did not see the mark has replaced the file by now.
                 let now = self.readable(file)?;
                 if now.writable {
@@ -185,15 +187,27 @@ impl Core {
         // Counted before looking, so that one who finds it whole at the same time sees the count.
         let descriptor = io.file.descriptor();
         if descriptor.is_none() {
-            file.cached_opens.fetch_add(1, Relaxed);
+            self.count_cached(node, file, 1);
             return Ok(OpenIo::Cached { keep: !node.alias });
         }
         match descriptor {
             Some(descriptor) if file.cached_opens.load(Relaxed) == 0 => Ok(OpenIo::Passthrough(descriptor)),
             _ => {
-                file.cached_opens.fetch_add(1, Relaxed);
+                self.count_cached(node, file, 1);
                 Ok(OpenIo::Cached { keep: !node.alias })
             }
+        }
+    }
+
+    /// Counts opens through the front's cache.
+    pub(crate) fn count_cached(&self, node: &Node, file: &File, change: i32) {
+        let before = if change < 0 {
+            file.cached_opens.fetch_sub(change.unsigned_abs(), Relaxed)
+        } else {
+            file.cached_opens.fetch_add(change.unsigned_abs(), Relaxed)
+        };
+        if let Some(ledger) = &self.table.ledger {
+            ledger.set_cached_opens(node.id, before.saturating_add_signed(change));
         }
     }
 

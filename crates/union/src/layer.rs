@@ -68,6 +68,12 @@ impl LowerDir {
         Ok(self.keep(handle, budget))
     }
 
+    /// Keeps a handle as long as the directory is known.
+    pub(crate) fn pin(&self, handle: Arc<dyn BranchDir>) {
+        self.slot.fill(handle);
+        self.slot.pin();
+    }
+
     /// Keeps a handle that has just been opened.
     pub(crate) fn keep(&self, handle: Arc<dyn BranchDir>, budget: &Budget) -> Arc<dyn BranchDir> {
         let (handle, filled) = self.slot.fill(handle);

@@ -2,13 +2,14 @@
 
 use crate::extents::Record;
 use crate::layer::LowerDir;
+use crate::ledger::Flags;
 use crate::links::{InodeKey, Known, prune};
 use crate::marks::{Own, Space};
 use crate::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
 use crate::partial;
 use crate::stack::{Found, is_absent, lower_path};
 use crate::union::{Core, path_of};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -188,17 +189,27 @@ impl Core {
         body: Body,
         key: Option<InodeKey>,
     ) -> Result<Arc<Node>> {
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let body = match body {
+            body if self.revival.is_active() => match self.enter_revived(parent, name, ino, body) {
+                Ok(node) => return Ok(node),
+                Err(body) => body,
+            },
+            body => body,
+        };
         let id = match key.and_then(|key| self.table.forgotten.take(key)) {
             Some(id) => id,
             None => self.table.reserve()?,
         };
         let node = Arc::new(Node::new(id, ino, body, &self.table));
-        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let first = {
             let mut children = dir.children.lock();
             match children.node(name) {
                 Some(first) => first,
                 None => {
+                    if let Some(ledger) = &self.table.ledger {
+                        ledger.enter(id, ino, Some((parent.id, name)), Flags::empty());
+                    }
                     children.set(name, &node);
                     return Ok(node);
                 }
@@ -228,11 +239,38 @@ impl Core {
             self.add_name(&node, parent, name)?;
             return Ok((self.current(node)?, None));
         }
+        let names = smallvec![Place::new(parent, name)];
+        let (file, ino, attr) = self.file_in(&found, names, at)?;
+        if found.attr.nlink > 1 {
+            // Under the shard's lock, so that two names of one inode never become two nodes.
+            let node = self.enter(parent, name, ino, Body::File(file), Some(key))?;
+            self.write_flags(&node, Flags::LINKED);
+            prune(&mut shard);
+            shard.insert(key, Known::new(&node));
+            return Ok((node, None));
+        }
+        drop(shard);
+        let plain = {
+            let state = file.state.read();
+            !state.null_device && state.below.is_none()
+        };
+        let node = self.enter(parent, name, ino, Body::File(file), Some(key))?;
+        Ok((node, plain.then_some(attr)))
+    }
+
+    /// What is known of something that is not a directory and has no node yet; also its inode number and attributes.
+    pub(crate) fn file_in(
+        &self,
+        found: &InLayer<'_>,
+        names: SmallVec<[Place; 1]>,
+        at: At,
+    ) -> Result<(Arc<File>, u64, Attr)> {
+        let key = (found.layer, found.attr.ino);
         let own = self.own_mark_at(found.layer, found.handle, found.name)?;
-        let mut below = self.data_below(&found, own.as_ref(), 0);
+        let mut below = self.data_below(found, own.as_ref(), 0);
         if below.is_err() {
             // A passing error must not be taken for data that are lost.
-            below = self.data_below(&found, own.as_ref(), 0);
+            below = self.data_below(found, own.as_ref(), 0);
         }
         let (below, lost_data) = match below {
             Ok(below) => (below, false),
@@ -248,7 +286,6 @@ impl Core {
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
         let ino = own.as_ref().and_then(|o| self.origin_ino(o));
         let ino = ino.unwrap_or_else(|| self.shown_ino(found.layer, found.attr.ino));
-        let names = smallvec![Place::new(parent, name)];
         let state = FileState {
             names,
             at,
@@ -260,18 +297,7 @@ impl Core {
             orphan_times: None,
             null_device,
         };
-        let file = Arc::new(File::new(kind, state));
-        if found.attr.nlink > 1 {
-            // Under the shard's lock, so that two names of one inode never become two nodes.
-            let node = self.enter(parent, name, ino, Body::File(file), Some(key))?;
-            prune(&mut shard);
-            shard.insert(key, Known::new(&node));
-            return Ok((node, None));
-        }
-        drop(shard);
-        let plain = !null_device && file.state.read().below.is_none();
-        let node = self.enter(parent, name, ino, Body::File(file), Some(key))?;
-        Ok((node, plain.then_some(attr)))
+        Ok((Arc::new(File::new(kind, state)), ino, attr))
     }
 
     /// The node that shows a file now: the node itself, or its successor if it was swapped.
@@ -294,6 +320,7 @@ impl Core {
         let id = self.table.reserve()?;
         let next = Arc::new(Node::new(id, ino, Body::File(Arc::clone(file)), &self.table));
         *successor = Arc::downgrade(&next);
+        self.write_new(&next, &names);
         for place in &names {
             if let Some(dir) = place.parent.as_dir() {
                 dir.children.lock().live.insert(place.name.clone(), Arc::downgrade(&next));
@@ -307,9 +334,11 @@ impl Core {
     #[must_use]
     pub(crate) fn swap_node(&self, node: &Node, file: &File) -> Option<Arc<Node>> {
         node.stale.store(true, Relaxed);
+        self.write_flags(node, Flags::STALE);
         let last = file.successor.lock().upgrade();
         if let Some(last) = &last {
             last.stale.store(true, Relaxed);
+            self.write_flags(last, Flags::STALE);
         }
         // What the front remembers of the old node's attributes would never be corrected: changes come through the new
         // one. A front that is gone needs no word.
@@ -326,6 +355,7 @@ impl Core {
             let mut state = file.state.write();
             if !state.names.iter().any(|place| place.is(parent, name)) {
                 state.names.push(Place::new(parent, name));
+                self.write_flags(node, Flags::LINKED);
             }
         }
         parent.as_dir().ok_or(Errno::NOTDIR)?.children.lock().set(name, node);

@@ -36,6 +36,9 @@ impl Core {
         let mut state = file.state.write();
         match &state.at {
             At::Lower(_) => {
+                if state.names.len() <= 1 {
+                    self.write_held(&node, &state);
+                }
                 work.whiteout(&*handle, name)?;
                 state.lost += 1;
             }
@@ -44,6 +47,7 @@ impl Core {
                     // Whoever has it open goes on using it; the front does not say who does.
                     state.at = At::Held(self.held_file(file, &*handle, name)?);
                 }
+                self.write_held(&node, &state);
                 if covered {
                     work.replace_by_whiteout(&*handle, name)?;
                 } else {
@@ -52,6 +56,7 @@ impl Core {
             }
         }
         state.names.retain(|place| !place.is(parent, name));
+        self.write_names(&node, &state);
         self.doom_sidecar(file, &state);
         dir.children.lock().clear(name);
         Ok(())
@@ -117,8 +122,10 @@ impl Core {
             let handle = if covered { Some(self.ensure_upper_dir(parent)?) } else { self.upper_of(dir)? };
             let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
             let _one = victim.copy.lock();
+            self.write_held_dir(&node, victim);
             self.take_dir_away(work, &*handle, name, victim, covered)?;
             self.detach_dir(victim);
+            self.write_place(&node, None);
             dir.children.lock().clear(name);
             return Ok(());
         }

@@ -136,11 +136,17 @@ impl Core {
                 self.mark_dir_moved(source, dir, covers)?;
                 let victim = target.and_then(|t| t.as_dir());
                 let _copies = lock_copies(&[Some(source), target]);
+                if let (Some(gone), Some(victim)) = (target, victim) {
+                    self.write_held_dir(gone, victim);
+                }
+                self.write_move(source, to);
                 self.move_dir(work, (&*from_handle, from.1), (&*to_handle, to.1), victim, uncovers)?;
                 if let Some(victim) = victim {
                     self.detach_dir(victim);
+                    target.iter().for_each(|gone| self.write_place(gone, None));
                 }
                 *dir.place.write() = Some(Place::new(to.0, to.1));
+                self.write_place(source, Some((to.0, to.1)));
             }
             Body::File(file) => {
                 let victim = target.and_then(|t| t.as_file());
@@ -155,16 +161,22 @@ impl Core {
                         At::Lower(_) => gone.lost += 1,
                         _ => {}
                     }
+                    if gone.names.len() <= 1 {
+                        target.iter().for_each(|node| self.write_held(node, gone));
+                    }
                 }
+                self.write_move(source, to);
                 self.move_entry(work, (&*from_handle, from.1), (&*to_handle, to.1), uncovers)?;
                 if let Some(gone) = &mut other {
                     gone.names.retain(|place| !place.is(to.0, to.1));
+                    target.iter().for_each(|node| self.write_names(node, gone));
                     if let Some(victim) = victim {
                         self.doom_sidecar(victim, gone);
                     }
                 }
                 state.names.retain(|place| !place.is(from.0, from.1));
                 state.names.push(Place::new(to.0, to.1));
+                self.write_names(source, &state);
             }
         }
         self.note_moved(&[source]);
@@ -307,15 +319,22 @@ impl Core {
                 states.push((state, old, new));
             }
         }
+        self.write_move(source, to);
+        self.write_move(target, from);
         from_handle.rename(from.1, &*to_handle, to.1, RenameFlags::EXCHANGE)?;
         self.note_moved(&[source, target]);
         for (state, old, new) in &mut states {
             state.names.retain(|place| !place.is(old.0, old.1));
             state.names.push(Place::new(new.0, new.1));
+            self.write_names(
+                if Arc::ptr_eq(old.0, from.0) && old.1 == from.1 { source } else { target },
+                state,
+            );
         }
         for (node, new) in [(source, to), (target, from)] {
             if let Some(dir) = node.as_dir() {
                 *dir.place.write() = Some(Place::new(new.0, new.1));
+                self.write_place(node, Some((new.0, new.1)));
             }
             let parent = new.0.as_dir().ok_or(Errno::NOTDIR)?;
             let mut children = parent.children.lock();

@@ -4,16 +4,18 @@
 //! takes the lock of its own slot only; making and dropping nodes takes the allocator's.
 
 use crate::forgotten::Forgotten;
+use crate::ledger::Ledger;
 use crate::node::Node;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use vellum_vfs::{Errno, Error, NodeId, Result};
 
 /// Slots that are allocated together; given back when all of them are free.
-const CHUNK: usize = 1024;
+pub(crate) const CHUNK: usize = 1024;
 /// Most chunks: 67 million nodes.
-const MAX_CHUNKS: usize = 65_536;
+pub(crate) const MAX_CHUNKS: usize = 65_536;
 /// Places for chunks that are made together, when the first of them is needed.
 const GROUP: usize = 256;
 
@@ -54,32 +56,64 @@ pub(crate) struct Table {
     allocator: Mutex<Allocator>,
     /// Ids of nodes that the front has forgotten.
     pub(crate) forgotten: Forgotten,
+    /// Where a successor of the process finds what is here.
+    pub(crate) ledger: Option<Arc<Ledger>>,
 }
 
 const fn id_of(slot: usize, serial: u32) -> NodeId {
     NodeId((serial as u64) << 32 | slot as u64)
 }
 
-const fn slot_of(id: NodeId) -> (usize, u32) {
+pub(crate) const fn slot_of(id: NodeId) -> (usize, u32) {
     ((id.0 & 0xffff_ffff) as usize, (id.0 >> 32) as u32)
 }
 
 impl Table {
     /// A table in which slots 0 (no node) and 1 (the root) are taken.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(ledger: Option<Arc<Ledger>>) -> Self {
         let table = Self {
             groups: (0..MAX_CHUNKS / GROUP).map(|_| OnceLock::new()).collect(),
             allocator: Mutex::new(Allocator { chunks: Vec::new(), roomy: Vec::new(), serial: 0 }),
             forgotten: Forgotten::default(),
+            ledger,
         };
         {
             let mut allocator = table.allocator.lock();
-            table.add_chunk(&mut allocator);
+            table.add_chunk(&mut allocator, 0);
             if let Some(Some(free)) = allocator.chunks.first_mut() {
                 free.retain(|slot| *slot > 1);
             }
+            if let Some(ledger) = &table.ledger {
+                table.restore(&mut allocator, ledger);
+            }
         }
         table
+    }
+
+    /// Takes the ids that a predecessor has given out. Their nodes are made again when somebody asks for them.
+    fn restore(&self, allocator: &mut Allocator, ledger: &Ledger) {
+        allocator.serial = ledger.serial();
+        for chunk in ledger.chunks() {
+            if self.place(chunk).and_then(ArcSwapOption::load_full).is_none() {
+                self.add_chunk(allocator, chunk);
+            }
+        }
+        let mut taken: HashMap<usize, HashSet<u16>> = HashMap::new();
+        for record in ledger.records() {
+            let (index, serial) = slot_of(record.id);
+            allocator.serial = allocator.serial.max(serial);
+            taken.entry(index / CHUNK).or_default().insert((index % CHUNK) as u16);
+            if let Some(chunk) = self.place(index / CHUNK).and_then(ArcSwapOption::load_full)
+                && let Some(slot) = chunk.slots.get(index % CHUNK)
+            {
+                *slot.lock() = Slot { serial, lookups: record.lookups, node: None };
+            }
+        }
+        for (chunk, taken) in taken {
+            if let Some(Some(free)) = allocator.chunks.get_mut(chunk) {
+                free.retain(|slot| !taken.contains(slot));
+            }
+        }
     }
 
     /// The place of a chunk, if its group has been made.
@@ -87,20 +121,21 @@ impl Table {
         self.groups.get(chunk / GROUP)?.get()?.get(chunk % GROUP)
     }
 
-    fn add_chunk(&self, allocator: &mut Allocator) -> bool {
-        let at = allocator.chunks.iter().position(Option::is_none).unwrap_or(allocator.chunks.len());
+    /// Makes a chunk. False: there are as many as there may be.
+    fn add_chunk(&self, allocator: &mut Allocator, at: usize) -> bool {
         let Some(group) = self.groups.get(at / GROUP) else { return false };
         let group = group.get_or_init(|| (0..GROUP).map(|_| ArcSwapOption::empty()).collect());
         let Some(place) = group.get(at % GROUP) else { return false };
         let slots = (0..CHUNK).map(|_| Mutex::new(Slot { serial: 0, lookups: 0, node: None })).collect();
         place.store(Some(Arc::new(Chunk { slots })));
-        let free = Some(order().rev().collect());
-        if at == allocator.chunks.len() {
-            allocator.chunks.push(free);
-        } else {
-            allocator.chunks[at] = free;
+        if allocator.chunks.len() <= at {
+            allocator.chunks.resize_with(at + 1, || None);
         }
+        allocator.chunks[at] = Some(order().rev().collect());
         allocator.roomy.push(at as u16);
+        if let Some(ledger) = &self.ledger {
+            ledger.chunk_begins(at);
+        }
         true
     }
 
@@ -110,7 +145,9 @@ impl Table {
         let mut allocator = self.allocator.lock();
         loop {
             let Some(&chunk) = allocator.roomy.last() else {
-                if self.add_chunk(&mut allocator) {
+                let unused = allocator.chunks.iter().position(Option::is_none);
+                let unused = unused.unwrap_or(allocator.chunks.len());
+                if self.add_chunk(&mut allocator, unused) {
                     continue;
                 }
                 return Err(full());
@@ -126,6 +163,9 @@ impl Table {
             if let Some(chunk) = self.place(usize::from(chunk)).and_then(ArcSwapOption::load_full) {
                 *chunk.slots[usize::from(slot)].lock() = Slot { serial, lookups: 0, node: None };
             }
+            if let Some(ledger) = &self.ledger {
+                ledger.set_serial(serial);
+            }
             return Ok(id_of(index, serial));
         }
     }
@@ -137,6 +177,9 @@ impl Table {
         }
         let (index, _) = slot_of(id);
         let (chunk, slot) = (index / CHUNK, index % CHUNK);
+        if let Some(ledger) = &self.ledger {
+            ledger.leave(id);
+        }
         let mut allocator = self.allocator.lock();
         let Some(Some(free)) = allocator.chunks.get_mut(chunk) else { return };
         let place = self.place(chunk);
@@ -149,6 +192,9 @@ impl Table {
             allocator.chunks[chunk] = None;
             if let Some(place) = place {
                 place.store(None);
+            }
+            if let Some(ledger) = &self.ledger {
+                ledger.chunk_ends(chunk);
             }
             allocator.roomy.retain(|c| usize::from(*c) != chunk);
             while allocator.chunks.last().is_some_and(Option::is_none) {
@@ -175,10 +221,31 @@ impl Table {
     pub(crate) fn acquire(&self, node: &Arc<Node>) {
         self.with(node.id, |slot| {
             slot.lookups = slot.lookups.saturating_add(1);
+            self.write_down(node.id, slot.lookups);
             if slot.node.is_none() {
                 slot.node = Some(Arc::clone(node));
             }
         });
+    }
+
+    fn write_down(&self, id: NodeId, lookups: u64) {
+        if let Some(ledger) = &self.ledger {
+            ledger.set_lookups(id, lookups);
+        }
+    }
+
+    /// The node of an id that a predecessor has given out has been made again.
+    pub(crate) fn revived(&self, node: &Arc<Node>) {
+        self.with(node.id, |slot| {
+            if slot.lookups > 0 && slot.node.is_none() {
+                slot.node = Some(Arc::clone(node));
+            }
+        });
+    }
+
+    /// Whether the front has forgotten an id of a predecessor before its node was made again.
+    pub(crate) fn is_forgotten(&self, id: NodeId) -> bool {
+        self.with(id, |slot| slot.lookups == 0 && slot.node.is_none()).unwrap_or(false)
     }
 
     /// Takes `count` lookups back. If none are left, the node is returned, to be dropped by the caller: that releases
@@ -189,6 +256,7 @@ impl Table {
         }
         self.with(id, |slot| {
             slot.lookups = slot.lookups.saturating_sub(count);
+            self.write_down(id, slot.lookups);
             if slot.lookups == 0 { slot.node.take() } else { None }
         })
         .flatten()
@@ -220,7 +288,7 @@ mod tests {
 
     #[test]
     fn ids_are_never_given_twice_and_chunks_are_given_back() {
-        let table = Table::new();
+        let table = Table::new(None);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..3 {
             let ids: Vec<_> = (0..5 * CHUNK).map(|_| table.reserve().unwrap()).collect();
@@ -249,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_stale_id_is_noticed() {
-        let table = Table::new();
+        let table = Table::new(None);
         let id = table.reserve().unwrap();
         table.release(id);
         let again = table.reserve().unwrap();

@@ -10,11 +10,13 @@ use crate::marks::{self, DirMarks, Own, Space};
 use crate::node::{Body, Dir, Node, Place, UpperDir};
 use crate::overrides::Format;
 use crate::partial::Unfinished;
+use crate::revive::Revival;
 use crate::table::Table;
 use crate::work::{Whiteouts, Work};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use vellum_vfs::{Branch, BranchDir, Connection, Errno, Error, Name, NodeId, Result};
@@ -44,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) table: Arc<Table>,
     pub(crate) inodes: Inodes,
     pub(crate) budget: Budget,
+    /// Nodes of a predecessor that have not been made again yet.
+    pub(crate) revival: Revival,
     pub(crate) root: OnceLock<Arc<Node>>,
     pub(crate) front: OnceLock<Connection>,
 }
@@ -97,19 +101,26 @@ impl Union {
             has_maps: layers.iter().any(|layer| layer.maps.is_some()),
             lowers_recorded: AtomicBool::new(false),
             partials: Mutex::default(),
+            revival: Revival::of(config.ledger.as_deref()),
+            table: Arc::new(Table::new(config.ledger.clone())),
             config,
             layers,
             lower_roots,
             links,
             work,
             upper_aufs,
-            table: Arc::new(Table::new()),
             inodes: Inodes::new(),
             root: OnceLock::new(),
             front: OnceLock::new(),
         };
         core.make_root()?;
         Ok(Self(core))
+    }
+
+    /// Goes on with what a predecessor has left in [`UnionConfig::ledger`]; `held`: the descriptors that it names
+    /// ([`crate::Ledger::held`]). To be called before a front asks for anything.
+    pub fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
+        self.0.resume(held);
     }
 }
 
@@ -201,7 +212,10 @@ impl Core {
         {
             return Ok(Arc::clone(root));
         }
-        self.table.get(id)
+        match self.table.get(id) {
+            Err(_) if self.revival.is_active() => self.revive(id),
+            found => found,
+        }
     }
 
     /// The work directory. EROFS: there is none, the union is read-only.
@@ -234,6 +248,14 @@ impl Core {
             }
             Err(e) => Err(e),
         }
+    }
+
+    /// Our own mark on an object of the upper layer, if it has a good one.
+    pub(crate) fn own_mark_of(&self, object: &dyn vellum_vfs::Object) -> Option<Own> {
+        let space = self.layers.first()?.own?;
+        let mut value = [0u8; 64];
+        let len = object.get_xattr(space.own(), &mut value).ok()?;
+        Own::decode(value.get(..len)?).ok()
     }
 
     /// Where marks are written in the upper.

@@ -8,7 +8,7 @@ use crate::{Attr, FileKind, Name, Result, SetTime, StatFs};
 use bitflags::bitflags;
 use std::any::Any;
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 bitflags! {
@@ -80,8 +80,21 @@ pub trait Object: Send + Sync + 'static {
     /// Opens the regular file that this handle holds, also when it has no name any more. ELOOP, ENXIO or EISDIR
     /// when it is something else.
     fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>>;
+    /// The descriptor behind it, where there is one: a successor of this process that has inherited it can make the object of it
+    /// again ([`Branch::adopt`]).
+    fn as_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
     /// For a branch to recognise its own objects.
     fn as_any(&self) -> &dyn Any;
+}
+
+/// An object that a branch has made of a descriptor.
+pub enum Adopted {
+    /// A directory.
+    Dir(Arc<dyn BranchDir>),
+    /// Anything else.
+    Other(Arc<dyn Object>),
 }
 
 /// An open regular file.
@@ -172,6 +185,11 @@ pub trait Branch: Send + Sync + 'static {
     fn statfs(&self) -> Result<StatFs>;
     /// Makes everything that was written to the branch durable.
     fn sync(&self) -> Result<()>;
+    /// The object of a descriptor that an object of this branch had in another process. EOPNOTSUPP: the branch has none.
+    fn adopt(&self, descriptor: OwnedFd) -> Result<Adopted> {
+        drop(descriptor);
+        Err(rustix::io::Errno::OPNOTSUPP.into())
+    }
     /// How messages call it: a path or a URL.
     fn describe(&self) -> String;
 }

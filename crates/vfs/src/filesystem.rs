@@ -127,6 +127,9 @@ pub struct Connection {
     pub notifier: Arc<dyn Notifier>,
 }
 
+/// What a front keeps with a node for a successor of its process. All 0 at first.
+pub type FrontNote = [u64; 3];
+
 /// One directory entry on its way to the front.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
@@ -336,4 +339,11 @@ pub trait Filesystem: Send + Sync + 'static {
     ) -> Result<u64> {
         Err(Error::new(Errno::OPNOTSUPP, "copy_file_range"))
     }
+
+    /// What a front has kept with a node; a successor of the process finds it, where the instance outlives processes at all.
+    fn front_note(&self, node: NodeId) -> FrontNote {
+        FrontNote::default()
+    }
+    /// Keeps something with a node that the front holds.
+    fn keep_front_note(&self, node: NodeId, note: FrontNote) {}
 }

@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use std::any::Any;
 use std::cell::Cell;
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use vellum_sys::{Sys, XattrOf};
 use vellum_vfs::{

@@ -5,7 +5,7 @@ use super::held::{impl_object, open_flags, open_noatime};
 use rustix::io::Errno;
 use std::any::Any;
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use vellum_sys::{Sys, XattrOf};
 use vellum_vfs::{Attr, BranchFile, Error, Object, OpenMode, Result, Seek, SetTime};

@@ -5,7 +5,7 @@ use super::file::LocalFile;
 use rustix::fs::OFlags;
 use std::any::Any;
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use vellum_sys::{Sys, XattrOf};
 use vellum_vfs::{Attr, BranchFile, Errno, Error, FileKind, Object, OpenMode, Result, SetTime};
@@ -44,6 +44,10 @@ macro_rules! impl_object {
 
             fn remove_xattr(&self, name: &CStr) -> Result<()> {
                 Ok(self.sys.remove_xattr($xattr(self.fd.as_fd()), name)?)
+            }
+
+            fn as_descriptor(&self) -> Option<BorrowedFd<'_>> {
+                Some(self.fd.as_fd())
             }
 
             fn as_any(&self) -> &dyn Any {

@@ -11,6 +11,8 @@ mod held;
 
 use self::convert::stat_fs;
 use self::dir::LocalDir;
+use self::file::LocalFile;
+use self::held::LocalHandle;
 use crate::path;
 use rustix::fs::{CWD, OFlags};
 use std::ffi::{CStr, CString};
@@ -19,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use vellum_sys::{Real, Sys};
-use vellum_vfs::{Branch, BranchDir, Errno, Error, FileKind, Result, StatFs};
+use vellum_vfs::{Adopted, Branch, BranchDir, Errno, Error, FileKind, Result, StatFs};
 
 /// How directories are opened.
 const DIR_FLAGS: OFlags =
@@ -116,6 +118,17 @@ impl<S: Sys> Branch for LocalBranch<S> {
         let sys = &self.root.sys;
         let readable = sys.open(self.root.fd.as_fd(), c".", LIST_FLAGS, 0)?;
         Ok(sys.sync_fs(readable.as_fd())?)
+    }
+
+    fn adopt(&self, descriptor: OwnedFd) -> Result<Adopted> {
+        let sys = self.root.sys.clone();
+        let kind = FileKind::from_mode(sys.stat(descriptor.as_fd())?.mode);
+        let path_only = rustix::fs::fcntl_getfl(&descriptor)?.contains(OFlags::PATH);
+        Ok(match kind {
+            Some(FileKind::Directory) => Adopted::Dir(Arc::new(LocalDir::new(sys, descriptor))),
+            Some(FileKind::Regular) if !path_only => Adopted::Other(LocalFile::boxed(sys, descriptor)),
+            _ => Adopted::Other(Arc::new(LocalHandle { sys, fd: descriptor })),
+        })
     }
 
     fn describe(&self) -> String {

@@ -1,0 +1,354 @@
+//! Going on where a predecessor of the process was killed: nodes are made again from the [ledger](crate::ledger) and the layers,
+//! each when it is first asked for, under the id by which the front knows it.
+//!
+//! Also what the union writes into the ledger while it lives.
+
+use crate::layer::LowerDir;
+use crate::ledger::{Flags, Ledger, Record};
+use crate::lookup::InLayer;
+use crate::marks::DirMarks;
+use crate::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place};
+use crate::union::Core;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use vellum_vfs::{Adopted, Attr, BranchDir, Errno, Error, FileKind, Name, NodeId, Result};
+
+/// Deepest tree whose directories are made again.
+const DEPTH_MAX: usize = 1 << 20;
+
+/// Ids that were at a place, each with its inode number.
+type Pending = SmallVec<[(NodeId, u64); 1]>;
+
+/// Nodes of a predecessor that have not been made again yet.
+#[derive(Default)]
+pub(crate) struct Revival {
+    active: AtomicBool,
+    spots: Mutex<HashMap<(NodeId, Box<CStr>), Pending>>,
+    /// Descriptors that hold objects without a name.
+    held: Mutex<HashMap<RawFd, OwnedFd>>,
+}
+
+impl Revival {
+    pub(crate) fn of(ledger: Option<&Ledger>) -> Self {
+        let revival = Self::default();
+        {
+            let mut spots = revival.spots.lock();
+            for record in ledger.into_iter().flat_map(Ledger::records) {
+                revival.active.store(true, Relaxed);
+                if record.flags.intersects(Flags::GONE | Flags::STALE) {
+                    continue;
+                }
+                for spot in record.places {
+                    spots.entry(spot).or_default().push((record.id, record.ino));
+                }
+            }
+        }
+        revival
+    }
+
+    /// Whether anything may have to be made again.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Relaxed)
+    }
+
+    fn take(&self, parent: NodeId, name: Name<'_>, ino: u64) -> Option<NodeId> {
+        let mut spots = self.spots.lock();
+        let spot = (parent, Box::<CStr>::from(name.as_c_str()));
+        let pending = spots.get_mut(&spot)?;
+        let at = pending.iter().position(|(_, known)| *known == ino)?;
+        let (id, _) = pending.remove(at);
+        if pending.is_empty() {
+            spots.remove(&spot);
+        }
+        Some(id)
+    }
+}
+
+fn stale(what: &'static str) -> Error {
+    Error::new(Errno::STALE, what)
+}
+
+impl Core {
+    /// Takes the descriptors that hold what has no name, and makes the nodes at once that must be known before they are asked
+    /// for: files with several names. To be called before the front asks for anything.
+    pub(crate) fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
+        *self.revival.held.lock() = held;
+        let Some(ledger) = &self.table.ledger else { return };
+        for record in ledger.records() {
+            let linked = record.flags.contains(Flags::LINKED) && record.lookups > 0;
+            if linked && let Err(error) = self.revive(record.id) {
+                tracing::debug!(%error, node = record.id.0, "a file with several names is not found again");
+            }
+        }
+    }
+
+    /// The node of an id that a predecessor gave out. ESTALE: it is not known.
+    pub(crate) fn revive(&self, id: NodeId) -> Result<Arc<Node>> {
+        let ledger = self.table.ledger.as_deref().ok_or(stale("node"))?;
+        // Up to what is there, then down again: without recursion, for a tree may be deeper than a stack.
+        let mut chain = Vec::new();
+        let mut next = Some(id);
+        while let Some(id) = next.filter(|id| *id != NodeId::ROOT && self.table.get(*id).is_err()) {
+            let record = ledger.read(id).ok_or(stale("node"))?;
+            next = record.places.first().map(|(parent, _)| *parent);
+            if record.flags.intersects(Flags::GONE) {
+                next = None;
+            }
+            chain.push(record);
+            if chain.len() > DEPTH_MAX {
+                return Err(stale("a tree without a root"));
+            }
+        }
+        let mut node = None;
+        while let Some(record) = chain.pop() {
+            node = Some(self.revive_one(&record)?);
+        }
+        match node {
+            Some(node) => Ok(node),
+            None => self.table.get(id),
+        }
+    }
+
+    fn revive_one(&self, record: &Record) -> Result<Arc<Node>> {
+        if let Ok(node) = self.table.get(record.id) {
+            return Ok(node);
+        }
+        if record.flags.contains(Flags::GONE) {
+            return self.revive_gone(record);
+        }
+        for (parent, name) in &record.places {
+            let Ok(parent) = self.node(*parent) else { continue };
+            let Some(dir) = parent.as_dir() else { continue };
+            let name = Name::new(name)?;
+            let found = {
+                let _ops = dir.ops.read();
+                self.child(&parent, name)?
+            };
+            let Some(node) = found else { continue };
+            if record.flags.contains(Flags::STALE)
+                && let Some(file) = node.as_file()
+            {
+                return Ok(self.revive_second(record, file));
+            }
+            if node.id == record.id {
+                return Ok(node);
+            }
+        }
+        // Removed, and killed before it could be written down.
+        if record.held.is_some() {
+            return self.revive_gone(record);
+        }
+        Err(stale("node"))
+    }
+
+    /// A node whose file has another one.
+    fn revive_second(&self, record: &Record, file: &Arc<File>) -> Arc<Node> {
+        let node = Arc::new(Node::new(record.id, record.ino, Body::File(Arc::clone(file)), &self.table));
+        node.stale.store(true, Relaxed);
+        self.table.revived(&node);
+        node
+    }
+
+    /// Gives a node that is being made the id of its predecessor, if the object had one; else the body comes back.
+    pub(crate) fn enter_revived(
+        &self,
+        parent: &Node,
+        name: Name<'_>,
+        ino: u64,
+        body: Body,
+    ) -> std::result::Result<Arc<Node>, Body> {
+        let Some(dir) = parent.as_dir() else { return Err(body) };
+        let mut children = dir.children.lock();
+        if let Some(first) = children.node(name) {
+            drop(children);
+            return Ok(first);
+        }
+        // Under the lock of the names, so that of two who look one makes the node, and with this id.
+        let Some(id) = self.revival.take(parent.id, name, ino) else { return Err(body) };
+        let node = Arc::new(Node::new(id, ino, body, &self.table));
+        children.set(name, &node);
+        drop(children);
+        if let Some(ledger) = &self.table.ledger
+            && let Some(record) = ledger.read(id)
+        {
+            self.restore_state(&node, &record);
+            ledger.settle(id, Some((parent.id, name)));
+        }
+        self.table.revived(&node);
+        Ok(node)
+    }
+
+    fn restore_state(&self, node: &Node, record: &Record) {
+        let Some(file) = node.as_file() else { return };
+        file.cached_opens.store(record.cached_opens, Relaxed);
+        if record.flags.contains(Flags::LOWER_OPEN) {
+            node.lower_passthrough.store(true, Relaxed);
+            // Killed between a copy-up and the word of it: the front has the lower file open through this node.
+            let state = file.state.read();
+            let copied = !matches!(state.at, At::Lower(_)) && (state.below.is_none() || state.partial);
+            drop(state);
+            if copied {
+                node.stale.store(true, Relaxed);
+                self.write_flags(node, Flags::STALE);
+            }
+        }
+    }
+
+    /// The node of an object that has no name any more.
+    fn revive_gone(&self, record: &Record) -> Result<Arc<Node>> {
+        let (number, layer) = record.held.ok_or(stale("nothing holds the object"))?;
+        let descriptor = self.revival.held.lock().remove(&number);
+        let Some(descriptor) = descriptor else {
+            // Another thread is faster.
+            return self.table.get(record.id);
+        };
+        let branch = &self.layers.get(usize::from(layer)).ok_or(stale("no such layer"))?.branch;
+        let (body, copy) = if record.flags.contains(Flags::IN_DIR) {
+            let copy = descriptor.try_clone().map_err(|_| Errno::MFILE)?;
+            let Adopted::Dir(dir) = branch.adopt(copy)? else { return Err(stale("not a directory")) };
+            (self.gone_below(record, layer, dir)?, Some(descriptor))
+        } else {
+            (self.gone_above(branch.adopt(descriptor)?)?, None)
+        };
+        let node = Arc::new(Node::new(record.id, record.ino, body, &self.table));
+        if let (Some(ledger), Some(copy)) = (&self.table.ledger, copy) {
+            ledger.keep(record.id, copy);
+        }
+        self.restore_state(&node, record);
+        self.table.revived(&node);
+        Ok(node)
+    }
+
+    /// What was in the upper layer.
+    fn gone_above(&self, adopted: Adopted) -> Result<Body> {
+        let Adopted::Other(object) = adopted else { return Err(stale("a directory")) };
+        let attr = object.stat()?;
+        let own = self.own_mark_of(&*object);
+        let null_device = own.is_some_and(|own| own.null_device) && attr.is_file() && attr.size == 0;
+        let state = FileState {
+            names: SmallVec::new(),
+            inode: Some((0, attr.ino)),
+            below: None,
+            partial: false,
+            lost: 0,
+            // What was below it is not found without its name.
+            lost_data: own.is_some_and(|own| own.below || own.partial),
+            orphan_times: None,
+            null_device,
+            at: At::Held(object),
+        };
+        let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
+        Ok(Body::File(Arc::new(File::new(kind, state))))
+    }
+
+    /// What was in a lower layer: `handle` is the directory in which it is, or the removed directory itself.
+    fn gone_below(&self, record: &Record, layer: u16, handle: Arc<dyn BranchDir>) -> Result<Body> {
+        let lower = Arc::new(LowerDir::held(layer, record.ino, Arc::clone(&handle)));
+        let Some((_, name)) = record.places.first().filter(|_| !record.flags.contains(Flags::DIR)) else {
+            let dir = Dir::new(None, vec![lower], None);
+            dir.removed.store(true, Relaxed);
+            return Ok(Body::Dir(Box::new(dir)));
+        };
+        let name = Name::new(name)?;
+        let attr: Attr = handle.stat_at(name)?;
+        let found = InLayer { layer, handle: &*handle, name, attr, impure: true, rest: &[] };
+        let at = At::Lower(LowerAt { dir: lower, name: name.as_c_str().into() });
+        let (file, _, _) = self.file_in(&found, SmallVec::new(), at)?;
+        file.state.write().lost = 1;
+        Ok(Body::File(file))
+    }
+
+    /// A node that has not been made again will not be asked for any more.
+    pub(crate) fn forget_unrevived(&self, id: NodeId) {
+        let Some(ledger) = self.table.ledger.as_deref().filter(|_| self.revival.is_active()) else { return };
+        if !self.table.is_forgotten(id) {
+            return;
+        }
+        // What has a name keeps its record: others may be found through it.
+        let Some(record) = ledger.read(id).filter(|record| record.flags.contains(Flags::GONE)) else {
+            return;
+        };
+        let held = record.held.and_then(|(number, _)| self.revival.held.lock().remove(&number));
+        drop(held);
+        self.table.release(id);
+    }
+
+    /// Writes a node down that came to be without [`Core::enter`].
+    pub(crate) fn write_new(&self, node: &Node, names: &[Place]) {
+        let Some(ledger) = &self.table.ledger else { return };
+        let place = names.first().and_then(|place| Some((place.parent.id, Name::new(&place.name).ok()?)));
+        let flags = if names.len() > 1 { Flags::LINKED } else { Flags::empty() };
+        ledger.enter(node.id, node.ino, place, flags);
+    }
+
+    /// Writes down what has become of a node.
+    pub(crate) fn write_flags(&self, node: &Node, flags: Flags) {
+        if let Some(ledger) = &self.table.ledger {
+            ledger.add(node.id, flags);
+        }
+    }
+
+    /// Writes down where a file is, after its names have changed.
+    pub(crate) fn write_names(&self, node: &Node, state: &FileState) {
+        let Some(ledger) = &self.table.ledger else { return };
+        let place =
+            state.names.first().and_then(|place| Some((place.parent.id, Name::new(&place.name).ok()?)));
+        ledger.settle(node.id, place);
+        if state.names.len() > 1 {
+            ledger.add(node.id, Flags::LINKED);
+        }
+    }
+
+    /// Writes down where a directory is, after a rename; None: it has been removed.
+    pub(crate) fn write_place(&self, node: &Node, place: Option<(&Node, Name<'_>)>) {
+        if let Some(ledger) = &self.table.ledger {
+            ledger.settle(node.id, place.map(|(parent, name)| (parent.id, name)));
+        }
+    }
+
+    /// Before a rename: where the object will be.
+    pub(crate) fn write_move(&self, node: &Node, to: (&Arc<Node>, Name<'_>)) {
+        if let Some(ledger) = &self.table.ledger {
+            ledger.prepare_move(node.id, (to.0.id, to.1));
+        }
+    }
+
+    /// Before a file loses its last name: what holds it.
+    pub(crate) fn write_held(&self, node: &Node, state: &FileState) {
+        let Some(ledger) = &self.table.ledger else { return };
+        match &state.at {
+            At::Held(object) => ledger.hold(node.id, object.as_descriptor()),
+            At::Lower(at) => {
+                if let Ok(handle) = at.dir.open(&self.layers, &self.budget) {
+                    ledger.hold_dir(node.id, handle.as_descriptor(), at.dir.layer);
+                }
+            }
+            At::Upper => {}
+        }
+    }
+
+    /// Before a directory is removed: what holds it.
+    pub(crate) fn write_held_dir(&self, node: &Node, dir: &Dir) {
+        let Some(ledger) = &self.table.ledger else { return };
+        ledger.add(node.id, Flags::DIR);
+        match self.top_of(dir) {
+            Ok((layer, handle)) => ledger.hold_dir(node.id, handle.as_descriptor(), layer),
+            Err(error) => tracing::debug!(%error, "a removed directory is not held"),
+        }
+    }
+}
+
+impl LowerDir {
+    /// A directory that cannot be found by its path any more, or need not be.
+    pub(crate) fn held(layer: u16, ino: u64, handle: Arc<dyn BranchDir>) -> Self {
+        let marks = DirMarks { xwhiteouts: false, impure: true, ..DirMarks::default() };
+        let dir = Self::new(layer, c"".into(), ino, &marks);
+        dir.pin(handle);
+        dir
+    }
+}

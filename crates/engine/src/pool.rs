@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
 use vellum_service::mountpoint::mounts;
+use vellum_service::pool as service;
 
 /// A pool of this host.
 #[derive(Clone, Debug)]
@@ -16,6 +17,8 @@ pub struct Pool {
     name: PoolName,
     settings: Settings,
     groups: Groups,
+    /// Where its service listens.
+    socket: PathBuf,
 }
 
 /// A process in a pool.
@@ -23,8 +26,8 @@ pub struct Pool {
 pub struct Member {
     /// Its number.
     pub process: u32,
-    /// Where its mount is, when it is a service.
-    pub mountpoint: Option<PathBuf>,
+    /// Where its mounts are, when it is a service.
+    pub mountpoints: Vec<PathBuf>,
     /// Its name.
     pub program: String,
 }
@@ -45,7 +48,12 @@ impl Pool {
     }
 
     fn among(store: &Store, name: &PoolName, hierarchies: &Hierarchies) -> Result<Self, Failure> {
-        Ok(Self { name: name.clone(), settings: store.read(name)?, groups: Groups::of(name, hierarchies) })
+        Ok(Self {
+            name: name.clone(),
+            settings: store.read(name)?,
+            groups: Groups::of(name, hierarchies),
+            socket: store.socket(name),
+        })
     }
 
     /// A new one. Nothing is left of it when its settings cannot be had here.
@@ -56,7 +64,7 @@ impl Pool {
             store.create(name, &settings)?;
         }
         let groups = Groups::of(name, &Hierarchies::here()?);
-        let pool = Self { name: name.clone(), settings, groups };
+        let pool = Self { name: name.clone(), settings, groups, socket: store.socket(name) };
         let made = pool.groups.make(&pool.settings, &device::disks(&pool.settings.storage));
         if let Err(failure) = made.and_then(|()| store.create(name, &pool.settings)) {
             // The first failure is what counts.
@@ -81,9 +89,12 @@ impl Pool {
 
     /// Takes it away. It must be empty.
     pub fn delete(self, store: &Store) -> Result<(), Failure> {
+        if !service::stop(&self.socket)? {
+            tracing::debug!(pool = %self.name, "its service serves something");
+        }
         if let Some(member) = self.processes().first().copied().map(member) {
             let name = &self.name;
-            let who = match &member.mountpoint {
+            let who = match member.mountpoints.first() {
                 Some(mountpoint) => format!("the mount {} is in it; unmount it first", mountpoint.display()),
                 None => format!("process {} ({}) is in it; end it first", member.process, member.program),
             };
@@ -101,6 +112,23 @@ impl Pool {
         // Groups do not outlive a reboot.
         self.groups.make(&self.settings, &disks)?;
         self.groups.enter(std::process::id())
+    }
+
+    /// Makes it ready for layers in these directories: what it may read and write is said for each disk.
+    pub fn prepare<P: AsRef<Path>>(&self, layers: &[P]) -> Result<(), Failure> {
+        self.groups.make(&self.settings, &device::disks(layers))
+    }
+
+    /// Where its service listens, when it has one.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// What its service says of itself; None: it has none at the moment.
+    #[must_use]
+    pub fn service(&self) -> Option<service::Status> {
+        service::look(&self.socket)
     }
 
     /// Its name.
@@ -163,11 +191,16 @@ fn checked(name: &PoolName, settings: &Settings) -> Result<(), Failure> {
 
 fn member(process: u32) -> Member {
     let program = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-    Member { process, mountpoint: mountpoint_of(process), program: program.trim_end().to_owned() }
+    let mountpoints = mountpoints_of(process).unwrap_or_default();
+    Member { process, mountpoints, program: program.trim_end().to_owned() }
 }
 
-/// Where the FUSE filesystem is mounted that a process serves: by the number of its connection, which is that of the device.
-fn mountpoint_of(process: u32) -> Option<PathBuf> {
+/// Where the FUSE filesystems are mounted that a process serves: by the numbers of their connections, which are those of the devices.
+/// A supervisor has the same descriptors as its service, but one thread; who serves has several.
+fn mountpoints_of(process: u32) -> Option<Vec<PathBuf>> {
+    if fs::read_dir(format!("/proc/{process}/task")).ok()?.count() < 2 {
+        return None;
+    }
     let held = fs::read_dir(format!("/proc/{process}/fdinfo")).ok()?;
     let texts = held.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
     let connections: Vec<Vec<u8>> = texts
@@ -178,7 +211,8 @@ fn mountpoint_of(process: u32) -> Option<PathBuf> {
         .collect();
     // As the process sees it, which may be in another mount namespace.
     let table = fs::read(format!("/proc/{process}/mountinfo")).ok()?;
-    mounts(&table).find(|mount| connections.contains(&mount.device)).map(|mount| mount.point)
+    let served = mounts(&table).filter(|mount| connections.contains(&mount.device));
+    Some(served.map(|mount| mount.point).collect())
 }
 
 /// The directories that a process holds, by links that lead to them.

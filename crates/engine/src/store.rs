@@ -9,6 +9,8 @@ use vellum_service::Failure;
 
 /// Where root's pools are.
 const SYSTEM: &str = "/etc/vellum/pools";
+/// Where sockets of root's pools are.
+const RUNTIME: &str = "/run/vellum";
 /// Names another directory.
 pub const VARIABLE: &str = "VELLUM_POOLS";
 /// The file of a pool.
@@ -41,6 +43,21 @@ impl Store {
     #[must_use]
     pub fn at(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
+    }
+
+    /// Where the service of a pool listens.
+    #[must_use]
+    pub fn socket(&self, name: &PoolName) -> PathBuf {
+        let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let dir = if self.dir == Path::new(SYSTEM) {
+            RUNTIME.into()
+        } else {
+            // Who names a directory for pools has all of them there.
+            let here = variable(VARIABLE).is_some();
+            let runtime = variable("XDG_RUNTIME_DIR").filter(|_| !here);
+            runtime.map_or_else(|| self.dir.join(".run"), |dir| PathBuf::from(dir).join("vellum"))
+        };
+        dir.join(format!("{name}.sock"))
     }
 
     /// The names of all pools, sorted. What has no name of a pool is none.

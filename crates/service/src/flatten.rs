@@ -35,7 +35,7 @@ pub fn run(
         block_map: BlockMap::Holes,
         ..Config::default()
     };
-    let mut layers = layers::open(&config, Path::new("/"))?;
+    let mut layers = layers::open(&config, Path::new("/"))?.into_branches()?;
     let locks = std::mem::take(&mut layers.locks);
     let union = tree::build(&config, layers)?;
     let result = union.flatten(watch).map_err(|e| Failure::system(format!("upper layer {shown}: {e}")));

@@ -13,6 +13,21 @@ use std::sync::Arc;
 use vellum_branch::LocalBranch;
 use vellum_vfs::Branch;
 
+/// The layers of an instance, as descriptors: opened and checked, in whatever process and mount namespace.
+#[derive(Debug)]
+pub struct OpenLayers {
+    /// Lower layers, the top one first; with a read-only mount, its upper is the first of them.
+    pub lowers: Vec<OwnedFd>,
+    /// The upper and its work directory.
+    pub upper: Option<(OwnedFd, OwnedFd)>,
+    /// Paths of the layers from the top down, absolute, the upper included.
+    pub paths: Vec<PathBuf>,
+    /// Path of the work directory.
+    pub work_path: Option<PathBuf>,
+    /// Held as long as the upper may be written to.
+    pub locks: Vec<DirLock>,
+}
+
 /// The layers of an instance, open.
 pub struct Layers {
     /// Lower layers, the top one first; with a read-only mount, its upper is the first of them.
@@ -27,6 +42,30 @@ pub struct Layers {
     pub locks: Vec<DirLock>,
 }
 
+impl OpenLayers {
+    /// As the union takes them.
+    pub fn into_branches(self) -> Result<Layers, Failure> {
+        let mut paths = self.paths.iter();
+        let upper = match self.upper {
+            None => None,
+            Some((upper, work)) => {
+                let work_path = self.work_path.clone().unwrap_or_default();
+                Some((branch(upper, paths.next())?, branch(work, Some(&work_path))?))
+            }
+        };
+        let lowers = self.lowers.into_iter().map(|lower| branch(lower, paths.next()));
+        let lowers = lowers.collect::<Result<Vec<_>, _>>()?;
+        Ok(Layers { lowers, upper, paths: self.paths, work_path: self.work_path, locks: self.locks })
+    }
+}
+
+fn branch(directory: OwnedFd, path: Option<&PathBuf>) -> Result<Arc<dyn Branch>, Failure> {
+    let shown = path.map(|path| path.to_string_lossy()).unwrap_or_default();
+    LocalBranch::from_fd(directory, &*shown)
+        .map(|branch| branch as Arc<dyn Branch>)
+        .map_err(|e| Failure::input(format!("layer {shown}: cannot open it: {}", e.errno())))
+}
+
 /// A directory that an option named, seen before it is used.
 struct Seen {
     path: PathBuf,
@@ -36,9 +75,9 @@ struct Seen {
 }
 
 /// Opens what `config` names. `mountpoint` is where the tree will be, absolute.
-pub fn open(config: &Config, mountpoint: &Path) -> Result<Layers, Failure> {
+pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
     let mut layers =
-        Layers { lowers: Vec::new(), upper: None, paths: Vec::new(), work_path: None, locks: Vec::new() };
+        OpenLayers { lowers: Vec::new(), upper: None, paths: Vec::new(), work_path: None, locks: Vec::new() };
     let mut upper_seen = None;
     if let Some(upper) = &config.upper {
         let seen = see("upperdir", upper)?;
@@ -165,21 +204,16 @@ fn check_pair(upper: &Seen, work: &Seen, mountpoint: &Path) -> Result<(), Failur
     Ok(())
 }
 
-fn open_plain(option: &str, path: &Path) -> Result<Arc<dyn Branch>, Failure> {
-    LocalBranch::open(path)
-        .map(|branch| branch as Arc<dyn Branch>)
-        .map_err(|e| Failure::input(format!("{option} {}: cannot open it: {}", path.display(), e.errno())))
+fn open_plain(option: &str, path: &Path) -> Result<OwnedFd, Failure> {
+    rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|e| Failure::input(format!("{option} {}: cannot open it: {e}", path.display())))
 }
 
 /// Opens a layer that is only read: as a private copy of its mount, so that no mount in it can be entered, now or
 /// later; above all not our own, which would have us wait for ourselves.
-fn open_lower(option: &str, path: &Path, mountpoint: &Path) -> Result<Arc<dyn Branch>, Failure> {
+fn open_lower(option: &str, path: &Path, mountpoint: &Path) -> Result<OwnedFd, Failure> {
     match private_copy(path) {
-        Ok(fd) => {
-            LocalBranch::from_fd(fd, path.to_string_lossy()).map(|branch| branch as Arc<dyn Branch>).map_err(
-                |e| Failure::input(format!("{option} {}: cannot open it: {}", path.display(), e.errno())),
-            )
-        }
+        Ok(fd) => Ok(fd),
         Err(_) if mountpoint != path && mountpoint.starts_with(path) => Err(Failure::input(format!(
             "{option} {}: the mount point {} lies in it, which needs privilege; mount somewhere else",
             path.display(),

@@ -22,7 +22,20 @@ const ATTEMPT_GAP_MAX: Duration = Duration::from_millis(10);
 /// It is a lock on the directory itself, so that it leaves no file behind and holds whatever else two mounts have in
 /// common.
 #[derive(Debug)]
-pub struct DirLock(#[expect(dead_code, reason = "the lock lives as long as the descriptor")] OwnedFd);
+pub struct DirLock(OwnedFd);
+
+impl From<OwnedFd> for DirLock {
+    /// A right that another process has taken and handed over.
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl From<DirLock> for OwnedFd {
+    fn from(lock: DirLock) -> Self {
+        lock.0
+    }
+}
 
 impl DirLock {
     /// Takes the lock of the directory that `option` names, waiting up to `wait` for another to let go of it.

@@ -5,11 +5,21 @@ use crate::explain::{Explain, NodeAnswer};
 use crate::failure::Failure;
 use crate::layers::Layers;
 use std::collections::BTreeMap;
-use vellum_union::{Squash, Union, UnionConfig, UpperConfig};
+use std::sync::Arc;
+use vellum_union::{Ledger, Squash, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{NodeId, Result};
 
 /// Makes the tree of `layers`.
 pub fn build(config: &Config, layers: Layers) -> std::result::Result<Union, Failure> {
+    build_kept(config, layers, None)
+}
+
+/// The same, with node ids written down in `ledger` for a successor of the process; or with those that a predecessor has left there.
+pub fn build_kept(
+    config: &Config,
+    layers: Layers,
+    ledger: Option<Arc<Ledger>>,
+) -> std::result::Result<Union, Failure> {
     let mut wanted = UnionConfig {
         upper: layers.upper.map(|(branch, work)| UpperConfig { branch, work }),
         lowers: layers.lowers,
@@ -25,6 +35,7 @@ pub fn build(config: &Config, layers: Layers) -> std::result::Result<Union, Fail
         static_nlink: config.static_nlink,
         no_xattr: config.no_xattrs,
         no_acl: config.no_acl,
+        ledger,
         ..UnionConfig::new()
     };
     match config.block_copy {

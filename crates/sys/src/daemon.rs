@@ -34,6 +34,7 @@ pub(crate) fn thread_count() -> Option<usize> {
 }
 
 /// Signals that are held back so that one thread can wait for them.
+#[derive(Clone)]
 pub struct HeldSignals(libc::sigset_t);
 
 impl HeldSignals {

@@ -29,7 +29,7 @@ pub use fault::{DEAD, Fault, Faulty, When};
 pub use handle::{FileHandle, HANDLE_MAX};
 pub use lock::LockKind;
 pub use map::ReadMap;
-pub use offspring::{Inherited, fork_with_descriptors};
+pub use offspring::{Inherited, fork_with_descriptors, keep_over_exec, open_descriptors};
 pub use process::{clear_umask, raise_descriptor_limit, trim_memory, unshare_ipc};
 pub use shared_words::SharedWords;
 pub use stat::{Stat, Time};

@@ -22,7 +22,11 @@ pub fn fork_with_descriptors() -> Result<Fork, Errno> {
     // SAFETY: without CLONE_VM and with no stack of its own the child goes on with a copy of this memory, as after fork. The
     // process has one thread, so every lock and every piece of memory is as consistent in the child as it is here.
     match unsafe { libc::syscall(libc::SYS_clone, flags, null, null, null, null) } {
-        0 => Ok(Fork::Child),
+        0 => {
+            // What is in the table is the child's to take over, now that its parent does not use it.
+            TAKEN.store(false, Ordering::Relaxed);
+            Ok(Fork::Child)
+        }
         raw => i32::try_from(raw)
             .ok()
             .and_then(Pid::from_raw)
@@ -36,29 +40,53 @@ pub fn fork_with_descriptors() -> Result<Fork, Errno> {
 #[derive(Debug)]
 pub struct Inherited(BTreeSet<RawFd>);
 
+/// The numbers of all descriptors that this process has open.
+#[must_use]
+pub fn open_descriptors() -> BTreeSet<RawFd> {
+    listed().unwrap_or_default()
+}
+
+/// The table as /proc shows it, without the descriptor that is open to look.
+fn listed() -> Option<BTreeSet<RawFd>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let own = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()).ok()?;
+    let number = own.as_raw_fd();
+    let mut found = BTreeSet::new();
+    for entry in Dir::read_from(&own).ok()? {
+        let entry = entry.ok()?;
+        let fd = entry.file_name().to_str().ok().and_then(|name| name.parse::<RawFd>().ok());
+        found.extend(fd.filter(|fd| *fd != number));
+    }
+    // `read_from` opens the directory once more.
+    found.retain(|fd| rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).is_ok());
+    Some(found)
+}
+
+/// Lets every descriptor stay open when this process starts another program in its place.
+pub fn keep_over_exec() -> Result<(), Errno> {
+    for fd in listed().ok_or(Errno::NOENT)? {
+        // SAFETY: F_SETFD takes plain numbers; of a descriptor that has been closed in the meantime it says EBADF.
+        if unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } != 0 && last_errno() != Errno::BADF {
+            return Err(last_errno());
+        }
+    }
+    Ok(())
+}
+
 /// There is one table, so only one may give descriptors out of it.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 impl Inherited {
-    /// All descriptors of the process but the standard ones. To be called once, before anything else is opened; None the second
-    /// time, and when /proc cannot be read.
+    /// All descriptors of the process but `own` and the standard ones. To be called once, before anything else is opened; None the
+    /// second time, and when /proc cannot be read.
     #[must_use]
-    pub fn all() -> Option<Self> {
+    pub fn all_but(own: &BTreeSet<RawFd>) -> Option<Self> {
         if TAKEN.swap(true, Ordering::Relaxed) {
             return None;
         }
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let own = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()).ok()?;
-        let number = own.as_raw_fd();
-        let mut found = BTreeSet::new();
-        for entry in Dir::read_from(&own).ok()? {
-            let entry = entry.ok()?;
-            let fd = entry.file_name().to_str().ok().and_then(|name| name.parse::<RawFd>().ok());
-            found.extend(fd.filter(|fd| *fd > 2 && *fd != number));
-        }
-        Some(Self(found))
+        let found = listed()?;
+        Some(Self(found.into_iter().filter(|fd| *fd > 2 && !own.contains(fd)).collect()))
     }
-
     /// The numbers that have not been taken.
     pub fn numbers(&self) -> impl Iterator<Item = RawFd> + '_ {
         self.0.iter().copied()

@@ -156,6 +156,23 @@ pub enum PoolCommand {
         /// Its name.
         name: String,
     },
+    /// Replace a pool's service by a new one, of the program as it is on disk. Mounts stay, and who uses them notices nothing.
+    Restart {
+        /// Its name.
+        name: String,
+    },
+    /// Run a pool's service, in the foreground; for systemd. Without it, the first mount in a pool starts the service, and it ends
+    /// after the last.
+    Serve {
+        /// Its name.
+        name: String,
+        /// Go to the background when the service can be reached, and end with its last mount.
+        #[arg(long)]
+        background: bool,
+        /// What an older program hands over when this one takes its place.
+        #[arg(long, hide = true, value_name = "NUMBERS")]
+        inherit: Option<String>,
+    },
     /// Take a pool away. Nothing may be mounted in it.
     Delete {
         /// Its name.

@@ -14,6 +14,7 @@ pub mod mount;
 pub mod mounts;
 pub mod options;
 pub mod pool;
+mod pool_service;
 pub mod stats;
 pub mod top;
 pub mod umount;

@@ -19,6 +19,11 @@ const QUIET: &str = "warn";
 /// Longest line that goes to the system's logs, in bytes.
 const LINE_MAX: usize = 900;
 
+/// Sets the log of a pool's service up, as the environment asks: it has no mount's options.
+pub fn start_service(foreground: bool) -> Result<(), Failure> {
+    start(&Request { foreground, ..Request::default() })
+}
+
 /// Sets the log of this process up, as `request` and the environment ask.
 pub fn start(request: &Request) -> Result<(), Failure> {
     let asked = request.log.clone().or_else(|| std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()));
@@ -39,7 +44,7 @@ pub fn start(request: &Request) -> Result<(), Failure> {
         other => other.clone(),
     };
     let sink = Sink::open(&target)?;
-    let plain = matches!(sink, Sink::Syslog(_) | Sink::Kmsg(_));
+    let plain = matches!(sink, Sink::Syslog | Sink::Kmsg(_));
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Log(Mutex::new(sink)));
     let started =
@@ -51,15 +56,14 @@ enum Sink {
     Stderr,
     File(File),
     Kmsg(File),
-    /// None: nobody listens there yet.
-    Syslog(Option<UnixDatagram>),
+    Syslog,
 }
 
 impl Sink {
     fn open(target: &LogTarget) -> Result<Self, Failure> {
         Ok(match target {
             LogTarget::Auto | LogTarget::Stderr => Self::Stderr,
-            LogTarget::Syslog => Self::Syslog(syslog()),
+            LogTarget::Syslog => Self::Syslog,
             LogTarget::Kmsg => Self::Kmsg(OpenOptions::new().write(true).open("/dev/kmsg").map_err(|e| {
                 Failure::input(format!("option log_to=kmsg: {e}; write log_to=syslog or a file's path"))
             })?),
@@ -80,17 +84,12 @@ impl Sink {
             Self::Stderr => io::stderr().write_all(line),
             Self::File(file) => file.write_all(line),
             Self::Kmsg(file) => file.write_all(&framed("vellum", level, line)),
-            Self::Syslog(socket) => {
-                if socket.is_none() {
-                    *socket = syslog();
-                }
-                let Some(open) = socket else { return Ok(()) };
+            Self::Syslog => {
+                // Opened for each line: they are few, the daemon may be started again in between, and a service and its supervisor,
+                // which share their descriptors, would otherwise close it for each other.
+                let Some(socket) = syslog() else { return Ok(()) };
                 let tag = format!("vellum[{}]", std::process::id());
-                if open.send(&framed(&tag, level, line)).is_err() {
-                    // The daemon was restarted; the next line finds it again.
-                    *socket = None;
-                }
-                Ok(())
+                socket.send(&framed(&tag, level, line)).map(drop)
             }
         }
     }

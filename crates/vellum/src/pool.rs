@@ -1,7 +1,7 @@
 //! `vellum pool`: what the tenants of this host may use.
 
 use crate::cli::{PoolArgs, PoolCommand, PoolSettings};
-use crate::json;
+use crate::{json, pool_service};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -9,6 +9,7 @@ use std::str::FromStr;
 use vellum_engine::bytes::Bytes;
 use vellum_engine::pool::Member;
 use vellum_engine::{Failure, Pool, PoolName, Settings, Store};
+use vellum_service::pool::{Status, restart};
 
 /// The word that takes a setting back.
 const NONE: &str = "none";
@@ -37,6 +38,19 @@ pub fn run(arguments: PoolArgs) -> Result<String, Failure> {
         }
         PoolCommand::Delete { name } => {
             Pool::open(&store, &name.parse()?)?.delete(&store)?;
+            Ok(String::new())
+        }
+        PoolCommand::Restart { name } => {
+            let pool = Pool::open(&store, &name.parse()?)?;
+            match restart(pool.socket())? {
+                Some(status) => {
+                    Ok(format!("process {} goes on with {}\n", status.service, many(status.mounts)))
+                }
+                None => Err(Failure::input(format!("pool {name}: nothing is mounted in it"))),
+            }
+        }
+        PoolCommand::Serve { name, background, inherit } => {
+            pool_service::run(&store, &name.parse()?, background, inherit.as_deref())?;
             Ok(String::new())
         }
         PoolCommand::List { json } => {
@@ -112,6 +126,7 @@ struct PoolReport {
     read_bytes: Option<u64>,
     written_bytes: Option<u64>,
     control_groups: Vec<PathBuf>,
+    service: Option<Status>,
     mounts: Vec<MountReport>,
     other_processes: Vec<u32>,
 }
@@ -126,12 +141,17 @@ impl PoolReport {
     fn of(store: &Store, name: &PoolName) -> Result<Self, Failure> {
         let pool = Pool::open(store, name)?;
         let (mut mounts, mut other_processes) = (Vec::new(), Vec::new());
-        for Member { process, mountpoint, .. } in pool.members() {
-            match mountpoint {
-                Some(mountpoint) => mounts.push(MountReport { mountpoint, service: process }),
-                None => other_processes.push(process),
+        let service = pool.service();
+        for Member { process, mountpoints, .. } in pool.members() {
+            let own = service.as_ref().is_some_and(|own| own.service == process || own.supervisor == process);
+            if mountpoints.is_empty() && !own {
+                other_processes.push(process);
             }
+            mounts.extend(
+                mountpoints.into_iter().map(|mountpoint| MountReport { mountpoint, service: process }),
+            );
         }
+        mounts.sort_by(|one, other| one.mountpoint.cmp(&other.mountpoint));
         let usage = pool.usage();
         Ok(Self {
             name: name.clone(),
@@ -142,6 +162,7 @@ impl PoolReport {
             read_bytes: usage.read,
             written_bytes: usage.written,
             control_groups: pool.groups().into_iter().map(PathBuf::from).collect(),
+            service,
             mounts,
             other_processes,
         })
@@ -169,6 +190,12 @@ impl PoolReport {
         line("used", &format!("{memory}, {} of processors, {disks}", self.cpu()));
         for group in &self.control_groups {
             line("control group", &group.display().to_string());
+        }
+        if let Some(service) = &self.service {
+            let times = service.restarts;
+            let replaced = if times == 0 { String::new() } else { format!(", replaced {times} times") };
+            let text = format!("process {}, supervised by {}{replaced}", service.service, service.supervisor);
+            line("service", &text);
         }
         for mount in &self.mounts {
             line("mount", &format!("{} (process {})", mount.mountpoint.display(), mount.service));
@@ -211,6 +238,10 @@ fn table(all: &[PoolReport]) -> String {
 
 fn or<T: ToString>(value: Option<T>, none: &str) -> String {
     value.map_or_else(|| none.to_owned(), |value| value.to_string())
+}
+
+fn many(mounts: usize) -> String {
+    if mounts == 1 { "1 mount".to_owned() } else { format!("{mounts} mounts") }
 }
 
 fn mib(bytes: Option<u64>) -> String {

@@ -1,0 +1,145 @@
+//! What a service leaves to its successor of each mount: a small memory file with the numbers of the descriptors that make it.
+
+use super::FORMAT;
+use super::wire::MountRequest;
+use crate::failure::Failure;
+use crate::layers::OpenLayers;
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use vellum_sys::Inherited;
+
+/// How /proc shows the file.
+const LINK: &str = "/memfd:vellum-card (deleted)";
+/// Longest card in bytes.
+const LEN_MAX: u64 = 32 << 20;
+
+/// A mount that is being served.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Card {
+    format: u32,
+    pub(super) request: MountRequest,
+    device: RawFd,
+    upper: Option<(RawFd, RawFd)>,
+    lowers: Vec<RawFd>,
+    locks: Vec<RawFd>,
+    ledger: RawFd,
+    inflight: RawFd,
+    /// What has been agreed on with the kernel.
+    pub(super) negotiated: [u64; 9],
+}
+
+/// What a card leads to.
+pub(super) struct Found {
+    pub(super) card: Card,
+    pub(super) device: OwnedFd,
+    pub(super) layers: OpenLayers,
+    pub(super) ledger: OwnedFd,
+    pub(super) inflight: OwnedFd,
+    /// The card itself, to be held as long as the mount is served.
+    pub(super) written: OwnedFd,
+}
+
+impl Card {
+    pub(super) fn new(
+        request: MountRequest,
+        device: &impl AsRawFd,
+        layers: &OpenLayers,
+        locks: &[OwnedFd],
+        (ledger, inflight): (RawFd, RawFd),
+        negotiated: [u64; 9],
+    ) -> Self {
+        let number = |fd: &OwnedFd| fd.as_raw_fd();
+        Self {
+            format: FORMAT,
+            request,
+            device: device.as_raw_fd(),
+            upper: layers.upper.as_ref().map(|(upper, work)| (number(upper), number(work))),
+            lowers: layers.lowers.iter().map(number).collect(),
+            locks: locks.iter().map(number).collect(),
+            ledger,
+            inflight,
+            negotiated,
+        }
+    }
+
+    /// Writes it where a successor finds it, until the descriptor is closed.
+    pub(super) fn write(&self) -> Result<OwnedFd, Failure> {
+        let failed = |e: std::io::Error| Failure::system(format!("memory for a card: {e}"));
+        let fd = memfd_create(c"vellum-card", MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+        let mut file = File::from(fd);
+        let text = serde_json::to_vec(self).map_err(|e| failed(e.into()))?;
+        // One write: a successor finds all of it or nothing.
+        file.write_all(&text).map_err(failed)?;
+        Ok(file.into())
+    }
+}
+
+/// Takes all that the predecessor was serving out of what it had open. What is damaged is logged, and its mount is lost.
+pub(super) fn find(inherited: &mut Inherited) -> Vec<Found> {
+    let numbers: Vec<RawFd> = inherited.numbers().collect();
+    let cards = numbers.into_iter().filter(|number| {
+        std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|link| link.as_os_str() == LINK)
+    });
+    let mut found = Vec::new();
+    for number in cards.collect::<Vec<_>>() {
+        let Some(written) = inherited.take(number) else { continue };
+        match read(&written).and_then(|card| complete(card, written, inherited)) {
+            Ok(one) => found.push(one),
+            // A mount that was being made when the predecessor died: who asked for it gives it up.
+            Err(why) if why.is_empty() => {}
+            Err(why) => tracing::error!("a mount is lost: {why}"),
+        }
+    }
+    found
+}
+
+fn read(written: &OwnedFd) -> Result<Card, String> {
+    // By way of /proc, for a position of its own.
+    let mut text = Vec::new();
+    File::open(format!("/proc/self/fd/{}", written.as_raw_fd()))
+        .and_then(|file| file.take(LEN_MAX).read_to_end(&mut text))
+        .map_err(|e| e.to_string())?;
+    if text.is_empty() {
+        return Err(String::new());
+    }
+    let card: Card = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
+    if card.format == FORMAT { Ok(card) } else { Err(format!("its card has format {}", card.format)) }
+}
+
+fn complete(card: Card, written: OwnedFd, inherited: &mut Inherited) -> Result<Found, String> {
+    let mut take = |number: RawFd| inherited.take(number).ok_or(format!("descriptor {number} is missing"));
+    // Without its connection a mount has ended; that is nothing to speak of.
+    let device = take(card.device).map_err(|_| String::new())?;
+    let upper = match card.upper {
+        Some((upper, work)) => Some((take(upper)?, take(work)?)),
+        None => None,
+    };
+    let lowers = card.lowers.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
+    let locks = card.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
+    let (ledger, inflight) = (take(card.ledger)?, take(card.inflight)?);
+    let layers = layers(&card.request, upper, lowers, locks);
+    Ok(Found { card, device, layers, ledger, inflight, written })
+}
+
+/// Layers as a request describes them.
+pub(super) fn layers(
+    request: &MountRequest,
+    upper: Option<(OwnedFd, OwnedFd)>,
+    lowers: Vec<OwnedFd>,
+    locks: Vec<OwnedFd>,
+) -> OpenLayers {
+    let path = |bytes: &Vec<u8>| PathBuf::from(OsString::from_vec(bytes.clone()));
+    OpenLayers {
+        lowers,
+        upper,
+        paths: request.paths.iter().map(path).collect(),
+        work_path: request.work_path.as_ref().map(path),
+        locks: locks.into_iter().map(Into::into).collect(),
+    }
+}

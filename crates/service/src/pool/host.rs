@@ -1,0 +1,345 @@
+//! The service of a pool: serves all its mounts, those of its predecessor first.
+
+use super::card::{self, Card, Found};
+use super::wire::{self, MountRequest, Reply, Request, Status};
+use super::{FORMAT, Parse};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::instance::Instance;
+use crate::layers::OpenLayers;
+use crate::serving::{report, session_options};
+use crate::{tend, tree};
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, getppid, kill_process};
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vellum_fuse::{Inflight, Mounted, Negotiated, Session, SessionHandle};
+use vellum_sys::{HeldSignals, Inherited};
+use vellum_union::{Ledger, Union};
+
+/// How long a client may take over one message.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often there is a look whether there is anything left to serve.
+const LOOK: Duration = Duration::from_millis(500);
+/// So long without mounts and clients, and the service ends.
+const IDLE: Duration = Duration::from_secs(1);
+/// Clients that are heard at the same time.
+const CLIENTS_MAX: usize = 64;
+
+type Tree = Instance<Union>;
+
+#[derive(Default)]
+struct Books {
+    /// Sessions of the mounts that are being served.
+    mounts: HashMap<u64, SessionHandle>,
+    next: u64,
+    clients: usize,
+    /// Somebody has asked for the end.
+    stopping: bool,
+}
+
+/// The service.
+pub(super) struct Host {
+    parse: Parse,
+    restarts: u64,
+    program: PathBuf,
+    books: Mutex<Books>,
+}
+
+/// Serves until nothing is left to be served. `own`: descriptors of the supervisor itself.
+pub(super) fn serve(
+    listener: &UnixListener,
+    own: &BTreeSet<RawFd>,
+    parse: Parse,
+    program: PathBuf,
+    restarts: u64,
+    stay: bool,
+    signals: &HeldSignals,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let inherited = Inherited::all_but(own)
+        .ok_or_else(|| Failure::system("cannot see what the last service had open; is /proc mounted?"))?;
+    let host = Arc::new(Host { parse, restarts, program, books: Mutex::default() });
+    host.resume(inherited);
+    if restarts > 0 {
+        let mounts = host.books.lock().mounts.len();
+        tracing::info!(mounts, milliseconds = begun.elapsed().as_millis() as u64, "gone on with");
+    }
+    let ending = Arc::clone(&host);
+    let signals = signals.clone();
+    std::thread::Builder::new()
+        .name("vellum-signals".into())
+        .spawn(move || ending.end_on(&signals))
+        .map_err(|e| Failure::system(format!("cannot start a thread: {e}")))?;
+    host.listen(listener, stay)
+}
+
+impl Host {
+    /// Goes on with what a predecessor was serving.
+    fn resume(self: &Arc<Self>, mut inherited: Inherited) {
+        let mut resumed = Vec::new();
+        for found in card::find(&mut inherited) {
+            let mountpoint = String::from_utf8_lossy(&found.card.request.mountpoint).into_owned();
+            match self.resume_one(found, &mut inherited) {
+                Ok(session) => resumed.push((session, mountpoint)),
+                Err(failure) => tracing::error!(mountpoint, "a mount is lost: {failure}"),
+            }
+        }
+        for (session, mountpoint) in &resumed {
+            // What had been read and not answered comes again. A connection that has ended has nothing to send.
+            if let Err(error) = session.notifier().resend() {
+                tracing::debug!(%error, mountpoint, "nothing is sent again");
+            }
+        }
+        // Now that nothing waits at them any more: further descriptors of the connections, and whatever the predecessor was in the
+        // middle of.
+        inherited.close_rest();
+    }
+
+    fn resume_one(
+        self: &Arc<Self>,
+        found: Found,
+        inherited: &mut Inherited,
+    ) -> Result<SessionHandle, Failure> {
+        let Found { card, device, layers, ledger, inflight, written } = found;
+        let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
+        let negotiated = Negotiated::from_numbers(card.negotiated)
+            .ok_or_else(|| Failure::system("its card says nothing sensible of the connection"))?;
+        let ledger = Arc::new(Ledger::open(ledger).map_err(failed)?);
+        let inflight = Arc::new(Inflight::open(inflight).map_err(failed)?);
+        let held: HashMap<RawFd, OwnedFd> =
+            ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
+        let made = self.make(&card.request, layers, &ledger, &inflight)?;
+        made.tree.resume(held);
+        let mountpoint = Some(made.mountpoint.clone());
+        let Made { config, tree, report, options, locks, .. } = made;
+        let instance = Arc::new(Instance::new(tree, report));
+        let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
+        self.run(&config, &instance, session, written, locks)
+    }
+
+    /// Serves a mount that a client has made.
+    fn take(self: &Arc<Self>, request: MountRequest, descriptors: Vec<OwnedFd>) -> Result<(), Failure> {
+        let wanted = 1 + if request.upper { 2 } else { 0 } + request.lowers + request.locks;
+        let mut all = descriptors.into_iter();
+        if all.len() != wanted {
+            return Err(Failure::system(format!("{} descriptors where {wanted} belong", all.len())));
+        }
+        let missing = || Failure::system("a descriptor is missing");
+        let device = all.next().ok_or_else(missing)?;
+        let upper = match request.upper {
+            true => Some((all.next().ok_or_else(missing)?, all.next().ok_or_else(missing)?)),
+            false => None,
+        };
+        let lowers: Vec<OwnedFd> = all.by_ref().take(request.lowers).collect();
+        let locks: Vec<OwnedFd> = all.collect();
+        let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
+        let ledger = Arc::new(Ledger::create().map_err(failed)?);
+        let inflight = Arc::new(Inflight::create().map_err(failed)?);
+        let kept = (ledger.descriptor().as_raw_fd(), inflight.descriptor().as_raw_fd());
+        let layers = card::layers(&request, upper, lowers, Vec::new());
+        let card = |negotiated| Card::new(request.clone(), &device, &layers, &locks, kept, negotiated);
+        // The numbers are taken now; the card is written when the kernel has agreed.
+        let mut card = card([0; 9]);
+        let made = self.make(&request, layers, &ledger, &inflight)?;
+        let mountpoint = made.mountpoint.clone();
+        let instance = Arc::new(Instance::new(made.tree, made.report));
+        let mounted = Mounted { device, mountpoint: mountpoint.clone() };
+        let session = Session::new(Arc::clone(&instance), mounted, made.options)
+            .map_err(|e| Failure::system(format!("mount point {}: {e}", mountpoint.display())))?;
+        card.negotiated = session.handle().negotiated().to_numbers();
+        self.run(&made.config, &instance, session, card.write()?, locks).map(drop)
+    }
+
+    /// The tree of a request, and what goes with it.
+    fn make(
+        &self,
+        request: &MountRequest,
+        layers: OpenLayers,
+        ledger: &Arc<Ledger>,
+        inflight: &Arc<Inflight>,
+    ) -> Result<Made, Failure> {
+        let arguments = request.arguments.iter().map(|word| OsString::from_vec(word.clone())).collect();
+        let config = (self.parse)(arguments)?;
+        let mountpoint = PathBuf::from(OsString::from_vec(request.mountpoint.clone()));
+        let mut layers = layers.into_branches()?;
+        let locks = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
+        let mut options = session_options(&config, &layers);
+        options.inflight = Some(Arc::clone(inflight));
+        let report = report(&config, &mountpoint, &layers, &options);
+        let tree = tree::build_kept(&config, layers, Some(Arc::clone(ledger)))?;
+        Ok(Made { config, mountpoint, tree, report, options, locks })
+    }
+
+    /// Serves; the card and the locks are held until the mount has gone.
+    fn run(
+        self: &Arc<Self>,
+        config: &Config,
+        instance: &Arc<Tree>,
+        session: Session<Tree>,
+        card: OwnedFd,
+        locks: Vec<OwnedFd>,
+    ) -> Result<SessionHandle, Failure> {
+        instance.served_by(session.handle());
+        let failed = |e: &dyn std::fmt::Display| Failure::system(format!("serving the mount: {e}"));
+        let (handle, thread) = session.spawn().map_err(|e| failed(&e))?;
+        if let Some(rate) = config.background_fill
+            && let Err(e) = tend::start(instance, handle.clone(), rate)
+        {
+            tracing::warn!("partial files stay partial: {e}");
+        }
+        let number = {
+            let mut books = self.books.lock();
+            books.next += 1;
+            let number = books.next;
+            books.mounts.insert(number, handle.clone());
+            number
+        };
+        let host = Arc::clone(self);
+        let ended = move || {
+            if !matches!(thread.join(), Ok(Ok(()))) {
+                tracing::error!("a session has ended badly");
+            }
+            // The card first: a successor must not find a mount whose descriptors are being closed.
+            drop(card);
+            drop(locks);
+            let handle = host.books.lock().mounts.remove(&number);
+            drop(handle);
+        };
+        std::thread::Builder::new().name("vellum-end".into()).spawn(ended).map_err(|e| failed(&e))?;
+        Ok(handle)
+    }
+
+    /// Hears clients, until there have been neither mounts nor clients for a while.
+    fn listen(self: &Arc<Self>, listener: &UnixListener, stay: bool) -> Result<(), Failure> {
+        let mut idle_since = Instant::now();
+        loop {
+            let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
+            let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&wait));
+            match ready {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => self.accept(listener),
+                Err(e) => return Err(Failure::system(format!("the pool's socket: {e}"))),
+            }
+            let books = self.books.lock();
+            if !books.mounts.is_empty() || books.clients > 0 {
+                idle_since = Instant::now();
+            } else if books.stopping || !stay && idle_since.elapsed() >= IDLE {
+                return Ok(());
+            }
+        }
+    }
+
+    fn accept(self: &Arc<Self>, listener: &UnixListener) {
+        let Ok((client, _)) = listener.accept() else { return };
+        {
+            let mut books = self.books.lock();
+            if books.clients >= CLIENTS_MAX {
+                return;
+            }
+            books.clients += 1;
+        }
+        let host = Arc::clone(self);
+        let heard = std::thread::Builder::new().name("vellum-client".into()).spawn(move || {
+            if let Err(error) = host.hear(client) {
+                tracing::debug!(%error, "a client of the pool's socket");
+            }
+            host.books.lock().clients -= 1;
+        });
+        if heard.is_err() {
+            self.books.lock().clients -= 1;
+        }
+    }
+
+    fn hear(self: &Arc<Self>, mut client: UnixStream) -> std::io::Result<()> {
+        client.set_read_timeout(Some(PATIENCE))?;
+        client.set_write_timeout(Some(PATIENCE))?;
+        let peer = rustix::net::sockopt::socket_peercred(&client)?;
+        if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
+            tracing::warn!(
+                uid = peer.uid.as_raw(),
+                pid = peer.pid.as_raw_nonzero().get(),
+                "a stranger is sent away"
+            );
+            return Ok(());
+        }
+        loop {
+            let (request, descriptors) = match wire::receive::<Request>(&mut client) {
+                Ok(received) => received,
+                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(()),
+                Err(e) => return Err(e),
+            };
+            let reply = match request {
+                Request::Status => Reply::Status(self.status()),
+                Request::Mount(request) => Reply::of(self.take(request, descriptors)),
+                Request::Restart => {
+                    wire::send(&mut client, &Reply::Done, &[])?;
+                    // The supervisor ends this process, and starts the next.
+                    if let Some(supervisor) = getppid() {
+                        kill_process(supervisor, Signal::HUP)?;
+                    }
+                    return Ok(());
+                }
+                Request::Stop => {
+                    let mut books = self.books.lock();
+                    books.stopping = books.mounts.is_empty();
+                    let used = (!books.stopping).then(|| Failure::input("something is mounted"));
+                    Reply::of(used.map_or(Ok(()), Err))
+                }
+            };
+            wire::send(&mut client, &reply, &[])?;
+        }
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            service: std::process::id(),
+            supervisor: getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs()),
+            version: env!("CARGO_PKG_VERSION").into(),
+            format: FORMAT,
+            user_namespace: super::join::user_namespace(),
+            restarts: self.restarts,
+            program: self.program.to_string_lossy().into_owned(),
+            mounts: self.books.lock().mounts.len(),
+        }
+    }
+
+    /// Takes all mounts away at the first signal; ends at the second, or when they have gone.
+    fn end_on(&self, signals: &HeldSignals) {
+        let mut before = false;
+        while let Ok(signal) = signals.wait() {
+            if before {
+                std::process::exit(1);
+            }
+            before = true;
+            tracing::info!(signal, "unmounting");
+            let mut books = self.books.lock();
+            books.stopping = true;
+            let sessions: Vec<SessionHandle> = books.mounts.values().cloned().collect();
+            drop(books);
+            for session in sessions {
+                if let Err(e) = session.unmount(false).or_else(|_| session.unmount(true)) {
+                    tracing::warn!("cannot unmount: {e}");
+                }
+            }
+        }
+    }
+}
+
+/// A tree that is ready to be served.
+struct Made {
+    config: Config,
+    mountpoint: PathBuf,
+    tree: Union,
+    report: crate::explain::InstanceReport,
+    options: vellum_fuse::SessionOptions,
+    locks: Vec<OwnedFd>,
+}

@@ -1,0 +1,235 @@
+//! Who mounts: makes the mount with its own rights in its own namespaces, and has the pool's service serve it.
+
+use super::FORMAT;
+use super::wire::{self, MountRequest, Reply, Request, Status};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::layers::{self, OpenLayers};
+use crate::mountpoint;
+use crate::serving::mount_at;
+use rustix::fs::{Mode, OFlags};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How often a mount is tried when the service dies over it.
+const ATTEMPTS: u32 = 4;
+/// How long a service may take to start, to end, or to make room for its successor.
+const START_MAX: Duration = Duration::from_secs(10);
+/// How long a service may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(2);
+/// Longest path that fits into a socket's address, in bytes.
+const ADDRESS_MAX: usize = 107;
+
+/// A pool as who mounts sees it.
+pub struct Pool<'a> {
+    /// Its socket.
+    pub socket: &'a Path,
+    /// Starts its service; returns when that listens, or somebody else's does.
+    pub start: &'a dyn Fn() -> Result<(), Failure>,
+    /// Makes the pool ready for layers in these directories.
+    pub prepare: &'a dyn Fn(&[PathBuf]) -> Result<(), Failure>,
+}
+
+/// What is to be mounted.
+pub struct Asked<'a> {
+    /// As it was understood.
+    pub config: &'a Config,
+    /// The command line, for the service.
+    pub arguments: &'a [OsString],
+}
+
+/// What has become of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// The pool's service serves the mount.
+    Served,
+    /// The service cannot serve this mount; it can be served by a process of its own.
+    Unfit(String),
+}
+
+/// Number of this process's user namespace.
+pub(super) fn user_namespace() -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/user").ok().map(|namespace| namespace.ino())
+}
+
+impl Pool<'_> {
+    /// Mounts, and returns when the mount is being served.
+    pub fn join(&self, asked: &Asked<'_>) -> Result<Joined, Failure> {
+        let mut last = None;
+        for _ in 0..ATTEMPTS {
+            let mut service = self.reach()?;
+            let status = match status(&mut service) {
+                Ok(status) => status,
+                // It was just ending.
+                Err(e) => {
+                    last = Some(e);
+                    continue;
+                }
+            };
+            if status.format != FORMAT {
+                let version = status.version;
+                return Ok(Joined::Unfit(format!("the pool's service is of version {version}")));
+            }
+            if status.user_namespace != user_namespace() {
+                return Ok(Joined::Unfit("the pool's service is in another user namespace".into()));
+            }
+            match self.mount(&mut service, asked)? {
+                Ok(()) => return Ok(Joined::Served),
+                Err(e) => last = Some(e),
+            }
+        }
+        let why = last.map(|e| e.to_string()).unwrap_or_default();
+        Err(Failure::system(format!("the pool's service does not answer: {why}; see its log")))
+    }
+
+    /// A connection to the service, which is started if need be.
+    fn reach(&self) -> Result<UnixStream, Failure> {
+        let end = Instant::now() + START_MAX;
+        let mut started = false;
+        loop {
+            match connect(self.socket) {
+                Ok(service) => return Ok(service),
+                Err(_) if !started => {
+                    (self.start)()?;
+                    started = true;
+                }
+                Err(e) if Instant::now() > end => {
+                    let socket = self.socket.display();
+                    return Err(Failure::system(format!(
+                        "{socket}: the pool's service cannot be reached: {e}"
+                    )));
+                }
+                Err(_) => {
+                    std::thread::sleep(LOOK);
+                    // The one that was ending has ended by now.
+                    started = false;
+                }
+            }
+        }
+    }
+
+    /// One attempt. An inner error: the service has died meanwhile, and nothing is left of the mount.
+    fn mount(&self, service: &mut UnixStream, asked: &Asked<'_>) -> Result<io::Result<()>, Failure> {
+        let config = asked.config;
+        let mountpoint = mountpoint::resolve(&config.mountpoint)?;
+        let layers = layers::open(config, &mountpoint)?;
+        (self.prepare)(&layers.paths)?;
+        let mounted = mount_at(config, &mountpoint)?;
+        let give_up = || {
+            if let Err(stays) = vellum_fuse::unmount(&mountpoint, true) {
+                tracing::debug!("{stays}");
+            }
+        };
+        match hand_over(service, asked, &mountpoint, &mounted.device, layers) {
+            Ok(Reply::Failed { input, line }) => {
+                give_up();
+                Err(Reply::failure(input, line))
+            }
+            Ok(_) => Ok(Ok(())),
+            Err(e) => {
+                give_up();
+                Ok(Err(e))
+            }
+        }
+    }
+}
+
+fn hand_over(
+    service: &mut UnixStream,
+    asked: &Asked<'_>,
+    mountpoint: &Path,
+    device: &OwnedFd,
+    layers: OpenLayers,
+) -> io::Result<Reply> {
+    let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
+    let locks: Vec<OwnedFd> = layers.locks.into_iter().map(Into::into).collect();
+    let request = MountRequest {
+        arguments: asked.arguments.iter().map(|word| word.as_bytes().to_vec()).collect(),
+        mountpoint: mountpoint.as_os_str().as_bytes().to_vec(),
+        paths: layers.paths.iter().map(bytes).collect(),
+        work_path: layers.work_path.as_ref().map(bytes),
+        upper: layers.upper.is_some(),
+        lowers: layers.lowers.len(),
+        locks: locks.len(),
+    };
+    let upper = layers.upper.iter().flat_map(|(upper, work)| [upper, work]);
+    let all = [device].into_iter().chain(upper).chain(&layers.lowers).chain(&locks);
+    let descriptors: Vec<BorrowedFd<'_>> = all.map(AsFd::as_fd).collect();
+    wire::send(service, &Request::Mount(request), &descriptors)?;
+    Ok(wire::receive(service)?.0)
+}
+
+/// Connects to a socket, however long its path is.
+fn connect(socket: &Path) -> io::Result<UnixStream> {
+    let service = if socket.as_os_str().len() <= ADDRESS_MAX {
+        UnixStream::connect(socket)?
+    } else {
+        let (dir, name) = (socket.parent(), socket.file_name());
+        let (Some(dir), Some(name)) = (dir, name) else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let dir = rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        UnixStream::connect(Path::new(&format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name))?
+    };
+    service.set_read_timeout(Some(ANSWER_MAX))?;
+    service.set_write_timeout(Some(ANSWER_MAX))?;
+    Ok(service)
+}
+
+fn ask(service: &mut UnixStream, request: &Request) -> io::Result<Reply> {
+    wire::send(service, request, &[])?;
+    Ok(wire::receive(service)?.0)
+}
+
+fn status(service: &mut UnixStream) -> io::Result<Status> {
+    match ask(service, &Request::Status)? {
+        Reply::Status(status) => Ok(status),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+/// What the service at a socket says of itself; None: there is none.
+#[must_use]
+pub fn look(socket: &Path) -> Option<Status> {
+    status(&mut connect(socket).ok()?).ok()
+}
+
+/// Has the service at a socket replaced by a new one, of the program as it is on disk; returns what that says of itself. None: there
+/// is no service.
+pub fn restart(socket: &Path) -> Result<Option<Status>, Failure> {
+    let Some(before) = look(socket) else { return Ok(None) };
+    let failed = |e: io::Error| Failure::system(format!("the pool's service: {e}"));
+    let mut service = connect(socket).map_err(failed)?;
+    ask(&mut service, &Request::Restart).map_err(failed)?;
+    let end = Instant::now() + START_MAX;
+    loop {
+        if let Some(now) = look(socket).filter(|now| now.service != before.service) {
+            return Ok(Some(now));
+        }
+        if Instant::now() > end {
+            return Err(Failure::system("the pool's service has not been replaced; see its log"));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Has the service at a socket end, if it serves nothing, and waits until it has. False: it serves something.
+pub fn stop(socket: &Path) -> Result<bool, Failure> {
+    let end = Instant::now() + START_MAX;
+    loop {
+        let Ok(mut service) = connect(socket) else { return Ok(true) };
+        if let Ok(Reply::Failed { .. }) = ask(&mut service, &Request::Stop) {
+            return Ok(false);
+        }
+        if Instant::now() > end {
+            return Err(Failure::system("the pool's service does not end; see its log"));
+        }
+        std::thread::sleep(LOOK);
+    }
+}

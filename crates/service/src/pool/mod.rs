@@ -1,0 +1,27 @@
+//! One service for all mounts of a pool.
+//!
+//! Three processes take part. Who mounts (`join`) opens the layers and makes the mount, in its own mount namespace and with its own
+//! rights, and hands the descriptors over a socket to the *service* (`host`), which serves all mounts of the pool. The *supervisor*
+//! (`supervisor`) is the service's parent and shares its table of descriptors: when the service dies, whatever it dies of, every
+//! descriptor stays open in the supervisor, so no mount ends; the next service finds in them what the last one was serving
+//! (`card`), takes the nodes from the ledger, and has the kernel send again what had not been answered.
+
+mod card;
+mod host;
+mod join;
+mod supervisor;
+mod wire;
+
+pub use join::{Asked, Joined, Pool, look, restart, stop};
+pub use supervisor::{Manner, Supervised, listen, supervise};
+pub use wire::Status;
+
+use crate::config::Config;
+use crate::failure::Failure;
+use std::ffi::OsString;
+
+/// Version of everything that one service leaves to the next: cards, ledgers, requests in flight.
+pub const FORMAT: u32 = 1;
+
+/// Turns a command line back into what it asks for.
+pub type Parse = fn(Vec<OsString>) -> Result<Config, Failure>;

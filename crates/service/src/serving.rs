@@ -1,0 +1,136 @@
+//! What serving a mount takes, in whatever process: the mount itself, and what is agreed on with the kernel and told of it.
+
+use crate::config::{Config, Profile};
+use crate::explain::InstanceReport;
+use crate::failure::Failure;
+use crate::layers::Layers;
+use std::path::Path;
+use std::sync::Arc;
+use vellum_fuse::{MountError, MountOptions, Mounted, SessionOptions, Workers};
+use vellum_vfs::Errno;
+
+/// Descriptors that the service would like to be allowed: handles of layers are cached.
+const DESCRIPTORS_WANTED: u64 = 1 << 20;
+
+/// Standing with the kernel's out-of-memory killer (-1000 to 1000): a tree that dies takes all its users with it.
+const OOM_SCORE: &str = "-500";
+
+/// Type of overlayfs in statfs(2).
+const OVERLAYFS: u64 = 0x794c_7630;
+
+/// Makes the process fit to serve. What is not permitted is left as it is.
+pub fn settle() {
+    vellum_sys::clear_umask();
+    if let Err(e) = vellum_sys::raise_descriptor_limit(DESCRIPTORS_WANTED) {
+        tracing::debug!("the limit of descriptors stays: {e}");
+    }
+    if let Err(e) = vellum_sys::become_io_flusher() {
+        tracing::debug!("memory reclaim may wait for this process: {e}");
+    }
+    if let Err(e) = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
+        tracing::debug!("the out-of-memory score stays: {e}");
+    }
+}
+
+pub(crate) fn session_options(config: &Config, layers: &Layers) -> SessionOptions {
+    let mut options = SessionOptions {
+        profile: match config.profile {
+            Profile::Cached => vellum_fuse::Profile::Cached,
+            Profile::Passthrough => vellum_fuse::Profile::Passthrough,
+        },
+        posix_acl: !config.no_acl,
+        writeback: config.writable(),
+        ..SessionOptions::default()
+    };
+    if let Some(workers) = config.workers {
+        options.workers = Workers { max: workers.get(), ..Workers::default() };
+    }
+    options.workers.keep_awake = config.keep_awake;
+    let upper = layers.upper.as_ref().map(|(upper, _)| upper);
+    let on_overlay =
+        |branch: &Arc<dyn vellum_vfs::Branch>| branch.statfs().is_ok_and(|fs| fs.fstype == OVERLAYFS);
+    if upper.into_iter().chain(&layers.lowers).any(on_overlay) {
+        options.max_stack_depth = 2;
+    }
+    options
+}
+
+pub(crate) fn report(
+    config: &Config,
+    mountpoint: &Path,
+    layers: &Layers,
+    options: &SessionOptions,
+) -> InstanceReport {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let upper = layers.upper.is_some().then(|| layers.paths.first().map(|path| text(path))).flatten();
+    InstanceReport {
+        version: env!("CARGO_PKG_VERSION").into(),
+        pid: std::process::id(),
+        mountpoint: text(mountpoint),
+        profile: config.profile.name().into(),
+        read_only: !config.writable(),
+        volatile: config.volatile,
+        upper,
+        work: layers.work_path.as_deref().map(text),
+        layer_count: layers.paths.len(),
+        workers: options.workers.max,
+        layers: layers.paths.iter().map(|path| text(path)).collect(),
+        ..InstanceReport::default()
+    }
+}
+
+/// Mounts a fresh connection at `mountpoint`.
+pub fn mount_at(config: &Config, mountpoint: &Path) -> Result<Mounted, Failure> {
+    vellum_fuse::mount(mountpoint, &mount_options(config)).map_err(|e| mount_failure(mountpoint, &e))
+}
+
+fn mount_options(config: &Config) -> MountOptions {
+    let root = rustix::process::geteuid().is_root();
+    let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
+    let flags = &config.flags;
+    MountOptions {
+        source: config.source.as_deref().map_or_else(|| "vellum".into(), text),
+        subtype: config.subtype.as_deref().map_or_else(|| "vellum".into(), text),
+        allow_other: config.allow_other.unwrap_or(root),
+        default_permissions: true,
+        read_only: flags.read_only,
+        dev: flags.dev.unwrap_or(false),
+        suid: flags.suid.unwrap_or(root),
+        exec: flags.exec.unwrap_or(true),
+        noatime: !flags.atime.unwrap_or(false),
+        sync: flags.sync,
+        dirsync: flags.dirsync,
+        labels: labels(config),
+        max_read: config.max_read.filter(|bytes| *bytes != 0),
+        ..MountOptions::default()
+    }
+}
+
+/// Labels are for SELinux; engines pass them whether the kernel has it or not.
+fn labels(config: &Config) -> Vec<(String, String)> {
+    if !Path::new("/sys/fs/selinux/enforce").exists() {
+        return Vec::new();
+    }
+    config.labels.iter().map(|(name, label)| (name.clone(), label.to_string_lossy().into_owned())).collect()
+}
+
+fn mount_failure(mountpoint: &Path, e: &MountError) -> Failure {
+    let shown = mountpoint.display();
+    match e {
+        MountError::Option(name) => {
+            Failure::input(format!("option {name}: the kernel cannot take this value"))
+        }
+        MountError::Mountpoint(..) => Failure::input(format!("mount point {e}")),
+        MountError::Device(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Failure::system(
+            "/dev/fuse is missing; load the module fuse, or give the device to this container",
+        ),
+        MountError::Device(Errno::ACCESS | Errno::PERM) => {
+            Failure::system("/dev/fuse: permission denied; make it accessible to this user")
+        }
+        MountError::Helper(said) if said.starts_with("No such file") => Failure::system(format!(
+            "mount point {shown}: ordinary users need fusermount3 to mount; install the package fuse3"
+        )),
+        MountError::Helper(said) => Failure::system(format!("mount point {shown}: fusermount3: {said}")),
+        other => Failure::system(format!("mount point {other}")),
+    }
+}

@@ -1,0 +1,68 @@
+//! `vellum pool serve`: the service of a pool, and its supervisor.
+
+use crate::{log, mount};
+use std::path::PathBuf;
+use std::process::Command;
+use vellum_engine::{Failure, Pool, PoolName, Store};
+use vellum_service::daemon::{Pending, Side, detach, own_ipc};
+use vellum_service::pool::{Manner, Supervised, listen, supervise};
+use vellum_service::serving::settle;
+
+/// Serves until nothing is mounted in the pool any more; in the foreground, until it is told to end.
+pub(crate) fn run(store: &Store, name: &PoolName, background: bool, inherit: Option<&str>) -> Result<(), Failure> {
+    let socket = store.socket(name);
+    if let Some(heritage) = inherit {
+        // Before anything else is opened.
+        let inherited = Supervised::inherit(heritage, &socket)?;
+        prepare(store, name, background)?;
+        return serve(inherited, name, background);
+    }
+    let pending = if background {
+        match detach()? {
+            Side::Parent(outcome) => return outcome,
+            Side::Child(pending) => Some(pending),
+        }
+    } else {
+        None
+    };
+    match prepare(store, name, background).and_then(|()| listen(&socket)) {
+        Ok(Some(supervised)) => {
+            pending.map_or(Ok(()), Pending::ready)?;
+            serve(supervised, name, background)
+        }
+        // Another was faster, which is as good.
+        Ok(None) if background => pending.map_or(Ok(()), Pending::ready),
+        Ok(None) => {
+            Err(Failure::input(format!("pool {name}: it has a service; vellum pool restart replaces it")))
+        }
+        Err(failure) => {
+            if let Some(pending) = pending {
+                pending.failed(&failure);
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// Makes this process one of the pool, before it starts a thread or fills memory that the tenant has to pay for.
+fn prepare(store: &Store, name: &PoolName, background: bool) -> Result<(), Failure> {
+    Pool::open(store, name)?.enter::<PathBuf>(&[])?;
+    own_ipc();
+    settle();
+    log::start_service(!background)
+}
+
+fn serve(supervised: Supervised, name: &PoolName, background: bool) -> Result<(), Failure> {
+    let signals = Supervised::hold()?;
+    let program = std::env::current_exe();
+    let program = program.map_err(|e| Failure::system(format!("cannot tell where this program is: {e}")))?;
+    let successor = |heritage: &str| {
+        let mut command = Command::new(&program);
+        command.args(["pool", "serve", name.as_str(), "--inherit", heritage]);
+        command.args(background.then_some("--background"));
+        command
+    };
+    let parse = |arguments| Ok(mount::understood(arguments)?.config);
+    let manner = Manner { parse, stay: !background, successor: &successor };
+    supervise(supervised, &manner, &signals)
+}

@@ -7,9 +7,15 @@ use crate::settings::Settings;
 use crate::store::Store;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use vellum_service::Failure;
 use vellum_service::mountpoint::mounts;
 use vellum_service::pool as service;
+
+/// How long a service may take to notice that its last mount has gone.
+const END_MAX: Duration = Duration::from_secs(2);
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A pool of this host.
 #[derive(Clone, Debug)]
@@ -89,10 +95,16 @@ impl Pool {
 
     /// Takes it away. It must be empty.
     pub fn delete(self, store: &Store) -> Result<(), Failure> {
-        if !service::stop(&self.socket)? {
-            tracing::debug!(pool = %self.name, "its service serves something");
+        // A service ends a moment after its last mount.
+        let end = Instant::now() + END_MAX;
+        while !service::stop(&self.socket)?
+            && Instant::now() < end
+            && self.members().iter().all(|member| member.mountpoints.is_empty())
+        {
+            std::thread::sleep(LOOK);
         }
-        if let Some(member) = self.processes().first().copied().map(member) {
+        // A mount says more than a process.
+        if let Some(member) = self.members().into_iter().min_by_key(|member| member.mountpoints.is_empty()) {
             let name = &self.name;
             let who = match member.mountpoints.first() {
                 Some(mountpoint) => format!("the mount {} is in it; unmount it first", mountpoint.display()),
@@ -101,6 +113,7 @@ impl Pool {
             return Err(Failure::input(format!("pool {name}: {who}")));
         }
         self.groups.remove()?;
+        let _ = fs::remove_file(self.socket.with_extension("lock"));
         store.remove(&self.name)
     }
 

@@ -7,6 +7,7 @@
 //! answer, so nobody else can have been at the same name in between.
 
 use crate::wire::UNIQUE_RESEND;
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -15,20 +16,27 @@ use vellum_vfs::{Error, Result};
 
 /// Words of a worker's entry: two cache lines, which nobody else writes to.
 const ENTRY: usize = 16;
-/// Entries of a process.
+/// Entries of workers.
 const ENTRIES: usize = crate::init::WORKERS_MAX + 1;
-/// A first entry that says which half is in use, then two halves: what a process was doing stays as long as its successor lives,
-/// for that may be killed before it has heard of all of it.
-const WORDS: usize = ENTRY * (1 + 2 * ENTRIES);
+/// Requests of predecessors that have not been heard of again.
+const CARRIED: usize = 1024;
+/// Words of a half: the entries of workers, then what is carried on, an id and a detail each.
+const HALF: usize = ENTRY * ENTRIES + 2 * CARRIED;
+/// A first entry that says which half is in use, then two halves. A successor collects what it finds in one in the other, and then
+/// puts that into use.
+const WORDS: usize = ENTRY + 2 * HALF;
 
-/// What workers are carrying out, and what those of a predecessor were.
+/// Word of the first entry that says that long requests have come.
+const LARGE: usize = 1;
+
+/// What workers are carrying out, and what those of predecessors were.
 #[derive(Debug)]
 pub struct Inflight {
     words: SharedWords,
-    /// First entry of this process.
-    first: usize,
-    /// Ids of requests that the predecessor had begun, each with its detail.
-    begun: HashMap<u64, u64>,
+    /// First word of the half in use.
+    half: usize,
+    /// Ids of requests that predecessors had begun: what was written down of each, and where it is carried on.
+    begun: HashMap<u64, (u64, usize)>,
 }
 
 /// Whether a request has been begun before.
@@ -45,32 +53,38 @@ impl Inflight {
     pub fn create() -> Result<Self> {
         let words = SharedWords::create(c"vellum-inflight", WORDS)
             .map_err(|errno| Error::new(errno, "memory for requests in flight"))?;
-        Ok(Self { words, first: 1, begun: HashMap::new() })
+        Ok(Self { words, half: ENTRY, begun: HashMap::new() })
     }
 
     /// For a successor.
     pub fn open(descriptor: OwnedFd) -> Result<Self> {
-        let words = SharedWords::open(descriptor).map_err(|errno| Error::new(errno, "requests in flight"))?;
-        let half = words.word(0).filter(|_| words.len() == WORDS);
-        let half = half.ok_or(Error::new(rustix::io::Errno::INVAL, "requests in flight"))?;
-        let second = half.load(Relaxed) == 0;
+        let bad = |errno| Error::new(errno, "requests in flight");
+        let words = SharedWords::open(descriptor).map_err(bad)?;
+        let in_use = words.word(0).filter(|_| words.len() == WORDS).ok_or(bad(Errno::INVAL))?;
+        let first = in_use.load(Acquire) == 0;
+        let (old, half) = if first { (ENTRY, ENTRY + HALF) } else { (ENTRY + HALF, ENTRY) };
+        let load = |word: usize| words.word(word).map_or(0, |word| word.load(Acquire));
+        let store = |word: usize, value: u64| {
+            if let Some(word) = words.word(word) {
+                word.store(value, Relaxed);
+            }
+        };
+        let carried = |half: usize, number: usize| half + ENTRY * ENTRIES + 2 * number;
+        let workers = (0..ENTRIES).map(|worker| old + worker * ENTRY);
+        let found = workers.chain((0..CARRIED).map(|number| carried(old, number)));
+        let found = found.map(|word| (load(word), load(word + 1))).filter(|(id, _)| *id != 0);
+        // Two may be the same: begun by one, and again by the next.
+        let found: HashMap<u64, u64> = found.take(CARRIED).collect();
+        (0..HALF).for_each(|word| store(half + word, 0));
         let mut begun = HashMap::new();
-        for entry in 1..=2 * ENTRIES {
-            if let (Some(id), Some(detail)) = (words.word(entry * ENTRY), words.word(entry * ENTRY + 1)) {
-                let id = id.load(Acquire);
-                if id != 0 {
-                    begun.insert(id, detail.load(Relaxed));
-                }
-            }
+        for ((id, detail), number) in found.into_iter().zip(0..CARRIED) {
+            let at = carried(half, number);
+            store(at, id);
+            store(at + 1, detail);
+            begun.insert(id, (detail, at));
         }
-        let first = if second { 1 + ENTRIES } else { 1 };
-        for entry in first..first + ENTRIES {
-            if let Some(id) = words.word(entry * ENTRY) {
-                id.store(0, Relaxed);
-            }
-        }
-        half.store(second.into(), Release);
-        Ok(Self { words, first, begun })
+        in_use.store(first.into(), Release);
+        Ok(Self { words, half, begun })
     }
 
     /// Its memory, for a successor.
@@ -84,12 +98,24 @@ impl Inflight {
         if unique & UNIQUE_RESEND == 0 {
             return Replay::Fresh;
         }
-        self.begun.get(&(unique & !UNIQUE_RESEND)).map_or(Replay::Fresh, |detail| Replay::Begun(*detail))
+        self.begun.get(&(unique & !UNIQUE_RESEND)).map_or(Replay::Fresh, |(detail, _)| Replay::Begun(*detail))
+    }
+
+    /// Whether long requests come on this connection.
+    pub(crate) fn is_large(&self) -> bool {
+        self.words.word(LARGE).is_some_and(|word| word.load(Relaxed) != 0)
+    }
+
+    /// Notes that they do.
+    pub(crate) fn set_large(&self) {
+        if let Some(word) = self.words.word(LARGE) {
+            word.store(1, Relaxed);
+        }
     }
 
     /// A worker begins.
     pub(crate) fn begin(&self, worker: usize, unique: u64, detail: u64) {
-        let word = (self.first + worker) * ENTRY;
+        let word = self.half + worker * ENTRY;
         if let (Some(id), Some(at)) = (self.words.word(word), self.words.word(word + 1)) {
             at.store(detail, Relaxed);
             id.store(unique & !UNIQUE_RESEND, Release);
@@ -97,8 +123,14 @@ impl Inflight {
     }
 
     /// It has failed, or has been answered.
-    pub(crate) fn end(&self, worker: usize) {
-        if let Some(id) = self.words.word((self.first + worker) * ENTRY) {
+    pub(crate) fn end(&self, worker: usize, unique: u64) {
+        if unique & UNIQUE_RESEND != 0
+            && let Some((_, carried)) = self.begun.get(&(unique & !UNIQUE_RESEND))
+            && let Some(id) = self.words.word(*carried)
+        {
+            id.store(0, Release);
+        }
+        if let Some(id) = self.words.word(self.half + worker * ENTRY) {
             id.store(0, Release);
         }
     }
@@ -113,7 +145,7 @@ mod tests {
         let first = Inflight::create().unwrap();
         first.begin(0, 10, 77);
         first.begin(1, 12, 0);
-        first.end(1);
+        first.end(1, 12);
         let next = Inflight::open(first.descriptor().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(next.replay(10 | UNIQUE_RESEND), Replay::Begun(77));
         assert_eq!(next.replay(12 | UNIQUE_RESEND), Replay::Fresh);
@@ -124,5 +156,13 @@ mod tests {
         let third = Inflight::open(next.descriptor().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(third.replay(10 | UNIQUE_RESEND), Replay::Begun(77));
         assert_eq!(third.replay(14 | UNIQUE_RESEND), Replay::Begun(0));
+        // And again before it has heard of anything; then one of them is answered.
+        let fourth = Inflight::open(third.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(fourth.replay(10 | UNIQUE_RESEND), Replay::Begun(77));
+        fourth.begin(0, 10 | UNIQUE_RESEND, 77);
+        fourth.end(0, 10 | UNIQUE_RESEND);
+        let fifth = Inflight::open(fourth.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(fifth.replay(10 | UNIQUE_RESEND), Replay::Fresh);
+        assert_eq!(fifth.replay(14 | UNIQUE_RESEND), Replay::Begun(0));
     }
 }

@@ -27,6 +27,8 @@ const OUT_HEADER: usize = size_of::<wire::OutHeader>();
 const WRITE_HEAD: usize = size_of::<wire::InHeader>() + size_of::<wire::WriteIn>();
 /// Room in a request beside the data of a WRITE (bytes): headers, two names, extensions.
 const REQUEST_SPARE: usize = 4096;
+/// Requests up to this length (bytes) find pages behind the buffer that they are read into, from the first on.
+const ROOM_AT_FIRST: usize = 32 << 10;
 /// Errors from receiving, one after the other, after which a worker gives up.
 const RECEIVE_ERRORS_MAX: u32 = 100;
 
@@ -125,6 +127,8 @@ struct Worker<'a, F: ?Sized> {
     /// When the request in the inbox arrived.
     arrived: Instant,
     inbox: Buffer,
+    /// So much of it has pages, in bytes.
+    room: usize,
     outbox: Buffer,
 }
 
@@ -142,16 +146,19 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             spinner: Spinner::new(crew.spin),
             arrived: Instant::now(),
             inbox: Buffer::new(data + REQUEST_SPARE, WRITE_HEAD),
+            room: 0,
             outbox: Buffer::new(data + OUT_HEADER, OUT_HEADER),
         }
     }
 
     fn serve(&mut self) {
         let mut errors = 0;
+        self.make_room(0);
         loop {
             match self.receive() {
                 Ok((Received::Request(len), at_once)) => {
                     errors = 0;
+                    self.make_room(len);
                     let client = client(self.inbox.bytes().get(..len).unwrap_or_default());
                     let need = self.crew.pool.begin(self.seat, client, at_once);
                     self.crew.provide(need);
@@ -170,6 +177,21 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                     }
                 }
             }
+        }
+    }
+
+    /// Where a successor is to go on with what this process leaves: sees to it that there are pages behind the buffer that requests
+    /// are read into. A process that is killed while the kernel waits for such a page takes the request with it, and who asked gets
+    /// EIO. Of the largest kind of request only as much as has come before, for memory's sake.
+    fn make_room(&mut self, len: usize) {
+        let Some(inflight) = &self.crew.inflight else { return };
+        if len > ROOM_AT_FIRST {
+            inflight.set_large();
+        }
+        let wanted = if inflight.is_large() { usize::MAX } else { ROOM_AT_FIRST };
+        if self.room < wanted {
+            self.room = wanted;
+            self.inbox.touch(len, wanted);
         }
     }
 
@@ -270,7 +292,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             Answer::Status(errno) => {
                 // The next time it is refused again.
                 if let Some(inflight) = written {
-                    inflight.end(self.number);
+                    inflight.end(self.number, unique);
                 }
                 (-errno.raw_os_error(), 0)
             }
@@ -278,7 +300,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         };
         let sent = send(&mut self.transport, self.outbox.bytes_mut(), unique, error, body_len);
         if let Some(inflight) = written {
-            inflight.end(self.number);
+            inflight.end(self.number, unique);
         }
         if let Err(error) = sent {
             // ENOENT: the request was given up by the kernel. Whatever else: it did not arrive either.

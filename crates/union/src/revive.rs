@@ -94,7 +94,10 @@ impl Core {
         let mut chain = Vec::new();
         let mut next = Some(id);
         while let Some(id) = next.filter(|id| *id != NodeId::ROOT && self.table.get(*id).is_err()) {
-            let record = ledger.read(id).ok_or(stale("node"))?;
+            let Some(record) = ledger.read(id) else {
+                tracing::warn!(id = id.0, "an id that the last service did not know");
+                return Err(stale("node"));
+            };
             next = record.places.first().map(|(parent, _)| *parent);
             if record.flags.intersects(Flags::GONE) {
                 next = None;
@@ -106,7 +109,10 @@ impl Core {
         }
         let mut node = None;
         while let Some(record) = chain.pop() {
-            node = Some(self.revive_one(&record)?);
+            let made = self.revive_one(&record).inspect_err(|error| {
+                tracing::warn!(%error, ?record, "an object that the last service knew is not found again");
+            });
+            node = Some(made?);
         }
         match node {
             Some(node) => Ok(node),

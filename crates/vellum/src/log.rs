@@ -3,6 +3,7 @@
 use crate::options::{BadInput, LogTarget, Request};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 use tracing::Level;
@@ -12,6 +13,9 @@ use vellum_service::Failure;
 
 /// The environment's say in what is logged.
 pub const VARIABLE: &str = "VELLUM_LOG";
+
+/// The environment's say in where.
+pub const TARGET_VARIABLE: &str = "VELLUM_LOG_TO";
 
 /// What is logged when nobody says otherwise.
 const QUIET: &str = "warn";
@@ -38,7 +42,9 @@ pub fn start(request: &Request) -> Result<(), Failure> {
             )
         })
         .map_err(|bad| Failure::input(bad.to_string()))?;
+    let named = std::env::var_os(TARGET_VARIABLE).filter(|name| !name.is_empty());
     let target = match &request.log_to {
+        LogTarget::Auto if named.is_some() => LogTarget::named(named.unwrap_or_default().into_vec()),
         LogTarget::Auto if request.foreground => LogTarget::Stderr,
         LogTarget::Auto => LogTarget::Syslog,
         other => other.clone(),

@@ -9,7 +9,12 @@ use vellum_service::pool::{Manner, Supervised, listen, supervise};
 use vellum_service::serving::settle;
 
 /// Serves until nothing is mounted in the pool any more; in the foreground, until it is told to end.
-pub(crate) fn run(store: &Store, name: &PoolName, background: bool, inherit: Option<&str>) -> Result<(), Failure> {
+pub(crate) fn run(
+    store: &Store,
+    name: &PoolName,
+    background: bool,
+    inherit: Option<&str>,
+) -> Result<(), Failure> {
     let socket = store.socket(name);
     if let Some(heritage) = inherit {
         // Before anything else is opened.

@@ -6,6 +6,7 @@ mod comparison;
 mod conformance;
 mod differential;
 mod engines;
+mod handover;
 mod noticed;
 mod pool;
 pub(crate) mod stress;
@@ -73,6 +74,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         differential::CASES,
         noticed::CASES,
         blocks::CASES,
+        handover::CASES,
         pool::CASES,
         watching::CASES,
         bench::CASES,

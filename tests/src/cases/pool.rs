@@ -4,10 +4,11 @@ use super::Case;
 use crate::harness::mount::MountKind;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, Layers, Mount, shell};
+use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -23,13 +24,13 @@ pub(super) const CASES: &[Case] = &[
 const MIB: usize = 1 << 20;
 
 /// Pools of this case, and one of them. It is deleted at the end.
-struct Pools<'a> {
+pub(super) struct Pools<'a> {
     cx: &'a Cx,
     name: String,
 }
 
 impl<'a> Pools<'a> {
-    fn new(cx: &'a Cx) -> Outcome<Self> {
+    pub(super) fn new(cx: &'a Cx) -> Outcome<Self> {
         if !MountKind::under_test().is_vellum() {
             return skip("only Vellum has pools");
         }
@@ -46,7 +47,13 @@ impl<'a> Pools<'a> {
         let MountKind::Program(program, _) = MountKind::under_test() else { return skip("no program") };
         let mut command = Command::new(program);
         command.env("VELLUM_POOLS", self.cx.dir.join("pools")).stdin(Stdio::null());
+        command.env("VELLUM_LOG_TO", self.log());
         Ok(command)
+    }
+
+    /// Where the pool's service logs.
+    pub(super) fn log(&self) -> PathBuf {
+        self.cx.dir.join("service.log")
     }
 
     /// `vellum pool VERB NAME ARGUMENTS`, whatever becomes of it.
@@ -54,20 +61,21 @@ impl<'a> Pools<'a> {
         Ok(self.command()?.args(["pool", verb, &self.name]).args(arguments).output()?)
     }
 
-    fn run(&self, verb: &str, arguments: &[&str]) -> Outcome<String> {
+    pub(super) fn run(&self, verb: &str, arguments: &[&str]) -> Outcome<String> {
         shell::run(self.command()?.args(["pool", verb, &self.name]).args(arguments))
     }
 
-    fn show(&self) -> Outcome<Value> {
+    pub(super) fn show(&self) -> Outcome<Value> {
         serde_json::from_str(&self.run("show", &["--json"])?).doing("pool show --json")
     }
 
     /// Mounts in this pool, or in the one that claims the layers.
-    fn mount(&self, layers: &Layers, named: bool) -> Outcome<Mount> {
+    pub(super) fn mount(&self, layers: &Layers, named: bool) -> Outcome<Mount> {
         let pool = format!("pool={}", self.name);
         let options: &[&str] = if named { &[&pool] } else { &[] };
         let pools = self.cx.dir.join("pools").display().to_string();
-        let variables = [("VELLUM_POOLS", pools.as_str())];
+        let log = self.log().display().to_string();
+        let variables = [("VELLUM_POOLS", pools.as_str()), ("VELLUM_LOG_TO", &log), ("VELLUM_LOG", "info")];
         Mount::with_variables(MountKind::under_test(), self.cx.profile, layers, options, &variables)
     }
 }
@@ -183,12 +191,9 @@ fn layers_belong_to_pools(cx: &Cx) -> Outcome {
     let (inside, outside) = (pools.mount(&claimed, false)?, pools.mount(&free, false)?);
     let group = format!("vellum/{}", pools.name);
     for (mount, belongs) in [(&inside, true), (&outside, false)] {
-        let services = mount.daemons();
-        ensure!(!services.is_empty(), "{}: no service", mount.root().display());
-        for service in services {
-            let groups = fs::read_to_string(format!("/proc/{service}/cgroup"))?;
-            ensure_eq!(groups.contains(&group), belongs, "{}: {groups}", mount.root().display());
-        }
+        let service = mount.service()?.as_raw_nonzero();
+        let groups = fs::read_to_string(format!("/proc/{service}/cgroup"))?;
+        ensure_eq!(groups.contains(&group), belongs, "{}: {groups}", mount.root().display());
     }
     let shown = pools.show()?;
     ensure_eq!(shown["mounts"].as_array().map(Vec::len), Some(1), "mounts of {shown}");
@@ -214,8 +219,9 @@ fn life(cx: &Cx) -> Outcome {
     ensure!(pools.run("list", &[]).is_err(), "list takes no name");
     let list = shell::run(pools.command()?.args(["pool", "list"]))?;
     ensure!(list.contains(&pools.name), "{list}");
-    // A kill leaves the pool as it is; a new mount is in it again.
-    mount.crash()?;
+    // A kill leaves the pool as it is, and the mount.
+    kill_process(mount.service()?, Signal::KILL)?;
+    fs::read_dir(mount.root())?;
     ensure_eq!(pools.show()?["mounts"].as_array().map(Vec::len), Some(1), "mounts after a kill");
     mount.unmount()?;
     pools.run("delete", &[])?;

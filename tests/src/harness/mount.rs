@@ -1,8 +1,9 @@
 //! Mounts: of what is under test, and of kernel overlayfs to compare with.
 
 use super::layers::Layers;
-use super::outcome::{Outcome, Stop, ensure, fail};
+use super::outcome::{Doing, Outcome, Stop, ensure, fail};
 use super::source_root;
+use rustix::process::Pid;
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -229,6 +230,16 @@ impl Mount {
         use rustix::mount::{UnmountFlags, unmount};
         let _ = unmount(&self.layers.merged, UnmountFlags::DETACH | UnmountFlags::FORCE);
         self.mounted = false;
+    }
+
+    /// The process that serves it, by its own word: a pool's service does not name its mounts in its command line.
+    pub(crate) fn service(&self) -> Outcome<Pid> {
+        let mut said = vec![0; 64 << 10];
+        let len = rustix::fs::getxattr(self.root(), c"vellum.instance", &mut said)?;
+        said.truncate(len);
+        let report: serde_json::Value = serde_json::from_slice(&said).doing("vellum.instance")?;
+        let pid = report["pid"].as_i64().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        pid.ok_or_else(|| Stop::Fail(format!("no service: {report}")))
     }
 
     /// Process ids of the daemons of this mount.

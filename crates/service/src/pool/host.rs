@@ -85,18 +85,10 @@ pub(super) fn serve(
 impl Host {
     /// Goes on with what a predecessor was serving.
     fn resume(self: &Arc<Self>, mut inherited: Inherited) {
-        let mut resumed = Vec::new();
         for found in card::find(&mut inherited) {
             let mountpoint = String::from_utf8_lossy(&found.card.request.mountpoint).into_owned();
-            match self.resume_one(found, &mut inherited) {
-                Ok(session) => resumed.push((session, mountpoint)),
-                Err(failure) => tracing::error!(mountpoint, "a mount is lost: {failure}"),
-            }
-        }
-        for (session, mountpoint) in &resumed {
-            // What had been read and not answered comes again. A connection that has ended has nothing to send.
-            if let Err(error) = session.notifier().resend() {
-                tracing::debug!(%error, mountpoint, "nothing is sent again");
+            if let Err(failure) = self.resume_one(found, &mut inherited) {
+                tracing::error!(mountpoint, "a mount is lost: {failure}");
             }
         }
         // Now that nothing waits at them any more: further descriptors of the connections, and whatever the predecessor was in the
@@ -104,11 +96,7 @@ impl Host {
         inherited.close_rest();
     }
 
-    fn resume_one(
-        self: &Arc<Self>,
-        found: Found,
-        inherited: &mut Inherited,
-    ) -> Result<SessionHandle, Failure> {
+    fn resume_one(self: &Arc<Self>, found: Found, inherited: &mut Inherited) -> Result<(), Failure> {
         let Found { card, device, layers, ledger, inflight, written } = found;
         let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
         let negotiated = Negotiated::from_numbers(card.negotiated)
@@ -123,6 +111,11 @@ impl Host {
         let Made { config, tree, report, options, locks, .. } = made;
         let instance = Arc::new(Instance::new(tree, report));
         let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
+        // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that
+        // has ended has nothing to send.
+        if let Err(error) = session.handle().notifier().resend() {
+            tracing::debug!(%error, "nothing is sent again");
+        }
         self.run(&config, &instance, session, written, locks)
     }
 
@@ -156,7 +149,7 @@ impl Host {
         let session = Session::new(Arc::clone(&instance), mounted, made.options)
             .map_err(|e| Failure::system(format!("mount point {}: {e}", mountpoint.display())))?;
         card.negotiated = session.handle().negotiated().to_numbers();
-        self.run(&made.config, &instance, session, card.write()?, locks).map(drop)
+        self.run(&made.config, &instance, session, card.write()?, locks)
     }
 
     /// The tree of a request, and what goes with it.
@@ -187,7 +180,7 @@ impl Host {
         session: Session<Tree>,
         card: OwnedFd,
         locks: Vec<OwnedFd>,
-    ) -> Result<SessionHandle, Failure> {
+    ) -> Result<(), Failure> {
         instance.served_by(session.handle());
         let failed = |e: &dyn std::fmt::Display| Failure::system(format!("serving the mount: {e}"));
         let (handle, thread) = session.spawn().map_err(|e| failed(&e))?;
@@ -215,7 +208,7 @@ impl Host {
             drop(handle);
         };
         std::thread::Builder::new().name("vellum-end".into()).spawn(ended).map_err(|e| failed(&e))?;
-        Ok(handle)
+        Ok(())
     }
 
     /// Hears clients, until there have been neither mounts nor clients for a while.
@@ -230,7 +223,7 @@ impl Host {
                 Err(e) => return Err(Failure::system(format!("the pool's socket: {e}"))),
             }
             let books = self.books.lock();
-            if !books.mounts.is_empty() || books.clients > 0 {
+            if !books.mounts.is_empty() || books.clients > 0 && !books.stopping {
                 idle_since = Instant::now();
             } else if books.stopping || !stay && idle_since.elapsed() >= IDLE {
                 return Ok(());

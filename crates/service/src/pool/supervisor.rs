@@ -22,10 +22,11 @@ use vellum_sys::{Fork, HeldSignals, Inherited, fork_with_descriptors, keep_over_
 // Signal numbers as on every architecture of Linux that we build for.
 const SIGHUP: i32 = 1;
 const SIGINT: i32 = 2;
+const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 const SIGCHLD: i32 = 17;
 
-/// A service that lived less than this died of what it was left.
+/// A service that lived less than this, and was not killed, died of what it was left.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// So many short lives one after the other, and the supervisor gives up.
 const SHORT_LIVES_MAX: u32 = 10;
@@ -133,6 +134,10 @@ pub fn supervise(mut pool: Supervised, manner: &Manner<'_>, signals: &HeldSignal
                     tracing::error!("{failure}; going on with the old program");
                 }
             }
+            End::Killed => {
+                pool.restarts += 1;
+                tracing::error!("the service has been killed; a new one goes on");
+            }
             End::Died(how) => {
                 pool.restarts += 1;
                 tracing::error!("the service has died ({how}); a new one goes on");
@@ -158,7 +163,9 @@ enum End {
     Done,
     /// A new program is to go on.
     Replace,
-    /// By itself, or killed.
+    /// By somebody else.
+    Killed,
+    /// By itself.
     Died(String),
 }
 
@@ -219,7 +226,10 @@ fn attend(service: Pid, signals: &HeldSignals) -> End {
                     Some(0) => End::Done,
                     _ if asked => End::Done,
                     Some(code) => End::Died(format!("exit status {code}")),
-                    None => End::Died(format!("signal {}", status.terminating_signal().unwrap_or_default())),
+                    None => match status.terminating_signal() {
+                        Some(SIGKILL) => End::Killed,
+                        signal => End::Died(format!("signal {}", signal.unwrap_or_default())),
+                    },
                 };
             }
             Ok(None) | Err(Errno::INTR) => {}

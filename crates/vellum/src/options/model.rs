@@ -175,6 +175,18 @@ pub struct Options {
     log_to: LogTarget,
 }
 
+impl LogTarget {
+    /// As an option, or the environment, names it.
+    pub(crate) fn named(name: Vec<u8>) -> Self {
+        match name.as_slice() {
+            b"stderr" => Self::Stderr,
+            b"syslog" => Self::Syslog,
+            b"kmsg" => Self::Kmsg,
+            _ => Self::File(path(name)),
+        }
+    }
+}
+
 /// A mount that was asked for, complete.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Request {
@@ -392,12 +404,7 @@ impl Options {
             "log" => self.log = Some(text(key, raw, "write e.g. log=info")?),
             "log_to" => {
                 let value = plain(key, raw, "write log_to=stderr, syslog, kmsg or a file's path")?;
-                self.log_to = match value.as_slice() {
-                    b"stderr" => LogTarget::Stderr,
-                    b"syslog" => LogTarget::Syslog,
-                    b"kmsg" => LogTarget::Kmsg,
-                    _ => LogTarget::File(path(value)),
-                };
+                self.log_to = LogTarget::named(value);
             }
             "pool" => self.pool = Some(os(plain(key, raw, "write pool=NAME")?)),
             "fsname" => config.source = Some(os(plain(key, raw, "write fsname=NAME")?)),

@@ -40,7 +40,8 @@ impl Service {
     /// The process that holds `/dev/fuse` for this connection.
     fn holding(connection: u32) -> Option<Self> {
         let wanted = format!("fuse_connection:\t{connection}");
-        others().find(|service| {
+        // The supervisor of a pool's service holds what that holds, but has one thread.
+        others().filter(|service| service.threads().len() > 1).find(|service| {
             let Ok(entries) = fs::read_dir(format!("/proc/{}/fdinfo", service.pid)) else { return false };
             entries.flatten().any(|entry| {
                 fs::read_to_string(entry.path())

@@ -39,7 +39,7 @@ const ALL: &[&str] = &[
 const MAY_USE: &[Row] = &[
     ("vellum-vfs", &[]),
     ("vellum-sys", &[]),
-    ("vellum-union", &["vellum-vfs"]),
+    ("vellum-union", &["vellum-vfs", "vellum-sys"]),
     ("vellum-branch", &["vellum-vfs", "vellum-sys"]),
     ("vellum-cache", &["vellum-vfs"]),
     ("vellum-fuse", &["vellum-vfs", "vellum-sys"]),

@@ -59,6 +59,9 @@ install: build
 	install -D -m 755 target/release/vellum-bench $(DESTDIR)$(PREFIX)/bin/vellum-bench
 	mkdir -p $(DESTDIR)/sbin
 	ln -sf $(PREFIX)/bin/vellum $(DESTDIR)/sbin/mount.fuse.vellum
+	mkdir -p $(DESTDIR)/etc/systemd/system
+	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/vellum-pool@.service \
+		> $(DESTDIR)/etc/systemd/system/vellum-pool@.service
 
 clean:
 	cargo clean

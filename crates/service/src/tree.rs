@@ -91,7 +91,10 @@ impl Explain for Union {
     }
 
     fn figures(&self) -> BTreeMap<String, u64> {
-        BTreeMap::from([("nodes".to_owned(), self.nodes() as u64)])
+        BTreeMap::from([
+            ("nodes".to_owned(), self.nodes() as u64),
+            ("partial_files".to_owned(), self.partial_files() as u64),
+        ])
     }
 
     fn summary(&self) -> BTreeMap<String, String> {

@@ -110,6 +110,13 @@ impl Union {
         self.0.table.len()
     }
 
+    /// How many files were written to and still take blocks from below, of those that were written to last: not more are remembered
+    /// than a thousand.
+    #[must_use]
+    pub fn partial_files(&self) -> usize {
+        self.0.partials.lock().len()
+    }
+
     /// What the union is made of.
     #[must_use]
     pub fn summary(&self) -> Summary {

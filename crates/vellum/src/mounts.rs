@@ -31,6 +31,8 @@ pub struct Answer {
     pub stats: InstanceStats,
     /// Memory of the service in bytes, where it can be seen.
     pub resident: Option<u64>,
+    /// Requests that the kernel has and nobody has answered, where it says so.
+    pub waiting: Option<u64>,
 }
 
 /// What was found.
@@ -74,6 +76,7 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
         };
     }
     let mut found = Answers::default();
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     for point in points {
         match answers.remove(&point) {
             None => found.silent.push(point),
@@ -81,7 +84,8 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
                 let pool = pools.get(&stats.pid).cloned();
                 if choice.pool.is_none() || choice.pool == pool {
                     let resident = resident(stats.pid);
-                    found.all.push(Answer { pool, stats, resident });
+                    let waiting = waiting(&point, &table);
+                    found.all.push(Answer { pool, stats, resident, waiting });
                 }
             }
             Some(Err(failure)) if !choice.mountpoints.is_empty() => return Err(failure),
@@ -118,6 +122,14 @@ fn pools() -> Result<BTreeMap<u32, PoolName>, Failure> {
         of.extend(pool.processes().into_iter().map(|process| (process, pool.name().clone())));
     }
     Ok(of)
+}
+
+/// The length of the kernel's queue for the mount at `point`, which `fusectl` tells if it is mounted.
+fn waiting(point: &Path, table: &[u8]) -> Option<u64> {
+    let device = mounts(table).filter(|mount| mount.point == point).last()?.device;
+    let number = std::str::from_utf8(&device).ok()?.strip_prefix("0:")?.to_owned();
+    let text = std::fs::read_to_string(format!("/sys/fs/fuse/connections/{number}/waiting")).ok()?;
+    text.trim().parse().ok()
 }
 
 fn resident(process: u32) -> Option<u64> {

@@ -13,6 +13,7 @@ use vellum_service::stats::{InstanceStats, OperationStats};
 struct MountStats<'a> {
     pool: Option<&'a PoolName>,
     resident_bytes: Option<u64>,
+    waiting_requests: Option<u64>,
     #[serde(flatten)]
     stats: &'a InstanceStats,
 }
@@ -25,9 +26,10 @@ pub fn run(choice: &Choice, as_json: bool) -> Result<String, Failure> {
         let all: Vec<MountStats<'_>> = answers
             .all
             .iter()
-            .map(|Answer { pool, stats, resident }| MountStats {
+            .map(|Answer { pool, stats, resident, waiting }| MountStats {
                 pool: pool.as_ref(),
                 resident_bytes: *resident,
+                waiting_requests: *waiting,
                 stats,
             })
             .collect();
@@ -48,7 +50,7 @@ fn text(all: &[Answer]) -> String {
         return "no mounts\n".to_owned();
     }
     let mut text = String::new();
-    for (number, Answer { pool, stats, resident }) in all.iter().enumerate() {
+    for (number, Answer { pool, stats, resident, .. }) in all.iter().enumerate() {
         if number > 0 {
             text.push('\n');
         }
@@ -65,7 +67,7 @@ fn text(all: &[Answer]) -> String {
             stats.passed_through
         );
         let figures: Vec<String> =
-            stats.figures.iter().map(|(name, count)| format!("{count} {name}")).collect();
+            stats.figures.iter().map(|(name, count)| format!("{count} {}", name.replace('_', " "))).collect();
         if !figures.is_empty() {
             let _ = writeln!(text, "  {}", figures.join(", "));
         }
@@ -121,7 +123,12 @@ mod tests {
             operations: BTreeMap::from([("LOOKUP".into(), of(1000, 0.002)), ("FSYNC".into(), of(2, 0.5))]),
             ..InstanceStats::default()
         };
-        let text = text(&[Answer { pool: Some("blue".parse().unwrap()), stats, resident: Some(5 << 20) }]);
+        let text = text(&[Answer {
+            pool: Some("blue".parse().unwrap()),
+            stats,
+            resident: Some(5 << 20),
+            waiting: None,
+        }]);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].contains("pool blue") && lines[0].contains("1002 requests"), "{text}");
         assert!(lines[2].contains("FSYNC") && lines[2].contains("250.0 ms"), "{text}");

@@ -17,7 +17,7 @@ const ROWS: usize = 40;
 /// Shows what happens within each `interval`, so many times, or until it is interrupted.
 pub fn run(choice: &Choice, interval: Duration, times: Option<u64>) -> Result<(), Failure> {
     let terminal = std::io::stdout().is_terminal();
-    let mut before: BTreeMap<u32, InstanceStats> = BTreeMap::new();
+    let mut before = Before::new();
     let mut shown = 0;
     let mut next = Instant::now();
     loop {
@@ -25,7 +25,7 @@ pub fn run(choice: &Choice, interval: Duration, times: Option<u64>) -> Result<()
         warn(&answers);
         // The first look has nothing to compare with: it says what has happened since the mount.
         let rows = rows(&answers.all, &before);
-        before = answers.all.into_iter().map(|answer| (answer.stats.pid, answer.stats)).collect();
+        before = answers.all.into_iter().map(|answer| (key(&answer.stats), answer.stats)).collect();
         let table = table(&rows, terminal.then_some(ROWS));
         let text = if terminal { format!("{CLEAR}{table}") } else { format!("{table}\n") };
         let mut out = std::io::stdout().lock();
@@ -42,6 +42,13 @@ pub fn run(choice: &Choice, interval: Duration, times: Option<u64>) -> Result<()
     }
 }
 
+/// What was seen at the last look, by process and mount: a service may have many mounts, and a mount another service by now.
+type Before = BTreeMap<(u32, String), InstanceStats>;
+
+fn key(stats: &InstanceStats) -> (u32, String) {
+    (stats.pid, stats.mountpoint.clone())
+}
+
 /// A mount within an interval.
 struct Row {
     pool: String,
@@ -51,9 +58,9 @@ struct Row {
     passed: InstanceStats,
 }
 
-fn rows(all: &[Answer], before: &BTreeMap<u32, InstanceStats>) -> Vec<Row> {
+fn rows(all: &[Answer], before: &Before) -> Vec<Row> {
     let row = |answer: &Answer| {
-        let earlier = before.get(&answer.stats.pid);
+        let earlier = before.get(&key(&answer.stats));
         let passed = earlier.map_or_else(|| answer.stats.clone(), |earlier| answer.stats.since(earlier));
         Row {
             pool: answer.pool.as_ref().map_or("-".to_owned(), ToString::to_string),
@@ -123,13 +130,17 @@ mod tests {
             operations: BTreeMap::from([("READ".into(), read)]),
             ..InstanceStats::default()
         };
-        Answer { pool: None, stats, resident: None }
+        Answer { pool: None, stats, resident: None, waiting: None }
     }
 
     #[test]
     fn rates_are_of_the_interval() {
         let first = [answer(1, 10.0, 1000), answer(2, 10.0, 1000)];
-        let before = first.iter().map(|answer| (answer.stats.pid, answer.stats.clone())).collect();
+        let before = first.iter().map(|answer| (key(&answer.stats), answer.stats.clone())).collect();
+        // Another service of the same mount has begun anew.
+        let replaced =
+            Answer { stats: InstanceStats { pid: 3, ..answer(1, 1.0, 5).stats }, ..answer(1, 1.0, 5) };
+        assert_eq!(rows(&[replaced], &before)[0].rate(&["READ"]).round(), 5.0);
         let rows = rows(&[answer(1, 12.0, 1010), answer(2, 12.0, 1400)], &before);
         assert_eq!(rows.iter().map(|row| row.mountpoint.as_str()).collect::<Vec<_>>(), ["/m2", "/m1"]);
         assert_eq!(rows[0].rate(&["READ"]).round(), 200.0);

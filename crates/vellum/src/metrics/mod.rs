@@ -14,19 +14,29 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use vellum_engine::cgroup::PoolUse;
 use vellum_engine::{Failure, Pool, PoolName};
+use vellum_service::pool::Status;
 use vellum_service::stats::class_limit;
 
 /// What is to be told, at one moment.
 #[derive(Debug, Default)]
 struct Moment {
     answers: Answers,
-    pools: Vec<(PoolName, PoolUse)>,
+    pools: Vec<(PoolName, PoolMoment)>,
+}
+
+/// A pool at that moment.
+#[derive(Debug, Default)]
+struct PoolMoment {
+    used: PoolUse,
+    /// Its service, if it has one.
+    service: Option<Status>,
 }
 
 /// Asks all services, and writes down what they say.
 pub fn text() -> Result<String, Failure> {
     let answers = ask_all(&Choice::default())?;
-    let pools = Pool::all()?.iter().map(|pool| (pool.name().clone(), pool.usage())).collect();
+    let moment = |pool: &Pool| PoolMoment { used: pool.usage(), service: pool.service() };
+    let pools = Pool::all()?.iter().map(|pool| (pool.name().clone(), moment(pool))).collect();
     encode(Moment { answers, pools }).map_err(|e| Failure::system(format!("cannot write metrics: {e}")))
 }
 
@@ -69,27 +79,39 @@ const MOUNT_GAUGES: &[MountGauge] = &[
     ("nodes", "Files and directories that the kernel holds", None, |answer| {
         answer.stats.figures.get("nodes").map(|count| *count as f64)
     }),
+    ("partial_files", "Files that were written to and still take some blocks from below", None, |answer| {
+        answer.stats.figures.get("partial_files").map(|count| *count as f64)
+    }),
+    ("waiting_requests", "Requests that the kernel has and nobody has answered", None, |answer| {
+        answer.waiting.map(|count| count as f64)
+    }),
 ];
 
 /// A number of a pool: whether it only grows, and what it is.
-type PoolNumber = (&'static str, &'static str, Unit, MetricType, fn(&PoolUse) -> Option<f64>);
+type PoolNumber = (&'static str, &'static str, Option<Unit>, MetricType, fn(&PoolMoment) -> Option<f64>);
 
 const POOL_NUMBERS: &[PoolNumber] = &[
-    ("pool_cpu", "Processor time of the services of a pool", Unit::Seconds, MetricType::Counter, |pool| {
-        pool.cpu.map(|cpu| cpu.as_secs_f64())
+    ("pool_cpu", "Processor time of a pool", Some(Unit::Seconds), MetricType::Counter, |pool| {
+        pool.used.cpu.map(|cpu| cpu.as_secs_f64())
     }),
-    ("pool_memory", "Memory of a pool, page cache included", Unit::Bytes, MetricType::Gauge, |pool| {
-        pool.memory.map(|bytes| bytes as f64)
+    ("pool_memory", "Memory of a pool, page cache included", Some(Unit::Bytes), MetricType::Gauge, |pool| {
+        pool.used.memory.map(|bytes| bytes as f64)
     }),
-    ("pool_read", "Read from disks by the services of a pool", Unit::Bytes, MetricType::Counter, |pool| {
-        pool.read.map(|bytes| bytes as f64)
+    ("pool_read", "Read from disks by a pool", Some(Unit::Bytes), MetricType::Counter, |pool| {
+        pool.used.read.map(|bytes| bytes as f64)
+    }),
+    ("pool_written", "Written to disks by a pool", Some(Unit::Bytes), MetricType::Counter, |pool| {
+        pool.used.written.map(|bytes| bytes as f64)
+    }),
+    ("pool_mounts", "Mounts that the service of a pool serves", None, MetricType::Gauge, |pool| {
+        pool.service.as_ref().map(|service| service.mounts as f64)
     }),
     (
-        "pool_written",
-        "Written to disks by the services of a pool",
-        Unit::Bytes,
+        "pool_restarts",
+        "Services of a pool that were followed by another",
+        None,
         MetricType::Counter,
-        |pool| pool.written.map(|bytes| bytes as f64),
+        |pool| pool.service.as_ref().map(|service| service.restarts as f64),
     ),
 ];
 
@@ -109,9 +131,9 @@ impl Collector for Moment {
             .encode_descriptor("silent_mounts", help, None, MetricType::Gauge)?
             .encode_gauge(&(self.answers.silent.len() as f64))?;
         for (name, help, unit, kind, of) in POOL_NUMBERS {
-            let mut family = encoder.encode_descriptor(name, help, Some(unit), *kind)?;
-            for (pool, used) in &self.pools {
-                let Some(value) = of(used) else { continue };
+            let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), *kind)?;
+            for (pool, moment) in &self.pools {
+                let Some(value) = of(moment) else { continue };
                 let labels: Labels = vec![("pool", pool.to_string())];
                 let mut one = family.encode_family(&labels)?;
                 match kind {
@@ -178,9 +200,9 @@ mod tests {
         let pool: PoolName = "blue".parse().unwrap();
         let used =
             PoolUse { cpu: Some(Duration::from_millis(1500)), memory: Some(4096), ..PoolUse::default() };
-        let answer = Answer { pool: Some(pool.clone()), stats, resident: None };
+        let answer = Answer { pool: Some(pool.clone()), stats, resident: None, waiting: Some(3) };
         let answers = Answers { all: vec![answer], silent: vec!["/hangs".into()] };
-        Moment { answers, pools: vec![(pool, used)] }
+        Moment { answers, pools: vec![(pool, PoolMoment { used, service: None })] }
     }
 
     #[test]
@@ -190,6 +212,7 @@ mod tests {
             "# TYPE vellum_request_seconds histogram",
             "vellum_nodes{mount=\"/m \\\"quoted\\\"\\n\\\\\",pool=\"blue\",profile=\"cached\"} 7.0",
             "vellum_silent_mounts 1.0",
+            "vellum_waiting_requests{mount=\"/m \\\"quoted\\\"\\n\\\\\",pool=\"blue\",profile=\"cached\"} 3.0",
             "vellum_pool_cpu_seconds_total{pool=\"blue\"} 1.5",
             "vellum_pool_memory_bytes{pool=\"blue\"} 4096.0",
         ] {

@@ -12,13 +12,13 @@ use crate::{tend, tree};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Signal, getppid, kill_process};
+use rustix::process::{Pid, Signal, getppid, kill_process};
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vellum_fuse::{Inflight, Mounted, Negotiated, Session, SessionHandle};
@@ -51,35 +51,52 @@ pub(super) struct Host {
     parse: Parse,
     restarts: u64,
     program: PathBuf,
+    supervisor: Pid,
     books: Mutex<Books>,
 }
 
-/// Serves until nothing is left to be served. `own`: descriptors of the supervisor itself.
-pub(super) fn serve(
-    listener: &UnixListener,
-    own: &BTreeSet<RawFd>,
-    parse: Parse,
-    program: PathBuf,
-    restarts: u64,
-    stay: bool,
-    signals: &HeldSignals,
-) -> Result<(), Failure> {
+/// What a service is told by its supervisor.
+pub(super) struct Orders<'a> {
+    /// The pool's socket.
+    pub(super) listener: &'a UnixListener,
+    /// Descriptors of the supervisor itself.
+    pub(super) own: &'a BTreeSet<RawFd>,
+    pub(super) parse: Parse,
+    /// The program that a successor would be.
+    pub(super) program: &'a Path,
+    /// How many services were before this one.
+    pub(super) restarts: u64,
+    /// Stay when nothing is mounted.
+    pub(super) stay: bool,
+    pub(super) supervisor: Pid,
+    /// What is to end the service.
+    pub(super) signals: &'a HeldSignals,
+}
+
+/// Serves until nothing is left to be served.
+pub(super) fn serve(orders: &Orders<'_>) -> Result<(), Failure> {
     let begun = Instant::now();
-    let inherited = Inherited::all_but(own)
+    let inherited = Inherited::all_but(orders.own)
         .ok_or_else(|| Failure::system("cannot see what the last service had open; is /proc mounted?"))?;
-    let host = Arc::new(Host { parse, restarts, program, books: Mutex::default() });
+    let host = Arc::new(Host {
+        parse: orders.parse,
+        restarts: orders.restarts,
+        program: orders.program.to_owned(),
+        supervisor: orders.supervisor,
+        books: Mutex::default(),
+    });
     host.resume(inherited);
-    if restarts > 0 {
+    if orders.restarts > 0 {
         let mounts = host.books.lock().mounts.len();
         tracing::info!(mounts, milliseconds = begun.elapsed().as_millis() as u64, "gone on with");
     }
     let ending = Arc::clone(&host);
-    let signals = signals.clone();
+    let signals = orders.signals.clone();
     std::thread::Builder::new()
         .name("vellum-signals".into())
         .spawn(move || ending.end_on(&signals))
         .map_err(|e| Failure::system(format!("cannot start a thread: {e}")))?;
-    host.listen(listener, stay)
+    host.listen(orders.listener, orders.stay)
 }
 
 impl Host {
@@ -273,12 +290,15 @@ impl Host {
             let reply = match request {
                 Request::Status => Reply::Status(self.status()),
                 Request::Mount(request) => Reply::of(self.take(request, descriptors)),
+                // Whoever is the parent of a process without one is no supervisor.
+                Request::Restart if getppid() != Some(self.supervisor) => {
+                    let line = "its supervisor has died; unmount, and mount again";
+                    Reply::of(Err(Failure::system(line)))
+                }
                 Request::Restart => {
                     wire::send(&mut client, &Reply::Done, &[])?;
-                    // The supervisor ends this process, and starts the next.
-                    if let Some(supervisor) = getppid() {
-                        kill_process(supervisor, Signal::HUP)?;
-                    }
+                    // It ends this process, and starts the next.
+                    kill_process(self.supervisor, Signal::HUP)?;
                     return Ok(());
                 }
                 Request::Stop => {
@@ -295,7 +315,7 @@ impl Host {
     fn status(&self) -> Status {
         Status {
             service: std::process::id(),
-            supervisor: getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs()),
+            supervisor: self.supervisor.as_raw_nonzero().get().unsigned_abs(),
             version: env!("CARGO_PKG_VERSION").into(),
             format: FORMAT,
             user_namespace: super::join::user_namespace(),

@@ -206,7 +206,9 @@ pub fn restart(socket: &Path) -> Result<Option<Status>, Failure> {
     let Some(before) = look(socket) else { return Ok(None) };
     let failed = |e: io::Error| Failure::system(format!("the pool's service: {e}"));
     let mut service = connect(socket).map_err(failed)?;
-    ask(&mut service, &Request::Restart).map_err(failed)?;
+    if let Reply::Failed { input, line } = ask(&mut service, &Request::Restart).map_err(failed)? {
+        return Err(Reply::failure(input, format!("the pool's service: {line}")));
+    }
     let end = Instant::now() + START_MAX;
     loop {
         if let Some(now) = look(socket).filter(|now| now.service != before.service) {

@@ -7,7 +7,7 @@ use super::{Parse, host};
 use crate::failure::Failure;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -176,6 +176,16 @@ fn start(
     program: &Path,
     signals: &HeldSignals,
 ) -> Result<Pid, Failure> {
+    let orders = host::Orders {
+        listener: &pool.listener,
+        own,
+        parse: manner.parse,
+        program,
+        restarts: pool.restarts,
+        stay: manner.stay,
+        supervisor: getpid(),
+        signals,
+    };
     let fork =
         fork_with_descriptors().map_err(|e| Failure::system(format!("cannot start the service: {e}")))?;
     match fork {
@@ -185,11 +195,7 @@ fn start(
             // for that would close it there as well.
             let served = std::thread::scope(|scope| {
                 let service = std::thread::Builder::new().name("vellum-service".into());
-                let run = || {
-                    let (parse, program) = (manner.parse, program.to_owned());
-                    host::serve(&pool.listener, own, parse, program, pool.restarts, manner.stay, signals)
-                };
-                service.spawn_scoped(scope, run).map(std::thread::ScopedJoinHandle::join)
+                service.spawn_scoped(scope, || host::serve(&orders)).map(std::thread::ScopedJoinHandle::join)
             });
             let failure = match served {
                 Ok(Ok(Ok(()))) => std::process::exit(0),

@@ -1,0 +1,56 @@
+//! What the protocol needs of the system beneath.
+
+use crate::sync::AtomicU32;
+
+/// Why a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// The word had changed, or somebody woke, or there was no reason at all.
+    Maybe,
+    /// The time was over.
+    TimedOut,
+}
+
+/// Sleeping, waking, time. Both sides of a session use the same words, in shared memory.
+pub trait Platform {
+    /// Sleeps while `word` has the value `expected`, until woken, for at most `timeout` nanoseconds.
+    fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<u64>) -> Woken;
+
+    /// Sleeps while each word has its value, until one of them is woken. Says which, where that is known. Words beyond
+    /// [`WAIT_ANY_MAX`] are left out.
+    fn wait_any(&self, words: &[(&AtomicU32, u32)], timeout: Option<u64>) -> (Woken, Option<usize>);
+
+    /// Wakes all that sleep on `word`.
+    fn wake(&self, word: &AtomicU32);
+
+    /// Nanoseconds since some time in the past.
+    fn now(&self) -> u64;
+
+    /// What a spinning core does between two looks.
+    fn pause(&self);
+}
+
+/// How many words one thread can wait for.
+pub const WAIT_ANY_MAX: usize = 128;
+
+impl<T: Platform + ?Sized> Platform for &T {
+    fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<u64>) -> Woken {
+        (**self).wait(word, expected, timeout)
+    }
+
+    fn wait_any(&self, words: &[(&AtomicU32, u32)], timeout: Option<u64>) -> (Woken, Option<usize>) {
+        (**self).wait_any(words, timeout)
+    }
+
+    fn wake(&self, word: &AtomicU32) {
+        (**self).wake(word);
+    }
+
+    fn now(&self) -> u64 {
+        (**self).now()
+    }
+
+    fn pause(&self) {
+        (**self).pause();
+    }
+}

@@ -1,0 +1,72 @@
+//! The state word of a slot: the epoch in the upper half, then a flag, then the state.
+//!
+//! Every change of it is a compare-exchange from a word of the same epoch, but for the service's turn of the epoch.
+
+use core::num::NonZeroU16;
+
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
+/// Nobody's; a client may claim it.
+pub(crate) const EMPTY: u32 = 1;
+/// A client fills it.
+pub(crate) const WRITING: u32 = 2;
+/// The request is complete.
+pub(crate) const VALID: u32 = 3;
+/// The service works on it.
+pub(crate) const TAKEN: u32 = 4;
+/// The response is complete.
+pub(crate) const DONE: u32 = 5;
+/// The client gave up a call that the service works on; the service empties the slot when it is done.
+pub(crate) const ABANDONED: u32 = 6;
+/// A client may have been in the middle of the slot when the epoch turned: out of use.
+pub(crate) const LOST: u32 = 7;
+
+/// The client sleeps on the word and wants to be woken.
+pub(crate) const SLEEPS: u32 = 0x100;
+
+/// The word of a state in an epoch.
+pub(crate) const fn word(epoch: NonZeroU16, state: u32) -> u32 {
+    (epoch.get() as u32) << 16 | state
+}
+
+/// The word without the flag.
+pub(crate) const fn calm(word: u32) -> u32 {
+    word & !SLEEPS
+}
+
+/// What becomes of a slot's word when the epoch turns to `epoch`, which is 0 when the session is closed.
+///
+/// A client in WRITING or DONE may still touch the data, so the slot is lost. In the other states a client only looks
+/// at the word, sees another epoch, and goes away.
+pub(crate) const fn turned(old: u32, epoch: u16) -> u32 {
+    let state = match old & 0xff {
+        EMPTY | VALID | TAKEN | ABANDONED if epoch != 0 => EMPTY,
+        _ => LOST,
+    };
+    (epoch as u32) << 16 | state
+}
+
+/// Whether a word is of the epoch.
+pub(crate) const fn is_of(word: u32, epoch: NonZeroU16) -> bool {
+    word >> 16 == epoch.get() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_epochs_differ() {
+        let (one, two) = (NonZeroU16::MIN, NonZeroU16::MAX);
+        assert_ne!(word(one, TAKEN), word(two, TAKEN));
+        assert_eq!(calm(word(two, VALID) | SLEEPS), word(two, VALID));
+        for state in [EMPTY, VALID, TAKEN, ABANDONED] {
+            assert_eq!(turned(word(one, state) | SLEEPS, 9), 9 << 16 | EMPTY);
+            assert_eq!(turned(word(one, state), 0), LOST);
+        }
+        for state in [0, WRITING, DONE, LOST, 200] {
+            assert_eq!(turned(word(one, state), 9), 9 << 16 | LOST);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! What the model checker tries: every order in which two or three threads can meet, and every value that a load may
+//! return in it. `RUSTFLAGS="--cfg loom" cargo test -p vellum-ring --release --test loom`
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use loom::model::Builder;
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use std::num::NonZeroU16;
+use vellum_ring::sync::AtomicU32;
+use vellum_ring::{
+    CallError, Caller, Client, Layout, Model, Platform, Poller, Region, Request, Response, Session,
+    WaitError, Woken,
+};
+
+/// Futexes: waiters of all words in one queue. A look at the word and going to sleep are one step, as in the kernel.
+#[derive(Clone)]
+struct Futex(Arc<(Mutex<()>, Condvar)>);
+
+impl Platform for Futex {
+    fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<u64>) -> Woken {
+        if timeout.is_some() {
+            return Woken::TimedOut;
+        }
+        let (queue, bell) = &*self.0;
+        let guard = queue.lock().unwrap();
+        if word.load(std::sync::atomic::Ordering::Relaxed) == expected {
+            drop(bell.wait(guard).unwrap());
+        }
+        Woken::Maybe
+    }
+
+    fn wait_any(&self, words: &[(&AtomicU32, u32)], timeout: Option<u64>) -> (Woken, Option<usize>) {
+        (self.wait(words[0].0, words[0].1, timeout), Some(0))
+    }
+
+    fn wake(&self, _: &AtomicU32) {
+        let (queue, bell) = &*self.0;
+        drop(queue.lock().unwrap());
+        bell.notify_all();
+    }
+
+    fn now(&self) -> u64 {
+        0
+    }
+
+    fn pause(&self) {
+        thread::yield_now();
+    }
+}
+
+const SLOTS_DATA: u32 = 64;
+
+fn epoch(number: u16) -> NonZeroU16 {
+    NonZeroU16::new(number).unwrap()
+}
+
+/// Everybody is on core 0, so that nobody spins: spinning is waiting, and would have no end here.
+fn caller(key: u64) -> Caller {
+    Caller { ring: 0, key, core: 0 }
+}
+
+fn request(number: u64) -> Request {
+    Request { opcode: 7, tag: number, args: [number, 0, 0, 0, !number], ..Request::default() }
+}
+
+/// Two words, so that seeing one of them is not seeing both.
+fn payload(number: u64) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&number.to_ne_bytes());
+    bytes[8..].copy_from_slice(&(!number).to_ne_bytes());
+    bytes
+}
+
+struct World {
+    model: Arc<Model>,
+    futex: Futex,
+    layout: Layout,
+}
+
+impl World {
+    fn new(slots: u32) -> Self {
+        let layout = Layout::new(1, slots, SLOTS_DATA).unwrap();
+        let futex = Futex(Arc::new((Mutex::new(()), Condvar::new())));
+        Self { model: Arc::new(Model::new(&layout)), futex, layout }
+    }
+
+    fn session(&self) -> Session<'_, &Futex> {
+        Session::create(Region::new(&self.model), self.layout, epoch(1), &self.futex).unwrap()
+    }
+
+    /// A thread that has the memory and can attach.
+    fn client<T: 'static>(&self, body: impl FnOnce(&Model, &Futex) -> T + 'static) -> thread::JoinHandle<T> {
+        let (model, futex) = (self.model.clone(), self.futex.clone());
+        thread::spawn(move || body(&model, &futex))
+    }
+}
+
+/// One call with data both ways; what came of it, or panics where something does not fit.
+fn ask(model: &Model, futex: &Futex, number: u64, timeout: Option<u64>) -> Result<(), CallError> {
+    let client = Client::attach(Region::new(model), futex).map_err(|_| CallError::Gone)?;
+    let mut out = [0; 16];
+    let (response, n) = client.call(caller(number), request(number), &payload(number), &mut out, timeout)?;
+    assert_eq!((response.status, response.values[5]), (0, !number));
+    assert_eq!((n, out), (16, payload(number + 100)));
+    Ok(())
+}
+
+/// Checks a call and answers it.
+fn serve(mut call: vellum_ring::Call<'_, &Futex>) -> bool {
+    let head = *call.request();
+    let number = head.tag;
+    assert_eq!((head.opcode, head.len, head.args[0], head.args[4]), (7, 16, number, !number));
+    let mut data = [0; 16];
+    assert_eq!(call.read_data(0, &mut data), 16);
+    assert_eq!(data, payload(number));
+    assert_eq!(call.write_data(0, &payload(number + 100)), 16);
+    call.reply(Response { status: 0, len: 16, values: [0, 0, 0, 0, 0, !number] })
+}
+
+/// Answers so many calls, and sleeps when there are none.
+fn serve_all(poller: &mut Poller<'_, &Futex>, calls: usize) {
+    let mut answered = 0;
+    while answered < calls {
+        match poller.poll() {
+            Some(call) => {
+                serve(call);
+                answered += 1;
+            }
+            None => {
+                poller.sleep(None);
+            }
+        }
+    }
+}
+
+fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(body);
+}
+
+#[test]
+fn what_is_published_is_seen_and_no_bell_is_lost() {
+    check(4, || {
+        let world = World::new(1);
+        let session = world.session();
+        let ring = session.ring(0).unwrap();
+        let mut poller = ring.poller();
+        poller.ran_on(0);
+        let client = world.client(|model, futex| {
+            // The second uses the same slot.
+            ask(model, futex, 1, None).unwrap();
+            ask(model, futex, 2, None).unwrap();
+        });
+        serve_all(&mut poller, 2);
+        client.join().unwrap();
+        assert_eq!(ring.in_hand(), 0);
+    });
+}
+
+#[test]
+fn two_threads_never_share_a_slot() {
+    check(3, || {
+        let world = World::new(1);
+        let session = world.session();
+        let clients = [1, 2].map(|number| {
+            world.client(move |model, futex| {
+                let client = Client::attach(Region::new(model), futex).unwrap();
+                let mut slot = client.claim(caller(number)).ok()?;
+                slot.write_data(0, &payload(number));
+                let pending = slot.send(Request { len: 16, ..request(number) }).unwrap();
+                // Whoever comes next must find the slot taken.
+                std::mem::forget(pending);
+                Some(number)
+            })
+        });
+        let won: Vec<u64> = clients.into_iter().filter_map(|client| client.join().unwrap()).collect();
+        let ring = session.ring(0).unwrap();
+        let call = ring.poller().poll().unwrap();
+        assert_eq!(won, [call.request().tag]);
+        let mut data = [0; 16];
+        call.read_data(0, &mut data);
+        assert_eq!(data, payload(won[0]));
+    });
+}
+
+#[test]
+fn two_threads_are_both_answered() {
+    check(2, || {
+        let world = World::new(2);
+        let session = world.session();
+        let ring = session.ring(0).unwrap();
+        let mut poller = ring.poller();
+        poller.ran_on(0);
+        let clients =
+            [1, 2].map(|number| world.client(move |model, futex| ask(model, futex, number, None).unwrap()));
+        serve_all(&mut poller, 2);
+        clients.map(|client| client.join().unwrap());
+    });
+}
+
+#[test]
+fn a_late_answer_meets_no_other_call() {
+    check(3, || {
+        let world = World::new(1);
+        let session = world.session();
+        let ring = session.ring(0).unwrap();
+        let mut poller = ring.poller();
+        poller.ran_on(0);
+        let client = world.client(|model, futex| {
+            let patient = ask(model, futex, 1, Some(0)).is_ok();
+            // Full while the service still has the first one.
+            let second = ask(model, futex, 2, Some(0));
+            assert!(!patient || !matches!(second, Err(CallError::Full)));
+        });
+        for _ in 0..3 {
+            if let Some(call) = poller.poll() {
+                serve(call);
+            }
+        }
+        client.join().unwrap();
+        // Whatever happened, the slot is free, and the ring works.
+        while let Some(call) = poller.poll() {
+            serve(call);
+        }
+        let client = world.client(|model, futex| ask(model, futex, 3, None).unwrap());
+        serve_all(&mut poller, 1);
+        client.join().unwrap();
+    });
+}
+
+#[test]
+fn who_waits_a_little_gets_the_answer_or_gives_up() {
+    check(3, || {
+        let world = World::new(1);
+        let session = world.session();
+        let ring = session.ring(0).unwrap();
+        let mut poller = ring.poller();
+        poller.ran_on(0);
+        let client = world.client(|model, futex| {
+            let client = Client::attach(Region::new(model), futex).unwrap();
+            let mut slot = client.claim(caller(1)).unwrap();
+            slot.write_data(0, &payload(1));
+            let pending = slot.send(Request { len: 16, ..request(1) }).unwrap();
+            // A time out is not the end: the same call can be waited for again.
+            let answer = match pending.wait(Some(0)) {
+                Err(WaitError::TimedOut(pending)) => pending.wait(None).unwrap(),
+                answer => answer.unwrap(),
+            };
+            assert_eq!(answer.response().values[5], !1);
+        });
+        serve_all(&mut poller, 1);
+        client.join().unwrap();
+    });
+}
+
+#[test]
+fn after_a_restart_old_calls_are_gone_and_new_ones_work() {
+    check(2, || {
+        let world = World::new(2);
+        let session = world.session();
+        let ring = session.ring(0).unwrap();
+        let mut poller = ring.poller();
+        poller.ran_on(0);
+        let client = world.client(|model, futex| match ask(model, futex, 1, None) {
+            // It began after the restart.
+            Ok(()) => {}
+            Err(error) => {
+                assert_eq!(error, CallError::Gone);
+                // A slot that was written when the epoch turned is lost; the other one is not. The service may have
+                // closed by now.
+                let again = ask(model, futex, 2, None);
+                assert!(matches!(again, Ok(()) | Err(CallError::Gone)), "{again:?}");
+            }
+        });
+        // The old service took the call, or did not; its answer comes too late.
+        let late = poller.poll();
+        let session =
+            Session::adopt(Region::new(&world.model), world.layout, epoch(2), &world.futex).unwrap();
+        if let Some(call) = late {
+            assert!(!serve(call));
+        }
+        let ring = session.ring(0).unwrap();
+        let mut poller = ring.poller();
+        poller.ran_on(0);
+        let mut served = false;
+        for _ in 0..2 {
+            if let Some(call) = poller.poll() {
+                served = serve(call);
+                break;
+            }
+            thread::yield_now();
+        }
+        if !served {
+            session.close();
+        }
+        client.join().unwrap();
+    });
+}
+
+#[test]
+fn closing_wakes_who_sleeps() {
+    check(4, || {
+        let world = World::new(1);
+        let session = world.session();
+        let ring = session.ring(0).unwrap();
+        let mut poller = ring.poller();
+        poller.ran_on(0);
+        let client = world.client(|model, futex| {
+            assert_eq!(ask(model, futex, 1, None), Err(CallError::Gone));
+            assert_eq!(ask(model, futex, 2, None), Err(CallError::Gone));
+        });
+        let call = poller.poll();
+        session.close();
+        drop(call);
+        client.join().unwrap();
+    });
+}

@@ -72,8 +72,10 @@ mod tests {
             from = (slot + 1) % 256;
         }
         assert_eq!(order, [64, 130, 255, 0, 5, 63]);
-        for slot in 0..256 {
-            for from in 0..256 {
+        // Miri takes its time.
+        let step = if cfg!(miri) { 37 } else { 1 };
+        for slot in (0..256).step_by(step) {
+            for from in (0..256).step_by(step) {
                 bits.insert(slot);
                 assert_eq!(bits.take_from(from), Some(slot));
                 assert_eq!(bits.take_from(from), None);

@@ -19,9 +19,7 @@ use std::process::{Child, Command};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
-use vellum_ring::{
-    CORE_UNKNOWN, Caller, Client, Layout, Linux, Platform, Region, Request, Response, Session,
-};
+use vellum_ring::{Caller, Client, Layout, Linux, Platform, Region, Request, Response, Session};
 
 const PART: &str = "VELLUM_ROUNDTRIP";
 const DATA: usize = 4096;

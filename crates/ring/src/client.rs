@@ -207,10 +207,10 @@ impl<'c, P: Platform> Slot<'c, P> {
         let (writing, valid) = (word(self.epoch, WRITING), word(self.epoch, VALID));
         // Whoever sees VALID sees the head and the data.
         let published =
-            self.view.state.compare_exchange(writing, valid, Ordering::Release, Ordering::Relaxed).is_ok();
+            self.view.state.compare_exchange(writing, valid, Ordering::Release, Ordering::Acquire).is_ok();
         self.claimed = false;
         if !published {
-            // The epoch turned meanwhile, and the slot with it.
+            // The epoch turned meanwhile, and the slot with it; acquired, so that who attaches next sees the new one.
             return Err(CallError::Gone);
         }
         self.leave_hint();

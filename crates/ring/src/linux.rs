@@ -53,7 +53,7 @@ impl Platform for Linux {
 
     fn wake(&self, word: &AtomicU32) {
         // It fails for no word that is mapped.
-        let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+        let _ = futex::wake(word, futex::Flags::empty(), 1);
     }
 
     fn now(&self) -> u64 {

@@ -20,7 +20,8 @@ pub trait Platform {
     /// [`WAIT_ANY_MAX`] are left out.
     fn wait_any(&self, words: &[(&AtomicU32, u32)], timeout: Option<u64>) -> (Woken, Option<usize>);
 
-    /// Wakes all that sleep on `word`.
+    /// Wakes one that sleeps on `word`; there is never more than one, unless a client lets a thousand of its threads
+    /// sleep there so that waking all of them is work.
     fn wake(&self, word: &AtomicU32);
 
     /// Nanoseconds since some time in the past.

@@ -19,7 +19,7 @@ const DISTRUST: u64 = 1_000_000;
 pub enum Slept {
     /// There is, or may be, a call.
     Rung,
-    /// The time was over.
+    /// The time was over, or a millisecond of it where the bell is not believed.
     TimedOut,
 }
 

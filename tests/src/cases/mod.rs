@@ -9,6 +9,7 @@ mod engines;
 mod handover;
 mod noticed;
 mod pool;
+mod ring;
 pub(crate) mod stress;
 mod watching;
 
@@ -64,6 +65,11 @@ const CARGO: &[Case] = &[
     Case::cargo("source/clippy", "clippy --workspace --all-targets -- -D warnings"),
     Case::cargo("source/tidy", "run --quiet --package xtask -- tidy"),
     Case::cargo("unit", "test --workspace --no-fail-fast"),
+    // Optimised, for it tries some hundred thousand executions.
+    Case::cargo(
+        "ring/loom",
+        "test --release --config=build.rustflags=[\"--cfg=loom\"] --package vellum-ring --test loom",
+    ),
 ];
 
 /// All cases, in the order in which they start.
@@ -76,6 +82,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         blocks::CASES,
         handover::CASES,
         pool::CASES,
+        ring::CASES,
         watching::CASES,
         bench::CASES,
         comparison::CASES,

@@ -74,7 +74,9 @@ fn calls_of_two_threads() {
                 assert!(call.reply(Response { status: 0, len, values: [key + 1; 6] }));
                 answered += 1;
             }
-            clients.map(|client| client.join().unwrap());
+            for client in clients {
+                client.join().unwrap();
+            }
         });
     });
 }

@@ -125,6 +125,8 @@ pub struct Config {
     pub allow_other: Option<bool>,
     /// Take the mount away when the process dies, whatever it dies of.
     pub auto_unmount: bool,
+    /// How much of its privileges the process gives up.
+    pub sandbox: crate::sandbox::Mode,
     /// Largest read request in bytes.
     pub max_read: Option<u32>,
     /// What mount(8) shows as the source.

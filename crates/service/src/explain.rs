@@ -46,6 +46,9 @@ pub struct InstanceReport {
     pub workers: usize,
     /// Kernel features in use.
     pub features: Vec<String>,
+    /// Which privileges the process has given up, by part.
+    #[serde(default)]
+    pub sandbox: BTreeMap<String, String>,
     /// What the tree says of itself as a whole, by name.
     pub summary: BTreeMap<String, String>,
     /// Paths of the layers from the top down.

@@ -3,8 +3,10 @@
 //! The questions come through the mount itself, as extended attributes whose names begin with [`PREFIX`]: no socket, no
 //! file, nothing that outlives the mount. They are answered only to those who could look at the service anyway.
 
+use crate::client::pid_depth;
 use crate::explain::{Explain, InstanceReport};
 use crate::stats::InstanceStats;
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -42,8 +44,10 @@ pub struct Instance<F> {
     /// The session that serves it.
     session: OnceLock<SessionHandle>,
     begun: Instant,
-    /// Inode of the service's pid namespace, where it can be told.
-    pid_namespace: Option<u64>,
+    /// Which privileges the process has given up.
+    confined: OnceLock<BTreeMap<String, String>>,
+    /// How deep the service's pid namespace lies below that of /proc, where it can be told.
+    pid_depth: Option<usize>,
     /// Effective user of the service.
     owner: u32,
     /// Nodes forgotten since memory was last given back.
@@ -59,7 +63,8 @@ impl<F: Filesystem + Explain> Instance<F> {
             features: OnceLock::new(),
             session: OnceLock::new(),
             begun: Instant::now(),
-            pid_namespace: pid_namespace_of("self"),
+            confined: OnceLock::new(),
+            pid_depth: pid_depth(std::process::id()),
             owner: rustix::process::geteuid().as_raw(),
             forgotten: AtomicU32::new(0),
         }
@@ -68,6 +73,11 @@ impl<F: Filesystem + Explain> Instance<F> {
     /// Says which session serves it, so that it can be asked what it has done.
     pub(crate) fn served_by(&self, session: SessionHandle) {
         let _ = self.session.set(session);
+    }
+
+    /// Says which privileges the process has given up.
+    pub(crate) fn confined_by(&self, parts: BTreeMap<String, String>) {
+        let _ = self.confined.set(parts);
     }
 
     fn stats(&self) -> InstanceStats {
@@ -95,7 +105,7 @@ impl<F: Filesystem + Explain> Instance<F> {
         if cx.uid != 0 && cx.uid != self.owner {
             return false;
         }
-        self.pid_namespace.is_none() || pid_namespace_of(&cx.pid.to_string()) == self.pid_namespace
+        self.pid_depth.is_none() || pid_depth(cx.pid) == self.pid_depth
     }
 
     fn answer(&self, cx: &Context<'_>, node: NodeId, question: &CStr) -> Result<Vec<u8>> {
@@ -108,6 +118,7 @@ impl<F: Filesystem + Explain> Instance<F> {
         if question == INSTANCE {
             let mut report = self.report.clone();
             report.features = features(self.features.get().copied().unwrap_or(Features::empty()));
+            report.sandbox = self.confined.get().cloned().unwrap_or_default();
             report.summary = self.inner.summary();
             return json(serde_json::to_vec(&report));
         }
@@ -131,12 +142,6 @@ fn is_question(name: &CStr) -> bool {
 /// Names of the features, in the order in which reports list them.
 fn features(features: Features) -> Vec<String> {
     features.iter_names().map(|(name, _)| name.to_ascii_lowercase().replace('_', "-")).collect()
-}
-
-/// Inode of a process's pid namespace, as the service's /proc shows it.
-fn pid_namespace_of(process: &str) -> Option<u64> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(format!("/proc/{process}/ns/pid")).ok().map(|namespace| namespace.ino())
 }
 
 /// Passes calls on as they are.
@@ -256,11 +261,5 @@ mod tests {
     #[test]
     fn features_have_names() {
         assert_eq!(features(Features::NO_OPEN | Features::WRITEBACK), ["no-open", "writeback"]);
-    }
-
-    #[test]
-    fn this_process_is_in_its_own_namespace() {
-        assert!(pid_namespace_of("self").is_some());
-        assert_eq!(pid_namespace_of(&std::process::id().to_string()), pid_namespace_of("self"));
     }
 }

@@ -4,6 +4,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::lock::{DirLock, PREDECESSOR_WAIT};
 use crate::mountpoint::mounts;
+use crate::sandbox::Roots;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
@@ -43,6 +44,18 @@ pub struct Layers {
 }
 
 impl OpenLayers {
+    /// The roots of all of them, for the sandbox's rules.
+    pub fn roots(&self) -> Result<Roots, Failure> {
+        let copy = |fd: &OwnedFd| {
+            fd.try_clone().map_err(|e| Failure::system(format!("a second descriptor of a layer: {e}")))
+        };
+        let uppers = self.upper.iter().flat_map(|(upper, work)| [upper, work]);
+        Ok(Roots {
+            read_only: self.lowers.iter().map(copy).collect::<Result<_, _>>()?,
+            writable: uppers.map(copy).collect::<Result<_, _>>()?,
+        })
+    }
+
     /// As the union takes them.
     pub fn into_branches(self) -> Result<Layers, Failure> {
         let mut paths = self.paths.iter();
@@ -98,7 +111,8 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
             layers.upper = Some((open_plain("upperdir", &seen.path)?, open_plain("workdir", &work.path)?));
             layers.work_path = Some(work.path);
         } else {
-            layers.lowers.push(open_lower("upperdir", &seen.path, mountpoint)?);
+            let lower = open_lower("upperdir", &seen.path, mountpoint)?;
+            layers.lowers.push(lower);
         }
         layers.paths.push(seen.path.clone());
         upper_seen = Some(seen);
@@ -115,7 +129,8 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
             let shown = lower.display();
             return Err(Failure::input(format!("lowerdir {shown}: it is the upperdir too; name it once")));
         }
-        layers.lowers.push(open_lower("lowerdir", &seen.path, mountpoint)?);
+        let lower = open_lower("lowerdir", &seen.path, mountpoint)?;
+        layers.lowers.push(lower);
         layers.paths.push(seen.path);
     }
     Ok(layers)

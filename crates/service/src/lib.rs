@@ -1,10 +1,11 @@
 //! The filesystem service: one process that serves a mounted tree.
 //!
 //! `config` says what an instance is made of, `layers` opens and checks it, `lock` keeps an upper to one writer,
-//! `instance` answers questions about the tree through the tree itself, `daemon` makes the process, and `serve` puts
-//! them together.
+//! `instance` answers questions about the tree through the tree itself, `daemon` makes the process, `sandbox` takes its
+//! privileges away, and `serve` puts them together.
 #![forbid(unsafe_code)]
 
+mod client;
 pub mod config;
 pub mod daemon;
 pub mod explain;
@@ -15,6 +16,7 @@ pub mod layers;
 pub mod lock;
 pub mod mountpoint;
 pub mod pool;
+pub mod sandbox;
 pub mod serve;
 pub mod serving;
 pub mod stats;

@@ -1,11 +1,12 @@
 //! From a configuration to a served mount, and to its end.
 
-use crate::config::Config;
+use crate::config::{Config, Profile};
 use crate::daemon::Pending;
 use crate::explain::Explain;
 use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::layers::{self, Layers};
+use crate::sandbox;
 use crate::serving::{mount_at, report, session_options, settle};
 use crate::{mountpoint, watcher};
 use std::sync::Arc;
@@ -48,7 +49,9 @@ struct Running {
     session: std::thread::JoinHandle<vellum_vfs::Result<()>>,
     /// The right to write to the upper, held to the end.
     locks: Vec<crate::lock::DirLock>,
-    watched: Option<watcher::Watched>,
+    watched: Option<Arc<watcher::Watched>>,
+    /// What has been given up, and what that needs to be held.
+    _entered: sandbox::Entered,
 }
 
 impl Running {
@@ -72,9 +75,18 @@ fn start<F: Filesystem + Explain>(
         .map_err(|e| Failure::system(format!("cannot hold signals: {e}")))?;
     settle();
     let mountpoint = mountpoint::resolve(&config.mountpoint)?;
-    let watched = config.auto_unmount.then(|| watcher::start(&mountpoint, &signals)).transpose()?;
-    let mut layers = layers::open(config, &mountpoint)?.into_branches()?;
+    let watched = watcher::start_if_needed(config, &mountpoint, &signals)?.map(Arc::new);
+    let open = layers::open(config, &mountpoint)?;
+    let roots = open.roots()?;
+    let mut layers = open.into_branches()?;
     let locks = std::mem::take(&mut layers.locks);
+    let plan = sandbox::Plan {
+        mode: config.sandbox,
+        roots: Some(roots),
+        passthrough: config.profile == Profile::Passthrough,
+        writable: config.writable(),
+        keep_awake: config.keep_awake,
+    };
     let options = session_options(config, &layers);
     let report = report(config, &mountpoint, &layers, &options);
     let tree = build(config, layers)?;
@@ -87,6 +99,10 @@ fn start<F: Filesystem + Explain>(
         }
         Failure::system(format!("mount point {}: {e}", mountpoint.display()))
     })?;
+    // Before the first thread is started: each has the privileges of the one that started it.
+    let entered = sandbox::enter(&plan);
+    instance.confined_by(entered.parts.clone());
+    drop(plan);
     let tending = session.handle();
     instance.served_by(session.handle());
     let (handle, session) =
@@ -97,16 +113,18 @@ fn start<F: Filesystem + Explain>(
         tracing::warn!("partial files stay partial: {e}");
     }
     drop(instance);
-    let ending =
-        std::thread::Builder::new().name("vellum-signals".into()).spawn(move || end_on(&signals, &handle));
+    let asking = watched.clone();
+    let ending = std::thread::Builder::new()
+        .name("vellum-signals".into())
+        .spawn(move || end_on(&signals, &handle, asking.as_deref()));
     if let Err(e) = ending {
         tracing::warn!("signals will not unmount: {e}");
     }
-    Ok(Running { session, locks, watched })
+    Ok(Running { session, locks, watched, _entered: entered })
 }
 
 /// Ends the mount at the first signal; the process at the second.
-fn end_on(signals: &HeldSignals, session: &SessionHandle) {
+fn end_on(signals: &HeldSignals, session: &SessionHandle, watched: Option<&watcher::Watched>) {
     let mut before = false;
     while let Ok(signal) = signals.wait() {
         if before {
@@ -115,11 +133,11 @@ fn end_on(signals: &HeldSignals, session: &SessionHandle) {
         }
         before = true;
         tracing::info!(signal, "unmounting");
-        let outcome = match session.unmount(false) {
+        let outcome = match watcher::unmount(watched, session, false) {
             Err(e) => {
                 // From the tree now; those who are in it are served until they leave.
                 tracing::info!("{e}; unmounting when nobody uses it any more");
-                session.unmount(true)
+                watcher::unmount(watched, session, true)
             }
             done => done,
         };

@@ -27,8 +27,9 @@ pub fn fork() -> Result<Fork, Errno> {
     }
 }
 
-/// Threads of this process, as /proc states it.
-pub(crate) fn thread_count() -> Option<usize> {
+/// Threads of this process, as /proc states it. None without /proc.
+#[must_use]
+pub fn thread_count() -> Option<usize> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("Threads:"))?.trim().parse().ok()
 }

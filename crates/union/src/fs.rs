@@ -93,6 +93,9 @@ impl Union {
 impl Filesystem for Union {
     fn start(&self, connection: Connection) {
         let _ = self.0.front.set(connection);
+        if let Some(work) = &self.0.work {
+            work.begin();
+        }
     }
 
     fn stop(&self) {

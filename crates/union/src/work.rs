@@ -54,6 +54,8 @@ pub(crate) struct Work {
     clones: AtomicBool,
     /// Binary logarithm of the block in which holes are reported, once that was tried.
     hole_shift: Arc<OnceLock<Option<u8>>>,
+    /// Removed directories are cleared by a thread.
+    background: bool,
     cleaner: Mutex<Option<Cleaner>>,
 }
 
@@ -91,8 +93,6 @@ impl Work {
         };
         let whiteout = Name::new(WHITEOUT_NAME)?;
         let device = dir.make_node(whiteout, FileKind::CharDevice.mode_bits(), 0).is_ok();
-        let hole_shift = Arc::new(OnceLock::new());
-        let cleaner = background.then(|| start_cleaner(&dir, Arc::clone(&hole_shift)));
         Ok(Self {
             dir,
             serial: AtomicU64::new(1),
@@ -101,10 +101,19 @@ impl Work {
             remake: Mutex::new(()),
             unnamed: AtomicBool::new(true),
             clones: AtomicBool::new(true),
-            hole_shift,
+            hole_shift: Arc::default(),
             ids: (made.uid, made.gid),
-            cleaner: Mutex::new(cleaner),
+            background,
+            cleaner: Mutex::new(None),
         })
+    }
+
+    /// Starts the thread that clears removed directories. Not before somebody is served: a thread keeps the privileges that it was
+    /// started with, and the service gives its own up in between.
+    pub(crate) fn begin(&self) {
+        if self.background {
+            self.cleaner.lock().get_or_insert_with(|| start_cleaner(&self.dir, Arc::clone(&self.hole_shift)));
+        }
     }
 
     /// The directory itself.

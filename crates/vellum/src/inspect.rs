@@ -140,6 +140,9 @@ impl Findings {
         );
         line("profile", format!("{}, {} workers", instance.profile, instance.workers));
         line("kernel", instance.features.join(", "));
+        for (number, (part, what)) in instance.sandbox.iter().enumerate() {
+            line(if number == 0 { "sandbox" } else { "" }, format!("{part}: {what}"));
+        }
         if let (Some(upper), Some(content)) = (&instance.upper, &self.upper_content) {
             line("upper", upper.clone());
             line("in upper", content.text());

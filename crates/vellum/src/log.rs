@@ -50,7 +50,7 @@ pub fn start(request: &Request) -> Result<(), Failure> {
         other => other.clone(),
     };
     let sink = Sink::open(&target)?;
-    let plain = matches!(sink, Sink::Syslog | Sink::Kmsg(_));
+    let plain = matches!(sink, Sink::Syslog(_) | Sink::Kmsg(_));
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Log(Mutex::new(sink)));
     let started =
@@ -62,14 +62,15 @@ enum Sink {
     Stderr,
     File(File),
     Kmsg(File),
-    Syslog,
+    /// None: nobody listens there.
+    Syslog(Option<UnixDatagram>),
 }
 
 impl Sink {
     fn open(target: &LogTarget) -> Result<Self, Failure> {
         Ok(match target {
             LogTarget::Auto | LogTarget::Stderr => Self::Stderr,
-            LogTarget::Syslog => Self::Syslog,
+            LogTarget::Syslog => Self::Syslog(syslog()),
             LogTarget::Kmsg => Self::Kmsg(OpenOptions::new().write(true).open("/dev/kmsg").map_err(|e| {
                 Failure::input(format!("option log_to=kmsg: {e}; write log_to=syslog or a file's path"))
             })?),
@@ -90,10 +91,9 @@ impl Sink {
             Self::Stderr => io::stderr().write_all(line),
             Self::File(file) => file.write_all(line),
             Self::Kmsg(file) => file.write_all(&framed("vellum", level, line)),
-            Self::Syslog => {
-                // Opened for each line: they are few, the daemon may be started again in between, and a service and its supervisor,
-                // which share their descriptors, would otherwise close it for each other.
-                let Some(socket) = syslog() else { return Ok(()) };
+            Self::Syslog(socket) => {
+                // Never opened again: a service may not, and shares its descriptors with its supervisor.
+                let Some(socket) = socket else { return Ok(()) };
                 let tag = format!("vellum[{}]", std::process::id());
                 socket.send(&framed(&tag, level, line)).map(drop)
             }

@@ -12,13 +12,15 @@ use std::process::Stdio;
 use vellum_engine::{Pool, Store};
 use vellum_service::daemon::{Pending, Side, detach, own_ipc};
 use vellum_service::pool::{Asked, Joined};
+use vellum_service::sandbox::Mode;
 use vellum_service::{Failure, mountpoint, serve, tree};
 
 /// Mounts; returns when the mount is ready, or in the foreground when it is gone.
-pub fn run(request: Request) -> Result<(), Failure> {
+pub fn run(mut request: Request) -> Result<(), Failure> {
     if request.remount {
         return remount(&request);
     }
+    request.config.sandbox = Mode::from_environment()?;
     // Who stays in the foreground, or has a process watch over the service, wants a service of its own.
     if !request.foreground
         && !request.config.auto_unmount

@@ -6,6 +6,7 @@ use std::process::Command;
 use vellum_engine::{Failure, Pool, PoolName, Store};
 use vellum_service::daemon::{Pending, Side, detach, own_ipc};
 use vellum_service::pool::{Manner, Supervised, listen, supervise};
+use vellum_service::sandbox::Mode;
 use vellum_service::serving::settle;
 
 /// Serves until nothing is mounted in the pool any more; in the foreground, until it is told to end.
@@ -68,6 +69,7 @@ fn serve(supervised: Supervised, name: &PoolName, background: bool) -> Result<()
         command
     };
     let parse = |arguments| Ok(mount::understood(arguments)?.config);
-    let manner = Manner { parse, stay: !background, successor: &successor };
+    let sandbox = Mode::from_environment()?;
+    let manner = Manner { parse, stay: !background, sandbox, successor: &successor };
     supervise(supervised, &manner, &signals)
 }

@@ -10,6 +10,7 @@ mod handover;
 mod noticed;
 mod pool;
 mod ring;
+mod sandbox;
 pub(crate) mod stress;
 mod watching;
 
@@ -83,6 +84,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         handover::CASES,
         pool::CASES,
         ring::CASES,
+        sandbox::CASES,
         watching::CASES,
         bench::CASES,
         comparison::CASES,

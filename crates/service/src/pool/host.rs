@@ -2,7 +2,7 @@
 
 use super::card::{self, Card, Found};
 use super::wire::{self, MountRequest, Reply, Request, Status};
-use super::{FORMAT, Parse};
+use super::{FORMAT, Parse, REPLACE};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::instance::Instance;
@@ -12,8 +12,8 @@ use crate::{tend, tree};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getppid, kill_process};
-use std::collections::{BTreeSet, HashMap};
+use rustix::process::{Pid, getppid};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
@@ -52,6 +52,9 @@ pub(super) struct Host {
     restarts: u64,
     program: PathBuf,
     supervisor: Pid,
+    user_namespace: Option<u64>,
+    /// What has been given up, for those who ask.
+    confined: BTreeMap<String, String>,
     books: Mutex<Books>,
 }
 
@@ -69,6 +72,9 @@ pub(super) struct Orders<'a> {
     /// Stay when nothing is mounted.
     pub(super) stay: bool,
     pub(super) supervisor: Pid,
+    pub(super) user_namespace: Option<u64>,
+    /// What has been given up.
+    pub(super) confined: BTreeMap<String, String>,
     /// What is to end the service.
     pub(super) signals: &'a HeldSignals,
 }
@@ -83,6 +89,8 @@ pub(super) fn serve(orders: &Orders<'_>) -> Result<(), Failure> {
         restarts: orders.restarts,
         program: orders.program.to_owned(),
         supervisor: orders.supervisor,
+        user_namespace: orders.user_namespace,
+        confined: orders.confined.clone(),
         books: Mutex::default(),
     });
     host.resume(inherited);
@@ -199,6 +207,7 @@ impl Host {
         locks: Vec<OwnedFd>,
     ) -> Result<(), Failure> {
         instance.served_by(session.handle());
+        instance.confined_by(self.confined.clone());
         let failed = |e: &dyn std::fmt::Display| Failure::system(format!("serving the mount: {e}"));
         let (handle, thread) = session.spawn().map_err(|e| failed(&e))?;
         if let Some(rate) = config.background_fill
@@ -297,9 +306,8 @@ impl Host {
                 }
                 Request::Restart => {
                     wire::send(&mut client, &Reply::Done, &[])?;
-                    // It ends this process, and starts the next.
-                    kill_process(self.supervisor, Signal::HUP)?;
-                    return Ok(());
+                    // In the middle of everything, as if it were killed; the supervisor knows this status.
+                    std::process::exit(REPLACE);
                 }
                 Request::Stop => {
                     let mut books = self.books.lock();
@@ -318,31 +326,22 @@ impl Host {
             supervisor: self.supervisor.as_raw_nonzero().get().unsigned_abs(),
             version: env!("CARGO_PKG_VERSION").into(),
             format: FORMAT,
-            user_namespace: super::join::user_namespace(),
+            user_namespace: self.user_namespace,
             restarts: self.restarts,
             program: self.program.to_string_lossy().into_owned(),
             mounts: self.books.lock().mounts.len(),
         }
     }
 
-    /// Takes all mounts away at the first signal; ends at the second, or when they have gone.
+    /// Ends with the last mount after a first signal, and at once at a second. The supervisor unmounts.
     fn end_on(&self, signals: &HeldSignals) {
         let mut before = false;
         while let Ok(signal) = signals.wait() {
-            if before {
+            if std::mem::replace(&mut before, true) {
                 std::process::exit(1);
             }
-            before = true;
-            tracing::info!(signal, "unmounting");
-            let mut books = self.books.lock();
-            books.stopping = true;
-            let sessions: Vec<SessionHandle> = books.mounts.values().cloned().collect();
-            drop(books);
-            for session in sessions {
-                if let Err(e) = session.unmount(false).or_else(|_| session.unmount(true)) {
-                    tracing::warn!("cannot unmount: {e}");
-                }
-            }
+            tracing::info!(signal, "ending with the last mount");
+            self.books.lock().stopping = true;
         }
     }
 }

@@ -23,5 +23,8 @@ use std::ffi::OsString;
 /// Version of everything that one service leaves to the next: cards, ledgers, requests in flight.
 pub const FORMAT: u32 = 1;
 
+/// Exit status of a service that is to be replaced.
+const REPLACE: i32 = 64;
+
 /// Turns a command line back into what it asks for.
 pub type Parse = fn(Vec<OsString>) -> Result<Config, Failure>;

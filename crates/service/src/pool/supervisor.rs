@@ -3,12 +3,16 @@
 //! It does nothing else, so that there is little that could go wrong in it. It has one thread, opens nothing while a service lives,
 //! and touches none of the memory that services share.
 
-use super::{Parse, host};
+use super::join::user_namespace;
+use super::{Parse, REPLACE, host};
 use crate::failure::Failure;
+use crate::mountpoint::mounts;
+use crate::sandbox::{self, Plan};
+use crate::unmount::unmount;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -51,6 +55,8 @@ pub struct Manner<'a> {
     pub parse: Parse,
     /// The service stays when nothing is mounted.
     pub stay: bool,
+    /// How much a service gives up.
+    pub sandbox: sandbox::Mode,
     /// The command that goes on in the place of this process, given what [`Supervised::heritage`] says.
     pub successor: &'a (dyn Fn(&str) -> Command + Sync),
 }
@@ -176,7 +182,7 @@ fn start(
     program: &Path,
     signals: &HeldSignals,
 ) -> Result<Pid, Failure> {
-    let orders = host::Orders {
+    let mut orders = host::Orders {
         listener: &pool.listener,
         own,
         parse: manner.parse,
@@ -184,6 +190,8 @@ fn start(
         restarts: pool.restarts,
         stay: manner.stay,
         supervisor: getpid(),
+        user_namespace: user_namespace(),
+        confined: BTreeMap::new(),
         signals,
     };
     let fork =
@@ -191,6 +199,15 @@ fn start(
     match fork {
         Fork::Parent(service) => Ok(service),
         Fork::Child => {
+            // Before the first thread is started: each has the privileges of the one that started it.
+            let confined = sandbox::enter(&Plan {
+                mode: manner.sandbox,
+                roots: None,
+                passthrough: true,
+                writable: true,
+                keep_awake: true,
+            });
+            orders.confined = confined.parts.clone();
             // All of it in a thread that the C library knows: see `fork_with_descriptors`. Nothing of the supervisor's is dropped here,
             // for that would close it there as well.
             let served = std::thread::scope(|scope| {
@@ -222,6 +239,7 @@ fn attend(service: Pid, signals: &HeldSignals) -> End {
             Ok(SIGINT | SIGTERM) => {
                 asked = true;
                 let _ = kill_process(service, Signal::TERM);
+                unmount_all();
             }
             _ => {}
         }
@@ -230,6 +248,7 @@ fn attend(service: Pid, signals: &HeldSignals) -> End {
                 return match status.exit_status() {
                     _ if replace => End::Replace,
                     Some(0) => End::Done,
+                    Some(REPLACE) => End::Replace,
                     _ if asked => End::Done,
                     Some(code) => End::Died(format!("exit status {code}")),
                     None => match status.terminating_signal() {
@@ -240,6 +259,25 @@ fn attend(service: Pid, signals: &HeldSignals) -> End {
             }
             Ok(None) | Err(Errno::INTR) => {}
             Err(e) => return End::Died(format!("it cannot be waited for: {e}")),
+        }
+    }
+}
+
+/// Takes away the mounts of all connections that are open here; who uses them is served until they leave. The service may not.
+fn unmount_all() {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let infos = open_descriptors()
+        .into_iter()
+        .filter_map(|fd| fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok());
+    let connections: BTreeSet<Vec<u8>> = infos
+        .filter_map(|info| {
+            let number = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?;
+            Some(format!("0:{}", number.trim()).into_bytes())
+        })
+        .collect();
+    for mount in mounts(&table).filter(|mount| connections.contains(&mount.device)) {
+        if let Err(e) = unmount(&mount.point, false).or_else(|_| unmount(&mount.point, true)) {
+            tracing::warn!("{e}");
         }
     }
 }

@@ -1,16 +1,20 @@
-//! Pools: what each tenant of a host may use, and what sees to it.
+//! Pools: what each tenant of a host may use, and what sees to it; and containers that run in them.
 //!
 //! `name` and `settings` say what a pool is, `store` keeps pools as files that a person can read and edit, `cgroup` makes them
-//! real, and `pool` puts them together.
+//! real, and `pool` puts them together. `image` says what a container's root is made of, `container` runs it.
 #![forbid(unsafe_code)]
 
 pub mod bytes;
 pub mod cgroup;
+pub mod container;
 pub mod cpus;
 pub mod device;
+pub mod image;
 pub mod name;
+mod own;
 pub mod pool;
 mod privilege;
+mod remove;
 pub mod settings;
 pub mod store;
 

@@ -39,6 +39,19 @@ pub enum Command {
     Top(TopArgs),
     /// Tell Prometheus what services and pools have done.
     Metrics(MetricsArgs),
+    /// Run a command in a container whose root is a Vellum tree, by crun or runc.
+    Run(Box<RunArgs>),
+    /// What `run` starts a runtime by.
+    #[command(name = "internal-tied", hide = true)]
+    Tied {
+        /// Who starts it.
+        parent: u32,
+        /// The runtime.
+        program: OsString,
+        /// Its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Compare Vellum with other filesystems on this machine: `vellum bench compare`, and more (`vellum bench --help`).
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -244,6 +257,68 @@ pub struct MetricsArgs {
     /// Answer HTTP at /metrics: 127.0.0.1:PORT, [::1]:PORT or unix:PATH. Without it: print once.
     #[arg(long, value_name = "ADDRESS")]
     pub listen: Option<String>,
+}
+
+/// Arguments of `vellum run`. Words that become part of the container's configuration are text, paths of the host need not be.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// What the root is made of: a directory tree, an OCI image layout, or oci:DIR:TAG. It is only read.
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<PathBuf>,
+    /// The pool that serves the mount and holds the container's processes.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Keep what the container writes, in this directory.
+    #[arg(long, value_name = "DIR")]
+    pub upper: Option<PathBuf>,
+    /// The container's name; otherwise it has one of its own.
+    #[arg(long, value_name = "ID")]
+    pub name: Option<String>,
+    /// A variable for the command; without a value, the one that it has here. May be repeated.
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+    /// Where the command runs.
+    #[arg(short, long, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// As whom it runs: numbers, or names of the image's own /etc/passwd and /etc/group.
+    #[arg(short, long, value_name = "USER[:GROUP]")]
+    pub user: Option<String>,
+    /// Show a file or directory of the host in the container. May be repeated.
+    #[arg(short, long, value_name = "SRC:DST[:ro]")]
+    pub volume: Vec<String>,
+    /// The root cannot be written.
+    #[arg(long)]
+    pub read_only: bool,
+    /// The name of its host.
+    #[arg(long, value_name = "NAME")]
+    pub hostname: Option<String>,
+    /// Its network.
+    #[arg(long, value_enum, default_value = "none")]
+    pub network: NetworkArg,
+    /// What runs instead of the image's entrypoint; an empty one: the command itself.
+    #[arg(long, value_name = "PROGRAM")]
+    pub entrypoint: Option<String>,
+    /// no-new-privileges=false: programs with set-user-ID bits or capabilities have them.
+    #[arg(long, value_name = "OPTION")]
+    pub security_opt: Vec<String>,
+    /// The OCI runtime: crun, runc or a path; otherwise one that is found.
+    #[arg(long, value_name = "PROGRAM")]
+    pub runtime: Option<PathBuf>,
+    /// Where layers and containers are kept; otherwise /var/lib/vellum, or the user's directory for data.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The command and its arguments; otherwise the image's.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// A container's network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NetworkArg {
+    /// Nothing but itself.
+    None,
+    /// The host's.
+    Host,
 }
 
 /// Arguments of `vellum bench`.

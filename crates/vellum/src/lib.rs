@@ -15,6 +15,7 @@ pub mod mounts;
 pub mod options;
 pub mod pool;
 mod pool_service;
+pub mod run;
 pub mod stats;
 pub mod top;
 pub mod umount;

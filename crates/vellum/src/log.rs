@@ -30,8 +30,25 @@ pub fn start_service(foreground: bool) -> Result<(), Failure> {
 
 /// Sets the log of this process up, as `request` and the environment ask.
 pub fn start(request: &Request) -> Result<(), Failure> {
-    let asked = request.log.clone().or_else(|| std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()));
-    let text = asked.unwrap_or_else(|| if request.debug { "debug".into() } else { QUIET.into() });
+    let usual = if request.debug { "debug" } else { QUIET };
+    let named = std::env::var_os(TARGET_VARIABLE).filter(|name| !name.is_empty());
+    let target = match &request.log_to {
+        LogTarget::Auto if named.is_some() => LogTarget::named(named.unwrap_or_default().into_vec()),
+        LogTarget::Auto if request.foreground => LogTarget::Stderr,
+        LogTarget::Auto => LogTarget::Syslog,
+        other => other.clone(),
+    };
+    begin(request.log.clone(), usual, &target)
+}
+
+/// Sets the log of a command up that stays in the foreground.
+pub fn to_stderr() -> Result<(), Failure> {
+    begin(None, QUIET, &LogTarget::Stderr)
+}
+
+fn begin(asked: Option<String>, usual: &str, target: &LogTarget) -> Result<(), Failure> {
+    let asked = asked.or_else(|| std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()));
+    let text = asked.unwrap_or_else(|| usual.to_owned());
     let filter = EnvFilter::try_new(&text)
         .map_err(|_| {
             BadInput::value(
@@ -42,14 +59,7 @@ pub fn start(request: &Request) -> Result<(), Failure> {
             )
         })
         .map_err(|bad| Failure::input(bad.to_string()))?;
-    let named = std::env::var_os(TARGET_VARIABLE).filter(|name| !name.is_empty());
-    let target = match &request.log_to {
-        LogTarget::Auto if named.is_some() => LogTarget::named(named.unwrap_or_default().into_vec()),
-        LogTarget::Auto if request.foreground => LogTarget::Stderr,
-        LogTarget::Auto => LogTarget::Syslog,
-        other => other.clone(),
-    };
-    let sink = Sink::open(&target)?;
+    let sink = Sink::open(target)?;
     let plain = matches!(sink, Sink::Syslog(_) | Sink::Kmsg(_));
     let builder =
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Log(Mutex::new(sink)));

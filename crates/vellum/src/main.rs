@@ -11,20 +11,30 @@ use vellum::cli::{Cli, Command};
 use vellum::mounts::Choice;
 use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
-use vellum::{bench, flatten, help, inspect, metrics, mount, pool, stats, top, umount};
+use vellum::{bench, flatten, help, inspect, metrics, mount, pool, run, stats, top, umount};
+use vellum_engine::container::{STATUS_FAILED, tied};
 use vellum_service::Failure;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
-    let outcome = if argv::is_subcommand(&args) { subcommand(&args) } else { classic(&args) };
+    let outcome = if argv::is_subcommand(&args) {
+        subcommand(&args)
+    } else {
+        classic(&args).map(|()| ExitCode::SUCCESS)
+    };
     match outcome {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(failure) => {
-            // A caller that has closed stderr still gets the status.
-            let _ = std::io::stderr().write_all(format!("vellum: {failure}\n").as_bytes());
+            say(&failure.to_string());
             ExitCode::from(failure.exit_status())
         }
     }
+}
+
+/// One line on stderr.
+fn say(line: &str) {
+    // A caller that has closed it still gets the status.
+    let _ = std::io::stderr().write_all(format!("vellum: {line}\n").as_bytes());
 }
 
 fn classic(args: &[OsString]) -> Result<(), Failure> {
@@ -36,10 +46,10 @@ fn classic(args: &[OsString]) -> Result<(), Failure> {
     }
 }
 
-fn subcommand(args: &[OsString]) -> Result<(), Failure> {
+fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
     let command = match Cli::try_parse_from(args) {
         Ok(cli) => cli.command,
-        Err(e) if !e.use_stderr() => return print(&e.to_string()),
+        Err(e) if !e.use_stderr() => return print(&e.to_string()).map(|()| ExitCode::SUCCESS),
         Err(e) => {
             let said = e.to_string();
             let line =
@@ -50,7 +60,7 @@ fn subcommand(args: &[OsString]) -> Result<(), Failure> {
             return Err(Failure::input(format!("{line}{missing}; see vellum --help")));
         }
     };
-    match command {
+    let done = match command {
         Command::Mount(arguments) => mount::run(arguments.request().map_err(refused)?),
         Command::Umount(arguments) => {
             arguments.paths.iter().try_for_each(|path| umount::run(path, arguments.lazy))
@@ -74,7 +84,17 @@ fn subcommand(args: &[OsString]) -> Result<(), Failure> {
             let findings = inspect::find(&arguments.path)?;
             print(&if arguments.json { findings.json() } else { findings.text() })
         }
-    }
+        Command::Tied { parent, program, arguments } => {
+            say(&tied::exec(parent, &program, &arguments).to_string());
+            return Ok(ExitCode::from(STATUS_FAILED));
+        }
+        Command::Run(arguments) => {
+            let (status, said) = run::run(*arguments);
+            said.iter().for_each(|failure| say(&failure.to_string()));
+            return Ok(ExitCode::from(status));
+        }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn chosen(pool: Option<&str>, mountpoints: Vec<PathBuf>) -> Result<Choice, Failure> {

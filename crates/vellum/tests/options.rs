@@ -299,6 +299,11 @@ fn subcommands_do_not_take_the_classic_lists() {
         (&["vellum", "-o", "lowerdir=/a", "mount"], false),
         (&["/sbin/mount.fuse.vellum", "mount", "/m", "-o", "lowerdir=/a"], false),
         (&["vellum", "--version"], false),
+        // A container's command may have an option -o; without an image it is a source that is called run.
+        (&["vellum", "run", "--image", "x", "ps", "-o", "pid"], true),
+        (&["vellum", "run", "--image=x", "ps", "-opid"], true),
+        (&["vellum", "run"], true),
+        (&["vellum", "run", "/mnt", "-o", "lowerdir=a"], false),
         (&["vellum"], false),
         (&[], false),
     ] {

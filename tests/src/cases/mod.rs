@@ -10,6 +10,7 @@ mod handover;
 mod noticed;
 mod pool;
 mod ring;
+mod running;
 mod sandbox;
 pub(crate) mod stress;
 mod watching;
@@ -85,6 +86,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         pool::CASES,
         ring::CASES,
         sandbox::CASES,
+        running::CASES,
         watching::CASES,
         bench::CASES,
         comparison::CASES,

@@ -70,6 +70,8 @@ pub(super) struct Hierarchy {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hierarchies {
     pub(super) all: Vec<Hierarchy>,
+    /// The tops of those whose controllers pools do not use. The runtimes of containers make groups there too.
+    pub(super) others: Vec<PathBuf>,
 }
 
 impl Hierarchies {
@@ -84,8 +86,19 @@ impl Hierarchies {
         Ok(Self::among(&tables, &own, crate::privilege::is_host_root(), controllers))
     }
 
+    /// The groups in which those of pools are made.
+    pub(crate) fn tops(&self) -> impl Iterator<Item = &Path> {
+        self.all.iter().map(|hierarchy| hierarchy.top.as_path())
+    }
+
+    /// Whether all controllers are those of version 2.
+    pub(crate) fn is_unified(&self) -> bool {
+        !self.all.is_empty() && self.all.iter().all(|hierarchy| hierarchy.version == Version::Two)
+    }
+
     fn among(mounts: &str, own: &str, root: bool, controllers: impl Fn(&Path) -> String) -> Self {
         let mut all: Vec<Hierarchy> = Vec::new();
+        let mut others = Vec::new();
         for line in mounts.lines() {
             let mut words = line.split(' ').skip(1);
             let (Some(point), Some(kind), Some(options)) = (words.next(), words.next(), words.next()) else {
@@ -115,11 +128,13 @@ impl Hierarchies {
             };
             // A hierarchy may be mounted twice.
             let known = |hierarchy: &Hierarchy| hierarchy.controllers == has && hierarchy.version == version;
-            if !has.is_empty() && !all.iter().any(known) {
+            if has.is_empty() {
+                others.push(top);
+            } else if !all.iter().any(known) {
                 all.push(Hierarchy { version, top, controllers: has });
             }
         }
-        Self { all }
+        Self { all, others }
     }
 }
 
@@ -155,6 +170,7 @@ mod tests {
         let found = Hierarchies::among(HYBRID, "0::/\n", true, |_| String::new());
         let of = |number: usize| found.all.get(number).unwrap();
         assert_eq!(found.all.len(), 2);
+        assert_eq!(found.others, [Path::new("/sys/fs/cgroup/pids"), Path::new("/sys/fs/cgroup/unified")]);
         assert_eq!(of(0).controllers, BTreeSet::from([Controller::Cpu, Controller::CpuAcct]));
         assert_eq!((of(1).version, of(1).top.as_path()), (Version::One, Path::new("/sys/fs/cgroup/blkio")));
         let v2 = "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n";

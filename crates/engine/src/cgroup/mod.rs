@@ -46,6 +46,8 @@ pub struct PoolUse {
 pub struct Groups {
     pool: PoolName,
     groups: Vec<Group>,
+    /// Where the runtimes of its containers may have made groups for it as well.
+    others: Vec<PathBuf>,
 }
 
 impl Groups {
@@ -57,7 +59,8 @@ impl Groups {
             version: hierarchy.version,
             controllers: hierarchy.controllers.clone(),
         };
-        Self { pool: pool.clone(), groups: hierarchies.all.iter().map(group).collect() }
+        let others = hierarchies.others.iter().map(|top| top.join(TOP).join(pool.as_str())).collect();
+        Self { pool: pool.clone(), groups: hierarchies.all.iter().map(group).collect(), others }
     }
 
     /// Makes them, and lets them have what the settings say. `disks`: those that limits of reading and writing are for.
@@ -157,6 +160,10 @@ impl Groups {
                 Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(self.failed(&group.dir, &e)),
                 _ => {}
             }
+        }
+        for dir in &self.others {
+            // Nothing is limited there: one that stays does no harm.
+            let _ = fs::remove_dir(dir);
         }
         Ok(())
     }

@@ -14,8 +14,21 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 /// The words that make the command line one of subcommands.
-pub const SUBCOMMANDS: &[&str] =
-    &["mount", "umount", "unmount", "inspect", "flatten", "pool", "stats", "top", "metrics", "bench", "help"];
+pub const SUBCOMMANDS: &[&str] = &[
+    "mount",
+    "umount",
+    "unmount",
+    "inspect",
+    "flatten",
+    "pool",
+    "stats",
+    "top",
+    "metrics",
+    "run",
+    "internal-tied",
+    "bench",
+    "help",
+];
 
 /// What a classic argument list asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,14 +44,14 @@ pub enum Classic {
 }
 
 /// Whether the arguments are for the subcommands: the first is one of their names, and there is no `-o` that makes
-/// the list classic after all. (`mount` with `-o` means the same both ways.)
+/// the list classic after all. (`mount` with `-o` means the same both ways, and the command after `run --image` may have one.)
 #[must_use]
 pub fn is_subcommand(args: &[OsString]) -> bool {
     let [program, first, rest @ ..] = args else { return false };
     let named = SUBCOMMANDS.iter().any(|name| OsStr::new(name) == first);
-    named
-        && !is_mount_helper(program)
-        && (first == "mount" || !rest.iter().any(|arg| arg.as_bytes().starts_with(b"-o")))
+    let any = |begin: &[u8]| rest.iter().any(|arg| arg.as_bytes().starts_with(begin));
+    let free = first == "mount" || first == "internal-tied" || (first == "run" && any(b"--image"));
+    named && !is_mount_helper(program) && (free || !any(b"-o"))
 }
 
 /// Reads a classic argument list; the first of `args` is the program's name.

@@ -1,0 +1,273 @@
+//! From what was asked for to an exit status.
+
+use super::placement::{self, Placement};
+use super::preload::Preload;
+use super::process::{self, Asked, Plan};
+use super::runtime::{self, Bundle, Runtime};
+use super::signals::Signals;
+use super::spec::Container;
+use super::state::{self, Place, State};
+use super::union::{self, Union};
+use super::user::Known;
+use super::volume::Volume;
+use crate::image::{Defaults, Layout, Source};
+use crate::name::PoolName;
+use crate::pool::Pool;
+use crate::store::Store;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use vellum_service::Failure;
+
+/// What is to run, and where.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The program that mounts: `vellum` itself.
+    pub vellum: PathBuf,
+    /// What the root is made of.
+    pub image: Source,
+    /// What runs.
+    pub asked: Asked,
+    /// What it sees of the host.
+    pub volumes: Vec<Volume>,
+    /// The pool that it is in; none: the one that claims its layers, if any.
+    pub pool: Option<PoolName>,
+    /// An upper layer that is kept.
+    pub upper: Option<PathBuf>,
+    /// Its name.
+    pub name: Option<String>,
+    /// Whether its root cannot be written.
+    pub read_only: bool,
+    /// The name of its host; none: its own name.
+    pub hostname: Option<String>,
+    /// Whether it has the host's network, or none.
+    pub host_network: bool,
+    /// The runtime; none: one that is found.
+    pub runtime: Option<PathBuf>,
+    /// Where layers and containers are kept; none: where this user's are.
+    pub state: Option<PathBuf>,
+    /// Whether its processes may gain privileges by executing programs.
+    pub new_privileges: bool,
+}
+
+/// How a container has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Its exit status, or that of podman when it was not started.
+    pub status: u8,
+    /// What is to be said when it was not started; the runtime has said why.
+    pub said: Option<String>,
+}
+
+/// The longest name of a host that the kernel takes.
+const HOSTNAME_MAX: usize = 64;
+
+/// Runs it to its end. Afterwards nothing is mounted, and nothing is left but unpacked layers, and an upper layer that was to be kept.
+pub fn run(request: &Request) -> Result<Ending, Failure> {
+    // What can be wrong with what was asked for comes first, before anything is made.
+    let id = state::id(request.name.as_deref())?;
+    let hostname = hostname(request, &id)?;
+    let runtime = Runtime::find(request.runtime.as_deref())?;
+    let terminal = rustix::termios::isatty(io::stdin()) && rustix::termios::isatty(io::stdout());
+    let layout = match &request.image {
+        Source::Layout(dir, tag) => Some(Layout::open(dir, tag.as_deref())?),
+        Source::Tree(_) => None,
+    };
+    let defaults = layout.as_ref().map_or_else(Defaults::default, |layout| layout.defaults().clone());
+    let mut own = vec!["container=vellum".to_owned(), format!("HOSTNAME={hostname}")];
+    if terminal {
+        own.push("TERM=xterm".to_owned());
+    }
+    let plan = process::plan(&defaults, &request.asked, &own, |name| std::env::var(name).ok())?;
+    let keep = request.upper.as_deref().map(kept).transpose()?;
+    let pool = request.pool.as_ref().map(|name| Pool::open(&Store::of_user()?, name)).transpose()?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::input(
+            "only root can run containers, of the host or of a user namespace; try podman unshare vellum run ...",
+        ));
+    }
+    let signals = Signals::watch()?;
+    let stopped = || Ok(Ending { status: interrupted(&signals), said: None });
+    let state = State::open(request.state.as_deref())?;
+    state.sweep();
+    let lowers = match (&request.image, &layout) {
+        (_, Some(layout)) => layout.unpacked(&state.layers(), &|| signals.came().is_some())?,
+        (Source::Tree(dir) | Source::Layout(dir, _), None) => Some(vec![dir.clone()]),
+    };
+    let Some(lowers) = lowers else { return stopped() };
+    let place = state.place(&id)?;
+    let start = Start { request, runtime, plan, hostname, terminal, keep, pool, signals: &signals };
+    let ended = start.go(&place, lowers);
+    let discarded = place.discard();
+    // The first failure is what counts.
+    let ending = ended?;
+    discarded?;
+    match ending {
+        Some(ending) => Ok(ending),
+        None => stopped(),
+    }
+}
+
+/// As a shell sees a command that a signal has ended.
+fn interrupted(signals: &Signals) -> u8 {
+    let signal = signals.came().and_then(|signal| u8::try_from(signal).ok());
+    128_u8.saturating_add(signal.unwrap_or(0))
+}
+
+fn hostname(request: &Request, id: &str) -> Result<String, Failure> {
+    let Some(name) = &request.hostname else {
+        let uname = rustix::system::uname();
+        let host = uname.nodename().to_str().ok().filter(|_| request.host_network);
+        return Ok(host.unwrap_or(id).to_owned());
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if !name.is_empty() && name.len() <= HOSTNAME_MAX && name.chars().all(plain) {
+        return Ok(name.clone());
+    }
+    Err(Failure::input(format!(
+        "option --hostname {name}: give up to {HOSTNAME_MAX} of a-z, A-Z, 0-9, _, - and ."
+    )))
+}
+
+fn kept(upper: &Path) -> Result<PathBuf, Failure> {
+    let bad = |why: &str| Failure::input(format!("option --upper {}: {why}", upper.display()));
+    let path = upper.canonicalize().map_err(|e| bad(&format!("{e}; make the directory first")))?;
+    if !path.is_dir() || path.file_name().is_none() {
+        return Err(bad("give a directory other than /"));
+    }
+    Ok(path)
+}
+
+/// The socket of the service that serves all mounts of a pool, for the library that containers have preloaded.
+///
+/// There is no such service yet, and so no socket. When there is one, this says where it listens: the path is shown to the container as
+/// `/.vellum/pool.sock`, named by the variable `VELLUM_SOCKET` there, when a file is at it.
+fn pool_socket(_pool: Option<&Pool>) -> Option<PathBuf> {
+    None
+}
+
+/// Everything that is known before the container's directory is there.
+struct Start<'a> {
+    request: &'a Request,
+    runtime: Runtime,
+    plan: Plan,
+    hostname: String,
+    terminal: bool,
+    keep: Option<PathBuf>,
+    pool: Option<Pool>,
+    signals: &'a Signals,
+}
+
+impl Start<'_> {
+    /// None: a signal came before it was started.
+    fn go(mut self, place: &Place, mut lowers: Vec<PathBuf>) -> Result<Option<Ending>, Failure> {
+        place.make(&self.runtime, self.keep.as_deref())?;
+        let made = |path: &Path, e: io::Error| Failure::system(format!("{}: {e}", path.display()));
+        if lowers.is_empty() {
+            // An image without layers.
+            let empty = place.path("empty");
+            fs::create_dir(&empty).map_err(|e| made(&empty, e))?;
+            lowers.push(empty);
+        }
+        let (upper, work, merged) = (place.upper(), place.work(), place.merged());
+        if let (None, Some(top)) = (&self.keep, lowers.first()) {
+            union::resemble(&upper, top).map_err(|e| made(&upper, e))?;
+        }
+        let layers: Vec<&PathBuf> = std::iter::once(&upper).chain(&lowers).collect();
+        self.claim(&layers)?;
+        let pool = self.pool.as_ref();
+        let union = Union { lowers: &lowers, upper: &upper, work: &work, merged: &merged };
+        union.mount(&self.request.vellum, pool.map(Pool::name))?;
+        let placement = placement::place(pool, place.id(), &self.runtime)?;
+        self.configure(place, &placement)?;
+        if let (true, Some(pool)) = (placement.enter, pool) {
+            pool.enter(&layers)?;
+        }
+        self.start(place, &placement)
+    }
+
+    /// The pool that claims the layers, as it does for any mount.
+    fn claim(&mut self, layers: &[&PathBuf]) -> Result<(), Failure> {
+        // Who has no place for pools has none.
+        if let (None, Ok(store)) = (&self.pool, Store::of_user()) {
+            self.pool = store.of_layers(layers)?.map(|name| Pool::open(&store, &name)).transpose()?;
+        }
+        Ok(())
+    }
+
+    /// Writes what the runtime reads.
+    fn configure(&self, place: &Place, placement: &Placement) -> Result<(), Failure> {
+        let known = Known::in_tree(&place.merged());
+        let user =
+            known.resolve(&self.plan.user).map_err(|why| Failure::input(format!("option --user: {why}")))?;
+        let mut plan = self.plan.clone();
+        plan.default_env("HOME", user.home.as_deref().unwrap_or("/"));
+        let socket = pool_socket(self.pool.as_ref());
+        let preload = Preload::find(&self.request.vellum, socket.as_deref())?;
+        let files = files(place, &self.hostname, self.request.host_network)?;
+        let container = Container {
+            plan: &plan,
+            user: &user,
+            terminal: self.terminal,
+            no_new_privileges: !self.request.new_privileges,
+            hostname: &self.hostname,
+            host_network: self.request.host_network,
+            read_only: self.request.read_only,
+            volumes: &self.request.volumes,
+            files: &files,
+            preload: &preload,
+            cgroup: placement.group.as_deref(),
+            rootless: !crate::privilege::is_host_root(),
+        };
+        let path = place.path("config.json");
+        let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{}: {e}", path.display()));
+        let spec = container.spec().map_err(|e| failed(&e))?;
+        let text = serde_json::to_vec_pretty(&spec).map_err(|e| failed(&e))?;
+        fs::write(&path, text).map_err(|e| failed(&e))
+    }
+
+    fn start(&self, place: &Place, placement: &Placement) -> Result<Option<Ending>, Failure> {
+        let (log, state) = (place.path("runtime.log"), place.runtime_state());
+        let bundle = Bundle { id: place.id(), dir: &place.path("."), state: &state, log: &log };
+        let groups = placement.group.is_some();
+        let mut command = self.runtime.run(&self.request.vellum, &bundle, groups, self.terminal);
+        if self.signals.came().is_some() {
+            return Ok(None);
+        }
+        let program = self.runtime.program().display();
+        let failed = |e: io::Error| Failure::system(format!("{program}: {e}"));
+        let mut child = command.spawn().map_err(failed)?;
+        self.signals.pass_to(child.id());
+        let status = runtime::status(child.wait().map_err(failed)?);
+        // A runtime that has failed says so; otherwise the status is the container's.
+        let refusal = if status == 0 { None } else { runtime::refusal(&log) };
+        Ok(Some(match refusal {
+            Some(status) => Ending { status, said: Some(format!("{program} has not started the container")) },
+            None => Ending { status, said: None },
+        }))
+    }
+}
+
+/// What programs expect in `/etc` that is about the container and not about its image.
+fn files(place: &Place, hostname: &str, host_network: bool) -> Result<Vec<(PathBuf, &'static str)>, Failure> {
+    let own = || format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost {hostname}\n");
+    let mut texts = vec![("/etc/hostname", "hostname", format!("{hostname}\n"))];
+    if host_network {
+        // The host's names are those of its network; without a file there is nothing to resolve with.
+        texts.push(("/etc/hosts", "hosts", fs::read_to_string("/etc/hosts").unwrap_or_else(|_| own())));
+        let resolver = fs::read_to_string("/etc/resolv.conf");
+        texts.extend(resolver.ok().map(|text| ("/etc/resolv.conf", "resolv.conf", text)));
+    } else {
+        texts.push(("/etc/hosts", "hosts", own()));
+    }
+    let mut files = Vec::new();
+    for (to, name, text) in texts {
+        let path = place.path(name);
+        fs::write(&path, text).map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
+        let readable = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
+        fs::set_permissions(&path, readable)
+            .map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
+        files.push((path, to));
+    }
+    Ok(files)
+}

@@ -1,0 +1,290 @@
+//! What belongs to a container while it is there: one directory, locked by who runs it. Whoever comes next takes away what a killed
+//! one has left.
+
+use super::runtime::Runtime;
+use super::union;
+use crate::image::LayerStore;
+use crate::own::Owned;
+use crate::remove::remove;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use vellum_service::Failure;
+
+/// Where root's state is.
+const SYSTEM: &str = "/var/lib/vellum";
+/// The directories in it.
+const CONTAINERS: &str = "containers";
+const LAYERS: &str = "layers";
+/// What is in a container's.
+const UPPER: &str = "upper";
+const RUNTIME_STATE: &str = "runtime";
+/// Most characters of a name; it is also a host's name, and part of a control group's.
+const NAME_MAX: usize = 64;
+
+/// How often a mount is taken away that comes back.
+const ATTEMPTS: u32 = 5;
+
+/// Notes in a container's directory, for who has to take it away.
+const RUNTIME_NOTE: &str = "runtime.path";
+const UPPER_NOTE: &str = "upper.path";
+const WORK_NOTE: &str = "work.path";
+
+/// Where layers and containers are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct State {
+    dir: PathBuf,
+}
+
+/// A container's directory. What is in it goes when it ends.
+///
+/// Everything lies in a directory in it that has a name of its own for each run: what a killed run had just begun to do must not
+/// reach the next one of this name.
+#[derive(Debug)]
+pub(super) struct Place {
+    owned: Owned,
+    id: String,
+    dir: PathBuf,
+}
+
+impl State {
+    /// The directory that is asked for, or that of this user: `/var/lib/vellum` for the host's root, `vellum` in the directory for data for
+    /// others.
+    pub(super) fn open(asked: Option<&Path>) -> Result<Self, Failure> {
+        let variable =
+            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let dir = asked.map(Path::to_owned).or_else(|| {
+            if crate::privilege::is_host_root() {
+                return Some(SYSTEM.into());
+            }
+            let home = || Some(variable("HOME")?.join(".local/share"));
+            Some(variable("XDG_DATA_HOME").or_else(home)?.join("vellum"))
+        });
+        let dir =
+            dir.ok_or_else(|| Failure::input("no directory for containers: set HOME, or give --state DIR"))?;
+        let failed = |e: io::Error| {
+            let line = format!("option --state {}: {e}; give a directory that can be written", dir.display());
+            if asked.is_some() { Failure::input(line) } else { Failure::system(line) }
+        };
+        fs::create_dir_all(&dir).map_err(failed)?;
+        for name in [CONTAINERS, LAYERS] {
+            // Nobody else's: layers have programs of other owners with all their privileges.
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join(name));
+            made.map_err(failed)?;
+        }
+        let dir = dir.canonicalize().map_err(failed)?;
+        if dir.to_str().is_none() {
+            return Err(Failure::input(format!(
+                "option --state {}: the path has to be UTF-8",
+                dir.display()
+            )));
+        }
+        Ok(Self { dir })
+    }
+
+    /// Where layers are.
+    pub(super) fn layers(&self) -> LayerStore {
+        LayerStore::at(self.dir.join(LAYERS))
+    }
+
+    /// Takes away what killed commands have left.
+    pub(super) fn sweep(&self) {
+        self.layers().sweep();
+        for entry in fs::read_dir(self.dir.join(CONTAINERS)).into_iter().flatten().flatten() {
+            let Ok(Some(owned)) = Owned::existing(&entry.path()) else { continue };
+            let id = entry.file_name().to_string_lossy().into_owned();
+            tracing::info!("taking away what is left of container {id}");
+            if let Err(why) = discard_all(owned, &id) {
+                tracing::warn!("{why}");
+            }
+        }
+    }
+
+    /// A new container's directory.
+    pub(super) fn place(&self, id: &str) -> Result<Place, Failure> {
+        let path = self.dir.join(CONTAINERS).join(id);
+        let failed = |e: io::Error| Failure::system(format!("{}: {e}", path.display()));
+        loop {
+            let owned = Owned::make(&path).map_err(failed)?.ok_or_else(|| {
+                Failure::input(format!(
+                    "option --name {id}: a container of this name is running; take another name"
+                ))
+            })?;
+            if fs::read_dir(&path).map_err(failed)?.next().is_none() {
+                let dir = path.join(random()?);
+                fs::create_dir(&dir).map_err(failed)?;
+                return Ok(Place { owned, id: id.to_owned(), dir });
+            }
+            discard_all(owned, id)?;
+        }
+    }
+}
+
+/// Takes a container's directory away with all that is in it.
+fn discard_all(owned: Owned, id: &str) -> Result<(), Failure> {
+    for entry in fs::read_dir(owned.path()).into_iter().flatten().flatten() {
+        take_away(&entry.path(), id)?;
+    }
+    remove(owned.path()).map_err(|e| Failure::system(format!("{}: {e}", owned.path().display())))
+}
+
+/// Takes away what one run of a container has made: what still runs, the mount, the directory.
+fn take_away(dir: &Path, id: &str) -> Result<(), Failure> {
+    let known = dir.join(RUNTIME_STATE);
+    if let Some(program) = note(dir, RUNTIME_NOTE).filter(|_| known.join(id).exists()) {
+        Runtime::at(program).delete(id, &known);
+    }
+    let (merged, upper) =
+        (dir.join(super::spec::ROOT), note(dir, UPPER_NOTE).unwrap_or_else(|| dir.join(UPPER)));
+    union::take_away(&merged, &upper)?;
+    // Before anything in here is removed, and not by that: what is mounted there is not ours to remove.
+    for _ in 0..ATTEMPTS {
+        match fs::remove_dir(&merged) {
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => union::take_away(&merged, &upper)?,
+            _ => break,
+        }
+    }
+    if merged.symlink_metadata().is_ok() {
+        return Err(Failure::system(format!("{}: cannot be removed", merged.display())));
+    }
+    let failed = |path: &Path, e: io::Error| Failure::system(format!("{}: {e}", path.display()));
+    if let Some(work) = note(dir, WORK_NOTE) {
+        remove(&work).map_err(|e| failed(&work, e))?;
+    }
+    remove(dir).map_err(|e| failed(dir, e))
+}
+
+fn note(dir: &Path, name: &str) -> Option<PathBuf> {
+    let bytes = fs::read(dir.join(name)).ok().filter(|bytes| !bytes.is_empty())?;
+    Some(OsStr::from_bytes(&bytes).into())
+}
+
+impl Place {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// A path in it.
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Where the tree is mounted.
+    pub(super) fn merged(&self) -> PathBuf {
+        self.path(super::spec::ROOT)
+    }
+
+    /// Where the runtime keeps what it knows.
+    pub(super) fn runtime_state(&self) -> PathBuf {
+        self.path(RUNTIME_STATE)
+    }
+
+    /// The upper layer: in here, or where somebody wants to keep it.
+    pub(super) fn upper(&self) -> PathBuf {
+        note(&self.dir, UPPER_NOTE).unwrap_or_else(|| self.path(UPPER))
+    }
+
+    /// The directory for unfinished work.
+    pub(super) fn work(&self) -> PathBuf {
+        note(&self.dir, WORK_NOTE).unwrap_or_else(|| self.path("work"))
+    }
+
+    /// Makes the directories of the tree. Those that lie elsewhere are noted before they are made.
+    pub(super) fn make(&self, runtime: &Runtime, keep: Option<&Path>) -> Result<(), Failure> {
+        let failed = |e: io::Error| Failure::system(format!("{}: {e}", self.owned.path().display()));
+        let take_note =
+            |name: &str, path: &Path| fs::write(self.path(name), path.as_os_str().as_bytes()).map_err(failed);
+        take_note(RUNTIME_NOTE, runtime.program())?;
+        match keep {
+            Some(upper) => {
+                let mut name = OsStr::new(".").to_owned();
+                name.push(upper.file_name().unwrap_or(OsStr::new("upper")));
+                name.push(format!(".work-{}", self.id));
+                take_note(UPPER_NOTE, upper)?;
+                take_note(WORK_NOTE, &upper.with_file_name(name))?;
+            }
+            None => fs::create_dir(self.upper()).map_err(failed)?,
+        }
+        let work = self.work();
+        fs::create_dir(&work).map_err(|e| Failure::system(format!("{}: {e}", work.display())))?;
+        fs::create_dir(self.merged()).map_err(failed)
+    }
+
+    /// Takes everything away. An upper layer that somebody wants to keep stays.
+    pub(super) fn discard(self) -> Result<(), Failure> {
+        discard_all(self.owned, &self.id)
+    }
+}
+
+/// The id of a container: what was asked for, or one of its own.
+pub(super) fn id(asked: Option<&str>) -> Result<String, Failure> {
+    let Some(name) = asked else { return random() };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if name.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && name.len() <= NAME_MAX
+        && name.chars().all(plain)
+    {
+        return Ok(name.to_owned());
+    }
+    Err(Failure::input(format!(
+        "option --name {name}: use up to {NAME_MAX} of a-z, A-Z, 0-9, _, - and ., a letter or digit first"
+    )))
+}
+
+/// A name that nothing else has.
+fn random() -> Result<String, Failure> {
+    let mut bytes = [0; 6];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| Failure::system(format!("no random number: {e}")))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_lead_nowhere_else() {
+        assert_eq!(id(Some("web-1.x_y")).unwrap(), "web-1.x_y");
+        assert_eq!(id(None).unwrap().len(), 12);
+        assert_ne!(id(None).unwrap(), id(None).unwrap());
+        let long = "x".repeat(NAME_MAX + 1);
+        for bad in ["", ".", "..", "-a", "a/b", "a b", "ä", &long] {
+            assert_eq!(id(Some(bad)).unwrap_err().exit_status(), 2, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_is_taken_away_and_what_lives_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(Some(dir.path())).unwrap();
+        let runtime = Runtime::at("/nonexistent/crun".into());
+        let keep = dir.path().join("keep");
+        fs::create_dir(&keep).unwrap();
+        let keep = keep.canonicalize().unwrap();
+        let alive = state.place("alive").unwrap();
+        alive.make(&runtime, None).unwrap();
+        assert_eq!(state.place("alive").unwrap_err().exit_status(), 2);
+        for (id, upper) in [("dead", None), ("dead-too", Some(keep.as_path()))] {
+            let dead = state.place(id).unwrap();
+            dead.make(&runtime, upper).unwrap();
+            fs::create_dir_all(dead.runtime_state().join(id)).unwrap();
+            fs::write(dead.upper().join("file"), "words").unwrap();
+            assert!(dead.work().is_dir());
+        }
+        state.sweep();
+        assert!(alive.upper().is_dir());
+        assert_eq!(fs::read_dir(dir.path().join("containers")).unwrap().count(), 1);
+        assert_eq!(fs::read(keep.join("file")).unwrap(), b"words");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+        alive.discard().unwrap();
+        // A name is free again at once, also when its directory was left.
+        let again = state.place("alive").unwrap();
+        again.make(&runtime, None).unwrap();
+        drop(again);
+        state.place("alive").unwrap().make(&runtime, None).unwrap();
+    }
+}

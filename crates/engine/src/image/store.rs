@@ -1,0 +1,120 @@
+//! Layers, unpacked: each once, under the digest of what is in it, whoever asks for it and however it was packed.
+
+use super::archive::Archive;
+use super::compression;
+use super::digest::Digesting;
+use super::layout::Blob;
+use super::unpack::{Trouble, unpack};
+use crate::own::Owned;
+use crate::remove::remove;
+use rustix::fs::{Mode, OFlags};
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use vellum_service::Failure;
+
+/// What a directory is called while a layer is being unpacked there.
+const UNFINISHED: &str = "unfinished-";
+/// Where in it the tree grows.
+const TREE: &str = "tree";
+/// How often it is looked whether somebody else is done with a layer.
+const LOOK: Duration = Duration::from_millis(20);
+/// Bytes that are read at once.
+const PART: usize = 256 << 10;
+
+/// Where layers are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerStore {
+    dir: PathBuf,
+}
+
+impl LayerStore {
+    /// One in a directory, which is made when it is needed.
+    #[must_use]
+    pub fn at(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    /// Removes what was not finished and is nobody's any more.
+    pub fn sweep(&self) {
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
+                && let Ok(Some(dead)) = Owned::existing(&entry.path())
+                && let Err(e) = remove(dead.path())
+            {
+                tracing::warn!("{}: cannot be removed: {e}", entry.path().display());
+            }
+        }
+    }
+
+    /// The directory of a layer, which is unpacked when it is not there yet. None: `stop` said so.
+    pub(super) fn layer(&self, blob: &Blob, stop: &dyn Fn() -> bool) -> Result<Option<PathBuf>, Failure> {
+        let done = self.dir.join(&blob.content);
+        let failed = |e: io::Error| Failure::system(format!("{}: {e}", done.display()));
+        fs::create_dir_all(&self.dir).map_err(failed)?;
+        let unfinished = loop {
+            if done.is_dir() {
+                return Ok(Some(done));
+            }
+            if stop() {
+                return Ok(None);
+            }
+            match Owned::make(&self.dir.join(format!("{UNFINISHED}{}", blob.content))).map_err(failed)? {
+                Some(mine) => break mine,
+                None => std::thread::sleep(LOOK),
+            }
+        };
+        // Somebody may have been done with it just before.
+        let outcome = if done.is_dir() { Ok(true) } else { unpack_to(blob, unfinished.path(), &done, stop) };
+        if let Err(e) = remove(unfinished.path()) {
+            tracing::warn!("{}: cannot be removed: {e}", unfinished.path().display());
+        }
+        Ok(outcome?.then_some(done))
+    }
+}
+
+/// False: stopped.
+fn unpack_to(blob: &Blob, unfinished: &Path, done: &Path, stop: &dyn Fn() -> bool) -> Result<bool, Failure> {
+    let layer = |why: String| Failure::input(format!("layer {}: {why}", blob.path.display()));
+    let system = |path: &Path, e: io::Error| Failure::system(format!("{}: {e}", path.display()));
+    let tree = unfinished.join(TREE);
+    // What an interrupted command has left is of no use.
+    remove(&tree).map_err(|e| system(&tree, e))?;
+    fs::create_dir(&tree).map_err(|e| system(&tree, e))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(&tree, flags, Mode::empty()).map_err(|e| system(&tree, e.into()))?;
+    let file = File::open(&blob.path).map_err(|e| layer(e.to_string()))?;
+    let len = file.metadata().map_err(|e| layer(e.to_string()))?.len();
+    if len != blob.size {
+        return Err(layer(format!("{len} bytes, and the manifest says {}; get the image again", blob.size)));
+    }
+    let mut packed = BufReader::with_capacity(PART, Digesting::new(file));
+    let plain = {
+        let plain = compression::unpacked(&mut packed).map_err(|e| layer(e.to_string()))?;
+        let mut archive = Archive::new(Digesting::new(plain));
+        match unpack(&mut archive, &root, stop) {
+            Err(Trouble::Stopped) => return Ok(false),
+            Err(Trouble::Layer(why)) => return Err(layer(why)),
+            Err(Trouble::System(why)) => return Err(Failure::system(format!("{}: {why}", tree.display()))),
+            Ok(()) => archive.into_source().finish().map_err(|e| layer(e.to_string()))?.0,
+        }
+    };
+    let digested = packed.into_inner().finish().map_err(|e| layer(e.to_string()))?.0;
+    for (what, is, wanted) in [("the blob", digested, &blob.digest), ("what is in it", plain, &blob.content)]
+    {
+        if is != *wanted {
+            return Err(layer(format!("{what} has the digest {is} and not {wanted}; get the image again")));
+        }
+    }
+    // All of it is on disk before it has its name.
+    rustix::fs::syncfs(&root).map_err(|e| system(&tree, e.into()))?;
+    fs::rename(&tree, done).map_err(|e| system(done, e))?;
+    let above = done.parent().unwrap_or(done);
+    File::open(above).and_then(|dir| dir.sync_all()).map_err(|e| system(above, e))?;
+    Ok(true)
+}
+
+#[cfg(test)]
+#[path = "store_test.rs"]
+mod tests;

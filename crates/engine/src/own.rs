@@ -1,0 +1,96 @@
+//! Directories that belong to one process: a lock on the directory itself says whether its owner lives, and ends with it.
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// A directory that is ours until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Owned {
+    path: PathBuf,
+    #[expect(dead_code, reason = "the lock lives as long as the descriptor")]
+    lock: OwnedFd,
+}
+
+enum Taken {
+    Ours(Owned),
+    /// Its owner lives.
+    Others,
+    Gone,
+}
+
+impl Owned {
+    /// Makes it, or takes it over from an owner that is dead. None: its owner lives.
+    pub(crate) fn make(path: &Path) -> io::Result<Option<Self>> {
+        loop {
+            match rustix::fs::mkdir(path, Mode::RWXU) {
+                Err(Errno::EXIST) | Ok(()) => {}
+                Err(e) => return Err(e.into()),
+            }
+            match Self::take(path)? {
+                Taken::Ours(owned) => return Ok(Some(owned)),
+                Taken::Others => return Ok(None),
+                // Somebody has taken it for dead between the two steps.
+                Taken::Gone => {}
+            }
+        }
+    }
+
+    /// Takes over one that is there. None: its owner lives, or it is gone.
+    pub(crate) fn existing(path: &Path) -> io::Result<Option<Self>> {
+        match Self::take(path)? {
+            Taken::Ours(owned) => Ok(Some(owned)),
+            Taken::Others | Taken::Gone => Ok(None),
+        }
+    }
+
+    fn take(path: &Path) -> io::Result<Taken> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let lock = match open(path, flags, Mode::empty()) {
+            Err(Errno::NOENT) => return Ok(Taken::Gone),
+            opened => opened?,
+        };
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Ok(Taken::Others),
+            locked => locked?,
+        }
+        // It may have been removed while we waited for nothing but our turn.
+        let ours = rustix::fs::fstat(&lock)?;
+        match rustix::fs::lstat(path) {
+            Ok(now) if (now.st_dev, now.st_ino) == (ours.st_dev, ours.st_ino) => {
+                Ok(Taken::Ours(Self { path: path.to_owned(), lock }))
+            }
+            Ok(_) | Err(Errno::NOENT) => Ok(Taken::Gone),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn one_owner_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x");
+        assert!(Owned::existing(&path).unwrap().is_none());
+        let first = Owned::make(&path).unwrap().unwrap();
+        assert!(Owned::make(&path).unwrap().is_none());
+        assert!(Owned::existing(&path).unwrap().is_none());
+        drop(first);
+        fs::write(path.join("left"), "").unwrap();
+        let second = Owned::existing(&path).unwrap().unwrap();
+        fs::remove_dir_all(second.path()).unwrap();
+        // While the old one is still locked, a new one of this name is another directory.
+        assert!(Owned::make(&path).unwrap().is_some());
+    }
+}

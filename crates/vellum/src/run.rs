@@ -1,0 +1,91 @@
+//! `vellum run`: a command in a container whose root is a Vellum tree.
+
+use crate::cli::{NetworkArg, RunArgs};
+use crate::log;
+use vellum_engine::Failure;
+use vellum_engine::container::{Asked, Ending, Request, STATUS_FAILED, Volume, run as run_container};
+use vellum_engine::image::Source;
+
+/// Runs it to its end. The exit status: the command's, or for failures what podman has; and why, if there is something to say.
+pub fn run(arguments: RunArgs) -> (u8, Option<Failure>) {
+    let ended =
+        log::to_stderr().and_then(|()| request(arguments)).and_then(|request| run_container(&request));
+    match ended {
+        Ok(Ending { status, said }) => (status, said.map(Failure::system)),
+        Err(failure) => {
+            let status = if failure.exit_status() == 2 { 2 } else { STATUS_FAILED };
+            (status, Some(failure))
+        }
+    }
+}
+
+fn request(arguments: RunArgs) -> Result<Request, Failure> {
+    let image = arguments.image.as_deref().ok_or_else(|| {
+        Failure::input("no image; give --image DIR, the root as a directory tree, or --image oci:DIR[:TAG]")
+    })?;
+    let vellum =
+        std::env::current_exe().map_err(|e| Failure::system(format!("cannot find this program: {e}")))?;
+    Ok(Request {
+        vellum,
+        image: Source::parse(image)?,
+        volumes: arguments.volume.iter().map(|text| Volume::parse(text)).collect::<Result<_, _>>()?,
+        pool: arguments.pool.map(|name| name.parse()).transpose()?,
+        new_privileges: new_privileges(&arguments.security_opt)?,
+        asked: Asked {
+            command: arguments.command,
+            entrypoint: arguments.entrypoint,
+            env: arguments.env,
+            workdir: arguments.workdir,
+            user: arguments.user,
+        },
+        upper: arguments.upper,
+        name: arguments.name,
+        read_only: arguments.read_only,
+        hostname: arguments.hostname,
+        host_network: arguments.network == NetworkArg::Host,
+        runtime: arguments.runtime,
+        state: arguments.state,
+    })
+}
+
+/// Whether `--security-opt` lets processes gain privileges; they may not when nobody says so.
+fn new_privileges(options: &[String]) -> Result<bool, Failure> {
+    let mut may = false;
+    for option in options {
+        may = match option.replacen(':', "=", 1).as_str() {
+            "no-new-privileges" | "no-new-privileges=true" => false,
+            "no-new-privileges=false" => true,
+            _ => {
+                let line =
+                    format!("option --security-opt {option}: give no-new-privileges=false, or leave it out");
+                return Err(Failure::input(line));
+            }
+        };
+    }
+    Ok(may)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn privileges_are_gained_only_when_asked_for() {
+        let of = |options: &[&str]| {
+            let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+            new_privileges(&options)
+        };
+        for (options, may) in [
+            (&[][..], false),
+            (&["no-new-privileges"], false),
+            (&["no-new-privileges=false"], true),
+            (&["no-new-privileges:false"], true),
+            (&["no-new-privileges=false", "no-new-privileges:true"], false),
+        ] {
+            assert_eq!(of(options), Ok(may), "{options:?}");
+        }
+        for bad in ["", "seccomp=unconfined", "no-new-privileges=maybe"] {
+            assert_eq!(of(&[bad]).unwrap_err().exit_status(), 2, "{bad}");
+        }
+    }
+}

@@ -193,7 +193,11 @@ impl PoolReport {
         }
         if let Some(service) = &self.service {
             let times = service.restarts;
-            let replaced = if times == 0 { String::new() } else { format!(", replaced {times} times") };
+            let replaced = match times {
+                0 => String::new(),
+                1 => ", replaced once".to_owned(),
+                _ => format!(", replaced {times} times"),
+            };
             let text = format!("process {}, supervised by {}{replaced}", service.service, service.supervisor);
             line("service", &text);
         }

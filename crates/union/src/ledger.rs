@@ -12,6 +12,7 @@
 
 use crate::table::{CHUNK, MAX_CHUNKS, slot_of};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -31,7 +32,7 @@ const CHUNK_BITS: usize = MAX_CHUNKS / 64;
 /// Where records begin.
 const RECORDS: usize = HEADER + CHUNK_BITS;
 /// Words of a record.
-const RECORD: usize = 24;
+const RECORD: usize = 26;
 /// Where long names begin.
 const LONG: usize = RECORDS + MAX_CHUNKS * CHUNK * RECORD;
 /// Words for the long names of a record: two of 256 bytes.
@@ -53,6 +54,9 @@ mod word {
     pub(super) const NOTE: usize = 5;
     /// Two places, of which HEAD says which one is in use.
     pub(super) const PLACES: usize = 8;
+    /// As HELD: the directory in which the data are of an object that has no name any more, under the name in the place that is not
+    /// in use.
+    pub(super) const BELOW: usize = 24;
 }
 
 /// Words of a place: the parent's id, then the name's length (a byte) and the name.
@@ -99,6 +103,8 @@ pub(crate) struct Record {
     pub(crate) places: Vec<Spot>,
     /// Number of the descriptor that holds it, and the layer it is of.
     pub(crate) held: Option<(RawFd, u16)>,
+    /// The same of the directory in which its data are, and their name there.
+    pub(crate) below: Option<(RawFd, u16, Box<CStr>)>,
     pub(crate) cached_opens: u32,
 }
 
@@ -106,7 +112,7 @@ pub(crate) struct Record {
 pub struct Ledger {
     words: SharedWords,
     /// Descriptors that are held for a successor alone.
-    kept: Mutex<HashMap<usize, OwnedFd>>,
+    kept: Mutex<HashMap<usize, SmallVec<[OwnedFd; 1]>>>,
 }
 
 impl Ledger {
@@ -137,7 +143,11 @@ impl Ledger {
     /// Descriptors that the predecessor held and a successor needs.
     #[must_use]
     pub fn held(&self) -> Vec<RawFd> {
-        self.records().filter_map(|record| record.held).map(|(fd, _)| fd).collect()
+        let of = |record: Record| {
+            let held = record.held.map(|(fd, _)| fd);
+            held.into_iter().chain(record.below.map(|(fd, ..)| fd))
+        };
+        self.records().flat_map(of).collect()
     }
 
     fn word(&self, index: usize) -> Result<&AtomicU64> {
@@ -207,7 +217,7 @@ impl Ledger {
 
     /// A new node. `place`: None if it has no name.
     pub(crate) fn enter(&self, id: NodeId, ino: u64, place: Option<(NodeId, Name<'_>)>, flags: Flags) {
-        for word in word::LOOKUPS..word::PLACES {
+        for word in (word::LOOKUPS..word::PLACES).chain([word::BELOW]) {
             self.set(id, word, 0);
         }
         self.set(id, word::INO, ino);
@@ -226,10 +236,11 @@ impl Ledger {
         if self.head(id).is_none() {
             return;
         }
-        let held = self.get(id, word::HELD);
+        let held = self.get(id, word::HELD) | self.get(id, word::BELOW);
         self.set(id, word::HEAD, 0);
         if held != 0 {
             self.set(id, word::HELD, 0);
+            self.set(id, word::BELOW, 0);
             let kept = self.kept.lock().remove(&slot_of(id).0);
             drop(kept);
         }
@@ -265,26 +276,32 @@ impl Ledger {
     /// The object is about to lose its last name: `descriptor` holds it.
     pub(crate) fn hold(&self, id: NodeId, descriptor: Option<BorrowedFd<'_>>) {
         let Some(descriptor) = descriptor else { return };
-        self.set_held(id, descriptor.as_raw_fd(), 0);
+        self.set(id, word::HELD, holding(descriptor.as_raw_fd(), 0));
     }
 
     /// The same for a directory, or for a file in a lower layer: `dir` is the directory in which that is. A copy of the descriptor
     /// is kept until the id is given back.
     pub(crate) fn hold_dir(&self, id: NodeId, dir: Option<BorrowedFd<'_>>, layer: u16) {
         let Some(copy) = dir.and_then(|dir| dir.try_clone_to_owned().ok()) else { return };
-        self.set_held(id, copy.as_raw_fd(), layer);
+        self.set(id, word::HELD, holding(copy.as_raw_fd(), layer));
         self.add(id, Flags::IN_DIR);
-        let before = self.kept.lock().insert(slot_of(id).0, copy);
-        drop(before);
+        self.keep(id, copy);
+    }
+
+    /// The same, for the data of a file that are not in its inode: they are in `dir` under a name.
+    pub(crate) fn hold_below(&self, id: NodeId, dir: Option<BorrowedFd<'_>>, layer: u16, name: Name<'_>) {
+        let Some((_, flags)) = self.head(id) else { return };
+        let Some(copy) = dir.and_then(|dir| dir.try_clone_to_owned().ok()) else { return };
+        self.set(id, word::BELOW, 0);
+        self.change(id, |flags| flags - Flags::MOVING);
+        self.write_place(id, !flags.contains(Flags::SECOND), (NodeId(0), name));
+        self.set(id, word::BELOW, holding(copy.as_raw_fd(), layer));
+        self.keep(id, copy);
     }
 
     /// Keeps a descriptor for the time of an id.
     pub(crate) fn keep(&self, id: NodeId, descriptor: OwnedFd) {
-        self.kept.lock().insert(slot_of(id).0, descriptor);
-    }
-
-    fn set_held(&self, id: NodeId, descriptor: RawFd, layer: u16) {
-        self.set(id, word::HELD, (u64::from(layer) << 32) | (u64::from(descriptor.unsigned_abs()) + 1));
+        self.kept.lock().entry(slot_of(id).0).or_default().push(descriptor);
     }
 
     /// The object is where it is said to be: the end of a rename, of a removal, or of the first link to what had no name.
@@ -295,6 +312,7 @@ impl Ledger {
             return;
         };
         self.set(id, word::HELD, 0);
+        self.set(id, word::BELOW, 0);
         let second = flags.contains(Flags::SECOND);
         let other = self.read_place(id, !second);
         let is_there = |found: &Option<Spot>| {
@@ -374,15 +392,16 @@ impl Ledger {
         if flags.contains(Flags::MOVING) {
             places.extend(self.read_place(id, !second));
         }
-        let held = self.get(id, word::HELD);
-        let number = (held as u32).checked_sub(1).and_then(|number| RawFd::try_from(number).ok());
+        let below = held(self.get(id, word::BELOW))
+            .and_then(|(fd, layer)| Some((fd, layer, self.read_place(id, !second)?.1)));
         Some(Record {
             id,
             flags,
             lookups: self.get(id, word::LOOKUPS),
             ino: self.get(id, word::INO),
             places,
-            held: number.map(|number| (number, (held >> 32) as u16)),
+            held: held(self.get(id, word::HELD)),
+            below,
             cached_opens: self.get(id, word::CACHED_OPENS) as u32,
         })
     }
@@ -403,6 +422,17 @@ impl Ledger {
             (serial != 0).then(|| self.read(NodeId(serial << 32 | slot as u64))).flatten()
         })
     }
+}
+
+/// A descriptor and a layer in a word.
+fn holding(descriptor: RawFd, layer: u16) -> u64 {
+    (u64::from(layer) << 32) | (u64::from(descriptor.unsigned_abs()) + 1)
+}
+
+/// The descriptor and the layer of such a word.
+fn held(word: u64) -> Option<(RawFd, u16)> {
+    let number = (word as u32).checked_sub(1).and_then(|number| RawFd::try_from(number).ok())?;
+    Some((number, (word >> 32) as u16))
 }
 
 fn unusable(errno: Errno) -> Error {

@@ -6,8 +6,8 @@
 use crate::layer::LowerDir;
 use crate::ledger::{Flags, Ledger, Record};
 use crate::lookup::InLayer;
-use crate::marks::DirMarks;
-use crate::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place};
+use crate::marks::{DirMarks, Space};
+use crate::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place};
 use crate::union::Core;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -219,7 +219,7 @@ impl Core {
             let Adopted::Dir(dir) = branch.adopt(copy)? else { return Err(stale("not a directory")) };
             (self.gone_below(record, layer, dir)?, Some(descriptor))
         } else {
-            (self.gone_above(branch.adopt(descriptor)?)?, None)
+            (self.gone_above(record, branch.adopt(descriptor)?)?, None)
         };
         let node = Arc::new(Node::new(record.id, record.ino, body, &self.table));
         if let (Some(ledger), Some(copy)) = (&self.table.ledger, copy) {
@@ -231,25 +231,45 @@ impl Core {
     }
 
     /// What was in the upper layer.
-    fn gone_above(&self, adopted: Adopted) -> Result<Body> {
+    fn gone_above(&self, record: &Record, adopted: Adopted) -> Result<Body> {
         let Adopted::Other(object) = adopted else { return Err(stale("a directory")) };
         let attr = object.stat()?;
         let own = self.own_mark_of(&*object);
         let null_device = own.is_some_and(|own| own.null_device) && attr.is_file() && attr.size == 0;
+        let marked = |space: Space| object.get_xattr(space.metacopy(), &mut []).is_ok();
+        let is_below = attr.is_file()
+            && (own.is_some_and(|own| own.below || own.partial)
+                || marked(Space::Trusted)
+                || marked(Space::User));
+        let below = if is_below { self.data_of(record) } else { None };
         let state = FileState {
             names: SmallVec::new(),
             inode: Some((0, attr.ino)),
-            below: None,
-            partial: false,
+            partial: below.is_some() && own.is_some_and(|own| own.partial),
             lost: 0,
-            // What was below it is not found without its name.
-            lost_data: own.is_some_and(|own| own.below || own.partial),
+            // Of data in a chain of files only the first is held.
+            lost_data: is_below && below.is_none(),
+            below,
             orphan_times: None,
             null_device,
             at: At::Held(object),
         };
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
         Ok(Body::File(Arc::new(File::new(kind, state))))
+    }
+
+    /// Where the data are of a file without a name that has them not itself.
+    fn data_of(&self, record: &Record) -> Option<Arc<Below>> {
+        let (number, layer, name) = record.below.clone()?;
+        let descriptor = self.revival.held.lock().remove(&number)?;
+        let branch = &self.layers.get(usize::from(layer))?.branch;
+        let copy = descriptor.try_clone().ok()?;
+        let Adopted::Dir(handle) = branch.adopt(copy).ok()? else { return None };
+        if let Some(ledger) = &self.table.ledger {
+            ledger.keep(record.id, descriptor);
+        }
+        let dir = Arc::new(LowerDir::held(layer, 0, handle));
+        Some(Arc::new(Below { at: LowerAt { dir, name }, next: None }))
     }
 
     /// What was in a lower layer: `handle` is the directory in which it is, or the removed directory itself.
@@ -279,7 +299,8 @@ impl Core {
         let Some(record) = ledger.read(id).filter(|record| record.flags.contains(Flags::GONE)) else {
             return;
         };
-        let held = record.held.and_then(|(number, _)| self.revival.held.lock().remove(&number));
+        let numbers = record.held.map(|(fd, _)| fd).into_iter().chain(record.below.map(|(fd, ..)| fd));
+        let held: Vec<_> = numbers.filter_map(|fd| self.revival.held.lock().remove(&fd)).collect();
         drop(held);
         self.table.release(id);
     }
@@ -328,7 +349,16 @@ impl Core {
     pub(crate) fn write_held(&self, node: &Node, state: &FileState) {
         let Some(ledger) = &self.table.ledger else { return };
         match &state.at {
-            At::Held(object) => ledger.hold(node.id, object.as_descriptor()),
+            At::Held(object) => {
+                if let Some(below) = &state.below
+                    && below.next.is_none()
+                    && let Ok(handle) = below.at.dir.open(&self.layers, &self.budget)
+                    && let Ok(name) = Name::new(&below.at.name)
+                {
+                    ledger.hold_below(node.id, handle.as_descriptor(), below.at.dir.layer, name);
+                }
+                ledger.hold(node.id, object.as_descriptor());
+            }
             At::Lower(at) => {
                 if let Ok(handle) = at.dir.open(&self.layers, &self.budget) {
                     ledger.hold_dir(node.id, handle.as_descriptor(), at.dir.layer);

@@ -1,0 +1,253 @@
+//! A process that serves a union ends at any moment, and another goes on: every id that a front holds means the same afterwards.
+//!
+//! The first union is forgotten, not dropped: its descriptors stay open and it clears nothing up, as when a supervisor shares
+//! the table of descriptors of a process that is killed.
+
+use proptest::prelude::*;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+use vellum_branch::LocalBranch;
+use vellum_union::{Ledger, Union, UnionConfig, UpperConfig};
+use vellum_vfs::{
+    Context, Entry, Filesystem, Handle, Name, NodeId, RenameFlags, SetAttr, SetTime, WriteFlags,
+};
+
+const ROOT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[] };
+const NO_HANDLE: Handle = Handle(0);
+const O_EXCL: u32 = 0o200;
+
+/// What a front holds: an id, how often it has looked it up, and what it has seen of the object.
+struct Held {
+    node: NodeId,
+    lookups: u64,
+}
+
+#[derive(Debug, PartialEq)]
+struct Seen {
+    ino: u64,
+    mode: u32,
+    nlink: u32,
+    size: u64,
+    contents: Option<Vec<u8>>,
+}
+
+struct World {
+    dir: tempfile::TempDir,
+    union: Union,
+    ledger: Arc<Ledger>,
+    held: Vec<Held>,
+}
+
+fn make_layers(dir: &Path) {
+    for layer in ["lower", "upper", "work"] {
+        std::fs::create_dir(dir.join(layer)).unwrap();
+    }
+    let lower = dir.join("lower");
+    for sub in ["a", "b", "a/c"] {
+        std::fs::create_dir(lower.join(sub)).unwrap();
+        for number in 0..3 {
+            std::fs::write(lower.join(sub).join(format!("f{number}")), format!("{sub} {number}")).unwrap();
+        }
+    }
+    std::fs::hard_link(lower.join("a/f0"), lower.join("b/twin")).unwrap();
+    std::fs::write(lower.join("a/large"), vec![b'l'; 200 << 10]).unwrap();
+}
+
+fn open(dir: &Path, ledger: &Arc<Ledger>) -> Union {
+    let branch = |name: &str| LocalBranch::open(dir.join(name)).unwrap();
+    let mut config = UnionConfig::new();
+    config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
+    config.lowers = vec![branch("lower")];
+    config.background = false;
+    // What was forgotten stays open, so little is kept open for speed.
+    config.handles = 16;
+    config.ledger = Some(Arc::clone(ledger));
+    Union::new(config).unwrap()
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        make_layers(dir.path());
+        let ledger = Arc::new(Ledger::create().unwrap());
+        let union = open(dir.path(), &ledger);
+        Self { dir, union, ledger, held: vec![Held { node: NodeId::ROOT, lookups: 0 }] }
+    }
+
+    fn hold(&mut self, entry: &Entry) {
+        match self.held.iter_mut().find(|held| held.node == entry.node) {
+            Some(held) => held.lookups += 1,
+            None => self.held.push(Held { node: entry.node, lookups: 1 }),
+        }
+    }
+
+    fn see(&self, node: NodeId) -> Result<Seen, vellum_vfs::Errno> {
+        let reply = self.union.getattr(&ROOT, node, None).map_err(|e| e.errno())?;
+        let attr = reply.attr;
+        let mut contents = None;
+        if attr.is_file() {
+            let mut data = vec![0; attr.size as usize + 1];
+            let len = self.union.read(&ROOT, node, NO_HANDLE, 0, &mut data).map_err(|e| e.errno())?;
+            data.truncate(len);
+            contents = Some(data);
+        }
+        Ok(Seen { ino: attr.ino, mode: attr.mode, nlink: attr.nlink, size: attr.size, contents })
+    }
+
+    /// The process is gone, and another begins.
+    fn restart(&mut self) {
+        let ids: Vec<NodeId> = self.held.iter().map(|held| held.node).collect();
+        let before: Vec<_> = ids.iter().map(|node| self.see(*node)).collect();
+        let memory = self.ledger.descriptor().try_clone_to_owned().unwrap();
+        let ledger = Arc::new(Ledger::open(memory).unwrap());
+        let union = open(self.dir.path(), &ledger);
+        std::mem::forget(std::mem::replace(&mut self.union, union));
+        std::mem::forget(std::mem::replace(&mut self.ledger, Arc::clone(&ledger)));
+        // Other descriptors of the same objects: those of the first process are still its own here.
+        let again = |fd: RawFd| -> Option<(RawFd, OwnedFd)> {
+            let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+            let path = format!("/proc/self/fd/{fd}");
+            Some((fd, rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?))
+        };
+        let held: HashMap<RawFd, OwnedFd> = ledger.held().into_iter().filter_map(again).collect();
+        assert!(held.values().all(|fd| fd.as_fd().try_clone_to_owned().is_ok()));
+        self.union.resume(held);
+        for (node, before) in ids.iter().zip(before) {
+            assert_eq!(self.see(*node), before, "{node:?} after a restart");
+        }
+    }
+
+    fn forget(&mut self, at: usize) {
+        if at > 0 && at < self.held.len() {
+            // A front holds the parents of what it holds; what is a directory is kept.
+            let held = &self.held[at];
+            if self.see(held.node).is_ok_and(|seen| seen.contents.is_some()) {
+                let held = self.held.swap_remove(at);
+                self.union.forget(held.node, held.lookups);
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Lookup(usize, usize),
+    Create(usize, usize),
+    Mkdir(usize, usize),
+    Unlink(usize, usize),
+    Rmdir(usize, usize),
+    Rename(usize, usize, usize, usize, bool),
+    Link(usize, usize, usize),
+    Write(usize, u64),
+    Truncate(usize, u64),
+    Chmod(usize),
+    Unnamed(usize),
+    Forget(usize),
+    Restart,
+}
+
+const NAMES: [&str; 8] = [
+    "a",
+    "b",
+    "c",
+    "f0",
+    "f1",
+    "twin",
+    "large",
+    "a name that is longer than what a record holds itself, by far",
+];
+
+fn step() -> impl Strategy<Value = Step> {
+    let (dir, name) = (0..12_usize, 0..NAMES.len());
+    prop_oneof![
+        4 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Lookup(d, n)),
+        2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Create(d, n)),
+        1 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Mkdir(d, n)),
+        2 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Unlink(d, n)),
+        1 => (dir.clone(), name.clone()).prop_map(|(d, n)| Step::Rmdir(d, n)),
+        3 => (dir.clone(), name.clone(), dir.clone(), name.clone(), any::<bool>())
+            .prop_map(|(d, n, e, m, x)| Step::Rename(d, n, e, m, x)),
+        1 => (0..16_usize, dir.clone(), name.clone()).prop_map(|(o, d, n)| Step::Link(o, d, n)),
+        2 => (0..16_usize, 0..210_000_u64).prop_map(|(o, at)| Step::Write(o, at)),
+        1 => (0..16_usize, 0..210_000_u64).prop_map(|(o, at)| Step::Truncate(o, at)),
+        1 => (0..16_usize).prop_map(Step::Chmod),
+        1 => dir.prop_map(Step::Unnamed),
+        1 => (0..16_usize).prop_map(Step::Forget),
+        3 => Just(Step::Restart),
+    ]
+}
+
+fn carry_out(world: &mut World, step: &Step) {
+    let count = world.held.len();
+    let node = |at: usize| world.held[at % count].node;
+    let name = |at: usize| CString::new(NAMES[at]).unwrap();
+    let keep = |world: &mut World, entry: Option<Entry>| {
+        if let Some(entry) = entry {
+            world.hold(&entry);
+        }
+    };
+    // What is refused is refused before and after; that is for other tests.
+    match *step {
+        Step::Lookup(dir, at) => {
+            let found = world.union.lookup(&ROOT, node(dir), Name::new(&name(at)).unwrap());
+            keep(world, found.ok().flatten());
+        }
+        Step::Create(dir, at) => {
+            let made = world.union.create(&ROOT, node(dir), Name::new(&name(at)).unwrap(), 0o640, O_EXCL);
+            keep(world, made.ok().map(|(entry, _)| entry));
+        }
+        Step::Mkdir(dir, at) => {
+            let made = world.union.mkdir(&ROOT, node(dir), Name::new(&name(at)).unwrap(), 0o750);
+            keep(world, made.ok());
+        }
+        Step::Unlink(dir, at) => {
+            let _ = world.union.unlink(&ROOT, node(dir), Name::new(&name(at)).unwrap());
+        }
+        Step::Rmdir(dir, at) => {
+            let _ = world.union.rmdir(&ROOT, node(dir), Name::new(&name(at)).unwrap());
+        }
+        Step::Rename(from, at, to, into, exchange) => {
+            let flags = if exchange { RenameFlags::EXCHANGE } else { RenameFlags::empty() };
+            let (old, new) = (name(at), name(into));
+            let (old, new) = (Name::new(&old).unwrap(), Name::new(&new).unwrap());
+            let _ = world.union.rename(&ROOT, (node(from), old), (node(to), new), flags);
+        }
+        Step::Link(object, dir, at) => {
+            let made = world.union.link(&ROOT, node(object), node(dir), Name::new(&name(at)).unwrap());
+            keep(world, made.ok());
+        }
+        Step::Write(object, at) => {
+            let _ = world.union.write(&ROOT, node(object), NO_HANDLE, at, b"written", WriteFlags::empty());
+        }
+        Step::Truncate(object, size) => {
+            let set = SetAttr { size: Some(size), mtime: Some(SetTime::Now), ..SetAttr::default() };
+            let _ = world.union.setattr(&ROOT, node(object), None, &set);
+        }
+        Step::Chmod(object) => {
+            let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
+            let _ = world.union.setattr(&ROOT, node(object), None, &set);
+        }
+        Step::Unnamed(dir) => {
+            let made = world.union.tmpfile(&ROOT, node(dir), 0o600, 0o2);
+            keep(world, made.ok().map(|(entry, _)| entry));
+        }
+        Step::Forget(at) => world.forget(at % count),
+        Step::Restart => world.restart(),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn ids_mean_the_same_after_a_restart(steps in prop::collection::vec(step(), 1..60)) {
+        let mut world = World::new();
+        for step in &steps {
+            carry_out(&mut world, step);
+        }
+        world.restart();
+        world.restart();
+    }
+}

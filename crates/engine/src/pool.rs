@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
-use vellum_service::mountpoint::mounts;
+use vellum_service::mountpoint;
 use vellum_service::pool as service;
 
 /// How long a service may take to notice that its last mount has gone.
@@ -207,28 +207,14 @@ fn checked(name: &PoolName, settings: &Settings) -> Result<(), Failure> {
 
 fn member(process: u32) -> Member {
     let program = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-    let mountpoints = mountpoints_of(process).unwrap_or_default();
-    Member { process, mountpoints, program: program.trim_end().to_owned() }
+    Member { process, mountpoints: mountpoints_of(process), program: program.trim_end().to_owned() }
 }
 
-/// Where the FUSE filesystems are mounted that a process serves: by the numbers of their connections, which are those of the devices.
-/// A supervisor has the same descriptors as its service, but one thread; who serves has several.
-fn mountpoints_of(process: u32) -> Option<Vec<PathBuf>> {
-    if fs::read_dir(format!("/proc/{process}/task")).ok()?.count() < 2 {
-        return None;
-    }
-    let held = fs::read_dir(format!("/proc/{process}/fdinfo")).ok()?;
-    let texts = held.flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok());
-    let connections: Vec<Vec<u8>> = texts
-        .filter_map(|text| {
-            let number = text.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?;
-            Some(format!("0:{}", number.trim()).into_bytes())
-        })
-        .collect();
-    // As the process sees it, which may be in another mount namespace.
-    let table = fs::read(format!("/proc/{process}/mountinfo")).ok()?;
-    let served = mounts(&table).filter(|mount| connections.contains(&mount.device));
-    Some(served.map(|mount| mount.point).collect())
+/// Where the filesystems are mounted that a process serves. A supervisor has the same descriptors as its service, but one thread; who
+/// serves has several.
+fn mountpoints_of(process: u32) -> Vec<PathBuf> {
+    let threads = fs::read_dir(format!("/proc/{process}/task")).map_or(0, Iterator::count);
+    if threads < 2 { Vec::new() } else { mountpoint::held_by(&process.to_string()) }
 }
 
 /// The directories that a process holds, by links that lead to them.

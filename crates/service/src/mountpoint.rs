@@ -131,6 +131,23 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     plain
 }
 
+/// Where the FUSE filesystems are mounted whose connections a process (its number, or `self`) holds: by the numbers of the connections,
+/// which are those of the devices. In the order, and by the names, in which the process sees them: it may be in another mount
+/// namespace.
+#[must_use]
+pub fn held_by(process: &str) -> Vec<PathBuf> {
+    let held = std::fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
+    let texts = held.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    let connections: Vec<Vec<u8>> = texts
+        .filter_map(|text| {
+            let number = text.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?;
+            Some(format!("0:{}", number.trim()).into_bytes())
+        })
+        .collect();
+    let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
+    mounts(&table).filter(|mount| connections.contains(&mount.device)).map(|mount| mount.point).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

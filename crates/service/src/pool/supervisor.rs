@@ -6,7 +6,7 @@
 use super::join::user_namespace;
 use super::{Parse, REPLACE, host};
 use crate::failure::Failure;
-use crate::mountpoint::mounts;
+use crate::mountpoint;
 use crate::sandbox::{self, Plan};
 use crate::unmount::unmount;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -265,18 +265,8 @@ fn attend(service: Pid, signals: &HeldSignals) -> End {
 
 /// Takes away the mounts of all connections that are open here; who uses them is served until they leave. The service may not.
 fn unmount_all() {
-    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let infos = open_descriptors()
-        .into_iter()
-        .filter_map(|fd| fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok());
-    let connections: BTreeSet<Vec<u8>> = infos
-        .filter_map(|info| {
-            let number = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?;
-            Some(format!("0:{}", number.trim()).into_bytes())
-        })
-        .collect();
-    for mount in mounts(&table).filter(|mount| connections.contains(&mount.device)) {
-        if let Err(e) = unmount(&mount.point, false).or_else(|_| unmount(&mount.point, true)) {
+    for point in mountpoint::held_by("self") {
+        if let Err(e) = unmount(&point, false).or_else(|_| unmount(&point, true)) {
             tracing::warn!("{e}");
         }
     }

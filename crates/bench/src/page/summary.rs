@@ -13,8 +13,8 @@ use crate::subject::Kind;
 pub(super) const PEERS: &[&str] = &["fuse-overlayfs", "fuse-overlayfs-2", "unionfs-fuse"];
 
 /// What has no row, as it would be a column.
-const NO_COLUMNS: &str = "Not there yet either, and so without columns: Vellum\u{2019}s library, which reaches the service \
-    over shared memory, and one service for all containers of a pool.";
+const NO_COLUMNS: &str = "Not there yet either, and so without a column: Vellum\u{2019}s library, which reaches the service \
+    over shared memory.";
 
 /// Writes the table.
 pub(super) fn write(html: &mut Html, results: &Results) {
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(rows.len(), 5);
         let all = rows.last().unwrap();
         has(all, &["Page cache by weight", "instead of 24.0 %", "not there yet", "Checkpoint isolation"]);
-        has(all, &["shared memory", "pools"]);
+        has(all, &["shared memory"]);
     }
 
     #[test]

@@ -134,6 +134,26 @@ uidmap() {
 keep_id() {
   same "owners" "$(id -u) 0:0 $(id -u)" "$(run --rm --userns=keep-id base sh -c 'touch /tmp/new; echo $(id -u) $(stat -c %u:%g /etc/config) $(stat -c %u /tmp/new)')"
 }
+# Containers of a tenant whose service is killed again and again notice nothing.
+pool() {
+  [ -n "$PROFILE" ] || { echo "only Vellum has pools"; return 77; }
+  export VELLUM_POOLS=$DIR/pools VELLUM_LOG_TO=$DIR/service.log
+  "$PROGRAM" pool create engine --storage "$DIR/root" || return 77
+  local work='i=0; while [ $i -lt 400 ]; do mkdir /d$i && echo $i > /d$i/f && mv /d$i/f /d$i/g && test "$(cat /d$i/g)" = $i && rm -r /d$i || exit 7; i=$((i + 1)); done; echo all'
+  local n service kills=0
+  for n in 1 2 3; do run -d --name "busy$n" base sh -c "$work"; done
+  while [ -n "$(podman ps -q)" ] && [ $kills -lt 200 ]; do
+    service=$("$PROGRAM" pool show engine | sed -n 's/^service *process \([0-9]*\),.*/\1/p')
+    [ -z "$service" ] || { kill -9 "$service" && kills=$((kills + 1)); }
+    sleep 0.05
+  done
+  echo "$kills services killed"
+  for n in 1 2 3; do same "exit status of a container" 0 "$(podman wait "busy$n")"; same "its output" all "$(podman logs "busy$n")"; done
+  [ $kills -gt 3 ] || { echo "only $kills services were killed"; return 1; }
+  podman rm -fa -t0
+  for n in $(seq 100); do "$PROGRAM" pool delete engine && return; sleep 0.1; done
+  cat "$DIR/service.log"; return 1
+}
 remove() {
   podman rm -fa -t0; podman rmi -fa
   nothing_left "$DIR/root"
@@ -150,5 +170,6 @@ try save-and-load save_load
 try uidmap uidmap
 [ -z "${ROOTLESS-}" ] || try keep-id keep_id
 [ -n "${NO_BUILD-}" ] || try build-45-layers build
+[ -n "${ROOTLESS-}" ] || try pool pool
 try remove remove
 exit $FAILED

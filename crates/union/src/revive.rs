@@ -31,6 +31,8 @@ pub(crate) struct Revival {
     spots: Mutex<HashMap<(NodeId, Box<CStr>), Pending>>,
     /// Descriptors that hold objects without a name.
     held: Mutex<HashMap<RawFd, OwnedFd>>,
+    /// Taken by who makes a node that is not found by its name.
+    gone: Mutex<()>,
 }
 
 impl Revival {
@@ -154,6 +156,10 @@ impl Core {
 
     /// A node whose file has another one.
     fn revive_second(&self, record: &Record, file: &Arc<File>) -> Arc<Node> {
+        let _one = self.revival.gone.lock();
+        if let Ok(node) = self.table.get(record.id) {
+            return node;
+        }
         let node = Arc::new(Node::new(record.id, record.ino, Body::File(Arc::clone(file)), &self.table));
         node.stale.store(true, Relaxed);
         self.table.revived(&node);
@@ -175,18 +181,30 @@ impl Core {
             return Ok(first);
         }
         // Under the lock of the names, so that of two who look one makes the node, and with this id.
-        let Some(id) = self.revival.take(parent.id, name, ino) else { return Err(body) };
-        let node = Arc::new(Node::new(id, ino, body, &self.table));
+        let (Some(record), Some(ledger)) = (self.take_record(parent.id, name, ino), &self.table.ledger)
+        else {
+            return Err(body);
+        };
+        let node = Arc::new(Node::new(record.id, ino, body, &self.table));
         children.set(name, &node);
         drop(children);
-        if let Some(ledger) = &self.table.ledger
-            && let Some(record) = ledger.read(id)
-        {
-            self.restore_state(&node, &record);
-            ledger.settle(id, Some((parent.id, name)));
-        }
+        self.restore_state(&node, &record);
+        ledger.settle(record.id, Some((parent.id, name)));
         self.table.revived(&node);
         Ok(node)
+    }
+
+    /// What a predecessor has written down of the object at a place. Inode numbers are used again: what has been given up since, or
+    /// was found at its other place, is another object.
+    fn take_record(&self, parent: NodeId, name: Name<'_>, ino: u64) -> Option<Record> {
+        let ledger = self.table.ledger.as_deref()?;
+        loop {
+            let id = self.revival.take(parent, name, ino)?;
+            let record = ledger.read(id).filter(|record| !record.flags.contains(Flags::GONE));
+            if record.is_some() && !self.table.has_node(id) {
+                return record;
+            }
+        }
     }
 
     fn restore_state(&self, node: &Node, record: &Record) {
@@ -208,11 +226,13 @@ impl Core {
     /// The node of an object that has no name any more.
     fn revive_gone(&self, record: &Record) -> Result<Arc<Node>> {
         let (number, layer) = record.held.ok_or(stale("nothing holds the object"))?;
+        // One at a time: who comes second finds the node.
+        let _one = self.revival.gone.lock();
+        if let Ok(node) = self.table.get(record.id) {
+            return Ok(node);
+        }
         let descriptor = self.revival.held.lock().remove(&number);
-        let Some(descriptor) = descriptor else {
-            // Another thread is faster.
-            return self.table.get(record.id);
-        };
+        let descriptor = descriptor.ok_or(stale("the object is not held"))?;
         let branch = &self.layers.get(usize::from(layer)).ok_or(stale("no such layer"))?.branch;
         let (body, copy) = if record.flags.contains(Flags::IN_DIR) {
             let copy = descriptor.try_clone().map_err(|_| Errno::MFILE)?;

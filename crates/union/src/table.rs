@@ -243,6 +243,11 @@ impl Table {
         });
     }
 
+    /// Whether an id has a node that a front holds.
+    pub(crate) fn has_node(&self, id: NodeId) -> bool {
+        self.with(id, |slot| slot.node.is_some()).unwrap_or(false)
+    }
+
     /// Whether the front has forgotten an id of a predecessor before its node was made again.
     pub(crate) fn is_forgotten(&self, id: NodeId) -> bool {
         self.with(id, |slot| slot.lookups == 0 && slot.node.is_none()).unwrap_or(false)

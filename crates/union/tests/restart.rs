@@ -3,6 +3,8 @@
 //! The first union is forgotten, not dropped: its descriptors stay open and it clears nothing up, as when a supervisor shares
 //! the table of descriptors of a process that is killed.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::ffi::CString;

@@ -153,13 +153,27 @@ fn metrics(cx: &Cx) -> Outcome {
     Ok(())
 }
 
+/// Whether all threads of a process are stopped.
+fn is_stopped(process: Pid) -> bool {
+    let threads = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).into_iter().flatten();
+    threads.flatten().all(|thread| {
+        let status = fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("State:\tT"))
+    })
+}
+
 /// One service that does not answer is named, and the others are shown.
 fn a_hung_service(cx: &Cx) -> Outcome {
     let (hung, well) = (cx.mount(&cx.layers("hung", 1)?)?, cx.mount(&cx.layers("well", 1)?)?);
     let pids: Vec<Pid> = hung.daemons().into_iter().filter_map(Pid::from_raw).collect();
     ensure!(!pids.is_empty(), "no service");
     pids.iter().try_for_each(|pid| kill_process(*pid, Signal::STOP))?;
-    let begin = Instant::now();
+    let mut begin = Instant::now();
+    // A signal is sent, and comes later.
+    while !pids.iter().all(|pid| is_stopped(*pid)) && begin.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    begin = Instant::now();
     let output = command(&["stats"])?.output();
     let took = begin.elapsed();
     pids.iter().try_for_each(|pid| kill_process(*pid, Signal::CONT))?;

@@ -76,8 +76,6 @@ bitflags::bitflags! {
         const MOVING = 1 << 33;
         /// The object has no name any more: it is what the descriptor holds.
         const GONE = 1 << 34;
-        /// The descriptor is that of the directory in which the object is under its last name: it is in a lower layer.
-        const IN_DIR = 1 << 35;
         /// The object may have other names, and must be found before they are.
         const LINKED = 1 << 36;
         /// The front has the lower file open through this id.
@@ -101,10 +99,10 @@ pub(crate) struct Record {
     pub(crate) ino: u64,
     /// Where it is, and where it may be instead.
     pub(crate) places: Vec<Spot>,
-    /// Number of the descriptor that holds it, and the layer it is of.
-    pub(crate) held: Option<(RawFd, u16)>,
-    /// The same of the directory in which its data are, and their name there.
-    pub(crate) below: Option<(RawFd, u16, Box<CStr>)>,
+    /// What holds it.
+    pub(crate) held: Option<Holding>,
+    /// What holds the directory in which its data are, and their name there.
+    pub(crate) below: Option<(Holding, Box<CStr>)>,
     pub(crate) cached_opens: u32,
 }
 
@@ -144,8 +142,8 @@ impl Ledger {
     #[must_use]
     pub fn held(&self) -> Vec<RawFd> {
         let of = |record: Record| {
-            let held = record.held.map(|(fd, _)| fd);
-            held.into_iter().chain(record.below.map(|(fd, ..)| fd))
+            let below = record.below.map(|(holding, _)| holding);
+            record.held.into_iter().chain(below).map(|holding| holding.descriptor)
         };
         self.records().flat_map(of).collect()
     }
@@ -276,16 +274,17 @@ impl Ledger {
     /// The object is about to lose its last name: `descriptor` holds it.
     pub(crate) fn hold(&self, id: NodeId, descriptor: Option<BorrowedFd<'_>>) {
         let Some(descriptor) = descriptor else { return };
-        self.set(id, word::HELD, holding(descriptor.as_raw_fd(), 0));
+        let holding = Holding { descriptor: descriptor.as_raw_fd(), layer: 0, in_dir: false };
+        self.set(id, word::HELD, holding.to_word());
     }
 
     /// The same for a directory, or for a file in a lower layer: `dir` is the directory in which that is. A copy of the descriptor
     /// is kept until the id is given back.
     pub(crate) fn hold_dir(&self, id: NodeId, dir: Option<BorrowedFd<'_>>, layer: u16) {
         let Some(copy) = dir.and_then(|dir| dir.try_clone_to_owned().ok()) else { return };
-        self.set(id, word::HELD, holding(copy.as_raw_fd(), layer));
-        self.add(id, Flags::IN_DIR);
+        let holding = Holding { descriptor: copy.as_raw_fd(), layer, in_dir: true };
         self.keep(id, copy);
+        self.set(id, word::HELD, holding.to_word());
     }
 
     /// The same, for the data of a file that are not in its inode: they are in `dir` under a name.
@@ -295,8 +294,9 @@ impl Ledger {
         self.set(id, word::BELOW, 0);
         self.change(id, |flags| flags - Flags::MOVING);
         self.write_place(id, !flags.contains(Flags::SECOND), (NodeId(0), name));
-        self.set(id, word::BELOW, holding(copy.as_raw_fd(), layer));
+        let holding = Holding { descriptor: copy.as_raw_fd(), layer, in_dir: true };
         self.keep(id, copy);
+        self.set(id, word::BELOW, holding.to_word());
     }
 
     /// Keeps a descriptor for the time of an id.
@@ -392,15 +392,15 @@ impl Ledger {
         if flags.contains(Flags::MOVING) {
             places.extend(self.read_place(id, !second));
         }
-        let below = held(self.get(id, word::BELOW))
-            .and_then(|(fd, layer)| Some((fd, layer, self.read_place(id, !second)?.1)));
+        let below = Holding::from_word(self.get(id, word::BELOW))
+            .and_then(|holding| Some((holding, self.read_place(id, !second)?.1)));
         Some(Record {
             id,
             flags,
             lookups: self.get(id, word::LOOKUPS),
             ino: self.get(id, word::INO),
             places,
-            held: held(self.get(id, word::HELD)),
+            held: Holding::from_word(self.get(id, word::HELD)),
             below,
             cached_opens: self.get(id, word::CACHED_OPENS) as u32,
         })
@@ -424,15 +424,27 @@ impl Ledger {
     }
 }
 
-/// A descriptor and a layer in a word.
-fn holding(descriptor: RawFd, layer: u16) -> u64 {
-    (u64::from(layer) << 32) | (u64::from(descriptor.unsigned_abs()) + 1)
+/// A descriptor that holds something, all of it in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holding {
+    /// Its number.
+    pub(crate) descriptor: RawFd,
+    /// The layer of what it is of.
+    pub(crate) layer: u16,
+    /// It is the directory itself, or that in which the object is.
+    pub(crate) in_dir: bool,
 }
 
-/// The descriptor and the layer of such a word.
-fn held(word: u64) -> Option<(RawFd, u16)> {
-    let number = (word as u32).checked_sub(1).and_then(|number| RawFd::try_from(number).ok())?;
-    Some((number, (word >> 32) as u16))
+impl Holding {
+    fn to_word(self) -> u64 {
+        let number = u64::from(self.descriptor.unsigned_abs()) + 1;
+        (u64::from(self.in_dir) << 48) | (u64::from(self.layer) << 32) | number
+    }
+
+    fn from_word(word: u64) -> Option<Self> {
+        let number = (word as u32).checked_sub(1).and_then(|number| RawFd::try_from(number).ok())?;
+        Some(Self { descriptor: number, layer: (word >> 32) as u16, in_dir: (word >> 48) & 1 == 1 })
+    }
 }
 
 fn unusable(errno: Errno) -> Error {

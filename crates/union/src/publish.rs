@@ -108,6 +108,9 @@ impl Core {
         // What is open of a partial lower is the lower's.
         *file.partial.lock() = Weak::new();
         state.lost = 0;
+        if state.names.is_empty() {
+            self.write_held(node, &state);
+        }
         if data_moved {
             file.io.replace(None);
         }

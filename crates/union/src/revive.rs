@@ -4,7 +4,7 @@
 //! Also what the union writes into the ledger while it lives.
 
 use crate::layer::LowerDir;
-use crate::ledger::{Flags, Ledger, Record};
+use crate::ledger::{Flags, Holding, Ledger, Record};
 use crate::lookup::InLayer;
 use crate::marks::{DirMarks, Space};
 use crate::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place};
@@ -225,7 +225,8 @@ impl Core {
 
     /// The node of an object that has no name any more.
     fn revive_gone(&self, record: &Record) -> Result<Arc<Node>> {
-        let (number, layer) = record.held.ok_or(stale("nothing holds the object"))?;
+        let Holding { descriptor: number, layer, in_dir } =
+            record.held.ok_or(stale("nothing holds the object"))?;
         // One at a time: who comes second finds the node.
         let _one = self.revival.gone.lock();
         if let Ok(node) = self.table.get(record.id) {
@@ -234,7 +235,7 @@ impl Core {
         let descriptor = self.revival.held.lock().remove(&number);
         let descriptor = descriptor.ok_or(stale("the object is not held"))?;
         let branch = &self.layers.get(usize::from(layer)).ok_or(stale("no such layer"))?.branch;
-        let (body, copy) = if record.flags.contains(Flags::IN_DIR) {
+        let (body, copy) = if in_dir {
             let copy = descriptor.try_clone().map_err(|_| Errno::MFILE)?;
             let Adopted::Dir(dir) = branch.adopt(copy)? else { return Err(stale("not a directory")) };
             (self.gone_below(record, layer, dir)?, Some(descriptor))
@@ -280,7 +281,7 @@ impl Core {
 
     /// Where the data are of a file without a name that has them not itself.
     fn data_of(&self, record: &Record) -> Option<Arc<Below>> {
-        let (number, layer, name) = record.below.clone()?;
+        let (Holding { descriptor: number, layer, .. }, name) = record.below.clone()?;
         let descriptor = self.revival.held.lock().remove(&number)?;
         let branch = &self.layers.get(usize::from(layer))?.branch;
         let copy = descriptor.try_clone().ok()?;
@@ -319,8 +320,9 @@ impl Core {
         let Some(record) = ledger.read(id).filter(|record| record.flags.contains(Flags::GONE)) else {
             return;
         };
-        let numbers = record.held.map(|(fd, _)| fd).into_iter().chain(record.below.map(|(fd, ..)| fd));
-        let held: Vec<_> = numbers.filter_map(|fd| self.revival.held.lock().remove(&fd)).collect();
+        let all = record.held.into_iter().chain(record.below.map(|(holding, _)| holding));
+        let held: Vec<_> =
+            all.filter_map(|holding| self.revival.held.lock().remove(&holding.descriptor)).collect();
         drop(held);
         self.table.release(id);
     }

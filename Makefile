@@ -7,18 +7,23 @@
 #   make bench-quick  compares what operations cost, in requests, system calls, space, locked instructions and allocations,
 #                with what they cost before
 #   make deps    only the installing
-#   make install PREFIX=/usr/local: the command and its helper names
+#   make library the preload library, target/release/libvellum.so
+#   make install PREFIX=/usr/local: the command and its helper names, and the library if it has been built
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo test bench bench-quick deps check install clean
+.PHONY: all build demo test bench bench-quick deps check library install clean
 .DEFAULT_GOAL := all
 
 all: build
 
 build:
 	cargo build --release --locked
+
+# One file for every libc.
+library:
+	scripts/library
 
 demo:
 	@scripts/demo
@@ -29,6 +34,7 @@ deps:
 # The runner prints a line per suite and ends with one closing line: "N passed, N failed, N skipped".
 test: deps
 	@scripts/step "build, release" cargo build --release --locked --package vellum
+	@scripts/step "build, library" scripts/library
 	@scripts/step "build, tests" cargo build --locked --package vellum-tests --package vellum-bench
 	@$(if $(TESTS),true,$(GUARD))
 	@target/debug/vellum-tests $(TESTS)
@@ -62,6 +68,10 @@ install: build
 	mkdir -p $(DESTDIR)/etc/systemd/system
 	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/vellum-pool@.service \
 		> $(DESTDIR)/etc/systemd/system/vellum-pool@.service
+	@# At one place everywhere: LD_PRELOAD names it.
+	if [ -e target/release/libvellum.so ]; then \
+	  install -D -m 755 target/release/libvellum.so $(DESTDIR)/usr/lib/vellum/libvellum.so; \
+	  install -D -m 644 crates/preload/include/vellum.h $(DESTDIR)$(PREFIX)/include/vellum.h; fi
 
 clean:
 	cargo clean

@@ -2,12 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use vellum_union::Mappable;
 use vellum_vfs::{NodeId, Result};
 
 /// A tree that can say where its objects come from.
 pub trait Explain {
     /// Where `node` comes from.
     fn explain(&self, node: NodeId) -> Result<NodeAnswer>;
+    /// What a client must know to read a file through a mapping of its own; None: it should not.
+    fn mappable(&self, node: NodeId) -> Result<Option<Mappable>> {
+        let _ = node;
+        Ok(None)
+    }
     /// Does up to `bytes` of work that can wait for idle times; says how much it did.
     fn tend(&self, bytes: u64) -> u64 {
         let _ = bytes;

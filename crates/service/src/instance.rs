@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use vellum_fuse::SessionHandle;
+use vellum_union::Mappable;
 use vellum_vfs::{
     AttrReply, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, FrontNote, Handle,
     Name, NodeId, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags, XattrFlags,
@@ -28,6 +29,10 @@ pub const NODE: &CStr = c"vellum.node";
 
 /// Asked of any object: what the instance has done, as JSON ([`InstanceStats`]).
 pub const STATS: &CStr = c"vellum.stats";
+
+/// Asked of a regular file, by anybody: what the preload library needs to map it. Numbers in the order of the machine: a format
+/// (1), slot, serial, 0 (32 bits each), generation, id of the memory with generations, size (64 bits each).
+pub const MAP: &CStr = c"vellum.map";
 
 /// Asked of any object, with the number of a layer at its end (0 is the top one): the layer's path.
 pub const LAYER: &str = "vellum.layer.";
@@ -110,6 +115,9 @@ impl<F: Filesystem + Explain> Instance<F> {
 
     fn answer(&self, cx: &Context<'_>, node: NodeId, question: &CStr) -> Result<Vec<u8>> {
         let unknown = || Error::from(Errno::NODATA);
+        if question == MAP {
+            return self.inner.mappable(node)?.map(|found| encode(&found).to_vec()).ok_or_else(unknown);
+        }
         if !self.may_ask(cx) {
             return Err(unknown());
         }
@@ -133,6 +141,16 @@ impl<F: Filesystem + Explain> Instance<F> {
         let path = number.and_then(|number| self.report.layers.get(number)).ok_or_else(unknown)?;
         Ok(path.as_bytes().to_vec())
     }
+}
+
+/// The answer to [`MAP`].
+fn encode(found: &Mappable) -> [u8; 40] {
+    let mut answer = [0; 40];
+    let small = [1, found.slot, found.serial, 0].map(u32::to_ne_bytes);
+    let large = [found.generation, found.memory, found.size].map(u64::to_ne_bytes);
+    let bytes = small.as_flattened().iter().chain(large.as_flattened());
+    answer.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    answer
 }
 
 fn is_question(name: &CStr) -> bool {
@@ -256,6 +274,14 @@ mod tests {
         for call in calls {
             assert!(here.contains(&format!("    fn {call}(")), "{call} is not passed on");
         }
+    }
+
+    #[test]
+    fn what_a_client_needs_to_map_a_file_has_a_fixed_form() {
+        let found = Mappable { slot: 2, serial: 3, generation: 4, memory: 5, size: 6 };
+        let answer = encode(&found);
+        let words: Vec<u64> = answer.chunks(8).map(|w| u64::from_le_bytes(w.try_into().unwrap())).collect();
+        assert_eq!(words, [2 << 32 | 1, 3, 4, 5, 6]);
     }
 
     #[test]

@@ -6,20 +6,25 @@ use crate::failure::Failure;
 use crate::layers::Layers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use vellum_union::{Ledger, Squash, Union, UnionConfig, UpperConfig};
+use vellum_union::{Generations, Ledger, Mappable, Squash, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{NodeId, Result};
 
 /// Makes the tree of `layers`.
 pub fn build(config: &Config, layers: Layers) -> std::result::Result<Union, Failure> {
-    build_kept(config, layers, None)
+    build_kept(config, layers, Kept::default())
 }
 
-/// The same, with node ids written down in `ledger` for a successor of the process; or with those that a predecessor has left there.
-pub fn build_kept(
-    config: &Config,
-    layers: Layers,
-    ledger: Option<Arc<Ledger>>,
-) -> std::result::Result<Union, Failure> {
+/// Memory that outlives the process.
+#[derive(Clone, Default)]
+pub struct Kept {
+    /// Where node ids are written down for a successor.
+    pub ledger: Option<Arc<Ledger>>,
+    /// Where clients see that a file may have become shorter.
+    pub generations: Option<Arc<Generations>>,
+}
+
+/// The same, with memory that a successor of the process goes on with, or that a predecessor has left.
+pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::Result<Union, Failure> {
     let mut wanted = UnionConfig {
         upper: layers.upper.map(|(branch, work)| UpperConfig { branch, work }),
         lowers: layers.lowers,
@@ -35,7 +40,8 @@ pub fn build_kept(
         static_nlink: config.static_nlink,
         no_xattr: config.no_xattrs,
         no_acl: config.no_acl,
-        ledger,
+        ledger: kept.ledger,
+        generations: kept.generations,
         ..UnionConfig::new()
     };
     match config.block_copy {
@@ -84,6 +90,10 @@ impl Explain for Union {
             merged_from: found.merged_from,
             details,
         })
+    }
+
+    fn mappable(&self, node: NodeId) -> Result<Option<Mappable>> {
+        Self::mappable(self, node)
     }
 
     fn tend(&self, bytes: u64) -> u64 {

@@ -4,7 +4,7 @@
 //! was to be, and none in between.
 
 use crate::daemon::last_errno;
-use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, fstat, ftruncate, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::ffi::CStr;
@@ -31,6 +31,16 @@ impl SharedWords {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC)?;
         let bytes = words.checked_mul(size_of::<u64>()).ok_or(Errno::NOMEM)?;
         ftruncate(&fd, bytes as u64)?;
+        Self::open(fd)
+    }
+
+    /// The same, with a size that nobody can change any more, whoever has a descriptor of it; only its owner can open it for writing.
+    pub fn create_sealed(name: &CStr, words: usize) -> Result<Self, Errno> {
+        let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        fchmod(&fd, Mode::RUSR | Mode::WUSR)?;
+        let bytes = words.checked_mul(size_of::<u64>()).ok_or(Errno::NOMEM)?;
+        ftruncate(&fd, bytes as u64)?;
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Self::open(fd)
     }
 

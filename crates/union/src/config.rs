@@ -1,5 +1,6 @@
 //! What a union is made of.
 
+use crate::generations::Generations;
 use crate::ledger::Ledger;
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,6 +82,8 @@ pub struct UnionConfig {
     pub handles: usize,
     /// Where node ids are written down for a successor of the process; a predecessor's is gone on with.
     pub ledger: Option<Arc<Ledger>>,
+    /// Where clients that map files see that one may have become shorter.
+    pub generations: Option<Arc<Generations>>,
     /// Clear removed directories in a thread of the union's own; false: at once, which tests can repeat exactly.
     pub background: bool,
 }
@@ -111,6 +114,7 @@ impl UnionConfig {
             ttl: Duration::from_secs(86_400),
             handles: 4096,
             ledger: None,
+            generations: None,
             background: true,
         }
     }

@@ -200,7 +200,9 @@ impl Filesystem for Union {
             return Err(Error::new(Errno::NOSYS, "open"));
         }
         if flags & 0o1000 != 0 {
-            self.writable(node)?.truncate(0)?;
+            let node = self.0.node(node)?;
+            let file = node.as_file().ok_or(Error::new(Errno::ISDIR, ""))?;
+            self.0.truncate(&node, file, 0)?;
         }
         Ok(Opened { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } })
     }

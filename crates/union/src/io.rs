@@ -127,6 +127,7 @@ impl Core {
     /// Cuts or extends a file; of a lower file no more is copied than stays.
     pub(crate) fn truncate(&self, node: &Arc<Node>, _: &Arc<File>, size: u64) -> Result<()> {
         let file = self.regular(node)?;
+        let _under_way = self.shortens(node, file);
         self.writable(node, file, size)?.truncate(size)?;
         if let Some(io) = file.io.get() {
             self.settle_partial(node, &io);
@@ -152,6 +153,7 @@ impl Core {
             return Err(stale());
         }
         let io = if writes {
+            let _under_way = if truncate { self.shortens(node, file) } else { None };
             let keep = if truncate { 0 } else { u64::MAX };
             let open = self.writable(node, file, keep)?;
             // The front may hold the lower file through this node; the upper must come through another.

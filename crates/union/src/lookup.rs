@@ -12,7 +12,7 @@ use crate::union::{Core, path_of};
 use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use vellum_vfs::{Attr, BranchDir, Entry, Errno, Error, FileKind, Name, Result};
 
 /// Fruitless searches in a directory after which all its names are listed: from then on they cost nothing.
@@ -333,12 +333,13 @@ impl Core {
     /// successor so far, which must be dropped without the file's state locked.
     #[must_use]
     pub(crate) fn swap_node(&self, node: &Node, file: &File) -> Option<Arc<Node>> {
-        node.stale.store(true, Relaxed);
-        self.write_flags(node, Flags::STALE);
         let last = file.successor.lock().upgrade();
-        if let Some(last) = &last {
-            last.stale.store(true, Relaxed);
-            self.write_flags(last, Flags::STALE);
+        for old in [Some(node), last.as_deref()].into_iter().flatten() {
+            old.stale.store(true, SeqCst);
+            self.write_flags(old, Flags::STALE);
+            if let Some(generations) = &self.config.generations {
+                generations.advance(old.id);
+            }
         }
         // What the front remembers of the old node's attributes would never be corrected: changes come through the new
         // one. A front that is gone needs no word.

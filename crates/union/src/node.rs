@@ -1,6 +1,7 @@
 //! What a front holds: nodes. A node is a directory, or it shows a file; several nodes may show one file.
 
 use crate::extents::PartialFile;
+use crate::generations::Watched;
 use crate::handles::Slot;
 use crate::layer::LowerDir;
 use crate::links::InodeKey;
@@ -133,6 +134,8 @@ pub(crate) struct File {
     pub(crate) io: Arc<Slot<Io>>,
     /// The node that shows the file since its last node was swapped.
     pub(crate) successor: Mutex<Weak<Node>>,
+    /// Who may have mapped it.
+    pub(crate) watched: Watched,
 }
 
 /// An open file in a branch.
@@ -357,6 +360,7 @@ impl File {
             cached_opens: AtomicU32::new(0),
             io: Arc::new(Slot::empty()),
             successor: Mutex::new(Weak::new()),
+            watched: Watched::default(),
         }
     }
 }

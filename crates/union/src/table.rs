@@ -4,6 +4,7 @@
 //! takes the lock of its own slot only; making and dropping nodes takes the allocator's.
 
 use crate::forgotten::Forgotten;
+use crate::generations::Generations;
 use crate::ledger::Ledger;
 use crate::node::Node;
 use arc_swap::ArcSwapOption;
@@ -58,6 +59,8 @@ pub(crate) struct Table {
     pub(crate) forgotten: Forgotten,
     /// Where a successor of the process finds what is here.
     pub(crate) ledger: Option<Arc<Ledger>>,
+    /// Where clients see that a slot has another node.
+    generations: Option<Arc<Generations>>,
 }
 
 const fn id_of(slot: usize, serial: u32) -> NodeId {
@@ -70,12 +73,13 @@ pub(crate) const fn slot_of(id: NodeId) -> (usize, u32) {
 
 impl Table {
     /// A table in which slots 0 (no node) and 1 (the root) are taken.
-    pub(crate) fn new(ledger: Option<Arc<Ledger>>) -> Self {
+    pub(crate) fn new(ledger: Option<Arc<Ledger>>, generations: Option<Arc<Generations>>) -> Self {
         let table = Self {
             groups: (0..MAX_CHUNKS / GROUP).map(|_| OnceLock::new()).collect(),
             allocator: Mutex::new(Allocator { chunks: Vec::new(), roomy: Vec::new(), serial: 0 }),
             forgotten: Forgotten::default(),
             ledger,
+            generations,
         };
         {
             let mut allocator = table.allocator.lock();
@@ -179,6 +183,9 @@ impl Table {
         let (chunk, slot) = (index / CHUNK, index % CHUNK);
         if let Some(ledger) = &self.ledger {
             ledger.leave(id);
+        }
+        if let Some(generations) = &self.generations {
+            generations.leave(id);
         }
         let mut allocator = self.allocator.lock();
         let Some(Some(free)) = allocator.chunks.get_mut(chunk) else { return };
@@ -293,7 +300,7 @@ mod tests {
 
     #[test]
     fn ids_are_never_given_twice_and_chunks_are_given_back() {
-        let table = Table::new(None);
+        let table = Table::new(None, None);
         let mut seen = std::collections::HashSet::new();
         for _ in 0..3 {
             let ids: Vec<_> = (0..5 * CHUNK).map(|_| table.reserve().unwrap()).collect();
@@ -322,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_stale_id_is_noticed() {
-        let table = Table::new(None);
+        let table = Table::new(None, None);
         let id = table.reserve().unwrap();
         table.release(id);
         let again = table.reserve().unwrap();

@@ -102,7 +102,7 @@ impl Union {
             lowers_recorded: AtomicBool::new(false),
             partials: Mutex::default(),
             revival: Revival::of(config.ledger.as_deref()),
-            table: Arc::new(Table::new(config.ledger.clone())),
+            table: Arc::new(Table::new(config.ledger.clone(), config.generations.clone())),
             config,
             layers,
             lower_roots,

@@ -7,6 +7,7 @@ mod conformance;
 mod differential;
 mod engines;
 mod handover;
+mod library;
 mod noticed;
 mod pool;
 mod ring;
@@ -83,6 +84,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         noticed::CASES,
         blocks::CASES,
         handover::CASES,
+        library::CASES,
         pool::CASES,
         ring::CASES,
         sandbox::CASES,

@@ -15,7 +15,7 @@ const INSTALLED: &str = "/usr/lib/vellum";
 /// Where both are in a container.
 const INSIDE: &str = "/.vellum";
 /// The name of the socket there.
-const SOCKET: &str = "pool.sock";
+const SOCKET: &str = "socket";
 /// Tells the library where the socket is.
 pub const SOCKET_VARIABLE: &str = "VELLUM_SOCKET";
 
@@ -114,7 +114,7 @@ mod tests {
         let both = Preload { library: Some("/l/x.so".into()), socket: Some("/run/s".into()) };
         assert_eq!(both.mounts().len(), 3);
         both.apply(&mut env);
-        assert_eq!(env, ["A=b", "LD_PRELOAD=/.vellum/libvellum.so", "VELLUM_SOCKET=/.vellum/pool.sock"]);
+        assert_eq!(env, ["A=b", "LD_PRELOAD=/.vellum/libvellum.so", "VELLUM_SOCKET=/.vellum/socket"]);
         let mut theirs = vec!["LD_PRELOAD=/x.so".to_owned()];
         Preload { socket: None, ..both }.apply(&mut theirs);
         assert_eq!(theirs, ["LD_PRELOAD=/.vellum/libvellum.so:/x.so"]);

@@ -18,6 +18,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
+use vellum_service::pool::session_path;
 
 /// What is to run, and where.
 #[derive(Clone, Debug)]
@@ -138,12 +139,10 @@ fn kept(upper: &Path) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-/// The socket of the service that serves all mounts of a pool, for the library that containers have preloaded.
-///
-/// There is no such service yet, and so no socket. When there is one, this says where it listens: the path is shown to the container as
-/// `/.vellum/pool.sock`, named by the variable `VELLUM_SOCKET` there, when a file is at it.
-fn pool_socket(_pool: Option<&Pool>) -> Option<PathBuf> {
-    None
+/// The socket of the pool's service that is for the library which containers have preloaded. It is shown to the container as
+/// `/.vellum/socket`, which the variable `VELLUM_SOCKET` names there, when a file is at it.
+fn pool_socket(pool: Option<&Pool>) -> Option<PathBuf> {
+    pool.map(|pool| session_path(pool.socket()))
 }
 
 /// Everything that is known before the container's directory is there.

@@ -30,6 +30,7 @@ pub(super) struct Card {
     locks: Vec<RawFd>,
     ledger: RawFd,
     inflight: RawFd,
+    generations: RawFd,
     /// What has been agreed on with the kernel.
     pub(super) negotiated: [u64; 9],
 }
@@ -41,6 +42,7 @@ pub(super) struct Found {
     pub(super) layers: OpenLayers,
     pub(super) ledger: OwnedFd,
     pub(super) inflight: OwnedFd,
+    pub(super) generations: OwnedFd,
     /// The card itself, to be held as long as the mount is served.
     pub(super) written: OwnedFd,
 }
@@ -51,7 +53,7 @@ impl Card {
         device: &impl AsRawFd,
         layers: &OpenLayers,
         locks: &[OwnedFd],
-        (ledger, inflight): (RawFd, RawFd),
+        (ledger, inflight, generations): (RawFd, RawFd, RawFd),
         negotiated: [u64; 9],
     ) -> Self {
         let number = |fd: &OwnedFd| fd.as_raw_fd();
@@ -64,6 +66,7 @@ impl Card {
             locks: locks.iter().map(number).collect(),
             ledger,
             inflight,
+            generations,
             negotiated,
         }
     }
@@ -122,9 +125,9 @@ fn complete(card: Card, written: OwnedFd, inherited: &mut Inherited) -> Result<F
     };
     let lowers = card.lowers.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let locks = card.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
-    let (ledger, inflight) = (take(card.ledger)?, take(card.inflight)?);
+    let (ledger, inflight, generations) = (take(card.ledger)?, take(card.inflight)?, take(card.generations)?);
     let layers = layers(&card.request, upper, lowers, locks);
-    Ok(Found { card, device, layers, ledger, inflight, written })
+    Ok(Found { card, device, layers, ledger, inflight, generations, written })
 }
 
 /// Layers as a request describes them.

@@ -1,6 +1,7 @@
 //! The service of a pool: serves all its mounts, those of its predecessor first.
 
 use super::card::{self, Card, Found};
+use super::session::{self, Listeners};
 use super::wire::{self, MountRequest, Reply, Request, Status};
 use super::{FORMAT, Parse, REPLACE};
 use crate::config::Config;
@@ -8,6 +9,7 @@ use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::layers::OpenLayers;
 use crate::serving::{report, session_options};
+use crate::tree::Kept;
 use crate::{tend, tree};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +17,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, getppid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vellum_fuse::{Inflight, Mounted, Negotiated, Session, SessionHandle};
 use vellum_sys::{HeldSignals, Inherited};
-use vellum_union::{Ledger, Union};
+use vellum_union::{Generations, Ledger, Union};
 
 /// How long a client may take over one message.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,10 +38,17 @@ const CLIENTS_MAX: usize = 64;
 
 type Tree = Instance<Union>;
 
+/// A mount that is being served.
+struct Served {
+    /// Keeps the connection's device open until the card has gone.
+    _session: SessionHandle,
+    generations: Arc<Generations>,
+}
+
 #[derive(Default)]
 struct Books {
-    /// Sessions of the mounts that are being served.
-    mounts: HashMap<u64, SessionHandle>,
+    /// The mounts that are being served.
+    mounts: HashMap<u64, Served>,
     next: u64,
     clients: usize,
     /// Somebody has asked for the end.
@@ -60,8 +69,8 @@ pub(super) struct Host {
 
 /// What a service is told by its supervisor.
 pub(super) struct Orders<'a> {
-    /// The pool's socket.
-    pub(super) listener: &'a UnixListener,
+    /// The pool's sockets.
+    pub(super) listeners: &'a Listeners,
     /// Descriptors of the supervisor itself.
     pub(super) own: &'a BTreeSet<RawFd>,
     pub(super) parse: Parse,
@@ -104,7 +113,7 @@ pub(super) fn serve(orders: &Orders<'_>) -> Result<(), Failure> {
         .name("vellum-signals".into())
         .spawn(move || ending.end_on(&signals))
         .map_err(|e| Failure::system(format!("cannot start a thread: {e}")))?;
-    host.listen(orders.listener, orders.stay)
+    host.listen(orders.listeners, orders.stay)
 }
 
 impl Host {
@@ -122,15 +131,17 @@ impl Host {
     }
 
     fn resume_one(self: &Arc<Self>, found: Found, inherited: &mut Inherited) -> Result<(), Failure> {
-        let Found { card, device, layers, ledger, inflight, written } = found;
+        let Found { card, device, layers, ledger, inflight, generations, written } = found;
         let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
         let negotiated = Negotiated::from_numbers(card.negotiated)
             .ok_or_else(|| Failure::system("its card says nothing sensible of the connection"))?;
         let ledger = Arc::new(Ledger::open(ledger).map_err(failed)?);
         let inflight = Arc::new(Inflight::open(inflight).map_err(failed)?);
+        let generations = Arc::new(Generations::open(generations).map_err(failed)?);
         let held: HashMap<RawFd, OwnedFd> =
             ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
-        let made = self.make(&card.request, layers, &ledger, &inflight)?;
+        let kept = Kept { ledger: Some(Arc::clone(&ledger)), generations: Some(Arc::clone(&generations)) };
+        let made = self.make(&card.request, layers, kept, &inflight)?;
         made.tree.resume(held);
         let mountpoint = Some(made.mountpoint.clone());
         let Made { config, tree, report, options, locks, .. } = made;
@@ -141,7 +152,7 @@ impl Host {
         if let Err(error) = session.handle().notifier().resend() {
             tracing::debug!(%error, "nothing is sent again");
         }
-        self.run(&config, &instance, session, written, locks)
+        self.run(&config, &instance, session, written, locks, generations)
     }
 
     /// Serves a mount that a client has made.
@@ -162,19 +173,23 @@ impl Host {
         let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
         let ledger = Arc::new(Ledger::create().map_err(failed)?);
         let inflight = Arc::new(Inflight::create().map_err(failed)?);
-        let kept = (ledger.descriptor().as_raw_fd(), inflight.descriptor().as_raw_fd());
+        let generations = Arc::new(Generations::create().map_err(failed)?);
+        let number = |fd: BorrowedFd<'_>| fd.as_raw_fd();
+        let numbers =
+            (number(ledger.descriptor()), number(inflight.descriptor()), number(generations.descriptor()));
         let layers = card::layers(&request, upper, lowers, Vec::new());
-        let card = |negotiated| Card::new(request.clone(), &device, &layers, &locks, kept, negotiated);
+        let card = |negotiated| Card::new(request.clone(), &device, &layers, &locks, numbers, negotiated);
         // The numbers are taken now; the card is written when the kernel has agreed.
         let mut card = card([0; 9]);
-        let made = self.make(&request, layers, &ledger, &inflight)?;
+        let kept = Kept { ledger: Some(ledger), generations: Some(Arc::clone(&generations)) };
+        let made = self.make(&request, layers, kept, &inflight)?;
         let mountpoint = made.mountpoint.clone();
         let instance = Arc::new(Instance::new(made.tree, made.report));
         let mounted = Mounted { device, mountpoint: mountpoint.clone() };
         let session = Session::new(Arc::clone(&instance), mounted, made.options)
             .map_err(|e| Failure::system(format!("mount point {}: {e}", mountpoint.display())))?;
         card.negotiated = session.handle().negotiated().to_numbers();
-        self.run(&made.config, &instance, session, card.write()?, locks)
+        self.run(&made.config, &instance, session, card.write()?, locks, generations)
     }
 
     /// The tree of a request, and what goes with it.
@@ -182,7 +197,7 @@ impl Host {
         &self,
         request: &MountRequest,
         layers: OpenLayers,
-        ledger: &Arc<Ledger>,
+        kept: Kept,
         inflight: &Arc<Inflight>,
     ) -> Result<Made, Failure> {
         let arguments = request.arguments.iter().map(|word| OsString::from_vec(word.clone())).collect();
@@ -193,7 +208,7 @@ impl Host {
         let mut options = session_options(&config, &layers);
         options.inflight = Some(Arc::clone(inflight));
         let report = report(&config, &mountpoint, &layers, &options);
-        let tree = tree::build_kept(&config, layers, Some(Arc::clone(ledger)))?;
+        let tree = tree::build_kept(&config, layers, kept)?;
         Ok(Made { config, mountpoint, tree, report, options, locks })
     }
 
@@ -205,6 +220,7 @@ impl Host {
         session: Session<Tree>,
         card: OwnedFd,
         locks: Vec<OwnedFd>,
+        generations: Arc<Generations>,
     ) -> Result<(), Failure> {
         instance.served_by(session.handle());
         instance.confined_by(self.confined.clone());
@@ -219,7 +235,7 @@ impl Host {
             let mut books = self.books.lock();
             books.next += 1;
             let number = books.next;
-            books.mounts.insert(number, handle.clone());
+            books.mounts.insert(number, Served { _session: handle.clone(), generations });
             number
         };
         let host = Arc::clone(self);
@@ -238,14 +254,23 @@ impl Host {
     }
 
     /// Hears clients, until there have been neither mounts nor clients for a while.
-    fn listen(self: &Arc<Self>, listener: &UnixListener, stay: bool) -> Result<(), Failure> {
+    fn listen(self: &Arc<Self>, listeners: &Listeners, stay: bool) -> Result<(), Failure> {
         let mut idle_since = Instant::now();
         loop {
             let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
-            let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&wait));
-            match ready {
+            let waiting = |listener| PollFd::new(listener, PollFlags::IN);
+            let mut both = [waiting(&listeners.control), waiting(&listeners.session)];
+            match poll(&mut both, Some(&wait)) {
                 Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => self.accept(listener),
+                Ok(_) => {
+                    let [control, session] = both.map(|one| !one.revents().is_empty());
+                    if control {
+                        self.accept(&listeners.control);
+                    }
+                    if session {
+                        session::answer(&listeners.session, &self.generations());
+                    }
+                }
                 Err(e) => return Err(Failure::system(format!("the pool's socket: {e}"))),
             }
             let books = self.books.lock();
@@ -255,6 +280,14 @@ impl Host {
                 return Ok(());
             }
         }
+    }
+
+    /// Those of all mounts, the newest first.
+    fn generations(&self) -> Vec<Arc<Generations>> {
+        let books = self.books.lock();
+        let mut all: Vec<_> = books.mounts.iter().collect();
+        all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(**number));
+        all.into_iter().map(|(_, served)| Arc::clone(&served.generations)).collect()
     }
 
     fn accept(self: &Arc<Self>, listener: &UnixListener) {

@@ -9,10 +9,12 @@
 mod card;
 mod host;
 mod join;
+mod session;
 mod supervisor;
 mod wire;
 
 pub use join::{Asked, Joined, Pool, look, restart, stop};
+pub use session::path as session_path;
 pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
 
@@ -20,8 +22,8 @@ use crate::config::Config;
 use crate::failure::Failure;
 use std::ffi::OsString;
 
-/// Version of everything that one service leaves to the next: cards, ledgers, requests in flight.
-pub const FORMAT: u32 = 1;
+/// Version of everything that one service leaves to the next: cards, ledgers, generations, requests in flight.
+pub const FORMAT: u32 = 2;
 
 /// Exit status of a service that is to be replaced.
 const REPLACE: i32 = 64;

@@ -4,6 +4,7 @@
 //! and touches none of the memory that services share.
 
 use super::join::user_namespace;
+use super::session::{self, Listeners};
 use super::{Parse, REPLACE, host};
 use crate::failure::Failure;
 use crate::mountpoint;
@@ -40,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A pool that this process may supervise.
 #[derive(Debug)]
 pub struct Supervised {
-    listener: UnixListener,
+    listeners: Listeners,
     /// The right to do so.
     lock: OwnedFd,
     socket: PathBuf,
@@ -84,17 +85,22 @@ pub fn listen(socket: &Path) -> Result<Option<Supervised>, Failure> {
     // Bound by another name first: whoever finds the socket can talk to it, and nobody else can at any time.
     let fresh = socket.with_extension("new");
     let _ = fs::remove_file(&fresh);
-    let listener = UnixListener::bind(&fresh).map_err(failed)?;
+    // The one for programs first: who finds the service finds both.
+    let session = session::bind(socket).map_err(failed)?;
+    let control = UnixListener::bind(&fresh).map_err(failed)?;
     fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600)).map_err(failed)?;
     fs::rename(&fresh, socket).map_err(failed)?;
     let socket = socket.to_owned();
-    Ok(Some(Supervised { listener, lock, socket, before: BTreeSet::new(), restarts: 0 }))
+    let listeners = Listeners { control, session };
+    Ok(Some(Supervised { listeners, lock, socket, before: BTreeSet::new(), restarts: 0 }))
 }
 
 impl Supervised {
     /// What a successor of this process must be told to go on with the same pool.
     fn heritage(&self) -> String {
-        format!("{}:{}:{}", self.listener.as_raw_fd(), self.lock.as_raw_fd(), self.restarts)
+        let Listeners { control, session } = &self.listeners;
+        let (control, session) = (control.as_raw_fd(), session.as_raw_fd());
+        format!("{control}:{}:{}:{session}", self.lock.as_raw_fd(), self.restarts)
     }
 
     /// Goes on where a predecessor has started this program in its own place. Call before anything has been opened.
@@ -104,11 +110,20 @@ impl Supervised {
         let mut numbers = heritage.split(':').map(|number| number.parse::<u64>().ok());
         let mut next = || numbers.next().flatten().ok_or_else(bad);
         let (listener, lock, restarts) = (next()?, next()?, next()?);
+        // A predecessor of an older version has none.
+        let session = next().ok();
         let mut inherited = Inherited::all_but(&BTreeSet::new()).ok_or_else(bad)?;
         let mut take = |number: u64| inherited.take(RawFd::try_from(number).ok()?);
         let (listener, lock) = (take(listener).ok_or_else(bad)?, take(lock).ok_or_else(bad)?);
+        let session = session.and_then(take);
         let before = inherited.numbers().collect();
-        Ok(Self { listener: listener.into(), lock, socket: socket.to_owned(), before, restarts })
+        let session = match session {
+            Some(session) => session.into(),
+            None => session::bind(socket)
+                .map_err(|e| Failure::system(format!("{}: cannot listen: {e}", socket.display())))?,
+        };
+        let listeners = Listeners { control: listener.into(), session };
+        Ok(Self { listeners, lock, socket: socket.to_owned(), before, restarts })
     }
 
     /// Descriptors of this process itself.
@@ -160,6 +175,7 @@ pub fn supervise(mut pool: Supervised, manner: &Manner<'_>, signals: &HeldSignal
     }
     // Whoever connects from now on finds nobody, and starts another supervisor, which waits for the lock.
     let _ = fs::remove_file(&pool.socket);
+    let _ = fs::remove_file(session::path(&pool.socket));
     Ok(())
 }
 
@@ -183,7 +199,7 @@ fn start(
     signals: &HeldSignals,
 ) -> Result<Pid, Failure> {
     let mut orders = host::Orders {
-        listener: &pool.listener,
+        listeners: &pool.listeners,
         own,
         parse: manner.parse,
         program,

@@ -220,6 +220,7 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
             libc::SYS_accept4,
             libc::SYS_recvmsg,
             libc::SYS_recvfrom,
+            libc::SYS_sendmsg,
             libc::SYS_getsockopt,
             libc::SYS_setsockopt,
             libc::SYS_memfd_create,

@@ -1,0 +1,600 @@
+//! The names that a program calls: reads that may be served, everything by which a descriptor becomes another file, and the handlers
+//! of the signals that say of faults. All of them end at the next library's function of that name.
+#![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
+
+use crate::map::unmap;
+use crate::signals::{self, Action, SetAction};
+use crate::table::{DESCRIPTORS, Entry, entry};
+use crate::{process, raw, reads, stats};
+use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
+
+unsafe extern "C" {
+    fn __errno_location() -> *mut c_int;
+}
+
+/// The address of the next function of a name, as a function.
+macro_rules! next {
+    ($name:ident as $type:ty) => {{
+        // SAFETY: that is the type of all functions of this name.
+        names::$name.get().map(|at| unsafe { core::mem::transmute::<usize, $type>(at) })
+    }};
+}
+
+/// The functions whose place is taken.
+mod names {
+    use crate::next::Next;
+
+    macro_rules! names {
+        ($($constant:ident = $name:literal,)*) => {
+            $(pub(super) static $constant: Next = Next::new($name);)*
+
+            /// Finds them all now: a signal handler that needs one must not have to look for it.
+            pub(super) fn find() {
+                $($constant.get();)*
+            }
+        };
+    }
+
+    names! {
+        SIGACTION = c"sigaction",
+        CLOSE = c"close",
+        DUP2 = c"dup2",
+        DUP3 = c"dup3",
+        CLOSE_RANGE = c"close_range",
+        CLOSEFROM = c"closefrom",
+        FCLOSE = c"fclose",
+        FREOPEN = c"freopen",
+        FREOPEN64 = c"freopen64",
+        DAEMON = c"daemon",
+        LOGIN_TTY = c"login_tty",
+        UNSHARE = c"unshare",
+        SYSCALL = c"syscall",
+        SIGNAL = c"signal",
+        SIGPROCMASK = c"sigprocmask",
+        PTHREAD_SIGMASK = c"pthread_sigmask",
+        FILENO = c"fileno",
+        PREAD = c"pread",
+        PREAD64 = c"pread64",
+        PREADV = c"preadv",
+        PREADV64 = c"preadv64",
+        PREADV2 = c"preadv2",
+        PREADV64V2 = c"preadv64v2",
+        FORK = c"fork",
+        BARE_FORK = c"_Fork",
+        FORKPTY = c"forkpty",
+        IO_URING_SETUP = c"io_uring_setup",
+        IO_URING_QUEUE_INIT = c"io_uring_queue_init",
+        IO_URING_QUEUE_INIT_PARAMS = c"io_uring_queue_init_params",
+    }
+}
+
+/// A system call's result as libc would return it.
+fn result(result: isize) -> isize {
+    if result < 0 {
+        set_errno(-result as c_int);
+        return -1;
+    }
+    result
+}
+
+fn set_errno(error: c_int) {
+    // SAFETY: every libc has this function, and the place is the thread's own.
+    unsafe { *__errno_location() = error };
+}
+
+fn errno() -> c_int {
+    // SAFETY: as above.
+    unsafe { *__errno_location() }
+}
+
+fn system(number: usize, words: [usize; 6]) -> isize {
+    // SAFETY: a call of the program's, with its arguments.
+    result(unsafe { raw::call(number, words) })
+}
+
+/// libc's sigaction.
+pub(crate) fn next_sigaction() -> Option<SetAction> {
+    next!(SIGACTION as SetAction)
+}
+
+/// Descriptors that are about to become other files, until this is dropped.
+struct Closing<I: Iterator<Item = &'static Entry> + Clone>(Option<I>);
+
+impl<I: Iterator<Item = &'static Entry> + Clone> Closing<I> {
+    fn of(entries: I) -> Self {
+        // In a child made by vfork the memory is the parent's, and so is the table.
+        if !process::is_on() || process::is_borrowed() {
+            return Self(None);
+        }
+        entries.clone().for_each(|entry| entry.close_begins(unmap));
+        Self(Some(entries))
+    }
+}
+
+impl<I: Iterator<Item = &'static Entry> + Clone> Drop for Closing<I> {
+    fn drop(&mut self) {
+        if let Some(entries) = self.0.take() {
+            entries.for_each(Entry::close_ends);
+        }
+    }
+}
+
+fn closing(fd: c_int) -> Closing<core::option::IntoIter<&'static Entry>> {
+    Closing::of(entry(fd).into_iter())
+}
+
+fn closing_range(first: c_uint, last: c_uint) -> Closing<impl Iterator<Item = &'static Entry> + Clone> {
+    let end = last.min(DESCRIPTORS as c_uint - 1);
+    Closing::of((first..=end).filter_map(|fd| entry(fd as c_int)))
+}
+
+/// Defines the functions of libc.
+macro_rules! hooks {
+    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)*) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "` of libc.")]
+            $(#[$meta])*
+            #[cfg_attr(feature = "object", unsafe(no_mangle))]
+            pub unsafe extern "C" fn $name($($arg: $type),*) -> $result $body
+        )*
+    };
+}
+
+type Pread = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
+type Preadv = unsafe extern "C" fn(c_int, *const c_void, c_int, i64) -> isize;
+type Preadv2 = unsafe extern "C" fn(c_int, *const c_void, c_int, i64, c_int) -> isize;
+
+/// One buffer: from the mapping, or by the next function.
+macro_rules! pread {
+    ($name:ident, $fd:ident, $buf:ident, $len:ident, $offset:ident) => {{
+        // SAFETY: the buffer is the program's own.
+        if let Some(done) = unsafe { reads::read($fd, $buf as usize, $len, $offset) } {
+            return done as isize;
+        }
+        match next!($name as Pread) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($fd, $buf, $len, $offset) },
+            None => system(raw::number::PREAD64, [$fd as usize, $buf as usize, $len, $offset as usize, 0, 0]),
+        }
+    }};
+}
+
+macro_rules! preadv {
+    ($name:ident, $fd:ident, $list:ident, $count:ident, $offset:ident) => {{
+        // SAFETY: the list and the buffers are the program's own.
+        if let Some(done) = unsafe { reads::read_parts($fd, $list as usize, $count, $offset) } {
+            return done as isize;
+        }
+        match next!($name as Preadv) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($fd, $list, $count, $offset) },
+            None => system(
+                raw::number::PREADV,
+                [$fd as usize, $list as usize, $count as usize, $offset as usize, 0, 0],
+            ),
+        }
+    }};
+}
+
+macro_rules! preadv2 {
+    ($name:ident, $fd:ident, $list:ident, $count:ident, $offset:ident, $flags:ident) => {{
+        if $flags == 0 {
+            // SAFETY: the list and the buffers are the program's own.
+            if let Some(done) = unsafe { reads::read_parts($fd, $list as usize, $count, $offset) } {
+                return done as isize;
+            }
+        }
+        match next!($name as Preadv2) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($fd, $list, $count, $offset, $flags) },
+            None => system(
+                raw::number::PREADV2,
+                [$fd as usize, $list as usize, $count as usize, $offset as usize, 0, $flags as usize],
+            ),
+        }
+    }};
+}
+
+hooks! {
+    fn pread(fd: c_int, buf: *mut c_void, len: usize, offset: i64) -> isize {
+        pread!(PREAD, fd, buf, len, offset)
+    }
+
+    fn pread64(fd: c_int, buf: *mut c_void, len: usize, offset: i64) -> isize {
+        pread!(PREAD64, fd, buf, len, offset)
+    }
+
+    fn __pread64(fd: c_int, buf: *mut c_void, len: usize, offset: i64) -> isize {
+        pread!(PREAD64, fd, buf, len, offset)
+    }
+
+    fn __pread_chk(fd: c_int, buf: *mut c_void, len: usize, offset: i64, room: usize) -> isize {
+        if len > room {
+            raw::abort();
+        }
+        pread!(PREAD, fd, buf, len, offset)
+    }
+
+    fn __pread64_chk(fd: c_int, buf: *mut c_void, len: usize, offset: i64, room: usize) -> isize {
+        if len > room {
+            raw::abort();
+        }
+        pread!(PREAD64, fd, buf, len, offset)
+    }
+
+    fn preadv(fd: c_int, list: *const c_void, count: c_int, offset: i64) -> isize {
+        preadv!(PREADV, fd, list, count, offset)
+    }
+
+    fn preadv64(fd: c_int, list: *const c_void, count: c_int, offset: i64) -> isize {
+        preadv!(PREADV64, fd, list, count, offset)
+    }
+
+    fn preadv2(fd: c_int, list: *const c_void, count: c_int, offset: i64, flags: c_int) -> isize {
+        preadv2!(PREADV2, fd, list, count, offset, flags)
+    }
+
+    fn preadv64v2(fd: c_int, list: *const c_void, count: c_int, offset: i64, flags: c_int) -> isize {
+        preadv2!(PREADV64V2, fd, list, count, offset, flags)
+    }
+
+    fn close(fd: c_int) -> c_int {
+        if fd == 2 {
+            stats::report();
+        }
+        let _closing = closing(fd);
+        match next!(CLOSE as unsafe extern "C" fn(c_int) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(fd) },
+            None => system(raw::number::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) as c_int,
+        }
+    }
+
+    fn __close(fd: c_int) -> c_int {
+        // SAFETY: another name of it.
+        unsafe { close(fd) }
+    }
+
+    fn dup2(from: c_int, to: c_int) -> c_int {
+        // Of itself it stays the file that it is.
+        let _closing = (from != to).then(|| closing(to));
+        match next!(DUP2 as unsafe extern "C" fn(c_int, c_int) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(from, to) },
+            None => system(raw::number::DUP3, [from as usize, to as usize, 0, 0, 0, 0]) as c_int,
+        }
+    }
+
+    fn __dup2(from: c_int, to: c_int) -> c_int {
+        // SAFETY: another name of it.
+        unsafe { dup2(from, to) }
+    }
+
+    fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+        let _closing = (from != to).then(|| closing(to));
+        match next!(DUP3 as unsafe extern "C" fn(c_int, c_int, c_int) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(from, to, flags) },
+            None => system(raw::number::DUP3, [from as usize, to as usize, flags as usize, 0, 0, 0]) as c_int,
+        }
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
+        let _closing = before_close_range(first, last, flags);
+        match next!(CLOSE_RANGE as unsafe extern "C" fn(c_uint, c_uint, c_uint) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(first, last, flags) },
+            None => {
+                let words = [first as usize, last as usize, flags as usize, 0, 0, 0];
+                system(raw::number::CLOSE_RANGE, words) as c_int
+            }
+        }
+    }
+
+    fn closefrom(first: c_int) -> () {
+        let first = first.max(0);
+        if first <= 2 {
+            stats::report();
+        }
+        let _closing = closing_range(first as c_uint, c_uint::MAX);
+        if let Some(next) = next!(CLOSEFROM as unsafe extern "C" fn(c_int)) {
+            // SAFETY: passed on as it came.
+            return unsafe { next(first) };
+        }
+        let words = [first as usize, c_uint::MAX as usize, 0, 0, 0, 0];
+        // SAFETY: plain numbers.
+        if unsafe { raw::call(raw::number::CLOSE_RANGE, words) } != 0 {
+            (first..65_536).for_each(|fd| {
+                let _ = raw::close(fd);
+            });
+        }
+    }
+
+    fn fclose(stream: *mut c_void) -> c_int {
+        // SAFETY: the program's stream.
+        let fd = unsafe { fd_of(stream) };
+        if fd == 2 {
+            stats::report();
+        }
+        let _closing = closing(fd);
+        match next!(FCLOSE as unsafe extern "C" fn(*mut c_void) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(stream) },
+            None => raw::abort(),
+        }
+    }
+
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void {
+        // SAFETY: the program's stream.
+        let _closing = closing(unsafe { fd_of(stream) });
+        match next!(FREOPEN as Reopen) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path, mode, stream) },
+            None => raw::abort(),
+        }
+    }
+
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void {
+        // SAFETY: the program's stream.
+        let _closing = closing(unsafe { fd_of(stream) });
+        // Where one libc has two names for it, another has one.
+        match next!(FREOPEN64 as Reopen).or_else(|| next!(FREOPEN as Reopen)) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path, mode, stream) },
+            None => raw::abort(),
+        }
+    }
+
+    fn daemon(stay: c_int, keep: c_int) -> c_int {
+        let _closing = closing_range(0, 2);
+        match next!(DAEMON as unsafe extern "C" fn(c_int, c_int) -> c_int) {
+            Some(next) => {
+                // SAFETY: passed on as it came.
+                let done = unsafe { next(stay, keep) };
+                // It is the child that comes back.
+                forked(0);
+                done
+            }
+            None => raw::abort(),
+        }
+    }
+
+    fn fork() -> c_int {
+        match next!(FORK as Fork) {
+            // SAFETY: passed on as it came.
+            Some(next) => forked(unsafe { next() }),
+            None => raw::abort(),
+        }
+    }
+
+    #[allow(non_snake_case, reason = "its name")]
+    fn _Fork() -> c_int {
+        match next!(BARE_FORK as Fork).or_else(|| next!(FORK as Fork)) {
+            // SAFETY: passed on as it came.
+            Some(next) => forked(unsafe { next() }),
+            None => raw::abort(),
+        }
+    }
+
+    fn forkpty(master: *mut c_int, name: *mut c_char, terminal: *const c_void, size: *const c_void) -> c_int {
+        type Forkpty = unsafe extern "C" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> c_int;
+        let Some(next) = next!(FORKPTY as Forkpty) else { raw::abort() };
+        // SAFETY: passed on as it came.
+        let child = forked(unsafe { next(master, name, terminal, size) });
+        if child == 0 {
+            // They are the terminal by now, and this thread is the only one.
+            drop(closing_range(0, 2));
+        }
+        child
+    }
+
+    fn login_tty(fd: c_int) -> c_int {
+        let _closing = closing_range(0, 2);
+        let _itself = closing(fd);
+        match next!(LOGIN_TTY as unsafe extern "C" fn(c_int) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(fd) },
+            None => raw::abort(),
+        }
+    }
+
+    fn unshare(flags: c_int) -> c_int {
+        before_unshare(flags as usize);
+        match next!(UNSHARE as unsafe extern "C" fn(c_int) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(flags) },
+            None => system(raw::number::UNSHARE, [flags as usize, 0, 0, 0, 0, 0]) as c_int,
+        }
+    }
+
+    fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
+        before_ring();
+        match next!(IO_URING_SETUP as unsafe extern "C" fn(c_uint, *mut c_void) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(entries, parameters) },
+            None => raw::abort(),
+        }
+    }
+
+    fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
+        before_ring();
+        match next!(IO_URING_QUEUE_INIT as unsafe extern "C" fn(c_uint, *mut c_void, c_uint) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(entries, ring, flags) },
+            None => raw::abort(),
+        }
+    }
+
+    fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int {
+        type Init = unsafe extern "C" fn(c_uint, *mut c_void, *mut c_void) -> c_int;
+        before_ring();
+        match next!(IO_URING_QUEUE_INIT_PARAMS as Init) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(entries, ring, parameters) },
+            None => raw::abort(),
+        }
+    }
+
+    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+        let _one;
+        let _range;
+        match number as usize {
+            raw::number::CLOSE => _one = closing(a as c_int),
+            raw::number::DUP3 if a != b => _one = closing(b as c_int),
+            number if Some(number) == raw::number::DUP2 && a != b => _one = closing(b as c_int),
+            raw::number::CLOSE_RANGE => _range = before_close_range(a as c_uint, b as c_uint, c as c_uint),
+            raw::number::UNSHARE => before_unshare(a),
+            raw::number::IO_URING_SETUP => before_ring(),
+            _ => {}
+        }
+        match next!(SYSCALL as Syscall) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(number, a, b, c, d, e, f) },
+            None => system(number as usize, [a, b, c, d, e, f]) as c_long,
+        }
+    }
+
+    fn sigaction(signal: c_int, new: *const c_void, old: *mut c_void) -> c_int {
+        match next_sigaction() {
+            // SAFETY: the program's actions.
+            Some(next) => unsafe { signals::set_action(next, signal, new.cast::<Action>(), old.cast()) },
+            None => raw::abort(),
+        }
+    }
+
+    fn __sigaction(signal: c_int, new: *const c_void, old: *mut c_void) -> c_int {
+        // SAFETY: another name of it.
+        unsafe { sigaction(signal, new, old) }
+    }
+
+    fn signal(number: c_int, handler: usize) -> usize {
+        if let Some(before) = next_sigaction().and_then(|set| signals::set_simple(set, number, handler)) {
+            return before;
+        }
+        match next!(SIGNAL as unsafe extern "C" fn(c_int, usize) -> usize) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(number, handler) },
+            None => raw::abort(),
+        }
+    }
+
+    fn sigprocmask(how: c_int, set: *const u64, old: *mut u64) -> c_int {
+        // SAFETY: the program's set, if there is one.
+        unsafe { before_mask(how, set) };
+        match next!(SIGPROCMASK as Mask) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(how, set, old) },
+            None => raw::abort(),
+        }
+    }
+
+    fn pthread_sigmask(how: c_int, set: *const u64, old: *mut u64) -> c_int {
+        // SAFETY: the program's set, if there is one.
+        unsafe { before_mask(how, set) };
+        match next!(PTHREAD_SIGMASK as Mask) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(how, set, old) },
+            // An old libc has it in another library, which this program has not loaded: it changes its only thread.
+            None => match next!(SIGPROCMASK as Mask) {
+                // SAFETY: as above.
+                Some(next) => unsafe { next(how, set, old) },
+                None => raw::abort(),
+            },
+        }
+    }
+}
+
+type Fork = unsafe extern "C" fn() -> c_int;
+type Reopen = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_void) -> *mut c_void;
+type Mask = unsafe extern "C" fn(c_int, *const u64, *mut u64) -> c_int;
+type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
+
+/// The descriptor of a stream; -1: it has none.
+///
+/// # Safety
+/// It must be a stream.
+unsafe fn fd_of(stream: *mut c_void) -> c_int {
+    let before = errno();
+    let fd = match next!(FILENO as unsafe extern "C" fn(*mut c_void) -> c_int) {
+        // SAFETY: the caller's.
+        Some(fileno) if !stream.is_null() => unsafe { fileno(stream) },
+        _ => -1,
+    };
+    set_errno(before);
+    fd
+}
+
+/// A fork has come back.
+fn forked(child: c_int) -> c_int {
+    if child == 0 {
+        process::forked();
+        stats::forked();
+    }
+    child
+}
+
+fn before_close_range(
+    first: c_uint,
+    last: c_uint,
+    flags: c_uint,
+) -> Option<Closing<impl Iterator<Item = &'static Entry> + Clone>> {
+    const CLOSE_RANGE_UNSHARE: c_uint = 2;
+    const CLOSE_RANGE_CLOEXEC: c_uint = 4;
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        before_unshare(CLONE_FILES);
+    }
+    if flags & CLOSE_RANGE_CLOEXEC != 0 {
+        return None;
+    }
+    if (first..=last).contains(&2) {
+        stats::report();
+    }
+    Some(closing_range(first, last))
+}
+
+const CLONE_FILES: usize = 0x400;
+
+/// Threads with descriptors of their own: a number says no more which file it is.
+fn before_unshare(flags: usize) {
+    if flags & CLONE_FILES != 0 && process::is_on() && !process::is_borrowed() {
+        process::end();
+    }
+}
+
+/// A program with a ring may close descriptors through it, unseen.
+fn before_ring() {
+    if process::is_on() && !process::is_borrowed() {
+        process::end();
+    }
+}
+
+/// # Safety
+/// The set is null or a set.
+unsafe fn before_mask(how: c_int, set: *const u64) {
+    const SIG_UNBLOCK: c_int = 1;
+    // SAFETY: the caller's.
+    if let Some(set) = unsafe { set.as_ref() }
+        && how != SIG_UNBLOCK
+    {
+        signals::note_mask(*set);
+    }
+}
+
+extern "C" fn begin() {
+    names::find();
+    signals::note_mask(raw::blocked_signals());
+    stats::begin();
+    process::begin();
+}
+
+extern "C" fn end() {
+    stats::report();
+}
+
+#[cfg_attr(feature = "object", unsafe(link_section = ".init_array"), used)]
+#[allow(dead_code, reason = "only the shared object has it")]
+static BEGIN: extern "C" fn() = begin;
+
+#[cfg_attr(feature = "object", unsafe(link_section = ".fini_array"), used)]
+#[allow(dead_code, reason = "only the shared object has it")]
+static END: extern "C" fn() = end;

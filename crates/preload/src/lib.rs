@@ -1,0 +1,34 @@
+//! `libvellum.so`: an accelerator for programs on a Vellum mount, to be preloaded or linked.
+//!
+//! Reads at an offset (`pread` and its kin) of regular files are answered from a mapping of the program's own descriptor, without a
+//! system call. Everything else is the kernel's, as without the library: a call that it misses is slow, never wrong.
+//!
+//! `table` keeps one entry for each descriptor number, `reads` serves from it, `map` makes a mapping, `session` has the memory in which
+//! the service says that a file may have become shorter, `copy` and `signals` survive a fault all the same, `hooks` are the names that
+//! the program calls, `next` finds whose place they take.
+//!
+//! One file for every libc: nothing of any is used but `dl_iterate_phdr`, `__errno_location` and `environ`, which all have. System
+//! calls are made here, nothing is allocated, and no lock is ever waited for, so that all of it may run in signal handlers.
+#![cfg_attr(not(test), no_std)]
+#![allow(clippy::multiple_unsafe_ops_per_block, reason = "tables of other objects are followed word by word")]
+
+pub mod api;
+mod copy;
+mod environment;
+pub mod hooks;
+mod map;
+mod next;
+mod process;
+mod raw;
+mod reads;
+mod session;
+mod signals;
+mod stats;
+mod table;
+
+/// Nothing here panics; if it did, nothing could be done about it in somebody else's process.
+#[cfg(all(feature = "object", not(test)))]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    raw::abort()
+}

@@ -1,0 +1,148 @@
+//! What the library has done, counted where somebody wants to know, and the report at the end.
+
+use crate::{environment, raw};
+use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+/// Who has answered a read, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    Served = 0,
+    NotVellum,
+    Few,
+    Beyond,
+    Changed,
+    NoSocket,
+    Other,
+}
+
+const KINDS: usize = 7;
+
+static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
+static BYTES: AtomicU64 = AtomicU64::new(0);
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static REPORT: AtomicBool = AtomicBool::new(false);
+/// The process that is to report; 0: none is.
+static REPORTER: AtomicU32 = AtomicU32::new(0);
+
+/// To be called when the library is loaded.
+pub(crate) fn begin() {
+    if environment::variable(b"VELLUM_REPORT").is_some_and(|value| value.to_bytes() == b"1") {
+        REPORTER.store(raw::getpid(), Relaxed);
+        REPORT.store(true, Relaxed);
+        start();
+    }
+}
+
+/// A child has been made: it counts, and reports, for itself.
+pub(crate) fn forked() {
+    if COUNTING.load(Relaxed) {
+        COUNTS.iter().chain([&BYTES]).for_each(|count| count.store(0, Relaxed));
+        if REPORTER.load(Relaxed) != 0 {
+            REPORTER.store(raw::getpid(), Relaxed);
+            REPORT.store(true, Relaxed);
+        }
+    }
+}
+
+/// Counts from now on.
+pub(crate) fn start() {
+    COUNTING.store(true, Relaxed);
+}
+
+#[inline]
+pub(crate) fn count(reason: Reason, bytes: usize) {
+    if COUNTING.load(Relaxed) {
+        if let Some(count) = COUNTS.get(reason as usize) {
+            count.fetch_add(1, Relaxed);
+        }
+        BYTES.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+/// All counts, and the bytes from mappings.
+pub(crate) fn all() -> ([u64; KINDS], u64) {
+    let mut counts = [0; KINDS];
+    counts.iter_mut().zip(&COUNTS).for_each(|(to, from)| *to = from.load(Relaxed));
+    (counts, BYTES.load(Relaxed))
+}
+
+/// Text of a fixed length.
+struct Text {
+    bytes: [u8; 512],
+    len: usize,
+}
+
+impl Text {
+    fn add(&mut self, text: &[u8]) {
+        for byte in text {
+            if let Some(to) = self.bytes.get_mut(self.len) {
+                *to = *byte;
+                self.len += 1;
+            }
+        }
+    }
+
+    fn number(&mut self, mut number: u64) {
+        let mut digits = [0u8; 20];
+        let mut begin = digits.len();
+        for (at, digit) in digits.iter_mut().enumerate().rev() {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+            begin = at;
+            if number == 0 {
+                break;
+            }
+        }
+        self.add(digits.get(begin..).unwrap_or_default());
+    }
+}
+
+/// Writes the report, once, if one is wanted and there is something to be said. A child whose making was not seen, or that
+/// borrows its parent's memory, says nothing.
+pub(crate) fn report() {
+    if REPORT.load(Relaxed) && REPORTER.load(Relaxed) == raw::getpid() && REPORT.swap(false, Relaxed) {
+        let (counts, bytes) = all();
+        if counts == [0; KINDS] {
+            return;
+        }
+        let text = compose(counts, bytes);
+        raw::write(2, text.bytes.get(..text.len).unwrap_or_default());
+    }
+}
+
+fn compose([served, not_vellum, few, beyond, changed, no_socket, other]: [u64; KINDS], bytes: u64) -> Text {
+    let mut text = Text { bytes: [0; 512], len: 0 };
+    let by_kernel = not_vellum + few + beyond + changed + no_socket + other;
+    for (name, value) in [
+        ("vellum: preads from mappings: ", served),
+        ("\nvellum: bytes from mappings: ", bytes),
+        ("\nvellum: preads by the kernel: ", by_kernel),
+        (" (not a Vellum file ", not_vellum),
+        (", too few reads ", few),
+        (", beyond the end ", beyond),
+        (", changed ", changed),
+        (", no socket ", no_socket),
+        (", other ", other),
+    ] {
+        text.add(name.as_bytes());
+        text.number(value);
+    }
+    text.add(b")\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_report_says_who_has_read() {
+        let text = compose([10, 1, 2, 3, 4, 5, 0], u64::MAX);
+        let text = std::str::from_utf8(&text.bytes[..text.len]).unwrap();
+        let expected = "vellum: preads from mappings: 10\nvellum: bytes from mappings: 18446744073709551615\n\
+                        vellum: preads by the kernel: 15 (not a Vellum file 1, too few reads 2, beyond the end 3, \
+                        changed 4, no socket 5, other 0)\n";
+        assert_eq!(text, expected);
+    }
+}

@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Result, While};
 use crate::stop;
 use crate::tree::{self, Tree};
-use crate::workload::server;
+use crate::workload::{rocksdb, server};
 use rustix::mount::{UnmountFlags, unmount};
 use std::cell::{Cell, OnceCell};
 use std::fs;
@@ -23,6 +23,8 @@ const LARGE_BYTES: f64 = 512.0 * 1024.0 * 1024.0;
 const MILLION: f64 = 1_000_000.0;
 /// Files per directory of the largest tree.
 const MILLION_PER_DIR: usize = 1000;
+/// Values of 128 KiB in the lower database at scale 1.
+const ROCKSDB_VALUES: usize = 8192;
 
 /// Grounds that this process has made, for a name for the next.
 static GROUNDS: AtomicU32 = AtomicU32::new(0);
@@ -47,6 +49,8 @@ pub enum Lower {
     Million,
     /// The root of an image with a web server.
     Server,
+    /// A database of RocksDB.
+    RocksDb,
 }
 
 /// The filesystem of an image.
@@ -87,6 +91,7 @@ pub struct Ground {
     million_lower: OnceCell<PathBuf>,
     sized_lowers: [OnceCell<PathBuf>; 32],
     server_lower: OnceCell<PathBuf>,
+    rocksdb_lower: OnceCell<PathBuf>,
     archive: OnceCell<PathBuf>,
     /// Different in every process.
     salt: u128,
@@ -122,6 +127,7 @@ impl Ground {
             million_lower: OnceCell::new(),
             sized_lowers: [const { OnceCell::new() }; 32],
             server_lower: OnceCell::new(),
+            rocksdb_lower: OnceCell::new(),
             archive: OnceCell::new(),
             salt: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()),
             runs: Cell::new(0),
@@ -182,6 +188,12 @@ impl Ground {
         (((MILLION * self.scale) as usize).div_ceil(MILLION_PER_DIR), MILLION_PER_DIR)
     }
 
+    /// Values in the lower database.
+    #[must_use]
+    pub fn rocksdb_values(&self) -> usize {
+        self.scaled(ROCKSDB_VALUES)
+    }
+
     /// The layer that holds `what`, made when first asked for.
     pub fn lower(&self, what: Lower) -> Result<PathBuf> {
         match what {
@@ -208,6 +220,9 @@ impl Ground {
                 })
             }
             Lower::Server => self.layer_once(&self.server_lower, "lower-server", server::make),
+            Lower::RocksDb => self.layer_once(&self.rocksdb_lower, "lower-rocksdb", |layer| {
+                rocksdb::make(layer, self.rocksdb_values())
+            }),
             Lower::Million => self.layer_once(&self.million_lower, "lower-million", |layer| {
                 let (dirs, files) = self.million();
                 for dir in 0..dirs {

@@ -352,7 +352,7 @@ fn take_down(path: &Path) -> Result<()> {
 }
 
 /// Every program of this name on PATH.
-fn on_path(name: &str) -> Vec<PathBuf> {
+pub(crate) fn on_path(name: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|dir| dir.join(name)).filter(|program| program.is_file()).collect()
 }

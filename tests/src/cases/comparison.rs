@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) const CASES: &[Case] = &[
     Case { alone: true, ..Case::once("bench/compare", 120, compare) },
     Case { alone: true, ..Case::once("bench/tenants", 120, tenants) },
+    Case { alone: true, ..Case::once("bench/rocksdb", 120, rocksdb) },
     Case { alone: true, ..Case::once("bench/interrupted", 120, interrupted) },
     Case::once("bench/bad-input", 30, bad_input),
 ];
@@ -39,10 +40,16 @@ fn report(path: &Path) -> Outcome<Value> {
     serde_json::from_slice(&fs::read(path)?).doing("the results")
 }
 
+/// One of its mounts in the case's directory; somebody else may be at work with this program elsewhere.
+fn mounted(cx: &Cx) -> Outcome<Option<String>> {
+    let begins = format!("{}/vellum-bench-", fs::canonicalize(&cx.dir)?.display());
+    let mounts = fs::read_to_string("/proc/self/mounts")?;
+    Ok(mounts.lines().find(|line| line.contains(&begins)).map(str::to_owned))
+}
+
 /// Whatever it made in the case's directory is gone, and so are its mounts.
 fn nothing_is_left(cx: &Cx) -> Outcome {
-    let mounts = fs::read_to_string("/proc/self/mounts")?;
-    let left = mounts.lines().find(|line| line.contains("vellum-bench-"));
+    let left = mounted(cx)?;
     ensure!(left.is_none(), "still mounted: {left:?}");
     for entry in fs::read_dir(&cx.dir)? {
         let name = entry?.file_name();
@@ -107,6 +114,43 @@ fn tenants(cx: &Cx) -> Outcome {
     nothing_is_left(cx)
 }
 
+/// RocksDB writes, and reads from a lower database, in two trees at once; where there is none, that is said, and is no failure.
+fn rocksdb(cx: &Cx) -> Outcome {
+    let nowhere = cx.dir.join("nowhere");
+    fs::create_dir(&nowhere)?;
+    let mut without = bench(cx)?;
+    without.args(["--tasks", "s2-rocksdb-put-2,s2-rocksdb-get-2", "--scale", "0.01"]);
+    let output = without.args(["--subjects", "host"]).env("PATH", &nowhere).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure_eq!(output.status.code(), Some(0), "without db_bench: {said}");
+    let named = said.lines().filter(|line| line.starts_with("left out: s2-rocksdb-"));
+    ensure_eq!(named.filter(|line| line.contains("rocksdb-tools")).count(), 2, "without db_bench: {said}");
+    if !shell::have("db_bench") {
+        return skip("db_bench is missing: run make deps");
+    }
+    let json = cx.dir.join("r.json");
+    let mut command = bench(cx)?;
+    command.args(["--tasks", "s2-rocksdb-put-2,s2-rocksdb-get-2", "--scale", "0.01", "--rounds", "1"]);
+    command.args(["--subjects", "host,vellum-cached"]).arg("--json").arg(&json);
+    let said = shell::run(&mut command)?;
+    let report = report(&json)?;
+    ensure_eq!(report["tasks"].as_array().map(Vec::len), Some(2), "tasks");
+    // 4,096 puts and 8,192 gets at scale 1, twice.
+    for (task, operations) in report["tasks"].as_array().into_iter().flatten().zip([82, 164]) {
+        let name = task["name"].as_str().unwrap_or_default();
+        ensure_eq!(task["operations"].as_u64(), Some(operations), "{name}: operations");
+        let results = task["results"].as_array().cloned().unwrap_or_default();
+        ensure_eq!(results.len(), 2, "{name}: subjects");
+        for result in &results {
+            let timed = result["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0);
+            ensure!(timed, "{name}: not timed: {said}");
+            let served = result["subject"].as_str() == Some("vellum-cached");
+            ensure_eq!(result["requests"].is_object(), served, "{name}: requests");
+        }
+    }
+    nothing_is_left(cx)
+}
+
 /// After Ctrl-C what has been measured is kept, and it says so; the exit status is that of SIGINT.
 fn interrupted(cx: &Cx) -> Outcome {
     let json = cx.dir.join("r.json");
@@ -115,9 +159,7 @@ fn interrupted(cx: &Cx) -> Outcome {
     command.args(["--subjects", "overlayfs,vellum-cached"]).arg("--json").arg(&json);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
     let started = Instant::now();
-    let mounted =
-        || Ok::<_, std::io::Error>(fs::read_to_string("/proc/self/mounts")?.contains("vellum-bench-"));
-    while !mounted()? && started.elapsed() < PATIENCE {
+    while mounted(cx)?.is_none() && started.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(20));
     }
     // A few rounds are to be done.
@@ -156,7 +198,8 @@ fn bad_input(cx: &Cx) -> Outcome {
         (&["--program", "vellum"], "--program vellum"),
         (&["--mount-options", "x"], "--mount-options x"),
     ] {
-        shell::refused(bench_without_dir()?.args(arguments).current_dir(&cx.dir), cause)?;
+        let mut command = bench_without_dir()?;
+        shell::refused(command.args(arguments).current_dir(&cx.dir).env("TMPDIR", &cx.dir), cause)?;
     }
     nothing_is_left(cx)
 }

@@ -128,7 +128,7 @@ fn marks(svg: &mut Svg, axis: &Axis, top: f64, bottom: f64) {
         powers.iter().flat_map(|power| between.iter().map(move |part| part * power)).collect();
     // Of 1 and of 10, the one's 2 is the other's 0.2.
     all.dedup_by(|a, b| (*a / *b - 1.0).abs() < 1e-9);
-    for ratio in all {
+    for ratio in all.into_iter().filter(|ratio| axis.has(*ratio)) {
         let x = place(axis, ratio);
         let (colour, width) = if ratio == 1.0 { ("#9aa1a9", 2.0) } else { ("#e2e2e2", 1.0) };
         svg.line((x, top), (x, bottom), colour, width);

@@ -94,6 +94,8 @@ const SOURCES: &[Group] = &[
         rows: &[
             ("s2-fileserver", "Filebench's fileserver"),
             ("s2-webserver", "Filebench's webserver"),
+            ("s2-rocksdb-put-2", "RocksDB puts, 2 tenants"),
+            ("s2-rocksdb-get-2", "RocksDB gets, 2 tenants"),
             ("s2-append", "32 clones append to a file"),
             ("s2-shared-read", "32 clones read a file"),
             ("s2-start-up-64", "64 clones start a web server"),

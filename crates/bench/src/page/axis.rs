@@ -42,6 +42,12 @@ impl Axis {
         Self { logarithmic: true, low, high: high.max(low + 1.0) }
     }
 
+    /// Whether a value lies on it; what does not is put at an end of it.
+    pub(crate) fn has(&self, value: f64) -> bool {
+        let value = if self.logarithmic { value.log10() } else { value };
+        (self.low - 1e-9..=self.high + 1e-9).contains(&value)
+    }
+
     /// Where a value is.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let value = if self.logarithmic { value.log10() } else { value };
@@ -97,6 +103,8 @@ mod tests {
         assert!((axis.at(1.0) - 1.0 / 3.0).abs() < 1e-9 && axis.at(100.0) == 1.0);
         assert_eq!(Axis::decades([1.0].into_iter()).powers(), [1.0, 10.0]);
         assert_eq!(Axis::decades(std::iter::empty()).powers().len(), 2);
+        let axis = Axis::logarithmic(0.5, 3.0);
+        assert_eq!([0.2, 0.5, 3.0, 5.0].map(|value| axis.has(value)), [false, true, true, false]);
         assert_eq!(Axis::logarithmic(0.5, 20.0).powers(), [1.0, 10.0]);
     }
 }

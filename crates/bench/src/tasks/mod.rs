@@ -4,6 +4,7 @@ mod blocks;
 mod large;
 mod memory;
 mod private;
+mod rocksdb;
 mod small;
 mod sources;
 mod tenants;
@@ -448,6 +449,12 @@ pub const TASKS: &[Task] = &[
     sources::START_UP_1,
     sources::START_UP_16,
     sources::START_UP_64,
+    rocksdb::PUT_1,
+    rocksdb::PUT_2,
+    rocksdb::PUT_4,
+    rocksdb::GET_1,
+    rocksdb::GET_2,
+    rocksdb::GET_4,
     private::OPEN,
     private::STAT,
     private::READ,
@@ -513,6 +520,7 @@ mod tests {
         let of = |name| group_named(name).unwrap().map(|task| task.name).collect::<Vec<_>>();
         assert!(of("s1").contains(&"s1-oltp") && of("s1").contains(&"s1-dwol-4"));
         assert!(of("s2").contains(&"s2-append") && !of("s2").contains(&"s1-oltp"));
+        assert!(of("s2").contains(&"s2-rocksdb-put-1") && of("s2").contains(&"s2-rocksdb-get-4"));
         assert_eq!(of("private").len(), 5);
         assert!(of("blocks").iter().all(|name| name.starts_with("block-")));
         assert!(of("all").contains(&"grep") && group_named("grep").is_none());

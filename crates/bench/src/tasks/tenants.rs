@@ -15,13 +15,15 @@ use crate::workload::worker::Job;
 use std::fs;
 use std::path::PathBuf;
 
+/// A task whose mounts are tenants'.
+pub(super) const TENANTS: Task = Task { tenants: true, ..SOURCE };
+
 const ISOLATION: Task = Task {
     state: "warm: the files were just written through the mounts, and synced",
     clones: |_| 2,
-    tenants: true,
     operations: |ground| fileserver(ground).operations(),
     run: serve_files,
-    ..SOURCE
+    ..TENANTS
 };
 
 const fn beside(name: &'static str, title: &'static str, prepare: Step) -> Task {

@@ -5,5 +5,6 @@ pub mod filebench;
 pub mod fxmark;
 pub mod neighbour;
 pub mod personality;
+pub mod rocksdb;
 pub mod server;
 pub mod worker;

@@ -7,7 +7,7 @@
 use crate::cores::Bound;
 use crate::failure::{Failure, Result, While};
 use crate::workload::neighbour::{self, Neighbour};
-use crate::workload::{fxmark, server};
+use crate::workload::{fxmark, rocksdb, server};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -52,6 +52,17 @@ pub enum Job {
         /// The TCP port on 127.0.0.1.
         port: u16,
     },
+    /// Becomes the program that works with the database of a tree.
+    RocksDb {
+        /// The tree.
+        root: PathBuf,
+        /// The tenant's.
+        number: usize,
+        /// What it does.
+        work: rocksdb::Work,
+        /// The processors that it runs on; none: all.
+        cpus: Vec<usize>,
+    },
 }
 
 /// The worker's side. A failure goes to `output`, for whoever started it.
@@ -82,7 +93,7 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             fxmark::work(kind, &file, operations)
         }
         Job::Neighbour { kind, root, scale, cpus } => {
-            let _bound = if cpus.is_empty() { None } else { Some(Bound::to(&cpus)?) };
+            let _bound = bound(&cpus)?;
             let neighbour = Neighbour::prepare(kind, &root, scale)?;
             wait()?;
             match neighbour.go_on()? {}
@@ -92,7 +103,24 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             wait()?;
             Err(server::become_it(port))
         }
+        Job::RocksDb { root, number, work, cpus } => {
+            let _bound = bound(&cpus)?;
+            wait()?;
+            Err(rocksdb::become_it(&root, number, work))
+        }
     }
+}
+
+/// Binds this thread to some processors, if any are named.
+fn bound(cpus: &[usize]) -> Result<Option<Bound>> {
+    if cpus.is_empty() { Ok(None) } else { Bound::to(cpus).map(Some) }
+}
+
+/// The last line of what a program has said that names an error, or else the last that has anything in it. What it prints on its
+/// way out comes after the error. Lines may be written over each other.
+pub(super) fn last_words(text: &str) -> Option<&str> {
+    let lines = || text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty());
+    lines().rfind(|line| line.to_ascii_lowercase().contains("error")).or_else(|| lines().next_back())
 }
 
 /// A worker as its master sees it. It is killed when this is dropped.
@@ -150,6 +178,14 @@ impl Worker {
         if status.success() { Ok(()) } else { Err(self.complaint(status)) }
     }
 
+    /// Waits for its end, which must be a good one, and returns what it has said.
+    pub fn finish(&mut self) -> Result<String> {
+        let mut text = String::new();
+        self.said.read_to_string(&mut text).doing(|| "listening to a worker")?;
+        let status = self.child.wait().doing(|| "waiting for a worker")?;
+        if status.success() { Ok(text) } else { Err(complaint(status, &text)) }
+    }
+
     /// Fails when it has ended.
     pub fn check_alive(&mut self) -> Result<()> {
         match self.child.try_wait().doing(|| "looking for a worker")? {
@@ -161,9 +197,14 @@ impl Worker {
     fn complaint(&mut self, status: ExitStatus) -> Failure {
         let mut text = String::new();
         let _ = self.said.read_to_string(&mut text);
-        let why = text.lines().find_map(|line| line.strip_prefix(FAILED));
-        Failure::new(format!("worker: {status}: {}", why.unwrap_or("no message")))
+        complaint(status, &text)
     }
+}
+
+/// Its own message, or the last one of the program that it has become.
+fn complaint(status: ExitStatus, text: &str) -> Failure {
+    let why = text.lines().find_map(|line| line.strip_prefix(FAILED)).or_else(|| last_words(text));
+    Failure::new(format!("worker: {status}: {}", why.unwrap_or("no message")))
 }
 
 impl Drop for Worker {
@@ -223,6 +264,13 @@ mod tests {
     #[ignore = "it waits for a job on stdin"]
     fn as_a_process() {
         serve(std::io::stdin().lock(), std::io::stdout()).unwrap();
+    }
+
+    #[test]
+    fn the_last_words_are_the_error() {
+        let said = "... finished 100 ops   \rput error: IO error: No space left\nDB path: [/x]\n\n";
+        assert_eq!(last_words(said), Some("put error: IO error: No space left"));
+        assert_eq!((last_words("one\ntwo \n"), last_words(" \n")), (Some("two"), None));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vellum_sys::fuse_dev;
-use vellum_vfs::{FrontNote, NodeId};
+use vellum_vfs::{Filesystem, FrontNote, NodeId};
 
 /// Shards of the table; a power of two.
 const SHARDS: usize = 16;
@@ -51,14 +51,6 @@ pub(crate) struct BackingTable {
     kept: bool,
 }
 
-/// Where opens are written down for a successor.
-pub(crate) trait Notes {
-    /// What was written down of a node.
-    fn note(&self, node: NodeId) -> FrontNote;
-    /// Writes it down.
-    fn keep(&self, node: NodeId, note: FrontNote);
-}
-
 impl Backing {
     /// Opens, then the id (plus one; 0: none), then the file's identity.
     fn to_note(&self) -> FrontNote {
@@ -91,12 +83,12 @@ impl BackingTable {
     pub(crate) fn open(
         &self,
         device: &OwnedFd,
-        notes: &impl Notes,
+        fs: &(impl Filesystem + ?Sized),
         node: NodeId,
         file: &Arc<OwnedFd>,
     ) -> Result<Grant, Errno> {
         let mut table = self.shard(node).ok_or(Errno::IO)?.lock();
-        self.recall(&mut table, notes, node);
+        self.recall(&mut table, fs, node);
         if let Some(backing) = table.get_mut(&node) {
             let same = match &backing.file {
                 Some(known) => Arc::ptr_eq(known, file),
@@ -109,7 +101,7 @@ impl BackingTable {
             backing.file.get_or_insert_with(|| Arc::clone(file));
             backing.opens += 1;
             if self.kept {
-                notes.keep(node, backing.to_note());
+                fs.keep_front_note(node, backing.to_note());
             }
             return Ok(backing.id.map_or(Grant::Cached, Grant::Id));
         }
@@ -125,21 +117,21 @@ impl BackingTable {
         let inode = if self.kept { identity(file) } else { 0 };
         let backing = Backing { file: Some(Arc::clone(file)), inode, id, opens: 1 };
         if self.kept {
-            notes.keep(node, backing.to_note());
+            fs.keep_front_note(node, backing.to_note());
         }
         table.insert(node, backing);
         Ok(id.map_or(Grant::Cached, Grant::Id))
     }
 
     /// Takes an open back. At the last one the id is given back to the kernel.
-    pub(crate) fn release(&self, device: &OwnedFd, notes: &impl Notes, node: NodeId) {
+    pub(crate) fn release(&self, device: &OwnedFd, fs: &(impl Filesystem + ?Sized), node: NodeId) {
         let Some(shard) = self.shard(node) else { return };
         let mut table = shard.lock();
-        self.recall(&mut table, notes, node);
+        self.recall(&mut table, fs, node);
         let Some(backing) = table.get_mut(&node) else { return };
         backing.opens -= 1;
         if self.kept {
-            notes.keep(node, backing.to_note());
+            fs.keep_front_note(node, backing.to_note());
         }
         if backing.opens > 0 {
             return;
@@ -152,10 +144,10 @@ impl BackingTable {
     }
 
     /// Finds the opens of a predecessor again.
-    fn recall(&self, table: &mut HashMap<NodeId, Backing>, notes: &impl Notes, node: NodeId) {
+    fn recall(&self, table: &mut HashMap<NodeId, Backing>, fs: &(impl Filesystem + ?Sized), node: NodeId) {
         if self.kept
             && let Entry::Vacant(vacant) = table.entry(node)
-            && let Some(backing) = Backing::from_note(notes.note(node))
+            && let Some(backing) = Backing::from_note(fs.front_note(node))
         {
             vacant.insert(backing);
         }

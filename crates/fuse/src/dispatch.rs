@@ -1,6 +1,6 @@
 //! One request: call the filesystem, lay the answer into the reply.
 
-use crate::backing::{BackingTable, Grant, Notes};
+use crate::backing::{BackingTable, Grant};
 use crate::convert;
 use crate::inflight::Replay;
 use crate::init::Negotiated;
@@ -10,7 +10,7 @@ use crate::wire::{self, InitFlags, Opcode, OpenFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use vellum_vfs::{
-    AttrReply, Context, Entry, Error, Features, Filesystem, FrontNote, Handle, Name, NodeId, OpenIo, Opened,
+    AttrReply, Context, Entry, Error, Features, Filesystem, Handle, Name, NodeId, OpenIo, Opened,
     RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
 };
 use zerocopy::{Immutable, IntoBytes};
@@ -54,19 +54,6 @@ pub(crate) struct Dispatcher<'a, F: ?Sized> {
     pub(crate) device: &'a OwnedFd,
     /// Whether the request has been begun by a predecessor.
     pub(crate) replay: Replay,
-}
-
-/// A filesystem that keeps notes.
-struct Keeper<'a, F: ?Sized>(&'a F);
-
-impl<F: Filesystem + ?Sized> Notes for Keeper<'_, F> {
-    fn note(&self, node: NodeId) -> FrontNote {
-        self.0.front_note(node)
-    }
-
-    fn keep(&self, node: NodeId, note: FrontNote) {
-        self.0.keep_front_note(node, note);
-    }
 }
 
 impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
@@ -284,10 +271,6 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
         }
     }
 
-    fn notes(&self) -> Keeper<'_, F> {
-        Keeper(self.fs)
-    }
-
     /// The outcome of making something that a predecessor may have made.
     fn made(
         &self,
@@ -386,7 +369,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
 
     fn release(&self, node: NodeId, fh: u64, dir: bool) {
         if fh & HANDLE_COUNTED != 0 {
-            self.backing.release(self.device, &self.notes(), node);
+            self.backing.release(self.device, self.fs, node);
         }
         if dir {
             self.fs.releasedir(node, handle(fh));
@@ -413,7 +396,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             }
             OpenIo::Passthrough(file) => {
                 let grant = if out.fh & HANDLE_COUNTED == 0 {
-                    self.backing.open(self.device, &self.notes(), node, file)
+                    self.backing.open(self.device, self.fs, node, file)
                 } else {
                     Err(Errno::OVERFLOW)
                 };

@@ -111,8 +111,7 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
             layers.upper = Some((open_plain("upperdir", &seen.path)?, open_plain("workdir", &work.path)?));
             layers.work_path = Some(work.path);
         } else {
-            let lower = open_lower("upperdir", &seen.path, mountpoint)?;
-            layers.lowers.push(lower);
+            layers.lowers.push(open_lower("upperdir", &seen.path, mountpoint)?);
         }
         layers.paths.push(seen.path.clone());
         upper_seen = Some(seen);
@@ -129,8 +128,7 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
             let shown = lower.display();
             return Err(Failure::input(format!("lowerdir {shown}: it is the upperdir too; name it once")));
         }
-        let lower = open_lower("lowerdir", &seen.path, mountpoint)?;
-        layers.lowers.push(lower);
+        layers.lowers.push(open_lower("lowerdir", &seen.path, mountpoint)?);
         layers.paths.push(seen.path);
     }
     Ok(layers)

@@ -16,7 +16,7 @@ use std::ffi::CStr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use vellum_vfs::{Adopted, Attr, BranchDir, Errno, Error, FileKind, Name, NodeId, Result};
+use vellum_vfs::{Adopted, Attr, Branch, BranchDir, Errno, Error, FileKind, Name, NodeId, Result};
 
 /// Deepest tree whose directories are made again.
 const DEPTH_MAX: usize = 1 << 20;
@@ -101,7 +101,7 @@ impl Core {
                 return Err(stale("node"));
             };
             next = record.places.first().map(|(parent, _)| *parent);
-            if record.flags.intersects(Flags::GONE) {
+            if record.flags.contains(Flags::GONE) {
                 next = None;
             }
             chain.push(record);
@@ -225,30 +225,43 @@ impl Core {
 
     /// The node of an object that has no name any more.
     fn revive_gone(&self, record: &Record) -> Result<Arc<Node>> {
-        let Holding { descriptor: number, layer, in_dir } =
-            record.held.ok_or(stale("nothing holds the object"))?;
+        let holding = record.held.ok_or(stale("nothing holds the object"))?;
         // One at a time: who comes second finds the node.
         let _one = self.revival.gone.lock();
         if let Ok(node) = self.table.get(record.id) {
             return Ok(node);
         }
-        let descriptor = self.revival.held.lock().remove(&number);
-        let descriptor = descriptor.ok_or(stale("the object is not held"))?;
-        let branch = &self.layers.get(usize::from(layer)).ok_or(stale("no such layer"))?.branch;
-        let (body, copy) = if in_dir {
-            let copy = descriptor.try_clone().map_err(|_| Errno::MFILE)?;
-            let Adopted::Dir(dir) = branch.adopt(copy)? else { return Err(stale("not a directory")) };
-            (self.gone_below(record, layer, dir)?, Some(descriptor))
+        let body = if holding.in_dir {
+            self.gone_below(record, holding.layer, self.held_dir(record.id, holding)?)?
         } else {
-            (self.gone_above(record, branch.adopt(descriptor)?)?, None)
+            let (branch, descriptor) = self.take_held(holding)?;
+            self.gone_above(record, branch.adopt(descriptor)?)?
         };
         let node = Arc::new(Node::new(record.id, record.ino, body, &self.table));
-        if let (Some(ledger), Some(copy)) = (&self.table.ledger, copy) {
-            ledger.keep(record.id, copy);
-        }
         self.restore_state(&node, record);
         self.table.revived(&node);
         Ok(node)
+    }
+
+    /// A descriptor that holds something, and the branch of what it holds.
+    fn take_held(&self, holding: Holding) -> Result<(&dyn Branch, OwnedFd)> {
+        let descriptor = self.revival.held.lock().remove(&holding.descriptor);
+        let layer = self.layers.get(usize::from(holding.layer)).ok_or(stale("no such layer"))?;
+        Ok((&*layer.branch, descriptor.ok_or(stale("the object is not held"))?))
+    }
+
+    /// A directory that is held for the time of an id.
+    fn held_dir(&self, id: NodeId, holding: Holding) -> Result<Arc<dyn BranchDir>> {
+        let (branch, descriptor) = self.take_held(holding)?;
+        let copy = descriptor.try_clone().map_err(|_| Errno::MFILE)?;
+        // Under its number, which is written down.
+        if let Some(ledger) = &self.table.ledger {
+            ledger.keep(id, descriptor);
+        }
+        match branch.adopt(copy)? {
+            Adopted::Dir(dir) => Ok(dir),
+            Adopted::Other(_) => Err(stale("not a directory")),
+        }
     }
 
     /// What was in the upper layer.
@@ -281,15 +294,9 @@ impl Core {
 
     /// Where the data are of a file without a name that has them not itself.
     fn data_of(&self, record: &Record) -> Option<Arc<Below>> {
-        let (Holding { descriptor: number, layer, .. }, name) = record.below.clone()?;
-        let descriptor = self.revival.held.lock().remove(&number)?;
-        let branch = &self.layers.get(usize::from(layer))?.branch;
-        let copy = descriptor.try_clone().ok()?;
-        let Adopted::Dir(handle) = branch.adopt(copy).ok()? else { return None };
-        if let Some(ledger) = &self.table.ledger {
-            ledger.keep(record.id, descriptor);
-        }
-        let dir = Arc::new(LowerDir::held(layer, 0, handle));
+        let (holding, name) = record.below.clone()?;
+        let handle = self.held_dir(record.id, holding).ok()?;
+        let dir = Arc::new(LowerDir::held(holding.layer, 0, handle));
         Some(Arc::new(Below { at: LowerAt { dir, name }, next: None }))
     }
 
@@ -330,7 +337,7 @@ impl Core {
     /// Writes a node down that came to be without [`Core::enter`].
     pub(crate) fn write_new(&self, node: &Node, names: &[Place]) {
         let Some(ledger) = &self.table.ledger else { return };
-        let place = names.first().and_then(|place| Some((place.parent.id, Name::new(&place.name).ok()?)));
+        let place = first_of(names);
         let flags = if names.len() > 1 { Flags::LINKED } else { Flags::empty() };
         ledger.enter(node.id, node.ino, place, flags);
     }
@@ -345,9 +352,7 @@ impl Core {
     /// Writes down where a file is, after its names have changed.
     pub(crate) fn write_names(&self, node: &Node, state: &FileState) {
         let Some(ledger) = &self.table.ledger else { return };
-        let place =
-            state.names.first().and_then(|place| Some((place.parent.id, Name::new(&place.name).ok()?)));
-        ledger.settle(node.id, place);
+        ledger.settle(node.id, first_of(&state.names));
         if state.names.len() > 1 {
             ledger.add(node.id, Flags::LINKED);
         }
@@ -399,6 +404,11 @@ impl Core {
             Err(error) => tracing::debug!(%error, "a removed directory is not held"),
         }
     }
+}
+
+/// The place that a record says: the first name of a file.
+fn first_of(names: &[Place]) -> Option<(NodeId, Name<'_>)> {
+    names.first().and_then(|place| Some((place.parent.id, Name::new(&place.name).ok()?)))
 }
 
 impl LowerDir {

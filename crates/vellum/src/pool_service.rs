@@ -2,7 +2,6 @@
 
 use crate::{log, mount};
 use std::path::PathBuf;
-use std::process::Command;
 use vellum_engine::{Failure, Pool, PoolName, Store};
 use vellum_service::daemon::{Pending, Side, detach, own_ipc};
 use vellum_service::pool::{Manner, Supervised, listen, supervise};
@@ -62,14 +61,12 @@ fn serve(supervised: Supervised, name: &PoolName, background: bool) -> Result<()
     let signals = Supervised::hold()?;
     let program = std::env::current_exe();
     let program = program.map_err(|e| Failure::system(format!("cannot tell where this program is: {e}")))?;
-    let successor = |heritage: &str| {
-        let mut command = Command::new(&program);
-        command.args(["pool", "serve", name.as_str(), "--inherit", heritage]);
-        command.args(background.then_some("--background"));
-        command
+    let arguments = |heritage: &str| {
+        let always = ["pool", "serve", name.as_str(), "--inherit", heritage];
+        always.into_iter().chain(background.then_some("--background")).map(str::to_owned).collect()
     };
     let parse = |arguments| Ok(mount::understood(arguments)?.config);
     let sandbox = Mode::from_environment()?;
-    let manner = Manner { parse, stay: !background, sandbox, successor: &successor };
+    let manner = Manner { parse, stay: !background, sandbox, program: &program, arguments: &arguments };
     supervise(supervised, &manner, &signals)
 }

@@ -48,13 +48,13 @@ pub(super) struct Found {
 }
 
 impl Card {
+    /// Takes the numbers down; what the kernel agrees to comes later.
     pub(super) fn new(
         request: MountRequest,
         device: &impl AsRawFd,
         layers: &OpenLayers,
         locks: &[OwnedFd],
         (ledger, inflight, generations): (RawFd, RawFd, RawFd),
-        negotiated: [u64; 9],
     ) -> Self {
         let number = |fd: &OwnedFd| fd.as_raw_fd();
         Self {
@@ -67,7 +67,7 @@ impl Card {
             ledger,
             inflight,
             generations,
-            negotiated,
+            negotiated: [0; 9],
         }
     }
 

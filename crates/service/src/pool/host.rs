@@ -178,9 +178,7 @@ impl Host {
         let numbers =
             (number(ledger.descriptor()), number(inflight.descriptor()), number(generations.descriptor()));
         let layers = card::layers(&request, upper, lowers, Vec::new());
-        let card = |negotiated| Card::new(request.clone(), &device, &layers, &locks, numbers, negotiated);
-        // The numbers are taken now; the card is written when the kernel has agreed.
-        let mut card = card([0; 9]);
+        let mut card = Card::new(request.clone(), &device, &layers, &locks, numbers);
         let kept = Kept { ledger: Some(ledger), generations: Some(Arc::clone(&generations)) };
         let made = self.make(&request, layers, kept, &inflight)?;
         let mountpoint = made.mountpoint.clone();

@@ -38,18 +38,27 @@ pub fn path(socket: &Path) -> PathBuf {
     socket.with_extension("session")
 }
 
-/// Makes the socket for programs, in the place of what an earlier service may have left.
-pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
-    let (path, fresh) = (path(socket), socket.with_extension("session-new"));
-    for left in [&path, &fresh] {
+/// Makes a socket that `mode` lets use, in the place of what an earlier service may have left. It is bound by another name first:
+/// whoever finds it can talk to it, and nobody else can at any time.
+pub(super) fn bind_at(path: &Path, mode: u32) -> io::Result<UnixListener> {
+    let mut fresh = path.as_os_str().to_owned();
+    fresh.push("-new");
+    let fresh = PathBuf::from(fresh);
+    for left in [path, &fresh] {
         match fs::remove_file(left) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
     }
     let listener = UnixListener::bind(&fresh)?;
-    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o666))?;
-    fs::rename(&fresh, &path)?;
+    fs::set_permissions(&fresh, fs::Permissions::from_mode(mode))?;
+    fs::rename(&fresh, path)?;
+    Ok(listener)
+}
+
+/// Makes the socket for programs.
+pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
+    let listener = bind_at(&path(socket), 0o666)?;
     // A client that goes away between a look and the accept must not be waited for.
     listener.set_nonblocking(true)?;
     Ok(listener)

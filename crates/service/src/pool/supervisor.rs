@@ -16,8 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,8 +57,10 @@ pub struct Manner<'a> {
     pub stay: bool,
     /// How much a service gives up.
     pub sandbox: sandbox::Mode,
-    /// The command that goes on in the place of this process, given what [`Supervised::heritage`] says.
-    pub successor: &'a (dyn Fn(&str) -> Command + Sync),
+    /// The program that goes on in the place of this process, as it is on disk then.
+    pub program: &'a Path,
+    /// Its arguments, given what [`Supervised::heritage`] says.
+    pub arguments: &'a (dyn Fn(&str) -> Vec<String> + Sync),
 }
 
 /// Makes the pool's socket. None: there is a supervisor.
@@ -77,19 +78,9 @@ pub fn listen(socket: &Path) -> Result<Option<Supervised>, Failure> {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         Err(e) => return Err(failed(e.into())),
     }
-    // What an earlier one has left.
-    match fs::remove_file(socket) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(failed(e)),
-        _ => {}
-    }
-    // Bound by another name first: whoever finds the socket can talk to it, and nobody else can at any time.
-    let fresh = socket.with_extension("new");
-    let _ = fs::remove_file(&fresh);
     // The one for programs first: who finds the service finds both.
     let session = session::bind(socket).map_err(failed)?;
-    let control = UnixListener::bind(&fresh).map_err(failed)?;
-    fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    fs::rename(&fresh, socket).map_err(failed)?;
+    let control = session::bind_at(socket, 0o600).map_err(failed)?;
     let socket = socket.to_owned();
     let listeners = Listeners { control, session };
     Ok(Some(Supervised { listeners, lock, socket, before: BTreeSet::new(), restarts: 0 }))
@@ -109,20 +100,15 @@ impl Supervised {
             || Failure::input(format!("option --inherit {heritage}: leave it out; it is for vellum itself"));
         let mut numbers = heritage.split(':').map(|number| number.parse::<u64>().ok());
         let mut next = || numbers.next().flatten().ok_or_else(bad);
-        let (listener, lock, restarts) = (next()?, next()?, next()?);
-        // A predecessor of an older version has none.
-        let session = next().ok();
+        let (control, lock, restarts, session) = (next()?, next()?, next()?, next()?);
         let mut inherited = Inherited::all_but(&BTreeSet::new()).ok_or_else(bad)?;
-        let mut take = |number: u64| inherited.take(RawFd::try_from(number).ok()?);
-        let (listener, lock) = (take(listener).ok_or_else(bad)?, take(lock).ok_or_else(bad)?);
-        let session = session.and_then(take);
-        let before = inherited.numbers().collect();
-        let session = match session {
-            Some(session) => session.into(),
-            None => session::bind(socket)
-                .map_err(|e| Failure::system(format!("{}: cannot listen: {e}", socket.display())))?,
+        let mut take = |number: u64| {
+            let taken = RawFd::try_from(number).ok().and_then(|number| inherited.take(number));
+            taken.ok_or_else(bad)
         };
-        let listeners = Listeners { control: listener.into(), session };
+        let (control, lock, session) = (take(control)?, take(lock)?, take(session)?);
+        let before = inherited.numbers().collect();
+        let listeners = Listeners { control: control.into(), session: session.into() };
         Ok(Self { listeners, lock, socket: socket.to_owned(), before, restarts })
     }
 
@@ -140,13 +126,12 @@ impl Supervised {
 
 /// Keeps a service alive until it ends by itself, because there is nothing left to serve. Call before any thread has been started.
 pub fn supervise(mut pool: Supervised, manner: &Manner<'_>, signals: &HeldSignals) -> Result<(), Failure> {
-    let program = std::env::current_exe().unwrap_or_default();
     // From now on this process opens nothing any more.
     let own = pool.own();
     let mut short_lives = 0;
     loop {
         let begun = Instant::now();
-        let service = start(&pool, &own, manner, &program, signals)?;
+        let service = start(&pool, &own, manner, signals)?;
         match attend(service, signals) {
             End::Done => break,
             End::Replace => {
@@ -195,14 +180,13 @@ fn start(
     pool: &Supervised,
     own: &BTreeSet<RawFd>,
     manner: &Manner<'_>,
-    program: &Path,
     signals: &HeldSignals,
 ) -> Result<Pid, Failure> {
     let mut orders = host::Orders {
         listeners: &pool.listeners,
         own,
         parse: manner.parse,
-        program,
+        program: manner.program,
         restarts: pool.restarts,
         stay: manner.stay,
         supervisor: getpid(),
@@ -291,6 +275,6 @@ fn unmount_all() {
 /// Starts the program as it is on disk in the place of this process. Returns only if that fails.
 fn replace(pool: &Supervised, manner: &Manner<'_>) -> Result<(), Failure> {
     keep_over_exec().map_err(|e| Failure::system(format!("descriptors cannot be kept: {e}")))?;
-    let error = (manner.successor)(&pool.heritage()).exec();
+    let error = Command::new(manner.program).args((manner.arguments)(&pool.heritage())).exec();
     Err(Failure::system(format!("cannot start the new program: {error}")))
 }

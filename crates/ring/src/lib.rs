@@ -78,6 +78,7 @@ mod bits;
 mod call;
 mod client;
 mod copy;
+pub mod files;
 mod head;
 mod layout;
 #[cfg(not(loom))]

@@ -1,0 +1,59 @@
+//! What a program asks of the service over a ring, and before that over the socket: the numbers that both ends must agree on.
+//!
+//! A program names a file by a directory that it has entered and a name in it. It enters a directory by proving that it can reach it: the
+//! question [`DIR_QUESTION`], an extended attribute, goes through the kernel, and its answer is a token for [`ENTER`]. What the kernel
+//! has checked on the way to a directory is checked anew by the kernel each time, for the program asks it for the directory's number
+//! before each call; what may be done in a directory is checked by the service.
+
+/// Extended attribute of a directory: [`DIR_ANSWER`] bytes.
+pub const DIR_QUESTION: &core::ffi::CStr = c"vellum.dir";
+/// Bytes of the answer: format (1) and 0 (32 bits each), the token (two numbers of 64 bits).
+pub const DIR_ANSWER: usize = 24;
+
+/// What the socket says first: numbers of 64 bits, with the descriptors of the memories of generations.
+pub const GREETING: u64 = u64::from_le_bytes(*b"ssesllev");
+/// Version of the greeting and of everything here.
+pub const GREETING_VERSION: u64 = 2;
+/// Numbers before the ids of the memories: [`GREETING`], version, how many memories, how many mounts.
+pub const GREETING_HEAD: usize = 4;
+/// Places for ids of memories. The kernel lets 253 descriptors travel together.
+pub const MEMORIES_MAX: usize = 128;
+/// Places for mounts whose files may be handed out, three numbers each: the mount's `st_dev`, the `st_dev` of the upper layer's
+/// filesystem, and the id of the mount by which descriptors are opened (`stx_mnt_id`), which tells them from all others.
+pub const MOUNTS_MAX: usize = 32;
+/// Numbers of a greeting.
+pub const GREETING_NUMBERS: usize = GREETING_HEAD + MEMORIES_MAX + 3 * MOUNTS_MAX;
+
+/// What a program sends to get a ring. The answer is the same number, with the descriptor of the region; then the connection stays, for
+/// descriptors to come by, each with a tag of 64 bits. Nothing more is read from it.
+pub const RING_WANTED: u64 = u64::from_le_bytes(*b"gnirllev");
+
+/// Enters a directory. Data: the token. Value 0: a number for the directory.
+pub const ENTER: u16 = 1;
+/// Opens, or creates, a regular file. Arguments: directory, flags as of open(2), mode with the umask applied. Data: the name.
+/// Value 0: the tag that the descriptor comes with.
+pub const OPEN: u16 = 2;
+/// Asks for attributes. Argument: directory. Data: the name. Data of the response: [`STAT_WORDS`] numbers.
+pub const STAT: u16 = 3;
+/// Removes a name that is not a directory. Argument: directory. Data: the name.
+pub const UNLINK: u16 = 4;
+
+/// Flag of a request: nothing is mounted over the name, for the program has looked.
+pub const CHECKED: u16 = 1;
+
+/// Status of a response: the service does not do this; the kernel will, or says why not.
+pub const ASK_KERNEL: u32 = 4097;
+/// Status: the kernel knows this name, so that something may be mounted over it. Look, and ask again with [`CHECKED`].
+pub const LOOK: u32 = 4098;
+/// Status: the directory must be entered again.
+pub const STALE: u32 = 4099;
+
+/// Numbers of a [`STAT`]: ino, mode, nlink, uid, gid, rdev, size, blksize, blocks, then seconds and nanoseconds of atime, mtime, ctime.
+pub const STAT_WORDS: usize = 15;
+
+/// Longest name in bytes.
+pub const NAME_MAX: usize = 255;
+/// Slots of a program's ring.
+pub const SLOTS: u32 = 4;
+/// Bytes of data of a slot.
+pub const SLOT_BYTES: u32 = 512;

@@ -86,7 +86,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                     Target::Parent => Some(fs.lookup_parent(cx, node)?),
                 };
                 let Some(entry) = entry else {
-                    let ttl = fs.negative_ttl();
+                    let ttl = fs.negative_ttl(node);
                     if ttl.is_zero() {
                         return Ok(Answer::Status(Errno::NOENT));
                     }

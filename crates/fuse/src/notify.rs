@@ -117,12 +117,6 @@ impl FuseNotifier {
         self.queue(Note::Delete { parent, child, name: name.bytes().into() })
     }
 
-    /// `name` in `parent` must be looked up again before it is used, but what is mounted or open beneath stays.
-    /// Queued.
-    pub fn expire_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()> {
-        self.queue(Note::Entry { parent, name: name.bytes().into(), expire_only: true })
-    }
-
     /// Nodes (at most [`PRUNE_MAX`]) that the kernel may forget now if nobody uses them. Queued; kernels before
     /// 6.18 ignore it.
     pub fn prune(&self, nodes: &[NodeId]) -> Result<()> {
@@ -139,6 +133,14 @@ impl FuseNotifier {
     /// [`wire::UNIQUE_RESEND`] in its id: for a successor. Takes no lock, so that it is sent at once.
     pub fn resend(&self) -> Result<()> {
         self.0.write(Notify::Resend, &[], &[]).map_err(|error| Error::new(error, "notify: resend"))
+    }
+
+    fn at_once(&self, note: &Note) -> Result<()> {
+        match self.0.send(note) {
+            // The kernel does not hold it.
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(Error::new(errno, "notification")),
+        }
     }
 
     fn queue(&self, note: Note) -> Result<()> {
@@ -166,16 +168,21 @@ impl Notifier for FuseNotifier {
         if len == 0 || offset < 0 {
             // Attributes alone take no lock in the kernel, so the word goes out at once: an answer that is sent after it
             // finds the old attributes gone.
-            return match self.0.send(&Note::Inode { node, offset: -1, len: 0 }) {
-                Ok(()) | Err(Errno::NOENT) => Ok(()),
-                Err(errno) => Err(Error::new(errno, "notification")),
-            };
+            return self.at_once(&Note::Inode { node, offset: -1, len: 0 });
         }
         self.queue(Note::Inode { node, offset, len })
     }
 
     fn inval_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()> {
         self.queue(Note::Entry { parent, name: name.bytes().into(), expire_only: false })
+    }
+
+    fn expire_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()> {
+        self.at_once(&Note::Entry { parent, name: name.bytes().into(), expire_only: true })
+    }
+
+    fn expire_data(&self, node: NodeId) -> Result<()> {
+        self.at_once(&Note::Inode { node, offset: 0, len: 0 })
     }
 }
 

@@ -1,14 +1,15 @@
 //! What a program asks of the service over a ring, and before that over the socket: the numbers that both ends must agree on.
 //!
-//! A program names a file by a directory that it has entered and a name in it. It enters a directory by proving that it can reach it: the
-//! question [`DIR_QUESTION`], an extended attribute, goes through the kernel, and its answer is a token for [`ENTER`]. What the kernel
-//! has checked on the way to a directory is checked anew by the kernel each time, for the program asks it for the directory's number
-//! before each call; what may be done in a directory is checked by the service.
+//! A program names a file by a directory that it has entered and a name in it. It enters a directory by proving that it may write to it:
+//! it sets the extended attribute [`DIR_TOKEN`] of it to a number by chance, by way of the kernel, which checks the path, the mount and
+//! the directory; then it shows the service the same number with [`ENTER`]. Nothing is stored with the directory. Later calls are
+//! preceded by a look at the path, which the kernel walks and checks anew; what the program may do in the directory and with the file is
+//! checked by the service.
 
-/// Extended attribute of a directory: [`DIR_ANSWER`] bytes.
-pub const DIR_QUESTION: &core::ffi::CStr = c"vellum.dir";
-/// Bytes of the answer: format (1) and 0 (32 bits each), the token (two numbers of 64 bits).
-pub const DIR_ANSWER: usize = 24;
+/// Extended attribute of a directory that can be set, to [`TOKEN_BYTES`], and not read.
+pub const DIR_TOKEN: &core::ffi::CStr = c"vellum.dir";
+/// Bytes of a token.
+pub const TOKEN_BYTES: usize = 16;
 
 /// What the socket says first: numbers of 64 bits, with the descriptors of the memories of generations.
 pub const GREETING: u64 = u64::from_le_bytes(*b"ssesllev");

@@ -6,12 +6,14 @@
 use crate::client::pid_depth;
 use crate::explain::{Explain, InstanceReport};
 use crate::stats::InstanceStats;
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use vellum_fuse::SessionHandle;
+use vellum_ring::files::{DIR_TOKEN, TOKEN_BYTES};
 use vellum_union::Mappable;
 use vellum_vfs::{
     AttrReply, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, FrontNote, Handle,
@@ -37,6 +39,9 @@ pub const MAP: &CStr = c"vellum.map";
 /// Asked of any object, with the number of a layer at its end (0 is the top one): the layer's path.
 pub const LAYER: &str = "vellum.layer.";
 
+/// Directories that are shown and not yet entered.
+const TOKENS_MAX: usize = 256;
+
 /// Forgotten nodes after which memory is given back to the system: the allocator keeps it otherwise, and the kernel
 /// forgets by the hundred thousand when it needs memory itself.
 const TRIM_EVERY: u32 = 50_000;
@@ -57,6 +62,8 @@ pub struct Instance<F> {
     owner: u32,
     /// Nodes forgotten since memory was last given back.
     forgotten: AtomicU32,
+    /// Directories that programs have shown they may write to; none until they may.
+    tokens: OnceLock<Mutex<VecDeque<([u8; TOKEN_BYTES], NodeId)>>>,
 }
 
 impl<F: Filesystem + Explain> Instance<F> {
@@ -72,6 +79,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             pid_depth: pid_depth(std::process::id()),
             owner: rustix::process::geteuid().as_raw(),
             forgotten: AtomicU32::new(0),
+            tokens: OnceLock::new(),
         }
     }
 
@@ -83,6 +91,29 @@ impl<F: Filesystem + Explain> Instance<F> {
     /// Says which privileges the process has given up.
     pub(crate) fn confined_by(&self, parts: BTreeMap<String, String>) {
         let _ = self.confined.set(parts);
+    }
+
+    /// Lets programs show that they may write to a directory.
+    pub(crate) fn open_doors(&self) {
+        let _ = self.tokens.set(Mutex::default());
+    }
+
+    /// The directory that a program has shown, once.
+    pub(crate) fn redeem(&self, token: &[u8; TOKEN_BYTES]) -> Option<NodeId> {
+        let mut tokens = self.tokens.get()?.lock();
+        let at = tokens.iter().position(|(known, _)| known == token)?;
+        tokens.remove(at).map(|(_, node)| node)
+    }
+
+    fn note(&self, node: NodeId, value: &[u8]) -> Result<()> {
+        let tokens = self.tokens.get().ok_or(Errno::OPNOTSUPP)?;
+        let token = <[u8; TOKEN_BYTES]>::try_from(value).map_err(|_| Errno::INVAL)?;
+        let mut tokens = tokens.lock();
+        if tokens.len() >= TOKENS_MAX {
+            tokens.pop_front();
+        }
+        tokens.push_back((token, node));
+        Ok(())
     }
 
     fn stats(&self) -> InstanceStats {
@@ -205,6 +236,9 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
+        if name == DIR_TOKEN {
+            return self.note(node, value);
+        }
         if is_question(name) {
             return Err(Errno::OPNOTSUPP.into());
         }
@@ -221,7 +255,7 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
     pass_on! {
         fn stop();
         fn lookup(cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>>;
-        fn negative_ttl() -> Duration;
+        fn negative_ttl(parent: NodeId) -> Duration;
         fn lookup_node(cx: &Context<'_>, node: NodeId) -> Result<Entry>;
         fn lookup_parent(cx: &Context<'_>, node: NodeId) -> Result<Entry>;
         fn getattr(cx: &Context<'_>, node: NodeId, handle: Option<Handle>) -> Result<AttrReply>;

@@ -21,6 +21,8 @@ pub struct Kept {
     pub ledger: Option<Arc<Ledger>>,
     /// Where clients see that a file may have become shorter.
     pub generations: Option<Arc<Generations>>,
+    /// Files may be handed out to programs.
+    pub direct: bool,
 }
 
 /// The same, with memory that a successor of the process goes on with, or that a predecessor has left.
@@ -42,6 +44,7 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
         no_acl: config.no_acl,
         ledger: kept.ledger,
         generations: kept.generations,
+        direct: kept.direct,
         ..UnionConfig::new()
     };
     match config.block_copy {

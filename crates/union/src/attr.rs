@@ -211,16 +211,18 @@ impl Core {
     }
 
     pub(crate) fn attr_reply(&self, node: &Node) -> Result<AttrReply> {
+        self.tells_attributes(node);
         let attr = self.attr_of(node)?;
         Ok(AttrReply { attr, ttl: self.attr_ttl(node, &attr) })
     }
 
     /// How long a front may believe attributes. Not at all where it may hold the file through a second node: after a swap,
     /// and in passthrough, where a swap may come, for files with several names. What is changed through one node would
-    /// not be seen to change through the other.
+    /// not be seen to change through the other. Nor where a program may be writing to the file itself.
     pub(crate) fn attr_ttl(&self, node: &Node, attr: &Attr) -> Duration {
         let second = node.alias || node.stale.load(Relaxed);
-        if second || self.is_passthrough() && attr.nlink > 1 && !attr.is_dir() {
+        let written = attr.is_file() && self.direct.as_ref().is_some_and(|direct| direct.is_written(attr.ino));
+        if second || written || self.is_passthrough() && attr.nlink > 1 && !attr.is_dir() {
             Duration::ZERO
         } else {
             self.config.ttl

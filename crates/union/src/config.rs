@@ -84,6 +84,8 @@ pub struct UnionConfig {
     pub ledger: Option<Arc<Ledger>>,
     /// Where clients that map files see that one may have become shorter.
     pub generations: Option<Arc<Generations>>,
+    /// Programs may be given files of the upper layer themselves, in passthrough and where the union shows them as they are.
+    pub direct: bool,
     /// Clear removed directories in a thread of the union's own; false: at once, which tests can repeat exactly.
     pub background: bool,
 }
@@ -115,6 +117,7 @@ impl UnionConfig {
             handles: 4096,
             ledger: None,
             generations: None,
+            direct: false,
             background: true,
         }
     }

@@ -22,6 +22,7 @@ const S_ISGID: u32 = 0o2000;
 const S_ISUID: u32 = 0o4000;
 const S_IXGRP: u32 = 0o0010;
 const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
+const ACCESS_ACL: &CStr = c"system.posix_acl_access";
 
 /// What is to be made.
 #[derive(Clone, Copy)]
@@ -60,7 +61,8 @@ impl Core {
         let attr = self.attr_of(node)?;
         let (_, handle) = self.top_of(dir)?;
         let default_acl = handle.get_xattr(DEFAULT_ACL, &mut []).is_ok_and(|len| len > 0);
-        let now = Inherit { setgid: attr.mode & S_ISGID != 0, gid: attr.gid, default_acl };
+        let acl = self.direct.is_some() && handle.get_xattr(ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
+        let now = Inherit { setgid: attr.mode & S_ISGID != 0, gid: attr.gid, default_acl, acl };
         *dir.inherit.lock() = Some(now);
         Ok(now)
     }
@@ -313,6 +315,7 @@ impl Core {
         let place = Place::new(parent, name);
         let body = if raw.is_dir() {
             let new = Dir::new(Some(place), Vec::new(), None);
+            new.seen.nothing();
             new.children.lock().listing = Some(Listing::default());
             self.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, &DirMarks::default()));
             Body::Dir(Box::new(new))

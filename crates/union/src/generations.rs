@@ -160,7 +160,12 @@ impl Core {
         if file.watched.shortening.load(SeqCst) != 0 {
             return Err(Error::new(Errno::AGAIN, "the file is being cut"));
         }
-        let size = self.attr_of(&node)?.size;
+        let attr = self.attr_of(&node)?;
+        // Who writes to the file itself may cut it at any time.
+        if self.direct.as_ref().is_some_and(|direct| direct.is_written(attr.ino)) {
+            return Ok(None);
+        }
+        let size = attr.size;
         let (slot, serial) = slot_of(id);
         let memory = generations.id();
         Ok(u32::try_from(slot).ok().map(|slot| Mappable { slot, serial, generation, memory, size }))

@@ -26,6 +26,7 @@ mod config;
 mod copyup;
 mod copyup_data;
 mod create;
+mod direct;
 mod dress;
 mod explain;
 mod extents;
@@ -58,6 +59,7 @@ mod work;
 mod xattr;
 
 pub use config::{PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Squash, UnionConfig, UpperConfig};
+pub use direct::{Refused, Wanted};
 pub use explain::{Blocks, NodeReport, Summary};
 pub use flatten::Flattening;
 pub use generations::{Generations, Mappable};

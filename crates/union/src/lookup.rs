@@ -172,6 +172,9 @@ impl Core {
             (None, part) => part.map(|part| (part.layer, part.ino)),
         };
         let dir = Dir::new(Some(Place::new(parent, name)), parts, path);
+        if !self.revival.is_active() {
+            dir.seen.nothing();
+        }
         if let Some(upper) = upper {
             self.set_upper(&dir, upper);
         }
@@ -458,7 +461,7 @@ impl Core {
         if !found.impure && attr.blocks > 0 {
             return Ok(false);
         }
-        for space in [Space::Trusted, Space::User] {
+        for space in self.mark_spaces(found.layer) {
             match found.handle.get_xattr_at(found.name, space.metacopy(), &mut []) {
                 Ok(_) => return Ok(true),
                 Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
@@ -470,7 +473,7 @@ impl Core {
 
     /// What the data of a file without data in its layer come from.
     fn origin_of(&self, found: &InLayer<'_>) -> Result<Found> {
-        for space in [Space::Trusted, Space::User] {
+        for space in self.mark_spaces(found.layer) {
             let mut value = vec![0u8; 4096];
             match found.handle.get_xattr_at(found.name, space.redirect(), &mut value) {
                 Ok(n) => {
@@ -487,9 +490,10 @@ impl Core {
 
     /// The entry that a front gets: one more lookup of the node, and its attributes.
     pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
+        let again = self.tells_attributes(node);
         let mut attr = match attr {
-            Some(attr) => attr,
-            None => self.attr_of(node).map_err(|e| {
+            Some(attr) if !again => attr,
+            _ => self.attr_of(node).map_err(|e| {
                 tracing::debug!(path = path_of(node), error = %e, "attributes");
                 e
             })?,

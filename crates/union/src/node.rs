@@ -1,5 +1,6 @@
 //! What a front holds: nodes. A node is a directory, or it shows a file; several nodes may show one file.
 
+use crate::direct::Seen;
 use crate::extents::PartialFile;
 use crate::generations::Watched;
 use crate::handles::Slot;
@@ -79,6 +80,8 @@ pub(crate) struct Dir {
     pub(crate) inherit: Mutex<Option<Inherit>>,
     /// It has been removed: nothing can be made in it.
     pub(crate) removed: AtomicBool,
+    /// What the front may believe of it.
+    pub(crate) seen: Seen,
 }
 
 /// A directory in the upper layer.
@@ -103,6 +106,8 @@ pub(crate) struct Inherit {
     pub(crate) gid: u32,
     /// It has a default ACL, so the umask does not act.
     pub(crate) default_acl: bool,
+    /// It has an ACL of its own, which says more than its mode.
+    pub(crate) acl: bool,
 }
 
 /// Entries of a directory.
@@ -325,6 +330,7 @@ impl Dir {
             children: Mutex::new(Children::default()),
             inherit: Mutex::new(None),
             removed: AtomicBool::new(false),
+            seen: Seen::everything(),
         }
     }
 }

@@ -161,6 +161,7 @@ impl Core {
             }
         }
         let _ops = dir.ops.read();
+        self.tells_names(dir);
         self.ensure_listing(dir)?;
         if plus {
             self.read_dir_plus(node, dir, offset, sink)

@@ -227,7 +227,7 @@ impl Core {
             return Ok(!self.own_mark_at(layer, dir, name)?.is_some_and(|own| own.literal));
         }
         if xwhiteouts && attr.is_file() && attr.size == 0 {
-            for space in [marks::Space::Trusted, marks::Space::User] {
+            for space in self.mark_spaces(layer) {
                 if dir.get_xattr_at(name, space.whiteout(), &mut []).is_ok() {
                     return Ok(true);
                 }

@@ -255,6 +255,14 @@ impl Table {
         self.with(id, |slot| slot.node.is_some()).unwrap_or(false)
     }
 
+    /// How often the front has been told of a node and not forgotten it.
+    pub(crate) fn lookups(&self, id: NodeId) -> u64 {
+        if id == NodeId::ROOT {
+            return 1;
+        }
+        self.with(id, |slot| slot.lookups).unwrap_or(0)
+    }
+
     /// Whether the front has forgotten an id of a predecessor before its node was made again.
     pub(crate) fn is_forgotten(&self, id: NodeId) -> bool {
         self.with(id, |slot| slot.lookups == 0 && slot.node.is_none()).unwrap_or(false)

@@ -1,6 +1,7 @@
 //! The union itself: its layers, and the state that its operations share.
 
-use crate::config::{Profile, UnionConfig};
+use crate::config::{Profile, Squash, UnionConfig};
+use crate::direct::Direct;
 use crate::handles::Budget;
 use crate::ino;
 use crate::layer::{self, Layer, LowerDir};
@@ -19,7 +20,7 @@ use std::ffi::CStr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
-use vellum_vfs::{Branch, BranchDir, Connection, Errno, Error, Name, NodeId, Result};
+use vellum_vfs::{Branch, BranchDir, Connection, Errno, Error, IdMap, Name, NodeId, Result};
 
 /// A writable (or read-only) tree made of layers; a [`vellum_vfs::Filesystem`].
 pub struct Union(pub(crate) Core);
@@ -50,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) revival: Revival,
     pub(crate) root: OnceLock<Arc<Node>>,
     pub(crate) front: OnceLock<Connection>,
+    /// Files are handed out to programs.
+    pub(crate) direct: Option<Direct>,
 }
 
 impl Union {
@@ -96,12 +99,22 @@ impl Union {
         }
         let lower_roots = lower_roots(&layers, first_lower)?;
         let links = layers.iter().map(|_| LayerLinks::default()).collect();
+        let revival = Revival::of(config.ledger.as_deref());
+        // Only where a file is in the upper layer what the union shows of it.
+        let direct = config.direct
+            && config.profile == Profile::Passthrough
+            && config.uid_map == IdMap::default()
+            && config.gid_map == IdMap::default()
+            && config.squash == Squash::default()
+            && work.as_ref().is_some_and(|work| work.space == Space::Trusted)
+            && layers.first().is_some_and(|layer| layer.fs == 0 && layer.overrides.xattr().is_none());
+        let direct = direct.then(|| Direct::new(revival.is_active()));
         let core = Core {
             budget: Budget::new(config.handles),
             has_maps: layers.iter().any(|layer| layer.maps.is_some()),
             lowers_recorded: AtomicBool::new(false),
             partials: Mutex::default(),
-            revival: Revival::of(config.ledger.as_deref()),
+            revival,
             table: Arc::new(Table::new(config.ledger.clone(), config.generations.clone())),
             config,
             layers,
@@ -112,6 +125,7 @@ impl Union {
             inodes: Inodes::new(),
             root: OnceLock::new(),
             front: OnceLock::new(),
+            direct,
         };
         core.make_root()?;
         Ok(Self(core))

@@ -245,7 +245,7 @@ impl Filesystem for MemFs {
         state.entry(ino, self.manner.ttl).map(Some)
     }
 
-    fn negative_ttl(&self) -> Duration {
+    fn negative_ttl(&self, _: NodeId) -> Duration {
         self.manner.negative_ttl
     }
 

@@ -28,6 +28,7 @@ pub(super) struct Card {
     upper: Option<(RawFd, RawFd)>,
     lowers: Vec<RawFd>,
     locks: Vec<RawFd>,
+    direct: Option<RawFd>,
     ledger: RawFd,
     inflight: RawFd,
     generations: RawFd,
@@ -40,6 +41,7 @@ pub(super) struct Found {
     pub(super) card: Card,
     pub(super) device: OwnedFd,
     pub(super) layers: OpenLayers,
+    pub(super) direct: Option<OwnedFd>,
     pub(super) ledger: OwnedFd,
     pub(super) inflight: OwnedFd,
     pub(super) generations: OwnedFd,
@@ -54,6 +56,7 @@ impl Card {
         device: &impl AsRawFd,
         layers: &OpenLayers,
         locks: &[OwnedFd],
+        direct: Option<&OwnedFd>,
         (ledger, inflight, generations): (RawFd, RawFd, RawFd),
     ) -> Self {
         let number = |fd: &OwnedFd| fd.as_raw_fd();
@@ -64,6 +67,7 @@ impl Card {
             upper: layers.upper.as_ref().map(|(upper, work)| (number(upper), number(work))),
             lowers: layers.lowers.iter().map(number).collect(),
             locks: locks.iter().map(number).collect(),
+            direct: direct.map(number),
             ledger,
             inflight,
             generations,
@@ -125,9 +129,10 @@ fn complete(card: Card, written: OwnedFd, inherited: &mut Inherited) -> Result<F
     };
     let lowers = card.lowers.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let locks = card.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
+    let direct = card.direct.map(&mut take).transpose()?;
     let (ledger, inflight, generations) = (take(card.ledger)?, take(card.inflight)?, take(card.generations)?);
     let layers = layers(&card.request, upper, lowers, locks);
-    Ok(Found { card, device, layers, ledger, inflight, generations, written })
+    Ok(Found { card, device, layers, direct, ledger, inflight, generations, written })
 }
 
 /// Layers as a request describes them.

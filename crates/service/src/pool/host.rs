@@ -1,6 +1,9 @@
 //! The service of a pool: serves all its mounts, those of its predecessor first.
 
+use super::calls::Door;
 use super::card::{self, Card, Found};
+use super::direct::DirectMount;
+use super::program;
 use super::session::{self, Listeners};
 use super::wire::{self, MountRequest, Reply, Request, Status};
 use super::{FORMAT, Parse, REPLACE};
@@ -35,14 +38,26 @@ const LOOK: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(1);
 /// Clients that are heard at the same time.
 const CLIENTS_MAX: usize = 64;
+/// Programs that have a ring at the same time.
+const PROGRAMS_MAX: usize = 1024;
 
-type Tree = Instance<Union>;
+pub(super) type Tree = Instance<Union>;
 
 /// A mount that is being served.
 struct Served {
     /// Keeps the connection's device open until the card has gone.
     _session: SessionHandle,
     generations: Arc<Generations>,
+    /// Where its files are handed out.
+    door: Option<Door>,
+}
+
+/// What is held beside a session.
+struct Beside {
+    card: OwnedFd,
+    locks: Vec<OwnedFd>,
+    generations: Arc<Generations>,
+    direct: Option<Arc<DirectMount>>,
 }
 
 #[derive(Default)]
@@ -51,6 +66,8 @@ struct Books {
     mounts: HashMap<u64, Served>,
     next: u64,
     clients: usize,
+    /// Programs that have a ring.
+    programs: usize,
     /// Somebody has asked for the end.
     stopping: bool,
 }
@@ -131,7 +148,7 @@ impl Host {
     }
 
     fn resume_one(self: &Arc<Self>, found: Found, inherited: &mut Inherited) -> Result<(), Failure> {
-        let Found { card, device, layers, ledger, inflight, generations, written } = found;
+        let Found { card, device, layers, direct, ledger, inflight, generations, written } = found;
         let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
         let negotiated = Negotiated::from_numbers(card.negotiated)
             .ok_or_else(|| Failure::system("its card says nothing sensible of the connection"))?;
@@ -140,7 +157,12 @@ impl Host {
         let generations = Arc::new(Generations::open(generations).map_err(failed)?);
         let held: HashMap<RawFd, OwnedFd> =
             ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
-        let kept = Kept { ledger: Some(Arc::clone(&ledger)), generations: Some(Arc::clone(&generations)) };
+        let direct = direct.and_then(|root| DirectMount::of(root, card.request.device)).map(Arc::new);
+        let kept = Kept {
+            ledger: Some(Arc::clone(&ledger)),
+            generations: Some(Arc::clone(&generations)),
+            direct: direct.is_some(),
+        };
         let made = self.make(&card.request, layers, kept, &inflight)?;
         made.tree.resume(held);
         let mountpoint = Some(made.mountpoint.clone());
@@ -152,12 +174,13 @@ impl Host {
         if let Err(error) = session.handle().notifier().resend() {
             tracing::debug!(%error, "nothing is sent again");
         }
-        self.run(&config, &instance, session, written, locks, generations)
+        self.run(&config, &instance, session, Beside { card: written, locks, generations, direct })
     }
 
     /// Serves a mount that a client has made.
     fn take(self: &Arc<Self>, request: MountRequest, descriptors: Vec<OwnedFd>) -> Result<(), Failure> {
-        let wanted = 1 + if request.upper { 2 } else { 0 } + request.lowers + request.locks;
+        let wanted =
+            1 + if request.upper { 2 } else { 0 } + request.lowers + request.locks + usize::from(request.direct);
         let mut all = descriptors.into_iter();
         if all.len() != wanted {
             return Err(Failure::system(format!("{} descriptors where {wanted} belong", all.len())));
@@ -169,7 +192,8 @@ impl Host {
             false => None,
         };
         let lowers: Vec<OwnedFd> = all.by_ref().take(request.lowers).collect();
-        let locks: Vec<OwnedFd> = all.collect();
+        let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
+        let direct = all.next();
         let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
         let ledger = Arc::new(Ledger::create().map_err(failed)?);
         let inflight = Arc::new(Inflight::create().map_err(failed)?);
@@ -178,8 +202,13 @@ impl Host {
         let numbers =
             (number(ledger.descriptor()), number(inflight.descriptor()), number(generations.descriptor()));
         let layers = card::layers(&request, upper, lowers, Vec::new());
-        let mut card = Card::new(request.clone(), &device, &layers, &locks, numbers);
-        let kept = Kept { ledger: Some(ledger), generations: Some(Arc::clone(&generations)) };
+        let mut card = Card::new(request.clone(), &device, &layers, &locks, direct.as_ref(), numbers);
+        let direct = direct.and_then(|root| DirectMount::of(root, request.device)).map(Arc::new);
+        let kept = Kept {
+            ledger: Some(ledger),
+            generations: Some(Arc::clone(&generations)),
+            direct: direct.is_some(),
+        };
         let made = self.make(&request, layers, kept, &inflight)?;
         let mountpoint = made.mountpoint.clone();
         let instance = Arc::new(Instance::new(made.tree, made.report));
@@ -187,7 +216,8 @@ impl Host {
         let session = Session::new(Arc::clone(&instance), mounted, made.options)
             .map_err(|e| Failure::system(format!("mount point {}: {e}", mountpoint.display())))?;
         card.negotiated = session.handle().negotiated().to_numbers();
-        self.run(&made.config, &instance, session, card.write()?, locks, generations)
+        let card = card.write()?;
+        self.run(&made.config, &instance, session, Beside { card, locks, generations, direct })
     }
 
     /// The tree of a request, and what goes with it.
@@ -216,10 +246,9 @@ impl Host {
         config: &Config,
         instance: &Arc<Tree>,
         session: Session<Tree>,
-        card: OwnedFd,
-        locks: Vec<OwnedFd>,
-        generations: Arc<Generations>,
+        beside: Beside,
     ) -> Result<(), Failure> {
+        let Beside { card, locks, generations, direct } = beside;
         instance.served_by(session.handle());
         instance.confined_by(self.confined.clone());
         let failed = |e: &dyn std::fmt::Display| Failure::system(format!("serving the mount: {e}"));
@@ -233,7 +262,11 @@ impl Host {
             let mut books = self.books.lock();
             books.next += 1;
             let number = books.next;
-            books.mounts.insert(number, Served { _session: handle.clone(), generations });
+            if direct.is_some() && instance.inner().hands_out() {
+                instance.open_doors();
+            }
+            let door = direct.map(|direct| Door { tree: Arc::downgrade(instance), direct });
+            books.mounts.insert(number, Served { _session: handle.clone(), generations, door });
             number
         };
         let host = Arc::clone(self);
@@ -254,20 +287,29 @@ impl Host {
     /// Hears clients, until there have been neither mounts nor clients for a while.
     fn listen(self: &Arc<Self>, listeners: &Listeners, stay: bool) -> Result<(), Failure> {
         let mut idle_since = Instant::now();
+        let mut waiting = session::Waiting::default();
         loop {
             let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
-            let waiting = |listener| PollFd::new(listener, PollFlags::IN);
-            let mut both = [waiting(&listeners.control), waiting(&listeners.session)];
-            match poll(&mut both, Some(&wait)) {
+            let heard = |listener| PollFd::new(listener, PollFlags::IN);
+            let mut all = vec![heard(&listeners.control), heard(&listeners.session)];
+            all.extend(waiting.iter().map(|program| PollFd::new(program, PollFlags::IN)));
+            let polled = poll(&mut all, Some(&wait));
+            let ready = all.iter().take(2).map(|one| !one.revents().is_empty()).collect::<Vec<_>>();
+            match polled {
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => {
-                    let [control, session] = both.map(|one| !one.revents().is_empty());
+                    let [control, session] = [0, 1].map(|one| ready.get(one).copied().unwrap_or(false));
                     if control {
                         self.accept(&listeners.control);
                     }
                     if session {
-                        session::answer(&listeners.session, &self.generations());
+                        waiting.extend(session::answer(
+                            &listeners.session,
+                            &self.generations(),
+                            &self.direct_mounts(),
+                        ));
                     }
+                    waiting.look(|program| self.give_ring(program));
                 }
                 Err(e) => return Err(Failure::system(format!("the pool's socket: {e}"))),
             }
@@ -286,6 +328,39 @@ impl Host {
         let mut all: Vec<_> = books.mounts.iter().collect();
         all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(**number));
         all.into_iter().map(|(_, served)| Arc::clone(&served.generations)).collect()
+    }
+
+    fn direct_mounts(&self) -> Vec<[u64; 3]> {
+        self.doors().iter().map(|door| door.direct.numbers()).collect()
+    }
+
+    /// Where files are handed out, the newest mount first.
+    pub(super) fn doors(&self) -> Vec<Door> {
+        let books = self.books.lock();
+        let mut all: Vec<_> = books.mounts.iter().collect();
+        all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(**number));
+        all.into_iter().filter_map(|(_, served)| served.door.clone()).collect()
+    }
+
+    /// Serves a program over a ring, in a thread of its own.
+    fn give_ring(self: &Arc<Self>, program: UnixStream) {
+        {
+            let mut books = self.books.lock();
+            if books.programs >= PROGRAMS_MAX {
+                return;
+            }
+            books.programs += 1;
+        }
+        let host = Arc::clone(self);
+        let served = std::thread::Builder::new().name("vellum-program".into()).spawn(move || {
+            if let Err(error) = program::serve(&host, program) {
+                tracing::debug!(%error, "a program's ring");
+            }
+            host.books.lock().programs -= 1;
+        });
+        if served.is_err() {
+            self.books.lock().programs -= 1;
+        }
     }
 
     fn accept(self: &Arc<Self>, listener: &UnixListener) {

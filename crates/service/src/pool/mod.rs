@@ -6,9 +6,12 @@
 //! descriptor stays open in the supervisor, so no mount ends; the next service finds in them what the last one was serving
 //! (`card`), takes the nodes from the ledger, and has the kernel send again what had not been answered.
 
+mod calls;
 mod card;
+mod direct;
 mod host;
 mod join;
+mod program;
 mod session;
 mod supervisor;
 mod wire;
@@ -23,7 +26,7 @@ use crate::failure::Failure;
 use std::ffi::OsString;
 
 /// Version of everything that one service leaves to the next: cards, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 
 /// Exit status of a service that is to be replaced.
 const REPLACE: i32 = 64;

@@ -1,27 +1,27 @@
-//! The socket for programs: whoever connects is given the memory with generations, to read, and sent away.
+//! The socket for programs: whoever connects is given the memory with generations, to read, and may ask for a ring ([`super::program`]).
 //!
-//! Nothing is read from a client and nothing is waited for, so one who stalls holds up nobody. The socket lies in a directory of the
+//! Nothing is waited for, so one who stalls holds up nobody. The socket lies in a directory of the
 //! service's user; a program in a container reaches it where somebody has mounted it there.
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vellum_ring::files::{
+    GREETING, GREETING_NUMBERS, GREETING_VERSION, MEMORIES_MAX, MOUNTS_MAX, RING_WANTED,
+};
 use vellum_union::Generations;
 
-/// How every answer begins. The preload library knows it, as it knows all of the form.
-const MAGIC: u64 = 0x7665_6c6c_7365_7373;
-/// Version of the form: magic, version, number of memories (64 bits each), their ids, in the order of their descriptors; the rest is 0.
-const VERSION: u64 = 1;
-/// Most memories of an answer, those of the newest mounts. The kernel lets 253 descriptors travel together.
-const MEMORIES_MAX: usize = 128;
-/// Numbers of an answer.
-const NUMBERS: usize = 3 + MEMORIES_MAX;
+/// Programs that may ask for a ring at the same time, and for how long.
+const WAITING_MAX: usize = 32;
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The sockets of a pool.
 #[derive(Debug)]
@@ -64,38 +64,84 @@ pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Answers one client, if there is one.
-pub(super) fn answer(listener: &UnixListener, all: &[Arc<Generations>]) {
-    let answered = match listener.accept() {
-        Ok((client, _)) => client.set_nonblocking(true).and_then(|()| send(client.as_fd(), all)),
-        Err(e) => Err(e),
-    };
-    if let Err(error) = answered {
-        tracing::debug!(%error, "a client of the socket for programs");
+/// Greets one client, if there is one; the connection.
+pub(super) fn answer(
+    listener: &UnixListener,
+    all: &[Arc<Generations>],
+    mounts: &[[u64; 3]],
+) -> Option<UnixStream> {
+    let answered = listener.accept().and_then(|(client, _)| {
+        client.set_nonblocking(true)?;
+        send(client.as_fd(), all, mounts)?;
+        Ok(client)
+    });
+    answered.inspect_err(|error| tracing::debug!(%error, "a client of the socket for programs")).ok()
+}
+
+/// Clients that have been greeted and may ask for a ring.
+#[derive(Debug, Default)]
+pub(super) struct Waiting(VecDeque<(UnixStream, Instant)>);
+
+impl Waiting {
+    /// Takes another in; whoever has waited longest is sent away.
+    pub(super) fn extend(&mut self, client: Option<UnixStream>) {
+        if self.0.len() >= WAITING_MAX {
+            self.0.pop_front();
+        }
+        self.0.extend(client.map(|client| (client, Instant::now())));
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &UnixStream> {
+        self.0.iter().map(|(client, _)| client)
+    }
+
+    /// Calls `give` for those who have asked; those who have gone, say something else, or nothing, are sent away.
+    pub(super) fn look(&mut self, mut give: impl FnMut(UnixStream)) {
+        for (mut client, since) in std::mem::take(&mut self.0) {
+            let mut asked = [0; 8];
+            match client.read(&mut asked) {
+                Ok(8) if u64::from_ne_bytes(asked) == RING_WANTED => give(client),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock && since.elapsed() < PATIENCE => {
+                    self.0.push_back((client, since));
+                }
+                _ => {}
+            }
+        }
     }
 }
 
-fn send(client: BorrowedFd<'_>, all: &[Arc<Generations>]) -> io::Result<()> {
-    let mut numbers = [0u64; NUMBERS];
+fn send(client: BorrowedFd<'_>, all: &[Arc<Generations>], mounts: &[[u64; 3]]) -> io::Result<()> {
+    let mut numbers = [0u64; GREETING_NUMBERS];
     let mut descriptors = Vec::new();
     for generations in all.iter().take(MEMORIES_MAX) {
         // Opened once more, to read only: a descriptor shares its rights with its copies.
         descriptors.push(File::open(format!("/proc/self/fd/{}", generations.descriptor().as_raw_fd()))?);
     }
-    let head = [MAGIC, VERSION, descriptors.len() as u64];
+    let mounts = mounts.get(..mounts.len().min(MOUNTS_MAX)).unwrap_or_default();
+    let head = [GREETING, GREETING_VERSION, descriptors.len() as u64, mounts.len() as u64];
     let ids = all.iter().map(|generations| generations.id()).take(descriptors.len());
-    numbers.iter_mut().zip(head.into_iter().chain(ids)).for_each(|(to, from)| *to = from);
+    let ids = ids.chain(std::iter::repeat(0)).take(MEMORIES_MAX);
+    let all = head.into_iter().chain(ids).chain(mounts.iter().flatten().copied());
+    numbers.iter_mut().zip(all).for_each(|(to, from)| *to = from);
     let body: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
     let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
+    send_with(client, &body, &borrowed)
+}
+
+/// Sends all of `body` with descriptors, or nothing; it is less than any socket's buffer.
+pub(super) fn send_with(
+    client: BorrowedFd<'_>,
+    body: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MEMORIES_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !borrowed.is_empty() && !control.push(SendAncillaryMessage::ScmRights(&borrowed)) {
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
-    // All of it or nothing: it is less than any socket's buffer.
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    sendmsg(client, &[IoSlice::new(&body)], &mut control, flags)?;
-    Ok(())
+    let sent = sendmsg(client, &[IoSlice::new(body)], &mut control, flags)?;
+    if sent == body.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
 #[cfg(test)]
@@ -103,12 +149,12 @@ mod tests {
     use super::*;
     use rustix::io::Errno;
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-    use std::io::{IoSliceMut, Read};
+    use std::io::{IoSliceMut, Write};
     use std::os::fd::OwnedFd;
-    use std::os::unix::net::UnixStream;
+    use vellum_ring::files::GREETING_HEAD;
 
     fn receive(stream: &UnixStream) -> (Vec<u64>, Vec<OwnedFd>) {
-        let mut body = [0; NUMBERS * 8];
+        let mut body = [0; GREETING_NUMBERS * 8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MEMORIES_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = recvmsg(stream, &mut [IoSliceMut::new(&mut body)], &mut control, RecvFlags::CMSG_CLOEXEC)
@@ -128,10 +174,13 @@ mod tests {
         let listener = bind(&dir.path().join("p.sock")).unwrap();
         let all = [Arc::new(Generations::create().unwrap()), Arc::new(Generations::create().unwrap())];
         let mut client = UnixStream::connect(path(&dir.path().join("p.sock"))).unwrap();
-        answer(&listener, &all);
+        let there = answer(&listener, &all, &[[7, 8, 9]]).unwrap();
         let (numbers, descriptors) = receive(&client);
-        assert_eq!(numbers[..5], [MAGIC, VERSION, 2, all[0].id(), all[1].id()]);
-        assert!(numbers[5..].iter().all(|number| *number == 0));
+        assert_eq!(numbers[..6], [GREETING, GREETING_VERSION, 2, 1, all[0].id(), all[1].id()]);
+        let (ids, mounts) = numbers[GREETING_HEAD..].split_at(MEMORIES_MAX);
+        assert!(ids[2..].iter().chain(&mounts[3..]).all(|number| *number == 0));
+        assert_eq!(mounts[..3], [7, 8, 9]);
+        drop(there);
         assert_eq!(client.read(&mut [0]).unwrap(), 0, "the connection stays");
         assert_eq!(descriptors.len(), 2);
         for descriptor in &descriptors {
@@ -152,19 +201,41 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let listener = bind(&dir.path().join("p.sock")).unwrap();
         let all = [Arc::new(Generations::create().unwrap())];
-        answer(&listener, &all);
+        answer(&listener, &all, &[]);
         let socket = path(&dir.path().join("p.sock"));
         for _ in 0..1000 {
             // Those that go away at once, those that stay and say nothing.
             drop(UnixStream::connect(&socket).unwrap());
             let stalling = UnixStream::connect(&socket).unwrap();
-            answer(&listener, &all);
-            answer(&listener, &all);
+            answer(&listener, &all, &[]);
+            answer(&listener, &all, &[]);
             drop(stalling);
         }
         let client = UnixStream::connect(&socket).unwrap();
-        answer(&listener, &all);
+        answer(&listener, &all, &[]);
         assert_eq!(receive(&client).1.len(), 1);
+    }
+
+    #[test]
+    fn a_ring_is_for_those_who_ask_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let listener = bind(&dir.path().join("p.sock")).unwrap();
+        let socket = path(&dir.path().join("p.sock"));
+        let mut waiting = Waiting::default();
+        let mut clients: Vec<_> = (0..4).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+        (0..4).for_each(|_| waiting.extend(answer(&listener, &[], &[])));
+        clients[0].write_all(&RING_WANTED.to_ne_bytes()).unwrap();
+        clients[1].write_all(b"nonsense").unwrap();
+        drop(clients.remove(2));
+        let mut given = 0;
+        waiting.look(|_| given += 1);
+        // The last one has not said anything yet.
+        assert_eq!((given, waiting.iter().count()), (1, 1));
+        (0..2 * WAITING_MAX).for_each(|_| {
+            let _client = UnixStream::connect(&socket).unwrap();
+            waiting.extend(answer(&listener, &[], &[]));
+        });
+        assert_eq!(waiting.iter().count(), WAITING_MAX);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(super) enum Request {
 }
 
 /// A mount that has been made, and its layers. The descriptors come in the order: the device, the upper and its work directory if
-/// there is one, the lowers, the locks.
+/// there is one, the lowers, the locks, the upper's own mount if there is one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct MountRequest {
     /// The command line that asked for it.
@@ -49,6 +49,10 @@ pub(super) struct MountRequest {
     pub(super) upper: bool,
     pub(super) lowers: usize,
     pub(super) locks: usize,
+    /// `st_dev` of the mount.
+    pub(super) device: u64,
+    /// There is a mount of the upper of its own, for files that are handed out.
+    pub(super) direct: bool,
 }
 
 /// What a service says of itself.

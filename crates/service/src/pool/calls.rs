@@ -1,0 +1,331 @@
+//! What a program asks for over its ring: files of the upper layer themselves.
+//!
+//! The union says whether something means the same there; the system calls are made here, in a directory of the upper layer that the
+//! program has entered, and here is judged whether this program may do it. That is done by owner, group and mode alone. Whatever
+//! depends on more (capabilities, further groups, ACLs, sticky directories, set-id bits) is left to the kernel, which knows the program
+//! better: a right that it has given up cannot be used here.
+
+use super::direct::DirectMount;
+use super::host::Tree;
+use super::program::Program;
+use rustix::fs::{AtFlags, Mode, OFlags, Stat, fchown, fgetxattr, fstat, ftruncate, openat, statat, unlinkat};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use vellum_ring::Request;
+use vellum_ring::files::{
+    ASK_KERNEL, CHECKED, ENTER, LOOK, NAME_MAX, OPEN, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+};
+use vellum_union::{Refused, Wanted};
+use vellum_vfs::{Attr, Name, NodeId};
+
+const ACCESS_ACL: &CStr = c"system.posix_acl_access";
+const S_ISVTX: u32 = 0o1000;
+const SET_IDS: u32 = 0o6000;
+const READ: u32 = 4;
+const WRITE: u32 = 2;
+const SEARCH: u32 = 1;
+
+/// Where the files of a mount are handed out.
+#[derive(Clone)]
+pub(super) struct Door {
+    pub(super) tree: Weak<Tree>,
+    pub(super) direct: Arc<DirectMount>,
+}
+
+/// A directory that a program has entered.
+pub(super) struct Entered {
+    number: u64,
+    tree: Weak<Tree>,
+    node: NodeId,
+    /// The same in the upper layer.
+    at: OwnedFd,
+}
+
+impl Entered {
+    /// Whether its mount is still served.
+    pub(super) fn is_there(&self) -> bool {
+        self.tree.strong_count() > 0
+    }
+}
+
+/// Who a program is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identity {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+/// What came of a call.
+pub(super) enum Done {
+    Values([u64; 6]),
+    Data([u8; STAT_WORDS * 8]),
+    File(OwnedFd),
+}
+
+/// The status of a response.
+pub(super) fn status(refused: Refused) -> i32 {
+    let number = match refused {
+        Refused::Error(errno) => return errno.raw_os_error(),
+        Refused::Front => ASK_KERNEL,
+        Refused::Known => LOOK,
+        Refused::Stale => STALE,
+    };
+    number as i32
+}
+
+impl Identity {
+    /// Whether it may do all of `wanted` with something of this owner, group and mode, whatever further groups it is in.
+    fn may(self, stat: &Stat, wanted: u32) -> bool {
+        let (owner, group, others) = (stat.st_mode >> 6, stat.st_mode >> 3, stat.st_mode);
+        let bits = if self.uid == stat.st_uid {
+            owner
+        } else if self.gid == stat.st_gid {
+            group
+        } else {
+            group & others
+        };
+        bits & wanted == wanted
+    }
+}
+
+fn front<T>(_: T) -> Refused {
+    Refused::Front
+}
+
+/// Errors that mean the same to the program; whatever else went wrong, the kernel is to say.
+fn told(errno: Errno) -> Refused {
+    match errno {
+        Errno::NOSPC | Errno::DQUOT | Errno::NAMETOOLONG | Errno::EXIST => Refused::Error(errno),
+        _ => Refused::Front,
+    }
+}
+
+/// Carries out a call.
+pub(super) fn carry_out(program: &mut Program<'_>, request: &Request, data: &[u8]) -> Result<Done, Refused> {
+    let [directory, flags, mode, ..] = request.args;
+    if request.opcode == ENTER {
+        return enter(program, data);
+    }
+    let mut name = [0; NAME_MAX + 1];
+    name.get_mut(..data.len()).ok_or(Refused::Front)?.copy_from_slice(data);
+    let name = CStr::from_bytes_with_nul(name.get(..=data.len()).unwrap_or_default()).map_err(front)?;
+    let entered = program.entered.iter().find(|entered| entered.number == directory).ok_or(Refused::Stale)?;
+    let asked = Asked {
+        who: program.who,
+        tree: entered.tree.upgrade().ok_or(Refused::Stale)?,
+        entered,
+        name: Name::new(name).map_err(front)?,
+        checked: request.flags & CHECKED != 0,
+    };
+    match request.opcode {
+        OPEN => asked.open(flags as u32, mode as u32).map(Done::File),
+        STAT => asked.stat().map(|attr| Done::Data(words(&attr))),
+        UNLINK => asked.unlink().map(|()| Done::Values([0; 6])),
+        _ => Err(Refused::Front),
+    }
+}
+
+fn enter(program: &mut Program<'_>, data: &[u8]) -> Result<Done, Refused> {
+    let token = <[u8; TOKEN_BYTES]>::try_from(data).map_err(front)?;
+    for door in program.host.doors() {
+        let Some(tree) = door.tree.upgrade() else { continue };
+        let Some(node) = tree.redeem(&token) else { continue };
+        let (path, ino) = tree.inner().upper_path(node)?;
+        let at = door.direct.directory(&path, ino).map_err(front)?;
+        let number = program.enter(|number| Entered { number, tree: door.tree, node, at });
+        return Ok(Done::Values([number, 0, 0, 0, 0, 0]));
+    }
+    Err(Refused::Front)
+}
+
+/// A call about a name in a directory.
+struct Asked<'a> {
+    who: Identity,
+    tree: Arc<Tree>,
+    entered: &'a Entered,
+    name: Name<'a>,
+    checked: bool,
+}
+
+impl Asked<'_> {
+    fn wanted(&self, writes: bool) -> Wanted<'_> {
+        Wanted { dir: self.entered.node, name: self.name, checked: self.checked, writes }
+    }
+
+    /// The directory, if the program may do that in it.
+    fn directory(&self, wanted: u32) -> Result<Stat, Refused> {
+        let stat = fstat(&self.entered.at).map_err(front)?;
+        if stat.st_nlink == 0 {
+            return Err(Refused::Stale);
+        }
+        if self.who.may(&stat, wanted) { Ok(stat) } else { Err(Refused::Front) }
+    }
+
+    fn open(&self, flags: u32, mode: u32) -> Result<OwnedFd, Refused> {
+        let known = OFlags::RWMODE
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::TRUNC
+            | OFlags::APPEND
+            | OFlags::NONBLOCK
+            | OFlags::DSYNC
+            | OFlags::SYNC
+            | OFlags::DIRECT
+            | OFlags::LARGEFILE
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC
+            | OFlags::NOCTTY;
+        let flags = OFlags::from_bits_retain(flags);
+        if !known.contains(flags) || flags.contains(OFlags::RWMODE) || mode & !0o1777 != 0 {
+            return Err(Refused::Front);
+        }
+        let directory = self.directory(SEARCH)?;
+        let plain = flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC) | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if flags.contains(OFlags::CREATE) {
+            if !self.who.may(&directory, WRITE | SEARCH) || directory.st_mode & S_ISVTX != 0 {
+                return Err(Refused::Front);
+            }
+            let make = || self.create(plain, mode, &directory);
+            match self.tree.inner().make_direct(&self.wanted(true), make) {
+                Err(Refused::Error(errno)) => match told(errno) {
+                    // Taken, in whatever way; exclusively it is an error, which the kernel may find otherwise.
+                    Refused::Error(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {}
+                    Refused::Error(Errno::EXIST) => return Err(Refused::Front),
+                    other => return Err(other),
+                },
+                other => return other,
+            }
+        }
+        self.open_there(flags, plain)
+    }
+
+    /// Makes a file, exclusively.
+    fn create(&self, flags: OFlags, mode: u32, directory: &Stat) -> Result<(OwnedFd, u64), Errno> {
+        let create = OFlags::CREATE | OFlags::EXCL;
+        let file = openat(&self.entered.at, self.name.as_c_str(), flags | create, Mode::from_raw_mode(mode))?;
+        match self.own(&file, directory) {
+            Ok(ino) => Ok((file, ino)),
+            Err(error) => {
+                let _ = unlinkat(&self.entered.at, self.name.as_c_str(), AtFlags::empty());
+                Err(if error == Errno::EXIST { Errno::IO } else { error })
+            }
+        }
+    }
+
+    /// Gives a new file to the program; its inode number.
+    fn own(&self, file: &OwnedFd, directory: &Stat) -> Result<u64, Errno> {
+        let stat = fstat(file)?;
+        // A set-group-id directory has given it its group.
+        let gid = if directory.st_mode & 0o2000 != 0 { stat.st_gid } else { self.who.gid };
+        if (stat.st_uid, stat.st_gid) != (self.who.uid, gid) {
+            fchown(file, Some(Uid::from_raw(self.who.uid)), Some(Gid::from_raw(gid)))?;
+        }
+        Ok(stat.st_ino)
+    }
+
+    fn open_there(&self, flags: OFlags, plain: OFlags) -> Result<OwnedFd, Refused> {
+        let cuts = flags.contains(OFlags::TRUNC);
+        let access = match flags & OFlags::RWMODE {
+            OFlags::WRONLY => WRITE,
+            OFlags::RDWR => READ | WRITE,
+            _ => READ,
+        };
+        let access = if cuts { access | WRITE } else { access };
+        let writes = access & WRITE != 0;
+        if cuts && flags & OFlags::RWMODE == OFlags::RDONLY {
+            return Err(Refused::Front);
+        }
+        let open = || {
+            let file = openat(&self.entered.at, self.name.as_c_str(), plain, Mode::empty()).map_err(front)?;
+            let stat = fstat(&file).map_err(front)?;
+            let special = writes && stat.st_mode & SET_IDS != 0;
+            let acl = fgetxattr(&file, ACCESS_ACL, &mut [0u8; 0]).is_ok_and(|len| len > 0);
+            if special || acl || !self.who.may(&stat, access) {
+                return Err(Refused::Front);
+            }
+            Ok((file, stat.st_ino))
+        };
+        let cut = |file| {
+            if cuts {
+                ftruncate(&file, 0).map_err(front)?;
+            }
+            Ok(file)
+        };
+        self.tree.inner().open_direct(&self.wanted(writes), open, cut)
+    }
+
+    fn stat(&self) -> Result<Attr, Refused> {
+        self.directory(SEARCH)?;
+        self.tree.inner().stat_direct(&self.wanted(false))
+    }
+
+    fn unlink(&self) -> Result<(), Refused> {
+        let directory = self.directory(WRITE | SEARCH)?;
+        let (at, name) = (&self.entered.at, self.name.as_c_str());
+        self.tree.inner().unlink_direct(&self.wanted(true), || {
+            let stat = match statat(at, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => return Err(Refused::Error(Errno::NOENT)),
+                other => other.map_err(front)?,
+            };
+            let sticky = directory.st_mode & S_ISVTX != 0
+                && self.who.uid != stat.st_uid
+                && self.who.uid != directory.st_uid;
+            if stat.st_mode & 0o170_000 != 0o100_000 || stat.st_nlink != 1 || sticky {
+                return Err(Refused::Front);
+            }
+            unlinkat(at, name, AtFlags::empty()).map_err(front)?;
+            Ok(stat.st_ino)
+        })
+    }
+}
+
+/// Attributes as a response has them.
+fn words(attr: &Attr) -> [u8; STAT_WORDS * 8] {
+    let time = |time: vellum_vfs::Timestamp| [time.secs as u64, u64::from(time.nanos)];
+    let [(a, b), (m, n), (c, d)] = [attr.atime, attr.mtime, attr.ctime].map(|t| time(t).into());
+    let all: [u64; STAT_WORDS] = [
+        attr.ino,
+        attr.mode.into(),
+        attr.nlink.into(),
+        attr.uid.into(),
+        attr.gid.into(),
+        attr.rdev,
+        attr.size,
+        attr.blksize.into(),
+        attr.blocks,
+        a,
+        b,
+        m,
+        n,
+        c,
+        d,
+    ];
+    let mut bytes = [0; STAT_WORDS * 8];
+    bytes.iter_mut().zip(all.iter().flat_map(|word| word.to_ne_bytes())).for_each(|(to, from)| *to = from);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_may_do_is_judged_for_the_worst_of_all_groups() {
+        let mut stat = statat(rustix::fs::CWD, "/", AtFlags::empty()).unwrap();
+        (stat.st_uid, stat.st_gid) = (10, 20);
+        let may = |mode, uid, gid, wanted| {
+            let mut stat = stat;
+            stat.st_mode = mode;
+            Identity { uid, gid }.may(&stat, wanted)
+        };
+        assert!(may(0o100_700, 10, 99, READ | WRITE | SEARCH));
+        // The owner is judged as the owner, and root has no more than others.
+        assert!(!may(0o100_077, 10, 20, READ) && !may(0o100_600, 0, 0, READ));
+        assert!(may(0o100_070, 11, 20, WRITE) && !may(0o100_070, 11, 21, WRITE));
+        // Who is in a group that may less than others may be in that group.
+        assert!(!may(0o100_606, 11, 21, READ) && may(0o100_664, 11, 21, READ) && !may(0o100_664, 11, 21, WRITE));
+    }
+}

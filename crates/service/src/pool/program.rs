@@ -1,0 +1,131 @@
+//! A program that has a ring: one thread serves it, as long as it lives.
+//!
+//! Who it is, is taken from the kernel once, when it connects. A program that becomes somebody else begins anew; one that does not is
+//! noticed with its next call, for the kernel says in /proc who the process is now.
+
+use super::calls::{self, Entered, Identity};
+use super::host::Host;
+use super::session::send_with;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::io;
+use std::num::NonZeroU16;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+use vellum_ring::files::{RING_WANTED, SLOT_BYTES, SLOTS};
+use vellum_ring::{Call, Layout, Linux, Response, Session};
+use vellum_sys::SharedRegion;
+
+/// How long to look for the next call before sleeping, in nanoseconds: longer than a program takes to write a small file.
+const SPIN: u64 = 50_000;
+/// How often there is a look whether the program is still there.
+const LOOK: Duration = Duration::from_secs(1);
+/// Directories that a program has entered.
+const ENTERED_MAX: usize = 64;
+
+/// A program with a ring.
+pub(super) struct Program<'a> {
+    pub(super) host: &'a Host,
+    pub(super) who: Identity,
+    /// Its directory in /proc.
+    process: OwnedFd,
+    socket: UnixStream,
+    pub(super) entered: VecDeque<Entered>,
+    pub(super) next: u64,
+}
+
+fn other(what: impl std::fmt::Display) -> io::Error {
+    io::Error::other(what.to_string())
+}
+
+/// Serves a program until it is gone, or is not who it was.
+pub(super) fn serve(host: &Host, socket: UnixStream) -> io::Result<()> {
+    let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+    let who = Identity { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let path = format!("/proc/{}", peer.pid.as_raw_nonzero().get());
+    let process = openat(CWD, path, flags, Mode::empty())?;
+    let layout = Layout::new(1, SLOTS, SLOT_BYTES).map_err(other)?;
+    let memory = SharedRegion::create(c"vellum-ring", layout.bytes())?;
+    let region = memory.region().ok_or(Errno::FAULT)?;
+    let session = Session::create(region, layout, NonZeroU16::MIN, Linux).map_err(other)?;
+    send_with(socket.as_fd(), &RING_WANTED.to_ne_bytes(), &[memory.as_fd()])?;
+    let ring = session.ring(0).ok_or(Errno::INVAL)?;
+    let mut poller = ring.poller();
+    let mut program = Program { host, who, process, socket, entered: VecDeque::new(), next: 1 };
+    let mut looked = Instant::now();
+    loop {
+        poller.ran_on(Linux.core());
+        if let Some(call) = poller.poll_for(SPIN) {
+            if !program.is_who_it_was() {
+                break;
+            }
+            program.answer(call)?;
+            continue;
+        }
+        poller.sleep(Some(LOOK.as_nanos() as u64));
+        if looked.elapsed() >= LOOK {
+            looked = Instant::now();
+            if program.is_gone() {
+                break;
+            }
+            program.entered.retain(Entered::is_there);
+        }
+    }
+    session.close();
+    Ok(())
+}
+
+impl Program<'_> {
+    /// Whether the process has the ids with which it connected. A process that has died has none.
+    fn is_who_it_was(&self) -> bool {
+        statat(&self.process, "task", AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|now| now.st_uid == self.who.uid && now.st_gid == self.who.gid)
+    }
+
+    fn is_gone(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
+        let gone = poll(&mut polled, Some(&Timespec::default())).is_ok_and(|n| n > 0);
+        gone || !self.is_who_it_was()
+    }
+
+    fn answer(&mut self, mut call: Call<'_, Linux>) -> io::Result<()> {
+        let mut data = [0; SLOT_BYTES as usize];
+        let request = *call.request();
+        let len = call.read_data(0, &mut data).min(request.len as usize);
+        let data = data.get(..len).unwrap_or_default();
+        let response = match calls::carry_out(self, &request, data) {
+            Ok(calls::Done::Values(values)) => Response { status: 0, len: 0, values },
+            Ok(calls::Done::Data(data)) => {
+                let len = call.write_data(0, &data) as u32;
+                Response { status: 0, len, values: [0; 6] }
+            }
+            Ok(calls::Done::File(file)) => {
+                let tag = self.next;
+                self.next += 1;
+                // Whoever does not take his descriptors is served no more.
+                send_with(self.socket.as_fd(), &tag.to_ne_bytes(), &[file.as_fd()])?;
+                call.reply(Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] });
+                return Ok(());
+            }
+            Err(refused) => Response::status(calls::status(refused)),
+        };
+        call.reply(response);
+        Ok(())
+    }
+
+    /// Enters a directory; its number.
+    pub(super) fn enter(&mut self, make: impl FnOnce(u64) -> Entered) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        if self.entered.len() >= ENTERED_MAX {
+            self.entered.pop_front();
+        }
+        self.entered.push_back(make(number));
+        number
+    }
+}
+

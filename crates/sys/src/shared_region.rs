@@ -1,0 +1,34 @@
+//! Shared memory of two processes that do not trust each other, for calls over a ring.
+
+use crate::SharedWords;
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use vellum_ring::Region;
+
+/// A sealed memory file, mapped to be read and written, and reached through a [`Region`] alone.
+#[derive(Debug)]
+pub struct SharedRegion(SharedWords);
+
+impl SharedRegion {
+    /// New memory of at least so many bytes, all 0, with a name for those who look at /proc.
+    pub fn create(name: &CStr, bytes: usize) -> Result<Self, Errno> {
+        SharedWords::create_sealed(name, bytes.div_ceil(size_of::<u64>())).map(Self)
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn region(&self) -> Option<Region<'_>> {
+        let start = NonNull::from(self.0.word(0)?);
+        // SAFETY: the mapping is that long, lives as long as `self`, and cannot become shorter, for it was made sealed; in this process
+        // nothing else refers to it, for the words are not shown.
+        unsafe { Region::new(start.cast(), self.0.len() * size_of::<u64>()) }
+    }
+}
+
+impl AsFd for SharedRegion {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,495 @@
+//! What a program does past the front: it is given the upper layer's file itself, and the front must not believe otherwise afterwards.
+//!
+//! The caller makes the system calls, in a directory of the upper layer that he has open; here is decided whether they mean the same as
+//! by way of the union, what must not happen at the same time, and what the front is told. Whatever is not certain is refused, and
+//! goes through the front as ever.
+//!
+//! What the front may still believe is noted with each directory ([`Seen`]). An answer that is on its way to the front can be older than
+//! a change that is made meanwhile. For attributes the kernel notices that itself. For names that were not found, and lists of names, it
+//! does not: so for [`SETTLED`] after such an answer the directory is the front's alone.
+
+use crate::marks::{Space, WHITEOUT_PREFIX};
+use crate::node::{At, Dir, File, Node};
+use crate::union::{Core, Union};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::time::{Duration, Instant};
+use vellum_vfs::{Attr, Connection, Errno, Error, FileKind, Name, NodeId, Result};
+
+/// Longer than an answer takes from the service to the kernel.
+const SETTLED: Duration = Duration::from_secs(1);
+/// Places for files that programs may write to.
+const WRITTEN: usize = 1 << 16;
+
+/// Why something is not done here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The error is the program's.
+    Error(Errno),
+    /// The front has to be asked.
+    Front,
+    /// The front knows this name: something may be mounted over it.
+    Known,
+    /// No directory has this id any more.
+    Stale,
+}
+
+impl From<Error> for Refused {
+    fn from(_: Error) -> Self {
+        Self::Front
+    }
+}
+
+/// What the front may believe of a directory.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Its attributes.
+    attributes: AtomicBool,
+    /// That names are not there, and when it was last told so: milliseconds since the clock's start; 0: never.
+    missing: AtomicU64,
+    /// A list of its names, likewise.
+    names: AtomicU64,
+    /// Programs make names in it past the front.
+    shared: AtomicBool,
+}
+
+impl Seen {
+    /// Of a directory of which nothing is known.
+    pub(crate) const fn everything() -> Self {
+        Self {
+            attributes: AtomicBool::new(true),
+            missing: AtomicU64::new(1),
+            names: AtomicU64::new(1),
+            shared: AtomicBool::new(false),
+        }
+    }
+
+    /// The front has just heard of the directory.
+    pub(crate) fn nothing(&self) {
+        self.attributes.store(false, Relaxed);
+        self.missing.store(0, Relaxed);
+        self.names.store(0, Relaxed);
+    }
+}
+
+/// Files that programs may be writing to past the front, and milliseconds.
+pub(crate) struct Direct {
+    written: Box<[AtomicU8]>,
+    /// Nothing has been handed out yet.
+    unused: AtomicBool,
+    clock: Instant,
+}
+
+impl Direct {
+    /// `kept`: a predecessor may have handed out anything.
+    pub(crate) fn new(kept: bool) -> Self {
+        let all = if kept { u8::MAX } else { 0 };
+        Self {
+            written: (0..WRITTEN).map(|_| AtomicU8::new(all)).collect(),
+            unused: AtomicBool::new(!kept),
+            clock: Instant::now(),
+        }
+    }
+
+    fn now(&self) -> u64 {
+        // Times of a predecessor are long ago.
+        (self.clock.elapsed().as_millis() as u64).saturating_add(2 * SETTLED.as_millis() as u64)
+    }
+
+    fn is_fresh(&self, told: &AtomicU64) -> bool {
+        let told = told.load(SeqCst);
+        told != 0 && self.now().saturating_sub(told) < SETTLED.as_millis() as u64
+    }
+
+    fn tell(&self, at: &AtomicU64) {
+        // To a tenth of a second, so that few of many write.
+        let now = self.now();
+        if at.load(Relaxed) + 100 < now {
+            at.store(now, SeqCst);
+        }
+    }
+
+    /// One bit of many: two files may share it.
+    fn place(&self, ino: u64) -> Option<(&AtomicU8, u8)> {
+        let hash = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Some((self.written.get((hash >> 48) as usize % WRITTEN)?, 1 << ((hash >> 45) & 7)))
+    }
+
+    fn write_down(&self, ino: u64) {
+        if let Some((byte, bit)) = self.place(ino)
+            && byte.load(Relaxed) & bit == 0
+        {
+            byte.fetch_or(bit, SeqCst);
+        }
+        if self.unused.load(Relaxed) {
+            self.unused.store(false, SeqCst);
+        }
+    }
+
+    /// Whether programs may be writing to this inode of the upper layer.
+    pub(crate) fn is_written(&self, ino: u64) -> bool {
+        !self.unused.load(SeqCst)
+            && self.place(ino).is_some_and(|(byte, bit)| byte.load(SeqCst) & bit != 0)
+    }
+}
+
+/// Something to be told to the front once no lock is held.
+#[derive(Default)]
+struct Notices {
+    attributes: bool,
+    names: bool,
+    missing: bool,
+    file: Option<NodeId>,
+}
+
+/// A name that a program is about to open.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The directory.
+    pub dir: NodeId,
+    /// The name in it.
+    pub name: Name<'a>,
+    /// The program has looked whether something is mounted over it.
+    pub checked: bool,
+    /// It is going to be written to, or cut.
+    pub writes: bool,
+}
+
+impl Core {
+    /// Formats of marks that a layer is searched for. Whoever has a file of the upper itself can put attributes of users on it.
+    pub(crate) fn mark_spaces(&self, layer: u16) -> &'static [Space] {
+        if layer == 0 && self.direct.is_some() { &[Space::Trusted] } else { &[Space::Trusted, Space::User] }
+    }
+
+    fn direct(&self) -> Result<&Direct, Refused> {
+        self.direct.as_ref().ok_or(Refused::Front)
+    }
+
+    fn front(&self) -> Result<&Connection, Refused> {
+        self.front.get().ok_or(Refused::Front)
+    }
+
+    /// To be called before the front is told attributes of a directory; true: those that were read before must be read again.
+    pub(crate) fn tells_attributes(&self, node: &Node) -> bool {
+        match node.as_dir() {
+            Some(dir) if self.direct.is_some() && !dir.seen.attributes.load(SeqCst) => {
+                dir.seen.attributes.store(true, SeqCst);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// To be called before the front is told that a name is not there, with the directory's `ops` held.
+    pub(crate) fn tells_missing(&self, dir: &Dir) {
+        if let Some(direct) = &self.direct
+            && !dir.seen.shared.load(Relaxed)
+        {
+            direct.tell(&dir.seen.missing);
+        }
+    }
+
+    /// To be called before the front is told names of a directory, with its `ops` held.
+    pub(crate) fn tells_names(&self, dir: &Dir) {
+        if let Some(direct) = &self.direct {
+            direct.tell(&dir.seen.names);
+        }
+    }
+
+    /// Whether the front may believe that names are not in a directory.
+    pub(crate) fn believes_missing(&self, parent: NodeId) -> bool {
+        self.direct.is_none()
+            || self
+                .node(parent)
+                .is_ok_and(|node| node.as_dir().is_some_and(|dir| !dir.seen.shared.load(Relaxed)))
+    }
+
+    /// A directory of the upper layer, where programs may do something themselves.
+    fn shared_dir(&self, id: NodeId) -> Result<Arc<Node>, Refused> {
+        self.direct()?;
+        let node = self.node(id).map_err(|_| Refused::Stale)?;
+        let dir = node.as_dir().ok_or(Refused::Stale)?;
+        if dir.removed.load(Relaxed) {
+            return Err(Refused::Stale);
+        }
+        if dir.upper.lock().is_none() || self.upper_aufs {
+            return Err(Refused::Front);
+        }
+        Ok(node)
+    }
+
+    fn check_plain(&self, dir: &Dir, name: Name<'_>) -> Result<(), Refused> {
+        let special = name.bytes().starts_with(WHITEOUT_PREFIX) || self.has_maps && self.is_maps(dir, name.bytes());
+        if special { Err(Refused::Front) } else { Ok(()) }
+    }
+
+    /// What is to be told after a change of a directory's names. The caller holds its `ops` exclusively.
+    fn changed(&self, dir: &Dir) -> Notices {
+        Notices {
+            attributes: dir.seen.attributes.swap(false, SeqCst),
+            names: dir.seen.names.swap(0, SeqCst) != 0,
+            missing: dir.seen.missing.load(SeqCst) != 0,
+            file: None,
+        }
+    }
+
+    fn tell(&self, node: &Node, name: Name<'_>, notices: &Notices) {
+        let Some(front) = self.front.get() else { return };
+        let mut told = Ok(());
+        if notices.missing {
+            told = told.and(front.notifier.expire_entry(node.id, name));
+        }
+        if notices.names {
+            told = told.and(front.notifier.expire_data(node.id));
+        } else if notices.attributes {
+            told = told.and(front.notifier.inval_inode(node.id, -1, 0));
+        }
+        if let Some(file) = notices.file {
+            told = told.and(front.notifier.inval_inode(file, -1, 0));
+        }
+        if let Err(error) = told {
+            tracing::warn!(%error, "the kernel was not told of a change");
+        }
+    }
+
+    /// A file that a program may be given itself: a regular one, wholly in the upper layer, under its own number.
+    fn is_whole(&self, node: &Node, file: &File) -> bool {
+        let state = file.state.read();
+        file.kind == FileKind::Regular
+            && matches!(state.at, At::Upper)
+            && state.below.is_none()
+            && !state.partial
+            && !state.lost_data
+            && !state.null_device
+            && !node.alias
+            && !node.stale.load(SeqCst)
+            && file.cached_opens.load(SeqCst) == 0
+    }
+}
+
+impl Union {
+    /// Whether files of this tree may be handed out.
+    #[must_use]
+    pub fn hands_out(&self) -> bool {
+        self.0.direct.is_some()
+    }
+
+    /// Where a directory is in the upper layer: its path there, and its inode number.
+    pub fn upper_path(&self, dir: NodeId) -> Result<(Vec<u8>, u64), Refused> {
+        let node = self.0.shared_dir(dir)?;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = Arc::clone(&node);
+        loop {
+            let place = at.as_dir().and_then(|dir| dir.place.read().clone());
+            let Some(place) = place else { break };
+            names.push(place.name.to_bytes().to_vec());
+            at = place.parent;
+        }
+        if at.id != NodeId::ROOT {
+            return Err(Refused::Stale);
+        }
+        names.reverse();
+        let ino = node.as_dir().and_then(|dir| dir.upper.lock().as_ref().map(|upper| upper.ino));
+        Ok((names.join(&b'/'), ino.ok_or(Refused::Front)?))
+    }
+
+    /// A new regular file. `make` creates it in the upper layer, exclusively, and says its inode number there. EEXIST, from here or
+    /// from `make`: the name is taken, in whatever way.
+    pub fn make_direct<T>(
+        &self,
+        wanted: &Wanted<'_>,
+        make: impl FnOnce() -> Result<(T, u64), Errno>,
+    ) -> Result<T, Refused> {
+        let core = &self.0;
+        let (direct, _) = (core.direct()?, core.front()?);
+        let node = core.shared_dir(wanted.dir)?;
+        let dir = node.as_dir().ok_or(Refused::Stale)?;
+        core.check_plain(dir, wanted.name)?;
+        let (made, notices) = {
+            let _ops = dir.ops.write();
+            if dir.removed.load(Relaxed) {
+                return Err(Refused::Stale);
+            }
+            if direct.is_fresh(&dir.seen.missing) || direct.is_fresh(&dir.seen.names) {
+                return Err(Refused::Front);
+            }
+            // The umask does not act beside a default ACL; an ACL of the directory says more than its mode.
+            let inherit = core.inherit_of(&node)?;
+            if inherit.default_acl || inherit.acl {
+                return Err(Refused::Front);
+            }
+            if !dir.lowers.is_empty() && core.child(&node, wanted.name)?.is_some() {
+                return Err(Refused::Error(Errno::EXIST));
+            }
+            if !dir.seen.shared.load(Relaxed) {
+                dir.seen.shared.store(true, SeqCst);
+            }
+            let (made, ino) = make().map_err(Refused::Error)?;
+            core.inodes.remove((0, ino));
+            core.table.forgotten.drop_key((0, ino));
+            direct.write_down(ino);
+            let mut children = dir.children.lock();
+            children.live.remove(wanted.name.as_c_str());
+            if let Some(listing) = &mut children.listing {
+                let shown = core.shown_ino(0, ino);
+                listing.insert(wanted.name.as_c_str(), shown, Some(FileKind::Regular));
+            }
+            drop(children);
+            (made, core.changed(dir))
+        };
+        core.tell(&node, wanted.name, &notices);
+        Ok(made)
+    }
+
+    /// A file that is there. `open` opens it in the upper layer, without changing it, and says its inode number there and whether it
+    /// is regular; `then` is called with what it opened once that has turned out to be the file.
+    pub fn open_direct<T>(
+        &self,
+        wanted: &Wanted<'_>,
+        open: impl FnOnce() -> Result<(T, u64), Refused>,
+        then: impl FnOnce(T) -> Result<T, Refused>,
+    ) -> Result<T, Refused> {
+        let core = &self.0;
+        let (direct, _) = (core.direct()?, core.front()?);
+        let parent = core.shared_dir(wanted.dir)?;
+        let dir = parent.as_dir().ok_or(Refused::Stale)?;
+        core.check_plain(dir, wanted.name)?;
+        let mut notices = Notices::default();
+        // Dropped after the lock.
+        let node;
+        let opened = {
+            // Exclusively: a lookup at the same time would answer with attributes that are not to be believed any more.
+            let _ops = dir.ops.write();
+            if core.inherit_of(&parent)?.acl {
+                return Err(Refused::Front);
+            }
+            node = core.child(&parent, wanted.name)?.ok_or(Refused::Error(Errno::NOENT))?;
+            let file = node.as_file().ok_or(Refused::Front)?;
+            if !core.is_whole(&node, file) {
+                return Err(Refused::Front);
+            }
+            let known = core.table.lookups(node.id) > 0;
+            if known && !wanted.checked {
+                return Err(Refused::Known);
+            }
+            if wanted.writes {
+                direct.write_down(node.ino);
+            }
+            let (opened, ino) = open()?;
+            if core.shown_ino(0, ino) != node.ino || ino != node.ino {
+                return Err(Refused::Front);
+            }
+            let _shorter = if wanted.writes { core.shortens(&node, file) } else { None };
+            // An open by way of the front's cache may have begun meanwhile.
+            if !core.is_whole(&node, file) {
+                return Err(Refused::Front);
+            }
+            if wanted.writes && known {
+                notices.file = Some(node.id);
+            }
+            then(opened)?
+        };
+        core.tell(&parent, wanted.name, &notices);
+        Ok(opened)
+    }
+
+    /// Attributes of a name that the front does not know.
+    pub fn stat_direct(&self, wanted: &Wanted<'_>) -> Result<Attr, Refused> {
+        let core = &self.0;
+        let parent = core.shared_dir(wanted.dir)?;
+        let dir = parent.as_dir().ok_or(Refused::Stale)?;
+        core.check_plain(dir, wanted.name)?;
+        let node;
+        let attr = {
+            let _ops = dir.ops.read();
+            if core.inherit_of(&parent)?.acl {
+                return Err(Refused::Front);
+            }
+            let found = core.child_with_attr(&parent, wanted.name)?;
+            let (found, attr) = found.ok_or(Refused::Error(Errno::NOENT))?;
+            node = found;
+            if core.table.lookups(node.id) > 0 {
+                return Err(Refused::Known);
+            }
+            let mut attr = match attr {
+                Some(attr) => attr,
+                None => core.attr_of(&node)?,
+            };
+            attr.ino = node.ino;
+            attr
+        };
+        drop(node);
+        Ok(attr)
+    }
+
+    /// Removes a file's only name, if the front does not know it and nothing is below. `remove` looks at it in the upper layer and
+    /// removes it; it is called at most once, and says the inode number.
+    pub fn unlink_direct(
+        &self,
+        wanted: &Wanted<'_>,
+        remove: impl FnOnce() -> Result<u64, Refused>,
+    ) -> Result<(), Refused> {
+        let core = &self.0;
+        let direct = core.direct()?;
+        let node = core.shared_dir(wanted.dir)?;
+        let dir = node.as_dir().ok_or(Refused::Stale)?;
+        core.check_plain(dir, wanted.name)?;
+        // Nodes of a predecessor are not all here, and files with a map of blocks leave that behind.
+        if core.revival.is_active() || core.has_maps {
+            return Err(Refused::Front);
+        }
+        let notices = {
+            let _ops = dir.ops.write();
+            if dir.removed.load(Relaxed) {
+                return Err(Refused::Stale);
+            }
+            if core.inherit_of(&node)?.acl || direct.is_fresh(&dir.seen.names) {
+                return Err(Refused::Front);
+            }
+            if dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts) {
+                return Err(Refused::Front);
+            }
+            let live = dir.children.lock().node(wanted.name);
+            if live.is_some() {
+                return Err(Refused::Known);
+            }
+            if core.shows_from_below(dir, wanted.name)? {
+                return Err(Refused::Front);
+            }
+            let ino = remove()?;
+            core.inodes.remove((0, ino));
+            core.table.forgotten.drop_key((0, ino));
+            dir.children.lock().clear(wanted.name);
+            core.changed(dir)
+        };
+        core.tell(&node, wanted.name, &Notices { missing: false, ..notices });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_written_to_is_remembered() {
+        let direct = Direct::new(false);
+        assert!(!direct.is_written(77));
+        direct.write_down(77);
+        assert!(direct.is_written(77));
+        let others = (1000..2000).filter(|ino| direct.is_written(*ino)).count();
+        assert!(others < 5, "{others}");
+        assert!(Direct::new(true).is_written(5));
+    }
+
+    #[test]
+    fn what_was_told_just_now_is_fresh() {
+        let direct = Direct::new(false);
+        let at = AtomicU64::new(0);
+        assert!(!direct.is_fresh(&at));
+        direct.tell(&at);
+        assert!(direct.is_fresh(&at));
+        assert!(!direct.is_fresh(&AtomicU64::new(1)), "a predecessor's");
+    }
+}

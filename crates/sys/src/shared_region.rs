@@ -1,9 +1,10 @@
 //! Shared memory of two processes that do not trust each other, for calls over a ring.
 
 use crate::SharedWords;
+use rustix::fs::{SealFlags, fcntl_get_seals};
 use rustix::io::Errno;
 use std::ffi::CStr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use vellum_ring::Region;
 
@@ -17,11 +18,19 @@ impl SharedRegion {
         SharedWords::create_sealed(name, bytes.div_ceil(size_of::<u64>())).map(Self)
     }
 
+    /// Maps memory that another process has made. EINVAL: it is not sealed, so that it could become shorter.
+    pub fn open(memory: OwnedFd) -> Result<Self, Errno> {
+        if !fcntl_get_seals(&memory)?.contains(SealFlags::SHRINK) {
+            return Err(Errno::INVAL);
+        }
+        SharedWords::open(memory).map(Self)
+    }
+
     /// The memory.
     #[must_use]
     pub fn region(&self) -> Option<Region<'_>> {
         let start = NonNull::from(self.0.word(0)?);
-        // SAFETY: the mapping is that long, lives as long as `self`, and cannot become shorter, for it was made sealed; in this process
+        // SAFETY: the mapping is that long, lives as long as `self`, and cannot become shorter, for it is sealed; in this process
         // nothing else refers to it, for the words are not shown.
         unsafe { Region::new(start.cast(), self.0.len() * size_of::<u64>()) }
     }

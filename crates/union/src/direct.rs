@@ -129,8 +129,7 @@ impl Direct {
 
     /// Whether programs may be writing to this inode of the upper layer.
     pub(crate) fn is_written(&self, ino: u64) -> bool {
-        !self.unused.load(SeqCst)
-            && self.place(ino).is_some_and(|(byte, bit)| byte.load(SeqCst) & bit != 0)
+        !self.unused.load(SeqCst) && self.place(ino).is_some_and(|(byte, bit)| byte.load(SeqCst) & bit != 0)
     }
 }
 
@@ -220,7 +219,8 @@ impl Core {
     }
 
     fn check_plain(&self, dir: &Dir, name: Name<'_>) -> Result<(), Refused> {
-        let special = name.bytes().starts_with(WHITEOUT_PREFIX) || self.has_maps && self.is_maps(dir, name.bytes());
+        let special =
+            name.bytes().starts_with(WHITEOUT_PREFIX) || self.has_maps && self.is_maps(dir, name.bytes());
         if special { Err(Refused::Front) } else { Ok(()) }
     }
 

@@ -2,7 +2,7 @@
 
 use super::Case;
 use super::pool::Pools;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
+use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, Layers, Mount, shell, source_root};
 use rustix::process::{Signal, kill_process};
 use std::fs;
@@ -74,12 +74,7 @@ impl<'a> Ground<'a> {
         let layers = cx.layers("l", 1)?;
         fill(layers.lower())?;
         let mount = pools.mount(&layers, true)?;
-        let run = fs::read_dir(cx.dir.join("pools/.run")).doing("where sockets are")?;
-        let found = run.flatten().map(|entry| entry.path());
-        let Some(socket) = found.into_iter().find(|path| path.extension().is_some_and(|e| e == "session"))
-        else {
-            return fail("no socket for programs");
-        };
+        let socket = pools.session_socket()?;
         Ok(Self { mount, layers, pools, socket, library })
     }
 

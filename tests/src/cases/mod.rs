@@ -5,6 +5,7 @@ mod blocks;
 mod comparison;
 mod conformance;
 mod differential;
+pub(crate) mod direct;
 mod engines;
 mod handover;
 mod library;
@@ -86,6 +87,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         handover::CASES,
         library::CASES,
         pool::CASES,
+        direct::CASES,
         ring::CASES,
         sandbox::CASES,
         running::CASES,

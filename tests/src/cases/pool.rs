@@ -69,6 +69,14 @@ impl<'a> Pools<'a> {
         serde_json::from_str(&self.run("show", &["--json"])?).doing("pool show --json")
     }
 
+    /// The socket for programs.
+    pub(super) fn session_socket(&self) -> Outcome<PathBuf> {
+        let run = fs::read_dir(self.cx.dir.join("pools/.run")).doing("where sockets are")?;
+        let found = run.flatten().map(|entry| entry.path());
+        let session = found.into_iter().find(|path| path.extension().is_some_and(|e| e == "session"));
+        session.map_or_else(|| fail("no socket for programs"), Ok)
+    }
+
     /// Mounts in this pool, or in the one that claims the layers.
     pub(super) fn mount(&self, layers: &Layers, named: bool) -> Outcome<Mount> {
         let pool = format!("pool={}", self.name);

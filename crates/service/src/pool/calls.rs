@@ -8,7 +8,9 @@
 use super::direct::DirectMount;
 use super::host::Tree;
 use super::program::Program;
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, fchown, fgetxattr, fstat, ftruncate, openat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, Stat, fchown, fgetxattr, fstat, ftruncate, openat, statat, unlinkat,
+};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use std::ffi::CStr;
@@ -183,7 +185,8 @@ impl Asked<'_> {
             return Err(Refused::Front);
         }
         let directory = self.directory(SEARCH)?;
-        let plain = flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC) | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let plain =
+            flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC) | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if flags.contains(OFlags::CREATE) {
             if !self.who.may(&directory, WRITE | SEARCH) || directory.st_mode & S_ISVTX != 0 {
                 return Err(Refused::Front);
@@ -326,6 +329,8 @@ mod tests {
         assert!(!may(0o100_077, 10, 20, READ) && !may(0o100_600, 0, 0, READ));
         assert!(may(0o100_070, 11, 20, WRITE) && !may(0o100_070, 11, 21, WRITE));
         // Who is in a group that may less than others may be in that group.
-        assert!(!may(0o100_606, 11, 21, READ) && may(0o100_664, 11, 21, READ) && !may(0o100_664, 11, 21, WRITE));
+        assert!(
+            !may(0o100_606, 11, 21, READ) && may(0o100_664, 11, 21, READ) && !may(0o100_664, 11, 21, WRITE)
+        );
     }
 }

@@ -179,8 +179,11 @@ impl Host {
 
     /// Serves a mount that a client has made.
     fn take(self: &Arc<Self>, request: MountRequest, descriptors: Vec<OwnedFd>) -> Result<(), Failure> {
-        let wanted =
-            1 + if request.upper { 2 } else { 0 } + request.lowers + request.locks + usize::from(request.direct);
+        let wanted = 1
+            + if request.upper { 2 } else { 0 }
+            + request.lowers
+            + request.locks
+            + usize::from(request.direct);
         let mut all = descriptors.into_iter();
         if all.len() != wanted {
             return Err(Failure::system(format!("{} descriptors where {wanted} belong", all.len())));

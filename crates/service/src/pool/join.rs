@@ -1,7 +1,7 @@
 //! Who mounts: makes the mount with its own rights in its own namespaces, and has the pool's service serve it.
 
-use super::direct;
 use super::FORMAT;
+use super::direct;
 use super::wire::{self, MountRequest, Reply, Request, Status};
 use crate::config::Config;
 use crate::failure::Failure;

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use vellum_ring::files::{RING_WANTED, SLOT_BYTES, SLOTS};
 use vellum_ring::{Call, Layout, Linux, Response, Session};
 use vellum_sys::SharedRegion;
+use vellum_union::Refused;
 
 /// How long to look for the next call before sleeping, in nanoseconds: longer than a program takes to write a small file.
 const SPIN: u64 = 50_000;
@@ -61,6 +62,7 @@ pub(super) fn serve(host: &Host, socket: UnixStream) -> io::Result<()> {
         poller.ran_on(Linux.core());
         if let Some(call) = poller.poll_for(SPIN) {
             if !program.is_who_it_was() {
+                call.reply(Response::status(calls::status(Refused::Front)));
                 break;
             }
             program.answer(call)?;
@@ -107,7 +109,10 @@ impl Program<'_> {
                 let tag = self.next;
                 self.next += 1;
                 // Whoever does not take his descriptors is served no more.
-                send_with(self.socket.as_fd(), &tag.to_ne_bytes(), &[file.as_fd()])?;
+                if let Err(error) = send_with(self.socket.as_fd(), &tag.to_ne_bytes(), &[file.as_fd()]) {
+                    call.reply(Response::status(calls::status(Refused::Front)));
+                    return Err(error);
+                }
                 call.reply(Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] });
                 return Ok(());
             }
@@ -128,4 +133,3 @@ impl Program<'_> {
         number
     }
 }
-

@@ -1,0 +1,143 @@
+//! A program that calls over a ring as the library does, and otherwise whatever it likes.
+
+use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq};
+use rustix::fs::XattrFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use std::fs::File;
+use std::io::{IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use vellum_ring::files::{
+    CHECKED, DIR_TOKEN, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK,
+    MEMORIES_MAX, OPEN, RING_WANTED, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+};
+use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
+use vellum_sys::SharedRegion;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// A connection and its ring.
+pub(super) struct Program {
+    socket: UnixStream,
+    memory: SharedRegion,
+    /// What the greeting says of mounts: three numbers each.
+    pub(super) mounts: Vec<[u64; 3]>,
+}
+
+/// What came of a call: a response, or its status.
+pub(super) type Answered<T> = Result<T, u32>;
+
+fn receive(socket: &UnixStream, body: &mut [u8]) -> Outcome<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MEMORIES_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(body)];
+    let got = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL)?;
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            files.extend(some);
+        }
+    }
+    Ok((got.bytes, files))
+}
+
+impl Program {
+    /// Connects and asks for a ring.
+    pub(super) fn new(socket: &Path) -> Outcome<Self> {
+        let mut socket = UnixStream::connect(socket).doing("connecting to the socket for programs")?;
+        let mut body = vec![0; GREETING_NUMBERS * 8];
+        let (got, _) = receive(&socket, &mut body)?;
+        ensure_eq!(got, body.len(), "bytes of the greeting");
+        let numbers: Vec<u64> =
+            body.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
+        ensure_eq!(numbers[..2], [GREETING, GREETING_VERSION], "the greeting");
+        let mounts = numbers[GREETING_HEAD + MEMORIES_MAX..].as_chunks::<3>().0;
+        let mounts = mounts.iter().take(numbers[3] as usize).copied().collect();
+        socket.write_all(&RING_WANTED.to_ne_bytes())?;
+        let mut answer = [0; 8];
+        let (_, mut files) = receive(&socket, &mut answer).doing("asking for a ring")?;
+        ensure_eq!(u64::from_ne_bytes(answer), RING_WANTED, "the answer");
+        let memory = SharedRegion::open(files.pop().ok_or_else(|| Stop::Fail("no memory came".into()))?)?;
+        Ok(Self { socket, memory, mounts })
+    }
+
+    /// The ring's memory.
+    pub(super) fn memory(&self) -> &SharedRegion {
+        &self.memory
+    }
+
+    /// Any call: the response, and its data.
+    pub(super) fn call(&self, request: Request, data: &[u8]) -> Result<(Response, Vec<u8>), CallError> {
+        let region = self.memory.region().ok_or(CallError::Gone)?;
+        let client = Client::attach(region, Linux).map_err(|_| CallError::Gone)?;
+        let caller = Caller { ring: 0, key: 1, core: Linux.core() };
+        let mut out = vec![0; 512];
+        let (response, len) = client.call(caller, request, data, &mut out, Some(5 * SECOND))?;
+        out.truncate(len);
+        Ok((response, out))
+    }
+
+    fn ask(
+        &self,
+        opcode: u16,
+        flags: u16,
+        args: [u64; 5],
+        data: &[u8],
+    ) -> Outcome<Answered<(Response, Vec<u8>)>> {
+        let request = Request { opcode, flags, args, ..Request::default() };
+        let (response, data) =
+            self.call(request, data).map_err(|e| Stop::Fail(format!("a call over the ring: {e:?}")))?;
+        Ok(if response.status == 0 { Ok((response, data)) } else { Err(response.status as u32) })
+    }
+
+    /// Enters a directory.
+    pub(super) fn enter(&self, dir: &Path) -> Outcome<Answered<u64>> {
+        let mut token = [0; TOKEN_BYTES];
+        File::open("/dev/urandom")?.read_exact(&mut token)?;
+        rustix::fs::setxattr(dir, DIR_TOKEN, &token, XattrFlags::empty()).doing("showing a directory")?;
+        self.enter_by(&token)
+    }
+
+    /// Enters the directory that was shown with a token.
+    pub(super) fn enter_by(&self, token: &[u8]) -> Outcome<Answered<u64>> {
+        Ok(self.ask(ENTER, 0, [0; 5], token)?.map(|(response, _)| response.values[0]))
+    }
+
+    /// Opens as open(2), in a directory that was entered.
+    pub(super) fn open(&self, dir: u64, name: &str, flags: i32, mode: u32) -> Outcome<Answered<File>> {
+        let args = [dir, flags as u64, u64::from(mode), 0, 0];
+        let mut answered = self.ask(OPEN, 0, args, name.as_bytes())?;
+        if matches!(answered, Err(LOOK)) {
+            // Nothing is mounted over anything here.
+            answered = self.ask(OPEN, CHECKED, args, name.as_bytes())?;
+        }
+        let (response, _) = match answered {
+            Ok(opened) => opened,
+            Err(status) => return Ok(Err(status)),
+        };
+        let mut tag = [0; 8];
+        let (got, mut files) = receive(&self.socket, &mut tag)?;
+        ensure!(got == 8 && files.len() == 1, "{got} bytes and {} descriptors", files.len());
+        ensure_eq!(u64::from_ne_bytes(tag), response.values[0], "the tag");
+        Ok(Ok(File::from(files.remove(0))))
+    }
+
+    /// Attributes of a name.
+    pub(super) fn stat(&self, dir: u64, name: &str) -> Outcome<Answered<[u64; STAT_WORDS]>> {
+        Ok(self.ask(STAT, 0, [dir, 0, 0, 0, 0], name.as_bytes())?.map(|(_, data)| {
+            let mut words = [0; STAT_WORDS];
+            words
+                .iter_mut()
+                .zip(data.as_chunks::<8>().0)
+                .for_each(|(to, from)| *to = u64::from_ne_bytes(*from));
+            words
+        }))
+    }
+
+    /// Removes a name.
+    pub(super) fn unlink(&self, dir: u64, name: &str) -> Outcome<Answered<()>> {
+        Ok(self.ask(UNLINK, 0, [dir, 0, 0, 0, 0], name.as_bytes())?.map(|_| ()))
+    }
+}

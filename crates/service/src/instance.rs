@@ -6,8 +6,8 @@
 use crate::client::pid_depth;
 use crate::explain::{Explain, InstanceReport};
 use crate::stats::InstanceStats;
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use crate::tokens::Tokens;
+use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -39,9 +39,6 @@ pub const MAP: &CStr = c"vellum.map";
 /// Asked of any object, with the number of a layer at its end (0 is the top one): the layer's path.
 pub const LAYER: &str = "vellum.layer.";
 
-/// Directories that are shown and not yet entered.
-const TOKENS_MAX: usize = 256;
-
 /// Forgotten nodes after which memory is given back to the system: the allocator keeps it otherwise, and the kernel
 /// forgets by the hundred thousand when it needs memory itself.
 const TRIM_EVERY: u32 = 50_000;
@@ -62,8 +59,8 @@ pub struct Instance<F> {
     owner: u32,
     /// Nodes forgotten since memory was last given back.
     forgotten: AtomicU32,
-    /// Directories that programs have shown they may write to; none until they may.
-    tokens: OnceLock<Mutex<VecDeque<([u8; TOKEN_BYTES], NodeId)>>>,
+    /// Directories that programs have shown; none where no files are handed out.
+    tokens: OnceLock<Tokens>,
 }
 
 impl<F: Filesystem + Explain> Instance<F> {
@@ -95,25 +92,12 @@ impl<F: Filesystem + Explain> Instance<F> {
 
     /// Lets programs show that they may write to a directory.
     pub(crate) fn open_doors(&self) {
-        let _ = self.tokens.set(Mutex::default());
+        let _ = self.tokens.set(Tokens::default());
     }
 
     /// The directory that a program has shown, once.
     pub(crate) fn redeem(&self, token: &[u8; TOKEN_BYTES]) -> Option<NodeId> {
-        let mut tokens = self.tokens.get()?.lock();
-        let at = tokens.iter().position(|(known, _)| known == token)?;
-        tokens.remove(at).map(|(_, node)| node)
-    }
-
-    fn note(&self, node: NodeId, value: &[u8]) -> Result<()> {
-        let tokens = self.tokens.get().ok_or(Errno::OPNOTSUPP)?;
-        let token = <[u8; TOKEN_BYTES]>::try_from(value).map_err(|_| Errno::INVAL)?;
-        let mut tokens = tokens.lock();
-        if tokens.len() >= TOKENS_MAX {
-            tokens.pop_front();
-        }
-        tokens.push_back((token, node));
-        Ok(())
+        self.tokens.get()?.redeem(token)
     }
 
     fn stats(&self) -> InstanceStats {
@@ -237,7 +221,7 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         flags: XattrFlags,
     ) -> Result<()> {
         if name == DIR_TOKEN {
-            return self.note(node, value);
+            return self.tokens.get().ok_or(Errno::OPNOTSUPP)?.note(node, value);
         }
         if is_question(name) {
             return Err(Errno::OPNOTSUPP.into());

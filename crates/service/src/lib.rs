@@ -21,6 +21,7 @@ pub mod serve;
 pub mod serving;
 pub mod stats;
 mod tend;
+mod tokens;
 pub mod tree;
 pub mod unmount;
 pub mod watcher;

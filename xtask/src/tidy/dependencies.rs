@@ -38,7 +38,7 @@ const ALL: &[&str] = &[
 /// The table of ARCHITECTURE.md.
 const MAY_USE: &[Row] = &[
     ("vellum-vfs", &[]),
-    ("vellum-sys", &[]),
+    ("vellum-sys", &["vellum-ring"]),
     ("vellum-union", &["vellum-vfs", "vellum-sys"]),
     ("vellum-branch", &["vellum-vfs", "vellum-sys"]),
     ("vellum-cache", &["vellum-vfs"]),

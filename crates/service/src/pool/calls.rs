@@ -186,7 +186,7 @@ impl Asked<'_> {
         }
         let directory = self.directory(SEARCH)?;
         let plain =
-            flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC) | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            (flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC)) | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if flags.contains(OFlags::CREATE) {
             if !self.who.may(&directory, WRITE | SEARCH) || directory.st_mode & S_ISVTX != 0 {
                 return Err(Refused::Front);

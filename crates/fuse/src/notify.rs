@@ -17,8 +17,8 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use vellum_vfs::{Error, Name, NodeId, Notifier, Result};
+use std::sync::{Arc, OnceLock};
+use vellum_vfs::{Answering, Error, Name, NodeId, Notifier, Result};
 use zerocopy::{Immutable, IntoBytes};
 
 /// Most notifications that wait for being sent.
@@ -52,6 +52,14 @@ struct Shared {
     queue: Mutex<Queue>,
     filled: Condvar,
     drained: Condvar,
+    /// Who answers; none before the session is served.
+    workers: OnceLock<Box<dyn Workers>>,
+}
+
+/// Those who answer requests, see [`Notifier::answering`].
+pub(crate) trait Workers: Send + Sync {
+    fn answering(&self) -> Vec<(usize, u64)>;
+    fn has_answered(&self, these: &[(usize, u64)]) -> bool;
 }
 
 /// The way from a filesystem back to the kernel. Clones share one queue.
@@ -66,7 +74,13 @@ impl FuseNotifier {
             queue: Mutex::default(),
             filled: Condvar::new(),
             drained: Condvar::new(),
+            workers: OnceLock::new(),
         }))
+    }
+
+    /// Says who answers.
+    pub(crate) fn served_by(&self, workers: Box<dyn Workers>) {
+        let _ = self.0.workers.set(workers);
     }
 
     /// Sends what is queued until [`FuseNotifier::close`]: the notifier thread's body.
@@ -183,6 +197,14 @@ impl Notifier for FuseNotifier {
 
     fn expire_data(&self, node: NodeId) -> Result<()> {
         self.at_once(&Note::Inode { node, offset: 0, len: 0 })
+    }
+
+    fn answering(&self) -> Answering {
+        Answering(self.0.workers.get().map(|workers| workers.answering()).unwrap_or_default())
+    }
+
+    fn has_answered(&self, these: &Answering) -> bool {
+        these.0.is_empty() || self.0.workers.get().is_none_or(|workers| workers.has_answered(&these.0))
     }
 }
 

@@ -136,6 +136,19 @@ impl Pool {
         self.alarm.notify_all();
     }
 
+    /// Requests under way.
+    pub(crate) fn answering(&self) -> Vec<(usize, u64)> {
+        let books = self.books.lock();
+        books.seats.iter().filter_map(|seat| Some((Arc::as_ptr(seat).addr(), seat.at_work()?))).collect()
+    }
+
+    /// Whether none of these is under way any more.
+    pub(crate) fn has_answered(&self, these: &[(usize, u64)]) -> bool {
+        let books = self.books.lock();
+        let now = |seat: &Arc<Seat>| these.contains(&(Arc::as_ptr(seat).addr(), seat.at_work().unwrap_or(0)));
+        !books.seats.iter().any(now)
+    }
+
     /// The connection has ended: parked workers go home.
     pub(crate) fn close(&self) {
         self.books.lock().closing = true;

@@ -50,6 +50,12 @@ impl Seat {
         }
     }
 
+    /// The number, from 1, of the request that its worker works on; None: on none.
+    pub(crate) fn at_work(&self) -> Option<u64> {
+        let busy = matches!(self.state.load(Ordering::Acquire), state::BUSY | state::RELIEVED);
+        busy.then(|| self.begun.load(Ordering::Relaxed))
+    }
+
     /// Whether its worker sleeps in the kernel, for all that can be known.
     pub(crate) fn asleep(&self) -> bool {
         self.thread.get().is_none_or(ThreadState::asleep)

@@ -30,7 +30,7 @@ pub(crate) struct Core {
     pub(crate) negotiated: Negotiated,
     pub(crate) backing: BackingTable,
     pub(crate) counters: AllCounters,
-    notifier: FuseNotifier,
+    pub(crate) notifier: FuseNotifier,
     mountpoint: Option<PathBuf>,
     clone_warned: AtomicBool,
 }

@@ -5,6 +5,7 @@ use crate::buffer::Buffer;
 use crate::dispatch::{Answer, Dispatcher, Promise};
 use crate::inflight::{Inflight, Replay};
 use crate::init::{WORKERS_MAX, Workers};
+use crate::notify;
 use crate::pool::{Need, Pool, client, takes_long};
 use crate::request::{self, Operation};
 use crate::seat::Seat;
@@ -16,8 +17,8 @@ use crate::wire::{self, InitFlags, Opcode};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vellum_vfs::Filesystem;
 use zerocopy::IntoBytes;
@@ -72,7 +73,11 @@ impl<F: Filesystem + ?Sized> Crew<F> {
     }
 
     /// Serves until the connection has ended; the calling thread watches over the workers.
-    pub(crate) fn run(self: &Arc<Self>) -> std::io::Result<()> {
+    pub(crate) fn run(self: &Arc<Self>) -> std::io::Result<()>
+    where
+        F: 'static,
+    {
+        self.core.notifier.served_by(Box::new(Arc::downgrade(self)));
         self.hire()?;
         let mut awake = Awake::new(self.keep_awake);
         self.pool.watch(
@@ -112,6 +117,16 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         if need == Need::Worker {
             self.hire_or_log();
         }
+    }
+}
+
+impl<F: Filesystem + ?Sized> notify::Workers for Weak<Crew<F>> {
+    fn answering(&self) -> Vec<(usize, u64)> {
+        self.upgrade().map(|crew| crew.pool.answering()).unwrap_or_default()
+    }
+
+    fn has_answered(&self, these: &[(usize, u64)]) -> bool {
+        self.upgrade().is_none_or(|crew| crew.pool.has_answered(these))
     }
 }
 

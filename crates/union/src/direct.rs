@@ -6,19 +6,17 @@
 //!
 //! What the front may still believe is noted with each directory ([`Seen`]). An answer that is on its way to the front can be older than
 //! a change that is made meanwhile. For attributes the kernel notices that itself. For names that were not found, and lists of names, it
-//! does not: so for [`SETTLED`] after such an answer the directory is the front's alone.
+//! does not: so a directory is the front's alone until the answers that were under way have arrived.
 
 use crate::marks::{Space, WHITEOUT_PREFIX};
 use crate::node::{At, Dir, File, Node};
 use crate::union::{Core, Union};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
-use std::time::{Duration, Instant};
-use vellum_vfs::{Attr, Connection, Errno, Error, FileKind, Name, NodeId, Result};
+use vellum_vfs::{Answering, Attr, Connection, Errno, Error, FileKind, Name, NodeId, Notifier, Result};
 
-/// Longer than an answer takes from the service to the kernel.
-const SETTLED: Duration = Duration::from_secs(1);
 /// Places for files that programs may write to.
 const WRITTEN: usize = 1 << 16;
 
@@ -46,12 +44,21 @@ impl From<Error> for Refused {
 pub(crate) struct Seen {
     /// Its attributes.
     attributes: AtomicBool,
-    /// That names are not there, and when it was last told so: milliseconds since the clock's start; 0: never.
-    missing: AtomicU64,
-    /// A list of its names, likewise.
+    /// That names are not there.
+    missing: AtomicBool,
+    /// A list of its names: how often it was told one since that was last taken back.
     names: AtomicU64,
     /// Programs make names in it past the front.
     shared: AtomicBool,
+    /// What has to arrive before they may.
+    waits: Mutex<Option<Waits>>,
+}
+
+/// Answers that had not arrived, and how many lists of names had been told then.
+#[derive(Debug)]
+struct Waits {
+    answers: Answering,
+    names: u64,
 }
 
 impl Seen {
@@ -59,55 +66,51 @@ impl Seen {
     pub(crate) const fn everything() -> Self {
         Self {
             attributes: AtomicBool::new(true),
-            missing: AtomicU64::new(1),
+            missing: AtomicBool::new(true),
             names: AtomicU64::new(1),
             shared: AtomicBool::new(false),
+            waits: Mutex::new(None),
         }
     }
 
     /// The front has just heard of the directory.
     pub(crate) fn nothing(&self) {
-        self.attributes.store(false, Relaxed);
-        self.missing.store(0, Relaxed);
-        self.names.store(0, Relaxed);
+        self.attributes.store(false, SeqCst);
+        self.missing.store(false, SeqCst);
+        self.names.store(0, SeqCst);
+    }
+
+    /// Whether no answer is on its way that a change of the directory's names would make wrong for ever. The caller holds the
+    /// directory's `ops` exclusively: what begins later sees that it is shared.
+    fn is_settled(&self, front: &dyn Notifier) -> bool {
+        let names = self.names.load(SeqCst);
+        let first = !self.shared.load(Relaxed) && !self.shared.swap(true, SeqCst);
+        let mut waits = self.waits.lock();
+        let unseen = names != 0 && waits.as_ref().is_none_or(|waits| waits.names != names);
+        if unseen || first && self.missing.load(SeqCst) {
+            *waits = Some(Waits { answers: front.answering(), names });
+        }
+        let Some(waits) = &mut *waits else { return true };
+        let settled = front.has_answered(&waits.answers);
+        if settled {
+            waits.answers.0.clear();
+        }
+        settled
     }
 }
 
-/// Files that programs may be writing to past the front, and milliseconds.
+/// Files that programs may be writing to past the front.
 pub(crate) struct Direct {
     written: Box<[AtomicU8]>,
     /// Nothing has been handed out yet.
     unused: AtomicBool,
-    clock: Instant,
 }
 
 impl Direct {
     /// `kept`: a predecessor may have handed out anything.
     pub(crate) fn new(kept: bool) -> Self {
         let all = if kept { u8::MAX } else { 0 };
-        Self {
-            written: (0..WRITTEN).map(|_| AtomicU8::new(all)).collect(),
-            unused: AtomicBool::new(!kept),
-            clock: Instant::now(),
-        }
-    }
-
-    fn now(&self) -> u64 {
-        // Times of a predecessor are long ago.
-        (self.clock.elapsed().as_millis() as u64).saturating_add(2 * SETTLED.as_millis() as u64)
-    }
-
-    fn is_fresh(&self, told: &AtomicU64) -> bool {
-        let told = told.load(SeqCst);
-        told != 0 && self.now().saturating_sub(told) < SETTLED.as_millis() as u64
-    }
-
-    fn tell(&self, at: &AtomicU64) {
-        // To a tenth of a second, so that few of many write.
-        let now = self.now();
-        if at.load(Relaxed) + 100 < now {
-            at.store(now, SeqCst);
-        }
+        Self { written: (0..WRITTEN).map(|_| AtomicU8::new(all)).collect(), unused: AtomicBool::new(!kept) }
     }
 
     /// One bit of many: two files may share it.
@@ -182,17 +185,16 @@ impl Core {
 
     /// To be called before the front is told that a name is not there, with the directory's `ops` held.
     pub(crate) fn tells_missing(&self, dir: &Dir) {
-        if let Some(direct) = &self.direct
-            && !dir.seen.shared.load(Relaxed)
-        {
-            direct.tell(&dir.seen.missing);
+        let seen = &dir.seen;
+        if self.direct.is_some() && !seen.shared.load(SeqCst) && !seen.missing.load(Relaxed) {
+            seen.missing.store(true, SeqCst);
         }
     }
 
     /// To be called before the front is told names of a directory, with its `ops` held.
     pub(crate) fn tells_names(&self, dir: &Dir) {
-        if let Some(direct) = &self.direct {
-            direct.tell(&dir.seen.names);
+        if self.direct.is_some() {
+            dir.seen.names.fetch_add(1, SeqCst);
         }
     }
 
@@ -229,7 +231,7 @@ impl Core {
         Notices {
             attributes: dir.seen.attributes.swap(false, SeqCst),
             names: dir.seen.names.swap(0, SeqCst) != 0,
-            missing: dir.seen.missing.load(SeqCst) != 0,
+            missing: dir.seen.missing.load(SeqCst),
             file: None,
         }
     }
@@ -302,7 +304,7 @@ impl Union {
         make: impl FnOnce() -> Result<(T, u64), Errno>,
     ) -> Result<T, Refused> {
         let core = &self.0;
-        let (direct, _) = (core.direct()?, core.front()?);
+        let (direct, front) = (core.direct()?, core.front()?);
         let node = core.shared_dir(wanted.dir)?;
         let dir = node.as_dir().ok_or(Refused::Stale)?;
         core.check_plain(dir, wanted.name)?;
@@ -311,7 +313,7 @@ impl Union {
             if dir.removed.load(Relaxed) {
                 return Err(Refused::Stale);
             }
-            if direct.is_fresh(&dir.seen.missing) || direct.is_fresh(&dir.seen.names) {
+            if !dir.seen.is_settled(&*front.notifier) {
                 return Err(Refused::Front);
             }
             // The umask does not act beside a default ACL; an ACL of the directory says more than its mode.
@@ -321,9 +323,6 @@ impl Union {
             }
             if !dir.lowers.is_empty() && core.child(&node, wanted.name)?.is_some() {
                 return Err(Refused::Error(Errno::EXIST));
-            }
-            if !dir.seen.shared.load(Relaxed) {
-                dir.seen.shared.store(true, SeqCst);
             }
             let (made, ino) = make().map_err(Refused::Error)?;
             core.inodes.remove((0, ino));
@@ -431,7 +430,7 @@ impl Union {
         remove: impl FnOnce() -> Result<u64, Refused>,
     ) -> Result<(), Refused> {
         let core = &self.0;
-        let direct = core.direct()?;
+        let front = core.front()?;
         let node = core.shared_dir(wanted.dir)?;
         let dir = node.as_dir().ok_or(Refused::Stale)?;
         core.check_plain(dir, wanted.name)?;
@@ -444,7 +443,7 @@ impl Union {
             if dir.removed.load(Relaxed) {
                 return Err(Refused::Stale);
             }
-            if core.inherit_of(&node)?.acl || direct.is_fresh(&dir.seen.names) {
+            if core.inherit_of(&node)?.acl || !dir.seen.is_settled(&*front.notifier) {
                 return Err(Refused::Front);
             }
             if dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts) {
@@ -483,13 +482,47 @@ mod tests {
         assert!(Direct::new(true).is_written(5));
     }
 
+    /// A front with one answer on its way.
+    struct Slow(AtomicBool);
+
+    impl Notifier for Slow {
+        fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {
+            Ok(())
+        }
+        fn inval_entry(&self, _: NodeId, _: Name<'_>) -> Result<()> {
+            Ok(())
+        }
+        fn expire_entry(&self, _: NodeId, _: Name<'_>) -> Result<()> {
+            Ok(())
+        }
+        fn expire_data(&self, _: NodeId) -> Result<()> {
+            Ok(())
+        }
+        fn answering(&self) -> Answering {
+            Answering(if self.0.load(SeqCst) { vec![(1, 1)] } else { Vec::new() })
+        }
+        fn has_answered(&self, these: &Answering) -> bool {
+            these.0.is_empty() || !self.0.load(SeqCst)
+        }
+    }
+
     #[test]
-    fn what_was_told_just_now_is_fresh() {
-        let direct = Direct::new(false);
-        let at = AtomicU64::new(0);
-        assert!(!direct.is_fresh(&at));
-        direct.tell(&at);
-        assert!(direct.is_fresh(&at));
-        assert!(!direct.is_fresh(&AtomicU64::new(1)), "a predecessor's");
+    fn answers_that_are_on_their_way_are_waited_for() {
+        let front = Slow(AtomicBool::new(true));
+        let seen = Seen::everything();
+        seen.nothing();
+        assert!(seen.is_settled(&front), "nothing was told");
+        seen.names.fetch_add(1, SeqCst);
+        assert!(!seen.is_settled(&front) && !seen.is_settled(&front), "a list is on its way");
+        front.0.store(false, SeqCst);
+        assert!(seen.is_settled(&front), "it has arrived");
+        front.0.store(true, SeqCst);
+        seen.names.fetch_add(1, SeqCst);
+        assert!(!seen.is_settled(&front), "another one");
+        let seen = Seen::everything();
+        seen.names.store(0, SeqCst);
+        assert!(!seen.is_settled(&front), "that something is missing");
+        front.0.store(false, SeqCst);
+        assert!(seen.is_settled(&front) && seen.is_settled(&Slow(AtomicBool::new(true))), "once");
     }
 }

@@ -121,7 +121,19 @@ pub trait Notifier: Send + Sync {
     fn expire_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()>;
     /// All that is known of `node` is no longer good, attributes and data. As [`Notifier::expire_entry`].
     fn expire_data(&self, node: NodeId) -> Result<()>;
+    /// The operations under way, of which the answers may not have arrived yet.
+    fn answering(&self) -> Answering {
+        Answering::default()
+    }
+    /// Whether all of these have arrived.
+    fn has_answered(&self, _these: &Answering) -> bool {
+        true
+    }
 }
+
+/// Operations that were under way at some moment: whose, and which of his.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answering(pub Vec<(usize, u64)>);
 
 /// A front that has been negotiated.
 #[derive(Clone)]

@@ -15,8 +15,11 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use std::time::Instant;
 use vellum_vfs::{Answering, Attr, Connection, Errno, Error, FileKind, Name, NodeId, Notifier, Result};
 
+/// So long after the last name that a program made the front may believe again that names are not there.
+const SHARED_SECONDS: u64 = 30;
 /// Places for files that programs may write to.
 const WRITTEN: usize = 1 << 16;
 
@@ -48,8 +51,8 @@ pub(crate) struct Seen {
     missing: AtomicBool,
     /// A list of its names: how often it was told one since that was last taken back.
     names: AtomicU64,
-    /// Programs make names in it past the front.
-    shared: AtomicBool,
+    /// Programs make names in it past the front: when they last did, as [`Direct::now`] has it; 0: they do not.
+    shared: AtomicU64,
     /// What has to arrive before they may.
     waits: Mutex<Option<Waits>>,
 }
@@ -68,7 +71,7 @@ impl Seen {
             attributes: AtomicBool::new(true),
             missing: AtomicBool::new(true),
             names: AtomicU64::new(1),
-            shared: AtomicBool::new(false),
+            shared: AtomicU64::new(0),
             waits: Mutex::new(None),
         }
     }
@@ -82,9 +85,13 @@ impl Seen {
 
     /// Whether no answer is on its way that a change of the directory's names would make wrong for ever. The caller holds the
     /// directory's `ops` exclusively: what begins later sees that it is shared.
-    fn is_settled(&self, front: &dyn Notifier) -> bool {
+    fn is_settled(&self, front: &dyn Notifier, now: u64) -> bool {
         let names = self.names.load(SeqCst);
-        let first = !self.shared.load(Relaxed) && !self.shared.swap(true, SeqCst);
+        let before = self.shared.load(SeqCst);
+        if before != now {
+            self.shared.store(now, SeqCst);
+        }
+        let first = before == 0;
         let mut waits = self.waits.lock();
         let unseen = names != 0 && waits.as_ref().is_none_or(|waits| waits.names != names);
         if unseen || first && self.missing.load(SeqCst) {
@@ -104,13 +111,29 @@ pub(crate) struct Direct {
     written: Box<[AtomicU8]>,
     /// Nothing has been handed out yet.
     unused: AtomicBool,
+    clock: Instant,
 }
 
 impl Direct {
     /// `kept`: a predecessor may have handed out anything.
     pub(crate) fn new(kept: bool) -> Self {
         let all = if kept { u8::MAX } else { 0 };
-        Self { written: (0..WRITTEN).map(|_| AtomicU8::new(all)).collect(), unused: AtomicBool::new(!kept) }
+        Self {
+            written: (0..WRITTEN).map(|_| AtomicU8::new(all)).collect(),
+            unused: AtomicBool::new(!kept),
+            clock: Instant::now(),
+        }
+    }
+
+    /// Seconds, from 1.
+    fn now(&self) -> u64 {
+        self.clock.elapsed().as_secs() + 1
+    }
+
+    /// Whether programs make names in a directory, or did so not long ago.
+    fn is_shared(&self, seen: &Seen) -> bool {
+        let last = seen.shared.load(SeqCst);
+        last != 0 && self.now().saturating_sub(last) < SHARED_SECONDS
     }
 
     /// One bit of many: two files may share it.
@@ -186,8 +209,16 @@ impl Core {
     /// To be called before the front is told that a name is not there, with the directory's `ops` held.
     pub(crate) fn tells_missing(&self, dir: &Dir) {
         let seen = &dir.seen;
-        if self.direct.is_some() && !seen.shared.load(SeqCst) && !seen.missing.load(Relaxed) {
-            seen.missing.store(true, SeqCst);
+        if let Some(direct) = &self.direct
+            && !direct.is_shared(seen)
+        {
+            // It is the front's alone again: a program that comes back has to wait for what is told now.
+            if seen.shared.load(Relaxed) != 0 {
+                seen.shared.store(0, SeqCst);
+            }
+            if !seen.missing.load(Relaxed) {
+                seen.missing.store(true, SeqCst);
+            }
         }
     }
 
@@ -203,7 +234,7 @@ impl Core {
         self.direct.is_none()
             || self
                 .node(parent)
-                .is_ok_and(|node| node.as_dir().is_some_and(|dir| !dir.seen.shared.load(Relaxed)))
+                .is_ok_and(|node| node.as_dir().is_some_and(|dir| dir.seen.shared.load(SeqCst) == 0))
     }
 
     /// A directory of the upper layer, where programs may do something themselves.
@@ -313,7 +344,7 @@ impl Union {
             if dir.removed.load(Relaxed) {
                 return Err(Refused::Stale);
             }
-            if !dir.seen.is_settled(&*front.notifier) {
+            if !dir.seen.is_settled(&*front.notifier, direct.now()) {
                 return Err(Refused::Front);
             }
             // The umask does not act beside a default ACL; an ACL of the directory says more than its mode.
@@ -430,7 +461,7 @@ impl Union {
         remove: impl FnOnce() -> Result<u64, Refused>,
     ) -> Result<(), Refused> {
         let core = &self.0;
-        let front = core.front()?;
+        let (direct, front) = (core.direct()?, core.front()?);
         let node = core.shared_dir(wanted.dir)?;
         let dir = node.as_dir().ok_or(Refused::Stale)?;
         core.check_plain(dir, wanted.name)?;
@@ -443,7 +474,7 @@ impl Union {
             if dir.removed.load(Relaxed) {
                 return Err(Refused::Stale);
             }
-            if core.inherit_of(&node)?.acl || !dir.seen.is_settled(&*front.notifier) {
+            if core.inherit_of(&node)?.acl || !dir.seen.is_settled(&*front.notifier, direct.now()) {
                 return Err(Refused::Front);
             }
             if dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts) {
@@ -511,18 +542,18 @@ mod tests {
         let front = Slow(AtomicBool::new(true));
         let seen = Seen::everything();
         seen.nothing();
-        assert!(seen.is_settled(&front), "nothing was told");
+        assert!(seen.is_settled(&front, 1), "nothing was told");
         seen.names.fetch_add(1, SeqCst);
-        assert!(!seen.is_settled(&front) && !seen.is_settled(&front), "a list is on its way");
+        assert!(!seen.is_settled(&front, 1) && !seen.is_settled(&front, 1), "a list is on its way");
         front.0.store(false, SeqCst);
-        assert!(seen.is_settled(&front), "it has arrived");
+        assert!(seen.is_settled(&front, 1), "it has arrived");
         front.0.store(true, SeqCst);
         seen.names.fetch_add(1, SeqCst);
-        assert!(!seen.is_settled(&front), "another one");
+        assert!(!seen.is_settled(&front, 1), "another one");
         let seen = Seen::everything();
         seen.names.store(0, SeqCst);
-        assert!(!seen.is_settled(&front), "that something is missing");
+        assert!(!seen.is_settled(&front, 1), "that something is missing");
         front.0.store(false, SeqCst);
-        assert!(seen.is_settled(&front) && seen.is_settled(&Slow(AtomicBool::new(true))), "once");
+        assert!(seen.is_settled(&front, 1) && seen.is_settled(&Slow(AtomicBool::new(true)), 1), "once");
     }
 }

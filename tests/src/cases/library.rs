@@ -31,7 +31,7 @@ const BLOCK: usize = 512;
 const BLOCKS: u64 = 200;
 
 /// The library, which `make test` builds.
-fn library() -> Outcome<PathBuf> {
+pub(super) fn library() -> Outcome<PathBuf> {
     let library = source_root().join("target/release/libvellum.so");
     if !library.exists() {
         shell::run(&mut Command::new(source_root().join("scripts/library")))?;
@@ -40,7 +40,7 @@ fn library() -> Outcome<PathBuf> {
 }
 
 /// The compilers that are here; each makes a program for another libc.
-fn compilers() -> Outcome<Vec<&'static str>> {
+pub(super) fn compilers() -> Outcome<Vec<&'static str>> {
     let all = ["gcc", "musl-gcc"].into_iter().filter(|compiler| shell::have(compiler));
     let all: Vec<_> = all.collect();
     if all.len() < 2 {
@@ -50,7 +50,7 @@ fn compilers() -> Outcome<Vec<&'static str>> {
 }
 
 /// Compiles one of the programs.
-fn compile(cx: &Cx, compiler: &str, name: &str) -> Outcome<PathBuf> {
+pub(super) fn compile(cx: &Cx, compiler: &str, name: &str) -> Outcome<PathBuf> {
     let source = source_root().join(format!("tests/programs/library-{name}.c"));
     let program = cx.dir.join(format!("{name}-{compiler}"));
     shell::run(Command::new(compiler).args(["-O2", "-pthread", "-o"]).arg(&program).arg(source))?;

@@ -2,6 +2,7 @@
 //! nobody gets more than he may have.
 
 mod client;
+mod programs;
 
 use super::Case;
 use super::pool::Pools;
@@ -30,6 +31,9 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/nobody-gains", 60, nobody_gains),
     Case::mounted("direct/as-a-model", 120, as_a_model),
     Case::mounted("direct/killed-service", 60, killed_service),
+    Case::mounted("direct/programs", 180, programs::programs),
+    Case::mounted("direct/programs-and-kills", 240, programs::programs_and_kills),
+    Case::mounted("direct/sharing", 60, programs::sharing),
 ];
 
 /// After so long all answers have arrived at the kernel.

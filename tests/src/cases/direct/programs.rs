@@ -1,0 +1,150 @@
+//! Programs as they are, with the library, where it is given files: what they leave is what they leave on the host.
+
+use super::Ground;
+use crate::cases::library::{compile, compilers, library};
+use crate::harness::mount::Profile;
+use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
+use crate::harness::{Cx, shell};
+use rustix::process::{Signal, kill_process};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// What is done in the directory D: all kinds of writing programs.
+const SCRIPT: &str = r#"
+set -e; export LC_ALL=C HOME=$D TZ=UTC GIT_CONFIG_NOSYSTEM=1; umask 022; cd "$D"
+tar -cf - -C /usr/share/perl5 . 2>/dev/null | (mkdir tree; tar -xf - -C tree)
+cp -a tree copy; cp -r tree/Debian* plain 2>/dev/null || mkdir plain
+find copy -type f -name '*.pm' | sort | head -200 | while read f; do sed -i s/use/USE/ "$f"; done
+find copy -type f | sort | tail -100 | xargs -r rm
+for i in $(seq 1 200); do echo "line $i" >> log; echo $i > "n$i"; done
+for i in $(seq 1 2 200); do mv "n$i" "m$i"; done; ln m1 twin; ln -s m3 soft; echo more >> twin; cat soft > seven
+seq 1 100000 | sort -rn > sorted; gzip -nk sorted; dd if=sorted of=part bs=1k count=20 skip=3 status=none
+truncate -s 1000 sorted; printf xyz | dd of=sorted bs=1 seek=10 conv=notrunc status=none
+python3 - <<'P'
+import os, sqlite3, tempfile, subprocess, mmap, fcntl
+for i in range(300):
+    with open(f"p{i%40}", "ab" if i % 3 else "wb") as f: f.write(b"%d" % i * (i % 50))
+    if i % 5 == 0:
+        fd, name = tempfile.mkstemp(dir="."); os.write(fd, b"temp"); os.fsync(fd); os.close(fd); os.replace(name, f"t{i}"); os.chmod(f"t{i}", 0o640)
+for i in range(0, 40, 2): os.unlink(f"p{i}")
+db = sqlite3.connect("db"); db.execute("create table t(a, b)")
+for i in range(50):
+    db.execute("insert into t values(?, ?)", (i, "x" * i)); db.commit()
+db.close()
+with open("mapped", "w+b") as f:
+    f.truncate(8192); m = mmap.mmap(f.fileno(), 8192); m[100:103] = b"abc"; m.flush(); f.seek(0, 2); f.write(b"end")
+with open("locked", "w") as f:
+    fcntl.flock(f, fcntl.LOCK_EX); f.write("mine"); f.flush()
+    print(subprocess.run(["flock", "-n", "locked", "true"]).returncode)
+P
+mkdir repo; cd repo; git init -q .; cp -r ../plain/. . ; seq 1 500 > numbers; git add -A
+git -c user.name=n -c user.email=e commit -qm one --date '2026-01-01T00:00:00Z'; sed -i 5d numbers
+git -c user.name=n -c user.email=e commit -qam two --date '2026-01-02T00:00:00Z'; git gc -q; git fsck 2>&1; git status --short; cd ..
+cat > a.c <<'C'
+#include <stdio.h>
+int main(void) { puts("compiled"); return 0; }
+C
+gcc -o a.out a.c && ./a.out; rm a.out
+sqlite3 db 'select count(*), sum(length(b)) from t; pragma integrity_check'
+"#;
+
+/// What is there afterwards: names, kinds, modes, sizes, links, contents.
+const LOOK: &str = "export LC_ALL=C; cd $D; find . -path ./repo/.git -prune -o -printf '%P %y %m %n %l\\n' | sort; \
+                    find . -path ./repo/.git -prune -o -type f ! -name db -print0 | sort -z | xargs -0 sha256sum";
+
+fn missing() -> Option<&'static str> {
+    ["python3", "sqlite3", "gcc", "git", "flock"].into_iter().find(|program| !shell::have(program))
+}
+
+fn on(line: &str, dir: &Path) -> Command {
+    let mut command = shell::bash(line);
+    command.env("D", dir);
+    command
+}
+
+fn preload(command: &mut Command, ground: &Ground<'_>) -> Outcome {
+    command.env("LD_PRELOAD", library()?).env("VELLUM_SOCKET", &ground.socket);
+    Ok(())
+}
+
+/// Runs the script with the library; what it leaves must be what it leaves on the host.
+fn same_as_on_the_host(cx: &Cx, ground: &Ground<'_>) -> Outcome {
+    let plain = cx.dir.join("plain");
+    fs::create_dir(&plain)?;
+    let expected = shell::run(&mut on(SCRIPT, &plain))?;
+    let new = ground.path("new");
+    let mut command = on(SCRIPT, &new);
+    preload(&mut command, ground)?;
+    ensure_eq!(shell::run(&mut command)?, expected, "what the programs say");
+    let left = shell::run(&mut on(LOOK, &plain))?;
+    for with in [true, false] {
+        let mut look = on(LOOK, &new);
+        if with {
+            preload(&mut look, ground)?;
+        }
+        let found = shell::run(&mut look)?;
+        let differs = found.lines().zip(left.lines()).find(|(found, left)| found != left);
+        ensure!(found == left, "with the library: {with}; the first difference: {differs:?}");
+    }
+    Ok(())
+}
+
+pub(super) fn programs(cx: &Cx) -> Outcome {
+    if let Some(missing) = missing() {
+        return skip(format!("{missing} is missing: run make deps"));
+    }
+    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    same_as_on_the_host(cx, &ground)
+}
+
+/// The same, while the service is killed again and again.
+pub(super) fn programs_and_kills(cx: &Cx) -> Outcome {
+    if let Some(missing) = missing() {
+        return skip(format!("{missing} is missing: run make deps"));
+    }
+    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let killer = scope.spawn(|| {
+            let mut kills = 0;
+            while !stop.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(150));
+                if ground.mount.service().is_ok_and(|service| kill_process(service, Signal::KILL).is_ok()) {
+                    kills += 1;
+                }
+            }
+            kills
+        });
+        let outcome = same_as_on_the_host(cx, &ground);
+        stop.store(true, Relaxed);
+        let kills = killer.join().unwrap_or(0);
+        outcome?;
+        ensure!(kills > 10, "only {kills} kills");
+        Ok(())
+    })
+}
+
+/// Locks, positions and looks of descriptors that were handed out, for both libcs; also where nothing is handed out.
+pub(super) fn sharing(cx: &Cx) -> Outcome {
+    if !shell::have("flock") {
+        return skip("flock is missing");
+    }
+    let programs: Vec<_> =
+        compilers()?.into_iter().map(|compiler| compile(cx, compiler, "sharing")).collect::<Outcome<_>>()?;
+    let ground = Ground::new(cx, |_| Ok(()))?;
+    let Some(ground) = ground.filter(|_| cx.profile == Some(Profile::Passthrough)) else { return Ok(()) };
+    for program in programs {
+        shell::run(Command::new(&program).arg(ground.path("new")))?;
+        let mut command = Command::new(&program);
+        preload(&mut command, &ground)?;
+        let output = command.arg(ground.path("new")).env("VELLUM_REPORT", "1").output()?;
+        let report = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{}: {report}", program.display());
+        let opens = report.lines().find_map(|line| line.strip_prefix("vellum: opens by the ring: "));
+        ensure!(opens.is_some_and(|line| !line.starts_with("0,")), "no file was handed out: {report}");
+    }
+    Ok(())
+}

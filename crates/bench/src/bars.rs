@@ -11,10 +11,26 @@ pub enum Unit {
     TimesOverlayfs,
     /// Time as a multiple of the host's, a directory without a union, in the same round.
     TimesHost,
+    /// Time as a multiple of fuse-overlayfs 2's in the same round.
+    #[serde(rename = "times_fuse_overlayfs_2")]
+    TimesFuseOverlayfs2,
     /// Milliseconds.
     Milliseconds,
     /// MiB of resident memory of the service.
     ResidentMib,
+}
+
+impl Unit {
+    /// The subject that times are divided by, where they are.
+    #[must_use]
+    pub fn base(self) -> Option<Kind> {
+        match self {
+            Self::TimesOverlayfs => Some(Kind::Overlay),
+            Self::TimesHost => Some(Kind::Host),
+            Self::TimesFuseOverlayfs2 => Some(Kind::FuseOverlayfs2),
+            Self::Milliseconds | Self::ResidentMib => None,
+        }
+    }
 }
 
 /// One bar.
@@ -22,9 +38,9 @@ pub enum Unit {
 pub struct Bar {
     /// The task's name.
     pub task: &'static str,
-    /// The only profile it is for; None: both.
+    /// The only one of Vellum's subjects it is for; None: those that have none of their own in this task.
     #[serde(skip)]
-    pub profile: Option<Kind>,
+    pub subject: Option<Kind>,
     /// The value must not exceed this.
     pub at_most: f64,
     /// In what.
@@ -34,16 +50,16 @@ pub struct Bar {
 }
 
 const fn bar(task: &'static str, at_most: f64, peers: (f64, f64)) -> Bar {
-    Bar { task, profile: None, at_most, unit: Unit::TimesOverlayfs, peers: Some(peers) }
+    Bar { task, subject: None, at_most, unit: Unit::TimesOverlayfs, peers: Some(peers) }
 }
 
-const fn only(profile: Kind, bar: Bar) -> Bar {
-    Bar { profile: Some(profile), ..bar }
+const fn only(subject: Kind, bar: Bar) -> Bar {
+    Bar { subject: Some(subject), ..bar }
 }
 
 /// A bar for which no peer was measured.
 const fn alone(task: &'static str, at_most: f64) -> Bar {
-    Bar { task, profile: None, at_most, unit: Unit::TimesOverlayfs, peers: None }
+    Bar { task, subject: None, at_most, unit: Unit::TimesOverlayfs, peers: None }
 }
 
 /// A bar in milliseconds: it holds at any size, so there is nothing to divide by.
@@ -54,6 +70,16 @@ const fn within(task: &'static str, at_most: f64) -> Bar {
 /// What every part of Enhanced OverlayFS (Han, 2023) is judged by: 0.8 of the host's speed.
 const fn host_speed(task: &'static str) -> Bar {
     Bar { unit: Unit::TimesHost, ..alone(task, 1.25) }
+}
+
+/// The library against the host itself: what it answers from memory takes no longer than a system call.
+const fn library_host(task: &'static str) -> Bar {
+    only(Kind::VellumLibrary, Bar { unit: Unit::TimesHost, ..alone(task, 1.0) })
+}
+
+/// The library against the fastest other union at user level: five times as fast.
+const fn library_peer(task: &'static str) -> Bar {
+    only(Kind::VellumLibrary, Bar { unit: Unit::TimesFuseOverlayfs2, ..alone(task, 0.2) })
 }
 
 /// All bars.
@@ -104,13 +130,34 @@ pub const BARS: &[Bar] = &[
     alone("s2-start-up-1", 1.1),
     alone("s2-start-up-16", 1.1),
     alone("s2-start-up-64", 1.1),
+    only(Kind::VellumLibrary, alone("untar", 1.3)),
+    library_host("s1-drbl-1"),
+    library_host("s1-drbl-2"),
+    library_host("s1-drbl-4"),
+    library_host("s1-drbl-8"),
+    library_host("s1-drbl-16"),
+    library_host("s1-dwol-1"),
+    library_host("s1-dwol-2"),
+    library_host("s1-dwol-4"),
+    library_host("s1-dwol-8"),
+    library_host("s1-dwol-16"),
+    library_host("s1-oltp"),
+    library_peer("s1-create-1"),
+    library_peer("s1-create-2"),
+    library_peer("s1-create-4"),
+    library_peer("s1-stat-1"),
+    library_peer("s1-stat-2"),
+    library_peer("s1-stat-4"),
+    library_peer("s1-unlink-1"),
+    library_peer("s1-unlink-2"),
+    library_peer("s1-unlink-4"),
 ];
 
-/// The bar that `kind` has to reach in `task`.
+/// The bar that `kind` has to reach in `task`: its own, or else that of all.
 #[must_use]
 pub fn bar_for(task: &str, kind: Kind) -> Option<&'static Bar> {
-    BARS.iter()
-        .find(|bar| kind.is_vellum() && bar.task == task && bar.profile.is_none_or(|only| only == kind))
+    let of = |subject| BARS.iter().find(|bar| bar.task == task && bar.subject == subject);
+    of(Some(kind)).or_else(|| of(None).filter(|_| kind.is_vellum()))
 }
 
 #[cfg(test)]
@@ -123,15 +170,22 @@ mod tests {
         for bar in BARS {
             assert!(TASKS.iter().any(|task| task.name == bar.task), "{}", bar.task);
         }
-        assert_eq!(BARS.len(), 46);
+        assert_eq!(BARS.len(), 67);
     }
 
     #[test]
-    fn bars_are_for_vellum_and_for_the_right_profile() {
+    fn bars_are_for_vellum_and_for_the_right_subject() {
         assert!(bar_for("grep", Kind::VellumCached).is_some());
         assert!(bar_for("grep", Kind::FuseOverlayfs).is_none());
         assert!(bar_for("append", Kind::VellumCached).is_some());
         assert!(bar_for("append", Kind::VellumPassthrough).is_none());
         assert!(bar_for("untar-warm", Kind::VellumCached).is_none());
+        let of = |task, kind| bar_for(task, kind).map(|bar| (bar.at_most, bar.unit));
+        assert_eq!(of("untar", Kind::VellumLibrary), Some((1.3, Unit::TimesOverlayfs)));
+        assert_eq!(of("untar", Kind::VellumPassthrough), Some((1.1, Unit::TimesOverlayfs)));
+        assert_eq!(of("s1-dwol-2", Kind::VellumLibrary), Some((1.0, Unit::TimesHost)));
+        assert_eq!(of("s1-dwol-2", Kind::VellumCached), Some((1.25, Unit::TimesHost)));
+        assert_eq!(of("s1-stat-4", Kind::VellumLibrary), Some((0.2, Unit::TimesFuseOverlayfs2)));
+        assert!(of("s1-stat-4", Kind::VellumPassthrough).is_none() && of("untar", Kind::Host).is_none());
     }
 }

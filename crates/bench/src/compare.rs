@@ -2,14 +2,14 @@
 
 use crate::counts::{Counters, Counts};
 use crate::failure::{Failure, Result};
-use crate::ground;
+use crate::ground::{self, Ground};
 use crate::grounds::Grounds;
-use crate::measure::{Meter, Sample};
+use crate::measure::Sample;
 use crate::service::Service;
 use crate::stage::Stage;
 use crate::stop;
 use crate::subject::{Kind, Subject};
-use crate::tasks::{Env, Metric, Task};
+use crate::tasks::{Metric, Task};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
@@ -32,9 +32,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The subjects of a task: pools are for tenants.
+    /// The subjects of a task.
     fn subjects_of(&self, task: &Task) -> Vec<&Subject> {
-        self.subjects.iter().filter(|subject| task.tenants || !subject.kind.has_pools()).collect()
+        self.subjects.iter().filter(|subject| subject.kind.takes_part(task)).collect()
     }
 }
 
@@ -136,7 +136,7 @@ fn run_task(
             progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
             let sample = match &outcome.failure {
                 None if !stop::asked() => {
-                    let sample = Stage::during(subject, ground, task, |env, stage| measure(task, env, stage));
+                    let sample = Stage::during(subject, ground, task, |stage| measure(task, ground, stage));
                     unless_stopped(sample, &mut outcome.failure)
                 }
                 _ => None,
@@ -170,19 +170,18 @@ fn unless_stopped<T>(found: Result<T>, failure: &mut Option<String>) -> Option<T
         .ok()
 }
 
-fn measure(task: &Task, env: &Env<'_>, stage: &Stage) -> Result<Sample> {
+fn measure(task: &Task, ground: &Ground, stage: &Stage) -> Result<Sample> {
     let services = stage.services();
     let first = services.first().copied();
     if task.metric == Metric::Resident && first.is_none() {
         return Err(Failure::new("no service whose memory could be measured"));
     }
-    (task.prepare)(env)?;
-    let meter = Meter::start(&services)?;
-    task.run_passes(env)?;
-    let mut sample = meter.end(task.passes)?;
+    let mut player = stage.player(ground, task)?;
+    let mut sample = player.run()?;
+    player.end()?;
     if task.space {
         rustix::fs::sync();
-        sample.upper_bytes = Some(env.uppers.iter().map(|upper| ground::space(upper)).sum());
+        sample.upper_bytes = Some(stage.uppers().iter().map(|upper| ground::space(upper)).sum());
     }
     match (task.metric, first) {
         (Metric::Resident, Some(service)) => {

@@ -8,7 +8,7 @@ use crate::requests::{Counter, Requests};
 use crate::stage::Stage;
 use crate::subject::Subject;
 use crate::syscalls::{Calls, SyscallCounter};
-use crate::tasks::{self, Env, Task};
+use crate::tasks::{self, Task};
 use std::path::{Path, PathBuf};
 
 /// The scale at which instructions are counted one by one: some dozen operations say what each of them does.
@@ -19,7 +19,7 @@ const LINES_SCALE: f64 = 0.05;
 pub struct Counts {
     /// Requests from the kernel to the services, where there are any.
     pub requests: Option<Requests>,
-    /// System calls of this process and its children.
+    /// System calls of the process that does the task and its children, and the few that this one talks to it with.
     pub client_calls: Option<Calls>,
     /// System calls of the services, where there are any.
     pub service_calls: Option<Calls>,
@@ -73,11 +73,11 @@ impl Counters {
             ground::drop_caches()?;
             charges.as_service()?;
         }
-        Stage::during(subject, ground, task, |env, stage| {
+        Stage::during(subject, ground, task, |stage| {
             if let Some(charges) = &charges {
                 charges.as_client()?;
             }
-            let counts = self.on(env, task, stage)?;
+            let counts = self.on(ground, task, stage)?;
             let charged = charges.as_ref().map(Charges::now).transpose()?;
             Ok(Counts { charged, ..counts })
         })
@@ -96,15 +96,16 @@ impl Counters {
         Some(LinesPerOperation { locked: each(count.locked), shared_writes })
     }
 
-    fn on(&self, env: &Env<'_>, task: &Task, stage: &Stage) -> Result<Counts> {
+    fn on(&self, ground: &Ground, task: &Task, stage: &Stage) -> Result<Counts> {
         let services = stage.services();
         let mut counts = Counts::default();
         if let Some(calls) = &self.calls {
             calls.watch(&services)?;
         }
-        (task.prepare)(env)?;
-        let passes = || task.run_passes(env);
-        let mut calls = || match &self.calls {
+        // Only now, so that it is watched and charged from its start.
+        let mut player = stage.player_unmeasured(ground, task)?;
+        let mut passes = || player.run().map(drop);
+        let calls = || match &self.calls {
             Some(counter) => {
                 let of = counter.during(&services, passes)?;
                 let (client, service) = of.map(|of| (of.client, of.service)).unzip();
@@ -116,10 +117,11 @@ impl Counters {
         };
         match &self.requests {
             Some(counter) if !services.is_empty() => {
-                counts.requests = counter.during(env.roots, calls)?;
+                counts.requests = counter.during(stage.roots(), calls)?;
             }
             _ => calls()?,
         }
+        player.end()?;
         Ok(counts)
     }
 }
@@ -138,10 +140,16 @@ pub fn count_lines(task: &Task, subject: &Subject, ground: &Ground) -> Option<Li
     if !has_lines(task, subject) {
         return None;
     }
-    let count = Stage::during(subject, ground, task, |env, stage| {
-        (task.prepare)(env)?;
+    let count = Stage::during(subject, ground, task, |stage| {
         let [service] = stage.services()[..] else { return Ok(None) };
-        lines::count(service, || task.run_passes(env)).map(Some)
+        if subject.library.is_none() {
+            // From another process, clients hardly ever have two threads of a stepped service at work at once.
+            return stage.part(ground, task).play(|passes| lines::count(service, passes)).map(Some);
+        }
+        let mut player = stage.player_unmeasured(ground, task)?;
+        let count = lines::count(service, || player.run().map(drop))?;
+        player.end()?;
+        Ok(Some(count))
     });
     said(LINES, count).flatten()
 }

@@ -83,6 +83,8 @@ pub struct Ground {
     /// Where everything lies: `outer`, or a filesystem image mounted in it.
     top: PathBuf,
     mounted: bool,
+    /// Whether it is this process that removes it.
+    ours: bool,
     scale: f64,
     /// The tree of small files.
     pub tree: Tree,
@@ -115,11 +117,23 @@ impl Ground {
         let outer = dir.join(format!("vellum-bench-{}-{number}", std::process::id()));
         fs::create_dir(&outer).doing(|| format!("making {}", outer.display()))?;
         stop::register_dir(&outer);
+        let mut ground = Self::of_another(&outer, scale);
+        ground.ours = true;
+        if let Some((format, mib)) = image {
+            ground.mount_image(format, mib)?;
+        }
+        spread(&ground.top);
+        Ok(ground)
+    }
+
+    /// The place at `top` of another process, to work in: that one has made it, and will remove it.
+    pub(crate) fn of_another(top: &Path, scale: f64) -> Self {
         let files = (TREE_FILES * scale).ceil() as usize;
-        let mut ground = Self {
-            top: outer.clone(),
-            outer,
+        Self {
+            outer: top.to_owned(),
+            top: top.to_owned(),
             mounted: false,
+            ours: false,
             scale,
             tree: Tree::plan(files, SEED),
             tree_lower: OnceCell::new(),
@@ -131,12 +145,7 @@ impl Ground {
             archive: OnceCell::new(),
             salt: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()),
             runs: Cell::new(0),
-        };
-        if let Some((format, mib)) = image {
-            ground.mount_image(format, mib)?;
         }
-        spread(&ground.top);
-        Ok(ground)
     }
 
     fn mount_image(&mut self, format: Format, mib: u64) -> Result<()> {
@@ -247,11 +256,24 @@ impl Ground {
         if let Some(layer) = cell.get() {
             return Ok(layer.clone());
         }
-        let layer = self.top.join(name);
-        fs::create_dir(&layer).doing(|| "making a layer")?;
-        make(&layer)?;
-        rustix::fs::sync();
+        let layer = self.made(name, |layer| {
+            fs::create_dir(layer).doing(|| "making a layer")?;
+            make(layer)?;
+            rustix::fs::sync();
+            Ok(())
+        })?;
         Ok(cell.get_or_init(|| layer).clone())
+    }
+
+    /// What has a name in this place: made unless a process has made it, and there only when it is whole.
+    fn made(&self, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+        let whole = self.top.join(name);
+        if !whole.exists() {
+            let new = self.top.join(format!("{name}.new"));
+            make(&new)?;
+            fs::rename(&new, &whole).doing(|| format!("renaming {}", new.display()))?;
+        }
+        Ok(whole)
     }
 
     /// A tar archive of the tree.
@@ -260,8 +282,9 @@ impl Ground {
         if let Some(archive) = self.archive.get() {
             return Ok(archive.clone());
         }
-        let archive = self.top.join("tree.tar");
-        run(Command::new("tar").arg("-cf").arg(&archive).arg("-C").arg(&layer).arg(TREE_NAME))?;
+        let archive = self.made("tree.tar", |archive| {
+            run(Command::new("tar").arg("-cf").arg(archive).arg("-C").arg(&layer).arg(TREE_NAME))
+        })?;
         Ok(self.archive.get_or_init(|| archive).clone())
     }
 
@@ -315,6 +338,9 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
+        if !self.ours {
+            return;
+        }
         if self.mounted {
             if unmount(&self.top, UnmountFlags::empty()).is_err() {
                 let _ = unmount(&self.top, UnmountFlags::DETACH);
@@ -388,8 +414,17 @@ pub fn space(dir: &Path) -> u64 {
 
 /// Writes everything that is dirty, and empties the kernel's caches of data, names and attributes.
 pub fn drop_caches() -> Result<()> {
+    drop_some("3")
+}
+
+/// The same for names and attributes only: what the disk has said of them stays in memory.
+pub fn drop_names() -> Result<()> {
+    drop_some("2")
+}
+
+fn drop_some(which: &str) -> Result<()> {
     rustix::fs::sync();
-    fs::write("/proc/sys/vm/drop_caches", "3").doing(|| "dropping caches (root may)")
+    fs::write("/proc/sys/vm/drop_caches", which).doing(|| "dropping caches (root may)")
 }
 
 #[cfg(test)]
@@ -410,6 +445,13 @@ mod tests {
         let again = ground.layers(Lower::Empty).unwrap();
         assert_eq!(fs::read_dir(&again.upper).unwrap().count(), 0);
         assert!(ground.archive().unwrap().exists());
+        let other = Ground::of_another(ground.top(), 0.01);
+        let (mine, others) = (ground.lower(Lower::Tree).unwrap(), other.lower(Lower::Tree).unwrap());
+        assert_eq!((mine, ground.archive().unwrap()), (others, other.archive().unwrap()));
+        let made_there = other.lower(Lower::Empty).unwrap();
+        drop(other);
+        assert_eq!(ground.lower(Lower::Empty).unwrap(), made_there);
+        assert!(made_there.exists());
         drop(ground);
         assert!(!outer.exists());
     }

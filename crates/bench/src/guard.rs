@@ -195,17 +195,21 @@ impl Counters {
     /// disturbs the other.
     fn count(&self, task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
         let too_many = || Failure::new("the kernel could not keep all events");
-        let requests = Stage::during(subject, ground, task, |env, _| {
-            (task.prepare)(env)?;
-            self.requests.during(env.roots, || task.run_passes(env))?.ok_or_else(too_many)
+        let requests = Stage::during(subject, ground, task, |stage| {
+            let mut player = stage.player_unmeasured(ground, task)?;
+            let requests = self.requests.during(stage.roots(), || player.run().map(drop))?;
+            player.end()?;
+            requests.ok_or_else(too_many)
         })?;
-        let (calls, upper_kib) = Stage::during(subject, ground, task, |env, stage| {
+        let (calls, upper_kib) = Stage::during(subject, ground, task, |stage| {
             let services = stage.services();
             self.calls.watch(&services)?;
-            (task.prepare)(env)?;
-            let calls = self.calls.during(&services, || task.run_passes(env))?.ok_or_else(too_many)?.service;
+            let mut player = stage.player_unmeasured(ground, task)?;
+            let calls = self.calls.during(&services, || player.run().map(drop))?;
+            player.end()?;
             rustix::fs::sync();
-            Ok((calls, ground::space(env.upper) / 1024))
+            let bytes: u64 = stage.uppers().iter().map(|upper| ground::space(upper)).sum();
+            Ok((calls.ok_or_else(too_many)?.service, bytes / 1024))
         })?;
         let operations = (task.operations)(ground) as u64 * u64::from(task.passes);
         let lines = count_lines(task, subject, ground);

@@ -20,6 +20,7 @@ pub mod lines;
 pub mod machine;
 pub mod measure;
 pub mod page;
+pub mod player;
 pub(crate) mod pools;
 pub mod report;
 pub mod requests;

@@ -14,6 +14,7 @@ use vellum_bench::machine::{self, Machine};
 use vellum_bench::page;
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
+use vellum_bench::stage::Stage;
 use vellum_bench::stop;
 use vellum_bench::subject::{self, Kind, Subject};
 use vellum_bench::tasks::{self, TASKS, Task};
@@ -56,7 +57,7 @@ enum Command {
 
 #[derive(Args)]
 struct Compare {
-    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `s1` and `s2` are the experiments of Enhanced OverlayFS and of Danaus, `private` is those of two threads on a file each, `all` is all].
+    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `s1` and `s2` are the experiments of Enhanced OverlayFS (with small files made, looked at and removed) and of Danaus, `private` is those of two threads on a file each, `all` is all].
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     tasks: Vec<String>,
     /// Filesystems to compare, by name [default: all that are there].
@@ -80,7 +81,7 @@ struct Compare {
     /// Write everything that was measured to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// The program of a filesystem: SUBJECT=PATH; `vellum` stands for both profiles.
+    /// The program of a filesystem: SUBJECT=PATH; `vellum` stands for all of Vellum's.
     #[arg(long, value_name = "SUBJECT=PATH")]
     program: Vec<String>,
     /// More mount options for a filesystem: SUBJECT:OPTIONS.
@@ -214,18 +215,35 @@ fn run_compare(args: &Compare) -> Result<()> {
             args.scale
         )));
     }
-    if subjects.is_empty() {
-        let why: Vec<&str> = missing.iter().map(|missing| missing.why.as_str()).collect();
-        return Err(Failure::new(format!("nothing to compare: {}", why.join("; "))));
-    }
+    check_any(&subjects, &missing)?;
     measure(args, tasks, subjects, missing)
+}
+
+fn check_any(subjects: &[Subject], missing: &[Missing]) -> Result<()> {
+    if !subjects.is_empty() {
+        return Ok(());
+    }
+    let why: Vec<&str> = missing.iter().map(|missing| missing.why.as_str()).collect();
+    Err(Failure::new(format!("nothing to compare: {}", why.join("; "))))
+}
+
+/// The subjects without those whose library does nothing, which are missing.
+fn at_work(subjects: Vec<Subject>, grounds: &Grounds, missing: &mut Vec<Missing>) -> Vec<Subject> {
+    let check = |subject: &Subject| match Stage::check_library(subject, grounds.main()) {
+        Ok(()) => true,
+        Err(failure) => {
+            missing.push(Missing { name: subject.kind.name(), why: failure.to_string() });
+            false
+        }
+    };
+    subjects.into_iter().filter(check).collect()
 }
 
 fn measure(
     args: &Compare,
     tasks: Vec<&'static Task>,
     subjects: Vec<Subject>,
-    missing: Vec<Missing>,
+    mut missing: Vec<Missing>,
 ) -> Result<()> {
     let (tasks, unable): (Vec<&'static Task>, Vec<&'static Task>) =
         tasks.into_iter().partition(|task| task.lacks().is_none());
@@ -236,6 +254,9 @@ fn measure(
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let image = args.image.map(|mib| (args.format, mib));
     let grounds = Grounds::new(&dir, image, args.scale)?;
+    let subjects = at_work(subjects, &grounds, &mut missing);
+    stop::check()?;
+    check_any(&subjects, &missing)?;
     let denominator = report::denominator(&subjects);
     let mut report = Report {
         schema_version: report::SCHEMA_VERSION,
@@ -348,7 +369,9 @@ fn list(subjects: &[Subject], missing: &[Missing]) {
         let program = subject.program.as_ref().map(|program| format!(": {}", program.display()));
         let version = subject.version.as_ref().map(|version| format!(" ({version})"));
         let (program, version) = (program.unwrap_or_default(), version.unwrap_or_default());
-        println!("  {:<20}{}{program}{version}", subject.kind.name(), subject.kind.title());
+        let library = subject.library.as_ref().map(|library| format!(", {}", library.display()));
+        let library = library.unwrap_or_default();
+        println!("  {:<20}{}{program}{library}{version}", subject.kind.name(), subject.kind.title());
     }
     for missing in missing {
         println!("  {:<20}MISSING: {}", missing.name, missing.why);

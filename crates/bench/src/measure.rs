@@ -3,26 +3,26 @@
 use crate::failure::{Result, While};
 use crate::kernel::KernelUse;
 use crate::service::{Service, ServiceUse};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 use vellum_sys::{Usage, UsageOf, usage};
 
 /// One run, or several passes of one divided by their number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// Wall-clock time in seconds; for a task that measures memory, what it took to get there.
     pub seconds: f64,
-    /// Switches to another thread in this process and its children.
+    /// Switches to another thread in the process that does the task and its children.
     pub client_switches: f64,
     /// The same in the service.
     pub service_switches: Option<f64>,
-    /// Processor time of this process and its children, in seconds.
+    /// Processor time of that process and its children, in seconds.
     pub client_cpu_seconds: f64,
     /// Processor time of the service, in seconds.
     pub service_cpu_seconds: Option<f64>,
     /// Processor time of the kernel's own threads meanwhile, whoever they worked for, in seconds.
     pub kernel_cpu_seconds: Option<f64>,
-    /// Page faults of this process and its children.
+    /// Page faults of that process and its children.
     pub client_faults: f64,
     /// The same in the service.
     pub service_faults: Option<f64>,

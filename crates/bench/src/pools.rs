@@ -1,7 +1,7 @@
 //! Pools of Vellum for the tenants of one run. They are deleted when this is dropped.
 
 use crate::cores;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::ground;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,6 +9,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// Names another directory for pools.
 const VARIABLE: &str = "VELLUM_POOLS";
+/// Where the sockets of pools are, below a directory for pools that was named.
+const SOCKETS: &str = ".run";
 /// How often a pool is tried to be deleted: its services end a moment after their mounts.
 const TRIES: u32 = 100;
 const PAUSE: Duration = Duration::from_millis(20);
@@ -46,6 +48,13 @@ impl Pools {
             options.push_str(name);
             command.env(VARIABLE, &self.dir);
         }
+    }
+
+    /// The socket for programs of a tenant's pool. Fails where it is not there: the library would then do nothing, and not say so.
+    pub(crate) fn socket(&self, number: usize) -> Result<PathBuf> {
+        let name = self.names.get(number).ok_or_else(|| Failure::new("no such pool"))?;
+        let socket = self.dir.join(SOCKETS).join(format!("{name}.session"));
+        if socket.exists() { Ok(socket) } else { Err(Failure::new("the pool has no socket for programs")) }
     }
 
     fn command(&self, verb: &str, name: &str) -> Command {

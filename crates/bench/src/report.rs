@@ -199,11 +199,10 @@ impl SubjectReport {
         let counts = &outcome.counts;
         let bar = bar_for(done.task.name, outcome.kind);
         let judged = bar.and_then(|bar| match bar.unit {
-            // A bar is relative to kernel overlayfs and to nothing else.
-            Unit::TimesOverlayfs => ratio.filter(|_| base.is_some_and(|base| base.kind == Kind::Overlay)),
-            Unit::TimesHost => {
-                let host = done.outcomes.iter().find(|outcome| outcome.kind == Kind::Host);
-                let ratios = self::ratios(outcome, host);
+            // A bar is relative to the subject that it names, and to no other.
+            Unit::TimesOverlayfs | Unit::TimesHost | Unit::TimesFuseOverlayfs2 => {
+                let other = done.outcomes.iter().find(|outcome| Some(outcome.kind) == bar.unit.base());
+                let ratios = self::ratios(outcome, other);
                 (!ratios.is_empty()).then(|| median(&ratios))
             }
             Unit::Milliseconds => seconds.as_deref().map(|seconds| median(seconds) * 1e3),
@@ -355,6 +354,7 @@ fn verdict(result: &SubjectReport) -> String {
             match bar.unit {
                 Unit::TimesOverlayfs => format!("{} {met}", bar.at_most),
                 Unit::TimesHost => format!("{} x host {met}", bar.at_most),
+                Unit::TimesFuseOverlayfs2 => format!("{} x fuse-overlayfs-2 {met}", bar.at_most),
                 Unit::Milliseconds => format!("{} ms {met}", bar.at_most),
                 Unit::ResidentMib => format!("{} MiB {met}", bar.at_most),
             }
@@ -457,6 +457,23 @@ mod tests {
         assert_eq!(report.results[2].bar_met, Some(true));
         assert_eq!(report.results[3].bar_met, Some(false));
         assert!(table(&report).contains("1.25 x host NOT MET"));
+    }
+
+    #[test]
+    fn bars_of_the_library_are_judged_by_whom_they_name() {
+        let outcomes = vec![
+            outcome(Kind::Overlay, &[1.0, 1.0]),
+            outcome(Kind::FuseOverlayfs2, &[10.0, 20.0]),
+            outcome(Kind::VellumPassthrough, &[1.0, 1.0]),
+            outcome(Kind::VellumLibrary, &[1.5, 3.0]),
+        ];
+        let task = tasks::named("s1-unlink-2").unwrap();
+        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay));
+        assert!(report.results[2].bar.is_none() && report.results[3].bar_met == Some(true));
+        assert!(table(&report).contains("0.2 x fuse-overlayfs-2 met"));
+        let outcomes = vec![outcome(Kind::Overlay, &[1.0]), outcome(Kind::VellumLibrary, &[0.1])];
+        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay));
+        assert_eq!(report.results[1].bar_met, None);
     }
 
     #[test]

@@ -1,22 +1,22 @@
 //! A subject mounted for a task: once, or as several clones over one lower layer.
 
-use crate::failure::{Failure, Result};
-use crate::ground::Ground;
+use crate::failure::Result;
+use crate::ground::{Ground, Lower};
+use crate::player::{Part, Player};
 use crate::pools::Pools;
 use crate::service::Service;
 use crate::subject::{Mounted, Subject};
-use crate::tasks::{Env, Task};
-use crate::workload::worker::Workers;
+use crate::tasks::{self, Task};
+use crate::workload::worker::{Job, Variables, Worker};
 use std::path::PathBuf;
 
-/// The mounts of a task and what runs in them. Dropping it ends everything.
+/// The mounts of a task. Dropping it unmounts them.
 #[derive(Debug)]
 pub struct Stage {
-    // First, so that nothing runs in a mount any more when it is taken down.
-    workers: Workers,
     mounts: Vec<Mounted>,
     // After the mounts, whose services are in them.
     pools: Option<Pools>,
+    variables: Variables,
     roots: Vec<PathBuf>,
     uppers: Vec<PathBuf>,
 }
@@ -40,7 +40,12 @@ impl Stage {
             })
             .collect::<Result<Vec<Mounted>>>()?;
         let roots = mounts.iter().map(|mounted| mounted.root.clone()).collect();
-        Ok(Self { workers: Workers::default(), mounts, pools, roots, uppers })
+        let mut variables = Variables::new();
+        if let (Some(library), Some(pools)) = (&subject.library, &pools) {
+            variables.push(("LD_PRELOAD", library.into()));
+            variables.push(("VELLUM_SOCKET", pools.socket(0)?.into()));
+        }
+        Ok(Self { mounts, pools, variables, roots, uppers })
     }
 
     /// Mounts, does `what`, unmounts.
@@ -48,27 +53,65 @@ impl Stage {
         subject: &Subject,
         ground: &Ground,
         task: &Task,
-        what: impl FnOnce(&Env<'_>, &Self) -> Result<T>,
+        what: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
         let stage = Self::mount(subject, ground, task)?;
-        let done = stage.env(ground).and_then(|env| what(&env, &stage));
+        let done = what(&stage);
         stage.unmount()?;
         done
     }
 
-    /// Where the task's steps happen.
-    pub fn env<'a>(&'a self, ground: &'a Ground) -> Result<Env<'a>> {
-        match (self.roots.first(), self.uppers.first()) {
-            (Some(root), Some(upper)) => Ok(Env {
-                root,
-                upper,
-                roots: &self.roots,
-                uppers: &self.uppers,
-                workers: &self.workers,
-                ground,
-            }),
-            _ => Err(Failure::new("nothing is mounted")),
+    /// Fails where a subject has a library that does nothing.
+    pub fn check_library(subject: &Subject, ground: &Ground) -> Result<()> {
+        let Some(task) = tasks::TASKS.iter().find(|task| task.library && task.lower == Lower::Empty) else {
+            return Ok(());
+        };
+        if subject.library.is_none() {
+            return Ok(());
         }
+        Self::during(subject, ground, task, |stage| {
+            let root = stage.roots.first().cloned().unwrap_or_default();
+            Worker::ready(Job::Probe { root }, &stage.variables).map(drop)
+        })
+    }
+
+    /// A process that has prepared the task here, to be measured.
+    pub fn player(&self, ground: &Ground, task: &Task) -> Result<Player> {
+        let services = self.services().iter().map(|service| service.pid).collect();
+        self.prepared(ground, task, Some(services))
+    }
+
+    /// The same, to be counted: it does nothing but the task.
+    pub fn player_unmeasured(&self, ground: &Ground, task: &Task) -> Result<Player> {
+        self.prepared(ground, task, None)
+    }
+
+    fn prepared(&self, ground: &Ground, task: &Task, services: Option<Vec<u32>>) -> Result<Player> {
+        Player::start(Part { services, ..self.part(ground, task) }, &self.variables)
+    }
+
+    /// What it takes to do the task here, without measuring it.
+    #[must_use]
+    pub fn part(&self, ground: &Ground, task: &Task) -> Part {
+        Part {
+            task: task.name.to_owned(),
+            place: (ground.top().to_owned(), ground.scale()),
+            roots: self.roots.clone(),
+            uppers: self.uppers.clone(),
+            services: None,
+        }
+    }
+
+    /// The roots of all mounts.
+    #[must_use]
+    pub fn roots(&self) -> &[PathBuf] {
+        &self.roots
+    }
+
+    /// Their upper layers.
+    #[must_use]
+    pub fn uppers(&self) -> &[PathBuf] {
+        &self.uppers
     }
 
     /// The processes behind the mounts, each once.
@@ -80,10 +123,9 @@ impl Stage {
         services
     }
 
-    /// Ends the workers, then unmounts everything; the first failure counts, the others are said.
+    /// Unmounts everything; the first failure counts, the others are said.
     pub fn unmount(self) -> Result<()> {
-        let Self { workers, mounts, pools, .. } = self;
-        drop(workers);
+        let Self { mounts, pools, .. } = self;
         let mut result = Ok(());
         for mounted in mounts {
             match mounted.unmount() {

@@ -5,6 +5,7 @@ use crate::ground::{self, Layers};
 use crate::pools::Pools;
 use crate::service::Service;
 use crate::stop;
+use crate::tasks::Task;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -13,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+/// The name of Vellum's library.
+const LIBRARY: &str = "libvellum.so";
 /// How long a mount may stay busy before it is detached, and a service may go on living after that.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -35,6 +38,8 @@ pub enum Kind {
     VellumCached,
     /// Vellum with `profile=passthrough`.
     VellumPassthrough,
+    /// The same in a pool of its own, and Vellum's library in every process that works on it.
+    VellumLibrary,
     /// The same as `VellumCached`, the service of each tenant in a pool of his own.
     VellumCachedPools,
     /// The same as `VellumPassthrough`, the service of each tenant in a pool of his own.
@@ -43,7 +48,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Host,
         Self::Overlay,
         Self::OverlayXfs,
@@ -52,6 +57,7 @@ impl Kind {
         Self::UnionfsFuse,
         Self::VellumCached,
         Self::VellumPassthrough,
+        Self::VellumLibrary,
         Self::VellumCachedPools,
         Self::VellumPassthroughPools,
     ];
@@ -68,6 +74,7 @@ impl Kind {
             Self::UnionfsFuse => "unionfs-fuse",
             Self::VellumCached => "vellum-cached",
             Self::VellumPassthrough => "vellum-passthrough",
+            Self::VellumLibrary => "vellum-library",
             Self::VellumCachedPools => "vellum-cached-pools",
             Self::VellumPassthroughPools => "vellum-passthrough-pools",
         }
@@ -85,6 +92,7 @@ impl Kind {
             Self::UnionfsFuse => "unionfs-fuse (copy-on-write)",
             Self::VellumCached => "Vellum, profile=cached",
             Self::VellumPassthrough => "Vellum, profile=passthrough",
+            Self::VellumLibrary => "Vellum, profile=passthrough in a pool, its clients with the library",
             Self::VellumCachedPools => "Vellum, profile=cached, a pool for each tenant",
             Self::VellumPassthroughPools => "Vellum, profile=passthrough, a pool for each tenant",
         }
@@ -108,14 +116,29 @@ impl Kind {
         matches!(self, Self::VellumCached | Self::VellumPassthrough) || self.has_pools()
     }
 
-    /// Whether its tenants have pools; it takes part in experiments with several tenants only.
+    /// Whether its mounts are in pools.
     #[must_use]
     pub fn has_pools(self) -> bool {
-        matches!(self, Self::VellumCachedPools | Self::VellumPassthroughPools)
+        matches!(self, Self::VellumCachedPools | Self::VellumPassthroughPools) || self.has_library()
+    }
+
+    /// Whether Vellum's library is in the processes that work on it.
+    #[must_use]
+    pub fn has_library(self) -> bool {
+        self == Self::VellumLibrary
+    }
+
+    /// Whether it takes part in a task: pools are for tenants, and the library is for what it can be in.
+    #[must_use]
+    pub fn takes_part(self, task: &Task) -> bool {
+        match self {
+            Self::VellumLibrary => task.library,
+            _ => task.tenants || !self.has_pools(),
+        }
     }
 }
 
-/// Programs that were named by the user, by subject; `vellum` stands for both profiles.
+/// Programs that were named by the user, by subject; `vellum` stands for all of Vellum's.
 pub type Programs = Vec<(String, PathBuf)>;
 
 /// Reads `SUBJECT=PATH`.
@@ -140,17 +163,20 @@ pub struct Subject {
     pub options: Option<String>,
     /// What the program says of its version, one line.
     pub version: Option<String>,
+    /// The library that its clients have loaded.
+    pub library: Option<PathBuf>,
 }
 
 impl Subject {
     /// Finds what `kind` needs, or says why it cannot be had.
     pub fn find(kind: Kind, programs: &Programs) -> std::result::Result<Self, String> {
         let given = |name: &str| programs.iter().find(|(n, _)| n == name).map(|(_, path)| path.clone());
-        let without = Self { kind, program: None, options: None, version: None };
+        let without = Self { kind, program: None, options: None, version: None, library: None };
         let root = rustix::process::geteuid().is_root();
         let found = |program: PathBuf| {
             let version = version(&program);
-            Ok(Self { program: Some(program), version, ..without.clone() })
+            let library = kind.has_library().then(|| library_of(&program)).transpose()?;
+            Ok(Self { program: Some(program), version, library, ..without.clone() })
         };
         match kind {
             Kind::Host => Ok(without),
@@ -184,6 +210,7 @@ impl Subject {
             _ if kind.has_pools() && !root => Err("control groups need root".into()),
             Kind::VellumCached
             | Kind::VellumPassthrough
+            | Kind::VellumLibrary
             | Kind::VellumCachedPools
             | Kind::VellumPassthroughPools => {
                 let beside = std::env::current_exe()
@@ -229,7 +256,9 @@ impl Subject {
             Kind::Overlay | Kind::OverlayXfs | Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => union,
             Kind::UnionfsFuse => "cow,use_ino,suid,dev,default_permissions".into(),
             Kind::VellumCached | Kind::VellumCachedPools => format!("{union},profile=cached"),
-            Kind::VellumPassthrough | Kind::VellumPassthroughPools => format!("{union},profile=passthrough"),
+            Kind::VellumPassthrough | Kind::VellumLibrary | Kind::VellumPassthroughPools => {
+                format!("{union},profile=passthrough")
+            }
         };
         if let Some(more) = &self.options {
             options.push(',');
@@ -351,6 +380,16 @@ fn take_down(path: &Path) -> Result<()> {
     ground::run(Command::new("fusermount3").arg("-u").arg("--").arg(path))
 }
 
+/// The library that belongs to a program, beside it.
+fn library_of(program: &Path) -> std::result::Result<PathBuf, String> {
+    // The loader takes a name without a slash for that of an installed library.
+    let library = std::path::absolute(program.with_file_name(LIBRARY)).unwrap_or_default();
+    if library.is_file() {
+        return Ok(library);
+    }
+    Err(format!("no {LIBRARY} beside {}; `make library` builds it", program.display()))
+}
+
 /// Every program of this name on PATH.
 pub(crate) fn on_path(name: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -387,6 +426,16 @@ mod tests {
             assert_eq!(Kind::named(kind.name()), Some(kind));
         }
         assert_eq!(Kind::named("nothing"), None);
+    }
+
+    #[test]
+    fn the_library_lies_beside_the_program() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("vellum");
+        let why = library_of(&program).unwrap_err();
+        assert!(why.contains("libvellum.so") && why.contains("make library"), "{why}");
+        std::fs::write(dir.path().join("libvellum.so"), "").unwrap();
+        assert_eq!(library_of(&program).unwrap(), dir.path().join("libvellum.so"));
     }
 
     #[test]

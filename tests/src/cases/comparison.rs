@@ -17,6 +17,7 @@ pub(super) const CASES: &[Case] = &[
     Case { alone: true, ..Case::once("bench/compare", 120, compare) },
     Case { alone: true, ..Case::once("bench/tenants", 120, tenants) },
     Case { alone: true, ..Case::once("bench/rocksdb", 120, rocksdb) },
+    Case { alone: true, ..Case::once("bench/library", 120, library) },
     Case { alone: true, ..Case::once("bench/interrupted", 120, interrupted) },
     Case::once("bench/bad-input", 30, bad_input),
 ];
@@ -148,6 +149,67 @@ fn rocksdb(cx: &Cx) -> Outcome {
             ensure_eq!(result["requests"].is_object(), served, "{name}: requests");
         }
     }
+    nothing_is_left(cx)
+}
+
+/// The library's subject takes part in what the library can be in, with it at work; one that is not there, or that does nothing, is
+/// named.
+fn library(cx: &Cx) -> Outcome {
+    let MountKind::Program(vellum, _) = MountKind::under_test() else {
+        return skip("another filesystem is under test");
+    };
+    let dir = cx.dir.join("program");
+    fs::create_dir(&dir)?;
+    let (program, library) = (dir.join("vellum"), dir.join("libvellum.so"));
+    fs::copy(vellum, &program)?;
+    let run = |tasks: &str| {
+        let json = cx.dir.join("r.json");
+        let mut command = bench_without_dir()?;
+        command.arg("--dir").arg(&cx.dir).arg("--program").arg(format!("vellum={}", program.display()));
+        command.args([
+            "--tasks",
+            tasks,
+            "--scale",
+            "0.01",
+            "--rounds",
+            "1",
+            "--subjects",
+            "overlayfs,vellum-library",
+        ]);
+        let said = shell::run(command.arg("--json").arg(&json))?;
+        Outcome::Ok((said, report(&json)?))
+    };
+    let missing = |why: &str| {
+        let (said, report) = run("s1-create-1")?;
+        let line = said.lines().find(|line| line.starts_with("missing: vellum-library: "));
+        ensure!(line.is_some_and(|line| line.contains(why)), "not said: {why}: {said}");
+        ensure_eq!(report["tasks"][0]["results"].as_array().map(Vec::len), Some(1), "{why}: subjects");
+        Outcome::Ok(())
+    };
+    missing("no libvellum.so beside")?;
+    // A library that programs have loaded anyway.
+    let copy = "cp $(ldd vellum | awk '/libgcc_s/ { print $3 }') libvellum.so";
+    shell::run(shell::bash(copy).current_dir(&dir))?;
+    missing("the library reads nothing from memory")?;
+    fs::copy(super::library::library()?, &library)?;
+    let (said, report) =
+        run("s1-drbl-1,s1-create-2,s1-stat-1,s1-unlink-1,untar-warm,lstat,s2-append,s2-fileserver")?;
+    for task in report["tasks"].as_array().into_iter().flatten() {
+        let name = task["name"].as_str().unwrap_or_default();
+        let results = task["results"].as_array().cloned().unwrap_or_default();
+        let timed = results.iter().filter(|result| result["seconds"].as_f64().is_some()).count();
+        // Clones are in several pools, and the library knows one.
+        ensure_eq!(timed, if name == "s2-append" { 1 } else { 2 }, "{name}: {said}");
+        let Some(result) = results.iter().find(|result| result["subject"] == "vellum-library") else {
+            continue;
+        };
+        let calls = &result["client_calls"];
+        if name == "s1-drbl-1" && calls.is_object() {
+            let reads = calls["pread64"].as_u64().unwrap_or(0);
+            ensure!(reads < 100, "{name}: {reads} of 4,000 reads are system calls");
+        }
+    }
+    fs::remove_dir_all(&dir)?;
     nothing_is_left(cx)
 }
 

@@ -188,6 +188,6 @@ mod tests {
         let all: Vec<&Look> = LOOKS.iter().collect();
         let (places, height) = legend(&all);
         assert!(places.iter().zip(&all).all(|((x, _), look)| x + 7.0 * (look.title.len() as f64) < WIDTH));
-        assert_eq!((places.len(), height), (all.len(), 2.0 * LEGEND_LINE));
+        assert_eq!((places.len(), height), (all.len(), 3.0 * LEGEND_LINE));
     }
 }

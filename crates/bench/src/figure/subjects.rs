@@ -24,6 +24,7 @@ pub(super) const LOOKS: &[Look] = &[
     look("unionfs-fuse", "#a48aa6", "unionfs-fuse"),
     look("vellum-cached", "#2f74a8", "Vellum cached"),
     look("vellum-passthrough", "#7fb5de", "Vellum passthrough"),
+    look("vellum-library", "#17928f", "Vellum library"),
     look("vellum-cached-pools", "#1f4f73", "Vellum cached, pools"),
     look("vellum-passthrough-pools", "#b4d5ee", "Vellum passthrough, pools"),
 ];
@@ -41,6 +42,7 @@ mod tests {
             ("unionfs-fuse", "other"),
             ("vellum-cached", "own"),
             ("vellum-passthrough", "own-2"),
+            ("vellum-library", "own-3"),
         ] {
             let look = LOOKS.iter().find(|look| look.subject == subject).unwrap();
             assert!(sheet.contains(&format!("--{name}: {};", look.colour)), "{subject}");

@@ -28,6 +28,7 @@ const LOOKS: &[(&str, &str)] = &[
     ("unionfs-fuse", "peer"),
     ("vellum-cached", "own"),
     ("vellum-passthrough", "own passthrough"),
+    ("vellum-library", "own library"),
     ("vellum-cached-pools", "own"),
     ("vellum-passthrough-pools", "own passthrough"),
 ];

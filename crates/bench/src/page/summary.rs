@@ -12,10 +12,6 @@ use crate::subject::Kind;
 /// Other filesystems for the same purpose, without the kernel's.
 pub(super) const PEERS: &[&str] = &["fuse-overlayfs", "fuse-overlayfs-2", "unionfs-fuse"];
 
-/// What has no row, as it would be a column.
-const NO_COLUMNS: &str = "Not there yet either, and so without a column: Vellum\u{2019}s library, which reaches the service \
-    over shared memory.";
-
 /// Writes the table.
 pub(super) fn write(html: &mut Html, results: &Results) {
     let divided = match results.denominators().as_slice() {
@@ -38,7 +34,6 @@ pub(super) fn write(html: &mut Html, results: &Results) {
             planned(results).for_each(|planned| not_yet(html, planned));
         });
     });
-    html.words("p", &[("class", "muted note")], NO_COLUMNS);
 }
 
 /// The row of what Vellum does not do yet.
@@ -97,7 +92,14 @@ fn verdict(html: &mut Html, own: Option<&Subject>, barred: &Subject, vellum: &[&
     for other in vellum.iter().filter(|other| other.subject != barred.subject) {
         let others = Verdict::of(other);
         if others != found && others != Verdict::NoBar {
-            html.words("small", &[], &format!("{}: {}", profile(other), others.word()));
+            // One that has a bar of its own is not judged by that of the row.
+            let of = other
+                .bar
+                .as_ref()
+                .map(limit)
+                .filter(|own| barred.bar.as_ref().map(limit).as_ref() != Some(own));
+            let of = of.map_or(String::new(), |own| format!(" ({own})"));
+            html.words("small", &[], &format!("{}: {}{of}", profile(other), others.word()));
         }
     }
 }
@@ -207,7 +209,6 @@ mod tests {
         assert_eq!(rows.len(), 5);
         let all = rows.last().unwrap();
         has(all, &["Page cache by weight", "instead of 24.0 %", "not there yet", "Checkpoint isolation"]);
-        has(all, &["shared memory"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod blocks;
 mod large;
 mod memory;
+mod names;
 mod private;
 mod rocksdb;
 mod small;
@@ -72,6 +73,8 @@ pub struct Task {
     pub clones: fn(&Ground) -> usize,
     /// Whether each mount is a tenant's, who has processors of his own where there are enough.
     pub tenants: bool,
+    /// Whether Vellum's library can be in the processes that do it: it knows one pool, and so one mount of those of a task.
+    pub library: bool,
     /// Cores below which it is left out of its group.
     pub cores: usize,
     /// What is missing on this machine to do it at all, if anything.
@@ -113,6 +116,7 @@ const SMALL: Task = Task {
     passes: 1,
     clones: |_| 1,
     tenants: false,
+    library: true,
     cores: 1,
     needs: || None,
     prepare: small::warm,
@@ -433,6 +437,15 @@ pub const TASKS: &[Task] = &[
     sources::DWOL_4,
     sources::DWOL_8,
     sources::DWOL_16,
+    names::CREATE_1,
+    names::CREATE_2,
+    names::CREATE_4,
+    names::STAT_1,
+    names::STAT_2,
+    names::STAT_4,
+    names::UNLINK_1,
+    names::UNLINK_2,
+    names::UNLINK_4,
     sources::OLTP,
     sources::FILESERVER,
     sources::WEBSERVER,
@@ -519,6 +532,7 @@ mod tests {
     fn groups_are_found_by_name() {
         let of = |name| group_named(name).unwrap().map(|task| task.name).collect::<Vec<_>>();
         assert!(of("s1").contains(&"s1-oltp") && of("s1").contains(&"s1-dwol-4"));
+        assert!(["s1-create-1", "s1-stat-2", "s1-unlink-4"].iter().all(|name| of("s1").contains(name)));
         assert!(of("s2").contains(&"s2-append") && !of("s2").contains(&"s1-oltp"));
         assert!(of("s2").contains(&"s2-rocksdb-put-1") && of("s2").contains(&"s2-rocksdb-get-4"));
         assert_eq!(of("private").len(), 5);
@@ -534,6 +548,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn the_library_is_in_tasks_on_one_mount() {
+        let ground = Ground::new(&std::env::temp_dir(), None, 1.0).unwrap();
+        for task in TASKS.iter().filter(|task| task.library) {
+            assert_eq!((task.clones)(&ground), 1, "{}", task.name);
+        }
+        let takes_part = |name| Kind::VellumLibrary.takes_part(named(name).unwrap());
+        assert!(["s1-oltp", "untar", "private-create", "s2-rocksdb-put-1"].into_iter().all(takes_part));
+        assert!(!["s2-append", "s2-start-up-1", "s2-rocksdb-get-4"].into_iter().any(takes_part));
+    }
+
     /// Every task does its work on a plain directory, at a small scale.
     #[test]
     fn tasks_run_on_a_directory() {
@@ -541,12 +566,11 @@ mod tests {
         let host = Subject::find(Kind::Host, &Vec::new()).unwrap();
         for task in TASKS.iter().filter(|task| !task.drops_caches && task.lacks().is_none()) {
             let stage = Stage::mount(&host, &ground, task).unwrap();
-            let env = stage.env(&ground).unwrap();
-            assert_eq!(env.roots.len(), (task.clones)(&ground));
-            (task.prepare)(&env).unwrap();
-            for _ in 0..if task.alters { 1 } else { 2 } {
-                (task.run)(&env).unwrap();
-            }
+            assert_eq!(stage.roots().len(), (task.clones)(&ground));
+            let mut player = stage.player(&ground, task).unwrap();
+            let sample = player.run().unwrap();
+            player.end().unwrap();
+            assert!(sample.seconds > 0.0 && sample.service_switches.is_none(), "{}: {sample:?}", task.name);
             assert!((task.operations)(&ground) > 0);
             stage.unmount().unwrap();
         }

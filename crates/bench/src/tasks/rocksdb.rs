@@ -21,6 +21,7 @@ const fn put<const N: usize>(name: &'static str, title: &'static str) -> Task {
         title,
         state: "new databases, nothing dirty",
         clones: |_| N,
+        library: N == 1,
         operations: |ground| N * ground.scaled(PUTS),
         needs: rocksdb::lacks,
         prepare: |env| {

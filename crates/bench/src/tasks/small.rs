@@ -1,10 +1,13 @@
 //! Tasks on a tree of small files.
+//!
+//! Their calls are the C library's, as those of other programs are, so that a library which was loaded in between sees them.
 
 use super::Env;
 use crate::failure::{Failure, Result, While};
 use crate::ground::{self, TREE_NAME};
 use crate::stop;
-use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, fstatat};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
@@ -16,8 +19,8 @@ const BUFFER: usize = 512 * 1024;
 const NOWHERE: &str = "zzz-nowhere-zzz";
 
 fn open_tree(env: &Env<'_>) -> Result<OwnedFd> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat(rustix::fs::CWD, env.root.join(TREE_NAME), flags, Mode::empty()).doing(|| "opening the tree")
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    openat(AT_FDCWD, &env.root.join(TREE_NAME), flags, Mode::empty()).doing(|| "opening the tree")
 }
 
 /// Opens, reads and closes every file, as a program does that does not know their sizes.
@@ -26,10 +29,11 @@ pub(super) fn open_read_close(env: &Env<'_>) -> Result<()> {
     let mut buffer = vec![0; BUFFER];
     for (path, size) in &env.ground.tree.files {
         let say = || format!("reading {}", path.display());
-        let file = openat(tree.as_fd(), path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).doing(say)?;
+        let file =
+            openat(tree.as_fd(), path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).doing(say)?;
         let mut got = 0;
         loop {
-            match rustix::io::read(&file, &mut buffer[..]).doing(say)? {
+            match nix::unistd::read(&file, &mut buffer[..]).doing(say)? {
                 0 => break,
                 more => got += more,
             }
@@ -51,7 +55,7 @@ pub(super) fn warm(env: &Env<'_>) -> Result<()> {
 pub(super) fn lstat_all(env: &Env<'_>) -> Result<()> {
     let tree = open_tree(env)?;
     for (path, _) in &env.ground.tree.files {
-        statat(tree.as_fd(), path, AtFlags::SYMLINK_NOFOLLOW)
+        fstatat(tree.as_fd(), path, AtFlags::AT_SYMLINK_NOFOLLOW)
             .doing(|| format!("lstat of {}", path.display()))?;
     }
     stop::check()

@@ -108,6 +108,7 @@ pub(super) const APPEND: Task = Task {
     state: WARM_LOWER,
     lower: Lower::Sized(SHARED_MIB),
     space: true,
+    library: false,
     clones: |ground| clones(ground, CLONES),
     operations: |ground| clones(ground, CLONES),
     prepare: warm_lower,
@@ -122,6 +123,7 @@ pub(super) const SHARED_READ: Task = Task {
     state: WARM_LOWER,
     lower: Lower::Sized(SHARED_MIB),
     alters: false,
+    library: false,
     clones: |ground| clones(ground, CLONES),
     operations: |ground| clones(ground, CLONES),
     prepare: warm_lower,
@@ -136,6 +138,8 @@ const fn start_up<const N: usize>(name: &'static str, title: &'static str) -> Ta
         title,
         state: "fresh mounts, their lower layer in the page cache; a process waits in each, in chroot",
         lower: Lower::Server,
+        // The server starts without variables, in another root directory.
+        library: false,
         clones: |ground| clones(ground, N),
         operations: |ground| clones(ground, N),
         needs: server::lacks,
@@ -167,7 +171,7 @@ fn start(env: &Env<'_>, kind: fxmark::Kind, count: usize) -> Result<()> {
 }
 
 /// Lets the processes go, and waits for their end.
-fn together(env: &Env<'_>) -> Result<()> {
+pub(super) fn together(env: &Env<'_>) -> Result<()> {
     env.workers.go()?;
     env.workers.wait()?;
     stop::check()

@@ -20,6 +20,7 @@ pub(super) const TENANTS: Task = Task { tenants: true, ..SOURCE };
 
 const ISOLATION: Task = Task {
     state: "warm: the files were just written through the mounts, and synced",
+    library: false,
     clones: |_| 2,
     operations: |ground| fileserver(ground).operations(),
     run: serve_files,
@@ -71,6 +72,7 @@ const fn up<const N: usize>(name: &'static str, title: &'static str) -> Task {
         name,
         title,
         clones: |_| 1,
+        library: true,
         tenants: false,
         operations: |ground| N * fileserver(ground).operations(),
         prepare: |env| {

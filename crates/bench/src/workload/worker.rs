@@ -3,14 +3,21 @@
 //!
 //! A worker is this program again, under a subcommand that help does not show. It gets its job as a line of JSON on
 //! stdin, answers `ready`, and begins when `go` comes.
+//!
+//! One worker does the whole task ([`crate::player`]); those of tasks that want several processes are its own.
 
 use crate::cores::Bound;
 use crate::failure::{Failure, Result, While};
+use crate::measure::Sample;
+use crate::player::Part;
+use crate::stop;
 use crate::workload::neighbour::{self, Neighbour};
-use crate::workload::{fxmark, rocksdb, server};
-use rustix::process::{Signal, set_parent_process_death_signal};
+use crate::workload::{fxmark, names, probe, rocksdb, server};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -21,10 +28,32 @@ pub const SUBCOMMAND: &str = "worker";
 const READY: &str = "ready";
 const GO: &str = "go";
 const FAILED: &str = "failed: ";
+const RESULT: &str = "result: ";
+/// How often the master looks whether the user wants to stop.
+const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Variables that a process gets beside those of this one.
+pub type Variables = Vec<(&'static str, OsString)>;
 
 /// What a worker does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Job {
+    /// Prepares a task and does it.
+    Task(Part),
+    /// Sees whether Vellum's library is at work on a mount.
+    Probe {
+        /// The root of the mount.
+        root: PathBuf,
+    },
+    /// Makes, looks at or removes files.
+    Names {
+        /// Which of them.
+        kind: names::Kind,
+        /// Its directory.
+        dir: PathBuf,
+        /// How many files.
+        files: usize,
+    },
     /// One of FxMark's loops.
     FxMark {
         /// Which.
@@ -87,6 +116,23 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
         if word.trim_end() == GO { Ok(()) } else { Err(Failure::new("called off")) }
     };
     match serde_json::from_str(&line).doing(|| "the job")? {
+        Job::Task(part) => {
+            stop::watch()?;
+            let sample = part.play(|passes| wait().and_then(|()| part.measure(passes)))?;
+            let sample = serde_json::to_string(&sample).doing(|| "a result")?;
+            writeln!(output, "\n{RESULT}{sample}").and_then(|()| output.flush()).doing(|| "reporting")?;
+            // What ends with it belongs to no measurement: the master says when.
+            input.read_line(&mut line).map(drop).doing(|| "waiting for the end")
+        }
+        Job::Probe { root } => {
+            probe::library(&root)?;
+            wait()
+        }
+        Job::Names { kind, dir, files } => {
+            let paths = names::prepare(&dir, files)?;
+            wait()?;
+            names::work(kind, &paths)
+        }
         Job::FxMark { kind, path, operations } => {
             let file = fxmark::prepare(&path)?;
             wait()?;
@@ -123,6 +169,14 @@ pub(super) fn last_words(text: &str) -> Option<&str> {
     lines().rfind(|line| line.to_ascii_lowercase().contains("error")).or_else(|| lines().next_back())
 }
 
+/// Whether there is something to read, or an end of it; false after [`LOOK`], or when a signal has come.
+fn readable(from: &ChildStdout) -> Result<bool> {
+    match poll(&mut [PollFd::new(from, PollFlags::IN)], Some(&LOOK)) {
+        Err(rustix::io::Errno::INTR) => Ok(false),
+        ready => Ok(ready.doing(|| "listening to a worker")? > 0),
+    }
+}
+
 /// A worker as its master sees it. It is killed when this is dropped.
 #[derive(Debug)]
 pub struct Worker {
@@ -134,8 +188,9 @@ pub struct Worker {
 
 impl Worker {
     /// Starts one; it is not ready yet.
-    fn start(job: Job) -> Result<Self> {
+    fn start(job: Job, variables: &Variables) -> Result<Self> {
         let mut child = own()?
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -154,20 +209,57 @@ impl Worker {
         Ok(worker)
     }
 
+    /// Starts one with some variables, and returns when it is ready.
+    pub(crate) fn ready(job: Job, variables: &Variables) -> Result<Self> {
+        let mut worker = Self::start(job, variables)?;
+        worker.wait_ready()?;
+        Ok(worker)
+    }
+
     fn wait_ready(&mut self) -> Result<()> {
-        for line in self.said.by_ref().lines() {
-            let line = line.doing(|| "listening to a worker")?;
-            if line == READY {
-                return Ok(());
+        self.listen(|line| (line == READY).then_some(()))
+    }
+
+    /// Waits for its result.
+    pub(crate) fn wait_result(&mut self) -> Result<Sample> {
+        let text = self.listen(|line| line.strip_prefix(RESULT).map(str::to_owned))?;
+        serde_json::from_str(&text).doing(|| "a worker's result")
+    }
+
+    /// Waits until it says what is waited for. When the user wants to stop, so shall it.
+    fn listen<T>(&mut self, what: impl Fn(&str) -> Option<T>) -> Result<T> {
+        let mut told = false;
+        let mut line = String::new();
+        loop {
+            while self.said.buffer().is_empty() && !readable(self.said.get_ref())? {
+                if stop::asked() && !std::mem::replace(&mut told, true) {
+                    let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+                    // It may have ended meanwhile, which is seen next.
+                    let _ = pid.map(|pid| kill_process(pid, Signal::TERM));
+                }
             }
+            line.clear();
+            if self.said.read_line(&mut line).doing(|| "listening to a worker")? == 0 {
+                return Err(Failure::new("a worker has ended too early"));
+            }
+            let line = line.trim_end_matches('\n');
             if let Some(why) = line.strip_prefix(FAILED) {
                 return Err(Failure::new(format!("worker: {why}")));
             }
+            if let Some(found) = what(line) {
+                return Ok(found);
+            }
         }
-        Err(Failure::new("a worker ended before it was ready"))
     }
 
-    fn go(&mut self) -> Result<()> {
+    /// Tells one that has said its result to end, and waits for that.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        drop(self.child.stdin.take());
+        self.wait()
+    }
+
+    /// Lets it begin.
+    pub(crate) fn go(&mut self) -> Result<()> {
         let input = self.child.stdin.as_mut().ok_or_else(|| Failure::new("a worker was let go twice"))?;
         writeln!(input, "{GO}").doing(|| "letting a worker go")
     }
@@ -222,7 +314,9 @@ pub struct Workers(RefCell<Vec<Worker>>);
 impl Workers {
     /// Starts a worker for each job, and returns when all of them are ready.
     pub fn start(&self, jobs: impl Iterator<Item = Job>) -> Result<()> {
-        let mut workers = jobs.map(Worker::start).collect::<Result<Vec<_>>>()?;
+        // They have the variables of this process.
+        let start = |job| Worker::start(job, &Variables::new());
+        let mut workers = jobs.map(start).collect::<Result<Vec<_>>>()?;
         workers.iter_mut().try_for_each(Worker::wait_ready)?;
         self.0.borrow_mut().extend(workers);
         Ok(())

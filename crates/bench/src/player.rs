@@ -1,0 +1,85 @@
+//! The process in which a task is prepared and done, on every filesystem alike: what the task's own process has loaded, a library
+//! say, is part of what is compared.
+//!
+//! It is a [worker](crate::workload::worker), this program again. It takes the time by itself, so that neither its start nor the
+//! way of a word from process to process is in it.
+
+use crate::failure::{Failure, Result};
+use crate::ground::Ground;
+use crate::measure::{Meter, Sample};
+use crate::service::Service;
+use crate::tasks::{self, Env};
+use crate::workload::worker::{Job, Variables, Worker, Workers};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// What a player is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// The task's name.
+    pub task: String,
+    /// The place's directory and its scale.
+    pub place: (PathBuf, f64),
+    /// The roots of all mounts.
+    pub roots: Vec<PathBuf>,
+    /// Their upper layers.
+    pub uppers: Vec<PathBuf>,
+    /// The processes behind the mounts that are measured with it. None: nothing is measured, since the calls that measuring takes are
+    /// not to be counted.
+    pub services: Option<Vec<u32>>,
+}
+
+impl Part {
+    /// Prepares the task in this process, and lets `perform` have all passes done.
+    pub(crate) fn play<T>(&self, perform: impl FnOnce(&dyn Fn() -> Result<()>) -> Result<T>) -> Result<T> {
+        let nothing = |what: &str| Failure::new(format!("there is no {what}"));
+        let task = tasks::named(&self.task).ok_or_else(|| nothing("such task"))?;
+        let (top, scale) = &self.place;
+        let ground = Ground::of_another(top, *scale);
+        let workers = Workers::default();
+        let env = Env {
+            root: self.roots.first().ok_or_else(|| nothing("mount"))?,
+            upper: self.uppers.first().ok_or_else(|| nothing("upper layer"))?,
+            roots: &self.roots,
+            uppers: &self.uppers,
+            workers: &workers,
+            ground: &ground,
+        };
+        (task.prepare)(&env)?;
+        perform(&|| task.run_passes(&env))
+    }
+
+    /// Has all passes done, and measures them where they are to be measured.
+    pub(crate) fn measure(&self, passes: &dyn Fn() -> Result<()>) -> Result<Sample> {
+        let Some(services) = &self.services else {
+            return passes().map(|()| Sample::default());
+        };
+        let number = tasks::named(&self.task).map_or(1, |task| task.passes);
+        let services: Vec<Service> = services.iter().map(|pid| Service { pid: *pid }).collect();
+        let meter = Meter::start(&services)?;
+        passes()?;
+        meter.end(number)
+    }
+}
+
+/// A player that has prepared its task. It is killed when this is dropped.
+#[derive(Debug)]
+pub struct Player(Worker);
+
+impl Player {
+    /// Starts one with some variables, and returns when all is prepared.
+    pub(crate) fn start(part: Part, variables: &Variables) -> Result<Self> {
+        Worker::ready(Job::Task(part), variables).map(Self)
+    }
+
+    /// Lets it do the task, and returns what it has measured. It is still there afterwards, with what it has started.
+    pub fn run(&mut self) -> Result<Sample> {
+        self.0.go()?;
+        self.0.wait_result()
+    }
+
+    /// Ends it after that, and with it everything that it has started.
+    pub fn end(mut self) -> Result<()> {
+        self.0.end()
+    }
+}

@@ -1,7 +1,7 @@
 //! What a program may call by name; `include/vellum.h` declares it.
 #![allow(clippy::missing_safety_doc, reason = "said in the header")]
 
-use crate::{hooks, next::Next, raw, stats};
+use crate::{hooks, stats};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `struct vellum_counts`.
@@ -16,19 +16,17 @@ pub struct Counts {
     changed: u64,
     no_socket: u64,
     other: u64,
+    opens: [u64; 2],
+    stats: [u64; 2],
+    unlinks: [u64; 2],
 }
 
 /// Opens a file, as open(2).
 #[cfg_attr(feature = "object", unsafe(no_mangle))]
 pub unsafe extern "C" fn vellum_open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    static OPEN: Next = Next::new(c"open");
-    type Open = unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
     stats::start();
-    let Some(open) = OPEN.get() else { raw::abort() };
-    // SAFETY: that is its type.
-    let open = unsafe { core::mem::transmute::<usize, Open>(open) };
     // SAFETY: the program's path.
-    unsafe { open(path, flags, mode) }
+    unsafe { hooks::files::open(path, flags, mode) }
 }
 
 /// Reads, as pread(2).
@@ -49,7 +47,9 @@ pub unsafe extern "C" fn vellum_close(fd: c_int) -> c_int {
 #[cfg_attr(feature = "object", unsafe(no_mangle))]
 pub unsafe extern "C" fn vellum_stats(to: *mut Counts) {
     let ([served, not_vellum, few, beyond, changed, no_socket, other], bytes) = stats::all();
-    let counts = Counts { served, bytes, not_vellum, few, beyond, changed, no_socket, other };
+    let [opens, stats, unlinks] = stats::calls().map(|[ring, kernel @ ..]| [ring, kernel.iter().sum()]);
+    let counts =
+        Counts { served, bytes, not_vellum, few, beyond, changed, no_socket, other, opens, stats, unlinks };
     if !to.is_null() {
         // SAFETY: the program's memory, of this form.
         unsafe { to.write(counts) };

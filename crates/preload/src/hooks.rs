@@ -3,94 +3,18 @@
 #![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
 
 use crate::map::unmap;
+use crate::names::{self, errno, hooks, next, set_errno, system};
 use crate::signals::{self, Action, SetAction};
 use crate::table::{DESCRIPTORS, Entry, entry};
-use crate::{process, raw, reads, stats};
+use crate::{process, raw, reads, ring, stats};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
-unsafe extern "C" {
-    fn __errno_location() -> *mut c_int;
-}
+pub mod files;
+pub mod identity;
+pub mod stat;
 
-/// The address of the next function of a name, as a function.
-macro_rules! next {
-    ($name:ident as $type:ty) => {{
-        // SAFETY: that is the type of all functions of this name.
-        names::$name.get().map(|at| unsafe { core::mem::transmute::<usize, $type>(at) })
-    }};
-}
-
-/// The functions whose place is taken.
-mod names {
-    use crate::next::Next;
-
-    macro_rules! names {
-        ($($constant:ident = $name:literal,)*) => {
-            $(pub(super) static $constant: Next = Next::new($name);)*
-
-            /// Finds them all now: a signal handler that needs one must not have to look for it.
-            pub(super) fn find() {
-                $($constant.get();)*
-            }
-        };
-    }
-
-    names! {
-        SIGACTION = c"sigaction",
-        CLOSE = c"close",
-        DUP2 = c"dup2",
-        DUP3 = c"dup3",
-        CLOSE_RANGE = c"close_range",
-        CLOSEFROM = c"closefrom",
-        FCLOSE = c"fclose",
-        FREOPEN = c"freopen",
-        FREOPEN64 = c"freopen64",
-        DAEMON = c"daemon",
-        LOGIN_TTY = c"login_tty",
-        UNSHARE = c"unshare",
-        SYSCALL = c"syscall",
-        SIGNAL = c"signal",
-        SIGPROCMASK = c"sigprocmask",
-        PTHREAD_SIGMASK = c"pthread_sigmask",
-        FILENO = c"fileno",
-        PREAD = c"pread",
-        PREAD64 = c"pread64",
-        PREADV = c"preadv",
-        PREADV64 = c"preadv64",
-        PREADV2 = c"preadv2",
-        PREADV64V2 = c"preadv64v2",
-        FORK = c"fork",
-        BARE_FORK = c"_Fork",
-        FORKPTY = c"forkpty",
-        IO_URING_SETUP = c"io_uring_setup",
-        IO_URING_QUEUE_INIT = c"io_uring_queue_init",
-        IO_URING_QUEUE_INIT_PARAMS = c"io_uring_queue_init_params",
-    }
-}
-
-/// A system call's result as libc would return it.
-fn result(result: isize) -> isize {
-    if result < 0 {
-        set_errno(-result as c_int);
-        return -1;
-    }
-    result
-}
-
-fn set_errno(error: c_int) {
-    // SAFETY: every libc has this function, and the place is the thread's own.
-    unsafe { *__errno_location() = error };
-}
-
-fn errno() -> c_int {
-    // SAFETY: as above.
-    unsafe { *__errno_location() }
-}
-
-fn system(number: usize, words: [usize; 6]) -> isize {
-    // SAFETY: a call of the program's, with its arguments.
-    result(unsafe { raw::call(number, words) })
-}
+const EBADF: c_int = 9;
+const EBUSY: c_int = 16;
 
 /// libc's sigaction.
 pub(crate) fn next_sigaction() -> Option<SetAction> {
@@ -126,18 +50,6 @@ fn closing(fd: c_int) -> Closing<core::option::IntoIter<&'static Entry>> {
 fn closing_range(first: c_uint, last: c_uint) -> Closing<impl Iterator<Item = &'static Entry> + Clone> {
     let end = last.min(DESCRIPTORS as c_uint - 1);
     Closing::of((first..=end).filter_map(|fd| entry(fd as c_int)))
-}
-
-/// Defines the functions of libc.
-macro_rules! hooks {
-    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)*) => {
-        $(
-            #[doc = concat!("`", stringify!($name), "` of libc.")]
-            $(#[$meta])*
-            #[cfg_attr(feature = "object", unsafe(no_mangle))]
-            pub unsafe extern "C" fn $name($($arg: $type),*) -> $result $body
-        )*
-    };
 }
 
 type Pread = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
@@ -242,6 +154,9 @@ hooks! {
         if fd == 2 {
             stats::report();
         }
+        if is_hidden(fd) {
+            return refuse(EBADF);
+        }
         let _closing = closing(fd);
         match next!(CLOSE as unsafe extern "C" fn(c_int) -> c_int) {
             // SAFETY: passed on as it came.
@@ -256,6 +171,9 @@ hooks! {
     }
 
     fn dup2(from: c_int, to: c_int) -> c_int {
+        if is_taken(to) {
+            return refuse(EBUSY);
+        }
         // Of itself it stays the file that it is.
         let _closing = (from != to).then(|| closing(to));
         match next!(DUP2 as unsafe extern "C" fn(c_int, c_int) -> c_int) {
@@ -271,6 +189,9 @@ hooks! {
     }
 
     fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+        if is_taken(to) {
+            return refuse(EBUSY);
+        }
         let _closing = (from != to).then(|| closing(to));
         match next!(DUP3 as unsafe extern "C" fn(c_int, c_int, c_int) -> c_int) {
             // SAFETY: passed on as it came.
@@ -281,6 +202,9 @@ hooks! {
 
     fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
         let _closing = before_close_range(first, last, flags);
+        if let Some(done) = close_around(first, last, flags) {
+            return done;
+        }
         match next!(CLOSE_RANGE as unsafe extern "C" fn(c_uint, c_uint, c_uint) -> c_int) {
             // SAFETY: passed on as it came.
             Some(next) => unsafe { next(first, last, flags) },
@@ -297,14 +221,18 @@ hooks! {
             stats::report();
         }
         let _closing = closing_range(first as c_uint, c_uint::MAX);
-        if let Some(next) = next!(CLOSEFROM as unsafe extern "C" fn(c_int)) {
+        let is_around = ring::without_socket(first as c_uint, c_uint::MAX).is_some();
+        if is_around && close_around(first as c_uint, c_uint::MAX, 0) == Some(0) {
+            return;
+        }
+        if let Some(next) = next!(CLOSEFROM as unsafe extern "C" fn(c_int)).filter(|_| !is_around) {
             // SAFETY: passed on as it came.
             return unsafe { next(first) };
         }
         let words = [first as usize, c_uint::MAX as usize, 0, 0, 0, 0];
         // SAFETY: plain numbers.
         if unsafe { raw::call(raw::number::CLOSE_RANGE, words) } != 0 {
-            (first..65_536).for_each(|fd| {
+            (first..65_536).filter(|fd| !is_hidden(*fd)).for_each(|fd| {
                 let _ = raw::close(fd);
             });
         }
@@ -438,11 +366,22 @@ hooks! {
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
         let _one;
         let _range;
+        identity::before_syscall(number as usize, a);
         match number as usize {
+            raw::number::CLOSE if is_hidden(a as c_int) => return refuse(EBADF).into(),
+            raw::number::DUP3 if is_taken(b as c_int) => return refuse(EBUSY).into(),
+            number if Some(number) == raw::number::DUP2 && is_taken(b as c_int) => {
+                return refuse(EBUSY).into();
+            }
             raw::number::CLOSE => _one = closing(a as c_int),
             raw::number::DUP3 if a != b => _one = closing(b as c_int),
             number if Some(number) == raw::number::DUP2 && a != b => _one = closing(b as c_int),
-            raw::number::CLOSE_RANGE => _range = before_close_range(a as c_uint, b as c_uint, c as c_uint),
+            raw::number::CLOSE_RANGE => {
+                _range = before_close_range(a as c_uint, b as c_uint, c as c_uint);
+                if let Some(done) = close_around(a as c_uint, b as c_uint, c as c_uint) {
+                    return done.into();
+                }
+            }
             raw::number::UNSHARE => before_unshare(a),
             raw::number::IO_URING_SETUP => before_ring(),
             _ => {}
@@ -528,6 +467,7 @@ unsafe fn fd_of(stream: *mut c_void) -> c_int {
 fn forked(child: c_int) -> c_int {
     if child == 0 {
         process::forked();
+        ring::forked();
         stats::forked();
     }
     child
@@ -552,10 +492,39 @@ fn before_close_range(
     Some(closing_range(first, last))
 }
 
+/// A number that the program knows nothing of.
+fn is_hidden(fd: c_int) -> bool {
+    fd >= 0 && fd == ring::socket() && process::is_on()
+}
+
+/// A number that the program wants for another file, and that cannot be had just now.
+fn is_taken(fd: c_int) -> bool {
+    is_hidden(fd) && !process::is_borrowed() && !ring::give_number_back(fd)
+}
+
+fn refuse(error: c_int) -> c_int {
+    set_errno(error);
+    -1
+}
+
+/// Closes a range that the session's socket is in, without it.
+fn close_around(first: c_uint, last: c_uint, flags: c_uint) -> Option<c_int> {
+    let parts = ring::without_socket(first, last).filter(|_| process::is_on())?;
+    let failed = parts.into_iter().flatten().any(|(first, last)| {
+        system(raw::number::CLOSE_RANGE, [first as usize, last as usize, flags as usize, 0, 0, 0]) < 0
+    });
+    Some(if failed { -1 } else { 0 })
+}
+
+const CLONE_FS: usize = 0x200;
 const CLONE_FILES: usize = 0x400;
+const CLONE_NEWUSER: usize = 0x1000_0000;
 
 /// Threads with descriptors of their own: a number says no more which file it is.
 fn before_unshare(flags: usize) {
+    if flags & (CLONE_FS | CLONE_FILES | CLONE_NEWUSER) != 0 {
+        identity::differs();
+    }
     if flags & CLONE_FILES != 0 && process::is_on() && !process::is_borrowed() {
         process::end();
     }
@@ -564,6 +533,7 @@ fn before_unshare(flags: usize) {
 /// A program with a ring may close descriptors through it, unseen.
 fn before_ring() {
     if process::is_on() && !process::is_borrowed() {
+        ring::end_for_good();
         process::end();
     }
 }
@@ -585,6 +555,9 @@ extern "C" fn begin() {
     signals::note_mask(raw::blocked_signals());
     stats::begin();
     process::begin();
+    if process::is_on() {
+        identity::begin();
+    }
 }
 
 extern "C" fn end() {

@@ -74,6 +74,8 @@ struct Search {
     found: Option<usize>,
 }
 
+#[cold]
+#[inline(never)]
 fn find(name: &'static CStr) -> Option<usize> {
     let mut search = Search { name, passed: false, found: None };
     // SAFETY: `visit` takes what is given here.

@@ -15,6 +15,10 @@ static OWNER: AtomicUsize = AtomicUsize::new(0);
 
 /// The socket to ask.
 pub(crate) fn socket() -> &'static CStr {
+    #[cfg(test)]
+    if let Some(path) = crate::tests::socket() {
+        return path;
+    }
     environment::variable(b"VELLUM_SOCKET").unwrap_or(SOCKET)
 }
 

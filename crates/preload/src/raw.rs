@@ -6,6 +6,28 @@ use core::ffi::CStr;
 pub(crate) mod number {
     pub(crate) const CLOSE: usize = 3;
     pub(crate) const FSTAT: usize = 5;
+    pub(crate) const SENDTO: usize = 44;
+    pub(crate) const UMASK: usize = 95;
+    pub(crate) const SETUID: usize = 105;
+    pub(crate) const SETGID: usize = 106;
+    pub(crate) const SETREUID: usize = 113;
+    pub(crate) const SETREGID: usize = 114;
+    pub(crate) const SETGROUPS: usize = 116;
+    pub(crate) const SETRESUID: usize = 117;
+    pub(crate) const SETRESGID: usize = 119;
+    pub(crate) const SETFSUID: usize = 122;
+    pub(crate) const SETFSGID: usize = 123;
+    pub(crate) const CAPSET: usize = 126;
+    pub(crate) const SETXATTR: usize = 188;
+    pub(crate) const GETRANDOM: usize = 318;
+    pub(crate) const OPENAT: usize = 257;
+    pub(crate) const NEWFSTATAT: usize = 262;
+    pub(crate) const UNLINKAT: usize = 263;
+    pub(crate) const PPOLL: usize = 271;
+    pub(crate) const SETNS: usize = 308;
+    pub(crate) const SECCOMP: usize = 317;
+    pub(crate) const STATX: usize = 332;
+    pub(crate) const LANDLOCK_RESTRICT_SELF: usize = 446;
     pub(crate) const MMAP: usize = 9;
     pub(crate) const MUNMAP: usize = 11;
     pub(crate) const RT_SIGPROCMASK: usize = 14;
@@ -34,7 +56,29 @@ pub(crate) mod number {
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod number {
+    pub(crate) const SETXATTR: usize = 5;
+    pub(crate) const GETRANDOM: usize = 278;
     pub(crate) const FGETXATTR: usize = 10;
+    pub(crate) const UNLINKAT: usize = 35;
+    pub(crate) const OPENAT: usize = 56;
+    pub(crate) const PPOLL: usize = 73;
+    pub(crate) const NEWFSTATAT: usize = 79;
+    pub(crate) const CAPSET: usize = 91;
+    pub(crate) const SETREGID: usize = 143;
+    pub(crate) const SETGID: usize = 144;
+    pub(crate) const SETREUID: usize = 145;
+    pub(crate) const SETUID: usize = 146;
+    pub(crate) const SETRESUID: usize = 147;
+    pub(crate) const SETRESGID: usize = 149;
+    pub(crate) const SETFSUID: usize = 151;
+    pub(crate) const SETFSGID: usize = 152;
+    pub(crate) const SETGROUPS: usize = 159;
+    pub(crate) const UMASK: usize = 166;
+    pub(crate) const SENDTO: usize = 206;
+    pub(crate) const SETNS: usize = 268;
+    pub(crate) const SECCOMP: usize = 277;
+    pub(crate) const STATX: usize = 291;
+    pub(crate) const LANDLOCK_RESTRICT_SELF: usize = 446;
     pub(crate) const DUP3: usize = 24;
     pub(crate) const FCNTL: usize = 25;
     pub(crate) const FACCESSAT: usize = 48;
@@ -93,14 +137,17 @@ pub(crate) unsafe fn call(number: usize, words: [usize; 6]) -> isize {
     result
 }
 
+/// In the place of a directory's descriptor: the working directory.
+pub(crate) const AT_FDCWD: i32 = -100;
+
 /// A call that touches no memory of this process.
-fn plain(number: usize, words: [usize; 6]) -> isize {
-    // SAFETY: every call in this module that comes here takes plain numbers, or addresses that the kernel only reads or that are
+pub(crate) fn plain(number: usize, words: [usize; 6]) -> isize {
+    // SAFETY: every call of this library that comes here takes plain numbers, or addresses that the kernel only reads or that are
     // borrowed by the caller.
     unsafe { call(number, words) }
 }
 
-const fn word(fd: i32) -> usize {
+pub(crate) const fn word(fd: i32) -> usize {
     fd as isize as usize
 }
 
@@ -125,7 +172,6 @@ pub(crate) fn get_xattr(fd: i32, name: &CStr, buf: &mut [u8]) -> isize {
 
 /// Whether there is something at a path.
 pub(crate) fn exists(path: &CStr) -> bool {
-    const AT_FDCWD: i32 = -100;
     plain(number::FACCESSAT, [word(AT_FDCWD), path.as_ptr() as usize, 0, 0, 0, 0]) == 0
 }
 
@@ -163,6 +209,26 @@ pub(crate) fn map_wiped_page() -> Option<usize> {
     Some(at)
 }
 
+/// A new mapping of memory that another process has too, which a child made by fork does not get.
+pub(crate) fn map_shared(fd: i32, len: usize) -> Option<usize> {
+    const READ_WRITE: usize = 3;
+    const SHARED: usize = 1;
+    const MADV_DONTFORK: usize = 10;
+    let at = address(plain(number::MMAP, [0, len, READ_WRITE, SHARED, word(fd), 0]))?;
+    if plain(number::MADVISE, [at, len, MADV_DONTFORK, 0, 0, 0]) != 0 {
+        unmap(at, len);
+        return None;
+    }
+    Some(at)
+}
+
+/// Empty memory where a mapping of this library's was, unless something else is there.
+pub(crate) fn map_empty_at(at: usize, len: usize) {
+    const READ_WRITE: usize = 3;
+    const PRIVATE_ANONYMOUS_FIXED_NOREPLACE: usize = 0x10_0022;
+    plain(number::MMAP, [at, len, READ_WRITE, PRIVATE_ANONYMOUS_FIXED_NOREPLACE, usize::MAX, 0]);
+}
+
 fn address(result: isize) -> Option<usize> {
     (!(-4095..=0).contains(&result)).then_some(result as usize)
 }
@@ -183,6 +249,21 @@ pub(crate) fn blocked_signals() -> u64 {
 pub(crate) fn raise(signal: i32) {
     let thread = plain(number::GETTID, [0; 6]) as usize;
     plain(number::TGKILL, [getpid() as usize, thread, signal as usize, 0, 0, 0]);
+}
+
+/// Another number for an open file, from `low` on; it is closed on exec.
+pub(crate) fn duplicate(fd: i32, low: usize) -> Option<i32> {
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    let new = plain(number::FCNTL, [word(fd), F_DUPFD_CLOEXEC, low, 0, 0, 0]);
+    i32::try_from(new).ok().filter(|new| *new >= 0)
+}
+
+/// How many descriptors this process may have.
+pub(crate) fn descriptor_limit() -> u64 {
+    const RLIMIT_NOFILE: usize = 7;
+    let mut limit = [0u64; 2];
+    plain(number::PRLIMIT64, [0, RLIMIT_NOFILE, 0, &raw mut limit as usize, 0, 0]);
+    limit[0]
 }
 
 /// Whether the address space has a limit.

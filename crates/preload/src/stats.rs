@@ -16,9 +16,34 @@ pub(crate) enum Reason {
     Other,
 }
 
+/// Calls that may go by the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Open = 0,
+    Stat,
+    Unlink,
+}
+
+/// Who has carried one out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Ring = 0,
+    /// The kernel, because the service wants it so.
+    Asked,
+    /// The kernel, because something may be mounted there.
+    Look,
+    /// The kernel, because the service has gone.
+    Gone,
+    /// The kernel, because another call was under way.
+    Busy,
+}
+
 const KINDS: usize = 7;
+/// Of one [`Kind`].
+const WAYS: usize = 5;
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
+static CALLS: [[AtomicU64; WAYS]; 3] = [const { [const { AtomicU64::new(0) }; WAYS] }; 3];
 static BYTES: AtomicU64 = AtomicU64::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static REPORT: AtomicBool = AtomicBool::new(false);
@@ -37,7 +62,7 @@ pub(crate) fn begin() {
 /// A child has been made: it counts, and reports, for itself.
 pub(crate) fn forked() {
     if COUNTING.load(Relaxed) {
-        COUNTS.iter().chain([&BYTES]).for_each(|count| count.store(0, Relaxed));
+        COUNTS.iter().chain(CALLS.as_flattened()).chain([&BYTES]).for_each(|count| count.store(0, Relaxed));
         if REPORTER.load(Relaxed) != 0 {
             REPORTER.store(raw::getpid(), Relaxed);
             REPORT.store(true, Relaxed);
@@ -60,6 +85,23 @@ pub(crate) fn count(reason: Reason, bytes: usize) {
     }
 }
 
+#[inline]
+pub(crate) fn count_call(kind: Kind, by: By) {
+    if COUNTING.load(Relaxed)
+        && let Some(count) = CALLS.get(kind as usize).and_then(|ways| ways.get(by as usize))
+    {
+        count.fetch_add(1, Relaxed);
+    }
+}
+
+/// Opens, lookups and removals.
+pub(crate) fn calls() -> [[u64; WAYS]; 3] {
+    let mut counts = [[0; WAYS]; 3];
+    let from = CALLS.as_flattened();
+    counts.as_flattened_mut().iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Relaxed));
+    counts
+}
+
 /// All counts, and the bytes from mappings.
 pub(crate) fn all() -> ([u64; KINDS], u64) {
     let mut counts = [0; KINDS];
@@ -67,9 +109,12 @@ pub(crate) fn all() -> ([u64; KINDS], u64) {
     (counts, BYTES.load(Relaxed))
 }
 
+/// Room for a whole report.
+const TEXT: usize = 1024;
+
 /// Text of a fixed length.
 struct Text {
-    bytes: [u8; 512],
+    bytes: [u8; TEXT],
     len: usize,
 }
 
@@ -103,16 +148,19 @@ impl Text {
 pub(crate) fn report() {
     if REPORT.load(Relaxed) && REPORTER.load(Relaxed) == raw::getpid() && REPORT.swap(false, Relaxed) {
         let (counts, bytes) = all();
-        if counts == [0; KINDS] {
+        let calls = calls();
+        if counts == [0; KINDS] && calls == [[0; WAYS]; 3] {
             return;
         }
-        let text = compose(counts, bytes);
+        let text = compose(counts, bytes, &calls);
         raw::write(2, text.bytes.get(..text.len).unwrap_or_default());
     }
 }
 
-fn compose([served, not_vellum, few, beyond, changed, no_socket, other]: [u64; KINDS], bytes: u64) -> Text {
-    let mut text = Text { bytes: [0; 512], len: 0 };
+/// Of calls that may go by the ring there is a line only where there was one.
+fn compose(counts: [u64; KINDS], bytes: u64, calls: &[[u64; WAYS]; 3]) -> Text {
+    let mut text = Text { bytes: [0; TEXT], len: 0 };
+    let [served, not_vellum, few, beyond, changed, no_socket, other] = counts;
     let by_kernel = not_vellum + few + beyond + changed + no_socket + other;
     for (name, value) in [
         ("vellum: preads from mappings: ", served),
@@ -129,6 +177,26 @@ fn compose([served, not_vellum, few, beyond, changed, no_socket, other]: [u64; K
         text.number(value);
     }
     text.add(b")\n");
+    for (kind, [ring, asked, look, gone, busy]) in ["opens", "stats", "unlinks"].iter().zip(*calls) {
+        let by_kernel = asked + look + gone + busy;
+        if ring + by_kernel == 0 {
+            continue;
+        }
+        text.add(b"vellum: ");
+        text.add(kind.as_bytes());
+        for (name, value) in [
+            (" by the ring: ", ring),
+            (", by the kernel: ", by_kernel),
+            (" (asked to ", asked),
+            (", had to look ", look),
+            (", service gone ", gone),
+            (", busy ", busy),
+        ] {
+            text.add(name.as_bytes());
+            text.number(value);
+        }
+        text.add(b")\n");
+    }
     text
 }
 
@@ -138,11 +206,15 @@ mod tests {
 
     #[test]
     fn the_report_says_who_has_read() {
-        let text = compose([10, 1, 2, 3, 4, 5, 0], u64::MAX);
+        let text = compose([10, 1, 2, 3, 4, 5, 0], u64::MAX, &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0]]);
         let text = std::str::from_utf8(&text.bytes[..text.len]).unwrap();
         let expected = "vellum: preads from mappings: 10\nvellum: bytes from mappings: 18446744073709551615\n\
                         vellum: preads by the kernel: 15 (not a Vellum file 1, too few reads 2, beyond the end 3, \
-                        changed 4, no socket 5, other 0)\n";
+                        changed 4, no socket 5, other 0)\n\
+                        vellum: opens by the ring: 6, by the kernel: 10 (asked to 1, had to look 2, service gone 3, \
+                        busy 4)\n\
+                        vellum: unlinks by the ring: 7, by the kernel: 0 (asked to 0, had to look 0, service gone 0, \
+                        busy 0)\n";
         assert_eq!(text, expected);
     }
 }

@@ -1,0 +1,374 @@
+//! Opens, lookups and removals by the ring: what may go there, how it is asked, and what the answers mean.
+
+use crate::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, Attributes, S_IFLNK};
+use crate::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
+use crate::dirs::{self, Place, Shown};
+use crate::paths::{self, PATH_MAX, Split};
+use crate::ring::{self, Failure, Hold};
+use crate::socket::{self, Take};
+use crate::stats::{By, Kind, count_call};
+use core::ffi::CStr;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, OPEN, STALE, STAT, STAT_WORDS, UNLINK};
+use vellum_ring::{Request, Response};
+
+pub(crate) const O_ACCMODE: i32 = 3;
+pub(crate) const O_CREAT: i32 = 0o100;
+pub(crate) const O_EXCL: i32 = 0o200;
+pub(crate) const O_TRUNC: i32 = 0o1000;
+pub(crate) const O_WRONLY: i32 = 1;
+pub(crate) const O_CLOEXEC: i32 = 0o2_000_000;
+pub(crate) const O_NOFOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
+const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
+const O_LARGEFILE: i32 = if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 };
+const O_NOCTTY: i32 = 0o400;
+const O_APPEND: i32 = 0o2000;
+const O_NONBLOCK: i32 = 0o4000;
+/// With the bit of `O_DSYNC`.
+const O_SYNC: i32 = 0o4_010_000;
+/// Flags that the service knows.
+const FLAGS: i32 = O_ACCMODE
+    | O_CREAT
+    | O_EXCL
+    | O_TRUNC
+    | O_APPEND
+    | O_NONBLOCK
+    | O_SYNC
+    | O_DIRECT
+    | O_LARGEFILE
+    | O_NOFOLLOW
+    | O_CLOEXEC
+    | O_NOCTTY;
+const EMFILE: i32 = 24;
+const EIO: u32 = 5;
+/// Statuses from here on are no errors of the program's.
+const STATUSES: u32 = 4096;
+/// Descriptors of calls given up that are passed over to find one.
+const LEFT_OVER: u32 = 64;
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome<T> {
+    Done(T),
+    /// With this error number.
+    Failed(i32),
+    /// Nothing happened: the kernel is to be asked.
+    Kernel,
+    /// It may have been carried out, or not.
+    Unknown,
+}
+
+/// Opens in a row that had nothing to do with what is served. After many of them not each is looked at.
+static FOREIGN: AtomicU32 = AtomicU32::new(0);
+const FOREIGN_MANY: u32 = 32;
+const FOREIGN_EACH: u32 = 8;
+
+/// Opens a file, or creates it. The mode has the umask applied.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) -> Outcome<i32> {
+    let is_known = flags & !FLAGS == 0 && flags & O_ACCMODE != O_ACCMODE;
+    let only_reads = flags & (O_ACCMODE | O_CREAT) == 0;
+    if !is_known || (only_reads && !ring::is_live()) || is_skipped(only_reads) {
+        return Outcome::Kernel;
+    }
+    let Some(mut hold) = take(Kind::Open) else { return Outcome::Kernel };
+    // SAFETY: the caller's.
+    let Some(name) = (unsafe { Name::take(&mut hold, directory, path) }) else { return Outcome::Kernel };
+    if only_reads && !name.is_guess(&hold) {
+        return Outcome::Kernel;
+    }
+    let request =
+        Request { opcode: OPEN, args: [0, flags as u32 as u64, mode.into(), 0, 0], ..Request::default() };
+    let (response, _, _) = match name.request(&mut hold, Kind::Open, request, &mut []) {
+        Ok(answered) => answered,
+        Err(outcome) => return outcome.cast(),
+    };
+    let [tag, ..] = response.values;
+    collect(&mut hold, tag, flags & O_CLOEXEC != 0)
+}
+
+fn is_skipped(only_reads: bool) -> bool {
+    !only_reads && {
+        let seen = FOREIGN.load(Relaxed);
+        seen >= FOREIGN_MANY && !FOREIGN.fetch_add(1, Relaxed).is_multiple_of(FOREIGN_EACH)
+    }
+}
+
+/// Takes the descriptor that has come with an answer.
+fn collect(hold: &mut Hold, tag: u64, close_on_exec: bool) -> Outcome<i32> {
+    for _ in 0..LEFT_OVER {
+        let Some(delivery) = socket::take(ring::socket(), Take::Now { close_on_exec }) else { break };
+        match delivery.fd {
+            Some(fd) if delivery.number == tag => {
+                count_call(Kind::Open, By::Ring);
+                return Outcome::Done(fd);
+            }
+            Some(left_over) => {
+                crate::raw::close(left_over);
+            }
+            None if delivery.number == tag && delivery.was_cut => return Outcome::Failed(EMFILE),
+            None => {}
+        }
+    }
+    count_call(Kind::Open, By::Gone);
+    hold.fail();
+    Outcome::Unknown
+}
+
+/// Asks for attributes; links are not followed, but are the kernel's if the program wants them to be.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn stat(directory: i32, path: usize, follows: bool) -> Outcome<Attributes> {
+    // SAFETY: the caller's.
+    let Some((mut hold, name)) = (unsafe { guess(Kind::Stat, directory, path) }) else {
+        return Outcome::Kernel;
+    };
+    let mut out = [0u8; STAT_WORDS * 8];
+    let request = Request { opcode: STAT, ..Request::default() };
+    let (place, len) = match name.request(&mut hold, Kind::Stat, request, &mut out) {
+        Ok((_, len, place)) => (place, len),
+        Err(outcome) => return outcome.cast(),
+    };
+    let mut words = [0; STAT_WORDS];
+    words.iter_mut().zip(out.as_chunks::<8>().0).for_each(|(to, from)| *to = u64::from_ne_bytes(*from));
+    let attributes = Attributes { words, device: place.device, mount: place.mount };
+    if len != out.len() || follows && attributes.kind() == S_IFLNK {
+        count_call(Kind::Stat, By::Asked);
+        return Outcome::Kernel;
+    }
+    count_call(Kind::Stat, By::Ring);
+    Outcome::Done(attributes)
+}
+
+/// Removes a name that is not a directory's.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn unlink(directory: i32, path: usize) -> Outcome<()> {
+    // SAFETY: the caller's.
+    let Some((mut hold, name)) = (unsafe { guess(Kind::Unlink, directory, path) }) else {
+        return Outcome::Kernel;
+    };
+    let request = Request { opcode: UNLINK, ..Request::default() };
+    match name.request(&mut hold, Kind::Unlink, request, &mut []) {
+        Ok(_) => {
+            count_call(Kind::Unlink, By::Ring);
+            Outcome::Done(())
+        }
+        Err(outcome) => outcome.cast(),
+    }
+}
+
+/// The right to make a call. Where there is a session it is said if somebody else has it.
+fn take(kind: Kind) -> Option<Hold> {
+    let hold = Hold::take();
+    if hold.is_none() && ring::is_live() {
+        count_call(kind, By::Busy);
+    }
+    hold
+}
+
+/// The right to make a call about a name in the directory that the last one was about.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+unsafe fn guess(kind: Kind, directory: i32, path: usize) -> Option<(Hold, Name)> {
+    if !ring::is_live() {
+        return None;
+    }
+    let mut hold = take(kind)?;
+    // SAFETY: the caller's.
+    let name = unsafe { Name::take(&mut hold, directory, path) }?;
+    name.is_guess(&hold).then_some((hold, name))
+}
+
+/// Nothing is done.
+enum Never {}
+
+impl Outcome<Never> {
+    fn cast<T>(self) -> Outcome<T> {
+        match self {
+            Self::Done(never) => match never {},
+            Self::Failed(error) => Outcome::Failed(error),
+            Self::Kernel => Outcome::Kernel,
+            Self::Unknown => Outcome::Unknown,
+        }
+    }
+}
+
+/// A path, taken over to where the session's calls have their paths.
+#[derive(Clone, Copy)]
+struct Name {
+    directory: i32,
+    split: Split,
+    len: usize,
+}
+
+impl Name {
+    /// # Safety
+    /// The path must be the program's, readable as far as it is mapped at all.
+    unsafe fn take(hold: &mut Hold, directory: i32, path: usize) -> Option<Self> {
+        // SAFETY: the caller's.
+        let len = unsafe { paths::take(directory, path, &mut hold.path) }?;
+        let split = paths::split(hold.path.get(..len)?)?;
+        Some(Self { directory, split, len })
+    }
+
+    fn is_guess(&self, hold: &Hold) -> bool {
+        hold.path.get(..self.split.parent).is_some_and(|text| hold.dirs.is_last(self.directory, text))
+    }
+
+    /// Does something with the directory's path.
+    fn with_parent<T>(&self, path: &mut [u8; PATH_MAX], then: impl FnOnce(&CStr) -> T) -> Option<T> {
+        match self.split.parent {
+            0 => Some(then(c".")),
+            1 if path.first() == Some(&b'/') => Some(then(c"/")),
+            end => {
+                let before = core::mem::replace(path.get_mut(end)?, 0);
+                let done = CStr::from_bytes_until_nul(path).ok().map(then);
+                *path.get_mut(end)? = before;
+                done
+            }
+        }
+    }
+
+    /// A whole call about the name: the response, its bytes of data, and which directory it is about.
+    fn request(
+        &self,
+        hold: &mut Hold,
+        kind: Kind,
+        request: Request,
+        out: &mut [u8],
+    ) -> Result<(Response, usize, Place), Outcome<Never>> {
+        let directory = self.directory;
+        let place = self.with_parent(&mut hold.path, |path| dirs::look(directory, path));
+        let place = place.flatten().ok_or(Outcome::Kernel)?;
+        let mut number = self.number(hold, kind, &place)?;
+        let mut request = request;
+        let mut entered_again = false;
+        loop {
+            let [_, rest @ ..] = request.args;
+            let [a, b, c, d] = rest;
+            request.args = [number, a, b, c, d];
+            let (response, len) = self.send(hold, kind, request, out)?;
+            match response.status as u32 {
+                0 => {
+                    self.went_well(hold);
+                    return Ok((response, len, place));
+                }
+                STALE if !entered_again => {
+                    entered_again = true;
+                    hold.dirs.drop_stale(&place);
+                    number = self.number(hold, kind, &place)?;
+                }
+                LOOK if request.opcode == OPEN && request.flags == 0 && self.is_plain(hold, &place) => {
+                    request.flags = CHECKED;
+                }
+                LOOK => {
+                    hold.dirs.missed();
+                    count_call(kind, By::Look);
+                    return Err(Outcome::Kernel);
+                }
+                // A call that the service has dropped.
+                EIO => {
+                    count_call(kind, By::Gone);
+                    return Err(Outcome::Unknown);
+                }
+                error if error < STATUSES => {
+                    self.went_well(hold);
+                    count_call(kind, By::Ring);
+                    return Err(Outcome::Failed(error as i32));
+                }
+                status => {
+                    if status == ASK_KERNEL {
+                        hold.dirs.missed();
+                    }
+                    count_call(kind, By::Asked);
+                    return Err(Outcome::Kernel);
+                }
+            }
+        }
+    }
+
+    fn went_well(&self, hold: &mut Hold) {
+        let directory = self.directory;
+        let state = &mut **hold;
+        if let Some(text) = state.path.get(..self.split.parent) {
+            state.dirs.went_well(directory, text);
+        }
+    }
+
+    fn send(
+        &self,
+        hold: &mut Hold,
+        kind: Kind,
+        request: Request,
+        out: &mut [u8],
+    ) -> Result<(Response, usize), Outcome<Never>> {
+        let mut name = [0; vellum_ring::files::NAME_MAX];
+        let from = hold.path.get(self.split.name..self.len).unwrap_or_default();
+        let name = name.get_mut(..from.len()).ok_or(Outcome::Kernel)?;
+        name.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        hold.call(request, name, out).map_err(|failure| {
+            count_call(kind, By::Gone);
+            match failure {
+                Failure::NotSent => Outcome::Kernel,
+                Failure::Unknown => Outcome::Unknown,
+            }
+        })
+    }
+
+    /// The number by which the service knows the directory.
+    fn number(&self, hold: &mut Hold, kind: Kind, place: &Place) -> Result<u64, Outcome<Never>> {
+        match hold.dirs.find(place) {
+            Some(Some(number)) => return Ok(number),
+            Some(None) => return Err(Outcome::Kernel),
+            None => {}
+        }
+        if !hold.may_serve(place.device) {
+            FOREIGN.fetch_add(1, Relaxed);
+            return Err(Outcome::Kernel);
+        }
+        FOREIGN.store(0, Relaxed);
+        if !hold.is_ready() {
+            return Err(Outcome::Kernel);
+        }
+        let directory = self.directory;
+        let shown = self.with_parent(&mut hold.path, |path| dirs::show(directory, path, place));
+        let token = match shown.unwrap_or(Shown::NotNow) {
+            Shown::Token(token) => token,
+            Shown::NotNow => return Err(Outcome::Kernel),
+            Shown::Never => {
+                hold.dirs.keep(*place, None);
+                return Err(Outcome::Kernel);
+            }
+        };
+        let request = Request { opcode: ENTER, ..Request::default() };
+        let Ok((response, _)) = hold.call(request, &token, &mut []) else {
+            count_call(kind, By::Gone);
+            return Err(Outcome::Kernel);
+        };
+        let [number, ..] = response.values;
+        let number = (response.status == 0).then_some(number);
+        hold.dirs.keep(*place, number);
+        number.ok_or_else(|| {
+            count_call(kind, By::Asked);
+            Outcome::Kernel
+        })
+    }
+
+    /// Whether nothing is mounted over the name.
+    fn is_plain(&self, hold: &Hold, place: &Place) -> bool {
+        let Ok(path) = CStr::from_bytes_until_nul(&hold.path) else { return false };
+        let flags = AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC;
+        attributes::at(self.directory, path, flags, STATX_MNT_ID | STATX_INO).is_ok_and(|found| {
+            found.mask & STATX_MNT_ID != 0
+                && found.mnt_id == place.mount
+                && found.attributes & STATX_ATTR_MOUNT_ROOT == 0
+        })
+    }
+}

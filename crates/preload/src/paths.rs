@@ -1,0 +1,111 @@
+//! Paths of the program's: taken over, and taken apart.
+
+use crate::{copy, raw, signals};
+use vellum_ring::files::NAME_MAX;
+
+/// Longest path, with the byte that ends it.
+pub(crate) const PATH_MAX: usize = 4096;
+/// Bytes that are looked at together.
+const CHUNK: usize = 256;
+const PAGE: usize = 4096;
+
+/// Copies a string of the program's; its length, without the byte that ends it. None: it is too long, or cannot be read here.
+///
+/// # Safety
+/// The string must be the program's own, as far as it is mapped at all.
+pub(crate) unsafe fn take(directory: i32, path: usize, to: &mut [u8; PATH_MAX]) -> Option<usize> {
+    if path == 0 || signals::is_exposed() {
+        return None;
+    }
+    // While no fault would be caught the kernel looks first whether it is there.
+    if !signals::is_installed() && !is_readable(directory, path) {
+        return None;
+    }
+    let mut len = 0;
+    while len < PATH_MAX {
+        let from = path.checked_add(len)?;
+        let part = CHUNK.min(PAGE - from % PAGE).min(PATH_MAX - len);
+        let chunk = to.get_mut(len..len + part)?;
+        // SAFETY: no more than what is in the page of the string's next byte.
+        if !unsafe { copy::copy(chunk.as_mut_ptr() as usize, from, part) } {
+            return None;
+        }
+        if let Some(end) = chunk.iter().position(|byte| *byte == 0) {
+            return Some(len + end);
+        }
+        len += part;
+    }
+    None
+}
+
+fn is_readable(directory: i32, path: usize) -> bool {
+    const EFAULT: isize = -14;
+    raw::plain(raw::number::FACCESSAT, [raw::word(directory), path, 0, 0, 0, 0]) != EFAULT
+}
+
+/// A path's directory, as so many first bytes of it, and the place of the name in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Split {
+    /// 0: there is none, the name is one of the directory that the path begins at.
+    pub(crate) parent: usize,
+    pub(crate) name: usize,
+}
+
+/// Takes a path apart. None: its last part is no name of a file.
+pub(crate) fn split(path: &[u8]) -> Option<Split> {
+    let slash = path.iter().rposition(|byte| *byte == b'/');
+    let at = slash.map_or(0, |slash| slash + 1);
+    let name = path.get(at..)?;
+    if matches!(name, b"" | b"." | b"..") || name.len() > NAME_MAX || name.starts_with(b".wh.") {
+        return None;
+    }
+    // Slashes at the end of the directory say nothing, except for the root's.
+    let parent = slash.map_or(0, |slash| {
+        let before = path.get(..slash).unwrap_or_default();
+        before.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1)
+    });
+    Some(Split { parent, name: at })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_taken_apart() {
+        let parts = |path: &'static str| {
+            split(path.as_bytes()).map(|split| (&path[..split.parent], &path[split.name..]))
+        };
+        assert_eq!(parts("name"), Some(("", "name")));
+        assert_eq!(parts("/name"), Some(("/", "name")));
+        assert_eq!(parts("//name"), Some(("/", "name")));
+        assert_eq!(parts("a/b/name"), Some(("a/b", "name")));
+        assert_eq!(parts("/a//name"), Some(("/a", "name")));
+        assert_eq!(parts("../name"), Some(("..", "name")));
+        assert_eq!(parts("a/.../..x"), Some(("a/...", "..x")));
+        for path in ["", "/", ".", "..", "a/", "a/.", "a/..", "a/.wh.b", ".wh..opq"] {
+            assert_eq!(parts(path), None, "{path}");
+        }
+        let long = "x".repeat(NAME_MAX);
+        assert!(split(long.as_bytes()).is_some());
+        assert!(split(format!("{long}x").as_bytes()).is_none());
+    }
+
+    #[test]
+    fn strings_are_taken_over_as_far_as_they_are_there() {
+        let mut to = [0; PATH_MAX];
+        for len in [0, 1, 255, 256, 257, 4095] {
+            let text = std::ffi::CString::new("x".repeat(len)).unwrap();
+            // SAFETY: it is a string.
+            assert_eq!(unsafe { take(raw::AT_FDCWD, text.as_ptr() as usize, &mut to) }, Some(len));
+            assert_eq!(&to[..len], text.as_bytes());
+        }
+        let long = std::ffi::CString::new("x".repeat(4096)).unwrap();
+        // SAFETY: it is a string.
+        assert_eq!(unsafe { take(raw::AT_FDCWD, long.as_ptr() as usize, &mut to) }, None);
+        for nowhere in [0, 1, usize::MAX - 3] {
+            // SAFETY: nothing is mapped there.
+            assert_eq!(unsafe { take(raw::AT_FDCWD, nowhere, &mut to) }, None);
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! The session with the pool's service: a ring for calls, and a socket by which descriptors come.
+//!
+//! There is one for the process, and one call at a time: whoever finds it in use, be it another thread or himself in a signal handler,
+//! takes the other way, through the kernel. It begins when calls that could use it have come up, and ends when the service has gone,
+//! when the process is to have another identity, or when the program wants the socket's number for a file of its own.
+
+use crate::dirs::Dirs;
+use crate::paths::PATH_MAX;
+use crate::socket::{self, Greeting, Take};
+use crate::{attributes, direct, hooks, process, raw, signals};
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize};
+use vellum_ring::files::RING_WANTED;
+use vellum_ring::{Caller, Client, Linux, Region, Request, Response, WaitError};
+
+/// So many calls that could have used it, and it begins.
+const FEW: u32 = 4;
+/// So many after it has failed; twice as many each time.
+const AGAIN: u32 = 64;
+const AGAIN_MAX: u32 = 1 << 20;
+/// Nanoseconds of the first wait, after which it is seen whether the service is still there; the next are longer, up to a second.
+const SLICE: u64 = 10_000_000;
+const SLICE_MAX: u64 = 1_000_000_000;
+/// So many of them: ten seconds.
+const SLICES: u32 = 16;
+/// Where the socket's number is, if the process may have so many: far from those that programs count on.
+const HIGH: u64 = 1000;
+/// Numbers beneath the limit that are left to the program.
+const ROOM: u64 = 24;
+
+/// What a call is made with. Whoever holds [`BUSY`] has it.
+pub(crate) struct State {
+    client: Option<Client<'static, Linux>>,
+    /// Calls until a session is begun.
+    due: u32,
+    /// How many that will be after the next failure.
+    again: u32,
+    tag: u64,
+    pub(crate) path: [u8; PATH_MAX],
+    pub(crate) dirs: Dirs,
+}
+
+struct Guarded(UnsafeCell<State>);
+
+// SAFETY: only a `Hold` refers to what is inside, and there is one at a time.
+unsafe impl Sync for Guarded {}
+
+static STATE: Guarded = Guarded(UnsafeCell::new(State {
+    client: None,
+    due: FEW,
+    again: AGAIN,
+    tag: 0,
+    path: [0; PATH_MAX],
+    dirs: Dirs::new(),
+}));
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// The session is to end as soon as nobody holds it.
+static ENDING: AtomicBool = AtomicBool::new(false);
+/// Threads of this process may have different identities.
+static NEVER: AtomicBool = AtomicBool::new(false);
+/// The socket of the session; -1: there is none.
+static SOCKET: AtomicI32 = AtomicI32::new(-1);
+/// The region of the session.
+static BASE: AtomicUsize = AtomicUsize::new(0);
+static LEN: AtomicUsize = AtomicUsize::new(0);
+/// How many forks there are between this process and the one that loaded the library.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether there is a session.
+#[inline]
+pub(crate) fn is_live() -> bool {
+    SOCKET.load(Relaxed) >= 0
+}
+
+/// The session's socket, a number that the program must not touch.
+#[inline]
+pub(crate) fn socket() -> i32 {
+    SOCKET.load(Relaxed)
+}
+
+/// The right to make a call, until it is dropped.
+pub(crate) struct Hold(());
+
+impl Hold {
+    /// None: somebody else has it, or this is not the process whose session it is.
+    pub(crate) fn take() -> Option<Self> {
+        if NEVER.load(Relaxed) || process::is_borrowed() {
+            return None;
+        }
+        Self::take_own()
+    }
+
+    fn take_own() -> Option<Self> {
+        if BUSY.load(Relaxed) {
+            return None;
+        }
+        BUSY.compare_exchange(false, true, SeqCst, Relaxed).is_ok().then_some(Self(()))
+    }
+}
+
+impl Deref for Hold {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        // SAFETY: this is the only `Hold`.
+        unsafe { &*STATE.0.get() }
+    }
+}
+
+impl DerefMut for Hold {
+    fn deref_mut(&mut self) -> &mut State {
+        // SAFETY: as above.
+        unsafe { &mut *STATE.0.get() }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        loop {
+            if ENDING.swap(false, SeqCst) {
+                self.close();
+                self.due = FEW;
+            }
+            BUSY.store(false, SeqCst);
+            // Who wants it to end has found it in use, or it is free for him to end it.
+            if !ENDING.load(SeqCst) || BUSY.swap(true, SeqCst) {
+                return;
+            }
+        }
+    }
+}
+
+/// Ends the session, now or as soon as the call under way is over. A new one may begin.
+pub(crate) fn end() {
+    if SOCKET.load(SeqCst) < 0 && !BUSY.load(SeqCst) {
+        return;
+    }
+    ENDING.store(true, SeqCst);
+    drop(Hold::take_own());
+}
+
+/// Ends the session, and there is no other one in this process.
+pub(crate) fn end_for_good() {
+    NEVER.store(true, SeqCst);
+    end();
+}
+
+/// Ends the session because its socket's number is to be another file. False: a call is under way.
+pub(crate) fn give_number_back(number: i32) -> bool {
+    const LOOKS: u32 = 100_000;
+    for _ in 0..LOOKS {
+        end();
+        if SOCKET.load(SeqCst) != number {
+            return true;
+        }
+        core::hint::spin_loop();
+    }
+    false
+}
+
+/// This is a child made by fork: the session is its parent's.
+pub(crate) fn forked() {
+    FORKS.fetch_add(1, SeqCst);
+    let socket = SOCKET.swap(-1, SeqCst);
+    if socket >= 0 {
+        raw::close(socket);
+    }
+    if let Some(mut hold) = Hold::take_own() {
+        // It is not mapped here, and something else may be.
+        BASE.store(0, SeqCst);
+        hold.forget();
+        return;
+    }
+    // A call was under way. If it was this thread's, interrupted by who forks, it goes on, and must find memory there: that says that
+    // the service has gone. If it was another thread's, that is not here, and nobody will ever make a call.
+    let (base, len) = (BASE.load(SeqCst), LEN.load(SeqCst));
+    if base != 0 {
+        raw::map_empty_at(base, len);
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Nothing was sent.
+    NotSent,
+    /// Whether it was carried out is not known.
+    Unknown,
+}
+
+impl State {
+    /// Whether files of this device may be served. The socket is asked only when a few calls could have made use of that.
+    pub(crate) fn may_serve(&mut self, device: u64) -> bool {
+        if direct::is_union(device) {
+            return true;
+        }
+        let [major, _] = attributes::split(device);
+        if self.dirs.is_foreign(device) {
+            return false;
+        }
+        // A union has no device of its own.
+        if major == 0 && !direct::is_known() {
+            self.due = self.due.saturating_sub(1);
+            if self.due > 0 {
+                return false;
+            }
+            self.due = 1;
+            direct::greet();
+            if direct::is_union(device) {
+                return true;
+            }
+        }
+        self.dirs.keep_foreign(device);
+        false
+    }
+
+    /// A call that could use a session has come up: whether there is one now.
+    pub(crate) fn is_ready(&mut self) -> bool {
+        if self.client.is_some() && is_live() {
+            return true;
+        }
+        self.due = self.due.saturating_sub(1);
+        if self.due > 0 {
+            return false;
+        }
+        if self.begin().is_some() {
+            return true;
+        }
+        self.fail();
+        false
+    }
+
+    fn begin(&mut self) -> Option<()> {
+        self.close();
+        if !hooks::next_sigaction().is_some_and(signals::install) {
+            return None;
+        }
+        let place = raw::descriptor_limit().checked_sub(ROOM).filter(|n| *n >= ROOM)?.min(HIGH);
+        let low = Descriptor(socket::connect()?);
+        if !greeted(low.0) || !socket::send(low.0, RING_WANTED) {
+            return None;
+        }
+        let answer = socket::take(low.0, Take::Waiting)?;
+        let memory = Descriptor(answer.fd?);
+        if answer.number != RING_WANTED || !socket::is_sealed(memory.0) {
+            return None;
+        }
+        let high = Descriptor(raw::duplicate(low.0, place as usize)?);
+        let (_, bytes) = raw::stat(memory.0)?;
+        let len = usize::try_from(bytes).ok()?;
+        LEN.store(len, SeqCst);
+        let forks = FORKS.load(SeqCst);
+        let base = raw::map_shared(memory.0, len)?;
+        BASE.store(base, SeqCst);
+        if FORKS.load(SeqCst) != forks {
+            // A handler has forked just now, and this is the child: it is not mapped here.
+            BASE.store(0, SeqCst);
+            return None;
+        }
+        // SAFETY: a new mapping of memory that cannot become shorter; it is taken away by `close` alone, when nothing refers to it any
+        // more, because whoever closes has the only right to make a call.
+        let region = NonNull::new(base as *mut u8).and_then(|base| unsafe { Region::new(base, len) });
+        // From here on `close` takes it all back.
+        SOCKET.store(high.keep(), SeqCst);
+        self.client = Some(Client::attach(region?, Linux).ok()?);
+        Some(())
+    }
+
+    /// Ends the session.
+    fn close(&mut self) {
+        self.forget();
+        let (base, len) = (BASE.load(SeqCst), LEN.load(SeqCst));
+        if base != 0 {
+            raw::unmap(base, len);
+            BASE.store(0, SeqCst);
+        }
+        let socket = SOCKET.swap(-1, SeqCst);
+        if socket >= 0 {
+            raw::close(socket);
+        }
+    }
+
+    /// As if there had never been one.
+    fn forget(&mut self) {
+        self.client = None;
+        self.due = FEW;
+        self.dirs.clear();
+    }
+
+    /// Ends the session because it is no good; the next one begins later.
+    pub(crate) fn fail(&mut self) {
+        self.close();
+        self.due = self.again;
+        self.again = self.again.saturating_mul(2).min(AGAIN_MAX);
+    }
+
+    /// A call, and how many bytes of data came back.
+    pub(crate) fn call(
+        &mut self,
+        request: Request,
+        data: &[u8],
+        out: &mut [u8],
+    ) -> Result<(Response, usize), Failure> {
+        let Some(client) = self.client else { return Err(Failure::NotSent) };
+        if data.len() > client.layout().data_bytes() {
+            return Err(Failure::NotSent);
+        }
+        self.tag = self.tag.wrapping_add(1);
+        let core = Linux.core();
+        let caller = Caller { ring: core, key: 0, core };
+        let Ok(mut slot) = client.claim(caller) else {
+            // With one call at a time a slot is free, unless the service has gone or still has what was given up.
+            self.fail();
+            return Err(Failure::NotSent);
+        };
+        slot.write_data(0, data);
+        let request = Request { len: data.len() as u32, tag: self.tag, ..request };
+        let Ok(mut pending) = slot.send(request) else {
+            self.fail();
+            return Err(Failure::NotSent);
+        };
+        for turn in 0..SLICES {
+            match pending.wait(Some((SLICE << turn).min(SLICE_MAX))) {
+                Ok(answer) => {
+                    let response = answer.response();
+                    let n = answer.read_data(0, out);
+                    return Ok((response, n));
+                }
+                Err(WaitError::TimedOut(still)) if !socket::is_hung_up(socket()) => pending = still,
+                Err(WaitError::TimedOut(given_up)) => {
+                    drop(given_up);
+                    self.fail();
+                    return Err(Failure::Unknown);
+                }
+                Err(WaitError::Gone) => {
+                    self.fail();
+                    return Err(Failure::Unknown);
+                }
+            }
+        }
+        drop(pending);
+        self.fail();
+        Err(Failure::Unknown)
+    }
+}
+
+/// Takes what the socket says first, on a stack that is given back before more is done.
+#[inline(never)]
+fn greeted(socket: i32) -> bool {
+    let mut greeting = Greeting::new();
+    let is_greeting = greeting.receive(socket);
+    if is_greeting {
+        direct::learn(&greeting);
+    }
+    is_greeting
+}
+
+/// A descriptor of this library's, until it is dropped.
+struct Descriptor(i32);
+
+impl Descriptor {
+    fn keep(self) -> i32 {
+        let fd = self.0;
+        core::mem::forget(self);
+        fd
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        raw::close(self.0);
+    }
+}
+
+/// What a range of numbers is without the session's socket.
+pub(crate) fn without_socket(first: u32, last: u32) -> Option<[Option<(u32, u32)>; 2]> {
+    let socket = u32::try_from(SOCKET.load(Acquire)).ok()?;
+    if !(first..=last).contains(&socket) {
+        return None;
+    }
+    let below = socket.checked_sub(1).filter(|end| first <= *end).map(|end| (first, end));
+    let above = socket.checked_add(1).filter(|begin| *begin <= last).map(|begin| (begin, last));
+    Some([below, above])
+}

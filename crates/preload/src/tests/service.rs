@@ -1,0 +1,224 @@
+//! A service: what is done by the ring in the directory `union` it does in the directory `upper`. Names say what else is to happen.
+
+use super::TOKENS;
+use crate::attributes;
+use rustix::fs::{
+    CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, openat,
+};
+use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::fs;
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::num::NonZeroU16;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use vellum_ring::files::{
+    ASK_KERNEL, CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK,
+    MEMORIES_MAX, OPEN, RING_WANTED, SLOT_BYTES, SLOTS, STALE, STAT, UNLINK,
+};
+use vellum_ring::{Layout, Linux, Region, Request, Response, Session};
+
+/// Rings that were made.
+pub(super) static RINGS: AtomicU32 = AtomicU32::new(0);
+/// Requests that were answered.
+pub(super) static REQUESTS: AtomicU32 = AtomicU32::new(0);
+
+#[derive(Clone)]
+pub(super) struct Service {
+    pub(super) union: PathBuf,
+    pub(super) upper: PathBuf,
+}
+
+fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    let sent = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+    assert_eq!(sent, bytes.len());
+}
+
+enum Done {
+    Answer(Response, Vec<u8>),
+    File(OwnedFd),
+    /// The service ends.
+    Gone,
+    /// It dies, and cannot say so.
+    Dead,
+}
+
+fn status(status: u32) -> Done {
+    Done::Answer(Response::status(status as i32), Vec::new())
+}
+
+fn failed(error: &std::io::Error) -> Done {
+    status(error.raw_os_error().unwrap_or(5) as u32)
+}
+
+impl Service {
+    pub(super) fn run(self, listener: UnixListener) {
+        for socket in listener.incoming() {
+            let (service, socket) = (self.clone(), socket.unwrap());
+            std::thread::spawn(move || service.serve(socket));
+        }
+    }
+
+    fn serve(&self, mut socket: UnixStream) {
+        let mut numbers = [0u64; GREETING_NUMBERS];
+        numbers[..GREETING_HEAD].copy_from_slice(&[GREETING, GREETING_VERSION, 0, 1]);
+        let upper = fs::File::open(&self.upper).unwrap();
+        let mount = attributes::of(upper.as_raw_fd()).unwrap();
+        let union = fs::metadata(&self.union).unwrap().dev();
+        let at = GREETING_HEAD + MEMORIES_MAX;
+        numbers[at..at + 3].copy_from_slice(&[union, mount.device(), mount.mnt_id]);
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+        send(&socket, &bytes, &[]);
+        let mut wanted = [0; 8];
+        if socket.read_exact(&mut wanted).is_err() {
+            return;
+        }
+        assert_eq!(u64::from_ne_bytes(wanted), RING_WANTED);
+        let layout = Layout::new(1, SLOTS, SLOT_BYTES).unwrap();
+        let memory = memfd_create("ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&memory, layout.bytes() as u64).unwrap();
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+        let both = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping, which stays.
+        let base = unsafe { mmap(null_mut(), layout.bytes(), both, MapFlags::SHARED, &memory, 0) }.unwrap();
+        // SAFETY: mapped for good, sealed, and touched by way of this region only.
+        let region = unsafe { Region::new(NonNull::new(base.cast()).unwrap(), layout.bytes()) }.unwrap();
+        let session = Session::create(region, layout, NonZeroU16::MIN, Linux).unwrap();
+        RINGS.fetch_add(1, SeqCst);
+        send(&socket, &RING_WANTED.to_ne_bytes(), &[memory.as_fd()]);
+        if self.answer_all(&session, &socket) {
+            session.close();
+        }
+    }
+
+    /// Whether the program is to be told that this is the end.
+    fn answer_all(&self, session: &Session<'_, Linux>, socket: &UnixStream) -> bool {
+        let ring = session.ring(0).unwrap();
+        let mut poller = ring.poller();
+        let (mut entered, mut tag) = (Vec::new(), 100);
+        socket.set_nonblocking(true).unwrap();
+        loop {
+            poller.ran_on(Linux.core());
+            let Some(mut call) = poller.poll_for(10_000) else {
+                poller.sleep(Some(10_000_000));
+                if let Ok(0) = (&mut &*socket).read(&mut [0]) {
+                    return true;
+                }
+                continue;
+            };
+            let mut data = vec![0; call.request().len as usize];
+            call.read_data(0, &mut data);
+            let request = *call.request();
+            REQUESTS.fetch_add(1, SeqCst);
+            let response = match self.carry_out(&mut entered, &request, &data) {
+                Done::Answer(response, data) => {
+                    let len = call.write_data(0, &data) as u32;
+                    Response { len, ..response }
+                }
+                Done::File(file) => {
+                    // What belongs to calls given up comes first.
+                    send(socket, &1u64.to_ne_bytes(), &[file.as_fd()]);
+                    tag += 1;
+                    send(socket, &u64::to_ne_bytes(tag), &[file.as_fd()]);
+                    Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] }
+                }
+                done @ (Done::Gone | Done::Dead) => {
+                    let _ = call.park();
+                    return matches!(done, Done::Gone);
+                }
+            };
+            call.reply(response);
+        }
+    }
+
+    fn carry_out(&self, entered: &mut Vec<PathBuf>, request: &Request, data: &[u8]) -> Done {
+        let [directory, flags, mode, ..] = request.args;
+        if request.opcode == ENTER {
+            let tokens = TOKENS.lock().unwrap();
+            let Some((_, path)) = tokens.iter().find(|(token, _)| token == data) else {
+                return status(ASK_KERNEL);
+            };
+            entered.push(path.clone());
+            let values = [entered.len() as u64 - 1, 0, 0, 0, 0, 0];
+            return Done::Answer(Response { status: 0, len: 0, values }, Vec::new());
+        }
+        let name = std::str::from_utf8(data).unwrap();
+        let Some(at) = entered.get(directory as usize).cloned() else { return status(STALE) };
+        let upper = self.upper.join(at.strip_prefix(&self.union).unwrap());
+        let (here, there) = (upper.join(name), at.join(name));
+        match name {
+            _ if name.starts_with("ask") => return status(ASK_KERNEL),
+            _ if name.starts_with("look") && request.flags & CHECKED == 0 => return status(LOOK),
+            // Once: the program enters the directory anew.
+            _ if name.starts_with("stale") && !here.with_extension("s").exists() => {
+                fs::write(here.with_extension("s"), "").unwrap();
+                return status(STALE);
+            }
+            _ => {}
+        }
+        match request.opcode {
+            OPEN => {
+                let flags = OFlags::from_bits_retain(flags as u32) | OFlags::CLOEXEC;
+                let file = match openat(CWD, &here, flags, Mode::from_raw_mode(mode as u32)) {
+                    Ok(file) => file,
+                    Err(error) => return status(error.raw_os_error() as u32),
+                };
+                // The service's own mask is not to matter.
+                if flags.contains(OFlags::CREATE) {
+                    rustix::fs::fchmod(&file, Mode::from_raw_mode(mode as u32)).unwrap();
+                }
+                if name.starts_with("gone") {
+                    fs::write(there, "made").unwrap();
+                    return Done::Gone;
+                }
+                Done::File(file)
+            }
+            STAT => match fs::symlink_metadata(here) {
+                Ok(found) => {
+                    let words = [
+                        found.ino(),
+                        found.mode().into(),
+                        found.nlink(),
+                        found.uid().into(),
+                        found.gid().into(),
+                        found.rdev(),
+                        found.size(),
+                        found.blksize(),
+                        found.blocks(),
+                        found.atime() as u64,
+                        found.atime_nsec() as u64,
+                        found.mtime() as u64,
+                        found.mtime_nsec() as u64,
+                        found.ctime() as u64,
+                        found.ctime_nsec() as u64,
+                    ];
+                    let data = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                    Done::Answer(Response::default(), data)
+                }
+                Err(error) => failed(&error),
+            },
+            UNLINK => {
+                if name.starts_with("gone") {
+                    fs::remove_file(there).unwrap();
+                    return Done::Dead;
+                }
+                match fs::remove_file(here) {
+                    Ok(()) => status(0),
+                    Err(error) => failed(&error),
+                }
+            }
+            _ => status(ASK_KERNEL),
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! One session after another, and what programs do to them.
+
+use super::service::{REQUESTS, RINGS, Service};
+use super::{SOCKET, UNION};
+use crate::attributes::STAT_LEN;
+use crate::hooks::{self, files, identity, stat};
+use crate::names::{errno, set_errno};
+use crate::raw::AT_FDCWD;
+use crate::stats::{self, By, Kind};
+use crate::{direct, process, ring};
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
+
+const CREATE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
+
+struct Ground {
+    _kept: [tempfile::TempDir; 2],
+    union: PathBuf,
+    upper: PathBuf,
+}
+
+fn c(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn open(path: &Path, flags: i32, mode: u32) -> i32 {
+    // SAFETY: a string.
+    unsafe { files::open(c(path).as_ptr(), flags, mode) }
+}
+
+fn close(fd: i32) -> i32 {
+    // SAFETY: a number.
+    unsafe { hooks::close(fd) }
+}
+
+fn make(path: &Path) {
+    let fd = open(path, CREATE, 0o644);
+    assert!(fd >= 0, "{}: {}", path.display(), errno());
+    assert_eq!(close(fd), 0);
+}
+
+fn unlink(path: &Path) -> i32 {
+    // SAFETY: a string.
+    unsafe { files::unlink(c(path).as_ptr()) }
+}
+
+fn stat_words(path: &Path) -> Option<[u64; STAT_LEN]> {
+    let mut to = [0; STAT_LEN];
+    // SAFETY: a string and room for an answer.
+    (unsafe { stat::stat(c(path).as_ptr(), &raw mut to) } == 0).then_some(to)
+}
+
+fn counts(kind: Kind) -> [u64; 5] {
+    stats::calls()[kind as usize]
+}
+
+fn by(kind: Kind, by: By) -> u64 {
+    counts(kind)[by as usize]
+}
+
+impl Ground {
+    fn new() -> Option<Self> {
+        let shm = tempfile::tempdir_in("/dev/shm").ok()?;
+        let other = tempfile::tempdir().ok()?;
+        let device = fs::metadata(shm.path()).ok()?.dev();
+        if libc::major(device) != 0 || device == fs::metadata(other.path()).ok()?.dev() {
+            return None;
+        }
+        let (union, upper) = (shm.path().join("union"), other.path().join("upper"));
+        for dir in [&union, &upper] {
+            fs::create_dir_all(dir.join("sub")).ok()?;
+        }
+        UNION.set(device).ok()?;
+        let path = other.path().join("socket");
+        let listener = UnixListener::bind(&path).ok()?;
+        SOCKET.set(Box::leak(c(&path).into_boxed_c_str())).ok()?;
+        let service = Service { union: union.clone(), upper: upper.clone() };
+        std::thread::spawn(move || service.run(listener));
+        process::begin();
+        identity::begin();
+        stats::start();
+        Some(Self { _kept: [shm, other], union, upper })
+    }
+
+    /// Makes files until there is a session; how many.
+    fn warm(&self) -> u32 {
+        for n in 0..1000 {
+            if ring::is_live() {
+                return n;
+            }
+            let path = self.union.join(format!("warm-{n}"));
+            make(&path);
+            let _ = fs::remove_file(path);
+            let _ = fs::remove_file(self.upper.join(format!("warm-{n}")));
+        }
+        panic!("there is no session");
+    }
+}
+
+#[test]
+fn a_program_and_a_service() {
+    let Some(ground) = Ground::new() else {
+        return eprintln!("SKIPPED: /dev/shm and the directory for temporary files must be two filesystems");
+    };
+    assert!(process::is_on());
+    begins(&ground);
+    opens(&ground);
+    attributes(&ground);
+    removals(&ground);
+    not_served(&ground);
+    stale(&ground);
+    the_sockets_number(&ground);
+    children(&ground);
+    others(&ground);
+    gone(&ground);
+}
+
+fn begins(ground: &Ground) {
+    let elsewhere = tempfile::tempdir().unwrap();
+    (0..20).for_each(|n| make(&elsewhere.path().join(n.to_string())));
+    assert!(!ring::is_live(), "a session for files elsewhere");
+    assert_eq!(ground.warm(), 4);
+    assert_eq!(RINGS.load(SeqCst), 1);
+    assert!(ring::socket() >= 100, "{}", ring::socket());
+}
+
+fn opens(ground: &Ground) {
+    let before = by(Kind::Open, By::Ring);
+    let (here, there) = (ground.upper.join("a"), ground.union.join("a"));
+    // SAFETY: a number.
+    let mask = unsafe { identity::umask(0o027) };
+    let fd = open(&there, CREATE, 0o666);
+    // SAFETY: as above.
+    assert_eq!(unsafe { identity::umask(mask) }, 0o027);
+    assert!(fd >= 0 && here.exists() && !there.exists());
+    assert_eq!(fs::metadata(&here).unwrap().permissions().mode() & 0o777, 0o640);
+    // SAFETY: a number.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, libc::FD_CLOEXEC);
+    // SAFETY: a few bytes.
+    assert_eq!(unsafe { libc::write(fd, c"text".as_ptr().cast(), 4) }, 4);
+    assert!(direct::of(fd).is_some() && direct::of(ring::socket()).is_none());
+    let mut shown = [0; STAT_LEN];
+    // SAFETY: room for an answer.
+    assert_eq!(unsafe { stat::fstat(fd, &raw mut shown) }, 0);
+    let (union, file) = (fs::metadata(&ground.union).unwrap(), fs::metadata(&here).unwrap());
+    assert_eq!(shown[..2], [union.dev(), file.ino()]);
+    let mut shown = crate::attributes::Statx::default();
+    // SAFETY: as above.
+    let done = unsafe { stat::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, 0x7ff, (&raw mut shown).cast()) };
+    assert_eq!((done, shown.device(), shown.size), (0, union.dev(), 4));
+    assert_eq!(close(fd), 0);
+    // To read, because it is the directory of the last call; without the flag it stays open on exec.
+    let fd = open(&there, libc::O_RDONLY, 0);
+    // SAFETY: a number.
+    assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, 0);
+    assert!(direct::of(fd).is_some());
+    assert_eq!(close(fd), 0);
+    assert_eq!(by(Kind::Open, By::Ring), before + 2);
+    // Not of another directory, nor of this one named in another way.
+    fs::write(ground.union.join("sub/k"), "").unwrap();
+    let fd = open(&ground.union.join("sub/k"), libc::O_RDONLY, 0);
+    assert!(fd >= 0 && direct::of(fd).is_none());
+    assert_eq!(close(fd), 0);
+    // Errors are the service's.
+    assert_eq!(open(&there, CREATE, 0o666), -1);
+    assert_eq!(errno(), libc::EEXIST);
+    // Beneath a directory's descriptor.
+    let dir = open(&ground.union, libc::O_RDONLY | libc::O_DIRECTORY, 0);
+    // SAFETY: strings.
+    let fd = unsafe { files::openat(dir, c"b".as_ptr(), CREATE, 0o600) };
+    assert!(fd >= 0 && ground.upper.join("b").exists());
+    assert_eq!((close(fd), close(dir)), (0, 0));
+    // SAFETY: strings.
+    let fd = unsafe { files::creat64(c(&ground.union.join("sub/c")).as_ptr(), 0o600) };
+    assert!(fd >= 0 && ground.upper.join("sub/c").exists());
+    assert_eq!(close(fd), 0);
+    // What is no string is the kernel's to refuse.
+    for nowhere in [0usize, 8, usize::MAX - 100] {
+        // SAFETY: nothing is mapped there.
+        assert_eq!(unsafe { files::open(nowhere as *const _, CREATE, 0) }, -1);
+        assert_eq!(errno(), libc::EFAULT);
+    }
+}
+
+fn attributes(ground: &Ground) {
+    make(&ground.union.join("s"));
+    fs::write(ground.upper.join("s"), "some text").unwrap();
+    let before = by(Kind::Stat, By::Ring);
+    let words = stat_words(&ground.union.join("s")).unwrap();
+    let expected = fs::metadata(ground.upper.join("s")).unwrap();
+    assert_eq!(words[..2], [fs::metadata(&ground.union).unwrap().dev(), expected.ino()]);
+    assert_eq!((words[6], words[11] as i64), (9, expected.mtime()));
+    assert_eq!(by(Kind::Stat, By::Ring), before + 1);
+    assert!(stat_words(&ground.union.join("none")).is_none());
+    assert_eq!((errno(), by(Kind::Stat, By::Ring)), (libc::ENOENT, before + 2));
+    // A link that is followed is the kernel's, one that is not is the service's.
+    symlink("nowhere", ground.upper.join("l")).unwrap();
+    symlink("sub", ground.union.join("l")).unwrap();
+    let path = c(&ground.union.join("l"));
+    let mut to = [0; STAT_LEN];
+    // SAFETY: a string and room for an answer.
+    assert_eq!(unsafe { stat::stat64(path.as_ptr(), &raw mut to) }, 0);
+    assert_eq!(to[1], fs::metadata(ground.union.join("sub")).unwrap().ino());
+    // SAFETY: as above.
+    assert_eq!(unsafe { stat::fstatat(AT_FDCWD, path.as_ptr(), &raw mut to, libc::AT_SYMLINK_NOFOLLOW) }, 0);
+    assert_eq!(to[1], fs::symlink_metadata(ground.upper.join("l")).unwrap().ino());
+    let mut to = crate::attributes::Statx::default();
+    let path = c(&ground.union.join("s"));
+    // SAFETY: as above.
+    assert_eq!(unsafe { stat::statx(AT_FDCWD, path.as_ptr(), 0, 0x7ff, (&raw mut to).cast()) }, 0);
+    assert_eq!((to.ino, to.size, to.mtime.seconds), (expected.ino(), 9, expected.mtime()));
+    // Where the answer is to go there is nothing: the kernel says so.
+    fs::write(ground.union.join("s"), "").unwrap();
+    // SAFETY: it is not mapped.
+    assert_eq!(unsafe { stat::stat(path.as_ptr(), std::ptr::without_provenance_mut(8)) }, -1);
+    assert_eq!(errno(), libc::EFAULT);
+    // Many that the kernel must answer, and nobody guesses any more.
+    let asked = by(Kind::Stat, By::Asked);
+    for _ in 0..20 {
+        assert!(stat_words(&ground.union.join("ask")).is_none());
+    }
+    assert_eq!(by(Kind::Stat, By::Asked), asked + 8);
+}
+
+fn removals(ground: &Ground) {
+    make(&ground.union.join("u"));
+    let before = by(Kind::Unlink, By::Ring);
+    assert_eq!(unlink(&ground.union.join("u")), 0);
+    assert!(!ground.upper.join("u").exists());
+    assert_eq!(unlink(&ground.union.join("u")), -1);
+    assert_eq!((errno(), by(Kind::Unlink, By::Ring)), (libc::ENOENT, before + 2));
+    make(&ground.union.join("r"));
+    // SAFETY: a string.
+    assert_eq!(unsafe { files::remove(c(&ground.union.join("r")).as_ptr()) }, 0);
+    assert!(!ground.upper.join("r").exists());
+    // A directory: the kernel's.
+    fs::create_dir(ground.union.join("d")).unwrap();
+    fs::create_dir(ground.upper.join("d")).unwrap();
+    // SAFETY: a string.
+    assert_eq!(unsafe { files::remove(c(&ground.union.join("d")).as_ptr()) }, 0);
+    assert!(!ground.union.join("d").exists());
+}
+
+fn not_served(ground: &Ground) {
+    let (asked, looked) = (by(Kind::Open, By::Asked), by(Kind::Open, By::Look));
+    make(&ground.union.join("ask-1"));
+    assert!(ground.union.join("ask-1").exists());
+    // The kernel knows no such name: it is to say what it is.
+    make(&ground.union.join("look-1"));
+    assert!(ground.union.join("look-1").exists());
+    assert_eq!((by(Kind::Open, By::Asked), by(Kind::Open, By::Look)), (asked + 1, looked + 1));
+    // It knows one, on the same mount: the service is asked again.
+    fs::write(ground.union.join("look-2"), "").unwrap();
+    make(&ground.union.join("look-2"));
+    assert!(ground.upper.join("look-2").exists());
+    let requests = REQUESTS.load(SeqCst);
+    for name in [".wh.x", "sub/", "sub/."] {
+        assert_eq!(open(&ground.union.join("x").with_file_name(name), libc::O_RDWR | libc::O_DIRECT, 0), -1);
+    }
+    let fd = open(&ground.union, libc::O_TMPFILE | libc::O_RDWR, 0o600);
+    assert!(fd >= 0 && close(fd) == 0);
+    assert_eq!(REQUESTS.load(SeqCst), requests);
+}
+
+fn stale(ground: &Ground) {
+    let before = by(Kind::Open, By::Ring);
+    make(&ground.union.join("stale-1"));
+    assert!(ground.upper.join("stale-1").exists());
+    assert_eq!(by(Kind::Open, By::Ring), before + 1);
+}
+
+fn the_sockets_number(ground: &Ground) {
+    let socket = ring::socket();
+    set_errno(0);
+    assert_eq!((close(socket), errno()), (-1, libc::EBADF));
+    assert!(ring::is_live());
+    // SAFETY: numbers that nobody uses, but for one.
+    assert_eq!(unsafe { hooks::close_range(socket as u32 - 1, socket as u32 + 1, 0) }, 0);
+    make(&ground.union.join("kept"));
+    assert!(ground.upper.join("kept").exists());
+    // SAFETY: a number that nobody knows of.
+    assert_eq!(unsafe { hooks::dup2(0, socket) }, socket);
+    assert!(!ring::is_live());
+    assert_eq!(ground.warm(), 4);
+    assert_ne!(ring::socket(), socket);
+    assert_eq!(close(socket), 0);
+    // While a call is under way the number cannot be had.
+    let hold = ring::Hold::take().unwrap();
+    // SAFETY: as above.
+    assert_eq!(unsafe { hooks::dup2(0, ring::socket()) }, -1);
+    assert_eq!(errno(), libc::EBUSY);
+    let busy = by(Kind::Open, By::Busy);
+    make(&ground.union.join("busy"));
+    assert!(ground.union.join("busy").exists() && by(Kind::Open, By::Busy) == busy + 1);
+    drop(hold);
+    // It was to end.
+    assert!(!ring::is_live());
+    assert_eq!(ground.warm(), 4);
+}
+
+fn children(ground: &Ground) {
+    let socket = ring::socket();
+    for is_in_a_call in [false, true] {
+        let hold = is_in_a_call.then(|| ring::Hold::take().unwrap());
+        // SAFETY: the child makes system calls, and ends.
+        let child = unsafe { hooks::fork() };
+        if child == 0 {
+            // SAFETY: numbers.
+            let is_closed = unsafe { libc::fcntl(socket, libc::F_GETFD) } == -1;
+            let is_over = !ring::is_live();
+            drop(hold);
+            let path = c(&ground.union.join("child"));
+            // SAFETY: a string.
+            let fd = unsafe { files::open(path.as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o600) };
+            // SAFETY: it ends here.
+            unsafe { libc::_exit(i32::from(!(is_closed && is_over && fd >= 0 && direct::of(fd).is_none()))) };
+        }
+        let mut status = -1;
+        // SAFETY: the child.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+        drop(hold);
+        assert!(ring::is_live());
+        make(&ground.union.join("parent"));
+        assert_eq!(unlink(&ground.union.join("parent")), 0);
+    }
+}
+
+fn others(ground: &Ground) {
+    let rings = RINGS.load(SeqCst);
+    // SAFETY: what it is already.
+    assert_eq!(unsafe { identity::setuid(libc::getuid()) }, 0);
+    assert!(!ring::is_live());
+    assert_eq!(ground.warm(), 4);
+    assert_eq!(RINGS.load(SeqCst), rings + 1);
+}
+
+fn gone(ground: &Ground) {
+    let gone = by(Kind::Open, By::Gone);
+    let path = ground.union.join("gone-1");
+    let fd = open(&path, CREATE, 0o600);
+    assert!(fd >= 0, "it had been made, and is told to exist");
+    assert_eq!(close(fd), 0);
+    assert!(!ring::is_live() && by(Kind::Open, By::Gone) == gone + 1);
+    assert_eq!(fs::read(&path).unwrap(), b"made");
+    // Again, but later than at first.
+    assert_eq!(ground.warm(), 64);
+    make(&ground.union.join("x1"));
+    assert_eq!(unlink(&path), 0);
+    assert!(!path.exists() && !ring::is_live());
+    assert_eq!(ground.warm(), 128);
+}

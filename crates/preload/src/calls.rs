@@ -4,6 +4,7 @@ use crate::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, Attribute
 use crate::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
 use crate::dirs::{self, Place, Shown};
 use crate::paths::{self, PATH_MAX, Split};
+use crate::private;
 use crate::ring::{self, Failure, Hold};
 use crate::socket::{self, Take};
 use crate::stats::{By, Kind, count_call};
@@ -104,6 +105,7 @@ fn collect(hold: &mut Hold, tag: u64, close_on_exec: bool) -> Outcome<i32> {
         match delivery.fd {
             Some(fd) if delivery.number == tag => {
                 count_call(Kind::Open, By::Ring);
+                private::hold(fd);
                 return Outcome::Done(fd);
             }
             Some(left_over) => {

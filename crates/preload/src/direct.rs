@@ -77,6 +77,12 @@ fn mounts() -> impl Iterator<Item = Mount> {
     })
 }
 
+/// Whether files of any mount are handed out.
+#[inline]
+pub(crate) fn any() -> bool {
+    COUNT.load(Relaxed) != 0
+}
+
 /// The mount whose file a descriptor is, if the service handed it out.
 pub(crate) fn of(fd: i32) -> Option<Mount> {
     if COUNT.load(Relaxed) == 0 {

@@ -6,11 +6,12 @@ use crate::map::unmap;
 use crate::names::{self, errno, hooks, next, set_errno, system};
 use crate::signals::{self, Action, SetAction};
 use crate::table::{DESCRIPTORS, Entry, entry};
-use crate::{process, raw, reads, ring, stats};
+use crate::{private, process, raw, reads, ring, stats};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 pub mod files;
 pub mod identity;
+pub mod sharing;
 pub mod stat;
 
 const EBADF: c_int = 9;
@@ -50,6 +51,12 @@ fn closing(fd: c_int) -> Closing<core::option::IntoIter<&'static Entry>> {
 fn closing_range(first: c_uint, last: c_uint) -> Closing<impl Iterator<Item = &'static Entry> + Clone> {
     let end = last.min(DESCRIPTORS as c_uint - 1);
     Closing::of((first..=end).filter_map(|fd| entry(fd as c_int)))
+}
+
+/// Does something after which a descriptor is another file.
+pub(crate) fn while_closing<R>(fd: c_int, act: impl FnOnce() -> R) -> R {
+    let _closing = closing(fd);
+    act()
 }
 
 type Pread = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
@@ -174,6 +181,7 @@ hooks! {
         if is_taken(to) {
             return refuse(EBUSY);
         }
+        private::before_use(from);
         // Of itself it stays the file that it is.
         let _closing = (from != to).then(|| closing(to));
         match next!(DUP2 as unsafe extern "C" fn(c_int, c_int) -> c_int) {
@@ -192,6 +200,7 @@ hooks! {
         if is_taken(to) {
             return refuse(EBUSY);
         }
+        private::before_use(from);
         let _closing = (from != to).then(|| closing(to));
         match next!(DUP3 as unsafe extern "C" fn(c_int, c_int, c_int) -> c_int) {
             // SAFETY: passed on as it came.
@@ -274,6 +283,7 @@ hooks! {
     }
 
     fn daemon(stay: c_int, keep: c_int) -> c_int {
+        private::before_sharing();
         let _closing = closing_range(0, 2);
         match next!(DAEMON as unsafe extern "C" fn(c_int, c_int) -> c_int) {
             Some(next) => {
@@ -288,6 +298,7 @@ hooks! {
     }
 
     fn fork() -> c_int {
+        private::before_sharing();
         match next!(FORK as Fork) {
             // SAFETY: passed on as it came.
             Some(next) => forked(unsafe { next() }),
@@ -297,6 +308,7 @@ hooks! {
 
     #[allow(non_snake_case, reason = "its name")]
     fn _Fork() -> c_int {
+        private::before_sharing();
         match next!(BARE_FORK as Fork).or_else(|| next!(FORK as Fork)) {
             // SAFETY: passed on as it came.
             Some(next) => forked(unsafe { next() }),
@@ -306,6 +318,7 @@ hooks! {
 
     fn forkpty(master: *mut c_int, name: *mut c_char, terminal: *const c_void, size: *const c_void) -> c_int {
         type Forkpty = unsafe extern "C" fn(*mut c_int, *mut c_char, *const c_void, *const c_void) -> c_int;
+        private::before_sharing();
         let Some(next) = next!(FORKPTY as Forkpty) else { raw::abort() };
         // SAFETY: passed on as it came.
         let child = forked(unsafe { next(master, name, terminal, size) });

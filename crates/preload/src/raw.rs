@@ -4,7 +4,11 @@ use core::ffi::CStr;
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod number {
+    pub(crate) const READ: usize = 0;
     pub(crate) const CLOSE: usize = 3;
+    pub(crate) const LSEEK: usize = 8;
+    pub(crate) const FLOCK: usize = 73;
+    pub(crate) const READLINKAT: usize = 267;
     pub(crate) const FSTAT: usize = 5;
     pub(crate) const SENDTO: usize = 44;
     pub(crate) const UMASK: usize = 95;
@@ -79,6 +83,10 @@ pub(crate) mod number {
     pub(crate) const SECCOMP: usize = 277;
     pub(crate) const STATX: usize = 291;
     pub(crate) const LANDLOCK_RESTRICT_SELF: usize = 446;
+    pub(crate) const READ: usize = 63;
+    pub(crate) const LSEEK: usize = 62;
+    pub(crate) const FLOCK: usize = 32;
+    pub(crate) const READLINKAT: usize = 78;
     pub(crate) const DUP3: usize = 24;
     pub(crate) const FCNTL: usize = 25;
     pub(crate) const FACCESSAT: usize = 48;

@@ -91,7 +91,8 @@ impl BackingTable {
         self.recall(&mut table, fs, node);
         if let Some(backing) = table.get_mut(&node) {
             let same = match &backing.file {
-                Some(known) => Arc::ptr_eq(known, file),
+                // The filesystem may have opened it anew.
+                Some(known) => Arc::ptr_eq(known, file) || identity(known) == identity(file),
                 None => backing.inode == identity(file),
             };
             if !same {

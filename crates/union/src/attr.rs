@@ -221,13 +221,8 @@ impl Core {
     /// not be seen to change through the other. Nor where a program may be writing to the file itself.
     pub(crate) fn attr_ttl(&self, node: &Node, attr: &Attr) -> Duration {
         let second = node.alias || node.stale.load(Relaxed);
-        let written =
-            attr.is_file() && self.direct.as_ref().is_some_and(|direct| direct.is_written(attr.ino));
-        if second || written || self.is_passthrough() && attr.nlink > 1 && !attr.is_dir() {
-            Duration::ZERO
-        } else {
-            self.config.ttl
-        }
+        let linked = self.is_passthrough() && attr.nlink > 1 && !attr.is_dir();
+        if second || linked || self.has_writers(node, attr) { Duration::ZERO } else { self.config.ttl }
     }
 
     /// Changes attributes; copies up what has to be.

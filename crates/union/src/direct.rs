@@ -16,7 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::Instant;
-use vellum_vfs::{Answering, Attr, Connection, Errno, Error, FileKind, Name, NodeId, Notifier, Result};
+use vellum_vfs::{
+    Answering, Attr, Connection, Errno, Error, FileKind, Name, NodeId, Notifier, OpenMode, Result,
+};
 
 /// So long after the last name that a program made the front may believe again that names are not there.
 const SHARED_SECONDS: u64 = 30;
@@ -193,6 +195,23 @@ impl Core {
 
     fn front(&self) -> Result<&Connection, Refused> {
         self.front.get().ok_or(Refused::Front)
+    }
+
+    /// Whether programs may be writing to a file just now. Who begins later takes back what the front was told of it.
+    pub(crate) fn has_writers(&self, node: &Node, attr: &Attr) -> bool {
+        let handed_out =
+            attr.is_file() && self.direct.as_ref().is_some_and(|direct| direct.is_written(attr.ino));
+        let Some(file) = node.as_file().filter(|_| handed_out) else { return false };
+        let asked = || -> Result<bool> {
+            let state = file.state.read();
+            Ok(self.target_of(&state)?.1.open(OpenMode::READ)?.has_writers())
+        };
+        if !asked().unwrap_or(true) {
+            return false;
+        }
+        // The union itself may have it open from before.
+        let was_open = file.io.drop_handle().is_some();
+        !was_open || asked().unwrap_or(true)
     }
 
     /// To be called before the front is told attributes of a directory; true: those that were read before must be read again.

@@ -162,7 +162,7 @@ impl Core {
         }
         let attr = self.attr_of(&node)?;
         // Who writes to the file itself may cut it at any time.
-        if self.direct.as_ref().is_some_and(|direct| direct.is_written(attr.ino)) {
+        if self.has_writers(&node, &attr) {
             return Ok(None);
         }
         let size = attr.size;

@@ -50,6 +50,11 @@ impl<T: ?Sized> Slot<T> {
         (old.is_none(), old)
     }
 
+    /// Takes the handle out, unless it must stay open.
+    pub(crate) fn drop_handle(&self) -> Option<Arc<T>> {
+        if self.pinned.load(Relaxed) { None } else { self.handle.lock().take() }
+    }
+
     /// Keeps the handle open until the slot is dropped.
     pub(crate) fn pin(&self) {
         self.pinned.store(true, Relaxed);

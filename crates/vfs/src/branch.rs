@@ -118,6 +118,11 @@ pub trait BranchFile: Object {
     fn clone_from(&self, from: &dyn BranchFile) -> Result<()>;
     /// The descriptor behind, for passthrough; None where there is none (memory, distributed storage).
     fn descriptor(&self) -> Option<Arc<OwnedFd>>;
+    /// Whether anybody, in whatever process, has the file open to be written. For a file that is open to be read only; true where it
+    /// cannot be told.
+    fn has_writers(&self) -> bool {
+        true
+    }
 }
 
 /// A directory that is held.

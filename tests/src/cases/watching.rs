@@ -40,7 +40,7 @@ fn busy(cx: &Cx) -> Outcome<Mount> {
     Ok(mount)
 }
 
-fn stats_of(mount: &Mount) -> Outcome<Value> {
+pub(super) fn stats_of(mount: &Mount) -> Outcome<Value> {
     let said = shell::run(command(&["stats", "--json"])?.arg(mount.root()))?;
     let all: Value = serde_json::from_str(&said).doing("stats --json")?;
     ensure_eq!(all.as_array().map(Vec::len), Some(1), "mounts in {said}");

@@ -184,6 +184,10 @@ impl BranchFile for FaultFile {
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         self.inner.descriptor()
     }
+
+    fn has_writers(&self) -> bool {
+        self.inner.has_writers()
+    }
 }
 
 impl BranchDir for FaultDir {

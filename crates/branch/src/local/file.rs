@@ -109,4 +109,8 @@ impl<S: Sys> BranchFile for LocalFile<S> {
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         Some(Arc::clone(&self.fd))
     }
+
+    fn has_writers(&self) -> bool {
+        vellum_sys::has_writers(self.fd.as_fd()).unwrap_or(true)
+    }
 }

@@ -265,10 +265,12 @@ impl Host {
             let mut books = self.books.lock();
             books.next += 1;
             let number = books.next;
-            if direct.is_some() && instance.inner().hands_out() {
+            if instance.inner().hands_out() {
                 instance.open_doors();
             }
-            let door = direct.map(|direct| Door { tree: Arc::downgrade(instance), direct });
+            let door = direct
+                .filter(|_| instance.inner().hands_out())
+                .map(|direct| Door { tree: Arc::downgrade(instance), direct });
             books.mounts.insert(number, Served { _session: handle.clone(), generations, door });
             number
         };

@@ -9,6 +9,7 @@
 //! | CAP_MKNOD | devices that clients with that right make, and whiteouts (0:0) |
 //! | CAP_SETFCAP | `security.capability` of files: set by clients with that right, and copied up |
 //! | CAP_SYS_ADMIN | `trusted.*` attributes (the marks in layers), `security.*` ones, backing files of `passthrough` |
+//! | CAP_LEASE (the service of a pool) | asking the kernel whether a program still writes to a file that it was given |
 //!
 //! A mount that is only read keeps CAP_DAC_READ_SEARCH in place of CAP_DAC_OVERRIDE, CAP_FOWNER (opening without touching the access
 //! time) and CAP_SYS_ADMIN (reading `trusted.*`). In a user namespace CAP_SYS_ADMIN is worth nothing of that, and goes.
@@ -21,7 +22,7 @@
 //! | CAP_SYS_PTRACE | whether a client is in a container is asked in a way that everybody may |
 //! | CAP_SYS_RESOURCE | limits, the out-of-memory score and the standing in memory reclaim are set before. A filesystem's reserve and quotas hold for clients |
 //! | CAP_SETUID, CAP_SETGID, CAP_SETPCAP | the service is nobody else at any time |
-//! | CAP_LINUX_IMMUTABLE, CAP_LEASE | flags and leases of layers are not touched |
+//! | CAP_LINUX_IMMUTABLE | flags of layers are not touched |
 
 use super::Plan;
 use rustix::thread::{
@@ -51,6 +52,7 @@ fn needed(plan: &Plan, initial_namespace: bool) -> CapabilitySet {
         CapabilitySet::DAC_READ_SEARCH
     };
     needed.set(CapabilitySet::SYS_ADMIN, initial_namespace);
+    needed.set(CapabilitySet::LEASE, plan.writable && plan.roots.is_none() && initial_namespace);
     needed
 }
 
@@ -99,7 +101,7 @@ mod tests {
     fn a_mount_that_is_only_read_keeps_less() {
         assert_eq!(names(needed(&plan(false), true)), "dac_read_search, fowner, sys_admin");
         let writable = needed(&plan(true), true);
-        assert_eq!(names(writable), "chown, dac_override, fowner, fsetid, sys_admin, mknod, setfcap");
+        assert_eq!(names(writable), "chown, dac_override, fowner, fsetid, sys_admin, mknod, lease, setfcap");
         assert!(!needed(&plan(true), false).contains(CapabilitySet::SYS_ADMIN));
     }
 }

@@ -6,6 +6,7 @@ mod programs;
 
 use super::Case;
 use super::pool::Pools;
+use super::watching::stats_of;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Outcome, Stop, ensure, ensure_eq, fail};
 use crate::harness::{Cx, Layers, Mount, Rng, rng, shell};
@@ -161,6 +162,28 @@ fn believed_before(cx: &Cx) -> Outcome {
     let cut = program.open(dir, "old", O_WRONLY | O_TRUNC, 0)?.or_else(status)?;
     ensure_eq!(fs::read(new.join("old"))?, b"", "after a cut");
     drop(cut);
+    // Once nobody writes any more, the kernel is told what it may believe.
+    let asked = |expected: bool, why: &str| -> Outcome {
+        let requests = || -> Outcome<u64> {
+            let stats = stats_of(&ground.mount)?;
+            let of = |name: &str| stats["operations"][name]["count"].as_u64().unwrap_or(0);
+            Ok(of("GETATTR") + of("STATX"))
+        };
+        fs::metadata(new.join("old"))?;
+        let before = requests()?;
+        for _ in 0..20 {
+            fs::metadata(new.join("old"))?;
+        }
+        let asked = requests()?.saturating_sub(before) >= 20;
+        ensure!(asked == expected, "{why}: the kernel asked {} of 20 times", requests()? - before);
+        Ok(())
+    };
+    asked(true, "while it is written")?;
+    drop(old);
+    drop(reader);
+    asked(false, "afterwards")?;
+    let mut old = program.open(dir, "old", O_WRONLY | O_APPEND, 0)?.or_else(status)?;
+    asked(true, "again")?;
     // Renamed and removed by the kernel, it stays the program's file.
     fs::rename(new.join("old"), new.join("older"))?;
     old.write_all(b"still")?;

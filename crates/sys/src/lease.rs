@@ -1,0 +1,50 @@
+//! Whether somebody writes to a file, by asking for a lease.
+
+use crate::daemon::last_errno;
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Whether anybody, in whatever process, has the file open to be written; the descriptor itself must be open to be read only. The kernel
+/// gives a lease for reading only where nobody has (fcntl(2), F_SETLEASE); it is given back at once.
+///
+/// EACCES: the file is another user's, without CAP_LEASE; EINVAL: the filesystem has no leases.
+pub fn has_writers(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    // SAFETY: plain numbers.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) } != 0 {
+        let errno = last_errno();
+        return if errno == Errno::AGAIN { Ok(true) } else { Err(errno) };
+    }
+    // SAFETY: as above.
+    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) } != 0 {
+        return Err(last_errno());
+    }
+    Ok(false)
+}
+
+/// Lets the process live when somebody opens a file in the moment in which [`has_writers`] has its lease: the kernel says so by SIGIO.
+pub fn ignore_leases() {
+    // SAFETY: no handler is given.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{File, OpenOptions};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn who_has_it_open_to_write_is_seen() {
+        ignore_leases();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let reader = File::open(file.path()).unwrap();
+        assert_eq!(has_writers(reader.as_fd()), Ok(true));
+        let path = file.into_temp_path();
+        assert_eq!(has_writers(reader.as_fd()), Ok(false));
+        assert_eq!(has_writers(reader.as_fd()), Ok(false));
+        let writer = OpenOptions::new().append(true).open(&path).unwrap();
+        assert_eq!(has_writers(reader.as_fd()), Ok(true));
+        drop(writer);
+        assert_eq!(has_writers(reader.as_fd()), Ok(false));
+    }
+}

@@ -6,7 +6,7 @@ use crate::map::unmap;
 use crate::names::{self, errno, hooks, next, set_errno, system};
 use crate::signals::{self, Action, SetAction};
 use crate::table::{DESCRIPTORS, Entry, entry};
-use crate::{private, process, raw, reads, ring, stats};
+use crate::{environment, private, process, raw, reads, ring, stats};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 pub mod files;
@@ -570,6 +570,9 @@ extern "C" fn begin() {
     process::begin();
     if process::is_on() {
         identity::begin();
+        if environment::variable(b"VELLUM_RING").is_some_and(|value| value.to_bytes() == b"off") {
+            ring::end_for_good();
+        }
     }
 }
 

@@ -204,6 +204,10 @@ impl Core {
         let Some(file) = node.as_file().filter(|_| handed_out) else { return false };
         let asked = || -> Result<bool> {
             let state = file.state.read();
+            // Only what is whole and in the upper layer is ever handed out.
+            if matches!(state.at, At::Lower(_)) || state.below.is_some() {
+                return Ok(false);
+            }
             Ok(self.target_of(&state)?.1.open(OpenMode::READ)?.has_writers())
         };
         if !asked().unwrap_or(true) {

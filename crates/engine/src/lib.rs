@@ -17,9 +17,11 @@ mod privilege;
 mod remove;
 pub mod settings;
 pub mod store;
+pub mod uids;
 
 pub use name::PoolName;
 pub use pool::Pool;
 pub use settings::Settings;
 pub use store::Store;
+pub use uids::UidRange;
 pub use vellum_service::Failure;

@@ -5,7 +5,8 @@ use crate::device;
 use crate::name::PoolName;
 use crate::settings::Settings;
 use crate::store::Store;
-use std::fs;
+use crate::uids::UidRange;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
@@ -69,6 +70,7 @@ impl Pool {
             // It says what to do.
             store.create(name, &settings)?;
         }
+        let _lock = own_ids(store, name, None, &settings)?;
         let groups = Groups::of(name, &Hierarchies::here()?);
         let pool = Self { name: name.clone(), settings, groups, socket: store.socket(name) };
         let made = pool.groups.make(&pool.settings, &device::disks(&pool.settings.storage));
@@ -83,6 +85,7 @@ impl Pool {
     /// Changes its settings, for the services that it has as well. What cannot be had is not kept.
     pub fn set(&mut self, store: &Store, settings: Settings) -> Result<(), Failure> {
         checked(&self.name, &settings)?;
+        let _lock = own_ids(store, &self.name, self.settings.uid_range, &settings)?;
         let before = std::mem::replace(&mut self.settings, settings);
         let done = self.apply().and_then(|()| store.write(&self.name, &self.settings));
         if done.is_err() {
@@ -159,6 +162,19 @@ impl Pool {
         &self.settings
     }
 
+    /// The users and groups that its containers run as; None: those of who starts them. They have to be there in this user namespace.
+    pub fn ids(&self) -> Result<Option<UidRange>, Failure> {
+        let Some(range) = self.settings.uid_range else { return Ok(None) };
+        let map = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+        if range.is_in(&map("uid_map")) && range.is_in(&map("gid_map")) {
+            return Ok(Some(range));
+        }
+        let name = &self.name;
+        Err(Failure::input(format!(
+            "pool {name}: uid-range {range}: this user namespace has not all of these ids; take others with vellum pool set, or do it as root of the host"
+        )))
+    }
+
     /// What it uses.
     #[must_use]
     pub fn usage(&self) -> PoolUse {
@@ -205,6 +221,27 @@ fn checked(name: &PoolName, settings: &Settings) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Sees to it that no id belongs to two pools. Until what is returned is dropped, nobody else takes any. `before`: what it had.
+fn own_ids(
+    store: &Store,
+    name: &PoolName,
+    before: Option<UidRange>,
+    settings: &Settings,
+) -> Result<Option<File>, Failure> {
+    let Some(range) = settings.uid_range.filter(|range| Some(*range) != before) else { return Ok(None) };
+    let lock = store.lock()?;
+    for other in store.names()?.iter().filter(|other| *other != name) {
+        if let Some(taken) = store.read(other)?.uid_range
+            && taken.overlaps(range)
+        {
+            return Err(Failure::input(format!(
+                "pool {name}: option --uid-range {range}: pool {other} has ids of it, {taken}; take others"
+            )));
+        }
+    }
+    Ok(Some(lock))
+}
+
 fn member(process: u32) -> Member {
     let program = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
     Member { process, mountpoints: mountpoints_of(process), program: program.trim_end().to_owned() }
@@ -234,6 +271,32 @@ mod tests {
         let failure = checked(&name, &settings).unwrap_err();
         assert!(failure.exit_status() == 2 && failure.to_string().contains("60000"), "{failure}");
         assert!(checked(&name, &Settings::default()).is_ok());
+    }
+
+    #[test]
+    fn no_id_belongs_to_two_pools() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::at(dir.path());
+        let name = |text: &str| -> PoolName { text.parse().unwrap() };
+        let with = |range: &str| Settings { uid_range: Some(range.parse().unwrap()), ..Settings::default() };
+        store.create(&name("a"), &with("1000:100")).unwrap();
+        store.create(&name("b"), &Settings::default()).unwrap();
+        let own = |range: &str, before: Option<&str>| {
+            own_ids(&store, &name("b"), before.map(|range| range.parse().unwrap()), &with(range))
+        };
+        let failure = own("1099:1", None).unwrap_err();
+        let said = failure.to_string();
+        assert_eq!(failure.exit_status(), 2);
+        assert!(["pool b", "pool a", "1099:1", "1000:100"].iter().all(|word| said.contains(word)), "{said}");
+        // The lock of one goes before the next takes it.
+        for range in ["1100:5", "1:999"] {
+            assert!(own(range, None).unwrap().is_some());
+        }
+        // Its own old range is in nobody's way, and what stays is not looked at again.
+        store.write(&name("b"), &with("2000:10")).unwrap();
+        assert!(own("2005:10", Some("2000:10")).unwrap().is_some());
+        assert!(own("1000:1", Some("1000:1")).unwrap().is_none());
+        assert_eq!(store.names().unwrap(), [name("a"), name("b")]);
     }
 
     #[test]

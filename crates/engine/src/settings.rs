@@ -2,6 +2,7 @@
 
 use crate::bytes::Bytes;
 use crate::cpus::Cpus;
+use crate::uids::UidRange;
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -31,6 +32,9 @@ pub struct Settings {
     /// Bytes per second that its services write to the disks of its layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_limit: Option<Bytes>,
+    /// Users and groups of the host that its containers' users and groups are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid_range: Option<UidRange>,
     /// Mounts with layers below one of these directories belong to the pool without saying so.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub storage: Vec<PathBuf>,
@@ -79,13 +83,19 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let text =
-            "cpus = \"2-3\"\nmemory = \"2G\"\nweight = 200\nwrite_limit = \"5M\"\nstorage = [\"/x\"]\n";
+        let text = "cpus = \"2-3\"\nmemory = \"2G\"\nweight = 200\nwrite_limit = \"5M\"\nuid_range = \"9:5\"\nstorage = [\"/x\"]\n";
         let settings: Settings = toml::from_str(text).unwrap();
         assert_eq!(settings.memory, Some(Bytes(2 << 30)));
         assert_eq!(toml::to_string(&settings).unwrap(), text);
-        for bad in ["memmory = \"2G\"", "memory = \"2X\"", "cpus = \"\"", "weight = 70000", "weight = \"1\""]
-        {
+        for bad in [
+            "memmory = \"2G\"",
+            "memory = \"2X\"",
+            "cpus = \"\"",
+            "weight = 70000",
+            "weight = \"1\"",
+            "uid_range = \"0:5\"",
+            "uid_range = 5",
+        ] {
             assert!(toml::from_str::<Settings>(bad).is_err(), "{bad}");
         }
         for bad in ["weight = 0", "memory = \"15M\"", "storage = [\"x\"]"] {

@@ -2,8 +2,10 @@
 
 use crate::name::PoolName;
 use crate::settings::Settings;
-use std::fs;
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
 
@@ -15,6 +17,8 @@ const RUNTIME: &str = "/run/vellum";
 pub const VARIABLE: &str = "VELLUM_POOLS";
 /// The file of a pool.
 const FILE: &str = "pool.toml";
+/// Locked by who compares pools with each other; no pool has such a name.
+const LOCK: &str = ".lock";
 
 /// Where pools are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +110,19 @@ impl Store {
             made => made.map_err(|e| self.failed(&dir, &e))?,
         }
         self.write(name, settings)
+    }
+
+    /// Waits until nobody else compares pools with each other; until what is returned is dropped, nobody does.
+    pub fn lock(&self) -> Result<File, Failure> {
+        let path = self.dir.join(LOCK);
+        let locked = (|| {
+            fs::create_dir_all(&self.dir)?;
+            // Nobody but its owner can hold others up.
+            let file = File::options().create(true).append(true).mode(0o600).open(&path)?;
+            flock(&file, FlockOperation::LockExclusive)?;
+            Ok(file)
+        })();
+        locked.map_err(|e: io::Error| self.failed(&path, &e))
     }
 
     /// Replaces the settings of a pool, whole or not at all.

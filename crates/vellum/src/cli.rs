@@ -211,6 +211,9 @@ pub struct PoolSettings {
     /// Bytes per second that its services write to the disks of its layers.
     #[arg(long, value_name = "BYTES")]
     pub write_limit: Option<String>,
+    /// Users and groups of the host that its containers run as: their root is START, e.g. 100000:65536. No two pools share any.
+    #[arg(long, value_name = "START:COUNT")]
+    pub uid_range: Option<String>,
     /// Mounts with layers below this directory belong to the pool without saying so; may be repeated.
     #[arg(long, value_name = "DIR")]
     pub storage: Vec<PathBuf>,

@@ -14,6 +14,7 @@ use vellum_service::daemon::{Pending, Side, detach, own_ipc};
 use vellum_service::pool::{Asked, Joined};
 use vellum_service::sandbox::Mode;
 use vellum_service::{Failure, mountpoint, serve, tree};
+use vellum_vfs::IdMap;
 
 /// Mounts; returns when the mount is ready, or in the foreground when it is gone.
 pub fn run(mut request: Request) -> Result<(), Failure> {
@@ -21,30 +22,32 @@ pub fn run(mut request: Request) -> Result<(), Failure> {
         return remount(&request);
     }
     request.config.sandbox = Mode::from_environment()?;
+    let pool = pool_of(&request)?;
+    let own = pool.as_ref().map_or(Ok(None), |pool| shown_as_the_pools(pool, &mut request))?;
     // Who stays in the foreground, or has a process watch over the service, wants a service of its own.
     if !request.foreground
         && !request.config.auto_unmount
-        && let Some(pool) = pool_of(&request)?
-        && join(&pool, &request)?
+        && let Some(pool) = &pool
+        && join(pool, &request, own)?
     {
         return Ok(());
     }
     if request.foreground {
-        return service(&request, None);
+        return service(&request, pool.as_ref(), None);
     }
     match detach()? {
         Side::Parent(outcome) => outcome,
         Side::Child(pending) => {
             // The parent has reported what had to be reported; nobody sees this process's status.
-            let ended = service(&request, Some(pending));
+            let ended = service(&request, pool.as_ref(), Some(pending));
             std::process::exit(i32::from(ended.is_err()));
         }
     }
 }
 
-fn service(request: &Request, pending: Option<Pending>) -> Result<(), Failure> {
+fn service(request: &Request, pool: Option<&Pool>, pending: Option<Pending>) -> Result<(), Failure> {
     // Before any thread is started, and before any memory is filled that the tenant has to pay for.
-    if let Err(failure) = log::start(request).and_then(|()| enter_pool(request)) {
+    if let Err(failure) = log::start(request).and_then(|()| enter_pool(request, pool)) {
         if let Some(pending) = pending {
             pending.failed(&failure);
         }
@@ -69,12 +72,37 @@ pub fn understood(arguments: Vec<OsString>) -> Result<Request, Failure> {
     }
 }
 
-/// Has the pool's service serve the mount. False: a process of the mount's own must.
-fn join(pool: &Pool, request: &Request) -> Result<bool, Failure> {
+/// Has the mount show owners as ids of its pool, unless the request says how it shows them. The options that say so, for others who
+/// read the command line, maybe when the pool's settings are no longer the same.
+fn shown_as_the_pools(pool: &Pool, request: &mut Request) -> Result<Option<String>, Failure> {
+    let config = &mut request.config;
+    if !config.uid_map.is_identity() || !config.gid_map.is_identity() {
+        return Ok(None);
+    }
+    let Some(range) = pool.ids()? else { return Ok(None) };
+    let map = IdMap::parse(&range.mapping())
+        .map_err(|why| Failure::system(format!("pool {}: uid-range {range}: {why}", pool.name())))?;
+    (config.uid_map, config.gid_map) = (map.clone(), map);
+    Ok(Some(range.mount_options()))
+}
+
+/// A command line that mounts something, with more options.
+fn with_options(mut arguments: Vec<OsString>, options: String) -> Vec<OsString> {
+    let at = if argv::is_subcommand(&arguments) { 2 } else { 1 };
+    let at = at.min(arguments.len());
+    arguments.splice(at..at, ["-o".into(), options.into()]);
+    arguments
+}
+
+/// Has the pool's service serve the mount; `more`: options that the command line lacks. False: a process of the mount's own must.
+fn join(pool: &Pool, request: &Request, more: Option<String>) -> Result<bool, Failure> {
     let start = || start(pool);
     let prepare = |layers: &[PathBuf]| pool.prepare(layers);
     let service = vellum_service::pool::Pool { socket: pool.socket(), start: &start, prepare: &prepare };
-    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    if let Some(more) = more {
+        arguments = with_options(arguments, more);
+    }
     match service.join(&Asked { config: &request.config, arguments: &arguments })? {
         Joined::Served => Ok(true),
         Joined::Unfit(why) => {
@@ -113,8 +141,8 @@ fn pool_of(request: &Request) -> Result<Option<Pool>, Failure> {
 }
 
 /// Enters the pool that the mount is for.
-fn enter_pool(request: &Request) -> Result<(), Failure> {
-    let Some(pool) = pool_of(request)? else { return Ok(()) };
+fn enter_pool(request: &Request, pool: Option<&Pool>) -> Result<(), Failure> {
+    let Some(pool) = pool else { return Ok(()) };
     let config = &request.config;
     let layers: Vec<&PathBuf> = config.upper.iter().chain(&config.lowers).collect();
     pool.enter(&layers)?;
@@ -147,4 +175,30 @@ fn remount(request: &Request) -> Result<(), Failure> {
     }
     rustix::mount::mount_remount(&point, flags, c"")
         .map_err(|e| Failure::system(format!("option remount: {shown}: {e}; only root may change a mount")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_added_to_every_form_of_command_line() {
+        for line in [
+            "vellum -o lowerdir=/a /m",
+            "vellum overlay /m -o lowerdir=/a",
+            "vellum /m -olowerdir=/a -s",
+            "mount.fuse.vellum mount /m -o lowerdir=/a",
+            "vellum mount --lower /a /m",
+            "vellum mount -o lowerdir=/a -- source /m",
+        ] {
+            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            let before = understood(arguments.clone()).unwrap();
+            let options = "uidmapping=0:5:9,gidmapping=0:5:9".to_owned();
+            let after = understood(with_options(arguments, options)).unwrap();
+            let mut wanted = before;
+            let map = IdMap::parse("0:5:9").unwrap();
+            (wanted.config.uid_map, wanted.config.gid_map) = (map.clone(), map);
+            assert_eq!(after, wanted, "{line}");
+        }
+    }
 }

@@ -71,6 +71,7 @@ fn changed(name: &PoolName, mut settings: Settings, given: PoolSettings) -> Resu
     take(name, "memory", given.memory, &mut settings.memory)?;
     take(name, "read-limit", given.read_limit, &mut settings.read_limit)?;
     take(name, "write-limit", given.write_limit, &mut settings.write_limit)?;
+    take(name, "uid-range", given.uid_range, &mut settings.uid_range)?;
     if let Some(text) = given.weight {
         let weight = text.parse().map(Some).or_else(|_| if text == NONE { Ok(None) } else { Err(()) });
         settings.weight = weight.map_err(|()| {
@@ -181,6 +182,7 @@ impl PoolReport {
         let rate = |limit: Option<Bytes>| limit.map_or("no limit".to_owned(), |bytes| format!("{bytes}/s"));
         line("reading", &rate(settings.read_limit));
         line("writing", &rate(settings.write_limit));
+        line("uid range", &or(settings.uid_range, "none"));
         for storage in &settings.storage {
             line("storage", &storage.display().to_string());
         }
@@ -267,13 +269,16 @@ mod tests {
             cpus: Some("0".into()),
             memory: Some("2G".into()),
             weight: Some("300".into()),
+            uid_range: Some("100000:65536".into()),
             ..given()
         };
         let settings = changed(&name, Settings::default(), some).unwrap();
         assert_eq!((settings.memory, settings.weight), (Some(Bytes(2 << 30)), Some(300)));
-        let back = PoolSettings { memory: Some("none".into()), weight: Some("none".into()), ..given() };
+        assert_eq!(settings.uid_range.map(|range| range.to_string()).as_deref(), Some("100000:65536"));
+        let none = || Some("none".to_owned());
+        let back = PoolSettings { memory: none(), weight: none(), uid_range: none(), ..given() };
         let settings = changed(&name, settings, back).unwrap();
-        assert_eq!((settings.memory, settings.weight), (None, None));
+        assert_eq!((settings.memory, settings.weight, settings.uid_range), (None, None, None));
         assert!(settings.cpus.is_some());
     }
 
@@ -284,6 +289,7 @@ mod tests {
             (PoolSettings { cpus: Some("x".into()), ..given() }, ["--cpus x", "0-3,8"]),
             (PoolSettings { memory: Some("2X".into()), ..given() }, ["--memory 2X", "512M"]),
             (PoolSettings { weight: Some("70000".into()), ..given() }, ["--weight 70000", "10000"]),
+            (PoolSettings { uid_range: Some("0:9".into()), ..given() }, ["--uid-range 0:9", "START:COUNT"]),
             (
                 PoolSettings { storage: vec!["/nonexistent".into()], ..given() },
                 ["--storage /nonexistent", "exists"],

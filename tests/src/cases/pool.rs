@@ -17,6 +17,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("pool/memory-is-limited", 60, memory_is_limited),
     Case::once("pool/processors", 60, processors),
     Case::once("pool/layers-belong-to-pools", 60, layers_belong_to_pools),
+    Case::once("pool/uid-range", 60, uid_range),
     Case::once("pool/life", 60, life),
     Case::once("pool/bad-input", 60, bad_input),
 ];
@@ -81,6 +82,10 @@ impl<'a> Pools<'a> {
     pub(super) fn mount(&self, layers: &Layers, named: bool) -> Outcome<Mount> {
         let pool = format!("pool={}", self.name);
         let options: &[&str] = if named { &[&pool] } else { &[] };
+        self.mount_with(layers, options)
+    }
+
+    fn mount_with(&self, layers: &Layers, options: &[&str]) -> Outcome<Mount> {
         let pools = self.cx.dir.join("pools").display().to_string();
         let log = self.log().display().to_string();
         let variables = [("VELLUM_POOLS", pools.as_str()), ("VELLUM_LOG_TO", &log), ("VELLUM_LOG", "info")];
@@ -210,6 +215,88 @@ fn layers_belong_to_pools(cx: &Cx) -> Outcome {
     Ok(())
 }
 
+/// What layers hold as owned by 0 and so on is shown as the pool's ids, which no other pool has.
+fn uid_range(cx: &Cx) -> Outcome {
+    let pools = Pools::new(cx)?;
+    let storage = cx.dir.join("claimed").display().to_string();
+    fs::create_dir(&storage)?;
+    pools.run("create", &["--uid-range", "300000:65536", "--storage", &storage])?;
+    let shown = pools.show()?;
+    ensure_eq!(shown["uid_range"].as_str(), Some("300000:65536"), "the range");
+    let owner = |path: &Path| -> Outcome<(u32, u32)> {
+        let meta = fs::symlink_metadata(path)?;
+        Ok((meta.uid(), meta.gid()))
+    };
+    let all = [("root", (0, 0)), ("web", (33, 34)), ("last", (65_535, 65_535)), ("beyond", (65_536, 0))];
+    let files = |layers: &Layers| -> Outcome {
+        for (name, (uid, gid)) in all {
+            fs::write(layers.lower().join(name), name)?;
+            std::os::unix::fs::chown(layers.lower().join(name), Some(uid), Some(gid))?;
+        }
+        Ok(())
+    };
+    let pool = format!("pool={}", pools.name);
+    // Named, claimed, and served by a process of its own.
+    for (base, options) in
+        [("named", &[pool.as_str()][..]), ("claimed", &[]), ("own", &[pool.as_str(), "auto_unmount"])]
+    {
+        let layers = cx.layers(base, 1)?;
+        files(&layers)?;
+        let mount = pools.mount_with(&layers, options)?;
+        for (name, shown) in [
+            ("root", (300_000, 300_000)),
+            ("web", (300_033, 300_034)),
+            ("last", (365_535, 365_535)),
+            ("beyond", (65_534, 300_000)),
+        ] {
+            ensure_eq!(owner(&mount.path(name))?, shown, "{base}: {name}");
+        }
+        let line = "setpriv --reuid 300000 --regid 300000 --clear-groups touch made root; touch given; chown 300005:300006 given";
+        shell::run(shell::bash(line).current_dir(mount.root()))?;
+        for (name, held) in [("made", (0, 0)), ("root", (0, 0)), ("given", (5, 6))] {
+            ensure_eq!(owner(&layers.upper().join(name))?, held, "{base}: {name} in the upper layer");
+        }
+    }
+    // Who says how owners are to be shown is right.
+    let layers = cx.layers("explicit", 1)?;
+    files(&layers)?;
+    let mount = pools.mount_with(&layers, &[&pool, "uidmapping=0:500000:100"])?;
+    ensure_eq!(owner(&mount.path("web"))?, (500_033, 34), "a mapping of its own");
+    drop(mount);
+    // A mount stays as it is, whoever serves it and whatever the pool has now.
+    let layers = cx.layers("stays", 1)?;
+    files(&layers)?;
+    let mount = pools.mount_with(&layers, &[&pool])?;
+    ensure_eq!(owner(&mount.path("root"))?, (300_000, 300_000), "before");
+    pools.run("set", &["--uid-range", "none"])?;
+    ensure!(pools.show()?["uid_range"].is_null(), "the range stays");
+    pools.run("restart", &[])?;
+    ensure_eq!(owner(&mount.path("web"))?, (300_033, 300_034), "by a successor");
+    drop(mount);
+    let layers = cx.layers("without", 1)?;
+    files(&layers)?;
+    ensure_eq!(owner(&pools.mount_with(&layers, &[&pool])?.path("web"))?, (33, 34), "without a range");
+    // Nobody else gets these ids.
+    pools.run("set", &["--uid-range", "300000:65536"])?;
+    let other = Pools { cx, name: format!("{}-other", pools.name) };
+    for (range, fits) in [("365535:1", false), ("1:300000", false), ("300005:5", false), ("365536:1", true)] {
+        if fits {
+            other.run("create", &["--uid-range", range])?;
+            continue;
+        }
+        let mut command = other.command()?;
+        command.args(["pool", "create", &other.name, "--uid-range", range]);
+        shell::refused(&mut command, &format!("pool {} has ids of it", pools.name))?;
+        ensure_eq!(other.attempt("show", &[])?.status.code(), Some(2), "made with {range}");
+    }
+    let mut command = other.command()?;
+    command.args(["pool", "set", &other.name, "--weight", "5", "--uid-range", "365535:9"]);
+    shell::refused(&mut command, &other.name)?;
+    let shown = other.show()?;
+    ensure!(shown["uid_range"] == "365536:1" && shown["weight"].is_null(), "{shown} has changed");
+    Ok(())
+}
+
 /// Made once, deleted when nothing is mounted in it any more, and then nothing is left.
 fn life(cx: &Cx) -> Outcome {
     let pools = Pools::new(cx)?;
@@ -255,6 +342,9 @@ fn bad_input(cx: &Cx) -> Outcome {
         (&["--weight", "0"], "weight 0"),
         (&["--weight", "-1"], "-1"),
         (&["--storage", "/nonexistent"], "/nonexistent"),
+        (&["--uid-range", "0:65536"], "--uid-range 0:65536"),
+        (&["--uid-range", "100000"], "START:COUNT"),
+        (&["--uid-range", "4294967290:6"], "--uid-range 4294967290:6"),
         (&["--nothing"], "--nothing"),
     ] {
         shell::refused(pools.command()?.args(["pool", "create", &pools.name]).args(arguments), cause)?;

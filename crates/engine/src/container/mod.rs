@@ -2,7 +2,8 @@
 //!
 //! `process`, `user`, `volume` and `preload` say what is to run, `spec` writes it down for the runtime, `placement` finds its control
 //! group. `state` keeps what belongs to a container in one directory, and takes away what others have left; `union` mounts the tree,
-//! `runtime` calls the runtime, which `tied` lets end with us, `signals` passes signals on, and `run` puts them together.
+//! `runtime` calls the runtime, which `tied` lets end with us, `stdio` guards the host's devices against it, `signals` passes
+//! signals on, and `run` puts them together.
 
 mod placement;
 mod preload;
@@ -12,6 +13,7 @@ mod runtime;
 mod signals;
 mod spec;
 mod state;
+mod stdio;
 pub mod tied;
 mod union;
 mod user;

@@ -7,6 +7,7 @@ use super::runtime::{self, Bundle, Runtime};
 use super::signals::Signals;
 use super::spec::Container;
 use super::state::{self, Place, State};
+use super::stdio::own_device;
 use super::union::{self, Union};
 use super::user::Known;
 use super::volume::Volume;
@@ -14,6 +15,7 @@ use crate::image::{Defaults, Layout, Source};
 use crate::name::PoolName;
 use crate::pool::Pool;
 use crate::store::Store;
+use crate::uids::UidRange;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -175,10 +177,14 @@ impl Start<'_> {
         let layers: Vec<&PathBuf> = std::iter::once(&upper).chain(&lowers).collect();
         self.claim(&layers)?;
         let pool = self.pool.as_ref();
+        let ids = pool.map_or(Ok(None), Pool::ids)?;
+        if let Some(ids) = ids {
+            place.open_to(ids)?;
+        }
         let union = Union { lowers: &lowers, upper: &upper, work: &work, merged: &merged };
-        union.mount(&self.request.vellum, pool.map(Pool::name))?;
+        union.mount(&self.request.vellum, pool.map(Pool::name), ids)?;
         let placement = placement::place(pool, place.id(), &self.runtime)?;
-        self.configure(place, &placement)?;
+        self.configure(place, &placement, ids)?;
         if let (true, Some(pool)) = (placement.enter, pool) {
             pool.enter(&layers)?;
         }
@@ -195,15 +201,31 @@ impl Start<'_> {
     }
 
     /// Writes what the runtime reads.
-    fn configure(&self, place: &Place, placement: &Placement) -> Result<(), Failure> {
+    fn configure(&self, place: &Place, placement: &Placement, ids: Option<UidRange>) -> Result<(), Failure> {
         let known = Known::in_tree(&place.merged());
         let user =
             known.resolve(&self.plan.user).map_err(|why| Failure::input(format!("option --user: {why}")))?;
+        if let Some(ids) = ids {
+            user.within(ids.count()).map_err(|id| {
+                let user = &self.plan.user;
+                Failure::input(format!(
+                    "option --user {user}: id {id} is not among the {} of the pool's uid-range {ids}; take another, or a longer range",
+                    ids.count()
+                ))
+            })?;
+        }
         let mut plan = self.plan.clone();
         plan.default_env("HOME", user.home.as_deref().unwrap_or("/"));
         let socket = pool_socket(self.pool.as_ref());
         let preload = Preload::find(&self.request.vellum, socket.as_deref())?;
         let files = files(place, &self.hostname, self.request.host_network)?;
+        if let Some(ids) = ids {
+            for (path, _) in &files {
+                // The container's own, as they are without ids of its own.
+                std::os::unix::fs::chown(path, Some(ids.start()), Some(ids.start()))
+                    .map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
+            }
+        }
         let container = Container {
             plan: &plan,
             user: &user,
@@ -217,6 +239,7 @@ impl Start<'_> {
             preload: &preload,
             cgroup: placement.group.as_deref(),
             rootless: !crate::privilege::is_host_root(),
+            ids,
         };
         let path = place.path("config.json");
         let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{}: {e}", path.display()));
@@ -230,6 +253,15 @@ impl Start<'_> {
         let bundle = Bundle { id: place.id(), dir: &place.path("."), state: &state, log: &log };
         let groups = placement.group.is_some();
         let mut command = self.runtime.run(&self.request.vellum, &bundle, groups, self.terminal);
+        if let Some(device) = own_device(io::stdin()) {
+            command.stdin(device);
+        }
+        if let Some(device) = own_device(io::stdout()) {
+            command.stdout(device);
+        }
+        if let Some(device) = own_device(io::stderr()) {
+            command.stderr(device);
+        }
         if self.signals.came().is_some() {
             return Ok(None);
         }

@@ -4,11 +4,13 @@ use super::preload::Preload;
 use super::process::Plan;
 use super::user::User;
 use super::volume::Volume;
+use crate::uids::UidRange;
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
     Capabilities, Capability, Linux, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxDeviceCgroupBuilder,
-    LinuxNamespaceBuilder, LinuxNamespaceType, LinuxPidsBuilder, LinuxResourcesBuilder, Mount, MountBuilder,
-    Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder, UserBuilder,
+    LinuxIdMappingBuilder, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxPidsBuilder,
+    LinuxResourcesBuilder, Mount, MountBuilder, Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder,
+    UserBuilder,
 };
 use std::path::{Path, PathBuf};
 
@@ -18,6 +20,9 @@ const VERSION: &str = "1.0.2";
 pub(super) const ROOT: &str = "merged";
 /// As many processes and threads as engines allow.
 const PIDS_MAX: i64 = 2048;
+
+/// The group that terminals belong to.
+const TERMINALS: u32 = 5;
 
 /// What podman leaves to root in a container.
 const CAPABILITIES: [Capability; 11] = [
@@ -82,6 +87,8 @@ pub(super) struct Container<'a> {
     pub(super) cgroup: Option<&'a Path>,
     /// Whether this is root of a user namespace only.
     pub(super) rootless: bool,
+    /// Its users and groups outside; None: the same as inside.
+    pub(super) ids: Option<UidRange>,
 }
 
 /// A mount with its options between commas.
@@ -145,11 +152,13 @@ impl Container<'_> {
         let mut mounts = Vec::new();
         for [place, kind, source, options] in FILESYSTEMS {
             // The network's owner is somebody else then, who alone may mount what shows it.
-            let bound = place == "/sys" && self.rootless && self.host_network;
+            let foreign = self.rootless || self.ids.is_some();
+            let bound = place == "/sys" && foreign && self.host_network;
+            // In a namespace of few ids there is no group for terminals.
+            let few = self.rootless || self.ids.is_some_and(|ids| ids.count() <= TERMINALS);
             mounts.push(match bound {
                 true => mount(place, "bind", place, "rbind,rprivate,nosuid,noexec,nodev,ro"),
-                // In a namespace of one id there is no group for terminals.
-                false if self.rootless => mount(place, kind, source, options.trim_end_matches(",gid=5")),
+                false if few => mount(place, kind, source, options.trim_end_matches(",gid=5")),
                 false => mount(place, kind, source, options),
             });
         }
@@ -184,6 +193,9 @@ impl Container<'_> {
         if !self.host_network {
             kinds.push(LinuxNamespaceType::Network);
         }
+        if self.ids.is_some() {
+            kinds.push(LinuxNamespaceType::User);
+        }
         let namespace = |kind| LinuxNamespaceBuilder::default().typ(kind).build();
         let namespaces = kinds.into_iter().map(namespace).collect::<Result<Vec<_>, _>>()?;
         let strings = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
@@ -193,6 +205,14 @@ impl Container<'_> {
             .readonly_paths(strings(&READ_ONLY))
             .build()?;
         linux.set_resources(None);
+        if let Some(ids) = self.ids {
+            let mapping = LinuxIdMappingBuilder::default()
+                .container_id(0_u32)
+                .host_id(ids.start())
+                .size(ids.count())
+                .build()?;
+            linux.set_uid_mappings(Some(vec![mapping])).set_gid_mappings(Some(vec![mapping]));
+        }
         if let Some(group) = self.cgroup {
             // What every container needs, runtimes allow by themselves.
             let nothing = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
@@ -243,6 +263,7 @@ mod tests {
             preload,
             cgroup: None,
             rootless: false,
+            ids: None,
         }
     }
 
@@ -274,6 +295,28 @@ mod tests {
         assert_eq!(all["linux"]["cgroupsPath"], "/vellum/a/b");
         assert_eq!(all["linux"]["resources"]["pids"]["limit"], 2048);
         assert_eq!(all["linux"]["resources"]["devices"][0]["allow"], false);
+    }
+
+    #[test]
+    fn root_of_a_tenant_is_nobody_outside() {
+        let (plan, root, preload) = (plan("sh"), User::default(), Preload::default());
+        let of = |ids: &str, host_network| {
+            let ids = Some(ids.parse().unwrap());
+            written(&Container { ids, host_network, ..container(&plan, &root, &preload) }).1
+        };
+        let all = of("100000:65536", false);
+        for key in ["uidMappings", "gidMappings"] {
+            let mapping = serde_json::json!([{"containerID": 0, "hostID": 100_000, "size": 65536}]);
+            assert_eq!(all["linux"][key], mapping);
+        }
+        assert_eq!(all["linux"]["namespaces"][5]["type"], "user");
+        assert!(all.to_string().contains("gid=5") && all.to_string().contains("\"sysfs\""));
+        // Fewer ids than a terminal's group needs; a network that is another's.
+        assert!(!of("7:5", false).to_string().contains("gid=5"));
+        assert!(of("7:6", false).to_string().contains("gid=5"));
+        assert!(!of("7:6", true).to_string().contains("\"sysfs\""));
+        let (_, without) = written(&container(&plan, &root, &preload));
+        assert!(without["linux"]["uidMappings"].as_array().is_none_or(Vec::is_empty));
     }
 
     #[test]

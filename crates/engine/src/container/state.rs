@@ -6,11 +6,12 @@ use super::union;
 use crate::image::LayerStore;
 use crate::own::Owned;
 use crate::remove::remove;
+use crate::uids::UidRange;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
 
@@ -20,7 +21,10 @@ const SYSTEM: &str = "/var/lib/vellum";
 const CONTAINERS: &str = "containers";
 const LAYERS: &str = "layers";
 /// What is in a container's.
-const UPPER: &str = "upper";
+/// What only root enters: programs in the upper layer may be root's with set-user-ID bits, which are somebody else's in the mount.
+const PRIVATE: &str = "private";
+const UPPER: &str = "private/upper";
+const WORK: &str = "private/work";
 const RUNTIME_STATE: &str = "runtime";
 /// Most characters of a name; it is also a host's name, and part of a control group's.
 const NAME_MAX: usize = 64;
@@ -189,7 +193,7 @@ impl Place {
 
     /// The directory for unfinished work.
     pub(super) fn work(&self) -> PathBuf {
-        note(&self.dir, WORK_NOTE).unwrap_or_else(|| self.path("work"))
+        note(&self.dir, WORK_NOTE).unwrap_or_else(|| self.path(WORK))
     }
 
     /// Makes the directories of the tree. Those that lie elsewhere are noted before they are made.
@@ -198,6 +202,7 @@ impl Place {
         let take_note =
             |name: &str, path: &Path| fs::write(self.path(name), path.as_os_str().as_bytes()).map_err(failed);
         take_note(RUNTIME_NOTE, runtime.program())?;
+        fs::DirBuilder::new().mode(0o700).create(self.path(PRIVATE)).map_err(failed)?;
         match keep {
             Some(upper) => {
                 let mut name = OsStr::new(".").to_owned();
@@ -211,6 +216,32 @@ impl Place {
         let work = self.work();
         fs::create_dir(&work).map_err(|e| Failure::system(format!("{}: {e}", work.display())))?;
         fs::create_dir(self.merged()).map_err(failed)
+    }
+
+    /// Lets a container with these ids reach its tree: its runtime enters the tree when it is root of the container already, and so
+    /// nobody to the host. Others still cannot, nobody can look around, and the upper layer itself stays out of reach.
+    pub(super) fn open_to(&self, ids: UidRange) -> Result<(), Failure> {
+        let failed = |path: &Path, e: io::Error| Failure::system(format!("{}: {e}", path.display()));
+        let mode = |path: &Path, mode| {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|e| failed(path, e))
+        };
+        let own = self.owned.path();
+        chown(own, None, Some(ids.start())).map_err(|e| failed(own, e))?;
+        mode(own, 0o710)?;
+        mode(&self.dir, 0o711)?;
+        let Some(containers) = own.parent() else { return Ok(()) };
+        mode(containers, 0o711)?;
+        // The others are not ours to change.
+        for above in containers.ancestors().skip(1) {
+            let meta = above.metadata().map_err(|e| failed(above, e))?;
+            if meta.mode() & 0o001 == 0 {
+                let above = above.display();
+                return Err(Failure::input(format!(
+                    "option --state: {above} can be entered by nobody of uid-range {ids}; chmod o+x {above}, or give another directory"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// Takes everything away. An upper layer that somebody wants to keep stays.
@@ -255,6 +286,36 @@ mod tests {
         for bad in ["", ".", "..", "-a", "a/b", "a b", "ä", &long] {
             assert_eq!(id(Some(bad)).unwrap_err().exit_status(), 2, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_tree_is_reached_by_its_own_container_only() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(Some(dir.path())).unwrap();
+        let place = state.place("a").unwrap();
+        let own = rustix::process::getegid().as_raw();
+        // Only root can give a directory to other groups.
+        let Some(ids) = (if own == 0 { UidRange::new(70_000, 10) } else { UidRange::new(own, 1) }) else {
+            return;
+        };
+        if dir.path().ancestors().skip(1).any(|above| above.metadata().unwrap().mode() & 1 == 0) {
+            return;
+        }
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+        let failure = place.open_to(ids).unwrap_err();
+        assert!(failure.exit_status() == 2 && failure.to_string().contains("--state"), "{failure}");
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        place.make(&Runtime::at("/nonexistent/crun".into()), None).unwrap();
+        place.open_to(ids).unwrap();
+        let seen = |path: PathBuf| {
+            let meta = path.metadata().unwrap();
+            (meta.mode() & 0o7777, meta.gid() == ids.start())
+        };
+        assert_eq!(seen(dir.path().join("containers/a")), (0o710, true));
+        assert_eq!(seen(dir.path().join("layers")), (0o700, own == ids.start()));
+        assert_eq!(seen(dir.path().join("containers")).0, 0o711);
+        assert_eq!(seen(place.upper().parent().unwrap().to_owned()).0, 0o700);
+        assert_eq!(place.upper().parent(), place.work().parent());
     }
 
     #[test]

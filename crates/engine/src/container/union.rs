@@ -1,6 +1,7 @@
 //! The container's tree: mounted and taken away as `vellum mount` and `vellum umount` do.
 
 use crate::name::PoolName;
+use crate::uids::UidRange;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -29,8 +30,14 @@ pub(super) struct Union<'a> {
 }
 
 impl Union<'_> {
-    /// Mounts it, by the program `vellum`, so that everything about pools is done in one place.
-    pub(super) fn mount(&self, vellum: &Path, pool: Option<&PoolName>) -> Result<(), Failure> {
+    /// Mounts it, by the program `vellum`, so that everything about pools is done in one place. `ids`: what its owners are shown as, the
+    /// same as the container's own.
+    pub(super) fn mount(
+        &self,
+        vellum: &Path,
+        pool: Option<&PoolName>,
+        ids: Option<UidRange>,
+    ) -> Result<(), Failure> {
         let mut command = Command::new(vellum);
         command.arg("mount");
         for lower in self.lowers {
@@ -39,6 +46,9 @@ impl Union<'_> {
         command.arg("--upper").arg(self.upper).arg("--work").arg(self.work);
         if let Some(pool) = pool {
             command.arg("--pool").arg(pool.as_str());
+        }
+        if let Some(ids) = ids {
+            command.arg("-o").arg(ids.mount_options());
         }
         command.arg("--").arg("vellum").arg(self.merged);
         let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();

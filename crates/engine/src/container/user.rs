@@ -21,6 +21,15 @@ pub(super) struct User {
     pub(super) home: Option<String>,
 }
 
+impl User {
+    /// Whether its ids are below `count`, as in a namespace of so many; one that is not.
+    pub(super) fn within(&self, count: u32) -> Result<(), u32> {
+        let beyond =
+            [self.uid, self.gid].into_iter().chain(self.groups.iter().copied()).find(|id| *id >= count);
+        beyond.map_or(Ok(()), Err)
+    }
+}
+
 /// What the image knows of users: the texts of its `/etc/passwd` and `/etc/group`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Known {
@@ -155,6 +164,14 @@ mod tests {
             assert!(known().resolve(bad).is_err(), "{bad}");
         }
         assert!(Known::default().resolve("1000").is_ok() && Known::default().resolve("root").is_err());
+    }
+
+    #[test]
+    fn all_ids_have_to_be_there() {
+        let user = User { uid: 5, gid: 6, groups: vec![7, 9], home: None };
+        for (count, within) in [(10, Ok(())), (9, Err(9)), (7, Err(7)), (6, Err(6)), (5, Err(5))] {
+            assert_eq!(user.within(count), within);
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `vellum run`: containers whose root is a Vellum tree, by a real runtime.
 
+mod ids;
 mod layout;
 mod support;
 
@@ -20,6 +21,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("run/kept-upper", 60, kept_upper),
     Case::once("run/layout", 120, layout),
     Case::once("run/pool", 120, pool),
+    Case::once("run/uid-range", 120, ids::uid_range),
     Case::once("run/killed", 120, killed),
     Case::once("run/in-use-elsewhere", 60, in_use_elsewhere),
     Case::once("run/interrupted", 60, interrupted),

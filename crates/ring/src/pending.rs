@@ -15,6 +15,8 @@ const QUICK_LOOKS: u32 = 64;
 const LOOKS: u32 = 16;
 /// The longest that a client spins: about what it costs to sleep and be woken.
 const SPIN_MAX: u32 = 50_000;
+/// Calls that take longer than this, in nanoseconds, are slept on at once.
+const LONG: u64 = 200_000;
 /// The service changes the word once, from VALID to TAKEN or from TAKEN to DONE, while a client changes it too.
 const TRIES: usize = 4;
 
@@ -145,10 +147,11 @@ impl<'c, P: Platform> Pending<'c, P> {
         }
     }
 
-    /// Brings how long to spin nearer to twice what this took, or to nothing when that is too long.
+    /// Brings how long to spin nearer to twice what this took, or to nothing when that is too long. What is a little too long may have
+    /// been so because of the sleep itself, which takes as long as the longest spin: so it is tried again.
     fn learn(&self, took: u64, settled: Now) -> Now {
-        let aim = took.saturating_mul(2);
-        let aim = if aim <= u64::from(SPIN_MAX) { aim as u32 } else { 0 };
+        let max = u64::from(SPIN_MAX);
+        let aim = if took <= LONG { took.saturating_mul(2).min(max) as u32 } else { 0 };
         let spin = self.view.spin.load(Ordering::Relaxed).min(SPIN_MAX);
         let next = spin - spin / 8 + aim / 8;
         if next != spin {

@@ -7,7 +7,7 @@ use crate::attributes::{Attributes, STAT_LEN, STATX_BASIC_STATS, STATX_BTIME, St
 use crate::calls::{self, Outcome};
 use crate::names::{hooks, next, set_errno, system};
 use crate::raw::{self, AT_FDCWD, word};
-use crate::{copy, direct, process, ring};
+use crate::{copy, direct, process};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `struct stat`.
@@ -38,7 +38,7 @@ unsafe fn by_name<T>(
     to: *mut T,
     form: impl FnOnce(Attributes) -> T,
 ) -> Option<c_int> {
-    if !ring::is_live() || !process::is_on() {
+    if !process::is_on() {
         return None;
     }
     // SAFETY: the caller's.

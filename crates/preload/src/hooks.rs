@@ -570,8 +570,10 @@ extern "C" fn begin() {
     process::begin();
     if process::is_on() {
         identity::begin();
-        if environment::variable(b"VELLUM_RING").is_some_and(|value| value.to_bytes() == b"off") {
-            ring::end_for_good();
+        match environment::variable(b"VELLUM_RING").map(core::ffi::CStr::to_bytes) {
+            Some(b"off") => ring::end_for_good(),
+            Some(b"on") => ring::begin_at_once(),
+            _ => {}
         }
     }
 }

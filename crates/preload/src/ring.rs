@@ -69,6 +69,21 @@ static LEN: AtomicUsize = AtomicUsize::new(0);
 /// How many forks there are between this process and the one that loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
+/// The first call already is worth a session: the program is going to work for long.
+static AT_ONCE: AtomicBool = AtomicBool::new(false);
+
+fn few() -> u32 {
+    if AT_ONCE.load(Relaxed) { 1 } else { FEW }
+}
+
+/// A session is to begin with the first call that could use it. For the time before that call.
+pub(crate) fn begin_at_once() {
+    AT_ONCE.store(true, Relaxed);
+    if let Some(mut hold) = Hold::take_own() {
+        hold.due = 1;
+    }
+}
+
 /// Whether there is a session.
 #[inline]
 pub(crate) fn is_live() -> bool {
@@ -122,7 +137,7 @@ impl Drop for Hold {
         loop {
             if ENDING.swap(false, SeqCst) {
                 self.close();
-                self.due = FEW;
+                self.due = few();
             }
             BUSY.store(false, SeqCst);
             // Who wants it to end has found it in use, or it is free for him to end it.
@@ -286,7 +301,7 @@ impl State {
     /// As if there had never been one.
     fn forget(&mut self) {
         self.client = None;
-        self.due = FEW;
+        self.due = few();
         self.dirs.clear();
     }
 

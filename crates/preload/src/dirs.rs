@@ -1,7 +1,7 @@
 //! Directories of the program's that the service knows by a number, and those that it does not serve.
 
 use crate::attributes::{self, AT_STATX_DONT_SYNC, S_IFDIR, STATX_INO, STATX_MNT_ID, STATX_TYPE, Statx};
-use crate::paths::PATH_MAX;
+use crate::paths::{self, PATH_MAX};
 use crate::raw;
 use core::ffi::CStr;
 use vellum_ring::files::{DIR_TOKEN, TOKEN_BYTES};
@@ -88,29 +88,10 @@ fn set_token(fd: i32, token: &[u8; TOKEN_BYTES]) -> isize {
     if let Some(done) = crate::tests::set_token(fd, token) {
         return done;
     }
-    let path = path_of(fd);
+    let path = paths::of_descriptor(fd);
     let value = token.as_ptr() as usize;
     let words = [path.as_ptr() as usize, DIR_TOKEN.as_ptr() as usize, value, TOKEN_BYTES, 0, 0];
     raw::plain(raw::number::SETXATTR, words)
-}
-
-/// The path of a descriptor, with the byte that ends it.
-fn path_of(fd: i32) -> [u8; 28] {
-    let mut path = [0; 28];
-    let mut digits = [0u8; 10];
-    let mut rest = fd.unsigned_abs();
-    let mut begin = 0;
-    for (at, digit) in digits.iter_mut().enumerate().rev() {
-        *digit = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        begin = at;
-        if rest == 0 {
-            break;
-        }
-    }
-    let digits = digits.get(begin..).unwrap_or_default();
-    path.iter_mut().zip(b"/proc/self/fd/".iter().chain(digits)).for_each(|(to, from)| *to = *from);
-    path
 }
 
 #[derive(Clone, Copy)]
@@ -259,7 +240,5 @@ mod tests {
         assert_eq!(show(raw::AT_FDCWD, c"/proc", &here), Shown::Never);
         assert_eq!(show(raw::AT_FDCWD, c"/", &here), Shown::NotNow);
         assert!(look(raw::AT_FDCWD, c"/proc/self/exe").is_none());
-        assert_eq!(&path_of(0)[..17], b"/proc/self/fd/0\0\0");
-        assert_eq!(&path_of(i32::MAX)[..25], b"/proc/self/fd/2147483647\0");
     }
 }

@@ -67,9 +67,34 @@ pub(crate) fn split(path: &[u8]) -> Option<Split> {
     Some(Split { parent, name: at })
 }
 
+/// The path in /proc of a descriptor, with the byte that ends it.
+pub(crate) fn of_descriptor(fd: i32) -> [u8; 28] {
+    let mut path = [0; 28];
+    let mut digits = [0u8; 10];
+    let mut rest = fd.unsigned_abs();
+    let mut begin = 0;
+    for (at, digit) in digits.iter_mut().enumerate().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        begin = at;
+        if rest == 0 {
+            break;
+        }
+    }
+    let digits = digits.get(begin..).unwrap_or_default();
+    path.iter_mut().zip(b"/proc/self/fd/".iter().chain(digits)).for_each(|(to, from)| *to = *from);
+    path
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn descriptors_have_paths() {
+        assert_eq!(&of_descriptor(0)[..17], b"/proc/self/fd/0\0\0");
+        assert_eq!(&of_descriptor(i32::MAX)[..25], b"/proc/self/fd/2147483647\0");
+    }
 
     #[test]
     fn paths_are_taken_apart() {

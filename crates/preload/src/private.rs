@@ -4,7 +4,7 @@
 
 use crate::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, STATX_INO, STATX_TYPE};
 use crate::direct::{self, Mount};
-use crate::paths::PATH_MAX;
+use crate::paths::{self, PATH_MAX};
 use crate::table::DESCRIPTORS;
 use crate::{hooks, mountinfo, process, raw};
 use core::cell::UnsafeCell;
@@ -149,20 +149,7 @@ fn open(fd: i32, mount: &Mount, room: &mut Room) -> Option<i32> {
 
 /// The path that /proc shows for a descriptor. None: it has none any more.
 fn link(fd: i32, to: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
-    let mut name = *b"/proc/self/fd/\0\0\0\0\0\0\0\0\0\0\0";
-    let mut digits = [0u8; 10];
-    let mut left = u32::try_from(fd).ok()?;
-    let mut count = 0;
-    for digit in &mut digits {
-        *digit = b'0' + (left % 10) as u8;
-        left /= 10;
-        count += 1;
-        if left == 0 {
-            break;
-        }
-    }
-    let digits = digits.get(..count)?.iter().rev();
-    name.get_mut(14..)?.iter_mut().zip(digits).for_each(|(to, from)| *to = *from);
+    let name = paths::of_descriptor(fd);
     let words = [raw::word(raw::AT_FDCWD), name.as_ptr() as usize, to.as_mut_ptr() as usize, to.len(), 0, 0];
     // SAFETY: the kernel writes no more than there is room for.
     let len = unsafe { raw::call(raw::number::READLINKAT, words) };

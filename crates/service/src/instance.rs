@@ -5,12 +5,13 @@
 
 use crate::client::pid_depth;
 use crate::explain::{Explain, InstanceReport};
+use crate::handed::{Counts, Handed};
 use crate::stats::InstanceStats;
 use crate::tokens::Tokens;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use vellum_fuse::SessionHandle;
 use vellum_ring::files::{DIR_TOKEN, TOKEN_BYTES};
@@ -43,6 +44,15 @@ pub const LAYER: &str = "vellum.layer.";
 /// forgets by the hundred thousand when it needs memory itself.
 const TRIM_EVERY: u32 = 50_000;
 
+/// Where files are handed out to programs.
+#[derive(Debug, Default)]
+struct Doors {
+    /// Directories that programs have shown.
+    tokens: Tokens,
+    /// What they were given.
+    handed: Handed,
+}
+
 /// A tree, and what is known of it beside its files.
 pub struct Instance<F> {
     inner: F,
@@ -59,8 +69,8 @@ pub struct Instance<F> {
     owner: u32,
     /// Nodes forgotten since memory was last given back.
     forgotten: AtomicU32,
-    /// Directories that programs have shown; none where no files are handed out.
-    tokens: OnceLock<Tokens>,
+    /// None where no files are handed out.
+    doors: OnceLock<Doors>,
 }
 
 impl<F: Filesystem + Explain> Instance<F> {
@@ -76,7 +86,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             pid_depth: pid_depth(std::process::id()),
             owner: rustix::process::geteuid().as_raw(),
             forgotten: AtomicU32::new(0),
-            tokens: OnceLock::new(),
+            doors: OnceLock::new(),
         }
     }
 
@@ -92,12 +102,25 @@ impl<F: Filesystem + Explain> Instance<F> {
 
     /// Lets programs show that they may write to a directory.
     pub(crate) fn open_doors(&self) {
-        let _ = self.tokens.set(Tokens::default());
+        let _ = self.doors.set(Doors::default());
     }
 
     /// The directory that a program has shown, once.
     pub(crate) fn redeem(&self, token: &[u8; TOKEN_BYTES]) -> Option<NodeId> {
-        self.tokens.get()?.redeem(token)
+        self.doors.get()?.tokens.redeem(token)
+    }
+
+    /// Counts for a program that has a ring and enters a directory here; None where no files are handed out.
+    pub(crate) fn counts(&self) -> Option<Arc<Counts>> {
+        self.doors.get().map(|doors| doors.handed.add_program())
+    }
+
+    fn figures(&self) -> BTreeMap<String, u64> {
+        let mut figures = self.inner.figures();
+        if let Some(doors) = self.doors.get() {
+            figures.append(&mut doors.handed.figures());
+        }
+        figures
     }
 
     fn stats(&self) -> InstanceStats {
@@ -109,7 +132,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             mountpoint: report.mountpoint.clone(),
             profile: report.profile.clone(),
             seconds: self.begun.elapsed().as_secs_f64(),
-            figures: self.inner.figures(),
+            figures: self.figures(),
             ..done
         }
     }
@@ -221,7 +244,7 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         flags: XattrFlags,
     ) -> Result<()> {
         if name == DIR_TOKEN {
-            return self.tokens.get().ok_or(Errno::OPNOTSUPP)?.note(node, value);
+            return self.doors.get().ok_or(Errno::OPNOTSUPP)?.tokens.note(node, value);
         }
         if is_question(name) {
             return Err(Errno::OPNOTSUPP.into());

@@ -11,6 +11,7 @@ pub mod daemon;
 pub mod explain;
 pub mod failure;
 pub mod flatten;
+mod handed;
 pub mod instance;
 pub mod layers;
 pub mod lock;

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::Instant;
 use vellum_vfs::{
-    Answering, Attr, Connection, Errno, Error, FileKind, Name, NodeId, Notifier, OpenMode, Result,
+    Answering, Attr, Connection, Errno, Error, Features, FileKind, Name, NodeId, Notifier, OpenMode, Result,
 };
 
 /// So long after the last name that a program made the front may believe again that names are not there.
@@ -193,8 +193,9 @@ impl Core {
         self.direct.as_ref().ok_or(Refused::Front)
     }
 
+    /// The front, if it has no pages of its own of the files that it hands to the kernel.
     fn front(&self) -> Result<&Connection, Refused> {
-        self.front.get().ok_or(Refused::Front)
+        self.front.get().filter(|front| front.features.contains(Features::PASSTHROUGH)).ok_or(Refused::Front)
     }
 
     /// Whether programs may be writing to a file just now. Who begins later takes back what the front was told of it.

@@ -8,6 +8,7 @@
 use super::direct::DirectMount;
 use super::host::Tree;
 use super::program::Program;
+use crate::handed::{Call, Counts};
 use rustix::fs::{
     AtFlags, Mode, OFlags, Stat, fchown, fgetxattr, fstat, ftruncate, openat, statat, unlinkat,
 };
@@ -44,6 +45,7 @@ pub(super) struct Entered {
     node: NodeId,
     /// The same in the upper layer.
     at: OwnedFd,
+    counts: Arc<Counts>,
 }
 
 impl Entered {
@@ -122,12 +124,14 @@ pub(super) fn carry_out(program: &mut Program<'_>, request: &Request, data: &[u8
         name: Name::new(name).map_err(front)?,
         checked: request.flags & CHECKED != 0,
     };
-    match request.opcode {
-        OPEN => asked.open(flags as u32, mode as u32).map(Done::File),
-        STAT => asked.stat().map(|attr| Done::Data(words(&attr))),
-        UNLINK => asked.unlink().map(|()| Done::Values([0; 6])),
-        _ => Err(Refused::Front),
-    }
+    let (call, done) = match request.opcode {
+        OPEN => (Call::Open, asked.open(flags as u32, mode as u32).map(Done::File)),
+        STAT => (Call::Stat, asked.stat().map(|attr| Done::Data(words(&attr)))),
+        UNLINK => (Call::Unlink, asked.unlink().map(|()| Done::Values([0; 6]))),
+        _ => (Call::Kernel, Err(Refused::Front)),
+    };
+    entered.counts.count(if matches!(done, Ok(_) | Err(Refused::Error(_))) { call } else { Call::Kernel });
+    done
 }
 
 fn enter(program: &mut Program<'_>, data: &[u8]) -> Result<Done, Refused> {
@@ -137,7 +141,10 @@ fn enter(program: &mut Program<'_>, data: &[u8]) -> Result<Done, Refused> {
         let Some(node) = tree.redeem(&token) else { continue };
         let (path, ino) = tree.inner().upper_path(node)?;
         let at = door.direct.directory(&path, ino).map_err(front)?;
-        let number = program.enter(|number| Entered { number, tree: door.tree, node, at });
+        let same = program.entered.iter().find(|entered| entered.tree.ptr_eq(&door.tree));
+        let counts = same.map(|entered| Arc::clone(&entered.counts)).or_else(|| tree.counts());
+        let counts = counts.ok_or(Refused::Front)?;
+        let number = program.enter(|number| Entered { number, tree: door.tree, node, at, counts });
         return Ok(Done::Values([number, 0, 0, 0, 0, 0]));
     }
     Err(Refused::Front)

@@ -269,6 +269,7 @@ impl Host {
                 instance.open_doors();
             }
             let door = direct
+                .clone()
                 .filter(|_| instance.inner().hands_out())
                 .map(|direct| Door { tree: Arc::downgrade(instance), direct });
             books.mounts.insert(number, Served { _session: handle.clone(), generations, door });
@@ -281,6 +282,7 @@ impl Host {
             }
             // The card first: a successor must not find a mount whose descriptors are being closed.
             drop(card);
+            drop(direct);
             drop(locks);
             let handle = host.books.lock().mounts.remove(&number);
             drop(handle);

@@ -118,6 +118,7 @@ const POOL_NUMBERS: &[PoolNumber] = &[
 impl Collector for Moment {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         self.requests(&mut encoder)?;
+        self.ring_calls(&mut encoder)?;
         for (name, help, unit, of) in MOUNT_GAUGES {
             let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), MetricType::Gauge)?;
             for answer in &self.answers.all {
@@ -148,6 +149,28 @@ impl Collector for Moment {
 
 impl Moment {
     /// How many requests there were of each kind, and how long they took.
+    fn ring_calls(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        const KINDS: [(&str, &str); 4] = [
+            ("open", "ring_opens"),
+            ("stat", "ring_stats"),
+            ("unlink", "ring_unlinks"),
+            ("left to the kernel", "ring_to_kernel"),
+        ];
+        let help = "Calls of programs over rings";
+        let mut family = encoder.encode_descriptor("ring_calls", help, None, MetricType::Counter)?;
+        for answer in &self.answers.all {
+            for (kind, figure) in KINDS {
+                if let Some(count) = answer.stats.figures.get(figure) {
+                    let mut labels = labels(answer);
+                    labels.extend([("interface", "ring".to_owned()), ("operation", kind.to_owned())]);
+                    let count = *count as f64;
+                    family.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, f64>(&count, None)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn requests(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let help = "Requests through FUSE, by how long the service was busy with each";
         let mut family =

@@ -403,6 +403,10 @@ impl Core {
     pub(crate) fn make_link(&self, node: &Arc<Node>, parent: &Arc<Node>, name: Name<'_>) -> Result<()> {
         let work = self.work()?;
         let file = node.as_file().ok_or(Error::new(Errno::PERM, "hard link to a directory"))?;
+        // What has lost its last name does not get another one, as with any filesystem. (What never had one is in the upper layer.)
+        if matches!(file.state.read().at, At::Lower(_)) && self.attr_of(node)?.nlink == 0 {
+            return Err(Error::new(Errno::NOENT, "the file was removed"));
+        }
         // Before any directory is locked: copy-up may walk the tree.
         self.copy_up_attrs(node, file)?;
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;

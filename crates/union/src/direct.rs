@@ -214,7 +214,10 @@ impl Core {
         if !asked().unwrap_or(true) {
             return false;
         }
-        // The union itself may have it open from before.
+        // The union itself may have it open from before. Of what a predecessor had open not all can be opened again.
+        if self.revival.is_active() {
+            return true;
+        }
         let was_open = file.io.drop_handle().is_some();
         !was_open || asked().unwrap_or(true)
     }

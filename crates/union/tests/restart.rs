@@ -253,3 +253,16 @@ proptest! {
         world.restart();
     }
 }
+
+/// A removed file of a lower layer gets no other name, as the kernel has it.
+#[test]
+fn what_was_removed_is_not_linked() {
+    let mut world = World::new();
+    let steps =
+        [Step::Unnamed(0), Step::Lookup(8, 0), Step::Lookup(2, 4), Step::Unlink(10, 4), Step::Lookup(10, 2)];
+    for step in steps.iter().chain(&[Step::Link(3, 7, 0), Step::Lookup(0, 0)]) {
+        carry_out(&mut world, step);
+    }
+    world.restart();
+    world.restart();
+}

@@ -38,6 +38,13 @@ pub(super) struct Door {
     pub(super) direct: Arc<DirectMount>,
 }
 
+impl Door {
+    /// Whether the mount is still served, and is one whose files are handed out.
+    pub(super) fn is_open(&self) -> bool {
+        self.tree.upgrade().is_some_and(|tree| tree.inner().hands_out())
+    }
+}
+
 /// A directory that a program has entered.
 pub(super) struct Entered {
     number: u64,

@@ -48,7 +48,7 @@ struct Served {
     /// Keeps the connection's device open until the card has gone.
     _session: SessionHandle,
     generations: Arc<Generations>,
-    /// Where its files are handed out.
+    /// Where its files may be handed out. It is on the card, and so stays open in any case.
     door: Option<Door>,
 }
 
@@ -268,10 +268,7 @@ impl Host {
             if instance.inner().hands_out() {
                 instance.open_doors();
             }
-            let door = direct
-                .clone()
-                .filter(|_| instance.inner().hands_out())
-                .map(|direct| Door { tree: Arc::downgrade(instance), direct });
+            let door = direct.map(|direct| Door { tree: Arc::downgrade(instance), direct });
             books.mounts.insert(number, Served { _session: handle.clone(), generations, door });
             number
         };
@@ -282,7 +279,6 @@ impl Host {
             }
             // The card first: a successor must not find a mount whose descriptors are being closed.
             drop(card);
-            drop(direct);
             drop(locks);
             let handle = host.books.lock().mounts.remove(&number);
             drop(handle);
@@ -301,11 +297,11 @@ impl Host {
             let mut all = vec![heard(&listeners.control), heard(&listeners.session)];
             all.extend(waiting.iter().map(|program| PollFd::new(program, PollFlags::IN)));
             let polled = poll(&mut all, Some(&wait));
-            let ready = all.iter().take(2).map(|one| !one.revents().is_empty()).collect::<Vec<_>>();
+            let [control, session] =
+                [0, 1].map(|at| all.get(at).is_some_and(|one| !one.revents().is_empty()));
             match polled {
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => {
-                    let [control, session] = [0, 1].map(|one| ready.get(one).copied().unwrap_or(false));
                     if control {
                         self.accept(&listeners.control);
                     }
@@ -329,65 +325,73 @@ impl Host {
         }
     }
 
-    /// Those of all mounts, the newest first.
-    fn generations(&self) -> Vec<Arc<Generations>> {
+    /// Something of all mounts, of the newest first.
+    fn of_mounts<T>(&self, what: impl Fn(&Served) -> Option<T>) -> Vec<T> {
         let books = self.books.lock();
         let mut all: Vec<_> = books.mounts.iter().collect();
         all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(**number));
-        all.into_iter().map(|(_, served)| Arc::clone(&served.generations)).collect()
+        all.into_iter().filter_map(|(_, served)| what(served)).collect()
+    }
+
+    fn generations(&self) -> Vec<Arc<Generations>> {
+        self.of_mounts(|served| Some(Arc::clone(&served.generations)))
+    }
+
+    /// Where files are handed out.
+    pub(super) fn doors(&self) -> Vec<Door> {
+        self.of_mounts(|served| served.door.clone().filter(Door::is_open))
     }
 
     fn direct_mounts(&self) -> Vec<[u64; 3]> {
         self.doors().iter().map(|door| door.direct.numbers()).collect()
     }
 
-    /// Where files are handed out, the newest mount first.
-    pub(super) fn doors(&self) -> Vec<Door> {
-        let books = self.books.lock();
-        let mut all: Vec<_> = books.mounts.iter().collect();
-        all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(**number));
-        all.into_iter().filter_map(|(_, served)| served.door.clone()).collect()
-    }
-
-    /// Serves a program over a ring, in a thread of its own.
-    fn give_ring(self: &Arc<Self>, program: UnixStream) {
-        {
-            let mut books = self.books.lock();
-            if books.programs >= PROGRAMS_MAX {
-                return;
-            }
-            books.programs += 1;
-        }
-        let host = Arc::clone(self);
-        let served = std::thread::Builder::new().name("vellum-program".into()).spawn(move || {
-            if let Err(error) = program::serve(&host, program) {
-                tracing::debug!(%error, "a program's ring");
-            }
-            host.books.lock().programs -= 1;
-        });
-        if served.is_err() {
-            self.books.lock().programs -= 1;
-        }
-    }
-
     fn accept(self: &Arc<Self>, listener: &UnixListener) {
         let Ok((client, _)) = listener.accept() else { return };
+        self.serve_apart(
+            "vellum-client",
+            CLIENTS_MAX,
+            |books| &mut books.clients,
+            move |host| host.hear(client),
+        );
+    }
+
+    /// Serves a program over a ring.
+    fn give_ring(self: &Arc<Self>, program: UnixStream) {
+        self.serve_apart(
+            "vellum-program",
+            PROGRAMS_MAX,
+            |books| &mut books.programs,
+            move |host| program::serve(host, program),
+        );
+    }
+
+    /// Serves somebody in a thread of his own, unless there are as many of his kind as there may be.
+    fn serve_apart(
+        self: &Arc<Self>,
+        name: &str,
+        most: usize,
+        count: fn(&mut Books) -> &mut usize,
+        serve: impl FnOnce(&Arc<Self>) -> std::io::Result<()> + Send + 'static,
+    ) {
         {
             let mut books = self.books.lock();
-            if books.clients >= CLIENTS_MAX {
+            let count = count(&mut books);
+            if *count >= most {
                 return;
             }
-            books.clients += 1;
+            *count += 1;
         }
         let host = Arc::clone(self);
-        let heard = std::thread::Builder::new().name("vellum-client".into()).spawn(move || {
-            if let Err(error) = host.hear(client) {
-                tracing::debug!(%error, "a client of the pool's socket");
+        let started = std::thread::Builder::new().name(name.into()).spawn(move || {
+            if let Err(error) = serve(&host) {
+                let thread = std::thread::current();
+                tracing::debug!(%error, "{}", thread.name().unwrap_or_default());
             }
-            host.books.lock().clients -= 1;
+            *count(&mut host.books.lock()) -= 1;
         });
-        if heard.is_err() {
-            self.books.lock().clients -= 1;
+        if started.is_err() {
+            *count(&mut self.books.lock()) -= 1;
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::calls::{self, Entered, Identity};
 use super::host::Host;
-use super::session::send_with;
+use super::wire::send_whole;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
@@ -35,7 +35,8 @@ pub(super) struct Program<'a> {
     process: OwnedFd,
     socket: UnixStream,
     pub(super) entered: VecDeque<Entered>,
-    pub(super) next: u64,
+    /// The last number that was given.
+    next: u64,
 }
 
 fn other(what: impl std::fmt::Display) -> io::Error {
@@ -53,10 +54,10 @@ pub(super) fn serve(host: &Host, socket: UnixStream) -> io::Result<()> {
     let memory = SharedRegion::create(c"vellum-ring", layout.bytes())?;
     let region = memory.region().ok_or(Errno::FAULT)?;
     let session = Session::create(region, layout, NonZeroU16::MIN, Linux).map_err(other)?;
-    send_with(socket.as_fd(), &RING_WANTED.to_ne_bytes(), &[memory.as_fd()])?;
+    send_whole(socket.as_fd(), &RING_WANTED.to_ne_bytes(), &[memory.as_fd()])?;
     let ring = session.ring(0).ok_or(Errno::INVAL)?;
     let mut poller = ring.poller();
-    let mut program = Program { host, who, process, socket, entered: VecDeque::new(), next: 1 };
+    let mut program = Program { host, who, process, socket, entered: VecDeque::new(), next: 0 };
     let mut looked = Instant::now();
     loop {
         poller.ran_on(Linux.core());
@@ -106,15 +107,13 @@ impl Program<'_> {
                 Response { status: 0, len, values: [0; 6] }
             }
             Ok(calls::Done::File(file)) => {
-                let tag = self.next;
-                self.next += 1;
+                let tag = self.number();
                 // Whoever does not take his descriptors is served no more.
-                if let Err(error) = send_with(self.socket.as_fd(), &tag.to_ne_bytes(), &[file.as_fd()]) {
+                if let Err(error) = send_whole(self.socket.as_fd(), &tag.to_ne_bytes(), &[file.as_fd()]) {
                     call.reply(Response::status(calls::status(Refused::Front)));
                     return Err(error);
                 }
-                call.reply(Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] });
-                return Ok(());
+                Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] }
             }
             Err(refused) => Response::status(calls::status(refused)),
         };
@@ -122,10 +121,15 @@ impl Program<'_> {
         Ok(())
     }
 
+    /// A number that nothing else of this program has.
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
     /// Enters a directory; its number.
     pub(super) fn enter(&mut self, make: impl FnOnce(u64) -> Entered) -> u64 {
-        let number = self.next;
-        self.next += 1;
+        let number = self.number();
         if self.entered.len() >= ENTERED_MAX {
             self.entered.pop_front();
         }

@@ -3,11 +3,10 @@
 //! Nothing is waited for, so one who stalls holds up nobody. The socket lies in a directory of the
 //! service's user; a program in a container reaches it where somebody has mounted it there.
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use super::wire;
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, IoSlice, Read};
-use std::mem::MaybeUninit;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -125,23 +124,7 @@ fn send(client: BorrowedFd<'_>, all: &[Arc<Generations>], mounts: &[[u64; 3]]) -
     numbers.iter_mut().zip(all).for_each(|(to, from)| *to = from);
     let body: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
     let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-    send_with(client, &body, &borrowed)
-}
-
-/// Sends all of `body` with descriptors, or nothing; it is less than any socket's buffer.
-pub(super) fn send_with(
-    client: BorrowedFd<'_>,
-    body: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MEMORIES_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::ErrorKind::OutOfMemory.into());
-    }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-    let sent = sendmsg(client, &[IoSlice::new(body)], &mut control, flags)?;
-    if sent == body.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    wire::send_whole(client, &body, &borrowed)
 }
 
 #[cfg(test)]
@@ -150,6 +133,7 @@ mod tests {
     use rustix::io::Errno;
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
     use std::io::{IoSliceMut, Write};
+    use std::mem::MaybeUninit;
     use std::os::fd::OwnedFd;
     use vellum_ring::files::GREETING_HEAD;
 

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 /// Longest message in bytes: paths of all layers, and the command line, in JSON.
@@ -101,6 +101,27 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
+/// Sends bytes together with descriptors, at most [`BATCH`]; how many bytes went.
+fn send_with(
+    to: BorrowedFd<'_>,
+    body: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(invalid("no room for descriptors"));
+    }
+    Ok(sendmsg(to, &[IoSlice::new(body)], &mut control, flags | SendFlags::NOSIGNAL)?)
+}
+
+/// Sends all of `body` with descriptors, or nothing, without waiting: it is less than any socket's buffer.
+pub(super) fn send_whole(to: BorrowedFd<'_>, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let sent = send_with(to, body, descriptors, SendFlags::DONTWAIT)?;
+    if sent == body.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
 /// Sends a message and descriptors, which stay open here.
 pub(super) fn send<T: Serialize>(
     to: &mut UnixStream,
@@ -116,12 +137,7 @@ pub(super) fn send<T: Serialize>(
     head[4..].copy_from_slice(&(descriptors.len() as u32).to_le_bytes());
     to.write_all(&head)?;
     for batch in descriptors.chunks(BATCH) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !control.push(SendAncillaryMessage::ScmRights(batch)) {
-            return Err(invalid("no room for descriptors"));
-        }
-        sendmsg(&*to, &[IoSlice::new(&[MARK])], &mut control, SendFlags::NOSIGNAL)?;
+        send_with(to.as_fd(), &[MARK], batch, SendFlags::empty())?;
     }
     to.write_all(&body)
 }
@@ -164,7 +180,6 @@ pub(super) fn receive<T: DeserializeOwned>(from: &mut UnixStream) -> io::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn messages_arrive_with_all_their_descriptors() {

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
-use vellum_vfs::{Answering, Error, Name, NodeId, Notifier, Result};
+use vellum_vfs::{Answering, Answers, Error, Name, NodeId, Notifier, Result};
 use zerocopy::{Immutable, IntoBytes};
 
 /// Most notifications that wait for being sent.
@@ -53,13 +53,7 @@ struct Shared {
     filled: Condvar,
     drained: Condvar,
     /// Who answers; none before the session is served.
-    workers: OnceLock<Box<dyn Workers>>,
-}
-
-/// Those who answer requests, see [`Notifier::answering`].
-pub(crate) trait Workers: Send + Sync {
-    fn answering(&self) -> Vec<(usize, u64)>;
-    fn has_answered(&self, these: &[(usize, u64)]) -> bool;
+    workers: OnceLock<Box<dyn Answers>>,
 }
 
 /// The way from a filesystem back to the kernel. Clones share one queue.
@@ -79,7 +73,7 @@ impl FuseNotifier {
     }
 
     /// Says who answers.
-    pub(crate) fn served_by(&self, workers: Box<dyn Workers>) {
+    pub(crate) fn served_by(&self, workers: Box<dyn Answers>) {
         let _ = self.0.workers.set(workers);
     }
 
@@ -198,13 +192,15 @@ impl Notifier for FuseNotifier {
     fn expire_data(&self, node: NodeId) -> Result<()> {
         self.at_once(&Note::Inode { node, offset: 0, len: 0 })
     }
+}
 
+impl Answers for FuseNotifier {
     fn answering(&self) -> Answering {
-        Answering(self.0.workers.get().map(|workers| workers.answering()).unwrap_or_default())
+        self.0.workers.get().map(|workers| workers.answering()).unwrap_or_default()
     }
 
     fn has_answered(&self, these: &Answering) -> bool {
-        these.0.is_empty() || self.0.workers.get().is_none_or(|workers| workers.has_answered(&these.0))
+        these.0.is_empty() || self.0.workers.get().is_none_or(|workers| workers.has_answered(these))
     }
 }
 

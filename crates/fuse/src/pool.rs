@@ -28,6 +28,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+use vellum_vfs::Answering;
 use zerocopy::FromBytes;
 
 /// How often the watchdog looks, while there is work.
@@ -137,15 +138,17 @@ impl Pool {
     }
 
     /// Requests under way.
-    pub(crate) fn answering(&self) -> Vec<(usize, u64)> {
+    pub(crate) fn answering(&self) -> Answering {
         let books = self.books.lock();
-        books.seats.iter().filter_map(|seat| Some((Arc::as_ptr(seat).addr(), seat.at_work()?))).collect()
+        let at_work = |seat: &Arc<Seat>| Some((Arc::as_ptr(seat).addr(), seat.at_work()?));
+        Answering(books.seats.iter().filter_map(at_work).collect())
     }
 
     /// Whether none of these is under way any more.
-    pub(crate) fn has_answered(&self, these: &[(usize, u64)]) -> bool {
+    pub(crate) fn has_answered(&self, these: &Answering) -> bool {
         let books = self.books.lock();
-        let now = |seat: &Arc<Seat>| these.contains(&(Arc::as_ptr(seat).addr(), seat.at_work().unwrap_or(0)));
+        let now =
+            |seat: &Arc<Seat>| these.0.contains(&(Arc::as_ptr(seat).addr(), seat.at_work().unwrap_or(0)));
         !books.seats.iter().any(now)
     }
 

@@ -5,7 +5,6 @@ use crate::buffer::Buffer;
 use crate::dispatch::{Answer, Dispatcher, Promise};
 use crate::inflight::{Inflight, Replay};
 use crate::init::{WORKERS_MAX, Workers};
-use crate::notify;
 use crate::pool::{Need, Pool, client, takes_long};
 use crate::request::{self, Operation};
 use crate::seat::Seat;
@@ -20,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use vellum_vfs::Filesystem;
+use vellum_vfs::{Answering, Answers, Filesystem};
 use zerocopy::IntoBytes;
 
 const OUT_HEADER: usize = size_of::<wire::OutHeader>();
@@ -77,7 +76,7 @@ impl<F: Filesystem + ?Sized> Crew<F> {
     where
         F: 'static,
     {
-        self.core.notifier.served_by(Box::new(Arc::downgrade(self)));
+        self.core.notifier.served_by(Box::new(Answerers(Arc::downgrade(self))));
         self.hire()?;
         let mut awake = Awake::new(self.keep_awake);
         self.pool.watch(
@@ -120,13 +119,16 @@ impl<F: Filesystem + ?Sized> Crew<F> {
     }
 }
 
-impl<F: Filesystem + ?Sized> notify::Workers for Weak<Crew<F>> {
-    fn answering(&self) -> Vec<(usize, u64)> {
-        self.upgrade().map(|crew| crew.pool.answering()).unwrap_or_default()
+/// The workers, for who has to know whether answers have arrived.
+struct Answerers<F: ?Sized>(Weak<Crew<F>>);
+
+impl<F: Filesystem + ?Sized> Answers for Answerers<F> {
+    fn answering(&self) -> Answering {
+        self.0.upgrade().map(|crew| crew.pool.answering()).unwrap_or_default()
     }
 
-    fn has_answered(&self, these: &[(usize, u64)]) -> bool {
-        self.upgrade().is_none_or(|crew| crew.pool.has_answered(these))
+    fn has_answered(&self, these: &Answering) -> bool {
+        self.0.upgrade().is_none_or(|crew| crew.pool.has_answered(these))
     }
 }
 

@@ -40,8 +40,16 @@ static AT_ROOT: AtomicU32 = AtomicU32::new(0);
 /// So many, and asking once is cheaper than looking at each.
 const AT_ROOT_MAX: u32 = 64;
 
-/// Keeps the mounts of a greeting.
-pub(crate) fn learn(greeting: &Greeting) {
+/// Receives a greeting, and keeps what it says of mounts. False: it is of another form.
+pub(crate) fn greeted(socket: i32, greeting: &mut Greeting) -> bool {
+    let is_greeting = greeting.receive(socket);
+    if is_greeting {
+        learn(greeting);
+    }
+    is_greeting
+}
+
+fn learn(greeting: &Greeting) {
     // Another thread has the same list.
     if !LEARNING.swap(true, SeqCst) {
         greeting.mounts().for_each(|[union, upper, id]| keep(Mount { union, upper, id }));
@@ -144,10 +152,7 @@ pub(crate) fn greet() {
         return;
     }
     if let Some(socket) = socket::connect() {
-        let mut greeting = Greeting::new();
-        if greeting.receive(socket) {
-            learn(&greeting);
-        }
+        greeted(socket, &mut Greeting::new());
         raw::close(socket);
     }
 }

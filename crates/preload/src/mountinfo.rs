@@ -1,38 +1,33 @@
 //! Where a path below a mount is in this process's tree, by /proc/self/mountinfo.
 
-use crate::paths::PATH_MAX;
+use crate::paths::{self, PATH_MAX};
 
 /// The paths at which a path of a filesystem can be found: one for each line of the table that shows a part of it where it is.
 /// `device`: major and minor number. `inside`: the path from the filesystem's root on. Calls `each` with a path that ends with a
-/// zero byte, until that says true.
-pub(crate) fn find(
+/// zero byte, until that has a result.
+pub(crate) fn find<R>(
     table: &[u8],
     device: [u32; 2],
     inside: &[u8],
     to: &mut [u8; PATH_MAX],
-    mut each: impl FnMut(&[u8]) -> bool,
-) -> bool {
-    table.split(|byte| *byte == b'\n').any(|line| {
+    mut each: impl FnMut(&[u8]) -> Option<R>,
+) -> Option<R> {
+    table.split(|byte| *byte == b'\n').find_map(|line| {
         let mut words = line.split(|byte| *byte == b' ').skip(2);
-        let (Some(number), Some(root), Some(at)) = (words.next(), words.next(), words.next()) else {
-            return false;
-        };
+        let (number, root, at) = (words.next()?, words.next()?, words.next()?);
         if parse(number) != Some(device) {
-            return false;
+            return None;
         }
+        let below = rest(inside, root)?;
         let mut len = 0;
         let mut add = |byte: u8| {
             let place = to.get_mut(len);
             len += 1;
             place.map(|place| *place = byte).is_some()
         };
-        let below = match rest(inside, root) {
-            Some(below) => below,
-            None => return false,
-        };
         let fits =
             unescape(if at == b"/" { b"" } else { at }).chain(below.iter().copied()).chain([0]).all(&mut add);
-        fits && to.get(..len).is_some_and(&mut each)
+        to.get(..len).filter(|_| fits).and_then(&mut each)
     })
 }
 
@@ -54,12 +49,7 @@ fn rest<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
 
 /// "major:minor".
 fn parse(text: &[u8]) -> Option<[u32; 2]> {
-    let mut parts = text.split(|byte| *byte == b':').map(|part| {
-        part.iter().try_fold(0u32, |number, digit| {
-            let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
-            number.checked_mul(10)?.checked_add(digit.into())
-        })
-    });
+    let mut parts = text.split(|byte| *byte == b':').map(paths::number);
     Some([parts.next()??, parts.next()??])
 }
 
@@ -97,7 +87,7 @@ mod tests {
         let mut to = [0; PATH_MAX];
         find(TABLE, device, inside.as_bytes(), &mut to, |path| {
             found.push(String::from_utf8(path.strip_suffix(&[0]).unwrap().to_vec()).unwrap());
-            false
+            None::<()>
         });
         found
     }

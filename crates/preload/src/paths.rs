@@ -67,6 +67,17 @@ pub(crate) fn split(path: &[u8]) -> Option<Split> {
     Some(Split { parent, name: at })
 }
 
+/// A number in decimal digits, and nothing else.
+pub(crate) fn number(text: &[u8]) -> Option<u32> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u32, |number, digit| {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        number.checked_mul(10)?.checked_add(digit.into())
+    })
+}
+
 /// The path in /proc of a descriptor, with the byte that ends it.
 pub(crate) fn of_descriptor(fd: i32) -> [u8; 28] {
     let mut path = [0; 28];
@@ -89,6 +100,14 @@ pub(crate) fn of_descriptor(fd: i32) -> [u8; 28] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_digits_alone() {
+        assert_eq!((number(b"0"), number(b"4294967295")), (Some(0), Some(u32::MAX)));
+        assert!(
+            [&b""[..], b"4294967296", b"1a", b"-1", b"+1", b" 1"].iter().all(|text| number(text).is_none())
+        );
+    }
 
     #[test]
     fn descriptors_have_paths() {

@@ -95,32 +95,24 @@ fn with_room<R>(act: impl FnOnce(&mut Room) -> R) -> Option<R> {
     None
 }
 
-/// The path of a descriptor that was handed out, as it is in this process's tree now; `each` is called with those that it may be.
-pub(crate) fn paths_of<R>(fd: i32, mount: &Mount, act: impl FnOnce(&CStr) -> R) -> Option<R> {
-    with_room(|room| {
-        let mut act = Some(act);
-        let mut result = None;
-        find(fd, mount, room, |path| {
-            result = act.take().map(|act| act(path));
-            true
-        });
-        result
-    })
-    .flatten()
+/// Does something with the path of a descriptor that was handed out, as it is in this process's tree now.
+pub(crate) fn path_of<R>(fd: i32, mount: &Mount, act: impl Fn(&CStr) -> R) -> Option<R> {
+    with_room(|room| find(fd, mount, room, |path, _| Some(act(path)))).flatten()
 }
 
-/// Calls `each` with the paths at which the very file is found, until that says true.
-fn find(fd: i32, mount: &Mount, room: &mut Room, mut each: impl FnMut(&CStr) -> bool) -> bool {
-    let Ok(file) = attributes::of(fd) else { return false };
+/// Calls `each` with the paths at which the very file is found, and with its number, until that has a result.
+fn find<R>(fd: i32, mount: &Mount, room: &mut Room, each: impl Fn(&CStr, u64) -> Option<R>) -> Option<R> {
+    let ino = attributes::of(fd).ok()?.ino;
     let Room { path, found, table } = room;
     // As seen from the root of the service's mount, which is that of the union.
-    let Some(inside) = link(fd, path) else { return false };
+    let inside = link(fd, path)?;
     let table = read_table(table);
     mountinfo::find(table, attributes::split(mount.union), inside, found, |path| {
-        let Ok(path) = CStr::from_bytes_with_nul(path) else { return false };
+        let path = CStr::from_bytes_with_nul(path).ok()?;
         let mask = STATX_TYPE | STATX_INO;
-        let there = attributes::at(raw::AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC, mask);
-        there.is_ok_and(|there| there.device() == mount.union && there.ino == file.ino) && each(path)
+        let there =
+            attributes::at(raw::AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC, mask).ok()?;
+        if there.device() == mount.union && there.ino == ino { each(path, ino) } else { None }
     })
 }
 
@@ -128,23 +120,16 @@ fn open(fd: i32, mount: &Mount, room: &mut Room) -> Option<i32> {
     const O_CREAT_EXCL_TRUNC: usize = 0o1300;
     const O_CLOEXEC: usize = 0o2_000_000;
     let flags = usize::try_from(raw::flags_of(fd)).ok()? & !O_CREAT_EXCL_TRUNC | O_CLOEXEC;
-    let ino = attributes::of(fd).ok()?.ino;
-    let mut opened = None;
-    find(fd, mount, room, |path| {
+    find(fd, mount, room, |path, ino| {
         let words = [raw::word(raw::AT_FDCWD), path.as_ptr() as usize, flags, 0, 0, 0];
-        let new = raw::plain(raw::number::OPENAT, words);
-        let Ok(new) = i32::try_from(new) else { return false };
-        if new < 0 {
-            return false;
-        }
+        let new = i32::try_from(raw::plain(raw::number::OPENAT, words)).ok().filter(|new| *new >= 0)?;
+        // The path may have come to lead elsewhere.
         if attributes::of(new).is_ok_and(|new| new.device() == mount.union && new.ino == ino) {
-            opened = Some(new);
-            return true;
+            return Some(new);
         }
         raw::close(new);
-        false
-    });
-    opened
+        None
+    })
 }
 
 /// The path that /proc shows for a descriptor. None: it has none any more.

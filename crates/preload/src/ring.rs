@@ -365,12 +365,7 @@ impl State {
 /// Takes what the socket says first, on a stack that is given back before more is done.
 #[inline(never)]
 fn greeted(socket: i32) -> bool {
-    let mut greeting = Greeting::new();
-    let is_greeting = greeting.receive(socket);
-    if is_greeting {
-        direct::learn(&greeting);
-    }
-    is_greeting
+    direct::greeted(socket, &mut Greeting::new())
 }
 
 /// A descriptor of this library's, until it is dropped.

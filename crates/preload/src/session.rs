@@ -57,8 +57,7 @@ fn ask(id: u64) -> bool {
         && let Some(socket) = socket::connect()
     {
         let mut greeting = Greeting::new();
-        if greeting.receive(socket) {
-            direct::learn(&greeting);
+        if direct::greeted(socket, &mut greeting) {
             greeting.memories().filter(|(of, _)| *of == id).for_each(|(_, fd)| keep(fd, id));
         }
         raw::close(socket);

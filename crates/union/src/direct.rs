@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::Instant;
 use vellum_vfs::{
-    Answering, Attr, Connection, Errno, Error, Features, FileKind, Name, NodeId, Notifier, OpenMode, Result,
+    Answering, Answers, Attr, Connection, Errno, Error, Features, FileKind, Name, NodeId, OpenMode, Result,
 };
 
 /// So long after the last name that a program made the front may believe again that names are not there.
@@ -87,7 +87,7 @@ impl Seen {
 
     /// Whether no answer is on its way that a change of the directory's names would make wrong for ever. The caller holds the
     /// directory's `ops` exclusively: what begins later sees that it is shared.
-    fn is_settled(&self, front: &dyn Notifier, now: u64) -> bool {
+    fn is_settled(&self, front: &dyn Answers, now: u64) -> bool {
         let names = self.names.load(SeqCst);
         let before = self.shared.load(SeqCst);
         if before != now {
@@ -111,8 +111,6 @@ impl Seen {
 /// Files that programs may be writing to past the front.
 pub(crate) struct Direct {
     written: Box<[AtomicU8]>,
-    /// Nothing has been handed out yet.
-    unused: AtomicBool,
     clock: Instant,
 }
 
@@ -120,11 +118,7 @@ impl Direct {
     /// `kept`: a predecessor may have handed out anything.
     pub(crate) fn new(kept: bool) -> Self {
         let all = if kept { u8::MAX } else { 0 };
-        Self {
-            written: (0..WRITTEN).map(|_| AtomicU8::new(all)).collect(),
-            unused: AtomicBool::new(!kept),
-            clock: Instant::now(),
-        }
+        Self { written: (0..WRITTEN).map(|_| AtomicU8::new(all)).collect(), clock: Instant::now() }
     }
 
     /// Seconds, from 1.
@@ -150,14 +144,11 @@ impl Direct {
         {
             byte.fetch_or(bit, SeqCst);
         }
-        if self.unused.load(Relaxed) {
-            self.unused.store(false, SeqCst);
-        }
     }
 
     /// Whether programs may be writing to this inode of the upper layer.
     pub(crate) fn is_written(&self, ino: u64) -> bool {
-        !self.unused.load(SeqCst) && self.place(ino).is_some_and(|(byte, bit)| byte.load(SeqCst) & bit != 0)
+        self.place(ino).is_some_and(|(byte, bit)| byte.load(SeqCst) & bit != 0)
     }
 }
 
@@ -278,10 +269,12 @@ impl Core {
         Ok(node)
     }
 
-    fn check_plain(&self, dir: &Dir, name: Name<'_>) -> Result<(), Refused> {
-        let special =
-            name.bytes().starts_with(WHITEOUT_PREFIX) || self.has_maps && self.is_maps(dir, name.bytes());
-        if special { Err(Refused::Front) } else { Ok(()) }
+    /// The directory of a name that means the same in the upper layer.
+    fn shared_dir_of(&self, wanted: &Wanted<'_>) -> Result<Arc<Node>, Refused> {
+        let node = self.shared_dir(wanted.dir)?;
+        let name = wanted.name.bytes();
+        let is_map = self.has_maps && node.as_dir().is_some_and(|dir| self.is_maps(dir, name));
+        if is_map || name.starts_with(WHITEOUT_PREFIX) { Err(Refused::Front) } else { Ok(node) }
     }
 
     /// What is to be told after a change of a directory's names. The caller holds its `ops` exclusively.
@@ -363,9 +356,8 @@ impl Union {
     ) -> Result<T, Refused> {
         let core = &self.0;
         let (direct, front) = (core.direct()?, core.front()?);
-        let node = core.shared_dir(wanted.dir)?;
+        let node = core.shared_dir_of(wanted)?;
         let dir = node.as_dir().ok_or(Refused::Stale)?;
-        core.check_plain(dir, wanted.name)?;
         let (made, notices) = {
             let _ops = dir.ops.write();
             if dir.removed.load(Relaxed) {
@@ -399,8 +391,8 @@ impl Union {
         Ok(made)
     }
 
-    /// A file that is there. `open` opens it in the upper layer, without changing it, and says its inode number there and whether it
-    /// is regular; `then` is called with what it opened once that has turned out to be the file.
+    /// A file that is there. `open` opens it in the upper layer, without changing it, and says its inode number there; `then` is called
+    /// with what it opened once that has turned out to be the file.
     pub fn open_direct<T>(
         &self,
         wanted: &Wanted<'_>,
@@ -409,9 +401,8 @@ impl Union {
     ) -> Result<T, Refused> {
         let core = &self.0;
         let (direct, _) = (core.direct()?, core.front()?);
-        let parent = core.shared_dir(wanted.dir)?;
+        let parent = core.shared_dir_of(wanted)?;
         let dir = parent.as_dir().ok_or(Refused::Stale)?;
-        core.check_plain(dir, wanted.name)?;
         let mut notices = Notices::default();
         // Dropped after the lock.
         let node;
@@ -434,7 +425,7 @@ impl Union {
                 direct.write_down(node.ino);
             }
             let (opened, ino) = open()?;
-            if core.shown_ino(0, ino) != node.ino || ino != node.ino {
+            if ino != node.ino {
                 return Err(Refused::Front);
             }
             let _shorter = if wanted.writes { core.shortens(&node, file) } else { None };
@@ -454,9 +445,8 @@ impl Union {
     /// Attributes of a name that the front does not know.
     pub fn stat_direct(&self, wanted: &Wanted<'_>) -> Result<Attr, Refused> {
         let core = &self.0;
-        let parent = core.shared_dir(wanted.dir)?;
+        let parent = core.shared_dir_of(wanted)?;
         let dir = parent.as_dir().ok_or(Refused::Stale)?;
-        core.check_plain(dir, wanted.name)?;
         let node;
         let attr = {
             let _ops = dir.ops.read();
@@ -489,9 +479,8 @@ impl Union {
     ) -> Result<(), Refused> {
         let core = &self.0;
         let (direct, front) = (core.direct()?, core.front()?);
-        let node = core.shared_dir(wanted.dir)?;
+        let node = core.shared_dir_of(wanted)?;
         let dir = node.as_dir().ok_or(Refused::Stale)?;
-        core.check_plain(dir, wanted.name)?;
         // Nodes of a predecessor are not all here, and files with a map of blocks leave that behind.
         if core.revival.is_active() || core.has_maps {
             return Err(Refused::Front);
@@ -543,19 +532,7 @@ mod tests {
     /// A front with one answer on its way.
     struct Slow(AtomicBool);
 
-    impl Notifier for Slow {
-        fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {
-            Ok(())
-        }
-        fn inval_entry(&self, _: NodeId, _: Name<'_>) -> Result<()> {
-            Ok(())
-        }
-        fn expire_entry(&self, _: NodeId, _: Name<'_>) -> Result<()> {
-            Ok(())
-        }
-        fn expire_data(&self, _: NodeId) -> Result<()> {
-            Ok(())
-        }
+    impl Answers for Slow {
         fn answering(&self) -> Answering {
             Answering(if self.0.load(SeqCst) { vec![(1, 1)] } else { Vec::new() })
         }

@@ -50,7 +50,7 @@ impl<T: ?Sized> Slot<T> {
         (old.is_none(), old)
     }
 
-    /// Takes the handle out, unless it must stay open.
+    /// Takes the handle out, unless it must stay open; it is dropped after the lock.
     pub(crate) fn drop_handle(&self) -> Option<Arc<T>> {
         if self.pinned.load(Relaxed) { None } else { self.handle.lock().take() }
     }
@@ -91,9 +91,7 @@ impl<T: ?Sized + Send + Sync> Evict for Slot<T> {
         if self.used.swap(false, Relaxed) {
             return Evicted::Stays;
         }
-        // The handle is dropped after the lock.
-        let old = self.handle.lock().take();
-        if old.is_some() { Evicted::Closed } else { Evicted::Unwatch }
+        if self.drop_handle().is_some() { Evicted::Closed } else { Evicted::Unwatch }
     }
 }
 

@@ -110,7 +110,7 @@ bitflags! {
 }
 
 /// Calls from an instance back to its front. They may be dropped when the front goes away.
-pub trait Notifier: Send + Sync {
+pub trait Notifier: Answers {
     /// Attributes and, when `len` is not 0, cached data of `node` in `[offset, offset+len)` are no longer good
     /// (`len` < 0: to the end; `offset` < 0: attributes only).
     fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()>;
@@ -121,14 +121,14 @@ pub trait Notifier: Send + Sync {
     fn expire_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()>;
     /// All that is known of `node` is no longer good, attributes and data. As [`Notifier::expire_entry`].
     fn expire_data(&self, node: NodeId) -> Result<()>;
+}
+
+/// Who answers operations, and whether the answers have arrived.
+pub trait Answers: Send + Sync {
     /// The operations under way, of which the answers may not have arrived yet.
-    fn answering(&self) -> Answering {
-        Answering::default()
-    }
+    fn answering(&self) -> Answering;
     /// Whether all of these have arrived.
-    fn has_answered(&self, _these: &Answering) -> bool {
-        true
-    }
+    fn has_answered(&self, these: &Answering) -> bool;
 }
 
 /// Operations that were under way at some moment: whose, and which of his.

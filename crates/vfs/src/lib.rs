@@ -16,8 +16,8 @@ pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use branch::{Adopted, Branch, BranchDir, BranchFile, DirItem, Object, OpenMode, RenameFlags, Seek};
 pub use error::{Error, Result};
 pub use filesystem::{
-    Answering, AttrReply, Connection, DirEntry, DirSink, Entry, Features, Filesystem, FrontNote, Handle,
-    NodeId, Notifier, OpenIo, Opened, WriteFlags, XattrFlags,
+    Answering, Answers, AttrReply, Connection, DirEntry, DirSink, Entry, Features, Filesystem, FrontNote,
+    Handle, NodeId, Notifier, OpenIo, Opened, WriteFlags, XattrFlags,
 };
 pub use identity::Context;
 pub use idmap::{ID_RANGES_MAX, IdMap, IdMapError, IdRange, OVERFLOW_ID};

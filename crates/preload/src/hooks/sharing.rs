@@ -181,12 +181,9 @@ fn link(path: *const c_char, to: *mut c_char, len: usize) -> Option<isize> {
     let end = unsafe { paths::take(raw::AT_FDCWD, path as usize, &mut text) }?;
     let text = text.get(..end)?;
     let number = text.strip_prefix(b"/proc/self/fd/").or_else(|| text.strip_prefix(b"/dev/fd/"))?;
-    let fd = number.iter().try_fold(0i32, |number, digit| {
-        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
-        number.checked_mul(10)?.checked_add(digit.into())
-    })?;
-    let mount = direct::of(fd).filter(|_| !number.is_empty())?;
-    private::paths_of(fd, &mount, |path| {
+    let fd = i32::try_from(paths::number(number)?).ok()?;
+    let mount = direct::of(fd)?;
+    private::path_of(fd, &mount, |path| {
         let bytes = path.to_bytes();
         let len = bytes.len().min(len);
         // SAFETY: the program's memory, of that length.

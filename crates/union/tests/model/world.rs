@@ -9,8 +9,8 @@ use std::sync::Arc;
 use vellum_branch::{MemoryBranch, MemoryOptions};
 use vellum_union::{Profile, Union};
 use vellum_vfs::{
-    Attr, Branch, BranchDir, Connection, Entry, Errno, Features, FileKind, Filesystem, Name, NodeId,
-    Notifier, Object, Result,
+    Answering, Answers, Attr, Branch, BranchDir, Connection, Entry, Errno, Features, FileKind, Filesystem,
+    Name, NodeId, Notifier, Object, Result,
 };
 
 /// Names that things get. The longest leaves no room for a prefix.
@@ -115,6 +115,15 @@ pub struct World {
 }
 
 struct Deaf;
+
+impl Answers for Deaf {
+    fn answering(&self) -> Answering {
+        Answering::default()
+    }
+    fn has_answered(&self, _: &Answering) -> bool {
+        true
+    }
+}
 
 impl Notifier for Deaf {
     fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {

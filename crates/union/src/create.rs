@@ -404,11 +404,11 @@ impl Core {
         let work = self.work()?;
         let file = node.as_file().ok_or(Error::new(Errno::PERM, "hard link to a directory"))?;
         // What has lost its last name does not get another one, as with any filesystem. (What never had one is in the upper layer.)
-        if matches!(file.state.read().at, At::Lower(_)) && self.attr_of(node)?.nlink == 0 {
-            return Err(Error::new(Errno::NOENT, "the file was removed"));
+        let gone = matches!(file.state.read().at, At::Lower(_)) && self.attr_of(node)?.nlink == 0;
+        if !gone {
+            // Before any directory is locked: copy-up may walk the tree.
+            self.copy_up_attrs(node, file)?;
         }
-        // Before any directory is locked: copy-up may walk the tree.
-        self.copy_up_attrs(node, file)?;
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let _ops = dir.ops.write();
         if dir.removed.load(Relaxed) {
@@ -416,6 +416,9 @@ impl Core {
         }
         if self.child(parent, name)?.is_some() {
             return Err(Error::new(Errno::EXIST, ""));
+        }
+        if gone {
+            return Err(Error::new(Errno::NOENT, "the file was removed"));
         }
         let handle = self.ensure_upper_dir(parent)?;
         let mut state = file.state.write();

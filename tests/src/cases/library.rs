@@ -1,9 +1,9 @@
 //! The preload library: programs read the same with it as without it, whatever happens to their files and descriptors.
 
 use super::Case;
-use super::pool::Pools;
+use super::pool::Pooled;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail, skip};
-use crate::harness::{Cx, Layers, Mount, shell, source_root};
+use crate::harness::{Cx, shell, source_root};
 use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,25 +57,23 @@ pub(super) fn compile(cx: &Cx, compiler: &str, name: &str) -> Outcome<PathBuf> {
     Ok(program)
 }
 
-/// A mount in a pool.
+/// A mount in a pool, and the library.
 struct Ground<'a> {
-    mount: Mount,
-    layers: Layers,
-    pools: Pools<'a>,
-    socket: PathBuf,
+    pooled: Pooled<'a>,
     library: PathBuf,
+}
+
+impl<'a> std::ops::Deref for Ground<'a> {
+    type Target = Pooled<'a>;
+
+    fn deref(&self) -> &Pooled<'a> {
+        &self.pooled
+    }
 }
 
 impl<'a> Ground<'a> {
     fn new(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome) -> Outcome<Self> {
-        let library = library()?;
-        let pools = Pools::new(cx)?;
-        pools.run("create", &[])?;
-        let layers = cx.layers("l", 1)?;
-        fill(layers.lower())?;
-        let mount = pools.mount(&layers, true)?;
-        let socket = pools.session_socket()?;
-        Ok(Self { mount, layers, pools, socket, library })
+        Ok(Self { library: library()?, pooled: Pooled::new(cx, fill)? })
     }
 
     /// A command with the library.
@@ -87,7 +85,8 @@ impl<'a> Ground<'a> {
     }
 
     fn preload(&self, command: &mut Command) {
-        command.env("LD_PRELOAD", &self.library).env("VELLUM_SOCKET", &self.socket).env("VELLUM_REPORT", "1");
+        self.pooled.preload(command, &self.library);
+        command.env("VELLUM_REPORT", "1");
     }
 
     /// Runs it; what it says, and how many reads came from mappings.

@@ -93,6 +93,32 @@ impl<'a> Pools<'a> {
     }
 }
 
+/// A mount in a pool of its own, and where programs find that.
+pub(super) struct Pooled<'a> {
+    pub(super) mount: Mount,
+    pub(super) layers: Layers,
+    pub(super) pools: Pools<'a>,
+    pub(super) socket: PathBuf,
+}
+
+impl<'a> Pooled<'a> {
+    /// Makes it; `fill` puts files into the lower layer before.
+    pub(super) fn new(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome) -> Outcome<Self> {
+        let pools = Pools::new(cx)?;
+        pools.run("create", &[])?;
+        let layers = cx.layers("l", 1)?;
+        fill(layers.lower())?;
+        let mount = pools.mount(&layers, true)?;
+        let socket = pools.session_socket()?;
+        Ok(Self { mount, layers, pools, socket })
+    }
+
+    /// Puts the library into a command.
+    pub(super) fn preload(&self, command: &mut Command, library: &Path) {
+        command.env("LD_PRELOAD", library).env("VELLUM_SOCKET", &self.socket);
+    }
+}
+
 impl Drop for Pools<'_> {
     fn drop(&mut self) {
         // Services end a moment after their mounts.

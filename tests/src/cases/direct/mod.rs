@@ -5,11 +5,11 @@ mod client;
 mod programs;
 
 use super::Case;
-use super::pool::Pools;
+use super::pool::Pooled;
 use super::watching::stats_of;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Outcome, Stop, ensure, ensure_eq, fail};
-use crate::harness::{Cx, Layers, Mount, Rng, rng, shell};
+use crate::harness::{Cx, Rng, rng, shell};
 use client::Program;
 use libc::{O_APPEND, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags, statat};
@@ -40,22 +40,22 @@ pub(super) const CASES: &[Case] = &[
 /// After so long all answers have arrived at the kernel.
 const SETTLED: Duration = Duration::from_millis(20);
 
-/// A mount in a pool, and where programs find it. None: its profile hands nothing out.
-struct Ground<'a> {
-    mount: Mount,
-    layers: Layers,
-    pools: Pools<'a>,
-    socket: PathBuf,
+/// A mount in a pool, with a directory `new`.
+struct Ground<'a>(Pooled<'a>);
+
+impl<'a> std::ops::Deref for Ground<'a> {
+    type Target = Pooled<'a>;
+
+    fn deref(&self) -> &Pooled<'a> {
+        &self.0
+    }
 }
 
 impl<'a> Ground<'a> {
+    /// None: its profile hands nothing out.
     fn new(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome) -> Outcome<Option<Self>> {
-        let pools = Pools::new(cx)?;
-        pools.run("create", &[])?;
-        let layers = cx.layers("l", 1)?;
-        fill(layers.lower())?;
-        let mount = pools.mount(&layers, true)?;
-        let socket = pools.session_socket()?;
+        let pooled = Pooled::new(cx, fill)?;
+        let mount = &pooled.mount;
         fs::create_dir(mount.path("new"))?;
         let shown = rustix::fs::setxattr(mount.path("new"), DIR_TOKEN, &[0; 16], XattrFlags::empty());
         if cx.profile != Some(Profile::Passthrough) {
@@ -63,7 +63,7 @@ impl<'a> Ground<'a> {
             return Ok(None);
         }
         ensure_eq!(shown, Ok(()), "showing a directory");
-        Ok(Some(Self { mount, layers, pools, socket }))
+        Ok(Some(Self(pooled)))
     }
 
     fn program(&self) -> Outcome<Program> {

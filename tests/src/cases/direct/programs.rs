@@ -2,7 +2,6 @@
 
 use super::Ground;
 use crate::cases::library::{compile, compilers, library};
-use crate::harness::mount::Profile;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
 use crate::harness::{Cx, shell};
 use rustix::process::{Signal, kill_process};
@@ -65,25 +64,21 @@ fn on(line: &str, dir: &Path) -> Command {
     command
 }
 
-fn preload(command: &mut Command, ground: &Ground<'_>) -> Outcome {
-    command.env("LD_PRELOAD", library()?).env("VELLUM_SOCKET", &ground.socket);
-    Ok(())
-}
-
 /// Runs the script with the library; what it leaves must be what it leaves on the host.
 fn same_as_on_the_host(cx: &Cx, ground: &Ground<'_>) -> Outcome {
     let plain = cx.dir.join("plain");
     fs::create_dir(&plain)?;
     let expected = shell::run(&mut on(SCRIPT, &plain))?;
     let new = ground.path("new");
+    let library = library()?;
     let mut command = on(SCRIPT, &new);
-    preload(&mut command, ground)?;
+    ground.preload(&mut command, &library);
     ensure_eq!(shell::run(&mut command)?, expected, "what the programs say");
     let left = shell::run(&mut on(LOOK, &plain))?;
     for with in [true, false] {
         let mut look = on(LOOK, &new);
         if with {
-            preload(&mut look, ground)?;
+            ground.preload(&mut look, &library);
         }
         let found = shell::run(&mut look)?;
         let differs = found.lines().zip(left.lines()).find(|(found, left)| found != left);
@@ -127,19 +122,18 @@ pub(super) fn programs_and_kills(cx: &Cx) -> Outcome {
     })
 }
 
-/// Locks, positions and looks of descriptors that were handed out, for both libcs; also where nothing is handed out.
+/// Locks, positions and looks of descriptors that were handed out, for both libcs.
 pub(super) fn sharing(cx: &Cx) -> Outcome {
     if !shell::have("flock") {
         return skip("flock is missing");
     }
     let programs: Vec<_> =
         compilers()?.into_iter().map(|compiler| compile(cx, compiler, "sharing")).collect::<Outcome<_>>()?;
-    let ground = Ground::new(cx, |_| Ok(()))?;
-    let Some(ground) = ground.filter(|_| cx.profile == Some(Profile::Passthrough)) else { return Ok(()) };
+    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
     for program in programs {
         shell::run(Command::new(&program).arg(ground.path("new")))?;
         let mut command = Command::new(&program);
-        preload(&mut command, &ground)?;
+        ground.preload(&mut command, &library()?);
         let output = command.arg(ground.path("new")).env("VELLUM_REPORT", "1").output()?;
         let report = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{}: {report}", program.display());

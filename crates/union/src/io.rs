@@ -179,7 +179,10 @@ impl Core {
                 // A copy-up that did not see the mark has replaced the file by now.
                 let now = self.readable(file)?;
                 if now.writable {
-                    node.stale.store(true, Relaxed);
+                    let state = file.state.write();
+                    let last = if node.stale.load(Relaxed) { None } else { self.swap_node(node, file) };
+                    drop(state);
+                    drop(last);
                     return Err(stale());
                 }
             }

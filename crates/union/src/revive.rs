@@ -46,7 +46,10 @@ impl Revival {
                     continue;
                 }
                 for spot in record.places {
-                    spots.entry(spot).or_default().push((record.id, record.ino));
+                    let pending = spots.entry(spot).or_default();
+                    // A node that the front had forgotten may have been on its way out when the next one of its file was there.
+                    let at = if record.lookups > 0 { 0 } else { pending.len() };
+                    pending.insert(at, (record.id, record.ino));
                 }
             }
         }
@@ -418,5 +421,28 @@ impl LowerDir {
         let dir = Self::new(layer, c"".into(), ino, &marks);
         dir.pin(handle);
         dir
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_nodes_of_a_file_the_one_that_the_front_holds_is_made_again() {
+        let (name, ino) = (Name::new(c"f").unwrap(), 77);
+        for held in [0, 1] {
+            let ledger = Ledger::create().unwrap();
+            ledger.chunk_begins(0);
+            let ids = [NodeId(1 << 32 | 5), NodeId(2 << 32 | 4)];
+            for id in ids {
+                ledger.enter(id, ino, Some((NodeId::ROOT, name)), Flags::empty());
+            }
+            ledger.set_lookups(ids[held], 1);
+            let revival = Revival::of(Some(&ledger));
+            assert_eq!(revival.take(NodeId::ROOT, name, ino), Some(ids[held]));
+            assert_eq!(revival.take(NodeId::ROOT, name, ino), Some(ids[1 - held]));
+            assert_eq!(revival.take(NodeId::ROOT, name, ino), None);
+        }
     }
 }

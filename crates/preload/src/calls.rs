@@ -4,10 +4,10 @@ use crate::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, Attribute
 use crate::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
 use crate::dirs::{self, Place, Shown};
 use crate::paths::{self, PATH_MAX, Split};
-use crate::private;
 use crate::ring::{self, Failure, Hold};
 use crate::socket::{self, Take};
 use crate::stats::{By, Kind, count_call};
+use crate::{direct, kind, private};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -177,7 +177,7 @@ fn take(kind: Kind) -> Option<Hold> {
 /// Lookups and removals that were not guessed to be the service's.
 static OTHERS: AtomicU32 = AtomicU32::new(0);
 /// After so many of them it is tried all the same, so often in a row that a session may begin;
-const OTHERS_MANY: u32 = 32;
+const OTHERS_MANY: u32 = 16;
 const TRIES: u32 = 8;
 /// and then once in so many: what the kernel knows already it says faster.
 const OTHERS_EACH: u32 = 64;
@@ -345,24 +345,40 @@ impl Name {
             Some(None) => return Err(Outcome::Kernel),
             None => {}
         }
-        if !hold.may_serve(place.device) {
-            FOREIGN.fetch_add(1, Relaxed);
+        let directory = self.directory;
+        let device = place.device;
+        let is_served = if hold.is_to_be_found_out(device) {
+            let found = self.with_parent(&mut hold.path, |path| kind::is_union(directory, path, device));
+            let is_union = found.unwrap_or(false);
+            if !is_union {
+                hold.dirs.keep_foreign(device);
+            }
+            is_union
+        } else {
+            hold.may_serve(device) && hold.is_due()
+        };
+        if !is_served {
+            if !direct::is_union(device) {
+                FOREIGN.fetch_add(1, Relaxed);
+            }
             return Err(Outcome::Kernel);
         }
         FOREIGN.store(0, Relaxed);
-        if !hold.is_ready() {
+        // While the service gets ready, the directory is shown.
+        if !hold.is_asked() {
             return Err(Outcome::Kernel);
         }
-        let directory = self.directory;
         let shown = self.with_parent(&mut hold.path, |path| dirs::show(directory, path, place));
-        let token = match shown.unwrap_or(Shown::NotNow) {
-            Shown::Token(token) => token,
-            Shown::NotNow => return Err(Outcome::Kernel),
-            Shown::Never => {
+        let Some(Shown::Token(token)) = shown else {
+            hold.was_refused();
+            if shown == Some(Shown::Never) {
                 hold.dirs.keep(*place, None);
-                return Err(Outcome::Kernel);
             }
+            return Err(Outcome::Kernel);
         };
+        if !hold.is_ready(device) {
+            return Err(Outcome::Kernel);
+        }
         let request = Request { opcode: ENTER, ..Request::default() };
         let Ok((response, _)) = hold.call(request, &token, &mut []) else {
             count_call(kind, By::Gone);

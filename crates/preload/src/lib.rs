@@ -24,6 +24,7 @@ mod direct;
 mod dirs;
 mod environment;
 pub mod hooks;
+mod kind;
 mod map;
 mod mountinfo;
 mod names;

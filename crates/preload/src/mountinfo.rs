@@ -31,6 +31,16 @@ pub(crate) fn find<R>(
     })
 }
 
+/// Whether a device is a union's.
+pub(crate) fn is_union(table: &[u8], device: [u32; 2]) -> bool {
+    table.split(|byte| *byte == b'\n').any(|line| {
+        let mut words = line.split(|byte| *byte == b' ').skip(2);
+        // Optional fields end with a dash, and the type comes after it.
+        words.next().and_then(parse) == Some(device)
+            && words.skip_while(|word| *word != b"-").nth(1) == Some(b"fuse.vellum")
+    })
+}
+
 /// What is left of a path below a directory, with its first slash.
 fn rest<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
     if root == b"/" {
@@ -98,6 +108,7 @@ mod tests {
         assert_eq!(all([0, 50], "/sub/dir/f"), ["/mnt/a b/sub/dir/f", "/other/f"]);
         assert_eq!(all([0, 50], "/sub/dirs/f"), ["/mnt/a b/sub/dirs/f"]);
         assert_eq!(all([0, 5], "/f"), [""; 0]);
+        assert!(is_union(TABLE, [0, 50]) && !is_union(TABLE, [0, 51]) && !is_union(TABLE, [254, 0]));
         let long = format!("/{}", "n".repeat(PATH_MAX));
         assert_eq!(all([0, 51], &long), [""; 0]);
     }

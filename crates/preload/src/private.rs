@@ -100,6 +100,12 @@ pub(crate) fn path_of<R>(fd: i32, mount: &Mount, act: impl Fn(&CStr) -> R) -> Op
     with_room(|room| find(fd, mount, room, |path, _| Some(act(path)))).flatten()
 }
 
+/// Whether the table of mounts says that a device is a union's.
+pub(crate) fn is_in_table(device: u64) -> bool {
+    with_room(|room| mountinfo::is_union(read_table(&mut room.table), attributes::split(device)))
+        .unwrap_or(false)
+}
+
 /// Calls `each` with the paths at which the very file is found, and with its number, until that has a result.
 fn find<R>(fd: i32, mount: &Mount, room: &mut Room, each: impl Fn(&CStr, u64) -> Option<R>) -> Option<R> {
     let ino = attributes::of(fd).ok()?.ino;

@@ -55,6 +55,7 @@ pub(crate) mod number {
     pub(crate) const PRLIMIT64: usize = 302;
     pub(crate) const PREADV2: usize = 327;
     pub(crate) const IO_URING_SETUP: usize = 425;
+    pub(crate) const STATMOUNT: usize = 457;
     pub(crate) const CLOSE_RANGE: usize = 436;
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct State {
     /// How many that will be after the next failure.
     again: u32,
     tag: u64,
+    /// Directories of unions that have no token.
+    refused: u32,
     pub(crate) path: [u8; PATH_MAX],
     pub(crate) dirs: Dirs,
 }
@@ -53,6 +55,7 @@ static STATE: Guarded = Guarded(UnsafeCell::new(State {
     due: FEW,
     again: AGAIN,
     tag: 0,
+    refused: 0,
     path: [0; PATH_MAX],
     dirs: Dirs::new(),
 }));
@@ -207,63 +210,100 @@ pub(crate) enum Failure {
 }
 
 impl State {
-    /// Whether files of this device may be served. The socket is asked only when a few calls could have made use of that.
+    /// Whether nothing is known of a device and it is time to find out if its files are served.
+    pub(crate) fn is_to_be_found_out(&mut self, device: u64) -> bool {
+        let [major, _] = attributes::split(device);
+        // A union has no device of its own.
+        major == 0 && !direct::is_known() && !self.dirs.is_foreign(device) && self.is_due()
+    }
+
+    /// Whether files of this device are served.
     pub(crate) fn may_serve(&mut self, device: u64) -> bool {
         if direct::is_union(device) {
             return true;
         }
         let [major, _] = attributes::split(device);
-        if self.dirs.is_foreign(device) {
-            return false;
+        if (major != 0 || direct::is_known()) && !self.dirs.is_foreign(device) {
+            self.dirs.keep_foreign(device);
         }
-        // A union has no device of its own.
-        if major == 0 && !direct::is_known() {
-            self.due = self.due.saturating_sub(1);
-            if self.due > 0 {
-                return false;
-            }
-            self.due = 1;
-            direct::greet();
-            if direct::is_union(device) {
-                return true;
-            }
-        }
-        self.dirs.keep_foreign(device);
         false
     }
 
-    /// A call that could use a session has come up: whether there is one now.
-    pub(crate) fn is_ready(&mut self) -> bool {
-        if self.client.is_some() && is_live() {
-            return true;
+    /// A call that could use a session has come up: whether there is one, or is to be one now.
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.is_begun() || {
+            self.due = self.due.saturating_sub(1);
+            let is_due = self.due == 0;
+            self.due = self.due.max(1);
+            is_due
         }
-        self.due = self.due.saturating_sub(1);
-        if self.due > 0 {
-            return false;
-        }
-        if self.begin().is_some() {
+    }
+
+    fn is_begun(&self) -> bool {
+        self.client.is_some() && is_live()
+    }
+
+    /// Whether there is a session, or one has been asked for.
+    pub(crate) fn is_asked(&mut self) -> bool {
+        if self.is_begun() || self.ask().is_some() {
             return true;
         }
         self.fail();
         false
     }
 
-    fn begin(&mut self) -> Option<()> {
+    /// A union's directory has no token: a session that was asked for its sake is not needed. After a few of them the socket is asked
+    /// whether the union's files are handed out at all.
+    pub(crate) fn was_refused(&mut self) {
+        if !self.is_begun() {
+            self.close();
+        }
+        self.refused = self.refused.saturating_add(1);
+        if self.refused == FEW && !direct::is_known() {
+            direct::greet();
+        }
+    }
+
+    /// Whether there is a session, with a service that serves files of this device. It has been asked for.
+    pub(crate) fn is_ready(&mut self, device: u64) -> bool {
+        if !self.is_begun() && self.begin().is_none() {
+            self.fail();
+            return false;
+        }
+        let may = self.may_serve(device);
+        if !may {
+            self.close();
+        }
+        may
+    }
+
+    /// Asks for a session. The service greets, and gives the ring, at once.
+    fn ask(&mut self) -> Option<()> {
         self.close();
         if !hooks::next_sigaction().is_some_and(signals::install) {
             return None;
         }
         let place = raw::descriptor_limit().checked_sub(ROOM).filter(|n| *n >= ROOM)?.min(HIGH);
         let low = Descriptor(socket::connect()?);
-        if !greeted(low.0) || !socket::send(low.0, RING_WANTED) {
+        let high = Descriptor(raw::duplicate(low.0, place as usize)?);
+        drop(low);
+        if !socket::send(high.0, RING_WANTED) {
             return None;
         }
-        let answer = socket::take(low.0, Take::Waiting)?;
+        // From here on `close` takes it back.
+        SOCKET.store(high.keep(), SeqCst);
+        Some(())
+    }
+
+    fn begin(&mut self) -> Option<()> {
+        if !greeted(socket()) {
+            return None;
+        }
+        let answer = socket::take(socket(), Take::Waiting)?;
         let memory = Descriptor(answer.fd?);
         if answer.number != RING_WANTED || !socket::is_sealed(memory.0) {
             return None;
         }
-        let high = Descriptor(raw::duplicate(low.0, place as usize)?);
         let (_, bytes) = raw::stat(memory.0)?;
         let len = usize::try_from(bytes).ok()?;
         LEN.store(len, SeqCst);
@@ -278,8 +318,6 @@ impl State {
         // SAFETY: a new mapping of memory that cannot become shorter; it is taken away by `close` alone, when nothing refers to it any
         // more, because whoever closes has the only right to make a call.
         let region = NonNull::new(base as *mut u8).and_then(|base| unsafe { Region::new(base, len) });
-        // From here on `close` takes it all back.
-        SOCKET.store(high.keep(), SeqCst);
         self.client = Some(Client::attach(region?, Linux).ok()?);
         Some(())
     }

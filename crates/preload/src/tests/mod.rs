@@ -20,6 +20,11 @@ pub(crate) fn socket() -> Option<&'static CStr> {
     SOCKET.get().copied()
 }
 
+/// Instead of what the kernel says of the mount.
+pub(crate) fn is_union(device: u64) -> bool {
+    UNION.get() == Some(&device)
+}
+
 /// Instead of the kernel's answer, which only a mount of the service's has.
 pub(crate) fn set_token(fd: i32, token: &[u8; 16]) -> Option<isize> {
     let device = attributes::of(fd).ok()?.device();

@@ -20,11 +20,12 @@ use rustix::io::Errno;
 use rustix::process::{Pid, getppid};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use vellum_fuse::{Inflight, Mounted, Negotiated, Session, SessionHandle};
 use vellum_sys::{HeldSignals, Inherited};
@@ -38,7 +39,7 @@ const LOOK: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(1);
 /// Clients that are heard at the same time.
 const CLIENTS_MAX: usize = 64;
-/// Programs that have a ring at the same time.
+/// Rings at the same time.
 const PROGRAMS_MAX: usize = 1024;
 
 pub(super) type Tree = Instance<Union>;
@@ -60,14 +61,23 @@ struct Beside {
     direct: Option<Arc<DirectMount>>,
 }
 
+/// A ring that no program has yet.
+struct Spare {
+    memory: OwnedFd,
+    /// To whom it is given; the thread of the ring waits for him.
+    give: SyncSender<UnixStream>,
+}
+
 #[derive(Default)]
 struct Books {
     /// The mounts that are being served.
     mounts: HashMap<u64, Served>,
     next: u64,
     clients: usize,
-    /// Programs that have a ring.
+    /// Rings.
     programs: usize,
+    /// A ring for the next program.
+    spare: Option<Spare>,
     /// Somebody has asked for the end.
     stopping: bool,
 }
@@ -356,13 +366,49 @@ impl Host {
         );
     }
 
-    /// Serves a program over a ring.
+    /// Serves a program over a ring: the one that has been made beforehand, if there is one.
     fn give_ring(self: &Arc<Self>, program: UnixStream) {
+        if self.doors().is_empty() {
+            return;
+        }
+        let spare = self.books.lock().spare.take();
+        let Some(spare) = spare else {
+            self.make_ring(move |_, memory| {
+                program::send_ring(&program, memory)?;
+                Ok(program)
+            });
+            return;
+        };
+        // The memory first: the program goes on with it while the thread wakes up.
+        if let Err(error) = program::send_ring(&program, spare.memory.as_fd()) {
+            tracing::debug!(%error, "a program that wanted a ring");
+            self.books.lock().spare = Some(spare);
+        } else if spare.give.send(program).is_err() {
+            tracing::debug!("a ring has gone");
+        }
+    }
+
+    /// Makes a ring for the next program that asks: the most of what a session costs has been done then.
+    fn keep_spare(self: &Arc<Self>) {
+        if self.books.lock().spare.is_some() {
+            return;
+        }
+        self.make_ring(|host, memory| {
+            let (give, given) = sync_channel(1);
+            host.books.lock().spare = Some(Spare { memory: memory.try_clone_to_owned()?, give });
+            given.recv().map_err(std::io::Error::other)
+        });
+    }
+
+    fn make_ring(
+        self: &Arc<Self>,
+        give: impl FnOnce(&Self, BorrowedFd<'_>) -> std::io::Result<UnixStream> + Send + 'static,
+    ) {
         self.serve_apart(
             "vellum-program",
             PROGRAMS_MAX,
             |books| &mut books.programs,
-            move |host| program::serve(host, program),
+            move |host| program::serve(host, |memory| give(host, memory), || host.keep_spare()),
         );
     }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU16;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use vellum_ring::files::{RING_WANTED, SLOT_BYTES, SLOTS};
@@ -39,24 +39,35 @@ pub(super) struct Program<'a> {
     next: u64,
 }
 
+/// Gives a program the memory of a ring.
+pub(super) fn send_ring(socket: &UnixStream, memory: BorrowedFd<'_>) -> io::Result<()> {
+    send_whole(socket.as_fd(), &RING_WANTED.to_ne_bytes(), &[memory])
+}
+
 fn other(what: impl std::fmt::Display) -> io::Error {
     io::Error::other(what.to_string())
 }
 
-/// Serves a program until it is gone, or is not who it was.
-pub(super) fn serve(host: &Host, socket: UnixStream) -> io::Result<()> {
+/// Makes a ring and serves a program over it, until it is gone, or is not who it was. `give` is shown the ring's memory, and comes back
+/// with the connection of a program that has it. `idle` is called once, when the program asks for nothing.
+pub(super) fn serve(
+    host: &Host,
+    give: impl FnOnce(BorrowedFd<'_>) -> io::Result<UnixStream>,
+    idle: impl FnOnce(),
+) -> io::Result<()> {
+    let layout = Layout::new(1, SLOTS, SLOT_BYTES).map_err(other)?;
+    let memory = SharedRegion::create(c"vellum-ring", layout.bytes())?;
+    let region = memory.region().ok_or(Errno::FAULT)?;
+    let session = Session::create(region, layout, NonZeroU16::MIN, Linux).map_err(other)?;
+    let ring = session.ring(0).ok_or(Errno::INVAL)?;
+    let socket = give(memory.as_fd())?;
     let peer = rustix::net::sockopt::socket_peercred(&socket)?;
     let who = Identity { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let path = format!("/proc/{}", peer.pid.as_raw_nonzero().get());
     let process = openat(CWD, path, flags, Mode::empty())?;
-    let layout = Layout::new(1, SLOTS, SLOT_BYTES).map_err(other)?;
-    let memory = SharedRegion::create(c"vellum-ring", layout.bytes())?;
-    let region = memory.region().ok_or(Errno::FAULT)?;
-    let session = Session::create(region, layout, NonZeroU16::MIN, Linux).map_err(other)?;
-    send_whole(socket.as_fd(), &RING_WANTED.to_ne_bytes(), &[memory.as_fd()])?;
-    let ring = session.ring(0).ok_or(Errno::INVAL)?;
     let mut poller = ring.poller();
+    let mut idle = Some(idle);
     let mut program = Program { host, who, process, socket, entered: VecDeque::new(), next: 0 };
     let mut looked = Instant::now();
     loop {
@@ -68,6 +79,9 @@ pub(super) fn serve(host: &Host, socket: UnixStream) -> io::Result<()> {
             }
             program.answer(call)?;
             continue;
+        }
+        if let Some(idle) = idle.take() {
+            idle();
         }
         poller.sleep(Some(LOOK.as_nanos() as u64));
         if looked.elapsed() >= LOOK {

@@ -12,6 +12,7 @@ pub(crate) mod number {
     pub(crate) const FSTAT: usize = 5;
     pub(crate) const SENDTO: usize = 44;
     pub(crate) const UMASK: usize = 95;
+    pub(crate) const PRCTL: usize = 157;
     pub(crate) const SETUID: usize = 105;
     pub(crate) const SETGID: usize = 106;
     pub(crate) const SETREUID: usize = 113;
@@ -65,6 +66,7 @@ pub(crate) mod number {
     pub(crate) const GETRANDOM: usize = 278;
     pub(crate) const FGETXATTR: usize = 10;
     pub(crate) const UNLINKAT: usize = 35;
+    pub(crate) const PRCTL: usize = 167;
     pub(crate) const OPENAT: usize = 56;
     pub(crate) const PPOLL: usize = 73;
     pub(crate) const NEWFSTATAT: usize = 79;

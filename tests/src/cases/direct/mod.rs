@@ -35,6 +35,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/programs", 180, programs::programs),
     Case::mounted("direct/programs-and-kills", 240, programs::programs_and_kills),
     Case::mounted("direct/sharing", 60, programs::sharing),
+    Case::mounted("direct/filtered", 60, programs::filtered),
 ];
 
 /// After so long all answers have arrived at the kernel.

@@ -132,13 +132,27 @@ pub(super) fn sharing(cx: &Cx) -> Outcome {
     let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
     for program in programs {
         shell::run(Command::new(&program).arg(ground.path("new")))?;
-        let mut command = Command::new(&program);
-        ground.preload(&mut command, &library()?);
-        let output = command.arg(ground.path("new")).env("VELLUM_REPORT", "1").output()?;
-        let report = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "{}: {report}", program.display());
-        let opens = report.lines().find_map(|line| line.strip_prefix("vellum: opens by the ring: "));
-        ensure!(opens.is_some_and(|line| !line.starts_with("0,")), "no file was handed out: {report}");
+        is_handed_out(&ground, &program)?;
     }
     Ok(())
+}
+
+/// Runs a program with the library: files are handed out to it.
+fn is_handed_out(ground: &Ground<'_>, program: &Path) -> Outcome {
+    let mut command = Command::new(program);
+    ground.preload(&mut command, &library()?);
+    let output = command.arg(ground.path("new")).env("VELLUM_REPORT", "1").output()?;
+    let report = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {} {report}", program.display(), output.status);
+    let opens = report.lines().find_map(|line| line.strip_prefix("vellum: opens by the ring: "));
+    ensure!(opens.is_some_and(|line| !line.starts_with("0,")), "no file was handed out: {report}");
+    Ok(())
+}
+
+/// A filter of system calls that the program inherits and that ends whoever makes one that it does not know.
+pub(super) fn filtered(cx: &Cx) -> Outcome {
+    let [compiler, ..] = compilers()?[..] else { return skip("a compiler is missing") };
+    let program = compile(cx, compiler, "filtered")?;
+    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    is_handed_out(&ground, &program)
 }

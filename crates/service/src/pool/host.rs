@@ -78,6 +78,8 @@ struct Books {
     programs: usize,
     /// A ring for the next program.
     spare: Option<Spare>,
+    /// Somebody is making one.
+    spare_comes: bool,
     /// Somebody has asked for the end.
     stopping: bool,
 }
@@ -373,6 +375,8 @@ impl Host {
         }
         let spare = self.books.lock().spare.take();
         let Some(spare) = spare else {
+            // Whoever was making one may have failed.
+            self.books.lock().spare_comes = false;
             self.make_ring(move |_, memory| {
                 program::send_ring(&program, memory)?;
                 Ok(program)
@@ -390,12 +394,20 @@ impl Host {
 
     /// Makes a ring for the next program that asks: the most of what a session costs has been done then.
     fn keep_spare(self: &Arc<Self>) {
-        if self.books.lock().spare.is_some() {
-            return;
+        {
+            let mut books = self.books.lock();
+            if books.spare.is_some() || std::mem::replace(&mut books.spare_comes, true) {
+                return;
+            }
         }
         self.make_ring(|host, memory| {
             let (give, given) = sync_channel(1);
-            host.books.lock().spare = Some(Spare { memory: memory.try_clone_to_owned()?, give });
+            let spare = Spare { memory: memory.try_clone_to_owned()?, give };
+            {
+                let mut books = host.books.lock();
+                books.spare = Some(spare);
+                books.spare_comes = false;
+            }
             given.recv().map_err(std::io::Error::other)
         });
     }

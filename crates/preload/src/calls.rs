@@ -7,7 +7,7 @@ use crate::paths::{self, PATH_MAX, Split};
 use crate::ring::{self, Failure, Hold};
 use crate::socket::{self, Take};
 use crate::stats::{By, Kind, count_call};
-use crate::{direct, kind, private};
+use crate::{kind, private};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -345,22 +345,7 @@ impl Name {
             Some(None) => return Err(Outcome::Kernel),
             None => {}
         }
-        let directory = self.directory;
-        let device = place.device;
-        let is_served = if hold.is_to_be_found_out(device) {
-            let found = self.with_parent(&mut hold.path, |path| kind::is_union(directory, path, device));
-            let is_union = found.unwrap_or(false);
-            if !is_union {
-                hold.dirs.keep_foreign(device);
-            }
-            is_union
-        } else {
-            hold.may_serve(device) && hold.is_due()
-        };
-        if !is_served {
-            if !direct::is_union(device) {
-                FOREIGN.fetch_add(1, Relaxed);
-            }
+        if !self.is_served(hold, place.device) {
             return Err(Outcome::Kernel);
         }
         FOREIGN.store(0, Relaxed);
@@ -368,6 +353,7 @@ impl Name {
         if !hold.is_asked() {
             return Err(Outcome::Kernel);
         }
+        let directory = self.directory;
         let shown = self.with_parent(&mut hold.path, |path| dirs::show(directory, path, place));
         let Some(Shown::Token(token)) = shown else {
             hold.was_refused();
@@ -376,7 +362,7 @@ impl Name {
             }
             return Err(Outcome::Kernel);
         };
-        if !hold.is_ready(device) {
+        if !hold.is_ready(place.device) {
             return Err(Outcome::Kernel);
         }
         let request = Request { opcode: ENTER, ..Request::default() };
@@ -391,6 +377,22 @@ impl Name {
             count_call(kind, By::Asked);
             Outcome::Kernel
         })
+    }
+
+    /// Whether files of this device are served, as far as is known, and it is time to make use of that.
+    fn is_served(&self, hold: &mut Hold, device: u64) -> bool {
+        if hold.is_to_be_found_out(device) {
+            let directory = self.directory;
+            let found = self.with_parent(&mut hold.path, |path| kind::is_union(directory, path, device));
+            if found == Some(true) {
+                return true;
+            }
+            hold.dirs.keep_foreign(device);
+        } else if hold.may_serve(device) {
+            return hold.is_due();
+        }
+        FOREIGN.fetch_add(1, Relaxed);
+        false
     }
 
     /// Whether nothing is mounted over the name.

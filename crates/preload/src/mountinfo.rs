@@ -12,12 +12,8 @@ pub(crate) fn find<R>(
     to: &mut [u8; PATH_MAX],
     mut each: impl FnMut(&[u8]) -> Option<R>,
 ) -> Option<R> {
-    table.split(|byte| *byte == b'\n').find_map(|line| {
-        let mut words = line.split(|byte| *byte == b' ').skip(2);
-        let (number, root, at) = (words.next()?, words.next()?, words.next()?);
-        if parse(number) != Some(device) {
-            return None;
-        }
+    lines_of(table, device).find_map(|mut words| {
+        let (root, at) = (words.next()?, words.next()?);
         let below = rest(inside, root)?;
         let mut len = 0;
         let mut add = |byte: u8| {
@@ -33,11 +29,15 @@ pub(crate) fn find<R>(
 
 /// Whether a device is a union's.
 pub(crate) fn is_union(table: &[u8], device: [u32; 2]) -> bool {
-    table.split(|byte| *byte == b'\n').any(|line| {
+    // Optional fields end with a dash, and the type comes after it.
+    lines_of(table, device).any(|words| words.skip_while(|word| *word != b"-").nth(1) == Some(b"fuse.vellum"))
+}
+
+/// The lines of a device: their words after its number.
+fn lines_of(table: &[u8], device: [u32; 2]) -> impl Iterator<Item = impl Iterator<Item = &[u8]>> {
+    table.split(|byte| *byte == b'\n').filter_map(move |line| {
         let mut words = line.split(|byte| *byte == b' ').skip(2);
-        // Optional fields end with a dash, and the type comes after it.
-        words.next().and_then(parse) == Some(device)
-            && words.skip_while(|word| *word != b"-").nth(1) == Some(b"fuse.vellum")
+        (words.next().and_then(parse) == Some(device)).then_some(words)
     })
 }
 

@@ -180,9 +180,9 @@ impl Core {
                 let now = self.readable(file)?;
                 if now.writable {
                     let state = file.state.write();
-                    let last = if node.stale.load(Relaxed) { None } else { self.swap_node(node, file) };
-                    drop(state);
-                    drop(last);
+                    if !node.stale.load(Relaxed) {
+                        self.swap_node(state, node, file);
+                    }
                     return Err(stale());
                 }
             }

@@ -9,6 +9,7 @@ use crate::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place, U
 use crate::partial;
 use crate::stack::{Found, is_absent, lower_path};
 use crate::union::{Core, path_of};
+use parking_lot::RwLockWriteGuard;
 use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -332,10 +333,8 @@ impl Core {
         Ok(next)
     }
 
-    /// Gives a file's node a successor at the next lookup; an open of the node itself will say ESTALE. Returns the
-    /// successor so far, which must be dropped without the file's state locked.
-    #[must_use]
-    pub(crate) fn swap_node(&self, node: &Node, file: &File) -> Option<Arc<Node>> {
+    /// Gives a file's node a successor at the next lookup; an open of the node itself will say ESTALE. `state`: the file's.
+    pub(crate) fn swap_node(&self, state: RwLockWriteGuard<'_, FileState>, node: &Node, file: &File) {
         let last = file.successor.lock().upgrade();
         for old in [Some(node), last.as_deref()].into_iter().flatten() {
             old.stale.store(true, SeqCst);
@@ -349,7 +348,9 @@ impl Core {
         if let Some(front) = self.front.get() {
             let _ = front.notifier.inval_inode(node.id, -1, 0);
         }
-        last
+        drop(state);
+        // The successor so far: dropping a node locks the file's state.
+        drop(last);
     }
 
     /// Notes another name of a file.

@@ -192,9 +192,7 @@ impl Core {
     ) {
         if node.lower_passthrough.load(Relaxed) {
             self.inodes.set((0, ino), node);
-            let last = self.swap_node(node, file);
-            drop(state);
-            drop(last);
+            self.swap_node(state, node, file);
         }
     }
 

@@ -373,10 +373,13 @@ impl Host {
         if self.doors().is_empty() {
             return;
         }
-        let spare = self.books.lock().spare.take();
-        let Some(spare) = spare else {
+        let spare = {
+            let mut books = self.books.lock();
             // Whoever was making one may have failed.
-            self.books.lock().spare_comes = false;
+            books.spare_comes = false;
+            books.spare.take()
+        };
+        let Some(spare) = spare else {
             self.make_ring(move |_, memory| {
                 program::send_ring(&program, memory)?;
                 Ok(program)

@@ -148,7 +148,7 @@ impl Collector for Moment {
 }
 
 impl Moment {
-    /// How many requests there were of each kind, and how long they took.
+    /// How many calls over rings there were of each kind.
     fn ring_calls(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         const KINDS: [(&str, &str); 4] = [
             ("open", "ring_opens"),
@@ -171,6 +171,7 @@ impl Moment {
         Ok(())
     }
 
+    /// How many requests there were of each kind, and how long they took.
     fn requests(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let help = "Requests through FUSE, by how long the service was busy with each";
         let mut family =

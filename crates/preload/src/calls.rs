@@ -4,6 +4,7 @@ use crate::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, Attribute
 use crate::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
 use crate::dirs::{self, Place, Shown};
 use crate::paths::{self, PATH_MAX, Split};
+use crate::raw::AT_FDCWD;
 use crate::ring::{self, Failure, Hold};
 use crate::socket::{self, Take};
 use crate::stats::{By, Kind, count_call};
@@ -11,7 +12,7 @@ use crate::{kind, private};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
-use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, OPEN, STALE, STAT, STAT_WORDS, UNLINK};
+use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, OPEN, REOPEN, STALE, STAT, STAT_WORDS, UNLINK};
 use vellum_ring::{Request, Response};
 
 pub(crate) const O_ACCMODE: i32 = 3;
@@ -22,12 +23,12 @@ pub(crate) const O_WRONLY: i32 = 1;
 pub(crate) const O_CLOEXEC: i32 = 0o2_000_000;
 pub(crate) const O_NOFOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
 const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
-const O_LARGEFILE: i32 = if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 };
+pub(crate) const O_LARGEFILE: i32 = if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 };
 const O_NOCTTY: i32 = 0o400;
 const O_APPEND: i32 = 0o2000;
-const O_NONBLOCK: i32 = 0o4000;
+pub(crate) const O_NONBLOCK: i32 = 0o4000;
 /// With the bit of `O_DSYNC`.
-const O_SYNC: i32 = 0o4_010_000;
+pub(crate) const O_SYNC: i32 = 0o4_010_000;
 /// Flags that the service knows.
 const FLAGS: i32 = O_ACCMODE
     | O_CREAT
@@ -87,7 +88,63 @@ pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) ->
         Err(outcome) => return outcome.cast(),
     };
     let [tag, ..] = response.values;
-    collect(&mut hold, tag, flags & O_CLOEXEC != 0)
+    let opened = collect(&mut hold, tag, flags & O_CLOEXEC != 0);
+    if let Outcome::Done(fd) = opened {
+        private::hold(fd);
+    }
+    opened
+}
+
+/// The file of a descriptor once more, to write to it past the mount. The device is the descriptor's. Err: whether that may be otherwise
+/// later.
+pub(crate) fn reopen(fd: i32, device: u64, flags: i32) -> Result<i32, bool> {
+    const LATER: Result<i32, bool> = Err(true);
+    const NEVER: Result<i32, bool> = Err(false);
+    let Some(mut hold) = take(Kind::Open) else { return LATER };
+    let hold = &mut hold;
+    hold.hurry();
+    let is_served = if hold.is_to_be_found_out(device) {
+        let path = paths::of_descriptor(fd);
+        let path = CStr::from_bytes_until_nul(&path).map_err(|_| false)?;
+        let is_union = kind::is_union(AT_FDCWD, path, device);
+        if !is_union {
+            hold.dirs.keep_foreign(device);
+        }
+        is_union
+    } else {
+        hold.may_serve(device) && hold.is_due()
+    };
+    if !is_served {
+        return Err(!hold.dirs.is_foreign(device));
+    }
+    if !hold.is_asked() {
+        return LATER;
+    }
+    let token = match dirs::show_descriptor(fd) {
+        Shown::Token(token) => token,
+        shown => {
+            hold.was_refused();
+            return Err(shown == Shown::NotNow);
+        }
+    };
+    if !hold.is_ready(device) {
+        return LATER;
+    }
+    let request = Request { opcode: REOPEN, args: [0, flags as u32 as u64, 0, 0, 0], ..Request::default() };
+    match hold.call(request, &token, &mut []) {
+        Ok((Response { status: 0, values: [tag, ..], .. }, _)) => match collect(hold, tag, true) {
+            Outcome::Done(fd) => Ok(fd),
+            _ => LATER,
+        },
+        Ok(_) => {
+            count_call(Kind::Open, By::Asked);
+            NEVER
+        }
+        Err(_) => {
+            count_call(Kind::Open, By::Gone);
+            LATER
+        }
+    }
 }
 
 fn is_skipped(only_reads: bool) -> bool {
@@ -104,7 +161,6 @@ fn collect(hold: &mut Hold, tag: u64, close_on_exec: bool) -> Outcome<i32> {
         match delivery.fd {
             Some(fd) if delivery.number == tag => {
                 count_call(Kind::Open, By::Ring);
-                private::hold(fd);
                 return Outcome::Done(fd);
             }
             Some(left_over) => {

@@ -4,7 +4,7 @@ use crate::attributes::{self, AT_STATX_DONT_SYNC, S_IFDIR, STATX_INO, STATX_MNT_
 use crate::paths::{self, PATH_MAX};
 use crate::raw;
 use core::ffi::CStr;
-use vellum_ring::files::{DIR_TOKEN, TOKEN_BYTES};
+use vellum_ring::files::{TOKEN, TOKEN_BYTES};
 
 /// Directories that are known at a time.
 const DIRS: usize = 64;
@@ -62,12 +62,17 @@ pub(crate) fn show(directory: i32, path: &CStr, place: &Place) -> Shown {
 }
 
 fn show_opened(fd: i32, place: &Place) -> Shown {
-    const REFUSED: [isize; 4] = [-1, -13, -30, -95];
-    const GRND_NONBLOCK: usize = 1;
     // The path may have come to lead elsewhere.
     if attributes::of(fd).ok().and_then(|statx| Place::new(&statx)) != Some(*place) {
         return Shown::NotNow;
     }
+    show_descriptor(fd)
+}
+
+/// Shows that the program may write to the file or directory of a descriptor.
+pub(crate) fn show_descriptor(fd: i32) -> Shown {
+    const REFUSED: [isize; 4] = [-1, -13, -30, -95];
+    const GRND_NONBLOCK: usize = 1;
     let mut token = [0u8; TOKEN_BYTES];
     let words = [token.as_mut_ptr() as usize, TOKEN_BYTES, GRND_NONBLOCK, 0, 0, 0];
     // SAFETY: the kernel fills so many bytes.
@@ -90,7 +95,7 @@ fn set_token(fd: i32, token: &[u8; TOKEN_BYTES]) -> isize {
     }
     let path = paths::of_descriptor(fd);
     let value = token.as_ptr() as usize;
-    let words = [path.as_ptr() as usize, DIR_TOKEN.as_ptr() as usize, value, TOKEN_BYTES, 0, 0];
+    let words = [path.as_ptr() as usize, TOKEN.as_ptr() as usize, value, TOKEN_BYTES, 0, 0];
     raw::plain(raw::number::SETXATTR, words)
 }
 

@@ -6,13 +6,15 @@ use crate::map::unmap;
 use crate::names::{self, errno, hooks, next, set_errno, system};
 use crate::signals::{self, Action, SetAction};
 use crate::table::{DESCRIPTORS, Entry, entry};
-use crate::{environment, private, process, raw, reads, ring, stats};
+use crate::{companion, environment, private, process, raw, reads, ring, stats};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
+use core::ops::Range;
 
 pub mod files;
 pub mod identity;
 pub mod sharing;
 pub mod stat;
+pub mod writes;
 
 const EBADF: c_int = 9;
 const EBUSY: c_int = 16;
@@ -23,34 +25,39 @@ pub(crate) fn next_sigaction() -> Option<SetAction> {
 }
 
 /// Descriptors that are about to become other files, until this is dropped.
-struct Closing<I: Iterator<Item = &'static Entry> + Clone>(Option<I>);
+struct Closing(Range<c_int>);
 
-impl<I: Iterator<Item = &'static Entry> + Clone> Closing<I> {
-    fn of(entries: I) -> Self {
+impl Closing {
+    fn of(descriptors: Range<c_int>) -> Self {
         // In a child made by vfork the memory is the parent's, and so is the table.
         if !process::is_on() || process::is_borrowed() {
-            return Self(None);
+            return Self(0..0);
         }
-        entries.clone().for_each(|entry| entry.close_begins(unmap));
-        Self(Some(entries))
+        for fd in descriptors.clone() {
+            if let Some(entry) = entry(fd) {
+                entry.close_begins(unmap);
+                companion::closing(fd);
+            }
+        }
+        Self(descriptors)
     }
 }
 
-impl<I: Iterator<Item = &'static Entry> + Clone> Drop for Closing<I> {
+impl Drop for Closing {
     fn drop(&mut self) {
-        if let Some(entries) = self.0.take() {
-            entries.for_each(Entry::close_ends);
-        }
+        self.0.clone().filter_map(entry).for_each(Entry::close_ends);
     }
 }
 
-fn closing(fd: c_int) -> Closing<core::option::IntoIter<&'static Entry>> {
-    Closing::of(entry(fd).into_iter())
+fn closing(fd: c_int) -> Closing {
+    Closing::of(fd..fd.saturating_add(1))
 }
 
-fn closing_range(first: c_uint, last: c_uint) -> Closing<impl Iterator<Item = &'static Entry> + Clone> {
-    let end = last.min(DESCRIPTORS as c_uint - 1);
-    Closing::of((first..=end).filter_map(|fd| entry(fd as c_int)))
+fn closing_range(first: c_uint, last: c_uint) -> Closing {
+    let [first, end] = [first, last.saturating_add(1)].map(|fd| fd.min(DESCRIPTORS as c_uint) as c_int);
+    // Companions of others may be among them.
+    companion::end_all();
+    Closing::of(first..end)
 }
 
 /// Does something after which a descriptor is another file.
@@ -486,11 +493,7 @@ fn forked(child: c_int) -> c_int {
     child
 }
 
-fn before_close_range(
-    first: c_uint,
-    last: c_uint,
-    flags: c_uint,
-) -> Option<Closing<impl Iterator<Item = &'static Entry> + Clone>> {
+fn before_close_range(first: c_uint, last: c_uint, flags: c_uint) -> Option<Closing> {
     const CLOSE_RANGE_UNSHARE: c_uint = 2;
     const CLOSE_RANGE_CLOEXEC: c_uint = 4;
     if flags & CLOSE_RANGE_UNSHARE != 0 {
@@ -507,12 +510,14 @@ fn before_close_range(
 
 /// A number that the program knows nothing of.
 fn is_hidden(fd: c_int) -> bool {
-    fd >= 0 && fd == ring::socket() && process::is_on()
+    fd >= 0 && (fd == ring::socket() || companion::is_one(fd)) && process::is_on()
 }
 
 /// A number that the program wants for another file, and that cannot be had just now.
 fn is_taken(fd: c_int) -> bool {
-    is_hidden(fd) && !process::is_borrowed() && !ring::give_number_back(fd)
+    let gives_back =
+        |fd| if companion::is_one(fd) { companion::give_number_back(fd) } else { ring::give_number_back(fd) };
+    is_hidden(fd) && !process::is_borrowed() && !gives_back(fd)
 }
 
 fn refuse(error: c_int) -> c_int {
@@ -539,6 +544,7 @@ fn before_unshare(flags: usize) {
         identity::differs();
     }
     if flags & CLONE_FILES != 0 && process::is_on() && !process::is_borrowed() {
+        companion::end_all();
         process::end();
     }
 }
@@ -547,6 +553,7 @@ fn before_unshare(flags: usize) {
 fn before_ring() {
     if process::is_on() && !process::is_borrowed() {
         ring::end_for_good();
+        companion::end_all();
         process::end();
     }
 }

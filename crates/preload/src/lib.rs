@@ -1,15 +1,15 @@
 //! `libvellum.so`: an accelerator for programs on a Vellum mount, to be preloaded or linked.
 //!
 //! Reads at an offset (`pread` and its kin) of regular files are answered from a mapping of the program's own descriptor, without a
-//! system call. Opens to write, and what is done with names where that has just been done, go to the pool's service over a ring in
-//! shared memory. Everything else is the kernel's, as without the library: a call that it misses is slow, never wrong.
+//! system call. Writes at an offset, and syncs, go to the layer's file itself where there are many. Opens to write, and what is done with
+//! names where that has just been done, go to the pool's service over a ring in shared memory. Everything else is the kernel's, as without the library: a call that it misses is slow, never wrong.
 //!
 //! `table` keeps one entry for each descriptor number, `reads` serves from it, `map` makes a mapping, `session` has the memory in which
 //! the service says that a file may have become shorter, `copy` and `signals` survive a fault all the same, `hooks` are the names that
 //! the program calls, `next` finds whose place they take.
 //!
 //! `ring` is the session with the service, `dirs` has the directories that it knows, `calls` are what goes there, `direct` knows the
-//! descriptors that came from it, `socket` is how all of that begins.
+//! descriptors that came from it, `companion` writes by one beside the program's own, `socket` is how all of that begins.
 //!
 //! One file for every libc: nothing of any is used but `dl_iterate_phdr`, `__errno_location` and `environ`, which all have. System
 //! calls are made here, nothing is allocated, and no lock is ever waited for, so that all of it may run in signal handlers.
@@ -19,6 +19,7 @@
 pub mod api;
 mod attributes;
 mod calls;
+mod companion;
 mod copy;
 mod direct;
 mod dirs;

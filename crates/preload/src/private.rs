@@ -6,7 +6,7 @@ use crate::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, STATX_INO
 use crate::direct::{self, Mount};
 use crate::paths::{self, PATH_MAX};
 use crate::table::DESCRIPTORS;
-use crate::{hooks, mountinfo, process, raw};
+use crate::{companion, hooks, mountinfo, process, raw};
 use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -46,6 +46,7 @@ pub(crate) fn hold(fd: i32) {
 
 /// Before this process shares its descriptors with another one.
 pub(crate) fn before_sharing() {
+    companion::end_all();
     if !ANY.load(Acquire) || process::is_borrowed() {
         return;
     }

@@ -37,6 +37,9 @@ pub(crate) mod number {
     pub(crate) const MUNMAP: usize = 11;
     pub(crate) const RT_SIGPROCMASK: usize = 14;
     pub(crate) const PREAD64: usize = 17;
+    pub(crate) const PWRITE64: usize = 18;
+    pub(crate) const FSYNC: usize = 74;
+    pub(crate) const FDATASYNC: usize = 75;
     pub(crate) const WRITE: usize = 1;
     pub(crate) const MADVISE: usize = 28;
     pub(crate) const DUP2: Option<usize> = Some(33);
@@ -53,8 +56,10 @@ pub(crate) mod number {
     pub(crate) const UNSHARE: usize = 272;
     pub(crate) const DUP3: usize = 292;
     pub(crate) const PREADV: usize = 295;
+    pub(crate) const PWRITEV: usize = 296;
     pub(crate) const PRLIMIT64: usize = 302;
     pub(crate) const PREADV2: usize = 327;
+    pub(crate) const PWRITEV2: usize = 328;
     pub(crate) const IO_URING_SETUP: usize = 425;
     pub(crate) const STATMOUNT: usize = 457;
     pub(crate) const CLOSE_RANGE: usize = 436;
@@ -96,7 +101,11 @@ pub(crate) mod number {
     pub(crate) const CLOSE: usize = 57;
     pub(crate) const WRITE: usize = 64;
     pub(crate) const PREAD64: usize = 67;
+    pub(crate) const PWRITE64: usize = 68;
+    pub(crate) const FSYNC: usize = 82;
+    pub(crate) const FDATASYNC: usize = 83;
     pub(crate) const PREADV: usize = 69;
+    pub(crate) const PWRITEV: usize = 70;
     pub(crate) const FSTAT: usize = 80;
     pub(crate) const UNSHARE: usize = 97;
     pub(crate) const TGKILL: usize = 131;
@@ -112,6 +121,7 @@ pub(crate) mod number {
     pub(crate) const MADVISE: usize = 233;
     pub(crate) const PRLIMIT64: usize = 261;
     pub(crate) const PREADV2: usize = 286;
+    pub(crate) const PWRITEV2: usize = 287;
     pub(crate) const IO_URING_SETUP: usize = 425;
     pub(crate) const CLOSE_RANGE: usize = 436;
     /// Not on this architecture.

@@ -149,7 +149,7 @@ fn warm(fd: i32, entry: &Entry) -> Result<View, Reason> {
         0 => entry.due.store(FEW, Relaxed),
         _ => {}
     }
-    let reads = entry.reads.fetch_add(1, Relaxed).saturating_add(1);
+    let reads = entry.calls.fetch_add(1, Relaxed).saturating_add(1);
     if reads <= due.max(FEW) || process::is_borrowed() {
         return Err(Reason::Few);
     }
@@ -170,7 +170,7 @@ fn warm(fd: i32, entry: &Entry) -> Result<View, Reason> {
 fn after(fd: i32, entry: &Entry, view: &View, reason: Reason) {
     match reason {
         Reason::Changed => {
-            entry.due.store(entry.reads.load(Relaxed).saturating_add(AGAIN), Relaxed);
+            entry.due.store(entry.calls.load(Relaxed).saturating_add(AGAIN), Relaxed);
             entry.retire(unmap);
         }
         Reason::Beyond => {

@@ -239,6 +239,13 @@ impl State {
         }
     }
 
+    /// The next call that could use a session is worth one, unless the last has failed not long ago.
+    pub(crate) fn hurry(&mut self) {
+        if self.due <= FEW {
+            self.due = 1;
+        }
+    }
+
     fn is_begun(&self) -> bool {
         self.client.is_some() && is_live()
     }
@@ -283,10 +290,7 @@ impl State {
         if !hooks::next_sigaction().is_some_and(signals::install) {
             return None;
         }
-        let place = raw::descriptor_limit().checked_sub(ROOM).filter(|n| *n >= ROOM)?.min(HIGH);
-        let low = Descriptor(socket::connect()?);
-        let high = Descriptor(raw::duplicate(low.0, place as usize)?);
-        drop(low);
+        let high = Descriptor(move_away(socket::connect()?)?);
         if !socket::send(high.0, RING_WANTED) {
             return None;
         }
@@ -398,6 +402,13 @@ impl State {
         self.fail();
         Err(Failure::Unknown)
     }
+}
+
+/// Gives a descriptor of this library's a number that programs do not count on.
+pub(crate) fn move_away(fd: i32) -> Option<i32> {
+    let low = Descriptor(fd);
+    let place = raw::descriptor_limit().checked_sub(ROOM).filter(|n| *n >= ROOM)?.min(HIGH);
+    raw::duplicate(low.0, place as usize)
 }
 
 /// Takes what the socket says first, on a stack that is given back before more is done.

@@ -38,12 +38,20 @@ pub(crate) enum By {
     Busy,
 }
 
+/// Whether a write at an offset, or a sync, went past the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Past {
+    Yes = 0,
+    No,
+}
+
 const KINDS: usize = 7;
 /// Of one [`Kind`].
 const WAYS: usize = 5;
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 static CALLS: [[AtomicU64; WAYS]; 3] = [const { [const { AtomicU64::new(0) }; WAYS] }; 3];
+static WRITES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 static BYTES: AtomicU64 = AtomicU64::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static REPORT: AtomicBool = AtomicBool::new(false);
@@ -62,7 +70,8 @@ pub(crate) fn begin() {
 /// A child has been made: it counts, and reports, for itself.
 pub(crate) fn forked() {
     if COUNTING.load(Relaxed) {
-        COUNTS.iter().chain(CALLS.as_flattened()).chain([&BYTES]).for_each(|count| count.store(0, Relaxed));
+        let all = COUNTS.iter().chain(CALLS.as_flattened()).chain(&WRITES).chain([&BYTES]);
+        all.for_each(|count| count.store(0, Relaxed));
         if REPORTER.load(Relaxed) != 0 {
             REPORTER.store(raw::getpid(), Relaxed);
             REPORT.store(true, Relaxed);
@@ -92,6 +101,20 @@ pub(crate) fn count_call(kind: Kind, by: By) {
     {
         count.fetch_add(1, Relaxed);
     }
+}
+
+#[inline]
+pub(crate) fn count_write(past: Past) {
+    if COUNTING.load(Relaxed)
+        && let Some(count) = WRITES.get(past as usize)
+    {
+        count.fetch_add(1, Relaxed);
+    }
+}
+
+/// Writes at an offset, and syncs: past the mount, and through it.
+pub(crate) fn writes() -> [u64; 2] {
+    [0, 1].map(|way: usize| WRITES.get(way).map_or(0, |count| count.load(Relaxed)))
 }
 
 /// Opens, lookups and removals.
@@ -149,16 +172,17 @@ pub(crate) fn report() {
     if REPORT.load(Relaxed) && REPORTER.load(Relaxed) == raw::getpid() && REPORT.swap(false, Relaxed) {
         let (counts, bytes) = all();
         let calls = calls();
-        if counts == [0; KINDS] && calls == [[0; WAYS]; 3] {
+        let writes = writes();
+        if counts == [0; KINDS] && calls == [[0; WAYS]; 3] && writes == [0; 2] {
             return;
         }
-        let text = compose(counts, bytes, &calls);
+        let text = compose(counts, bytes, writes, &calls);
         raw::write(2, text.bytes.get(..text.len).unwrap_or_default());
     }
 }
 
-/// Of calls that may go by the ring there is a line only where there was one.
-fn compose(counts: [u64; KINDS], bytes: u64, calls: &[[u64; WAYS]; 3]) -> Text {
+/// Of writes, and of calls that may go by the ring, there is a line only where there was one.
+fn compose(counts: [u64; KINDS], bytes: u64, writes: [u64; 2], calls: &[[u64; WAYS]; 3]) -> Text {
     let mut text = Text { bytes: [0; TEXT], len: 0 };
     let [served, not_vellum, few, beyond, changed, no_socket, other] = counts;
     let by_kernel = not_vellum + few + beyond + changed + no_socket + other;
@@ -177,6 +201,16 @@ fn compose(counts: [u64; KINDS], bytes: u64, calls: &[[u64; WAYS]; 3]) -> Text {
         text.number(value);
     }
     text.add(b")\n");
+    if writes != [0; 2] {
+        let [past, through] = writes;
+        for (name, value) in
+            [("vellum: pwrites and syncs past the mount: ", past), (", through the mount: ", through)]
+        {
+            text.add(name.as_bytes());
+            text.number(value);
+        }
+        text.add(b"\n");
+    }
     for (kind, [ring, asked, look, gone, busy]) in ["opens", "stats", "unlinks"].iter().zip(*calls) {
         let by_kernel = asked + look + gone + busy;
         if ring + by_kernel == 0 {
@@ -206,11 +240,13 @@ mod tests {
 
     #[test]
     fn the_report_says_who_has_read() {
-        let text = compose([10, 1, 2, 3, 4, 5, 0], u64::MAX, &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0]]);
+        let text =
+            compose([10, 1, 2, 3, 4, 5, 0], u64::MAX, [8, 9], &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0]]);
         let text = std::str::from_utf8(&text.bytes[..text.len]).unwrap();
         let expected = "vellum: preads from mappings: 10\nvellum: bytes from mappings: 18446744073709551615\n\
                         vellum: preads by the kernel: 15 (not a Vellum file 1, too few reads 2, beyond the end 3, \
                         changed 4, no socket 5, other 0)\n\
+                        vellum: pwrites and syncs past the mount: 8, through the mount: 9\n\
                         vellum: opens by the ring: 6, by the kernel: 10 (asked to 1, had to look 2, service gone 3, \
                         busy 4)\n\
                         vellum: unlinks by the ring: 7, by the kernel: 0 (asked to 0, had to look 0, service gone 0, \

@@ -43,8 +43,8 @@ pub(crate) struct Entry {
     generation: AtomicU64,
     /// Closes under way.
     closing: AtomicU32,
-    /// Reads so far that were the kernel's.
-    pub(crate) reads: AtomicU32,
+    /// Calls so far that were the kernel's.
+    pub(crate) calls: AtomicU32,
     /// After so many of them a mapping is tried; 0: the number was not used yet.
     pub(crate) due: AtomicU32,
     /// Reads since the mapping was made that went beyond its end.
@@ -60,7 +60,7 @@ impl Entry {
             word: AtomicUsize::new(0),
             generation: AtomicU64::new(0),
             closing: AtomicU32::new(0),
-            reads: AtomicU32::new(0),
+            calls: AtomicU32::new(0),
             due: AtomicU32::new(0),
             beyond: AtomicU32::new(0),
         }
@@ -124,8 +124,18 @@ impl Entry {
     /// The descriptor is about to be closed, or to become another file.
     pub(crate) fn close_begins(&self, unmap: Unmap) {
         self.closing.fetch_add(1, SeqCst);
+        self.forget(unmap);
+    }
+
+    /// Whether a close is under way.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(SeqCst) != 0
+    }
+
+    /// As if the number had not been used yet.
+    pub(crate) fn forget(&self, unmap: Unmap) {
         self.retire(unmap);
-        self.reads.store(0, Relaxed);
+        self.calls.store(0, Relaxed);
         self.due.store(0, Relaxed);
     }
 
@@ -140,7 +150,7 @@ impl Entry {
             return false;
         }
         // Either this sees the close, or the close sees that the entry is busy.
-        if self.closing.load(SeqCst) != 0 {
+        if self.is_closing() {
             self.give_up();
             return false;
         }

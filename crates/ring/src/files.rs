@@ -1,20 +1,20 @@
 //! What a program asks of the service over a ring, and before that over the socket: the numbers that both ends must agree on.
 //!
 //! A program names a file by a directory that it has entered and a name in it. It enters a directory by proving that it may write to it:
-//! it sets the extended attribute [`DIR_TOKEN`] of it to a number by chance, by way of the kernel, which checks the path, the mount and
+//! it sets the extended attribute [`TOKEN`] of it to a number by chance, by way of the kernel, which checks the path, the mount and
 //! the directory; then it shows the service the same number with [`ENTER`]. Nothing is stored with the directory. Later calls are
 //! preceded by a look at the path, which the kernel walks and checks anew; what the program may do in the directory and with the file is
 //! checked by the service.
 
-/// Extended attribute of a directory that can be set, to [`TOKEN_BYTES`], and not read.
-pub const DIR_TOKEN: &core::ffi::CStr = c"vellum.dir";
+/// Extended attribute of a directory, or of a regular file, that can be set, to [`TOKEN_BYTES`], and not read.
+pub const TOKEN: &core::ffi::CStr = c"vellum.token";
 /// Bytes of a token.
 pub const TOKEN_BYTES: usize = 16;
 
 /// What the socket says first: numbers of 64 bits, with the descriptors of the memories of generations.
 pub const GREETING: u64 = u64::from_le_bytes(*b"ssesllev");
 /// Version of the greeting and of everything here.
-pub const GREETING_VERSION: u64 = 2;
+pub const GREETING_VERSION: u64 = 3;
 /// Numbers before the ids of the memories: [`GREETING`], version, how many memories, how many mounts.
 pub const GREETING_HEAD: usize = 4;
 /// Places for ids of memories. The kernel lets 253 descriptors travel together.
@@ -38,6 +38,10 @@ pub const OPEN: u16 = 2;
 pub const STAT: u16 = 3;
 /// Removes a name that is not a directory. Argument: directory. Data: the name.
 pub const UNLINK: u16 = 4;
+
+/// Opens the file of a descriptor once more, to write, for a program that has set its [`TOKEN`]. What it makes shorter it makes shorter by
+/// its own descriptor. Arguments: 0, flags as of open(2). Data: the token. Value 0: the tag that the descriptor comes with.
+pub const REOPEN: u16 = 5;
 
 /// Flag of a request: nothing is mounted over the name, for the program has looked.
 pub const CHECKED: u16 = 1;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use vellum_fuse::SessionHandle;
-use vellum_ring::files::{DIR_TOKEN, TOKEN_BYTES};
+use vellum_ring::files::{TOKEN, TOKEN_BYTES};
 use vellum_union::Mappable;
 use vellum_vfs::{
     AttrReply, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, FrontNote, Handle,
@@ -47,7 +47,7 @@ const TRIM_EVERY: u32 = 50_000;
 /// Where files are handed out to programs.
 #[derive(Debug, Default)]
 struct Doors {
-    /// Directories that programs have shown.
+    /// Directories and files that programs have shown.
     tokens: Tokens,
     /// What they were given.
     handed: Handed,
@@ -100,12 +100,12 @@ impl<F: Filesystem + Explain> Instance<F> {
         let _ = self.confined.set(parts);
     }
 
-    /// Lets programs show that they may write to a directory.
+    /// Lets programs show that they may write to a directory or a file.
     pub(crate) fn open_doors(&self) {
         let _ = self.doors.set(Doors::default());
     }
 
-    /// The directory that a program has shown, once.
+    /// What a program has shown, once.
     pub(crate) fn redeem(&self, token: &[u8; TOKEN_BYTES]) -> Option<NodeId> {
         self.doors.get()?.tokens.redeem(token)
     }
@@ -243,7 +243,7 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        if name == DIR_TOKEN {
+        if name == TOKEN {
             return self.doors.get().ok_or(Errno::OPNOTSUPP)?.tokens.note(node, value);
         }
         if is_question(name) {

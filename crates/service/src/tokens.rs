@@ -1,4 +1,4 @@
-//! Directories that programs have shown they may write to, and have not entered yet.
+//! Directories and files that programs have shown they may write to, and have not asked for yet.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -10,12 +10,12 @@ const MAX: usize = 256;
 
 type Token = [u8; TOKEN_BYTES];
 
-/// Numbers by chance, and the directories that they were shown with.
+/// Numbers by chance, and what they were shown with.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens(Mutex<VecDeque<(Token, NodeId)>>);
 
 impl Tokens {
-    /// A program shows a directory. EINVAL: that is no token.
+    /// A program shows something. EINVAL: that is no token.
     pub(crate) fn note(&self, node: NodeId, value: &[u8]) -> Result<()> {
         let token = Token::try_from(value).map_err(|_| Errno::INVAL)?;
         let mut tokens = self.0.lock();
@@ -26,7 +26,7 @@ impl Tokens {
         Ok(())
     }
 
-    /// The directory that a token was shown with, once.
+    /// What a token was shown with, once.
     pub(crate) fn redeem(&self, token: &Token) -> Option<NodeId> {
         let mut tokens = self.0.lock();
         let at = tokens.iter().position(|(known, _)| known == token)?;

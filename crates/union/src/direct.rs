@@ -11,19 +11,14 @@
 use crate::marks::{Space, WHITEOUT_PREFIX};
 use crate::node::{At, Dir, File, Node};
 use crate::union::{Core, Union};
+use crate::written::Direct;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use vellum_vfs::{
     Answering, Answers, Attr, Connection, Errno, Error, Features, FileKind, Name, NodeId, OpenMode, Result,
 };
-
-/// So long after the last name that a program made the front may believe again that names are not there.
-const SHARED_SECONDS: u64 = 30;
-/// Places for files that programs may write to.
-const WRITTEN: usize = 1 << 16;
 
 /// Why something is not done here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,50 +103,6 @@ impl Seen {
     }
 }
 
-/// Files that programs may be writing to past the front.
-pub(crate) struct Direct {
-    written: Box<[AtomicU8]>,
-    clock: Instant,
-}
-
-impl Direct {
-    /// `kept`: a predecessor may have handed out anything.
-    pub(crate) fn new(kept: bool) -> Self {
-        let all = if kept { u8::MAX } else { 0 };
-        Self { written: (0..WRITTEN).map(|_| AtomicU8::new(all)).collect(), clock: Instant::now() }
-    }
-
-    /// Seconds, from 1.
-    fn now(&self) -> u64 {
-        self.clock.elapsed().as_secs() + 1
-    }
-
-    /// Whether programs make names in a directory, or did so not long ago.
-    fn is_shared(&self, seen: &Seen) -> bool {
-        let last = seen.shared.load(SeqCst);
-        last != 0 && self.now().saturating_sub(last) < SHARED_SECONDS
-    }
-
-    /// One bit of many: two files may share it.
-    fn place(&self, ino: u64) -> Option<(&AtomicU8, u8)> {
-        let hash = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Some((self.written.get((hash >> 48) as usize % WRITTEN)?, 1 << ((hash >> 45) & 7)))
-    }
-
-    fn write_down(&self, ino: u64) {
-        if let Some((byte, bit)) = self.place(ino)
-            && byte.load(Relaxed) & bit == 0
-        {
-            byte.fetch_or(bit, SeqCst);
-        }
-    }
-
-    /// Whether programs may be writing to this inode of the upper layer.
-    pub(crate) fn is_written(&self, ino: u64) -> bool {
-        self.place(ino).is_some_and(|(byte, bit)| byte.load(SeqCst) & bit != 0)
-    }
-}
-
 /// Something to be told to the front once no lock is held.
 #[derive(Default)]
 struct Notices {
@@ -192,7 +143,7 @@ impl Core {
     /// Whether programs may be writing to a file just now. Who begins later takes back what the front was told of it.
     pub(crate) fn has_writers(&self, node: &Node, attr: &Attr) -> bool {
         let handed_out =
-            attr.is_file() && self.direct.as_ref().is_some_and(|direct| direct.is_written(attr.ino));
+            attr.is_file() && self.direct.as_ref().is_some_and(|direct| direct.written.have(attr.ino));
         let Some(file) = node.as_file().filter(|_| handed_out) else { return false };
         let asked = || -> Result<bool> {
             let state = file.state.read();
@@ -213,6 +164,11 @@ impl Core {
         !was_open || asked().unwrap_or(true)
     }
 
+    /// Whether programs may be making a file shorter just now.
+    pub(crate) fn has_cutters(&self, node: &Node, attr: &Attr) -> bool {
+        self.direct.as_ref().is_some_and(|direct| direct.cut.have(attr.ino)) && self.has_writers(node, attr)
+    }
+
     /// To be called before the front is told attributes of a directory; true: those that were read before must be read again.
     pub(crate) fn tells_attributes(&self, node: &Node) -> bool {
         match node.as_dir() {
@@ -228,7 +184,7 @@ impl Core {
     pub(crate) fn tells_missing(&self, dir: &Dir) {
         let seen = &dir.seen;
         if let Some(direct) = &self.direct
-            && !direct.is_shared(seen)
+            && !direct.is_shared(seen.shared.load(SeqCst))
         {
             // It is the front's alone again: a program that comes back has to wait for what is told now.
             if seen.shared.load(Relaxed) != 0 {
@@ -377,7 +333,7 @@ impl Union {
             let (made, ino) = make().map_err(Refused::Error)?;
             core.inodes.remove((0, ino));
             core.table.forgotten.drop_key((0, ino));
-            direct.write_down(ino);
+            direct.hands_out(ino);
             let mut children = dir.children.lock();
             children.live.remove(wanted.name.as_c_str());
             if let Some(listing) = &mut children.listing {
@@ -422,7 +378,7 @@ impl Union {
                 return Err(Refused::Known);
             }
             if wanted.writes {
-                direct.write_down(node.ino);
+                direct.hands_out(node.ino);
             }
             let (opened, ino) = open()?;
             if ino != node.ino {
@@ -439,6 +395,54 @@ impl Union {
             then(opened)?
         };
         core.tell(&parent, wanted.name, &notices);
+        Ok(opened)
+    }
+
+    /// The file of a node, for a program that has it open by way of the front and makes it shorter only there. `open` opens its path in
+    /// the upper layer, to write, and says its inode number there.
+    pub fn reopen_direct<T>(
+        &self,
+        id: NodeId,
+        open: impl FnOnce(&[u8]) -> Result<(T, u64), Refused>,
+    ) -> Result<T, Refused> {
+        let core = &self.0;
+        let (direct, front) = (core.direct()?, core.front()?);
+        // There a sync by way of the front does nothing.
+        if core.config.volatile {
+            return Err(Refused::Front);
+        }
+        let node = core.node(id).map_err(|_| Refused::Stale)?;
+        let file = node.as_file().ok_or(Refused::Front)?;
+        let place = file.state.read().names.first().cloned().ok_or(Refused::Front)?;
+        let dir = place.parent.as_dir().ok_or(Refused::Stale)?;
+        let opened = {
+            // As in `open_direct`.
+            let _ops = dir.ops.write();
+            let is_there = file
+                .state
+                .read()
+                .names
+                .iter()
+                .any(|now| Arc::ptr_eq(&now.parent, &place.parent) && now.name == place.name);
+            if !is_there || !core.is_whole(&node, file) {
+                return Err(Refused::Front);
+            }
+            let (mut path, _) = self.upper_path(place.parent.id)?;
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(place.name.to_bytes());
+            direct.written.add(node.ino);
+            let (opened, ino) = open(&path)?;
+            if ino != node.ino || !core.is_whole(&node, file) {
+                return Err(Refused::Front);
+            }
+            opened
+        };
+        // An answer about attributes that is under way the kernel recognises as older than this.
+        if let Err(error) = front.notifier.inval_inode(id, -1, 0) {
+            tracing::warn!(%error, "the kernel was not told of a change");
+        }
         Ok(opened)
     }
 
@@ -517,17 +521,6 @@ impl Union {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn who_is_written_to_is_remembered() {
-        let direct = Direct::new(false);
-        assert!(!direct.is_written(77));
-        direct.write_down(77);
-        assert!(direct.is_written(77));
-        let others = (1000..2000).filter(|ino| direct.is_written(*ino)).count();
-        assert!(others < 5, "{others}");
-        assert!(Direct::new(true).is_written(5));
-    }
 
     /// A front with one answer on its way.
     struct Slow(AtomicBool);

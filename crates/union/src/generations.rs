@@ -161,8 +161,8 @@ impl Core {
             return Err(Error::new(Errno::AGAIN, "the file is being cut"));
         }
         let attr = self.attr_of(&node)?;
-        // Who writes to the file itself may cut it at any time.
-        if self.has_writers(&node, &attr) {
+        // Who has been given the file itself may cut it at any time.
+        if self.has_cutters(&node, &attr) {
             return Ok(None);
         }
         let size = attr.size;

@@ -56,6 +56,7 @@ mod stack;
 mod table;
 mod union;
 mod work;
+mod written;
 mod xattr;
 
 pub use config::{PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Squash, UnionConfig, UpperConfig};

@@ -1,7 +1,6 @@
 //! The union itself: its layers, and the state that its operations share.
 
 use crate::config::{Profile, Squash, UnionConfig};
-use crate::direct::Direct;
 use crate::handles::Budget;
 use crate::ino;
 use crate::layer::{self, Layer, LowerDir};
@@ -14,6 +13,7 @@ use crate::partial::Unfinished;
 use crate::revive::Revival;
 use crate::table::Table;
 use crate::work::{Whiteouts, Work};
+use crate::written::Direct;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;

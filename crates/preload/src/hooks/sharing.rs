@@ -6,7 +6,7 @@
 
 use crate::names::{hooks, next, system as system_raw};
 use crate::paths::{self, PATH_MAX};
-use crate::{direct, names, private, process, raw};
+use crate::{companion, direct, names, private, process, raw};
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int};
 
@@ -79,6 +79,7 @@ type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
 type Lockf = unsafe extern "C" fn(c_int, c_int, i64) -> c_int;
 
 const F_DUPFD: c_int = 0;
+const F_SETFL: c_int = 4;
 const F_DUPFD_CLOEXEC: c_int = 1030;
 /// F_GETLK to F_SETLKW, those of open files, and leases.
 fn locks(command: c_int) -> bool {
@@ -89,6 +90,9 @@ macro_rules! fcntl {
     ($name:ident, $fd:ident, $command:ident, $argument:ident) => {{
         if locks($command) || matches!($command, F_DUPFD | F_DUPFD_CLOEXEC) {
             private::before_use($fd);
+        }
+        if $command == F_SETFL {
+            companion::before_flags($fd);
         }
         match next!($name as Fcntl).or_else(|| next!(FCNTL as Fcntl)) {
             // SAFETY: passed on as it came.

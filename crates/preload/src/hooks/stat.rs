@@ -7,7 +7,7 @@ use crate::attributes::{Attributes, STAT_LEN, STATX_BASIC_STATS, STATX_BTIME, St
 use crate::calls::{self, Outcome};
 use crate::names::{hooks, next, set_errno, system};
 use crate::raw::{self, AT_FDCWD, word};
-use crate::{copy, direct, process};
+use crate::{companion, copy, direct, process};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `struct stat`.
@@ -108,6 +108,22 @@ unsafe fn correct(fd: c_int, to: Buf) {
 /// # Safety
 /// `to` must be the program's.
 unsafe fn fstat_by(fd: c_int, to: Buf, next: impl FnOnce() -> c_int) -> c_int {
+    let by_companion = companion::look(fd, |companion, device| {
+        let words = [word(companion), to as usize, 0, 0, 0, 0];
+        // SAFETY: the program's memory.
+        let done = unsafe { raw::call(raw::number::FSTAT, words) };
+        if done == 0 {
+            // SAFETY: as above; it has just been filled.
+            let filled = unsafe { to.as_mut() };
+            if let Some([first, ..]) = filled {
+                *first = device;
+            }
+        }
+        done
+    });
+    if by_companion == Some(0) {
+        return 0;
+    }
     let done = next();
     if done == 0 {
         // SAFETY: it has just been filled.

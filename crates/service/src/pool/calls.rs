@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use vellum_ring::Request;
 use vellum_ring::files::{
-    ASK_KERNEL, CHECKED, ENTER, LOOK, NAME_MAX, OPEN, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+    ASK_KERNEL, CHECKED, ENTER, LOOK, NAME_MAX, OPEN, REOPEN, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
 };
 use vellum_union::{Refused, Wanted};
 use vellum_vfs::{Attr, Name, NodeId};
@@ -117,8 +117,10 @@ fn told(errno: Errno) -> Refused {
 /// Carries out a call.
 pub(super) fn carry_out(program: &mut Program<'_>, request: &Request, data: &[u8]) -> Result<Done, Refused> {
     let [directory, flags, mode, ..] = request.args;
-    if request.opcode == ENTER {
-        return enter(program, data);
+    match request.opcode {
+        ENTER => return enter(program, data),
+        REOPEN => return reopen(program, flags as u32, data),
+        _ => {}
     }
     let mut name = [0; NAME_MAX + 1];
     name.get_mut(..data.len()).ok_or(Refused::Front)?.copy_from_slice(data);
@@ -142,19 +144,60 @@ pub(super) fn carry_out(program: &mut Program<'_>, request: &Request, data: &[u8
 }
 
 fn enter(program: &mut Program<'_>, data: &[u8]) -> Result<Done, Refused> {
-    let token = <[u8; TOKEN_BYTES]>::try_from(data).map_err(front)?;
-    for door in program.host.doors() {
-        let Some(tree) = door.tree.upgrade() else { continue };
-        let Some(node) = tree.redeem(&token) else { continue };
-        let (path, ino) = tree.inner().upper_path(node)?;
-        let at = door.direct.directory(&path, ino).map_err(front)?;
-        let same = program.entered.iter().find(|entered| entered.tree.ptr_eq(&door.tree));
-        let counts = same.map(|entered| Arc::clone(&entered.counts)).or_else(|| tree.counts());
-        let counts = counts.ok_or(Refused::Front)?;
-        let number = program.enter(|number| Entered { number, tree: door.tree, node, at, counts });
-        return Ok(Done::Values([number, 0, 0, 0, 0, 0]));
+    let shown = Shown::find(program, data)?;
+    let (path, ino) = shown.tree.inner().upper_path(shown.node)?;
+    let at = shown.door.direct.directory(&path, ino).map_err(front)?;
+    let counts = shown.counts(program)?;
+    let (tree, node) = (shown.door.tree, shown.node);
+    let number = program.enter(|number| Entered { number, tree, node, at, counts });
+    Ok(Done::Values([number, 0, 0, 0, 0, 0]))
+}
+
+/// The file of a descriptor, to write. That the program may write to it the kernel has seen.
+fn reopen(program: &Program<'_>, flags: u32, data: &[u8]) -> Result<Done, Refused> {
+    let known = OFlags::NONBLOCK | OFlags::DSYNC | OFlags::SYNC | OFlags::LARGEFILE;
+    let flags = OFlags::from_bits_retain(flags);
+    if !known.contains(flags) {
+        return Err(Refused::Front);
     }
-    Err(Refused::Front)
+    let shown = Shown::find(program, data)?;
+    let counts = shown.counts(program)?;
+    let done = shown.tree.inner().reopen_direct(shown.node, |path| {
+        let (file, stat) = shown.door.direct.open(path, flags | OFlags::WRONLY).map_err(front)?;
+        let special = stat.st_mode & SET_IDS != 0;
+        if special { Err(Refused::Front) } else { Ok((file, stat.st_ino)) }
+    });
+    counts.count(if done.is_ok() { Call::Open } else { Call::Kernel });
+    done.map(Done::File)
+}
+
+/// Something that a program has shown, and where.
+struct Shown {
+    door: Door,
+    tree: Arc<Tree>,
+    node: NodeId,
+}
+
+impl Shown {
+    fn find(program: &Program<'_>, token: &[u8]) -> Result<Self, Refused> {
+        let token = <[u8; TOKEN_BYTES]>::try_from(token).map_err(front)?;
+        program
+            .host
+            .doors()
+            .into_iter()
+            .find_map(|door| {
+                let tree = door.tree.upgrade()?;
+                let node = tree.redeem(&token)?;
+                Some(Self { door, tree, node })
+            })
+            .ok_or(Refused::Front)
+    }
+
+    /// The program's counts there.
+    fn counts(&self, program: &Program<'_>) -> Result<Arc<Counts>, Refused> {
+        let same = program.entered.iter().find(|entered| entered.tree.ptr_eq(&self.door.tree));
+        same.map(|entered| Arc::clone(&entered.counts)).or_else(|| self.tree.counts()).ok_or(Refused::Front)
+    }
 }
 
 /// A call about a name in a directory.

@@ -1,7 +1,7 @@
 //! A mount of an upper layer of its own, seen nowhere: files that are handed out to programs are opened by it, so that everybody can
 //! tell them from files that were opened otherwise, and their paths in /proc are those in the union.
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, fstat, makedev, openat2, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, makedev, openat2, statx};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use std::os::fd::OwnedFd;
@@ -53,10 +53,16 @@ impl DirectMount {
     /// Opens a directory, whose inode number must be the given one.
     pub(super) fn directory(&self, path: &[u8], ino: u64) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let (found, stat) = self.open(path, OFlags::PATH | OFlags::DIRECTORY)?;
+        if stat.st_ino == ino { Ok(found) } else { Err(Errno::STALE) }
+    }
+
+    /// Opens something, and says what it is.
+    pub(super) fn open(&self, path: &[u8], flags: OFlags) -> Result<(OwnedFd, Stat), Errno> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
         let found = openat2(&self.root, path, flags, Mode::empty(), inside)?;
         let stat = fstat(&found)?;
-        if stat.st_ino == ino && stat.st_dev == self.device { Ok(found) } else { Err(Errno::STALE) }
+        if stat.st_dev == self.device { Ok((found, stat)) } else { Err(Errno::STALE) }
     }
 }

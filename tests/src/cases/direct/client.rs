@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use vellum_ring::files::{
-    CHECKED, DIR_TOKEN, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK,
-    MEMORIES_MAX, OPEN, RING_WANTED, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+    CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MEMORIES_MAX, OPEN,
+    RING_WANTED, STAT, STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
 use vellum_sys::SharedRegion;
@@ -96,7 +96,7 @@ impl Program {
     pub(super) fn enter(&self, dir: &Path) -> Outcome<Answered<u64>> {
         let mut token = [0; TOKEN_BYTES];
         File::open("/dev/urandom")?.read_exact(&mut token)?;
-        rustix::fs::setxattr(dir, DIR_TOKEN, &token, XattrFlags::empty()).doing("showing a directory")?;
+        rustix::fs::setxattr(dir, TOKEN, &token, XattrFlags::empty()).doing("showing a directory")?;
         self.enter_by(&token)
     }
 

@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 use vellum_ring::Request;
-use vellum_ring::files::{ASK_KERNEL, DIR_TOKEN, OPEN, STALE};
+use vellum_ring::files::{ASK_KERNEL, OPEN, STALE, TOKEN};
 
 pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/seen-by-all", 60, seen_by_all),
@@ -58,7 +58,7 @@ impl<'a> Ground<'a> {
         let pooled = Pooled::new(cx, fill)?;
         let mount = &pooled.mount;
         fs::create_dir(mount.path("new"))?;
-        let shown = rustix::fs::setxattr(mount.path("new"), DIR_TOKEN, &[0; 16], XattrFlags::empty());
+        let shown = rustix::fs::setxattr(mount.path("new"), TOKEN, &[0; 16], XattrFlags::empty());
         if cx.profile != Some(Profile::Passthrough) {
             ensure_eq!(shown, Err(rustix::io::Errno::OPNOTSUPP), "showing a directory");
             return Ok(None);
@@ -270,7 +270,7 @@ fn nobody_gains(cx: &Cx) -> Outcome {
     // Numbers by chance open nothing, and a token is good once.
     ensure_eq!(program.enter_by(&[7; 16])?, Err(ASK_KERNEL), "a token by chance");
     ensure_eq!(program.enter_by(b"short")?, Err(ASK_KERNEL), "a short one");
-    rustix::fs::setxattr(ground.path("new"), DIR_TOKEN, &[7; 16], XattrFlags::empty())?;
+    rustix::fs::setxattr(ground.path("new"), TOKEN, &[7; 16], XattrFlags::empty())?;
     let dir = program.enter_by(&[7; 16])?.or_else(status)?;
     ensure_eq!(program.enter_by(&[7; 16])?, Err(ASK_KERNEL), "the same again");
     ensure_eq!(program.open(dir + 1, "x", O_CREAT | O_WRONLY, 0)?.err(), Some(STALE), "another's number");
@@ -286,7 +286,7 @@ fn nobody_gains(cx: &Cx) -> Outcome {
     fs::create_dir(&bound)?;
     shell::run(Command::new("mount").arg("--bind").arg(ground.path("new")).arg(&bound))?;
     let read_only = shell::run(Command::new("mount").args(["-o", "remount,bind,ro"]).arg(&bound));
-    let shown = rustix::fs::setxattr(&bound, DIR_TOKEN, &[9; 16], XattrFlags::empty());
+    let shown = rustix::fs::setxattr(&bound, TOKEN, &[9; 16], XattrFlags::empty());
     shell::run(Command::new("umount").arg(&bound))?;
     read_only?;
     ensure_eq!(shown, Err(rustix::io::Errno::ROFS), "by a read-only mount");

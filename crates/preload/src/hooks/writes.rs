@@ -1,0 +1,125 @@
+//! Writes at an offset, and syncs: by the companion of a descriptor, or by the next function.
+#![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
+
+use crate::companion::{self, SYNC};
+use crate::names::{hooks, next, result, system};
+use crate::raw::{self, word};
+use core::ffi::{c_int, c_void};
+
+type Pwrite = unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isize;
+type Pwritev = unsafe extern "C" fn(c_int, *const c_void, c_int, i64) -> isize;
+type Pwritev2 = unsafe extern "C" fn(c_int, *const c_void, c_int, i64, c_int) -> isize;
+type Sync = unsafe extern "C" fn(c_int) -> c_int;
+
+/// The same system call for the companion, with the arguments after the descriptor. None: it has none.
+#[inline]
+fn by_companion(fd: c_int, weight: u32, number: usize, arguments: [usize; 5]) -> Option<isize> {
+    let [a, b, c, d, e] = arguments;
+    companion::act(fd, weight, |companion| {
+        // SAFETY: a call of the program's, with its arguments.
+        unsafe { raw::call(number, [word(companion), a, b, c, d, e]) }
+    })
+    .map(result)
+}
+
+macro_rules! pwrite {
+    ($name:ident, $fd:ident, $buf:ident, $len:ident, $offset:ident) => {{
+        let arguments = [$buf as usize, $len, $offset as usize, 0, 0];
+        if let Some(done) = by_companion($fd, 1, raw::number::PWRITE64, arguments) {
+            return done;
+        }
+        match next!($name as Pwrite) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($fd, $buf, $len, $offset) },
+            None => system(raw::number::PWRITE64, [word($fd), $buf as usize, $len, $offset as usize, 0, 0]),
+        }
+    }};
+}
+
+macro_rules! pwritev {
+    ($name:ident, $fd:ident, $list:ident, $count:ident, $offset:ident) => {{
+        let arguments = [$list as usize, $count as usize, $offset as usize, 0, 0];
+        if let Some(done) = by_companion($fd, 1, raw::number::PWRITEV, arguments) {
+            return done;
+        }
+        match next!($name as Pwritev) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($fd, $list, $count, $offset) },
+            None => system(
+                raw::number::PWRITEV,
+                [word($fd), $list as usize, $count as usize, $offset as usize, 0, 0],
+            ),
+        }
+    }};
+}
+
+macro_rules! pwritev2 {
+    ($name:ident, $fd:ident, $list:ident, $count:ident, $offset:ident, $flags:ident) => {{
+        // -1 is the position of the descriptor.
+        if $flags == 0 && $offset != -1 {
+            let arguments = [$list as usize, $count as usize, $offset as usize, 0, 0];
+            if let Some(done) = by_companion($fd, 1, raw::number::PWRITEV, arguments) {
+                return done;
+            }
+        }
+        match next!($name as Pwritev2) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($fd, $list, $count, $offset, $flags) },
+            None => system(
+                raw::number::PWRITEV2,
+                [word($fd), $list as usize, $count as usize, $offset as usize, 0, $flags as usize],
+            ),
+        }
+    }};
+}
+
+macro_rules! sync {
+    ($name:ident, $number:ident, $fd:ident) => {{
+        if let Some(done) = by_companion($fd, SYNC, raw::number::$number, [0; 5]) {
+            return done as c_int;
+        }
+        match next!($name as Sync) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($fd) },
+            None => system(raw::number::$number, [word($fd), 0, 0, 0, 0, 0]) as c_int,
+        }
+    }};
+}
+
+hooks! {
+    fn pwrite(fd: c_int, buf: *const c_void, len: usize, offset: i64) -> isize {
+        pwrite!(PWRITE, fd, buf, len, offset)
+    }
+
+    fn pwrite64(fd: c_int, buf: *const c_void, len: usize, offset: i64) -> isize {
+        pwrite!(PWRITE64, fd, buf, len, offset)
+    }
+
+    fn __pwrite64(fd: c_int, buf: *const c_void, len: usize, offset: i64) -> isize {
+        pwrite!(PWRITE64, fd, buf, len, offset)
+    }
+
+    fn pwritev(fd: c_int, list: *const c_void, count: c_int, offset: i64) -> isize {
+        pwritev!(PWRITEV, fd, list, count, offset)
+    }
+
+    fn pwritev64(fd: c_int, list: *const c_void, count: c_int, offset: i64) -> isize {
+        pwritev!(PWRITEV64, fd, list, count, offset)
+    }
+
+    fn pwritev2(fd: c_int, list: *const c_void, count: c_int, offset: i64, flags: c_int) -> isize {
+        pwritev2!(PWRITEV2, fd, list, count, offset, flags)
+    }
+
+    fn pwritev64v2(fd: c_int, list: *const c_void, count: c_int, offset: i64, flags: c_int) -> isize {
+        pwritev2!(PWRITEV64V2, fd, list, count, offset, flags)
+    }
+
+    fn fsync(fd: c_int) -> c_int {
+        sync!(FSYNC, FSYNC, fd)
+    }
+
+    fn fdatasync(fd: c_int) -> c_int {
+        sync!(FDATASYNC, FDATASYNC, fd)
+    }
+}

@@ -6,7 +6,7 @@
 //! The program knows nothing of the numbers of companions. They are closed with what they belong to, and before the process shares its
 //! descriptors with another one.
 
-use crate::attributes::{self, S_IFREG, Statx};
+use crate::attributes::{self, S_IFREG};
 use crate::calls::{self, O_ACCMODE, O_LARGEFILE, O_NOFOLLOW, O_NONBLOCK, O_SYNC};
 use crate::stats::{Past, count_write};
 use crate::table::{self, DESCRIPTORS, Entry, View};
@@ -73,15 +73,15 @@ pub(crate) fn act(fd: i32, weight: u32, act: impl FnOnce(i32) -> isize) -> Optio
     Some(done)
 }
 
-/// Does something with the companion of a descriptor, if it has one, and the device that the mount shows.
+/// Does something with the companion of a descriptor, if it has one, and the device and the number that the mount shows.
 #[inline]
-pub(crate) fn look<R>(fd: i32, act: impl FnOnce(i32, u64) -> R) -> Option<R> {
+pub(crate) fn look<R>(fd: i32, act: impl FnOnce(i32, [u64; 2]) -> R) -> Option<R> {
     if !process::is_on() {
         return None;
     }
     let entry = entry(fd)?;
     let view = entry.enter(close)?;
-    let done = act(number(&view), view.generation);
+    let done = act(number(&view), [view.generation, view.word as u64]);
     entry.leave(close);
     Some(done)
 }
@@ -107,7 +107,7 @@ fn close(view: &View) {
 fn warm(fd: i32, entry: &Entry, weight: u32) -> Option<View> {
     let due = match entry.due.load(Relaxed) {
         NEVER => return None,
-        0 if ring::is_live() => FEW,
+        0 if ring::is_wanted() => FEW,
         0 => FIRST,
         due => due,
     };
@@ -162,11 +162,15 @@ fn make(fd: i32) -> Result<View, bool> {
         .find(|(_, place)| place.number.compare_exchange(FREE, TAKEN, SeqCst, Relaxed).is_ok())
         .ok_or(true)?;
     place.of.store(fd, Relaxed);
-    let device = file.device();
-    match open(fd, flags, &file) {
+    match open(fd, flags, file.device()) {
         Ok(number) => {
             place.number.store(number, SeqCst);
-            Ok(View { base: number as usize, size: index, generation: device, ..View::default() })
+            Ok(View {
+                base: number as usize,
+                size: index,
+                word: file.ino as usize,
+                generation: file.device(),
+            })
         }
         Err(later) => {
             place.number.store(FREE, SeqCst);
@@ -175,32 +179,19 @@ fn make(fd: i32) -> Result<View, bool> {
     }
 }
 
-fn open(fd: i32, flags: i32, file: &Statx) -> Result<i32, bool> {
-    let device = file.device();
+fn open(fd: i32, flags: i32, device: u64) -> Result<i32, bool> {
     let new = calls::reopen(fd, device, flags & (O_SYNC | O_LARGEFILE | O_NONBLOCK))?;
     let number = ring::move_away(new).ok_or(true)?;
-    let is_it = attributes::of(number).is_ok_and(|other| other.ino == file.ino)
-        && direct::of(number).is_some_and(|mount| mount.union == device);
-    if !is_it {
-        raw::close(number);
-        return Err(true);
+    if direct::of(number).is_some_and(|mount| mount.union == device) {
+        return Ok(number);
     }
-    Ok(number)
+    raw::close(number);
+    Err(true)
 }
 
 /// A descriptor is about to be closed, or to become another file. The caller has said so in the other table.
 pub(crate) fn closing(fd: i32) {
     if ANY.load(SeqCst)
-        && let Some(entry) = entry(fd)
-    {
-        entry.forget(close);
-    }
-}
-
-/// A descriptor is about to get other flags.
-pub(crate) fn before_flags(fd: i32) {
-    if ANY.load(SeqCst)
-        && !process::is_borrowed()
         && let Some(entry) = entry(fd)
     {
         entry.forget(close);

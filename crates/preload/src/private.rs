@@ -126,12 +126,18 @@ fn find<R>(fd: i32, mount: &Mount, room: &mut Room, each: impl Fn(&CStr, u64) ->
 fn open(fd: i32, mount: &Mount, room: &mut Room) -> Option<i32> {
     const O_CREAT_EXCL_TRUNC: usize = 0o1300;
     const O_CLOEXEC: usize = 0o2_000_000;
-    let flags = usize::try_from(raw::flags_of(fd)).ok()? & !O_CREAT_EXCL_TRUNC | O_CLOEXEC;
+    const F_SETFL: usize = 4;
+    const O_APPEND: usize = 0o2000;
+    let all = usize::try_from(raw::flags_of(fd)).ok()?;
+    // With O_APPEND from the beginning the kernel would append for ever, also when the program has taken that back.
+    let flags = all & !(O_CREAT_EXCL_TRUNC | O_APPEND) | O_CLOEXEC;
     find(fd, mount, room, |path, ino| {
         let words = [raw::word(raw::AT_FDCWD), path.as_ptr() as usize, flags, 0, 0, 0];
         let new = i32::try_from(raw::plain(raw::number::OPENAT, words)).ok().filter(|new| *new >= 0)?;
         // The path may have come to lead elsewhere.
-        if attributes::of(new).is_ok_and(|new| new.device() == mount.union && new.ino == ino) {
+        let is_it = attributes::of(new).is_ok_and(|new| new.device() == mount.union && new.ino == ino);
+        let words = [raw::word(new), F_SETFL, all, 0, 0, 0];
+        if is_it && (all & O_APPEND == 0 || raw::plain(raw::number::FCNTL, words) == 0) {
             return Some(new);
         }
         raw::close(new);

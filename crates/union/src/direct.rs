@@ -432,9 +432,11 @@ impl Union {
                 path.push(b'/');
             }
             path.extend_from_slice(place.name.to_bytes());
+            // Once copied up it is shown under a number that it does not have itself.
+            let itself = core.target_of(&file.state.read())?.1.stat()?.ino;
             direct.written.add(node.ino);
             let (opened, ino) = open(&path)?;
-            if ino != node.ino || !core.is_whole(&node, file) {
+            if ino != itself || !core.is_whole(&node, file) {
                 return Err(Refused::Front);
             }
             opened

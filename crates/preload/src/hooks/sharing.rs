@@ -92,7 +92,8 @@ macro_rules! fcntl {
             private::before_use($fd);
         }
         if $command == F_SETFL {
-            companion::before_flags($fd);
+            // Other numbers of the same descriptor get the flags, too.
+            companion::end_all();
         }
         match next!($name as Fcntl).or_else(|| next!(FCNTL as Fcntl)) {
             // SAFETY: passed on as it came.

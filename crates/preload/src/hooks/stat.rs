@@ -108,15 +108,15 @@ unsafe fn correct(fd: c_int, to: Buf) {
 /// # Safety
 /// `to` must be the program's.
 unsafe fn fstat_by(fd: c_int, to: Buf, next: impl FnOnce() -> c_int) -> c_int {
-    let by_companion = companion::look(fd, |companion, device| {
+    let by_companion = companion::look(fd, |companion, shown| {
         let words = [word(companion), to as usize, 0, 0, 0, 0];
         // SAFETY: the program's memory.
         let done = unsafe { raw::call(raw::number::FSTAT, words) };
         if done == 0 {
             // SAFETY: as above; it has just been filled.
             let filled = unsafe { to.as_mut() };
-            if let Some([first, ..]) = filled {
-                *first = device;
+            if let Some([device, ino, ..]) = filled {
+                [*device, *ino] = shown;
             }
         }
         done

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use vellum_ring::files::{
     CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MEMORIES_MAX, OPEN,
-    RING_WANTED, STAT, STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK,
+    REOPEN, RING_WANTED, STAT, STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
 use vellum_sys::SharedRegion;
@@ -117,11 +117,34 @@ impl Program {
             Ok(opened) => opened,
             Err(status) => return Ok(Err(status)),
         };
+        Ok(Ok(self.file(response.values[0])?))
+    }
+
+    /// Shows a file and opens it once more. None: the kernel does not let it be shown.
+    pub(super) fn reopen(&self, path: &Path, flags: i32) -> Outcome<Option<Answered<File>>> {
+        let mut token = [0; TOKEN_BYTES];
+        File::open("/dev/urandom")?.read_exact(&mut token)?;
+        if rustix::fs::setxattr(path, TOKEN, &token, XattrFlags::empty()).is_err() {
+            return Ok(None);
+        }
+        self.reopen_by(&token, flags).map(Some)
+    }
+
+    /// Opens the file once more that was shown with a token.
+    pub(super) fn reopen_by(&self, token: &[u8], flags: i32) -> Outcome<Answered<File>> {
+        match self.ask(REOPEN, 0, [0, flags as u64, 0, 0, 0], token)? {
+            Ok((response, _)) => Ok(Ok(self.file(response.values[0])?)),
+            Err(status) => Ok(Err(status)),
+        }
+    }
+
+    /// The file that has come with a tag.
+    fn file(&self, expected: u64) -> Outcome<File> {
         let mut tag = [0; 8];
         let (got, mut files) = receive(&self.socket, &mut tag)?;
         ensure!(got == 8 && files.len() == 1, "{got} bytes and {} descriptors", files.len());
-        ensure_eq!(u64::from_ne_bytes(tag), response.values[0], "the tag");
-        Ok(Ok(File::from(files.remove(0))))
+        ensure_eq!(u64::from_ne_bytes(tag), expected, "the tag");
+        Ok(File::from(files.remove(0)))
     }
 
     /// Attributes of a name.

@@ -3,6 +3,7 @@
 
 mod client;
 mod programs;
+mod reopened;
 
 use super::Case;
 use super::pool::Pooled;
@@ -36,6 +37,9 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/programs-and-kills", 240, programs::programs_and_kills),
     Case::mounted("direct/sharing", 60, programs::sharing),
     Case::mounted("direct/filtered", 60, programs::filtered),
+    Case::mounted("direct/writes", 120, programs::writes),
+    Case::mounted("direct/writes-and-kills", 120, programs::writes_and_kills),
+    Case::mounted("direct/reopened", 60, reopened::reopened),
 ];
 
 /// After so long all answers have arrived at the kernel.
@@ -270,6 +274,7 @@ fn nobody_gains(cx: &Cx) -> Outcome {
     // Numbers by chance open nothing, and a token is good once.
     ensure_eq!(program.enter_by(&[7; 16])?, Err(ASK_KERNEL), "a token by chance");
     ensure_eq!(program.enter_by(b"short")?, Err(ASK_KERNEL), "a short one");
+    ensure_eq!(program.reopen_by(&[7; 16], 0)?.err(), Some(ASK_KERNEL), "one by chance for a file");
     rustix::fs::setxattr(ground.path("new"), TOKEN, &[7; 16], XattrFlags::empty())?;
     let dir = program.enter_by(&[7; 16])?.or_else(status)?;
     ensure_eq!(program.enter_by(&[7; 16])?, Err(ASK_KERNEL), "the same again");
@@ -350,6 +355,7 @@ fn as_program(socket: &Path, dir: &Path) -> Outcome {
     let made = program.open(entered, "by-ring", O_CREAT | O_EXCL | O_WRONLY, 0o644)?;
     made.or_else(status)?.write_all(b"by user 1000")?;
     ensure_eq!(program.open(entered, "mine", O_WRONLY, 0)?.err(), Some(ASK_KERNEL), "root's file");
+    ensure!(program.reopen(&dir.join("mine"), 0)?.is_none(), "root's file, shown to the kernel");
     // Back to root for a moment, as only root can become nobody.
     rustix::thread::set_thread_res_uid(
         rustix::process::Uid::ROOT,

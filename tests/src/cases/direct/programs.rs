@@ -3,7 +3,7 @@
 use super::Ground;
 use crate::cases::library::{compile, compilers, library};
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
-use crate::harness::{Cx, shell};
+use crate::harness::{Cx, rng, shell};
 use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::path::Path;
@@ -101,6 +101,11 @@ pub(super) fn programs_and_kills(cx: &Cx) -> Outcome {
         return skip(format!("{missing} is missing: run make deps"));
     }
     let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    while_killed(&ground, || same_as_on_the_host(cx, &ground))
+}
+
+/// Does something while the service is killed again and again.
+fn while_killed(ground: &Ground<'_>, act: impl FnOnce() -> Outcome) -> Outcome {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let killer = scope.spawn(|| {
@@ -113,13 +118,50 @@ pub(super) fn programs_and_kills(cx: &Cx) -> Outcome {
             }
             kills
         });
-        let outcome = same_as_on_the_host(cx, &ground);
+        let outcome = act();
         stop.store(true, Relaxed);
         let kills = killer.join().unwrap_or(0);
         outcome?;
         ensure!(kills > 10, "only {kills} kills");
         Ok(())
     })
+}
+
+/// Writes and syncs past the mount, among everything else, for both libcs.
+pub(super) fn writes(cx: &Cx) -> Outcome {
+    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    for compiler in compilers()? {
+        let program = compile(cx, compiler, "writes")?;
+        // Those first that must not have been given the files themselves before.
+        [1, 0].into_iter().try_for_each(|kind| go_past(cx, &ground, &program, rng::seed() & !1 | kind))?;
+    }
+    Ok(())
+}
+
+/// The same, while the service is killed again and again.
+pub(super) fn writes_and_kills(cx: &Cx) -> Outcome {
+    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let Some(compiler) = compilers()?.into_iter().next() else { return skip("no compiler") };
+    let program = compile(cx, compiler, "writes")?;
+    while_killed(&ground, || {
+        [1, 0].into_iter().try_for_each(|kind| go_past(cx, &ground, &program, rng::seed() & !1 | kind))
+    })
+}
+
+/// Runs the program by the number `seed`; if it is odd, files are opened through the mount.
+fn go_past(cx: &Cx, ground: &Ground<'_>, program: &Path, seed: u64) -> Outcome {
+    let dirs = [ground.path("new"), cx.dir.join("plain")].map(|dir| dir.join(format!("seed-{seed}")));
+    dirs.iter().try_for_each(fs::create_dir_all)?;
+    let mut command = Command::new(program);
+    ground.preload(&mut command, &library()?);
+    let command = command.args(&dirs).arg(seed.to_string());
+    let output = command.env("VELLUM_RING", "on").env("VELLUM_REPORT", "1").output()?;
+    let report = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "seed {seed}: {} {report}", output.status);
+    let past =
+        report.lines().find_map(|line| line.strip_prefix("vellum: pwrites and syncs past the mount: "));
+    ensure!(past.is_some_and(|line| !line.starts_with("0,")), "nothing went past the mount: {report}");
+    Ok(())
 }
 
 /// Locks, positions and looks of descriptors that were handed out, for both libcs.

@@ -1,12 +1,12 @@
 //! Mappings, holes and copies: every way to the data shows the same.
 
 use super::filled;
-use crate::harness::outcome::{Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{Outcome, Stop, ensure, ensure_eq};
 use crate::harness::raw::Mapping;
 use crate::harness::{Cx, Profile, rng, skip};
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use std::fs;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 const PAGE: usize = 4096;
 
@@ -152,5 +152,31 @@ pub(super) fn holes(cx: &Cx) -> Outcome {
     ensure!(fs::read(mount.path("full"))? == model, "another descriptor shows something else");
     mount.remount()?;
     ensure!(fs::read(mount.path("full"))? == model, "after remount there is something else");
+    mount.unmount()
+}
+
+/// Whether writes append is the descriptor's to change.
+pub(super) fn append_flag(cx: &Cx) -> Outcome {
+    let (_layers, mut mount) = filled(cx, |_| Ok(()))?;
+    let write = |file: &OwnedFd, name: &str| -> Outcome<Vec<u8>> {
+        rustix::io::pwrite(file, b"at 0", 0)?;
+        Ok(fs::read(mount.path(name))?)
+    };
+    let open = |name: &str, flags: OFlags| {
+        fs::write(mount.path(name), b"before")?;
+        Ok::<_, Stop>(rustix::fs::open(mount.path(name), OFlags::RDWR | flags, Mode::empty())?)
+    };
+    let set = open("set", OFlags::empty())?;
+    rustix::fs::fcntl_setfl(&set, OFlags::APPEND)?;
+    ensure_eq!(write(&set, "set")?, b"beforeat 0", "set by F_SETFL");
+    rustix::fs::fcntl_setfl(&set, OFlags::empty())?;
+    ensure_eq!(write(&set, "set")?, b"at 0reat 0", "and taken back");
+    let opened = open("opened", OFlags::APPEND)?;
+    ensure_eq!(write(&opened, "opened")?, b"beforeat 0", "opened so");
+    rustix::fs::fcntl_setfl(&opened, OFlags::empty())?;
+    let seen = write(&opened, "opened")?;
+    let appends = seen == b"beforeat 0at 0" && cx.profile == Some(Profile::Passthrough);
+    ensure!(appends || seen == b"at 0reat 0", "opened so and taken back: {}", seen.escape_ascii());
+    drop((set, opened));
     mount.unmount()
 }

@@ -47,6 +47,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/mapping-before-copy-up", 60, mappings::before_copy_up),
     Case::mounted("noticed/mapping-and-reads-agree", 60, mappings::agree),
     Case::mounted("noticed/holes", 60, mappings::holes),
+    Case::mounted("noticed/append-flag", 60, mappings::append_flag),
     Case::mounted("noticed/id-mapping", 60, privilege::mapping),
     Case::mounted("noticed/squash", 60, privilege::squash),
     Case::mounted("noticed/user-namespace", 60, privilege::user_namespace),

@@ -6,7 +6,7 @@ use crate::socket::{self, Greeting};
 use crate::{process, raw};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use vellum_ring::files::MOUNTS_MAX;
+use vellum_ring::files::{MOUNTS_MAX, VOLATILE};
 
 /// A mount of the pool, and by which mount its files are handed out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub(crate) struct Mount {
     pub(crate) upper: u64,
     /// `stx_mnt_id` of descriptors that the service handed out.
     pub(crate) id: u64,
+    /// A sync of its files does nothing.
+    pub(crate) is_volatile: bool,
 }
 
 struct Place {
@@ -24,11 +26,17 @@ struct Place {
     upper: AtomicU64,
     /// 0: the place is free. A place that has been filled stays so: a descriptor may be older than the service.
     id: AtomicU64,
+    is_volatile: AtomicBool,
 }
 
-static MOUNTS: [Place; MOUNTS_MAX] =
-    [const { Place { union: AtomicU64::new(0), upper: AtomicU64::new(0), id: AtomicU64::new(0) } };
-        MOUNTS_MAX];
+impl Place {
+    const fn new() -> Self {
+        let [union, upper, id] = [const { AtomicU64::new(0) }; 3];
+        Self { union, upper, id, is_volatile: AtomicBool::new(false) }
+    }
+}
+
+static MOUNTS: [Place; MOUNTS_MAX] = [const { Place::new() }; MOUNTS_MAX];
 /// Places of the list that may be filled.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static LEARNING: AtomicBool = AtomicBool::new(false);
@@ -52,7 +60,9 @@ pub(crate) fn greeted(socket: i32, greeting: &mut Greeting) -> bool {
 fn learn(greeting: &Greeting) {
     // Another thread has the same list.
     if !LEARNING.swap(true, SeqCst) {
-        greeting.mounts().for_each(|[union, upper, id]| keep(Mount { union, upper, id }));
+        greeting.mounts().for_each(|[union, upper, id, flags]| {
+            keep(Mount { union, upper, id, is_volatile: flags & VOLATILE != 0 });
+        });
         LEARNING.store(false, SeqCst);
     }
     KNOWN.store(true, Release);
@@ -64,6 +74,7 @@ fn keep(mount: Mount) {
             0 if mount.id != 0 => {
                 place.union.store(mount.union, Relaxed);
                 place.upper.store(mount.upper, Relaxed);
+                place.is_volatile.store(mount.is_volatile, Relaxed);
                 place.id.store(mount.id, Release);
                 COUNT.store(index, Release);
                 return;
@@ -71,6 +82,7 @@ fn keep(mount: Mount) {
             id if id == mount.id => {
                 place.union.store(mount.union, Relaxed);
                 place.upper.store(mount.upper, Relaxed);
+                place.is_volatile.store(mount.is_volatile, Relaxed);
                 return;
             }
             _ => {}
@@ -81,7 +93,8 @@ fn keep(mount: Mount) {
 fn mounts() -> impl Iterator<Item = Mount> {
     MOUNTS.iter().take(COUNT.load(Acquire) as usize).map(|place| {
         let id = place.id.load(Acquire);
-        Mount { union: place.union.load(Relaxed), upper: place.upper.load(Relaxed), id }
+        let is_volatile = place.is_volatile.load(Relaxed);
+        Mount { union: place.union.load(Relaxed), upper: place.upper.load(Relaxed), id, is_volatile }
     })
 }
 
@@ -98,6 +111,11 @@ pub(crate) fn of(fd: i32) -> Option<Mount> {
     }
     let id = attributes::of(fd).ok()?.mnt_id;
     mounts().find(|mount| mount.id == id)
+}
+
+/// Whether a descriptor was handed out by the service, and a sync of it does nothing.
+pub(crate) fn is_volatile(fd: i32) -> bool {
+    any() && mounts().any(|mount| mount.is_volatile) && of(fd).is_some_and(|mount| mount.is_volatile)
 }
 
 /// The device that a descriptor is to show instead of the one that it shows; None: that is right.

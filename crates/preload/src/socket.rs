@@ -2,7 +2,7 @@
 
 use crate::{process, raw};
 use vellum_ring::files::{
-    GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, MEMORIES_MAX, MOUNTS_MAX,
+    GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, MEMORIES_MAX, MOUNT_NUMBERS, MOUNTS_MAX,
 };
 
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
@@ -142,10 +142,10 @@ impl Greeting {
     }
 
     /// Mounts whose files may be handed out.
-    pub(crate) fn mounts(&self) -> impl Iterator<Item = [u64; 3]> {
+    pub(crate) fn mounts(&self) -> impl Iterator<Item = [u64; MOUNT_NUMBERS]> {
         let [_, _, _, count, ..] = self.numbers;
         let all = self.numbers.get(GREETING_HEAD + MEMORIES_MAX..).unwrap_or_default();
-        all.as_chunks::<3>().0.iter().take(count.min(MOUNTS_MAX as u64) as usize).copied()
+        all.as_chunks::<MOUNT_NUMBERS>().0.iter().take(count.min(MOUNTS_MAX as u64) as usize).copied()
     }
 }
 

@@ -19,11 +19,15 @@ pub const GREETING_VERSION: u64 = 3;
 pub const GREETING_HEAD: usize = 4;
 /// Places for ids of memories. The kernel lets 253 descriptors travel together.
 pub const MEMORIES_MAX: usize = 128;
-/// Places for mounts whose files may be handed out, three numbers each: the mount's `st_dev`, the `st_dev` of the upper layer's
-/// filesystem, and the id of the mount by which descriptors are opened (`stx_mnt_id`), which tells them from all others.
+/// Places for mounts whose files may be handed out.
 pub const MOUNTS_MAX: usize = 32;
+/// Numbers of one: the mount's `st_dev`, the `st_dev` of the upper layer's filesystem, the id of the mount by which descriptors are
+/// opened (`stx_mnt_id`), which tells them from all others, and flags ([`VOLATILE`]).
+pub const MOUNT_NUMBERS: usize = 4;
+/// Flag of a mount: a sync of a file does nothing.
+pub const VOLATILE: u64 = 1;
 /// Numbers of a greeting.
-pub const GREETING_NUMBERS: usize = GREETING_HEAD + MEMORIES_MAX + 3 * MOUNTS_MAX;
+pub const GREETING_NUMBERS: usize = GREETING_HEAD + MEMORIES_MAX + MOUNT_NUMBERS * MOUNTS_MAX;
 
 /// What a program sends to get a ring. The answer is the same number, with the descriptor of the region; then the connection stays, for
 /// descriptors to come by, each with a tag of 64 bits. Nothing more is read from it.

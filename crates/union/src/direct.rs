@@ -284,6 +284,12 @@ impl Union {
         self.0.direct.is_some()
     }
 
+    /// Whether nothing has to be on disk before the mount ends.
+    #[must_use]
+    pub fn is_volatile(&self) -> bool {
+        self.0.config.volatile
+    }
+
     /// Where a directory is in the upper layer: its path there, and its inode number.
     pub fn upper_path(&self, dir: NodeId) -> Result<(Vec<u8>, u64), Refused> {
         let node = self.0.shared_dir(dir)?;

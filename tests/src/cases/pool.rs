@@ -104,11 +104,17 @@ pub(super) struct Pooled<'a> {
 impl<'a> Pooled<'a> {
     /// Makes it; `fill` puts files into the lower layer before.
     pub(super) fn new(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome) -> Outcome<Self> {
+        Self::with(cx, fill, &[])
+    }
+
+    /// The same with further options of the mount.
+    pub(super) fn with(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome, options: &[&str]) -> Outcome<Self> {
         let pools = Pools::new(cx)?;
         pools.run("create", &[])?;
         let layers = cx.layers("l", 1)?;
         fill(layers.lower())?;
-        let mount = pools.mount(&layers, true)?;
+        let pool = format!("pool={}", pools.name);
+        let mount = pools.mount_with(&layers, &[&[pool.as_str()], options].concat())?;
         let socket = pools.session_socket()?;
         Ok(Self { mount, layers, pools, socket })
     }

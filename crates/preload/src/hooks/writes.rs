@@ -4,6 +4,7 @@
 use crate::companion::{self, SYNC};
 use crate::names::{hooks, next, result, system};
 use crate::raw::{self, word};
+use crate::{direct, process};
 use core::ffi::{c_int, c_void};
 
 type Pwrite = unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isize;
@@ -77,6 +78,9 @@ macro_rules! sync {
     ($name:ident, $number:ident, $fd:ident) => {{
         if let Some(done) = by_companion($fd, SYNC, raw::number::$number, [0; 5]) {
             return done as c_int;
+        }
+        if process::is_on() && direct::is_volatile($fd) {
+            return 0;
         }
         match next!($name as Sync) {
             // SAFETY: passed on as it came.

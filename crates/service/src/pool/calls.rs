@@ -19,7 +19,8 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use vellum_ring::Request;
 use vellum_ring::files::{
-    ASK_KERNEL, CHECKED, ENTER, LOOK, NAME_MAX, OPEN, REOPEN, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+    ASK_KERNEL, CHECKED, ENTER, LOOK, MOUNT_NUMBERS, NAME_MAX, OPEN, REOPEN, STALE, STAT, STAT_WORDS,
+    TOKEN_BYTES, UNLINK, VOLATILE,
 };
 use vellum_union::{Refused, Wanted};
 use vellum_vfs::{Attr, Name, NodeId};
@@ -42,6 +43,12 @@ impl Door {
     /// Whether the mount is still served, and is one whose files are handed out.
     pub(super) fn is_open(&self) -> bool {
         self.tree.upgrade().is_some_and(|tree| tree.inner().hands_out())
+    }
+
+    /// As a greeting has it. None: it is not served any more.
+    pub(super) fn numbers(&self) -> Option<[u64; MOUNT_NUMBERS]> {
+        let flags = if self.tree.upgrade()?.inner().is_volatile() { VOLATILE } else { 0 };
+        Some(self.direct.numbers(flags))
     }
 }
 

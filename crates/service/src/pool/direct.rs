@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use vellum_ring::files::MOUNT_NUMBERS;
 
 /// Such a mount.
 #[derive(Debug)]
@@ -46,8 +47,8 @@ impl DirectMount {
     }
 
     /// As a greeting has them.
-    pub(super) const fn numbers(&self) -> [u64; 3] {
-        [self.shown, self.device, self.mount]
+    pub(super) const fn numbers(&self, flags: u64) -> [u64; MOUNT_NUMBERS] {
+        [self.shown, self.device, self.mount, flags]
     }
 
     /// Opens a directory, whose inode number must be the given one.

@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use vellum_fuse::{Inflight, Mounted, Negotiated, Session, SessionHandle};
+use vellum_ring::files::MOUNT_NUMBERS;
 use vellum_sys::{HeldSignals, Inherited};
 use vellum_union::{Generations, Ledger, Union};
 
@@ -354,8 +355,8 @@ impl Host {
         self.of_mounts(|served| served.door.clone().filter(Door::is_open))
     }
 
-    fn direct_mounts(&self) -> Vec<[u64; 3]> {
-        self.doors().iter().map(|door| door.direct.numbers()).collect()
+    fn direct_mounts(&self) -> Vec<[u64; MOUNT_NUMBERS]> {
+        self.doors().iter().filter_map(Door::numbers).collect()
     }
 
     fn accept(self: &Arc<Self>, listener: &UnixListener) {

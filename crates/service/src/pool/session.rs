@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vellum_ring::files::{
-    GREETING, GREETING_NUMBERS, GREETING_VERSION, MEMORIES_MAX, MOUNTS_MAX, RING_WANTED,
+    GREETING, GREETING_NUMBERS, GREETING_VERSION, MEMORIES_MAX, MOUNT_NUMBERS, MOUNTS_MAX, RING_WANTED,
 };
 use vellum_union::Generations;
 
@@ -67,7 +67,7 @@ pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
 pub(super) fn answer(
     listener: &UnixListener,
     all: &[Arc<Generations>],
-    mounts: &[[u64; 3]],
+    mounts: &[[u64; MOUNT_NUMBERS]],
 ) -> Option<UnixStream> {
     let answered = listener.accept().and_then(|(client, _)| {
         client.set_nonblocking(true)?;
@@ -109,7 +109,7 @@ impl Waiting {
     }
 }
 
-fn send(client: BorrowedFd<'_>, all: &[Arc<Generations>], mounts: &[[u64; 3]]) -> io::Result<()> {
+fn send(client: BorrowedFd<'_>, all: &[Arc<Generations>], mounts: &[[u64; MOUNT_NUMBERS]]) -> io::Result<()> {
     let mut numbers = [0u64; GREETING_NUMBERS];
     let mut descriptors = Vec::new();
     for generations in all.iter().take(MEMORIES_MAX) {
@@ -158,12 +158,12 @@ mod tests {
         let listener = bind(&dir.path().join("p.sock")).unwrap();
         let all = [Arc::new(Generations::create().unwrap()), Arc::new(Generations::create().unwrap())];
         let mut client = UnixStream::connect(path(&dir.path().join("p.sock"))).unwrap();
-        let there = answer(&listener, &all, &[[7, 8, 9]]).unwrap();
+        let there = answer(&listener, &all, &[[7, 8, 9, 10]]).unwrap();
         let (numbers, descriptors) = receive(&client);
         assert_eq!(numbers[..6], [GREETING, GREETING_VERSION, 2, 1, all[0].id(), all[1].id()]);
         let (ids, mounts) = numbers[GREETING_HEAD..].split_at(MEMORIES_MAX);
-        assert!(ids[2..].iter().chain(&mounts[3..]).all(|number| *number == 0));
-        assert_eq!(mounts[..3], [7, 8, 9]);
+        assert!(ids[2..].iter().chain(&mounts[4..]).all(|number| *number == 0));
+        assert_eq!(mounts[..4], [7, 8, 9, 10]);
         drop(there);
         assert_eq!(client.read(&mut [0]).unwrap(), 0, "the connection stays");
         assert_eq!(descriptors.len(), 2);

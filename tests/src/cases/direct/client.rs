@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use vellum_ring::files::{
-    CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MEMORIES_MAX, OPEN,
-    REOPEN, RING_WANTED, STAT, STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK,
+    CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MEMORIES_MAX,
+    MOUNT_NUMBERS, OPEN, REOPEN, RING_WANTED, STAT, STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
 use vellum_sys::SharedRegion;
@@ -22,8 +22,8 @@ const SECOND: u64 = 1_000_000_000;
 pub(super) struct Program {
     socket: UnixStream,
     memory: SharedRegion,
-    /// What the greeting says of mounts: three numbers each.
-    pub(super) mounts: Vec<[u64; 3]>,
+    /// What the greeting says of mounts.
+    pub(super) mounts: Vec<[u64; MOUNT_NUMBERS]>,
 }
 
 /// What came of a call: a response, or its status.
@@ -53,7 +53,7 @@ impl Program {
         let numbers: Vec<u64> =
             body.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
         ensure_eq!(numbers[..2], [GREETING, GREETING_VERSION], "the greeting");
-        let mounts = numbers[GREETING_HEAD + MEMORIES_MAX..].as_chunks::<3>().0;
+        let mounts = numbers[GREETING_HEAD + MEMORIES_MAX..].as_chunks::<MOUNT_NUMBERS>().0;
         let mounts = mounts.iter().take(numbers[3] as usize).copied().collect();
         socket.write_all(&RING_WANTED.to_ne_bytes())?;
         let mut answer = [0; 8];

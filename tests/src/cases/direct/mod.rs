@@ -37,6 +37,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/programs-and-kills", 240, programs::programs_and_kills),
     Case::mounted("direct/sharing", 60, programs::sharing),
     Case::mounted("direct/filtered", 60, programs::filtered),
+    Case::mounted("direct/volatile", 60, programs::volatile),
     Case::mounted("direct/writes", 120, programs::writes),
     Case::mounted("direct/writes-and-kills", 120, programs::writes_and_kills),
     Case::mounted("direct/reopened", 60, reopened::reopened),
@@ -59,9 +60,12 @@ impl<'a> std::ops::Deref for Ground<'a> {
 impl<'a> Ground<'a> {
     /// None: its profile hands nothing out.
     fn new(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome) -> Outcome<Option<Self>> {
-        let pooled = Pooled::new(cx, fill)?;
+        Self::of(cx, Pooled::new(cx, fill)?)
+    }
+
+    fn of(cx: &Cx, pooled: Pooled<'a>) -> Outcome<Option<Self>> {
         let mount = &pooled.mount;
-        fs::create_dir(mount.path("new"))?;
+        fs::create_dir_all(mount.path("new"))?;
         let shown = rustix::fs::setxattr(mount.path("new"), TOKEN, &[0; 16], XattrFlags::empty());
         if cx.profile != Some(Profile::Passthrough) {
             ensure_eq!(shown, Err(rustix::io::Errno::OPNOTSUPP), "showing a directory");
@@ -119,7 +123,7 @@ fn seen_by_all(cx: &Cx) -> Outcome {
         let own = rustix::fs::fstat(&file)?;
         ensure_eq!(own.st_ino, seen.ino(), "number by descriptor");
         ensure!(
-            program.mounts.iter().any(|[shown, device, _]| (*shown, *device) == (seen.dev(), own.st_dev)),
+            program.mounts.iter().any(|[shown, device, ..]| (*shown, *device) == (seen.dev(), own.st_dev)),
             "the greeting does not name the mount"
         );
         // What the kernel knows it removes itself.

@@ -2,6 +2,7 @@
 
 use super::Ground;
 use crate::cases::library::{compile, compilers, library};
+use crate::cases::pool::Pooled;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
 use crate::harness::{Cx, rng, shell};
 use rustix::process::{Signal, kill_process};
@@ -125,6 +126,21 @@ fn while_killed(ground: &Ground<'_>, act: impl FnOnce() -> Outcome) -> Outcome {
         ensure!(kills > 10, "only {kills} kills");
         Ok(())
     })
+}
+
+/// Where a sync through the mount does nothing, it does nothing past it.
+pub(super) fn volatile(cx: &Cx) -> Outcome {
+    let [compiler, ..] = compilers()?[..] else { return skip("a compiler is missing") };
+    let program = compile(cx, compiler, "filtered")?;
+    for volatile in [true, false] {
+        let options: &[&str] = if volatile { &["volatile"] } else { &[] };
+        let Some(ground) = Ground::of(cx, Pooled::with(cx, |_| Ok(()), options)?)? else { return Ok(()) };
+        let mut command = Command::new(&program);
+        ground.preload(&mut command, &library()?);
+        let output = command.arg(ground.path("new")).arg("no-sync").output()?;
+        ensure_eq!(output.status.success(), volatile, "a program that must not sync");
+    }
+    Ok(())
 }
 
 /// Writes and syncs past the mount, among everything else, for both libcs.

@@ -130,6 +130,7 @@ pub const BARS: &[Bar] = &[
     alone("s2-start-up-1", 1.1),
     alone("s2-start-up-16", 1.1),
     alone("s2-start-up-64", 1.1),
+    alone("s2-start-up-256", 1.1),
     only(Kind::VellumLibrary, alone("untar", 1.3)),
     library_host("s1-drbl-1"),
     library_host("s1-drbl-2"),

@@ -5,6 +5,12 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Who takes a directory for dead that has just been made removes it sooner than this.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A directory that is ours until this is dropped.
 #[derive(Debug)]
@@ -24,13 +30,17 @@ enum Taken {
 impl Owned {
     /// Makes it, or takes it over from an owner that is dead. None: its owner lives.
     pub(crate) fn make(path: &Path) -> io::Result<Option<Self>> {
+        let mut made = None;
         loop {
             match rustix::fs::mkdir(path, Mode::RWXU) {
-                Err(Errno::EXIST) | Ok(()) => {}
+                Err(Errno::EXIST) => {}
+                Ok(()) => made = Some(Instant::now()),
                 Err(e) => return Err(e.into()),
             }
             match Self::take(path)? {
                 Taken::Ours(owned) => return Ok(Some(owned)),
+                // Somebody has come upon it before it was locked, and is about to remove it.
+                Taken::Others if made.is_some_and(|made| made.elapsed() < PATIENCE) => thread::sleep(PAUSE),
                 Taken::Others => return Ok(None),
                 // Somebody has taken it for dead between the two steps.
                 Taken::Gone => {}
@@ -77,6 +87,7 @@ impl Owned {
 mod tests {
     use super::*;
     use std::fs;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     #[test]
     fn one_owner_at_a_time() {
@@ -92,5 +103,31 @@ mod tests {
         fs::remove_dir_all(second.path()).unwrap();
         // While the old one is still locked, a new one of this name is another directory.
         assert!(Owned::make(&path).unwrap().is_some());
+    }
+
+    /// Others remove what they take for left over, also what is being made just now.
+    #[test]
+    fn what_is_made_while_others_sweep_is_its_makers() {
+        let dir = tempfile::tempdir().unwrap();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !over.load(Relaxed) {
+                        for entry in fs::read_dir(dir.path()).unwrap().flatten() {
+                            if let Ok(Some(left)) = Owned::existing(&entry.path()) {
+                                fs::remove_dir_all(left.path()).unwrap();
+                            }
+                        }
+                    }
+                });
+            }
+            for round in 0..1000 {
+                let made = Owned::make(&dir.path().join(round.to_string())).unwrap();
+                let made = made.map(|owned| owned.path().is_dir());
+                over.store(round == 999 || made != Some(true), Relaxed);
+                assert_eq!(made, Some(true), "round {round}");
+            }
+        });
     }
 }

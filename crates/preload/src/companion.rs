@@ -14,12 +14,15 @@ use crate::{direct, process, raw, ring};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI32};
 
-/// Writes to a descriptor before a session is begun for its companion: about as long as that takes by what each of them saves.
-const FIRST: u32 = 512;
+/// Writes to a descriptor before a session is begun for its companion. That takes 0.4 ms, and a write by it saves 0.06 to 0.2 us: so a
+/// program that goes on pays little more than it gains, whenever it ends.
+const FIRST: u32 = 4096;
 /// Where there is a session.
-const FEW: u32 = 32;
+const FEW: u32 = 512;
+/// Where the program is said to run long.
+const AT_ONCE: u32 = 32;
 /// A sync, which is a request, counts as so many writes.
-pub(crate) const SYNC: u32 = 16;
+pub(crate) const SYNC: u32 = 160;
 /// In the place of how many: there will be none.
 const NEVER: u32 = u32::MAX;
 /// Companions of a process.
@@ -107,7 +110,8 @@ fn close(view: &View) {
 fn warm(fd: i32, entry: &Entry, weight: u32) -> Option<View> {
     let due = match entry.due.load(Relaxed) {
         NEVER => return None,
-        0 if ring::is_wanted() => FEW,
+        0 if ring::is_at_once() => AT_ONCE,
+        0 if ring::is_live() => FEW,
         0 => FIRST,
         due => due,
     };

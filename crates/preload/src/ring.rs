@@ -87,9 +87,9 @@ pub(crate) fn begin_at_once() {
     }
 }
 
-/// Whether there is a session, or is to be one as soon as it could be used.
-pub(crate) fn is_wanted() -> bool {
-    is_live() || AT_ONCE.load(Relaxed)
+/// Whether a session is to begin as soon as it could be used.
+pub(crate) fn is_at_once() -> bool {
+    AT_ONCE.load(Relaxed)
 }
 
 /// Whether there is a session.

@@ -462,6 +462,7 @@ pub const TASKS: &[Task] = &[
     sources::START_UP_1,
     sources::START_UP_16,
     sources::START_UP_64,
+    sources::START_UP_256,
     rocksdb::PUT_1,
     rocksdb::PUT_2,
     rocksdb::PUT_4,

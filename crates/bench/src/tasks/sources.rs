@@ -155,6 +155,8 @@ pub(super) const START_UP_16: Task =
     start_up::<16>("s2-start-up-16", "lighttpd started in 16 clones at once, until all answer a request");
 pub(super) const START_UP_64: Task =
     start_up::<64>("s2-start-up-64", "lighttpd started in 64 clones at once, until all answer a request");
+pub(super) const START_UP_256: Task =
+    start_up::<256>("s2-start-up-256", "lighttpd started in 256 clones at once, until all answer a request");
 
 /// As many clones as published at scale 1 and above, and at least two of several.
 fn clones(ground: &Ground, published: usize) -> usize {

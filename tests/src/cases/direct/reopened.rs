@@ -19,7 +19,7 @@ fn is_mappable(file: &File) -> bool {
 pub(super) fn reopened(cx: &Cx) -> Outcome {
     let fill = |lower: &Path| {
         fs::create_dir(lower.join("d"))?;
-        ["lower", "half", "linked"]
+        ["lower", "half", "linked", "single"]
             .iter()
             .try_for_each(|name| fs::write(lower.join("d").join(name), name))?;
         Ok(())
@@ -87,6 +87,14 @@ fn not_for_everything(cx: &Cx, ground: &Ground<'_>) -> Outcome {
     let again = again.unwrap_or(Err(0)).or_else(status)?;
     again.write_all_at(b"!", 6)?;
     ensure_eq!(fs::read(path("d/renamed"))?, b"Linked!", "by the other name");
+    let single = OpenOptions::new().read(true).write(true).open(path("d/single"))?;
+    single.write_all_at(b"S", 0)?;
+    let again = program.reopen(&path("d/single"), 0)?.unwrap_or(Err(0)).or_else(status)?;
+    for round in 1..20 {
+        again.write_all_at(b"more", 4 * round)?;
+        let seen = (single.metadata()?.len(), fs::metadata(path("d/single"))?.len());
+        ensure_eq!(seen, (4 * round + 4, 4 * round + 4), "lengths of a file that was copied up");
+    }
     // A token of a file is none of a directory, nor the other way round.
     rustix::fs::setxattr(path("new/other"), TOKEN, &[6; 16], XattrFlags::empty())?;
     ensure!(program.enter_by(&[6; 16])?.is_err(), "a file was entered");

@@ -87,7 +87,7 @@ impl Owned {
 mod tests {
     use super::*;
     use std::fs;
-    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     #[test]
     fn one_owner_at_a_time() {
@@ -109,23 +109,19 @@ mod tests {
     #[test]
     fn what_is_made_while_others_sweep_is_its_makers() {
         let dir = tempfile::tempdir().unwrap();
-        let over = AtomicBool::new(false);
+        const ROUNDS: u32 = 3000;
+        let (now, path) = (AtomicU32::new(0), |round: u32| dir.path().join(round.to_string()));
         thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    while !over.load(Relaxed) {
-                        for entry in fs::read_dir(dir.path()).unwrap().flatten() {
-                            if let Ok(Some(left)) = Owned::existing(&entry.path()) {
-                                fs::remove_dir_all(left.path()).unwrap();
-                            }
-                        }
+            scope.spawn(|| {
+                while now.load(Relaxed) < ROUNDS {
+                    if let Ok(Some(left)) = Owned::existing(&path(now.load(Relaxed))) {
+                        fs::remove_dir_all(left.path()).unwrap();
                     }
-                });
-            }
-            for round in 0..1000 {
-                let made = Owned::make(&dir.path().join(round.to_string())).unwrap();
-                let made = made.map(|owned| owned.path().is_dir());
-                over.store(round == 999 || made != Some(true), Relaxed);
+                }
+            });
+            for round in 0..ROUNDS {
+                let made = Owned::make(&path(round)).unwrap().map(|owned| owned.path().is_dir());
+                now.store(if made == Some(true) { round + 1 } else { ROUNDS }, Relaxed);
                 assert_eq!(made, Some(true), "round {round}");
             }
         });

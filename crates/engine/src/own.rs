@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn what_is_made_while_others_sweep_is_its_makers() {
         let dir = tempfile::tempdir().unwrap();
-        const ROUNDS: u32 = 3000;
+        const ROUNDS: u32 = 200;
         let (now, path) = (AtomicU32::new(0), |round: u32| dir.path().join(round.to_string()));
         thread::scope(|scope| {
             scope.spawn(|| {

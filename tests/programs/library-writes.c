@@ -142,13 +142,13 @@ static void do_step(void) {
     case 16: BOTH("unlink", unlink(path(side, name))); break;
     case 17: {
         /* Numbers that the library may use for its own. */
-        int high = 1000 + (int)below(6);
+        int high = 40 + (int)below(6);
         if (below(2)) {
             BOTH("dup2 to a high number", dup2(fds[side][slot], high + 6 * side) == high + 6 * side ? 0 : -1);
             BOTH("a write by it", pwrite(high + 6 * side, "high", 4, offset));
             BOTH("close of it", close(high + 6 * side));
         } else {
-            BOTH("close_range", syscall(SYS_close_range, 1000, ~0U, 0));
+            BOTH("close_range", syscall(SYS_close_range, 40, ~0U, 0));
         }
         break;
     }

@@ -26,8 +26,9 @@ const SLICE: u64 = 10_000_000;
 const SLICE_MAX: u64 = 1_000_000_000;
 /// So many of them: ten seconds.
 const SLICES: u32 = 16;
-/// Where the socket's number is, if the process may have so many: far from those that programs count on.
-const HIGH: u64 = 1000;
+/// Where the library's own numbers begin, if the process may have so many: beyond those that programs count on, and within the table of
+/// 64 that every process has. To make a larger one for a program with threads the kernel waits for all processors, 5 to 15 ms.
+const HIGH: u64 = 40;
 /// Numbers beneath the limit that are left to the program.
 const ROOM: u64 = 24;
 

@@ -224,6 +224,47 @@ static void threads(void) {
     }
 }
 
+/* Threads make, open and remove files of their own in directories that they share: each finds its own, and no other. */
+#define MAKERS 8
+#define DIRS 24
+#define OWN 96
+
+static void *maker(void *argument) {
+    uint64_t me = (uint64_t)argument, chosen = me;
+    char name[4096], mine[64], found[64];
+    unsigned char is_there[OWN] = {0};
+    for (int n = 0; n < 4000; n++) {
+        chosen = mix(chosen + 1);
+        unsigned file = (unsigned)(chosen >> 8) % OWN;
+        int len = snprintf(mine, sizeof mine, "%d of %d", (int)file, (int)me);
+        snprintf(name, sizeof name, "%s/m%u/%d-%u", dirs[0], file % DIRS, (int)me, file);
+        if (!is_there[file]) {
+            int fd = open(name, O_RDWR | O_CREAT | O_EXCL, 0644);
+            ENSURE(fd >= 0 && write(fd, mine, (size_t)len) == len && close(fd) == 0, "making %s", name);
+        } else if (chosen % 3) {
+            int fd = open(name, O_RDWR);
+            ENSURE(fd >= 0, "%s", name);
+            ENSURE(read(fd, found, sizeof found) == len && memcmp(found, mine, (size_t)len) == 0 && close(fd) == 0, "reading %s", name);
+            continue;
+        } else {
+            ENSURE(unlink(name) == 0, "removing %s", name);
+        }
+        is_there[file] = !is_there[file];
+    }
+    return NULL;
+}
+
+static void makers(void) {
+    pthread_t all[MAKERS];
+    char name[4096];
+    for (int i = 0; i < DIRS; i++) {
+        snprintf(name, sizeof name, "%s/m%d", dirs[0], i);
+        ENSURE(mkdir(name, 0755) == 0, "%s", name);
+    }
+    for (size_t i = 0; i < MAKERS; i++) ENSURE(pthread_create(&all[i], NULL, maker, (void *)(i + 1)) == 0, "thread");
+    for (int i = 0; i < MAKERS; i++) pthread_join(all[i], NULL);
+}
+
 int main(int count, char **arguments) {
     ENSURE(count == 4, "two directories and a number");
     dirs[0] = arguments[1]; dirs[1] = arguments[2]; state = strtoul(arguments[3], NULL, 0);
@@ -231,5 +272,6 @@ int main(int count, char **arguments) {
     for (int slot = 0; slot < SLOTS; slot++) open_slot(slot, 0);
     for (step = 0; step < STEPS; step++) do_step();
     threads();
+    makers();
     return 0;
 }

@@ -121,7 +121,8 @@ impl Hold {
         if BUSY.load(Relaxed) {
             return None;
         }
-        BUSY.compare_exchange(false, true, SeqCst, Relaxed).is_ok().then_some(Self(()))
+        // Made only when it is right: one that is dropped gives the right to somebody else.
+        BUSY.compare_exchange(false, true, SeqCst, Relaxed).is_ok().then(|| Self(()))
     }
 }
 

@@ -200,7 +200,8 @@ pub struct Answer<'c> {
 impl<'c> Answer<'c> {
     fn new(epoch: NonZeroU16, view: SlotView<'c>, tag: u64) -> Option<Self> {
         let (response, answered) = Response::from_words(load(view.response));
-        (answered == tag).then_some(Self { epoch, view, response })
+        // Made only when it is right: one that is dropped frees the slot.
+        (answered == tag).then(|| Self { epoch, view, response })
     }
 }
 

@@ -171,7 +171,7 @@ mod tests {
         for bar in BARS {
             assert!(TASKS.iter().any(|task| task.name == bar.task), "{}", bar.task);
         }
-        assert_eq!(BARS.len(), 67);
+        assert_eq!(BARS.len(), 68);
     }
 
     #[test]

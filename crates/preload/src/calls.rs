@@ -12,7 +12,9 @@ use crate::{kind, private};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
-use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, OPEN, REOPEN, STALE, STAT, STAT_WORDS, UNLINK};
+use vellum_ring::files::{
+    ASK_KERNEL, CHECKED, ENTER, LOOK, OPEN, REOPEN, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+};
 use vellum_ring::{Request, Response};
 
 pub(crate) const O_ACCMODE: i32 = 3;
@@ -103,33 +105,19 @@ pub(crate) fn reopen(fd: i32, device: u64, flags: i32) -> Result<i32, bool> {
     let Some(mut hold) = take(Kind::Open) else { return LATER };
     let hold = &mut hold;
     hold.hurry();
-    let is_served = if hold.is_to_be_found_out(device) {
+    let is_union = |_: &mut Hold| {
         let path = paths::of_descriptor(fd);
-        let path = CStr::from_bytes_until_nul(&path).map_err(|_| false)?;
-        let is_union = kind::is_union(AT_FDCWD, path, device);
-        if !is_union {
-            hold.dirs.keep_foreign(device);
-        }
-        is_union
-    } else {
-        hold.may_serve(device) && hold.is_due()
+        CStr::from_bytes_until_nul(&path).is_ok_and(|path| kind::is_union(AT_FDCWD, path, device))
     };
-    if !is_served {
-        return Err(!hold.dirs.is_foreign(device));
+    match is_served(hold, device, is_union) {
+        Some(true) => {}
+        Some(false) => return LATER,
+        None => return Err(!hold.dirs.is_foreign(device)),
     }
-    if !hold.is_asked() {
-        return LATER;
-    }
-    let token = match dirs::show_descriptor(fd) {
-        Shown::Token(token) => token,
-        shown => {
-            hold.was_refused();
-            return Err(shown == Shown::NotNow);
-        }
+    let token = match prove(hold, device, |_| dirs::show_descriptor(fd)) {
+        Ok(token) => token,
+        Err(refused) => return Err(refused != Shown::Never),
     };
-    if !hold.is_ready(device) {
-        return LATER;
-    }
     let request = Request { opcode: REOPEN, args: [0, flags as u32 as u64, 0, 0, 0], ..Request::default() };
     match hold.call(request, &token, &mut []) {
         Ok((Response { status: 0, values: [tag, ..], .. }, _)) => match collect(hold, tag, true) {
@@ -143,6 +131,38 @@ pub(crate) fn reopen(fd: i32, device: u64, flags: i32) -> Result<i32, bool> {
         Err(_) => {
             count_call(Kind::Open, By::Gone);
             LATER
+        }
+    }
+}
+
+/// Whether it is time to make use of that files of this device are served; None: as far as is known they are not. `is_union` finds it out.
+fn is_served(hold: &mut Hold, device: u64, is_union: impl FnOnce(&mut Hold) -> bool) -> Option<bool> {
+    if hold.is_to_be_found_out(device) {
+        if is_union(hold) {
+            return Some(true);
+        }
+        hold.dirs.keep_foreign(device);
+        return None;
+    }
+    hold.may_serve(device).then(|| hold.is_due())
+}
+
+/// Has a session begin, unless there is one, and shows what the program may write to while the service gets ready. Err: there is no
+/// token, or no session.
+fn prove(
+    hold: &mut Hold,
+    device: u64,
+    show: impl FnOnce(&mut Hold) -> Shown,
+) -> Result<[u8; TOKEN_BYTES], Shown> {
+    if !hold.is_asked() {
+        return Err(Shown::NotNow);
+    }
+    match show(hold) {
+        Shown::Token(token) if hold.is_ready(device) => Ok(token),
+        Shown::Token(_) => Err(Shown::NotNow),
+        refused => {
+            hold.was_refused();
+            Err(refused)
         }
     }
 }
@@ -401,26 +421,32 @@ impl Name {
             Some(None) => return Err(Outcome::Kernel),
             None => {}
         }
-        if !self.is_served(hold, place.device) {
-            return Err(Outcome::Kernel);
-        }
-        FOREIGN.store(0, Relaxed);
-        // While the service gets ready, the directory is shown.
-        if !hold.is_asked() {
-            return Err(Outcome::Kernel);
-        }
-        let directory = self.directory;
-        let shown = self.with_parent(&mut hold.path, |path| dirs::show(directory, path, place));
-        let Some(Shown::Token(token)) = shown else {
-            hold.was_refused();
-            if shown == Some(Shown::Never) {
-                hold.dirs.keep(*place, None);
-            }
-            return Err(Outcome::Kernel);
+        let (directory, device) = (self.directory, place.device);
+        let is_union = |hold: &mut Hold| {
+            let found = self.with_parent(&mut hold.path, |path| kind::is_union(directory, path, device));
+            found == Some(true)
         };
-        if !hold.is_ready(place.device) {
-            return Err(Outcome::Kernel);
+        match is_served(hold, device, is_union) {
+            Some(true) => FOREIGN.store(0, Relaxed),
+            Some(false) => return Err(Outcome::Kernel),
+            None => {
+                FOREIGN.fetch_add(1, Relaxed);
+                return Err(Outcome::Kernel);
+            }
         }
+        let show = |hold: &mut Hold| {
+            let shown = self.with_parent(&mut hold.path, |path| dirs::show(directory, path, place));
+            shown.unwrap_or(Shown::NotNow)
+        };
+        let token = match prove(hold, device, show) {
+            Ok(token) => token,
+            Err(refused) => {
+                if refused == Shown::Never {
+                    hold.dirs.keep(*place, None);
+                }
+                return Err(Outcome::Kernel);
+            }
+        };
         let request = Request { opcode: ENTER, ..Request::default() };
         let Ok((response, _)) = hold.call(request, &token, &mut []) else {
             count_call(kind, By::Gone);
@@ -433,22 +459,6 @@ impl Name {
             count_call(kind, By::Asked);
             Outcome::Kernel
         })
-    }
-
-    /// Whether files of this device are served, as far as is known, and it is time to make use of that.
-    fn is_served(&self, hold: &mut Hold, device: u64) -> bool {
-        if hold.is_to_be_found_out(device) {
-            let directory = self.directory;
-            let found = self.with_parent(&mut hold.path, |path| kind::is_union(directory, path, device));
-            if found == Some(true) {
-                return true;
-            }
-            hold.dirs.keep_foreign(device);
-        } else if hold.may_serve(device) {
-            return hold.is_due();
-        }
-        FOREIGN.fetch_add(1, Relaxed);
-        false
     }
 
     /// Whether nothing is mounted over the name.

@@ -3,7 +3,7 @@
 #![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
 
 use crate::map::unmap;
-use crate::names::{self, errno, hooks, next, set_errno, system};
+use crate::names::{self, errno, hooks, next, pass_on, set_errno, system};
 use crate::signals::{self, Action, SetAction};
 use crate::table::{DESCRIPTORS, Entry, entry};
 use crate::{companion, environment, private, process, raw, reads, ring, stats};
@@ -77,11 +77,12 @@ macro_rules! pread {
         if let Some(done) = unsafe { reads::read($fd, $buf as usize, $len, $offset) } {
             return done as isize;
         }
-        match next!($name as Pread) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($fd, $buf, $len, $offset) },
-            None => system(raw::number::PREAD64, [$fd as usize, $buf as usize, $len, $offset as usize, 0, 0]),
-        }
+        pass_on!(
+            $name as Pread,
+            ($fd, $buf, $len, $offset),
+            PREAD64,
+            [$fd as usize, $buf as usize, $len, $offset as usize, 0, 0]
+        )
     }};
 }
 
@@ -91,14 +92,12 @@ macro_rules! preadv {
         if let Some(done) = unsafe { reads::read_parts($fd, $list as usize, $count, $offset) } {
             return done as isize;
         }
-        match next!($name as Preadv) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($fd, $list, $count, $offset) },
-            None => system(
-                raw::number::PREADV,
-                [$fd as usize, $list as usize, $count as usize, $offset as usize, 0, 0],
-            ),
-        }
+        pass_on!(
+            $name as Preadv,
+            ($fd, $list, $count, $offset),
+            PREADV,
+            [$fd as usize, $list as usize, $count as usize, $offset as usize, 0, 0]
+        )
     }};
 }
 
@@ -110,14 +109,12 @@ macro_rules! preadv2 {
                 return done as isize;
             }
         }
-        match next!($name as Preadv2) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($fd, $list, $count, $offset, $flags) },
-            None => system(
-                raw::number::PREADV2,
-                [$fd as usize, $list as usize, $count as usize, $offset as usize, 0, $flags as usize],
-            ),
-        }
+        pass_on!(
+            $name as Preadv2,
+            ($fd, $list, $count, $offset, $flags),
+            PREADV2,
+            [$fd as usize, $list as usize, $count as usize, $offset as usize, 0, $flags as usize]
+        )
     }};
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Reads at an offset (`pread` and its kin) of regular files are answered from a mapping of the program's own descriptor, without a
 //! system call. Writes at an offset, and syncs, go to the layer's file itself where there are many. Opens to write, and what is done with
-//! names where that has just been done, go to the pool's service over a ring in shared memory. Everything else is the kernel's, as without the library: a call that it misses is slow, never wrong.
+//! names where that has just been done, go to the pool's service over a ring in shared memory. Everything else is the kernel's, as
+//! without the library: a call that it misses is slow, never wrong.
 //!
 //! `table` keeps one entry for each descriptor number, `reads` serves from it, `map` makes a mapping, `session` has the memory in which
 //! the service says that a file may have become shorter, `copy` and `signals` survive a fault all the same, `hooks` are the names that

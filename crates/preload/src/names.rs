@@ -16,6 +16,17 @@ macro_rules! next {
     }};
 }
 
+/// Calls the next function of a name, or where there is none makes the system call.
+macro_rules! pass_on {
+    ($name:ident as $type:ty, ($($argument:ident),*), $number:ident, $words:expr) => {
+        match crate::names::next!($name as $type) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($($argument),*) },
+            None => crate::names::system(crate::raw::number::$number, $words),
+        }
+    };
+}
+
 /// Defines the functions of libc.
 macro_rules! hooks {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)*) => {
@@ -28,7 +39,7 @@ macro_rules! hooks {
     };
 }
 
-pub(crate) use {hooks, next};
+pub(crate) use {hooks, next, pass_on};
 
 macro_rules! names {
     ($($constant:ident = $name:literal,)*) => {

@@ -412,7 +412,7 @@ impl Union {
         open: impl FnOnce(&[u8]) -> Result<(T, u64), Refused>,
     ) -> Result<T, Refused> {
         let core = &self.0;
-        let (direct, front) = (core.direct()?, core.front()?);
+        let (direct, _) = (core.direct()?, core.front()?);
         // There a sync by way of the front does nothing.
         if core.config.volatile {
             return Err(Refused::Front);
@@ -421,15 +421,11 @@ impl Union {
         let file = node.as_file().ok_or(Refused::Front)?;
         let place = file.state.read().names.first().cloned().ok_or(Refused::Front)?;
         let dir = place.parent.as_dir().ok_or(Refused::Stale)?;
+        let name = Name::new(&place.name).map_err(|_| Refused::Front)?;
         let opened = {
             // As in `open_direct`.
             let _ops = dir.ops.write();
-            let is_there = file
-                .state
-                .read()
-                .names
-                .iter()
-                .any(|now| Arc::ptr_eq(&now.parent, &place.parent) && now.name == place.name);
+            let is_there = file.state.read().names.iter().any(|now| now.is(&place.parent, name));
             if !is_there || !core.is_whole(&node, file) {
                 return Err(Refused::Front);
             }
@@ -448,9 +444,7 @@ impl Union {
             opened
         };
         // An answer about attributes that is under way the kernel recognises as older than this.
-        if let Err(error) = front.notifier.inval_inode(id, -1, 0) {
-            tracing::warn!(%error, "the kernel was not told of a change");
-        }
+        core.tell(&place.parent, name, &Notices { file: Some(id), ..Notices::default() });
         Ok(opened)
     }
 

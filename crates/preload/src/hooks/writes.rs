@@ -2,7 +2,7 @@
 #![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
 
 use crate::companion::{self, SYNC};
-use crate::names::{hooks, next, result, system};
+use crate::names::{hooks, next, pass_on, result, system};
 use crate::raw::{self, word};
 use crate::{direct, process};
 use core::ffi::{c_int, c_void};
@@ -29,11 +29,12 @@ macro_rules! pwrite {
         if let Some(done) = by_companion($fd, 1, raw::number::PWRITE64, arguments) {
             return done;
         }
-        match next!($name as Pwrite) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($fd, $buf, $len, $offset) },
-            None => system(raw::number::PWRITE64, [word($fd), $buf as usize, $len, $offset as usize, 0, 0]),
-        }
+        pass_on!(
+            $name as Pwrite,
+            ($fd, $buf, $len, $offset),
+            PWRITE64,
+            [word($fd), $buf as usize, $len, $offset as usize, 0, 0]
+        )
     }};
 }
 
@@ -43,14 +44,12 @@ macro_rules! pwritev {
         if let Some(done) = by_companion($fd, 1, raw::number::PWRITEV, arguments) {
             return done;
         }
-        match next!($name as Pwritev) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($fd, $list, $count, $offset) },
-            None => system(
-                raw::number::PWRITEV,
-                [word($fd), $list as usize, $count as usize, $offset as usize, 0, 0],
-            ),
-        }
+        pass_on!(
+            $name as Pwritev,
+            ($fd, $list, $count, $offset),
+            PWRITEV,
+            [word($fd), $list as usize, $count as usize, $offset as usize, 0, 0]
+        )
     }};
 }
 
@@ -63,14 +62,12 @@ macro_rules! pwritev2 {
                 return done;
             }
         }
-        match next!($name as Pwritev2) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($fd, $list, $count, $offset, $flags) },
-            None => system(
-                raw::number::PWRITEV2,
-                [word($fd), $list as usize, $count as usize, $offset as usize, 0, $flags as usize],
-            ),
-        }
+        pass_on!(
+            $name as Pwritev2,
+            ($fd, $list, $count, $offset, $flags),
+            PWRITEV2,
+            [word($fd), $list as usize, $count as usize, $offset as usize, 0, $flags as usize]
+        )
     }};
 }
 

@@ -43,6 +43,12 @@ fn receive(socket: &UnixStream, body: &mut [u8]) -> Outcome<(usize, Vec<OwnedFd>
     Ok((got.bytes, files))
 }
 
+fn by_chance() -> Outcome<[u8; TOKEN_BYTES]> {
+    let mut token = [0; TOKEN_BYTES];
+    File::open("/dev/urandom")?.read_exact(&mut token)?;
+    Ok(token)
+}
+
 impl Program {
     /// Connects and asks for a ring.
     pub(super) fn new(socket: &Path) -> Outcome<Self> {
@@ -94,8 +100,7 @@ impl Program {
 
     /// Enters a directory.
     pub(super) fn enter(&self, dir: &Path) -> Outcome<Answered<u64>> {
-        let mut token = [0; TOKEN_BYTES];
-        File::open("/dev/urandom")?.read_exact(&mut token)?;
+        let token = by_chance()?;
         rustix::fs::setxattr(dir, TOKEN, &token, XattrFlags::empty()).doing("showing a directory")?;
         self.enter_by(&token)
     }
@@ -122,8 +127,7 @@ impl Program {
 
     /// Shows a file and opens it once more. None: the kernel does not let it be shown.
     pub(super) fn reopen(&self, path: &Path, flags: i32) -> Outcome<Option<Answered<File>>> {
-        let mut token = [0; TOKEN_BYTES];
-        File::open("/dev/urandom")?.read_exact(&mut token)?;
+        let token = by_chance()?;
         if rustix::fs::setxattr(path, TOKEN, &token, XattrFlags::empty()).is_err() {
             return Ok(None);
         }

@@ -171,13 +171,7 @@ fn go_past(cx: &Cx, ground: &Ground<'_>, program: &Path, seed: u64) -> Outcome {
     let mut command = Command::new(program);
     ground.preload(&mut command, &library()?);
     let command = command.args(&dirs).arg(seed.to_string());
-    let output = command.env("VELLUM_RING", "on").env("VELLUM_REPORT", "1").output()?;
-    let report = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "seed {seed}: {} {report}", output.status);
-    let past =
-        report.lines().find_map(|line| line.strip_prefix("vellum: pwrites and syncs past the mount: "));
-    ensure!(past.is_some_and(|line| !line.starts_with("0,")), "nothing went past the mount: {report}");
-    Ok(())
+    reports(command.env("VELLUM_RING", "on"), "pwrites and syncs past the mount")
 }
 
 /// Locks, positions and looks of descriptors that were handed out, for both libcs.
@@ -199,11 +193,16 @@ pub(super) fn sharing(cx: &Cx) -> Outcome {
 fn is_handed_out(ground: &Ground<'_>, program: &Path) -> Outcome {
     let mut command = Command::new(program);
     ground.preload(&mut command, &library()?);
-    let output = command.arg(ground.path("new")).env("VELLUM_REPORT", "1").output()?;
+    reports(command.arg(ground.path("new")), "opens by the ring")
+}
+
+/// Runs a program with the library, which must report some of something at its end.
+fn reports(command: &mut Command, what: &str) -> Outcome {
+    let output = command.env("VELLUM_REPORT", "1").output()?;
     let report = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{}: {} {report}", program.display(), output.status);
-    let opens = report.lines().find_map(|line| line.strip_prefix("vellum: opens by the ring: "));
-    ensure!(opens.is_some_and(|line| !line.starts_with("0,")), "no file was handed out: {report}");
+    ensure!(output.status.success(), "{command:?}: {} {report}", output.status);
+    let line = report.lines().find_map(|line| line.strip_prefix(&format!("vellum: {what}: ")));
+    ensure!(line.is_some_and(|line| !line.starts_with("0,")), "no {what}: {report}");
     Ok(())
 }
 

@@ -60,8 +60,7 @@ macro_rules! impl_object {
 }
 pub(super) use impl_object;
 
-/// The flags that open a regular file in `mode`, whatever else may lie there instead: a symbolic link is not
-/// followed, and a fifo does not block.
+/// The flags that open what is known to be a regular file in `mode`. Somebody's lease on it is waited for (fcntl(2), F_SETLEASE).
 pub(super) fn open_flags(mode: OpenMode) -> OFlags {
     let access = match (mode.contains(OpenMode::READ), mode.contains(OpenMode::WRITE)) {
         (true, true) => OFlags::RDWR,
@@ -69,7 +68,7 @@ pub(super) fn open_flags(mode: OpenMode) -> OFlags {
         (_, false) => OFlags::RDONLY,
     };
     let truncate = if mode.contains(OpenMode::TRUNCATE) { OFlags::TRUNC } else { OFlags::empty() };
-    access | truncate | OFlags::NONBLOCK | OFlags::CLOEXEC
+    access | truncate | OFlags::CLOEXEC
 }
 
 /// Runs `open` without touching the access time, or with, when the file is not ours.

@@ -10,6 +10,7 @@
 
 use crate::marks::{Space, WHITEOUT_PREFIX};
 use crate::node::{At, Dir, File, Node};
+use crate::quiet::Known;
 use crate::union::{Core, Union};
 use crate::written::Direct;
 use parking_lot::Mutex;
@@ -142,9 +143,11 @@ impl Core {
 
     /// Whether programs may be writing to a file just now. Who begins later takes back what the front was told of it.
     pub(crate) fn has_writers(&self, node: &Node, attr: &Attr) -> bool {
-        let handed_out =
-            attr.is_file() && self.direct.as_ref().is_some_and(|direct| direct.written.have(attr.ino));
-        let Some(file) = node.as_file().filter(|_| handed_out) else { return false };
+        let Some(file) = node.as_file().filter(|_| attr.is_file()) else { return false };
+        let Some(direct) = self.direct.as_ref().filter(|direct| direct.written.have(attr.ino)) else {
+            return false;
+        };
+        let Known::Nothing(then) = direct.quiet.look(attr.ino) else { return false };
         let asked = || -> Result<bool> {
             let state = file.state.read();
             // Only what is whole and in the upper layer is ever handed out.
@@ -154,6 +157,7 @@ impl Core {
             Ok(self.target_of(&state)?.1.open(OpenMode::READ)?.has_writers())
         };
         if !asked().unwrap_or(true) {
+            direct.quiet.keep(attr.ino, then);
             return false;
         }
         // The union itself may have it open from before. Of what a predecessor had open not all can be opened again.
@@ -339,6 +343,7 @@ impl Union {
             let (made, ino) = make().map_err(Refused::Error)?;
             core.inodes.remove((0, ino));
             core.table.forgotten.drop_key((0, ino));
+            direct.opens(ino);
             direct.hands_out(ino);
             let mut children = dir.children.lock();
             children.live.remove(wanted.name.as_c_str());
@@ -384,7 +389,7 @@ impl Union {
                 return Err(Refused::Known);
             }
             if wanted.writes {
-                direct.hands_out(node.ino);
+                direct.opens(node.ino);
             }
             let (opened, ino) = open()?;
             if ino != node.ino {
@@ -395,8 +400,9 @@ impl Union {
             if !core.is_whole(&node, file) {
                 return Err(Refused::Front);
             }
-            if wanted.writes && known {
-                notices.file = Some(node.id);
+            if wanted.writes {
+                direct.hands_out(node.ino);
+                notices.file = known.then_some(node.id);
             }
             then(opened)?
         };
@@ -441,6 +447,7 @@ impl Union {
             if ino != itself || !core.is_whole(&node, file) {
                 return Err(Refused::Front);
             }
+            direct.hands_out(node.ino);
             opened
         };
         // An answer about attributes that is under way the kernel recognises as older than this.

@@ -48,6 +48,7 @@ mod node;
 mod overrides;
 mod partial;
 mod publish;
+mod quiet;
 mod readdir;
 mod remove;
 mod rename;

@@ -1,5 +1,6 @@
 //! Which files programs may be writing to past the front, and since when programs make names.
 
+use crate::quiet::Quiet;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Instant;
@@ -39,6 +40,8 @@ impl Files {
 pub(crate) struct Direct {
     /// All of them.
     pub(crate) written: Files,
+    /// Those of them that nobody writes to any more.
+    pub(crate) quiet: Quiet,
     /// Those that programs may also make shorter past the front.
     pub(crate) cut: Files,
     clock: Instant,
@@ -47,13 +50,19 @@ pub(crate) struct Direct {
 impl Direct {
     /// `kept`: a predecessor may have handed out anything.
     pub(crate) fn new(kept: bool) -> Self {
-        Self { written: Files::new(kept), cut: Files::new(kept), clock: Instant::now() }
+        let [written, cut] = [(); 2].map(|()| Files::new(kept));
+        Self { written, quiet: Quiet::new(), cut, clock: Instant::now() }
     }
 
-    /// A file is going to be a program's to do with it what it wants.
-    pub(crate) fn hands_out(&self, ino: u64) {
-        self.written.add(ino);
+    /// A file is about to be opened for a program, to do with it what it wants.
+    pub(crate) fn opens(&self, ino: u64) {
         self.cut.add(ino);
+        self.written.add(ino);
+    }
+
+    /// A file has been opened that is going to be a program's.
+    pub(crate) fn hands_out(&self, ino: u64) {
+        self.quiet.forget(ino);
     }
 
     /// Seconds, from 1.
@@ -75,7 +84,7 @@ mod tests {
     fn who_is_written_to_is_remembered() {
         let direct = Direct::new(false);
         assert!(!direct.written.have(77));
-        direct.hands_out(77);
+        direct.opens(77);
         assert!(direct.written.have(77));
         let others = (1000..2000).filter(|ino| direct.written.have(*ino)).count();
         assert!(others < 5, "{others}");

@@ -5,7 +5,7 @@ use crate::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
 use crate::dirs::{self, Place, Shown};
 use crate::paths::{self, PATH_MAX, Split};
 use crate::raw::AT_FDCWD;
-use crate::ring::{self, Failure, Hold};
+use crate::ring::{self, ENTERING, Failure, Hold, REFERRED};
 use crate::socket::{self, Take};
 use crate::stats::{By, Kind, count_call};
 use crate::{kind, private};
@@ -177,7 +177,7 @@ fn is_skipped(only_reads: bool) -> bool {
 /// Takes the descriptor that has come with an answer.
 fn collect(hold: &mut Hold, tag: u64, close_on_exec: bool) -> Outcome<i32> {
     for _ in 0..LEFT_OVER {
-        let Some(delivery) = socket::take(ring::socket(), Take::Now { close_on_exec }) else { break };
+        let Some(delivery) = socket::take(hold.socket(), Take::Now { close_on_exec }) else { break };
         match delivery.fd {
             Some(fd) if delivery.number == tag => {
                 count_call(Kind::Open, By::Ring);
@@ -241,10 +241,10 @@ pub(crate) unsafe fn unlink(directory: i32, path: usize) -> Outcome<()> {
     }
 }
 
-/// The right to make a call. Where there is a session it is said if somebody else has it.
+/// The right to make a call. Where there are sessions it is said if others have them.
 fn take(kind: Kind) -> Option<Hold> {
     let hold = Hold::take();
-    if hold.is_none() && ring::is_live() {
+    if hold.as_ref().is_none_or(|hold| hold.socket() < 0) && ring::is_live() {
         count_call(kind, By::Busy);
     }
     hold
@@ -336,6 +336,9 @@ impl Name {
         request: Request,
         out: &mut [u8],
     ) -> Result<(Response, usize, Place), Outcome<Never>> {
+        if !hold.is_worth_it() {
+            return Err(Outcome::Kernel);
+        }
         let directory = self.directory;
         let place = self.with_parent(&mut hold.path, |path| dirs::look(directory, path));
         let place = place.flatten().ok_or(Outcome::Kernel)?;
@@ -361,6 +364,7 @@ impl Name {
                     request.flags = CHECKED;
                 }
                 LOOK => {
+                    hold.pay(REFERRED);
                     hold.dirs.missed();
                     count_call(kind, By::Look);
                     return Err(Outcome::Kernel);
@@ -376,6 +380,7 @@ impl Name {
                     return Err(Outcome::Failed(error as i32));
                 }
                 status => {
+                    hold.pay(REFERRED);
                     if status == ASK_KERNEL {
                         hold.dirs.missed();
                     }
@@ -387,6 +392,7 @@ impl Name {
     }
 
     fn went_well(&self, hold: &mut Hold) {
+        hold.earn();
         let directory = self.directory;
         let state = &mut **hold;
         if let Some(text) = state.path.get(..self.split.parent) {
@@ -452,6 +458,7 @@ impl Name {
             count_call(kind, By::Gone);
             return Err(Outcome::Kernel);
         };
+        hold.pay(ENTERING);
         let [number, ..] = response.values;
         let number = (response.status == 0).then_some(number);
         hold.dirs.keep(*place, number);

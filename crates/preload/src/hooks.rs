@@ -234,7 +234,7 @@ hooks! {
             stats::report();
         }
         let _closing = closing_range(first as c_uint, c_uint::MAX);
-        let is_around = ring::without_socket(first as c_uint, c_uint::MAX).is_some();
+        let is_around = ring::without_sockets(first as c_uint, c_uint::MAX).is_some();
         if is_around && close_around(first as c_uint, c_uint::MAX, 0) == Some(0) {
             return;
         }
@@ -507,7 +507,7 @@ fn before_close_range(first: c_uint, last: c_uint, flags: c_uint) -> Option<Clos
 
 /// A number that the program knows nothing of.
 fn is_hidden(fd: c_int) -> bool {
-    fd >= 0 && (fd == ring::socket() || companion::is_one(fd)) && process::is_on()
+    (ring::is_socket(fd) || companion::is_one(fd)) && process::is_on()
 }
 
 /// A number that the program wants for another file, and that cannot be had just now.
@@ -522,10 +522,10 @@ fn refuse(error: c_int) -> c_int {
     -1
 }
 
-/// Closes a range that the session's socket is in, without it.
+/// Closes a range that sessions' sockets are in, without them.
 fn close_around(first: c_uint, last: c_uint, flags: c_uint) -> Option<c_int> {
-    let parts = ring::without_socket(first, last).filter(|_| process::is_on())?;
-    let failed = parts.into_iter().flatten().any(|(first, last)| {
+    let mut parts = ring::without_sockets(first, last).filter(|_| process::is_on())?;
+    let failed = parts.any(|(first, last)| {
         system(raw::number::CLOSE_RANGE, [first as usize, last as usize, flags as usize, 0, 0, 0]) < 0
     });
     Some(if failed { -1 } else { 0 })

@@ -1,8 +1,9 @@
 //! The session with the pool's service: a ring for calls, and a socket by which descriptors come.
 //!
-//! There is one for the process, and one call at a time: whoever finds it in use, be it another thread or himself in a signal handler,
-//! takes the other way, through the kernel. It begins when calls that could use it have come up, and ends when the service has gone,
-//! when the process is to have another identity, or when the program wants the socket's number for a file of its own.
+//! One call at a time is made in it. Whoever finds it in use, be it another thread or himself in a signal handler, takes the next one, of
+//! which a process has a few, and if they are all in use the other way, through the kernel. A session begins when calls that could use it
+//! have come up, and ends when the service has gone, when the process is to have another identity, or when the program wants the socket's
+//! number for a file of its own.
 
 use crate::dirs::Dirs;
 use crate::paths::PATH_MAX;
@@ -18,9 +19,19 @@ use vellum_ring::{Caller, Client, Linux, Region, Request, Response, WaitError};
 
 /// So many calls that could have used it, and it begins.
 const FEW: u32 = 4;
+/// Sessions that a process has at most.
+const LANES: usize = 8;
+/// So many calls that found the ones before in use, and a further one begins.
+const MANY: u32 = 32;
 /// So many after it has failed; twice as many each time.
 const AGAIN: u32 = 64;
 const AGAIN_MAX: u32 = 1 << 20;
+/// What a session has to spend, at first and at most, in calls that went well; so much it costs to enter a directory, and so much to be
+/// referred to the kernel. Who has nothing left tries one call in so many: with files all over the place the kernel alone is faster.
+const CREDIT: i32 = 64;
+pub(crate) const ENTERING: i32 = 4;
+pub(crate) const REFERRED: i32 = 1;
+const WITHOUT_CREDIT_EACH: u32 = 16;
 /// Nanoseconds of the first wait, after which it is seen whether the service is still there; the next are longer, up to a second.
 const SLICE: u64 = 10_000_000;
 const SLICE_MAX: u64 = 1_000_000_000;
@@ -32,7 +43,7 @@ const HIGH: u64 = 40;
 /// Numbers beneath the limit that are left to the program.
 const ROOM: u64 = 24;
 
-/// What a call is made with. Whoever holds [`BUSY`] has it.
+/// What a call is made with. Whoever has the [`Hold`] of its lane has it.
 pub(crate) struct State {
     client: Option<Client<'static, Linux>>,
     /// Calls until a session is begun.
@@ -42,48 +53,92 @@ pub(crate) struct State {
     tag: u64,
     /// Directories of unions that have no token.
     refused: u32,
+    credit: i32,
+    without_credit: u32,
     pub(crate) path: [u8; PATH_MAX],
     pub(crate) dirs: Dirs,
 }
 
-struct Guarded(UnsafeCell<State>);
+impl State {
+    /// Whether a call is likely to be worth its while.
+    pub(crate) fn is_worth_it(&mut self) -> bool {
+        if self.credit > 0 {
+            return true;
+        }
+        self.without_credit = self.without_credit.wrapping_add(1);
+        self.without_credit.is_multiple_of(WITHOUT_CREDIT_EACH)
+    }
 
-// SAFETY: only a `Hold` refers to what is inside, and there is one at a time.
-unsafe impl Sync for Guarded {}
+    /// Something was done for nothing.
+    pub(crate) fn pay(&mut self, cost: i32) {
+        self.credit = self.credit.saturating_sub(cost).max(-CREDIT);
+    }
 
-static STATE: Guarded = Guarded(UnsafeCell::new(State {
-    client: None,
-    due: FEW,
-    again: AGAIN,
-    tag: 0,
-    refused: 0,
-    path: [0; PATH_MAX],
-    dirs: Dirs::new(),
-}));
-static BUSY: AtomicBool = AtomicBool::new(false);
-/// The session is to end as soon as nobody holds it.
-static ENDING: AtomicBool = AtomicBool::new(false);
+    /// A call went well.
+    pub(crate) fn earn(&mut self) {
+        self.credit = (self.credit + 1).min(CREDIT);
+    }
+}
+
+/// One session, or the place for it.
+#[repr(align(128))]
+struct Lane {
+    state: UnsafeCell<State>,
+    /// Somebody has the right to make a call.
+    busy: AtomicBool,
+    /// The session is to end as soon as nobody has it.
+    ending: AtomicBool,
+    /// The region of the session.
+    base: AtomicUsize,
+    len: AtomicUsize,
+}
+
+// SAFETY: only a `Hold` refers to the state, and there is one at a time.
+unsafe impl Sync for Lane {}
+
+impl Lane {
+    const fn new(few: u32) -> Self {
+        Self {
+            state: UnsafeCell::new(State {
+                client: None,
+                due: few,
+                again: AGAIN,
+                tag: 0,
+                refused: 0,
+                credit: CREDIT,
+                without_credit: 0,
+                path: [0; PATH_MAX],
+                dirs: Dirs::new(),
+            }),
+            busy: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            base: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+        }
+    }
+}
+
+static FIRST: Lane = Lane::new(FEW);
+static FURTHER: [Lane; LANES - 1] = [const { Lane::new(MANY) }; LANES - 1];
+/// The sockets of the lanes' sessions; -1: there is none. Apart from what each call writes.
+static SOCKETS: [AtomicI32; LANES] = [const { AtomicI32::new(-1) }; LANES];
 /// Threads of this process may have different identities.
 static NEVER: AtomicBool = AtomicBool::new(false);
-/// The socket of the session; -1: there is none.
-static SOCKET: AtomicI32 = AtomicI32::new(-1);
-/// The region of the session.
-static BASE: AtomicUsize = AtomicUsize::new(0);
-static LEN: AtomicUsize = AtomicUsize::new(0);
 /// How many forks there are between this process and the one that loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// The first call already is worth a session: the program is going to work for long.
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-fn few() -> u32 {
-    if AT_ONCE.load(Relaxed) { 1 } else { FEW }
+/// All lanes, with their sockets.
+fn lanes() -> impl Iterator<Item = (&'static Lane, &'static AtomicI32)> {
+    core::iter::once(&FIRST).chain(&FURTHER).zip(&SOCKETS)
 }
 
 /// A session is to begin with the first call that could use it. For the time before that call.
 pub(crate) fn begin_at_once() {
     AT_ONCE.store(true, Relaxed);
-    if let Some(mut hold) = Hold::take_own() {
+    if let Some(mut hold) = Hold::of(&FIRST, &SOCKETS[0]) {
         hold.due = 1;
     }
 }
@@ -96,33 +151,50 @@ pub(crate) fn is_at_once() -> bool {
 /// Whether there is a session.
 #[inline]
 pub(crate) fn is_live() -> bool {
-    SOCKET.load(Relaxed) >= 0
+    SOCKETS.iter().any(|socket| socket.load(Relaxed) >= 0)
 }
 
-/// The session's socket, a number that the program must not touch.
+/// Whether a number is that of a session's socket, which the program must not touch.
 #[inline]
-pub(crate) fn socket() -> i32 {
-    SOCKET.load(Relaxed)
+pub(crate) fn is_socket(fd: i32) -> bool {
+    fd >= 0 && SOCKETS.iter().any(|socket| socket.load(Relaxed) == fd)
+}
+
+/// The sockets of all lanes.
+#[cfg(test)]
+pub(crate) fn sockets() -> [i32; LANES] {
+    SOCKETS.each_ref().map(|socket| socket.load(SeqCst))
 }
 
 /// The right to make a call, until it is dropped.
-pub(crate) struct Hold(());
+pub(crate) struct Hold {
+    lane: &'static Lane,
+    socket: &'static AtomicI32,
+}
 
 impl Hold {
-    /// None: somebody else has it, or this is not the process whose session it is.
+    /// None: others have all of them, or this is not the process whose sessions they are.
     pub(crate) fn take() -> Option<Self> {
         if NEVER.load(Relaxed) || process::is_borrowed() {
             return None;
         }
-        Self::take_own()
+        for (lane, socket) in lanes() {
+            let hold = Self::of(lane, socket);
+            // Further ones are for when there is a session, and it is in use.
+            if hold.is_some() || socket.load(Relaxed) < 0 {
+                return hold;
+            }
+        }
+        None
     }
 
-    fn take_own() -> Option<Self> {
-        if BUSY.load(Relaxed) {
+    fn of(lane: &'static Lane, socket: &'static AtomicI32) -> Option<Self> {
+        if lane.busy.load(Relaxed) {
             return None;
         }
         // Made only when it is right: one that is dropped gives the right to somebody else.
-        BUSY.compare_exchange(false, true, SeqCst, Relaxed).is_ok().then(|| Self(()))
+        let is_right = lane.busy.compare_exchange(false, true, SeqCst, Relaxed).is_ok();
+        is_right.then(|| Self { lane, socket })
     }
 }
 
@@ -130,80 +202,85 @@ impl Deref for Hold {
     type Target = State;
 
     fn deref(&self) -> &State {
-        // SAFETY: this is the only `Hold`.
-        unsafe { &*STATE.0.get() }
+        // SAFETY: this is the only `Hold` of the lane.
+        unsafe { &*self.lane.state.get() }
     }
 }
 
 impl DerefMut for Hold {
     fn deref_mut(&mut self) -> &mut State {
         // SAFETY: as above.
-        unsafe { &mut *STATE.0.get() }
+        unsafe { &mut *self.lane.state.get() }
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         loop {
-            if ENDING.swap(false, SeqCst) {
+            if self.lane.ending.swap(false, SeqCst) {
                 self.close();
-                self.due = few();
             }
-            BUSY.store(false, SeqCst);
+            self.lane.busy.store(false, SeqCst);
             // Who wants it to end has found it in use, or it is free for him to end it.
-            if !ENDING.load(SeqCst) || BUSY.swap(true, SeqCst) {
+            if !self.lane.ending.load(SeqCst) || self.lane.busy.swap(true, SeqCst) {
                 return;
             }
         }
     }
 }
 
-/// Ends the session, now or as soon as the call under way is over. A new one may begin.
+/// Ends the sessions, now or as soon as the calls under way are over. New ones may begin.
 pub(crate) fn end() {
-    if SOCKET.load(SeqCst) < 0 && !BUSY.load(SeqCst) {
-        return;
-    }
-    ENDING.store(true, SeqCst);
-    drop(Hold::take_own());
+    lanes().for_each(|(lane, socket)| end_one(lane, socket));
 }
 
-/// Ends the session, and there is no other one in this process.
+fn end_one(lane: &'static Lane, socket: &'static AtomicI32) {
+    if socket.load(SeqCst) < 0 && !lane.busy.load(SeqCst) {
+        return;
+    }
+    lane.ending.store(true, SeqCst);
+    drop(Hold::of(lane, socket));
+}
+
+/// Ends the sessions, and there is no other one in this process.
 pub(crate) fn end_for_good() {
     NEVER.store(true, SeqCst);
     end();
 }
 
-/// Ends the session because its socket's number is to be another file. False: a call is under way.
+/// Ends the session whose socket has a number that is to be another file. False: a call is under way.
 pub(crate) fn give_number_back(number: i32) -> bool {
     const LOOKS: u32 = 100_000;
     for _ in 0..LOOKS {
-        end();
-        if SOCKET.load(SeqCst) != number {
+        let Some((lane, socket)) = lanes().find(|(_, socket)| socket.load(SeqCst) == number) else {
             return true;
-        }
+        };
+        end_one(lane, socket);
         core::hint::spin_loop();
     }
     false
 }
 
-/// This is a child made by fork: the session is its parent's.
+/// This is a child made by fork: the sessions are its parent's.
 pub(crate) fn forked() {
     FORKS.fetch_add(1, SeqCst);
-    let socket = SOCKET.swap(-1, SeqCst);
-    if socket >= 0 {
-        raw::close(socket);
-    }
-    if let Some(mut hold) = Hold::take_own() {
-        // It is not mapped here, and something else may be.
-        BASE.store(0, SeqCst);
-        hold.forget();
-        return;
-    }
-    // A call was under way. If it was this thread's, interrupted by who forks, it goes on, and must find memory there: that says that
-    // the service has gone. If it was another thread's, that is not here, and nobody will ever make a call.
-    let (base, len) = (BASE.load(SeqCst), LEN.load(SeqCst));
-    if base != 0 {
-        raw::map_empty_at(base, len);
+    for (lane, socket) in lanes() {
+        let number = socket.swap(-1, SeqCst);
+        if number >= 0 {
+            raw::close(number);
+        }
+        if let Some(mut hold) = Hold::of(lane, socket) {
+            // It is not mapped here, and something else may be.
+            lane.base.store(0, SeqCst);
+            hold.forget();
+            continue;
+        }
+        // A call was under way. If it was this thread's, interrupted by who forks, it goes on, and must find memory there: that says that
+        // the service has gone. If it was another thread's, that is not here, and nobody will ever make a call.
+        let (base, len) = (lane.base.load(SeqCst), lane.len.load(SeqCst));
+        if base != 0 {
+            raw::map_empty_at(base, len);
+        }
     }
 }
 
@@ -216,7 +293,21 @@ pub(crate) enum Failure {
     Unknown,
 }
 
-impl State {
+impl Hold {
+    /// The socket of the session; -1: there is none.
+    pub(crate) fn socket(&self) -> i32 {
+        self.socket.load(Relaxed)
+    }
+
+    /// After how many calls a session begins.
+    fn few(&self) -> u32 {
+        match core::ptr::eq(self.lane, &raw const FIRST) {
+            true if is_at_once() => 1,
+            true => FEW,
+            false => MANY,
+        }
+    }
+
     /// Whether nothing is known of a device and it is time to find out if its files are served.
     pub(crate) fn is_to_be_found_out(&mut self, device: u64) -> bool {
         let [major, _] = attributes::split(device);
@@ -254,7 +345,7 @@ impl State {
     }
 
     fn is_begun(&self) -> bool {
-        self.client.is_some() && is_live()
+        self.client.is_some() && self.socket() >= 0
     }
 
     /// Whether there is a session, or one has been asked for.
@@ -302,28 +393,28 @@ impl State {
             return None;
         }
         // From here on `close` takes it back.
-        SOCKET.store(high.keep(), SeqCst);
+        self.socket.store(high.keep(), SeqCst);
         Some(())
     }
 
     fn begin(&mut self) -> Option<()> {
-        if !greeted(socket()) {
+        if !greeted(self.socket()) {
             return None;
         }
-        let answer = socket::take(socket(), Take::Waiting)?;
+        let answer = socket::take(self.socket(), Take::Waiting)?;
         let memory = Descriptor(answer.fd?);
         if answer.number != RING_WANTED || !socket::is_sealed(memory.0) {
             return None;
         }
         let (_, bytes) = raw::stat(memory.0)?;
         let len = usize::try_from(bytes).ok()?;
-        LEN.store(len, SeqCst);
+        self.lane.len.store(len, SeqCst);
         let forks = FORKS.load(SeqCst);
         let base = raw::map_shared(memory.0, len)?;
-        BASE.store(base, SeqCst);
+        self.lane.base.store(base, SeqCst);
         if FORKS.load(SeqCst) != forks {
             // A handler has forked just now, and this is the child: it is not mapped here.
-            BASE.store(0, SeqCst);
+            self.lane.base.store(0, SeqCst);
             return None;
         }
         // SAFETY: a new mapping of memory that cannot become shorter; it is taken away by `close` alone, when nothing refers to it any
@@ -336,12 +427,12 @@ impl State {
     /// Ends the session.
     fn close(&mut self) {
         self.forget();
-        let (base, len) = (BASE.load(SeqCst), LEN.load(SeqCst));
+        let (base, len) = (self.lane.base.load(SeqCst), self.lane.len.load(SeqCst));
         if base != 0 {
             raw::unmap(base, len);
-            BASE.store(0, SeqCst);
+            self.lane.base.store(0, SeqCst);
         }
-        let socket = SOCKET.swap(-1, SeqCst);
+        let socket = self.socket.swap(-1, SeqCst);
         if socket >= 0 {
             raw::close(socket);
         }
@@ -350,7 +441,7 @@ impl State {
     /// As if there had never been one.
     fn forget(&mut self) {
         self.client = None;
-        self.due = few();
+        self.due = self.few();
         self.dirs.clear();
     }
 
@@ -393,7 +484,7 @@ impl State {
                     let n = answer.read_data(0, out);
                     return Ok((response, n));
                 }
-                Err(WaitError::TimedOut(still)) if !socket::is_hung_up(socket()) => pending = still,
+                Err(WaitError::TimedOut(still)) if !socket::is_hung_up(self.socket()) => pending = still,
                 Err(WaitError::TimedOut(given_up)) => {
                     drop(given_up);
                     self.fail();
@@ -441,13 +532,25 @@ impl Drop for Descriptor {
     }
 }
 
-/// What a range of numbers is without the session's socket.
-pub(crate) fn without_socket(first: u32, last: u32) -> Option<[Option<(u32, u32)>; 2]> {
-    let socket = u32::try_from(SOCKET.load(Acquire)).ok()?;
-    if !(first..=last).contains(&socket) {
-        return None;
+/// What a range of numbers is without the sessions' sockets; None: it has none of them.
+pub(crate) fn without_sockets(first: u32, last: u32) -> Option<impl Iterator<Item = (u32, u32)>> {
+    // What is no number of a socket comes last.
+    let mut sockets = [u32::MAX; LANES];
+    for (to, socket) in sockets.iter_mut().zip(&SOCKETS) {
+        let number = u32::try_from(socket.load(Acquire));
+        *to = number.ok().filter(|number| (first..=last).contains(number)).unwrap_or(u32::MAX);
     }
-    let below = socket.checked_sub(1).filter(|end| first <= *end).map(|end| (first, end));
-    let above = socket.checked_add(1).filter(|begin| *begin <= last).map(|begin| (begin, last));
-    Some([below, above])
+    sockets.sort_unstable();
+    let mut next = Some(first);
+    let [lowest, ..] = sockets;
+    (lowest != u32::MAX).then(|| {
+        sockets.into_iter().filter(|socket| *socket != u32::MAX).map(Some).chain([None]).filter_map(
+            move |socket| {
+                let begin = next?;
+                next = socket.and_then(|socket| socket.checked_add(1));
+                let end = socket.map_or(Some(last), |socket| socket.checked_sub(1))?;
+                (begin <= end).then_some((begin, end))
+            },
+        )
+    })
 }

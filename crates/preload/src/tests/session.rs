@@ -38,6 +38,12 @@ fn close(fd: i32) -> i32 {
     unsafe { hooks::close(fd) }
 }
 
+/// The socket of the first session.
+fn first() -> i32 {
+    let [first, ..] = ring::sockets();
+    first
+}
+
 fn make(path: &Path) {
     let fd = open(path, CREATE, 0o644);
     assert!(fd >= 0, "{}: {}", path.display(), errno());
@@ -115,6 +121,7 @@ fn a_program_and_a_service() {
     not_served(&ground);
     stale(&ground);
     the_sockets_number(&ground);
+    further(&ground);
     children(&ground);
     others(&ground);
     gone(&ground);
@@ -126,7 +133,7 @@ fn begins(ground: &Ground) {
     assert!(!ring::is_live(), "a session for files elsewhere");
     assert_eq!(ground.warm(), 4);
     assert_eq!(RINGS.load(SeqCst), 1);
-    assert!(ring::socket() >= 40, "{}", ring::socket());
+    assert!(first() >= 40, "{}", first());
 }
 
 fn opens(ground: &Ground) {
@@ -143,7 +150,7 @@ fn opens(ground: &Ground) {
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, libc::FD_CLOEXEC);
     // SAFETY: a few bytes.
     assert_eq!(unsafe { libc::write(fd, c"text".as_ptr().cast(), 4) }, 4);
-    assert!(direct::of(fd).is_some() && direct::of(ring::socket()).is_none());
+    assert!(direct::of(fd).is_some() && direct::of(first()).is_none());
     let mut shown = [0; STAT_LEN];
     // SAFETY: room for an answer.
     assert_eq!(unsafe { stat::fstat(fd, &raw mut shown) }, 0);
@@ -275,7 +282,7 @@ fn stale(ground: &Ground) {
 }
 
 fn the_sockets_number(ground: &Ground) {
-    let socket = ring::socket();
+    let socket = first();
     set_errno(0);
     assert_eq!((close(socket), errno()), (-1, libc::EBADF));
     assert!(ring::is_live());
@@ -287,12 +294,12 @@ fn the_sockets_number(ground: &Ground) {
     assert_eq!(unsafe { hooks::dup2(0, socket) }, socket);
     assert!(!ring::is_live());
     assert_eq!(ground.warm(), 4);
-    assert_ne!(ring::socket(), socket);
+    assert_ne!(first(), socket);
     assert_eq!(close(socket), 0);
     // While a call is under way the number cannot be had.
     let hold = ring::Hold::take().unwrap();
     // SAFETY: as above.
-    assert_eq!(unsafe { hooks::dup2(0, ring::socket()) }, -1);
+    assert_eq!(unsafe { hooks::dup2(0, first()) }, -1);
     assert_eq!(errno(), libc::EBUSY);
     let busy = by(Kind::Open, By::Busy);
     make(&ground.union.join("busy"));
@@ -303,8 +310,54 @@ fn the_sockets_number(ground: &Ground) {
     assert_eq!(ground.warm(), 4);
 }
 
+/// Calls that find the first session in use.
+fn further(ground: &Ground) {
+    let others = || ring::sockets()[1..].to_vec();
+    let (rings, busy, made) = (RINGS.load(SeqCst), by(Kind::Open, By::Busy), by(Kind::Open, By::Ring));
+    let hold = ring::Hold::take().unwrap();
+    // One has found it in use before.
+    for n in 2..32 {
+        make(&ground.union.join(format!("further-{n}")));
+    }
+    assert_eq!((RINGS.load(SeqCst), by(Kind::Open, By::Busy)), (rings, busy + 30));
+    make(&ground.union.join("further-32"));
+    make(&ground.union.join("further-33"));
+    assert_eq!((RINGS.load(SeqCst), by(Kind::Open, By::Ring)), (rings + 1, made + 2));
+    let [second, rest @ ..] = &others()[..] else { panic!() };
+    assert!(*second > 0 && rest.iter().all(|socket| *socket == -1));
+    // Both numbers are hidden, and neither is in the way.
+    let (low, high) = (first().min(*second), first().max(*second));
+    // SAFETY: numbers that nobody uses, but for those two.
+    assert_eq!(unsafe { hooks::close_range(low as u32 - 1, high as u32 + 1, 0) }, 0);
+    assert_eq!((close(low), close(high)), (-1, -1));
+    make(&ground.union.join("further-34"));
+    assert!(ground.upper.join("further-34").exists());
+    drop(hold);
+    // SAFETY: a number that nobody knows of.
+    assert_eq!(unsafe { hooks::dup2(0, *second) }, *second);
+    assert_eq!((close(*second), others()[0]), (0, -1));
+    assert!(ring::is_live(), "the first one has ended, too");
+    // Once more, and a child has neither.
+    let hold = ring::Hold::take().unwrap();
+    for n in 40..73 {
+        make(&ground.union.join(format!("further-{n}")));
+    }
+    assert!(others()[0] > 0);
+    drop(hold);
+    // SAFETY: the child ends.
+    let child = unsafe { hooks::fork() };
+    if child == 0 {
+        // SAFETY: it ends here.
+        unsafe { libc::_exit(i32::from(ring::is_live())) };
+    }
+    let mut status = -1;
+    // SAFETY: the child.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+}
+
 fn children(ground: &Ground) {
-    let socket = ring::socket();
+    let socket = first();
     for is_in_a_call in [false, true] {
         let hold = is_in_a_call.then(|| ring::Hold::take().unwrap());
         // SAFETY: the child makes system calls, and ends.

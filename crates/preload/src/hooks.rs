@@ -6,7 +6,7 @@ use crate::map::unmap;
 use crate::names::{self, errno, hooks, next, pass_on, set_errno, system};
 use crate::signals::{self, Action, SetAction};
 use crate::table::{DESCRIPTORS, Entry, entry};
-use crate::{companion, environment, private, process, raw, reads, ring, stats};
+use crate::{alone, companion, environment, private, process, raw, reads, ring, stats};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use core::ops::Range;
 
@@ -399,6 +399,7 @@ hooks! {
                     return done.into();
                 }
             }
+            raw::number::CLONE | raw::number::CLONE3 => alone::never(),
             raw::number::UNSHARE => before_unshare(a),
             raw::number::IO_URING_SETUP => before_ring(),
             _ => {}
@@ -569,6 +570,7 @@ unsafe fn before_mask(how: c_int, set: *const u64) {
 
 extern "C" fn begin() {
     names::find();
+    alone::find();
     signals::note_mask(raw::blocked_signals());
     stats::begin();
     process::begin();

@@ -17,6 +17,7 @@
 #![cfg_attr(not(test), no_std)]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tables of other objects are followed word by word")]
 
+mod alone;
 pub mod api;
 mod attributes;
 mod calls;

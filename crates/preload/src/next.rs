@@ -1,4 +1,5 @@
-//! The functions whose place this library takes: the next of that name after it, in the order in which objects were loaded.
+//! The functions whose place this library takes: the next of that name after it, in the order in which objects were loaded; and variables
+//! of libc.
 //!
 //! They are found in the objects' own tables: `dlsym` is in another library in each libc.
 
@@ -6,25 +7,45 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
 
+/// Types of symbols.
+const VARIABLE: u8 = 1;
+const FUNCTION: u8 = 2;
+
 /// A name, and what was found for it.
 pub(crate) struct Next {
     name: &'static CStr,
+    kind: u8,
     /// 0: nothing yet. What nobody has is looked for again: the object that has it may be loaded later.
     at: AtomicUsize,
 }
 
 impl Next {
     pub(crate) const fn new(name: &'static CStr) -> Self {
-        Self { name, at: AtomicUsize::new(0) }
+        Self { name, kind: FUNCTION, at: AtomicUsize::new(0) }
+    }
+
+    pub(crate) const fn variable(name: &'static CStr) -> Self {
+        Self { name, kind: VARIABLE, at: AtomicUsize::new(0) }
+    }
+
+    /// Its address, if it has been found already.
+    #[inline]
+    pub(crate) fn known(&self) -> Option<usize> {
+        let at = self.at.load(Relaxed);
+        (at != 0).then_some(at)
+    }
+
+    /// From now on it is something else.
+    pub(crate) fn set(&self, at: usize) {
+        self.at.store(at, Relaxed);
     }
 
     /// Its address; None: nobody has it.
     pub(crate) fn get(&self) -> Option<usize> {
-        let at = self.at.load(Relaxed);
-        if at != 0 {
-            return Some(at);
+        if let Some(known) = self.known() {
+            return Some(known);
         }
-        let found = find(self.name)?;
+        let found = find(self.name, self.kind)?;
         self.at.store(found, Relaxed);
         Some(found)
     }
@@ -69,6 +90,7 @@ unsafe extern "C" {
 
 struct Search {
     name: &'static CStr,
+    kind: u8,
     /// This library has been passed.
     passed: bool,
     found: Option<usize>,
@@ -76,8 +98,8 @@ struct Search {
 
 #[cold]
 #[inline(never)]
-fn find(name: &'static CStr) -> Option<usize> {
-    let mut search = Search { name, passed: false, found: None };
+fn find(name: &'static CStr, kind: u8) -> Option<usize> {
+    let mut search = Search { name, kind, passed: false, found: None };
     // SAFETY: `visit` takes what is given here.
     unsafe { dl_iterate_phdr(visit, (&raw mut search).cast()) };
     search.found
@@ -101,7 +123,8 @@ unsafe extern "C" fn visit(object: *const Object, _: usize, search: *mut c_void)
     }
     let Some(dynamic) = headers.iter().find(|header| header.kind == 2) else { return 0 };
     // SAFETY: it is the object's dynamic section, which is loaded.
-    search.found = unsafe { look(object.base, object.base + dynamic.address as usize, search.name) };
+    search.found =
+        unsafe { look(object.base, object.base + dynamic.address as usize, search.name, search.kind) };
     c_int::from(search.found.is_some())
 }
 
@@ -109,7 +132,7 @@ unsafe extern "C" fn visit(object: *const Object, _: usize, search: *mut c_void)
 ///
 /// # Safety
 /// `dynamic` must be the address of the dynamic section of an object that is loaded at `base`.
-unsafe fn look(base: usize, dynamic: usize, name: &CStr) -> Option<usize> {
+unsafe fn look(base: usize, dynamic: usize, name: &CStr, kind: u8) -> Option<usize> {
     let (mut strings, mut symbols, mut hash) = (0, 0, 0);
     let mut at = dynamic as *const [usize; 2];
     loop {
@@ -153,8 +176,8 @@ unsafe fn look(base: usize, dynamic: usize, name: &CStr) -> Option<usize> {
             let symbol = unsafe { &*(symbols as *const Symbol).add(index) };
             // SAFETY: a symbol's name is a string of the table of strings.
             let found = unsafe { CStr::from_ptr((strings + symbol.name as usize) as *const c_char) };
-            let is_function = symbol.info & 0xf == 2 && symbol.section != 0;
-            if is_function && found == name {
+            let is_there = symbol.info & 0xf == kind && symbol.section != 0;
+            if is_there && found == name {
                 return Some(base + symbol.value as usize);
             }
         }

@@ -53,6 +53,8 @@ pub(crate) mod number {
     pub(crate) const GETTID: usize = 186;
     pub(crate) const TGKILL: usize = 234;
     pub(crate) const FACCESSAT: usize = 269;
+    pub(crate) const CLONE: usize = 56;
+    pub(crate) const CLONE3: usize = 435;
     pub(crate) const UNSHARE: usize = 272;
     pub(crate) const DUP3: usize = 292;
     pub(crate) const PREADV: usize = 295;
@@ -107,6 +109,8 @@ pub(crate) mod number {
     pub(crate) const PREADV: usize = 69;
     pub(crate) const PWRITEV: usize = 70;
     pub(crate) const FSTAT: usize = 80;
+    pub(crate) const CLONE: usize = 220;
+    pub(crate) const CLONE3: usize = 435;
     pub(crate) const UNSHARE: usize = 97;
     pub(crate) const TGKILL: usize = 131;
     pub(crate) const RT_SIGPROCMASK: usize = 135;

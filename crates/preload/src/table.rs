@@ -4,7 +4,8 @@
 //! away by the last reader who leaves. Who closes the descriptor may find it BUSY; then he leaves a word (CANCEL), and who is making
 //! the mapping takes it back. While a close is under way no mapping is made, for the number may be another file's any time.
 
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::alone;
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
 
 /// Readers that are inside.
@@ -81,7 +82,7 @@ impl Entry {
         if self.state.load(Relaxed) & LIVE == 0 {
             return None;
         }
-        if self.state.fetch_add(1, Acquire) & LIVE == 0 {
+        if alone::increase(&self.state) & LIVE == 0 {
             self.leave(unmap);
             return None;
         }
@@ -91,7 +92,7 @@ impl Entry {
     /// One reader less.
     #[inline]
     pub(crate) fn leave(&self, unmap: Unmap) {
-        if self.state.fetch_sub(1, AcqRel) == (DYING | 1) {
+        if alone::decrease(&self.state) == DYING {
             self.reap(unmap);
         }
     }
@@ -195,6 +196,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
     use std::thread;
+    use std::time::{Duration, Instant};
 
     /// Mappings of tests are boxes of a number, which is spoilt when they are taken away.
     const GONE: u64 = u64::MAX;
@@ -256,6 +258,7 @@ mod tests {
         static ENTRY: Entry = Entry::new();
         static FILE: AtomicU64 = AtomicU64::new(1);
         static END: AtomicBool = AtomicBool::new(false);
+        static READS: AtomicU64 = AtomicU64::new(0);
         let mappers = (0..2).map(|_| {
             thread::spawn(|| {
                 while !END.load(Relaxed) {
@@ -267,7 +270,6 @@ mod tests {
         });
         let readers = (0..3).map(|_| {
             thread::spawn(|| {
-                let mut seen = 0u64;
                 while !END.load(Relaxed) {
                     let before = FILE.load(SeqCst);
                     if let Some(view) = ENTRY.enter(spoil) {
@@ -275,15 +277,15 @@ mod tests {
                         assert_ne!(number, GONE);
                         assert_eq!(number, view.generation);
                         assert!(number >= before, "file {number} is read after {before} was opened");
-                        seen += 1;
+                        READS.fetch_add(1, Relaxed);
                         ENTRY.leave(spoil);
                     }
                 }
-                seen
             })
         });
         let (mappers, readers): (Vec<_>, Vec<_>) = (mappers.collect(), readers.collect());
-        for _ in 0..5_000 {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(4) || READS.load(Relaxed) == 0 {
             // Others get a chance to map it, and to read.
             (0..3).for_each(|_| thread::yield_now());
             ENTRY.close_begins(spoil);
@@ -293,8 +295,7 @@ mod tests {
         }
         END.store(true, Relaxed);
         mappers.into_iter().for_each(|mapper| mapper.join().unwrap());
-        let reads: u64 = readers.into_iter().map(|reader| reader.join().unwrap()).sum();
-        assert!(reads > 0, "nothing was read");
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
         ENTRY.retire(spoil);
         assert_eq!(ENTRY.state.load(SeqCst), 0);
     }

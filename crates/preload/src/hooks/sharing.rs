@@ -6,7 +6,7 @@
 
 use crate::names::{hooks, next, system as system_raw};
 use crate::paths::{self, PATH_MAX};
-use crate::{companion, direct, names, private, process, raw};
+use crate::{alone, companion, direct, names, private, process, raw};
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int};
 
@@ -20,6 +20,9 @@ macro_rules! jump {
             pub unsafe extern "C" fn $name() {
                 extern "C" fn before() -> usize {
                     private::before_sharing();
+                    if core::ptr::eq(&raw const names::$constant, &raw const names::CLONE) {
+                        alone::never();
+                    }
                     names::$constant.get().unwrap_or_else(|| raw::abort())
                 }
                 // All registers that arguments may be in are kept, and the stack is as it was: the function that is jumped to sees what

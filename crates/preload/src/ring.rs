@@ -71,7 +71,7 @@ impl State {
 
     /// Something was done for nothing.
     pub(crate) fn pay(&mut self, cost: i32) {
-        self.credit = self.credit.saturating_sub(cost).max(-CREDIT);
+        self.credit = (self.credit - cost).max(-2 * ENTERING);
     }
 
     /// A call went well.
@@ -553,4 +553,22 @@ pub(crate) fn without_sockets(first: u32, last: u32) -> Option<impl Iterator<Ite
             },
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_nothing_left_tries_now_and_then() {
+        let mut state = Lane::new(FEW).state.into_inner();
+        assert!((0..100).all(|_| state.is_worth_it()));
+        (0..100).for_each(|_| state.pay(ENTERING));
+        assert_eq!((0..160).filter(|_| state.is_worth_it()).count(), 10);
+        // And is soon where it was, if that goes well.
+        (0..10).for_each(|_| state.earn());
+        assert!(state.is_worth_it());
+        (0..100).for_each(|_| state.earn());
+        assert_eq!(state.credit, CREDIT);
+    }
 }

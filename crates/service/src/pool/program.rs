@@ -97,7 +97,7 @@ pub(super) fn serve(
 enum Process {
     /// By a descriptor that says who it is, from Linux 6.13 on.
     Itself(OwnedFd),
-    /// By its directory in /proc, which belongs to who it is: that takes three times as long.
+    /// By its directory in /proc, which belongs to who it is.
     Directory(OwnedFd),
 }
 

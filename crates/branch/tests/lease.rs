@@ -1,25 +1,19 @@
-//! A file that somebody has a lease on is opened once the lease is given back, as by any program that opens it.
+//! A file that somebody has a lease on is opened once the lease is given back; who keeps it is not waited for without end.
 #![allow(unreachable_pub, clippy::unwrap_used, reason = "one test program")]
 
 mod support;
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::Duration;
 use support::*;
-use vellum_vfs::OpenMode;
-
-/// Asks the kernel for a lease for reading, or gives it back.
-fn lease(file: &File, kind: libc::c_int) {
-    // SAFETY: plain numbers.
-    let done = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) };
-    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-}
+use vellum_sys::{give_lease_back, ignore_leases, lease_to_read};
+use vellum_vfs::{Errno, OpenMode};
 
 #[test]
 fn leases_are_waited_for() {
-    vellum_sys::ignore_leases();
+    ignore_leases();
     let f = Fixture::local();
     std::fs::write(f.path().join("file"), "before").unwrap();
     let root = f.root();
@@ -30,14 +24,18 @@ fn leases_are_waited_for() {
             [&|| root.open_file(n(c"file"), mode), &|| held.reopen(mode), &|| open.reopen(mode)];
         for opens in opens {
             let holder = File::open(f.path().join("file")).unwrap();
-            lease(&holder, libc::F_RDLCK);
+            lease_to_read(holder.as_fd()).unwrap();
             thread::scope(|scope| {
                 let opened = scope.spawn(|| opens().map(drop));
                 thread::sleep(Duration::from_millis(50));
                 assert!(!opened.is_finished(), "opened beside a lease, {mode:?}");
-                lease(&holder, libc::F_UNLCK);
+                give_lease_back(holder.as_fd()).unwrap();
                 opened.join().unwrap().unwrap();
             });
         }
+        // One that is not given back.
+        let holder = File::open(f.path().join("file")).unwrap();
+        lease_to_read(holder.as_fd()).unwrap();
+        assert_eq!(errno(root.open_file(n(c"file"), mode)), Errno::AGAIN);
     }
 }

@@ -9,16 +9,27 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 ///
 /// EACCES: the file is another user's, without CAP_LEASE; EINVAL: the filesystem has no leases.
 pub fn has_writers(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+    match lease_to_read(fd) {
+        Err(Errno::AGAIN) => Ok(true),
+        other => other.and_then(|()| give_lease_back(fd)).map(|()| false),
+    }
+}
+
+/// Takes a lease for reading: who opens the file to write waits until it is given back, or is told EAGAIN (`O_NONBLOCK`). EAGAIN: somebody
+/// has it open to write.
+pub fn lease_to_read(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    set_lease(fd, libc::F_RDLCK)
+}
+
+/// Gives a lease back.
+pub fn give_lease_back(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    set_lease(fd, libc::F_UNLCK)
+}
+
+fn set_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> Result<(), Errno> {
     // SAFETY: plain numbers.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) } != 0 {
-        let errno = last_errno();
-        return if errno == Errno::AGAIN { Ok(true) } else { Err(errno) };
-    }
-    // SAFETY: as above.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) } != 0 {
-        return Err(last_errno());
-    }
-    Ok(false)
+    let done = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) };
+    if done == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
 /// Lets the process live when somebody opens a file in the moment in which [`has_writers`] has its lease: the kernel says so by SIGIO.

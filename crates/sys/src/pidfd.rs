@@ -65,7 +65,9 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
 pub fn ids_of(process: BorrowedFd<'_>) -> Result<Ids> {
     let mut info = Info { mask: CREDS, ..Info::default() };
     // SAFETY: the opcode is PIDFD_GET_INFO with the size of this structure, which the kernel reads and fills.
-    unsafe { ioctl(process, Updater::<GET_INFO, Info>::new(&mut info)) }?;
+    let request = unsafe { Updater::<GET_INFO, Info>::new(&mut info) };
+    // SAFETY: as above.
+    unsafe { ioctl(process, request) }?;
     if info.mask & CREDS == 0 {
         return Err(Errno::OPNOTSUPP);
     }

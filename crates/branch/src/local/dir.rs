@@ -91,13 +91,8 @@ impl<S: Sys> BranchDir for LocalDir<S> {
         let dir = self.fd.as_fd();
         // Asked first, because opening a device can already do something.
         require_regular(self.sys.stat_at(dir, name.as_c_str())?.mode)?;
-        // Whatever else may lie there by now: a symbolic link is not followed, and a fifo does not block.
-        let flags = open_flags(mode) | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let fd = match open_noatime(flags, |flags| self.sys.open(dir, name.as_c_str(), flags, 0)) {
-            // Somebody has a lease on it. What is held stays what it is, and can be waited for.
-            Err(Errno::AGAIN) => return self.hold(name)?.reopen(mode),
-            opened => opened?,
-        };
+        let flags = open_flags(mode) | OFlags::NOFOLLOW;
+        let fd = open_noatime(flags, |flags| self.sys.open(dir, name.as_c_str(), flags, 0))?;
         // And again, because the name may lead elsewhere by now.
         require_regular(self.sys.stat(fd.as_fd())?.mode)?;
         Ok(LocalFile::boxed(self.sys.clone(), fd))

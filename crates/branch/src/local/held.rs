@@ -7,6 +7,7 @@ use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use vellum_sys::{Sys, XattrOf};
 use vellum_vfs::{Attr, BranchFile, Errno, Error, FileKind, Object, OpenMode, Result, SetTime};
 
@@ -60,7 +61,8 @@ macro_rules! impl_object {
 }
 pub(super) use impl_object;
 
-/// The flags that open what is known to be a regular file in `mode`. Somebody's lease on it is waited for (fcntl(2), F_SETLEASE).
+/// The flags that open a regular file in `mode`, whatever else may lie there instead: a symbolic link is not
+/// followed, and a fifo does not block.
 pub(super) fn open_flags(mode: OpenMode) -> OFlags {
     let access = match (mode.contains(OpenMode::READ), mode.contains(OpenMode::WRITE)) {
         (true, true) => OFlags::RDWR,
@@ -68,17 +70,31 @@ pub(super) fn open_flags(mode: OpenMode) -> OFlags {
         (_, false) => OFlags::RDONLY,
     };
     let truncate = if mode.contains(OpenMode::TRUNCATE) { OFlags::TRUNC } else { OFlags::empty() };
-    access | truncate | OFlags::CLOEXEC
+    access | truncate | OFlags::NONBLOCK | OFlags::CLOEXEC
 }
 
-/// Runs `open` without touching the access time, or with, when the file is not ours.
+/// How long somebody's lease on a file is waited for (fcntl(2), F_SETLEASE). Our own are held for microseconds; others are told by
+/// the first attempt. Who never gives his back must not have all workers wait for him.
+const LEASE_MAX: Duration = Duration::from_millis(200);
+const LEASE_LOOK: Duration = Duration::from_micros(50);
+
+/// Runs `open` without touching the access time, or with, when the file is not ours. EAGAIN: somebody keeps a lease on it.
 pub(super) fn open_noatime(
     flags: OFlags,
     open: impl Fn(OFlags) -> Result<OwnedFd, Errno>,
 ) -> Result<OwnedFd, Errno> {
-    match open(flags | OFlags::NOATIME) {
+    let open = || match open(flags | OFlags::NOATIME) {
         Err(Errno::PERM) => open(flags),
         result => result,
+    };
+    let mut begin = None;
+    loop {
+        match open() {
+            Err(Errno::AGAIN) if begin.get_or_insert_with(Instant::now).elapsed() < LEASE_MAX => {
+                std::thread::sleep(LEASE_LOOK);
+            }
+            result => return result,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use super::host::Tree;
 use super::program::Program;
 use crate::handed::{Call, Counts};
 use rustix::fs::{
-    AtFlags, Mode, OFlags, Stat, fchown, fgetxattr, fstat, ftruncate, openat, statat, unlinkat,
+    AtFlags, Mode, OFlags, Stat, fchown, fcntl_setfl, fgetxattr, fstat, ftruncate, openat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
@@ -109,6 +109,13 @@ impl Identity {
     }
 }
 
+/// A file has been opened without waiting for whoever has a lease on it, for a directory is locked meanwhile. Afterwards it has the flags
+/// that the program wants.
+fn set_flags(file: &OwnedFd, flags: OFlags) -> Result<(), Refused> {
+    const SET: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
+    if flags.contains(OFlags::NONBLOCK) { Ok(()) } else { fcntl_setfl(file, flags & SET).map_err(front) }
+}
+
 fn front<T>(_: T) -> Refused {
     Refused::Front
 }
@@ -170,9 +177,13 @@ fn reopen(program: &Program<'_>, flags: u32, data: &[u8]) -> Result<Done, Refuse
     let shown = Shown::find(program, data)?;
     let counts = shown.counts(program)?;
     let done = shown.tree.inner().reopen_direct(shown.node, |path| {
-        let (file, stat) = shown.door.direct.open(path, flags | OFlags::WRONLY).map_err(front)?;
-        let special = stat.st_mode & SET_IDS != 0;
-        if special { Err(Refused::Front) } else { Ok((file, stat.st_ino)) }
+        let opens = flags | OFlags::WRONLY | OFlags::NONBLOCK;
+        let (file, stat) = shown.door.direct.open(path, opens).map_err(front)?;
+        if stat.st_mode & SET_IDS != 0 {
+            return Err(Refused::Front);
+        }
+        set_flags(&file, flags)?;
+        Ok((file, stat.st_ino))
     });
     counts.count(if done.is_ok() { Call::Open } else { Call::Kernel });
     done.map(Done::File)
@@ -306,13 +317,15 @@ impl Asked<'_> {
             return Err(Refused::Front);
         }
         let open = || {
-            let file = openat(&self.entered.at, self.name.as_c_str(), plain, Mode::empty()).map_err(front)?;
+            let flags = plain | OFlags::NONBLOCK;
+            let file = openat(&self.entered.at, self.name.as_c_str(), flags, Mode::empty()).map_err(front)?;
             let stat = fstat(&file).map_err(front)?;
             let special = writes && stat.st_mode & SET_IDS != 0;
             let acl = fgetxattr(&file, ACCESS_ACL, &mut [0u8; 0]).is_ok_and(|len| len > 0);
             if special || acl || !self.who.may(&stat, access) {
                 return Err(Refused::Front);
             }
+            set_flags(&file, plain)?;
             Ok((file, stat.st_ino))
         };
         let cut = |file| {

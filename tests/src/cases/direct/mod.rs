@@ -2,6 +2,7 @@
 //! nobody gets more than he may have.
 
 mod client;
+mod leases;
 mod programs;
 mod reopened;
 
@@ -41,6 +42,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/writes", 120, programs::writes),
     Case::mounted("direct/writes-and-kills", 120, programs::writes_and_kills),
     Case::mounted("direct/reopened", 60, reopened::reopened),
+    Case::mounted("direct/leases", 60, leases::leases),
 ];
 
 /// After so long all answers have arrived at the kernel.

@@ -3,6 +3,7 @@
 use crate::daemon::last_errno;
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 /// Whether anybody, in whatever process, has the file open to be written; the descriptor itself must be open to be read only. The kernel
 /// gives a lease for reading only where nobody has (fcntl(2), F_SETLEASE); it is given back at once.
@@ -24,6 +25,21 @@ pub fn lease_to_read(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Gives a lease back.
 pub fn give_lease_back(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     set_lease(fd, libc::F_UNLCK)
+}
+
+/// Opens a file with `O_NONBLOCK`, again and again for at most `max` while somebody has a lease on it: one that [`has_writers`] takes is
+/// held for microseconds. EAGAIN: he keeps it.
+pub fn open_beside_leases<T>(max: Duration, open: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
+    const LOOK: Duration = Duration::from_micros(50);
+    let mut begin = None;
+    loop {
+        match open() {
+            Err(Errno::AGAIN) if begin.get_or_insert_with(Instant::now).elapsed() < max => {
+                std::thread::sleep(LOOK);
+            }
+            result => return result,
+        }
+    }
 }
 
 fn set_lease(fd: BorrowedFd<'_>, kind: libc::c_int) -> Result<(), Errno> {

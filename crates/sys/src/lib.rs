@@ -33,7 +33,7 @@ pub use daemon::{Fork, HeldSignals, become_io_flusher, fork, thread_count};
 pub use fault::{DEAD, Fault, Faulty, When};
 pub use fresh::fresh_size;
 pub use handle::{FileHandle, HANDLE_MAX};
-pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read};
+pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
 pub use lock::LockKind;
 pub use map::ReadMap;
 pub use offspring::{Inherited, fork_with_descriptors, keep_over_exec, open_descriptors};

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vellum_sys::{Sys, XattrOf};
 use vellum_vfs::{Attr, BranchFile, Errno, Error, FileKind, Object, OpenMode, Result, SetTime};
 
@@ -73,29 +73,19 @@ pub(super) fn open_flags(mode: OpenMode) -> OFlags {
     access | truncate | OFlags::NONBLOCK | OFlags::CLOEXEC
 }
 
-/// How long somebody's lease on a file is waited for (fcntl(2), F_SETLEASE). Our own are held for microseconds; others are told by
-/// the first attempt. Who never gives his back must not have all workers wait for him.
+/// How long somebody's lease on a file is waited for (fcntl(2), F_SETLEASE). Who never gives his back must not have all workers wait for
+/// him.
 const LEASE_MAX: Duration = Duration::from_millis(200);
-const LEASE_LOOK: Duration = Duration::from_micros(50);
 
 /// Runs `open` without touching the access time, or with, when the file is not ours. EAGAIN: somebody keeps a lease on it.
 pub(super) fn open_noatime(
     flags: OFlags,
     open: impl Fn(OFlags) -> Result<OwnedFd, Errno>,
 ) -> Result<OwnedFd, Errno> {
-    let open = || match open(flags | OFlags::NOATIME) {
+    vellum_sys::open_beside_leases(LEASE_MAX, || match open(flags | OFlags::NOATIME) {
         Err(Errno::PERM) => open(flags),
         result => result,
-    };
-    let mut begin = None;
-    loop {
-        match open() {
-            Err(Errno::AGAIN) if begin.get_or_insert_with(Instant::now).elapsed() < LEASE_MAX => {
-                std::thread::sleep(LEASE_LOOK);
-            }
-            result => return result,
-        }
-    }
+    })
 }
 
 /// EISDIR, ELOOP or ENXIO when `mode` (with type bits) is not that of a regular file.

@@ -17,11 +17,13 @@ use rustix::process::{Gid, Uid};
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use vellum_ring::Request;
 use vellum_ring::files::{
     ASK_KERNEL, CHECKED, ENTER, LOOK, MOUNT_NUMBERS, NAME_MAX, OPEN, REOPEN, STALE, STAT, STAT_WORDS,
     TOKEN_BYTES, UNLINK, VOLATILE,
 };
+use vellum_sys::open_beside_leases;
 use vellum_union::{Refused, Wanted};
 use vellum_vfs::{Attr, Name, NodeId};
 
@@ -31,6 +33,8 @@ const SET_IDS: u32 = 0o6000;
 const READ: u32 = 4;
 const WRITE: u32 = 2;
 const SEARCH: u32 = 1;
+/// How long a lease on a file is waited for. A directory is locked meanwhile: for longer only the kernel's way does.
+const LEASE_MAX: Duration = Duration::from_millis(2);
 
 /// Where the files of a mount are handed out.
 #[derive(Clone)]
@@ -109,8 +113,7 @@ impl Identity {
     }
 }
 
-/// A file has been opened without waiting for whoever has a lease on it, for a directory is locked meanwhile. Afterwards it has the flags
-/// that the program wants.
+/// A file that was opened with `O_NONBLOCK`, because of leases, gets the flags that the program wants.
 fn set_flags(file: &OwnedFd, flags: OFlags) -> Result<(), Refused> {
     const SET: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
     if flags.contains(OFlags::NONBLOCK) { Ok(()) } else { fcntl_setfl(file, flags & SET).map_err(front) }
@@ -178,7 +181,8 @@ fn reopen(program: &Program<'_>, flags: u32, data: &[u8]) -> Result<Done, Refuse
     let counts = shown.counts(program)?;
     let done = shown.tree.inner().reopen_direct(shown.node, |path| {
         let opens = flags | OFlags::WRONLY | OFlags::NONBLOCK;
-        let (file, stat) = shown.door.direct.open(path, opens).map_err(front)?;
+        let opened = open_beside_leases(LEASE_MAX, || shown.door.direct.open(path, opens));
+        let (file, stat) = opened.map_err(front)?;
         if stat.st_mode & SET_IDS != 0 {
             return Err(Refused::Front);
         }
@@ -318,7 +322,9 @@ impl Asked<'_> {
         }
         let open = || {
             let flags = plain | OFlags::NONBLOCK;
-            let file = openat(&self.entered.at, self.name.as_c_str(), flags, Mode::empty()).map_err(front)?;
+            let (at, name) = (&self.entered.at, self.name.as_c_str());
+            let opened = open_beside_leases(LEASE_MAX, || openat(at, name, flags, Mode::empty()));
+            let file = opened.map_err(front)?;
             let stat = fstat(&file).map_err(front)?;
             let special = writes && stat.st_mode & SET_IDS != 0;
             let acl = fgetxattr(&file, ACCESS_ACL, &mut [0u8; 0]).is_ok_and(|len| len > 0);

@@ -335,7 +335,7 @@ fn in_use_elsewhere(cx: &Cx) -> Outcome {
         "echo ready; while cat /srv/file >/dev/null; do sleep 0.1; done; exit 6",
     ])?;
     let line = format!(
-        "for p in $(pgrep -f {}/containers/seen/.*/merged); do [ \"$(readlink /proc/$p/exe)\" = {} ] && kill -9 $p; done; true",
+        "for p in $(pgrep -f {}/containers/seen/.*/merged); do [ \"$(readlink /proc/$p/exe)\" = {} ] && kill -9 $p || true; done",
         runs.state.display(),
         runs.program.display()
     );

@@ -1,4 +1,4 @@
-//! Opens, lookups and removals by the ring: what may go there, how it is asked, and what the answers mean.
+//! Opens, lookups, removals and new directories by the ring: what may go there, how it is asked, and what the answers mean.
 
 use crate::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, Attributes, S_IFLNK};
 use crate::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
@@ -13,7 +13,7 @@ use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use vellum_ring::files::{
-    ASK_KERNEL, CHECKED, ENTER, LOOK, OPEN, REOPEN, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+    ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_DIR, OPEN, REOPEN, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
 };
 use vellum_ring::{Request, Response};
 
@@ -241,6 +241,31 @@ pub(crate) unsafe fn unlink(directory: i32, path: usize) -> Outcome<()> {
     }
 }
 
+/// Makes a directory. The mode has the umask applied. The service knows it by a number then, as it would once it had been shown.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Outcome<()> {
+    if !ring::is_live() {
+        return Outcome::Kernel;
+    }
+    let Some(mut hold) = take(Kind::MakeDir) else { return Outcome::Kernel };
+    // SAFETY: the caller's.
+    let name = unsafe { Name::take_as(&mut hold, directory, path, paths::split_dir) };
+    let Some(name) = name else { return Outcome::Kernel };
+    let request = Request { opcode: MAKE_DIR, args: [0, 0, mode.into(), 0, 0], ..Request::default() };
+    let (response, _, place) = match name.request(&mut hold, Kind::MakeDir, request, &mut []) {
+        Ok(answered) => answered,
+        Err(outcome) => return outcome.cast(),
+    };
+    count_call(Kind::MakeDir, By::Ring);
+    let [number, ino, ..] = response.values;
+    if number != 0 {
+        hold.dirs.keep(Place { ino, ..place }, Some(number));
+    }
+    Outcome::Done(())
+}
+
 /// The right to make a call. Where there are sessions it is said if others have them.
 fn take(kind: Kind) -> Option<Hold> {
     let hold = Hold::take();
@@ -297,7 +322,6 @@ impl Outcome<Never> {
 struct Name {
     directory: i32,
     split: Split,
-    len: usize,
 }
 
 impl Name {
@@ -305,9 +329,21 @@ impl Name {
     /// The path must be the program's, readable as far as it is mapped at all.
     unsafe fn take(hold: &mut Hold, directory: i32, path: usize) -> Option<Self> {
         // SAFETY: the caller's.
+        unsafe { Self::take_as(hold, directory, path, paths::split) }
+    }
+
+    /// # Safety
+    /// The path must be the program's, readable as far as it is mapped at all.
+    unsafe fn take_as(
+        hold: &mut Hold,
+        directory: i32,
+        path: usize,
+        split: impl FnOnce(&[u8]) -> Option<Split>,
+    ) -> Option<Self> {
+        // SAFETY: the caller's.
         let len = unsafe { paths::take(directory, path, &mut hold.path) }?;
-        let split = paths::split(hold.path.get(..len)?)?;
-        Some(Self { directory, split, len })
+        let split = split(hold.path.get(..len)?)?;
+        Some(Self { directory, split })
     }
 
     fn is_guess(&self, hold: &Hold) -> bool {
@@ -408,7 +444,7 @@ impl Name {
         out: &mut [u8],
     ) -> Result<(Response, usize), Outcome<Never>> {
         let mut name = [0; vellum_ring::files::NAME_MAX];
-        let from = hold.path.get(self.split.name..self.len).unwrap_or_default();
+        let from = hold.path.get(self.split.name..self.split.end).unwrap_or_default();
         let name = name.get_mut(..from.len()).ok_or(Outcome::Kernel)?;
         name.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
         hold.call(request, name, out).map_err(|failure| {

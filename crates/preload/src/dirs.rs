@@ -104,6 +104,8 @@ struct Known {
     place: Place,
     /// None: the service does not serve it.
     number: Option<u64>,
+    /// It has been asked for since a place was last looked for.
+    used: bool,
 }
 
 /// What is known, in a session.
@@ -140,16 +142,26 @@ impl Dirs {
     }
 
     /// The number of a directory; `Some(None)`: it is not served.
-    pub(crate) fn find(&self, place: &Place) -> Option<Option<u64>> {
-        self.known.iter().flatten().find(|known| known.place == *place).map(|known| known.number)
+    pub(crate) fn find(&mut self, place: &Place) -> Option<Option<u64>> {
+        let known = self.known.iter_mut().flatten().find(|known| known.place == *place)?;
+        known.used = true;
+        Some(known.number)
     }
 
     pub(crate) fn keep(&mut self, place: Place, number: Option<u64>) {
         self.drop_stale(&place);
-        if let Some(slot) = self.known.get_mut(self.next % DIRS) {
-            *slot = Some(Known { place, number });
+        // Whoever has been asked for is passed over once.
+        for _ in 0..=DIRS {
+            let Some(slot) = self.known.get_mut(self.next % DIRS) else { return };
+            self.next = self.next.wrapping_add(1);
+            match slot {
+                Some(known) if known.used => known.used = false,
+                _ => {
+                    *slot = Some(Known { place, number, used: false });
+                    return;
+                }
+            }
         }
-        self.next = self.next.wrapping_add(1);
     }
 
     pub(crate) fn drop_stale(&mut self, place: &Place) {
@@ -223,6 +235,21 @@ mod tests {
         dirs.keep_foreign(9);
         dirs.clear();
         assert!(dirs.find(&place(20)).is_none() && dirs.is_foreign(9) && !dirs.is_foreign(8));
+    }
+
+    #[test]
+    fn a_directory_that_is_asked_for_stays() {
+        let mut dirs = Dirs::new();
+        for ino in 0..4 * DIRS as u64 {
+            dirs.keep(place(ino), Some(ino));
+            assert_eq!((dirs.find(&place(0)), dirs.find(&place(1000))), (Some(Some(0)), None));
+        }
+        // All of them are.
+        (0..4 * DIRS as u64).for_each(|ino| {
+            let _ = dirs.find(&place(ino));
+        });
+        dirs.keep(place(1000), Some(1000));
+        assert_eq!(dirs.find(&place(1000)), Some(Some(1000)));
     }
 
     #[test]

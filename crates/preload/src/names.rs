@@ -100,6 +100,8 @@ names! {
     OPEN64_2 = c"__open64_2",
     OPENAT_2 = c"__openat_2",
     OPENAT64_2 = c"__openat64_2",
+    MKDIR = c"mkdir",
+    MKDIRAT = c"mkdirat",
     UNLINK = c"unlink",
     UNLINKAT = c"unlinkat",
     REMOVE = c"remove",

@@ -49,6 +49,8 @@ pub(crate) struct Split {
     /// 0: there is none, the name is one of the directory that the path begins at.
     pub(crate) parent: usize,
     pub(crate) name: usize,
+    /// Where the name ends.
+    pub(crate) end: usize,
 }
 
 /// Takes a path apart. None: its last part is no name of a file.
@@ -64,7 +66,13 @@ pub(crate) fn split(path: &[u8]) -> Option<Split> {
         let before = path.get(..slash).unwrap_or_default();
         before.iter().rposition(|byte| *byte != b'/').map_or(1, |last| last + 1)
     });
-    Some(Split { parent, name: at })
+    Some(Split { parent, name: at, end: path.len() })
+}
+
+/// The same for the path of a directory, which may have slashes at its end.
+pub(crate) fn split_dir(path: &[u8]) -> Option<Split> {
+    let last = path.iter().rposition(|byte| *byte != b'/')?;
+    split(path.get(..=last)?)
 }
 
 /// A number in decimal digits, and nothing else.
@@ -130,6 +138,11 @@ mod tests {
         for path in ["", "/", ".", "..", "a/", "a/.", "a/..", "a/.wh.b", ".wh..opq"] {
             assert_eq!(parts(path), None, "{path}");
         }
+        for (path, parent, name) in [("a/b//", "a", "b"), ("b/", "", "b"), ("/b", "/", "b")] {
+            let found = split_dir(path.as_bytes()).unwrap();
+            assert_eq!((&path[..found.parent], &path[found.name..found.end]), (parent, name));
+        }
+        assert!(["", "//", "./", "a/../"].iter().all(|path| split_dir(path.as_bytes()).is_none()));
         let long = "x".repeat(NAME_MAX);
         assert!(split(long.as_bytes()).is_some());
         assert!(split(format!("{long}x").as_bytes()).is_none());

@@ -22,6 +22,7 @@ pub(crate) enum Kind {
     Open = 0,
     Stat,
     Unlink,
+    MakeDir,
 }
 
 /// Who has carried one out.
@@ -48,9 +49,12 @@ pub(crate) enum Past {
 const KINDS: usize = 7;
 /// Of one [`Kind`].
 const WAYS: usize = 5;
+/// What reports call the [`Kind`]s.
+const CALLED: [&str; 4] = ["opens", "stats", "unlinks", "mkdirs"];
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
-static CALLS: [[AtomicU64; WAYS]; 3] = [const { [const { AtomicU64::new(0) }; WAYS] }; 3];
+static CALLS: [[AtomicU64; WAYS]; CALLED.len()] =
+    [const { [const { AtomicU64::new(0) }; WAYS] }; CALLED.len()];
 static WRITES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 static BYTES: AtomicU64 = AtomicU64::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
@@ -117,9 +121,9 @@ pub(crate) fn writes() -> [u64; 2] {
     WRITES.each_ref().map(|count| count.load(Relaxed))
 }
 
-/// Opens, lookups and removals.
-pub(crate) fn calls() -> [[u64; WAYS]; 3] {
-    let mut counts = [[0; WAYS]; 3];
+/// Calls of each [`Kind`].
+pub(crate) fn calls() -> [[u64; WAYS]; CALLED.len()] {
+    let mut counts = [[0; WAYS]; CALLED.len()];
     let from = CALLS.as_flattened();
     counts.as_flattened_mut().iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Relaxed));
     counts
@@ -133,7 +137,7 @@ pub(crate) fn all() -> ([u64; KINDS], u64) {
 }
 
 /// Room for a whole report.
-const TEXT: usize = 1024;
+const TEXT: usize = 2048;
 
 /// Text of a fixed length.
 struct Text {
@@ -173,7 +177,7 @@ pub(crate) fn report() {
         let (counts, bytes) = all();
         let calls = calls();
         let writes = writes();
-        if counts == [0; KINDS] && calls == [[0; WAYS]; 3] && writes == [0; 2] {
+        if counts == [0; KINDS] && calls == [[0; WAYS]; CALLED.len()] && writes == [0; 2] {
             return;
         }
         let text = compose(counts, bytes, writes, &calls);
@@ -182,7 +186,7 @@ pub(crate) fn report() {
 }
 
 /// Of writes, and of calls that may go by the ring, there is a line only where there was one.
-fn compose(counts: [u64; KINDS], bytes: u64, writes: [u64; 2], calls: &[[u64; WAYS]; 3]) -> Text {
+fn compose(counts: [u64; KINDS], bytes: u64, writes: [u64; 2], calls: &[[u64; WAYS]; CALLED.len()]) -> Text {
     let mut text = Text { bytes: [0; TEXT], len: 0 };
     let [served, not_vellum, few, beyond, changed, no_socket, other] = counts;
     let by_kernel = not_vellum + few + beyond + changed + no_socket + other;
@@ -211,7 +215,7 @@ fn compose(counts: [u64; KINDS], bytes: u64, writes: [u64; 2], calls: &[[u64; WA
         }
         text.add(b"\n");
     }
-    for (kind, [ring, asked, look, gone, busy]) in ["opens", "stats", "unlinks"].iter().zip(*calls) {
+    for (kind, [ring, asked, look, gone, busy]) in CALLED.iter().zip(*calls) {
         let by_kernel = asked + look + gone + busy;
         if ring + by_kernel == 0 {
             continue;
@@ -240,8 +244,12 @@ mod tests {
 
     #[test]
     fn the_report_says_who_has_read() {
-        let text =
-            compose([10, 1, 2, 3, 4, 5, 0], u64::MAX, [8, 9], &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0]]);
+        let text = compose(
+            [10, 1, 2, 3, 4, 5, 0],
+            u64::MAX,
+            [8, 9],
+            &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0], [0; 5]],
+        );
         let text = std::str::from_utf8(&text.bytes[..text.len]).unwrap();
         let expected = "vellum: preads from mappings: 10\nvellum: bytes from mappings: 18446744073709551615\n\
                         vellum: preads by the kernel: 15 (not a Vellum file 1, too few reads 2, beyond the end 3, \

@@ -2,7 +2,8 @@
 //!
 //! A program names a file by a directory that it has entered and a name in it. It enters a directory by proving that it may write to it:
 //! it sets the extended attribute [`TOKEN`] of it to a number by chance, by way of the kernel, which checks the path, the mount and
-//! the directory; then it shows the service the same number with [`ENTER`]. Nothing is stored with the directory. Later calls are
+//! the directory; then it shows the service the same number with [`ENTER`]. Nothing is stored with the directory. A directory that it makes
+//! with [`MAKE_DIR`] it has entered. Later calls are
 //! preceded by a look at the path, which the kernel walks and checks anew; what the program may do in the directory and with the file is
 //! checked by the service.
 
@@ -33,7 +34,7 @@ pub const GREETING_NUMBERS: usize = GREETING_HEAD + MEMORIES_MAX + MOUNT_NUMBERS
 /// descriptors to come by, each with a tag of 64 bits. Nothing more is read from it.
 pub const RING_WANTED: u64 = u64::from_le_bytes(*b"gnirllev");
 
-/// Enters a directory. Data: the token. Value 0: a number for the directory.
+/// Enters a directory. Data: the token. Value 0: a number for the directory; value 1: its inode number.
 pub const ENTER: u16 = 1;
 /// Opens, or creates, a regular file. Arguments: directory, flags as of open(2), mode with the umask applied. Data: the name.
 /// Value 0: the tag that the descriptor comes with.
@@ -46,6 +47,10 @@ pub const UNLINK: u16 = 4;
 /// Opens the file of a descriptor once more, to write, for a program that has set its [`TOKEN`]. What it makes shorter it makes shorter by
 /// its own descriptor. Arguments: 0, flags as of open(2). Data: the token. Value 0: the tag that the descriptor comes with.
 pub const REOPEN: u16 = 5;
+
+/// Makes a directory and enters it. Arguments: directory, 0, mode with the umask applied. Data: the name. Values as
+/// of [`ENTER`]; 0 and 0: it has been made, and is to be entered by a token.
+pub const MAKE_DIR: u16 = 6;
 
 /// Flag of a request: nothing is mounted over the name, for the program has looked.
 pub const CHECKED: u16 = 1;

@@ -14,11 +14,13 @@ pub(crate) enum Call {
     Stat,
     /// A name was removed.
     Unlink,
+    /// A directory was made.
+    MakeDir,
     /// The kernel was to be asked instead.
     Kernel,
 }
 
-const NAMES: [&str; 4] = ["ring_opens", "ring_stats", "ring_unlinks", "ring_to_kernel"];
+const NAMES: [&str; 5] = ["ring_opens", "ring_stats", "ring_unlinks", "ring_mkdirs", "ring_to_kernel"];
 
 /// The counts of one program.
 #[derive(Debug, Default)]

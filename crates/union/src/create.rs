@@ -94,9 +94,22 @@ impl Core {
         what: Make<'_>,
         mode: u32,
     ) -> Result<Made> {
-        let work = self.work()?;
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let _ops = dir.ops.write();
+        self.make_alone(cx, parent, name, what, mode)
+    }
+
+    /// The same for who holds the directory's `ops` exclusively.
+    pub(crate) fn make_alone(
+        &self,
+        cx: &Context<'_>,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+        what: Make<'_>,
+        mode: u32,
+    ) -> Result<Made> {
+        let work = self.work()?;
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         if dir.removed.load(Relaxed) {
             return Err(Error::new(Errno::NOENT, "the directory was removed"));
         }

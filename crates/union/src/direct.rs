@@ -4,21 +4,20 @@
 //! by way of the union, what must not happen at the same time, and what the front is told. Whatever is not certain is refused, and
 //! goes through the front as ever.
 //!
-//! What the front may still believe is noted with each directory ([`Seen`]). An answer that is on its way to the front can be older than
+//! What the front may still believe is noted with each directory ([`crate::seen::Seen`]). An answer that is on its way to the front can be older than
 //! a change that is made meanwhile. For attributes the kernel notices that itself. For names that were not found, and lists of names, it
 //! does not: so a directory is the front's alone until the answers that were under way have arrived.
 
+use crate::create::Make;
 use crate::marks::{Space, WHITEOUT_PREFIX};
 use crate::node::{At, Dir, File, Node};
 use crate::quiet::Known;
 use crate::union::{Core, Union};
 use crate::written::Direct;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use vellum_vfs::{
-    Answering, Answers, Attr, Connection, Errno, Error, Features, FileKind, Name, NodeId, OpenMode, Result,
+    Attr, Connection, Context, Errno, Error, Features, FileKind, Name, NodeId, OpenMode, Result,
 };
 
 /// Why something is not done here.
@@ -30,77 +29,13 @@ pub enum Refused {
     Front,
     /// The front knows this name: something may be mounted over it.
     Known,
-    /// No directory has this id any more.
+    /// This directory is not there any more.
     Stale,
 }
 
 impl From<Error> for Refused {
     fn from(_: Error) -> Self {
         Self::Front
-    }
-}
-
-/// What the front may believe of a directory.
-#[derive(Debug)]
-pub(crate) struct Seen {
-    /// Its attributes.
-    attributes: AtomicBool,
-    /// That names are not there.
-    missing: AtomicBool,
-    /// A list of its names: how often it was told one since that was last taken back.
-    names: AtomicU64,
-    /// Programs make names in it past the front: when they last did, as [`Direct::now`] has it; 0: they do not.
-    shared: AtomicU64,
-    /// What has to arrive before they may.
-    waits: Mutex<Option<Waits>>,
-}
-
-/// Answers that had not arrived, and how many lists of names had been told then.
-#[derive(Debug)]
-struct Waits {
-    answers: Answering,
-    names: u64,
-}
-
-impl Seen {
-    /// Of a directory of which nothing is known.
-    pub(crate) const fn everything() -> Self {
-        Self {
-            attributes: AtomicBool::new(true),
-            missing: AtomicBool::new(true),
-            names: AtomicU64::new(1),
-            shared: AtomicU64::new(0),
-            waits: Mutex::new(None),
-        }
-    }
-
-    /// The front has just heard of the directory.
-    pub(crate) fn nothing(&self) {
-        self.attributes.store(false, SeqCst);
-        self.missing.store(false, SeqCst);
-        self.names.store(0, SeqCst);
-    }
-
-    /// Whether no answer is on its way that a change of the directory's names would make wrong for ever. The caller holds the
-    /// directory's `ops` exclusively: what begins later sees that it is shared.
-    fn is_settled(&self, front: &dyn Answers, now: u64) -> bool {
-        let names = self.names.load(SeqCst);
-        let before = self.shared.load(SeqCst);
-        if before != now {
-            self.shared.store(now, SeqCst);
-        }
-        let first = before == 0;
-        let mut waits = self.waits.lock();
-        let unseen = names != 0 && waits.as_ref().is_none_or(|waits| waits.names != names);
-        if unseen || first && self.missing.load(SeqCst) {
-            *waits = Some(Waits { answers: front.answering(), names });
-        }
-        let Some(waits) = &mut *waits else { return true };
-        let settled = front.has_answered(&waits.answers);
-        if settled {
-            waits.answers.0.clear();
-        }
-        settled
     }
 }
 
@@ -113,11 +48,29 @@ struct Notices {
     file: Option<NodeId>,
 }
 
+/// A directory of the union's, whether the front knows it or not. It stays the same one when it is moved.
+#[derive(Clone)]
+pub struct Directory(Arc<Node>);
+
+impl std::fmt::Debug for Directory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Directory").field(&self.0.id).finish()
+    }
+}
+
+impl Directory {
+    /// Its inode number, as the union shows it.
+    #[must_use]
+    pub fn ino(&self) -> u64 {
+        self.0.ino
+    }
+}
+
 /// A name that a program is about to open.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// The directory.
-    pub dir: NodeId,
+    pub dir: &'a Directory,
     /// The name in it.
     pub name: Name<'a>,
     /// The program has looked whether something is mounted over it.
@@ -216,25 +169,42 @@ impl Core {
     }
 
     /// A directory of the upper layer, where programs may do something themselves.
-    fn shared_dir(&self, id: NodeId) -> Result<Arc<Node>, Refused> {
+    fn shared_dir<'a>(&self, directory: &'a Directory) -> Result<&'a Dir, Refused> {
         self.direct()?;
-        let node = self.node(id).map_err(|_| Refused::Stale)?;
-        let dir = node.as_dir().ok_or(Refused::Stale)?;
+        let dir = directory.0.as_dir().ok_or(Refused::Stale)?;
         if dir.removed.load(Relaxed) {
             return Err(Refused::Stale);
         }
         if dir.upper.lock().is_none() || self.upper_aufs {
             return Err(Refused::Front);
         }
-        Ok(node)
+        Ok(dir)
     }
 
     /// The directory of a name that means the same in the upper layer.
-    fn shared_dir_of(&self, wanted: &Wanted<'_>) -> Result<Arc<Node>, Refused> {
-        let node = self.shared_dir(wanted.dir)?;
+    fn shared_dir_of<'a>(&self, wanted: &Wanted<'a>) -> Result<(&'a Arc<Node>, &'a Dir), Refused> {
+        let dir = self.shared_dir(wanted.dir)?;
         let name = wanted.name.bytes();
-        let is_map = self.has_maps && node.as_dir().is_some_and(|dir| self.is_maps(dir, name));
-        if is_map || name.starts_with(WHITEOUT_PREFIX) { Err(Refused::Front) } else { Ok(node) }
+        let is_map = self.has_maps && self.is_maps(dir, name);
+        if is_map || name.starts_with(WHITEOUT_PREFIX) {
+            return Err(Refused::Front);
+        }
+        Ok((&wanted.dir.0, dir))
+    }
+
+    /// Whether a program may make names in a directory, where owner and mode say what may be done. The caller holds its `ops`
+    /// exclusively.
+    fn lets_make(&self, node: &Node, dir: &Dir) -> Result<(), Refused> {
+        let (direct, front) = (self.direct()?, self.front()?);
+        if dir.removed.load(Relaxed) {
+            return Err(Refused::Stale);
+        }
+        if !dir.seen.is_settled(&*front.notifier, direct.now()) {
+            return Err(Refused::Front);
+        }
+        // The umask does not act beside a default ACL; an ACL of the directory says more than its mode.
+        let inherit = self.inherit_of(node)?;
+        if inherit.default_acl || inherit.acl { Err(Refused::Front) } else { Ok(()) }
     }
 
     /// What is to be told after a change of a directory's names. The caller holds its `ops` exclusively.
@@ -294,11 +264,18 @@ impl Union {
         self.0.config.volatile
     }
 
+    /// A directory that the front knows, if it is one where programs may do something themselves.
+    pub fn directory(&self, id: NodeId) -> Result<Directory, Refused> {
+        let directory = Directory(self.0.node(id).map_err(|_| Refused::Stale)?);
+        self.0.shared_dir(&directory)?;
+        Ok(directory)
+    }
+
     /// Where a directory is in the upper layer: its path there, and its inode number.
-    pub fn upper_path(&self, dir: NodeId) -> Result<(Vec<u8>, u64), Refused> {
-        let node = self.0.shared_dir(dir)?;
+    pub fn upper_path(&self, directory: &Directory) -> Result<(Vec<u8>, u64), Refused> {
+        let dir = self.0.shared_dir(directory)?;
         let mut names: Vec<Vec<u8>> = Vec::new();
-        let mut at = Arc::clone(&node);
+        let mut at = Arc::clone(&directory.0);
         loop {
             let place = at.as_dir().and_then(|dir| dir.place.read().clone());
             let Some(place) = place else { break };
@@ -309,7 +286,7 @@ impl Union {
             return Err(Refused::Stale);
         }
         names.reverse();
-        let ino = node.as_dir().and_then(|dir| dir.upper.lock().as_ref().map(|upper| upper.ino));
+        let ino = dir.upper.lock().as_ref().map(|upper| upper.ino);
         Ok((names.join(&b'/'), ino.ok_or(Refused::Front)?))
     }
 
@@ -321,23 +298,12 @@ impl Union {
         make: impl FnOnce() -> Result<(T, u64), Errno>,
     ) -> Result<T, Refused> {
         let core = &self.0;
-        let (direct, front) = (core.direct()?, core.front()?);
-        let node = core.shared_dir_of(wanted)?;
-        let dir = node.as_dir().ok_or(Refused::Stale)?;
+        let direct = core.direct()?;
+        let (node, dir) = core.shared_dir_of(wanted)?;
         let (made, notices) = {
             let _ops = dir.ops.write();
-            if dir.removed.load(Relaxed) {
-                return Err(Refused::Stale);
-            }
-            if !dir.seen.is_settled(&*front.notifier, direct.now()) {
-                return Err(Refused::Front);
-            }
-            // The umask does not act beside a default ACL; an ACL of the directory says more than its mode.
-            let inherit = core.inherit_of(&node)?;
-            if inherit.default_acl || inherit.acl {
-                return Err(Refused::Front);
-            }
-            if !dir.lowers.is_empty() && core.child(&node, wanted.name)?.is_some() {
+            core.lets_make(node, dir)?;
+            if !dir.lowers.is_empty() && core.child(node, wanted.name)?.is_some() {
                 return Err(Refused::Error(Errno::EXIST));
             }
             let (made, ino) = make().map_err(Refused::Error)?;
@@ -354,8 +320,30 @@ impl Union {
             drop(children);
             (made, core.changed(dir))
         };
-        core.tell(&node, wanted.name, &notices);
+        core.tell(node, wanted.name, &notices);
         Ok(made)
+    }
+
+    /// A new directory of `cx`, who may make one, with permissions from which the umask has been taken away, and its inode number in the
+    /// upper layer. EEXIST: the name is taken, in whatever way.
+    pub fn make_dir_direct(
+        &self,
+        wanted: &Wanted<'_>,
+        cx: &Context<'_>,
+        mode: u32,
+    ) -> Result<(Directory, u64), Refused> {
+        let core = &self.0;
+        let (node, dir) = core.shared_dir_of(wanted)?;
+        let (made, notices) = {
+            let _ops = dir.ops.write();
+            core.lets_make(node, dir)?;
+            let made = core.make_alone(cx, node, wanted.name, Make::Dir, mode);
+            (made.map_err(|error| Refused::Error(error.errno()))?, core.changed(dir))
+        };
+        core.tell(node, wanted.name, &notices);
+        let directory = Directory(made.node);
+        let ino = core.shared_dir(&directory)?.upper.lock().as_ref().map(|upper| upper.ino);
+        Ok((directory, ino.ok_or(Refused::Front)?))
     }
 
     /// A file that is there. `open` opens it in the upper layer, without changing it, and says its inode number there; `then` is called
@@ -368,18 +356,17 @@ impl Union {
     ) -> Result<T, Refused> {
         let core = &self.0;
         let (direct, _) = (core.direct()?, core.front()?);
-        let parent = core.shared_dir_of(wanted)?;
-        let dir = parent.as_dir().ok_or(Refused::Stale)?;
+        let (parent, dir) = core.shared_dir_of(wanted)?;
         let mut notices = Notices::default();
         // Dropped after the lock.
         let node;
         let opened = {
             // Exclusively: a lookup at the same time would answer with attributes that are not to be believed any more.
             let _ops = dir.ops.write();
-            if core.inherit_of(&parent)?.acl {
+            if core.inherit_of(parent)?.acl {
                 return Err(Refused::Front);
             }
-            node = core.child(&parent, wanted.name)?.ok_or(Refused::Error(Errno::NOENT))?;
+            node = core.child(parent, wanted.name)?.ok_or(Refused::Error(Errno::NOENT))?;
             let file = node.as_file().ok_or(Refused::Front)?;
             if !core.is_whole(&node, file) {
                 return Err(Refused::Front);
@@ -406,7 +393,7 @@ impl Union {
             }
             then(opened)?
         };
-        core.tell(&parent, wanted.name, &notices);
+        core.tell(parent, wanted.name, &notices);
         Ok(opened)
     }
 
@@ -435,7 +422,7 @@ impl Union {
             if !is_there || !core.is_whole(&node, file) {
                 return Err(Refused::Front);
             }
-            let (mut path, _) = self.upper_path(place.parent.id)?;
+            let (mut path, _) = self.upper_path(&Directory(Arc::clone(&place.parent)))?;
             if !path.is_empty() {
                 path.push(b'/');
             }
@@ -458,15 +445,14 @@ impl Union {
     /// Attributes of a name that the front does not know.
     pub fn stat_direct(&self, wanted: &Wanted<'_>) -> Result<Attr, Refused> {
         let core = &self.0;
-        let parent = core.shared_dir_of(wanted)?;
-        let dir = parent.as_dir().ok_or(Refused::Stale)?;
+        let (parent, dir) = core.shared_dir_of(wanted)?;
         let node;
         let attr = {
             let _ops = dir.ops.read();
-            if core.inherit_of(&parent)?.acl {
+            if core.inherit_of(parent)?.acl {
                 return Err(Refused::Front);
             }
-            let found = core.child_with_attr(&parent, wanted.name)?;
+            let found = core.child_with_attr(parent, wanted.name)?;
             let (found, attr) = found.ok_or(Refused::Error(Errno::NOENT))?;
             node = found;
             if core.table.lookups(node.id) > 0 {
@@ -492,8 +478,7 @@ impl Union {
     ) -> Result<(), Refused> {
         let core = &self.0;
         let (direct, front) = (core.direct()?, core.front()?);
-        let node = core.shared_dir_of(wanted)?;
-        let dir = node.as_dir().ok_or(Refused::Stale)?;
+        let (node, dir) = core.shared_dir_of(wanted)?;
         // Nodes of a predecessor are not all here, and files with a map of blocks leave that behind.
         if core.revival.is_active() || core.has_maps {
             return Err(Refused::Front);
@@ -503,7 +488,7 @@ impl Union {
             if dir.removed.load(Relaxed) {
                 return Err(Refused::Stale);
             }
-            if core.inherit_of(&node)?.acl || !dir.seen.is_settled(&*front.notifier, direct.now()) {
+            if core.inherit_of(node)?.acl || !dir.seen.is_settled(&*front.notifier, direct.now()) {
                 return Err(Refused::Front);
             }
             if dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts) {
@@ -522,44 +507,7 @@ impl Union {
             dir.children.lock().clear(wanted.name);
             core.changed(dir)
         };
-        core.tell(&node, wanted.name, &Notices { missing: false, ..notices });
+        core.tell(node, wanted.name, &Notices { missing: false, ..notices });
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A front with one answer on its way.
-    struct Slow(AtomicBool);
-
-    impl Answers for Slow {
-        fn answering(&self) -> Answering {
-            Answering(if self.0.load(SeqCst) { vec![(1, 1)] } else { Vec::new() })
-        }
-        fn has_answered(&self, these: &Answering) -> bool {
-            these.0.is_empty() || !self.0.load(SeqCst)
-        }
-    }
-
-    #[test]
-    fn answers_that_are_on_their_way_are_waited_for() {
-        let front = Slow(AtomicBool::new(true));
-        let seen = Seen::everything();
-        seen.nothing();
-        assert!(seen.is_settled(&front, 1), "nothing was told");
-        seen.names.fetch_add(1, SeqCst);
-        assert!(!seen.is_settled(&front, 1) && !seen.is_settled(&front, 1), "a list is on its way");
-        front.0.store(false, SeqCst);
-        assert!(seen.is_settled(&front, 1), "it has arrived");
-        front.0.store(true, SeqCst);
-        seen.names.fetch_add(1, SeqCst);
-        assert!(!seen.is_settled(&front, 1), "another one");
-        let seen = Seen::everything();
-        seen.names.store(0, SeqCst);
-        assert!(!seen.is_settled(&front, 1), "that something is missing");
-        front.0.store(false, SeqCst);
-        assert!(seen.is_settled(&front, 1) && seen.is_settled(&Slow(AtomicBool::new(true)), 1), "once");
     }
 }

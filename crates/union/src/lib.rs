@@ -53,6 +53,7 @@ mod readdir;
 mod remove;
 mod rename;
 mod revive;
+mod seen;
 mod stack;
 mod table;
 mod union;
@@ -61,7 +62,7 @@ mod written;
 mod xattr;
 
 pub use config::{PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Squash, UnionConfig, UpperConfig};
-pub use direct::{Refused, Wanted};
+pub use direct::{Directory, Refused, Wanted};
 pub use explain::{Blocks, NodeReport, Summary};
 pub use flatten::Flattening;
 pub use generations::{Generations, Mappable};

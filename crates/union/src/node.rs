@@ -1,6 +1,5 @@
 //! What a front holds: nodes. A node is a directory, or it shows a file; several nodes may show one file.
 
-use crate::direct::Seen;
 use crate::extents::PartialFile;
 use crate::generations::Watched;
 use crate::handles::Slot;
@@ -8,6 +7,7 @@ use crate::layer::LowerDir;
 use crate::links::InodeKey;
 use crate::listing::Listing;
 use crate::maps::DoomedSidecar;
+use crate::seen::Seen;
 use crate::table::Table;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;

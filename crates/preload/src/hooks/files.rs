@@ -1,4 +1,4 @@
-//! Opening, creating and removing.
+//! Opening, creating and removing, and new directories.
 
 use super::identity;
 use crate::calls::{self, O_CREAT, O_EXCL, O_NOFOLLOW, O_TRUNC, O_WRONLY, Outcome};
@@ -13,6 +13,8 @@ type Creat = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
 type Open2 = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
 type OpenAt2 = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
 type Unlink = unsafe extern "C" fn(*const c_char) -> c_int;
+type MkDir = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
+type MkDirAt = unsafe extern "C" fn(c_int, *const c_char, c_uint) -> c_int;
 type UnlinkAt = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
 
 const EEXIST: c_int = 17;
@@ -161,6 +163,44 @@ unsafe fn unlink_by(directory: c_int, path: *const c_char, next: impl Fn() -> c_
     }
 }
 
+/// A directory made by the ring, or by the next function.
+///
+/// # Safety
+/// The path must be the program's.
+unsafe fn make_dir_by(
+    directory: c_int,
+    path: *const c_char,
+    mode: c_uint,
+    next: impl Fn() -> c_int,
+) -> c_int {
+    if !process::is_on() {
+        return next();
+    }
+    // SAFETY: the caller's.
+    match unsafe { calls::make_dir(directory, path as usize, mode & 0o1777 & !identity::mask()) } {
+        Outcome::Done(()) => 0,
+        Outcome::Kernel => next(),
+        Outcome::Failed(error) => {
+            set_errno(error);
+            -1
+        }
+        Outcome::Unknown => {
+            let before = errno();
+            let done = next();
+            if done != 0 && errno() == EEXIST {
+                // This call has made it, as far as anybody can tell.
+                set_errno(before);
+                return 0;
+            }
+            done
+        }
+    }
+}
+
+fn make_dir_raw(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
+    system(raw::number::MKDIRAT, [word(directory), path as usize, mode as usize, 0, 0, 0]) as c_int
+}
+
 fn unlink_raw(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
     system(raw::number::UNLINKAT, [word(directory), path as usize, flags as usize, 0, 0, 0]) as c_int
 }
@@ -205,6 +245,26 @@ hooks! {
 
     fn __openat64_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
         openat_2!(OPENAT64_2, directory, path, flags)
+    }
+
+    fn mkdir(path: *const c_char, mode: c_uint) -> c_int {
+        let next = || match next!(MKDIR as MkDir) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path, mode) },
+            None => make_dir_raw(AT_FDCWD, path, mode),
+        };
+        // SAFETY: the program's path.
+        unsafe { make_dir_by(AT_FDCWD, path, mode, next) }
+    }
+
+    fn mkdirat(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
+        let next = || match next!(MKDIRAT as MkDirAt) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(directory, path, mode) },
+            None => make_dir_raw(directory, path, mode),
+        };
+        // SAFETY: the program's path.
+        unsafe { make_dir_by(directory, path, mode, next) }
     }
 
     fn unlink(path: *const c_char) -> c_int {

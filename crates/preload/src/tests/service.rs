@@ -12,14 +12,14 @@ use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_ring::files::{
-    ASK_KERNEL, CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK,
+    ASK_KERNEL, CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR,
     MEMORIES_MAX, OPEN, RING_WANTED, SLOT_BYTES, SLOTS, STALE, STAT, UNLINK,
 };
 use vellum_ring::{Layout, Linux, Region, Request, Response, Session};
@@ -208,6 +208,21 @@ impl Service {
                 }
                 Err(error) => failed(&error),
             },
+            MAKE_DIR => {
+                // What the kernel would find in the union.
+                if let Err(error) = fs::create_dir(&there) {
+                    return failed(&error);
+                }
+                fs::create_dir(&here).unwrap();
+                fs::set_permissions(&here, fs::Permissions::from_mode(mode as u32)).unwrap();
+                if name.starts_with("gone") {
+                    return Done::Gone;
+                }
+                let ino = fs::metadata(&there).unwrap().ino();
+                entered.push(there);
+                let values = [entered.len() as u64 - 1, ino, 0, 0, 0, 0];
+                Done::Answer(Response { status: 0, len: 0, values }, Vec::new())
+            }
             UNLINK => {
                 if name.starts_with("gone") {
                     fs::remove_file(there).unwrap();

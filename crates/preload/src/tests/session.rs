@@ -1,7 +1,7 @@
 //! One session after another, and what programs do to them.
 
 use super::service::{REQUESTS, RINGS, Service};
-use super::{SOCKET, UNION};
+use super::{SOCKET, TOKENS, UNION};
 use crate::attributes::STAT_LEN;
 use crate::hooks::{self, files, identity, stat};
 use crate::names::{errno, set_errno};
@@ -10,6 +10,7 @@ use crate::stats::{self, By, Kind};
 use crate::{direct, process, ring};
 use std::ffi::CString;
 use std::fs;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
@@ -118,6 +119,7 @@ fn a_program_and_a_service() {
     opens(&ground);
     attributes(&ground);
     removals(&ground);
+    directories(&ground);
     not_served(&ground);
     stale(&ground);
     the_sockets_number(&ground);
@@ -251,6 +253,37 @@ fn removals(ground: &Ground) {
     // SAFETY: a string.
     assert_eq!(unsafe { files::remove(c(&ground.union.join("d")).as_ptr()) }, 0);
     assert!(!ground.union.join("d").exists());
+}
+
+fn directories(ground: &Ground) {
+    // SAFETY: strings.
+    let mkdir = |name: &str| unsafe { files::mkdir(c(&ground.union.join(name)).as_ptr(), 0o7777) };
+    let mode = |name| fs::metadata(ground.upper.join(name)).unwrap().permissions().mode() & 0o7777;
+    // SAFETY: numbers.
+    let mask = unsafe { identity::umask(0o027) };
+    let (made, tokens) = (by(Kind::MakeDir, By::Ring), TOKENS.lock().unwrap().len());
+    assert_eq!((mkdir("dir"), mkdir("dir/a//"), mkdir("dir/a/b")), (0, 0, 0));
+    assert_eq!(mode("dir/a"), 0o1750);
+    make(&ground.union.join("dir/a/b/file"));
+    assert!(ground.upper.join("dir/a/b/file").exists());
+    assert_eq!((mkdir("dir/a"), errno()), (-1, libc::EEXIST));
+    // All that without showing anything to the kernel.
+    assert_eq!((by(Kind::MakeDir, By::Ring), TOKENS.lock().unwrap().len()), (made + 4, tokens));
+    let at =
+        rustix::fs::open(&ground.union, rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty()).unwrap();
+    // SAFETY: strings.
+    assert_eq!(unsafe { files::mkdirat(at.as_raw_fd(), c"dir/c".as_ptr(), 0o700) }, 0);
+    assert!(ground.upper.join("dir/c").is_dir());
+    for name in ["ask-dir", "look-dir", "dir/."] {
+        let _ = mkdir(name);
+        assert!(!ground.upper.join(name).exists() || name == "dir/.");
+    }
+    assert!(ground.union.join("ask-dir").is_dir() && ground.union.join("look-dir").is_dir());
+    // SAFETY: numbers, and no string.
+    unsafe {
+        identity::umask(mask);
+        assert_eq!((files::mkdir(std::ptr::null(), 0o700), errno()), (-1, libc::EFAULT));
+    }
 }
 
 fn not_served(ground: &Ground) {
@@ -394,6 +427,11 @@ fn others(ground: &Ground) {
 }
 
 fn gone(ground: &Ground) {
+    // SAFETY: a string.
+    assert_eq!(unsafe { files::mkdir(c(&ground.union.join("gone-dir")).as_ptr(), 0o700) }, 0);
+    assert!(!ring::is_live());
+    // Again, but later than at first.
+    assert_eq!(ground.warm(), 64);
     let gone = by(Kind::Open, By::Gone);
     let path = ground.union.join("gone-1");
     let fd = open(&path, CREATE, 0o600);
@@ -401,10 +439,9 @@ fn gone(ground: &Ground) {
     assert_eq!(close(fd), 0);
     assert!(!ring::is_live() && by(Kind::Open, By::Gone) == gone + 1);
     assert_eq!(fs::read(&path).unwrap(), b"made");
-    // Again, but later than at first.
-    assert_eq!(ground.warm(), 64);
+    assert_eq!(ground.warm(), 128);
     make(&ground.union.join("x1"));
     assert_eq!(unlink(&path), 0);
     assert!(!path.exists() && !ring::is_live());
-    assert_eq!(ground.warm(), 128);
+    assert_eq!(ground.warm(), 256);
 }

@@ -20,12 +20,12 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vellum_ring::Request;
 use vellum_ring::files::{
-    ASK_KERNEL, CHECKED, ENTER, LOOK, MOUNT_NUMBERS, NAME_MAX, OPEN, REOPEN, STALE, STAT, STAT_WORDS,
-    TOKEN_BYTES, UNLINK, VOLATILE,
+    ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_DIR, MOUNT_NUMBERS, NAME_MAX, OPEN, REOPEN, STALE, STAT,
+    STAT_WORDS, TOKEN_BYTES, UNLINK, VOLATILE,
 };
 use vellum_sys::open_beside_leases;
-use vellum_union::{Refused, Wanted};
-use vellum_vfs::{Attr, Name, NodeId};
+use vellum_union::{Directory, Refused, Wanted};
+use vellum_vfs::{Attr, Context, Name, NodeId};
 
 const ACCESS_ACL: &CStr = c"system.posix_acl_access";
 const S_ISVTX: u32 = 0o1000;
@@ -56,11 +56,12 @@ impl Door {
     }
 }
 
-/// A directory that a program has entered.
+/// A directory that a program has entered, or is to enter.
 pub(super) struct Entered {
-    number: u64,
+    /// Its number, from when it is entered.
+    pub(super) number: u64,
     tree: Weak<Tree>,
-    node: NodeId,
+    dir: Directory,
     /// The same in the upper layer.
     at: OwnedFd,
     counts: Arc<Counts>,
@@ -70,6 +71,11 @@ impl Entered {
     /// Whether its mount is still served.
     pub(super) fn is_there(&self) -> bool {
         self.tree.strong_count() > 0
+    }
+
+    /// As the answer has it.
+    pub(super) fn values(&self) -> [u64; 6] {
+        [self.number, self.dir.ino(), 0, 0, 0, 0]
     }
 }
 
@@ -85,6 +91,8 @@ pub(super) enum Done {
     Values([u64; 6]),
     Data([u8; STAT_WORDS * 8]),
     File(OwnedFd),
+    /// A directory that is to be entered.
+    Directory(Entered),
 }
 
 /// The status of a response.
@@ -142,9 +150,10 @@ pub(super) fn carry_out(program: &mut Program<'_>, request: &Request, data: &[u8
     let mut name = [0; NAME_MAX + 1];
     name.get_mut(..data.len()).ok_or(Refused::Front)?.copy_from_slice(data);
     let name = CStr::from_bytes_with_nul(name.get(..=data.len()).unwrap_or_default()).map_err(front)?;
-    let entered = program.entered.iter().find(|entered| entered.number == directory).ok_or(Refused::Stale)?;
+    let who = program.who;
+    let entered = program.find(directory).ok_or(Refused::Stale)?;
     let asked = Asked {
-        who: program.who,
+        who,
         tree: entered.tree.upgrade().ok_or(Refused::Stale)?,
         entered,
         name: Name::new(name).map_err(front)?,
@@ -154,6 +163,7 @@ pub(super) fn carry_out(program: &mut Program<'_>, request: &Request, data: &[u8
         OPEN => (Call::Open, asked.open(flags as u32, mode as u32).map(Done::File)),
         STAT => (Call::Stat, asked.stat().map(|attr| Done::Data(words(&attr)))),
         UNLINK => (Call::Unlink, asked.unlink().map(|()| Done::Values([0; 6]))),
+        MAKE_DIR => (Call::MakeDir, asked.make_dir(mode as u32)),
         _ => (Call::Kernel, Err(Refused::Front)),
     };
     entered.counts.count(if matches!(done, Ok(_) | Err(Refused::Error(_))) { call } else { Call::Kernel });
@@ -162,12 +172,11 @@ pub(super) fn carry_out(program: &mut Program<'_>, request: &Request, data: &[u8
 
 fn enter(program: &mut Program<'_>, data: &[u8]) -> Result<Done, Refused> {
     let shown = Shown::find(program, data)?;
-    let (path, ino) = shown.tree.inner().upper_path(shown.node)?;
+    let dir = shown.tree.inner().directory(shown.node)?;
+    let (path, ino) = shown.tree.inner().upper_path(&dir)?;
     let at = shown.door.direct.directory(&path, ino).map_err(front)?;
     let counts = shown.counts(program)?;
-    let (tree, node) = (shown.door.tree, shown.node);
-    let number = program.enter(|number| Entered { number, tree, node, at, counts });
-    Ok(Done::Values([number, 0, 0, 0, 0, 0]))
+    Ok(Done::Directory(Entered { number: 0, tree: shown.door.tree, dir, at, counts }))
 }
 
 /// The file of a descriptor, to write. That the program may write to it the kernel has seen.
@@ -233,7 +242,7 @@ struct Asked<'a> {
 
 impl Asked<'_> {
     fn wanted(&self, writes: bool) -> Wanted<'_> {
-        Wanted { dir: self.entered.node, name: self.name, checked: self.checked, writes }
+        Wanted { dir: &self.entered.dir, name: self.name, checked: self.checked, writes }
     }
 
     /// The directory, if the program may do that in it.
@@ -346,6 +355,28 @@ impl Asked<'_> {
     fn stat(&self) -> Result<Attr, Refused> {
         self.directory(SEARCH)?;
         self.tree.inner().stat_direct(&self.wanted(false))
+    }
+
+    /// Makes a directory, and opens it, so that it can be entered.
+    fn make_dir(&self, mode: u32) -> Result<Done, Refused> {
+        if mode & !0o1777 != 0 {
+            return Err(Refused::Front);
+        }
+        self.directory(WRITE | SEARCH)?;
+        let cx = Context { uid: self.who.uid, gid: self.who.gid, pid: 0, umask: 0, groups: &[] };
+        let made = self.tree.inner().make_dir_direct(&self.wanted(true), &cx, mode);
+        let (dir, ino) = made.map_err(|refused| match refused {
+            Refused::Error(errno) => told(errno),
+            other => other,
+        })?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let at = openat(&self.entered.at, self.name.as_c_str(), flags, Mode::empty());
+        let Some(at) = at.ok().filter(|at| fstat(at).is_ok_and(|stat| stat.st_ino == ino)) else {
+            // It is made all the same. The program enters it like any other.
+            return Ok(Done::Values([0; 6]));
+        };
+        let (tree, counts) = (self.entered.tree.clone(), Arc::clone(&self.entered.counts));
+        Ok(Done::Directory(Entered { number: 0, tree, dir, at, counts }))
     }
 
     fn unlink(&self) -> Result<(), Refused> {

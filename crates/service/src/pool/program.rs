@@ -140,6 +140,9 @@ impl Program<'_> {
         let data = data.get(..len).unwrap_or_default();
         let response = match calls::carry_out(self, &request, data) {
             Ok(calls::Done::Values(values)) => Response { status: 0, len: 0, values },
+            Ok(calls::Done::Directory(entered)) => {
+                Response { status: 0, len: 0, values: self.enter(entered) }
+            }
             Ok(calls::Done::Data(data)) => {
                 let len = call.write_data(0, &data) as u32;
                 Response { status: 0, len, values: [0; 6] }
@@ -165,13 +168,26 @@ impl Program<'_> {
         self.next
     }
 
-    /// Enters a directory; its number.
-    pub(super) fn enter(&mut self, make: impl FnOnce(u64) -> Entered) -> u64 {
-        let number = self.number();
+    /// The directory that has been entered under a number.
+    pub(super) fn find(&mut self, number: u64) -> Option<&Entered> {
+        let at = self.entered.iter().position(|entered| entered.number == number)?;
+        // Those that are not asked for come to lie in front, and are the first to go.
+        if at >= self.entered.len() / 2 {
+            return self.entered.get(at);
+        }
+        let entered = self.entered.remove(at)?;
+        self.entered.push_back(entered);
+        self.entered.back()
+    }
+
+    /// Enters a directory, which gets a number; what is to be answered.
+    fn enter(&mut self, mut entered: Entered) -> [u64; 6] {
+        entered.number = self.number();
+        let values = entered.values();
         if self.entered.len() >= ENTERED_MAX {
             self.entered.pop_front();
         }
-        self.entered.push_back(make(number));
-        number
+        self.entered.push_back(entered);
+        values
     }
 }

@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use vellum_ring::files::{
-    CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MEMORIES_MAX,
-    MOUNT_NUMBERS, OPEN, REOPEN, RING_WANTED, STAT, STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK,
+    CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR,
+    MEMORIES_MAX, MOUNT_NUMBERS, OPEN, REOPEN, RING_WANTED, STAT, STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
 use vellum_sys::SharedRegion;
@@ -161,6 +161,12 @@ impl Program {
                 .for_each(|(to, from)| *to = u64::from_ne_bytes(*from));
             words
         }))
+    }
+
+    /// Makes a directory, and enters it: its number in this session, and its inode number.
+    pub(super) fn make_dir(&self, dir: u64, name: &str, mode: u32) -> Outcome<Answered<(u64, u64)>> {
+        let answered = self.ask(MAKE_DIR, 0, [dir, 0, u64::from(mode), 0, 0], name.as_bytes())?;
+        Ok(answered.map(|(response, _)| (response.values[0], response.values[1])))
     }
 
     /// Removes a name.

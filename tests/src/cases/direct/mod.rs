@@ -2,6 +2,7 @@
 //! nobody gets more than he may have.
 
 mod client;
+mod directories;
 mod leases;
 mod programs;
 mod reopened;
@@ -33,6 +34,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/what-is-refused", 60, refused),
     Case::mounted("direct/nobody-gains", 60, nobody_gains),
     Case::mounted("direct/as-a-model", 120, as_a_model),
+    Case::mounted("direct/directories", 60, directories::directories),
     Case::mounted("direct/killed-service", 60, killed_service),
     Case::mounted("direct/programs", 180, programs::programs),
     Case::mounted("direct/programs-and-kills", 240, programs::programs_and_kills),

@@ -1,0 +1,107 @@
+//! What the front may believe of a directory, and what must have reached it before programs change the directory's names past it.
+
+use parking_lot::Mutex;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use vellum_vfs::{Answering, Answers};
+
+/// What the front may believe of a directory.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Its attributes.
+    pub(crate) attributes: AtomicBool,
+    /// That names are not there.
+    pub(crate) missing: AtomicBool,
+    /// A list of its names: how often it was told one since that was last taken back.
+    pub(crate) names: AtomicU64,
+    /// Programs make names in it past the front: when they last did, as [`Direct::now`](crate::written::Direct::now) has it; 0: they do not.
+    pub(crate) shared: AtomicU64,
+    /// What has to arrive before they may.
+    waits: Mutex<Option<Waits>>,
+}
+
+/// Answers that had not arrived, and how many lists of names had been told then.
+#[derive(Debug)]
+struct Waits {
+    answers: Answering,
+    names: u64,
+}
+
+impl Seen {
+    /// Of a directory of which nothing is known.
+    pub(crate) const fn everything() -> Self {
+        Self {
+            attributes: AtomicBool::new(true),
+            missing: AtomicBool::new(true),
+            names: AtomicU64::new(1),
+            shared: AtomicU64::new(0),
+            waits: Mutex::new(None),
+        }
+    }
+
+    /// The front has just heard of the directory.
+    pub(crate) fn nothing(&self) {
+        self.attributes.store(false, SeqCst);
+        self.missing.store(false, SeqCst);
+        self.names.store(0, SeqCst);
+    }
+
+    /// Whether no answer is on its way that a change of the directory's names would make wrong for ever. The caller holds the
+    /// directory's `ops` exclusively: what begins later sees that it is shared.
+    pub(crate) fn is_settled(&self, front: &dyn Answers, now: u64) -> bool {
+        let names = self.names.load(SeqCst);
+        let before = self.shared.load(SeqCst);
+        if before != now {
+            self.shared.store(now, SeqCst);
+        }
+        let first = before == 0;
+        let mut waits = self.waits.lock();
+        let unseen = names != 0 && waits.as_ref().is_none_or(|waits| waits.names != names);
+        if unseen || first && self.missing.load(SeqCst) {
+            *waits = Some(Waits { answers: front.answering(), names });
+        }
+        let Some(waits) = &mut *waits else { return true };
+        let settled = front.has_answered(&waits.answers);
+        if settled {
+            waits.answers.0.clear();
+        }
+        settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A front with one answer on its way.
+    struct Slow(AtomicBool);
+
+    impl Answers for Slow {
+        fn answering(&self) -> Answering {
+            Answering(if self.0.load(SeqCst) { vec![(1, 1)] } else { Vec::new() })
+        }
+        fn has_answered(&self, these: &Answering) -> bool {
+            these.0.is_empty() || !self.0.load(SeqCst)
+        }
+    }
+
+    #[test]
+    fn answers_that_are_on_their_way_are_waited_for() {
+        let front = Slow(AtomicBool::new(true));
+        let seen = Seen::everything();
+        seen.nothing();
+        assert!(seen.is_settled(&front, 1), "nothing was told");
+        seen.names.fetch_add(1, SeqCst);
+        assert!(!seen.is_settled(&front, 1) && !seen.is_settled(&front, 1), "a list is on its way");
+        front.0.store(false, SeqCst);
+        assert!(seen.is_settled(&front, 1), "it has arrived");
+        front.0.store(true, SeqCst);
+        seen.names.fetch_add(1, SeqCst);
+        assert!(!seen.is_settled(&front, 1), "another one");
+        let seen = Seen::everything();
+        seen.names.store(0, SeqCst);
+        assert!(!seen.is_settled(&front, 1), "that something is missing");
+        front.0.store(false, SeqCst);
+        assert!(seen.is_settled(&front, 1) && seen.is_settled(&Slow(AtomicBool::new(true)), 1), "once");
+    }
+}

@@ -135,12 +135,12 @@ impl Forgotten {
 impl Core {
     /// Takes back `count` lookups of a node by the front.
     pub(crate) fn forget(&self, id: NodeId, count: u64) {
-        if let Some(node) = self.table.forget(id, count)
-            && self.exports()
-        {
-            self.note_forgotten(&node);
+        match self.table.forget(id, count) {
+            // Others may hold it still: its id is given back when it is dropped.
+            Some(node) if self.exports() => self.note_forgotten(&node),
+            Some(_) => {}
+            None => self.forget_unrevived(id),
         }
-        self.forget_unrevived(id);
     }
 
     /// Whether handles may be asked for: a front that holds nothing can ask for nothing.

@@ -179,7 +179,7 @@ impl Table {
         if id == NodeId::ROOT {
             return;
         }
-        let (index, _) = slot_of(id);
+        let (index, serial) = slot_of(id);
         let (chunk, slot) = (index / CHUNK, index % CHUNK);
         if let Some(ledger) = &self.ledger {
             ledger.leave(id);
@@ -191,7 +191,9 @@ impl Table {
         let Some(Some(free)) = allocator.chunks.get_mut(chunk) else { return };
         let place = self.place(chunk);
         if let Some(chunk) = place.and_then(ArcSwapOption::load_full) {
-            chunk.slots[slot].lock().serial = 0;
+            let mut slot = chunk.slots[slot].lock();
+            debug_assert!(slot.serial == serial && slot.node.is_none(), "an id is given back twice");
+            slot.serial = 0;
         }
         free.push(slot as u16);
         let count = free.len();

@@ -82,6 +82,26 @@ pub(super) fn directories(cx: &Cx) -> Outcome {
     let (made, _) = program.make_dir(dir, "by-the-next", 0o700)?.or_else(status)?;
     make_file(&program, made, "file")?;
     ensure!(new.join("made/by-the-next/file").exists(), "the next service's");
+    removed(&ground, program, dir)
+}
+
+/// Directories that the kernel removes and forgets while the program has entered them.
+fn removed(ground: &Ground<'_>, program: Program, dir: u64) -> Outcome {
+    let made = ground.path("new/made");
+    for n in 0..50 {
+        program.make_dir(dir, &format!("removed-{n}"), 0o700)?.or_else(status)?;
+        fs::metadata(made.join(format!("removed-{n}")))?;
+        fs::remove_dir(made.join(format!("removed-{n}")))?;
+    }
+    fs::write("/proc/sys/vm/drop_caches", "2")?;
+    std::thread::sleep(SETTLED);
+    drop(program);
+    // Now the service notices.
+    std::thread::sleep(Duration::from_millis(1500));
+    for n in 0..3000 {
+        fs::create_dir(made.join(format!("after-{n}")))?;
+    }
+    ensure_eq!(fs::read_dir(&made)?.count(), 3002, "names");
     Ok(())
 }
 

@@ -341,9 +341,9 @@ impl Union {
             (made.map_err(|error| Refused::Error(error.errno()))?, core.changed(dir))
         };
         core.tell(node, wanted.name, &notices);
-        let directory = Directory(made.node);
-        let ino = core.shared_dir(&directory)?.upper.lock().as_ref().map(|upper| upper.ino);
-        Ok((directory, ino.ok_or(Refused::Front)?))
+        // From here on it is made, whatever becomes of it.
+        let upper = made.node.as_dir().and_then(|dir| dir.upper.lock().as_ref().map(|upper| upper.ino));
+        Ok((Directory(made.node), upper.unwrap_or_default()))
     }
 
     /// A file that is there. `open` opens it in the upper layer, without changing it, and says its inode number there; `then` is called

@@ -1,5 +1,6 @@
 //! Files that were given to programs, and that nobody writes to any more: found out once, and believed until one is given out again.
 
+use crate::written::spread;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
@@ -31,8 +32,7 @@ impl Quiet {
     /// The entry of a file, and its tag there.
     fn entry(&self, ino: u64) -> Option<(&AtomicU64, u64)> {
         let entries = self.0.get_or_init(|| (0..1 << INDEX).map(|_| AtomicU64::new(0)).collect());
-        // Odd: no two numbers become one.
-        let hash = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = spread(ino);
         Some((entries.get((hash >> (64 - INDEX)) as usize)?, hash & TAG))
     }
 

@@ -10,6 +10,11 @@ const SHARED_SECONDS: u64 = 30;
 /// Bytes of a set of [`Files`].
 const PLACES: usize = 1 << 16;
 
+/// Spreads inode numbers, for those of files that are used together are close to each other. No two become one.
+pub(crate) const fn spread(ino: u64) -> u64 {
+    ino.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
 /// Files by their inode numbers. It only grows, and two files may share a place.
 pub(crate) struct Files(Box<[AtomicU8]>);
 
@@ -19,7 +24,7 @@ impl Files {
     }
 
     fn place(&self, ino: u64) -> Option<(&AtomicU8, u8)> {
-        let hash = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let hash = spread(ino);
         Some((self.0.get((hash >> 48) as usize % PLACES)?, 1 << ((hash >> 45) & 7)))
     }
 

@@ -9,6 +9,7 @@ use crate::request::{Operation, Request, Target};
 use crate::wire::{self, InitFlags, Opcode, OpenFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 use vellum_vfs::{
     AttrReply, Context, Entry, Error, Features, Filesystem, Handle, Name, NodeId, OpenIo, Opened,
     RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
@@ -86,7 +87,10 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                     Target::Parent => Some(fs.lookup_parent(cx, node)?),
                 };
                 let Some(entry) = entry else {
-                    let ttl = fs.negative_ttl(node);
+                    let ttl = match *target {
+                        Target::Name(name) => fs.negative_ttl(node, name),
+                        _ => Duration::ZERO,
+                    };
                     if ttl.is_zero() {
                         return Ok(Answer::Status(Errno::NOENT));
                     }

@@ -30,7 +30,7 @@ const MINOR_EPOCH: u32 = 44;
 
 enum Note {
     Inode { node: NodeId, offset: i64, len: i64 },
-    Entry { parent: NodeId, name: Box<[u8]>, expire_only: bool },
+    Entry { parent: NodeId, name: Box<[u8]> },
     Delete { parent: NodeId, child: NodeId, name: Box<[u8]> },
     Prune { nodes: Vec<u64> },
     Epoch,
@@ -182,11 +182,7 @@ impl Notifier for FuseNotifier {
     }
 
     fn inval_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()> {
-        self.queue(Note::Entry { parent, name: name.bytes().into(), expire_only: false })
-    }
-
-    fn expire_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()> {
-        self.at_once(&Note::Entry { parent, name: name.bytes().into(), expire_only: true })
+        self.queue(Note::Entry { parent, name: name.bytes().into() })
     }
 
     fn expire_data(&self, node: NodeId) -> Result<()> {
@@ -211,12 +207,8 @@ impl Shared {
                 Notify::InvalInode,
                 &wire::NotifyInvalInode { ino: node.0, off: *offset, len: *len },
             ),
-            Note::Entry { parent, name, expire_only } => {
-                let head = wire::NotifyInvalEntry {
-                    parent: parent.0,
-                    namelen: name.len() as u32,
-                    flags: if *expire_only { wire::EXPIRE_ONLY } else { 0 },
-                };
+            Note::Entry { parent, name } => {
+                let head = wire::NotifyInvalEntry { parent: parent.0, namelen: name.len() as u32, flags: 0 };
                 self.with_name(Notify::InvalEntry, &head, name)
             }
             Note::Delete { parent, child, name } => {

@@ -262,7 +262,7 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
     pass_on! {
         fn stop();
         fn lookup(cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>>;
-        fn negative_ttl(parent: NodeId) -> Duration;
+        fn negative_ttl(parent: NodeId, name: Name<'_>) -> Duration;
         fn lookup_node(cx: &Context<'_>, node: NodeId) -> Result<Entry>;
         fn lookup_parent(cx: &Context<'_>, node: NodeId) -> Result<Entry>;
         fn getattr(cx: &Context<'_>, node: NodeId, handle: Option<Handle>) -> Result<AttrReply>;

@@ -96,7 +96,9 @@ impl Core {
     ) -> Result<Made> {
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let _ops = dir.ops.write();
-        self.make_alone(cx, parent, name, what, mode)
+        let made = self.make_alone(cx, parent, name, what, mode)?;
+        self.front_made(parent, dir, name);
+        Ok(made)
     }
 
     /// The same for who holds the directory's `ops` exclusively.
@@ -466,6 +468,8 @@ impl Core {
         if let Some(listing) = &mut children.listing {
             listing.insert(name.as_c_str(), node.ino, Some(file.kind));
         }
+        drop(children);
+        self.front_made(parent, dir, name);
         Ok(())
     }
 

@@ -44,7 +44,6 @@ impl From<Error> for Refused {
 struct Notices {
     attributes: bool,
     names: bool,
-    missing: bool,
     file: Option<NodeId>,
 }
 
@@ -137,19 +136,37 @@ impl Core {
         }
     }
 
-    /// To be called before the front is told that a name is not there, with the directory's `ops` held.
-    pub(crate) fn tells_missing(&self, dir: &Dir) {
+    /// To be called before the front is told that a name is not there, with no lock held: whether it may believe it.
+    pub(crate) fn tells_missing(&self, parent: NodeId, name: Name<'_>) -> bool {
+        let Some(direct) = &self.direct else { return true };
+        let Ok(node) = self.node(parent) else { return false };
+        let Some(dir) = node.as_dir() else { return false };
+        // Programs make names with it held exclusively: whoever does so later finds this name noted.
+        let _ops = dir.ops.read();
         let seen = &dir.seen;
-        if let Some(direct) = &self.direct
-            && !direct.is_shared(seen.shared.load(SeqCst))
+        let shared = seen.shared.load(SeqCst);
+        if direct.is_shared(shared) {
+            return false;
+        }
+        // It is the front's alone again.
+        if shared != 0 {
+            seen.shared.store(0, SeqCst);
+        }
+        seen.missing.add(name);
+        if let Some(ledger) = &self.table.ledger {
+            ledger.set_missing(parent, true);
+        }
+        true
+    }
+
+    /// The front has made a name, for which it looked before: it does not believe any more that it is not there. The caller holds the
+    /// directory's `ops` exclusively.
+    pub(crate) fn front_made(&self, parent: &Node, dir: &Dir, name: Name<'_>) {
+        if self.direct.is_some()
+            && dir.seen.missing.remove(name)
+            && let Some(ledger) = &self.table.ledger
         {
-            // It is the front's alone again: a program that comes back has to wait for what is told now.
-            if seen.shared.load(Relaxed) != 0 {
-                seen.shared.store(0, SeqCst);
-            }
-            if !seen.missing.load(Relaxed) {
-                seen.missing.store(true, SeqCst);
-            }
+            ledger.set_missing(parent.id, false);
         }
     }
 
@@ -158,14 +175,6 @@ impl Core {
         if self.direct.is_some() {
             dir.seen.names.fetch_add(1, SeqCst);
         }
-    }
-
-    /// Whether the front may believe that names are not in a directory.
-    pub(crate) fn believes_missing(&self, parent: NodeId) -> bool {
-        self.direct.is_none()
-            || self
-                .node(parent)
-                .is_ok_and(|node| node.as_dir().is_some_and(|dir| dir.seen.shared.load(SeqCst) == 0))
     }
 
     /// A directory of the upper layer, where programs may do something themselves.
@@ -194,12 +203,17 @@ impl Core {
 
     /// Whether a program may make names in a directory, where owner and mode say what may be done. The caller holds its `ops`
     /// exclusively.
-    fn lets_make(&self, node: &Node, dir: &Dir) -> Result<(), Refused> {
+    fn lets_make(&self, node: &Node, dir: &Dir, name: Name<'_>) -> Result<(), Refused> {
         let (direct, front) = (self.direct()?, self.front()?);
         if dir.removed.load(Relaxed) {
             return Err(Refused::Stale);
         }
         if !dir.seen.is_settled(&*front.notifier, direct.now()) {
+            return Err(Refused::Front);
+        }
+        // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
+        // directory, and a service that waits so cannot even be killed.
+        if dir.seen.missing.has(name) {
             return Err(Refused::Front);
         }
         // The umask does not act beside a default ACL; an ACL of the directory says more than its mode.
@@ -212,17 +226,13 @@ impl Core {
         Notices {
             attributes: dir.seen.attributes.swap(false, SeqCst),
             names: dir.seen.names.swap(0, SeqCst) != 0,
-            missing: dir.seen.missing.load(SeqCst),
             file: None,
         }
     }
 
-    fn tell(&self, node: &Node, name: Name<'_>, notices: &Notices) {
+    fn tell(&self, node: &Node, notices: &Notices) {
         let Some(front) = self.front.get() else { return };
         let mut told = Ok(());
-        if notices.missing {
-            told = told.and(front.notifier.expire_entry(node.id, name));
-        }
         if notices.names {
             told = told.and(front.notifier.expire_data(node.id));
         } else if notices.attributes {
@@ -302,7 +312,7 @@ impl Union {
         let (node, dir) = core.shared_dir_of(wanted)?;
         let (made, notices) = {
             let _ops = dir.ops.write();
-            core.lets_make(node, dir)?;
+            core.lets_make(node, dir, wanted.name)?;
             if !dir.lowers.is_empty() && core.child(node, wanted.name)?.is_some() {
                 return Err(Refused::Error(Errno::EXIST));
             }
@@ -320,7 +330,7 @@ impl Union {
             drop(children);
             (made, core.changed(dir))
         };
-        core.tell(node, wanted.name, &notices);
+        core.tell(node, &notices);
         Ok(made)
     }
 
@@ -336,11 +346,11 @@ impl Union {
         let (node, dir) = core.shared_dir_of(wanted)?;
         let (made, notices) = {
             let _ops = dir.ops.write();
-            core.lets_make(node, dir)?;
+            core.lets_make(node, dir, wanted.name)?;
             let made = core.make_alone(cx, node, wanted.name, Make::Dir, mode);
             (made.map_err(|error| Refused::Error(error.errno()))?, core.changed(dir))
         };
-        core.tell(node, wanted.name, &notices);
+        core.tell(node, &notices);
         // From here on it is made, whatever becomes of it.
         let upper = made.node.as_dir().and_then(|dir| dir.upper.lock().as_ref().map(|upper| upper.ino));
         Ok((Directory(made.node), upper.unwrap_or_default()))
@@ -393,7 +403,7 @@ impl Union {
             }
             then(opened)?
         };
-        core.tell(parent, wanted.name, &notices);
+        core.tell(parent, &notices);
         Ok(opened)
     }
 
@@ -438,7 +448,7 @@ impl Union {
             opened
         };
         // An answer about attributes that is under way the kernel recognises as older than this.
-        core.tell(&place.parent, name, &Notices { file: Some(id), ..Notices::default() });
+        core.tell(&place.parent, &Notices { file: Some(id), ..Notices::default() });
         Ok(opened)
     }
 
@@ -507,7 +517,7 @@ impl Union {
             dir.children.lock().clear(wanted.name);
             core.changed(dir)
         };
-        core.tell(node, wanted.name, &Notices { missing: false, ..notices });
+        core.tell(node, &notices);
         Ok(())
     }
 }

@@ -59,10 +59,7 @@ impl Union {
         let _ops = dir.ops.read();
         match self.0.child_with_attr(&parent, name)? {
             Some((node, attr)) => self.0.entry(&node, attr).map(Some),
-            None => {
-                self.0.tells_missing(dir);
-                Ok(None)
-            }
+            None => Ok(None),
         }
     }
 
@@ -112,8 +109,8 @@ impl Filesystem for Union {
         self.look(parent, name)
     }
 
-    fn negative_ttl(&self, parent: NodeId) -> Duration {
-        if self.0.believes_missing(parent) { self.0.config.ttl } else { Duration::ZERO }
+    fn negative_ttl(&self, parent: NodeId, name: Name<'_>) -> Duration {
+        if self.0.tells_missing(parent, name) { self.0.config.ttl } else { Duration::ZERO }
     }
 
     fn lookup_node(&self, _: &Context<'_>, node: NodeId) -> Result<Entry> {

@@ -22,7 +22,7 @@ use vellum_sys::SharedWords;
 use vellum_vfs::{Errno, Error, FrontNote, Name, NodeId, Result};
 
 /// First word of a ledger: says what it is, and in which version of the format.
-const MAGIC: u64 = 0x7665_6c6c_756d_0001;
+const MAGIC: u64 = 0x7665_6c6c_756d_0002;
 /// Words before the bits of chunks; a page, as is everything here.
 const HEADER: usize = 512;
 /// Word of the header with the last serial number.
@@ -57,6 +57,8 @@ mod word {
     /// As HELD: the directory in which the data are of an object that has no name any more, under the name in the place that is not
     /// in use.
     pub(super) const BELOW: usize = 24;
+    /// Of a directory: whether the front believes of any name that it is not in it.
+    pub(super) const MISSING: usize = 25;
 }
 
 /// Words of a place: the parent's id, then the name's length (a byte) and the name.
@@ -215,7 +217,7 @@ impl Ledger {
 
     /// A new node. `place`: None if it has no name.
     pub(crate) fn enter(&self, id: NodeId, ino: u64, place: Option<(NodeId, Name<'_>)>, flags: Flags) {
-        for word in (word::LOOKUPS..word::PLACES).chain([word::BELOW]) {
+        for word in (word::LOOKUPS..word::PLACES).chain([word::BELOW, word::MISSING]) {
             self.set(id, word, 0);
         }
         self.set(id, word::INO, ino);
@@ -247,6 +249,18 @@ impl Ledger {
     /// How often the front has looked an id up.
     pub(crate) fn set_lookups(&self, id: NodeId, lookups: u64) {
         self.set(id, word::LOOKUPS, lookups);
+    }
+
+    /// Whether the front believes of any name that it is not in a directory.
+    pub(crate) fn set_missing(&self, id: NodeId, any: bool) {
+        // Mostly it says so already.
+        if self.missing(id) != any {
+            self.set(id, word::MISSING, any.into());
+        }
+    }
+
+    pub(crate) fn missing(&self, id: NodeId) -> bool {
+        self.get(id, word::MISSING) != 0
     }
 
     /// Opens through the front's cache.

@@ -44,6 +44,7 @@ mod listing;
 mod lookup;
 mod maps;
 mod marks;
+mod missing;
 mod node;
 mod overrides;
 mod partial;

@@ -189,6 +189,8 @@ impl Core {
         if let Some(listing) = &mut children.listing {
             listing.insert(to.1.as_c_str(), source.ino, Some(source.kind()));
         }
+        drop(children);
+        self.front_made(to.0, to_dir, to.1);
         Ok(())
     }
 

@@ -188,6 +188,11 @@ impl Core {
         else {
             return Err(body);
         };
+        if let Body::Dir(dir) = &body
+            && ledger.missing(record.id)
+        {
+            dir.seen.missing.may_be_anything();
+        }
         let node = Arc::new(Node::new(record.id, ino, body, &self.table));
         children.set(name, &node);
         drop(children);

@@ -1,5 +1,6 @@
 //! What the front may believe of a directory, and what must have reached it before programs change the directory's names past it.
 
+use crate::missing::Missing;
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -11,7 +12,7 @@ pub(crate) struct Seen {
     /// Its attributes.
     pub(crate) attributes: AtomicBool,
     /// That names are not there.
-    pub(crate) missing: AtomicBool,
+    pub(crate) missing: Missing,
     /// A list of its names: how often it was told one since that was last taken back.
     pub(crate) names: AtomicU64,
     /// Programs make names in it past the front: when they last did, as [`Direct::now`](crate::written::Direct::now) has it; 0: they do not.
@@ -29,10 +30,10 @@ struct Waits {
 
 impl Seen {
     /// Of a directory of which nothing is known.
-    pub(crate) const fn everything() -> Self {
+    pub(crate) fn everything() -> Self {
         Self {
             attributes: AtomicBool::new(true),
-            missing: AtomicBool::new(true),
+            missing: Missing::default(),
             names: AtomicU64::new(1),
             shared: AtomicU64::new(0),
             waits: Mutex::new(None),
@@ -42,7 +43,6 @@ impl Seen {
     /// The front has just heard of the directory.
     pub(crate) fn nothing(&self) {
         self.attributes.store(false, SeqCst);
-        self.missing.store(false, SeqCst);
         self.names.store(0, SeqCst);
     }
 
@@ -54,10 +54,9 @@ impl Seen {
         if before != now {
             self.shared.store(now, SeqCst);
         }
-        let first = before == 0;
         let mut waits = self.waits.lock();
         let unseen = names != 0 && waits.as_ref().is_none_or(|waits| waits.names != names);
-        if unseen || first && self.missing.load(SeqCst) {
+        if unseen {
             *waits = Some(Waits { answers: front.answering(), names });
         }
         let Some(waits) = &mut *waits else { return true };
@@ -98,9 +97,6 @@ mod tests {
         front.0.store(true, SeqCst);
         seen.names.fetch_add(1, SeqCst);
         assert!(!seen.is_settled(&front, 1), "another one");
-        let seen = Seen::everything();
-        seen.names.store(0, SeqCst);
-        assert!(!seen.is_settled(&front, 1), "that something is missing");
         front.0.store(false, SeqCst);
         assert!(seen.is_settled(&front, 1) && seen.is_settled(&Slow(AtomicBool::new(true)), 1), "once");
     }

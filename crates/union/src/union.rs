@@ -213,6 +213,9 @@ impl Core {
             upper.slot.pin();
             *dir.upper.lock() = Some(upper);
         }
+        if self.table.ledger.as_ref().is_some_and(|ledger| ledger.missing(NodeId::ROOT)) {
+            dir.seen.missing.may_be_anything();
+        }
         let root = Arc::new(Node::new(NodeId::ROOT, ino.unwrap_or(1), Body::Dir(Box::new(dir)), &self.table));
         self.table.acquire(&root);
         let _ = self.root.set(root);

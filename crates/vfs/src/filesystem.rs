@@ -116,10 +116,8 @@ pub trait Notifier: Answers {
     fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()>;
     /// `name` in `parent` may lead elsewhere now.
     fn inval_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()>;
-    /// `name` in `parent` must be looked up again before it is used; what is mounted or open there stays. Done when this returns. It
-    /// waits for operations on that directory: not to be called by one, nor with a lock held that one may need.
-    fn expire_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()>;
-    /// All that is known of `node` is no longer good, attributes and data. As [`Notifier::expire_entry`].
+    /// All that is known of `node` is no longer good, attributes and data. Done when this returns. It waits for reads of that data: not
+    /// to be called by one, nor with a lock held that one may need.
     fn expire_data(&self, node: NodeId) -> Result<()>;
 }
 
@@ -183,8 +181,8 @@ pub trait Filesystem: Send + Sync + 'static {
 
     /// Looks `name` up. `Ok(None)`: it does not exist, and that may be believed for [`Filesystem::negative_ttl`].
     fn lookup(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>>;
-    /// How long a front may believe that a name does not exist.
-    fn negative_ttl(&self, _parent: NodeId) -> Duration {
+    /// How long a front may believe that a name does not exist. It is going to be told.
+    fn negative_ttl(&self, _parent: NodeId, _name: Name<'_>) -> Duration {
         Duration::ZERO
     }
     /// A node by its id alone, for a handle that outlived the front's cache (LOOKUP of "."). ESTALE if unknown.

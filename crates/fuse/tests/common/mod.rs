@@ -245,7 +245,7 @@ impl Filesystem for MemFs {
         state.entry(ino, self.manner.ttl).map(Some)
     }
 
-    fn negative_ttl(&self, _: NodeId) -> Duration {
+    fn negative_ttl(&self, _: NodeId, _: Name<'_>) -> Duration {
         self.manner.negative_ttl
     }
 

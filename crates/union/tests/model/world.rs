@@ -132,9 +132,6 @@ impl Notifier for Deaf {
     fn inval_entry(&self, _: NodeId, _: Name<'_>) -> Result<()> {
         Ok(())
     }
-    fn expire_entry(&self, _: NodeId, _: Name<'_>) -> Result<()> {
-        Ok(())
-    }
     fn expire_data(&self, _: NodeId) -> Result<()> {
         Ok(())
     }

@@ -34,8 +34,13 @@ pub(super) fn directories(cx: &Cx) -> Outcome {
     let program = ground.program()?;
     let new = ground.path("new");
     let dir = program.enter(&new)?.or_else(status)?;
-    // The kernel knows that it is not there, what there is, and how many links the directory has.
-    ensure!(!new.join("made").exists() && fs::read_dir(&new)?.count() == 0, "something is there");
+    // The kernel knows what there is, what is not, and how many links the directory has.
+    ensure!(!new.join("missed").exists() && fs::read_dir(&new)?.count() == 0, "something is there");
+    ensure_eq!(
+        program.make_dir(dir, "missed", 0o700)?,
+        Err(ASK_KERNEL),
+        "what the kernel believes not to be there"
+    );
     let links = fs::metadata(&new)?.nlink();
     let mut made = program.make_dir(dir, "made", 0o750)?;
     if made == Err(ASK_KERNEL) {

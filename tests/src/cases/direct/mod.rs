@@ -158,9 +158,18 @@ fn believed_before(cx: &Cx) -> Outcome {
     let reader = fs::File::open(new.join("old"))?;
     let program = ground.program()?;
     let dir = program.enter(&new)?.or_else(status)?;
-    let _later = program.open(dir, "later", O_CREAT | O_WRONLY, 0o644)?.or_else(status)?;
-    ensure!(new.join("later").exists(), "it was believed not to be there");
+    // What the kernel was told is not there, it makes itself. From now on it is told no more.
+    for _ in 0..2 {
+        let later = program.open(dir, "later", O_CREAT | O_WRONLY, 0o644)?;
+        ensure_eq!(later.err(), Some(ASK_KERNEL), "a name that it believes not to be there");
+    }
+    ensure!(!new.join("latest").exists(), "nothing is there yet");
+    std::thread::sleep(SETTLED);
+    let _latest = program.open(dir, "latest", O_CREAT | O_WRONLY, 0o644)?.or_else(status)?;
+    ensure!(new.join("latest").exists(), "it was believed not to be there");
     ensure_eq!(fs::read_dir(&new)?.count(), 2, "names afterwards");
+    fs::write(new.join("later"), "by the kernel")?;
+    ensure!(program.stat(dir, "later")?.is_err() && new.join("later").exists(), "the kernel knows it");
     let after = fs::metadata(&new)?;
     let times = [&before, &after].map(|attr| (attr.mtime(), attr.mtime_nsec()));
     ensure!(times[0] < times[1], "the directory's time stays: {times:?}");

@@ -151,7 +151,25 @@ pub(super) fn writes(cx: &Cx) -> Outcome {
         // Those first that must not have been given the files themselves before.
         [1, 0].into_iter().try_for_each(|kind| go_past(cx, &ground, &program, rng::seed() & !1 | kind))?;
     }
-    Ok(())
+    many_files(&ground)
+}
+
+/// Files of which each is synced less often than would be worth a session, but all of them together more often. They are opened by a
+/// shell without the library.
+fn many_files(ground: &Ground<'_>) -> Outcome {
+    if !shell::have("python3") {
+        return skip("python3 is missing: run make deps");
+    }
+    let line = r#"
+        cd "$D"; exec 3<>a 4<>b 5<>c 6<>d 7<>e 8<>f; export LD_PRELOAD="$LIBRARY"
+        exec python3 -c 'import os
+for turn in range(8):
+    for fd in range(3, 9):
+        os.write(fd, b"x"); os.fsync(fd)'"#;
+    let mut command = on(line, &ground.path("new"));
+    ground.preload(&mut command, &library()?);
+    command.env_remove("LD_PRELOAD").env("LIBRARY", library()?);
+    reports(&mut command, "pwrites and syncs past the mount")
 }
 
 /// The same, while the service is killed again and again.

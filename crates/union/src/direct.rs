@@ -5,8 +5,9 @@
 //! goes through the front as ever.
 //!
 //! What the front may still believe is noted with each directory ([`crate::seen::Seen`]). An answer that is on its way to the front can be older than
-//! a change that is made meanwhile. For attributes the kernel notices that itself. For names that were not found, and lists of names, it
-//! does not: so a directory is the front's alone until the answers that were under way have arrived.
+//! a change that is made meanwhile. For attributes the kernel notices that itself. For lists of names it does not: so a directory is
+//! the front's alone until the answers that were under way have arrived. A name of which it was told that it is not there is the front's
+//! to make.
 
 use crate::create::Make;
 use crate::marks::{Space, WHITEOUT_PREFIX};

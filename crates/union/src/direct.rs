@@ -4,8 +4,8 @@
 //! by way of the union, what must not happen at the same time, and what the front is told. Whatever is not certain is refused, and
 //! goes through the front as ever.
 //!
-//! What the front may still believe is noted with each directory ([`crate::seen::Seen`]). An answer that is on its way to the front can be older than
-//! a change that is made meanwhile. For attributes the kernel notices that itself. For lists of names it does not: so a directory is
+//! What the front may still believe is noted with each directory ([`crate::seen::Seen`]). An answer that is on its way to the front can
+//! be older than a change that is made meanwhile. For attributes the kernel notices that itself. For lists of names it does not: so a directory is
 //! the front's alone until the answers that were under way have arrived. A name of which it was told that it is not there is the front's
 //! to make.
 
@@ -149,9 +149,9 @@ impl Core {
         if direct.is_shared(shared) {
             return false;
         }
-        // It is the front's alone again.
-        if shared != 0 {
-            seen.shared.store(0, SeqCst);
+        // It is the front's alone again, but a program may have made the name since it was looked for.
+        if shared != 0 && !matches!(self.child(&node, name), Ok(None)) {
+            return false;
         }
         seen.missing.add(name);
         if let Some(ledger) = &self.table.ledger {

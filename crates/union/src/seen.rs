@@ -50,8 +50,7 @@ impl Seen {
     /// directory's `ops` exclusively: what begins later sees that it is shared.
     pub(crate) fn is_settled(&self, front: &dyn Answers, now: u64) -> bool {
         let names = self.names.load(SeqCst);
-        let before = self.shared.load(SeqCst);
-        if before != now {
+        if self.shared.load(SeqCst) != now {
             self.shared.store(now, SeqCst);
         }
         let mut waits = self.waits.lock();

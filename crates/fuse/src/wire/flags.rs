@@ -155,8 +155,6 @@ pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 pub const FSYNC_FDATASYNC: u32 = 1;
 /// SETXATTR of an ACL: clear the set-group-id bit.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
-/// INVAL_ENTRY: only mark as expired.
-pub const EXPIRE_ONLY: u32 = 1;
 /// Type of the extension that carries supplementary groups; lower numbers are security contexts.
 pub const EXT_GROUPS: u32 = 32;
 

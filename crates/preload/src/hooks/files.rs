@@ -142,10 +142,17 @@ unsafe fn unlink_by(directory: c_int, path: *const c_char, next: impl Fn() -> c_
     }
     // SAFETY: the caller's.
     match unsafe { calls::unlink(directory, path as usize) } {
-        Outcome::Done(()) => 0,
-        Outcome::Kernel => next(),
         // A directory: `remove` has more to do, and the others say so themselves.
         Outcome::Failed(EISDIR) => next(),
+        outcome => settle(outcome, ENOENT, next),
+    }
+}
+
+/// What a call about a name comes to. `already`: the error of the next function if what was to be done has been done.
+fn settle(outcome: Outcome<()>, already: c_int, next: impl Fn() -> c_int) -> c_int {
+    match outcome {
+        Outcome::Done(()) => 0,
+        Outcome::Kernel => next(),
         Outcome::Failed(error) => {
             set_errno(error);
             -1
@@ -153,8 +160,8 @@ unsafe fn unlink_by(directory: c_int, path: *const c_char, next: impl Fn() -> c_
         Outcome::Unknown => {
             let before = errno();
             let done = next();
-            if done != 0 && errno() == ENOENT {
-                // This call has removed it, as far as anybody can tell.
+            if done != 0 && errno() == already {
+                // By this call, as far as anybody can tell.
                 set_errno(before);
                 return 0;
             }
@@ -176,25 +183,10 @@ unsafe fn make_dir_by(
     if !process::is_on() {
         return next();
     }
+    let mode = mode & 0o1777 & !identity::mask();
     // SAFETY: the caller's.
-    match unsafe { calls::make_dir(directory, path as usize, mode & 0o1777 & !identity::mask()) } {
-        Outcome::Done(()) => 0,
-        Outcome::Kernel => next(),
-        Outcome::Failed(error) => {
-            set_errno(error);
-            -1
-        }
-        Outcome::Unknown => {
-            let before = errno();
-            let done = next();
-            if done != 0 && errno() == EEXIST {
-                // This call has made it, as far as anybody can tell.
-                set_errno(before);
-                return 0;
-            }
-            done
-        }
-    }
+    let outcome = unsafe { calls::make_dir(directory, path as usize, mode) };
+    settle(outcome, EEXIST, next)
 }
 
 fn make_dir_raw(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {

@@ -8,7 +8,7 @@ use crate::raw::AT_FDCWD;
 use crate::ring::{self, ENTERING, Failure, Hold, REFERRED};
 use crate::socket::{self, Take};
 use crate::stats::{By, Kind, count_call};
-use crate::{kind, private};
+use crate::{direct, kind, private};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -201,6 +201,9 @@ fn collect(hold: &mut Hold, tag: u64, close_on_exec: bool) -> Outcome<i32> {
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
 pub(crate) unsafe fn stat(directory: i32, path: usize, follows: bool) -> Outcome<Attributes> {
+    if ring::is_live() && !direct::has_same_ids() {
+        return Outcome::Kernel;
+    }
     // SAFETY: the caller's.
     let Some((mut hold, name)) = (unsafe { guess(Kind::Stat, directory, path) }) else {
         return Outcome::Kernel;
@@ -214,7 +217,8 @@ pub(crate) unsafe fn stat(directory: i32, path: usize, follows: bool) -> Outcome
     let mut words = [0; STAT_WORDS];
     words.iter_mut().zip(out.as_chunks::<8>().0).for_each(|(to, from)| *to = u64::from_ne_bytes(*from));
     let attributes = Attributes { words, device: place.device, mount: place.mount };
-    if len != out.len() || follows && attributes.kind() == S_IFLNK {
+    let is_other = follows && attributes.kind() == S_IFLNK || !direct::has_same_ids();
+    if len != out.len() || is_other {
         count_call(Kind::Stat, By::Asked);
         return Outcome::Kernel;
     }

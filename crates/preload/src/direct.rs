@@ -40,6 +40,8 @@ static MOUNTS: [Place; MOUNTS_MAX] = [const { Place::new() }; MOUNTS_MAX];
 /// Places of the list that may be filled.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 static LEARNING: AtomicBool = AtomicBool::new(false);
+/// Ids that the service says are the program's: they are in one user namespace.
+static SAME_IDS: AtomicBool = AtomicBool::new(false);
 
 /// The socket has been asked, with or without success.
 static KNOWN: AtomicBool = AtomicBool::new(false);
@@ -65,7 +67,15 @@ fn learn(greeting: &Greeting) {
         });
         LEARNING.store(false, SeqCst);
     }
+    let mine = attributes::at(raw::AT_FDCWD, c"/proc/self/ns/user", 0, attributes::STATX_INO);
+    SAME_IDS.store(mine.is_ok_and(|mine| mine.ino == greeting.namespace()), Relaxed);
     KNOWN.store(true, Release);
+}
+
+/// Whether users and groups have the same numbers for the service and for this process. A process that is going to be in another user
+/// namespace ends its sessions before.
+pub(crate) fn has_same_ids() -> bool {
+    SAME_IDS.load(Relaxed)
 }
 
 fn keep(mount: Mount) {

@@ -134,6 +134,12 @@ impl Greeting {
         got == size_of_val(&self.numbers) as isize && (magic, version) == (GREETING, GREETING_VERSION)
     }
 
+    /// Inode number of the service's user namespace.
+    pub(crate) fn namespace(&self) -> u64 {
+        let [_, _, _, _, namespace, ..] = self.numbers;
+        namespace
+    }
+
     /// Ids of memories, with their descriptors.
     pub(crate) fn memories(&self) -> impl Iterator<Item = (u64, i32)> {
         let ids = self.numbers.get(GREETING_HEAD..).unwrap_or_default();

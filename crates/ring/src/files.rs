@@ -15,9 +15,10 @@ pub const TOKEN_BYTES: usize = 16;
 /// What the socket says first: numbers of 64 bits, with the descriptors of the memories of generations.
 pub const GREETING: u64 = u64::from_le_bytes(*b"ssesllev");
 /// Version of the greeting and of everything here.
-pub const GREETING_VERSION: u64 = 3;
-/// Numbers before the ids of the memories: [`GREETING`], version, how many memories, how many mounts.
-pub const GREETING_HEAD: usize = 4;
+pub const GREETING_VERSION: u64 = 4;
+/// Numbers before the ids of the memories: [`GREETING`], version, how many memories, how many mounts, and the inode number of the service's
+/// user namespace (0: unknown), whose ids answers have.
+pub const GREETING_HEAD: usize = 5;
 /// Places for ids of memories. The kernel lets 253 descriptors travel together.
 pub const MEMORIES_MAX: usize = 128;
 /// Places for mounts whose files may be handed out.

@@ -72,7 +72,13 @@ impl Service {
 
     fn serve(&self, mut socket: UnixStream) {
         let mut numbers = [0u64; GREETING_NUMBERS];
-        numbers[..GREETING_HEAD].copy_from_slice(&[GREETING, GREETING_VERSION, 0, 1]);
+        numbers[..GREETING_HEAD].copy_from_slice(&[
+            GREETING,
+            GREETING_VERSION,
+            0,
+            1,
+            fs::metadata("/proc/self/ns/user").unwrap().ino(),
+        ]);
         let upper = fs::File::open(&self.upper).unwrap();
         let mount = attributes::of(upper.as_raw_fd()).unwrap();
         let union = fs::metadata(&self.union).unwrap().dev();

@@ -3,6 +3,7 @@
 use super::calls::Door;
 use super::card::{self, Card, Found};
 use super::direct::DirectMount;
+use super::join::user_namespace;
 use super::program;
 use super::session::{self, Listeners};
 use super::wire::{self, MountRequest, Reply, Request, Status};
@@ -304,6 +305,7 @@ impl Host {
     fn listen(self: &Arc<Self>, listeners: &Listeners, stay: bool) -> Result<(), Failure> {
         let mut idle_since = Instant::now();
         let mut waiting = session::Waiting::default();
+        let namespace = user_namespace().unwrap_or_default();
         loop {
             let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
             let heard = |listener| PollFd::new(listener, PollFlags::IN);
@@ -323,6 +325,7 @@ impl Host {
                             &listeners.session,
                             &self.generations(),
                             &self.direct_mounts(),
+                            namespace,
                         ));
                     }
                     waiting.look(|program| self.give_ring(program));

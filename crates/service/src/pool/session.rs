@@ -68,10 +68,11 @@ pub(super) fn answer(
     listener: &UnixListener,
     all: &[Arc<Generations>],
     mounts: &[[u64; MOUNT_NUMBERS]],
+    namespace: u64,
 ) -> Option<UnixStream> {
     let answered = listener.accept().and_then(|(client, _)| {
         client.set_nonblocking(true)?;
-        send(client.as_fd(), all, mounts)?;
+        send(client.as_fd(), all, mounts, namespace)?;
         Ok(client)
     });
     answered.inspect_err(|error| tracing::debug!(%error, "a client of the socket for programs")).ok()
@@ -109,7 +110,12 @@ impl Waiting {
     }
 }
 
-fn send(client: BorrowedFd<'_>, all: &[Arc<Generations>], mounts: &[[u64; MOUNT_NUMBERS]]) -> io::Result<()> {
+fn send(
+    client: BorrowedFd<'_>,
+    all: &[Arc<Generations>],
+    mounts: &[[u64; MOUNT_NUMBERS]],
+    namespace: u64,
+) -> io::Result<()> {
     let mut numbers = [0u64; GREETING_NUMBERS];
     let mut descriptors = Vec::new();
     for generations in all.iter().take(MEMORIES_MAX) {
@@ -117,7 +123,7 @@ fn send(client: BorrowedFd<'_>, all: &[Arc<Generations>], mounts: &[[u64; MOUNT_
         descriptors.push(File::open(format!("/proc/self/fd/{}", generations.descriptor().as_raw_fd()))?);
     }
     let mounts = mounts.get(..mounts.len().min(MOUNTS_MAX)).unwrap_or_default();
-    let head = [GREETING, GREETING_VERSION, descriptors.len() as u64, mounts.len() as u64];
+    let head = [GREETING, GREETING_VERSION, descriptors.len() as u64, mounts.len() as u64, namespace];
     let ids = all.iter().map(|generations| generations.id()).take(descriptors.len());
     let ids = ids.chain(std::iter::repeat(0)).take(MEMORIES_MAX);
     let all = head.into_iter().chain(ids).chain(mounts.iter().flatten().copied());
@@ -158,9 +164,9 @@ mod tests {
         let listener = bind(&dir.path().join("p.sock")).unwrap();
         let all = [Arc::new(Generations::create().unwrap()), Arc::new(Generations::create().unwrap())];
         let mut client = UnixStream::connect(path(&dir.path().join("p.sock"))).unwrap();
-        let there = answer(&listener, &all, &[[7, 8, 9, 10]]).unwrap();
+        let there = answer(&listener, &all, &[[7, 8, 9, 10]], 11).unwrap();
         let (numbers, descriptors) = receive(&client);
-        assert_eq!(numbers[..6], [GREETING, GREETING_VERSION, 2, 1, all[0].id(), all[1].id()]);
+        assert_eq!(numbers[..7], [GREETING, GREETING_VERSION, 2, 1, 11, all[0].id(), all[1].id()]);
         let (ids, mounts) = numbers[GREETING_HEAD..].split_at(MEMORIES_MAX);
         assert!(ids[2..].iter().chain(&mounts[4..]).all(|number| *number == 0));
         assert_eq!(mounts[..4], [7, 8, 9, 10]);
@@ -185,18 +191,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let listener = bind(&dir.path().join("p.sock")).unwrap();
         let all = [Arc::new(Generations::create().unwrap())];
-        answer(&listener, &all, &[]);
+        answer(&listener, &all, &[], 0);
         let socket = path(&dir.path().join("p.sock"));
         for _ in 0..1000 {
             // Those that go away at once, those that stay and say nothing.
             drop(UnixStream::connect(&socket).unwrap());
             let stalling = UnixStream::connect(&socket).unwrap();
-            answer(&listener, &all, &[]);
-            answer(&listener, &all, &[]);
+            answer(&listener, &all, &[], 0);
+            answer(&listener, &all, &[], 0);
             drop(stalling);
         }
         let client = UnixStream::connect(&socket).unwrap();
-        answer(&listener, &all, &[]);
+        answer(&listener, &all, &[], 0);
         assert_eq!(receive(&client).1.len(), 1);
     }
 
@@ -207,7 +213,7 @@ mod tests {
         let socket = path(&dir.path().join("p.sock"));
         let mut waiting = Waiting::default();
         let mut clients: Vec<_> = (0..4).map(|_| UnixStream::connect(&socket).unwrap()).collect();
-        (0..4).for_each(|_| waiting.extend(answer(&listener, &[], &[])));
+        (0..4).for_each(|_| waiting.extend(answer(&listener, &[], &[], 0)));
         clients[0].write_all(&RING_WANTED.to_ne_bytes()).unwrap();
         clients[1].write_all(b"nonsense").unwrap();
         drop(clients.remove(2));
@@ -217,7 +223,7 @@ mod tests {
         assert_eq!((given, waiting.iter().count()), (1, 1));
         (0..2 * WAITING_MAX).for_each(|_| {
             let _client = UnixStream::connect(&socket).unwrap();
-            waiting.extend(answer(&listener, &[], &[]));
+            waiting.extend(answer(&listener, &[], &[], 0));
         });
         assert_eq!(waiting.iter().count(), WAITING_MAX);
     }

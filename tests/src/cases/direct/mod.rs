@@ -39,6 +39,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/programs", 180, programs::programs),
     Case::mounted("direct/programs-and-kills", 240, programs::programs_and_kills),
     Case::mounted("direct/sharing", 60, programs::sharing),
+    Case::mounted("direct/user-namespaces", 60, programs::user_namespaces),
     Case::mounted("direct/filtered", 60, programs::filtered),
     Case::mounted("direct/volatile", 60, programs::volatile),
     Case::mounted("direct/writes", 120, programs::writes),

@@ -3,10 +3,12 @@
 use super::Ground;
 use crate::cases::library::{compile, compilers, library};
 use crate::cases::pool::Pooled;
-use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
+use crate::cases::watching::stats_of;
+use crate::harness::outcome::{Outcome, Stop, ensure, ensure_eq, skip};
 use crate::harness::{Cx, rng, shell};
 use rustix::process::{Signal, kill_process};
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -230,4 +232,35 @@ pub(super) fn filtered(cx: &Cx) -> Outcome {
     let program = compile(cx, compiler, "filtered")?;
     let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
     is_handed_out(&ground, &program)
+}
+
+/// In a user namespace the kernel shows ids as they are there, and so must a ring.
+pub(super) fn user_namespaces(cx: &Cx) -> Outcome {
+    const LINE: &str = r#"
+        set -e
+        unshare --user sleep 30 & sleeper=$!; trap 'kill $sleeper' EXIT
+        until [ "$(readlink /proc/$sleeper/ns/user)" != "$(readlink /proc/self/ns/user)" ]; do sleep 0.05; done
+        for map in uid_map gid_map; do echo "0 100000 1000" > /proc/$sleeper/$map; done
+        VELLUM_RING=on nsenter -t $sleeper -U -S 0 -G 0 env LD_PRELOAD="$LIBRARY" bash -c '
+            cd "$D"; for n in $(seq 1 40); do echo $n > f$n; done; mkdir dir; echo x > dir/x; stat -c "%u %g" f* dir dir/x | sort -u'
+    "#;
+    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let new = ground.path("new");
+    std::os::unix::fs::chown(&new, Some(100_000), Some(100_000))?;
+    let library = library()?;
+    let mut command = on(LINE, &new);
+    ground.preload(&mut command, &library);
+    command.env("LIBRARY", &library).env_remove("LD_PRELOAD");
+    // A container has the socket mounted where its programs reach it.
+    let around = ground.socket.parent().ok_or_else(|| Stop::Fail("the socket is nowhere".into()))?;
+    fs::set_permissions(around, fs::Permissions::from_mode(0o711))?;
+    let opens = || -> Outcome<u64> {
+        Ok(stats_of(&ground.mount)?["figures"]["ring_opens"].as_u64().unwrap_or_default())
+    };
+    let before = opens()?;
+    ensure_eq!(shell::run(&mut command)?, "0 0\n", "owner and group, as they are seen there");
+    ensure!(opens()? >= before + 30, "files were not made over a ring");
+    let seen = fs::metadata(new.join("dir/x"))?;
+    ensure_eq!((seen.uid(), seen.gid()), (100_000, 100_000), "owner and group, as they are seen here");
+    Ok(())
 }

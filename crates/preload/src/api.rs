@@ -47,7 +47,7 @@ pub unsafe extern "C" fn vellum_close(fd: c_int) -> c_int {
 #[cfg_attr(feature = "object", unsafe(no_mangle))]
 pub unsafe extern "C" fn vellum_stats(to: *mut Counts) {
     let ([served, not_vellum, few, beyond, changed, no_socket, other], bytes) = stats::all();
-    let [opens, stats, unlinks, _] = stats::calls().map(|[ring, kernel @ ..]| [ring, kernel.iter().sum()]);
+    let [opens, stats, unlinks, ..] = stats::calls().map(|[ring, kernel @ ..]| [ring, kernel.iter().sum()]);
     let counts =
         Counts { served, bytes, not_vellum, few, beyond, changed, no_socket, other, opens, stats, unlinks };
     if !to.is_null() {

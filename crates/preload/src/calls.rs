@@ -1,11 +1,11 @@
-//! Opens, lookups, removals and new directories by the ring: what may go there, how it is asked, and what the answers mean.
+//! Opens, lookups, removals, new directories and links, and changes of attributes by the ring: what may go there, and what the answers mean.
 
-use crate::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, Attributes, S_IFLNK};
-use crate::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
+use crate::attributes::{Attributes, S_IFLNK};
 use crate::dirs::{self, Place, Shown};
-use crate::paths::{self, PATH_MAX, Split};
+use crate::named::{Answered, Name};
+use crate::paths;
 use crate::raw::AT_FDCWD;
-use crate::ring::{self, ENTERING, Failure, Hold, REFERRED};
+use crate::ring::{self, Hold};
 use crate::socket::{self, Take};
 use crate::stats::{By, Kind, count_call};
 use crate::{direct, kind, private};
@@ -13,7 +13,8 @@ use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use vellum_ring::files::{
-    ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_DIR, OPEN, REOPEN, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+    MAKE_DIR, MAKE_LINK, OPEN, REOPEN, SET_ATTRIBUTES, SET_GROUP, SET_OWNER, SLOT_BYTES, STAT, STAT_WORDS,
+    TOKEN_BYTES, UNLINK,
 };
 use vellum_ring::{Request, Response};
 
@@ -44,9 +45,6 @@ const FLAGS: i32 = O_ACCMODE
     | O_NOFOLLOW
     | O_CLOEXEC
     | O_NOCTTY;
-const EIO: u32 = 5;
-/// Statuses from here on are no errors of the program's.
-const STATUSES: u32 = 4096;
 /// Descriptors of calls given up that are passed over to find one.
 const LEFT_OVER: u32 = 64;
 
@@ -63,7 +61,7 @@ pub(crate) enum Outcome<T> {
 }
 
 /// Opens in a row that had nothing to do with what is served. After many of them not each is looked at.
-static FOREIGN: AtomicU32 = AtomicU32::new(0);
+pub(crate) static FOREIGN: AtomicU32 = AtomicU32::new(0);
 const FOREIGN_MANY: u32 = 32;
 const FOREIGN_EACH: u32 = 8;
 
@@ -85,11 +83,11 @@ pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) ->
     }
     let request =
         Request { opcode: OPEN, args: [0, flags as u32 as u64, mode.into(), 0, 0], ..Request::default() };
-    let (response, _, _) = match name.request(&mut hold, Kind::Open, request, &mut []) {
+    let answered = match name.request(&mut hold, Kind::Open, request, &[], &mut []) {
         Ok(answered) => answered,
         Err(outcome) => return outcome.cast(),
     };
-    let [tag, ..] = response.values;
+    let [tag, ..] = answered.response.values;
     let opened = collect(&mut hold, tag, flags & O_CLOEXEC != 0);
     if let Outcome::Done(fd) = opened {
         private::hold(fd);
@@ -136,7 +134,11 @@ pub(crate) fn reopen(fd: i32, device: u64, flags: i32) -> Result<i32, bool> {
 }
 
 /// Whether it is time to make use of that files of this device are served; None: as far as is known they are not. `is_union` finds it out.
-fn is_served(hold: &mut Hold, device: u64, is_union: impl FnOnce(&mut Hold) -> bool) -> Option<bool> {
+pub(crate) fn is_served(
+    hold: &mut Hold,
+    device: u64,
+    is_union: impl FnOnce(&mut Hold) -> bool,
+) -> Option<bool> {
     if hold.is_to_be_found_out(device) {
         if is_union(hold) {
             return Some(true);
@@ -149,7 +151,7 @@ fn is_served(hold: &mut Hold, device: u64, is_union: impl FnOnce(&mut Hold) -> b
 
 /// Has a session begin, unless there is one, and shows what the program may write to while the service gets ready. Err: there is no
 /// token, or no session.
-fn prove(
+pub(crate) fn prove(
     hold: &mut Hold,
     device: u64,
     show: impl FnOnce(&mut Hold) -> Shown,
@@ -210,8 +212,8 @@ pub(crate) unsafe fn stat(directory: i32, path: usize, follows: bool) -> Outcome
     };
     let mut out = [0u8; STAT_WORDS * 8];
     let request = Request { opcode: STAT, ..Request::default() };
-    let (place, len) = match name.request(&mut hold, Kind::Stat, request, &mut out) {
-        Ok((_, len, place)) => (place, len),
+    let Answered { len, place, .. } = match name.request(&mut hold, Kind::Stat, request, &[], &mut out) {
+        Ok(answered) => answered,
         Err(outcome) => return outcome.cast(),
     };
     let mut words = [0; STAT_WORDS];
@@ -236,9 +238,14 @@ pub(crate) unsafe fn unlink(directory: i32, path: usize) -> Outcome<()> {
         return Outcome::Kernel;
     };
     let request = Request { opcode: UNLINK, ..Request::default() };
-    match name.request(&mut hold, Kind::Unlink, request, &mut []) {
+    done(Kind::Unlink, name.request(&mut hold, Kind::Unlink, request, &[], &mut []))
+}
+
+/// What a call that says nothing has come to.
+fn done(kind: Kind, answered: Result<Answered, Outcome<Never>>) -> Outcome<()> {
+    match answered {
         Ok(_) => {
-            count_call(Kind::Unlink, By::Ring);
+            count_call(kind, By::Ring);
             Outcome::Done(())
         }
         Err(outcome) => outcome.cast(),
@@ -258,16 +265,73 @@ pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Outcome
     let name = unsafe { Name::take_as(&mut hold, directory, path, paths::split_dir) };
     let Some(name) = name else { return Outcome::Kernel };
     let request = Request { opcode: MAKE_DIR, args: [0, 0, mode.into(), 0, 0], ..Request::default() };
-    let (response, _, place) = match name.request(&mut hold, Kind::MakeDir, request, &mut []) {
+    let answered = match name.request(&mut hold, Kind::MakeDir, request, &[], &mut []) {
         Ok(answered) => answered,
         Err(outcome) => return outcome.cast(),
     };
     count_call(Kind::MakeDir, By::Ring);
-    let [number, ino, ..] = response.values;
+    let [number, ino, ..] = answered.response.values;
     if number != 0 {
-        hold.dirs.keep(Place { ino, ..place }, Some(number));
+        hold.dirs.keep(Place { ino, ..answered.place }, Some(number));
+        name.is_made(&mut hold, answered.base);
     }
     Outcome::Done(())
+}
+
+/// Makes a symbolic link.
+///
+/// # Safety
+/// Both strings must be the program's, readable as far as they are mapped at all.
+pub(crate) unsafe fn make_link(target: usize, directory: i32, path: usize) -> Outcome<()> {
+    if !ring::is_live() {
+        return Outcome::Kernel;
+    }
+    let mut text = [0; SLOT_BYTES as usize];
+    // SAFETY: the caller's.
+    let target = unsafe { paths::take(AT_FDCWD, target, &mut text) }.and_then(|len| text.get(..len));
+    // SAFETY: as above.
+    match (target, unsafe { guess(Kind::MakeLink, directory, path) }) {
+        (Some(target), Some((mut hold, name))) if !target.is_empty() => {
+            let request = Request { opcode: MAKE_LINK, ..Request::default() };
+            done(Kind::MakeLink, name.request(&mut hold, Kind::MakeLink, request, target, &mut []))
+        }
+        _ => Outcome::Kernel,
+    }
+}
+
+/// Attributes that are to be changed, as a request has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// [`SET_MODE`](vellum_ring::files::SET_MODE) and so on.
+    pub(crate) which: u64,
+    pub(crate) mode: u32,
+    pub(crate) owner: u32,
+    pub(crate) group: u32,
+    /// Times of access and modification, in nanoseconds.
+    pub(crate) times: [i64; 2],
+}
+
+/// Changes attributes of what the program has made, if the kernel does not know it.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn set(directory: i32, path: usize, change: &Change) -> Outcome<()> {
+    let names_ids = change.which & (SET_OWNER | SET_GROUP) != 0;
+    if !ring::is_live() || names_ids && !direct::has_same_ids() {
+        return Outcome::Kernel;
+    }
+    let Some(mut hold) = take(Kind::SetAttributes) else { return Outcome::Kernel };
+    // SAFETY: the caller's.
+    let Some(name) = (unsafe { Name::take(&mut hold, directory, path) }) else { return Outcome::Kernel };
+    if !name.is_guess(&hold) && !name.is_fresh(&hold) {
+        return Outcome::Kernel;
+    }
+    let two = |low: u64, high: u32| low | u64::from(high) << 32;
+    let [accessed, modified] = change.times.map(i64::cast_unsigned);
+    let (which, owners) = (two(change.which, change.mode), two(change.owner.into(), change.group));
+    let args = [0, which, owners, accessed, modified];
+    let request = Request { opcode: SET_ATTRIBUTES, args, ..Request::default() };
+    done(Kind::SetAttributes, name.request(&mut hold, Kind::SetAttributes, request, &[], &mut []))
 }
 
 /// The right to make a call. Where there are sessions it is said if others have them.
@@ -308,214 +372,15 @@ unsafe fn guess(kind: Kind, directory: i32, path: usize) -> Option<(Hold, Name)>
 }
 
 /// Nothing is done.
-enum Never {}
+pub(crate) enum Never {}
 
 impl Outcome<Never> {
-    fn cast<T>(self) -> Outcome<T> {
+    pub(crate) fn cast<T>(self) -> Outcome<T> {
         match self {
             Self::Done(never) => match never {},
             Self::Failed(error) => Outcome::Failed(error),
             Self::Kernel => Outcome::Kernel,
             Self::Unknown => Outcome::Unknown,
         }
-    }
-}
-
-/// A path, taken over to where the session's calls have their paths.
-#[derive(Clone, Copy)]
-struct Name {
-    directory: i32,
-    split: Split,
-}
-
-impl Name {
-    /// # Safety
-    /// The path must be the program's, readable as far as it is mapped at all.
-    unsafe fn take(hold: &mut Hold, directory: i32, path: usize) -> Option<Self> {
-        // SAFETY: the caller's.
-        unsafe { Self::take_as(hold, directory, path, paths::split) }
-    }
-
-    /// # Safety
-    /// The path must be the program's, readable as far as it is mapped at all.
-    unsafe fn take_as(
-        hold: &mut Hold,
-        directory: i32,
-        path: usize,
-        split: impl FnOnce(&[u8]) -> Option<Split>,
-    ) -> Option<Self> {
-        // SAFETY: the caller's.
-        let len = unsafe { paths::take(directory, path, &mut hold.path) }?;
-        let split = split(hold.path.get(..len)?)?;
-        Some(Self { directory, split })
-    }
-
-    fn is_guess(&self, hold: &Hold) -> bool {
-        hold.path.get(..self.split.parent).is_some_and(|text| hold.dirs.is_last(self.directory, text))
-    }
-
-    /// Does something with the directory's path.
-    fn with_parent<T>(&self, path: &mut [u8; PATH_MAX], then: impl FnOnce(&CStr) -> T) -> Option<T> {
-        match self.split.parent {
-            0 => Some(then(c".")),
-            1 if path.first() == Some(&b'/') => Some(then(c"/")),
-            end => {
-                let before = core::mem::replace(path.get_mut(end)?, 0);
-                let done = CStr::from_bytes_until_nul(path).ok().map(then);
-                *path.get_mut(end)? = before;
-                done
-            }
-        }
-    }
-
-    /// A whole call about the name: the response, its bytes of data, and which directory it is about.
-    fn request(
-        &self,
-        hold: &mut Hold,
-        kind: Kind,
-        request: Request,
-        out: &mut [u8],
-    ) -> Result<(Response, usize, Place), Outcome<Never>> {
-        if !hold.is_worth_it() {
-            return Err(Outcome::Kernel);
-        }
-        let directory = self.directory;
-        let place = self.with_parent(&mut hold.path, |path| dirs::look(directory, path));
-        let place = place.flatten().ok_or(Outcome::Kernel)?;
-        let mut number = self.number(hold, kind, &place)?;
-        let mut request = request;
-        let mut entered_again = false;
-        loop {
-            let [_, rest @ ..] = request.args;
-            let [a, b, c, d] = rest;
-            request.args = [number, a, b, c, d];
-            let (response, len) = self.send(hold, kind, request, out)?;
-            match response.status as u32 {
-                0 => {
-                    self.went_well(hold);
-                    return Ok((response, len, place));
-                }
-                STALE if !entered_again => {
-                    entered_again = true;
-                    hold.dirs.drop_stale(&place);
-                    number = self.number(hold, kind, &place)?;
-                }
-                LOOK if request.opcode == OPEN && request.flags == 0 && self.is_plain(hold, &place) => {
-                    request.flags = CHECKED;
-                }
-                LOOK => {
-                    hold.pay(REFERRED);
-                    hold.dirs.missed();
-                    count_call(kind, By::Look);
-                    return Err(Outcome::Kernel);
-                }
-                // A call that the service has dropped.
-                EIO => {
-                    count_call(kind, By::Gone);
-                    return Err(Outcome::Unknown);
-                }
-                error if error < STATUSES => {
-                    self.went_well(hold);
-                    count_call(kind, By::Ring);
-                    return Err(Outcome::Failed(error as i32));
-                }
-                status => {
-                    hold.pay(REFERRED);
-                    if status == ASK_KERNEL {
-                        hold.dirs.missed();
-                    }
-                    count_call(kind, By::Asked);
-                    return Err(Outcome::Kernel);
-                }
-            }
-        }
-    }
-
-    fn went_well(&self, hold: &mut Hold) {
-        hold.earn();
-        let directory = self.directory;
-        let state = &mut **hold;
-        if let Some(text) = state.path.get(..self.split.parent) {
-            state.dirs.went_well(directory, text);
-        }
-    }
-
-    fn send(
-        &self,
-        hold: &mut Hold,
-        kind: Kind,
-        request: Request,
-        out: &mut [u8],
-    ) -> Result<(Response, usize), Outcome<Never>> {
-        let mut name = [0; vellum_ring::files::NAME_MAX];
-        let from = hold.path.get(self.split.name..self.split.end).unwrap_or_default();
-        let name = name.get_mut(..from.len()).ok_or(Outcome::Kernel)?;
-        name.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-        hold.call(request, name, out).map_err(|failure| {
-            count_call(kind, By::Gone);
-            match failure {
-                Failure::NotSent => Outcome::Kernel,
-                Failure::Unknown => Outcome::Unknown,
-            }
-        })
-    }
-
-    /// The number by which the service knows the directory.
-    fn number(&self, hold: &mut Hold, kind: Kind, place: &Place) -> Result<u64, Outcome<Never>> {
-        match hold.dirs.find(place) {
-            Some(Some(number)) => return Ok(number),
-            Some(None) => return Err(Outcome::Kernel),
-            None => {}
-        }
-        let (directory, device) = (self.directory, place.device);
-        let is_union = |hold: &mut Hold| {
-            let found = self.with_parent(&mut hold.path, |path| kind::is_union(directory, path, device));
-            found == Some(true)
-        };
-        match is_served(hold, device, is_union) {
-            Some(true) => FOREIGN.store(0, Relaxed),
-            Some(false) => return Err(Outcome::Kernel),
-            None => {
-                FOREIGN.fetch_add(1, Relaxed);
-                return Err(Outcome::Kernel);
-            }
-        }
-        let show = |hold: &mut Hold| {
-            let shown = self.with_parent(&mut hold.path, |path| dirs::show(directory, path, place));
-            shown.unwrap_or(Shown::NotNow)
-        };
-        let token = match prove(hold, device, show) {
-            Ok(token) => token,
-            Err(refused) => {
-                if refused == Shown::Never {
-                    hold.dirs.keep(*place, None);
-                }
-                return Err(Outcome::Kernel);
-            }
-        };
-        let request = Request { opcode: ENTER, ..Request::default() };
-        let Ok((response, _)) = hold.call(request, &token, &mut []) else {
-            count_call(kind, By::Gone);
-            return Err(Outcome::Kernel);
-        };
-        hold.pay(ENTERING);
-        let [number, ..] = response.values;
-        let number = (response.status == 0).then_some(number);
-        hold.dirs.keep(*place, number);
-        number.ok_or_else(|| {
-            count_call(kind, By::Asked);
-            Outcome::Kernel
-        })
-    }
-
-    /// Whether nothing is mounted over the name.
-    fn is_plain(&self, hold: &Hold, place: &Place) -> bool {
-        let Ok(path) = CStr::from_bytes_until_nul(&hold.path) else { return false };
-        let flags = AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC;
-        attributes::at(self.directory, path, flags, STATX_MNT_ID | STATX_INO).is_ok_and(|found| {
-            found.mask & STATX_MNT_ID != 0
-                && found.mnt_id == place.mount
-                && found.attributes & STATX_ATTR_MOUNT_ROOT == 0
-        })
     }
 }

@@ -10,6 +10,7 @@ use crate::{alone, companion, environment, private, process, raw, reads, ring, s
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use core::ops::Range;
 
+pub mod attributes;
 pub mod files;
 pub mod identity;
 pub mod sharing;

@@ -13,7 +13,7 @@ const PAGE: usize = 4096;
 ///
 /// # Safety
 /// The string must be the program's own, as far as it is mapped at all.
-pub(crate) unsafe fn take(directory: i32, path: usize, to: &mut [u8; PATH_MAX]) -> Option<usize> {
+pub(crate) unsafe fn take(directory: i32, path: usize, to: &mut [u8]) -> Option<usize> {
     if path == 0 || signals::is_exposed() {
         return None;
     }
@@ -22,9 +22,9 @@ pub(crate) unsafe fn take(directory: i32, path: usize, to: &mut [u8; PATH_MAX]) 
         return None;
     }
     let mut len = 0;
-    while len < PATH_MAX {
+    while len < to.len() {
         let from = path.checked_add(len)?;
-        let part = CHUNK.min(PAGE - from % PAGE).min(PATH_MAX - len);
+        let part = CHUNK.min(PAGE - from % PAGE).min(to.len() - len);
         let chunk = to.get_mut(len..len + part)?;
         // SAFETY: no more than what is in the page of the string's next byte.
         if !unsafe { copy::copy(chunk.as_mut_ptr() as usize, from, part) } {

@@ -6,6 +6,7 @@
 //! number for a file of its own.
 
 use crate::dirs::Dirs;
+use crate::fresh::Fresh;
 use crate::paths::PATH_MAX;
 use crate::socket::{self, Greeting, Take};
 use crate::{attributes, direct, hooks, process, raw, signals};
@@ -15,7 +16,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize};
 use vellum_ring::files::RING_WANTED;
-use vellum_ring::{Caller, Client, Linux, Region, Request, Response, WaitError};
+use vellum_ring::{Caller, Client, Left, Linux, Region, Request, Response, WaitError};
 
 /// So many calls that could have used it, and it begins.
 const FEW: u32 = 4;
@@ -57,6 +58,7 @@ pub(crate) struct State {
     without_credit: u32,
     pub(crate) path: [u8; PATH_MAX],
     pub(crate) dirs: Dirs,
+    pub(crate) fresh: Fresh,
 }
 
 impl State {
@@ -109,6 +111,7 @@ impl Lane {
                 without_credit: 0,
                 path: [0; PATH_MAX],
                 dirs: Dirs::new(),
+                fresh: Fresh::new(),
             }),
             busy: AtomicBool::new(false),
             ending: AtomicBool::new(false),
@@ -287,8 +290,8 @@ pub(crate) fn forked() {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Nothing was sent.
-    NotSent,
+    /// Nothing was sent, or nothing has come of it.
+    NotDone,
     /// Whether it was carried out is not known.
     Unknown,
 }
@@ -443,6 +446,7 @@ impl Hold {
         self.client = None;
         self.due = self.few();
         self.dirs.clear();
+        self.fresh.clear();
     }
 
     /// Ends the session because it is no good; the next one begins later.
@@ -459,9 +463,9 @@ impl Hold {
         data: &[u8],
         out: &mut [u8],
     ) -> Result<(Response, usize), Failure> {
-        let Some(client) = self.client else { return Err(Failure::NotSent) };
+        let Some(client) = self.client else { return Err(Failure::NotDone) };
         if data.len() > client.layout().data_bytes() {
-            return Err(Failure::NotSent);
+            return Err(Failure::NotDone);
         }
         self.tag = self.tag.wrapping_add(1);
         let core = Linux.core();
@@ -469,13 +473,13 @@ impl Hold {
         let Ok(mut slot) = client.claim(caller) else {
             // With one call at a time a slot is free, unless the service has gone or still has what was given up.
             self.fail();
-            return Err(Failure::NotSent);
+            return Err(Failure::NotDone);
         };
         slot.write_data(0, data);
         let request = Request { len: data.len() as u32, tag: self.tag, ..request };
         let Ok(mut pending) = slot.send(request) else {
             self.fail();
-            return Err(Failure::NotSent);
+            return Err(Failure::NotDone);
         };
         for turn in 0..SLICES {
             match pending.wait(Some((SLICE << turn).min(SLICE_MAX))) {
@@ -485,10 +489,21 @@ impl Hold {
                     return Ok((response, n));
                 }
                 Err(WaitError::TimedOut(still)) if !socket::is_hung_up(self.socket()) => pending = still,
-                Err(WaitError::TimedOut(given_up)) => {
-                    drop(given_up);
+                Err(WaitError::TimedOut(left)) => {
+                    let last = match left.wait(Some(0)) {
+                        Ok(answer) => {
+                            let response = answer.response();
+                            Ok((response, answer.read_data(0, out)))
+                        }
+                        Err(WaitError::TimedOut(left)) => Err(match left.give_up() {
+                            Left::NotBegun | Left::NothingChanged => Failure::NotDone,
+                            Left::Unknown => Failure::Unknown,
+                        }),
+                        Err(WaitError::Gone) => Err(Failure::Unknown),
+                    };
+                    // Not before: this takes the ring's memory away.
                     self.fail();
-                    return Err(Failure::Unknown);
+                    return last;
                 }
                 Err(WaitError::Gone) => {
                     self.fail();

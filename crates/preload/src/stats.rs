@@ -23,6 +23,8 @@ pub(crate) enum Kind {
     Stat,
     Unlink,
     MakeDir,
+    MakeLink,
+    SetAttributes,
 }
 
 /// Who has carried one out.
@@ -50,7 +52,7 @@ const KINDS: usize = 7;
 /// Of one [`Kind`].
 const WAYS: usize = 5;
 /// What reports call the [`Kind`]s.
-const CALLED: [&str; 4] = ["opens", "stats", "unlinks", "mkdirs"];
+const CALLED: [&str; 6] = ["opens", "stats", "unlinks", "mkdirs", "symlinks", "setattrs"];
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 static CALLS: [[AtomicU64; WAYS]; CALLED.len()] =
@@ -248,7 +250,7 @@ mod tests {
             [10, 1, 2, 3, 4, 5, 0],
             u64::MAX,
             [8, 9],
-            &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0], [0; 5]],
+            &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0], [0; 5], [0; 5], [0; 5]],
         );
         let text = std::str::from_utf8(&text.bytes[..text.len]).unwrap();
         let expected = "vellum: preads from mappings: 10\nvellum: bytes from mappings: 18446744073709551615\n\

@@ -70,6 +70,12 @@ impl<P: Platform> Call<'_, P> {
         copy_in(self.view.data, offset, data)
     }
 
+    /// Says, or takes back, that something is about to be changed, for a client that outlives the service: see [`Left`](crate::Left).
+    pub fn announce(&self, changes: bool) {
+        let tag = if changes { self.request.tag } else { !self.request.tag };
+        store(self.view.response, Response::announcement().to_words(tag));
+    }
+
     /// Where the data area is, for a system call that fills or reads it without a copy of the service's own. Code must
     /// not refer to it: the client may write there at any time.
     #[cfg(not(loom))]

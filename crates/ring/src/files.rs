@@ -6,6 +6,10 @@
 //! with [`MAKE_DIR`] it has entered. Later calls are
 //! preceded by a look at the path, which the kernel walks and checks anew; what the program may do in the directory and with the file is
 //! checked by the service.
+//!
+//! In place of a name there may be a path, of directories that the program has entered and that the kernel does not know: nothing can be
+//! mounted over them, they are where they were made, and the service checks what the kernel would. So a new tree can be made without
+//! the kernel hearing of its directories.
 
 /// Extended attribute of a directory, or of a regular file, that can be set, to [`TOKEN_BYTES`], and not read.
 pub const TOKEN: &core::ffi::CStr = c"vellum.token";
@@ -53,12 +57,36 @@ pub const REOPEN: u16 = 5;
 /// of [`ENTER`]; 0 and 0: it has been made, and is to be entered by a token.
 pub const MAKE_DIR: u16 = 6;
 
+/// Changes attributes of what the kernel does not know. Arguments: directory; [`SET_MODE`] and so on, with the mode from bit 32 on; owner, with
+/// the group from bit 32 on; times of access and modification in nanoseconds since 1970. Data: the name.
+pub const SET_ATTRIBUTES: u16 = 7;
+/// The mode is to be set.
+pub const SET_MODE: u64 = 1;
+/// The owner.
+pub const SET_OWNER: u64 = 2;
+/// The group.
+pub const SET_GROUP: u64 = 4;
+/// The time of the last access; with [`ACCESSED_NOW`], to what it is now.
+pub const SET_ACCESSED: u64 = 8;
+/// The time of the last modification; with [`MODIFIED_NOW`], to what it is now.
+pub const SET_MODIFIED: u64 = 16;
+/// See [`SET_ACCESSED`].
+pub const ACCESSED_NOW: u64 = 32;
+/// See [`SET_MODIFIED`].
+pub const MODIFIED_NOW: u64 = 64;
+/// If the name is a symbolic link's, it is what that leads to that is meant.
+pub const FOLLOW: u64 = 128;
+
+/// Makes a symbolic link. Arguments: directory, bytes of the name. Data: the name, and what the link leads to.
+pub const MAKE_LINK: u16 = 8;
+
 /// Flag of a request: nothing is mounted over the name, for the program has looked.
 pub const CHECKED: u16 = 1;
 
 /// Status of a response: the service does not do this; the kernel will, or says why not.
 pub const ASK_KERNEL: u32 = 4097;
-/// Status: the kernel knows this name, so that something may be mounted over it. Look, and ask again with [`CHECKED`].
+/// Status: the kernel knows this name, or a directory of the path, so that something may be mounted over it. Look, and ask again with
+/// [`CHECKED`], or in the directory itself.
 pub const LOOK: u32 = 4098;
 /// Status: the directory must be entered again.
 pub const STALE: u32 = 4099;
@@ -68,6 +96,8 @@ pub const STAT_WORDS: usize = 15;
 
 /// Longest name in bytes.
 pub const NAME_MAX: usize = 255;
+/// Directories in a path at most.
+pub const DEPTH_MAX: usize = 32;
 /// Slots of a program's ring.
 pub const SLOTS: u32 = 4;
 /// Bytes of data of a slot.

@@ -105,7 +105,7 @@ pub use layout::{DATA_MAX, Layout, LayoutError, MAGIC, RINGS_MAX, SLOTS_MAX, VER
 pub use linux::Linux;
 #[cfg(loom)]
 pub use model::{Model, Region};
-pub use pending::{Answer, Pending, WaitError};
+pub use pending::{Answer, Left, Pending, WaitError};
 pub use platform::{Platform, WAIT_ANY_MAX, Woken};
 pub use poller::{Poller, Slept};
 #[cfg(not(loom))]

@@ -37,6 +37,17 @@ impl<P: Platform> fmt::Debug for WaitError<'_, P> {
     }
 }
 
+/// How far a service that has gone had come with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It had not begun, and nobody ever will.
+    NotBegun,
+    /// It had the call in hand, and had not said that it would change anything ([`Call::announce`](crate::Call::announce)).
+    NothingChanged,
+    /// It was about to change something, or has.
+    Unknown,
+}
+
 /// A call under way. Dropped, it is given up: taken back if the service has not begun, else the slot stays out of use
 /// until the service is done with it. A late answer never meets another call.
 pub struct Pending<'c, P: Platform> {
@@ -86,6 +97,40 @@ impl<'c, P: Platform> Pending<'c, P> {
             }
             Now::Waiting(_) => Err(WaitError::TimedOut(self)),
         }
+    }
+
+    /// Gives the call up because the service has gone.
+    #[must_use]
+    pub fn give_up(mut self) -> Left {
+        self.settled = true;
+        if self.leave() == Some(VALID) {
+            return Left::NotBegun;
+        }
+        let (said, tag) = Response::from_words(load(self.view.response));
+        let unchanged = (said, tag) != (Response::announcement(), self.tag);
+        // An answer that has come at the last moment is no announcement either.
+        let is_answer = tag == self.tag && said != Response::announcement();
+        if unchanged && !is_answer { Left::NothingChanged } else { Left::Unknown }
+    }
+
+    /// Leaves the slot; the state that it was in.
+    fn leave(&self) -> Option<u32> {
+        let mut seen = self.view.state.load(Ordering::Relaxed);
+        for _ in 0..TRIES {
+            let (was, next) = match calm(seen) {
+                state if state == word(self.epoch, VALID) => (VALID, EMPTY),
+                state if state == word(self.epoch, DONE) => (DONE, EMPTY),
+                state if state == word(self.epoch, TAKEN) => (TAKEN, ABANDONED),
+                _ => return None,
+            };
+            let next = word(self.epoch, next);
+            // Release: who claims the slot next must not see what this call still wrote.
+            match self.view.state.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Some(was),
+                Err(now) => seen = now,
+            }
+        }
+        None
     }
 
     fn settle(&self, timeout: Option<u64>) -> Now {
@@ -166,20 +211,7 @@ impl<P: Platform> Drop for Pending<'_, P> {
         if self.settled {
             return;
         }
-        let mut seen = self.view.state.load(Ordering::Relaxed);
-        for _ in 0..TRIES {
-            let next = match calm(seen) {
-                state if state == word(self.epoch, VALID) || state == word(self.epoch, DONE) => EMPTY,
-                state if state == word(self.epoch, TAKEN) => ABANDONED,
-                _ => return,
-            };
-            let next = word(self.epoch, next);
-            // Release: who claims the slot next must not see what this call still wrote.
-            match self.view.state.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => seen = now,
-            }
-        }
+        self.leave();
     }
 }
 

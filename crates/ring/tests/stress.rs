@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use vellum_ring::{
-    AttachError, CORE_UNKNOWN, CallError, Caller, Client, Layout, Linux, Poller, Request, Response, Session,
-    Slept, WaitError,
+    AttachError, CORE_UNKNOWN, CallError, Caller, Client, Layout, Left, Linux, Poller, Request, Response,
+    Session, Slept, WaitError,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -167,6 +167,20 @@ fn one_call_at_a_time() {
     let both = (send(8, 0).unwrap(), send(9, 0).unwrap());
     assert!(poller.poll().is_some() && poller.poll().is_some());
     drop(both);
+
+    // How far a service that has gone had come.
+    assert_eq!(send(11, 0).unwrap().give_up(), Left::NotBegun);
+    let mut in_hand = |announced: &[bool]| {
+        let pending = send(12, 0).unwrap();
+        let call = poller.poll().unwrap();
+        announced.iter().for_each(|changes| call.announce(*changes));
+        let left = pending.give_up();
+        call.reply(Response::status(0));
+        left
+    };
+    assert_eq!(in_hand(&[]), Left::NothingChanged);
+    assert_eq!(in_hand(&[true]), Left::Unknown);
+    assert_eq!(in_hand(&[true, false]), Left::NothingChanged);
 
     // A restart, and the end.
     let pending = send(10, 0).unwrap();

@@ -16,11 +16,23 @@ pub(crate) enum Call {
     Unlink,
     /// A directory was made.
     MakeDir,
+    /// A symbolic link was made.
+    MakeLink,
+    /// Attributes were changed.
+    SetAttributes,
     /// The kernel was to be asked instead.
     Kernel,
 }
 
-const NAMES: [&str; 5] = ["ring_opens", "ring_stats", "ring_unlinks", "ring_mkdirs", "ring_to_kernel"];
+const NAMES: [&str; 7] = [
+    "ring_opens",
+    "ring_stats",
+    "ring_unlinks",
+    "ring_mkdirs",
+    "ring_symlinks",
+    "ring_setattrs",
+    "ring_to_kernel",
+];
 
 /// The counts of one program.
 #[derive(Debug, Default)]

@@ -228,6 +228,12 @@ impl Core {
     /// Changes attributes; copies up what has to be.
     pub(crate) fn change(&self, cx: &Context<'_>, id: NodeId, set: &SetAttr) -> Result<AttrReply> {
         let node = self.node(id)?;
+        self.change_node(cx, &node, set)?;
+        self.attr_reply(&node)
+    }
+
+    /// The same for who has the node.
+    pub(crate) fn change_node(&self, cx: &Context<'_>, node: &Arc<Node>, set: &SetAttr) -> Result<()> {
         let mut set = *set;
         if self.config.squash.uid.is_some() {
             set.uid = None;
@@ -238,25 +244,25 @@ impl Core {
         match &node.body {
             Body::Dir(dir) => {
                 if !set.is_empty() {
-                    let handle = self.ensure_upper_dir(&node)?;
+                    let handle = self.ensure_upper_dir(node)?;
                     self.apply(cx, &Target::Held(as_object(handle)), FileKind::Directory, &set)?;
                     dir.inherit.lock().take();
                 }
             }
             Body::File(file) => {
                 if let Some(size) = set.size {
-                    self.truncate(&node, file, size)?;
+                    self.truncate(node, file, size)?;
                     set.size = None;
                 }
-                if !set.is_empty() && !self.is_vain(&node, file, &set)? {
-                    self.copy_up_attrs(&node, file)?;
+                if !set.is_empty() && !self.is_vain(node, file, &set)? {
+                    self.copy_up_attrs(node, file)?;
                     let state = file.state.read();
                     let (_, target) = self.target_of(&state)?;
                     self.apply(cx, &target, file.kind, &set)?;
                 }
             }
         }
-        self.attr_reply(&node)
+        Ok(())
     }
 
     /// Whether a change of times is not worth a copy-up. A front with write-back states the times of a file after every

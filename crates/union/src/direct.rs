@@ -9,12 +9,13 @@
 //! the front's alone until the answers that were under way have arrived. A name of which it was told that it is not there is the front's
 //! to make.
 
-use crate::create::Make;
+use crate::create::{Made, Make};
 use crate::marks::{Space, WHITEOUT_PREFIX};
 use crate::node::{At, Dir, File, Node};
 use crate::quiet::Known;
 use crate::union::{Core, Union};
 use crate::written::Direct;
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use vellum_vfs::{
@@ -50,7 +51,7 @@ struct Notices {
 
 /// A directory of the union's, whether the front knows it or not. It stays the same one when it is moved.
 #[derive(Clone)]
-pub struct Directory(Arc<Node>);
+pub struct Directory(pub(crate) Arc<Node>);
 
 impl std::fmt::Debug for Directory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -63,6 +64,12 @@ impl Directory {
     #[must_use]
     pub fn ino(&self) -> u64 {
         self.0.ino
+    }
+
+    /// Whether both are the same one.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
@@ -85,7 +92,7 @@ impl Core {
         if layer == 0 && self.direct.is_some() { &[Space::Trusted] } else { &[Space::Trusted, Space::User] }
     }
 
-    fn direct(&self) -> Result<&Direct, Refused> {
+    pub(crate) fn direct(&self) -> Result<&Direct, Refused> {
         self.direct.as_ref().ok_or(Refused::Front)
     }
 
@@ -179,7 +186,7 @@ impl Core {
     }
 
     /// A directory of the upper layer, where programs may do something themselves.
-    fn shared_dir<'a>(&self, directory: &'a Directory) -> Result<&'a Dir, Refused> {
+    pub(crate) fn shared_dir<'a>(&self, directory: &'a Directory) -> Result<&'a Dir, Refused> {
         self.direct()?;
         let dir = directory.0.as_dir().ok_or(Refused::Stale)?;
         if dir.removed.load(Relaxed) {
@@ -192,7 +199,7 @@ impl Core {
     }
 
     /// The directory of a name that means the same in the upper layer.
-    fn shared_dir_of<'a>(&self, wanted: &Wanted<'a>) -> Result<(&'a Arc<Node>, &'a Dir), Refused> {
+    pub(crate) fn shared_dir_of<'a>(&self, wanted: &Wanted<'a>) -> Result<(&'a Arc<Node>, &'a Dir), Refused> {
         let dir = self.shared_dir(wanted.dir)?;
         let name = wanted.name.bytes();
         let is_map = self.has_maps && self.is_maps(dir, name);
@@ -229,6 +236,25 @@ impl Core {
             names: dir.seen.names.swap(0, SeqCst) != 0,
             file: None,
         }
+    }
+
+    /// Makes something that is no file in a directory where programs make names.
+    fn make_shared(
+        &self,
+        wanted: &Wanted<'_>,
+        cx: &Context<'_>,
+        what: Make<'_>,
+        mode: u32,
+    ) -> Result<Made, Refused> {
+        let (node, dir) = self.shared_dir_of(wanted)?;
+        let (made, notices) = {
+            let _ops = dir.ops.write();
+            self.lets_make(node, dir, wanted.name)?;
+            let made = self.make_alone(cx, node, wanted.name, what, mode);
+            (made.map_err(|error| Refused::Error(error.errno()))?, self.changed(dir))
+        };
+        self.tell(node, &notices);
+        Ok(made)
     }
 
     fn tell(&self, node: &Node, notices: &Notices) {
@@ -343,18 +369,20 @@ impl Union {
         cx: &Context<'_>,
         mode: u32,
     ) -> Result<(Directory, u64), Refused> {
-        let core = &self.0;
-        let (node, dir) = core.shared_dir_of(wanted)?;
-        let (made, notices) = {
-            let _ops = dir.ops.write();
-            core.lets_make(node, dir, wanted.name)?;
-            let made = core.make_alone(cx, node, wanted.name, Make::Dir, mode);
-            (made.map_err(|error| Refused::Error(error.errno()))?, core.changed(dir))
-        };
-        core.tell(node, &notices);
+        let made = self.0.make_shared(wanted, cx, Make::Dir, mode)?;
         // From here on it is made, whatever becomes of it.
         let upper = made.node.as_dir().and_then(|dir| dir.upper.lock().as_ref().map(|upper| upper.ino));
         Ok((Directory(made.node), upper.unwrap_or_default()))
+    }
+
+    /// A new symbolic link of `cx`, who may make one. EEXIST: as above.
+    pub fn make_link_direct(
+        &self,
+        wanted: &Wanted<'_>,
+        cx: &Context<'_>,
+        target: &CStr,
+    ) -> Result<(), Refused> {
+        self.0.make_shared(wanted, cx, Make::Symlink(target), 0o777).map(drop)
     }
 
     /// A file that is there. `open` opens it in the upper layer, without changing it, and says its inode number there; `then` is called
@@ -382,7 +410,7 @@ impl Union {
             if !core.is_whole(&node, file) {
                 return Err(Refused::Front);
             }
-            let known = core.table.lookups(node.id) > 0;
+            let known = !core.is_unseen(&node);
             if known && !wanted.checked {
                 return Err(Refused::Known);
             }
@@ -466,7 +494,7 @@ impl Union {
             let found = core.child_with_attr(parent, wanted.name)?;
             let (found, attr) = found.ok_or(Refused::Error(Errno::NOENT))?;
             node = found;
-            if core.table.lookups(node.id) > 0 {
+            if !core.is_unseen(&node) {
                 return Err(Refused::Known);
             }
             let mut attr = match attr {

@@ -58,6 +58,7 @@ mod seen;
 mod stack;
 mod table;
 mod union;
+mod unseen;
 mod work;
 mod written;
 mod xattr;

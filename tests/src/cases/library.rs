@@ -553,7 +553,7 @@ for i in range(1000):
     if i%2: crowd.append(s)
 s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])
 m,fds,_,_=socket.recv_fds(s,4000,128)
-assert len(m)==260*8 and len(fds)==1,(len(m),fds)
+assert len(m)==261*8 and len(fds)==1,(len(m),fds)
 fd=fds[0]; mmap.mmap(fd,4096,prot=mmap.PROT_READ)
 def refused(what):
     try: what()

@@ -1,4 +1,4 @@
-//! Opening, creating and removing, and new directories.
+//! Opening, creating and removing, new directories and symbolic links.
 
 use super::identity;
 use crate::calls::{self, O_CREAT, O_EXCL, O_NOFOLLOW, O_TRUNC, O_WRONLY, Outcome};
@@ -15,6 +15,8 @@ type OpenAt2 = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
 type Unlink = unsafe extern "C" fn(*const c_char) -> c_int;
 type MkDir = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
 type MkDirAt = unsafe extern "C" fn(c_int, *const c_char, c_uint) -> c_int;
+type Link = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
+type LinkAt = unsafe extern "C" fn(*const c_char, c_int, *const c_char) -> c_int;
 type UnlinkAt = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
 
 const EEXIST: c_int = 17;
@@ -149,7 +151,7 @@ unsafe fn unlink_by(directory: c_int, path: *const c_char, next: impl Fn() -> c_
 }
 
 /// What a call about a name comes to. `already`: the error of the next function if what was to be done has been done.
-fn settle(outcome: Outcome<()>, already: c_int, next: impl Fn() -> c_int) -> c_int {
+pub(super) fn settle(outcome: Outcome<()>, already: c_int, next: impl Fn() -> c_int) -> c_int {
     match outcome {
         Outcome::Done(()) => 0,
         Outcome::Kernel => next(),
@@ -187,6 +189,23 @@ unsafe fn make_dir_by(
     // SAFETY: the caller's.
     let outcome = unsafe { calls::make_dir(directory, path as usize, mode) };
     settle(outcome, EEXIST, next)
+}
+
+/// A symbolic link made by the ring, or by the next function.
+///
+/// # Safety
+/// The strings must be the program's.
+unsafe fn make_link_by(
+    target: *const c_char,
+    directory: c_int,
+    path: *const c_char,
+    next: impl Fn() -> c_int,
+) -> c_int {
+    if !process::is_on() {
+        return next();
+    }
+    // SAFETY: the caller's.
+    settle(unsafe { calls::make_link(target as usize, directory, path as usize) }, EEXIST, next)
 }
 
 fn make_dir_raw(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
@@ -257,6 +276,26 @@ hooks! {
         };
         // SAFETY: the program's path.
         unsafe { make_dir_by(directory, path, mode, next) }
+    }
+
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int {
+        let next = || match next!(SYMLINK as Link) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(target, path) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's strings.
+        unsafe { make_link_by(target, AT_FDCWD, path, next) }
+    }
+
+    fn symlinkat(target: *const c_char, directory: c_int, path: *const c_char) -> c_int {
+        let next = || match next!(SYMLINKAT as LinkAt) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(target, directory, path) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's strings.
+        unsafe { make_link_by(target, directory, path, next) }
     }
 
     fn unlink(path: *const c_char) -> c_int {

@@ -12,15 +12,16 @@ use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::ptr::{NonNull, null_mut};
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_ring::files::{
     ASK_KERNEL, CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR,
-    MEMORIES_MAX, OPEN, RING_WANTED, SLOT_BYTES, SLOTS, STALE, STAT, UNLINK,
+    MAKE_LINK, MEMORIES_MAX, OPEN, RING_WANTED, SET_ATTRIBUTES, SLOT_BYTES, SLOTS, STALE, STAT, UNLINK,
 };
 use vellum_ring::{Layout, Linux, Region, Request, Response, Session};
 
@@ -28,6 +29,8 @@ use vellum_ring::{Layout, Linux, Region, Request, Response, Session};
 pub(super) static RINGS: AtomicU32 = AtomicU32::new(0);
 /// Requests that were answered.
 pub(super) static REQUESTS: AtomicU32 = AtomicU32::new(0);
+/// Attributes that were to be set: names, and arguments.
+pub(super) static SET: Mutex<Vec<(String, [u64; 5])>> = Mutex::new(Vec::new());
 
 #[derive(Clone)]
 pub(super) struct Service {
@@ -140,6 +143,7 @@ impl Service {
                     Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] }
                 }
                 done @ (Done::Gone | Done::Dead) => {
+                    call.announce(true);
                     let _ = call.park();
                     return matches!(done, Done::Gone);
                 }
@@ -159,6 +163,8 @@ impl Service {
             let values = [entered.len() as u64 - 1, 0, 0, 0, 0, 0];
             return Done::Answer(Response { status: 0, len: 0, values }, Vec::new());
         }
+        let (data, more) =
+            if request.opcode == MAKE_LINK { data.split_at(flags as usize) } else { (data, &[][..]) };
         let name = std::str::from_utf8(data).unwrap();
         let Some(at) = entered.get(directory as usize).cloned() else { return status(STALE) };
         let upper = self.upper.join(at.strip_prefix(&self.union).unwrap());
@@ -166,6 +172,8 @@ impl Service {
         match name {
             _ if name.starts_with("ask") => return status(ASK_KERNEL),
             _ if name.starts_with("look") && request.flags & CHECKED == 0 => return status(LOOK),
+            // Of a directory on the way, as it were.
+            _ if name.contains("/look") => return status(LOOK),
             // Once: the program enters the directory anew.
             _ if name.starts_with("stale") && !here.with_extension("s").exists() => {
                 fs::write(here.with_extension("s"), "").unwrap();
@@ -228,6 +236,16 @@ impl Service {
                 entered.push(there);
                 let values = [entered.len() as u64 - 1, ino, 0, 0, 0, 0];
                 Done::Answer(Response { status: 0, len: 0, values }, Vec::new())
+            }
+            MAKE_LINK => {
+                if let Err(error) = symlink(std::str::from_utf8(more).unwrap(), here) {
+                    return failed(&error);
+                }
+                status(0)
+            }
+            SET_ATTRIBUTES => {
+                SET.lock().unwrap().push((name.to_owned(), request.args));
+                status(0)
             }
             UNLINK => {
                 if name.starts_with("gone") {

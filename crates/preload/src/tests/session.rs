@@ -1,9 +1,9 @@
 //! One session after another, and what programs do to them.
 
-use super::service::{REQUESTS, RINGS, Service};
+use super::service::{REQUESTS, RINGS, SET, Service};
 use super::{SOCKET, TOKENS, UNION};
 use crate::attributes::STAT_LEN;
-use crate::hooks::{self, files, identity, stat};
+use crate::hooks::{self, attributes, files, identity, stat};
 use crate::names::{errno, set_errno};
 use crate::raw::AT_FDCWD;
 use crate::stats::{self, By, Kind};
@@ -16,6 +16,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
+use vellum_ring::files::{FOLLOW, SET_ACCESSED, SET_GROUP, SET_MODE};
 
 const CREATE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
 
@@ -120,6 +121,7 @@ fn a_program_and_a_service() {
     attributes(&ground);
     removals(&ground);
     directories(&ground);
+    left_to_the_service(&ground);
     not_served(&ground);
     stale(&ground);
     the_sockets_number(&ground);
@@ -284,6 +286,46 @@ fn directories(ground: &Ground) {
         identity::umask(mask);
         assert_eq!((files::mkdir(std::ptr::null(), 0o700), errno()), (-1, libc::EFAULT));
     }
+}
+
+/// What is in directories that were made here the service is asked by their paths, until it says that the kernel knows them.
+fn left_to_the_service(ground: &Ground) {
+    let path = |name: &str| c(&ground.union.join(name));
+    // SAFETY: strings.
+    let mkdir = |name: &str| unsafe { files::mkdir(path(name).as_ptr(), 0o755) };
+    assert_eq!((mkdir("tree"), mkdir("tree/a")), (0, 0));
+    // SAFETY: strings.
+    unsafe {
+        assert_eq!(files::symlink(c"where it leads".as_ptr(), path("tree/a/link").as_ptr()), 0);
+        assert_eq!(attributes::chmod(path("tree").as_ptr(), 0o755), 0);
+        assert_eq!(attributes::lchown(path("tree/a/link").as_ptr(), u32::MAX, 7), 0);
+        let times = [[1, 2], [3, 0x3fff_fffe]];
+        assert_eq!(attributes::utimensat(AT_FDCWD, path("tree/a").as_ptr(), &raw const times, 0), 0);
+    }
+    assert_eq!(fs::read_link(ground.upper.join("tree/a/link")).unwrap().as_os_str(), "where it leads");
+    let expected: [(&str, [u64; 4]); 3] = [
+        ("tree", [SET_MODE | FOLLOW | 0o755 << 32, 0, 0, 0]),
+        ("tree/a/link", [SET_GROUP, u64::from(u32::MAX) | 7 << 32, 0, 0]),
+        ("tree/a", [SET_ACCESSED | FOLLOW, 0, 1_000_000_002, 0]),
+    ];
+    let set = std::mem::take(&mut *SET.lock().unwrap());
+    let set = set.iter().map(|(name, args)| (&**name, <[u64; 4]>::try_from(&args[1..]).unwrap()));
+    assert!(set.eq(expected));
+    // By the kernel: what is in no such directory, what is no path, and what is not known to be asked for.
+    // SAFETY: strings, or nothing.
+    unsafe {
+        assert_eq!((attributes::chmod(std::ptr::null(), 0), errno()), (-1, libc::EFAULT));
+        assert_eq!(attributes::fchmodat(AT_FDCWD, path("tree").as_ptr(), 0o711, 1 << 30), -1);
+        assert_eq!(attributes::chmod(c(&ground.union.join("dir/c")).as_ptr(), 0o711), 0);
+    }
+    assert!(SET.lock().unwrap().len() <= 1);
+    // The service has heard of it from the kernel: it is asked about the directory alone, and then the kernel.
+    let looked = by(Kind::MakeDir, By::Look);
+    assert_eq!(mkdir("tree/look-b"), 0);
+    assert!(ground.union.join("tree/look-b").is_dir() && !ground.upper.join("tree/look-b").exists());
+    assert_eq!(by(Kind::MakeDir, By::Look), looked + 1);
+    make(&ground.union.join("tree/file"));
+    assert!(ground.upper.join("tree/file").exists());
 }
 
 fn not_served(ground: &Ground) {

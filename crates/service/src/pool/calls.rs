@@ -8,6 +8,7 @@
 use super::direct::DirectMount;
 use super::host::Tree;
 use super::program::Program;
+use super::wish::Wish;
 use crate::handed::{Call, Counts};
 use rustix::fs::{
     AtFlags, Mode, OFlags, Stat, fchown, fcntl_setfl, fgetxattr, fstat, ftruncate, openat, statat, unlinkat,
@@ -20,8 +21,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vellum_ring::Request;
 use vellum_ring::files::{
-    ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_DIR, MOUNT_NUMBERS, NAME_MAX, OPEN, REOPEN, STALE, STAT,
-    STAT_WORDS, TOKEN_BYTES, UNLINK, VOLATILE,
+    ASK_KERNEL, CHECKED, DEPTH_MAX, ENTER, LOOK, MAKE_DIR, MAKE_LINK, MOUNT_NUMBERS, NAME_MAX, OPEN, REOPEN,
+    SET_ATTRIBUTES, SLOT_BYTES, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK, VOLATILE,
 };
 use vellum_sys::open_beside_leases;
 use vellum_union::{Directory, Refused, Wanted};
@@ -71,6 +72,15 @@ impl Entered {
     /// Whether its mount is still served.
     pub(super) fn is_there(&self) -> bool {
         self.tree.strong_count() > 0
+    }
+
+    /// The directory, if this program may do that in it.
+    fn lets(&self, who: Identity, wanted: u32) -> Result<Stat, Refused> {
+        let stat = fstat(&self.at).map_err(front)?;
+        if stat.st_nlink == 0 {
+            return Err(Refused::Stale);
+        }
+        if who.may(&stat, wanted) { Ok(stat) } else { Err(Refused::Front) }
     }
 
     /// As the answer has it.
@@ -139,35 +149,93 @@ fn told(errno: Errno) -> Refused {
     }
 }
 
-/// Carries out a call.
-pub(super) fn carry_out(program: &mut Program<'_>, request: &Request, data: &[u8]) -> Result<Done, Refused> {
+/// The same for what was to be made.
+fn tell(refused: Refused) -> Refused {
+    if let Refused::Error(errno) = refused { told(errno) } else { refused }
+}
+
+/// Carries out a call. `announce` is told before something is changed that is not the same when it is done twice, and when it has not
+/// been changed after all.
+pub(super) fn carry_out(
+    program: &mut Program<'_>,
+    request: &Request,
+    data: &[u8],
+    announce: &dyn Fn(bool),
+) -> Result<Done, Refused> {
     let [directory, flags, mode, ..] = request.args;
     match request.opcode {
         ENTER => return enter(program, data),
         REOPEN => return reopen(program, flags as u32, data),
         _ => {}
     }
-    let mut name = [0; NAME_MAX + 1];
-    name.get_mut(..data.len()).ok_or(Refused::Front)?.copy_from_slice(data);
-    let name = CStr::from_bytes_with_nul(name.get(..=data.len()).unwrap_or_default()).map_err(front)?;
+    let (data, rest) = match request.opcode {
+        MAKE_LINK => data.split_at_checked(flags as usize).ok_or(Refused::Front)?,
+        _ => (data, &[][..]),
+    };
+    let (path, name) = match data.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (data.get(..at), data.get(at + 1..).unwrap_or_default()),
+        None => (None, data),
+    };
+    let directory = path.map_or(Ok(directory), |path| descend(program, directory, path))?;
+    let name = Text::<{ NAME_MAX + 1 }>::new(name)?;
     let who = program.who;
     let entered = program.find(directory).ok_or(Refused::Stale)?;
     let asked = Asked {
         who,
         tree: entered.tree.upgrade().ok_or(Refused::Stale)?,
         entered,
-        name: Name::new(name).map_err(front)?,
+        name: name.name()?,
         checked: request.flags & CHECKED != 0,
+        announce,
     };
     let (call, done) = match request.opcode {
         OPEN => (Call::Open, asked.open(flags as u32, mode as u32).map(Done::File)),
         STAT => (Call::Stat, asked.stat().map(|attr| Done::Data(words(&attr)))),
         UNLINK => (Call::Unlink, asked.unlink().map(|()| Done::Values([0; 6]))),
         MAKE_DIR => (Call::MakeDir, asked.make_dir(mode as u32)),
+        SET_ATTRIBUTES => (Call::SetAttributes, asked.set(&request.args).map(|()| Done::Values([0; 6]))),
+        MAKE_LINK => (Call::MakeLink, asked.make_link(rest).map(|()| Done::Values([0; 6]))),
         _ => (Call::Kernel, Err(Refused::Front)),
     };
     entered.counts.count(if matches!(done, Ok(_) | Err(Refused::Error(_))) { call } else { Call::Kernel });
     done
+}
+
+/// A string with the byte that ends it.
+struct Text<const N: usize>([u8; N], usize);
+
+impl<const N: usize> Text<N> {
+    fn new(bytes: &[u8]) -> Result<Self, Refused> {
+        let mut all = [0; N];
+        let room = all.get_mut(..bytes.len()).filter(|_| bytes.len() < N).ok_or(Refused::Front)?;
+        room.copy_from_slice(bytes);
+        Ok(Self(all, bytes.len()))
+    }
+
+    fn c_str(&self) -> Result<&CStr, Refused> {
+        CStr::from_bytes_with_nul(self.0.get(..=self.1).unwrap_or_default()).map_err(front)
+    }
+
+    fn name(&self) -> Result<Name<'_>, Refused> {
+        Name::new(self.c_str()?).map_err(front)
+    }
+}
+
+/// The number of the directory that a path leads to from another one, through directories that the program has entered, may search, and
+/// that the kernel does not know. Whatever is not so is to be asked by a path through the kernel.
+fn descend(program: &mut Program<'_>, from: u64, path: &[u8]) -> Result<u64, Refused> {
+    let who = program.who;
+    let mut at = from;
+    for (depth, name) in path.split(|byte| *byte == b'/').enumerate() {
+        let name = Text::<{ NAME_MAX + 1 }>::new(name)?;
+        let entered = program.find(at).filter(|_| depth < DEPTH_MAX).ok_or(Refused::Stale)?;
+        entered.lets(who, SEARCH)?;
+        let tree = entered.tree.upgrade().ok_or(Refused::Stale)?;
+        let below = tree.inner().unseen_below(&entered.dir, name.name()?)?;
+        let known = program.entered.iter().find(|entered| entered.dir.is(&below));
+        at = known.map(|entered| entered.number).ok_or(Refused::Known)?;
+    }
+    Ok(at)
 }
 
 fn enter(program: &mut Program<'_>, data: &[u8]) -> Result<Done, Refused> {
@@ -238,20 +306,31 @@ struct Asked<'a> {
     entered: &'a Entered,
     name: Name<'a>,
     checked: bool,
+    announce: &'a dyn Fn(bool),
 }
 
 impl Asked<'_> {
+    /// Does something that is not the same when it is done twice.
+    fn once<T, E>(&self, act: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        (self.announce)(true);
+        let done = act();
+        if done.is_err() {
+            (self.announce)(false);
+        }
+        done
+    }
+
     fn wanted(&self, writes: bool) -> Wanted<'_> {
         Wanted { dir: &self.entered.dir, name: self.name, checked: self.checked, writes }
     }
 
     /// The directory, if the program may do that in it.
     fn directory(&self, wanted: u32) -> Result<Stat, Refused> {
-        let stat = fstat(&self.entered.at).map_err(front)?;
-        if stat.st_nlink == 0 {
-            return Err(Refused::Stale);
-        }
-        if self.who.may(&stat, wanted) { Ok(stat) } else { Err(Refused::Front) }
+        self.entered.lets(self.who, wanted)
+    }
+
+    fn context(&self) -> Context<'static> {
+        Context { uid: self.who.uid, gid: self.who.gid, pid: 0, umask: 0, groups: &[] }
     }
 
     fn open(&self, flags: u32, mode: u32) -> Result<OwnedFd, Refused> {
@@ -296,7 +375,8 @@ impl Asked<'_> {
     /// Makes a file, exclusively.
     fn create(&self, flags: OFlags, mode: u32, directory: &Stat) -> Result<(OwnedFd, u64), Errno> {
         let create = OFlags::CREATE | OFlags::EXCL;
-        let file = openat(&self.entered.at, self.name.as_c_str(), flags | create, Mode::from_raw_mode(mode))?;
+        let (at, name, mode) = (&self.entered.at, self.name.as_c_str(), Mode::from_raw_mode(mode));
+        let file = self.once(|| openat(at, name, flags | create, mode))?;
         match self.own(&file, directory) {
             Ok(ino) => Ok((file, ino)),
             Err(error) => {
@@ -363,12 +443,8 @@ impl Asked<'_> {
             return Err(Refused::Front);
         }
         self.directory(WRITE | SEARCH)?;
-        let cx = Context { uid: self.who.uid, gid: self.who.gid, pid: 0, umask: 0, groups: &[] };
-        let made = self.tree.inner().make_dir_direct(&self.wanted(true), &cx, mode);
-        let (dir, ino) = made.map_err(|refused| match refused {
-            Refused::Error(errno) => told(errno),
-            other => other,
-        })?;
+        let make = || self.tree.inner().make_dir_direct(&self.wanted(true), &self.context(), mode);
+        let (dir, ino) = self.once(make).map_err(tell)?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let at = openat(&self.entered.at, self.name.as_c_str(), flags, Mode::empty());
         let Some(at) = at.ok().filter(|at| fstat(at).is_ok_and(|stat| stat.st_ino == ino)) else {
@@ -377,6 +453,25 @@ impl Asked<'_> {
         };
         let (tree, counts) = (self.entered.tree.clone(), Arc::clone(&self.entered.counts));
         Ok(Done::Directory(Entered { number: 0, tree, dir, at, counts }))
+    }
+
+    fn make_link(&self, target: &[u8]) -> Result<(), Refused> {
+        if target.is_empty() {
+            return Err(Refused::Front);
+        }
+        self.directory(WRITE | SEARCH)?;
+        let target = Text::<{ SLOT_BYTES as usize }>::new(target)?;
+        let target = target.c_str()?;
+        let make = || self.tree.inner().make_link_direct(&self.wanted(true), &self.context(), target);
+        self.once(make).map_err(tell)
+    }
+
+    fn set(&self, args: &[u64; 5]) -> Result<(), Refused> {
+        let wish = Wish::new(args).ok_or(Refused::Front)?;
+        self.directory(SEARCH)?;
+        let lets = |attr: &Attr| if wish.may(self.who, attr) { Ok(()) } else { Err(Refused::Front) };
+        let set = self.tree.inner().set_direct(&self.wanted(false), &self.context(), &wish.set, lets);
+        set.map_err(tell)
     }
 
     fn unlink(&self) -> Result<(), Refused> {
@@ -393,7 +488,7 @@ impl Asked<'_> {
             if stat.st_mode & 0o170_000 != 0o100_000 || stat.st_nlink != 1 || sticky {
                 return Err(Refused::Front);
             }
-            unlinkat(at, name, AtFlags::empty()).map_err(front)?;
+            self.once(|| unlinkat(at, name, AtFlags::empty())).map_err(front)?;
             Ok(stat.st_ino)
         })
     }

@@ -15,6 +15,7 @@ mod program;
 mod session;
 mod supervisor;
 mod wire;
+mod wish;
 
 pub use join::{Asked, Joined, Pool, look, restart, stop};
 pub use session::path as session_path;

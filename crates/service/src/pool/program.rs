@@ -138,7 +138,7 @@ impl Program<'_> {
         let request = *call.request();
         let len = call.read_data(0, &mut data).min(request.len as usize);
         let data = data.get(..len).unwrap_or_default();
-        let response = match calls::carry_out(self, &request, data) {
+        let response = match calls::carry_out(self, &request, data, &|changes| call.announce(changes)) {
             Ok(calls::Done::Values(values)) => Response { status: 0, len: 0, values },
             Ok(calls::Done::Directory(entered)) => {
                 Response { status: 0, len: 0, values: self.enter(entered) }

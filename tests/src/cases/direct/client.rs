@@ -10,8 +10,9 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use vellum_ring::files::{
-    CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR,
-    MEMORIES_MAX, MOUNT_NUMBERS, OPEN, REOPEN, RING_WANTED, STAT, STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK,
+    CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR, MAKE_LINK,
+    MEMORIES_MAX, MOUNT_NUMBERS, OPEN, REOPEN, RING_WANTED, SET_ATTRIBUTES, STAT, STAT_WORDS, TOKEN,
+    TOKEN_BYTES, UNLINK,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
 use vellum_sys::SharedRegion;
@@ -167,6 +168,26 @@ impl Program {
     pub(super) fn make_dir(&self, dir: u64, name: &str, mode: u32) -> Outcome<Answered<(u64, u64)>> {
         let answered = self.ask(MAKE_DIR, 0, [dir, 0, u64::from(mode), 0, 0], name.as_bytes())?;
         Ok(answered.map(|(response, _)| (response.values[0], response.values[1])))
+    }
+
+    /// Makes a symbolic link.
+    pub(super) fn make_link(&self, dir: u64, name: &str, target: &str) -> Outcome<Answered<()>> {
+        let args = [dir, name.len() as u64, 0, 0, 0];
+        Ok(self.ask(MAKE_LINK, 0, args, format!("{name}{target}").as_bytes())?.map(|_| ()))
+    }
+
+    /// Changes attributes: what, with the mode; owner and group; times.
+    pub(super) fn set(
+        &self,
+        dir: u64,
+        name: &str,
+        (which, mode): (u64, u32),
+        [uid, gid]: [u32; 2],
+        [accessed, modified]: [u64; 2],
+    ) -> Outcome<Answered<()>> {
+        let two = |low: u64, high: u32| low | u64::from(high) << 32;
+        let args = [dir, two(which, mode), two(uid.into(), gid), accessed, modified];
+        Ok(self.ask(SET_ATTRIBUTES, 0, args, name.as_bytes())?.map(|_| ()))
     }
 
     /// Removes a name.

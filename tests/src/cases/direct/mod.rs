@@ -6,6 +6,7 @@ mod directories;
 mod leases;
 mod programs;
 mod reopened;
+mod unseen;
 
 use super::Case;
 use super::pool::Pooled;
@@ -26,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 use vellum_ring::Request;
-use vellum_ring::files::{ASK_KERNEL, OPEN, STALE, TOKEN};
+use vellum_ring::files::{ASK_KERNEL, LOOK, OPEN, STALE, TOKEN};
 
 pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/seen-by-all", 60, seen_by_all),
@@ -35,6 +36,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/nobody-gains", 60, nobody_gains),
     Case::mounted("direct/as-a-model", 120, as_a_model),
     Case::mounted("direct/directories", 60, directories::directories),
+    Case::mounted("direct/unseen", 60, unseen::unseen),
     Case::mounted("direct/killed-service", 60, killed_service),
     Case::mounted("direct/programs", 180, programs::programs),
     Case::mounted("direct/programs-and-kills", 240, programs::programs_and_kills),
@@ -248,7 +250,8 @@ fn refused(cx: &Cx) -> Outcome {
         for flags in [O_WRONLY, O_CREAT | O_WRONLY, O_CREAT | O_EXCL | O_RDWR, O_RDWR | O_TRUNC] {
             let opened = program.open(dir, name, flags, 0o644)?;
             let absent = name == "gone" && opened.as_ref().err() == Some(&(libc::ENOENT as u32));
-            ensure!(absent || opened.as_ref().err() == Some(&ASK_KERNEL), "{name:?} {flags:o}: {opened:?}");
+            let refused = if name == "a/b" { LOOK } else { ASK_KERNEL };
+            ensure!(absent || opened.as_ref().err() == Some(&refused), "{name:?} {flags:o}: {opened:?}");
         }
     }
     for (flags, mode) in
@@ -326,11 +329,14 @@ fn nobody_gains(cx: &Cx) -> Outcome {
     // Nonsense in requests, and in the memory.
     let mut rng = Rng::new(rng::seed());
     for _ in 0..2000 {
-        let opcode = rng.below(8) as u16;
+        let opcode = rng.below(10) as u16;
         let args = std::array::from_fn(|_| if rng.below(2) == 0 { dir } else { rng.below(1 << 33) });
         let len = rng.below(300) as usize;
         let request = Request { opcode, flags: rng.below(4) as u16, args, ..Request::default() };
-        let named = rng.bytes(len);
+        let mut named = rng.bytes(len);
+        if rng.below(2) == 0 {
+            named.iter_mut().for_each(|byte| *byte = b"a/.\0"[usize::from(*byte % 4)]);
+        }
         let fine = opcode != OPEN && program.call(request, &named).is_ok();
         ensure!(fine || opcode == OPEN, "the ring has gone");
     }

@@ -251,7 +251,7 @@ impl Core {
                 Some(parent) => {
                     let handle = self.ensure_upper_dir(parent)?;
                     let inherit = self.inherit_of(parent)?;
-                    (!inherit.setgid && !inherit.default_acl).then_some(handle)
+                    (!inherit.is_setgid() && !inherit.default_acl).then_some(handle)
                 }
                 None => None,
             };

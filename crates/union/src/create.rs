@@ -5,7 +5,7 @@ use crate::handles::weak_slot;
 use crate::layer::c_string;
 use crate::listing::Listing;
 use crate::marks::{self, DirMarks, Own, WHITEOUT_PREFIX};
-use crate::node::{At, Body, Dir, File, FileState, Inherit, Io, Node, Place, UpperDir};
+use crate::node::{At, Body, Dir, File, FileState, Inherit, Io, Node, Owner, Place, UpperDir};
 use crate::overrides::Override;
 use crate::stack::Found;
 use crate::union::Core;
@@ -37,14 +37,6 @@ pub(crate) enum Make<'a> {
     Symlink(&'a CStr),
 }
 
-/// Owner and mode of something new, as a layer stores them.
-#[derive(Clone, Copy)]
-struct Owner {
-    uid: u32,
-    gid: u32,
-    mode: u32,
-}
-
 /// Something new: its node, its attributes, and the open file if it is a regular one.
 pub(crate) struct Made {
     pub(crate) node: Arc<Node>,
@@ -55,15 +47,18 @@ impl Core {
     /// What new entries of a directory inherit.
     pub(crate) fn inherit_of(&self, node: &Node) -> Result<Inherit> {
         let dir = node.as_dir().ok_or(Errno::NOTDIR)?;
-        if let Some(known) = *dir.inherit.lock() {
+        // Held until it is stored: what changes in the meantime is taken back after that.
+        let mut inherit = dir.inherit.lock();
+        if let Some(known) = *inherit {
             return Ok(known);
         }
         let attr = self.attr_of(node)?;
         let (_, handle) = self.top_of(dir)?;
         let default_acl = handle.get_xattr(DEFAULT_ACL, &mut []).is_ok_and(|len| len > 0);
         let acl = self.direct.is_some() && handle.get_xattr(ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
-        let now = Inherit { setgid: attr.mode & S_ISGID != 0, gid: attr.gid, default_acl, acl };
-        *dir.inherit.lock() = Some(now);
+        let owner = Owner { uid: attr.uid, gid: attr.gid, mode: attr.mode };
+        let now = Inherit { owner, default_acl, acl };
+        *inherit = Some(now);
         Ok(now)
     }
 
@@ -73,8 +68,8 @@ impl Core {
         if !inherit.default_acl {
             mode &= !cx.umask;
         }
-        let gid = if inherit.setgid { inherit.gid } else { cx.gid };
-        if inherit.setgid {
+        let gid = if inherit.is_setgid() { inherit.owner.gid } else { cx.gid };
+        if inherit.is_setgid() {
             if matches!(what, Make::Dir) {
                 mode |= S_ISGID;
             } else if mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && cx.uid != 0 && !cx.in_group(gid) {

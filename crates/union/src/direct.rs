@@ -11,7 +11,7 @@
 
 use crate::create::{Made, Make};
 use crate::marks::{Space, WHITEOUT_PREFIX};
-use crate::node::{At, Dir, File, Node};
+use crate::node::{At, Dir, File, Node, Owner};
 use crate::quiet::Known;
 use crate::union::{Core, Union};
 use crate::written::Direct;
@@ -306,6 +306,13 @@ impl Union {
         let directory = Directory(self.0.node(id).map_err(|_| Refused::Stale)?);
         self.0.shared_dir(&directory)?;
         Ok(directory)
+    }
+
+    /// Who may do what in a directory. Where it has an ACL, which says more, nothing is done here.
+    pub fn owner(&self, directory: &Directory) -> Result<Owner, Refused> {
+        self.0.shared_dir(directory)?;
+        let inherit = self.0.inherit_of(&directory.0)?;
+        if inherit.acl { Err(Refused::Front) } else { Ok(inherit.owner) }
     }
 
     /// Where a directory is in the upper layer: its path there, and its inode number.

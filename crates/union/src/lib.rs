@@ -69,4 +69,5 @@ pub use explain::{Blocks, NodeReport, Summary};
 pub use flatten::Flattening;
 pub use generations::{Generations, Mappable};
 pub use ledger::Ledger;
+pub use node::Owner;
 pub use union::Union;

@@ -97,13 +97,22 @@ pub(crate) struct UpperDir {
     pub(crate) impure: bool,
 }
 
+/// Owner, group and mode of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Type and permission bits.
+    pub mode: u32,
+}
+
 /// What a directory hands down to what is made in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inherit {
-    /// S_ISGID is set: the group, and in directories the bit, are inherited.
-    pub(crate) setgid: bool,
-    /// Group, as the mount shows it.
-    pub(crate) gid: u32,
+    /// Owner and mode, as the mount shows them.
+    pub(crate) owner: Owner,
     /// It has a default ACL, so the umask does not act.
     pub(crate) default_acl: bool,
     /// It has an ACL of its own, which says more than its mode.
@@ -332,6 +341,14 @@ impl Dir {
             removed: AtomicBool::new(false),
             seen: Seen::everything(),
         }
+    }
+}
+
+impl Inherit {
+    /// The group, and in directories the bit, are inherited.
+    pub(crate) const fn is_setgid(&self) -> bool {
+        const S_ISGID: u32 = 0o2000;
+        self.owner.mode & S_ISGID != 0
     }
 }
 

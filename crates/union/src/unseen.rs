@@ -19,10 +19,6 @@ impl Union {
     pub fn unseen_below(&self, directory: &Directory, name: Name<'_>) -> Result<Directory, Refused> {
         let core = &self.0;
         let dir = core.shared_dir(directory)?;
-        // It says more than the mode, by which the caller judges.
-        if core.inherit_of(&directory.0)?.acl {
-            return Err(Refused::Front);
-        }
         let node = dir.children.lock().node(name);
         match node {
             Some(node) if node.as_dir().is_some() && core.is_unseen(&node) => Ok(Directory(node)),

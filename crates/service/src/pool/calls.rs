@@ -25,7 +25,7 @@ use vellum_ring::files::{
     SET_ATTRIBUTES, SLOT_BYTES, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK, VOLATILE,
 };
 use vellum_sys::open_beside_leases;
-use vellum_union::{Directory, Refused, Wanted};
+use vellum_union::{Directory, Owner, Refused, Wanted};
 use vellum_vfs::{Attr, Context, Name, NodeId};
 
 const ACCESS_ACL: &CStr = c"system.posix_acl_access";
@@ -74,13 +74,11 @@ impl Entered {
         self.tree.strong_count() > 0
     }
 
-    /// The directory, if this program may do that in it.
-    fn lets(&self, who: Identity, wanted: u32) -> Result<Stat, Refused> {
-        let stat = fstat(&self.at).map_err(front)?;
-        if stat.st_nlink == 0 {
-            return Err(Refused::Stale);
-        }
-        if who.may(&stat, wanted) { Ok(stat) } else { Err(Refused::Front) }
+    /// The directory's mount, and its owner, if this program may do that in it.
+    fn lets(&self, who: Identity, wanted: u32) -> Result<(Arc<Tree>, Owner), Refused> {
+        let tree = self.tree.upgrade().ok_or(Refused::Stale)?;
+        let owner = tree.inner().owner(&self.dir)?;
+        if who.may(owner, wanted) { Ok((tree, owner)) } else { Err(Refused::Front) }
     }
 
     /// As the answer has it.
@@ -118,17 +116,21 @@ pub(super) fn status(refused: Refused) -> i32 {
 
 impl Identity {
     /// Whether it may do all of `wanted` with something of this owner, group and mode, whatever further groups it is in.
-    fn may(self, stat: &Stat, wanted: u32) -> bool {
-        let (owner, group, others) = (stat.st_mode >> 6, stat.st_mode >> 3, stat.st_mode);
-        let bits = if self.uid == stat.st_uid {
+    fn may(self, of: Owner, wanted: u32) -> bool {
+        let (owner, group, others) = (of.mode >> 6, of.mode >> 3, of.mode);
+        let bits = if self.uid == of.uid {
             owner
-        } else if self.gid == stat.st_gid {
+        } else if self.gid == of.gid {
             group
         } else {
             group & others
         };
         bits & wanted == wanted
     }
+}
+
+fn owner_of(stat: &Stat) -> Owner {
+    Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode }
 }
 
 /// A file that was opened with `O_NONBLOCK`, because of leases, gets the flags that the program wants.
@@ -229,8 +231,7 @@ fn descend(program: &mut Program<'_>, from: u64, path: &[u8]) -> Result<u64, Ref
     for (depth, name) in path.split(|byte| *byte == b'/').enumerate() {
         let name = Text::<{ NAME_MAX + 1 }>::new(name)?;
         let entered = program.find(at).filter(|_| depth < DEPTH_MAX).ok_or(Refused::Stale)?;
-        entered.lets(who, SEARCH)?;
-        let tree = entered.tree.upgrade().ok_or(Refused::Stale)?;
+        let (tree, _) = entered.lets(who, SEARCH)?;
         let below = tree.inner().unseen_below(&entered.dir, name.name()?)?;
         let known = program.entered.iter().find(|entered| entered.dir.is(&below));
         at = known.map(|entered| entered.number).ok_or(Refused::Known)?;
@@ -324,9 +325,9 @@ impl Asked<'_> {
         Wanted { dir: &self.entered.dir, name: self.name, checked: self.checked, writes }
     }
 
-    /// The directory, if the program may do that in it.
-    fn directory(&self, wanted: u32) -> Result<Stat, Refused> {
-        self.entered.lets(self.who, wanted)
+    /// The directory's owner, if the program may do that in it.
+    fn directory(&self, wanted: u32) -> Result<Owner, Refused> {
+        self.entered.lets(self.who, wanted).map(|(_, owner)| owner)
     }
 
     fn context(&self) -> Context<'static> {
@@ -355,10 +356,10 @@ impl Asked<'_> {
         let plain =
             (flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC)) | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         if flags.contains(OFlags::CREATE) {
-            if !self.who.may(&directory, WRITE | SEARCH) || directory.st_mode & S_ISVTX != 0 {
+            if !self.who.may(directory, WRITE | SEARCH) || directory.mode & S_ISVTX != 0 {
                 return Err(Refused::Front);
             }
-            let make = || self.create(plain, mode, &directory);
+            let make = || self.create(plain, mode, directory);
             match self.tree.inner().make_direct(&self.wanted(true), make) {
                 Err(Refused::Error(errno)) => match told(errno) {
                     // Taken, in whatever way; exclusively it is an error, which the kernel may find otherwise.
@@ -373,7 +374,7 @@ impl Asked<'_> {
     }
 
     /// Makes a file, exclusively.
-    fn create(&self, flags: OFlags, mode: u32, directory: &Stat) -> Result<(OwnedFd, u64), Errno> {
+    fn create(&self, flags: OFlags, mode: u32, directory: Owner) -> Result<(OwnedFd, u64), Errno> {
         let create = OFlags::CREATE | OFlags::EXCL;
         let (at, name, mode) = (&self.entered.at, self.name.as_c_str(), Mode::from_raw_mode(mode));
         let file = self.once(|| openat(at, name, flags | create, mode))?;
@@ -387,10 +388,10 @@ impl Asked<'_> {
     }
 
     /// Gives a new file to the program; its inode number.
-    fn own(&self, file: &OwnedFd, directory: &Stat) -> Result<u64, Errno> {
+    fn own(&self, file: &OwnedFd, directory: Owner) -> Result<u64, Errno> {
         let stat = fstat(file)?;
         // A set-group-id directory has given it its group.
-        let gid = if directory.st_mode & 0o2000 != 0 { stat.st_gid } else { self.who.gid };
+        let gid = if directory.mode & 0o2000 != 0 { stat.st_gid } else { self.who.gid };
         if (stat.st_uid, stat.st_gid) != (self.who.uid, gid) {
             fchown(file, Some(Uid::from_raw(self.who.uid)), Some(Gid::from_raw(gid)))?;
         }
@@ -417,7 +418,7 @@ impl Asked<'_> {
             let stat = fstat(&file).map_err(front)?;
             let special = writes && stat.st_mode & SET_IDS != 0;
             let acl = fgetxattr(&file, ACCESS_ACL, &mut [0u8; 0]).is_ok_and(|len| len > 0);
-            if special || acl || !self.who.may(&stat, access) {
+            if special || acl || !self.who.may(owner_of(&stat), access) {
                 return Err(Refused::Front);
             }
             set_flags(&file, plain)?;
@@ -482,9 +483,8 @@ impl Asked<'_> {
                 Err(Errno::NOENT) => return Err(Refused::Error(Errno::NOENT)),
                 other => other.map_err(front)?,
             };
-            let sticky = directory.st_mode & S_ISVTX != 0
-                && self.who.uid != stat.st_uid
-                && self.who.uid != directory.st_uid;
+            let sticky =
+                directory.mode & S_ISVTX != 0 && self.who.uid != stat.st_uid && self.who.uid != directory.uid;
             if stat.st_mode & 0o170_000 != 0o100_000 || stat.st_nlink != 1 || sticky {
                 return Err(Refused::Front);
             }
@@ -526,13 +526,8 @@ mod tests {
 
     #[test]
     fn what_one_may_do_is_judged_for_the_worst_of_all_groups() {
-        let mut stat = statat(rustix::fs::CWD, "/", AtFlags::empty()).unwrap();
-        (stat.st_uid, stat.st_gid) = (10, 20);
-        let may = |mode, uid, gid, wanted| {
-            let mut stat = stat;
-            stat.st_mode = mode;
-            Identity { uid, gid }.may(&stat, wanted)
-        };
+        let may =
+            |mode, uid, gid, wanted| Identity { uid, gid }.may(Owner { uid: 10, gid: 20, mode }, wanted);
         assert!(may(0o100_700, 10, 99, READ | WRITE | SEARCH));
         // The owner is judged as the owner, and root has no more than others.
         assert!(!may(0o100_077, 10, 20, READ) && !may(0o100_600, 0, 0, READ));

@@ -229,8 +229,11 @@ fn descend(program: &mut Program<'_>, from: u64, path: &[u8]) -> Result<u64, Ref
     let who = program.who;
     let mut at = from;
     for (depth, name) in path.split(|byte| *byte == b'/').enumerate() {
+        if depth >= DEPTH_MAX {
+            return Err(Refused::Front);
+        }
         let name = Text::<{ NAME_MAX + 1 }>::new(name)?;
-        let entered = program.find(at).filter(|_| depth < DEPTH_MAX).ok_or(Refused::Stale)?;
+        let entered = program.find(at).ok_or(Refused::Stale)?;
         let (tree, _) = entered.lets(who, SEARCH)?;
         let below = tree.inner().unseen_below(&entered.dir, name.name()?)?;
         let known = program.entered.iter().find(|entered| entered.dir.is(&below));

@@ -53,8 +53,9 @@ gcc -o a.out a.c && ./a.out; rm a.out
 sqlite3 db 'select count(*), sum(length(b)) from t; pragma integrity_check'
 "#;
 
-/// What is there afterwards: names, kinds, modes, sizes, links, contents.
+/// What is there afterwards: names, kinds, modes, sizes, links, contents; of what was unpacked also owners and times.
 const LOOK: &str = "export LC_ALL=C; cd $D; find . -path ./repo/.git -prune -o -printf '%P %y %m %n %l\\n' | sort; \
+                    find tree -printf '%P %U %G %T@\\n' | sort; \
                     find . -path ./repo/.git -prune -o -type f ! -name db -print0 | sort -z | xargs -0 sha256sum";
 
 fn missing() -> Option<&'static str> {

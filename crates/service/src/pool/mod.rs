@@ -6,7 +6,6 @@
 //! descriptor stays open in the supervisor, so no mount ends; the next service finds in them what the last one was serving
 //! (`card`), takes the nodes from the ledger, and has the kernel send again what had not been answered.
 
-mod apart;
 mod calls;
 mod card;
 mod direct;

@@ -3,7 +3,6 @@
 //! Who it is, is taken from the kernel once, when it connects. A program that becomes somebody else begins anew; one that does not is
 //! noticed with its next call, for the kernel says who the process is now.
 
-use super::apart::Apart;
 use super::calls::{self, Entered, Identity};
 use super::host::Host;
 use super::wire::send_whole;
@@ -68,18 +67,14 @@ pub(super) fn serve(
     let mut idle = Some(idle);
     let mut program = Program { host, who, process, socket, entered: VecDeque::new(), next: 0 };
     let mut looked = Instant::now();
-    let mut apart = Apart::new();
     loop {
-        let core = Linux.core();
-        poller.ran_on(core);
+        poller.ran_on(Linux.core());
         if let Some(call) = poller.poll_for(SPIN) {
-            let client = call.request().core;
             if !program.process.is(program.who) {
                 call.reply(Response::status(calls::status(Refused::Front)));
                 break;
             }
             program.answer(call)?;
-            apart.called(client, core);
             continue;
         }
         if let Some(idle) = idle.take() {

@@ -230,8 +230,6 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
         ] {
             rules.insert(call, Vec::new());
         }
-        // Of the calling thread: away from its client's processor.
-        rules.insert(libc::SYS_sched_setaffinity, vec![one(0, SeccompCmpOp::Eq, 0)?]);
     }
     let is = |argument, value| one(argument, SeccompCmpOp::Eq, value);
     let programs = plan.roots.is_none().then_some(PROGRAM_IOCTLS);

@@ -16,7 +16,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize};
 use vellum_ring::files::RING_WANTED;
-use vellum_ring::{Caller, Client, Left, Linux, Region, Request, Response, WaitError};
+use vellum_ring::{Answer, Caller, Client, Left, Linux, Region, Request, Response, WaitError};
 
 /// So many calls that could have used it, and it begins.
 const FEW: u32 = 4;
@@ -483,18 +483,11 @@ impl Hold {
         };
         for turn in 0..SLICES {
             match pending.wait(Some((SLICE << turn).min(SLICE_MAX))) {
-                Ok(answer) => {
-                    let response = answer.response();
-                    let n = answer.read_data(0, out);
-                    return Ok((response, n));
-                }
+                Ok(answer) => return Ok(read(&answer, out)),
                 Err(WaitError::TimedOut(still)) if !socket::is_hung_up(self.socket()) => pending = still,
                 Err(WaitError::TimedOut(left)) => {
                     let last = match left.wait(Some(0)) {
-                        Ok(answer) => {
-                            let response = answer.response();
-                            Ok((response, answer.read_data(0, out)))
-                        }
+                        Ok(answer) => Ok(read(&answer, out)),
                         Err(WaitError::TimedOut(left)) => Err(match left.give_up() {
                             Left::NotBegun | Left::NothingChanged => Failure::NotDone,
                             Left::Unknown => Failure::Unknown,
@@ -515,6 +508,11 @@ impl Hold {
         self.fail();
         Err(Failure::Unknown)
     }
+}
+
+/// What an answer says, and how many bytes of data have come with it.
+fn read(answer: &Answer<'_>, out: &mut [u8]) -> (Response, usize) {
+    (answer.response(), answer.read_data(0, out))
 }
 
 /// Gives a descriptor of this library's a number that programs do not count on.

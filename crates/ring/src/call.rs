@@ -72,8 +72,9 @@ impl<P: Platform> Call<'_, P> {
 
     /// Says, or takes back, that something is about to be changed, for a client that outlives the service: see [`Left`](crate::Left).
     pub fn announce(&self, changes: bool) {
+        // Where the answer will be: the tag says it all.
         let tag = if changes { self.request.tag } else { !self.request.tag };
-        store(self.view.response, Response::announcement().to_words(tag));
+        store(self.view.response, Response::status(EIO).to_words(tag));
     }
 
     /// Where the data area is, for a system call that fills or reads it without a copy of the service's own. Code must

@@ -60,11 +60,6 @@ impl Response {
         Self { status, len: 0, values: [0; 6] }
     }
 
-    /// Stands where the response will be while the service is about to change something.
-    pub(crate) const fn announcement() -> Self {
-        Self::status(i32::MIN)
-    }
-
     pub(crate) const fn to_words(self, tag: u64) -> [u64; HEAD_WORDS] {
         let first = self.status as u32 as u64 | (self.len as u64) << 32;
         let [a, b, c, d, e, f] = self.values;

@@ -106,11 +106,9 @@ impl<'c, P: Platform> Pending<'c, P> {
         if self.leave() == Some(VALID) {
             return Left::NotBegun;
         }
-        let (said, tag) = Response::from_words(load(self.view.response));
-        let unchanged = (said, tag) != (Response::announcement(), self.tag);
-        // An answer that has come at the last moment is no announcement either.
-        let is_answer = tag == self.tag && said != Response::announcement();
-        if unchanged && !is_answer { Left::NothingChanged } else { Left::Unknown }
+        // An announcement, or an answer that has come at the last moment.
+        let (_, tag) = Response::from_words(load(self.view.response));
+        if tag == self.tag { Left::Unknown } else { Left::NothingChanged }
     }
 
     /// Leaves the slot; the state that it was in.

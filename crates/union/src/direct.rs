@@ -92,7 +92,7 @@ impl Core {
         if layer == 0 && self.direct.is_some() { &[Space::Trusted] } else { &[Space::Trusted, Space::User] }
     }
 
-    pub(crate) fn direct(&self) -> Result<&Direct, Refused> {
+    fn direct(&self) -> Result<&Direct, Refused> {
         self.direct.as_ref().ok_or(Refused::Front)
     }
 

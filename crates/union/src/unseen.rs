@@ -36,7 +36,6 @@ impl Union {
         lets: impl FnOnce(&Attr) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
         let core = &self.0;
-        core.direct()?;
         let (parent, dir) = core.shared_dir_of(wanted)?;
         // Dropped after the lock.
         let node: Arc<Node>;
@@ -60,7 +59,6 @@ impl Union {
             lets(&core.attr_of(&node)?)?;
             core.change_node(cx, &node, set)?;
         }
-        drop(node);
         Ok(())
     }
 }

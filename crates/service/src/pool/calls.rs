@@ -74,11 +74,10 @@ impl Entered {
         self.tree.strong_count() > 0
     }
 
-    /// The directory's mount, and its owner, if this program may do that in it.
-    fn lets(&self, who: Identity, wanted: u32) -> Result<(Arc<Tree>, Owner), Refused> {
-        let tree = self.tree.upgrade().ok_or(Refused::Stale)?;
+    /// The directory's owner, if this program may do that in it.
+    fn lets(&self, tree: &Tree, who: Identity, wanted: u32) -> Result<Owner, Refused> {
         let owner = tree.inner().owner(&self.dir)?;
-        if who.may(owner, wanted) { Ok((tree, owner)) } else { Err(Refused::Front) }
+        if who.may(owner, wanted) { Ok(owner) } else { Err(Refused::Front) }
     }
 
     /// As the answer has it.
@@ -234,7 +233,8 @@ fn descend(program: &mut Program<'_>, from: u64, path: &[u8]) -> Result<u64, Ref
         }
         let name = Text::<{ NAME_MAX + 1 }>::new(name)?;
         let entered = program.find(at).ok_or(Refused::Stale)?;
-        let (tree, _) = entered.lets(who, SEARCH)?;
+        let tree = entered.tree.upgrade().ok_or(Refused::Stale)?;
+        entered.lets(&tree, who, SEARCH)?;
         let below = tree.inner().unseen_below(&entered.dir, name.name()?)?;
         let known = program.entered.iter().find(|entered| entered.dir.is(&below));
         at = known.map(|entered| entered.number).ok_or(Refused::Known)?;
@@ -330,7 +330,7 @@ impl Asked<'_> {
 
     /// The directory's owner, if the program may do that in it.
     fn directory(&self, wanted: u32) -> Result<Owner, Refused> {
-        self.entered.lets(self.who, wanted).map(|(_, owner)| owner)
+        self.entered.lets(&self.tree, self.who, wanted)
     }
 
     fn context(&self) -> Context<'static> {

@@ -5,10 +5,10 @@ use crate::dirs::{self, Place, Shown};
 use crate::named::{Answered, Name};
 use crate::paths;
 use crate::raw::AT_FDCWD;
-use crate::ring::{self, Hold};
+use crate::ring::Hold;
 use crate::socket::{self, Take};
 use crate::stats::{By, Kind, count_call};
-use crate::{direct, kind, private};
+use crate::{direct, kind, numbers, private, view};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -72,7 +72,7 @@ const FOREIGN_EACH: u32 = 8;
 pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) -> Outcome<i32> {
     let is_known = flags & !FLAGS == 0 && flags & O_ACCMODE != O_ACCMODE;
     let only_reads = flags & (O_ACCMODE | O_CREAT) == 0;
-    if !is_known || (only_reads && !ring::is_live()) || is_skipped(only_reads) {
+    if !is_known || (only_reads && !numbers::is_live()) || is_skipped(only_reads) {
         return Outcome::Kernel;
     }
     let Some(mut hold) = take(Kind::Open) else { return Outcome::Kernel };
@@ -146,7 +146,11 @@ pub(crate) fn is_served(
         hold.dirs.keep_foreign(device);
         return None;
     }
-    hold.may_serve(device).then(|| hold.is_due())
+    let served = hold.may_serve(device).then(|| hold.is_due());
+    if served != Some(true) && hold.is_promising(device) {
+        expect();
+    }
+    served
 }
 
 /// Has a session begin, unless there is one, and shows what the program may write to while the service gets ready. Err: there is no
@@ -176,15 +180,23 @@ fn is_skipped(only_reads: bool) -> bool {
     }
 }
 
-/// Takes the descriptor that has come with an answer.
+/// Takes the file that has come with an answer.
 fn collect(hold: &mut Hold, tag: u64, close_on_exec: bool) -> Outcome<i32> {
+    let opened = receive(hold, tag, close_on_exec);
+    match opened {
+        Outcome::Done(_) => count_call(Kind::Open, By::Ring),
+        _ if hold.socket() < 0 => count_call(Kind::Open, By::Gone),
+        _ => {}
+    }
+    opened
+}
+
+/// Takes the descriptor that has come with an answer.
+pub(crate) fn receive(hold: &mut Hold, tag: u64, close_on_exec: bool) -> Outcome<i32> {
     for _ in 0..LEFT_OVER {
         let Some(delivery) = socket::take(hold.socket(), Take::Now { close_on_exec }) else { break };
         match delivery.fd {
-            Some(fd) if delivery.number == tag => {
-                count_call(Kind::Open, By::Ring);
-                return Outcome::Done(fd);
-            }
+            Some(fd) if delivery.number == tag => return Outcome::Done(fd),
             Some(left_over) => {
                 crate::raw::close(left_over);
             }
@@ -193,7 +205,6 @@ fn collect(hold: &mut Hold, tag: u64, close_on_exec: bool) -> Outcome<i32> {
             None => {}
         }
     }
-    count_call(Kind::Open, By::Gone);
     hold.fail();
     Outcome::Unknown
 }
@@ -203,19 +214,26 @@ fn collect(hold: &mut Hold, tag: u64, close_on_exec: bool) -> Outcome<i32> {
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
 pub(crate) unsafe fn stat(directory: i32, path: usize, follows: bool) -> Outcome<Attributes> {
-    if ring::is_live() && !direct::has_same_ids() {
+    if numbers::is_live() && !direct::has_same_ids() {
         return Outcome::Kernel;
     }
     // SAFETY: the caller's.
     let Some((mut hold, name)) = (unsafe { guess(Kind::Stat, directory, path) }) else {
         return Outcome::Kernel;
     };
+    if let Some(seen) = view::look(&mut hold, &name, follows) {
+        return seen;
+    }
     let mut out = [0u8; STAT_WORDS * 8];
     let request = Request { opcode: STAT, ..Request::default() };
-    let Answered { len, place, .. } = match name.request(&mut hold, Kind::Stat, request, &[], &mut out) {
+    let answered = name.request(&mut hold, Kind::Stat, request, &[], &mut out);
+    let Answered { len, place, base, .. } = match answered {
         Ok(answered) => answered,
         Err(outcome) => return outcome.cast(),
     };
+    if name.is_below(base) {
+        view::asked(&mut hold, &place);
+    }
     let mut words = [0; STAT_WORDS];
     words.iter_mut().zip(out.as_chunks::<8>().0).for_each(|(to, from)| *to = u64::from_ne_bytes(*from));
     let attributes = Attributes { words, device: place.device, mount: place.mount };
@@ -257,7 +275,7 @@ fn done(kind: Kind, answered: Result<Answered, Outcome<Never>>) -> Outcome<()> {
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
 pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Outcome<()> {
-    if !ring::is_live() {
+    if !numbers::is_live() {
         return Outcome::Kernel;
     }
     let Some(mut hold) = take(Kind::MakeDir) else { return Outcome::Kernel };
@@ -283,7 +301,7 @@ pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Outcome
 /// # Safety
 /// Both strings must be the program's, readable as far as they are mapped at all.
 pub(crate) unsafe fn make_link(target: usize, directory: i32, path: usize) -> Outcome<()> {
-    if !ring::is_live() {
+    if !numbers::is_live() {
         return Outcome::Kernel;
     }
     let mut text = [0; SLOT_BYTES as usize];
@@ -317,7 +335,7 @@ pub(crate) struct Change {
 /// The path must be the program's, readable as far as it is mapped at all.
 pub(crate) unsafe fn set(directory: i32, path: usize, change: &Change) -> Outcome<()> {
     let names_ids = change.which & (SET_OWNER | SET_GROUP) != 0;
-    if !ring::is_live() || names_ids && !direct::has_same_ids() {
+    if !numbers::is_live() || names_ids && !direct::has_same_ids() {
         return Outcome::Kernel;
     }
     let Some(mut hold) = take(Kind::SetAttributes) else { return Outcome::Kernel };
@@ -337,7 +355,7 @@ pub(crate) unsafe fn set(directory: i32, path: usize, change: &Change) -> Outcom
 /// The right to make a call. Where there are sessions it is said if others have them.
 fn take(kind: Kind) -> Option<Hold> {
     let hold = Hold::take();
-    if hold.as_ref().is_none_or(|hold| hold.socket() < 0) && ring::is_live() {
+    if hold.as_ref().is_none_or(|hold| hold.socket() < 0) && numbers::is_live() {
         count_call(kind, By::Busy);
     }
     hold
@@ -351,6 +369,11 @@ const TRIES: u32 = 8;
 /// and then once in so many: what the kernel knows already it says faster.
 const OTHERS_EACH: u32 = 64;
 
+/// The next ones are tried as well.
+pub(crate) fn expect() {
+    OTHERS.store(OTHERS_MANY, Relaxed);
+}
+
 fn is_tried() -> bool {
     let seen = OTHERS.fetch_add(1, Relaxed);
     (OTHERS_MANY..OTHERS_MANY + TRIES).contains(&seen) || seen % OTHERS_EACH == OTHERS_EACH - 1
@@ -361,7 +384,7 @@ fn is_tried() -> bool {
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
 unsafe fn guess(kind: Kind, directory: i32, path: usize) -> Option<(Hold, Name)> {
-    let is_live = ring::is_live();
+    let is_live = numbers::is_live();
     if !is_live && !is_tried() {
         return None;
     }

@@ -10,7 +10,7 @@ use crate::attributes::{self, S_IFREG};
 use crate::calls::{self, O_ACCMODE, O_LARGEFILE, O_NOFOLLOW, O_NONBLOCK, O_SYNC};
 use crate::stats::{Past, count_write};
 use crate::table::{self, DESCRIPTORS, Entry, View};
-use crate::{direct, process, raw, ring};
+use crate::{direct, numbers, process, raw, ring};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 
@@ -114,7 +114,7 @@ fn warm(fd: i32, entry: &Entry, weight: u32) -> Option<View> {
     let due = match entry.due.load(Relaxed) {
         NEVER => return None,
         0 if ring::is_at_once() => AT_ONCE,
-        0 if is_spent || ring::is_live() => FEW,
+        0 if is_spent || numbers::is_live() => FEW,
         0 => FIRST,
         due => due,
     };
@@ -188,7 +188,7 @@ fn make(fd: i32) -> Result<View, bool> {
 
 fn open(fd: i32, flags: i32, device: u64) -> Result<i32, bool> {
     let new = calls::reopen(fd, device, flags & (O_SYNC | O_LARGEFILE | O_NONBLOCK))?;
-    let number = ring::move_away(new).ok_or(true)?;
+    let number = numbers::move_away(new).ok_or(true)?.keep();
     if direct::of(number).is_some_and(|mount| mount.union == device) {
         return Ok(number);
     }

@@ -6,7 +6,7 @@ use crate::map::unmap;
 use crate::names::{self, errno, hooks, next, pass_on, set_errno, system};
 use crate::signals::{self, Action, SetAction};
 use crate::table::{DESCRIPTORS, Entry, entry};
-use crate::{alone, companion, environment, private, process, raw, reads, ring, stats};
+use crate::{alone, companion, environment, numbers, private, process, raw, reads, ring, stats};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 use core::ops::Range;
 
@@ -235,7 +235,7 @@ hooks! {
             stats::report();
         }
         let _closing = closing_range(first as c_uint, c_uint::MAX);
-        let is_around = ring::without_sockets(first as c_uint, c_uint::MAX).is_some();
+        let is_around = numbers::without_own(first as c_uint, c_uint::MAX).is_some();
         if is_around && close_around(first as c_uint, c_uint::MAX, 0) == Some(0) {
             return;
         }
@@ -509,7 +509,7 @@ fn before_close_range(first: c_uint, last: c_uint, flags: c_uint) -> Option<Clos
 
 /// A number that the program knows nothing of.
 fn is_hidden(fd: c_int) -> bool {
-    (ring::is_socket(fd) || companion::is_one(fd)) && process::is_on()
+    (numbers::is_own(fd) || companion::is_one(fd)) && process::is_on()
 }
 
 /// A number that the program wants for another file, and that cannot be had just now.
@@ -526,7 +526,7 @@ fn refuse(error: c_int) -> c_int {
 
 /// Closes a range that sessions' sockets are in, without them.
 fn close_around(first: c_uint, last: c_uint, flags: c_uint) -> Option<c_int> {
-    let mut parts = ring::without_sockets(first, last).filter(|_| process::is_on())?;
+    let mut parts = numbers::without_own(first, last).filter(|_| process::is_on())?;
     let failed = parts.any(|(first, last)| {
         system(raw::number::CLOSE_RANGE, [first as usize, last as usize, flags as usize, 0, 0, 0]) < 0
     });

@@ -34,6 +34,7 @@ mod mountinfo;
 mod named;
 mod names;
 mod next;
+mod numbers;
 mod paths;
 mod private;
 mod process;
@@ -47,6 +48,7 @@ mod stats;
 mod table;
 #[cfg(test)]
 mod tests;
+mod view;
 
 /// Nothing here panics; if it did, nothing could be done about it in somebody else's process.
 #[cfg(all(feature = "object", not(test)))]

@@ -62,7 +62,29 @@ impl Name {
     /// Whether it is likely to be the service's: in the directory of the last call, or in one that the program has made.
     pub(crate) fn is_guess(&self, hold: &Hold) -> bool {
         let text = hold.path.get(..self.parent).unwrap_or_default();
-        hold.dirs.is_last(self.directory, text) || hold.fresh.base(self.directory, text).is_some()
+        self.is_in_last(hold) || hold.fresh.base(self.directory, text).is_some()
+    }
+
+    /// Whether it is in the directory of the last call.
+    pub(crate) fn is_in_last(&self, hold: &Hold) -> bool {
+        let text = hold.path.get(..self.parent).unwrap_or_default();
+        hold.dirs.is_last(self.directory, text)
+    }
+
+    /// Whether the kernel knows the path as far as the name itself, where it knows it up to `base`.
+    pub(crate) const fn is_below(&self, base: usize) -> bool {
+        self.parent == base
+    }
+
+    /// Which directory it is in, as the kernel says.
+    pub(crate) fn place(&self, hold: &mut Hold) -> Option<Place> {
+        let directory = self.directory;
+        self.with_parent(&mut hold.path, |path| dirs::look(directory, path)).flatten()
+    }
+
+    /// The name itself.
+    pub(crate) fn text<'a>(&self, hold: &'a Hold) -> Option<&'a CStr> {
+        CStr::from_bytes_until_nul(hold.path.get(self.split.name..)?).ok()
     }
 
     /// Whether it is likely to be a directory that the program has made.
@@ -135,9 +157,7 @@ impl Name {
         more: &[u8],
         out: &mut [u8],
     ) -> Result<Option<Answered>, Outcome<Never>> {
-        let directory = self.directory;
-        let place = self.with_parent(&mut hold.path, |path| dirs::look(directory, path));
-        let place = place.flatten().ok_or(Outcome::Kernel)?;
+        let place = self.place(hold).ok_or(Outcome::Kernel)?;
         let mut number = self.number(hold, kind, &place)?;
         let mut entered_again = false;
         loop {
@@ -188,6 +208,9 @@ impl Name {
 
     fn went_well(&self, hold: &mut Hold) {
         hold.earn();
+        if !self.is_in_last(hold) {
+            hold.end_view();
+        }
         let directory = self.directory;
         let state = &mut **hold;
         if let Some(text) = state.path.get(..self.parent) {

@@ -5,23 +5,24 @@
 //! have come up, and ends when the service has gone, when the process is to have another identity, or when the program wants the socket's
 //! number for a file of its own.
 
+use crate::calls::expect;
 use crate::dirs::Dirs;
 use crate::fresh::Fresh;
+use crate::numbers::{self, Descriptor, LANES, OWN, Own};
 use crate::paths::PATH_MAX;
 use crate::socket::{self, Greeting, Take};
+use crate::view::View;
 use crate::{attributes, direct, hooks, process, raw, signals};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize};
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use vellum_ring::files::RING_WANTED;
 use vellum_ring::{Answer, Caller, Client, Left, Linux, Region, Request, Response, WaitError};
 
 /// So many calls that could have used it, and it begins.
 const FEW: u32 = 4;
-/// Sessions that a process has at most.
-const LANES: usize = 8;
 /// So many calls that found the ones before in use, and a further one begins.
 const MANY: u32 = 32;
 /// So many after it has failed; twice as many each time.
@@ -38,12 +39,6 @@ const SLICE: u64 = 10_000_000;
 const SLICE_MAX: u64 = 1_000_000_000;
 /// So many of them: ten seconds.
 const SLICES: u32 = 16;
-/// Where the library's own numbers begin, if the process may have so many: beyond those that programs count on, and within the table of
-/// 64 that every process has. To make a larger one for a program with threads the kernel waits for all processors, 5 to 15 ms.
-const HIGH: u64 = 40;
-/// Numbers beneath the limit that are left to the program.
-const ROOM: u64 = 24;
-
 /// What a call is made with. Whoever has the [`Hold`] of its lane has it.
 pub(crate) struct State {
     client: Option<Client<'static, Linux>>,
@@ -59,6 +54,7 @@ pub(crate) struct State {
     pub(crate) path: [u8; PATH_MAX],
     pub(crate) dirs: Dirs,
     pub(crate) fresh: Fresh,
+    pub(crate) view: View,
 }
 
 impl State {
@@ -112,6 +108,7 @@ impl Lane {
                 path: [0; PATH_MAX],
                 dirs: Dirs::new(),
                 fresh: Fresh::new(),
+                view: View::new(),
             }),
             busy: AtomicBool::new(false),
             ending: AtomicBool::new(false),
@@ -123,8 +120,6 @@ impl Lane {
 
 static FIRST: Lane = Lane::new(FEW);
 static FURTHER: [Lane; LANES - 1] = [const { Lane::new(MANY) }; LANES - 1];
-/// The sockets of the lanes' sessions; -1: there is none. Apart from what each call writes.
-static SOCKETS: [AtomicI32; LANES] = [const { AtomicI32::new(-1) }; LANES];
 /// Threads of this process may have different identities.
 static NEVER: AtomicBool = AtomicBool::new(false);
 /// How many forks there are between this process and the one that loaded the library.
@@ -133,15 +128,15 @@ static FORKS: AtomicU32 = AtomicU32::new(0);
 /// The first call already is worth a session: the program is going to work for long.
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// All lanes, with their sockets.
-fn lanes() -> impl Iterator<Item = (&'static Lane, &'static AtomicI32)> {
-    core::iter::once(&FIRST).chain(&FURTHER).zip(&SOCKETS)
+/// All lanes, with what they have open.
+fn lanes() -> impl Iterator<Item = (&'static Lane, &'static Own)> {
+    core::iter::once(&FIRST).chain(&FURTHER).zip(&OWN)
 }
 
 /// A session is to begin with the first call that could use it. For the time before that call.
 pub(crate) fn begin_at_once() {
     AT_ONCE.store(true, Relaxed);
-    if let Some(mut hold) = Hold::of(&FIRST, &SOCKETS[0]) {
+    if let Some(mut hold) = Hold::of(&FIRST, &OWN[0]) {
         hold.due = 1;
     }
 }
@@ -151,28 +146,16 @@ pub(crate) fn is_at_once() -> bool {
     AT_ONCE.load(Relaxed)
 }
 
-/// Whether there is a session.
-#[inline]
-pub(crate) fn is_live() -> bool {
-    SOCKETS.iter().any(|socket| socket.load(Relaxed) >= 0)
-}
-
-/// Whether a number is that of a session's socket, which the program must not touch.
-#[inline]
-pub(crate) fn is_socket(fd: i32) -> bool {
-    fd >= 0 && SOCKETS.iter().any(|socket| socket.load(Relaxed) == fd)
-}
-
 /// The sockets of all lanes.
 #[cfg(test)]
 pub(crate) fn sockets() -> [i32; LANES] {
-    SOCKETS.each_ref().map(|socket| socket.load(SeqCst))
+    OWN.each_ref().map(|own| own.socket.get_ordered())
 }
 
 /// The right to make a call, until it is dropped.
 pub(crate) struct Hold {
     lane: &'static Lane,
-    socket: &'static AtomicI32,
+    pub(crate) own: &'static Own,
 }
 
 impl Hold {
@@ -181,23 +164,23 @@ impl Hold {
         if NEVER.load(Relaxed) || process::is_borrowed() {
             return None;
         }
-        for (lane, socket) in lanes() {
-            let hold = Self::of(lane, socket);
+        for (lane, own) in lanes() {
+            let hold = Self::of(lane, own);
             // Further ones are for when there is a session, and it is in use.
-            if hold.is_some() || socket.load(Relaxed) < 0 {
+            if hold.is_some() || own.socket.get() < 0 {
                 return hold;
             }
         }
         None
     }
 
-    fn of(lane: &'static Lane, socket: &'static AtomicI32) -> Option<Self> {
+    fn of(lane: &'static Lane, own: &'static Own) -> Option<Self> {
         if lane.busy.load(Relaxed) {
             return None;
         }
         // Made only when it is right: one that is dropped gives the right to somebody else.
         let is_right = lane.busy.compare_exchange(false, true, SeqCst, Relaxed).is_ok();
-        is_right.then(|| Self { lane, socket })
+        is_right.then(|| Self { lane, own })
     }
 }
 
@@ -234,15 +217,15 @@ impl Drop for Hold {
 
 /// Ends the sessions, now or as soon as the calls under way are over. New ones may begin.
 pub(crate) fn end() {
-    lanes().for_each(|(lane, socket)| end_one(lane, socket));
+    lanes().for_each(|(lane, own)| end_one(lane, own));
 }
 
-fn end_one(lane: &'static Lane, socket: &'static AtomicI32) {
-    if socket.load(SeqCst) < 0 && !lane.busy.load(SeqCst) {
+fn end_one(lane: &'static Lane, own: &'static Own) {
+    if own.socket.get_ordered() < 0 && !lane.busy.load(SeqCst) {
         return;
     }
     lane.ending.store(true, SeqCst);
-    drop(Hold::of(lane, socket));
+    drop(Hold::of(lane, own));
 }
 
 /// Ends the sessions, and there is no other one in this process.
@@ -251,14 +234,12 @@ pub(crate) fn end_for_good() {
     end();
 }
 
-/// Ends the session whose socket has a number that is to be another file. False: a call is under way.
+/// Ends the session that has a number that is to be another file. False: a call is under way.
 pub(crate) fn give_number_back(number: i32) -> bool {
     const LOOKS: u32 = 100_000;
     for _ in 0..LOOKS {
-        let Some((lane, socket)) = lanes().find(|(_, socket)| socket.load(SeqCst) == number) else {
-            return true;
-        };
-        end_one(lane, socket);
+        let Some((lane, own)) = lanes().find(|(_, own)| own.has(number)) else { return true };
+        end_one(lane, own);
         core::hint::spin_loop();
     }
     false
@@ -267,12 +248,10 @@ pub(crate) fn give_number_back(number: i32) -> bool {
 /// This is a child made by fork: the sessions are its parent's.
 pub(crate) fn forked() {
     FORKS.fetch_add(1, SeqCst);
-    for (lane, socket) in lanes() {
-        let number = socket.swap(-1, SeqCst);
-        if number >= 0 {
-            raw::close(number);
-        }
-        if let Some(mut hold) = Hold::of(lane, socket) {
+    for (lane, own) in lanes() {
+        own.socket.close();
+        own.view.close();
+        if let Some(mut hold) = Hold::of(lane, own) {
             // It is not mapped here, and something else may be.
             lane.base.store(0, SeqCst);
             hold.forget();
@@ -299,7 +278,7 @@ pub(crate) enum Failure {
 impl Hold {
     /// The socket of the session; -1: there is none.
     pub(crate) fn socket(&self) -> i32 {
-        self.socket.load(Relaxed)
+        self.own.socket.get()
     }
 
     /// After how many calls a session begins.
@@ -328,6 +307,12 @@ impl Hold {
             self.dirs.keep_foreign(device);
         }
         false
+    }
+
+    /// Whether a few more calls about files of this device are likely to begin a session.
+    pub(crate) fn is_promising(&self, device: u64) -> bool {
+        let [major, _] = attributes::split(device);
+        major == 0 && self.due <= FEW && !self.dirs.is_foreign(device)
     }
 
     /// A call that could use a session has come up: whether there is one, or is to be one now.
@@ -391,12 +376,12 @@ impl Hold {
         if !hooks::next_sigaction().is_some_and(signals::install) {
             return None;
         }
-        let high = Descriptor(move_away(socket::connect()?)?);
+        let high = numbers::move_away(socket::connect()?)?;
         if !socket::send(high.0, RING_WANTED) {
             return None;
         }
         // From here on `close` takes it back.
-        self.socket.store(high.keep(), SeqCst);
+        self.own.socket.set(high);
         Some(())
     }
 
@@ -424,6 +409,7 @@ impl Hold {
         // more, because whoever closes has the only right to make a call.
         let region = NonNull::new(base as *mut u8).and_then(|base| unsafe { Region::new(base, len) });
         self.client = Some(Client::attach(region?, Linux).ok()?);
+        expect();
         Some(())
     }
 
@@ -435,10 +421,7 @@ impl Hold {
             raw::unmap(base, len);
             self.lane.base.store(0, SeqCst);
         }
-        let socket = self.socket.swap(-1, SeqCst);
-        if socket >= 0 {
-            raw::close(socket);
-        }
+        self.own.socket.close();
     }
 
     /// As if there had never been one.
@@ -447,6 +430,7 @@ impl Hold {
         self.due = self.few();
         self.dirs.clear();
         self.fresh.clear();
+        self.end_view();
     }
 
     /// Ends the session because it is no good; the next one begins later.
@@ -515,57 +499,10 @@ fn read(answer: &Answer<'_>, out: &mut [u8]) -> (Response, usize) {
     (answer.response(), answer.read_data(0, out))
 }
 
-/// Gives a descriptor of this library's a number that programs do not count on.
-pub(crate) fn move_away(fd: i32) -> Option<i32> {
-    let low = Descriptor(fd);
-    let place = raw::descriptor_limit().checked_sub(ROOM).filter(|n| *n >= ROOM)?.min(HIGH);
-    raw::duplicate(low.0, place as usize)
-}
-
 /// Takes what the socket says first, on a stack that is given back before more is done.
 #[inline(never)]
 fn greeted(socket: i32) -> bool {
     direct::greeted(socket, &mut Greeting::new())
-}
-
-/// A descriptor of this library's, until it is dropped.
-struct Descriptor(i32);
-
-impl Descriptor {
-    fn keep(self) -> i32 {
-        let fd = self.0;
-        core::mem::forget(self);
-        fd
-    }
-}
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        raw::close(self.0);
-    }
-}
-
-/// What a range of numbers is without the sessions' sockets; None: it has none of them.
-pub(crate) fn without_sockets(first: u32, last: u32) -> Option<impl Iterator<Item = (u32, u32)>> {
-    // What is no number of a socket comes last.
-    let mut sockets = [u32::MAX; LANES];
-    for (to, socket) in sockets.iter_mut().zip(&SOCKETS) {
-        let number = u32::try_from(socket.load(Acquire));
-        *to = number.ok().filter(|number| (first..=last).contains(number)).unwrap_or(u32::MAX);
-    }
-    sockets.sort_unstable();
-    let mut next = Some(first);
-    let [lowest, ..] = sockets;
-    (lowest != u32::MAX).then(|| {
-        sockets.into_iter().filter(|socket| *socket != u32::MAX).map(Some).chain([None]).filter_map(
-            move |socket| {
-                let begin = next?;
-                next = socket.and_then(|socket| socket.checked_add(1));
-                let end = socket.map_or(Some(last), |socket| socket.checked_sub(1))?;
-                (begin <= end).then_some((begin, end))
-            },
-        )
-    })
 }
 
 #[cfg(test)]

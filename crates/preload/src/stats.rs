@@ -58,6 +58,8 @@ static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 static CALLS: [[AtomicU64; WAYS]; CALLED.len()] =
     [const { [const { AtomicU64::new(0) }; WAYS] }; CALLED.len()];
 static WRITES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// Lookups in a view.
+static VIEWED: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static REPORT: AtomicBool = AtomicBool::new(false);
@@ -76,7 +78,7 @@ pub(crate) fn begin() {
 /// A child has been made: it counts, and reports, for itself.
 pub(crate) fn forked() {
     if COUNTING.load(Relaxed) {
-        let all = COUNTS.iter().chain(CALLS.as_flattened()).chain(&WRITES).chain([&BYTES]);
+        let all = COUNTS.iter().chain(CALLS.as_flattened()).chain(&WRITES).chain([&BYTES, &VIEWED]);
         all.for_each(|count| count.store(0, Relaxed));
         if REPORTER.load(Relaxed) != 0 {
             REPORTER.store(raw::getpid(), Relaxed);
@@ -107,6 +109,18 @@ pub(crate) fn count_call(kind: Kind, by: By) {
     {
         count.fetch_add(1, Relaxed);
     }
+}
+
+#[inline]
+pub(crate) fn count_view() {
+    if COUNTING.load(Relaxed) {
+        VIEWED.fetch_add(1, Relaxed);
+    }
+}
+
+/// Lookups in a view.
+pub(crate) fn viewed() -> u64 {
+    VIEWED.load(Relaxed)
 }
 
 #[inline]
@@ -179,16 +193,23 @@ pub(crate) fn report() {
         let (counts, bytes) = all();
         let calls = calls();
         let writes = writes();
-        if counts == [0; KINDS] && calls == [[0; WAYS]; CALLED.len()] && writes == [0; 2] {
+        let viewed = viewed();
+        if counts == [0; KINDS] && calls == [[0; WAYS]; CALLED.len()] && writes == [0; 2] && viewed == 0 {
             return;
         }
-        let text = compose(counts, bytes, writes, &calls);
+        let text = compose(counts, bytes, writes, viewed, &calls);
         raw::write(2, text.bytes.get(..text.len).unwrap_or_default());
     }
 }
 
 /// Of writes, and of calls that may go by the ring, there is a line only where there was one.
-fn compose(counts: [u64; KINDS], bytes: u64, writes: [u64; 2], calls: &[[u64; WAYS]; CALLED.len()]) -> Text {
+fn compose(
+    counts: [u64; KINDS],
+    bytes: u64,
+    writes: [u64; 2],
+    viewed: u64,
+    calls: &[[u64; WAYS]; CALLED.len()],
+) -> Text {
     let mut text = Text { bytes: [0; TEXT], len: 0 };
     let [served, not_vellum, few, beyond, changed, no_socket, other] = counts;
     let by_kernel = not_vellum + few + beyond + changed + no_socket + other;
@@ -215,6 +236,11 @@ fn compose(counts: [u64; KINDS], bytes: u64, writes: [u64; 2], calls: &[[u64; WA
             text.add(name.as_bytes());
             text.number(value);
         }
+        text.add(b"\n");
+    }
+    if viewed != 0 {
+        text.add(b"vellum: stats in views: ");
+        text.number(viewed);
         text.add(b"\n");
     }
     for (kind, [ring, asked, look, gone, busy]) in CALLED.iter().zip(*calls) {
@@ -250,6 +276,7 @@ mod tests {
             [10, 1, 2, 3, 4, 5, 0],
             u64::MAX,
             [8, 9],
+            12,
             &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0], [0; 5], [0; 5], [0; 5]],
         );
         let text = std::str::from_utf8(&text.bytes[..text.len]).unwrap();
@@ -257,6 +284,7 @@ mod tests {
                         vellum: preads by the kernel: 15 (not a Vellum file 1, too few reads 2, beyond the end 3, \
                         changed 4, no socket 5, other 0)\n\
                         vellum: pwrites and syncs past the mount: 8, through the mount: 9\n\
+                        vellum: stats in views: 12\n\
                         vellum: opens by the ring: 6, by the kernel: 10 (asked to 1, had to look 2, service gone 3, \
                         busy 4)\n\
                         vellum: unlinks by the ring: 7, by the kernel: 0 (asked to 0, had to look 0, service gone 0, \

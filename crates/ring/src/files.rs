@@ -80,6 +80,29 @@ pub const FOLLOW: u64 = 128;
 /// Makes a symbolic link. Arguments: directory, bytes of the name. Data: the name, and what the link leads to.
 pub const MAKE_LINK: u16 = 8;
 
+/// A directory of the upper layer to look at, where that means the same as asking for attributes, for files and links. Arguments:
+/// directory; 1 if the program has it already, and asks only whether that holds again. Value 0: the tag that a descriptor comes with, of a
+/// mount of this directory alone that cannot be changed; 1: the id of a memory of generations; 2: which of its words is the directory's; 3:
+/// what it says. Data: [hashes](name_hash) of names in the directory that the kernel knows. As long as the upper half of the word stays
+/// the same, the kernel knows no others, and no other layer, nor any mark, says anything of what is in it. Odd: something is being made
+/// that takes several steps. Whoever looks at a name that the kernel does not know reads the word before and after, and what he saw in
+/// between counts if it was even and the same. [`LOOK`]: the kernel knows too many names.
+pub const VIEW: u16 = 9;
+/// Names that the kernel may know in a directory in view.
+pub const KNOWN_MAX: usize = 120;
+
+/// A name's hash, of which a [`VIEW`] has a list (FNV-1a, folded). Two names with the same one are both taken to be known.
+#[must_use]
+pub const fn name_hash(name: &[u8]) -> u32 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut at = 0;
+    while at < name.len() {
+        hash = (hash ^ name[at] as u64).wrapping_mul(0x0100_0000_01b3);
+        at += 1;
+    }
+    (hash ^ (hash >> 32)) as u32
+}
+
 /// Flag of a request: nothing is mounted over the name, for the program has looked.
 pub const CHECKED: u16 = 1;
 

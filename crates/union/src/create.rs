@@ -91,6 +91,7 @@ impl Core {
     ) -> Result<Made> {
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let _ops = dir.ops.write();
+        self.ends_view(parent);
         let made = self.make_alone(cx, parent, name, what, mode)?;
         self.front_made(parent, dir, name);
         Ok(made)
@@ -121,6 +122,9 @@ impl Core {
         // An AUFS whiteout beside the name goes last, and then a lower directory must not show through.
         let opaque = matches!(what, Make::Dir) && self.upper_aufs && self.shows_from_below(dir, name)?;
         let direct = own == Own::default() && !opaque;
+        if own != Own::default() {
+            self.is_not_plain(dir);
+        }
         let file =
             match if direct { self.make_at(&*handle, name, what, owner) } else { Err(Errno::EXIST.into()) } {
                 Ok(file) => file,
@@ -326,6 +330,7 @@ impl Core {
         let body = if raw.is_dir() {
             let new = Dir::new(Some(place), Vec::new(), None);
             new.seen.nothing();
+            self.is_made_plain(raw.ino);
             new.children.lock().listing = Some(Listing::default());
             self.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, &DirMarks::default()));
             Body::Dir(Box::new(new))
@@ -431,7 +436,9 @@ impl Core {
             return Err(Error::new(Errno::NOENT, "the file was removed"));
         }
         let handle = self.ensure_upper_dir(parent)?;
+        self.ends_view(parent);
         let mut state = file.state.write();
+        self.comes_from(&state.names, dir);
         let (_, target) = self.target_of(&state)?;
         self.mark_moved(&state, &target, name)?;
         let object = target.hold()?;

@@ -250,6 +250,7 @@ impl Core {
         let (made, notices) = {
             let _ops = dir.ops.write();
             self.lets_make(node, dir, wanted.name)?;
+            let _changing = self.changes(node, dir);
             let made = self.make_alone(cx, node, wanted.name, what, mode);
             (made.map_err(|error| Refused::Error(error.errno()))?, self.changed(dir))
         };
@@ -347,6 +348,7 @@ impl Union {
         let (made, notices) = {
             let _ops = dir.ops.write();
             core.lets_make(node, dir, wanted.name)?;
+            let _changing = core.changes(node, dir);
             if !dir.lowers.is_empty() && core.child(node, wanted.name)?.is_some() {
                 return Err(Refused::Error(Errno::EXIST));
             }

@@ -38,8 +38,8 @@ impl Union {
         Ok(node)
     }
 
-    fn entry_of(&self, made: Made) -> Result<Entry> {
-        self.0.entry(&made.node, Some(made.attr))
+    fn entry_of(&self, parent: &Node, made: Made) -> Result<Entry> {
+        self.0.entry_in(parent, &made.node, Some(made.attr))
     }
 
     /// How a file that was just created is to be used.
@@ -58,7 +58,7 @@ impl Union {
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let _ops = dir.ops.read();
         match self.0.child_with_attr(&parent, name)? {
-            Some((node, attr)) => self.0.entry(&node, attr).map(Some),
+            Some((node, attr)) => self.0.entry_in(&parent, &node, attr).map(Some),
             None => Ok(None),
         }
     }
@@ -152,24 +152,24 @@ impl Filesystem for Union {
             Some(kind) => Make::Node(kind, rdev),
         };
         let parent = self.dir(parent)?;
-        self.entry_of(self.0.make(cx, &parent, name, what, mode)?)
+        self.entry_of(&parent, self.0.make(cx, &parent, name, what, mode)?)
     }
 
     fn mkdir(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32) -> Result<Entry> {
         let parent = self.dir(parent)?;
-        self.entry_of(self.0.make(cx, &parent, name, Make::Dir, mode)?)
+        self.entry_of(&parent, self.0.make(cx, &parent, name, Make::Dir, mode)?)
     }
 
     fn symlink(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, target: &CStr) -> Result<Entry> {
         let target = check_target(target)?;
         let parent = self.dir(parent)?;
-        self.entry_of(self.0.make(cx, &parent, name, Make::Symlink(&target), 0o777)?)
+        self.entry_of(&parent, self.0.make(cx, &parent, name, Make::Symlink(&target), 0o777)?)
     }
 
     fn link(&self, _: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry> {
         let (node, parent) = (self.0.node(node)?, self.dir(parent)?);
         self.0.make_link(&node, &parent, name)?;
-        self.0.entry(&node, None)
+        self.0.entry_in(&parent, &node, None)
     }
 
     fn unlink(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
@@ -221,7 +221,7 @@ impl Filesystem for Union {
                 let node = Arc::clone(&made.node);
                 // Before the entry: an error must not leave a lookup counted.
                 let opened = self.opened(cx, &node, flags)?;
-                Ok((self.entry_of(made)?, opened))
+                Ok((self.entry_of(&dir, made)?, opened))
             }
             // Another client was faster.
             Err(e) if e.errno() == Errno::EXIST && flags & O_EXCL == 0 => {
@@ -237,7 +237,7 @@ impl Filesystem for Union {
     fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
         let made = self.0.make_unnamed(cx, &self.dir(parent)?, mode)?;
         let opened = self.opened(cx, &made.node, flags)?;
-        Ok((self.entry_of(made)?, opened))
+        Ok((self.0.entry(&made.node, Some(made.attr))?, opened))
     }
 
     fn read(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {

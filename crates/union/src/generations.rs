@@ -2,7 +2,7 @@
 //!
 //! A client that has mapped a file would read zeros, or fault, beyond a new end. So it reads the number, then the mapping, then the
 //! number again, and believes nothing if that has changed since the mapping was made. Clients map the numbers read-only; nothing here
-//! depends on them. The memory outlives the process as the [ledger](crate::ledger) does, and numbers only grow, also when a slot is
+//! depends on them. A directory's number says how long a [view](crate::view) of it holds. The memory outlives the process as the [ledger](crate::ledger) does, and numbers only grow, also when a slot is
 //! given to another node.
 
 use crate::node::{File, Node};
@@ -21,6 +21,8 @@ const MAGIC: u64 = 0x7665_6c6c_6765_0001;
 const ID: usize = 1;
 /// Words before those of slots: a page. The preload library knows this number.
 const HEADER: usize = 512;
+/// What is added when all that was told of a node is over: to the upper half, which nothing else changes.
+const LEFT: u64 = 1 << 32;
 /// All words.
 const WORDS: usize = HEADER + MAX_CHUNKS * CHUNK;
 
@@ -101,13 +103,38 @@ impl Generations {
         }
     }
 
-    /// A node has gone: nothing that was told of it holds for the next one in its slot. Slots that nobody asked about cost no memory.
+    /// A node has gone, or what was told of it: nothing of that holds for the next one in its slot, whatever that adds. Slots that
+    /// nobody asked about cost no memory.
     pub(crate) fn leave(&self, id: NodeId) {
         if let Some(word) = self.of(id)
             && word.load(Relaxed) != 0
         {
+            word.fetch_add(LEFT, SeqCst);
+        }
+    }
+
+    /// A change of several steps begins: the word becomes odd.
+    pub(crate) fn begin_step(&self, id: NodeId) {
+        if let Some(word) = self.of(id) {
+            word.fetch_or(1, SeqCst);
+        }
+    }
+
+    /// The change is over: the word is even, and another one.
+    pub(crate) fn step(&self, id: NodeId) {
+        if let Some(word) = self.of(id) {
             word.fetch_add(1, SeqCst);
         }
+    }
+
+    /// The word of a directory where nothing is under way; an odd one is a predecessor's, which died over it.
+    pub(crate) fn settle(&self, id: NodeId) -> Option<u64> {
+        let word = self.of(id)?;
+        if word.load(SeqCst) & 1 != 0 {
+            word.fetch_add(1, SeqCst);
+        }
+        let _ = word.compare_exchange(0, LEFT, SeqCst, SeqCst);
+        Some(word.load(SeqCst))
     }
 }
 
@@ -203,9 +230,25 @@ mod tests {
         one.leave(node);
         let other = Generations::open(one.descriptor().try_clone_to_owned().unwrap()).unwrap();
         drop(one);
-        assert_eq!(other.of(node).unwrap().load(SeqCst), 2);
+        assert_eq!(other.of(node).unwrap().load(SeqCst), LEFT + 1);
         assert_eq!(other.id(), id);
         assert_ne!(id, Generations::create().unwrap().id());
+    }
+
+    #[test]
+    fn a_change_under_way_is_seen_and_so_is_one_that_was() {
+        let (all, node) = (Generations::create().unwrap(), NodeId(7 << 32 | 70_000));
+        let word = all.settle(node).unwrap();
+        assert!(word != 0 && word % 2 == 0 && all.settle(node) == Some(word));
+        all.begin_step(node);
+        assert_eq!(all.of(node).unwrap().load(SeqCst), word + 1);
+        all.step(node);
+        assert_eq!(all.settle(node), Some(word + 2));
+        // Whoever was changing it has died.
+        all.begin_step(node);
+        assert_eq!(all.settle(node), Some(word + 4));
+        all.leave(node);
+        assert_eq!(all.settle(node).unwrap() >> 32, (word >> 32) + 1);
     }
 
     #[test]

@@ -489,6 +489,13 @@ impl Core {
         self.find(found.rest, found.name)
     }
 
+    /// The entry that a front gets of a name in a directory.
+    pub(crate) fn entry_in(&self, parent: &Node, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
+        let entry = self.entry(node, attr);
+        self.ends_view(parent);
+        entry
+    }
+
     /// The entry that a front gets: one more lookup of the node, and its attributes.
     pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
         let again = self.tells_attributes(node);

@@ -61,6 +61,10 @@ impl Core {
             if target.as_ref().is_some_and(|t| shows_same(t, &source)) {
                 return Ok(());
             }
+            for side in [from.0, to.0] {
+                self.ends_view(side);
+            }
+            self.mixes((from, &source), (to, target.as_ref().filter(|_| exchange)))?;
             return match &target {
                 Some(target) if exchange => self.exchange(from, &source, to, target),
                 None if exchange => Err(Error::new(Errno::NOENT, "")),
@@ -68,6 +72,17 @@ impl Core {
             };
         }
         Err(Error::new(Errno::AGAIN, "rename"))
+    }
+
+    /// What moves into another directory may be more than the upper layer shows of it there.
+    fn mixes(&self, from: (Side<'_>, &Node), to: (Side<'_>, Option<&Arc<Node>>)) -> Result<()> {
+        let moved = [(Some(from.1), to.0), (to.1.map(|node| &**node), from.0)];
+        for (node, (dir, _)) in moved {
+            if let Some(file) = node.and_then(Node::as_file) {
+                self.comes_from(&file.state.read().names, dir.as_dir().ok_or(Errno::NOTDIR)?);
+            }
+        }
+        Ok(())
     }
 
     fn find_child(&self, side: Side<'_>) -> Result<Option<Arc<Node>>> {

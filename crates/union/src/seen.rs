@@ -17,6 +17,8 @@ pub(crate) struct Seen {
     pub(crate) names: AtomicU64,
     /// Programs make names in it past the front: when they last did, as [`Direct::now`](crate::written::Direct::now) has it; 0: they do not.
     pub(crate) shared: AtomicU64,
+    /// Programs may look at its names themselves, as long as its [word](crate::view) says.
+    pub(crate) viewed: AtomicBool,
     /// What has to arrive before they may.
     waits: Mutex<Option<Waits>>,
 }
@@ -36,6 +38,7 @@ impl Seen {
             missing: Missing::default(),
             names: AtomicU64::new(1),
             shared: AtomicU64::new(0),
+            viewed: AtomicBool::new(true),
             waits: Mutex::new(None),
         }
     }
@@ -44,6 +47,7 @@ impl Seen {
     pub(crate) fn nothing(&self) {
         self.attributes.store(false, SeqCst);
         self.names.store(0, SeqCst);
+        self.viewed.store(false, SeqCst);
     }
 
     /// Whether no answer is on its way that a change of the directory's names would make wrong for ever. The caller holds the

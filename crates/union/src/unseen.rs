@@ -57,6 +57,7 @@ impl Union {
                 return Err(Refused::Front);
             }
             lets(&core.attr_of(&node)?)?;
+            let _changing = core.changes(parent, dir);
             core.change_node(cx, &node, set)?;
         }
         Ok(())

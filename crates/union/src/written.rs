@@ -1,6 +1,7 @@
 //! Which files programs may be writing to past the front, and since when programs make names.
 
 use crate::quiet::Quiet;
+use crate::view::Plain;
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Instant;
@@ -49,6 +50,8 @@ pub(crate) struct Direct {
     pub(crate) quiet: Quiet,
     /// Those that programs may also make shorter past the front.
     pub(crate) cut: Files,
+    /// Directories whose files are what the upper layer shows of them.
+    pub(crate) plain: Plain,
     clock: Instant,
 }
 
@@ -56,7 +59,7 @@ impl Direct {
     /// `kept`: a predecessor may have handed out anything.
     pub(crate) fn new(kept: bool) -> Self {
         let [written, cut] = [(); 2].map(|()| Files::new(kept));
-        Self { written, quiet: Quiet::new(), cut, clock: Instant::now() }
+        Self { written, quiet: Quiet::new(), cut, plain: Plain::default(), clock: Instant::now() }
     }
 
     /// A file is about to be opened for a program, to do with it what it wants.

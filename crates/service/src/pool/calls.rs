@@ -8,6 +8,7 @@
 use super::direct::DirectMount;
 use super::host::Tree;
 use super::program::Program;
+use super::view::view;
 use super::wish::Wish;
 use crate::handed::{Call, Counts};
 use rustix::fs::{
@@ -22,7 +23,7 @@ use std::time::Duration;
 use vellum_ring::Request;
 use vellum_ring::files::{
     ASK_KERNEL, CHECKED, DEPTH_MAX, ENTER, LOOK, MAKE_DIR, MAKE_LINK, MOUNT_NUMBERS, NAME_MAX, OPEN, REOPEN,
-    SET_ATTRIBUTES, SLOT_BYTES, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK, VOLATILE,
+    SET_ATTRIBUTES, SLOT_BYTES, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK, VIEW, VOLATILE,
 };
 use vellum_sys::open_beside_leases;
 use vellum_union::{Directory, Owner, Refused, Wanted};
@@ -61,8 +62,8 @@ impl Door {
 pub(super) struct Entered {
     /// Its number, from when it is entered.
     pub(super) number: u64,
-    tree: Weak<Tree>,
-    dir: Directory,
+    pub(super) tree: Weak<Tree>,
+    pub(super) dir: Directory,
     /// The same in the upper layer.
     at: OwnedFd,
     counts: Arc<Counts>,
@@ -100,6 +101,13 @@ pub(super) enum Done {
     File(OwnedFd),
     /// A directory that is to be entered.
     Directory(Entered),
+    /// A directory to look at, unless the program has it already; the memory, the number and the value of the word that says how long;
+    /// and hashes of names that the kernel knows.
+    View {
+        mount: Option<OwnedFd>,
+        word: [u64; 3],
+        known: Vec<u32>,
+    },
 }
 
 /// The status of a response.
@@ -138,7 +146,7 @@ fn set_flags(file: &OwnedFd, flags: OFlags) -> Result<(), Refused> {
     if flags.contains(OFlags::NONBLOCK) { Ok(()) } else { fcntl_setfl(file, flags & SET).map_err(front) }
 }
 
-fn front<T>(_: T) -> Refused {
+pub(super) fn front<T>(_: T) -> Refused {
     Refused::Front
 }
 
@@ -167,6 +175,7 @@ pub(super) fn carry_out(
     match request.opcode {
         ENTER => return enter(program, data),
         REOPEN => return reopen(program, flags as u32, data),
+        VIEW => return view(program, request),
         _ => {}
     }
     let (data, rest) = match request.opcode {

@@ -1,6 +1,7 @@
 //! What a service leaves to its successor of each mount: a small memory file with the numbers of the descriptors that make it.
 
 use super::FORMAT;
+use super::direct::Roots;
 use super::wire::MountRequest;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
@@ -29,6 +30,7 @@ pub(super) struct Card {
     lowers: Vec<RawFd>,
     locks: Vec<RawFd>,
     direct: Option<RawFd>,
+    still: Option<RawFd>,
     ledger: RawFd,
     inflight: RawFd,
     generations: RawFd,
@@ -41,7 +43,7 @@ pub(super) struct Found {
     pub(super) card: Card,
     pub(super) device: OwnedFd,
     pub(super) layers: OpenLayers,
-    pub(super) direct: Option<OwnedFd>,
+    pub(super) direct: Option<Roots<OwnedFd>>,
     pub(super) ledger: OwnedFd,
     pub(super) inflight: OwnedFd,
     pub(super) generations: OwnedFd,
@@ -56,7 +58,7 @@ impl Card {
         device: &impl AsRawFd,
         layers: &OpenLayers,
         locks: &[OwnedFd],
-        direct: Option<&OwnedFd>,
+        direct: Option<&Roots<OwnedFd>>,
         (ledger, inflight, generations): (RawFd, RawFd, RawFd),
     ) -> Self {
         let number = |fd: &OwnedFd| fd.as_raw_fd();
@@ -67,7 +69,8 @@ impl Card {
             upper: layers.upper.as_ref().map(|(upper, work)| (number(upper), number(work))),
             lowers: layers.lowers.iter().map(number).collect(),
             locks: locks.iter().map(number).collect(),
-            direct: direct.map(number),
+            direct: direct.map(|roots| number(&roots.root)),
+            still: direct.and_then(|roots| roots.still.as_ref().map(number)),
             ledger,
             inflight,
             generations,
@@ -129,7 +132,8 @@ fn complete(card: Card, written: OwnedFd, inherited: &mut Inherited) -> Result<F
     };
     let lowers = card.lowers.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let locks = card.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
-    let direct = card.direct.map(&mut take).transpose()?;
+    let still = card.still.map(&mut take).transpose()?;
+    let direct = card.direct.map(&mut take).transpose()?.map(|root| Roots { root, still });
     let (ledger, inflight, generations) = (take(card.ledger)?, take(card.inflight)?, take(card.generations)?);
     let layers = layers(&card.request, upper, lowers, locks);
     Ok(Found { card, device, layers, direct, ledger, inflight, generations, written })

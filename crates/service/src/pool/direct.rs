@@ -1,7 +1,9 @@
 //! A mount of an upper layer of its own, seen nowhere: files that are handed out to programs are opened by it, so that everybody can
 //! tell them from files that were opened otherwise, and their paths in /proc are those in the union.
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, makedev, openat2, statx};
+use rustix::fs::{
+    AtFlags, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, makedev, openat, openat2, statx,
+};
 use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use std::os::fd::OwnedFd;
@@ -12,6 +14,8 @@ use vellum_ring::files::MOUNT_NUMBERS;
 #[derive(Debug)]
 pub(super) struct DirectMount {
     root: OwnedFd,
+    /// The same, of which nothing can be changed; None: there are no views.
+    still: Option<OwnedFd>,
     /// `st_dev` of the union's mount.
     shown: u64,
     /// `st_dev` of files in it.
@@ -20,14 +24,39 @@ pub(super) struct DirectMount {
     mount: u64,
 }
 
-/// A new mount of a directory, for whoever may make one.
-pub(super) fn mount_of(directory: &OwnedFd) -> Option<OwnedFd> {
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+/// The mounts that files of an upper layer are handed out by. They come in this order from whoever mounts, and stay for a successor.
+#[derive(Debug)]
+pub(super) struct Roots<T> {
+    /// For files.
+    pub(super) root: T,
+    /// For views, where the kernel makes such mounts.
+    pub(super) still: Option<T>,
+}
+
+impl<T> Roots<T> {
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        [&self.root].into_iter().chain(&self.still)
+    }
+}
+
+/// New mounts of a directory, for whoever may make some.
+pub(super) fn mounts_of(directory: &OwnedFd) -> Option<Roots<OwnedFd>> {
+    let root = mount_of(directory).inspect_err(|error| tracing::debug!(%error, "no files are handed out"));
+    let still = mount_of(directory).and_then(|still| vellum_sys::mount::restrict(&still).map(|()| still));
+    let still = still.inspect_err(|error| tracing::debug!(%error, "there are no views of directories")).ok();
+    Some(Roots { root: root.ok()?, still })
+}
+
+fn mount_of(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
+    open_tree(directory, "", mount_flags())
+}
+
+/// All that a service asks of open_tree(2): the sandbox lets nothing else through.
+pub(crate) fn mount_flags() -> OpenTreeFlags {
+    OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::from_bits_retain(AtFlags::EMPTY_PATH.bits());
-    open_tree(directory, "", flags)
-        .inspect_err(|error| tracing::debug!(%error, "no files are handed out"))
-        .ok()
+        | OpenTreeFlags::from_bits_retain(AtFlags::EMPTY_PATH.bits())
 }
 
 /// `st_dev` of what is mounted somewhere, without asking it; 0: not known.
@@ -39,11 +68,12 @@ pub(super) fn device_of(mountpoint: &Path) -> u64 {
 
 impl DirectMount {
     /// What is known of a mount. `shown`: `st_dev` of the union's. None: it cannot be told from others.
-    pub(super) fn of(root: OwnedFd, shown: u64) -> Option<Self> {
+    pub(super) fn of(roots: Roots<OwnedFd>, shown: u64) -> Option<Self> {
+        let Roots { root, still } = roots;
         let found = statx(&root, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
         let known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
         let device = makedev(found.stx_dev_major, found.stx_dev_minor);
-        (known && shown != 0).then_some(Self { root, shown, device, mount: found.stx_mnt_id })
+        (known && shown != 0).then_some(Self { root, still, shown, device, mount: found.stx_mnt_id })
     }
 
     /// As a greeting has them.
@@ -53,16 +83,32 @@ impl DirectMount {
 
     /// Opens a directory, whose inode number must be the given one.
     pub(super) fn directory(&self, path: &[u8], ino: u64) -> Result<OwnedFd, Errno> {
+        self.directory_in(&self.root, path, ino)
+    }
+
+    /// A new mount of a directory alone, to look at. EINVAL: the kernel makes none of one that is not in the tree.
+    pub(super) fn view(&self, path: &[u8], ino: u64) -> Result<OwnedFd, Errno> {
+        let mount = mount_of(&self.directory_in(self.still.as_ref().ok_or(Errno::OPNOTSUPP)?, path, ino)?)?;
+        // When the descriptor that has made it is closed the mount is in no namespace: whoever has mounts of his own to command, in a
+        // user namespace for instance, can then neither make it writable nor put it anywhere.
+        openat(&mount, ".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    fn directory_in(&self, root: &OwnedFd, path: &[u8], ino: u64) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
-        let (found, stat) = self.open(path, OFlags::PATH | OFlags::DIRECTORY)?;
+        let (found, stat) = self.open_in(root, path, OFlags::PATH | OFlags::DIRECTORY)?;
         if stat.st_ino == ino { Ok(found) } else { Err(Errno::STALE) }
     }
 
     /// Opens something, and says what it is.
     pub(super) fn open(&self, path: &[u8], flags: OFlags) -> Result<(OwnedFd, Stat), Errno> {
+        self.open_in(&self.root, path, flags)
+    }
+
+    fn open_in(&self, root: &OwnedFd, path: &[u8], flags: OFlags) -> Result<(OwnedFd, Stat), Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let inside = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let found = openat2(&self.root, path, flags, Mode::empty(), inside)?;
+        let found = openat2(root, path, flags, Mode::empty(), inside)?;
         let stat = fstat(&found)?;
         if stat.st_dev == self.device { Ok((found, stat)) } else { Err(Errno::STALE) }
     }

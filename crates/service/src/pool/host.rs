@@ -2,7 +2,7 @@
 
 use super::calls::Door;
 use super::card::{self, Card, Found};
-use super::direct::DirectMount;
+use super::direct::{DirectMount, Roots};
 use super::join::user_namespace;
 use super::program;
 use super::session::{self, Listeners};
@@ -171,7 +171,7 @@ impl Host {
         let generations = Arc::new(Generations::open(generations).map_err(failed)?);
         let held: HashMap<RawFd, OwnedFd> =
             ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
-        let direct = direct.and_then(|root| DirectMount::of(root, card.request.device)).map(Arc::new);
+        let direct = direct.and_then(|roots| DirectMount::of(roots, card.request.device)).map(Arc::new);
         let kept = Kept {
             ledger: Some(Arc::clone(&ledger)),
             generations: Some(Arc::clone(&generations)),
@@ -197,7 +197,8 @@ impl Host {
             + if request.upper { 2 } else { 0 }
             + request.lowers
             + request.locks
-            + usize::from(request.direct);
+            + usize::from(request.direct)
+            + usize::from(request.still);
         let mut all = descriptors.into_iter();
         if all.len() != wanted {
             return Err(Failure::system(format!("{} descriptors where {wanted} belong", all.len())));
@@ -210,7 +211,7 @@ impl Host {
         };
         let lowers: Vec<OwnedFd> = all.by_ref().take(request.lowers).collect();
         let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
-        let direct = all.next();
+        let direct = all.next().map(|root| Roots { root, still: all.next() });
         let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
         let ledger = Arc::new(Ledger::create().map_err(failed)?);
         let inflight = Arc::new(Inflight::create().map_err(failed)?);
@@ -220,7 +221,7 @@ impl Host {
             (number(ledger.descriptor()), number(inflight.descriptor()), number(generations.descriptor()));
         let layers = card::layers(&request, upper, lowers, Vec::new());
         let mut card = Card::new(request.clone(), &device, &layers, &locks, direct.as_ref(), numbers);
-        let direct = direct.and_then(|root| DirectMount::of(root, request.device)).map(Arc::new);
+        let direct = direct.and_then(|roots| DirectMount::of(roots, request.device)).map(Arc::new);
         let kept = Kept {
             ledger: Some(ledger),
             generations: Some(Arc::clone(&generations)),

@@ -1,7 +1,7 @@
 //! Who mounts: makes the mount with its own rights in its own namespaces, and has the pool's service serve it.
 
 use super::FORMAT;
-use super::direct;
+use super::direct::{self, Roots};
 use super::wire::{self, MountRequest, Reply, Request, Status};
 use crate::config::Config;
 use crate::failure::Failure;
@@ -152,7 +152,7 @@ fn hand_over(
 ) -> io::Result<Reply> {
     let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
     let locks: Vec<OwnedFd> = layers.locks.into_iter().map(Into::into).collect();
-    let direct = layers.upper.as_ref().and_then(|(upper, _)| direct::mount_of(upper));
+    let direct = layers.upper.as_ref().and_then(|(upper, _)| direct::mounts_of(upper));
     let request = MountRequest {
         arguments: asked.arguments.iter().map(|word| word.as_bytes().to_vec()).collect(),
         mountpoint: mountpoint.as_os_str().as_bytes().to_vec(),
@@ -163,9 +163,11 @@ fn hand_over(
         locks: locks.len(),
         device: direct::device_of(mountpoint),
         direct: direct.is_some(),
+        still: direct.as_ref().is_some_and(|roots| roots.still.is_some()),
     };
     let upper = layers.upper.iter().flat_map(|(upper, work)| [upper, work]);
-    let all = [device].into_iter().chain(upper).chain(&layers.lowers).chain(&locks).chain(&direct);
+    let direct = direct.iter().flat_map(Roots::iter);
+    let all = [device].into_iter().chain(upper).chain(&layers.lowers).chain(&locks).chain(direct);
     let descriptors: Vec<BorrowedFd<'_>> = all.map(AsFd::as_fd).collect();
     wire::send(service, &Request::Mount(request), &descriptors)?;
     Ok(wire::receive(service)?.0)

@@ -14,6 +14,7 @@ mod join;
 mod program;
 mod session;
 mod supervisor;
+mod view;
 mod wire;
 mod wish;
 
@@ -22,12 +23,14 @@ pub use session::path as session_path;
 pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
 
+pub(crate) use direct::mount_flags;
+
 use crate::config::Config;
 use crate::failure::Failure;
 use std::ffi::OsString;
 
 /// Version of everything that one service leaves to the next: cards, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
 /// Exit status of a service that is to be replaced.
 const REPLACE: i32 = 64;

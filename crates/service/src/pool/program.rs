@@ -139,27 +139,36 @@ impl Program<'_> {
         let len = call.read_data(0, &mut data).min(request.len as usize);
         let data = data.get(..len).unwrap_or_default();
         let response = match calls::carry_out(self, &request, data, &|changes| call.announce(changes)) {
-            Ok(calls::Done::Values(values)) => Response { status: 0, len: 0, values },
+            Ok(calls::Done::Values(values)) => Ok(Response { status: 0, len: 0, values }),
             Ok(calls::Done::Directory(entered)) => {
-                Response { status: 0, len: 0, values: self.enter(entered) }
+                Ok(Response { status: 0, len: 0, values: self.enter(entered) })
             }
             Ok(calls::Done::Data(data)) => {
                 let len = call.write_data(0, &data) as u32;
-                Response { status: 0, len, values: [0; 6] }
+                Ok(Response { status: 0, len, values: [0; 6] })
             }
             Ok(calls::Done::File(file)) => {
-                let tag = self.number();
-                // Whoever does not take his descriptors is served no more.
-                if let Err(error) = send_whole(self.socket.as_fd(), &tag.to_ne_bytes(), &[file.as_fd()]) {
-                    call.reply(Response::status(calls::status(Refused::Front)));
-                    return Err(error);
-                }
-                Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] }
+                self.hand_out(&file).map(|tag| Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] })
             }
-            Err(refused) => Response::status(calls::status(refused)),
+            Ok(calls::Done::View { mount, word: [memory, slot, word], known }) => {
+                let known: Vec<u8> = known.iter().flat_map(|hash| hash.to_ne_bytes()).collect();
+                let len = call.write_data(0, &known) as u32;
+                let tag = mount.map_or(Ok(0), |mount| self.hand_out(&mount));
+                tag.map(|tag| Response { status: 0, len, values: [tag, memory, slot, word, 0, 0] })
+            }
+            Err(refused) => Ok(Response::status(calls::status(refused))),
         };
+        let refused = || Response::status(calls::status(Refused::Front));
+        let (response, error) = response.map_or_else(|error| (refused(), Err(error)), |done| (done, Ok(())));
         call.reply(response);
-        Ok(())
+        error
+    }
+
+    /// Sends a descriptor, and says by which tag it comes. Whoever does not take his descriptors is served no more.
+    fn hand_out(&mut self, descriptor: &OwnedFd) -> io::Result<u64> {
+        let tag = self.number();
+        send_whole(self.socket.as_fd(), &tag.to_ne_bytes(), &[descriptor.as_fd()])?;
+        Ok(tag)
     }
 
     /// A number that nothing else of this program has.

@@ -37,7 +37,7 @@ pub(super) enum Request {
 }
 
 /// A mount that has been made, and its layers. The descriptors come in the order: the device, the upper and its work directory if
-/// there is one, the lowers, the locks, the upper's own mount if there is one.
+/// there is one, the lowers, the locks, the upper's own mounts if there are any.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct MountRequest {
     /// The command line that asked for it.
@@ -51,8 +51,10 @@ pub(super) struct MountRequest {
     pub(super) locks: usize,
     /// `st_dev` of the mount.
     pub(super) device: u64,
-    /// There is a mount of the upper of its own, for files that are handed out.
+    /// There is a mount of the upper of its own, for files that are handed out;
     pub(super) direct: bool,
+    /// and one for views.
+    pub(super) still: bool,
 }
 
 /// What a service says of itself.

@@ -7,12 +7,13 @@ use std::fs::File;
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use vellum_ring::files::{
     CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR, MAKE_LINK,
     MEMORIES_MAX, MOUNT_NUMBERS, OPEN, REOPEN, RING_WANTED, SET_ATTRIBUTES, STAT, STAT_WORDS, TOKEN,
-    TOKEN_BYTES, UNLINK,
+    TOKEN_BYTES, UNLINK, VIEW,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
 use vellum_sys::SharedRegion;
@@ -25,6 +26,18 @@ pub(super) struct Program {
     memory: SharedRegion,
     /// What the greeting says of mounts.
     pub(super) mounts: Vec<[u64; MOUNT_NUMBERS]>,
+    /// Memories of generations, by their ids.
+    memories: Vec<(u64, File)>,
+}
+
+/// A directory to look at, and the word that says how long.
+pub(super) struct View {
+    pub(super) dir: File,
+    memory: u64,
+    slot: u64,
+    pub(super) word: u64,
+    /// Hashes of names that the kernel knows.
+    pub(super) known: Vec<u32>,
 }
 
 /// What came of a call: a response, or its status.
@@ -55,19 +68,21 @@ impl Program {
     pub(super) fn new(socket: &Path) -> Outcome<Self> {
         let mut socket = UnixStream::connect(socket).doing("connecting to the socket for programs")?;
         let mut body = vec![0; GREETING_NUMBERS * 8];
-        let (got, _) = receive(&socket, &mut body)?;
+        let (got, memories) = receive(&socket, &mut body)?;
         ensure_eq!(got, body.len(), "bytes of the greeting");
         let numbers: Vec<u64> =
             body.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
         ensure_eq!(numbers[..2], [GREETING, GREETING_VERSION], "the greeting");
         let mounts = numbers[GREETING_HEAD + MEMORIES_MAX..].as_chunks::<MOUNT_NUMBERS>().0;
         let mounts = mounts.iter().take(numbers[3] as usize).copied().collect();
+        let ids = numbers[GREETING_HEAD..].iter().copied();
+        let memories = ids.zip(memories.into_iter().map(File::from)).collect();
         socket.write_all(&RING_WANTED.to_ne_bytes())?;
         let mut answer = [0; 8];
         let (_, mut files) = receive(&socket, &mut answer).doing("asking for a ring")?;
         ensure_eq!(u64::from_ne_bytes(answer), RING_WANTED, "the answer");
         let memory = SharedRegion::open(files.pop().ok_or_else(|| Stop::Fail("no memory came".into()))?)?;
-        Ok(Self { socket, memory, mounts })
+        Ok(Self { socket, memory, mounts, memories })
     }
 
     /// The ring's memory.
@@ -188,6 +203,28 @@ impl Program {
         let two = |low: u64, high: u32| low | u64::from(high) << 32;
         let args = [dir, two(which, mode), two(uid.into(), gid), accessed, modified];
         Ok(self.ask(SET_ATTRIBUTES, 0, args, name.as_bytes())?.map(|_| ()))
+    }
+
+    /// A view of a directory.
+    pub(super) fn view(&self, dir: u64) -> Outcome<Answered<View>> {
+        let (response, data) = match self.ask(VIEW, 0, [dir, 0, 0, 0, 0], &[])? {
+            Ok(given) => given,
+            Err(status) => return Ok(Err(status)),
+        };
+        let [tag, memory, slot, word, ..] = response.values;
+        let known = data.as_chunks::<4>().0.iter().map(|hash| u32::from_ne_bytes(*hash)).collect();
+        Ok(Ok(View { dir: self.file(tag)?, memory, slot, word, known }))
+    }
+
+    /// What the word of a view says now.
+    pub(super) fn word(&self, view: &View) -> Outcome<u64> {
+        /// Words before those of slots.
+        const HEADER: u64 = 512;
+        let memory = self.memories.iter().find(|(id, _)| *id == view.memory);
+        let (_, memory) = memory.ok_or_else(|| Stop::Fail("no memory of that id came".into()))?;
+        let mut word = [0; 8];
+        memory.read_exact_at(&mut word, (HEADER + view.slot) * 8)?;
+        Ok(u64::from_ne_bytes(word))
     }
 
     /// Removes a name.

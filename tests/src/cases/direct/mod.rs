@@ -7,6 +7,7 @@ mod leases;
 mod programs;
 mod reopened;
 mod unseen;
+mod views;
 
 use super::Case;
 use super::pool::Pooled;
@@ -37,6 +38,9 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/as-a-model", 120, as_a_model),
     Case::mounted("direct/directories", 60, directories::directories),
     Case::mounted("direct/unseen", 60, unseen::unseen),
+    Case::mounted("direct/views", 60, views::views),
+    Case::mounted("direct/views-as-a-model", 120, views::views_as_a_model),
+    Case::mounted("direct/views-of-makers", 120, views::views_of_makers),
     Case::mounted("direct/killed-service", 60, killed_service),
     Case::mounted("direct/programs", 180, programs::programs),
     Case::mounted("direct/programs-and-kills", 240, programs::programs_and_kills),

@@ -2,8 +2,8 @@
 //! That costs what it costs on the host.
 //!
 //! It means the same as asking as long as the directory's word in the memory of generations says so
-//! ([`VIEW`](vellum_ring::files::VIEW)), and the kernel does not know the name. Before each look the kernel says which directory the path leads to, as before a call.
-//! What is no file and no link, and whatever else is not certain, is asked for.
+//! ([`VIEW`](vellum_ring::files::VIEW)), and the kernel does not know the name. Before each look the kernel says which directory the
+//! path leads to, as before a call. What is no file and no link, and whatever else is not certain, is asked for.
 
 use crate::attributes::{
     self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, Attributes, S_IFLNK, S_IFREG, STATX_BASIC_STATS,
@@ -20,7 +20,7 @@ use core::ffi::CStr;
 use core::sync::atomic::Ordering::Acquire;
 use core::sync::atomic::fence;
 use vellum_ring::Request;
-use vellum_ring::files::{KNOWN_MAX, LOOK, VIEW, name_hash};
+use vellum_ring::files::{ASK_KERNEL, KNOWN_MAX, VIEW, name_hash};
 
 /// Lookups in a row in one directory, and the next one asks for a view. It takes 0.2 ms to make one and to take it away; a look by it
 /// saves 5 us.
@@ -192,8 +192,8 @@ fn call(hold: &mut Hold, place: &Place, has_it: bool) -> Option<[u64; 6]> {
     let mut data = [0; KNOWN_MAX * 4];
     let (response, len) = hold.call(request, &[], &mut data).ok()?;
     if response.status != 0 {
-        // It is not the kind of directory that can be looked at, unless the kernel knows many names in it just now.
-        if response.status as u32 != LOOK {
+        // It is not the kind of directory that can be looked at; otherwise the kernel knows many names in it just now.
+        if response.status as u32 == ASK_KERNEL {
             hold.view.due = MANY;
         }
         return None;

@@ -158,10 +158,12 @@ impl Program<'_> {
             }
             Err(refused) => Ok(Response::status(calls::status(refused))),
         };
-        let refused = || Response::status(calls::status(Refused::Front));
-        let (response, error) = response.map_or_else(|error| (refused(), Err(error)), |done| (done, Ok(())));
+        let (response, outcome) = match response {
+            Ok(response) => (response, Ok(())),
+            Err(error) => (Response::status(calls::status(Refused::Front)), Err(error)),
+        };
         call.reply(response);
-        error
+        outcome
     }
 
     /// Sends a descriptor, and says by which tag it comes. Whoever does not take his descriptors is served no more.

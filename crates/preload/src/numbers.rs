@@ -35,13 +35,12 @@ impl Number {
         self.0.store(fd.keep(), SeqCst);
     }
 
-    /// Closes the descriptor, if there is one.
+    /// Closes the descriptor, if there is one. Until it is closed the number is the library's: who wants it has to wait.
     pub(crate) fn close(&self) {
-        if self.get() >= 0 {
-            let number = self.0.swap(-1, SeqCst);
-            if number >= 0 {
-                raw::close(number);
-            }
+        let number = self.get();
+        if number >= 0 {
+            raw::close(number);
+            self.forget();
         }
     }
 
@@ -67,6 +66,11 @@ pub(crate) fn is_live() -> bool {
 }
 
 impl Own {
+    /// Whether nothing is open.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.socket.get_ordered() < 0 && self.view.get_ordered() < 0
+    }
+
     /// Whether it has this number.
     pub(crate) fn has(&self, fd: i32) -> bool {
         fd >= 0 && (self.socket.get() == fd || self.view.get() == fd)

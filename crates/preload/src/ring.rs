@@ -221,7 +221,7 @@ pub(crate) fn end() {
 }
 
 fn end_one(lane: &'static Lane, own: &'static Own) {
-    if own.socket.get_ordered() < 0 && !lane.busy.load(SeqCst) {
+    if own.is_closed() && !lane.busy.load(SeqCst) {
         return;
     }
     lane.ending.store(true, SeqCst);

@@ -1,5 +1,5 @@
 //! A directory in view: its names are looked up in the upper layer, by a mount of that directory alone which the service has handed out.
-//! That costs what it costs on the host.
+//! That is two system calls, and three for a name that is not there.
 //!
 //! It means the same as asking as long as the directory's word in the memory of generations says so
 //! ([`VIEW`](vellum_ring::files::VIEW)), and the kernel does not know the name. Before each look the kernel says which directory the
@@ -30,7 +30,6 @@ const PAID: u32 = 40;
 /// Lookups at most, where views have not held for so long. Each time it is twice as many.
 const MANY: u32 = 1 << 14;
 const ENOENT: i32 = 2;
-const EBADF: i32 = 9;
 
 /// What a session has in view, and what it has found out about that.
 pub(crate) struct View {
@@ -71,6 +70,12 @@ impl View {
 impl Hold {
     /// The program has gone on to another directory, or the session ends.
     pub(crate) fn end_view(&mut self) {
+        if let Some(given) = self.view.given
+            && !given.is_at(self.own.view.get())
+        {
+            // Somebody has closed it, unseen; the number may be the program's.
+            self.own.view.forget();
+        }
         self.view = View::new();
         self.own.view.close();
     }
@@ -123,17 +128,15 @@ pub(crate) fn look(hold: &mut Hold, name: &Name, follows: bool) -> Option<Outcom
                 Outcome::Done(given.shown(&found))
             })
         }
-        // Nothing of that name, unless somebody has put another file in the place of the view, unseen.
-        Err(ENOENT) if attributes::of(view).is_ok_and(|view| view.mnt_id == given.mount) => {
+        Err(error) if given.is_at(view) => (error == ENOENT).then(|| {
             hold.count_look();
-            Some(Outcome::Failed(ENOENT))
-        }
-        Ok(_) | Err(ENOENT | EBADF) => {
-            hold.own.view.forget();
+            Outcome::Failed(ENOENT)
+        }),
+        // Another file has come to have the number.
+        _ => {
             hold.lose_view();
             None
         }
-        Err(_) => None,
     }
 }
 
@@ -142,6 +145,11 @@ fn ask(view: i32, name: &CStr) -> Result<Statx, i32> {
 }
 
 impl Given {
+    /// Whether a descriptor is that of the view.
+    fn is_at(&self, fd: i32) -> bool {
+        attributes::of(fd).is_ok_and(|found| found.mnt_id == self.mount)
+    }
+
     /// As the mount shows it.
     fn shown(&self, found: &Statx) -> Attributes {
         let [a, m, c] = [found.atime, found.mtime, found.ctime];
@@ -177,54 +185,73 @@ pub(crate) fn asked(hold: &mut Hold, place: &Place) {
     }
     view.asked = 0;
     match take(hold, place) {
-        Some((descriptor, given)) => {
+        Ok((descriptor, given)) => {
             hold.own.view.set(descriptor);
             hold.view.given = Some(given);
         }
-        None => hold.view.due = hold.view.due.saturating_mul(2).min(MANY),
+        Err(Refusal::Never) => hold.view.due = MANY,
+        Err(Refusal::Later) => hold.view.due = hold.view.due.saturating_mul(2).min(MANY),
     }
 }
 
+/// Why there is no view.
+enum Refusal {
+    /// The kernel knows too many names in the directory, or something has gone wrong.
+    Later,
+    /// It is not the kind of directory that can be looked at.
+    Never,
+}
+
 /// What the service says of a view, with or without the view itself: the values, of which the last is the word.
-fn call(hold: &mut Hold, place: &Place, has_it: bool) -> Option<[u64; 6]> {
-    let number = hold.dirs.find(place).flatten()?;
+fn call(hold: &mut Hold, place: &Place, has_it: bool) -> Result<[u64; 6], Refusal> {
+    let number = hold.dirs.find(place).flatten().ok_or(Refusal::Later)?;
     let request = Request { opcode: VIEW, args: [number, has_it.into(), 0, 0, 0], ..Request::default() };
     let mut data = [0; KNOWN_MAX * 4];
-    let (response, len) = hold.call(request, &[], &mut data).ok()?;
-    if response.status != 0 {
-        // It is not the kind of directory that can be looked at; otherwise the kernel knows many names in it just now.
-        if response.status as u32 == ASK_KERNEL {
-            hold.view.due = MANY;
-        }
-        return None;
+    let (response, len) = hold.call(request, &[], &mut data).map_err(|_| Refusal::Later)?;
+    match response.status as u32 {
+        0 => {}
+        ASK_KERNEL => return Err(Refusal::Never),
+        _ => return Err(Refusal::Later),
     }
     let hashes = data.get(..len).unwrap_or_default().as_chunks::<4>().0;
     let view = &mut hold.view;
     view.known.iter_mut().zip(hashes).for_each(|(to, from)| *to = u32::from_ne_bytes(*from));
     view.known_count = hashes.len();
-    Some(response.values)
+    Ok(response.values)
 }
 
-fn take(hold: &mut Hold, place: &Place) -> Option<(Descriptor, Given)> {
+fn take(hold: &mut Hold, place: &Place) -> Result<(Descriptor, Given), Refusal> {
     let [tag, memory, slot, word, ..] = call(hold, place, false)?;
-    let Outcome::Done(fd) = receive(hold, tag, true) else { return None };
-    let descriptor = numbers::move_away(fd)?;
+    let Outcome::Done(fd) = receive(hold, tag, true) else { return Err(Refusal::Later) };
+    let descriptor = numbers::move_away(fd).ok_or(Refusal::Later)?;
     let is_it = |found: &Statx| found.ino == place.ino && found.kind() == attributes::S_IFDIR;
-    let found = attributes::of(descriptor.0).ok().filter(is_it)?;
-    let address = session::word(memory, u32::try_from(slot).ok()?).ok()?;
-    Some((descriptor, Given { place: *place, mount: found.mnt_id, word: address, upper: word >> 32 }))
+    let found = attributes::of(descriptor.0).ok().filter(is_it).ok_or(Refusal::Later)?;
+    let address = word_at(memory, slot).ok_or(Refusal::Later)?;
+    Ok((descriptor, Given { place: *place, mount: found.mnt_id, word: address, upper: word >> 32 }))
+}
+
+fn word_at(memory: u64, slot: u64) -> Option<usize> {
+    session::word(memory, u32::try_from(slot).ok()?).ok()
 }
 
 /// Asks which names the kernel knows now; what the word says. None: the view is lost.
 fn renew(hold: &mut Hold, given: &Given) -> Option<u64> {
-    let renewed = call(hold, &given.place, true).and_then(|[_, memory, slot, word, ..]| {
-        let same = session::word(memory, u32::try_from(slot).ok()?) == Ok(given.word);
-        let now = session::read(given.word);
-        (same && now >> 32 == word >> 32).then_some(now)
-    });
-    match (renewed, &mut hold.view.given) {
-        (Some(now), Some(given)) => given.upper = now >> 32,
-        _ => hold.lose_view(),
+    match call(hold, &given.place, true) {
+        Ok([_, memory, slot, word, ..]) if word_at(memory, slot) == Some(given.word) => {
+            let now = session::read(given.word);
+            if now >> 32 == word >> 32
+                && let Some(given) = &mut hold.view.given
+            {
+                given.upper = now >> 32;
+                return Some(now);
+            }
+            hold.lose_view();
+        }
+        Ok(_) | Err(Refusal::Later) => hold.lose_view(),
+        Err(Refusal::Never) => {
+            hold.end_view();
+            hold.view.due = MANY;
+        }
     }
-    renewed
+    None
 }

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
@@ -280,10 +281,14 @@ impl Drop for Node {
             }
             Body::File(file) => file.state.read().names.iter().for_each(unlist),
         }
-        if let Some(table) = self.table.upgrade()
-            && !table.forgotten.keep_id(self.id, key)
-        {
-            table.release(self.id);
+        if let Some(table) = self.table.upgrade() {
+            // The id may be kept for the directory, and the next node would not know of the view.
+            if self.as_dir().is_some_and(|dir| dir.seen.viewed.load(SeqCst)) {
+                table.end_view(self.id);
+            }
+            if !table.forgotten.keep_id(self.id, key) {
+                table.release(self.id);
+            }
         }
     }
 }

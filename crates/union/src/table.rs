@@ -226,6 +226,13 @@ impl Table {
         self.with(id, |slot| slot.node.clone()).flatten().ok_or(Error::new(Errno::STALE, "node"))
     }
 
+    /// A directory's node goes that programs may have in view.
+    pub(crate) fn end_view(&self, id: NodeId) {
+        if let Some(generations) = &self.generations {
+            generations.leave(id);
+        }
+    }
+
     /// Counts one lookup of a node by the front.
     pub(crate) fn acquire(&self, node: &Arc<Node>) {
         self.with(node.id, |slot| {

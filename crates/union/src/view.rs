@@ -11,7 +11,7 @@ use crate::generations::Generations;
 use crate::node::{Dir, Node, Place};
 use crate::table::slot_of;
 use crate::union::{Core, Union};
-use crate::written::spread;
+use crate::written::{Direct, spread};
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -40,7 +40,8 @@ pub struct View {
 }
 
 /// Directories, by their inode numbers in the upper layer, whose files are what the upper layer shows of them: this service has made
-/// the directory, and nothing has come into it since but new files. The latest of them are known.
+/// the directory, and nothing has come into it since but new files. The latest of them are known. The number of one that was removed
+/// stays until it is another one's: of directories with something below it says nothing.
 #[derive(Default)]
 pub(crate) struct Plain(OnceLock<Box<[AtomicU64]>>);
 
@@ -122,7 +123,9 @@ impl Core {
     }
 
     fn is_plain(&self, dir: &Dir) -> bool {
-        self.direct.as_ref().is_some_and(|direct| upper_ino(dir).is_some_and(|ino| direct.plain.has(ino)))
+        // A number may have come to be another directory's by copy-up.
+        let is_noted = |direct: &Direct| upper_ino(dir).is_some_and(|ino| direct.plain.has(ino));
+        dir.lowers.is_empty() && self.direct.as_ref().is_some_and(is_noted)
     }
 
     /// Something that had these names gets one in a directory.
@@ -164,9 +167,8 @@ impl Union {
         let slot = u32::try_from(slot_of(id).0).map_err(|_| Refused::Front)?;
         // Nothing is made meanwhile.
         let _ops = dir.ops.write();
-        let only_upper = dir.lowers.is_empty() && id != NodeId::ROOT && core.is_plain(dir);
         let marked = dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts || upper.impure);
-        if !only_upper || marked || core.revival.is_active() {
+        if id == NodeId::ROOT || marked || !core.is_plain(dir) {
             return Err(Refused::Front);
         }
         let word = generations.settle(id).ok_or(Refused::Front)?;

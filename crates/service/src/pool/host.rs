@@ -211,7 +211,9 @@ impl Host {
         };
         let lowers: Vec<OwnedFd> = all.by_ref().take(request.lowers).collect();
         let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
-        let direct = all.next().map(|root| Roots { root, still: all.next() });
+        let root = all.by_ref().take(request.direct.into()).next();
+        let still = all.by_ref().take(request.still.into()).next();
+        let direct = root.map(|root| Roots { root, still });
         let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
         let ledger = Arc::new(Ledger::create().map_err(failed)?);
         let inflight = Arc::new(Inflight::create().map_err(failed)?);

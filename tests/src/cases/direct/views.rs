@@ -44,8 +44,10 @@ fn holds(program: &Program, view: &View) -> Outcome<bool> {
 /// What is seen, how long that holds, and what cannot be done with it.
 pub(super) fn views(cx: &Cx) -> Outcome {
     let fill = |lower: &Path| {
-        fs::create_dir(lower.join("merged"))?;
-        ["a", "b", "c", "merged/f"].iter().try_for_each(|name| fs::write(lower.join(name), "below"))?;
+        ["merged", "later"].iter().try_for_each(|name| fs::create_dir(lower.join(name)))?;
+        ["a", "b", "c", "merged/f", "later/f"]
+            .iter()
+            .try_for_each(|name| fs::write(lower.join(name), "below"))?;
         Ok(())
     };
     if !Path::new(PYTHON).exists() || !shell::have("unshare") {
@@ -90,6 +92,15 @@ pub(super) fn views(cx: &Cx) -> Outcome {
     let next = ground.program()?;
     let dir = next.enter(&there)?.or_else(status)?;
     ensure_eq!(next.view(dir)?.err(), Some(ASK_KERNEL), "of a directory that a predecessor has made");
+    let own = ground.path("new/own");
+    fs::create_dir(&own)?;
+    let dir = next.enter(&own)?.or_else(status)?;
+    let view = next.view(dir)?.or_else(status)?;
+    fs::write(own.join("f"), "")?;
+    ensure!(
+        !holds(&next, &view)?,
+        "that of a successor's own directory holds for a name that the kernel knows"
+    );
     Ok(())
 }
 
@@ -265,6 +276,17 @@ fn not_plain(ground: &Ground<'_>, program: &Program) -> Outcome {
         fs::rename(&dir, &moved)?;
         is_refused(&moved, name)?;
     }
+    // Numbers of directories that were made and removed say nothing of one that is copied up and gets such a number.
+    for n in 0..64 {
+        fs::create_dir(ground.path("new").join(format!("short-{n}")))?;
+    }
+    (0..64).try_for_each(|n| fs::remove_dir(ground.path("new").join(format!("short-{n}"))))?;
+    forget()?;
+    fs::set_permissions(ground.path("later"), fs::Permissions::from_mode(0o700))?;
+    let to = ground.path("new/from-below");
+    fs::create_dir(&to)?;
+    fs::rename(ground.path("later/f"), to.join("f"))?;
+    is_refused(&to, "a file from a directory that was copied up")?;
     // What is moved from there takes it along.
     let (from, to) = (ground.path("new/copied-up-moved"), ground.path("new/further"));
     fs::create_dir(&to)?;

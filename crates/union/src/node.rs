@@ -284,7 +284,7 @@ impl Drop for Node {
         if let Some(table) = self.table.upgrade() {
             // The id may be kept for the directory, and the next node would not know of the view.
             if self.as_dir().is_some_and(|dir| dir.seen.viewed.load(SeqCst)) {
-                table.end_view(self.id);
+                table.ends_telling(self.id);
             }
             if !table.forgotten.keep_id(self.id, key) {
                 table.release(self.id);

@@ -184,9 +184,7 @@ impl Table {
         if let Some(ledger) = &self.ledger {
             ledger.leave(id);
         }
-        if let Some(generations) = &self.generations {
-            generations.leave(id);
-        }
+        self.ends_telling(id);
         let mut allocator = self.allocator.lock();
         let Some(Some(free)) = allocator.chunks.get_mut(chunk) else { return };
         let place = self.place(chunk);
@@ -226,8 +224,8 @@ impl Table {
         self.with(id, |slot| slot.node.clone()).flatten().ok_or(Error::new(Errno::STALE, "node"))
     }
 
-    /// A directory's node goes that programs may have in view.
-    pub(crate) fn end_view(&self, id: NodeId) {
+    /// A node goes of which programs may have been told something that holds for a while: a mapping, or a view.
+    pub(crate) fn ends_telling(&self, id: NodeId) {
         if let Some(generations) = &self.generations {
             generations.leave(id);
         }

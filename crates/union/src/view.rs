@@ -25,10 +25,6 @@ const INDEX: u32 = 14;
 /// What a program must know to look at a directory's names in the upper layer itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
-    /// The directory's path in the upper layer.
-    pub path: Vec<u8>,
-    /// Its inode number there.
-    pub ino: u64,
     /// Which memory the word is in.
     pub memory: u64,
     /// Which of its words.
@@ -175,8 +171,7 @@ impl Union {
         // First that it is in view, then what the front knows: `ends_view` does it the other way round.
         dir.seen.viewed.store(true, SeqCst);
         let known = core.known_names(dir, most).ok_or(Refused::Known)?;
-        let (path, ino) = self.upper_path(directory)?;
-        Ok(View { path, ino, memory: generations.id(), slot, word, known })
+        Ok(View { memory: generations.id(), slot, word, known })
     }
 }
 

@@ -24,7 +24,8 @@ pub(super) fn view(program: &mut Program<'_>, request: &Request) -> Result<Done,
     }
     let mut doors = host.doors().into_iter();
     let door = doors.find(|door| door.tree.ptr_eq(&entered.tree)).ok_or(Refused::Stale)?;
-    let mount = door.direct.view(&view.path, view.ino).map_err(|error| {
+    let (path, ino) = tree.inner().upper_path(&entered.dir)?;
+    let mount = door.direct.view(&path, ino).map_err(|error| {
         // A kernel before 6.15, or another mount namespace.
         if error != Errno::STALE {
             tracing::debug!(%error, "no view of a directory");

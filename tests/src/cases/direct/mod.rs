@@ -57,6 +57,13 @@ pub(super) const CASES: &[Case] = &[
 /// After so long all answers have arrived at the kernel.
 const SETTLED: Duration = Duration::from_millis(20);
 
+/// The kernel forgets whatever nobody has open.
+fn forget() -> Outcome {
+    fs::write("/proc/sys/vm/drop_caches", "2")?;
+    std::thread::sleep(SETTLED);
+    Ok(())
+}
+
 /// A mount in a pool, with a directory `new`.
 struct Ground<'a>(Pooled<'a>);
 

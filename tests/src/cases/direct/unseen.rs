@@ -1,7 +1,7 @@
 //! Paths of directories that the kernel does not know, which the service goes alone, and changes of what it does not know.
 
 use super::client::{Answered, Program};
-use super::{Ground, SETTLED, status};
+use super::{Ground, SETTLED, forget, status};
 use crate::harness::outcome::{Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, shell};
 use libc::{O_CREAT, O_EXCL, O_RDONLY, O_WRONLY};
@@ -20,13 +20,6 @@ const NOBODYS: [u32; 2] = [0, 0];
 
 fn make_file(program: &Program, dir: u64, name: &str) -> Outcome {
     program.open(dir, name, O_CREAT | O_EXCL | O_WRONLY, 0o600)?.or_else(status)?.write_all(b"by ring")?;
-    Ok(())
-}
-
-/// The kernel forgets whatever nobody has open.
-fn forget() -> Outcome {
-    fs::write("/proc/sys/vm/drop_caches", "2")?;
-    std::thread::sleep(SETTLED);
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //! get.
 
 use super::client::{Program, View};
-use super::{Ground, SETTLED, status};
+use super::{Ground, SETTLED, forget, status};
 use crate::cases::library::library;
 use crate::harness::outcome::{Outcome, Stop, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, Rng, rng, shell};
@@ -16,19 +16,12 @@ use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use vellum_ring::files::{ASK_KERNEL, KNOWN_MAX, LOOK, SET_MODE, name_hash};
 
 /// Debian's, which everybody may run.
 const PYTHON: &str = "/usr/bin/python3";
-
-/// The kernel forgets whatever nobody has open.
-fn forget() -> Outcome {
-    fs::write("/proc/sys/vm/drop_caches", "2")?;
-    std::thread::sleep(SETTLED);
-    Ok(())
-}
 
 fn make(program: &Program, dir: u64, name: &str) -> Outcome {
     program.open(dir, name, O_CREAT | O_EXCL | O_WRONLY, 0o640)?.or_else(status)?.write_all(b"by ring")?;
@@ -356,17 +349,23 @@ impl Looker {
     }
 }
 
-/// A program that looks names up again and again, while everybody changes them, and mounts over them.
-pub(super) fn views_as_a_model(cx: &Cx) -> Outcome {
+/// A mount with a directory of its own for programs that look at it. None: its profile hands nothing out.
+fn watched(cx: &Cx) -> Outcome<Option<(Ground<'_>, PathBuf)>> {
     if !Path::new(PYTHON).exists() {
         return skip("python3 is missing: run make deps");
     }
     if !has_clones_of_clones()? {
         return skip("this kernel makes no mounts of mounts that are not in the tree");
     }
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(None) };
     let dir = ground.path("new/d");
     fs::create_dir(&dir)?;
+    Ok(Some((ground, dir)))
+}
+
+/// A program that looks names up again and again, while everybody changes them, and mounts over them.
+pub(super) fn views_as_a_model(cx: &Cx) -> Outcome {
+    let Some((ground, dir)) = watched(cx)? else { return Ok(()) };
     let over = cx.dir.join("over");
     fs::write(&over, "mounted over")?;
     let mut looker = Looker::new(&ground, &dir)?;
@@ -449,15 +448,7 @@ while True:
 
 /// A file that another program is just making is not there, or is whole.
 pub(super) fn views_of_makers(cx: &Cx) -> Outcome {
-    if !Path::new(PYTHON).exists() {
-        return skip("python3 is missing: run make deps");
-    }
-    if !has_clones_of_clones()? {
-        return skip("this kernel makes no mounts of mounts that are not in the tree");
-    }
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
-    let dir = ground.path("new/d");
-    fs::create_dir(&dir)?;
+    let Some((ground, dir)) = watched(cx)? else { return Ok(()) };
     std::os::unix::fs::chown(&dir, Some(1000), Some(1000))?;
     let mut maker = Command::new("setpriv");
     maker.args(["--reuid=1000", "--regid=1000", "--clear-groups", PYTHON, "-c", MAKER]).arg(&dir);
@@ -467,14 +458,14 @@ pub(super) fn views_of_makers(cx: &Cx) -> Outcome {
     fs::set_permissions(around, fs::Permissions::from_mode(0o711))?;
     let mut maker = maker.spawn()?;
     let mut looker = Looker::new(&ground, &dir)?;
-    let watched = (0..3_000).try_for_each(|_| {
+    let looked = (0..3_000).try_for_each(|_| {
         let seen = looker.ask("look")?;
         let strange = seen.split([' ', '/']).find(|one| !matches!(*one, "" | "-" | "100640:0:1000"));
         strange.map_or(Ok(()), |strange| fail(format!("a file is seen as {strange}")))
     });
     maker.kill()?;
     maker.wait()?;
-    watched?;
+    looked?;
     let viewed = looker.end()?;
     ensure!(viewed > 10_000, "only {viewed} lookups in views");
     Ok(())

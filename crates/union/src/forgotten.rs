@@ -4,10 +4,13 @@
 //! id, and takes no other for an answer. So the id of a forgotten node stays reserved for its object, with the place
 //! where it is: whoever meets the object first, by name or by handle, gives it its old id again. There is a
 //! limit to what is remembered; beyond it the oldest ids are given up, and their handles are stale.
+//!
+//! A file that has lost the names by which it was known, and has others in its layer, is found by no place: it is kept open.
+//! When it is found by one of its other names it is let go, so that its space goes with its last name.
 
 use crate::ledger::Flags;
 use crate::links::InodeKey;
-use crate::node::{Body, File, Node, Place};
+use crate::node::{At, Body, File, Node, Place};
 use crate::union::Core;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -17,17 +20,29 @@ use vellum_vfs::{Errno, Error, Name, NodeId, Result};
 
 /// Most ids that are remembered; each takes about 200 bytes, and keeps the nodes of its parents.
 const NOTES_MAX: usize = 16_384;
+/// Most files that are kept open for the sake of their handles.
+const KEPT_MAX: usize = 1024;
 
 struct Note {
-    /// Where the object was. The directory may have moved since, but it is the same.
-    place: Place,
+    /// Where the object was. The directory may have moved since, but it is the same. None: by no name that is known.
+    place: Option<Place>,
     ino: u64,
     /// The object in its layer; None for a node that has a successor: its id is only for handles.
     key: Option<InodeKey>,
     /// The file, if another node shows it still.
     file: Weak<File>,
+    /// The same, kept open, because it has a name that is not known.
+    kept: Option<Arc<File>>,
     /// The node has been dropped; its id is in nobody's hands but ours.
     dropped: bool,
+}
+
+/// What is remembered of a forgotten object.
+struct Remembered {
+    place: Option<Place>,
+    ino: u64,
+    file: Option<Arc<File>>,
+    kept: bool,
 }
 
 #[derive(Default)]
@@ -35,6 +50,24 @@ struct Notes {
     by_id: HashMap<NodeId, Note>,
     by_key: HashMap<InodeKey, NodeId>,
     order: VecDeque<NodeId>,
+    /// Ids of files that are kept open.
+    kept: VecDeque<NodeId>,
+}
+
+impl Notes {
+    /// Takes the note of an id out; to be dropped after the lock.
+    fn remove(&mut self, id: NodeId) -> Option<Note> {
+        let note = self.by_id.remove(&id)?;
+        if note.kept.is_some() {
+            self.kept.retain(|other| *other != id);
+        }
+        if let Some(key) = note.key
+            && self.by_key.get(&key) == Some(&id)
+        {
+            self.by_key.remove(&key);
+        }
+        Some(note)
+    }
 }
 
 /// What is remembered of forgotten nodes. A note holds a directory's node, and dropping that comes back here: notes
@@ -48,11 +81,21 @@ impl Forgotten {
     /// The id that an object had; the caller gives it to the object's new node. The note stays: the node may be
     /// dropped again without the front having heard of it.
     pub(crate) fn take(&self, key: InodeKey) -> Option<NodeId> {
-        let mut notes = self.notes.lock();
+        let mut guard = self.notes.lock();
+        let notes = &mut *guard;
         let id = *notes.by_key.get(&key)?;
         let note = notes.by_id.get_mut(&id)?;
         // A node that is still there has its id itself.
-        std::mem::replace(&mut note.dropped, false).then_some(id)
+        if !std::mem::replace(&mut note.dropped, false) {
+            return None;
+        }
+        let kept = note.kept.take();
+        if kept.is_some() {
+            notes.kept.retain(|other| *other != id);
+        }
+        drop(guard);
+        drop(kept);
+        Some(id)
     }
 
     /// A node is being dropped; false: nothing is remembered of it, so its id is free. `key`: the object as it is found now, if
@@ -79,38 +122,39 @@ impl Forgotten {
         self.notes.lock().by_key.remove(&key);
     }
 
-    /// Remembers a node; returns an id that is given up for it.
-    fn note(&self, id: NodeId, note: Note) -> Option<NodeId> {
+    /// Remembers a node; returns ids that are given up for it.
+    fn note(&self, id: NodeId, note: Note) -> impl Iterator<Item = NodeId> {
         let mut guard = self.notes.lock();
         let notes = &mut *guard;
+        let before = notes.remove(id);
         if let Some(key) = note.key {
             notes.by_key.insert(key, id);
         }
-        let before = notes.by_id.insert(id, note);
+        if note.kept.is_some() {
+            notes.kept.push_back(id);
+        }
+        notes.by_id.insert(id, note);
         if before.is_none() {
             notes.order.push_back(id);
         }
-        let mut oldest = None;
-        let mut gone = None;
-        if notes.order.len() > NOTES_MAX {
-            oldest = notes.order.pop_front();
-            gone = oldest.and_then(|oldest| notes.by_id.remove(&oldest));
-            if let Some(key) = gone.as_ref().and_then(|note| note.key)
-                && notes.by_key.get(&key) == oldest.as_ref()
-            {
-                notes.by_key.remove(&key);
-            }
-        }
+        let oldest = if notes.order.len() > NOTES_MAX { notes.order.pop_front() } else { None };
+        let longest = if notes.kept.len() > KEPT_MAX { notes.kept.front().copied() } else { None };
+        let gone = [oldest, longest].map(|id| notes.remove(id?).map(|note| (id, note.dropped, note)));
         drop(guard);
         drop(before);
-        oldest.filter(|_| gone.is_some_and(|note| note.dropped))
+        gone.into_iter().flatten().filter_map(|(id, dropped, _)| id.filter(|_| dropped))
     }
 
-    /// Where a forgotten object was, its inode number, and its file.
-    fn find(&self, id: NodeId) -> Option<(Place, u64, Option<Arc<File>>)> {
+    /// Where a forgotten object was, its inode number, and its file, if a node shows it or it is kept.
+    fn find(&self, id: NodeId) -> Option<Remembered> {
         let notes = self.notes.lock();
         let note = notes.by_id.get(&id)?;
-        Some((note.place.clone(), note.ino, note.file.upgrade()))
+        Some(Remembered {
+            place: note.place.clone(),
+            ino: note.ino,
+            file: note.file.upgrade(),
+            kept: note.kept.is_some(),
+        })
     }
 
     /// Takes an id out; true if it is free to be used again.
@@ -120,7 +164,7 @@ impl Forgotten {
             if !notes.by_id.get(&id).is_some_and(|note| note.dropped) {
                 return false;
             }
-            notes.by_id.remove(&id)
+            notes.remove(id)
         };
         note.is_some()
     }
@@ -149,15 +193,21 @@ impl Core {
     }
 
     fn note_forgotten(&self, node: &Node) {
-        let (place, file) = match &node.body {
-            Body::Dir(dir) => (dir.place.read().clone(), Weak::new()),
-            Body::File(file) => (file.state.read().names.first().cloned(), Arc::downgrade(file)),
+        let (place, file, kept) = match &node.body {
+            Body::Dir(dir) => (dir.place.read().clone(), Weak::new(), None),
+            Body::File(file) => {
+                let place = file.state.read().names.first().cloned();
+                let kept = (place.is_none() && !is_gone(file)).then(|| Arc::clone(file));
+                (place, Arc::downgrade(file), kept)
+            }
         };
-        let Some(place) = place else { return };
+        if place.is_none() && kept.is_none() {
+            return;
+        }
         let only_for_handles = node.alias || node.stale.load(Relaxed);
         let key = if only_for_handles { None } else { self.key_of(node) };
-        let note = Note { place, ino: node.ino, key, file, dropped: false };
-        if let Some(free) = self.table.forgotten.note(node.id, note) {
+        let note = Note { place, ino: node.ino, key, file, kept, dropped: false };
+        for free in self.table.forgotten.note(node.id, note) {
             self.table.release(free);
         }
     }
@@ -166,13 +216,16 @@ impl Core {
     fn key_of(&self, node: &Node) -> Option<InodeKey> {
         match &node.body {
             Body::Dir(dir) => dir.key(),
-            Body::File(file) => {
-                let state = file.state.read();
-                match state.inode {
-                    Some(key) => Some(key),
-                    None => Some((0, self.target_of(&state).ok()?.1.stat().ok()?.ino)),
-                }
-            }
+            Body::File(file) => self.key_of_file(file),
+        }
+    }
+
+    /// The inode of a file.
+    pub(crate) fn key_of_file(&self, file: &File) -> Option<InodeKey> {
+        let state = file.state.read();
+        match state.inode {
+            Some(key) => Some(key),
+            None => Some((0, self.target_of(&state).ok()?.1.stat().ok()?.ino)),
         }
     }
 
@@ -183,7 +236,7 @@ impl Core {
             // to the kernel through this node is closed, so that the node can be used again.
             let gone = match &node.body {
                 Body::Dir(dir) => dir.removed.load(Relaxed),
-                Body::File(file) => file.state.read().names.is_empty(),
+                Body::File(file) => is_gone(file),
             };
             if gone {
                 return Err(Error::new(Errno::STALE, "handle"));
@@ -194,7 +247,7 @@ impl Core {
             return Ok(node);
         }
         let stale = || Error::new(Errno::STALE, "handle");
-        let (place, ino, file) = self.table.forgotten.find(id).ok_or_else(stale)?;
+        let Remembered { place, ino, file, kept } = self.table.forgotten.find(id).ok_or_else(stale)?;
         let alias = |file: Arc<File>| {
             // The front holds the file through two nodes, and hands it to the kernel through both.
             let free = self.is_passthrough() && self.table.forgotten.claim(id);
@@ -209,8 +262,15 @@ impl Core {
             Ok(node)
         };
         if let Some(file) = file {
+            if kept {
+                let node = self.successor_of(&file, ino)?;
+                if node.id == id {
+                    return Ok(node);
+                }
+            }
             return alias(file);
         }
+        let place = place.ok_or_else(stale)?;
         let node = {
             let dir = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
             let _ops = dir.ops.read();
@@ -223,5 +283,17 @@ impl Core {
             return Ok(node);
         }
         alias(Arc::clone(node.as_file().ok_or_else(stale)?))
+    }
+}
+
+/// Whether a file has no name left, be it one that is known or another.
+fn is_gone(file: &File) -> bool {
+    let state = file.state.read();
+    if !state.names.is_empty() {
+        return false;
+    }
+    match &state.at {
+        At::Held(object) => !object.stat().is_ok_and(|attr| attr.nlink > 0),
+        At::Lower(_) | At::Upper => true,
     }
 }

@@ -312,8 +312,9 @@ impl Core {
         self.successor_of(node.as_file().ok_or(Errno::ISDIR)?, node.ino)
     }
 
-    /// The node that shows a file whose first node was swapped.
-    fn successor_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
+    /// The node that shows a file whose first node was swapped, or dropped.
+    pub(crate) fn successor_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
+        let key = self.key_of_file(file);
         let names = file.state.read().names.clone();
         let mut successor = file.successor.lock();
         if let Some(next) = successor.upgrade()
@@ -321,10 +322,16 @@ impl Core {
         {
             return Ok(next);
         }
-        let id = self.table.reserve()?;
+        let id = match key.and_then(|key| self.table.forgotten.take(key)) {
+            Some(id) => id,
+            None => self.table.reserve()?,
+        };
         let next = Arc::new(Node::new(id, ino, Body::File(Arc::clone(file)), &self.table));
         *successor = Arc::downgrade(&next);
         self.write_new(&next, &names);
+        if names.is_empty() {
+            self.write_held(&next, &file.state.read());
+        }
         for place in &names {
             if let Some(dir) = place.parent.as_dir() {
                 dir.children.lock().live.insert(place.name.clone(), Arc::downgrade(&next));

@@ -11,6 +11,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 fn append(path: &Path, text: &str) -> Outcome {
     use std::io::Write;
@@ -137,6 +138,86 @@ pub(super) fn handles(cx: &Cx) -> Outcome {
     fs::remove_file(mount.path("moved/upper"))?;
     let _ = shell::run(&mut shell::bash("echo 2 > /proc/sys/vm/drop_caches"));
     ensure!(open_by_handle(root.as_fd(), &upper).is_err(), "a removed file opens by its handle");
+    drop(root);
+    mount.unmount()
+}
+
+/// Whether the service has something open that has no name any more.
+fn holds_removed(service: rustix::process::Pid) -> Outcome<bool> {
+    let mut held = false;
+    for entry in fs::read_dir(format!("/proc/{}/fd", service.as_raw_nonzero()))? {
+        // A descriptor may be closed meanwhile.
+        let target = fs::read_link(entry?.path()).unwrap_or_default();
+        held |=
+            target.to_string_lossy().contains("/upper/") && target.to_string_lossy().ends_with(" (deleted)");
+    }
+    Ok(held)
+}
+
+pub(super) fn handles_of_links(cx: &Cx) -> Outcome {
+    let layers = cx.layers("union", 1)?;
+    for dir in [layers.lower(), layers.upper()] {
+        let side = if dir == layers.lower() { "lower" } else { "upper" };
+        for when in ["never", "before", "after"] {
+            for removed in ["a", "b"] {
+                let base = dir.join(format!("{side}-{when}-{removed}"));
+                fs::create_dir(&base)?;
+                fs::write(base.join("a"), "text")?;
+                fs::hard_link(base.join("a"), base.join("b"))?;
+            }
+        }
+    }
+    let mut mount = cx.mount(&layers)?;
+    let forget = || shell::run(&mut shell::bash("sync; echo 2 > /proc/sys/vm/drop_caches"));
+    let root = rustix::fs::open(mount.root(), OFlags::DIRECTORY, Mode::empty())?;
+    let look = |handle: &_| {
+        let mut file = fs::File::from(open_by_handle(root.as_fd(), handle)?);
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        Ok::<_, crate::harness::Stop>((text, file.metadata()?.nlink()))
+    };
+    for side in ["lower", "upper"] {
+        for when in ["never", "before", "after"] {
+            for removed in ["a", "b"] {
+                let what = format!("{side}-{when}-{removed}");
+                let (gone, stays) = (
+                    mount.path(&what).join(removed),
+                    mount.path(&what).join(if removed == "a" { "b" } else { "a" }),
+                );
+                let handle = name_to_handle(&mount.path(&what).join("a")).doing("name_to_handle_at")?;
+                if when == "before" {
+                    forget()?;
+                }
+                fs::remove_file(&gone)?;
+                if when == "after" {
+                    forget()?;
+                }
+                for again in 0..2 {
+                    let seen = look(&handle).doing(format!("{what}: open_by_handle_at, {again}"))?;
+                    ensure_eq!(seen, ("text".to_owned(), 1), "{what}: text and links, {again}");
+                    forget()?;
+                }
+                // Both are one file.
+                append(&stays, "+")?;
+                ensure_eq!(look(&handle)?.0, "text+", "{what}: text after an append by name");
+                ensure_eq!(fs::metadata(&stays)?.len(), 5, "{what}: size by name");
+                fs::remove_file(&stays)?;
+                forget()?;
+                ensure!(
+                    open_by_handle(root.as_fd(), &handle).is_err(),
+                    "{what}: a removed file opens by its handle"
+                );
+            }
+        }
+    }
+    if crate::harness::MountKind::under_test().is_vellum() {
+        // The kernel's word that it has forgotten a file comes after the call.
+        let until = Instant::now() + Duration::from_secs(10);
+        while holds_removed(mount.service()?)? {
+            ensure!(Instant::now() < until, "the service holds files that have been removed");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
     drop(root);
     mount.unmount()
 }

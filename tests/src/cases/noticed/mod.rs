@@ -40,6 +40,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/hard-links", 60, identity::hard_links),
     Case::mounted("noticed/inode-numbers", 60, identity::inode_numbers),
     Case::mounted("noticed/file-handles", 60, identity::handles),
+    Case::mounted("noticed/handles-of-links", 60, identity::handles_of_links),
     Case::mounted("noticed/rename-directories", 60, directories::rename),
     Case::mounted("noticed/100000-entries", 240, directories::large),
     Case::mounted("noticed/listing-while-entries-change", 60, directories::changing),

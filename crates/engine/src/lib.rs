@@ -14,6 +14,7 @@ pub mod name;
 mod own;
 pub mod pool;
 mod privilege;
+mod regular;
 mod remove;
 pub mod settings;
 pub mod store;

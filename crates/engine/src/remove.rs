@@ -1,71 +1,220 @@
-//! Removing a tree that a container has made: however deep it is.
+//! Removing a tree that a container has made: however deep it is, and whatever is being changed in it meanwhile.
+//!
+//! Somebody may still have a part of the tree open, and put a symbolic link where a directory was a moment ago. So nothing is reached by
+//! a path: each directory is opened from the one above it by one name that may be no link and no mount, and entries are removed and moved
+//! by these descriptors only.
 
-use std::collections::VecDeque;
-use std::fs;
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{openat2, renameat_with, unlinkat};
+use rustix::io::{Errno, retry_on_intr};
+use std::ffi::{CStr, OsStr};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
-/// Removes `top` and all that is in it, without following links. What is not there is removed.
+/// As many directories are open at a time. What lies deeper is moved up first.
+const OPEN_MAX: u32 = 32;
+/// How often a directory is looked through that turns out not to be empty afterwards, or that nothing could be moved up from.
+const ATTEMPTS: u32 = 16;
+
+/// Removes `top` and all that is in it, without following links, also on the way to it. What is not there is removed.
 pub(crate) fn remove(top: &Path) -> io::Result<()> {
-    match flatten(top) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound && top.symlink_metadata().is_err() => Ok(()),
-        Err(e) => Err(e),
-        Ok(()) => fs::remove_dir_all(top),
+    let (Some(above), Some(name)) = (top.parent(), top.file_name()) else {
+        return Err(Errno::INVAL.into());
+    };
+    let above = if above.as_os_str().is_empty() { Path::new(".") } else { above };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match retry_on_intr(|| openat2(rustix::fs::CWD, above, flags, Mode::empty(), resolve)) {
+        Err(Errno::NOENT) => Ok(()),
+        above => Ok(remove_at(&above?, name)?),
     }
 }
 
-/// Moves every directory below `top` right into it, so that none is deep: removing a deep one takes a descriptor and a part of the stack
-/// for each step.
-fn flatten(top: &Path) -> io::Result<()> {
-    let mut number = 0_u64;
-    let mut todo: VecDeque<PathBuf> = directories(top)?.into();
-    while let Some(dir) = todo.pop_front() {
-        for inner in directories(&dir)? {
-            let place = loop {
-                number += 1;
-                let place = top.join(format!("flat-{number}"));
-                if place.symlink_metadata().is_err() {
-                    break place;
-                }
-            };
-            fs::rename(&inner, &place)?;
-            todo.push_back(place);
+fn remove_at(above: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+    let name = std::ffi::CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
+    let mut idle = 0;
+    while !unlink(above, &name)? {
+        let Some(top) = directory(above, &name)? else { continue };
+        let mut tree = Tree { top: &top, number: 0 };
+        let before = tree.number;
+        tree.clear(&top, 1)?;
+        idle = if tree.number == before { idle + 1 } else { 0 };
+        if idle > ATTEMPTS {
+            return Err(Errno::NOTEMPTY);
         }
-        fs::remove_dir_all(&dir)?;
     }
     Ok(())
 }
 
-fn directories(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            found.push(entry.path());
+struct Tree<'a> {
+    top: &'a OwnedFd,
+    /// Of directories that have been moved right below the top.
+    number: u64,
+}
+
+impl Tree<'_> {
+    /// Removes what is in a directory of the tree, as far as that goes. `open`: so many are open with it.
+    fn clear(&mut self, dir: &OwnedFd, open: u32) -> Result<(), Errno> {
+        for entry in Dir::read_from(dir)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") || unlink(dir, name)? {
+                continue;
+            }
+            if open < OPEN_MAX {
+                self.clear_below(dir, name, open)?;
+            } else {
+                self.move_up(dir, name)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn clear_below(&mut self, dir: &OwnedFd, name: &CStr, open: u32) -> Result<(), Errno> {
+        for _ in 0..ATTEMPTS {
+            // What is a directory no longer is not opened, and removed by the next attempt.
+            if let Some(inner) = directory(dir, name)? {
+                self.clear(&inner, open + 1)?;
+            }
+            if unlink(dir, name)? {
+                return Ok(());
+            }
+        }
+        Err(Errno::NOTEMPTY)
+    }
+
+    /// Moves what has this name right below the top, by a name that nothing has there.
+    fn move_up(&mut self, dir: &OwnedFd, name: &CStr) -> Result<(), Errno> {
+        loop {
+            self.number += 1;
+            let place = format!("deep-{}", self.number);
+            match renameat_with(dir, name, self.top, place.as_str(), RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) => {}
+                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Err(e) => return Err(e),
+            }
         }
     }
-    Ok(found)
+}
+
+/// Removes what is no directory, or an empty one. False: it has entries.
+fn unlink(dir: impl AsFd, name: &CStr) -> Result<bool, Errno> {
+    match unlinkat(&dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(true),
+        Err(Errno::ISDIR) => {}
+        // Some filesystems say so of directories, others of what must not be removed.
+        Err(Errno::PERM) if directory(&dir, name)?.is_some() => {}
+        Err(e) => return Err(e),
+    }
+    match unlinkat(&dir, name, AtFlags::REMOVEDIR) {
+        Ok(()) | Err(Errno::NOENT) => Ok(true),
+        // By now it is something else.
+        Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => Ok(false),
+        Err(e) => Err(e),
+    }
+}
+
+/// Opens a directory by its name. None: it is none.
+fn directory(dir: impl AsFd, name: &CStr) -> Result<Option<OwnedFd>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    match retry_on_intr(|| openat2(&dir, name, flags, Mode::empty(), resolve)) {
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
+        // Where something is mounted.
+        Err(Errno::XDEV) => Err(Errno::BUSY),
+        opened => opened.map(Some),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{Mode, OFlags, mkdirat, openat};
+    use rustix::fs::{CWD, mkdirat, openat};
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     #[test]
     fn depth_does_not_matter() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().join("top");
-        fs::create_dir(&top).unwrap();
+        fs::create_dir_all(top.join("deep-1/x")).unwrap();
         fs::write(dir.path().join("outside"), "x").unwrap();
-        std::os::unix::fs::symlink("../outside", top.join("link")).unwrap();
-        let mut deep: std::os::fd::OwnedFd = fs::File::open(&top).unwrap().into();
+        symlink("../outside", top.join("link")).unwrap();
+        let mut deep: OwnedFd = fs::File::open(&top).unwrap().into();
         for _ in 0..3000 {
-            mkdirat(&deep, "a-directory-with-a-name", Mode::RWXU).unwrap();
+            for name in ["another", "a-directory-with-a-name"] {
+                mkdirat(&deep, name, Mode::RWXU).unwrap();
+            }
             deep = openat(&deep, "a-directory-with-a-name", OFlags::RDONLY, Mode::empty()).unwrap();
         }
         remove(&top).unwrap();
         assert!(!top.exists() && dir.path().join("outside").exists());
         remove(&top).unwrap();
+        remove(&top.join("below")).unwrap();
+    }
+
+    #[test]
+    fn no_link_is_followed_on_the_way() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("real/inner")).unwrap();
+        symlink("real", dir.path().join("link")).unwrap();
+        assert!(remove(&dir.path().join("link/inner")).is_err());
+        assert!(dir.path().join("real/inner").is_dir());
+        remove(&dir.path().join("link")).unwrap();
+        assert!(dir.path().join("real/inner").is_dir());
+        assert!(remove(Path::new("/")).is_err());
+    }
+
+    /// Directories are exchanged with links that lead out of the tree, at all depths, while it is being removed.
+    #[test]
+    fn what_others_put_in_the_way_is_not_followed() {
+        const PAIRS: u32 = 40;
+        const ROUNDS: u32 = 6;
+        let dir = tempfile::tempdir().unwrap();
+        let victim = dir.path().join("victim");
+        for number in 0..4 {
+            fs::create_dir_all(victim.join(format!("important{number}/inner"))).unwrap();
+            fs::write(victim.join(format!("important{number}/file")), "precious").unwrap();
+        }
+        let top = dir.path().join("top");
+        let below = (0..OPEN_MAX + 4).fold(String::new(), |path, _| path + "d/");
+        for _ in 0..ROUNDS {
+            for at in ["", "a/", &below] {
+                fs::create_dir_all(top.join(at)).unwrap();
+                for number in 0..PAIRS {
+                    fs::create_dir_all(top.join(format!("{at}s{number}/x/y"))).unwrap();
+                    symlink(&victim, top.join(format!("{at}l{number}"))).unwrap();
+                }
+            }
+            let open = |at: &str| fs::File::open(top.join(at)).unwrap();
+            let held = [open("."), open("a"), open(&below)];
+            let done = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !done.load(Relaxed) {
+                        for (number, dir) in
+                            (0..PAIRS).flat_map(|number| held.iter().map(move |dir| (number, dir)))
+                        {
+                            let (one, other) = (format!("s{number}"), format!("l{number}"));
+                            let _ = renameat_with(dir, &one, dir, &other, RenameFlags::EXCHANGE);
+                        }
+                    }
+                });
+                let removed = remove(&top);
+                done.store(true, Relaxed);
+                removed.unwrap();
+            });
+            assert!(openat(CWD, &top, OFlags::PATH, Mode::empty()).is_err());
+        }
+        for number in 0..4 {
+            assert!(victim.join(format!("important{number}/inner")).is_dir());
+            assert_eq!(fs::read(victim.join(format!("important{number}/file"))).unwrap(), b"precious");
+        }
     }
 }

@@ -84,7 +84,7 @@ impl Store {
     /// The settings of a pool.
     pub fn read(&self, name: &PoolName) -> Result<Settings, Failure> {
         let file = self.file(name);
-        let text = match fs::read_to_string(&file) {
+        let text = match crate::regular::open(&file).and_then(io::read_to_string) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(self.no_such(name)),
             text => text.map_err(|e| self.failed(&file, &e))?,
         };
@@ -240,6 +240,17 @@ mod tests {
             // A mount must not go on as if there was no pool.
             assert!(store.of_layers(&["/"]).is_err());
         }
+    }
+
+    #[test]
+    fn a_pipe_in_the_place_of_the_file_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::at(dir.path());
+        fs::create_dir(dir.path().join("a")).unwrap();
+        let file = dir.path().join("a/pool.toml");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+        rustix::fs::mknodat(rustix::fs::CWD, &file, kind, mode, 0).unwrap();
+        assert!(store.read(&name("a")).unwrap_err().to_string().contains("not a regular file"));
     }
 
     #[test]

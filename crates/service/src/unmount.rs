@@ -25,6 +25,15 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
     }
 }
 
+/// Takes the mount at `path` away and ends its filesystem, also for those who have it open elsewhere: from now on they get errors. Where
+/// that is not allowed, it is only taken away, and they keep it.
+pub fn end(path: &Path) -> Result<(), Failure> {
+    match vellum_sys::mount::end(path) {
+        Ok(()) => Ok(()),
+        Err(_) => unmount(path, true),
+    }
+}
+
 fn by_helper(path: &Path, lazy: bool) -> Result<(), Failure> {
     let shown = path.display();
     for helper in HELPERS {

@@ -24,6 +24,12 @@ pub fn unmount(target: &Path, lazy: bool) -> Result<()> {
     rustix::mount::unmount(target, flags)
 }
 
+/// Ends the FUSE filesystem that is mounted at `target`, for all who use it, wherever it is mounted, and takes this mount of it away:
+/// whatever its service was about to answer, nobody hears it.
+pub fn end(target: &Path) -> Result<()> {
+    rustix::mount::unmount(target, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH)
+}
+
 /// Makes a mount that is nowhere in the tree one that can only be read, hands out no devices, runs nothing, and hears of no other
 /// mounts: mount_setattr(2), from Linux 5.12 on.
 pub fn restrict(mount: impl AsFd) -> Result<()> {

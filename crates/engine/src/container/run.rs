@@ -101,11 +101,11 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
     let place = state.place(&id)?;
     let start = Start { request, runtime, plan, hostname, terminal, keep, pool, signals: &signals };
     let ended = start.go(&place, lowers);
-    let discarded = place.discard();
-    // The first failure is what counts.
-    let ending = ended?;
-    discarded?;
-    match ending {
+    if let Err(why) = place.discard() {
+        // It has ended as it has ended.
+        tracing::warn!("{why}");
+    }
+    match ended? {
         Some(ending) => Ok(ending),
         None => stopped(),
     }

@@ -2,7 +2,7 @@
 //! one has left.
 
 use super::runtime::Runtime;
-use super::union;
+use super::union::{self, SERVICE_WAIT};
 use crate::image::LayerStore;
 use crate::own::Owned;
 use crate::remove::remove;
@@ -13,6 +13,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use vellum_service::Failure;
 
 /// Where root's state is.
@@ -29,6 +30,8 @@ const RUNTIME_STATE: &str = "runtime";
 /// Most characters of a name; it is also a host's name, and part of a control group's.
 const NAME_MAX: usize = 64;
 
+/// How long it is waited for a service that somebody else's container has left behind.
+const SWEEP_WAIT: Duration = Duration::from_millis(100);
 /// How often a mount is taken away that comes back.
 const ATTEMPTS: u32 = 5;
 
@@ -73,13 +76,15 @@ impl State {
             let line = format!("option --state {}: {e}; give a directory that can be written", dir.display());
             if asked.is_some() { Failure::input(line) } else { Failure::system(line) }
         };
-        fs::create_dir_all(&dir).map_err(failed)?;
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(failed)?;
+        let dir = dir.canonicalize().map_err(failed)?;
+        own("--state", &dir)?;
         for name in [CONTAINERS, LAYERS] {
             // Nobody else's: layers have programs of other owners with all their privileges.
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir.join(name));
-            made.map_err(failed)?;
+            let path = dir.join(name);
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(failed)?;
+            own("--state", &path)?;
         }
-        let dir = dir.canonicalize().map_err(failed)?;
         if dir.to_str().is_none() {
             return Err(Failure::input(format!(
                 "option --state {}: the path has to be UTF-8",
@@ -101,7 +106,7 @@ impl State {
             let Ok(Some(owned)) = Owned::existing(&entry.path()) else { continue };
             let id = entry.file_name().to_string_lossy().into_owned();
             tracing::info!("taking away what is left of container {id}");
-            if let Err(why) = discard_all(owned, &id) {
+            if let Err(why) = discard_all(owned, &id, SWEEP_WAIT) {
                 tracing::warn!("{why}");
             }
         }
@@ -122,32 +127,55 @@ impl State {
                 fs::create_dir(&dir).map_err(failed)?;
                 return Ok(Place { owned, id: id.to_owned(), dir });
             }
-            discard_all(owned, id)?;
+            discard_all(owned, id, SERVICE_WAIT)?;
         }
     }
 }
 
+/// Sees to it that nobody else puts anything into a directory that is believed: what is in it says which programs run, and what is
+/// removed.
+fn own(option: &str, dir: &Path) -> Result<(), Failure> {
+    let shown = dir.display();
+    let meta =
+        fs::symlink_metadata(dir).map_err(|e| Failure::input(format!("option {option} {shown}: {e}")))?;
+    let (user, sticky) = (rustix::process::geteuid().as_raw(), meta.mode() & 0o1000 != 0);
+    let why = if !meta.is_dir() {
+        "not a directory; give one".to_owned()
+    } else if meta.uid() != user && !(sticky && meta.uid() == 0) {
+        format!("it belongs to user {}; give one of your own", meta.uid())
+    } else if meta.mode() & 0o002 != 0 && !sticky {
+        format!("everybody can write to it; chmod o-w {shown}, or give another")
+    } else {
+        return Ok(());
+    };
+    Err(Failure::input(format!("option {option} {shown}: {why}")))
+}
+
 /// Takes a container's directory away with all that is in it.
-fn discard_all(owned: Owned, id: &str) -> Result<(), Failure> {
+fn discard_all(owned: Owned, id: &str, patience: Duration) -> Result<(), Failure> {
     for entry in fs::read_dir(owned.path()).into_iter().flatten().flatten() {
-        take_away(&entry.path(), id)?;
+        take_away(&entry.path(), id, patience)?;
     }
     remove(owned.path()).map_err(|e| Failure::system(format!("{}: {e}", owned.path().display())))
 }
 
-/// Takes away what one run of a container has made: what still runs, the mount, the directory.
-fn take_away(dir: &Path, id: &str) -> Result<(), Failure> {
+/// Takes away what one run of a container has made: what still runs, the mount, the directory. Nothing is removed that is still served.
+fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     let known = dir.join(RUNTIME_STATE);
     if let Some(program) = note(dir, RUNTIME_NOTE).filter(|_| known.join(id).exists()) {
         Runtime::at(program).delete(id, &known);
     }
-    let (merged, upper) =
-        (dir.join(super::spec::ROOT), note(dir, UPPER_NOTE).unwrap_or_else(|| dir.join(UPPER)));
-    union::take_away(&merged, &upper)?;
+    let (merged, kept) = (dir.join(super::spec::ROOT), note(dir, UPPER_NOTE));
+    let upper = kept.clone().unwrap_or_else(|| dir.join(UPPER));
+    let ended = || union::take_away(&merged, &upper, kept.is_some(), patience);
+    let mut right = ended()?;
     // Before anything in here is removed, and not by that: what is mounted there is not ours to remove.
     for _ in 0..ATTEMPTS {
         match fs::remove_dir(&merged) {
-            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => union::take_away(&merged, &upper)?,
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+                drop(right);
+                right = ended()?;
+            }
             _ => break,
         }
     }
@@ -158,7 +186,9 @@ fn take_away(dir: &Path, id: &str) -> Result<(), Failure> {
     if let Some(work) = note(dir, WORK_NOTE) {
         remove(&work).map_err(|e| failed(&work, e))?;
     }
-    remove(dir).map_err(|e| failed(dir, e))
+    remove(dir).map_err(|e| failed(dir, e))?;
+    drop(right);
+    Ok(())
 }
 
 fn note(dir: &Path, name: &str) -> Option<PathBuf> {
@@ -246,7 +276,7 @@ impl Place {
 
     /// Takes everything away. An upper layer that somebody wants to keep stays.
     pub(super) fn discard(self) -> Result<(), Failure> {
-        discard_all(self.owned, &self.id)
+        discard_all(self.owned, &self.id, SERVICE_WAIT)
     }
 }
 
@@ -276,6 +306,7 @@ fn random() -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vellum_service::lock::DirLock;
 
     #[test]
     fn ids_lead_nowhere_else() {
@@ -316,6 +347,55 @@ mod tests {
         assert_eq!(seen(dir.path().join("containers")).0, 0o711);
         assert_eq!(seen(place.upper().parent().unwrap().to_owned()).0, 0o700);
         assert_eq!(place.upper().parent(), place.work().parent());
+    }
+
+    #[test]
+    fn what_others_can_write_to_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        let refused = |word: &str| {
+            let failure = State::open(Some(dir.path())).unwrap_err();
+            assert!(failure.exit_status() == 2 && failure.to_string().contains(word), "{failure}");
+        };
+        mode(dir.path(), 0o777);
+        refused("chmod o-w");
+        mode(dir.path(), 0o1777);
+        State::open(Some(dir.path())).unwrap();
+        let containers = dir.path().join(CONTAINERS);
+        mode(&containers, 0o707);
+        refused("chmod o-w");
+        mode(&containers, 0o700);
+        if rustix::process::geteuid().is_root() {
+            chown(&containers, Some(65_534), None).unwrap();
+            refused("belongs to user 65534");
+        }
+        fs::remove_dir(&containers).unwrap();
+        std::os::unix::fs::symlink(LAYERS, &containers).unwrap();
+        refused("not a directory");
+    }
+
+    #[test]
+    fn what_is_still_served_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(Some(dir.path())).unwrap();
+        let keep = dir.path().canonicalize().unwrap().join("keep");
+        fs::create_dir(&keep).unwrap();
+        for upper in [None, Some(keep.as_path())] {
+            let dead = state.place("dead").unwrap();
+            dead.make(&Runtime::at("/nonexistent/crun".into()), upper).unwrap();
+            fs::write(dead.upper().join("file"), "words").unwrap();
+            let (upper, work) = (dead.upper(), dead.work());
+            let served = DirLock::take("upper", &upper, Duration::ZERO, "in use").unwrap();
+            let failure = discard_all(dead.owned, "dead", SWEEP_WAIT).unwrap_err();
+            assert!(failure.to_string().contains("somebody has it open"), "{failure}");
+            assert!(upper.join("file").is_file() && work.is_dir());
+            state.sweep();
+            assert!(upper.join("file").is_file() && work.is_dir());
+            drop(served);
+            state.sweep();
+            assert!(!work.exists() && !state.dir.join(CONTAINERS).join("dead").exists());
+        }
+        assert!(keep.join("file").is_file());
     }
 
     #[test]

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use vellum_service::Failure;
 use vellum_service::lock::DirLock;
 use vellum_service::mountpoint::mounts;
-use vellum_service::unmount::unmount;
+use vellum_service::unmount::{end, unmount};
 
 /// How long what still uses a tree may take to end before the tree is taken away under it.
 const BUSY: Duration = Duration::from_secs(2);
 /// How long a service may take to write what it has.
-const SERVICE_WAIT: Duration = Duration::from_secs(30);
+pub(super) const SERVICE_WAIT: Duration = Duration::from_secs(10);
 /// Between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -72,39 +72,53 @@ pub(super) fn resemble(upper: &Path, lower: &Path) -> std::io::Result<()> {
 }
 
 /// Takes away what is mounted at `merged`, now or in a moment by a command that was about to, and waits until its service has let go of
-/// `upper`. Who still uses the tree keeps it for himself, and then there is no waiting.
-pub(super) fn take_away(merged: &Path, upper: &Path) -> Result<(), Failure> {
+/// `upper`. The right to `upper`, if it is there: as long as that is held, nobody else serves it. An error: the service goes on.
+///
+/// `kept`: what was written is of use to somebody. Then all of it is written first, and who still uses the tree keeps it. Otherwise the
+/// tree ends for all. `patience`: how long it is waited for where nothing is mounted any more.
+pub(super) fn take_away(
+    merged: &Path,
+    upper: &Path,
+    kept: bool,
+    patience: Duration,
+) -> Result<Option<DirLock>, Failure> {
     let begin = Instant::now();
-    let mut in_use = false;
-    while begin.elapsed() < SERVICE_WAIT {
-        if is_mounted(merged)
-            && let Err(why) = unmount(merged, false)
-            && begin.elapsed() > BUSY
-            && is_mounted(merged)
-        {
-            tracing::debug!("{why}; it is taken away under who uses it");
-            unmount(merged, true)?;
-            in_use = true;
+    let mut patience = patience;
+    loop {
+        let mounted = is_mounted(merged);
+        if mounted {
+            patience = patience.max(2 * BUSY);
+            if !kept {
+                end(merged)?;
+            } else if let Err(why) = unmount(merged, false)
+                && begin.elapsed() > BUSY
+            {
+                tracing::debug!("{why}; it is taken away under who uses it");
+                unmount(merged, true)?;
+            }
+        } else if let Some(right) = right_to(upper) {
+            return Ok(right);
         }
-        if !is_mounted(merged) && (in_use || is_free(upper)) {
-            return Ok(());
+        if begin.elapsed() > patience {
+            return Err(Failure::system(if mounted {
+                format!("{}: cannot be unmounted", merged.display())
+            } else {
+                let upper = upper.display();
+                format!(
+                    "{upper}: somebody has it open, and its service goes on; a later vellum run takes away what is left"
+                )
+            }));
         }
         std::thread::sleep(PAUSE);
     }
-    match is_mounted(merged) {
-        true => Err(Failure::system(format!("{}: cannot be unmounted", merged.display()))),
-        false => {
-            tracing::warn!("{}: the service of its mount has not ended", upper.display());
-            Ok(())
-        }
-    }
 }
 
-/// Whether no service has the layer. What cannot be opened has none.
-fn is_free(upper: &Path) -> bool {
+/// The right to a layer, with which nobody serves it. None: a service has it. What cannot be opened has none, and there is no right to it.
+fn right_to(upper: &Path) -> Option<Option<DirLock>> {
     match DirLock::take("upper layer", upper, Duration::ZERO, "in use") {
-        Ok(_) => true,
-        Err(why) => why.exit_status() == 2,
+        Ok(right) => Some(Some(right)),
+        Err(why) if why.exit_status() == 2 => Some(None),
+        Err(_) => None,
     }
 }
 

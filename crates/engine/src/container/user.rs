@@ -1,7 +1,7 @@
 //! As whom a process runs: numbers, or names that the image itself knows.
 
 use crate::image::open_beneath;
-use rustix::fs::{FileType, OFlags};
+use crate::regular;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -42,15 +42,9 @@ impl Known {
     pub(super) fn in_tree(root: &Path) -> Self {
         let text = |name: &str| {
             let root = File::open(root).ok()?;
-            // No waiting for a pipe's other end, and no terminal of its own.
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-            let file = open_beneath(&root, &[OsStr::new("etc"), OsStr::new(name)], flags).ok()?;
-            let stat = rustix::fs::fstat(&file).ok()?;
-            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                return None;
-            }
+            let file = open_beneath(&root, &[OsStr::new("etc"), OsStr::new(name)], regular::FLAGS).ok()?;
             let mut bytes = Vec::new();
-            File::from(file).take(FILE_MAX).read_to_end(&mut bytes).ok()?;
+            regular::checked(file).ok()?.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
             Some(String::from_utf8_lossy(&bytes).into_owned())
         };
         Self { passwd: text("passwd").unwrap_or_default(), group: text("group").unwrap_or_default() }
@@ -191,7 +185,7 @@ mod tests {
         rustix::fs::mknodat(
             rustix::fs::CWD,
             root.join("etc/passwd"),
-            FileType::Fifo,
+            rustix::fs::FileType::Fifo,
             rustix::fs::Mode::RWXU,
             0,
         )

@@ -4,7 +4,6 @@ use super::digest;
 use super::store::LayerStore;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType, OciLayout};
 use serde::de::DeserializeOwned;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
@@ -174,7 +173,7 @@ impl Reader<'_> {
 
     fn file<T: DeserializeOwned>(&self, path: &Path, digest: Option<&str>) -> Result<T, Failure> {
         let bad = |why: &str| Failure::input(format!("image file {}: {why}", path.display()));
-        let file = File::open(path).map_err(|e| bad(&e.to_string()))?;
+        let file = crate::regular::open(path).map_err(|e| bad(&e.to_string()))?;
         let mut text = Vec::new();
         file.take(DOCUMENT_MAX + 1).read_to_end(&mut text).map_err(|e| bad(&e.to_string()))?;
         if text.len() as u64 > DOCUMENT_MAX {

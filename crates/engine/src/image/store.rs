@@ -84,7 +84,7 @@ fn unpack_to(blob: &Blob, unfinished: &Path, done: &Path, stop: &dyn Fn() -> boo
     fs::create_dir(&tree).map_err(|e| system(&tree, e))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(&tree, flags, Mode::empty()).map_err(|e| system(&tree, e.into()))?;
-    let file = File::open(&blob.path).map_err(|e| layer(e.to_string()))?;
+    let file = crate::regular::open(&blob.path).map_err(|e| layer(e.to_string()))?;
     let len = file.metadata().map_err(|e| layer(e.to_string()))?.len();
     if len != blob.size {
         return Err(layer(format!("{len} bytes, and the manifest says {}; get the image again", blob.size)));

@@ -90,6 +90,12 @@ pub(super) fn write(dir: &Path, tree: &Path) -> Outcome {
     Ok(())
 }
 
+/// The files that are read of a layout once it is known to be one.
+pub(super) fn files(dir: &Path) -> Outcome<Vec<PathBuf>> {
+    let blobs = fs::read_dir(dir.join("blobs/sha256"))?.map(|file| Ok(file?.path()));
+    std::iter::once(Ok(dir.join("index.json"))).chain(blobs).collect()
+}
+
 /// Each blob in turn, damaged as it is yielded, and what the refusal has to name.
 pub(super) fn damaged(dir: &Path) -> Outcome<impl Iterator<Item = (Blob, String)>> {
     let mut blobs = Vec::new();

@@ -2,11 +2,14 @@
 
 mod ids;
 mod layout;
+mod removal;
 mod support;
 
 use super::Case;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, skip};
 use crate::harness::{Cx, shell};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::io::Errno;
 use rustix::process::Signal;
 use std::fs;
 use std::path::Path;
@@ -24,6 +27,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("run/uid-range", 120, ids::uid_range),
     Case::once("run/killed", 120, killed),
     Case::once("run/in-use-elsewhere", 60, in_use_elsewhere),
+    Case::once("run/changed-while-removed", 60, removal::changed),
     Case::once("run/interrupted", 60, interrupted),
     Case::once("run/signals", 60, signals),
     Case::once("run/crun", 60, crun),
@@ -223,6 +227,16 @@ fn layout(cx: &Cx) -> Outcome {
         own.nothing_is_left()?;
         fs::write(&blob.path, blob.contents)?;
     }
+    // What is no file is not waited for.
+    for path in layout::files(&dir)? {
+        let (kept, cause) = (path.with_extension("kept"), path.display().to_string());
+        fs::rename(&path, &kept)?;
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR, 0)?;
+        let own = runs.elsewhere(cx.dir.join("state-without-files"));
+        shell::refused(own.bare(&["--image", &shown]).env("VELLUM_LOG", "error"), &cause)?;
+        own.nothing_is_left()?;
+        fs::rename(&kept, &path)?;
+    }
     shell::refused(&mut runs.bare(&["--image", &format!("oci:{}:v2", dir.display())]), "v1")
 }
 
@@ -325,7 +339,9 @@ fn in_use_elsewhere(cx: &Cx) -> Outcome {
     fs::write(root.join("srv/end"), "")?;
     ensure_eq!(started.0.wait()?.code(), Some(5), "exit status");
     runs.nothing_is_left()?;
-    ensure_eq!(std::io::read_to_string(&held)?, "of the image\n", "what was opened before");
+    // It has ended for all.
+    let said = std::io::read_to_string(&held).map_err(|e| e.raw_os_error());
+    ensure_eq!(said, Err(Some(Errno::NOTCONN.raw_os_error())), "what was opened before");
     // The service of the tree is killed: programs get errors, and the container ends as it ends.
     let mut started = runs.start(&[
         "--name",

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
+pub use vellum_union::OverrideStat;
 use vellum_vfs::IdMap;
 
 /// Most layers of one instance, the upper included.
@@ -109,8 +110,8 @@ pub struct Config {
     pub no_acl: bool,
     /// Extended attributes of users cannot be read or set.
     pub no_xattrs: bool,
-    /// Owner, mode and type are recorded in `user.containers.override_stat`, not set.
-    pub override_owners: bool,
+    /// Owner, mode and type are recorded in an extended attribute, not set. None: as the upper's root says.
+    pub override_owners: Option<OverrideStat>,
     /// How long the kernel may believe names and attributes. None: as long as only this mount changes the upper.
     pub timeout: Option<Duration>,
     /// When lower files are copied block by block.

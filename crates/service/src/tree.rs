@@ -7,7 +7,7 @@ use crate::layers::Layers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use vellum_union::{Generations, Ledger, Mappable, Squash, Union, UnionConfig, UpperConfig};
-use vellum_vfs::{NodeId, Result};
+use vellum_vfs::{Errno, NodeId, Result};
 
 /// Makes the tree of `layers`.
 pub fn build(config: &Config, layers: Layers) -> std::result::Result<Union, Failure> {
@@ -59,7 +59,10 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
     if let Some(timeout) = config.timeout {
         wanted.ttl = timeout;
     }
-    Union::new(wanted).map_err(|e| Failure::system(format!("cannot read the layers: {e}")))
+    Union::new(wanted).map_err(|e| match e.errno() {
+        Errno::INVAL => Failure::input(e.to_string()),
+        _ => Failure::system(format!("cannot read the layers: {e}")),
+    })
 }
 
 impl Explain for Union {

@@ -25,6 +25,15 @@ pub struct Squash {
     pub gid: Option<u32>,
 }
 
+/// The kind of attribute in which an upper records owner, group, mode and type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverrideStat {
+    /// One that only a privileged process can set.
+    Privileged,
+    /// One of users.
+    User,
+}
+
 /// The writable layer and the directory for work in progress; both on one filesystem.
 #[derive(Clone)]
 pub struct UpperConfig {
@@ -61,8 +70,8 @@ pub struct UnionConfig {
     /// Make the data of a copied-up file durable before its name appears. Without it a crash of the machine may
     /// leave a copied-up file empty.
     pub sync_copy_up: bool,
-    /// Record owner, group, mode and type in `user.containers.override_stat` instead of setting them.
-    pub override_stat: bool,
+    /// Record owner, group, mode and type in an extended attribute instead of setting them; None: as the upper's root says.
+    pub override_stat: Option<OverrideStat>,
     /// Report one link for every directory.
     pub static_nlink: bool,
     /// No extended attributes for the users of the mount.
@@ -106,7 +115,7 @@ impl UnionConfig {
             squash: Squash::default(),
             volatile: false,
             sync_copy_up: true,
-            override_stat: false,
+            override_stat: None,
             static_nlink: false,
             no_xattr: false,
             no_acl: false,

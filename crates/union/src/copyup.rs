@@ -354,7 +354,7 @@ impl Core {
             links.paths(&*holder.branch, ino)?.iter().map(|path| path.to_bytes().to_vec()).collect();
         // On the way up, each layer may have moved the directories in which the names are.
         for (links, layer) in self.links.iter().zip(&self.layers).take(at).rev() {
-            let moved = links.moved(&*layer.branch)?;
+            let moved = links.moved(layer)?;
             let elsewhere: Vec<_> =
                 moved.iter().flat_map(|moved| paths.iter().filter_map(|path| moved.apply(path))).collect();
             paths.extend(elsewhere);

@@ -87,9 +87,9 @@ pub struct Wanted<'a> {
 }
 
 impl Core {
-    /// Formats of marks that a layer is searched for. Whoever has a file of the upper itself can put attributes of users on it.
+    /// Namespaces of the marks that count in a layer.
     pub(crate) fn mark_spaces(&self, layer: u16) -> &'static [Space] {
-        if layer == 0 && self.direct.is_some() { &[Space::Trusted] } else { &[Space::Trusted, Space::User] }
+        self.layers.get(usize::from(layer)).map_or(&[], |layer| layer.marking.spaces)
     }
 
     fn direct(&self) -> Result<&Direct, Refused> {

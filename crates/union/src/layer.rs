@@ -1,7 +1,7 @@
 //! Layers, and lower directories in them.
 
 use crate::handles::{Budget, Slot};
-use crate::marks::{self, DirMarks, Space};
+use crate::marks::{DirMarks, Marking};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -15,8 +15,8 @@ pub(crate) struct Layer {
     pub(crate) fs: u8,
     /// Its filesystem's identity, folded.
     pub(crate) fsid: u32,
-    /// Where its files carry marks of our own; None: they carry none.
-    pub(crate) own: Option<Space>,
+    /// Which marks its files carry.
+    pub(crate) marking: Marking,
     /// Its directory of block maps.
     pub(crate) maps: Option<Arc<dyn BranchDir>>,
     /// How it records owner, mode and type apart from the inode.
@@ -117,11 +117,4 @@ pub(crate) fn c_string(mut bytes: Vec<u8>) -> Box<CStr> {
         bytes.truncate(nul);
     }
     CString::new(bytes).unwrap_or_default().into_boxed_c_str()
-}
-
-/// Which namespace a layer's own marks are in, as its root directory says.
-pub(crate) fn own_space(root: &dyn BranchDir) -> Option<Space> {
-    [Space::Trusted, Space::User]
-        .into_iter()
-        .find(|s| matches!(marks::read_value(root, s.format(), 16), Ok(Some(v)) if !v.is_empty()))
 }

@@ -64,7 +64,9 @@ mod work;
 mod written;
 mod xattr;
 
-pub use config::{PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Squash, UnionConfig, UpperConfig};
+pub use config::{
+    OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Squash, UnionConfig, UpperConfig,
+};
 pub use direct::{Directory, Refused, Wanted};
 pub use explain::{Blocks, NodeReport, Summary};
 pub use flatten::Flattening;

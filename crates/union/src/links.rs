@@ -4,7 +4,7 @@
 //! lower layer, the other names of an inode are found by listing the layer once: when such a file is copied up,
 //! all names that show in the union become hard links in the upper, and stay linked for whoever mounts it.
 
-use crate::layer::c_string;
+use crate::layer::{Layer, c_string};
 use crate::node::{File, Node};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -117,12 +117,12 @@ impl LayerLinks {
     }
 
     /// Directories of the layer that have moved.
-    pub(crate) fn moved(&self, branch: &dyn Branch) -> Result<Arc<Vec<Moved>>> {
+    pub(crate) fn moved(&self, layer: &Layer) -> Result<Arc<Vec<Moved>>> {
         if let Some(known) = &*self.moved.lock() {
             return Ok(Arc::clone(known));
         }
         let mut found = Vec::new();
-        find_moved(&*branch.root(), b"", b"", 0, &mut found)?;
+        find_moved(layer, &*layer.branch.root(), b"", b"", 0, &mut found)?;
         let found = Arc::new(found);
         *self.moved.lock() = Some(Arc::clone(&found));
         Ok(found)
@@ -137,6 +137,7 @@ impl LayerLinks {
 /// Collects the directories with a redirect below `dir`, whose path is `path` in the layer and `below` in the union of
 /// the layers below it.
 fn find_moved(
+    layer: &Layer,
     dir: &dyn BranchDir,
     path: &[u8],
     below: &[u8],
@@ -163,7 +164,7 @@ fn find_moved(
             Err(e) => return Err(e),
         };
         let at = under(path, name.bytes());
-        let from = match crate::marks::read_dir_marks(&*child)?.redirect {
+        let from = match crate::marks::read_dir_marks(&*child, layer.marking.spaces)?.redirect {
             Some(redirect) => {
                 let from = match redirect.strip_prefix(b"/") {
                     Some(absolute) => absolute.to_vec(),
@@ -174,7 +175,7 @@ fn find_moved(
             }
             None => under(below, name.bytes()),
         };
-        find_moved(&*child, &at, &from, depth + 1, found)?;
+        find_moved(layer, &*child, &at, &from, depth + 1, found)?;
     }
     Ok(())
 }

@@ -421,7 +421,8 @@ impl Core {
 
     /// The record of a partial file in a layer.
     fn record_of(&self, found: &InLayer<'_>) -> Result<Record> {
-        let space = self.layers.get(usize::from(found.layer)).and_then(|l| l.own).unwrap_or(Space::Trusted);
+        let space =
+            self.layers.get(usize::from(found.layer)).and_then(|l| l.marking.own).unwrap_or(Space::Trusted);
         let mut value = [0; 64];
         let record = found
             .handle

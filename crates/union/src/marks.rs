@@ -27,6 +27,59 @@ pub(crate) enum Space {
     User,
 }
 
+/// Every namespace.
+pub(crate) const ANY: &[Space] = &[Space::Trusted, Space::User];
+
+/// Value of [`Space::format`] on a layer that was empty when it became ours.
+const FORMAT_OURS: &[u8] = b"1";
+/// The same of a layer that held something before, whose marks may be in any namespace.
+const FORMAT_ADOPTED: &[u8] = b"1a";
+
+/// What the root of a layer says of the marks in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marking {
+    /// Where its files carry marks of our own; None: they carry none.
+    pub(crate) own: Option<Space>,
+    /// Which namespaces are believed. Users may put attributes of theirs on any file of theirs; so where everything was
+    /// made by a privileged service, its namespace alone counts, in whatever way the layer is mounted.
+    pub(crate) spaces: &'static [Space],
+    /// It is ours, and others had put something into it before.
+    pub(crate) adopted: bool,
+}
+
+impl Marking {
+    /// A layer that is not ours.
+    const FOREIGN: Self = Self { own: None, spaces: ANY, adopted: false };
+
+    const fn ours(space: Space, adopted: bool) -> Self {
+        let spaces: &[Space] = match space {
+            Space::Trusted if !adopted => &[Space::Trusted],
+            _ => ANY,
+        };
+        Self { own: Some(space), spaces, adopted }
+    }
+
+    /// Reads what the root says. The privileged namespace is looked at first, so no attribute of users makes a layer another.
+    pub(crate) fn read(root: &dyn Object) -> Self {
+        let said = |space: &Space| match read_value(root, space.format(), 16) {
+            Ok(Some(value)) if !value.is_empty() => Some(Self::ours(*space, *value != *FORMAT_OURS)),
+            _ => None,
+        };
+        ANY.iter().find_map(said).unwrap_or(Self::FOREIGN)
+    }
+
+    /// Says on a root that the layer is ours from now on.
+    pub(crate) fn write(root: &dyn Object, space: Space, adopted: bool) -> Result<Self> {
+        root.set_xattr(space.format(), if adopted { FORMAT_ADOPTED } else { FORMAT_OURS }, 0)?;
+        Ok(Self::ours(space, adopted))
+    }
+
+    /// Whether its files may be handed to programs, which can put attributes of users on them.
+    pub(crate) fn may_be_handed_out(&self) -> bool {
+        self.own == Some(Space::Trusted) && !self.spaces.contains(&Space::User)
+    }
+}
+
 impl Space {
     pub(crate) const fn opaque(self) -> &'static CStr {
         match self {
@@ -117,8 +170,8 @@ pub(crate) struct DirMarks {
     pub(crate) redirect: Option<Box<[u8]>>,
 }
 
-/// Reads a directory's marks, except the AUFS one, which is an entry.
-pub(crate) fn read_dir_marks(dir: &dyn Object) -> Result<DirMarks> {
+/// Reads a directory's marks in the namespaces that count, except the AUFS one, which is an entry.
+pub(crate) fn read_dir_marks(dir: &dyn Object, spaces: &[Space]) -> Result<DirMarks> {
     let mut marks = DirMarks::default();
     let mut small = [0u8; 1024];
     let mut large;
@@ -134,6 +187,10 @@ pub(crate) fn read_dir_marks(dir: &dyn Object) -> Result<DirMarks> {
     };
     for name in list.split_inclusive(|b| *b == 0) {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
+        let space = if name.to_bytes().starts_with(b"user.") { Space::User } else { Space::Trusted };
+        if !spaces.contains(&space) {
+            continue;
+        }
         match name.to_bytes() {
             b"trusted.overlay.opaque" | b"user.overlay.opaque" | b"user.fuseoverlayfs.opaque" => {
                 let mut value = [0u8; 4];

@@ -5,9 +5,10 @@
 //! `uid:gid:mode[:type]`, numbers in decimal, mode in octal, type one of `file`, `dir`, `symlink`, `pipe`,
 //! `socket`, `block-MAJOR-MINOR`, `char-MAJOR-MINOR`.
 
-use crate::marks;
+use crate::config::OverrideStat;
+use crate::marks::{self, Marking};
 use std::ffi::CStr;
-use vellum_vfs::{Attr, FileKind, Object};
+use vellum_vfs::{Attr, Errno, Error, FileKind, Object, Result};
 
 /// The attribute that a layer uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,14 +35,49 @@ impl Format {
         }
     }
 
-    /// The format of a layer: the one that its root directory uses.
+    /// The format of a layer: the one that its root directory uses, sought in the order of fuse-overlayfs.
     pub(crate) fn detect(root: &dyn Object) -> Self {
-        [Self::Privileged, Self::Containers, Self::User]
+        [Self::Privileged, Self::User, Self::Containers]
             .into_iter()
             .find(|f| {
-                f.xattr().is_some_and(|name| matches!(marks::read_value(root, name, LEN_MAX), Ok(Some(_))))
+                let value = f.xattr().and_then(|name| marks::read_value(root, name, LEN_MAX).ok().flatten());
+                value.is_some_and(|value| Override::parse(&value).is_some())
             })
             .unwrap_or_default()
+    }
+
+    /// The format that an upper layer is to have which has `self` so far. EINVAL: its files are recorded in another way.
+    ///
+    /// An attribute of users on a file of a layer that was handed out is no record, so such a layer does not become one with
+    /// records. Earlier versions did not mark the root: what an ordinary user's service has written is taken to be theirs.
+    pub(crate) fn wanted(self, wanted: OverrideStat, marking: Marking, empty: bool) -> Result<Self> {
+        let refused = |why| Err(Error::new(Errno::INVAL, why));
+        match (wanted, self) {
+            (OverrideStat::Privileged, Self::Inode | Self::Privileged) => Ok(Self::Privileged),
+            (OverrideStat::User, Self::User | Self::Containers) => Ok(self),
+            (OverrideStat::User, Self::Inode) if empty || marking.own.is_none() => Ok(Self::User),
+            (OverrideStat::User, Self::Inode) if !marking.may_be_handed_out() => Ok(Self::Containers),
+            (OverrideStat::User, Self::Inode) => refused(
+                "option xattr_permissions: the files of this upperdir have their owners in the inode, and attributes of users \
+                 on them are no owners; leave the option out, or give another upperdir",
+            ),
+            _ => refused(
+                "option xattr_permissions: the files of this upperdir have their owners in the other kind of attribute; leave \
+                 the option out, its root says which",
+            ),
+        }
+    }
+
+    /// Says on a layer's root that this is its format, as fuse-overlayfs does: whoever mounts the layer, however, knows then.
+    pub(crate) fn mark(self, root: &dyn Object) -> Result<()> {
+        let Some(name) = self.xattr() else { return Ok(()) };
+        if Self::detect(root) == self {
+            return Ok(());
+        }
+        let attr = root.stat()?;
+        let own = Override { uid: attr.uid, gid: attr.gid, mode: attr.perm(), kind: None };
+        root.set_xattr(name, own.format().as_bytes(), 0)
+            .map_err(|e| e.doing("option xattr_permissions: marking the root of the upperdir"))
     }
 }
 
@@ -134,6 +170,7 @@ impl Override {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::marks::Space;
     use proptest::prelude::*;
 
     #[test]
@@ -146,6 +183,26 @@ mod tests {
         assert_eq!(device.format(), "1:2:0660:char-1-3");
         for bad in [&b""[..], b"1:2", b"a:b:c", b"1:2:9", b"1:2:7:what-1-1", b"1:2:7:char-x-1", b"\xff"] {
             assert_eq!(Override::parse(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_layer_keeps_its_format() {
+        use OverrideStat::{Privileged, User};
+        let foreign = Marking { own: None, spaces: marks::ANY, adopted: false };
+        let roots = Marking { own: Some(Space::Trusted), spaces: &[Space::Trusted], adopted: false };
+        let users = Marking { own: Some(Space::User), ..foreign };
+        for (before, wanted, marking, empty, after) in [
+            (Format::Inode, User, foreign, false, Some(Format::User)),
+            (Format::Inode, User, roots, true, Some(Format::User)),
+            (Format::Inode, User, roots, false, None),
+            (Format::Inode, User, users, false, Some(Format::Containers)),
+            (Format::Containers, User, roots, false, Some(Format::Containers)),
+            (Format::Privileged, User, roots, false, None),
+            (Format::Inode, Privileged, roots, false, Some(Format::Privileged)),
+            (Format::User, Privileged, users, false, None),
+        ] {
+            assert_eq!(before.wanted(wanted, marking, empty).ok(), after, "{before:?} {wanted:?} {empty}");
         }
     }
 

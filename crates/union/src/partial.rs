@@ -87,7 +87,7 @@ impl Core {
         writable: bool,
     ) -> Result<PartialFile> {
         let layer = self.layers.get(usize::from(layer)).ok_or(Error::new(Errno::IO, "no such layer"))?;
-        let space = layer.own.unwrap_or(Space::Trusted);
+        let space = layer.marking.own.unwrap_or(Space::Trusted);
         let record = Record::read(object_of(&file), space.partial())?;
         let index: Box<dyn BlockIndex> = match record.sidecar {
             Some(number) => Box::new(layer.sidecar(number, writable)?),

@@ -69,7 +69,7 @@ impl Core {
     ) -> Result<bool> {
         let mut doubtful: Vec<Item> = Vec::new();
         let mut whiteouts: Vec<Box<CStr>> = Vec::new();
-        let marked = self.layers.get(usize::from(layer)).is_some_and(|l| l.own.is_some());
+        let marked = self.layers.get(usize::from(layer)).is_some_and(|l| l.marking.own.is_some());
         let add = |listing: &mut Listing, name: &CStr, ino: u64, kind: Option<FileKind>| {
             if hidden.contains(name) {
                 return;

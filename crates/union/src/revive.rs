@@ -278,11 +278,9 @@ impl Core {
         let attr = object.stat()?;
         let own = self.own_mark_of(&*object);
         let null_device = own.is_some_and(|own| own.null_device) && attr.is_file() && attr.size == 0;
-        let marked = |space: Space| object.get_xattr(space.metacopy(), &mut []).is_ok();
+        let marked = |space: &Space| object.get_xattr(space.metacopy(), &mut []).is_ok();
         let is_below = attr.is_file()
-            && (own.is_some_and(|own| own.below || own.partial)
-                || marked(Space::Trusted)
-                || marked(Space::User));
+            && (own.is_some_and(|own| own.below || own.partial) || self.mark_spaces(0).iter().any(marked));
         let below = if is_below { self.data_of(record) } else { None };
         let state = FileState {
             names: SmallVec::new(),

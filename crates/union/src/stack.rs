@@ -79,7 +79,7 @@ pub(crate) fn is_absent(error: &Error) -> bool {
 impl Core {
     /// A directory's marks, the AUFS one included.
     pub(crate) fn all_dir_marks(&self, layer: u16, dir: &dyn BranchDir) -> Result<DirMarks> {
-        let mut marks = marks::read_dir_marks(dir)?;
+        let mut marks = marks::read_dir_marks(dir, self.mark_spaces(layer))?;
         if !marks.opaque {
             let name = Name::new(OPAQUE_NAME)?;
             match dir.stat_at(name) {

@@ -3,10 +3,10 @@
 use crate::config::{Profile, Squash, UnionConfig};
 use crate::handles::Budget;
 use crate::ino;
-use crate::layer::{self, Layer, LowerDir};
+use crate::layer::{Layer, LowerDir};
 use crate::links::{Inodes, LayerLinks};
 use crate::maps;
-use crate::marks::{self, DirMarks, Own, Space};
+use crate::marks::{self, DirMarks, Marking, Own, Space};
 use crate::node::{Body, Dir, Node, Place, UpperDir};
 use crate::overrides::Format;
 use crate::partial::Unfinished;
@@ -74,26 +74,30 @@ impl Union {
         for branch in uppers.chain(&config.lowers) {
             layers.push(open_layer(branch, &mut devices)?);
         }
+        if let (Some(wanted), Some(_), Some(layer)) =
+            (config.override_stat, &config.upper, layers.first_mut())
+        {
+            let empty = is_empty(&*layer.branch.root())?;
+            let settled = layer.overrides.wanted(wanted, layer.marking, empty);
+            layer.overrides = settled.map_err(|e| e.at(layer.branch.describe()))?;
+        }
         let (work, upper_aufs) = match &config.upper {
             Some(upper) => {
-                let work = Work::open(upper, config.background)?;
-                let adopted = adopt_upper(&*upper.branch.root(), &work, &mut layers)?;
+                let mut work = Work::open(upper, config.background)?;
+                let adopted = adopt_upper(&*upper.branch.root(), &mut work, &mut layers)?;
                 let aufs = adopted || work.whiteouts == Whiteouts::Aufs;
                 (Some(work), aufs)
             }
             None => (None, false),
         };
-        if config.override_stat
-            && let Some(layer) = layers.first_mut()
-            && config.upper.is_some()
-        {
-            layer.overrides = Format::Containers;
+        if let (Some(_), Some(_), Some(layer)) = (config.override_stat, &config.upper, layers.first()) {
+            layer.overrides.mark(&*layer.branch.root())?;
         }
         if config.sidecars
             && config.upper.is_some()
             && let Some(layer) = layers.first_mut()
             && layer.maps.is_none()
-            && layer.own.is_some()
+            && layer.marking.own.is_some()
         {
             layer.maps = Some(maps::make(&*layer.branch.root())?);
         }
@@ -106,8 +110,10 @@ impl Union {
             && config.uid_map == IdMap::default()
             && config.gid_map == IdMap::default()
             && config.squash == Squash::default()
-            && work.as_ref().is_some_and(|work| work.space == Space::Trusted)
-            && layers.first().is_some_and(|layer| layer.fs == 0 && layer.overrides.xattr().is_none());
+            && work.is_some()
+            && layers.first().is_some_and(|layer| {
+                layer.fs == 0 && layer.overrides.xattr().is_none() && layer.marking.may_be_handed_out()
+            });
         let direct = direct.then(|| Direct::new(revival.is_active()));
         let core = Core {
             budget: Budget::new(config.handles),
@@ -147,35 +153,42 @@ fn open_layer(branch: &Arc<dyn Branch>, devices: &mut Vec<u64>) -> Result<Layer>
         devices.push(attr.dev);
         devices.len() - 1
     });
-    let own = layer::own_space(&*root);
+    let marking = Marking::read(&*root);
     Ok(Layer {
         branch: Arc::clone(branch),
         fs: u8::try_from(fs).unwrap_or(u8::MAX),
         fsid: marks::fold_fsid(fsid),
-        own,
-        maps: maps::open(&*root, own),
+        marking,
+        maps: maps::open(&*root, marking.own),
         overrides: Format::detect(&*root),
     })
 }
 
 /// Marks the upper as one of ours; true if it held something that others may have put there.
-fn adopt_upper(root: &dyn BranchDir, work: &Work, layers: &mut [Layer]) -> Result<bool> {
+fn adopt_upper(root: &dyn BranchDir, work: &mut Work, layers: &mut [Layer]) -> Result<bool> {
     let Some(layer) = layers.first_mut() else { return Ok(false) };
-    if layer.own == Some(work.space) {
-        return Ok(false);
+    if layer.marking.own == Some(work.space) {
+        return Ok(layer.marking.adopted);
     }
+    let empty = is_empty(root)?;
+    match layer.marking.own {
+        // One of an ordinary user's, in the hands of root: what is marked in one namespace is not found in the other.
+        Some(space) => work.space = space,
+        None => match Marking::write(root, work.space, !empty) {
+            Ok(marking) => layer.marking = marking,
+            Err(error) => tracing::warn!(%error, "the upper layer takes no extended attributes"),
+        },
+    }
+    Ok(!empty)
+}
+
+fn is_empty(root: &dyn BranchDir) -> Result<bool> {
     let mut empty = true;
     root.list(&mut |_| {
         empty = false;
         Ok(())
     })?;
-    if layer.own.is_none() {
-        match root.set_xattr(work.space.format(), b"1", 0) {
-            Ok(()) => layer.own = Some(work.space),
-            Err(error) => tracing::warn!(%error, "the upper layer takes no extended attributes"),
-        }
-    }
-    Ok(!empty)
+    Ok(empty)
 }
 
 fn lower_roots(layers: &[Layer], first: u16) -> Result<Vec<Arc<LowerDir>>> {
@@ -183,7 +196,7 @@ fn lower_roots(layers: &[Layer], first: u16) -> Result<Vec<Arc<LowerDir>>> {
     for (at, layer) in layers.iter().enumerate().skip(usize::from(first)) {
         let root = layer.branch.root();
         let attr = root.stat()?;
-        let marks = marks::read_dir_marks(&*root)?;
+        let marks = marks::read_dir_marks(&*root, layer.marking.spaces)?;
         let at = u16::try_from(at).map_err(|_| Error::new(Errno::INVAL, "too many layers"))?;
         roots.push(Arc::new(LowerDir::new(at, c"".into(), ino::shown(layer.fs, attr.ino), &marks)));
     }
@@ -207,7 +220,7 @@ impl Core {
         {
             let handle = layer.branch.root();
             let attr = handle.stat()?;
-            let marks = marks::read_dir_marks(&*handle)?;
+            let marks = marks::read_dir_marks(&*handle, layer.marking.spaces)?;
             ino = ino.or(Some(self.shown_ino(0, attr.ino)));
             let upper = UpperDir::new(attr.ino, handle, &marks);
             upper.slot.pin();
@@ -253,7 +266,9 @@ impl Core {
 
     /// Our own mark on an entry of a layer's directory; None if the layer's files carry none.
     pub(crate) fn own_mark_at(&self, layer: u16, dir: &dyn BranchDir, name: Name<'_>) -> Result<Option<Own>> {
-        let Some(space) = self.layers.get(usize::from(layer)).and_then(|l| l.own) else { return Ok(None) };
+        let Some(space) = self.layers.get(usize::from(layer)).and_then(|l| l.marking.own) else {
+            return Ok(None);
+        };
         let mut value = [0u8; 64];
         match dir.get_xattr_at(name, space.own(), &mut value) {
             Ok(n) => Own::decode(value.get(..n).unwrap_or_default()).map(Some).map_err(|e| {
@@ -269,7 +284,7 @@ impl Core {
 
     /// Our own mark on an object of the upper layer, if it has a good one.
     pub(crate) fn own_mark_of(&self, object: &dyn vellum_vfs::Object) -> Option<Own> {
-        let space = self.layers.first()?.own?;
+        let space = self.layers.first()?.marking.own?;
         let mut value = [0u8; 64];
         let len = object.get_xattr(space.own(), &mut value).ok()?;
         Own::decode(value.get(..len)?).ok()

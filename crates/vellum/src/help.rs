@@ -17,7 +17,7 @@ Owners:
   squash_to_root           everything is shown as root's
   squash_to_uid=UID        everything is shown as this user's
   squash_to_gid=GID        everything is shown as this group's
-  xattr_permissions=2      owner and mode are kept in user.containers.override_stat, not in the inode
+  xattr_permissions=1|2    owner and mode are kept in an attribute of security.* or user.*, not in the inode
 
 Behaviour:
   profile=cached|passthrough

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vellum::options::argv::{Classic, is_subcommand, parse};
 use vellum::options::{LogTarget, Options, Request, split};
-use vellum_service::config::Profile;
+use vellum_service::config::{OverrideStat, Profile};
 
 fn args(list: &[&str]) -> Vec<OsString> {
     list.iter().map(OsString::from).collect()
@@ -156,7 +156,9 @@ fn each_option_means_something() {
     assert!(of("noxattrs=1").config.no_xattrs && !of("noxattrs=0").config.no_xattrs);
     assert!(of("noacl").config.no_acl && of("static_nlink").config.static_nlink);
     assert!(
-        of("xattr_permissions=2").config.override_owners && !of("xattr_permissions=0").config.override_owners
+        of("xattr_permissions=2").config.override_owners == Some(OverrideStat::User)
+            && of("xattr_permissions=1").config.override_owners == Some(OverrideStat::Privileged)
+            && of("xattr_permissions=0").config.override_owners.is_none()
     );
     assert_eq!(of("fsname=disk").config.source.as_deref(), Some(OsStr::new("disk")));
     assert_eq!(of("subtype=x").config.subtype.as_deref(), Some(OsStr::new("x")));
@@ -245,7 +247,7 @@ fn refusals_name_option_value_and_remedy() {
         ("timeout=nan", "option timeout=nan: not a time; write timeout=SECONDS, 0 or more, e.g. timeout=1.5"),
         ("workers=0", "option workers=0: not a number in range; write workers=N with N from 1 to 64"),
         ("profile=fast", "option profile=fast: no such value; write profile=cached|passthrough"),
-        ("xattr_permissions=3", "option xattr_permissions=3: no such value; write xattr_permissions=0|2"),
+        ("xattr_permissions=3", "option xattr_permissions=3: no such value; write xattr_permissions=0|1|2"),
         (
             "plugins=/x.so",
             "option plugins=/x.so: layers by plugins are not supported; leave the option out, give layers as directories",

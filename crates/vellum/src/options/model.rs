@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use vellum_service::config::{BlockCopy, BlockMap, Config, LAYERS_MAX, Profile, WORKERS_MAX};
+use vellum_service::config::{BlockCopy, BlockMap, Config, LAYERS_MAX, OverrideStat, Profile, WORKERS_MAX};
 use vellum_vfs::IdMap;
 
 /// Options that mount(8), libfuse, fuse-overlayfs or kernel overlayfs take and that change nothing here. Those that
@@ -375,7 +375,11 @@ impl Options {
             "fsync" => config.volatile = number(key, raw, -1, i32::MAX)? == 0,
             "noxattrs" => config.no_xattrs = number(key, raw, -1, i32::MAX)? > 0,
             "xattr_permissions" => {
-                config.override_owners = choice(key, raw, &[("0", false), ("2", true)])?;
+                config.override_owners = choice(
+                    key,
+                    raw,
+                    &[("0", None), ("1", Some(OverrideStat::Privileged)), ("2", Some(OverrideStat::User))],
+                )?;
             }
             "verity" => choice(key, raw, &[("off", ())])?,
             "plugins" => {

@@ -3,6 +3,7 @@
 
 mod client;
 mod directories;
+mod forged;
 mod leases;
 mod programs;
 mod reopened;
@@ -34,6 +35,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("direct/seen-by-all", 60, seen_by_all),
     Case::mounted("direct/believed-before", 60, believed_before),
     Case::mounted("direct/what-is-refused", 60, refused),
+    Case::mounted("direct/forged-marks", 60, forged::forged),
     Case::mounted("direct/nobody-gains", 60, nobody_gains),
     Case::mounted("direct/as-a-model", 120, as_a_model),
     Case::mounted("direct/directories", 60, directories::directories),

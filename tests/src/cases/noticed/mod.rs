@@ -6,6 +6,7 @@ mod identity;
 mod layers;
 mod mappings;
 mod names;
+mod owners;
 mod privilege;
 
 pub(super) use layers::no_leftovers;
@@ -27,6 +28,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/names-like-whiteouts", 60, names::like_whiteouts),
     Case::mounted("noticed/device-0-0", 60, names::device_zero),
     Case::mounted("noticed/whiteouts-of-all-formats", 60, layers::whiteout_formats),
+    Case::once("noticed/adopted-layers", 60, owners::adopted),
     Case::mounted("noticed/upper-as-a-lower", 60, layers::upper_as_lower),
     Case::mounted("noticed/500-layers", 60, layers::many),
     Case::mounted("noticed/read-only", 60, layers::read_only),
@@ -50,6 +52,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/holes", 60, mappings::holes),
     Case::mounted("noticed/append-flag", 60, mappings::append_flag),
     Case::mounted("noticed/id-mapping", 60, privilege::mapping),
+    Case::once("noticed/owners-in-attributes", 60, owners::in_attributes),
     Case::mounted("noticed/squash", 60, privilege::squash),
     Case::mounted("noticed/user-namespace", 60, privilege::user_namespace),
 ];

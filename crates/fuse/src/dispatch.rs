@@ -360,6 +360,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             pid: request.header.pid,
             umask: 0,
             groups: request.groups.as_slice(),
+            who: self.negotiated.flags.contains(InitFlags::ALLOW_IDMAP).then_some(vellum_sys::ids_of_thread),
         }
     }
 

@@ -50,8 +50,9 @@ pub struct SessionOptions {
     /// How deep filesystems may be stacked, this one included, with passthrough. 1: a kernel overlayfs may be
     /// mounted on top, but backing files may not lie on one; 2: the other way round.
     pub max_stack_depth: u32,
-    /// Allow idmapped mounts, where the kernel offers it. Needs `default_permissions`. The caller's uid and gid then
-    /// come only with what creates something (mapped); in every other request both are `u32::MAX`.
+    /// Allow idmapped mounts, where the kernel offers it (Linux 6.12). Needs `default_permissions`. The caller's uid and gid then
+    /// come only with what creates something (mapped); in every other request both are [`vellum_vfs::UNKNOWN`], and
+    /// [`vellum_vfs::Context::ids`] asks for them, from Linux 6.13 on.
     pub allow_idmap: bool,
     /// Most requests in the background (read-ahead, writeback) at a time.
     pub max_background: u16,

@@ -1,10 +1,8 @@
 //! What a client is: whether it is in a container with processes of its own.
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, pidfd_open};
 use std::os::fd::AsRawFd;
-
-/// pidfd_open(2)'s PIDFD_THREAD, since Linux 6.9: any thread, as those that requests come from.
-const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(rustix::fs::OFlags::EXCL.bits());
+use vellum_sys::THREAD;
 
 /// In how many pid namespaces the thread `id` has an id, from that of /proc downwards. A thread that we know an id of is in our own
 /// namespace or below; as deep as we are, it is in our own. (Which namespace it is in is shown only to who may trace it.)

@@ -94,6 +94,8 @@ pub struct Config {
     pub workers: Option<NonZeroUsize>,
     /// Keep processors from deep sleep while requests come in numbers (privileged).
     pub keep_awake: bool,
+    /// Mounts of the tree with mapped ids are allowed also where programs would be given files, which they are not then.
+    pub idmap: bool,
     /// User ids in the layers against those in the mount.
     pub uid_map: IdMap,
     /// Group ids in the layers against those in the mount.

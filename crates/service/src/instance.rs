@@ -145,7 +145,8 @@ impl<F: Filesystem + Explain> Instance<F> {
     /// Whether the caller may learn about layers: root or the one who mounted, and not inside a container that has
     /// processes of its own; what lies under its root is none of its business.
     fn may_ask(&self, cx: &Context<'_>) -> bool {
-        if cx.uid != 0 && cx.uid != self.owner {
+        let (uid, _) = cx.ids();
+        if uid != 0 && uid != self.owner {
             return false;
         }
         self.pid_depth.is_none() || pid_depth(cx.pid) == self.pid_depth

@@ -41,6 +41,8 @@ pub(crate) fn session_options(config: &Config, layers: &Layers) -> SessionOption
         },
         posix_acl: !config.no_acl,
         writeback: config.writable(),
+        // The kernel names no caller any more then: he must be asked for.
+        allow_idmap: vellum_sys::ids_of_thread(std::process::id()).is_some(),
         ..SessionOptions::default()
     };
     if let Some(workers) = config.workers {

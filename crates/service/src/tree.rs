@@ -44,7 +44,8 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
         no_acl: config.no_acl,
         ledger: kept.ledger,
         generations: kept.generations,
-        direct: kept.direct,
+        // A program asks by its own ids; what an idmapped mount makes of them is the kernel's to know.
+        direct: kept.direct && !config.idmap,
         ..UnionConfig::new()
     };
     match config.block_copy {

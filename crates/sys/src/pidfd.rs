@@ -3,10 +3,14 @@
 use crate::daemon::last_errno;
 use rustix::io::{Errno, Result};
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Of Linux 6.5, the same on all machines that this runs on.
 const SO_PEERPIDFD: libc::c_int = 77;
+/// pidfd_open(2)'s PIDFD_THREAD, since Linux 6.9: any thread, as those that requests come from.
+pub const THREAD: PidfdFlags = PidfdFlags::from_bits_retain(rustix::fs::OFlags::EXCL.bits());
+
 const GET_INFO: Opcode = opcode::read_write::<Info>(0xff, 11);
 /// The ids are there.
 const CREDS: u64 = 2;
@@ -74,6 +78,14 @@ pub fn ids_of(process: BorrowedFd<'_>) -> Result<Ids> {
     Ok(Ids { effective: (info.euid, info.egid), files: (info.fsuid, info.fsgid) })
 }
 
+/// User and group by which accesses of a thread to files are judged. None: before Linux 6.13, and if it is gone or not to be seen
+/// from here.
+#[must_use]
+pub fn ids_of_thread(id: u32) -> Option<(u32, u32)> {
+    let thread = pidfd_open(Pid::from_raw(id.cast_signed())?, THREAD).ok()?;
+    Some(ids_of(thread.as_fd()).ok()?.files)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,6 +103,16 @@ mod tests {
             }
             Err(errno) => eprintln!("SKIPPED: this kernel does not tell ({errno})"),
         }
+    }
+
+    #[test]
+    fn a_thread_is_told_as_its_process() {
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        let id = || rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        let told = std::thread::spawn(move || ids_of_thread(id())).join().unwrap();
+        assert!(told.is_none_or(|ids| ids == own), "{told:?}");
+        assert_eq!(ids_of_thread(0), None);
+        assert_eq!(told.is_some(), ids_of_thread(std::process::id()).is_some());
     }
 
     #[test]

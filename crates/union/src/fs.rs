@@ -72,7 +72,8 @@ impl Union {
         self.0.writable(&node, file, u64::MAX)
     }
 
-    /// After a change of data by `cx` that the front does not qualify.
+    /// After a change of data by `cx` that the front does not qualify. Of a caller that is not told it is done in any case: while a
+    /// large file was copied up, he may have gone, and another may have his number.
     fn written(&self, cx: &Context<'_>, id: NodeId, open: &dyn BranchFile) -> Result<()> {
         match self.0.node(id)?.as_file() {
             Some(file) if cx.uid != 0 => self.0.kill_set_ids(cx, file, open),

@@ -9,11 +9,14 @@ use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
-    BranchFile, Context, Errno, Error, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime, WriteFlags,
+    BranchFile, Context, Errno, Error, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime, UNKNOWN,
+    WriteFlags,
 };
 
 const O_ACCMODE: u32 = 0o3;
 const O_TRUNC: u32 = 0o1000;
+/// Set-user-id and set-group-id.
+const SET_IDS: u32 = 0o6000;
 
 impl Core {
     fn regular<'a>(&self, node: &'a Node) -> Result<&'a Arc<File>> {
@@ -124,6 +127,16 @@ impl Core {
         if without != attr.perm() { open.set_mode(without) } else { Ok(()) }
     }
 
+    /// Whether set-id bits stay when the caller opens a file to write to it, or there are none.
+    fn keeps_set_ids(&self, cx: &Context<'_>, open: &dyn BranchFile) -> Result<bool> {
+        if cx.uid != UNKNOWN {
+            return Ok(cx.uid == 0);
+        }
+        // Mostly there are none, and nobody has to be asked for.
+        let in_inode = self.layers.first().is_none_or(|layer| layer.overrides.xattr().is_none());
+        Ok(in_inode && open.stat()?.perm() & SET_IDS == 0 || cx.ids().0 == 0)
+    }
+
     /// Cuts or extends a file; of a lower file no more is copied than stays.
     pub(crate) fn truncate(&self, node: &Arc<Node>, _: &Arc<File>, size: u64) -> Result<()> {
         let file = self.regular(node)?;
@@ -166,7 +179,7 @@ impl Core {
                     self.settle_partial(node, &io);
                 }
             }
-            if cx.uid != 0 {
+            if !self.keeps_set_ids(cx, &*open)? {
                 // The writes themselves will not come here.
                 self.kill_set_ids(cx, file, &*open)?;
             }

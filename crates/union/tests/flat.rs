@@ -14,7 +14,7 @@ use vellum_vfs::{
     OpenMode, RenameFlags, SetAttr, WriteFlags, XattrFlags,
 };
 
-const ROOT_CONTEXT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[] };
+const ROOT_CONTEXT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None };
 
 /// A path of one to three names out of three.
 type Path = Vec<u8>;

@@ -17,7 +17,7 @@ use vellum_vfs::{
     Context, Entry, Filesystem, Handle, Name, NodeId, RenameFlags, SetAttr, SetTime, WriteFlags,
 };
 
-const ROOT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[] };
+const ROOT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None };
 const NO_HANDLE: Handle = Handle(0);
 const O_EXCL: u32 = 0o200;
 

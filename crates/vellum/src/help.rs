@@ -26,6 +26,8 @@ Behaviour:
   volatile, fsync=0        make nothing durable
   timeout=SECONDS          how long the kernel may believe names and attributes
   workers=N                threads that answer requests
+  idmap                    allow clones with mapped ids also in a pool with profile=passthrough, where programs
+                           are given no files then (elsewhere they are allowed anyway)
   keep_awake               processors do not sleep deeply while requests come in numbers (privileged)
   block_copy=off|SIZE      lower files from this size on are copied block by block as they are written to
                            (128k; passthrough: 1m); off: whole, at the first write

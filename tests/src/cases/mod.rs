@@ -15,6 +15,7 @@ mod ring;
 mod running;
 mod sandbox;
 pub(crate) mod stress;
+mod surface;
 mod watching;
 
 use crate::harness::{Cx, Outcome};
@@ -83,6 +84,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         engines::CASES,
         differential::CASES,
         noticed::CASES,
+        surface::CASES,
         blocks::CASES,
         handover::CASES,
         library::CASES,

@@ -52,6 +52,10 @@ impl<'a> Pools<'a> {
         Ok(command)
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Where the pool's service logs.
     pub(super) fn log(&self) -> PathBuf {
         self.cx.dir.join("service.log")
@@ -85,7 +89,7 @@ impl<'a> Pools<'a> {
         self.mount_with(layers, options)
     }
 
-    fn mount_with(&self, layers: &Layers, options: &[&str]) -> Outcome<Mount> {
+    pub(super) fn mount_with(&self, layers: &Layers, options: &[&str]) -> Outcome<Mount> {
         let pools = self.cx.dir.join("pools").display().to_string();
         let log = self.log().display().to_string();
         let variables = [("VELLUM_POOLS", pools.as_str()), ("VELLUM_LOG_TO", &log), ("VELLUM_LOG", "info")];

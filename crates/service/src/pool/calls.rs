@@ -343,7 +343,7 @@ impl Asked<'_> {
     }
 
     fn context(&self) -> Context<'static> {
-        Context { uid: self.who.uid, gid: self.who.gid, pid: 0, umask: 0, groups: &[] }
+        Context { uid: self.who.uid, gid: self.who.gid, pid: 0, umask: 0, groups: &[], who: None }
     }
 
     fn open(&self, flags: u32, mode: u32) -> Result<OwnedFd, Refused> {

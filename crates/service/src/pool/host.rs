@@ -257,6 +257,7 @@ impl Host {
         options.inflight = Some(Arc::clone(inflight));
         let report = report(&config, &mountpoint, &layers, &options);
         let tree = tree::build_kept(&config, layers, kept)?;
+        options.allow_idmap &= !tree.hands_out();
         Ok(Made { config, mountpoint, tree, report, options, locks })
     }
 

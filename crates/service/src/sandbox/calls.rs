@@ -157,11 +157,10 @@ const ALLOWED_HERE: &[c_long] = &[libc::SYS_renameat];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const ALLOWED_HERE: &[c_long] = &[];
 
-/// FUSE_DEV_IOC_CLONE, FUSE_DEV_IOC_BACKING_OPEN, FUSE_DEV_IOC_BACKING_CLOSE, FICLONE, FIONBIO, FIOCLEX, TCGETS.
-const IOCTLS: [u64; 7] = [0x8004_e500, 0x4010_e501, 0x4004_e502, 0x4004_9409, 0x5421, 0x5451, 0x5401];
-
-/// PIDFD_GET_INFO, for services of pools: who a program is.
-const PROGRAM_IOCTLS: [u64; 1] = [0xc040_ff0b];
+/// FUSE_DEV_IOC_CLONE, FUSE_DEV_IOC_BACKING_OPEN, FUSE_DEV_IOC_BACKING_CLOSE, FICLONE, FIONBIO, FIOCLEX, TCGETS; PIDFD_GET_INFO: who
+/// a client or a program is.
+const IOCTLS: [u64; 8] =
+    [0x8004_e500, 0x4010_e501, 0x4004_e502, 0x4004_9409, 0x5421, 0x5451, 0x5401, 0xc040_ff0b];
 
 /// What starts a thread, and nothing else: in the memory of its creator and in none but its namespaces.
 const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
@@ -236,9 +235,7 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
         rules.insert(libc::SYS_open_tree, vec![mounts]);
     }
     let is = |argument, value| one(argument, SeccompCmpOp::Eq, value);
-    let programs = plan.roots.is_none().then_some(PROGRAM_IOCTLS);
-    let ioctls = IOCTLS.iter().chain(programs.as_slice().as_flattened());
-    let ioctls: Result<_, _> = ioctls.map(|request| is(1, *request)).collect();
+    let ioctls: Result<_, _> = IOCTLS.iter().map(|request| is(1, *request)).collect();
     rules.insert(libc::SYS_ioctl, ioctls?);
     // No memory that can be run.
     let not_run = one(2, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0)?;

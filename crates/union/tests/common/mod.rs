@@ -14,7 +14,7 @@ use vellum_vfs::{
 };
 
 /// The superuser, with no umask.
-pub const ROOT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[] };
+pub const ROOT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None };
 /// No state per open.
 pub const NO_HANDLE: Handle = Handle(0);
 

@@ -10,7 +10,7 @@ use vellum_vfs::{
     XattrFlags,
 };
 
-const USER: Context<'static> = Context { uid: 1000, gid: 1000, pid: 2, umask: 0, groups: &[] };
+const USER: Context<'static> = Context { uid: 1000, gid: 1000, pid: 2, umask: 0, groups: &[], who: None };
 
 type Act = dyn Fn(&Union) -> Result<()>;
 

@@ -15,7 +15,7 @@ const O_RDWR: u32 = 0o2;
 const O_CREAT_EXCL: u32 = 0o300;
 const O_TRUNC: u32 = 0o1000;
 const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
-const USER: Context<'static> = Context { uid: 1000, gid: 1001, pid: 2, umask: 0o027, groups: &[] };
+const USER: Context<'static> = Context { uid: 1000, gid: 1001, pid: 2, umask: 0o027, groups: &[], who: None };
 
 /// An ACL with an entry for one user and a mask, in its stored form.
 fn acl(user: u32, perm: u16) -> Vec<u8> {

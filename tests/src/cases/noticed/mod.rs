@@ -77,7 +77,7 @@ fn as_on_plain(
     mount.unmount()
 }
 
-fn same(what: &str, expected: &[String], seen: &[String]) -> Outcome {
+pub(super) fn same(what: &str, expected: &[String], seen: &[String]) -> Outcome {
     let only = |some: &[String], others: &[String], side: &str| -> Vec<String> {
         some.iter().filter(|line| !others.contains(line)).map(|line| format!("  {side}: {line}")).collect()
     };

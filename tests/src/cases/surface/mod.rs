@@ -1,0 +1,12 @@
+//! What a mount offers to the kernel beside reading, writing and names, compared with what a filesystem of the kernel offers.
+
+mod idmap;
+
+use super::Case;
+
+pub(super) const CASES: &[Case] = &[
+    Case::mounted("surface/idmapped", 60, idmap::idmapped),
+    Case::once("surface/idmapped-in-a-pool", 60, idmap::in_a_pool),
+    Case::mounted("surface/idmapped-set-ids", 60, idmap::set_ids),
+    Case::mounted("surface/idmapped-questions", 60, idmap::questions),
+];

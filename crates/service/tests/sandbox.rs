@@ -92,7 +92,7 @@ fn one(plan: &str, as_user: bool) -> bool {
         good &= outside == 1 && text("outside/file") == "outside" && text("lower/file") == "lower";
     }
     let who = if as_user { "an ordinary user" } else { "whoever runs this" };
-    println!("{} {plan}, as {who}", if good { "passed" } else { "FAILED" });
+    println!("test {plan}, as {who} ... {}", if good { "ok" } else { "FAILED" });
     good
 }
 

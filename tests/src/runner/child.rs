@@ -1,6 +1,6 @@
 //! Running a case in a mount and a process namespace of its own.
 
-use super::{Line, Verdict, wait};
+use super::{Line, Verdict, add_whole, wait};
 use crate::cases::{self, Kind};
 use crate::harness::{Cx, MountKind, Profile, Stop};
 use std::fs::File;
@@ -77,11 +77,7 @@ pub(crate) fn run(name: &str, work: &Path, log: &Path, limit: Duration) -> Vec<L
             |_| why(log).unwrap_or_else(|| "it ended with an error; see its log".to_owned()),
         )),
     };
-    // A case that failed as a whole counts even when all of its parts passed.
-    let some_failed = parts.iter().any(|line| matches!(line.result, Verdict::Failed(_)));
-    if parts.is_empty() || (matches!(result, Verdict::Failed(_)) && !some_failed) {
-        parts.push(Line { name: name.to_owned(), result });
-    }
+    add_whole(&mut parts, name, result);
     if std::env::var_os("VELLUM_TEST_KEEP").is_none_or(|keep| keep.is_empty()) {
         if std::fs::remove_dir_all(&dir).is_err() {
             // Something immutable was left behind.
@@ -94,20 +90,21 @@ pub(crate) fn run(name: &str, work: &Path, log: &Path, limit: Duration) -> Vec<L
 }
 
 fn read_results(case: &str, file: &Path) -> Vec<Line> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    text.lines()
-        .filter_map(|line| {
-            let (word, rest) = line.split_once(' ')?;
-            let (name, why) = rest.split_once(": ").unwrap_or((rest, ""));
-            let result = match word {
-                "ok" => Verdict::Passed,
-                "fail" => Verdict::Failed(why.to_owned()),
-                "skip" => Verdict::Skipped(why.to_owned()),
-                _ => return None,
-            };
-            Some(Line { name: format!("{case} {name}"), result })
-        })
-        .collect()
+    let text = std::fs::read(file).unwrap_or_default();
+    String::from_utf8_lossy(&text).lines().map(|line| part(case, line)).collect()
+}
+
+/// One result of a part. A line that says none of the three words is no result to pass over.
+fn part(case: &str, line: &str) -> Line {
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let (name, why) = rest.split_once(": ").unwrap_or((rest.trim_end_matches(':'), ""));
+    let result = match word {
+        "ok" => Verdict::Passed,
+        "fail" => Verdict::Failed(why.to_owned()),
+        "skip" => Verdict::Skipped(why.to_owned()),
+        _ => Verdict::Failed(format!("no result: {line:?}")),
+    };
+    Line { name: format!("{case} {name}"), result }
 }
 
 /// Notes the result of a part of the running case: `word` is ok, fail or skip.
@@ -174,6 +171,24 @@ pub(crate) fn case(args: &[String]) -> ExitCode {
             let first: String = why.lines().next().unwrap_or_default().chars().take(FIRST).collect();
             println!("FAILED: {first}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_results_is_one() {
+        for (line, name, result) in [
+            ("ok chown: ", "c chown", Verdict::Passed),
+            ("fail chown: EIO: twice", "c chown", Verdict::Failed("EIO: twice".into())),
+            ("skip chown: no users", "c chown", Verdict::Skipped("no users".into())),
+            ("okay chown: ", "c chown", Verdict::Failed("no result: \"okay chown: \"".into())),
+            ("fail", "c ", Verdict::Failed(String::new())),
+        ] {
+            assert_eq!(part("c", line), Line { name: name.into(), result });
         }
     }
 }

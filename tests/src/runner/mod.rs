@@ -2,6 +2,7 @@
 
 pub(crate) mod cargo;
 pub(crate) mod child;
+mod libtest;
 mod report;
 
 use crate::cases::{self, Case, Kind};
@@ -180,6 +181,20 @@ pub(crate) enum Verdict {
     Skipped(String),
 }
 
+/// Adds what came of a whole case to the results of its parts: alone when it has none, and always when it says something
+/// that no part of it says.
+fn add_whole(parts: &mut Vec<Line>, name: &str, result: Verdict) {
+    let says = |wanted: fn(&Verdict) -> bool| parts.iter().any(|line| wanted(&line.result));
+    let is_said = match result {
+        Verdict::Passed => !parts.is_empty(),
+        Verdict::Failed(_) => says(|result| matches!(result, Verdict::Failed(_))),
+        Verdict::Skipped(_) => false,
+    };
+    if !is_said {
+        parts.push(Line { name: name.to_owned(), result });
+    }
+}
+
 /// Waits for a child to end, for at most `limit`; None: it has not.
 pub(crate) fn wait(child: &mut std::process::Child, limit: Duration) -> Option<std::process::ExitStatus> {
     let begin = Instant::now();
@@ -191,5 +206,33 @@ pub(crate) fn wait(child: &mut std::process::Child, limit: Duration) -> Option<s
             return None;
         }
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_case_is_as_bad_as_it_says() {
+        let line = |result: &Verdict| Line { name: "p".into(), result: result.clone() };
+        let (good, bad) = (Verdict::Passed, Verdict::Failed("why".into()));
+        let left_out = Verdict::Skipped("why".into());
+        for (parts, whole, added) in [
+            (vec![], &good, true),
+            (vec![&good], &good, false),
+            (vec![&good], &bad, true),
+            (vec![&good, &bad], &bad, false),
+            (vec![&left_out], &bad, true),
+            (vec![&good], &left_out, true),
+            (vec![&bad], &good, false),
+        ] {
+            let mut lines: Vec<Line> = parts.iter().map(|result| line(result)).collect();
+            add_whole(&mut lines, "case", whole.clone());
+            assert_eq!(lines.len(), parts.len() + usize::from(added), "{parts:?} {whole:?}");
+            if added {
+                assert_eq!(lines.last(), Some(&Line { name: "case".into(), result: whole.clone() }));
+            }
+        }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::filled;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
-use crate::harness::tree::{self, Ignore};
-use crate::harness::{Cx, MountKind, skip};
-use rustix::fs::{Mode, OFlags};
-use std::collections::BTreeMap;
+use crate::harness::tree;
+use crate::harness::{Cx, Mount, MountKind, skip};
+use rustix::fs::{Mode, OFlags, RawDir, SeekFrom};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -151,11 +151,58 @@ pub(super) fn changing(cx: &Cx) -> Outcome {
             "lower-{n} was there all the time and is not listed"
         );
     }
-    // A position is kept when the directory is read in two goes with changes in between (seekdir).
-    mount.remount()?;
-    let now = names(&dir)?;
-    ensure!(!now.contains_key("lower-50"), "a removed entry is back");
+    ensure!(!names(&dir)?.contains_key("lower-50"), "a removed entry is listed by another descriptor");
+    in_two_goes(&mut mount, &dir)?;
     mount.unmount()
+}
+
+/// A position is kept when a directory is read in two goes (seekdir), with changes and a new mount in between: what was there
+/// all the time is listed once, in the first part or in the second.
+fn in_two_goes(mount: &mut Mount, dir: &Path) -> Outcome {
+    let before = names(dir)?;
+    let (first, position) = part(dir, None, before.len() / 2)?;
+    let (gone, kept): (Vec<_>, Vec<_>) = before.keys().enumerate().partition(|(n, _)| n % 7 == 0);
+    for (_, name) in &gone {
+        fs::remove_file(dir.join(name)).doing(name)?;
+    }
+    for n in 0..1000 {
+        fs::write(dir.join(format!("between-{n}")), "")?;
+    }
+    mount.remount()?;
+    let (second, _) = part(dir, Some(position), usize::MAX)?;
+    let mut listed: BTreeMap<&str, u32> = BTreeMap::new();
+    for name in first.iter().chain(&second) {
+        *listed.entry(name).or_insert(0) += 1;
+    }
+    for (_, name) in kept {
+        ensure_eq!(listed.get(name.as_str()), Some(&1), "{name} was there all the time; times it is listed");
+    }
+    let second: BTreeSet<&str> = second.iter().map(String::as_str).collect();
+    let back = gone.iter().find(|(_, name)| second.contains(name.as_str()));
+    ensure!(back.is_none(), "{back:?} has been removed and is listed afterwards");
+    Ok(())
+}
+
+/// Names from a position on, about so many, and the position behind the last of them.
+fn part(dir: &Path, from: Option<i64>, most: usize) -> Outcome<(Vec<String>, i64)> {
+    let fd = rustix::fs::open(dir, OFlags::DIRECTORY, Mode::empty())?;
+    if let Some(from) = from {
+        rustix::fs::seek(&fd, SeekFrom::Start(from as u64))?;
+    }
+    let (mut found, mut position) = (Vec::new(), from.unwrap_or(0));
+    let mut buffer = Vec::with_capacity(1 << 13);
+    let mut entries = RawDir::new(&fd, buffer.spare_capacity_mut());
+    while found.len() < most
+        && let Some(entry) = entries.next()
+    {
+        let entry = entry?;
+        position = entry.next_entry_cookie() as i64;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if !matches!(name.as_str(), "." | "..") {
+            found.push(name);
+        }
+    }
+    Ok((found, position))
 }
 
 pub(super) fn large_copy_up(cx: &Cx) -> Outcome {
@@ -213,6 +260,5 @@ pub(super) fn large_copy_up(cx: &Cx) -> Outcome {
         longest.1,
         longest.0
     );
-    let _ = Ignore::default();
     mount.unmount()
 }

@@ -36,7 +36,6 @@ test: deps
 	@scripts/step "build, release" cargo build --release --locked --package vellum
 	@scripts/step "build, library" scripts/library
 	@scripts/step "build, tests" cargo build --locked --package vellum-tests --package vellum-bench
-	@$(if $(TESTS),true,$(GUARD))
 	@target/debug/vellum-tests $(TESTS)
 
 # Counts do not depend on how busy the machine is.
@@ -45,7 +44,8 @@ GUARD = scripts/step "counts" target/debug/vellum-bench guard --baseline crates/
 bench-quick:
 	@scripts/step "build, release" cargo build --release --locked --package vellum
 	@scripts/step "build, bench" cargo build --locked --package vellum-bench
-	@$(GUARD)
+	@# 77: the counts are of another kernel or filesystem, as the last line says.
+	@$(GUARD) || [ $$? = 77 ]
 	@scripts/step "allocations" cargo test --quiet --locked --package vellum-union --test allocations
 
 # BENCH: more arguments, e.g. BENCH="--program fuse-overlayfs-2=/opt/bin/fuse-overlayfs --dir /mnt".

@@ -167,7 +167,13 @@ fn main() -> ExitCode {
     };
     let done = match cli.command {
         Command::Compare(args) => run_compare(&args),
-        Command::Guard(args) => run_guard(&args),
+        Command::Guard(args) => match run_guard(&args) {
+            Ok(guard::Guarded::NotCompared(why)) if !stop::asked() => {
+                println!("SKIPPED: NOT COMPARED: {why}");
+                return ExitCode::from(guard::EXIT_NOT_COMPARED);
+            }
+            done => done.map(drop),
+        },
         Command::Figure(args) => figure::make(&args.from, &args.to, args.of),
         Command::Page(args) => page::make(&args.from, &args.to),
         Command::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout()),
@@ -293,7 +299,7 @@ fn measure(
     }
 }
 
-fn run_guard(args: &Guard) -> Result<()> {
+fn run_guard(args: &Guard) -> Result<guard::Guarded> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("counting requests and system calls needs root"));
     }

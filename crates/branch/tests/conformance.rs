@@ -101,6 +101,7 @@ cases! {
         reopen_gives_other_modes,
         reopen_of_other_kinds_is_refused root,
         allocate_and_its_modes ext4,
+        a_hole_at_the_end ext4,
         allocate_refuses_nonsense ext4,
         seek_beyond_the_end_is_refused ext4,
         sizes_have_a_limit ext4,

@@ -14,7 +14,7 @@ mod tree;
 mod world;
 
 use proptest::prelude::*;
-use proptest::test_runner::FileFailurePersistence;
+use proptest::test_runner::{FileFailurePersistence, RngSeed};
 use support::Fixture;
 use world::World;
 
@@ -30,12 +30,22 @@ fn suitable() -> bool {
     true
 }
 
+/// `VELLUM_TEST_SEED`, which repeats a run, or else a new one.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let given = std::env::var("VELLUM_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    given.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()))
+}
+
 #[test]
 fn memory_answers_as_ext4_does() {
     if !suitable() {
         return;
     }
+    let seed = seed();
+    println!("seed {seed}");
     let config = ProptestConfig {
+        rng_seed: RngSeed::Fixed(seed),
         max_shrink_iters: 4000,
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/model.seeds"))),
         ..ProptestConfig::default()

@@ -26,6 +26,8 @@ use std::time::Duration;
 pub(crate) enum Kind {
     /// cargo with these words.
     Cargo(&'static str),
+    /// A program of the source tree with these words; it says that it could not be tried as a unit test does.
+    Tool(&'static str),
     /// A function, in namespaces of its own.
     Test(fn(&Cx) -> Outcome),
 }
@@ -77,10 +79,20 @@ const CARGO: &[Case] = &[
     ),
 ];
 
+/// What operations cost, in counts that do not depend on how busy the machine is. Not in namespaces of its own: the kernel's
+/// events name processes by the numbers that they have here.
+const COUNTS: &[Case] = &[Case {
+    kind: Kind::Tool(
+        "target/debug/vellum-bench guard --baseline crates/bench/guard.json --program vellum=PROGRAM",
+    ),
+    ..Case::cargo("counts", "")
+}];
+
 /// All cases, in the order in which they start.
 pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
     [
         CARGO,
+        COUNTS,
         engines::CASES,
         differential::CASES,
         noticed::CASES,

@@ -154,6 +154,7 @@ fn one(job: &Job, places: &Places, report: &Mutex<Report>) {
     let log = places.logs.join(format!("{}.log", name.replace(['/', '[', ']', ' '], "_")));
     let results = match job.case.kind {
         Kind::Cargo(steps) => cargo::run(&name, steps, &log, job.case.limit),
+        Kind::Tool(line) => cargo::tool(&name, line, &log, job.case.limit),
         Kind::Test(_) => child::run(&name, &places.work, &log, job.case.limit),
     };
     if let Ok(mut report) = report.lock() {

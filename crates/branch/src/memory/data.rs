@@ -187,8 +187,13 @@ impl Data {
         Ok(())
     }
 
-    /// Whole blocks become holes, parts of blocks zeros.
+    /// Whole blocks become holes, parts of blocks zeros. As on ext4 the last block is whole when the range goes on behind the
+    /// size, and nothing beyond it is punched.
     fn punch(&mut self, offset: u64, end: u64) {
+        if offset >= self.size {
+            return;
+        }
+        let end = if end > self.size { self.size.next_multiple_of(BLOCK) } else { end };
         let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
         self.zero_within(offset, end);
         if first < last {

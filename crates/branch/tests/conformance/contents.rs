@@ -175,6 +175,29 @@ pub fn allocate_and_its_modes(f: &Fixture) {
     assert_eq!(firsts, [1, 3, 0, 4]);
 }
 
+/// The last block is a hole once all of it is punched, and what lies beyond the size counts as punched only when the range
+/// goes on behind the size.
+pub fn a_hole_at_the_end(f: &Fixture) {
+    for (from, to, hole) in [
+        (2 * BLOCK, 10_000, 10_000),
+        (2 * BLOCK, 10_001, 2 * BLOCK),
+        (2 * BLOCK, 3 * BLOCK, 2 * BLOCK),
+        (BLOCK, 10_000, BLOCK),
+        (9000, 11_000, 10_000),
+        (3 * BLOCK, 4 * BLOCK, 10_000),
+    ] {
+        let file = put(&*f.root(), c"f", &[7; 10_000]);
+        file.allocate(PUNCH | KEEP, from, to - from).unwrap();
+        assert_eq!(file.seek(0, Seek::Hole).unwrap(), hole, "punched from {from} to {to}");
+        f.root().remove(n(c"f")).unwrap();
+    }
+    // What was allocated beyond the size stays.
+    let file = put(&*f.root(), c"f", &[7; 10_000]);
+    file.allocate(KEEP, 0, 10 * BLOCK).unwrap();
+    file.allocate(PUNCH | KEEP, 5 * BLOCK, 20 * BLOCK).unwrap();
+    assert_eq!(file.stat().unwrap().blocks, 10 * BLOCK / 512);
+}
+
 pub fn allocate_refuses_nonsense(f: &Fixture) {
     let file = put(&*f.root(), c"f", &[1; 3 * BLOCK as usize]);
     let cases = [

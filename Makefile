@@ -6,6 +6,7 @@
 #   make bench   compares with the other filesystems of this machine (an hour and more, as root), and makes a page of it
 #   make bench-quick  compares what operations cost, in requests, system calls, space, locked instructions and allocations,
 #                with what they cost before
+#   make fuzz    looks for bytes that make a parser panic, an hour for each target (FUZZ="--seconds 60 marks")
 #   make deps    only the installing
 #   make library the preload library, target/release/libvellum.so
 #   make install PREFIX=/usr/local: the command and its helper names, and the library if it has been built
@@ -13,7 +14,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo test bench bench-quick deps check library install clean
+.PHONY: all build demo test bench bench-quick fuzz deps check library install clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -47,6 +48,12 @@ bench-quick:
 	@# 77: the counts are of another kernel or filesystem, as the last line says.
 	@$(GUARD) || [ $$? = 77 ]
 	@scripts/step "allocations" cargo test --quiet --locked --package vellum-union --test allocations
+
+# What has been found to be worth trying is added to fuzz/corpus.
+FUZZ ?= --seconds 3600 --keep
+fuzz:
+	@scripts/apt g++
+	scripts/fuzz $(FUZZ)
 
 # BENCH: more arguments, e.g. BENCH="--program fuse-overlayfs-2=/opt/bin/fuse-overlayfs --dir /mnt".
 bench: build

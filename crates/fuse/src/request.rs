@@ -2,7 +2,7 @@
 //!
 //! The kernel is trusted not to lie, but a successor may be handed a descriptor by somebody else and a bug
 //! must never become a wild read: every length is checked, every name goes through [`Name`], and nothing here
-//! can panic. `fuzz/` and `tests/parser.rs` drive it with arbitrary bytes.
+//! can panic. The workspace's `fuzz/` and `tests/parser.rs` drive it with arbitrary bytes.
 
 use crate::wire::{self, InHeader, Opcode};
 use rustix::io::Errno;

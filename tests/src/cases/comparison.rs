@@ -1,7 +1,7 @@
 //! `vellum-bench compare`: what it measures and counts is there, what it cannot have is said, and nothing is left behind, also when
 //! it is interrupted.
 
-use super::Case;
+use super::{Case, Turn};
 use crate::harness::mount::MountKind;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, shell};
@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 /// Alone: it empties the kernel's caches, and has to be let do its work in time.
 pub(super) const CASES: &[Case] = &[
-    Case { alone: true, ..Case::once("bench/compare", 120, compare) },
-    Case { alone: true, ..Case::once("bench/tenants", 120, tenants) },
-    Case { alone: true, ..Case::once("bench/rocksdb", 120, rocksdb) },
-    Case { alone: true, ..Case::once("bench/library", 120, library) },
-    Case { alone: true, ..Case::once("bench/interrupted", 120, interrupted) },
+    Case { turn: Turn::Alone, ..Case::once("bench/compare", 120, compare) },
+    Case { turn: Turn::Alone, ..Case::once("bench/tenants", 120, tenants) },
+    Case { turn: Turn::Alone, ..Case::once("bench/rocksdb", 120, rocksdb) },
+    Case { turn: Turn::Alone, ..Case::once("bench/library", 120, library) },
+    Case { turn: Turn::Alone, ..Case::once("bench/interrupted", 120, interrupted) },
     Case::once("bench/bad-input", 30, bad_input),
 ];
 

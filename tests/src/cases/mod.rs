@@ -26,10 +26,21 @@ use std::time::Duration;
 pub(crate) enum Kind {
     /// cargo with these words.
     Cargo(&'static str),
-    /// A program of the source tree with these words; it says that it could not be tried as a unit test does.
+    /// A program of the source tree with these words; it names results as unit tests do.
     Tool(&'static str),
     /// A function, in namespaces of its own.
     Test(fn(&Cx) -> Outcome),
+}
+
+/// When a case runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// First, with nothing beside it.
+    Alone,
+    /// Side by side with others.
+    Together,
+    /// One after the other beside those, with what they leave of the processors: it has much to compute, and they mostly wait.
+    Aside,
 }
 
 /// A case.
@@ -40,8 +51,8 @@ pub(crate) struct Case {
     pub(crate) kind: Kind,
     /// Whether it runs once for each profile.
     pub(crate) profiles: bool,
-    /// Whether nothing else may run beside it.
-    pub(crate) alone: bool,
+    /// When it runs.
+    pub(crate) turn: Turn,
     /// Whether it needs root.
     pub(crate) root: bool,
     /// How long it may take.
@@ -52,7 +63,7 @@ impl Case {
     /// A case that runs once for each profile, as root, for at most `seconds`.
     const fn mounted(name: &'static str, seconds: u64, test: fn(&Cx) -> Outcome) -> Self {
         let limit = Duration::from_secs(seconds);
-        Self { name, kind: Kind::Test(test), profiles: true, alone: false, root: true, limit }
+        Self { name, kind: Kind::Test(test), profiles: true, turn: Turn::Together, root: true, limit }
     }
 
     /// A case that runs once, as root, for at most `seconds`.
@@ -62,21 +73,27 @@ impl Case {
 
     const fn cargo(name: &'static str, line: &'static str) -> Self {
         let limit = Duration::from_secs(600);
-        Self { name, kind: Kind::Cargo(line), profiles: false, alone: true, root: false, limit }
+        Self { name, kind: Kind::Cargo(line), profiles: false, turn: Turn::Alone, root: false, limit }
+    }
+
+    const fn aside(self) -> Self {
+        Self { turn: Turn::Aside, limit: Duration::from_secs(1500), ..self }
     }
 }
 
 /// The source tree's own checks.
 const CARGO: &[Case] = &[
     Case::cargo("source/format", "fmt --all --check"),
-    Case::cargo("source/clippy", "clippy --workspace --all-targets -- -D warnings"),
+    Case::cargo("source/clippy", "clippy --workspace --all-targets -- -D warnings").aside(),
     Case::cargo("source/tidy", "run --quiet --package xtask -- tidy"),
     Case::cargo("unit", "test --workspace --no-fail-fast"),
     // Optimised, for it tries some hundred thousand executions.
     Case::cargo(
         "ring/loom",
         "test --release --config=build.rustflags=[\"--cfg=loom\"] --package vellum-ring --test loom",
-    ),
+    )
+    .aside(),
+    Case { kind: Kind::Tool("scripts/fuzz --jobs 1 --seconds 60"), ..Case::cargo("fuzz", "") }.aside(),
 ];
 
 /// What operations cost, in counts that do not depend on how busy the machine is. Not in namespaces of its own: the kernel's

@@ -5,7 +5,7 @@ use crate::harness::outcome::{Outcome, fail, skip};
 use crate::harness::{Cx, source_root};
 use std::process::Command;
 
-pub(super) const CASES: &[Case] = &[Case { root: false, alone: true, ..Case::once("ring/miri", 300, miri) }];
+pub(super) const CASES: &[Case] = &[Case { root: false, ..Case::once("ring/miri", 300, miri).aside() }];
 
 /// The protocol on ordinary memory: no undefined behaviour, and no ordering that is too weak in what it happens to try.
 fn miri(_: &Cx) -> Outcome {

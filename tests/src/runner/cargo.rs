@@ -1,6 +1,7 @@
 //! Running cargo's checks and unit tests, and tools of the source tree, and reading what they say.
 
-use super::{Line, Verdict, add_whole, libtest, wait};
+use super::{Line, Verdict, add_whole, command, libtest, wait};
+use crate::cases::Case;
 use crate::harness::{MountKind, source_root};
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -12,25 +13,28 @@ use std::time::Duration;
 const SKIPPED: i32 = 77;
 
 /// Runs cargo with the words of `line`; each unit test becomes a result, or the whole when there are none.
-pub(crate) fn run(name: &str, line: &str, log: &Path, limit: Duration) -> Vec<Line> {
+pub(crate) fn run(name: &str, line: &str, log: &Path, case: &Case) -> Vec<Line> {
     // What a passing test has printed is shown under its name: one that could not be tried has said so there.
     let shown: &[&str] = if line.starts_with("test ") { &["--", "--show-output"] } else { &[] };
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    let mut cargo = command(case, &std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(line.split_whitespace()).args(shown).env("CARGO_TERM_COLOR", "never");
-    finish(name, &format!("cargo {line}"), cargo, log, limit)
+    finish(name, &format!("cargo {line}"), cargo, log, case.limit)
 }
 
 /// Runs a program of the source tree with the words of `line`, of which `PROGRAM` stands for the one under test.
-pub(crate) fn tool(name: &str, line: &str, log: &Path, limit: Duration) -> Vec<Line> {
-    let MountKind::Program(program, true) = MountKind::under_test() else {
-        let result = Verdict::Skipped("only for Vellum itself".to_owned());
-        return vec![Line { name: name.to_owned(), result }];
+pub(crate) fn tool(name: &str, line: &str, log: &Path, case: &Case) -> Vec<Line> {
+    let words = match MountKind::under_test() {
+        MountKind::Program(program, true) => line.replace("PROGRAM", &program.to_string_lossy()),
+        _ if line.contains("PROGRAM") => {
+            let result = Verdict::Skipped("only for Vellum itself".to_owned());
+            return vec![Line { name: name.to_owned(), result }];
+        }
+        _ => line.to_owned(),
     };
-    let words = line.replace("PROGRAM", &program.to_string_lossy());
     let mut words = words.split_whitespace();
-    let mut command = Command::new(source_root().join(words.next().unwrap_or_default()));
+    let mut command = command(case, source_root().join(words.next().unwrap_or_default()).as_os_str());
     command.args(words);
-    finish(name, line, command, log, limit)
+    finish(name, line, command, log, case.limit)
 }
 
 fn finish(name: &str, line: &str, mut command: Command, log: &Path, limit: Duration) -> Vec<Line> {

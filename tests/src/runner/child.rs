@@ -1,14 +1,14 @@
 //! Running a case in a mount and a process namespace of its own.
 
-use super::{Line, Verdict, add_whole, wait};
-use crate::cases::{self, Kind};
+use super::{Line, Verdict, add_whole, command, wait};
+use crate::cases::{self, Case, Kind};
 use crate::harness::{Cx, MountKind, Profile, Stop};
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 /// Exit status of a case that could not be tried.
 const SKIPPED: u8 = 77;
@@ -20,7 +20,7 @@ const FIRST: usize = 300;
 pub(crate) const RESULTS: &str = "VELLUM_TEST_RESULTS";
 
 /// Runs the case `name` and returns its results, or those of its parts.
-pub(crate) fn run(name: &str, work: &Path, log: &Path, limit: Duration) -> Vec<Line> {
+pub(crate) fn run(name: &str, work: &Path, log: &Path, case: &Case) -> Vec<Line> {
     let whole = |result| vec![Line { name: name.to_owned(), result }];
     // Short, since the address of a socket has room for 107 bytes of path.
     static COUNT: AtomicU32 = AtomicU32::new(1);
@@ -36,7 +36,7 @@ pub(crate) fn run(name: &str, work: &Path, log: &Path, limit: Duration) -> Vec<L
     };
     let me = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
     let mut command = if rustix::process::geteuid().is_root() {
-        let mut unshare = Command::new("unshare");
+        let mut unshare = command(case, OsStr::new("unshare"));
         unshare.args([
             "--mount",
             "--pid",
@@ -49,7 +49,7 @@ pub(crate) fn run(name: &str, work: &Path, log: &Path, limit: Duration) -> Vec<L
         unshare.arg(&me);
         unshare
     } else {
-        Command::new(&me)
+        command(case, me.as_os_str())
     };
     command.args(["internal-init", name]).arg(&dir).env(RESULTS, &results);
     if let MountKind::Program(program, _) = MountKind::under_test()
@@ -61,7 +61,7 @@ pub(crate) fn run(name: &str, work: &Path, log: &Path, limit: Duration) -> Vec<L
         Ok(child) => child,
         Err(error) => return whole(Verdict::Failed(format!("cannot start: {error}"))),
     };
-    let status = wait(&mut child, limit);
+    let status = wait(&mut child, case.limit);
     if status.is_none() {
         // With the first process of its namespace all others end too.
         let _ = child.kill();
@@ -69,7 +69,7 @@ pub(crate) fn run(name: &str, work: &Path, log: &Path, limit: Duration) -> Vec<L
     }
     let mut parts = read_results(name, &results);
     let result = match status.map(|status| status.code()) {
-        None => Verdict::Failed(format!("not done after {} s", limit.as_secs())),
+        None => Verdict::Failed(format!("not done after {} s", case.limit.as_secs())),
         Some(Some(0)) => Verdict::Passed,
         Some(Some(code)) if code == i32::from(SKIPPED) => Verdict::Skipped(last_line(log)),
         Some(code) => Verdict::Failed(code.map_or_else(

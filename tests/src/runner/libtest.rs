@@ -230,7 +230,7 @@ mod tests {
             results(log).into_iter().filter(|(_, result)| *result != Verdict::Passed).collect();
         assert_eq!(skipped.len(), 2);
         assert_eq!(skipped[0].1, Verdict::Skipped("files: too old".into()));
-        assert_eq!(failures(log), [String::new(); 0]);
+        assert!(failures(log).is_empty());
         let of_all = [("unit".to_owned(), Verdict::Skipped("NOT COMPARED: another kernel".into()))];
         assert_eq!(results("counted\nSKIPPED: NOT COMPARED: another kernel\n"), of_all);
     }

@@ -5,11 +5,12 @@ pub(crate) mod child;
 mod libtest;
 mod report;
 
-use crate::cases::{self, Case, Kind};
+use crate::cases::{self, Case, Kind, Turn};
 use crate::harness::{MountKind, Profile, source_root};
 use report::Report;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -124,14 +125,15 @@ fn prepare() -> Result<Places, String> {
 fn run(jobs: &[Job], width: usize, places: &Places) -> ExitCode {
     let begin = Instant::now();
     let report = Mutex::new(Report::default());
-    let (alone, together): (Vec<&Job>, Vec<&Job>) = jobs.iter().partition(|job| job.case.alone);
+    let of = |turn: Turn| jobs.iter().filter(move |job| job.case.turn == turn);
     // Those that use the machine's cores by themselves first: compilers, then one by one what measures time.
-    for job in alone {
+    for job in of(Turn::Alone) {
         one(job, places, &report);
     }
-    let queue = Mutex::new(together.into_iter());
+    let queue = Mutex::new(of(Turn::Together));
     let next = || queue.lock().map_or(None, |mut queue| queue.next());
     std::thread::scope(|scope| {
+        scope.spawn(|| of(Turn::Aside).for_each(|job| one(job, places, &report)));
         for _ in 0..width {
             scope.spawn(|| {
                 while let Some(job) = next() {
@@ -153,9 +155,9 @@ fn one(job: &Job, places: &Places, report: &Mutex<Report>) {
     let begin = Instant::now();
     let log = places.logs.join(format!("{}.log", name.replace(['/', '[', ']', ' '], "_")));
     let results = match job.case.kind {
-        Kind::Cargo(steps) => cargo::run(&name, steps, &log, job.case.limit),
-        Kind::Tool(line) => cargo::tool(&name, line, &log, job.case.limit),
-        Kind::Test(_) => child::run(&name, &places.work, &log, job.case.limit),
+        Kind::Cargo(line) => cargo::run(&name, line, &log, job.case),
+        Kind::Tool(line) => cargo::tool(&name, line, &log, job.case),
+        Kind::Test(_) => child::run(&name, &places.work, &log, job.case),
     };
     if let Ok(mut report) = report.lock() {
         report.add(&name, results, begin.elapsed(), &log);
@@ -180,6 +182,16 @@ pub(crate) enum Verdict {
     Failed(String),
     /// It could not be tried, and why.
     Skipped(String),
+}
+
+/// What runs aside takes what others leave of the processors.
+fn command(case: &Case, program: &OsStr) -> Command {
+    if case.turn != Turn::Aside {
+        return Command::new(program);
+    }
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(program);
+    nice
 }
 
 /// Adds what came of a whole case to the results of its parts: alone when it has none, and always when it says something

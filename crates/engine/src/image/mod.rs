@@ -60,6 +60,19 @@ fn absolute(dir: &Path) -> Result<PathBuf, Failure> {
     dir.canonicalize().map_err(|e| Failure::input(format!("option --image {}: {e}", dir.display())))
 }
 
+/// Reads a layer's archive to its end, with all data, for those who feed it with anything: the number of its entries.
+#[doc(hidden)]
+pub fn read_all(archive: &[u8]) -> std::io::Result<usize> {
+    let mut archive = archive::Archive::new(archive);
+    let mut entries = 0;
+    while let Some(entry) = archive.next()? {
+        std::io::copy(&mut archive, &mut std::io::sink())?;
+        let _ = format!("{entry:?}");
+        entries += 1;
+    }
+    Ok(entries)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,15 +1,14 @@
-//! The option parser on any argument list: NUL bytes part the arguments.
-#![no_main]
+//! The command line of a mount program.
 
-use libfuzzer_sys::fuzz_target;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use vellum::options::argv::{Classic, is_subcommand, parse};
 use vellum::options::split;
 
-fuzz_target!(|data: &[u8]| {
+/// Any list of arguments, parted by NUL.
+pub(crate) fn feed(bytes: &[u8]) {
     let args: Vec<OsString> =
-        data.split(|byte| *byte == 0).map(|arg| OsString::from_vec(arg.to_vec())).collect();
+        bytes.split(|byte| *byte == 0).map(|arg| OsString::from_vec(arg.to_vec())).collect();
     let _ = is_subcommand(&args);
     match parse(&args) {
         Ok(Classic::Mount(request)) => {
@@ -21,4 +20,4 @@ fuzz_target!(|data: &[u8]| {
         Ok(_) => {}
         Err(refused) => assert!(!refused.to_string().chars().any(char::is_control)),
     }
-});
+}

@@ -1,0 +1,96 @@
+//! What is fed with arbitrary bytes, target by target. `scripts/fuzz` lets libFuzzer look for bytes that make one panic, hang or
+//! take too much memory; what it has found to be worth trying is kept in `corpus`, which every run of the unit tests goes through.
+
+#![forbid(unsafe_code)]
+
+mod command_line;
+mod image;
+mod layer;
+mod request;
+mod ring;
+
+/// Something that bytes can be fed to.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name, and that of the directory of its corpus.
+    pub name: &'static str,
+    /// Takes bytes; panics when something does not hold.
+    pub feed: fn(&[u8]),
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target { name: "request", feed: request::feed },
+    Target { name: "options", feed: command_line::feed },
+    Target { name: "marks", feed: layer::marks },
+    Target { name: "record", feed: layer::record },
+    Target { name: "ring", feed: ring::feed },
+    Target { name: "archive", feed: image::archive },
+    Target { name: "layout", feed: image::layout },
+];
+
+/// Their names.
+#[must_use]
+pub fn names() -> Vec<&'static str> {
+    TARGETS.iter().map(|target| target.name).collect()
+}
+
+/// Bytes that are taken from the front.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().map_or((0, self.0), |(first, rest)| (*first, rest));
+        self.0 = rest;
+        first
+    }
+
+    fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (some, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        some
+    }
+
+    /// Bytes behind one that says how many.
+    fn part(&mut self) -> &'a [u8] {
+        let len = usize::from(self.byte());
+        self.bytes(len)
+    }
+
+    fn number(&mut self) -> u64 {
+        self.bytes(8).iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    #[test]
+    fn everything_that_was_kept_still_holds() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+        for target in TARGETS {
+            let mut fed = 0;
+            for entry in fs::read_dir(corpus.join(target.name)).expect(target.name) {
+                (target.feed)(&fs::read(entry.expect("an entry").path()).expect("a file"));
+                fed += 1;
+            }
+            assert!(fed > 0, "{} has no corpus", target.name);
+            (target.feed)(&[]);
+        }
+    }
+
+    #[test]
+    fn every_corpus_is_of_a_target() {
+        for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")).expect("corpora") {
+            let name = entry.expect("an entry").file_name();
+            assert!(names().iter().any(|target| name == *target), "{name:?}");
+        }
+    }
+}

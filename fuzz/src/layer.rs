@@ -4,7 +4,7 @@ use crate::Input;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use vellum_branch::MemoryBranch;
-use vellum_union::{Union, UnionConfig, UpperConfig};
+use vellum_union::{OverrideStat, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
     Branch, BranchDir, Context, DirEntry, DirSink, Entry, Filesystem, Handle, Name, NodeId, Object, OpenMode,
     RenameFlags, SetAttr, WriteFlags,
@@ -142,7 +142,11 @@ fn try_union(disk: &Arc<MemoryBranch>, options: u8) {
         config.lowers = (first..LAYERS.len()).filter_map(|number| layer(number).ok()).collect();
         config.background = false;
         config.metacopy = options & 1 == 0;
-        config.override_stat = options & 2 != 0;
+        config.override_stat = match options >> 3 & 3 {
+            1 => Some(OverrideStat::Privileged),
+            2 => Some(OverrideStat::User),
+            _ => None,
+        };
         config.sidecars = options & 4 != 0;
         config.partial_from = Some(4096);
         config

@@ -54,9 +54,9 @@ const LOCKED_TOLERANCE: f64 = 0.10;
 const SHARED_TOLERANCE: f64 = 0.25;
 /// KiB that a file's blocks may take more where it takes any: one block.
 const SPACE_SLACK: u64 = 4;
-/// The system call by which a service looks whether its threads sleep, and how often it may do that besides: the busier the machine
-/// is, the more often.
-const LOOKING: (&str, u64) = ("pread64", 48);
+/// System calls whose number depends on how busy the machine is, and how many more there may be: a service looks whether its threads
+/// sleep, and starts another one where requests wait.
+const BESIDES: &[(&str, u64)] = &[("pread64", 48), ("open", 4), ("openat", 4), ("ioctl", 4)];
 /// How often a task is counted before a count that has become larger is believed. What the kernel does by its own decision, such
 /// as forgetting cached pages when memory is short, happens in one run; a regression happens in every run.
 const LOOKS: usize = 3;
@@ -261,7 +261,8 @@ impl Counts {
         {
             for (kind, n) in now {
                 let was = before.get(kind).copied().unwrap_or(0);
-                let besides = if !what.is_empty() && kind == LOOKING.0 { LOOKING.1 } else { 0 };
+                let besides = BESIDES.iter().find(|(call, _)| !what.is_empty() && call == kind);
+                let besides = besides.map_or(0, |(_, besides)| *besides);
                 if n.saturating_sub(besides) > at_most(was, TOLERANCE) {
                     more.push((format!("{what}{kind}"), *n, was));
                 }

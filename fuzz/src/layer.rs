@@ -10,7 +10,7 @@ use vellum_vfs::{
     RenameFlags, SetAttr, WriteFlags,
 };
 
-const ROOT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[] };
+const ROOT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None };
 const NO_HANDLE: Handle = Handle(0);
 /// Layers, uppermost first; the first is written to, or read as the others are.
 const LAYERS: [&str; 3] = ["upper", "middle", "low"];

@@ -126,6 +126,32 @@ build() {
   same "layers" 45 "$(podman image inspect -f '{{len .RootFS.Layers}}' built)"
   same "what the image holds" "43 42 158 deep" "$(run --rm built sh -c 'echo $(cat /etc/config | wc -l) $(ls -d /layer-* | wc -l) $(ls /var/lib/many | wc -l) $(cat /usr/lib/built/er/file)')"
 }
+# Unions that engines make beside containers' own: of volumes, of images, of a root filesystem.
+volume_overlay() {
+  mkdir -p volume/sub; echo below > volume/sub/file
+  same "what the container sees" "below changed" "$(run --rm -v "$DIR/volume:/d:O" base sh -c 'a=$(cat /d/sub/file); echo changed > /d/sub/file; mv /d/sub /d/moved; echo $a $(cat /d/moved/file)')"
+  same "the volume" "below" "$(cat volume/sub/file)"
+  mkdir -p upper work
+  run --rm -v "$DIR/volume:/d:O,upperdir=$DIR/upper,workdir=$DIR/work" base sh -c 'echo kept > /d/sub/file'
+  same "a named upper" "kept below" "$(cat upper/sub/file volume/sub/file | xargs)"
+}
+image_mount() {
+  same "the mounted image" "from the image refused" "$(run --rm --mount type=image,source=base,destination=/i base sh -c 'echo $(cat /i/etc/config) $(touch /i/x 2>/dev/null || echo refused)')"
+  same "writable" "x" "$(run --rm --mount type=image,source=base,destination=/i,rw=true base sh -c 'echo x > /i/etc/config; cat /i/etc/config')"
+}
+rootfs_overlay() {
+  local root=$DIR/rootfs
+  inside "$(declare -f make_root); make_root $root"
+  same "the container" "from the image changed" "$(run --rm --rootfs "$root:O" sh -c 'a=$(cat /etc/config); echo changed > /etc/config; echo $a $(cat /etc/config)')"
+  same "the root filesystem" "from the image" "$(cat "$root/etc/config")"
+}
+build_overlay() {
+  mkdir -p context-2 volume-2; echo below > volume-2/file
+  printf 'FROM base\nRUN echo changed > /d/file && cat /d/file > /seen\n' > context-2/Containerfile
+  podman build "${BUILD[@]}" -v "$DIR/volume-2:/d:O" -t with-volume context-2 > build-2.log 2>&1 || { tail -n 20 build-2.log; return 1; }
+  same "what the build saw" "changed" "$(run --rm with-volume cat /seen)"
+  same "the volume" "below" "$(cat volume-2/file)"
+}
 uidmap() {
   local maps=(--uidmap 0:100000:65536 --gidmap 0:100000:65536)
   [ -z "${ROOTLESS-}" ] || maps=(--uidmap 0:1:60000 --gidmap 0:1:60000)
@@ -167,6 +193,10 @@ try diff diff_all
 try commit commit
 try export export_tar
 try save-and-load save_load
+try volume-overlay volume_overlay
+try image-mount image_mount
+try rootfs-overlay rootfs_overlay
+try build-volume-overlay build_overlay
 try uidmap uidmap
 [ -z "${ROOTLESS-}" ] || try keep-id keep_id
 [ -n "${NO_BUILD-}" ] || try build-45-layers build

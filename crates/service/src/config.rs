@@ -126,6 +126,10 @@ pub struct Config {
     pub flags: MountFlags,
     /// Whether others than the one who mounts may enter. None: only when root mounts.
     pub allow_other: Option<bool>,
+    /// Only root may enter beside the one who mounts.
+    pub allow_root: bool,
+    /// How mounts below the mount point come and go elsewhere. None: as for those beside it.
+    pub propagation: Option<Propagation>,
     /// Take the mount away when the process dies, whatever it dies of.
     pub auto_unmount: bool,
     /// How much of its privileges the process gives up.
@@ -138,6 +142,19 @@ pub struct Config {
     pub subtype: Option<OsString>,
     /// Security labels for the mount: option name and value.
     pub labels: Vec<(String, OsString)>,
+}
+
+/// What other mount namespaces, and other mounts of the same tree, see of mounts below a mount point: mount(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// Nothing, in either direction.
+    Private,
+    /// All, in both directions.
+    Shared,
+    /// What comes from elsewhere is seen here.
+    Slave,
+    /// Nothing, and the mount cannot be bound elsewhere.
+    Unbindable,
 }
 
 impl Config {

@@ -1,9 +1,10 @@
 //! What serving a mount takes, in whatever process: the mount itself, and what is agreed on with the kernel and told of it.
 
-use crate::config::{Config, Profile};
+use crate::config::{Config, Profile, Propagation};
 use crate::explain::InstanceReport;
 use crate::failure::Failure;
 use crate::layers::Layers;
+use rustix::mount::MountPropagationFlags;
 use std::path::Path;
 use std::sync::Arc;
 use vellum_fuse::{MountError, MountOptions, Mounted, SessionOptions, Workers};
@@ -84,7 +85,27 @@ pub(crate) fn report(
 
 /// Mounts a fresh connection at `mountpoint`.
 pub fn mount_at(config: &Config, mountpoint: &Path) -> Result<Mounted, Failure> {
-    vellum_fuse::mount(mountpoint, &mount_options(config)).map_err(|e| mount_failure(mountpoint, &e))
+    let mounted = vellum_fuse::mount(mountpoint, &mount_options(config));
+    let mounted = mounted.map_err(|e| mount_failure(mountpoint, &e))?;
+    if let Some(propagation) = config.propagation
+        && let Err(error) = propagate(mountpoint, propagation)
+    {
+        // What the helper has mounted for an ordinary user is as the host has it.
+        tracing::debug!(%error, ?propagation, "the mount is seen elsewhere as its parent is");
+    }
+    Ok(mounted)
+}
+
+/// Says what others see of mounts below the mount at `mountpoint`.
+pub fn propagate(mountpoint: &Path, propagation: Propagation) -> rustix::io::Result<()> {
+    let flags = match propagation {
+        Propagation::Private => MountPropagationFlags::PRIVATE,
+        Propagation::Shared => MountPropagationFlags::SHARED,
+        // The same as private in a parent that is not shared: there is nothing to hear of.
+        Propagation::Slave => MountPropagationFlags::DOWNSTREAM,
+        Propagation::Unbindable => MountPropagationFlags::UNBINDABLE,
+    };
+    rustix::mount::mount_change(mountpoint, flags)
 }
 
 fn mount_options(config: &Config) -> MountOptions {
@@ -94,7 +115,7 @@ fn mount_options(config: &Config) -> MountOptions {
     MountOptions {
         source: config.source.as_deref().map_or_else(|| "vellum".into(), text),
         subtype: config.subtype.as_deref().map_or_else(|| "vellum".into(), text),
-        allow_other: config.allow_other.unwrap_or(root),
+        allow_other: config.allow_other.unwrap_or(root) && !config.allow_root,
         default_permissions: true,
         read_only: flags.read_only,
         dev: flags.dev.unwrap_or(false),

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
@@ -50,15 +51,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
     let command = match Cli::try_parse_from(args) {
         Ok(cli) => cli.command,
         Err(e) if !e.use_stderr() => return print(&e.to_string()).map(|()| ExitCode::SUCCESS),
-        Err(e) => {
-            let said = e.to_string();
-            let line =
-                said.lines().next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
-            let missing: Vec<&str> =
-                said.lines().skip(1).take_while(|line| line.starts_with("  ")).map(str::trim).collect();
-            let missing = if missing.is_empty() { String::new() } else { format!(" {}", missing.join(" ")) };
-            return Err(Failure::input(format!("{line}{missing}; see vellum --help")));
-        }
+        Err(e) => return Err(Failure::input(explained(&e))),
     };
     let done = match command {
         Command::Mount(arguments) => mount::run(arguments.request().map_err(refused)?),
@@ -84,6 +77,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             let findings = inspect::find(&arguments.path)?;
             print(&if arguments.json { findings.json() } else { findings.text() })
         }
+        Command::Version => print(&help::version()),
         Command::Tied { parent, program, arguments } => {
             say(&tied::exec(parent, &program, &arguments).to_string());
             return Ok(ExitCode::from(STATUS_FAILED));
@@ -95,6 +89,31 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         }
     };
     done.map(|()| ExitCode::SUCCESS)
+}
+
+/// What is wrong with a command line, as one line.
+fn explained(e: &clap::Error) -> String {
+    // Of several suggestions the last is the nearest.
+    let text = |kind| match e.get(kind)? {
+        ContextValue::Strings(all) => all.last().cloned(),
+        other => Some(other.to_string()),
+    };
+    if let (ErrorKind::InvalidSubcommand, Some(word)) = (e.kind(), text(ContextKind::InvalidSubcommand)) {
+        return match text(ContextKind::SuggestedSubcommand) {
+            Some(near) => format!("{word}: no such subcommand; did you mean {near}?"),
+            None => format!(
+                "{word}: no such subcommand; see vellum --help, or mount with -o lowerdir=DIR[:DIR...] MOUNTPOINT"
+            ),
+        };
+    }
+    let said = e.to_string();
+    let line = said.lines().next().unwrap_or_default().trim_start_matches("error: ").trim_end_matches(':');
+    let missing: Vec<&str> =
+        said.lines().skip(1).take_while(|line| line.starts_with("  ")).map(str::trim).collect();
+    let missing = if missing.is_empty() { String::new() } else { format!(" {}", missing.join(" ")) };
+    let near =
+        text(ContextKind::SuggestedArg).map(|near| format!("; did you mean {near}?")).unwrap_or_default();
+    format!("{line}{missing}{near}; see vellum --help")
 }
 
 fn chosen(pool: Option<&str>, mountpoints: Vec<PathBuf>) -> Result<Choice, Failure> {

@@ -13,6 +13,7 @@ use vellum_engine::{Pool, Store};
 use vellum_service::daemon::{Pending, Side, detach, own_ipc};
 use vellum_service::pool::{Asked, Joined};
 use vellum_service::sandbox::Mode;
+use vellum_service::serving::propagate;
 use vellum_service::{Failure, mountpoint, serve, tree};
 use vellum_vfs::IdMap;
 
@@ -20,6 +21,11 @@ use vellum_vfs::IdMap;
 pub fn run(mut request: Request) -> Result<(), Failure> {
     if request.remount {
         return remount(&request);
+    }
+    if request.config.allow_root && !rustix::process::geteuid().is_root() {
+        return Err(Failure::input(
+            "option allow_root: the kernel lets all users into a mount or only its own; write allow_other, or leave it out",
+        ));
     }
     request.config.sandbox = Mode::from_environment()?;
     let pool = pool_of(&request)?;
@@ -174,6 +180,9 @@ fn remount(request: &Request) -> Result<(), Failure> {
         flags.set(flag, wanted);
     }
     rustix::mount::mount_remount(&point, flags, c"")
+        .and_then(|()| {
+            request.config.propagation.map_or(Ok(()), |propagation| propagate(&point, propagation))
+        })
         .map_err(|e| Failure::system(format!("option remount: {shown}: {e}; only root may change a mount")))
 }
 

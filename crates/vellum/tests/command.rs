@@ -13,6 +13,26 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+#[test]
+fn a_word_that_is_no_subcommand_is_answered_with_the_nearest() {
+    for (words, line) in [
+        (&["umont", "m"][..], "umont: no such subcommand; did you mean umount?"),
+        (&["isnpect", "m"], "isnpect: no such subcommand; did you mean inspect?"),
+        (
+            &["merged"],
+            "merged: no such subcommand; see vellum --help, or mount with -o lowerdir=DIR[:DIR...] MOUNTPOINT",
+        ),
+        (&["./merged"], "no lowerdir given; add -o lowerdir=DIR[:DIR...]"),
+        (&["umont", "m", "-o", "ro"], "no lowerdir given; add -o lowerdir=DIR[:DIR...]"),
+        (&["pool", "crate", "x"], "crate: no such subcommand; did you mean create?"),
+    ] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert_eq!(self::line(&output), line, "{words:?}");
+    }
+    assert_eq!(run(&["version"]).stdout, run(&["--version"]).stdout);
+}
+
 /// `vellum bench` is another program, looked for beside this one.
 #[test]
 fn bench_hands_over_to_the_program_beside_it() {

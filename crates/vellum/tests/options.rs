@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vellum::options::argv::{Classic, is_subcommand, parse};
 use vellum::options::{LogTarget, Options, Request, split};
-use vellum_service::config::{OverrideStat, Profile};
+use vellum_service::config::{OverrideStat, Profile, Propagation};
 
 fn args(list: &[&str]) -> Vec<OsString> {
     list.iter().map(OsString::from).collect()
@@ -291,6 +291,36 @@ fn refusals_name_option_value_and_remedy() {
 }
 
 #[test]
+fn words_about_propagation_are_taken_by_all_their_names() {
+    let of = |options: &str| {
+        request(&["vellum", "-o", &format!("lowerdir=/a,{options}"), "/m"]).config.propagation
+    };
+    assert_eq!(of("ro"), None);
+    for (word, propagation) in [
+        ("private", Propagation::Private),
+        ("shared", Propagation::Shared),
+        ("slave", Propagation::Slave),
+        ("unbindable", Propagation::Unbindable),
+    ] {
+        assert_eq!(of(word), Some(propagation));
+        assert_eq!(of(&format!("private,r{word},z,Z")), Some(propagation));
+        assert!(option_refusal(&format!("{word}=x")).contains("it takes no value"));
+    }
+}
+
+#[test]
+fn root_alone_is_not_everybody() {
+    let of = |options: &str| {
+        let config = request(&["vellum", "-o", &format!("lowerdir=/a,{options}"), "/m"]).config;
+        (config.allow_other, config.allow_root)
+    };
+    assert_eq!(of("ro"), (None, false));
+    assert_eq!(of("allow_root"), (None, true));
+    assert_eq!(of("allow_other"), (Some(true), false));
+    assert_eq!(of("allow_root,allow_other"), (Some(true), false));
+}
+
+#[test]
 fn subcommands_do_not_take_the_classic_lists() {
     for (list, is) in [
         (&["vellum", "mount", "-o", "lowerdir=/a", "/m"][..], true),
@@ -308,6 +338,17 @@ fn subcommands_do_not_take_the_classic_lists() {
         (&["vellum", "run", "/mnt", "-o", "lowerdir=a"], false),
         (&["vellum"], false),
         (&[], false),
+        // What was meant to be one, and what nobody calls a subcommand.
+        (&["vellum", "umont", "m"], true),
+        (&["vellum", "version"], true),
+        (&["vellum", "merged"], true),
+        (&["vellum", "umont", "m", "-o", "lowerdir=/a"], false),
+        (&["vellum", "umont", "m", "-olowerdir=/a"], false),
+        (&["vellum", "umont", "m", "-fo", "lowerdir=/a"], false),
+        (&["vellum", "./merged"], false),
+        (&["vellum", "-f", "merged"], false),
+        (&["vellum", ""], false),
+        (&["/sbin/mount.fuse.vellum", "umont", "m"], false),
     ] {
         assert_eq!(is_subcommand(&args(list)), is, "{list:?}");
     }

@@ -27,6 +27,7 @@ pub const SUBCOMMANDS: &[&str] = &[
     "run",
     "internal-tied",
     "bench",
+    "version",
     "help",
 ];
 
@@ -45,13 +46,18 @@ pub enum Classic {
 
 /// Whether the arguments are for the subcommands: the first is one of their names, and there is no `-o` that makes
 /// the list classic after all. (`mount` with `-o` means the same both ways, and the command after `run --image` may have one.)
+/// A word that is no path, in a list without any `-o`, is meant to be one as well: classic lists do nothing without.
 #[must_use]
 pub fn is_subcommand(args: &[OsString]) -> bool {
     let [program, first, rest @ ..] = args else { return false };
     let named = SUBCOMMANDS.iter().any(|name| OsStr::new(name) == first);
     let any = |begin: &[u8]| rest.iter().any(|arg| arg.as_bytes().starts_with(begin));
     let free = first == "mount" || first == "internal-tied" || (first == "run" && any(b"--image"));
-    named && !is_mount_helper(program) && (free || !any(b"-o"))
+    let switch = |arg: &OsString| matches!(arg.as_bytes(), [b'-', letters @ ..] if letters.first() != Some(&b'-') && letters.contains(&b'o'));
+    let misspelt =
+        !first.is_empty() && !first.as_bytes().starts_with(b"-") && !first.as_bytes().contains(&b'/');
+    let meant = if named { free || !any(b"-o") } else { misspelt && !rest.iter().any(switch) };
+    meant && !is_mount_helper(program)
 }
 
 /// Reads a classic argument list; the first of `args` is the program's name.

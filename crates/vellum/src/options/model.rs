@@ -8,7 +8,9 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
-use vellum_service::config::{BlockCopy, BlockMap, Config, LAYERS_MAX, OverrideStat, Profile, WORKERS_MAX};
+use vellum_service::config::{
+    BlockCopy, BlockMap, Config, LAYERS_MAX, OverrideStat, Profile, Propagation, WORKERS_MAX,
+};
 use vellum_vfs::IdMap;
 
 /// Options that mount(8), libfuse, fuse-overlayfs or kernel overlayfs take and that change nothing here. Those that
@@ -45,6 +47,9 @@ const SILENT: &[&str] = &[
     "uhelper",
     "norelatime",
     "nostrictatime",
+    // of engines: what they have done already to the labels of a volume
+    "z",
+    "Z",
     // libfuse
     "uid",
     "gid",
@@ -89,6 +94,7 @@ const SILENT: &[&str] = &[
     "intr",
     // fuse-overlayfs: the tree's inode numbers and the caching are what these ask for already, or cannot be
     "fast_ino",
+    "nfs_filehandles",
     "xino",
     "writeback",
     // kernel overlayfs: redirects, marks and inode numbers are as the layers allow
@@ -133,6 +139,14 @@ const KNOWN: &[&str] = &[
     "pool",
     "allow_other",
     "allow_root",
+    "private",
+    "rprivate",
+    "shared",
+    "rshared",
+    "slave",
+    "rslave",
+    "unbindable",
+    "runbindable",
     "fsname",
     "subtype",
     "max_read",
@@ -339,7 +353,12 @@ impl Options {
             "dirsync" => config.flags.dirsync = true,
             "remount" => self.remount = true,
             "debug" => self.debug = true,
-            "allow_other" | "allow_root" => config.allow_other = Some(true),
+            "allow_other" => (config.allow_other, config.allow_root) = (Some(true), false),
+            "allow_root" => config.allow_root = true,
+            "private" | "rprivate" => config.propagation = Some(Propagation::Private),
+            "shared" | "rshared" => config.propagation = Some(Propagation::Shared),
+            "slave" | "rslave" => config.propagation = Some(Propagation::Slave),
+            "unbindable" | "runbindable" => config.propagation = Some(Propagation::Unbindable),
             "auto_unmount" => config.auto_unmount = true,
             "squash_to_root" => self.squash_to_root = true,
             "static_nlink" => config.static_nlink = true,

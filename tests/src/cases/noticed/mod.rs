@@ -6,6 +6,7 @@ mod identity;
 mod layers;
 mod mappings;
 mod names;
+mod options;
 mod owners;
 mod privilege;
 
@@ -51,6 +52,8 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/mapping-and-reads-agree", 60, mappings::agree),
     Case::mounted("noticed/holes", 60, mappings::holes),
     Case::mounted("noticed/append-flag", 60, mappings::append_flag),
+    Case::mounted("noticed/propagation", 60, options::propagation),
+    Case::mounted("noticed/allow-root", 60, options::allow_root),
     Case::mounted("noticed/id-mapping", 60, privilege::mapping),
     Case::once("noticed/owners-in-attributes", 60, owners::in_attributes),
     Case::mounted("noticed/squash", 60, privilege::squash),

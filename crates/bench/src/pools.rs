@@ -53,7 +53,7 @@ impl Pools {
     /// The socket for programs of a tenant's pool. Fails where it is not there: the library would then do nothing, and not say so.
     pub(crate) fn socket(&self, number: usize) -> Result<PathBuf> {
         let name = self.names.get(number).ok_or_else(|| Failure::new("no such pool"))?;
-        let socket = self.dir.join(SOCKETS).join(format!("{name}.session"));
+        let socket = self.dir.join(SOCKETS).join(format!("{name}.session/socket"));
         if socket.exists() { Ok(socket) } else { Err(Failure::new("the pool has no socket for programs")) }
     }
 

@@ -42,7 +42,16 @@ pub struct Member {
 impl Pool {
     /// One that there is.
     pub fn open(store: &Store, name: &PoolName) -> Result<Self, Failure> {
-        Self::among(store, name, &Hierarchies::here()?)
+        let pool = Self::among(store, name, &Hierarchies::here()?)?;
+        pool.make_session_directory();
+        Ok(pool)
+    }
+
+    /// What containers have mounted has to be there before the first service is, also after a reboot.
+    fn make_session_directory(&self) {
+        if let Err(error) = service::make_session_directory(&self.socket) {
+            tracing::debug!(%error, pool = %self.name, "no directory for the socket for programs");
+        }
     }
 
     /// All of this user's whose files can be read: one that is damaged is no reason to show nothing. Who has no place for pools has
@@ -79,6 +88,7 @@ impl Pool {
             let _ = pool.groups.remove();
             return Err(failure);
         }
+        pool.make_session_directory();
         Ok(pool)
     }
 
@@ -117,6 +127,7 @@ impl Pool {
         }
         self.groups.remove()?;
         let _ = fs::remove_file(self.socket.with_extension("lock"));
+        let _ = fs::remove_dir(self.session_directory());
         store.remove(&self.name)
     }
 
@@ -142,6 +153,12 @@ impl Pool {
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// The directory with the socket for programs in it, which is there as long as the pool is, and is mounted into containers.
+    #[must_use]
+    pub fn session_directory(&self) -> PathBuf {
+        service::session_directory(&self.socket)
     }
 
     /// What its service says of itself; None: it has none at the moment.

@@ -127,6 +127,7 @@ struct PoolReport {
     read_bytes: Option<u64>,
     written_bytes: Option<u64>,
     control_groups: Vec<PathBuf>,
+    session_directory: PathBuf,
     service: Option<Status>,
     mounts: Vec<MountReport>,
     other_processes: Vec<u32>,
@@ -163,6 +164,7 @@ impl PoolReport {
             read_bytes: usage.read,
             written_bytes: usage.written,
             control_groups: pool.groups().into_iter().map(PathBuf::from).collect(),
+            session_directory: pool.session_directory(),
             service,
             mounts,
             other_processes,
@@ -193,6 +195,7 @@ impl PoolReport {
         for group in &self.control_groups {
             line("control group", &group.display().to_string());
         }
+        line("programs", &format!("{} (to be mounted at /.vellum)", self.session_directory.display()));
         if let Some(service) = &self.service {
             let times = service.restarts;
             let replaced = match times {

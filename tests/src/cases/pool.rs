@@ -79,7 +79,7 @@ impl<'a> Pools<'a> {
         let run = fs::read_dir(self.cx.dir.join("pools/.run")).doing("where sockets are")?;
         let found = run.flatten().map(|entry| entry.path());
         let session = found.into_iter().find(|path| path.extension().is_some_and(|e| e == "session"));
-        session.map_or_else(|| fail("no socket for programs"), Ok)
+        session.map_or_else(|| fail("no socket for programs"), |session| Ok(session.join("socket")))
     }
 
     /// Mounts in this pool, or in the one that claims the layers.

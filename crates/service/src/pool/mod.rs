@@ -19,7 +19,9 @@ mod wire;
 mod wish;
 
 pub use join::{Asked, Joined, Pool, look, restart, stop};
-pub use session::path as session_path;
+pub use session::{
+    directory as session_directory, make_directory as make_session_directory, path as session_path,
+};
 pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
 

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,10 +31,35 @@ pub(super) struct Listeners {
     pub(super) session: UnixListener,
 }
 
-/// Where the socket for programs is, beside the pool's.
+/// The directory of the socket for programs, beside the pool's. It is what is mounted into containers: it stays when services, and
+/// sockets with them, come and go.
+#[must_use]
+pub fn directory(socket: &Path) -> PathBuf {
+    socket.with_extension("session")
+}
+
+/// Where the socket for programs is.
 #[must_use]
 pub fn path(socket: &Path) -> PathBuf {
-    socket.with_extension("session")
+    directory(socket).join("socket")
+}
+
+/// Makes the directory of the socket for programs, where it is not there yet.
+pub fn make_directory(socket: &Path) -> io::Result<()> {
+    let dir = directory(socket);
+    match dir.symlink_metadata() {
+        Ok(there) if there.is_dir() => return Ok(()),
+        // Older versions had the socket itself there.
+        Ok(_) => fs::remove_file(&dir)?,
+        Err(_) => {}
+    }
+    if let Some(above) = dir.parent() {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(above)?;
+    }
+    match fs::create_dir(&dir) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.and_then(|()| fs::set_permissions(&dir, fs::Permissions::from_mode(0o755))),
+    }
 }
 
 /// Makes a socket that `mode` lets use, in the place of what an earlier service may have left. It is bound by another name first:
@@ -57,6 +82,7 @@ pub(super) fn bind_at(path: &Path, mode: u32) -> io::Result<UnixListener> {
 
 /// Makes the socket for programs.
 pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
+    make_directory(socket)?;
     let listener = bind_at(&path(socket), 0o666)?;
     // A client that goes away between a look and the accept must not be waited for.
     listener.set_nonblocking(true)?;

@@ -463,6 +463,14 @@ impl Union {
         let place = file.state.read().names.first().cloned().ok_or(Refused::Front)?;
         let dir = place.parent.as_dir().ok_or(Refused::Stale)?;
         let name = Name::new(&place.name).map_err(|_| Refused::Front)?;
+        if !core.is_whole(&node, file) {
+            return Err(Refused::Front);
+        }
+        let raw = core.target_of(&file.state.read())?.1.stat()?.ino;
+        if core.shown_ino(0, raw) != node.ino {
+            // It is going to be synced past the union. Before any lock is taken: that waits for the disk.
+            core.settle_names(&node, file, &*core.readable(file)?.file, false)?;
+        }
         let opened = {
             // As in `open_direct`.
             let _ops = dir.ops.write();

@@ -17,6 +17,7 @@ const O_ACCMODE: u32 = 0o3;
 const O_TRUNC: u32 = 0o1000;
 /// Set-user-id and set-group-id.
 const SET_IDS: u32 = 0o6000;
+const O_DSYNC: u32 = 0o10000;
 
 impl Core {
     fn regular<'a>(&self, node: &'a Node) -> Result<&'a Arc<File>> {
@@ -183,7 +184,11 @@ impl Core {
                 // The writes themselves will not come here.
                 self.kill_set_ids(cx, file, &*open)?;
             }
-            self.readable(file)?
+            let io = self.readable(file)?;
+            if io.file.descriptor().is_some() {
+                self.settle_names(node, file, &*io.file, flags & O_DSYNC != 0)?;
+            }
+            io
         } else {
             let io = self.readable(file)?;
             if !io.writable && io.file.descriptor().is_some() {
@@ -238,7 +243,7 @@ impl Core {
         if let Some(io) = file.io.get()
             && io.writable
         {
-            io.file.sync(datasync)?;
+            file.unsynced.sync(datasync, |datasync| io.file.sync(datasync))?;
             self.settle_partial(node, &io);
             return Ok(());
         }
@@ -247,7 +252,29 @@ impl Core {
             return Ok(());
         }
         let (_, target) = self.target_of(&state)?;
-        target.hold()?.reopen(OpenMode::READ)?.sync(datasync)
+        let open = target.hold()?.reopen(OpenMode::READ)?;
+        file.unsynced.sync(datasync, |datasync| open.sync(datasync))
+    }
+
+    /// Before a file is given to somebody who writes to it and syncs it past the union (by msync, RWF_DSYNC, or a descriptor
+    /// of his own): a copy gets its names, and loses its marks, for good. What was made here is new, and its name is as
+    /// durable as on any filesystem; unless (`strictly`) every write is to be.
+    pub(crate) fn settle_names(
+        &self,
+        node: &Node,
+        file: &File,
+        open: &dyn BranchFile,
+        strictly: bool,
+    ) -> Result<()> {
+        let config = &self.config;
+        if config.volatile || !config.sync_copy_up || file.unsynced.is_settled() {
+            return Ok(());
+        }
+        // A copy shows the number of its origin.
+        if strictly || self.shown_ino(0, open.stat()?.ino) != node.ino {
+            file.unsynced.settle(|| open.sync(false))?;
+        }
+        Ok(())
     }
 }
 

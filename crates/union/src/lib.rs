@@ -59,6 +59,7 @@ mod stack;
 mod table;
 mod union;
 mod unseen;
+mod unsynced;
 mod view;
 mod work;
 mod written;

@@ -9,6 +9,7 @@ use crate::listing::Listing;
 use crate::maps::DoomedSidecar;
 use crate::seen::Seen;
 use crate::table::Table;
+use crate::unsynced::Unsynced;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -151,6 +152,8 @@ pub(crate) struct File {
     pub(crate) successor: Mutex<Weak<Node>>,
     /// Who may have mapped it.
     pub(crate) watched: Watched,
+    /// Whether a sync of its data is enough.
+    pub(crate) unsynced: Unsynced,
 }
 
 /// An open file in a branch.
@@ -389,6 +392,7 @@ impl File {
             io: Arc::new(Slot::empty()),
             successor: Mutex::new(Weak::new()),
             watched: Watched::default(),
+            unsynced: Unsynced::new(),
         }
     }
 }

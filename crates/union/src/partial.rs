@@ -127,6 +127,7 @@ impl Core {
             state.below = None;
             state.partial = false;
             *file.partial.lock() = Weak::new();
+            file.unsynced.change();
             if let Some(number) = partial.sidecar() {
                 self.drop_sidecar(number);
             }

@@ -98,6 +98,7 @@ impl Core {
             }
             state.at = At::Upper;
         }
+        file.unsynced.change();
         let data_moved = missing != Missing::All;
         state.inode = None;
         state.below = (missing != Missing::Nothing).then(|| Arc::clone(data));
@@ -206,6 +207,7 @@ impl Core {
         if partial {
             self.record_lowers();
         }
+        file.unsynced.change();
         file.io.replace(None);
         self.swap_if_shown(state, node, file, ino);
     }

@@ -168,6 +168,9 @@ impl Core {
                 let (mut state, mut other) = lock_states(file, victim);
                 let (_, moved) = self.target_of(&state)?;
                 self.mark_moved(&state, &moved, to.1)?;
+                if state.below.is_some() {
+                    file.unsynced.change();
+                }
                 if let (Some(gone), Some(victim)) = (&mut other, victim) {
                     match &gone.at {
                         At::Upper if gone.names.len() <= 1 => {
@@ -333,6 +336,9 @@ impl Core {
                 let state = file.state.write();
                 let (_, moved) = self.target_of(&state)?;
                 self.mark_moved(&state, &moved, new.1)?;
+                if state.below.is_some() {
+                    file.unsynced.change();
+                }
                 states.push((state, old, new));
             }
         }

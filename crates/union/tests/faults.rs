@@ -10,6 +10,8 @@ mod common;
 mod scenarios;
 #[path = "faults/stage.rs"]
 mod stage;
+#[path = "faults/synced.rs"]
+mod synced;
 
 use common::quiet::quietly;
 use common::tree::{self, Tree};

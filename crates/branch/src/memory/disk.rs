@@ -359,11 +359,11 @@ impl Disk {
         *self.history.lock() = Some(History::new(&state));
     }
 
-    /// A file has been made durable.
-    pub(super) fn synced(&self, ino: u64) {
+    /// A file has been made durable, or (`datasync`) its data have.
+    pub(super) fn synced(&self, ino: u64, datasync: bool) {
         drop(self.lock());
         if let Some(history) = &mut *self.history.lock() {
-            history.synced(ino);
+            history.synced(ino, datasync);
         }
     }
 
@@ -371,7 +371,7 @@ impl Disk {
     pub(super) fn synced_all(&self) {
         let all: Vec<u64> = self.lock().inodes.keys().copied().collect();
         if let Some(history) = &mut *self.history.lock() {
-            all.into_iter().for_each(|ino| history.synced(ino));
+            all.into_iter().for_each(|ino| history.synced(ino, false));
         }
     }
 

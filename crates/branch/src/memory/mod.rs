@@ -93,7 +93,7 @@ impl MemoryBranch {
 
     /// The disk as a loss of power might leave it, apart from this one from now on, if that strikes at some moment since
     /// `earliest` ([`MemoryBranch::moment`]). Of what was not synced, changes of metadata arrive in their order up to one of
-    /// them, and each block of data by itself, as on a filesystem with a journal and ordered data. `choose(n)` makes each
+    /// them, and each block of data by itself (a sync of data only leaves names and attributes to chance), as on a filesystem with a journal and ordered data. `choose(n)` makes each
     /// choice: a number below n. ENODATA: nothing was recorded.
     pub fn after_power_loss(
         &self,

@@ -178,8 +178,8 @@ impl BranchFile for MemoryFile {
         Ok(count)
     }
 
-    fn sync(&self, _datasync: bool) -> Result<()> {
-        self.pin.disk.synced(self.pin.ino);
+    fn sync(&self, datasync: bool) -> Result<()> {
+        self.pin.disk.synced(self.pin.ino, datasync);
         Ok(())
     }
 
@@ -441,7 +441,7 @@ impl BranchDir for MemoryDir {
     }
 
     fn sync_dir(&self) -> Result<()> {
-        self.pin.disk.synced(self.pin.ino);
+        self.pin.disk.synced(self.pin.ino, false);
         Ok(())
     }
 }

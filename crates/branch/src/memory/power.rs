@@ -1,8 +1,10 @@
 //! What a loss of power may leave of a disk: a model of a filesystem with a journal of its metadata and ordered data (ext4's
 //! default, and no weaker than XFS).
 //!
-//! - Changes of metadata arrive in their order, up to some moment that is no earlier than the last sync of any file: a sync
-//!   commits the journal.
+//! - Changes of metadata arrive in their order, up to some moment that is no earlier than what any sync has committed. A full
+//!   sync commits everything up to now; one of data only (fdatasync) what it takes to read the data from the inode: everything
+//!   up to the last change of the file's size or blocks. A name, a link or an extended attribute that has come after that it
+//!   leaves to chance.
 //! - A block of data that had its place on the disk arrives by itself: what it holds is one of its states since the file was
 //!   last synced.
 //! - A block that had none gets it when it is written back (delayed allocation): until then it is a hole, and the file's
@@ -21,8 +23,25 @@ const fn reserved(block: Option<&Block>) -> bool {
 /// Every state of a disk since a moment at which all of it was durable.
 pub(super) struct History {
     states: Vec<State>,
-    /// Files that were synced, and the number of the state at that time.
-    syncs: Vec<(usize, u64)>,
+    /// In their order.
+    syncs: Vec<Sync>,
+}
+
+/// A file that was synced.
+#[derive(Clone, Copy)]
+struct Sync {
+    ino: u64,
+    /// The number of the state at that time: its data are durable as they were then.
+    moment: usize,
+    /// The number of the state up to which metadata are.
+    committed: usize,
+}
+
+/// Whether two contents have the same size, and the same blocks in the same states.
+fn same_shape(a: &Data, b: &Data) -> bool {
+    a.size == b.size
+        && a.blocks.len() == b.blocks.len()
+        && a.blocks.iter().zip(&b.blocks).all(|((at, a), (bt, b))| at == bt && reserved(Some(a)) == reserved(Some(b)))
 }
 
 impl History {
@@ -36,8 +55,10 @@ impl History {
         }
     }
 
-    pub(super) fn synced(&mut self, ino: u64) {
-        self.syncs.push((self.now(), ino));
+    pub(super) fn synced(&mut self, ino: u64, datasync: bool) {
+        let moment = self.now();
+        let committed = if datasync { self.shaped(ino, moment) } else { moment };
+        self.syncs.push(Sync { ino, moment, committed });
         // A moment of its own: the one before it is without the sync.
         self.states.extend(self.states.last().cloned());
     }
@@ -45,6 +66,19 @@ impl History {
     /// The number of the newest state.
     pub(super) const fn now(&self) -> usize {
         self.states.len() - 1
+    }
+
+    /// When a file last got the size and the blocks that it has at some moment.
+    fn shaped(&self, ino: u64, moment: usize) -> usize {
+        let is_as_before = |at: usize| {
+            let before = at.checked_sub(1).and_then(|before| self.file(before, ino));
+            before.zip(self.file(at, ino)).is_some_and(|(before, now)| same_shape(before, now))
+        };
+        let mut at = moment;
+        while is_as_before(at) {
+            at -= 1;
+        }
+        at
     }
 
     fn file(&self, moment: usize, ino: u64) -> Option<&Data> {
@@ -62,14 +96,14 @@ impl History {
         let before = Self {
             states: self.states.iter().take(lost + 1).cloned().collect(),
             // A sync at the very moment has not come to its end.
-            syncs: self.syncs.iter().filter(|(at, _)| *at < lost).copied().collect(),
+            syncs: self.syncs.iter().filter(|sync| sync.moment < lost).copied().collect(),
         };
         before.survivors(choose)
     }
 
     fn survivors(&self, choose: &mut dyn FnMut(usize) -> usize) -> State {
         let last = self.now();
-        let first = self.syncs.iter().map(|(moment, _)| *moment).max().unwrap_or(0);
+        let first = self.syncs.iter().map(|sync| sync.committed).max().unwrap_or(0);
         let moment = first + choose(last - first + 1);
         let mut state = self.states.get(moment).or(self.states.last()).cloned().unwrap_or_else(|| {
             unreachable!("a history begins with a state");
@@ -92,7 +126,9 @@ impl History {
 
     /// What is left of a file's data, if the metadata are those of `moment`.
     fn survivor(&self, ino: u64, moment: usize, choose: &mut dyn FnMut(usize) -> usize) -> Data {
-        let synced = self.syncs.iter().rev().find(|(_, file)| *file == ino).map_or(0, |(at, _)| *at);
+        let synced = self.syncs.iter().rev().find(|sync| sync.ino == ino).map_or(0, |sync| sync.moment);
+        // With data that were synced after these metadata: the file has had this size and these blocks ever since.
+        let moment = moment.max(synced);
         // A file that was made since then was empty at first.
         let from = (synced..=moment).find(|at| self.file(*at, ino).is_some()).unwrap_or(moment);
         let nothing = Data::default();

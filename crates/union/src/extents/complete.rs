@@ -2,7 +2,6 @@
 
 use super::partial::{KEEP_SIZE, PUNCH_HOLE, PartialFile, STEP, Shape, Source};
 use std::ops::Range;
-use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{Errno, Error, Object, Result};
 
 impl PartialFile {
@@ -139,7 +138,7 @@ impl PartialFile {
         shape.limit = 0;
         Self::forget_record(&mut shape);
         self.map.cut(0);
-        self.changed.store(true, Relaxed);
+        self.unsynced.change();
         Ok(true)
     }
 }

@@ -13,6 +13,7 @@ use super::index::BlockIndex;
 use super::map::{BlockMap, ChunkBits};
 use super::record::Record;
 use crate::io::read_full;
+use crate::unsynced::Unsynced;
 use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
 use std::any::Any;
@@ -20,7 +21,6 @@ use std::ffi::CStr;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vellum_vfs::{Attr, BranchFile, Errno, Error, Object, OpenMode, Result, Seek, SetTime};
 
 /// Bytes that are copied from below at a time when a file is completed, and zeros that are written at a time.
@@ -55,8 +55,8 @@ pub(crate) struct PartialFile {
     pub(super) record: Record,
     /// Name of the attribute that holds the record.
     name: &'static CStr,
-    /// The record was changed since the file was last synced.
-    pub(super) changed: AtomicBool,
+    /// Whether a sync of data is enough: the record counts as data, for without it the file reads differently.
+    pub(super) unsynced: Unsynced,
 }
 
 impl PartialFile {
@@ -82,7 +82,7 @@ impl PartialFile {
             busy: Busy::default(),
             record,
             name,
-            changed: AtomicBool::new(false),
+            unsynced: Unsynced::new(),
         })
     }
 
@@ -156,7 +156,7 @@ impl PartialFile {
         if shape.recorded != shape.limit {
             let record = Record { limit: shape.limit, ..self.record };
             self.upper.set_xattr(self.name, &record.encode(), 0)?;
-            self.changed.store(true, Relaxed);
+            self.unsynced.change();
             shape.recorded = shape.limit;
         }
         Ok(())
@@ -467,9 +467,9 @@ impl BranchFile for PartialFile {
 
     fn sync(&self, datasync: bool) -> Result<()> {
         let shape = *self.shape.read();
-        // The record counts as data: without it the file reads differently.
-        let datasync = datasync && !self.changed.swap(false, Relaxed);
-        self.index.sync(&self.map, self.blocks(shape), &|| self.upper.sync(datasync))
+        self.unsynced.sync(datasync, |datasync| {
+            self.index.sync(&self.map, self.blocks(shape), &|| self.upper.sync(datasync))
+        })
     }
 
     fn truncate(&self, size: u64) -> Result<()> {

@@ -1,4 +1,5 @@
-//! A branch around another that fails on demand: an errno at one step, or death from a step on.
+//! A branch around another that fails on demand: an errno at one step, or death from a step on. Or something else happens
+//! at a step.
 //!
 //! Steps are operations of the branch traits; those that change something are counted apart, so that a test can
 //! try every one of them: run once without a fault, read [`FaultPlan::changes`], then run again for each number.
@@ -7,7 +8,10 @@ mod objects;
 
 use self::objects::FaultDir;
 use std::ffi::CStr;
+use std::fmt;
 use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::SeqCst};
 use vellum_vfs::{Branch, BranchDir, Errno, Error, Result, StatFs};
 
@@ -31,6 +35,17 @@ pub struct FaultPlan {
     kill_step: AtomicU64,
     torn: AtomicBool,
     dead: AtomicBool,
+    /// What else happens before a change.
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+/// Something that somebody else does, and the number of the change that it comes before.
+struct Meanwhile(u64, Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "before change {}", self.0)
+    }
 }
 
 impl Default for FaultPlan {
@@ -45,6 +60,7 @@ impl Default for FaultPlan {
             kill_step: AtomicU64::new(NEVER),
             torn: AtomicBool::new(false),
             dead: AtomicBool::new(false),
+            meanwhile: Mutex::default(),
         }
     }
 }
@@ -87,6 +103,20 @@ impl FaultPlan {
         self.kill_step.store(self.steps().saturating_add(nth), SeqCst);
     }
 
+    /// Calls `act` right before the `nth` change from now (0: the next), in its thread.
+    pub fn before_change(&self, nth: u64, act: impl FnOnce() + Send + 'static) {
+        let act = Meanwhile(self.changes().saturating_add(nth), Box::new(act));
+        *self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner) = Some(act);
+    }
+
+    fn act_before(&self, change: u64) {
+        let mut meanwhile = self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Meanwhile(_, act)) = meanwhile.take_if(|Meanwhile(at, _)| *at == change) {
+            drop(meanwhile);
+            act();
+        }
+    }
+
     /// Whether a write that death strikes still writes about the first half of its data, in whole pages.
     pub fn set_torn(&self, torn: bool) {
         self.torn.store(torn, SeqCst);
@@ -117,6 +147,7 @@ impl FaultPlan {
         }
         self.torn.store(false, SeqCst);
         self.dead.store(false, SeqCst);
+        *self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner) = None;
         self.steps.store(0, SeqCst);
         self.changes.store(0, SeqCst);
     }
@@ -124,6 +155,9 @@ impl FaultPlan {
     fn judge(&self, changes: bool) -> Verdict {
         let step = self.steps.fetch_add(1, SeqCst);
         let change = if changes { self.changes.fetch_add(1, SeqCst) } else { NEVER };
+        if changes {
+            self.act_before(change);
+        }
         if self.is_dead() {
             return Verdict::Fail(DEAD);
         }

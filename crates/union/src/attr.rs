@@ -245,8 +245,10 @@ impl Core {
             Body::Dir(dir) => {
                 if !set.is_empty() {
                     let handle = self.ensure_upper_dir(node)?;
-                    self.apply(cx, &Target::Held(as_object(handle)), FileKind::Directory, &set)?;
+                    let done = self.apply(cx, &Target::Held(as_object(handle)), FileKind::Directory, &set);
+                    // Half of it may have been done.
                     dir.inherit.lock().take();
+                    done?;
                 }
             }
             Body::File(file) => {
@@ -256,6 +258,8 @@ impl Core {
                 }
                 if !set.is_empty() && !self.is_vain(node, file, &set)? {
                     self.copy_up_attrs(node, file)?;
+                    let sets_times = set.atime.is_some() || set.mtime.is_some();
+                    let _times = sets_times.then(|| file.times.write());
                     let state = file.state.read();
                     let (_, target) = self.target_of(&state)?;
                     self.apply(cx, &target, file.kind, &set)?;

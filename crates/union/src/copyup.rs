@@ -390,6 +390,7 @@ impl Core {
             let state = file.state.read();
             self.target_of(&state)?.1.hold()?
         };
+        let _times = file.times.read();
         let before = object.stat()?;
         let to = object.reopen(OpenMode::READ | OpenMode::WRITE)?;
         if let Some(record) = self.wanted_record(work, before.size, need)

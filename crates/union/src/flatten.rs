@@ -149,7 +149,10 @@ impl Core {
         let io = self.readable(file)?;
         let Some(partial) = &io.partial else { return Ok(true) };
         let (mut at, mut copied) = (0, 0);
-        while let Some((next, bytes)) = partial.fill(at)? {
+        loop {
+            let times = file.times.read();
+            let Some((next, bytes)) = partial.fill(at)? else { break };
+            drop(times);
             at = next;
             copied += bytes;
             if !watch(copied) {

@@ -347,7 +347,11 @@ impl Filesystem for Union {
         mode: u32,
     ) -> Result<()> {
         let open = self.writable(node)?;
+        let held = self.0.node(node)?;
+        // Blocks that are copied for it leave the file's time of change as it was.
+        let times = held.as_file().map(|file| file.times.read());
         open.allocate(mode, offset, len)?;
+        drop(times);
         // The request does not say what a write would: that the caller has no privilege.
         self.written(cx, node, &*open)
     }

@@ -104,11 +104,13 @@ impl Core {
         // With its write-back cache the kernel keeps the time of the last change and sends it; without, a page that was
         // changed through a mapping is a write like any other.
         let kept = flags.contains(WriteFlags::WRITEBACK) && !self.is_passthrough();
+        let times = kept.then(|| file.times.read());
         let before = if kept { Some(open.stat()?.mtime) } else { None };
         let written = open.write_at(data, offset)?;
         if let Some(mtime) = before {
             open.set_times(None, Some(SetTime::At(mtime)))?;
         }
+        drop(times);
         if flags.contains(WriteFlags::KILL_SUIDGID) {
             self.kill_set_ids(cx, file, &*open)?;
         }

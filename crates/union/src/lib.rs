@@ -15,7 +15,7 @@
 //! 2. `Dir::copy` or `File::copy`: one copy-up of that object at a time; a directory's before its parent's.
 //!    A *file's* copy-up is never begun under `Dir::ops`, because it may walk the tree for other names.
 //! 3. `File::state`: where the object lives. Held shared during an operation by name, exclusive while that
-//!    changes.
+//!    changes. `File::times` comes before it.
 //! 4. `Dir::children`, handle slots, table slots: for the length of a few instructions.
 //!
 //! There is no lock of the whole mount.

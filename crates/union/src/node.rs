@@ -152,6 +152,8 @@ pub(crate) struct File {
     pub(crate) successor: Mutex<Weak<Node>>,
     /// Who may have mapped it.
     pub(crate) watched: Watched,
+    /// Held shared by what writes to it and then puts its time of change back, exclusively by what sets times.
+    pub(crate) times: RwLock<()>,
     /// Whether a sync of its data is enough.
     pub(crate) unsynced: Unsynced,
 }
@@ -392,6 +394,7 @@ impl File {
             io: Arc::new(Slot::empty()),
             successor: Mutex::new(Weak::new()),
             watched: Watched::default(),
+            times: RwLock::new(()),
             unsynced: Unsynced::new(),
         }
     }

@@ -68,9 +68,9 @@ impl Core {
             mapped = copy;
             value = &mapped;
         }
-        self.upper_holder(node)?.set_xattr(name, value, flags.bits())?;
+        let done = self.upper_holder(node)?.set_xattr(name, value, flags.bits());
         self.inherit_changed(node);
-        Ok(())
+        done
     }
 
     pub(crate) fn remove_xattr(&self, node: &Arc<Node>, name: &CStr) -> Result<()> {
@@ -80,9 +80,9 @@ impl Core {
             Err(e) if e.errno() == Errno::NODATA && name.to_bytes().starts_with(ACL_PREFIX) => return Ok(()),
             other => other?,
         };
-        self.upper_holder(node)?.remove_xattr(name)?;
+        let done = self.upper_holder(node)?.remove_xattr(name);
         self.inherit_changed(node);
-        Ok(())
+        done
     }
 
     /// The same object, once it is in the upper layer.

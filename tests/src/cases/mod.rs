@@ -6,6 +6,7 @@ mod comparison;
 mod conformance;
 mod differential;
 pub(crate) mod direct;
+mod durable;
 mod engines;
 mod handover;
 mod library;
@@ -115,6 +116,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         noticed::CASES,
         surface::CASES,
         blocks::CASES,
+        durable::CASES,
         handover::CASES,
         library::CASES,
         pool::CASES,

@@ -1,5 +1,6 @@
 //! What cases are made of: mounts, trees, commands, random numbers.
 
+pub(crate) mod disk;
 pub(crate) mod layers;
 pub(crate) mod mount;
 pub(crate) mod outcome;

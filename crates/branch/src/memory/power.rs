@@ -41,7 +41,10 @@ struct Sync {
 fn same_shape(a: &Data, b: &Data) -> bool {
     a.size == b.size
         && a.blocks.len() == b.blocks.len()
-        && a.blocks.iter().zip(&b.blocks).all(|((at, a), (bt, b))| at == bt && reserved(Some(a)) == reserved(Some(b)))
+        && a.blocks
+            .iter()
+            .zip(&b.blocks)
+            .all(|((at, a), (bt, b))| at == bt && reserved(Some(a)) == reserved(Some(b)))
 }
 
 impl History {

@@ -1,0 +1,202 @@
+//! What a sync has acknowledged is there after a loss of power: the image of a real filesystem is copied in the moment in
+//! which the call has returned, and mounted.
+
+use super::Case;
+use crate::harness::disk::Disk;
+use crate::harness::mount::only_vellum;
+use crate::harness::outcome::{Outcome, ensure};
+use crate::harness::raw::Mapping;
+use crate::harness::{Cx, Layers, Mount};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{ReadWriteFlags, pwrite, pwritev2};
+use std::fs;
+use std::io::IoSlice;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+pub(super) const CASES: &[Case] = &[
+    Case::mounted("durable/data-of-copies", 120, data),
+    Case::mounted("durable/copies-of-before", 60, before),
+];
+
+const PAGE: usize = 4096;
+
+/// Sizes of files that are copied whole and by blocks, in both profiles.
+const SMALL: usize = 2 * PAGE;
+const LARGE: usize = 2 << 20;
+
+/// How a program makes durable what it has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Datasync,
+    Sync,
+    Msync,
+    /// O_DSYNC.
+    Opened,
+    /// RWF_DSYNC.
+    Flagged,
+    /// The file is cut and not written to.
+    Cut,
+}
+
+/// Overwrites the first page of a file in place, and syncs.
+fn overwrite(path: &Path, how: How) -> Outcome<OwnedFd> {
+    let flags = OFlags::RDWR | if how == How::Opened { OFlags::DSYNC } else { OFlags::empty() };
+    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    let new = [b'N'; PAGE];
+    match how {
+        How::Datasync | How::Sync | How::Opened => {
+            ensure!(pwrite(&fd, &new, 0)? == PAGE, "a short write");
+        }
+        How::Flagged => {
+            let n = pwritev2(&fd, &[IoSlice::new(&new)], 0, ReadWriteFlags::DSYNC)?;
+            ensure!(n == PAGE, "a short write");
+        }
+        How::Msync => {
+            let map = Mapping::shared(fd.as_fd(), PAGE, true)?;
+            map.write(0, &new);
+            map.sync()?;
+        }
+        How::Cut => rustix::fs::ftruncate(&fd, 100)?,
+    }
+    match how {
+        How::Datasync | How::Cut => rustix::fs::fdatasync(&fd)?,
+        How::Sync => rustix::fs::fsync(&fd)?,
+        How::Msync | How::Opened | How::Flagged => {}
+    }
+    Ok(fd)
+}
+
+/// One file, and what happens to it.
+struct Item {
+    name: &'static str,
+    size: usize,
+    how: How,
+    /// Before it is written to, and made durable.
+    before: fn(&Path) -> Outcome,
+    /// Its name at last.
+    finally: &'static str,
+}
+
+const fn item(name: &'static str, size: usize, how: How) -> Item {
+    Item { name, size, how, before: |_| Ok(()), finally: name }
+}
+
+fn chmod(path: &Path) -> Outcome {
+    Ok(rustix::fs::chmod(path, Mode::from_raw_mode(0o600))?)
+}
+
+fn change_block(path: &Path) -> Outcome {
+    let fd = rustix::fs::open(path, OFlags::RDWR, Mode::empty())?;
+    pwrite(&fd, b"x", 5 * PAGE as u64)?;
+    Ok(())
+}
+
+const ITEMS: &[Item] = &[
+    item("whole", SMALL, How::Datasync),
+    item("synced", SMALL, How::Sync),
+    item("mapped", SMALL, How::Msync),
+    item("opened", SMALL, How::Opened),
+    item("flagged", SMALL, How::Flagged),
+    item("cut", SMALL, How::Cut),
+    item("in/directories/below", SMALL, How::Datasync),
+    item("linked", SMALL, How::Datasync),
+    item("blocks", LARGE, How::Datasync),
+    item("blocks-mapped", LARGE, How::Msync),
+    item("blocks-flagged", LARGE, How::Flagged),
+    item("blocks-cut", LARGE, How::Cut),
+    Item { before: chmod, ..item("attributes", SMALL, How::Datasync) },
+    Item { before: chmod, ..item("attributes-mapped", SMALL, How::Msync) },
+    Item { before: change_block, ..item("blocks-again", LARGE, How::Datasync) },
+    Item {
+        before: |path| Ok(fs::rename(path, path.with_file_name("renamed"))?),
+        finally: "renamed",
+        ..item("moved", SMALL, How::Datasync)
+    },
+];
+
+fn fill(layers: &Layers) -> Outcome {
+    for item in ITEMS {
+        let path = layers.lower().join(item.name);
+        fs::create_dir_all(path.parent().unwrap_or(layers.lower()))?;
+        fs::write(&path, vec![b'o'; item.size])?;
+    }
+    Ok(fs::hard_link(layers.lower().join("linked"), layers.lower().join("linked2"))?)
+}
+
+/// Mounts what a loss of power has left, and looks at a file.
+fn check(cx: &Cx, image: &Path, item: &Item) -> Outcome {
+    let left = Disk::of(image.to_path_buf(), "left", "loop")?;
+    let layers = Layers::new(left.at(), 1)?;
+    let mut mount = cx.mount(&layers)?;
+    let content = fs::read(mount.path(item.finally))?;
+    let (len, first) = if item.how == How::Cut { (100, b'o') } else { (item.size, b'N') };
+    let begins: Vec<u8> = content.iter().copied().take(PAGE.min(len)).collect();
+    let (name, how) = (item.name, item.how);
+    ensure!(content.len() == len, "{name}, {how:?}: {} bytes are left instead of {len}", content.len());
+    ensure!(begins.iter().all(|byte| *byte == first), "{name}, {how:?}: what was acknowledged is lost");
+    ensure!(
+        content.get(PAGE..2 * PAGE).unwrap_or(b"o").iter().all(|byte| *byte == b'o'),
+        "{name}: beyond it"
+    );
+    if item.name == "linked" {
+        ensure!(fs::read(mount.path("linked2"))? == content, "the other name is another file");
+    }
+    mount.unmount()
+}
+
+/// Overwriting in place a file that is copied up for it, and the sync that databases commit with.
+fn data(cx: &Cx) -> Outcome {
+    only_vellum("need not be better than the kernel's overlayfs, which loses such data")?;
+    let disk = Disk::ext4(&cx.dir, "disk")?;
+    let layers = Layers::new(disk.at(), 1)?;
+    fill(&layers)?;
+    let mut mount = cx.mount(&layers)?;
+    for (number, item) in ITEMS.iter().enumerate() {
+        (item.before)(&mount.path(item.name))?;
+        // What came before is durable, and nothing of it is written by chance from here on.
+        rustix::fs::syncfs(fs::File::open(mount.root())?)?;
+        disk.sync()?;
+        let fd = overwrite(&mount.path(item.finally), item.how)?;
+        disk.snapshot(&cx.dir.join(format!("left{number}.image")))?;
+        drop(fd);
+    }
+    mount.unmount()?;
+    drop(disk);
+    for (number, item) in ITEMS.iter().enumerate() {
+        check(cx, &cx.dir.join(format!("left{number}.image")), item)?;
+    }
+    Ok(())
+}
+
+/// The same where another mount has made the copy a moment before, and nobody knows of that any more.
+fn before(cx: &Cx) -> Outcome {
+    only_vellum("need not be better than the kernel's overlayfs, which loses such data")?;
+    for (number, (size, how)) in
+        [(SMALL, How::Datasync), (SMALL, How::Msync), (LARGE, How::Datasync)].into_iter().enumerate()
+    {
+        let disk = Disk::ext4(&cx.dir, &format!("disk{number}"))?;
+        let layers = Layers::new(disk.at(), 1)?;
+        fs::write(layers.lower().join("file"), vec![b'o'; size])?;
+        disk.sync()?;
+        let mut mount = cx.mount(&layers)?;
+        disk.sync()?;
+        change_last(&mount)?;
+        mount.remount()?;
+        let fd = overwrite(&mount.path("file"), how)?;
+        let image = cx.dir.join("left.image");
+        disk.snapshot(&image)?;
+        drop(fd);
+        mount.unmount()?;
+        drop(disk);
+        check(cx, &image, &Item { finally: "file", ..item("file", size, how) })?;
+    }
+    Ok(())
+}
+
+/// Copies a file up, by writing to its second block.
+fn change_last(mount: &Mount) -> Outcome {
+    let fd = rustix::fs::open(mount.path("file"), OFlags::RDWR, Mode::empty())?;
+    pwrite(&fd, b"o", PAGE as u64)?;
+    Ok(())
+}

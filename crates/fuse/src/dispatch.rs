@@ -4,6 +4,7 @@ use crate::backing::{BackingTable, Grant};
 use crate::convert;
 use crate::inflight::Replay;
 use crate::init::Negotiated;
+use crate::ioctl;
 use crate::listing::{self, Listing};
 use crate::request::{Operation, Request, Target};
 use crate::wire::{self, InitFlags, Opcode, OpenFlags};
@@ -266,7 +267,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                     put(body, &wire::WriteOut { size, padding: 0 })
                 }
             }
-            Operation::Ioctl => Ok(Answer::Status(Errno::NOTTY)),
+            Operation::Ioctl { args, data } => ioctl::answer(fs, cx, node, (args, data), body),
             Operation::Destroy => Ok(Answer::DONE),
             // INIT and INTERRUPT are the session's own.
             Operation::Init { .. } | Operation::Interrupt { .. } | Operation::Unserved => {

@@ -23,6 +23,7 @@ mod convert;
 mod dispatch;
 mod inflight;
 mod init;
+mod ioctl;
 mod listing;
 mod mount;
 mod notify;

@@ -206,7 +206,10 @@ pub enum Operation<'a> {
         unique: u64,
     },
     Destroy,
-    Ioctl,
+    Ioctl {
+        args: wire::IoctlIn,
+        data: &'a [u8],
+    },
     Fallocate {
         args: wire::FallocateIn,
     },
@@ -358,7 +361,10 @@ fn operation(opcode: Opcode, mut args: Args<'_>, setxattr_ext: bool) -> Result<O
         Opcode::Tmpfile => Op::Tmpfile { args: args.get()? },
         Opcode::Interrupt => Op::Interrupt { unique: args.get::<wire::InterruptIn>()?.unique },
         Opcode::Destroy => Op::Destroy,
-        Opcode::Ioctl => Op::Ioctl,
+        Opcode::Ioctl => {
+            let ioctl: wire::IoctlIn = args.get()?;
+            Op::Ioctl { args: ioctl, data: args.bytes(ioctl.in_size)? }
+        }
         Opcode::Fallocate => Op::Fallocate { args: args.get()? },
         Opcode::Lseek => Op::Lseek { args: args.get()? },
         Opcode::CopyFileRange | Opcode::CopyFileRange64 => Op::CopyFileRange { args: args.get()? },

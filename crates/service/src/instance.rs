@@ -295,6 +295,8 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         fn fallocate(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, len: u64, mode: u32) -> Result<()>;
         fn lseek(cx: &Context<'_>, node: NodeId, handle: Handle, offset: u64, whence: Seek) -> Result<u64>;
         fn copy_file_range(cx: &Context<'_>, from: (NodeId, Handle, u64), to: (NodeId, Handle, u64), len: u64) -> Result<u64>;
+        fn flags(cx: &Context<'_>, node: NodeId) -> Result<u32>;
+        fn set_flags(cx: &Context<'_>, node: NodeId, flags: u32) -> Result<()>;
         fn front_note(node: NodeId) -> FrontNote;
         fn keep_front_note(node: NodeId, note: FrontNote);
     }

@@ -50,6 +50,10 @@ calls! {
     CopyRange true,
     /// ioctl FICLONE.
     Clone true,
+    /// ioctl FS_IOC_GETFLAGS.
+    GetFlags false,
+    /// ioctl FS_IOC_SETFLAGS.
+    SetFlags true,
     /// mkdirat(2).
     MakeDir true,
     /// mknodat(2).

@@ -13,8 +13,8 @@ use crate::stat_fs::FsStat;
 use crate::xattr::XattrOf;
 use crate::{beneath, handle, lock, mode, stat, stat_fs, xattr};
 use rustix::fs::{
-    AtFlags, CWD, Dev, FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, RenameFlags,
-    SeekFrom, Timestamps, Uid,
+    AtFlags, CWD, Dev, FallocateFlags, FileType, FlockOperation, Gid, IFlags, Mode, OFlags, RawDir,
+    RenameFlags, SeekFrom, Timestamps, Uid,
 };
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CStr;
@@ -319,6 +319,20 @@ pub trait Sys: Clone + Send + Sync + 'static {
     fn remove_xattr(&self, of: XattrOf<'_>, attr: &CStr) -> Result<()> {
         self.gate(Call::RemoveXattr, 0)?;
         xattr::remove(of, attr)
+    }
+
+    /// Flags of the inode that `fd` (not O_PATH) has open, as lsattr(1) shows them. ENOTTY where the filesystem has none.
+    #[inline]
+    fn get_flags(&self, fd: BorrowedFd<'_>) -> Result<u32> {
+        self.gate(Call::GetFlags, 0)?;
+        Ok(rustix::fs::ioctl_getflags(fd)?.bits())
+    }
+
+    /// Sets all flags of the inode.
+    #[inline]
+    fn set_flags(&self, fd: BorrowedFd<'_>, flags: u32) -> Result<()> {
+        self.gate(Call::SetFlags, 0)?;
+        rustix::fs::ioctl_setflags(fd, IFlags::from_bits_retain(flags))
     }
 
     /// fstatfs(2), also O_PATH.

@@ -380,6 +380,14 @@ impl Filesystem for Union {
         Ok(copied)
     }
 
+    fn flags(&self, _: &Context<'_>, node: NodeId) -> Result<u32> {
+        self.0.flags(&*self.0.node(node)?)
+    }
+
+    fn set_flags(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<()> {
+        self.0.set_flags(&self.0.node(node)?, flags)
+    }
+
     fn front_note(&self, node: NodeId) -> FrontNote {
         self.0.table.ledger.as_ref().map(|ledger| ledger.note(node)).unwrap_or_default()
     }

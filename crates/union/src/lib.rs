@@ -30,6 +30,7 @@ mod direct;
 mod dress;
 mod explain;
 mod extents;
+mod flags;
 mod flatten;
 mod forgotten;
 mod fs;

@@ -6,6 +6,7 @@
 
 use crate::{Attr, FileKind, Name, Result, SetTime, StatFs};
 use bitflags::bitflags;
+use rustix::io::Errno;
 use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -75,6 +76,14 @@ pub trait Object: Send + Sync + 'static {
     fn list_xattr(&self, buf: &mut [u8]) -> Result<usize>;
     /// Removes an extended attribute.
     fn remove_xattr(&self, name: &CStr) -> Result<()>;
+    /// Flags of a regular file or a directory, as lsattr(1) shows them. EOPNOTSUPP: it has none.
+    fn flags(&self) -> Result<u32> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// Sets all flags.
+    fn set_flags(&self, _flags: u32) -> Result<()> {
+        Err(Errno::OPNOTSUPP.into())
+    }
     /// The target of a symbolic link: written into `buf`, its length returned. EINVAL on anything else.
     fn read_link(&self, buf: &mut [u8]) -> Result<usize>;
     /// Opens the regular file that this handle holds, also when it has no name any more. ELOOP, ENXIO or EISDIR

@@ -355,6 +355,15 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Error::new(Errno::OPNOTSUPP, "copy_file_range"))
     }
 
+    /// Flags of a regular file or a directory, as lsattr(1) shows them (FS_IOC_GETFLAGS). EOPNOTSUPP: it has none.
+    fn flags(&self, cx: &Context<'_>, node: NodeId) -> Result<u32> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// Sets all flags; the front has checked that the caller may. EOPNOTSUPP: one of them cannot be changed here.
+    fn set_flags(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<()> {
+        Err(Errno::OPNOTSUPP.into())
+    }
+
     /// What a front has kept with a node; a successor of the process finds it, where the instance outlives processes at all.
     fn front_note(&self, node: NodeId) -> FrontNote {
         FrontNote::default()

@@ -2,7 +2,7 @@
 
 use super::convert::{attr, timestamps};
 use super::file::LocalFile;
-use super::held::{LocalHandle, impl_object, open_flags, open_noatime, require_regular};
+use super::held::{LocalHandle, impl_object, open_flags, open_noatime, require_regular, without_flags};
 use super::{DIR_FLAGS, LIST_FLAGS};
 use rustix::fs::OFlags;
 use std::any::Any;
@@ -54,6 +54,14 @@ impl_object!(LocalDir, XattrOf::Dir, {
 
     fn reopen(&self, _mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
         Err(Errno::ISDIR.into())
+    }
+
+    fn flags(&self) -> Result<u32> {
+        self.sys.get_flags(self.readable()?.as_fd()).map_err(without_flags)
+    }
+
+    fn set_flags(&self, flags: u32) -> Result<()> {
+        self.sys.set_flags(self.readable()?.as_fd(), flags).map_err(without_flags)
     }
 });
 

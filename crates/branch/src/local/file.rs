@@ -1,7 +1,7 @@
 //! Open regular files.
 
 use super::convert::{attr, timestamps};
-use super::held::{impl_object, open_flags, open_noatime};
+use super::held::{impl_object, open_flags, open_noatime, without_flags};
 use rustix::io::Errno;
 use std::any::Any;
 use std::ffi::CStr;
@@ -38,6 +38,14 @@ impl_object!(LocalFile, XattrOf::File, {
     fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
         let fd = open_noatime(open_flags(mode), |flags| self.sys.reopen(self.fd.as_fd(), flags))?;
         Ok(Self::boxed(self.sys.clone(), fd))
+    }
+
+    fn flags(&self) -> Result<u32> {
+        self.sys.get_flags(self.fd.as_fd()).map_err(without_flags)
+    }
+
+    fn set_flags(&self, flags: u32) -> Result<()> {
+        self.sys.set_flags(self.fd.as_fd(), flags).map_err(without_flags)
     }
 });
 

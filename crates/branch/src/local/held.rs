@@ -61,6 +61,11 @@ macro_rules! impl_object {
 }
 pub(super) use impl_object;
 
+/// What a filesystem without flags says, in several ways.
+pub(super) fn without_flags(errno: Errno) -> Error {
+    if matches!(errno, Errno::NOTTY | Errno::NOSYS) { Errno::OPNOTSUPP.into() } else { errno.into() }
+}
+
 /// The flags that open a regular file in `mode`, whatever else may lie there instead: a symbolic link is not
 /// followed, and a fifo does not block.
 pub(super) fn open_flags(mode: OpenMode) -> OFlags {
@@ -114,5 +119,13 @@ impl_object!(LocalHandle, XattrOf::Held, {
         require_regular(self.sys.stat(self.fd.as_fd())?.mode)?;
         let fd = open_noatime(open_flags(mode), |flags| self.sys.reopen(self.fd.as_fd(), flags))?;
         Ok(LocalFile::boxed(self.sys.clone(), fd))
+    }
+
+    fn flags(&self) -> Result<u32> {
+        self.reopen(OpenMode::READ)?.flags()
+    }
+
+    fn set_flags(&self, flags: u32) -> Result<()> {
+        self.reopen(OpenMode::READ)?.set_flags(flags)
     }
 });

@@ -179,6 +179,18 @@ wire! {
     InterruptIn (8) {
         unique: u64,
     }
+    /// IOCTL; followed by what is given.
+    IoctlIn (32) {
+        fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32,
+    }
+    /// Reply to IOCTL; followed by what is told.
+    IoctlOut (16) {
+        result: i32, flags: u32, in_iovs: u32, out_iovs: u32,
+    }
+    /// `struct fsxattr`, of FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR.
+    Fsxattr (28) {
+        xflags: u32, extsize: u32, nextents: u32, projid: u32, cowextsize: u32, pad: [u32; 2],
+    }
     /// FALLOCATE.
     FallocateIn (32) {
         fh: u64, offset: u64, length: u64, mode: u32, padding: u32,

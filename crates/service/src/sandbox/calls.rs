@@ -158,9 +158,19 @@ const ALLOWED_HERE: &[c_long] = &[libc::SYS_renameat];
 const ALLOWED_HERE: &[c_long] = &[];
 
 /// FUSE_DEV_IOC_CLONE, FUSE_DEV_IOC_BACKING_OPEN, FUSE_DEV_IOC_BACKING_CLOSE, FICLONE, FIONBIO, FIOCLEX, TCGETS; PIDFD_GET_INFO: who
-/// a client or a program is.
-const IOCTLS: [u64; 8] =
-    [0x8004_e500, 0x4010_e501, 0x4004_e502, 0x4004_9409, 0x5421, 0x5451, 0x5401, 0xc040_ff0b];
+/// a client or a program is; FS_IOC_GETFLAGS, FS_IOC_SETFLAGS: flags of files (the kernel has both as numbers of 8 bytes).
+const IOCTLS: [u64; 10] = [
+    0x8004_e500,
+    0x4010_e501,
+    0x4004_e502,
+    0x4004_9409,
+    0x5421,
+    0x5451,
+    0x5401,
+    0xc040_ff0b,
+    0x8008_6601,
+    0x4008_6602,
+];
 
 /// What starts a thread, and nothing else: in the memory of its creator and in none but its namespaces.
 const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;

@@ -1,5 +1,6 @@
 //! What a mount offers to the kernel beside reading, writing and names, compared with what a filesystem of the kernel offers.
 
+mod flags;
 mod idmap;
 
 use super::Case;
@@ -9,4 +10,6 @@ pub(super) const CASES: &[Case] = &[
     Case::once("surface/idmapped-in-a-pool", 60, idmap::in_a_pool),
     Case::mounted("surface/idmapped-set-ids", 60, idmap::set_ids),
     Case::mounted("surface/idmapped-questions", 60, idmap::questions),
+    Case::mounted("surface/flags", 60, flags::flags),
+    Case::mounted("surface/shared-blocks", 60, flags::shared_blocks),
 ];

@@ -2,7 +2,7 @@
 
 use crate::raw;
 use core::ffi::CStr;
-use vellum_ring::files::STAT_WORDS;
+use vellum_ring::files::{MOUNT_IDS, STAT_WORDS};
 
 pub(crate) const AT_SYMLINK_NOFOLLOW: i32 = 0x100;
 pub(crate) const AT_NO_AUTOMOUNT: i32 = 0x800;
@@ -93,6 +93,12 @@ pub(crate) fn at(directory: i32, path: &CStr, flags: i32, mask: u32) -> Result<S
 /// What a descriptor is.
 pub(crate) fn of(fd: i32) -> Result<Statx, i32> {
     at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_MNT_ID)
+}
+
+/// The id of the mount by which a descriptor was opened: where the kernel has such, one that no other mount ever gets.
+pub(crate) fn mount_of(fd: i32) -> Option<u64> {
+    let found = at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, MOUNT_IDS).ok()?;
+    (found.mask & MOUNT_IDS != 0).then_some(found.mnt_id)
 }
 
 /// `makedev`.

@@ -90,7 +90,7 @@ pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) ->
     let [tag, ..] = answered.response.values;
     let opened = collect(&mut hold, tag, flags & O_CLOEXEC != 0);
     if let Outcome::Done(fd) = opened {
-        private::hold(fd);
+        private::hold(fd, only_reads);
     }
     opened
 }

@@ -6,7 +6,7 @@ use crate::socket::{self, Greeting};
 use crate::{process, raw};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use vellum_ring::files::{MOUNTS_MAX, VOLATILE};
+use vellum_ring::files::{MOUNTS_MAX, READ_ONLY, VOLATILE};
 
 /// A mount of the pool, and by which mount its files are handed out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,10 +15,12 @@ pub(crate) struct Mount {
     pub(crate) union: u64,
     /// `st_dev` of its upper layer.
     pub(crate) upper: u64,
-    /// `stx_mnt_id` of descriptors that the service handed out.
+    /// The mount's id, as [`attributes::mount_of`] has it for descriptors that the service handed out.
     pub(crate) id: u64,
     /// A sync of its files does nothing.
     pub(crate) is_volatile: bool,
+    /// By these descriptors nothing of a file can be changed.
+    pub(crate) is_read_only: bool,
 }
 
 struct Place {
@@ -26,13 +28,13 @@ struct Place {
     upper: AtomicU64,
     /// 0: the place is free. A place that has been filled stays so: a descriptor may be older than the service.
     id: AtomicU64,
-    is_volatile: AtomicBool,
+    flags: AtomicU64,
 }
 
 impl Place {
     const fn new() -> Self {
-        let [union, upper, id] = [const { AtomicU64::new(0) }; 3];
-        Self { union, upper, id, is_volatile: AtomicBool::new(false) }
+        let [union, upper, id, flags] = [const { AtomicU64::new(0) }; 4];
+        Self { union, upper, id, flags }
     }
 }
 
@@ -63,7 +65,7 @@ fn learn(greeting: &Greeting) {
     // Another thread has the same list.
     if !LEARNING.swap(true, SeqCst) {
         greeting.mounts().for_each(|[union, upper, id, flags]| {
-            keep(Mount { union, upper, id, is_volatile: flags & VOLATILE != 0 });
+            keep(union, upper, id, flags);
         });
         LEARNING.store(false, SeqCst);
     }
@@ -78,21 +80,21 @@ pub(crate) fn has_same_ids() -> bool {
     SAME_IDS.load(Relaxed)
 }
 
-fn keep(mount: Mount) {
+fn keep(union: u64, upper: u64, id: u64, flags: u64) {
     for (index, place) in (1..).zip(&MOUNTS) {
         match place.id.load(Relaxed) {
-            0 if mount.id != 0 => {
-                place.union.store(mount.union, Relaxed);
-                place.upper.store(mount.upper, Relaxed);
-                place.is_volatile.store(mount.is_volatile, Relaxed);
-                place.id.store(mount.id, Release);
+            0 if id != 0 => {
+                place.union.store(union, Relaxed);
+                place.upper.store(upper, Relaxed);
+                place.flags.store(flags, Relaxed);
+                place.id.store(id, Release);
                 COUNT.store(index, Release);
                 return;
             }
-            id if id == mount.id => {
-                place.union.store(mount.union, Relaxed);
-                place.upper.store(mount.upper, Relaxed);
-                place.is_volatile.store(mount.is_volatile, Relaxed);
+            known if known == id => {
+                place.union.store(union, Relaxed);
+                place.upper.store(upper, Relaxed);
+                place.flags.store(flags, Relaxed);
                 return;
             }
             _ => {}
@@ -103,8 +105,14 @@ fn keep(mount: Mount) {
 fn mounts() -> impl Iterator<Item = Mount> {
     MOUNTS.iter().take(COUNT.load(Acquire) as usize).map(|place| {
         let id = place.id.load(Acquire);
-        let is_volatile = place.is_volatile.load(Relaxed);
-        Mount { union: place.union.load(Relaxed), upper: place.upper.load(Relaxed), id, is_volatile }
+        let flags = place.flags.load(Relaxed);
+        Mount {
+            union: place.union.load(Relaxed),
+            upper: place.upper.load(Relaxed),
+            id,
+            is_volatile: flags & VOLATILE != 0,
+            is_read_only: flags & READ_ONLY != 0,
+        }
     })
 }
 
@@ -119,7 +127,7 @@ pub(crate) fn of(fd: i32) -> Option<Mount> {
     if COUNT.load(Relaxed) == 0 {
         return None;
     }
-    let id = attributes::of(fd).ok()?.mnt_id;
+    let id = attributes::mount_of(fd)?;
     mounts().find(|mount| mount.id == id)
 }
 

@@ -1,9 +1,17 @@
 //! Variables of the environment.
 
-use core::ffi::{CStr, c_char};
+use core::ffi::{CStr, c_char, c_ulong};
 
 unsafe extern "C" {
     static environ: *const *const c_char;
+    fn getauxval(which: c_ulong) -> c_ulong;
+}
+
+/// Whether the program has rights that who started it does not have, so that what he says is not to be believed.
+pub(crate) fn is_anothers() -> bool {
+    const AT_SECURE: c_ulong = 23;
+    // SAFETY: every libc has this function; it only reads what the kernel gave the process.
+    unsafe { getauxval(AT_SECURE) != 0 }
 }
 
 /// The value of a variable.

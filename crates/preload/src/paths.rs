@@ -105,6 +105,12 @@ pub(crate) fn of_descriptor(fd: i32) -> [u8; 28] {
     path
 }
 
+/// The number of the descriptor that a path of this process leads to.
+pub(crate) fn descriptor_of(path: &[u8]) -> Option<i32> {
+    let digits = path.strip_prefix(b"/proc/self/fd/").or_else(|| path.strip_prefix(b"/dev/fd/"))?;
+    i32::try_from(number(digits)?).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +127,10 @@ mod tests {
     fn descriptors_have_paths() {
         assert_eq!(&of_descriptor(0)[..17], b"/proc/self/fd/0\0\0");
         assert_eq!(&of_descriptor(i32::MAX)[..25], b"/proc/self/fd/2147483647\0");
+        assert_eq!((descriptor_of(b"/proc/self/fd/7"), descriptor_of(b"/dev/fd/12")), (Some(7), Some(12)));
+        assert!(
+            [&b"/dev/fd/"[..], b"/proc/self/fd/1/x", b"7"].iter().all(|path| descriptor_of(path).is_none())
+        );
     }
 
     #[test]

@@ -17,8 +17,12 @@ const TABLE: usize = 64 << 10;
 
 /// Numbers that were handed out; some may be other files by now.
 static HELD: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
+/// Those of them that were handed out to be read.
+static READ: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
 /// Any were.
 static ANY: AtomicBool = AtomicBool::new(false);
+/// Any were to be read.
+static ANY_READ: AtomicBool = AtomicBool::new(false);
 
 struct Room {
     path: [u8; PATH_MAX],
@@ -36,12 +40,60 @@ static ROOM: Guarded =
 static BUSY: AtomicBool = AtomicBool::new(false);
 
 /// The service has handed a descriptor out.
-pub(crate) fn hold(fd: i32) {
+pub(crate) fn hold(fd: i32, only_reads: bool) {
     let Ok(fd) = usize::try_from(fd) else { return };
-    if let Some(word) = HELD.get(fd / 64) {
-        word.fetch_or(1 << (fd % 64), Relaxed);
+    let (index, bit) = (fd / 64, 1 << (fd % 64));
+    if let (Some(held), Some(read)) = (HELD.get(index), READ.get(index)) {
+        held.fetch_or(bit, Relaxed);
+        if only_reads {
+            read.fetch_or(bit, Relaxed);
+        } else if read.load(Relaxed) & bit != 0 {
+            read.fetch_and(!bit, Relaxed);
+        }
+    }
+    if only_reads {
+        ANY_READ.store(true, Release);
     }
     ANY.store(true, Release);
+}
+
+/// Before something of a file, but not its contents, is changed by a descriptor. By one that was handed out to be read that cannot be
+/// done; by the mount's own it can, for who may.
+#[inline]
+pub(crate) fn before_change(fd: i32) {
+    if ANY_READ.load(Relaxed) {
+        before_change_read(fd);
+    }
+}
+
+fn before_change_read(fd: i32) {
+    let Ok(at) = usize::try_from(fd) else { return };
+    let was_read = READ.get(at / 64).is_some_and(|word| word.load(Relaxed) & 1 << (at % 64) != 0);
+    if was_read
+        && process::is_on()
+        && !process::is_borrowed()
+        && direct::of(fd).is_some_and(|mount| mount.is_read_only)
+    {
+        replace(fd);
+    }
+}
+
+/// The same for a path by which the program opens a descriptor once more, to write.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn before_open(path: usize) {
+    if !ANY_READ.load(Relaxed) || path == 0 {
+        return;
+    }
+    // As long as such a path may be.
+    let mut text = [0; 32];
+    // SAFETY: the caller's.
+    let Some(len) = (unsafe { paths::take(raw::AT_FDCWD, path, &mut text) }) else { return };
+    let text = text.get(..len).unwrap_or_default();
+    if let Some(fd) = paths::descriptor_of(text) {
+        before_change_read(fd);
+    }
 }
 
 /// Before this process shares its descriptors with another one.

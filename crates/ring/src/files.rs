@@ -19,19 +19,24 @@ pub const TOKEN_BYTES: usize = 16;
 /// What the socket says first: numbers of 64 bits, with the descriptors of the memories of generations.
 pub const GREETING: u64 = u64::from_le_bytes(*b"ssesllev");
 /// Version of the greeting and of everything here.
-pub const GREETING_VERSION: u64 = 4;
+pub const GREETING_VERSION: u64 = 5;
 /// Numbers before the ids of the memories: [`GREETING`], version, how many memories, how many mounts, and the inode number of the service's
 /// user namespace (0: unknown), whose ids answers have.
 pub const GREETING_HEAD: usize = 5;
 /// Places for ids of memories. The kernel lets 253 descriptors travel together.
 pub const MEMORIES_MAX: usize = 128;
 /// Places for mounts whose files may be handed out.
-pub const MOUNTS_MAX: usize = 32;
+pub const MOUNTS_MAX: usize = 64;
 /// Numbers of one: the mount's `st_dev`, the `st_dev` of the upper layer's filesystem, the id of the mount by which descriptors are
-/// opened (`stx_mnt_id`), which tells them from all others, and flags ([`VOLATILE`]).
+/// opened (`stx_mnt_id`, asked for with [`MOUNT_IDS`]), which tells them from all others, and flags ([`VOLATILE`], [`READ_ONLY`]).
 pub const MOUNT_NUMBERS: usize = 4;
 /// Flag of a mount: a sync of a file does nothing.
 pub const VOLATILE: u64 = 1;
+/// Flag of a mount: by its descriptors nothing of a file can be changed. What the program may change all the same, it changes by a
+/// descriptor of the union's.
+pub const READ_ONLY: u64 = 2;
+/// What is asked of statx(2) for the id of a mount: `STATX_MNT_ID_UNIQUE`, and `STATX_MNT_ID` where the kernel does not know that.
+pub const MOUNT_IDS: u32 = 0x4000 | 0x1000;
 /// Numbers of a greeting.
 pub const GREETING_NUMBERS: usize = GREETING_HEAD + MEMORIES_MAX + MOUNT_NUMBERS * MOUNTS_MAX;
 

@@ -30,15 +30,29 @@ pub fn end(target: &Path) -> Result<()> {
     rustix::mount::unmount(target, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH)
 }
 
-/// Makes a mount that is nowhere in the tree one that can only be read, hands out no devices, runs nothing, and hears of no other
-/// mounts: mount_setattr(2), from Linux 5.12 on.
-pub fn restrict(mount: impl AsFd) -> Result<()> {
+/// What a mount does not do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restrictions {
+    /// Nothing in it can be changed.
+    pub read_only: bool,
+    /// Nothing in it is run.
+    pub no_exec: bool,
+    /// Reading leaves no trace.
+    pub no_atime: bool,
+}
+
+/// Restricts a mount that is nowhere in the tree: no devices, no set-id bits, no news of other mounts, and what else is asked for.
+/// mount_setattr(2), from Linux 5.12 on.
+pub fn restrict(mount: impl AsFd, asked: Restrictions) -> Result<()> {
+    let if_asked = |asked, bits| if asked { bits } else { 0 };
     let attributes = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_RDONLY
-            | libc::MOUNT_ATTR_NOSUID
+        attr_set: libc::MOUNT_ATTR_NOSUID
             | libc::MOUNT_ATTR_NODEV
-            | libc::MOUNT_ATTR_NOEXEC,
-        attr_clr: 0,
+            | if_asked(asked.read_only, libc::MOUNT_ATTR_RDONLY)
+            | if_asked(asked.no_exec, libc::MOUNT_ATTR_NOEXEC)
+            | if_asked(asked.no_atime, libc::MOUNT_ATTR_NOATIME),
+        // The kernel changes these all together.
+        attr_clr: if_asked(asked.no_atime, libc::MOUNT_ATTR__ATIME),
         propagation: libc::MS_PRIVATE,
         userns_fd: 0,
     };

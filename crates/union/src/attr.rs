@@ -222,7 +222,7 @@ impl Core {
     pub(crate) fn attr_ttl(&self, node: &Node, attr: &Attr) -> Duration {
         let second = node.alias || node.stale.load(Relaxed);
         let linked = self.is_passthrough() && attr.nlink > 1 && !attr.is_dir();
-        if second || linked || self.has_writers(node, attr) { Duration::ZERO } else { self.config.ttl }
+        if second || linked || self.has_writers(node, attr.ino) { Duration::ZERO } else { self.config.ttl }
     }
 
     /// Changes attributes; copies up what has to be.

@@ -102,12 +102,12 @@ impl Core {
     }
 
     /// Whether programs may be writing to a file just now. Who begins later takes back what the front was told of it.
-    pub(crate) fn has_writers(&self, node: &Node, attr: &Attr) -> bool {
-        let Some(file) = node.as_file().filter(|_| attr.is_file()) else { return false };
-        let Some(direct) = self.direct.as_ref().filter(|direct| direct.written.have(attr.ino)) else {
+    pub(crate) fn has_writers(&self, node: &Node, ino: u64) -> bool {
+        let Some(file) = node.as_file().filter(|file| file.kind == FileKind::Regular) else { return false };
+        let Some(direct) = self.direct.as_ref().filter(|direct| direct.written.have(ino)) else {
             return false;
         };
-        let Known::Nothing(then) = direct.quiet.look(attr.ino) else { return false };
+        let Known::Nothing(then) = direct.quiet.look(ino) else { return false };
         let asked = || -> Result<bool> {
             let state = file.state.read();
             // Only what is whole and in the upper layer is ever handed out.
@@ -117,7 +117,7 @@ impl Core {
             Ok(self.target_of(&state)?.1.open(OpenMode::READ)?.has_writers())
         };
         if !asked().unwrap_or(true) {
-            direct.quiet.keep(attr.ino, then);
+            direct.quiet.keep(ino, then);
             return false;
         }
         // The union itself may have it open from before. Of what a predecessor had open not all can be opened again.
@@ -130,7 +130,8 @@ impl Core {
 
     /// Whether programs may be making a file shorter just now.
     pub(crate) fn has_cutters(&self, node: &Node, attr: &Attr) -> bool {
-        self.direct.as_ref().is_some_and(|direct| direct.cut.have(attr.ino)) && self.has_writers(node, attr)
+        self.direct.as_ref().is_some_and(|direct| direct.cut.have(attr.ino))
+            && self.has_writers(node, attr.ino)
     }
 
     /// To be called before the front is told attributes of a directory; true: those that were read before must be read again.
@@ -394,12 +395,12 @@ impl Union {
         self.0.make_shared(wanted, cx, Make::Symlink(target), 0o777).map(drop)
     }
 
-    /// A file that is there. `open` opens it in the upper layer, without changing it, and says its inode number there; `then` is called
-    /// with what it opened once that has turned out to be the file.
+    /// A file that is there. `open` opens it in the upper layer, without changing it, and says its inode number there; it is told whether
+    /// the front knows the file. `then` is called with what it opened once that has turned out to be the file.
     pub fn open_direct<T>(
         &self,
         wanted: &Wanted<'_>,
-        open: impl FnOnce() -> Result<(T, u64), Refused>,
+        open: impl FnOnce(bool) -> Result<(T, u64), Refused>,
         then: impl FnOnce(T) -> Result<T, Refused>,
     ) -> Result<T, Refused> {
         let core = &self.0;
@@ -426,7 +427,7 @@ impl Union {
             if wanted.writes {
                 direct.opens(node.ino);
             }
-            let (opened, ino) = open()?;
+            let (opened, ino) = open(known)?;
             if ino != node.ino {
                 return Err(Refused::Front);
             }

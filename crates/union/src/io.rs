@@ -18,6 +18,8 @@ const O_TRUNC: u32 = 0o1000;
 /// Set-user-id and set-group-id.
 const SET_IDS: u32 = 0o6000;
 const O_DSYNC: u32 = 0o10000;
+/// The kernel opens it to run it (`FMODE_EXEC`).
+const FMODE_EXEC: u32 = 0o40;
 
 impl Core {
     fn regular<'a>(&self, node: &'a Node) -> Result<&'a Arc<File>> {
@@ -157,6 +159,10 @@ impl Core {
         let stale = || Error::new(Errno::STALE, "the file has a new node");
         if node.stale.load(Relaxed) {
             return Err(stale());
+        }
+        // The kernel knows who writes through it; of those who write to the upper layer's file only this side can know.
+        if flags & FMODE_EXEC != 0 && self.is_being_written(node) {
+            return Err(Error::new(Errno::TXTBSY, "a program is writing to it"));
         }
         let truncate = flags & O_TRUNC != 0;
         let writes = flags & O_ACCMODE != 0 || truncate;

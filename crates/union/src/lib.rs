@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod attr;
+mod busy;
 mod config;
 mod copyup;
 mod copyup_data;

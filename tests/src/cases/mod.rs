@@ -19,6 +19,7 @@ pub(crate) mod stress;
 mod surface;
 mod watching;
 
+use crate::harness::mount::Profile;
 use crate::harness::{Cx, Outcome};
 use std::time::Duration;
 
@@ -50,8 +51,10 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     /// What it runs.
     pub(crate) kind: Kind,
-    /// Whether it runs once for each profile.
+    /// Whether it runs once for each profile;
     pub(crate) profiles: bool,
+    /// and if it is about one of them alone, which.
+    pub(crate) only: Option<Profile>,
     /// When it runs.
     pub(crate) turn: Turn,
     /// Whether it needs root.
@@ -64,7 +67,12 @@ impl Case {
     /// A case that runs once for each profile, as root, for at most `seconds`.
     const fn mounted(name: &'static str, seconds: u64, test: fn(&Cx) -> Outcome) -> Self {
         let limit = Duration::from_secs(seconds);
-        Self { name, kind: Kind::Test(test), profiles: true, turn: Turn::Together, root: true, limit }
+        Self { name, kind: Kind::Test(test), profiles: true, only: None, turn: Turn::Together, root: true, limit }
+    }
+
+    /// A case about something that one profile alone has.
+    const fn of(profile: Profile, name: &'static str, seconds: u64, test: fn(&Cx) -> Outcome) -> Self {
+        Self { only: Some(profile), ..Self::mounted(name, seconds, test) }
     }
 
     /// A case that runs once, as root, for at most `seconds`.
@@ -74,7 +82,7 @@ impl Case {
 
     const fn cargo(name: &'static str, line: &'static str) -> Self {
         let limit = Duration::from_secs(600);
-        Self { name, kind: Kind::Cargo(line), profiles: false, turn: Turn::Alone, root: false, limit }
+        Self { name, kind: Kind::Cargo(line), profiles: false, only: None, turn: Turn::Alone, root: false, limit }
     }
 
     const fn aside(self) -> Self {

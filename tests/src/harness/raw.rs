@@ -54,6 +54,19 @@ impl Mapping {
     }
 }
 
+/// Whether the kernel maps a file to be run.
+pub(crate) fn maps_to_run(fd: BorrowedFd<'_>) -> bool {
+    let (null, prot) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_EXEC);
+    // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of ours.
+    let at = unsafe { libc::mmap(null, 4096, prot, libc::MAP_PRIVATE, fd.as_raw_fd(), 0) };
+    let is_mapped = at != libc::MAP_FAILED;
+    if is_mapped {
+        // SAFETY: the mapping that has just been made, to which nothing refers.
+        unsafe { libc::munmap(at, 4096) };
+    }
+    is_mapped
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range is the mapping's own, and nothing refers to it any more.

@@ -92,7 +92,11 @@ fn all_jobs() -> Vec<Job> {
     cases::all()
         .flat_map(|case| {
             let profiles: Vec<Option<Profile>> = match (case.profiles, vellum) {
-                (true, true) => Profile::ALL.into_iter().map(Some).collect(),
+                (true, true) => {
+                    let all =
+                        Profile::ALL.into_iter().filter(|one| case.only.is_none_or(|only| only == *one));
+                    all.map(Some).collect()
+                }
                 _ => vec![None],
             };
             profiles.into_iter().map(move |profile| Job { case, profile })

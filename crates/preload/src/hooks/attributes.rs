@@ -1,13 +1,13 @@
-//! Modes, owners and times, by name. Those of descriptors are the kernel's, and nothing of the mount's where the service has handed the
-//! file out.
+//! Modes, owners and times, by name. Those of descriptors are the kernel's; where the service has handed the file out to be read, they
+//! are changed by a descriptor of the mount's, which takes its place.
 
 use super::files::settle;
-use crate::attributes::AT_SYMLINK_NOFOLLOW;
+use crate::attributes::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
 use crate::calls::{self, Change};
 use crate::names::{hooks, next};
 use crate::raw::{self, AT_FDCWD};
-use crate::{copy, process};
-use core::ffi::{c_char, c_int, c_uint};
+use crate::{copy, private, process};
+use core::ffi::{c_char, c_int, c_uint, c_void};
 use vellum_ring::files::{
     ACCESSED_NOW, FOLLOW, MODIFIED_NOW, SET_ACCESSED, SET_GROUP, SET_MODE, SET_MODIFIED, SET_OWNER,
 };
@@ -16,6 +16,7 @@ type Chmod = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
 type ChmodAt = unsafe extern "C" fn(c_int, *const c_char, c_uint, c_int) -> c_int;
 type Chown = unsafe extern "C" fn(*const c_char, c_uint, c_uint) -> c_int;
 type ChownAt = unsafe extern "C" fn(c_int, *const c_char, c_uint, c_uint, c_int) -> c_int;
+type SetXattr = unsafe extern "C" fn(c_int, *const c_char, *const c_void, usize, c_int) -> c_int;
 type UtimensAt = unsafe extern "C" fn(c_int, *const c_char, *const Times, c_int) -> c_int;
 
 /// Two of `struct timespec`.
@@ -96,6 +97,9 @@ hooks! {
     }
 
     fn fchmodat(directory: c_int, path: *const c_char, bits: c_uint, flags: c_int) -> c_int {
+        if flags & AT_EMPTY_PATH != 0 {
+            private::before_change(directory);
+        }
         let next = || match next!(FCHMODAT as ChmodAt) {
             // SAFETY: passed on as it came.
             Some(next) => unsafe { next(directory, path, bits, flags) },
@@ -126,6 +130,9 @@ hooks! {
     }
 
     fn fchownat(directory: c_int, path: *const c_char, owner: c_uint, group: c_uint, flags: c_int) -> c_int {
+        if flags & AT_EMPTY_PATH != 0 {
+            private::before_change(directory);
+        }
         let next = || match next!(FCHOWNAT as ChownAt) {
             // SAFETY: passed on as it came.
             Some(next) => unsafe { next(directory, path, owner, group, flags) },
@@ -141,10 +148,50 @@ hooks! {
             Some(next) => unsafe { next(directory, path, to, flags) },
             None => raw::abort(),
         };
+        if path.is_null() {
+            private::before_change(directory);
+        }
         // SAFETY: the program's times.
         let change = if path.is_null() { None } else { unsafe { times(to) } };
         // SAFETY: the program's path.
         unsafe { set_by(directory, path, flags, change, next) }
+    }
+}
+
+macro_rules! by_descriptor {
+    ($name:ident as $type:ty, $fd:ident $(, $arg:ident)*) => {{
+        private::before_change($fd);
+        match next!($name as $type) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($fd $(, $arg)*) },
+            None => raw::abort(),
+        }
+    }};
+}
+
+hooks! {
+    fn fchmod(fd: c_int, bits: c_uint) -> c_int {
+        by_descriptor!(FCHMOD as unsafe extern "C" fn(c_int, c_uint) -> c_int, fd, bits)
+    }
+
+    fn fchown(fd: c_int, owner: c_uint, group: c_uint) -> c_int {
+        by_descriptor!(FCHOWN as unsafe extern "C" fn(c_int, c_uint, c_uint) -> c_int, fd, owner, group)
+    }
+
+    fn futimens(fd: c_int, to: *const Times) -> c_int {
+        by_descriptor!(FUTIMENS as unsafe extern "C" fn(c_int, *const Times) -> c_int, fd, to)
+    }
+
+    fn futimes(fd: c_int, to: *const c_void) -> c_int {
+        by_descriptor!(FUTIMES as unsafe extern "C" fn(c_int, *const c_void) -> c_int, fd, to)
+    }
+
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: usize, flags: c_int) -> c_int {
+        by_descriptor!(FSETXATTR as SetXattr, fd, name, value, len, flags)
+    }
+
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
+        by_descriptor!(FREMOVEXATTR as unsafe extern "C" fn(c_int, *const c_char) -> c_int, fd, name)
     }
 }
 

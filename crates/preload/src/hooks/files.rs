@@ -1,10 +1,10 @@
 //! Opening, creating and removing, new directories and symbolic links.
 
 use super::identity;
-use crate::calls::{self, O_CREAT, O_EXCL, O_NOFOLLOW, O_TRUNC, O_WRONLY, Outcome};
+use crate::calls::{self, O_ACCMODE, O_CREAT, O_EXCL, O_NOFOLLOW, O_TRUNC, O_WRONLY, Outcome};
 use crate::names::{errno, hooks, next, set_errno, system};
-use crate::process;
 use crate::raw::{self, AT_FDCWD, word};
+use crate::{private, process};
 use core::ffi::{c_char, c_int, c_uint};
 
 type Open = unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
@@ -36,6 +36,10 @@ unsafe fn open_by(
 ) -> c_int {
     if !process::is_on() {
         return next(flags);
+    }
+    if flags & O_ACCMODE != 0 {
+        // SAFETY: the caller's.
+        unsafe { private::before_open(path as usize) };
     }
     let mode = if flags & O_CREAT == 0 { 0 } else { mode & 0o7777 & !identity::mask() };
     // SAFETY: the caller's.

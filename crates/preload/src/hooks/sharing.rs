@@ -188,8 +188,7 @@ fn link(path: *const c_char, to: *mut c_char, len: usize) -> Option<isize> {
     // SAFETY: the program's path.
     let end = unsafe { paths::take(raw::AT_FDCWD, path as usize, &mut text) }?;
     let text = text.get(..end)?;
-    let number = text.strip_prefix(b"/proc/self/fd/").or_else(|| text.strip_prefix(b"/dev/fd/"))?;
-    let fd = i32::try_from(paths::number(number)?).ok()?;
+    let fd = paths::descriptor_of(text)?;
     let mount = direct::of(fd)?;
     private::path_of(fd, &mount, |path| {
         let bytes = path.to_bytes();

@@ -6,7 +6,7 @@
 //! better: a right that it has given up cannot be used here.
 
 use super::direct::DirectMount;
-use super::host::Tree;
+use super::host::{Host, Tree};
 use super::program::Program;
 use super::view::view;
 use super::wish::Wish;
@@ -16,6 +16,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
+use std::cell::OnceCell;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -32,6 +33,7 @@ use vellum_vfs::{Attr, Context, Name, NodeId};
 const ACCESS_ACL: &CStr = c"system.posix_acl_access";
 const S_ISVTX: u32 = 0o1000;
 const SET_IDS: u32 = 0o6000;
+const ANY_EXECUTE: u32 = 0o111;
 const READ: u32 = 4;
 const WRITE: u32 = 2;
 const SEARCH: u32 = 1;
@@ -51,10 +53,11 @@ impl Door {
         self.tree.upgrade().is_some_and(|tree| tree.inner().hands_out())
     }
 
-    /// As a greeting has it. None: it is not served any more.
-    pub(super) fn numbers(&self) -> Option<[u64; MOUNT_NUMBERS]> {
-        let flags = if self.tree.upgrade()?.inner().is_volatile() { VOLATILE } else { 0 };
-        Some(self.direct.numbers(flags))
+    /// As a greeting has it; nothing of one that is not served any more.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = [u64; MOUNT_NUMBERS]> {
+        let tree = self.tree.upgrade();
+        let flags = tree.as_ref().is_some_and(|tree| tree.inner().is_volatile()).then_some(VOLATILE);
+        self.direct.numbers(flags.unwrap_or_default()).filter(move |_| tree.is_some())
     }
 }
 
@@ -66,6 +69,8 @@ pub(super) struct Entered {
     pub(super) dir: Directory,
     /// The same in the upper layer.
     at: OwnedFd,
+    /// The same for files that are only read, from when one is; None: there is no such mount.
+    reading: OnceCell<Option<OwnedFd>>,
     counts: Arc<Counts>,
 }
 
@@ -79,6 +84,20 @@ impl Entered {
     fn lets(&self, tree: &Tree, who: Identity, wanted: u32) -> Result<Owner, Refused> {
         let owner = tree.inner().owner(&self.dir)?;
         if who.may(owner, wanted) { Ok(owner) } else { Err(Refused::Front) }
+    }
+
+    /// The directory in the upper layer for files that are only read.
+    fn to_read(&self, host: &Host, tree: &Tree) -> Result<&OwnedFd, Refused> {
+        let open = || {
+            let door = host.doors().into_iter().find(|door| door.tree.ptr_eq(&self.tree))?;
+            let (path, ino) = tree.inner().upper_path(&self.dir).ok()?;
+            door.direct.directory_to_read(&path, ino).ok()
+        };
+        self.reading.get_or_init(open).as_ref().ok_or(Refused::Front)
+    }
+
+    fn new(tree: Weak<Tree>, dir: Directory, at: OwnedFd, counts: Arc<Counts>) -> Self {
+        Self { number: 0, tree, dir, at, reading: OnceCell::new(), counts }
     }
 
     /// As the answer has it.
@@ -188,9 +207,10 @@ pub(super) fn carry_out(
     };
     let directory = path.map_or(Ok(directory), |path| descend(program, directory, path))?;
     let name = Text::<{ NAME_MAX + 1 }>::new(name)?;
-    let who = program.who;
+    let (who, host) = (program.who, program.host);
     let entered = program.find(directory).ok_or(Refused::Stale)?;
     let asked = Asked {
+        host,
         who,
         tree: entered.tree.upgrade().ok_or(Refused::Stale)?,
         entered,
@@ -257,7 +277,7 @@ fn enter(program: &mut Program<'_>, data: &[u8]) -> Result<Done, Refused> {
     let (path, ino) = shown.tree.inner().upper_path(&dir)?;
     let at = shown.door.direct.directory(&path, ino).map_err(front)?;
     let counts = shown.counts(program)?;
-    Ok(Done::Directory(Entered { number: 0, tree: shown.door.tree, dir, at, counts }))
+    Ok(Done::Directory(Entered::new(shown.door.tree, dir, at, counts)))
 }
 
 /// The file of a descriptor, to write. That the program may write to it the kernel has seen.
@@ -314,6 +334,7 @@ impl Shown {
 
 /// A call about a name in a directory.
 struct Asked<'a> {
+    host: &'a Host,
     who: Identity,
     tree: Arc<Tree>,
     entered: &'a Entered,
@@ -367,6 +388,10 @@ impl Asked<'_> {
         let directory = self.directory(SEARCH)?;
         let plain =
             (flags - (OFlags::CREATE | OFlags::EXCL | OFlags::TRUNC)) | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let only_reads = flags & OFlags::RWMODE == OFlags::RDONLY;
+        if only_reads && flags.intersects(OFlags::CREATE | OFlags::TRUNC) {
+            return Err(Refused::Front);
+        }
         if flags.contains(OFlags::CREATE) {
             if !self.who.may(directory, WRITE | SEARCH) || directory.mode & S_ISVTX != 0 {
                 return Err(Refused::Front);
@@ -382,7 +407,11 @@ impl Asked<'_> {
                 other => return other,
             }
         }
-        self.open_there(flags, plain)
+        match self.open_there(flags, plain) {
+            // A name that is taken, and nothing to be seen there: a whiteout, whose place the kernel's file takes.
+            Err(Refused::Error(Errno::NOENT)) if flags.contains(OFlags::CREATE) => Err(Refused::Front),
+            other => other,
+        }
     }
 
     /// Makes a file, exclusively.
@@ -417,18 +446,18 @@ impl Asked<'_> {
             OFlags::RDWR => READ | WRITE,
             _ => READ,
         };
-        let access = if cuts { access | WRITE } else { access };
         let writes = access & WRITE != 0;
-        if cuts && flags & OFlags::RWMODE == OFlags::RDONLY {
-            return Err(Refused::Front);
-        }
-        let open = || {
+        // What may only be read is opened where nothing can be changed: whoever has it could set its mode, or open it once more, unseen.
+        let at = if writes { &self.entered.at } else { self.entered.to_read(self.host, &self.tree)? };
+        let open = |is_known: bool| {
             let flags = plain | OFlags::NONBLOCK;
-            let (at, name) = (&self.entered.at, self.name.as_c_str());
+            let name = self.name.as_c_str();
             let opened = open_beside_leases(LEASE_MAX, || openat(at, name, flags, Mode::empty()));
             let file = opened.map_err(front)?;
             let stat = fstat(&file).map_err(front)?;
-            let special = writes && stat.st_mode & SET_IDS != 0;
+            // Whether a program runs, and must not be written to, the kernel knows of those that it knows.
+            let special =
+                writes && (stat.st_mode & SET_IDS != 0 || is_known && stat.st_mode & ANY_EXECUTE != 0);
             let acl = fgetxattr(&file, ACCESS_ACL, &mut [0u8; 0]).is_ok_and(|len| len > 0);
             if special || acl || !self.who.may(owner_of(&stat), access) {
                 return Err(Refused::Front);
@@ -465,7 +494,7 @@ impl Asked<'_> {
             return Ok(Done::Values([0; 6]));
         };
         let (tree, counts) = (self.entered.tree.clone(), Arc::clone(&self.entered.counts));
-        Ok(Done::Directory(Entered { number: 0, tree, dir, at, counts }))
+        Ok(Done::Directory(Entered::new(tree, dir, at, counts)))
     }
 
     fn make_link(&self, target: &[u8]) -> Result<(), Refused> {

@@ -30,6 +30,7 @@ pub(super) struct Card {
     lowers: Vec<RawFd>,
     locks: Vec<RawFd>,
     direct: Option<RawFd>,
+    reading: Option<RawFd>,
     still: Option<RawFd>,
     ledger: RawFd,
     inflight: RawFd,
@@ -70,6 +71,7 @@ impl Card {
             lowers: layers.lowers.iter().map(number).collect(),
             locks: locks.iter().map(number).collect(),
             direct: direct.map(|roots| number(&roots.root)),
+            reading: direct.and_then(|roots| roots.reading.as_ref().map(number)),
             still: direct.and_then(|roots| roots.still.as_ref().map(number)),
             ledger,
             inflight,
@@ -132,8 +134,9 @@ fn complete(card: Card, written: OwnedFd, inherited: &mut Inherited) -> Result<F
     };
     let lowers = card.lowers.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let locks = card.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
+    let reading = card.reading.map(&mut take).transpose()?;
     let still = card.still.map(&mut take).transpose()?;
-    let direct = card.direct.map(&mut take).transpose()?.map(|root| Roots { root, still });
+    let direct = card.direct.map(&mut take).transpose()?.map(|root| Roots { root, reading, still });
     let (ledger, inflight, generations) = (take(card.ledger)?, take(card.inflight)?, take(card.generations)?);
     let layers = layers(&card.request, upper, lowers, locks);
     Ok(Found { card, device, layers, direct, ledger, inflight, generations, written })

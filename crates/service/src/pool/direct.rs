@@ -1,6 +1,7 @@
 //! A mount of an upper layer of its own, seen nowhere: files that are handed out to programs are opened by it, so that everybody can
 //! tell them from files that were opened otherwise, and their paths in /proc are those in the union.
 
+use crate::config::MountFlags;
 use rustix::fs::{
     AtFlags, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, makedev, openat, openat2, statx,
 };
@@ -8,12 +9,16 @@ use rustix::io::Errno;
 use rustix::mount::{OpenTreeFlags, open_tree};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use vellum_ring::files::MOUNT_NUMBERS;
+use vellum_ring::files::{MOUNT_IDS, MOUNT_NUMBERS, READ_ONLY};
+use vellum_sys::mount::{Restrictions, restrict};
 
-/// Such a mount.
+/// Such a mount, and others of the same directory.
 #[derive(Debug)]
 pub(super) struct DirectMount {
     root: OwnedFd,
+    /// For files that are only read, with its id: whoever has one of these can change nothing of the file by it, now or later.
+    /// None: no file is handed out to be read alone.
+    reading: Option<(OwnedFd, u64)>,
     /// The same, of which nothing can be changed; None: there are no views.
     still: Option<OwnedFd>,
     /// `st_dev` of the union's mount.
@@ -27,8 +32,10 @@ pub(super) struct DirectMount {
 /// The mounts that files of an upper layer are handed out by. They come in this order from whoever mounts, and stay for a successor.
 #[derive(Debug)]
 pub(super) struct Roots<T> {
-    /// For files.
+    /// For files that are written to.
     pub(super) root: T,
+    /// For files that are only read.
+    pub(super) reading: Option<T>,
     /// For views, where the kernel makes such mounts.
     pub(super) still: Option<T>,
 }
@@ -36,16 +43,31 @@ pub(super) struct Roots<T> {
 impl<T> Roots<T> {
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        [&self.root].into_iter().chain(&self.still)
+        [&self.root].into_iter().chain(&self.reading).chain(&self.still)
     }
 }
 
-/// New mounts of a directory, for whoever may make some.
-pub(super) fn mounts_of(directory: &OwnedFd) -> Option<Roots<OwnedFd>> {
-    let root = mount_of(directory).inspect_err(|error| tracing::debug!(%error, "no files are handed out"));
-    let still = mount_of(directory).and_then(|still| vellum_sys::mount::restrict(&still).map(|()| still));
-    let still = still.inspect_err(|error| tracing::debug!(%error, "there are no views of directories")).ok();
-    Some(Roots { root: root.ok()?, still })
+/// New mounts of a directory, for whoever may make some. What the union's mount does not do these do not do either.
+pub(super) fn mounts_of(directory: &OwnedFd, flags: &MountFlags) -> Option<Roots<OwnedFd>> {
+    let plain = Restrictions {
+        no_exec: flags.exec == Some(false),
+        no_atime: !flags.atime.unwrap_or(false),
+        ..Restrictions::default()
+    };
+    let make = |what: Restrictions, without: &'static str| {
+        let made = mount_of(directory).and_then(|mount| restrict(&mount, what).map(|()| mount));
+        made.inspect_err(|error| tracing::debug!(%error, "{without}")).ok()
+    };
+    // A file that cannot be changed keeps its access time.
+    let reading = plain.no_atime.then_some(Restrictions { read_only: true, ..plain });
+    Some(Roots {
+        root: make(plain, "no files are handed out")?,
+        reading: reading.and_then(|what| make(what, "no files are handed out to be read")),
+        still: make(
+            Restrictions { read_only: true, no_exec: true, no_atime: true },
+            "there are no views of directories",
+        ),
+    })
 }
 
 fn mount_of(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
@@ -59,6 +81,14 @@ pub(crate) fn mount_flags() -> OpenTreeFlags {
         | OpenTreeFlags::from_bits_retain(AtFlags::EMPTY_PATH.bits())
 }
 
+/// The id of a mount, which no other one has at any time where the kernel gives such (Linux 6.8), and `st_dev` of what is in it.
+fn id_of(root: &OwnedFd) -> Option<(u64, u64)> {
+    let wanted = StatxFlags::from_bits_retain(MOUNT_IDS);
+    let found = statx(root, "", AtFlags::EMPTY_PATH, wanted).ok()?;
+    let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+    (found.stx_mask & MOUNT_IDS != 0).then_some((found.stx_mnt_id, device))
+}
+
 /// `st_dev` of what is mounted somewhere, without asking it; 0: not known.
 pub(super) fn device_of(mountpoint: &Path) -> u64 {
     let flags = AtFlags::STATX_DONT_SYNC;
@@ -69,21 +99,27 @@ pub(super) fn device_of(mountpoint: &Path) -> u64 {
 impl DirectMount {
     /// What is known of a mount. `shown`: `st_dev` of the union's. None: it cannot be told from others.
     pub(super) fn of(roots: Roots<OwnedFd>, shown: u64) -> Option<Self> {
-        let Roots { root, still } = roots;
-        let found = statx(&root, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
-        let known = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
-        let device = makedev(found.stx_dev_major, found.stx_dev_minor);
-        (known && shown != 0).then_some(Self { root, still, shown, device, mount: found.stx_mnt_id })
+        let Roots { root, reading, still } = roots;
+        let (mount, device) = id_of(&root)?;
+        let reading = reading.and_then(|root| id_of(&root).map(|(id, _)| (root, id)));
+        (shown != 0).then_some(Self { root, reading, still, shown, device, mount })
     }
 
     /// As a greeting has them.
-    pub(super) const fn numbers(&self, flags: u64) -> [u64; MOUNT_NUMBERS] {
-        [self.shown, self.device, self.mount, flags]
+    pub(super) fn numbers(&self, flags: u64) -> impl Iterator<Item = [u64; MOUNT_NUMBERS]> {
+        let reading = self.reading.as_ref().map(|(_, id)| [self.shown, self.device, *id, flags | READ_ONLY]);
+        [[self.shown, self.device, self.mount, flags]].into_iter().chain(reading)
     }
 
     /// Opens a directory, whose inode number must be the given one.
     pub(super) fn directory(&self, path: &[u8], ino: u64) -> Result<OwnedFd, Errno> {
         self.directory_in(&self.root, path, ino)
+    }
+
+    /// The same, for files in it that are only read.
+    pub(super) fn directory_to_read(&self, path: &[u8], ino: u64) -> Result<OwnedFd, Errno> {
+        let (root, _) = self.reading.as_ref().ok_or(Errno::OPNOTSUPP)?;
+        self.directory_in(root, path, ino)
     }
 
     /// A new mount of a directory alone, to look at. EINVAL: the kernel makes none of one that is not in the tree.

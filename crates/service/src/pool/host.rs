@@ -198,6 +198,7 @@ impl Host {
             + request.lowers
             + request.locks
             + usize::from(request.direct)
+            + usize::from(request.reading)
             + usize::from(request.still);
         let mut all = descriptors.into_iter();
         if all.len() != wanted {
@@ -212,8 +213,9 @@ impl Host {
         let lowers: Vec<OwnedFd> = all.by_ref().take(request.lowers).collect();
         let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
         let root = all.by_ref().take(request.direct.into()).next();
+        let reading = all.by_ref().take(request.reading.into()).next();
         let still = all.by_ref().take(request.still.into()).next();
-        let direct = root.map(|root| Roots { root, still });
+        let direct = root.map(|root| Roots { root, reading, still });
         let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
         let ledger = Arc::new(Ledger::create().map_err(failed)?);
         let inflight = Arc::new(Inflight::create().map_err(failed)?);
@@ -363,7 +365,7 @@ impl Host {
     }
 
     fn direct_mounts(&self) -> Vec<[u64; MOUNT_NUMBERS]> {
-        self.doors().iter().filter_map(Door::numbers).collect()
+        self.doors().iter().flat_map(Door::numbers).collect()
     }
 
     fn accept(self: &Arc<Self>, listener: &UnixListener) {

@@ -152,7 +152,7 @@ fn hand_over(
 ) -> io::Result<Reply> {
     let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
     let locks: Vec<OwnedFd> = layers.locks.into_iter().map(Into::into).collect();
-    let direct = layers.upper.as_ref().and_then(|(upper, _)| direct::mounts_of(upper));
+    let direct = layers.upper.as_ref().and_then(|(upper, _)| direct::mounts_of(upper, &asked.config.flags));
     let request = MountRequest {
         arguments: asked.arguments.iter().map(|word| word.as_bytes().to_vec()).collect(),
         mountpoint: mountpoint.as_os_str().as_bytes().to_vec(),
@@ -163,6 +163,7 @@ fn hand_over(
         locks: locks.len(),
         device: direct::device_of(mountpoint),
         direct: direct.is_some(),
+        reading: direct.as_ref().is_some_and(|roots| roots.reading.is_some()),
         still: direct.as_ref().is_some_and(|roots| roots.still.is_some()),
     };
     let upper = layers.upper.iter().flat_map(|(upper, work)| [upper, work]);

@@ -32,7 +32,7 @@ use crate::failure::Failure;
 use std::ffi::OsString;
 
 /// Version of everything that one service leaves to the next: cards, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 
 /// Exit status of a service that is to be replaced.
 const REPLACE: i32 = 64;

@@ -53,6 +53,8 @@ pub(super) struct MountRequest {
     pub(super) device: u64,
     /// There is a mount of the upper of its own, for files that are handed out;
     pub(super) direct: bool,
+    /// one for those of them that are only read,
+    pub(super) reading: bool,
     /// and one for views.
     pub(super) still: bool,
 }

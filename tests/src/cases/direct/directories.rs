@@ -30,7 +30,7 @@ pub(super) fn directories(cx: &Cx) -> Outcome {
         fs::write(lower.join("d/lower"), "lower")?;
         Ok(())
     };
-    let Some(ground) = Ground::new(cx, fill)? else { return Ok(()) };
+    let ground = Ground::new(cx, fill)?;
     let program = ground.program()?;
     let new = ground.path("new");
     let dir = program.enter(&new)?.or_else(status)?;

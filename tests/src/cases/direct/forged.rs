@@ -34,7 +34,7 @@ pub(super) fn forged(cx: &Cx) -> Outcome {
         fs::write(lower.join("etc/shadow"), SECRET)?;
         Ok(fs::set_permissions(lower.join("etc/shadow"), fs::Permissions::from_mode(0o600))?)
     };
-    let Some(mut ground) = Ground::new(cx, fill)? else { return Ok(()) };
+    let mut ground = Ground::new(cx, fill)?;
     // Through the mount nobody sets them, on whatever it is.
     for (name, value) in MARKS {
         for path in [ground.path(""), ground.path("new"), ground.path("etc/shadow")] {

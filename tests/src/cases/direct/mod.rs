@@ -4,6 +4,7 @@
 mod client;
 mod directories;
 mod forged;
+mod held;
 mod leases;
 mod programs;
 mod reopened;
@@ -11,6 +12,7 @@ mod unseen;
 mod views;
 
 use super::Case;
+use super::library::library;
 use super::pool::Pooled;
 use super::watching::stats_of;
 use crate::harness::mount::Profile;
@@ -31,29 +33,36 @@ use std::time::Duration;
 use vellum_ring::Request;
 use vellum_ring::files::{ASK_KERNEL, LOOK, OPEN, STALE, TOKEN};
 
+const PASSTHROUGH: Profile = Profile::Passthrough;
+
 pub(super) const CASES: &[Case] = &[
-    Case::mounted("direct/seen-by-all", 60, seen_by_all),
-    Case::mounted("direct/believed-before", 60, believed_before),
-    Case::mounted("direct/what-is-refused", 60, refused),
-    Case::mounted("direct/forged-marks", 60, forged::forged),
-    Case::mounted("direct/nobody-gains", 60, nobody_gains),
-    Case::mounted("direct/as-a-model", 120, as_a_model),
-    Case::mounted("direct/directories", 60, directories::directories),
-    Case::mounted("direct/unseen", 60, unseen::unseen),
-    Case::mounted("direct/views", 60, views::views),
-    Case::mounted("direct/views-as-a-model", 120, views::views_as_a_model),
-    Case::mounted("direct/views-of-makers", 120, views::views_of_makers),
-    Case::mounted("direct/killed-service", 60, killed_service),
-    Case::mounted("direct/programs", 180, programs::programs),
-    Case::mounted("direct/programs-and-kills", 240, programs::programs_and_kills),
-    Case::mounted("direct/sharing", 60, programs::sharing),
-    Case::mounted("direct/user-namespaces", 60, programs::user_namespaces),
-    Case::mounted("direct/filtered", 60, programs::filtered),
-    Case::mounted("direct/volatile", 60, programs::volatile),
-    Case::mounted("direct/writes", 120, programs::writes),
-    Case::mounted("direct/writes-and-kills", 120, programs::writes_and_kills),
-    Case::mounted("direct/reopened", 60, reopened::reopened),
-    Case::mounted("direct/leases", 60, leases::leases),
+    Case::of(PASSTHROUGH, "direct/seen-by-all", 60, seen_by_all),
+    Case::of(PASSTHROUGH, "direct/believed-before", 60, believed_before),
+    Case::of(PASSTHROUGH, "direct/what-is-refused", 60, refused),
+    Case::of(PASSTHROUGH, "direct/forged-marks", 60, forged::forged),
+    Case::of(PASSTHROUGH, "direct/nobody-gains", 60, nobody_gains),
+    Case::of(PASSTHROUGH, "direct/as-a-model", 120, as_a_model),
+    Case::of(PASSTHROUGH, "direct/directories", 60, directories::directories),
+    Case::of(PASSTHROUGH, "direct/unseen", 60, unseen::unseen),
+    Case::of(PASSTHROUGH, "direct/views", 60, views::views),
+    Case::of(PASSTHROUGH, "direct/views-as-a-model", 120, views::views_as_a_model),
+    Case::of(PASSTHROUGH, "direct/views-of-makers", 120, views::views_of_makers),
+    Case::of(PASSTHROUGH, "direct/killed-service", 60, killed_service),
+    Case::of(PASSTHROUGH, "direct/programs", 180, programs::programs),
+    Case::of(PASSTHROUGH, "direct/programs-and-kills", 240, programs::programs_and_kills),
+    Case::of(PASSTHROUGH, "direct/sharing", 60, programs::sharing),
+    Case::of(PASSTHROUGH, "direct/user-namespaces", 60, programs::user_namespaces),
+    Case::of(PASSTHROUGH, "direct/filtered", 60, programs::filtered),
+    Case::of(PASSTHROUGH, "direct/volatile", 60, programs::volatile),
+    Case::of(PASSTHROUGH, "direct/writes", 120, programs::writes),
+    Case::of(PASSTHROUGH, "direct/writes-and-kills", 120, programs::writes_and_kills),
+    Case::of(PASSTHROUGH, "direct/reopened", 60, reopened::reopened),
+    Case::of(PASSTHROUGH, "direct/leases", 60, leases::leases),
+    Case::of(PASSTHROUGH, "direct/only-read", 60, held::only_read),
+    Case::of(PASSTHROUGH, "direct/made-again", 60, held::made_again),
+    Case::of(PASSTHROUGH, "direct/running", 60, held::running),
+    Case::of(PASSTHROUGH, "direct/mount-options", 60, held::mount_options),
+    Case::of(Profile::Cached, "direct/not-in-cached", 60, not_in_cached),
 ];
 
 /// After so long all answers have arrived at the kernel.
@@ -78,21 +87,16 @@ impl<'a> std::ops::Deref for Ground<'a> {
 }
 
 impl<'a> Ground<'a> {
-    /// None: its profile hands nothing out.
-    fn new(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome) -> Outcome<Option<Self>> {
-        Self::of(cx, Pooled::new(cx, fill)?)
+    fn new(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome) -> Outcome<Self> {
+        Self::of(Pooled::new(cx, fill)?)
     }
 
-    fn of(cx: &Cx, pooled: Pooled<'a>) -> Outcome<Option<Self>> {
+    fn of(pooled: Pooled<'a>) -> Outcome<Self> {
         let mount = &pooled.mount;
         fs::create_dir_all(mount.path("new"))?;
         let shown = rustix::fs::setxattr(mount.path("new"), TOKEN, &[0; 16], XattrFlags::empty());
-        if cx.profile != Some(Profile::Passthrough) {
-            ensure_eq!(shown, Err(rustix::io::Errno::OPNOTSUPP), "showing a directory");
-            return Ok(None);
-        }
         ensure_eq!(shown, Ok(()), "showing a directory");
-        Ok(Some(Self(pooled)))
+        Ok(Self(pooled))
     }
 
     fn program(&self) -> Outcome<Program> {
@@ -110,7 +114,7 @@ fn status<T>(status: u32) -> Outcome<T> {
 
 /// A program's changes are seen through the mount, and the mount's by the program, at once.
 fn seen_by_all(cx: &Cx) -> Outcome {
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     let program = ground.program()?;
     let dir = program.enter(&ground.path("new"))?.or_else(status)?;
     for round in 0..50 {
@@ -165,7 +169,7 @@ fn seen_by_all(cx: &Cx) -> Outcome {
 
 /// What the kernel believed before a program changed it is not believed afterwards.
 fn believed_before(cx: &Cx) -> Outcome {
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     let new = ground.path("new");
     fs::write(new.join("old"), "old")?;
     ensure!(!new.join("later").exists(), "nothing is there yet");
@@ -246,7 +250,7 @@ fn refused(cx: &Cx) -> Outcome {
         fs::write(lower.join("d/gone"), "gone")?;
         Ok(())
     };
-    let Some(ground) = Ground::new(cx, fill)? else { return Ok(()) };
+    let ground = Ground::new(cx, fill)?;
     let program = ground.program()?;
     ensure_eq!(program.enter(&ground.path("d"))?, Err(ASK_KERNEL), "a directory that is not in the upper");
     fs::remove_file(ground.path("d/gone"))?;
@@ -260,11 +264,17 @@ fn refused(cx: &Cx) -> Outcome {
     for name in
         ["lower", "gone", "link", "pipe", "sub", "set", "", ".", "..", "a/b", "../d/x", ".wh.x", "x\0y"]
     {
-        for flags in [O_WRONLY, O_CREAT | O_WRONLY, O_CREAT | O_EXCL | O_RDWR, O_RDWR | O_TRUNC] {
+        for flags in [O_WRONLY, O_CREAT | O_WRONLY, O_CREAT | O_EXCL | O_RDWR, O_RDWR | O_TRUNC, O_RDONLY] {
             let opened = program.open(dir, name, flags, 0o644)?;
-            let absent = name == "gone" && opened.as_ref().err() == Some(&(libc::ENOENT as u32));
-            let refused = if name == "a/b" { LOOK } else { ASK_KERNEL };
-            ensure!(absent || opened.as_ref().err() == Some(&refused), "{name:?} {flags:o}: {opened:?}");
+            let refused = match name {
+                "a/b" => LOOK,
+                // What has been removed is not there, unless it is to be made.
+                "gone" if flags & O_CREAT == 0 => libc::ENOENT as u32,
+                _ => ASK_KERNEL,
+            };
+            // Set-id bits are no reason not to be read.
+            let is_given = name == "set" && flags == O_RDONLY;
+            ensure_eq!(opened.err(), (!is_given).then_some(refused), "{name:?} {flags:o}");
         }
     }
     for (flags, mode) in
@@ -297,7 +307,7 @@ fn refused(cx: &Cx) -> Outcome {
 
 /// Who may not, may not by a ring; and who does not keep to the rules hurts only himself.
 fn nobody_gains(cx: &Cx) -> Outcome {
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     fs::write(ground.path("new/secret"), "secret")?;
     fs::set_permissions(ground.path("new/secret"), fs::Permissions::from_mode(0o600))?;
     let theirs = ground.path("theirs");
@@ -418,7 +428,7 @@ fn as_program(socket: &Path, dir: &Path) -> Outcome {
 
 /// Random operations by the ring and through the mount, against a plain map.
 fn as_a_model(cx: &Cx) -> Outcome {
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     let new = ground.path("new");
     let mut rng = Rng::new(rng::seed());
     let program = ground.program()?;
@@ -512,9 +522,36 @@ fn as_a_model(cx: &Cx) -> Outcome {
     Ok(())
 }
 
+/// Where the kernel has pages of its own of every file, nothing is handed out, and programs with the library do the same.
+fn not_in_cached(cx: &Cx) -> Outcome {
+    const SCRIPT: &str = r#"
+        set -e; cd "$D"; umask 022; cp -r /etc/default tree; rm -f gone; echo again > gone; ln -s gone link
+        for n in $(seq 1 60); do echo $n > f$n; done; for n in $(seq 1 2 60); do rm f$n; mkdir f$n; done
+        chmod 600 gone; touch -d @1000000000 f2; echo more >> f4; find . | sort; cat f2 f4 gone; stat -c %a gone; stat -c %Y f2
+    "#;
+    let pooled = Pooled::new(cx, |lower| Ok(fs::write(lower.join("gone"), "gone")?))?;
+    let path = |name| pooled.mount.path(name);
+    fs::create_dir(path("new"))?;
+    let shown = rustix::fs::setxattr(path("new"), TOKEN, &[0; 16], XattrFlags::empty());
+    ensure_eq!(shown, Err(rustix::io::Errno::OPNOTSUPP), "showing a directory");
+    ensure!(Program::new(&pooled.socket).is_err(), "a ring where nothing is handed out");
+    let [here, there] = [path("d"), cx.dir.join("plain")];
+    let mut said = Vec::new();
+    for dir in [&here, &there] {
+        fs::create_dir(dir)?;
+        fs::write(dir.join("gone"), "gone")?;
+        let mut command = Command::new("bash");
+        pooled.preload(&mut command, &library()?);
+        said.push(shell::run(command.args(["-c", SCRIPT]).env("D", dir).env("VELLUM_RING", "on"))?);
+    }
+    ensure_eq!(said[0], said[1], "what programs say");
+    ensure!(said[0].lines().count() > 60, "they say little: {}", said[0]);
+    Ok(())
+}
+
 /// A ring ends with its service, the descriptors stay, and the next service gives another.
 fn killed_service(cx: &Cx) -> Outcome {
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     let new = ground.path("new");
     let program = ground.program()?;
     let dir = program.enter(&new)?.or_else(status)?;

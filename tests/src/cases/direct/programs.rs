@@ -95,7 +95,7 @@ pub(super) fn programs(cx: &Cx) -> Outcome {
     if let Some(missing) = missing() {
         return skip(format!("{missing} is missing: run make deps"));
     }
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     same_as_on_the_host(cx, &ground)
 }
 
@@ -104,7 +104,7 @@ pub(super) fn programs_and_kills(cx: &Cx) -> Outcome {
     if let Some(missing) = missing() {
         return skip(format!("{missing} is missing: run make deps"));
     }
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     while_killed(&ground, || same_as_on_the_host(cx, &ground))
 }
 
@@ -137,7 +137,7 @@ pub(super) fn volatile(cx: &Cx) -> Outcome {
     let program = compile(cx, compiler, "filtered")?;
     for volatile in [true, false] {
         let options: &[&str] = if volatile { &["volatile"] } else { &[] };
-        let Some(ground) = Ground::of(cx, Pooled::with(cx, |_| Ok(()), options)?)? else { return Ok(()) };
+        let ground = Ground::of(Pooled::with(cx, |_| Ok(()), options)?)?;
         let mut command = Command::new(&program);
         ground.preload(&mut command, &library()?);
         let output = command.arg(ground.path("new")).arg("no-sync").output()?;
@@ -148,7 +148,7 @@ pub(super) fn volatile(cx: &Cx) -> Outcome {
 
 /// Writes and syncs past the mount, among everything else, for both libcs.
 pub(super) fn writes(cx: &Cx) -> Outcome {
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     for compiler in compilers()? {
         let program = compile(cx, compiler, "writes")?;
         // Those first that must not have been given the files themselves before.
@@ -177,7 +177,7 @@ for turn in range(8):
 
 /// The same, while the service is killed again and again.
 pub(super) fn writes_and_kills(cx: &Cx) -> Outcome {
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     let Some(compiler) = compilers()?.into_iter().next() else { return skip("no compiler") };
     let program = compile(cx, compiler, "writes")?;
     while_killed(&ground, || {
@@ -202,7 +202,7 @@ pub(super) fn sharing(cx: &Cx) -> Outcome {
     }
     let programs: Vec<_> =
         compilers()?.into_iter().map(|compiler| compile(cx, compiler, "sharing")).collect::<Outcome<_>>()?;
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     for program in programs {
         shell::run(Command::new(&program).arg(ground.path("new")))?;
         is_handed_out(&ground, &program)?;
@@ -231,7 +231,7 @@ fn reports(command: &mut Command, what: &str) -> Outcome {
 pub(super) fn filtered(cx: &Cx) -> Outcome {
     let [compiler, ..] = compilers()?[..] else { return skip("a compiler is missing") };
     let program = compile(cx, compiler, "filtered")?;
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     is_handed_out(&ground, &program)
 }
 
@@ -245,7 +245,7 @@ pub(super) fn user_namespaces(cx: &Cx) -> Outcome {
         VELLUM_RING=on nsenter -t $sleeper -U -S 0 -G 0 env LD_PRELOAD="$LIBRARY" bash -c '
             cd "$D"; for n in $(seq 1 40); do echo $n > f$n; done; mkdir dir; echo x > dir/x; stat -c "%u %g" f* dir dir/x | sort -u'
     "#;
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(()) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     let new = ground.path("new");
     std::os::unix::fs::chown(&new, Some(100_000), Some(100_000))?;
     let library = library()?;

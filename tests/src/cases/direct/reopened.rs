@@ -24,7 +24,7 @@ pub(super) fn reopened(cx: &Cx) -> Outcome {
             .try_for_each(|name| fs::write(lower.join("d").join(name), name))?;
         Ok(())
     };
-    let Some(ground) = Ground::new(cx, fill)? else { return Ok(()) };
+    let ground = Ground::new(cx, fill)?;
     let program = ground.program()?;
     let path = ground.path("new/file");
     let mut open = OpenOptions::new();

@@ -46,7 +46,7 @@ pub(super) fn views(cx: &Cx) -> Outcome {
     if !Path::new(PYTHON).exists() || !shell::have("unshare") {
         return skip("python3 or unshare is missing: run make deps");
     }
-    let Some(ground) = Ground::new(cx, fill)? else { return Ok(()) };
+    let ground = Ground::new(cx, fill)?;
     let program = ground.program()?;
     let there = ground.path("new/v");
     fs::create_dir(&there)?;
@@ -349,23 +349,23 @@ impl Looker {
     }
 }
 
-/// A mount with a directory of its own for programs that look at it. None: its profile hands nothing out.
-fn watched(cx: &Cx) -> Outcome<Option<(Ground<'_>, PathBuf)>> {
+/// A mount with a directory of its own for programs that look at it.
+fn watched(cx: &Cx) -> Outcome<(Ground<'_>, PathBuf)> {
     if !Path::new(PYTHON).exists() {
         return skip("python3 is missing: run make deps");
     }
     if !has_clones_of_clones()? {
         return skip("this kernel makes no mounts of mounts that are not in the tree");
     }
-    let Some(ground) = Ground::new(cx, |_| Ok(()))? else { return Ok(None) };
+    let ground = Ground::new(cx, |_| Ok(()))?;
     let dir = ground.path("new/d");
     fs::create_dir(&dir)?;
-    Ok(Some((ground, dir)))
+    Ok((ground, dir))
 }
 
 /// A program that looks names up again and again, while everybody changes them, and mounts over them.
 pub(super) fn views_as_a_model(cx: &Cx) -> Outcome {
-    let Some((ground, dir)) = watched(cx)? else { return Ok(()) };
+    let (ground, dir) = watched(cx)?;
     let over = cx.dir.join("over");
     fs::write(&over, "mounted over")?;
     let mut looker = Looker::new(&ground, &dir)?;
@@ -448,7 +448,7 @@ while True:
 
 /// A file that another program is just making is not there, or is whole.
 pub(super) fn views_of_makers(cx: &Cx) -> Outcome {
-    let Some((ground, dir)) = watched(cx)? else { return Ok(()) };
+    let (ground, dir) = watched(cx)?;
     std::os::unix::fs::chown(&dir, Some(1000), Some(1000))?;
     let mut maker = Command::new("setpriv");
     maker.args(["--reuid=1000", "--regid=1000", "--clear-groups", PYTHON, "-c", MAKER]).arg(&dir);

@@ -1,7 +1,7 @@
 //! The memory in which services say that a file may have become shorter: asked for once, mapped to read, and kept.
 
 use crate::map::Refusal;
-use crate::socket::{self, Greeting, is_sealed};
+use crate::socket::{self, Delivery, Greeting, Take, is_sealed};
 use crate::{direct, raw};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
@@ -56,9 +56,14 @@ fn ask(id: u64) -> bool {
     if ASKED.fetch_add(1, Relaxed) < ASKED_MAX
         && let Some(socket) = socket::connect()
     {
-        let mut greeting = Greeting::new();
-        if direct::greeted(socket, &mut greeting) {
-            greeting.memories().filter(|(of, _)| *of == id).for_each(|(_, fd)| keep(fd, id));
+        if socket::send(socket, id)
+            && direct::greeted(socket, &mut Greeting::new())
+            && let Some(Delivery { number, fd: Some(fd), .. }) = socket::take(socket, Take::Waiting)
+        {
+            if number == id {
+                keep(fd, id);
+            }
+            raw::close(fd);
         }
         raw::close(socket);
     }

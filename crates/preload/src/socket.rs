@@ -2,7 +2,7 @@
 
 use crate::{process, raw};
 use vellum_ring::files::{
-    GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, MEMORIES_MAX, MOUNT_NUMBERS, MOUNTS_MAX,
+    GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, MOUNT_NUMBERS, MOUNTS_MAX,
 };
 
 const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
@@ -112,54 +112,35 @@ pub(crate) fn connect() -> Option<i32> {
     None
 }
 
-/// What the socket says first. The descriptors are closed when this is dropped.
-pub(crate) struct Greeting {
-    numbers: [u64; GREETING_NUMBERS],
-    control: Control<MEMORIES_MAX>,
-    control_len: usize,
-}
+/// What the socket says first.
+pub(crate) struct Greeting([u64; GREETING_NUMBERS]);
 
 impl Greeting {
     /// To be filled where it is: stacks may be small.
     pub(crate) const fn new() -> Self {
-        Self { numbers: [0; GREETING_NUMBERS], control: Control::new(), control_len: 0 }
+        Self([0; GREETING_NUMBERS])
     }
 
     /// Receives it. False: it is of another form.
     pub(crate) fn receive(&mut self, socket: i32) -> bool {
         let how = MSG_CMSG_CLOEXEC | MSG_WAITALL;
-        let (got, control_len, _) = receive_message(socket, &mut self.numbers, &mut self.control, how);
-        self.control_len = control_len;
-        let [magic, version, ..] = self.numbers;
-        got == size_of_val(&self.numbers) as isize && (magic, version) == (GREETING, GREETING_VERSION)
+        // Descriptors that are not expected find no room, and are closed by the kernel.
+        let (got, _, _) = receive_message(socket, &mut self.0, &mut Control::<0>::new(), how);
+        let [magic, version, ..] = self.0;
+        got == size_of_val(&self.0) as isize && (magic, version) == (GREETING, GREETING_VERSION)
     }
 
     /// Inode number of the service's user namespace.
     pub(crate) fn namespace(&self) -> u64 {
-        let [_, _, _, _, namespace, ..] = self.numbers;
+        let [_, _, _, namespace, ..] = self.0;
         namespace
-    }
-
-    /// Ids of memories, with their descriptors.
-    pub(crate) fn memories(&self) -> impl Iterator<Item = (u64, i32)> {
-        let ids = self.numbers.get(GREETING_HEAD..).unwrap_or_default();
-        let descriptors = self.control.descriptors(self.control_len);
-        ids.iter().zip(descriptors).take(MEMORIES_MAX).map(|(id, fd)| (*id, *fd))
     }
 
     /// Mounts whose files may be handed out.
     pub(crate) fn mounts(&self) -> impl Iterator<Item = [u64; MOUNT_NUMBERS]> {
-        let [_, _, _, count, ..] = self.numbers;
-        let all = self.numbers.get(GREETING_HEAD + MEMORIES_MAX..).unwrap_or_default();
+        let [_, _, count, ..] = self.0;
+        let all = self.0.get(GREETING_HEAD..).unwrap_or_default();
         all.as_chunks::<MOUNT_NUMBERS>().0.iter().take(count.min(MOUNTS_MAX as u64) as usize).copied()
-    }
-}
-
-impl Drop for Greeting {
-    fn drop(&mut self) {
-        self.control.descriptors(self.control_len).iter().for_each(|fd| {
-            raw::close(*fd);
-        });
     }
 }
 

@@ -16,15 +16,13 @@ pub const TOKEN: &core::ffi::CStr = c"vellum.token";
 /// Bytes of a token.
 pub const TOKEN_BYTES: usize = 16;
 
-/// What the socket says first: numbers of 64 bits, with the descriptors of the memories of generations.
+/// What the socket says first: numbers of 64 bits.
 pub const GREETING: u64 = u64::from_le_bytes(*b"ssesllev");
 /// Version of the greeting and of everything here.
 pub const GREETING_VERSION: u64 = 5;
-/// Numbers before the ids of the memories: [`GREETING`], version, how many memories, how many mounts, and the inode number of the service's
-/// user namespace (0: unknown), whose ids answers have.
-pub const GREETING_HEAD: usize = 5;
-/// Places for ids of memories. The kernel lets 253 descriptors travel together.
-pub const MEMORIES_MAX: usize = 128;
+/// Numbers before those of mounts: [`GREETING`], version, how many mounts, and the inode number of the service's user namespace (0: unknown),
+/// whose ids answers have.
+pub const GREETING_HEAD: usize = 4;
 /// Places for mounts whose files may be handed out.
 pub const MOUNTS_MAX: usize = 64;
 /// Numbers of one: the mount's `st_dev`, the `st_dev` of the upper layer's filesystem, the id of the mount by which descriptors are
@@ -38,10 +36,12 @@ pub const READ_ONLY: u64 = 2;
 /// What is asked of statx(2) for the id of a mount: `STATX_MNT_ID_UNIQUE`, and `STATX_MNT_ID` where the kernel does not know that.
 pub const MOUNT_IDS: u32 = 0x4000 | 0x1000;
 /// Numbers of a greeting.
-pub const GREETING_NUMBERS: usize = GREETING_HEAD + MEMORIES_MAX + MOUNT_NUMBERS * MOUNTS_MAX;
+pub const GREETING_NUMBERS: usize = GREETING_HEAD + MOUNT_NUMBERS * MOUNTS_MAX;
 
 /// What a program sends to get a ring. The answer is the same number, with the descriptor of the region; then the connection stays, for
-/// descriptors to come by, each with a tag of 64 bits. Nothing more is read from it.
+/// descriptors to come by, each with a tag of 64 bits. Nothing more is read from it. Each descriptor is to be taken before the next is asked
+/// for. A program that sends another number asks for the memory of generations with this id: the answer is the same number, with the
+/// descriptor, and the connection ends.
 pub const RING_WANTED: u64 = u64::from_le_bytes(*b"gnirllev");
 
 /// Enters a directory. Data: the token. Value 0: a number for the directory; value 1: its inode number.

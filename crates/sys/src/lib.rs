@@ -22,6 +22,7 @@ mod process;
 mod seccomp;
 mod shared_region;
 mod shared_words;
+mod socket;
 mod stat;
 mod stat_fs;
 mod sys;
@@ -42,6 +43,7 @@ pub use process::{clear_umask, raise_descriptor_limit, trim_memory, unshare_ipc}
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
 pub use shared_words::SharedWords;
+pub use socket::{Peer, has_unread, peer, refuse_rights, refuses_rights};
 pub use stat::{Stat, Time};
 pub use stat_fs::FsStat;
 pub use sys::{Real, Result, Sys};

@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_ring::files::{
     ASK_KERNEL, CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR,
-    MAKE_LINK, MEMORIES_MAX, OPEN, RING_WANTED, SET_ATTRIBUTES, SLOT_BYTES, SLOTS, STALE, STAT, UNLINK,
+    MAKE_LINK, OPEN, RING_WANTED, SET_ATTRIBUTES, SLOT_BYTES, SLOTS, STALE, STAT, UNLINK,
 };
 use vellum_ring::{Layout, Linux, Region, Request, Response, Session};
 
@@ -78,15 +78,14 @@ impl Service {
         numbers[..GREETING_HEAD].copy_from_slice(&[
             GREETING,
             GREETING_VERSION,
-            0,
             1,
             fs::metadata("/proc/self/ns/user").unwrap().ino(),
         ]);
         let upper = fs::File::open(&self.upper).unwrap();
         let mount = attributes::of(upper.as_raw_fd()).unwrap();
         let union = fs::metadata(&self.union).unwrap().dev();
-        let at = GREETING_HEAD + MEMORIES_MAX;
-        numbers[at..at + 3].copy_from_slice(&[union, mount.device(), mount.mnt_id]);
+        let id = attributes::mount_of(upper.as_raw_fd()).unwrap();
+        numbers[GREETING_HEAD..GREETING_HEAD + 3].copy_from_slice(&[union, mount.device(), id]);
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
         send(&socket, &bytes, &[]);
         let mut wanted = [0; 8];

@@ -6,6 +6,7 @@ use super::direct::{DirectMount, Roots};
 use super::join::user_namespace;
 use super::program;
 use super::session::{self, Listeners};
+use super::underway::{Line, Underway};
 use super::wire::{self, MountRequest, Reply, Request, Status};
 use super::{FORMAT, Parse, REPLACE};
 use crate::config::Config;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use vellum_fuse::{Inflight, Mounted, Negotiated, Session, SessionHandle};
-use vellum_ring::files::MOUNT_NUMBERS;
+use vellum_ring::files::{MOUNT_NUMBERS, RING_WANTED};
 use vellum_sys::{HeldSignals, Inherited};
 use vellum_union::{Generations, Ledger, Union};
 
@@ -67,7 +68,7 @@ struct Beside {
 struct Spare {
     memory: OwnedFd,
     /// To whom it is given; the thread of the ring waits for him.
-    give: SyncSender<UnixStream>,
+    give: SyncSender<Line>,
 }
 
 #[derive(Default)]
@@ -96,6 +97,8 @@ pub(super) struct Host {
     /// What has been given up, for those who ask.
     confined: BTreeMap<String, String>,
     books: Mutex<Books>,
+    /// What programs were sent and have not taken.
+    underway: Arc<Underway>,
 }
 
 /// What a service is told by its supervisor.
@@ -132,6 +135,7 @@ pub(super) fn serve(orders: &Orders<'_>) -> Result<(), Failure> {
         user_namespace: orders.user_namespace,
         confined: orders.confined.clone(),
         books: Mutex::default(),
+        underway: Arc::default(),
     });
     host.resume(inherited);
     if orders.restarts > 0 {
@@ -312,10 +316,17 @@ impl Host {
         let mut idle_since = Instant::now();
         let mut waiting = session::Waiting::default();
         let namespace = user_namespace().unwrap_or_default();
+        // A predecessor of another version may not have done so.
+        session::refuse_rights(&listeners.session);
         loop {
+            self.underway.sweep();
             let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
-            let heard = |listener| PollFd::new(listener, PollFlags::IN);
-            let mut all = vec![heard(&listeners.control), heard(&listeners.session)];
+            // Programs that have sent what cannot be closed keep others away, but nobody from mounting.
+            let programs = if self.underway.is_full() { PollFlags::empty() } else { PollFlags::IN };
+            let mut all = vec![
+                PollFd::new(&listeners.control, PollFlags::IN),
+                PollFd::new(&listeners.session, programs),
+            ];
             all.extend(waiting.iter().map(|program| PollFd::new(program, PollFlags::IN)));
             let polled = poll(&mut all, Some(&wait));
             let [control, session] =
@@ -327,14 +338,15 @@ impl Host {
                         self.accept(&listeners.control);
                     }
                     if session {
+                        let mounts = self.direct_mounts();
                         waiting.extend(session::answer(
                             &listeners.session,
-                            &self.generations(),
-                            &self.direct_mounts(),
+                            &self.underway,
+                            &mounts,
                             namespace,
                         ));
                     }
-                    waiting.look(|program| self.give_ring(program));
+                    waiting.look(|program, asked| self.give(program, asked));
                 }
                 Err(e) => return Err(Failure::system(format!("the pool's socket: {e}"))),
             }
@@ -378,8 +390,19 @@ impl Host {
         );
     }
 
+    /// Gives a program what it asks for.
+    fn give(self: &Arc<Self>, mut program: Line, asked: u64) {
+        if asked == RING_WANTED {
+            return self.give_ring(program);
+        }
+        let memory = self.generations().into_iter().find(|memory| memory.id() == asked);
+        if let Some(Err(error)) = memory.map(|memory| session::send_memory(&mut program, &memory)) {
+            tracing::debug!(%error, "a program that wanted a memory");
+        }
+    }
+
     /// Serves a program over a ring: the one that has been made beforehand, if there is one.
-    fn give_ring(self: &Arc<Self>, program: UnixStream) {
+    fn give_ring(self: &Arc<Self>, mut program: Line) {
         if self.doors().is_empty() {
             return;
         }
@@ -391,13 +414,13 @@ impl Host {
         };
         let Some(spare) = spare else {
             self.make_ring(move |_, memory| {
-                program::send_ring(&program, memory)?;
+                program::send_ring(&mut program, memory)?;
                 Ok(program)
             });
             return;
         };
         // The memory first: the program goes on with it while the thread wakes up.
-        if let Err(error) = program::send_ring(&program, spare.memory.as_fd()) {
+        if let Err(error) = program::send_ring(&mut program, spare.memory.as_fd()) {
             tracing::debug!(%error, "a program that wanted a ring");
             self.books.lock().spare = Some(spare);
         } else if spare.give.send(program).is_err() {
@@ -427,7 +450,7 @@ impl Host {
 
     fn make_ring(
         self: &Arc<Self>,
-        give: impl FnOnce(&Self, BorrowedFd<'_>) -> std::io::Result<UnixStream> + Send + 'static,
+        give: impl FnOnce(&Self, BorrowedFd<'_>) -> std::io::Result<Line> + Send + 'static,
     ) {
         self.serve_apart(
             "vellum-program",
@@ -453,29 +476,25 @@ impl Host {
             }
             *count += 1;
         }
-        let host = Arc::clone(self);
+        // Whatever becomes of the thread.
+        let counted = Counted { host: Arc::clone(self), count };
         let started = std::thread::Builder::new().name(name.into()).spawn(move || {
-            if let Err(error) = serve(&host) {
+            if let Err(error) = serve(&counted.host) {
                 let thread = std::thread::current();
                 tracing::debug!(%error, "{}", thread.name().unwrap_or_default());
             }
-            *count(&mut host.books.lock()) -= 1;
         });
-        if started.is_err() {
-            *count(&mut self.books.lock()) -= 1;
+        if let Err(error) = started {
+            tracing::debug!(%error, "a thread for {name}");
         }
     }
 
     fn hear(self: &Arc<Self>, mut client: UnixStream) -> std::io::Result<()> {
         client.set_read_timeout(Some(PATIENCE))?;
         client.set_write_timeout(Some(PATIENCE))?;
-        let peer = rustix::net::sockopt::socket_peercred(&client)?;
-        if !peer.uid.is_root() && peer.uid != rustix::process::geteuid() {
-            tracing::warn!(
-                uid = peer.uid.as_raw(),
-                pid = peer.pid.as_raw_nonzero().get(),
-                "a stranger is sent away"
-            );
+        let peer = vellum_sys::peer(client.as_fd())?;
+        if peer.uid != 0 && peer.uid != rustix::process::geteuid().as_raw() {
+            tracing::warn!(uid = peer.uid, pid = peer.process.unwrap_or_default(), "a stranger is sent away");
             return Ok(());
         }
         loop {
@@ -531,6 +550,18 @@ impl Host {
             tracing::info!(signal, "ending with the last mount");
             self.books.lock().stopping = true;
         }
+    }
+}
+
+/// Somebody who is served apart, and counted until this is dropped.
+struct Counted {
+    host: Arc<Host>,
+    count: fn(&mut Books) -> &mut usize,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        *(self.count)(&mut self.host.books.lock()) -= 1;
     }
 }
 

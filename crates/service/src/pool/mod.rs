@@ -14,6 +14,7 @@ mod join;
 mod program;
 mod session;
 mod supervisor;
+mod underway;
 mod view;
 mod wire;
 mod wish;

@@ -5,17 +5,18 @@
 
 use super::calls::{self, Entered, Identity};
 use super::host::Host;
+use super::underway::Line;
 use super::wire::send_whole;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
-use vellum_ring::files::{RING_WANTED, SLOT_BYTES, SLOTS};
+use vellum_ring::files::{OPEN, REOPEN, RING_WANTED, SLOT_BYTES, SLOTS, VIEW};
 use vellum_ring::{Call, Layout, Linux, Response, Session};
 use vellum_sys::{Ids, SharedRegion};
 use vellum_union::Refused;
@@ -32,15 +33,18 @@ pub(super) struct Program<'a> {
     pub(super) host: &'a Host,
     pub(super) who: Identity,
     process: Process,
-    socket: UnixStream,
+    line: Line,
     pub(super) entered: VecDeque<Entered>,
     /// The last number that was given.
     next: u64,
 }
 
 /// Gives a program the memory of a ring.
-pub(super) fn send_ring(socket: &UnixStream, memory: BorrowedFd<'_>) -> io::Result<()> {
-    send_whole(socket.as_fd(), &RING_WANTED.to_ne_bytes(), &[memory])
+pub(super) fn send_ring(line: &mut Line, memory: BorrowedFd<'_>) -> io::Result<()> {
+    if !line.may_send_first() {
+        return Err(Errno::AGAIN.into());
+    }
+    send_whole(line.fd()?, &RING_WANTED.to_ne_bytes(), &[memory])
 }
 
 fn other(what: impl std::fmt::Display) -> io::Error {
@@ -51,7 +55,7 @@ fn other(what: impl std::fmt::Display) -> io::Error {
 /// with the connection of a program that has it. `idle` is called once, when the program asks for nothing.
 pub(super) fn serve(
     host: &Host,
-    give: impl FnOnce(BorrowedFd<'_>) -> io::Result<UnixStream>,
+    give: impl FnOnce(BorrowedFd<'_>) -> io::Result<Line>,
     idle: impl FnOnce(),
 ) -> io::Result<()> {
     let layout = Layout::new(1, SLOTS, SLOT_BYTES).map_err(other)?;
@@ -59,13 +63,16 @@ pub(super) fn serve(
     let region = memory.region().ok_or(Errno::FAULT)?;
     let session = Session::create(region, layout, NonZeroU16::MIN, Linux).map_err(other)?;
     let ring = session.ring(0).ok_or(Errno::INVAL)?;
-    let socket = give(memory.as_fd())?;
-    let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-    let who = Identity { uid: peer.uid.as_raw(), gid: peer.gid.as_raw() };
-    let process = Process::of(&socket, peer.pid.as_raw_nonzero().get())?;
+    let line = give(memory.as_fd())?;
+    let socket = line.fd()?;
+    let peer = vellum_sys::peer(socket)?;
+    let who = Identity { uid: peer.uid, gid: peer.gid };
+    let process = Process::of(socket, peer.process.ok_or(Errno::SRCH)?)?;
+    // What it has asked, which is known.
+    let _ = recv(socket, &mut [0; 8], RecvFlags::DONTWAIT);
     let mut poller = ring.poller();
     let mut idle = Some(idle);
-    let mut program = Program { host, who, process, socket, entered: VecDeque::new(), next: 0 };
+    let mut program = Program { host, who, process, line, entered: VecDeque::new(), next: 0 };
     let mut looked = Instant::now();
     loop {
         poller.ran_on(Linux.core());
@@ -80,6 +87,7 @@ pub(super) fn serve(
         if let Some(idle) = idle.take() {
             idle();
         }
+        program.line.rest();
         poller.sleep(Some(LOOK.as_nanos() as u64));
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
@@ -103,8 +111,8 @@ enum Process {
 
 impl Process {
     /// The process at the other end of a socket, which has this number.
-    fn of(socket: &UnixStream, number: i32) -> io::Result<Self> {
-        if let Ok(process) = vellum_sys::peer_process(socket.as_fd())
+    fn of(socket: BorrowedFd<'_>, number: i32) -> io::Result<Self> {
+        if let Ok(process) = vellum_sys::peer_process(socket)
             && vellum_sys::ids_of(process.as_fd()).is_ok()
         {
             return Ok(Self::Itself(process));
@@ -128,7 +136,8 @@ impl Process {
 
 impl Program<'_> {
     fn is_gone(&self) -> bool {
-        let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
+        let Ok(fd) = self.line.fd() else { return true };
+        let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
         let gone = poll(&mut polled, Some(&Timespec::default())).is_ok_and(|n| n > 0);
         gone || !self.process.is(self.who)
     }
@@ -138,6 +147,11 @@ impl Program<'_> {
         let request = *call.request();
         let len = call.read_data(0, &mut data).min(request.len as usize);
         let data = data.get(..len).unwrap_or_default();
+        // Before anything is done of which a descriptor would come.
+        if matches!(request.opcode, OPEN | REOPEN | VIEW) && !self.line.may_send() {
+            call.reply(Response::status(calls::status(Refused::Front)));
+            return Ok(());
+        }
         let response = match calls::carry_out(self, &request, data, &|changes| call.announce(changes)) {
             Ok(calls::Done::Values(values)) => Ok(Response { status: 0, len: 0, values }),
             Ok(calls::Done::Directory(entered)) => {
@@ -169,7 +183,7 @@ impl Program<'_> {
     /// Sends a descriptor, and says by which tag it comes. Whoever does not take his descriptors is served no more.
     fn hand_out(&mut self, descriptor: &OwnedFd) -> io::Result<u64> {
         let tag = self.number();
-        send_whole(self.socket.as_fd(), &tag.to_ne_bytes(), &[descriptor.as_fd()])?;
+        send_whole(self.line.fd()?, &tag.to_ne_bytes(), &[descriptor.as_fd()])?;
         Ok(tag)
     }
 

@@ -1,21 +1,23 @@
-//! The socket for programs: whoever connects is given the memory with generations, to read, and may ask for a ring ([`super::program`]).
+//! The socket for programs: whoever connects is told what mounts there are, and may ask for a memory with generations, to read, or for a
+//! ring ([`super::program`]).
 //!
 //! Nothing is waited for, so one who stalls holds up nobody. The socket lies in a directory of the
 //! service's user; a program in a container reaches it where somebody has mounted it there.
 
+use super::underway::{Line, Underway};
 use super::wire;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use std::collections::VecDeque;
 use std::fs::{self, File};
-use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vellum_ring::files::{
-    GREETING, GREETING_NUMBERS, GREETING_VERSION, MEMORIES_MAX, MOUNT_NUMBERS, MOUNTS_MAX, RING_WANTED,
-};
+use vellum_ring::files::{GREETING, GREETING_NUMBERS, GREETING_VERSION, MOUNT_NUMBERS, MOUNTS_MAX};
 use vellum_union::Generations;
 
 /// Programs that may ask for a ring at the same time, and for how long.
@@ -86,31 +88,58 @@ pub(super) fn bind(socket: &Path) -> io::Result<UnixListener> {
     let listener = bind_at(&path(socket), 0o666)?;
     // A client that goes away between a look and the accept must not be waited for.
     listener.set_nonblocking(true)?;
+    refuse_rights(&listener);
     Ok(listener)
+}
+
+/// No program sends descriptors, where the kernel knows how to refuse them.
+pub(super) fn refuse_rights(listener: &UnixListener) {
+    if let Err(error) = vellum_sys::refuse_rights(listener.as_fd()) {
+        tracing::debug!(%error, "programs may send descriptors");
+    }
 }
 
 /// Greets one client, if there is one; the connection.
 pub(super) fn answer(
     listener: &UnixListener,
-    all: &[Arc<Generations>],
+    underway: &Arc<Underway>,
     mounts: &[[u64; MOUNT_NUMBERS]],
     namespace: u64,
-) -> Option<UnixStream> {
+) -> Option<Line> {
     let answered = listener.accept().and_then(|(client, _)| {
         client.set_nonblocking(true)?;
-        send(client.as_fd(), all, mounts, namespace)?;
-        Ok(client)
+        let peer = vellum_sys::peer(client.as_fd())?;
+        let line = Line::new(Arc::clone(underway), client, peer.uid);
+        wire::send_whole(line.fd()?, &greeting(mounts, namespace), &[])?;
+        Ok(line)
     });
     answered.inspect_err(|error| tracing::debug!(%error, "a client of the socket for programs")).ok()
 }
 
-/// Clients that have been greeted and may ask for a ring.
+fn greeting(mounts: &[[u64; MOUNT_NUMBERS]], namespace: u64) -> Vec<u8> {
+    let mounts = mounts.get(..mounts.len().min(MOUNTS_MAX)).unwrap_or_default();
+    let head = [GREETING, GREETING_VERSION, mounts.len() as u64, namespace];
+    let all = head.into_iter().chain(mounts.iter().flatten().copied()).chain(std::iter::repeat(0));
+    all.take(GREETING_NUMBERS).flat_map(u64::to_ne_bytes).collect()
+}
+
+/// Gives a program a memory of generations, to read only.
+pub(super) fn send_memory(line: &mut Line, memory: &Generations) -> io::Result<()> {
+    if !line.may_send_first() {
+        return Err(Errno::AGAIN.into());
+    }
+    // Opened once more: a descriptor shares its rights with its copies.
+    let file = File::open(format!("/proc/self/fd/{}", memory.descriptor().as_raw_fd()))?;
+    wire::send_whole(line.fd()?, &memory.id().to_ne_bytes(), &[file.as_fd()])
+}
+
+/// Clients that have been greeted and may ask for something.
 #[derive(Debug, Default)]
-pub(super) struct Waiting(VecDeque<(UnixStream, Instant)>);
+pub(super) struct Waiting(VecDeque<(Line, Instant)>);
 
 impl Waiting {
     /// Takes another in; whoever has waited longest is sent away.
-    pub(super) fn extend(&mut self, client: Option<UnixStream>) {
+    pub(super) fn extend(&mut self, client: Option<Line>) {
         if self.0.len() >= WAITING_MAX {
             self.0.pop_front();
         }
@@ -118,63 +147,39 @@ impl Waiting {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &UnixStream> {
-        self.0.iter().map(|(client, _)| client)
+        self.0.iter().filter_map(|(client, _)| client.socket())
     }
 
-    /// Calls `give` for those who have asked; those who have gone, say something else, or nothing, are sent away.
-    pub(super) fn look(&mut self, mut give: impl FnMut(UnixStream)) {
-        for (mut client, since) in std::mem::take(&mut self.0) {
+    /// Calls `give` for those who have asked, with what they want; those who have gone, say something else, or nothing, are sent away.
+    /// What they say is looked at, and not taken: descriptors may have come with it, and who takes them has to close them.
+    pub(super) fn look(&mut self, mut give: impl FnMut(Line, u64)) {
+        for (client, since) in std::mem::take(&mut self.0) {
             let mut asked = [0; 8];
-            match client.read(&mut asked) {
-                Ok(8) if u64::from_ne_bytes(asked) == RING_WANTED => give(client),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock && since.elapsed() < PATIENCE => {
-                    self.0.push_back((client, since));
-                }
+            let Ok(fd) = client.fd() else { continue };
+            match recv(fd, &mut asked, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+                Ok((8, _)) => give(client, u64::from_ne_bytes(asked)),
+                Err(Errno::AGAIN) if since.elapsed() < PATIENCE => self.0.push_back((client, since)),
                 _ => {}
             }
         }
     }
 }
 
-fn send(
-    client: BorrowedFd<'_>,
-    all: &[Arc<Generations>],
-    mounts: &[[u64; MOUNT_NUMBERS]],
-    namespace: u64,
-) -> io::Result<()> {
-    let mut numbers = [0u64; GREETING_NUMBERS];
-    let mut descriptors = Vec::new();
-    for generations in all.iter().take(MEMORIES_MAX) {
-        // Opened once more, to read only: a descriptor shares its rights with its copies.
-        descriptors.push(File::open(format!("/proc/self/fd/{}", generations.descriptor().as_raw_fd()))?);
-    }
-    let mounts = mounts.get(..mounts.len().min(MOUNTS_MAX)).unwrap_or_default();
-    let head = [GREETING, GREETING_VERSION, descriptors.len() as u64, mounts.len() as u64, namespace];
-    let ids = all.iter().map(|generations| generations.id()).take(descriptors.len());
-    let ids = ids.chain(std::iter::repeat(0)).take(MEMORIES_MAX);
-    let all = head.into_iter().chain(ids).chain(mounts.iter().flatten().copied());
-    numbers.iter_mut().zip(all).for_each(|(to, from)| *to = from);
-    let body: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
-    let borrowed: Vec<BorrowedFd<'_>> = descriptors.iter().map(AsFd::as_fd).collect();
-    wire::send_whole(client, &body, &borrowed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::io::Errno;
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
     use std::io::{IoSliceMut, Write};
     use std::mem::MaybeUninit;
     use std::os::fd::OwnedFd;
-    use vellum_ring::files::GREETING_HEAD;
+    use vellum_ring::files::RING_WANTED;
 
-    fn receive(stream: &UnixStream) -> (Vec<u64>, Vec<OwnedFd>) {
-        let mut body = [0; GREETING_NUMBERS * 8];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MEMORIES_MAX))];
+    fn receive(stream: &UnixStream, len: usize) -> (Vec<u64>, Vec<OwnedFd>) {
+        let mut body = vec![0; len * 8];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let got = recvmsg(stream, &mut [IoSliceMut::new(&mut body)], &mut control, RecvFlags::CMSG_CLOEXEC)
-            .unwrap();
+        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
+        let got = recvmsg(stream, &mut [IoSliceMut::new(&mut body)], &mut control, flags).unwrap();
         assert_eq!(got.bytes, body.len());
         let rights = control.drain().flat_map(|message| match message {
             RecvAncillaryMessage::ScmRights(some) => some.collect::<Vec<_>>(),
@@ -184,30 +189,35 @@ mod tests {
         (body.chunks(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect(), rights)
     }
 
+    /// A listener, where it is, and a client that has been greeted.
+    fn greeted(
+        dir: &Path,
+        mounts: &[[u64; MOUNT_NUMBERS]],
+    ) -> (UnixListener, Arc<Underway>, UnixStream, Line) {
+        let listener = bind(&dir.join("p.sock")).unwrap();
+        let underway = Arc::default();
+        let client = UnixStream::connect(path(&dir.join("p.sock"))).unwrap();
+        let line = answer(&listener, &underway, mounts, 99).unwrap();
+        (listener, underway, client, line)
+    }
+
     #[test]
     fn what_is_given_can_be_read_and_not_written() {
         let dir = tempfile::tempdir().unwrap();
-        let listener = bind(&dir.path().join("p.sock")).unwrap();
-        let all = [Arc::new(Generations::create().unwrap()), Arc::new(Generations::create().unwrap())];
-        let mut client = UnixStream::connect(path(&dir.path().join("p.sock"))).unwrap();
-        let there = answer(&listener, &all, &[[7, 8, 9, 10]], 11).unwrap();
-        let (numbers, descriptors) = receive(&client);
-        assert_eq!(numbers[..7], [GREETING, GREETING_VERSION, 2, 1, 11, all[0].id(), all[1].id()]);
-        let (ids, mounts) = numbers[GREETING_HEAD..].split_at(MEMORIES_MAX);
-        assert!(ids[2..].iter().chain(&mounts[4..]).all(|number| *number == 0));
-        assert_eq!(mounts[..4], [7, 8, 9, 10]);
-        drop(there);
-        assert_eq!(client.read(&mut [0]).unwrap(), 0, "the connection stays");
-        assert_eq!(descriptors.len(), 2);
-        for descriptor in &descriptors {
-            assert_eq!(rustix::fs::ftruncate(descriptor, 0), Err(Errno::INVAL));
-            assert_eq!(rustix::io::write(descriptor, &[1]), Err(Errno::BADF));
-            // Mapping it for writing is refused to whom may not write it, which only the mode of the descriptor says.
-            let flags = rustix::fs::fcntl_getfl(descriptor).unwrap();
-            assert_eq!(flags & rustix::fs::OFlags::RWMODE, rustix::fs::OFlags::RDONLY);
-            let attr = rustix::fs::fstat(descriptor).unwrap();
-            assert_eq!(attr.st_mode & 0o777, 0o600, "others could open it for writing");
-        }
+        let all = [(); 2].map(|()| Generations::create().unwrap());
+        let (_listener, _, client, mut line) = greeted(dir.path(), &[[1, 2, 3, 0]; 3]);
+        let (numbers, none) = receive(&client, GREETING_NUMBERS);
+        assert!(none.is_empty());
+        assert_eq!(numbers[..5], [GREETING, GREETING_VERSION, 3, 99, 1]);
+        send_memory(&mut line, &all[1]).unwrap();
+        let (id, memories) = receive(&client, 1);
+        assert_eq!((id[0], memories.len()), (all[1].id(), 1));
+        let len = rustix::fs::fstat(&memories[0]).unwrap().st_size;
+        assert_eq!(rustix::fs::ftruncate(&memories[0], len as u64), Err(Errno::INVAL));
+        assert!(File::from(memories[0].try_clone().unwrap()).write_all(b"x").is_err());
+        let by_path = format!("/proc/self/fd/{}", memories[0].as_raw_fd());
+        let attr = rustix::fs::stat(&*by_path).unwrap();
+        assert_eq!(attr.st_mode & 0o777, 0o600, "others could open it for writing");
         // Its size stays, also for who owns it.
         assert_eq!(rustix::fs::ftruncate(all[0].descriptor(), 4096), Err(Errno::PERM));
     }
@@ -215,41 +225,42 @@ mod tests {
     #[test]
     fn nobody_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        let listener = bind(&dir.path().join("p.sock")).unwrap();
-        let all = [Arc::new(Generations::create().unwrap())];
-        answer(&listener, &all, &[], 0);
+        let (listener, underway, _first, _line) = greeted(dir.path(), &[]);
         let socket = path(&dir.path().join("p.sock"));
+        assert!(answer(&listener, &underway, &[], 0).is_none());
         for _ in 0..1000 {
             // Those that go away at once, those that stay and say nothing.
             drop(UnixStream::connect(&socket).unwrap());
             let stalling = UnixStream::connect(&socket).unwrap();
-            answer(&listener, &all, &[], 0);
-            answer(&listener, &all, &[], 0);
+            answer(&listener, &underway, &[], 0);
+            answer(&listener, &underway, &[], 0);
             drop(stalling);
         }
         let client = UnixStream::connect(&socket).unwrap();
-        answer(&listener, &all, &[], 0);
-        assert_eq!(receive(&client).1.len(), 1);
+        let _line = answer(&listener, &underway, &[], 0).unwrap();
+        assert_eq!(receive(&client, GREETING_NUMBERS).0[0], GREETING);
     }
 
     #[test]
     fn a_ring_is_for_those_who_ask_for_it() {
         let dir = tempfile::tempdir().unwrap();
-        let listener = bind(&dir.path().join("p.sock")).unwrap();
+        let (listener, underway, first, line) = greeted(dir.path(), &[]);
         let socket = path(&dir.path().join("p.sock"));
         let mut waiting = Waiting::default();
-        let mut clients: Vec<_> = (0..4).map(|_| UnixStream::connect(&socket).unwrap()).collect();
-        (0..4).for_each(|_| waiting.extend(answer(&listener, &[], &[], 0)));
+        waiting.extend(Some(line));
+        let mut clients: Vec<_> = (0..3).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+        (0..3).for_each(|_| waiting.extend(answer(&listener, &underway, &[], 0)));
+        clients.push(first);
         clients[0].write_all(&RING_WANTED.to_ne_bytes()).unwrap();
-        clients[1].write_all(b"nonsense").unwrap();
+        clients[1].write_all(b"short").unwrap();
         drop(clients.remove(2));
-        let mut given = 0;
-        waiting.look(|_| given += 1);
+        let mut given = Vec::new();
+        waiting.look(|_, asked| given.push(asked));
         // The last one has not said anything yet.
-        assert_eq!((given, waiting.iter().count()), (1, 1));
+        assert_eq!((given, waiting.iter().count()), (vec![RING_WANTED], 1));
         (0..2 * WAITING_MAX).for_each(|_| {
             let _client = UnixStream::connect(&socket).unwrap();
-            waiting.extend(answer(&listener, &[], &[], 0));
+            waiting.extend(answer(&listener, &underway, &[], 0));
         });
         assert_eq!(waiting.iter().count(), WAITING_MAX);
     }

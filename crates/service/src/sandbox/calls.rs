@@ -172,6 +172,9 @@ const IOCTLS: [u64; 10] = [
     0x4008_6602,
 ];
 
+/// SIOCOUTQ, for services of pools: whether a program has taken what it was sent.
+const PROGRAM_IOCTLS: [u64; 1] = [libc::TIOCOUTQ as u64];
+
 /// What starts a thread, and nothing else: in the memory of its creator and in none but its namespaces.
 const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
 const NAMESPACES: u64 = (libc::CLONE_NEWNS
@@ -245,7 +248,9 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
         rules.insert(libc::SYS_open_tree, vec![mounts]);
     }
     let is = |argument, value| one(argument, SeccompCmpOp::Eq, value);
-    let ioctls: Result<_, _> = IOCTLS.iter().map(|request| is(1, *request)).collect();
+    let programs = plan.roots.is_none().then_some(PROGRAM_IOCTLS);
+    let ioctls = IOCTLS.iter().chain(programs.as_slice().as_flattened());
+    let ioctls: Result<_, _> = ioctls.map(|request| is(1, *request)).collect();
     rules.insert(libc::SYS_ioctl, ioctls?);
     // No memory that can be run.
     let not_run = one(2, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0)?;

@@ -9,11 +9,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use vellum_ring::files::{
     CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR, MAKE_LINK,
-    MEMORIES_MAX, MOUNT_NUMBERS, OPEN, REOPEN, RING_WANTED, SET_ATTRIBUTES, STAT, STAT_WORDS, TOKEN,
-    TOKEN_BYTES, UNLINK, VIEW,
+    MOUNT_NUMBERS, OPEN, REOPEN, RING_WANTED, SET_ATTRIBUTES, STAT, STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK,
+    VIEW,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
 use vellum_sys::SharedRegion;
@@ -26,8 +26,8 @@ pub(super) struct Program {
     memory: SharedRegion,
     /// What the greeting says of mounts.
     pub(super) mounts: Vec<[u64; MOUNT_NUMBERS]>,
-    /// Memories of generations, by their ids.
-    memories: Vec<(u64, File)>,
+    /// Where it is connected.
+    path: PathBuf,
 }
 
 /// A directory to look at, and the word that says how long.
@@ -44,7 +44,7 @@ pub(super) struct View {
 pub(super) type Answered<T> = Result<T, u32>;
 
 fn receive(socket: &UnixStream, body: &mut [u8]) -> Outcome<(usize, Vec<OwnedFd>)> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MEMORIES_MAX))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut parts = [IoSliceMut::new(body)];
     let got = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL)?;
@@ -57,6 +57,17 @@ fn receive(socket: &UnixStream, body: &mut [u8]) -> Outcome<(usize, Vec<OwnedFd>
     Ok((got.bytes, files))
 }
 
+/// A memory of generations.
+fn memory(path: &Path, id: u64) -> Outcome<File> {
+    let mut socket = UnixStream::connect(path)?;
+    socket.write_all(&id.to_ne_bytes())?;
+    receive(&socket, &mut vec![0; GREETING_NUMBERS * 8])?;
+    let mut answer = [0; 8];
+    let (_, mut files) = receive(&socket, &mut answer).doing("asking for a memory")?;
+    ensure_eq!(u64::from_ne_bytes(answer), id, "the answer");
+    Ok(files.pop().ok_or_else(|| Stop::Fail("no memory came".into()))?.into())
+}
+
 fn by_chance() -> Outcome<[u8; TOKEN_BYTES]> {
     let mut token = [0; TOKEN_BYTES];
     File::open("/dev/urandom")?.read_exact(&mut token)?;
@@ -65,24 +76,23 @@ fn by_chance() -> Outcome<[u8; TOKEN_BYTES]> {
 
 impl Program {
     /// Connects and asks for a ring.
-    pub(super) fn new(socket: &Path) -> Outcome<Self> {
-        let mut socket = UnixStream::connect(socket).doing("connecting to the socket for programs")?;
+    pub(super) fn new(path: &Path) -> Outcome<Self> {
+        let mut socket = UnixStream::connect(path).doing("connecting to the socket for programs")?;
         let mut body = vec![0; GREETING_NUMBERS * 8];
-        let (got, memories) = receive(&socket, &mut body)?;
+        let (got, none) = receive(&socket, &mut body)?;
+        ensure!(none.is_empty(), "descriptors that nobody has asked for");
         ensure_eq!(got, body.len(), "bytes of the greeting");
         let numbers: Vec<u64> =
             body.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes)).collect();
         ensure_eq!(numbers[..2], [GREETING, GREETING_VERSION], "the greeting");
-        let mounts = numbers[GREETING_HEAD + MEMORIES_MAX..].as_chunks::<MOUNT_NUMBERS>().0;
-        let mounts = mounts.iter().take(numbers[3] as usize).copied().collect();
-        let ids = numbers[GREETING_HEAD..].iter().copied();
-        let memories = ids.zip(memories.into_iter().map(File::from)).collect();
+        let mounts = numbers[GREETING_HEAD..].as_chunks::<MOUNT_NUMBERS>().0;
+        let mounts = mounts.iter().take(numbers[2] as usize).copied().collect();
         socket.write_all(&RING_WANTED.to_ne_bytes())?;
         let mut answer = [0; 8];
         let (_, mut files) = receive(&socket, &mut answer).doing("asking for a ring")?;
         ensure_eq!(u64::from_ne_bytes(answer), RING_WANTED, "the answer");
         let memory = SharedRegion::open(files.pop().ok_or_else(|| Stop::Fail("no memory came".into()))?)?;
-        Ok(Self { socket, memory, mounts, memories })
+        Ok(Self { socket, memory, mounts, path: path.to_owned() })
     }
 
     /// The ring's memory.
@@ -139,6 +149,19 @@ impl Program {
             Err(status) => return Ok(Err(status)),
         };
         Ok(Ok(self.file(response.values[0])?))
+    }
+
+    /// The same, and leaves the descriptor where it is.
+    pub(super) fn open_untaken(&self, dir: u64, name: &str, flags: i32) -> Outcome<Answered<u64>> {
+        let answered = self.ask(OPEN, 0, [dir, flags as u64, 0o600, 0, 0], name.as_bytes())?;
+        Ok(answered.map(|(response, _)| response.values[0]))
+    }
+
+    /// Takes what has been left.
+    pub(super) fn take_all(&self) -> Outcome {
+        self.socket.set_nonblocking(true)?;
+        while receive(&self.socket, &mut [0; 8]).is_ok() {}
+        Ok(self.socket.set_nonblocking(false)?)
     }
 
     /// Shows a file and opens it once more. None: the kernel does not let it be shown.
@@ -220,8 +243,7 @@ impl Program {
     pub(super) fn word(&self, view: &View) -> Outcome<u64> {
         /// Words before those of slots.
         const HEADER: u64 = 512;
-        let memory = self.memories.iter().find(|(id, _)| *id == view.memory);
-        let (_, memory) = memory.ok_or_else(|| Stop::Fail("no memory of that id came".into()))?;
+        let memory = memory(&self.path, view.memory)?;
         let mut word = [0; 8];
         memory.read_exact_at(&mut word, (HEADER + view.slot) * 8)?;
         Ok(u64::from_ne_bytes(word))

@@ -5,6 +5,7 @@ mod client;
 mod directories;
 mod forged;
 mod held;
+mod hostile;
 mod leases;
 mod programs;
 mod reopened;
@@ -62,6 +63,8 @@ pub(super) const CASES: &[Case] = &[
     Case::of(PASSTHROUGH, "direct/made-again", 60, held::made_again),
     Case::of(PASSTHROUGH, "direct/running", 60, held::running),
     Case::of(PASSTHROUGH, "direct/mount-options", 60, held::mount_options),
+    Case::of(PASSTHROUGH, "direct/takes-nothing", 60, hostile::takes_nothing),
+    Case::of(PASSTHROUGH, "direct/sends-what-waits", 60, hostile::sends_what_waits),
     Case::of(Profile::Cached, "direct/not-in-cached", 60, not_in_cached),
 ];
 

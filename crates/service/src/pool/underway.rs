@@ -1,0 +1,269 @@
+//! Connections of programs: descriptors that were sent and have not been taken, and how a connection is closed.
+//!
+//! The kernel counts descriptors that are under way against the user who sends them, whoever does not take them, and refuses to send
+//! any once there are as many as a process may have open: to all processes of that user, which for root are those of other tenants,
+//! too. So a program has one under way at most, all programs together [`MOST`], and a connection with one is kept until it has been taken, for
+//! only then it is known.
+//!
+//! What a program sends may have descriptors with it, and the last close of one may wait for as long as the program likes. Where
+//! the kernel does not let it send any, a connection is closed at once; else by a thread of its own.
+
+use parking_lot::Mutex;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
+use vellum_sys::{has_unread, refuses_rights};
+
+/// Descriptors that are under way at the same time, and those to one user, or to those who share a place with him.
+const MOST: usize = 64;
+const BY_USER: usize = 32;
+const USERS: usize = 61;
+/// Threads that close connections, and connections that wait for one.
+const CLOSERS: usize = 32;
+const WAITING: usize = 256;
+
+/// What is under way.
+#[derive(Debug)]
+pub(super) struct Underway {
+    all: AtomicUsize,
+    users: [AtomicUsize; USERS],
+    /// Connections that are over, with what has not been taken.
+    left: Mutex<Vec<(UnixStream, Seat)>>,
+    closers: AtomicUsize,
+    /// Connections that are to be closed.
+    closing: Mutex<Vec<UnixStream>>,
+}
+
+/// The right to have one descriptor under way.
+#[derive(Debug)]
+struct Seat {
+    of: Arc<Underway>,
+    user: usize,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.of.all.fetch_sub(1, SeqCst);
+        if let Some(user) = self.of.users.get(self.user) {
+            user.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// One more, unless there are as many as there may be.
+fn add(count: &AtomicUsize, most: usize) -> bool {
+    count.fetch_update(SeqCst, SeqCst, |now| (now < most).then_some(now + 1)).is_ok()
+}
+
+impl Default for Underway {
+    fn default() -> Self {
+        Self {
+            all: AtomicUsize::new(0),
+            users: std::array::from_fn(|_| AtomicUsize::new(0)),
+            left: Mutex::default(),
+            closers: AtomicUsize::new(0),
+            closing: Mutex::default(),
+        }
+    }
+}
+
+impl Underway {
+    fn seat(self: &Arc<Self>, uid: u32) -> Option<Seat> {
+        let user = uid as usize % USERS;
+        let count = self.users.get(user)?;
+        if !add(count, BY_USER) {
+            return None;
+        }
+        if !add(&self.all, MOST) {
+            count.fetch_sub(1, SeqCst);
+            return None;
+        }
+        Some(Seat { of: Arc::clone(self), user })
+    }
+
+    /// To be called now and then: lets go of connections whose descriptors have been taken, and closes those that could not be.
+    pub(super) fn sweep(self: &Arc<Self>) {
+        let mut over = Vec::new();
+        {
+            let mut left = self.left.lock();
+            let mut at = 0;
+            while let Some((socket, _)) = left.get(at) {
+                if has_unread(socket.as_fd()).unwrap_or(false) {
+                    at += 1;
+                } else {
+                    over.push(left.swap_remove(at).0);
+                }
+            }
+        }
+        over.extend(self.closing.lock().drain(..));
+        over.into_iter().for_each(|socket| self.close(socket));
+    }
+
+    /// Whether nobody else can be heard.
+    pub(super) fn is_full(&self) -> bool {
+        self.closing.lock().len() >= WAITING
+    }
+
+    fn close(self: &Arc<Self>, socket: UnixStream) {
+        if refuses_rights(socket.as_fd()) {
+            return;
+        }
+        if !add(&self.closers, CLOSERS) {
+            return self.closing.lock().push(socket);
+        }
+        let this = Arc::clone(self);
+        let begun = std::thread::Builder::new().name("vellum-close".into()).spawn(move || {
+            drop(socket);
+            this.closers.fetch_sub(1, SeqCst);
+        });
+        if begun.is_err() {
+            self.closers.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// None: it is over.
+    socket: Option<UnixStream>,
+    uid: u32,
+    seat: Option<Seat>,
+    of: Arc<Underway>,
+}
+
+impl Line {
+    pub(super) const fn new(of: Arc<Underway>, socket: UnixStream, uid: u32) -> Self {
+        Self { socket: Some(socket), uid, seat: None, of }
+    }
+
+    /// The connection, as long as there is one.
+    pub(super) const fn socket(&self) -> Option<&UnixStream> {
+        self.socket.as_ref()
+    }
+
+    /// Its descriptor.
+    pub(super) fn fd(&self) -> std::io::Result<BorrowedFd<'_>> {
+        self.socket().map(AsFd::as_fd).ok_or_else(|| std::io::ErrorKind::NotConnected.into())
+    }
+
+    fn is_taken(&self) -> bool {
+        self.fd().is_ok_and(|fd| has_unread(fd) == Ok(false))
+    }
+
+    /// Whether a descriptor may be sent now: the last one has been taken, and there are not too many others.
+    pub(super) fn may_send(&mut self) -> bool {
+        self.is_taken() && self.may_send_first()
+    }
+
+    /// The same for the first one, before which other things may have been sent.
+    pub(super) fn may_send_first(&mut self) -> bool {
+        if self.seat.is_none() {
+            self.seat = self.of.seat(self.uid);
+        }
+        self.seat.is_some()
+    }
+
+    /// Nothing is being sent just now: what has been taken is under way no more.
+    pub(super) fn rest(&mut self) {
+        if self.seat.is_some() && self.is_taken() {
+            self.seat = None;
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let Some(socket) = self.socket.take() else { return };
+        match self.seat.take() {
+            Some(seat) if has_unread(socket.as_fd()) == Ok(true) => self.of.left.lock().push((socket, seat)),
+            _ => self.of.close(socket),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::time::{Duration, Instant};
+
+    fn line(of: &Arc<Underway>, uid: u32) -> (Line, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Line::new(Arc::clone(of), ours, uid), theirs)
+    }
+
+    fn send(line: &Line) {
+        line.socket().unwrap().write_all(&[1; 8]).unwrap();
+    }
+
+    #[test]
+    fn who_does_not_take_gets_no_more_and_keeps_no_others_from_it() {
+        let of = Arc::new(Underway::default());
+        let mut hostile: Vec<_> = (0..100).map(|_| line(&of, 1000)).collect();
+        let given = hostile.iter_mut().filter_map(|(line, _)| line.may_send().then(|| send(line))).count();
+        assert_eq!(given, BY_USER);
+        assert!(!hostile[0].0.may_send(), "a second one");
+        let (mut line, mut theirs) = line(&of, 1001);
+        assert!(line.may_send());
+        send(&line);
+        assert!(!line.may_send());
+        theirs.read_exact(&mut [0; 8]).unwrap();
+        assert!(line.may_send());
+        line.rest();
+        assert!(line.seat.is_none());
+        // The service closes its ends: what was not taken stays under way, until it is taken or cannot be any more.
+        let mut clients: Vec<_> = hostile.into_iter().map(|(_, client)| client).collect();
+        assert_eq!((of.all.load(SeqCst), of.left.lock().len()), (BY_USER, BY_USER));
+        of.sweep();
+        assert_eq!(of.left.lock().len(), BY_USER);
+        clients[0].read_exact(&mut [0; 8]).unwrap();
+        drop(clients.remove(1));
+        of.sweep();
+        assert_eq!((of.all.load(SeqCst), of.left.lock().len()), (BY_USER - 2, BY_USER - 2));
+        drop(clients);
+        of.sweep();
+        assert_eq!((of.all.load(SeqCst), of.left.lock().len()), (0, 0));
+    }
+
+    #[test]
+    fn all_users_together_have_no_more() {
+        let of = Arc::new(Underway::default());
+        let mut lines: Vec<_> = (0..1000).map(|uid| line(&of, uid)).collect();
+        assert_eq!(lines.iter_mut().filter(|(line, _)| line.seat.is_some()).count(), 0);
+        assert_eq!(lines.iter_mut().map(|(line, _)| line.may_send()).filter(|may| *may).count(), MOST);
+    }
+
+    /// A socket whose last close waits: what it has sent is not taken, and it lingers.
+    fn lingering() -> (std::net::TcpStream, [std::net::TcpStream; 1]) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (theirs, _) = listener.accept().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        while (&ours).write(&[0; 65536]).is_ok() {}
+        ours.set_nonblocking(false).unwrap();
+        rustix::net::sockopt::set_socket_linger(&ours, Some(Duration::from_secs(4))).unwrap();
+        (ours, [theirs])
+    }
+
+    #[test]
+    fn nobody_waits_for_what_a_program_has_sent() {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+        let of = Arc::new(Underway::default());
+        let (line, client) = line(&of, 1000);
+        let (lingers, _theirs) = lingering();
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [lingers.as_fd()];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        let body = [std::io::IoSlice::new(b"nonsense")];
+        sendmsg(&client, &body, &mut control, SendFlags::empty()).unwrap();
+        drop((lingers, client));
+        let begin = Instant::now();
+        drop(line);
+        assert!(begin.elapsed() < Duration::from_secs(2), "it took {:?}", begin.elapsed());
+        assert_eq!(of.closers.load(SeqCst), 1, "another thread waits");
+    }
+}

@@ -1,0 +1,135 @@
+//! Programs that take nothing of what they are sent, and send what nobody wants.
+
+use super::{Ground, SETTLED, status};
+use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
+use crate::harness::{Cx, shell};
+use libc::{O_CREAT, O_EXCL, O_WRONLY};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+use vellum_ring::files::ASK_KERNEL;
+
+/// Asks for memories, and for rings, and takes nothing; says so, and waits for its end.
+const GREEDY: &str = r#"
+import os, socket, struct, sys
+path, node = sys.argv[1:3]
+id = os.getxattr(node, "vellum.map")[24:32]
+ring = b"gnirllev"
+all = []
+for i in range(400):
+    s = socket.socket(socket.AF_UNIX); s.connect(path)
+    try: s.send([id, ring, b"nonsense"][i % 3])
+    except OSError: pass
+    if i % 5 == 0: s.shutdown(socket.SHUT_RDWR)
+    all.append(s)
+print("sent", flush=True)
+sys.stdin.read()
+"#;
+
+/// Sends a descriptor, by a process of root's without capabilities; says what has come of it.
+const VICTIM: &str = r#"
+import os, resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
+a, b = socket.socketpair()
+socket.send_fds(a, [b"x"], [0]); print("sent")
+"#;
+
+/// Whoever takes nothing gets little, and nobody else has less for it, neither with this service nor with the kernel, which counts
+/// what is under way for all processes of a user together.
+pub(super) fn takes_nothing(cx: &Cx) -> Outcome {
+    if let Some(missing) = ["python3", "capsh"].into_iter().find(|program| !shell::have(program)) {
+        return skip(format!("{missing} is missing: run make deps"));
+    }
+    let ground = Ground::new(cx, |_| Ok(()))?;
+    std::fs::write(ground.path("new/file"), "file")?;
+    let mut greedy = Command::new("python3");
+    greedy.args(["-c", GREEDY]).arg(&ground.socket).arg(ground.path("new/file"));
+    let mut greedy = greedy.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    if let Some(out) = greedy.stdout.take() {
+        BufReader::new(out).read_line(&mut said)?;
+    }
+    ensure_eq!(said, "sent\n", "what the greedy one says");
+    std::thread::sleep(2 * SETTLED);
+    let mut victim = Command::new("capsh");
+    victim.args(["--drop=all", "--", "-c", "exec python3 -c \"$VICTIM\""]).env("VICTIM", VICTIM);
+    let outcome = shell::run(&mut victim);
+    drop(greedy.stdin.take());
+    greedy.wait()?;
+    ensure_eq!(outcome?, "sent\n", "another process of root's");
+    // One that takes none of its files is asked to have the kernel open them, and goes on as soon as it does.
+    let program = ground.program()?;
+    let dir = program.enter(&ground.path("new"))?.or_else(status)?;
+    std::thread::sleep(SETTLED);
+    program.open_untaken(dir, "first", O_CREAT | O_EXCL | O_WRONLY)?.or_else(status)?;
+    for n in 0..10 {
+        let next = program.open_untaken(dir, &format!("next{n}"), O_CREAT | O_EXCL | O_WRONLY)?;
+        ensure_eq!(next.err(), Some(ASK_KERNEL), "a second one that is under way");
+        ensure!(!ground.path(&format!("new/next{n}")).exists(), "it has been made all the same");
+    }
+    ensure!(program.stat(dir, "first")?.is_ok(), "the ring has ended");
+    program.take_all()?;
+    program.open(dir, "later", O_CREAT | O_EXCL | O_WRONLY, 0o600)?.or_else(status)?;
+    Ok(())
+}
+
+/// Sends a socket whose last close waits, and ends.
+const LINGERING: &str = r#"
+import array, socket, struct, sys
+path = sys.argv[1]
+sent = refused = 0
+keep = []
+for i in range(8):
+    l = socket.socket(); l.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048); l.bind(("127.0.0.1", 0)); l.listen(1)
+    c = socket.socket(); c.connect(l.getsockname()); keep += [l, l.accept()[0]]
+    c.setblocking(False)
+    try:
+        while True: c.send(b"x" * 65536)
+    except BlockingIOError: pass
+    c.setblocking(True)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+    u = socket.socket(socket.AF_UNIX); u.connect(path)
+    try:
+        u.sendmsg([[b"nonsense", b"gnirllev", b"x"][i % 3]], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [c.fileno()]))])
+        sent += 1
+    except PermissionError: refused += 1
+    # Its own close must not be the last one.
+    keep.append(u)
+    if sent == 0: c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+    c.close()
+print(sent, refused, flush=True)
+sys.stdin.read()
+"#;
+
+/// Whatever a program sends, the service goes on hearing who mounts and who asks for a ring.
+pub(super) fn sends_what_waits(cx: &Cx) -> Outcome {
+    const SOON: Duration = Duration::from_secs(20);
+    if !shell::have("python3") {
+        return skip("python3 is missing: run make deps");
+    }
+    let ground = Ground::new(cx, |_| Ok(()))?;
+    let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
+    let mut hostile = Command::new("python3");
+    hostile.args(["-c", LINGERING]).arg(&ground.socket);
+    let mut hostile = hostile.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut said = String::new();
+    if let Some(out) = hostile.stdout.take() {
+        BufReader::new(out).read_line(&mut said)?;
+    }
+    let begin = Instant::now();
+    let outcome = (|| {
+        ensure!(said.trim() == "8 0" || said.trim() == "0 8", "sent and refused: {said:?} {up:?}");
+        std::thread::sleep(Duration::from_millis(700));
+        ground.pools.run("show", &[])?;
+        ground.program()?;
+        Ok(())
+    })();
+    let took = begin.elapsed();
+    drop(hostile.stdin.take());
+    hostile.kill()?;
+    hostile.wait()?;
+    outcome?;
+    ensure!(took < SOON, "it took {took:?}");
+    std::io::stdout().flush()?;
+    Ok(())
+}

@@ -67,7 +67,15 @@ impl Case {
     /// A case that runs once for each profile, as root, for at most `seconds`.
     const fn mounted(name: &'static str, seconds: u64, test: fn(&Cx) -> Outcome) -> Self {
         let limit = Duration::from_secs(seconds);
-        Self { name, kind: Kind::Test(test), profiles: true, only: None, turn: Turn::Together, root: true, limit }
+        Self {
+            name,
+            kind: Kind::Test(test),
+            profiles: true,
+            only: None,
+            turn: Turn::Together,
+            root: true,
+            limit,
+        }
     }
 
     /// A case about something that one profile alone has.
@@ -82,7 +90,15 @@ impl Case {
 
     const fn cargo(name: &'static str, line: &'static str) -> Self {
         let limit = Duration::from_secs(600);
-        Self { name, kind: Kind::Cargo(line), profiles: false, only: None, turn: Turn::Alone, root: false, limit }
+        Self {
+            name,
+            kind: Kind::Cargo(line),
+            profiles: false,
+            only: None,
+            turn: Turn::Alone,
+            root: false,
+            limit,
+        }
     }
 
     const fn aside(self) -> Self {

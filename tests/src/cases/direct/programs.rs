@@ -253,7 +253,8 @@ pub(super) fn user_namespaces(cx: &Cx) -> Outcome {
     ground.preload(&mut command, &library);
     command.env("LIBRARY", &library).env_remove("LD_PRELOAD");
     // A container has the socket mounted where its programs reach it.
-    let around = ground.socket.parent().ok_or_else(|| Stop::Fail("the socket is nowhere".into()))?;
+    let around =
+        ground.socket.ancestors().nth(2).ok_or_else(|| Stop::Fail("the socket is nowhere".into()))?;
     fs::set_permissions(around, fs::Permissions::from_mode(0o711))?;
     let opens = || -> Outcome<u64> {
         Ok(stats_of(&ground.mount)?["figures"]["ring_opens"].as_u64().unwrap_or_default())

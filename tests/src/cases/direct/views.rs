@@ -454,7 +454,8 @@ pub(super) fn views_of_makers(cx: &Cx) -> Outcome {
     maker.args(["--reuid=1000", "--regid=1000", "--clear-groups", PYTHON, "-c", MAKER]).arg(&dir);
     ground.preload(&mut maker, &library()?);
     // A container has the socket mounted where its programs reach it.
-    let around = ground.socket.parent().ok_or_else(|| Stop::Fail("the socket is nowhere".into()))?;
+    let around =
+        ground.socket.ancestors().nth(2).ok_or_else(|| Stop::Fail("the socket is nowhere".into()))?;
     fs::set_permissions(around, fs::Permissions::from_mode(0o711))?;
     let mut maker = maker.spawn()?;
     let mut looker = Looker::new(&ground, &dir)?;

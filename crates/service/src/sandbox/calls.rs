@@ -173,7 +173,7 @@ const IOCTLS: [u64; 10] = [
 ];
 
 /// SIOCOUTQ, for services of pools: whether a program has taken what it was sent.
-const PROGRAM_IOCTLS: [u64; 1] = [libc::TIOCOUTQ as u64];
+const PROGRAM_IOCTLS: [u64; 1] = [0x5411];
 
 /// What starts a thread, and nothing else: in the memory of its creator and in none but its namespaces.
 const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;

@@ -2,6 +2,7 @@
 
 use crate::inflight::Inflight;
 use crate::wire::{self, InitFlags, InitIn, InitOut};
+use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,6 +59,8 @@ pub struct SessionOptions {
     pub max_background: u16,
     /// Where requests in flight are written down for a successor of the process; None: there will be none.
     pub inflight: Option<Arc<Inflight>>,
+    /// An extended attribute whose reading makes the filesystem do something that takes long. Others are served meanwhile.
+    pub slow_xattr: Option<&'static CStr>,
 }
 
 /// Upper limit of [`SessionOptions::max_write`] in bytes: 1024 pages, as `max_pages` is 16 bits wide and buffers
@@ -102,6 +105,7 @@ impl Default for SessionOptions {
             allow_idmap: false,
             max_background: 64,
             inflight: None,
+            slow_xattr: None,
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::request::{Operation, Request};
 use crate::seat::{Seat, state};
 use crate::wire::{self, Opcode};
 use parking_lot::{Condvar, Mutex};
+use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -325,7 +326,7 @@ pub(crate) fn client(bytes: &[u8]) -> Option<u32> {
 }
 
 /// Whether an operation may well take longer than waking another worker does.
-pub(crate) fn takes_long(request: &Request<'_>) -> bool {
+pub(crate) fn takes_long(request: &Request<'_>, slow_xattr: Option<&CStr>) -> bool {
     match &request.operation {
         Operation::Fsync { .. }
         | Operation::Fsyncdir { .. }
@@ -334,6 +335,7 @@ pub(crate) fn takes_long(request: &Request<'_>) -> bool {
         Operation::Read { args } => args.size >= LONG_IO,
         Operation::Write { args, .. } => args.size >= LONG_IO,
         Operation::Setattr { args } => args.valid & wire::SetattrValid::SIZE.bits() != 0,
+        Operation::Getxattr { name, .. } => slow_xattr.is_some_and(|slow| *name == slow),
         _ => false,
     }
 }

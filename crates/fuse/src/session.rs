@@ -13,6 +13,7 @@ use crate::wire::Opcode;
 use crate::worker::Crew;
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +32,7 @@ pub(crate) struct Core {
     pub(crate) backing: BackingTable,
     pub(crate) counters: AllCounters,
     pub(crate) notifier: FuseNotifier,
+    pub(crate) slow_xattr: Option<&'static CStr>,
     mountpoint: Option<PathBuf>,
     clone_warned: AtomicBool,
 }
@@ -156,6 +158,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
             backing: BackingTable::new(options.inflight.is_some()),
             counters: AllCounters::default(),
             notifier,
+            slow_xattr: options.slow_xattr,
             mountpoint,
             clone_warned: AtomicBool::new(false),
         };
@@ -247,6 +250,12 @@ impl SessionHandle {
     #[must_use]
     pub fn times(&self) -> Vec<(Opcode, Times)> {
         self.0.counters.times()
+    }
+
+    /// How many writes have come, and how many of them are done.
+    #[must_use]
+    pub fn writes(&self) -> [u64; 2] {
+        self.0.counters.of(Opcode::Write).map_or([0; 2], |times| [times.begun, times.classes.iter().sum()])
     }
 
     /// The way to tell the kernel something unasked.

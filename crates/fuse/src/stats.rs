@@ -94,20 +94,21 @@ impl AllCounters {
 
     /// The times of all kinds that have come.
     pub(crate) fn times(&self) -> Vec<(Opcode, Times)> {
+        Opcode::ALL.iter().filter_map(|opcode| Some((*opcode, self.of(*opcode)?))).collect()
+    }
+
+    /// The times of one kind; None if none has come.
+    pub(crate) fn of(&self, opcode: Opcode) -> Option<Times> {
         let workers = self.0.lock().clone();
-        let of = |opcode: Opcode| {
-            let counters = workers.iter().filter_map(|worker| worker.0.get(opcode as usize));
-            let mut times = Times::default();
-            for counter in counters {
-                times.begun += counter.begun.load(Ordering::Relaxed);
-                times.busy += Duration::from_nanos(counter.nanoseconds.load(Ordering::Relaxed));
-                for (total, class) in times.classes.iter_mut().zip(&counter.classes) {
-                    *total += class.load(Ordering::Relaxed);
-                }
+        let mut times = Times::default();
+        for counter in workers.iter().filter_map(|worker| worker.0.get(opcode as usize)) {
+            times.begun += counter.begun.load(Ordering::Relaxed);
+            times.busy += Duration::from_nanos(counter.nanoseconds.load(Ordering::Relaxed));
+            for (total, class) in times.classes.iter_mut().zip(&counter.classes) {
+                *total += class.load(Ordering::Relaxed);
             }
-            (opcode, times)
-        };
-        Opcode::ALL.iter().map(|opcode| of(*opcode)).filter(|(_, times)| times.begun > 0).collect()
+        }
+        (times.begun > 0).then_some(times)
     }
 }
 

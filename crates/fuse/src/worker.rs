@@ -269,7 +269,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             core.refuse_interrupt(unique);
             return (false, Some(opcode));
         }
-        if takes_long(&request) {
+        if takes_long(&request, core.slow_xattr) {
             let need = self.crew.pool.step_aside(self.seat);
             self.crew.provide(need);
         }

@@ -19,6 +19,10 @@ pub trait Explain {
         let _ = bytes;
         0
     }
+    /// Makes everything durable that has come so far.
+    fn sync_all(&self) -> Result<()> {
+        Ok(())
+    }
     /// What the tree counts, by name.
     fn figures(&self) -> BTreeMap<String, u64> {
         BTreeMap::new()

@@ -37,6 +37,14 @@ pub const STATS: &CStr = c"vellum.stats";
 /// (1), slot, serial, 0 (32 bits each), generation, id of the memory with generations, size (64 bits each).
 pub const MAP: &CStr = c"vellum.map";
 
+/// Asked of any object, by anybody, as anybody may call syncfs(2): how many writes have come to the service so far, and how many of them
+/// it is done with (64 bits each, in the order of the machine). The kernel asks no service of its kind to sync, and does not wait
+/// for its own pages to be written either; [`crate::durable::sync`] does.
+pub const WRITES: &CStr = c"vellum.writes";
+
+/// Asked in the same way: everything that has come to the service is made durable before it is answered.
+pub const SYNC: &CStr = c"vellum.sync";
+
 /// Asked of any object, with the number of a layer at its end (0 is the top one): the layer's path.
 pub const LAYER: &str = "vellum.layer.";
 
@@ -156,6 +164,13 @@ impl<F: Filesystem + Explain> Instance<F> {
         let unknown = || Error::from(Errno::NODATA);
         if question == MAP {
             return self.inner.mappable(node)?.map(|found| encode(&found).to_vec()).ok_or_else(unknown);
+        }
+        if question == WRITES {
+            let writes = self.session.get().map(SessionHandle::writes).ok_or_else(unknown)?;
+            return Ok(writes.map(u64::to_ne_bytes).as_flattened().to_vec());
+        }
+        if question == SYNC {
+            return self.inner.sync_all().map(|()| vec![1]);
         }
         if !self.may_ask(cx) {
             return Err(unknown());

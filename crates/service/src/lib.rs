@@ -8,6 +8,7 @@
 mod client;
 pub mod config;
 pub mod daemon;
+pub mod durable;
 pub mod explain;
 pub mod failure;
 pub mod flatten;

@@ -44,6 +44,7 @@ pub(crate) fn session_options(config: &Config, layers: &Layers) -> SessionOption
         writeback: config.writable(),
         // The kernel names no caller any more then: he must be asked for.
         allow_idmap: vellum_sys::ids_of_thread(std::process::id()).is_some(),
+        slow_xattr: Some(crate::instance::SYNC),
         ..SessionOptions::default()
     };
     if let Some(workers) = config.workers {

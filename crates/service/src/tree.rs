@@ -107,6 +107,10 @@ impl Explain for Union {
         Self::tend(self, bytes)
     }
 
+    fn sync_all(&self) -> Result<()> {
+        Self::sync_all(self)
+    }
+
     fn figures(&self) -> BTreeMap<String, u64> {
         BTreeMap::from([
             ("nodes".to_owned(), self.nodes() as u64),

@@ -31,6 +31,8 @@ pub enum Command {
     /// Copy into an upper layer what its files still take from the layers below. It must not be mounted. The work can be
     /// interrupted and taken up again at any time.
     Flatten(FlattenArgs),
+    /// Write everything in mounts to disk, as `sync -f` does on other filesystems: the kernel does not ask FUSE servers to.
+    Sync(SyncArgs),
     /// What the tenants of this host may use: processors, memory, disks.
     Pool(PoolArgs),
     /// Show what the services of mounts have done: requests and how long they took.
@@ -227,6 +229,14 @@ impl PoolSettings {
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
+
+/// Arguments of `vellum sync`.
+#[derive(Args, Debug)]
+pub struct SyncArgs {
+    /// Mounts, or anything in them.
+    #[arg(value_name = "PATH", required = true)]
+    pub paths: Vec<PathBuf>,
 }
 
 /// Arguments of `vellum stats`.

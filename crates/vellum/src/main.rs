@@ -59,6 +59,9 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             arguments.paths.iter().try_for_each(|path| umount::run(path, arguments.lazy))
         }
         Command::Flatten(arguments) => print(&flatten::run(&arguments)?),
+        Command::Sync(arguments) => {
+            arguments.paths.iter().try_for_each(|path| vellum_service::durable::sync(path))
+        }
         Command::Stats(arguments) => {
             let choice = chosen(arguments.pool.as_deref(), arguments.mountpoint)?;
             print(&stats::run(&choice, arguments.json)?)

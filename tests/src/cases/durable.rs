@@ -3,20 +3,22 @@
 
 use super::Case;
 use crate::harness::disk::Disk;
-use crate::harness::mount::only_vellum;
+use crate::harness::mount::{MountKind, only_vellum};
 use crate::harness::outcome::{Outcome, ensure};
 use crate::harness::raw::Mapping;
-use crate::harness::{Cx, Layers, Mount};
+use crate::harness::{Cx, Layers, Mount, shell, skip};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{ReadWriteFlags, pwrite, pwritev2};
 use std::fs;
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::process::Command;
 
 pub(super) const CASES: &[Case] = &[
     Case::mounted("durable/data-of-copies", 120, data),
     Case::mounted("durable/copies-of-before", 60, before),
+    Case::mounted("durable/vellum-sync", 60, everything),
 ];
 
 const PAGE: usize = 4096;
@@ -199,4 +201,60 @@ fn change_last(mount: &Mount) -> Outcome {
     let fd = rustix::fs::open(mount.path("file"), OFlags::RDWR, Mode::empty())?;
     pwrite(&fd, b"o", PAGE as u64)?;
     Ok(())
+}
+
+/// `vellum sync`: everything, also what lies in the kernel's cache of the mount, and what nobody has synced.
+fn everything(cx: &Cx) -> Outcome {
+    const FILES: usize = 3;
+    let MountKind::Program(program, true) = MountKind::under_test() else {
+        return skip("only Vellum has such a command");
+    };
+    let sync = |path: &Path| {
+        let mut command = Command::new(&program);
+        command.arg("sync").arg(path);
+        command
+    };
+    let disk = Disk::ext4(&cx.dir, "disk")?;
+    let layers = Layers::new(disk.at(), 1)?;
+    for name in ["small", "large"] {
+        fs::write(layers.lower().join(name), vec![b'o'; if name == "small" { SMALL } else { LARGE }])?;
+    }
+    // Maps of blocks are written as the files are synced.
+    let options = ["block_map=sidecar"];
+    let mut mount = cx.mount_with(&layers, &options)?;
+    disk.sync()?;
+    fs::create_dir(mount.path("dir"))?;
+    let new = |number: usize| vec![number as u8 + 1; 6 << 20];
+    // Closing a file would write its pages.
+    let mut open = Vec::new();
+    for number in 0..FILES {
+        let mut file = fs::File::create(mount.path(&format!("dir/{number}")))?;
+        std::io::Write::write_all(&mut file, &new(number))?;
+        open.push(file);
+    }
+    for name in ["small", "large"] {
+        let fd = rustix::fs::open(mount.path(name), OFlags::RDWR, Mode::empty())?;
+        pwrite(&fd, &[b'N'; PAGE], 0)?;
+    }
+    // Asked of something in the mount, be it a directory or not.
+    shell::run(&mut sync(&mount.path("dir/0")))?;
+    let image = cx.dir.join("left.image");
+    disk.snapshot(&image)?;
+    drop(open);
+    shell::refused(&mut sync(&cx.dir), "not in a vellum mount")?;
+    mount.unmount()?;
+    drop(disk);
+    let left = Disk::of(image, "left", "loop")?;
+    let layers = Layers::new(left.at(), 1)?;
+    let mut mount = cx.mount_with(&layers, &options)?;
+    for number in 0..FILES {
+        let found = fs::read(mount.path(&format!("dir/{number}"))).unwrap_or_default();
+        ensure!(found == new(number), "file {number} has {} bytes, or others", found.len());
+    }
+    for name in ["small", "large"] {
+        let found = fs::read(mount.path(name))?;
+        ensure!(found.starts_with(&[b'N'; PAGE]), "{name}: what was written is lost");
+        ensure!(found.get(PAGE..).unwrap_or_default().iter().all(|byte| *byte == b'o'), "{name}: beyond it");
+    }
+    mount.unmount()
 }

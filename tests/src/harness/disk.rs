@@ -22,7 +22,7 @@ impl Disk {
             return skip("mkfs.ext4 is missing: run make deps");
         }
         let image = base.join(format!("{name}.image"));
-        fs::File::create(&image)?.set_len(96 << 20)?;
+        fs::File::create(&image)?.set_len(160 << 20)?;
         let options = ["-q", "-F", "-b", "4096", "-E", "lazy_itable_init=0,lazy_journal_init=0"];
         shell::run(Command::new("mkfs.ext4").args(options).arg(&image))?;
         Self::of(image, name, "loop,commit=300")

@@ -84,6 +84,12 @@ pub(super) fn take_away(
 ) -> Result<Option<DirLock>, Failure> {
     let begin = Instant::now();
     let mut patience = patience;
+    if kept
+        && is_mounted(merged)
+        && let Err(why) = vellum_service::durable::sync(merged)
+    {
+        tracing::warn!("{why}; what the container wrote may be lost with the power");
+    }
     loop {
         let mounted = is_mounted(merged);
         if mounted {

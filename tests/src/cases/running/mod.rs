@@ -6,6 +6,7 @@ mod removal;
 mod support;
 
 use super::Case;
+use crate::harness::disk::Disk;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, skip};
 use crate::harness::{Cx, shell};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -22,6 +23,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("run/options", 120, options),
     Case::once("run/several-at-once", 120, several_at_once),
     Case::once("run/kept-upper", 60, kept_upper),
+    Case::once("run/kept-on-disk", 60, kept_on_disk),
     Case::once("run/layout", 120, layout),
     Case::once("run/pool", 120, pool),
     Case::once("run/uid-range", 120, ids::uid_range),
@@ -178,6 +180,24 @@ fn kept_upper(cx: &Cx) -> Outcome {
     ensure_eq!(runs.run(&["--upper", &shown, "cat", "/srv/more"])?, "more\n", "after a kill");
     let beside = names(&cx.dir)?;
     ensure!(!beside.iter().any(|name| name.contains(".work-")), "{beside:?}");
+    Ok(())
+}
+
+/// What a container has written is on disk when it has ended, if it is kept.
+fn kept_on_disk(cx: &Cx) -> Outcome {
+    let runs = Runs::new(cx)?;
+    let disk = Disk::ext4(&cx.dir, "disk")?;
+    let upper = disk.at().join("kept");
+    fs::create_dir(&upper)?;
+    disk.sync()?;
+    let shown = upper.display().to_string();
+    runs.run(&["--upper", &shown, "sh", "-c", "mkdir /srv/dir; echo kept > /srv/dir/mine"])?;
+    let image = cx.dir.join("left.image");
+    disk.snapshot(&image)?;
+    drop(disk);
+    let left = Disk::of(image, "left", "loop")?;
+    let found = fs::read_to_string(left.at().join("kept/srv/dir/mine")).unwrap_or_default();
+    ensure_eq!(found, "kept\n", "what a loss of power has left");
     Ok(())
 }
 

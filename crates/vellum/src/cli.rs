@@ -289,6 +289,19 @@ pub struct RunArgs {
     /// The container's name; otherwise it has one of its own.
     #[arg(long, value_name = "ID")]
     pub name: Option<String>,
+    /// Take the container away when it has ended, as is done in any case.
+    #[arg(long)]
+    pub rm: bool,
+    /// Pass standard input on, as is done in any case.
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give the command a terminal of its own, shown in this one; false: none. Otherwise it has one where standard input and output
+    /// are one.
+    #[arg(short, long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub tty: Option<bool>,
+    /// Refused: the container ends with this command.
+    #[arg(short, long, hide = true)]
+    pub detach: bool,
     /// A variable for the command; without a value, the one that it has here. May be repeated.
     #[arg(short, long, value_name = "NAME=VALUE")]
     pub env: Vec<String>,

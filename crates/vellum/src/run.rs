@@ -23,6 +23,11 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
     let image = arguments.image.as_deref().ok_or_else(|| {
         Failure::input("no image; give --image DIR, the root as a directory tree, or --image oci:DIR[:TAG]")
     })?;
+    if arguments.detach {
+        return Err(Failure::input(
+            "option --detach: a container ends with vellum run; leave the option out, and end the command with & to go on meanwhile",
+        ));
+    }
     let vellum =
         std::env::current_exe().map_err(|e| Failure::system(format!("cannot find this program: {e}")))?;
     Ok(Request {
@@ -40,6 +45,7 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
         },
         upper: arguments.upper,
         name: arguments.name,
+        terminal: arguments.tty,
         read_only: arguments.read_only,
         hostname: arguments.hostname,
         host_network: arguments.network == NetworkArg::Host,

@@ -39,6 +39,8 @@ pub struct Request {
     pub upper: Option<PathBuf>,
     /// Its name.
     pub name: Option<String>,
+    /// Whether the command has a terminal; none: as standard input and output are.
+    pub terminal: Option<bool>,
     /// Whether its root cannot be written.
     pub read_only: bool,
     /// The name of its host; none: its own name.
@@ -71,7 +73,7 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
     let id = state::id(request.name.as_deref())?;
     let hostname = hostname(request, &id)?;
     let runtime = Runtime::find(request.runtime.as_deref())?;
-    let terminal = rustix::termios::isatty(io::stdin()) && rustix::termios::isatty(io::stdout());
+    let terminal = terminal(request.terminal)?;
     let layout = match &request.image {
         Source::Layout(dir, tag) => Some(Layout::open(dir, tag.as_deref())?),
         Source::Tree(_) => None,
@@ -108,6 +110,18 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
     match ended? {
         Some(ending) => Ok(ending),
         None => stopped(),
+    }
+}
+
+/// Whether the command gets a terminal: it is shown in ours, so there has to be one.
+fn terminal(asked: Option<bool>) -> Result<bool, Failure> {
+    let (input, output) = (rustix::termios::isatty(io::stdin()), rustix::termios::isatty(io::stdout()));
+    match asked {
+        Some(true) if !input => {
+            Err(Failure::input("option --tty: standard input is no terminal; leave the option out"))
+        }
+        Some(asked) => Ok(asked),
+        None => Ok(input && output),
     }
 }
 
@@ -252,7 +266,9 @@ impl Start<'_> {
         let (log, state) = (place.path("runtime.log"), place.runtime_state());
         let bundle = Bundle { id: place.id(), dir: &place.path("."), state: &state, log: &log };
         let groups = placement.group.is_some();
-        let mut command = self.runtime.run(&self.request.vellum, &bundle, groups, self.terminal);
+        // What reads from a terminal has to be in its foreground.
+        let at_keyboard = self.terminal || rustix::termios::isatty(io::stdin());
+        let mut command = self.runtime.run(&self.request.vellum, &bundle, groups, at_keyboard);
         if let Some(device) = own_device(io::stdin()) {
             command.stdin(device);
         }
@@ -268,7 +284,7 @@ impl Start<'_> {
         let program = self.runtime.program().display();
         let failed = |e: io::Error| Failure::system(format!("{program}: {e}"));
         let mut child = command.spawn().map_err(failed)?;
-        self.signals.pass_to(child.id());
+        self.signals.pass_to(child.id(), at_keyboard);
         let status = runtime::status(child.wait().map_err(failed)?);
         // A runtime that has failed says so; otherwise the status is the container's.
         let refusal = if status == 0 { None } else { runtime::refusal(&log) };

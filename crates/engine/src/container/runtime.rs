@@ -83,9 +83,9 @@ impl Runtime {
     }
 
     /// `RUNTIME run`, by `vellum`, which ties it to this process. `groups`: whether
-    /// it is to make control groups. With a terminal it has to be in the foreground; otherwise a signal from the keyboard would reach
-    /// it twice, from the terminal and from us.
-    pub(super) fn run(&self, vellum: &Path, bundle: &Bundle<'_>, groups: bool, terminal: bool) -> Command {
+    /// it is to make control groups. `at_keyboard`: it is to be in the foreground of our terminal; otherwise it is where signals from the
+    /// keyboard do not reach it twice, from the terminal and from us.
+    pub(super) fn run(&self, vellum: &Path, bundle: &Bundle<'_>, groups: bool, at_keyboard: bool) -> Command {
         let mut command = Command::new(vellum);
         command.arg(super::tied::SUBCOMMAND).arg(std::process::id().to_string()).arg(&self.program);
         if !groups && self.kind == Kind::Crun {
@@ -99,7 +99,7 @@ impl Runtime {
             "--bundle",
         ]);
         command.arg(dir).arg(id);
-        if !terminal {
+        if !at_keyboard {
             command.process_group(0);
         }
         command

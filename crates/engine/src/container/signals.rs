@@ -14,9 +14,19 @@ const PASSED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 pub(super) struct Signals {
     /// The last one; 0: none.
     last: Arc<AtomicI32>,
-    /// Who gets them.
-    child: Arc<Mutex<Option<OwnedFd>>>,
+    /// What gets them.
+    child: Arc<Mutex<Option<Child>>>,
 }
+
+/// The child.
+struct Child {
+    handle: OwnedFd,
+    /// It hears signals of the keyboard itself.
+    at_keyboard: bool,
+}
+
+/// Those that a terminal sends to all of its foreground.
+const OF_KEYBOARD: [i32; 2] = [SIGINT, SIGQUIT];
 
 impl Signals {
     /// Watches for them.
@@ -42,21 +52,24 @@ impl Signals {
         Some(self.last.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
     }
 
-    /// The child that gets them from now on, and any that has come already.
-    pub(super) fn pass_to(&self, child: u32) {
+    /// The child that gets them from now on, and any that has come already. `at_keyboard`: it is in the foreground of the same terminal,
+    /// which sends its signals to both.
+    pub(super) fn pass_to(&self, child: u32, at_keyboard: bool) {
         let pid = i32::try_from(child).ok().and_then(Pid::from_raw);
         let Some(Ok(handle)) = pid.map(|pid| pidfd_open(pid, PidfdFlags::empty())) else { return };
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = child.insert(Child { handle, at_keyboard });
         if let Some(signal) = self.came() {
-            pass(Some(&handle), signal);
+            pass(Some(new), signal);
         }
-        *child = Some(handle);
     }
 }
 
-fn pass(child: Option<&OwnedFd>, signal: i32) {
-    if let (Some(child), Some(signal)) = (child, Signal::from_named_raw(signal)) {
+fn pass(child: Option<&Child>, signal: i32) {
+    if let (Some(child), Some(named)) = (child, Signal::from_named_raw(signal))
+        && !(child.at_keyboard && OF_KEYBOARD.contains(&signal))
+    {
         // One that has ended just now needs none.
-        let _ = pidfd_send_signal(child, signal);
+        let _ = pidfd_send_signal(&child.handle, named);
     }
 }

@@ -4,6 +4,7 @@ mod ids;
 mod layout;
 mod removal;
 mod support;
+mod terminal;
 
 use super::Case;
 use crate::harness::disk::Disk;
@@ -21,6 +22,7 @@ use support::{PATIENCE, Runs, Started, listing, names};
 pub(super) const CASES: &[Case] = &[
     Case::once("run/tree", 120, tree),
     Case::once("run/options", 120, options),
+    Case::once("run/terminal", 60, terminal::terminal),
     Case::once("run/several-at-once", 120, several_at_once),
     Case::once("run/kept-upper", 60, kept_upper),
     Case::once("run/kept-on-disk", 60, kept_on_disk),
@@ -557,6 +559,10 @@ fn bad_input(cx: &Cx) -> Outcome {
         (&["--upper", &file, "true"], "--upper"),
         (&["--pool", "no-such-pool", "true"], "no-such-pool"),
         (&["--pool", "a/b", "true"], "a/b"),
+        (&["-it", "true"], "option --tty"),
+        (&["--tty=maybe", "true"], "--tty"),
+        (&["-d", "true"], "option --detach"),
+        (&["--detach", "--rm", "true"], "option --detach"),
     ] {
         let mut command = runs.command(arguments);
         shell::refused(command.env("VELLUM_LOG", "error"), cause)?;

@@ -25,7 +25,19 @@ step "1. What is needed" needs
 
 WORK=$(mktemp -d "${TMPDIR:-/var/tmp}/vellum-demo.XXXXXX")
 # Files that another id in the namespace owns can only be removed there.
-trap 'rm -rf "$WORK" 2> /dev/null || unshare --user --map-root-user rm -rf "$WORK"' EXIT
+clean() {
+  local n
+  for n in 1 2 3 4 5; do
+    # It keeps a process for the user namespace.
+    [ ! -e "$WORK/podman" ] || { podman unshare rm -rf "$WORK/podman/root"; podman system migrate; } 2> /dev/null
+    rm -rf "$WORK" 2> /dev/null || unshare --user --map-root-user rm -rf "$WORK" 2> /dev/null
+    [ -e "$WORK" ] || return
+    # What podman has started may not have ended.
+    sleep 0.2
+  done
+  echo "demo: $WORK is left" >&2
+}
+trap clean EXIT
 trap 'exit 130' INT TERM
 mkdir -p "$WORK"/{programs,settings,upper,work,merged}
 
@@ -89,19 +101,33 @@ upper() {
 }
 step "5. What the upper layer now holds" upper
 
+# Options for a runtime that can run containers here. crun refuses a version 2 of control groups with controllers beside version 1; runc
+# cannot do without control groups, which ordinary users have in version 2 by delegation only.
+runtime_options() {
+  if [ -n "$(cat /sys/fs/cgroup/unified/cgroup.controllers 2> /dev/null)" ]; then
+    PATH=$PATH:/usr/sbin:/sbin command -v runc > /dev/null && echo "--runtime=runc"
+  elif command -v crun > /dev/null; then echo "--runtime=crun --cgroups=disabled"
+  else PATH=$PATH:/usr/sbin:/sbin command -v runc > /dev/null && echo "--runtime=runc"
+  fi
+}
 podman_too() {
-  local reason=
+  local reason= options
   command -v podman > /dev/null || reason="podman is missing (as root: apt-get install podman uidmap)"
   [ -n "$reason" ] || command -v newuidmap > /dev/null || reason="newuidmap is missing (as root: apt-get install uidmap)"
   [ -n "$reason" ] || grep -q "^$(id -un):" /etc/subuid 2> /dev/null || reason="no subordinate ids (as root: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $(id -un))"
+  options=$(runtime_options) || [ -n "$reason" ] || reason="no OCI runtime that works with the control groups of this machine (as root: apt-get install runc)"
   if [ -n "$reason" ]; then say "not shown: $reason"; return; fi
-  mkdir -p "$WORK/podman"
+  mkdir -p "$WORK/podman/home"
   printf '%s\n' '[storage]' 'driver = "overlay"' "graphroot = \"$WORK/podman/root\"" "runroot = \"$WORK/podman/run\"" \
     '[storage.options.overlay]' "mount_program = \"$VELLUM\"" > "$WORK/podman/storage.conf"
-  export CONTAINERS_STORAGE_CONF=$WORK/podman/storage.conf PODMAN_IGNORE_CGROUPSV1_WARNING=1 XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-$WORK/podman}
+  # What podman notes in a home directory is nothing of the user's own.
+  unset XDG_DATA_HOME XDG_CONFIG_HOME XDG_CACHE_HOME
+  export HOME=$WORK/podman/home XDG_RUNTIME_DIR=$WORK/podman
+  export CONTAINERS_STORAGE_CONF=$WORK/podman/storage.conf PODMAN_IGNORE_CGROUPSV1_WARNING=1
   tar -C "$WORK/programs" -cf - . | podman import -q - shell > /dev/null || return
-  podman run --rm --network=none --cgroups=disabled --runtime=crun --ulimit=host shell /bin/bash -c 'echo "a container of $(id -u) on Vellum"; rm /usr/bin/touch; ls /usr/bin | wc -l' 2>&1 | show
-  podman unshare rm -rf "$WORK/podman"
+  # shellcheck disable=SC2086
+  podman run --rm --network=none $options --ulimit=host shell /bin/bash -c 'echo "a container of $(id -u) on Vellum"; rm /usr/bin/touch; ls /usr/bin | wc -l' 2>&1 | show
+  [ "${PIPESTATUS[0]}" = 0 ] || return 1
 }
 step "6. The same under rootless podman" podman_too
 left() { say "mounts of Vellum left: $(grep -c "$WORK" /proc/self/mounts)"; ! grep -q "$WORK" /proc/self/mounts; }

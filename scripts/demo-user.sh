@@ -29,7 +29,8 @@ clean() {
   local n
   for n in 1 2 3 4 5; do
     # It keeps a process for the user namespace.
-    [ ! -e "$WORK/podman" ] || { podman unshare rm -rf "$WORK/podman/root"; podman system migrate; } 2> /dev/null
+    [ ! -e "$WORK/podman" ] || { podman unshare rm -rf "$WORK/podman/root" "$WORK/podman/home"
+      kill "$(cat "$WORK/podman/libpod/tmp/pause.pid")"; } 2> /dev/null
     rm -rf "$WORK" 2> /dev/null || unshare --user --map-root-user rm -rf "$WORK" 2> /dev/null
     [ -e "$WORK" ] || return
     # What podman has started may not have ended.

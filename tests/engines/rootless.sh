@@ -1,19 +1,10 @@
 #!/bin/bash
 # podman as an ordinary user, who exists in this mount namespace only; see lib.sh for the arguments.
-# To be run in a mount namespace of its own: binds changed copies over /etc/passwd and its like.
+# To be run in a mount namespace of its own, as user.sh says.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$1 program=$2 profile=${3-}
-command -v newuidmap > /dev/null || { echo "newuidmap is missing (package uidmap)"; echo "SKIPPED: newuidmap is missing"; exit 77; }
-[ -u "$(command -v newuidmap)" ] || getcap "$(command -v newuidmap)" | grep -q setuid || { echo "SKIPPED: newuidmap has no privilege"; exit 77; }
-mkdir -p "$dir/etc"
-add() { cp "/etc/$1" "$dir/etc/$1" 2>/dev/null || : > "$dir/etc/$1"; echo "$2" >> "$dir/etc/$1"; [ -e "/etc/$1" ] || : > "/etc/$1"; mount --bind "$dir/etc/$1" "/etc/$1"; }
-add passwd "vellum-user:x:4711:4711::$dir/home:/bin/bash"
-add group "vellum-user:x:4711:"
-add subuid vellum-user:200000:65536
-add subgid vellum-user:200000:65536
-# Without udev, /dev/fuse is root's.
-mknod "$dir/fuse" c 10 229; chmod 666 "$dir/fuse"; mount --bind "$dir/fuse" /dev/fuse
+. "$here/user.sh"
 # crun refuses a v2 cgroup mount beside v1 ones. This mount namespace is ours.
 umount /sys/fs/cgroup/unified 2> /dev/null || true
 mkdir -p "$dir/home/work"; chown -R 4711:4711 "$dir/home"

@@ -14,6 +14,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("engines/podman-5.4-rootless", 300, |cx| podman_5(cx, "rootless.sh", "NO_BUILD=1")),
     Case::once("engines/podman-4.3-rootless", 300, |cx| podman_4(cx, "rootless.sh")),
     Case::mounted("engines/docker-20.10", 200, docker),
+    Case::once("engines/demo-rootless", 120, |cx| podman_4(cx, "demo.sh")),
 ];
 
 /// What a script is called with: its directory, the program, the profile.

@@ -57,6 +57,18 @@ pub enum BlockMap {
     Sidecar,
 }
 
+/// What reading a file does to its access time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// Nothing.
+    #[default]
+    Never,
+    /// It is set when it is older than a change, or than a day.
+    Relative,
+    /// It is set each time.
+    Always,
+}
+
 /// What the mount itself allows, as the flags of mount(2). None: the default for the caller's privileges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountFlags {
@@ -68,8 +80,8 @@ pub struct MountFlags {
     pub suid: Option<bool>,
     /// Programs can be run. Default: yes.
     pub exec: Option<bool>,
-    /// Reading updates access times. Default: no.
-    pub atime: Option<bool>,
+    /// What reading does to access times.
+    pub access_times: AccessTimes,
     /// Every change is synchronous.
     pub sync: bool,
     /// Every change of a directory is synchronous.

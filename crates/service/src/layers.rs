@@ -1,5 +1,6 @@
 //! Opening the layers, and refusing what cannot work before anything has been changed.
 
+use crate::access_times;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::lock::{DirLock, PREDECESSOR_WAIT};
@@ -27,6 +28,8 @@ pub struct OpenLayers {
     pub work_path: Option<PathBuf>,
     /// Held as long as the upper may be written to.
     pub locks: Vec<DirLock>,
+    /// The mount by which the upper is reached, where that is one of its own. While this is open, others can be made of it.
+    pub mount: Option<OwnedFd>,
 }
 
 /// The layers of an instance, open.
@@ -89,8 +92,14 @@ struct Seen {
 
 /// Opens what `config` names. `mountpoint` is where the tree will be, absolute.
 pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
-    let mut layers =
-        OpenLayers { lowers: Vec::new(), upper: None, paths: Vec::new(), work_path: None, locks: Vec::new() };
+    let mut layers = OpenLayers {
+        lowers: Vec::new(),
+        upper: None,
+        paths: Vec::new(),
+        work_path: None,
+        locks: Vec::new(),
+        mount: None,
+    };
     let mut upper_seen = None;
     if let Some(upper) = &config.upper {
         let seen = see("upperdir", upper)?;
@@ -108,7 +117,14 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
             ] {
                 layers.locks.push(DirLock::take(option, path, PREDECESSOR_WAIT, taken)?);
             }
-            layers.upper = Some((open_plain("upperdir", &seen.path)?, open_plain("workdir", &work.path)?));
+            let plain = (open_plain("upperdir", &seen.path)?, open_plain("workdir", &work.path)?);
+            layers.upper = Some(match access_times::pair(config, (&seen.path, &work.path), &plain) {
+                Some((mount, pair)) => {
+                    layers.mount = Some(mount);
+                    pair
+                }
+                None => plain,
+            });
             layers.work_path = Some(work.path);
         } else {
             layers.lowers.push(open_lower("upperdir", &seen.path, mountpoint)?);

@@ -5,6 +5,7 @@
 //! privileges away, and `serve` puts them together.
 #![forbid(unsafe_code)]
 
+mod access_times;
 mod client;
 pub mod config;
 pub mod daemon;

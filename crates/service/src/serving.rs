@@ -1,6 +1,6 @@
 //! What serving a mount takes, in whatever process: the mount itself, and what is agreed on with the kernel and told of it.
 
-use crate::config::{Config, Profile, Propagation};
+use crate::config::{AccessTimes, Config, Profile, Propagation};
 use crate::explain::InstanceReport;
 use crate::failure::Failure;
 use crate::layers::Layers;
@@ -122,7 +122,8 @@ fn mount_options(config: &Config) -> MountOptions {
         dev: flags.dev.unwrap_or(false),
         suid: flags.suid.unwrap_or(root),
         exec: flags.exec.unwrap_or(true),
-        noatime: !flags.atime.unwrap_or(false),
+        noatime: flags.access_times == AccessTimes::Never,
+        strictatime: flags.access_times == AccessTimes::Always,
         sync: flags.sync,
         dirsync: flags.dirsync,
         labels: labels(config),

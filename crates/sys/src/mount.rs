@@ -9,7 +9,7 @@ use rustix::net::{
 use std::ffi::CStr;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 /// mount(2).
@@ -56,14 +56,34 @@ pub fn restrict(mount: impl AsFd, asked: Restrictions) -> Result<()> {
         propagation: libc::MS_PRIVATE,
         userns_fd: 0,
     };
+    set_attributes(mount.as_fd(), &attributes)
+}
+
+/// When reading through a mount that is nowhere in the tree sets access times: `None` never, `Some(false)` when they are older than a
+/// change or than a day, `Some(true)` always. mount_setattr(2), from Linux 5.12 on.
+pub fn set_access_times(mount: impl AsFd, always: Option<bool>) -> Result<()> {
+    let attributes = libc::mount_attr {
+        attr_set: match always {
+            None => libc::MOUNT_ATTR_NOATIME,
+            Some(false) => libc::MOUNT_ATTR_RELATIME,
+            Some(true) => libc::MOUNT_ATTR_STRICTATIME,
+        },
+        attr_clr: libc::MOUNT_ATTR__ATIME,
+        propagation: libc::MS_PRIVATE,
+        userns_fd: 0,
+    };
+    set_attributes(mount.as_fd(), &attributes)
+}
+
+fn set_attributes(mount: BorrowedFd<'_>, attributes: &libc::mount_attr) -> Result<()> {
     // SAFETY: the kernel reads the path, which is empty, and a structure of this size.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            mount.as_fd().as_raw_fd(),
+            mount.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
-            &raw const attributes,
+            std::ptr::from_ref(attributes),
             size_of::<libc::mount_attr>(),
         )
     };

@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
 use vellum_engine::{Pool, Store};
+use vellum_service::config::AccessTimes;
 use vellum_service::daemon::{Pending, Side, detach, own_ipc};
 use vellum_service::pool::{Asked, Joined};
 use vellum_service::sandbox::Mode;
@@ -175,7 +176,8 @@ fn remount(request: &Request) -> Result<(), Failure> {
         (MountFlags::NODEV, asked.dev != Some(true)),
         (MountFlags::NOSUID, asked.suid == Some(false)),
         (MountFlags::NOEXEC, asked.exec == Some(false)),
-        (MountFlags::NOATIME, asked.atime != Some(true)),
+        (MountFlags::NOATIME, asked.access_times == AccessTimes::Never),
+        (MountFlags::STRICTATIME, asked.access_times == AccessTimes::Always),
     ] {
         flags.set(flag, wanted);
     }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vellum::options::argv::{Classic, is_subcommand, parse};
 use vellum::options::{LogTarget, Options, Request, split};
-use vellum_service::config::{OverrideStat, Profile, Propagation};
+use vellum_service::config::{AccessTimes, OverrideStat, Profile, Propagation};
 
 fn args(list: &[&str]) -> Vec<OsString> {
     list.iter().map(OsString::from).collect()
@@ -167,7 +167,14 @@ fn each_option_means_something() {
     assert_eq!(of("log=debug,log_to=kmsg").log.as_deref(), Some("debug"));
     assert_eq!(of("log_to=/var/log/v").log_to, LogTarget::File("/var/log/v".into()));
     assert!(of("auto_unmount").config.auto_unmount && of("dirsync").config.flags.dirsync);
-    assert_eq!(of("relatime").config.flags.atime, Some(true));
+    for (option, expected) in [
+        ("relatime", AccessTimes::Relative),
+        ("strictatime", AccessTimes::Always),
+        ("strictatime,noatime", AccessTimes::Never),
+        ("ro", AccessTimes::Never),
+    ] {
+        assert_eq!(of(option).config.flags.access_times, expected, "{option}");
+    }
     assert_eq!(of("plugins=").config, of("plugins").config);
 }
 

@@ -156,5 +156,6 @@ pub(super) fn layers(
         paths: request.paths.iter().map(path).collect(),
         work_path: request.work_path.as_ref().map(path),
         locks: locks.into_iter().map(Into::into).collect(),
+        mount: None,
     }
 }

@@ -1,7 +1,7 @@
 //! A mount of an upper layer of its own, seen nowhere: files that are handed out to programs are opened by it, so that everybody can
 //! tell them from files that were opened otherwise, and their paths in /proc are those in the union.
 
-use crate::config::MountFlags;
+use crate::config::{AccessTimes, MountFlags};
 use rustix::fs::{
     AtFlags, Mode, OFlags, ResolveFlags, Stat, StatxFlags, fstat, makedev, openat, openat2, statx,
 };
@@ -51,7 +51,7 @@ impl<T> Roots<T> {
 pub(super) fn mounts_of(directory: &OwnedFd, flags: &MountFlags) -> Option<Roots<OwnedFd>> {
     let plain = Restrictions {
         no_exec: flags.exec == Some(false),
-        no_atime: !flags.atime.unwrap_or(false),
+        no_atime: flags.access_times == AccessTimes::Never,
         ..Restrictions::default()
     };
     let make = |what: Restrictions, without: &'static str| {

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 use vellum_service::config::{
-    BlockCopy, BlockMap, Config, LAYERS_MAX, OverrideStat, Profile, Propagation, WORKERS_MAX,
+    AccessTimes, BlockCopy, BlockMap, Config, LAYERS_MAX, OverrideStat, Profile, Propagation, WORKERS_MAX,
 };
 use vellum_vfs::IdMap;
 
@@ -346,8 +346,9 @@ impl Options {
             "nosuid" => config.flags.suid = Some(false),
             "exec" => config.flags.exec = Some(true),
             "noexec" => config.flags.exec = Some(false),
-            "atime" | "relatime" | "strictatime" => config.flags.atime = Some(true),
-            "noatime" => config.flags.atime = Some(false),
+            "atime" | "relatime" => config.flags.access_times = AccessTimes::Relative,
+            "strictatime" => config.flags.access_times = AccessTimes::Always,
+            "noatime" => config.flags.access_times = AccessTimes::Never,
             "sync" => config.flags.sync = true,
             "async" => config.flags.sync = false,
             "dirsync" => config.flags.dirsync = true,

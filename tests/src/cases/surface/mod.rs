@@ -2,6 +2,7 @@
 
 mod flags;
 mod idmap;
+mod times;
 
 use super::Case;
 
@@ -12,4 +13,5 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("surface/idmapped-questions", 60, idmap::questions),
     Case::mounted("surface/flags", 60, flags::flags),
     Case::mounted("surface/shared-blocks", 60, flags::shared_blocks),
+    Case::mounted("surface/access-times", 60, times::access_times),
 ];

@@ -101,6 +101,14 @@ impl Inflight {
         self.begun.get(&(unique & !UNIQUE_RESEND)).map_or(Replay::Fresh, |(detail, _)| Replay::Begun(*detail))
     }
 
+    /// Whether something that a predecessor had begun may still come again. One that was answered in the moment in which the predecessor died
+    /// never does.
+    #[must_use]
+    pub fn has_unfinished(&self) -> bool {
+        let is_open = |word: &usize| self.words.word(*word).is_some_and(|id| id.load(Acquire) != 0);
+        self.begun.values().any(|(_, carried)| is_open(carried))
+    }
+
     /// Whether long requests come on this connection.
     pub(crate) fn is_large(&self) -> bool {
         self.words.word(LARGE).is_some_and(|word| word.load(Relaxed) != 0)
@@ -159,10 +167,16 @@ mod tests {
         // And again before it has heard of anything; then one of them is answered.
         let fourth = Inflight::open(third.descriptor().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(fourth.replay(10 | UNIQUE_RESEND), Replay::Begun(77));
+        assert!(fourth.has_unfinished() && !first.has_unfinished());
         fourth.begin(0, 10 | UNIQUE_RESEND, 77);
         fourth.end(0, 10 | UNIQUE_RESEND);
+        assert!(fourth.has_unfinished(), "the other one");
         let fifth = Inflight::open(fourth.descriptor().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(fifth.replay(10 | UNIQUE_RESEND), Replay::Fresh);
         assert_eq!(fifth.replay(14 | UNIQUE_RESEND), Replay::Begun(0));
+        fifth.begin(3, 14 | UNIQUE_RESEND, 0);
+        assert!(fifth.has_unfinished());
+        fifth.end(3, 14 | UNIQUE_RESEND);
+        assert!(!fifth.has_unfinished());
     }
 }

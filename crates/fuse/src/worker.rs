@@ -286,7 +286,10 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             let detail = match dispatcher.replay {
                 // The first to begin knew how it was before.
                 Replay::Begun(detail) => detail,
-                Replay::Fresh => dispatcher.detail(&request)?,
+                // A panic here loses nothing: the request is carried out as any other.
+                Replay::Fresh => {
+                    catch_unwind(AssertUnwindSafe(|| dispatcher.detail(&request))).ok().flatten()?
+                }
             };
             inflight.begin(self.number, unique, detail);
             Some(inflight)

@@ -115,6 +115,7 @@ names! {
     FUTIMENS = c"futimens",
     FUTIMES = c"futimes",
     FSETXATTR = c"fsetxattr",
+    IOCTL = c"ioctl",
     FREMOVEXATTR = c"fremovexattr",
     UNLINK = c"unlink",
     UNLINKAT = c"unlinkat",

@@ -7,13 +7,15 @@ use crate::client::pid_depth;
 use crate::explain::{Explain, InstanceReport};
 use crate::handed::{Counts, Handed};
 use crate::stats::InstanceStats;
-use crate::tokens::Tokens;
+use crate::tokens::{Shower, Tokens};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use vellum_fuse::SessionHandle;
+use vellum_fuse::{Inflight, SessionHandle};
 use vellum_ring::files::{TOKEN, TOKEN_BYTES};
 use vellum_union::Mappable;
 use vellum_vfs::{
@@ -52,6 +54,9 @@ pub const LAYER: &str = "vellum.layer.";
 /// forgets by the hundred thousand when it needs memory itself.
 const TRIM_EVERY: u32 = 50_000;
 
+/// After so long whatever a predecessor had in hand has come again, or never will: the kernel sends it before anything else.
+const COMES_AGAIN: Duration = Duration::from_secs(10);
+
 /// Where files are handed out to programs.
 #[derive(Debug, Default)]
 struct Doors {
@@ -79,6 +84,9 @@ pub struct Instance<F> {
     forgotten: AtomicU32,
     /// None where no files are handed out.
     doors: OnceLock<Doors>,
+    /// What a predecessor had begun, as long as it may come again.
+    begun_before: Mutex<Option<(Arc<Inflight>, Instant)>>,
+    is_settled: AtomicBool,
 }
 
 impl<F: Filesystem + Explain> Instance<F> {
@@ -95,7 +103,32 @@ impl<F: Filesystem + Explain> Instance<F> {
             owner: rustix::process::geteuid().as_raw(),
             forgotten: AtomicU32::new(0),
             doors: OnceLock::new(),
+            begun_before: Mutex::default(),
+            is_settled: AtomicBool::new(true),
         }
+    }
+
+    /// Goes on with what a predecessor had begun.
+    pub(crate) fn goes_on_with(&self, inflight: &Arc<Inflight>) {
+        *self.begun_before.lock() = Some((Arc::clone(inflight), Instant::now()));
+        self.is_settled.store(false, SeqCst);
+    }
+
+    /// Whether nothing that a predecessor had begun comes again: what is carried out a second time must find names as it has left them.
+    pub(crate) fn is_settled(&self) -> bool {
+        if self.is_settled.load(SeqCst) {
+            return true;
+        }
+        let mut before = self.begun_before.lock();
+        let is_open = |(inflight, since): &(Arc<Inflight>, Instant)| {
+            inflight.has_unfinished() && since.elapsed() < COMES_AGAIN
+        };
+        if before.as_ref().is_some_and(is_open) {
+            return false;
+        }
+        before.take();
+        self.is_settled.store(true, SeqCst);
+        true
     }
 
     /// Says which session serves it, so that it can be asked what it has done.
@@ -114,8 +147,8 @@ impl<F: Filesystem + Explain> Instance<F> {
     }
 
     /// What a program has shown, once.
-    pub(crate) fn redeem(&self, token: &[u8; TOKEN_BYTES]) -> Option<NodeId> {
-        self.doors.get()?.tokens.redeem(token)
+    pub(crate) fn redeem(&self, who: Shower, token: &[u8; TOKEN_BYTES]) -> Option<NodeId> {
+        self.doors.get()?.tokens.redeem(who, token)
     }
 
     /// Counts for a program that has a ring and enters a directory here; None where no files are handed out.
@@ -260,7 +293,8 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         flags: XattrFlags,
     ) -> Result<()> {
         if name == TOKEN {
-            return self.doors.get().ok_or(Errno::OPNOTSUPP)?.tokens.note(node, value);
+            let doors = self.doors.get().ok_or(Errno::OPNOTSUPP)?;
+            return doors.tokens.note(Shower::of(cx)?, node, value);
         }
         if is_question(name) {
             return Err(Errno::OPNOTSUPP.into());

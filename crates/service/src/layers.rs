@@ -13,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vellum_branch::LocalBranch;
+use vellum_sys::mount::{Restrictions, restrict};
 use vellum_vfs::Branch;
 
 /// The layers of an instance, as descriptors: opened and checked, in whatever process and mount namespace.
@@ -256,6 +257,13 @@ fn private_copy(path: &Path) -> Result<OwnedFd, Errno> {
     // The flag of the tree call is O_CLOEXEC; without AT_RECURSIVE, mounts inside are left out.
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let fd = rustix::mount::open_tree(CWD, path, flags)?;
+    // Nothing in it is ever changed, not even when it was read; in a user namespace the latter may not be for us to say.
+    let read_only = Restrictions { read_only: true, ..Restrictions::default() };
+    let restricted =
+        restrict(&fd, Restrictions { no_atime: true, ..read_only }).or_else(|_| restrict(&fd, read_only));
+    if let Err(error) = restricted {
+        tracing::debug!(path = %path.display(), %error, "a lower layer is not made read-only");
+    }
     // What we read through it is what a reader of the path would read.
     rustix::fs::openat(&fd, c".", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     Ok(fd)

@@ -38,7 +38,7 @@ pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open
 pub use lock::LockKind;
 pub use map::ReadMap;
 pub use offspring::{Inherited, fork_with_descriptors, keep_over_exec, open_descriptors};
-pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process};
+pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thread};
 pub use process::{clear_umask, raise_descriptor_limit, trim_memory, unshare_ipc};
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;

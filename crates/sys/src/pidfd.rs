@@ -65,13 +65,29 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> Result<OwnedFd> {
     if fd >= 0 { Ok(unsafe { OwnedFd::from_raw_fd(fd) }) } else { Err(Errno::BADF) }
 }
 
-/// Who a process is now. ENOTTY before Linux 6.13; ESRCH: it is gone, or not to be seen from here.
-pub fn ids_of(process: BorrowedFd<'_>) -> Result<Ids> {
+fn info_of(process: BorrowedFd<'_>) -> Result<Info> {
     let mut info = Info { mask: CREDS, ..Info::default() };
     // SAFETY: the opcode is PIDFD_GET_INFO with the size of this structure, which the kernel reads and fills.
     let request = unsafe { Updater::<GET_INFO, Info>::new(&mut info) };
-    // SAFETY: as above.
+    // SAFETY: a request of this form.
     unsafe { ioctl(process, request) }?;
+    Ok(info)
+}
+
+/// The process of a thread. Before Linux 6.13 as /proc says.
+#[must_use]
+pub fn process_of_thread(id: u32) -> Option<u32> {
+    let thread = pidfd_open(Pid::from_raw(id.cast_signed())?, THREAD);
+    if let Some(info) = thread.ok().and_then(|thread| info_of(thread.as_fd()).ok()) {
+        return Some(info.tgid);
+    }
+    let text = std::fs::read_to_string(format!("/proc/{id}/status")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// Who a process is now. ENOTTY before Linux 6.13; ESRCH: it is gone, or not to be seen from here.
+pub fn ids_of(process: BorrowedFd<'_>) -> Result<Ids> {
+    let info = info_of(process)?;
     if info.mask & CREDS == 0 {
         return Err(Errno::OPNOTSUPP);
     }
@@ -113,6 +129,14 @@ mod tests {
         assert!(told.is_none_or(|ids| ids == own), "{told:?}");
         assert_eq!(ids_of_thread(0), None);
         assert_eq!(told.is_some(), ids_of_thread(std::process::id()).is_some());
+    }
+
+    #[test]
+    fn a_thread_is_its_processs() {
+        let id = || rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        let told = std::thread::spawn(move || process_of_thread(id())).join().unwrap();
+        assert_eq!(told, Some(std::process::id()));
+        assert_eq!(process_of_thread(0), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,6 +21,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("sandbox/off-and-warn", 60, off_and_warn),
     Case::mounted("sandbox/hostile-layer", 120, hostile_layer),
     Case::mounted("sandbox/mount-in-a-lower", 60, mount_in_a_lower),
+    Case::mounted("sandbox/lower-untouched", 60, lower_untouched),
 ];
 
 /// CAP_CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SYS_ADMIN, MKNOD, SETFCAP.
@@ -387,6 +388,45 @@ fn hostile_layer(cx: &Cx) -> Outcome {
         &tree::take(&outside, i64::MAX)?,
         Ignore { mtime: false, nlink: true },
     )
+}
+
+/// Reading through a mount leaves no trace in a lower layer: who shares it does not see when somebody else reads.
+fn lower_untouched(cx: &Cx) -> Outcome {
+    let layers = cx.layers("l", 1)?;
+    let dir = layers.lower().join("dir");
+    fs::create_dir(&dir)?;
+    fs::write(dir.join("file"), "text")?;
+    fs::copy("/bin/true", dir.join("true"))?;
+    symlink("file", dir.join("link"))?;
+    let all = ["dir", "dir/file", "dir/true", "dir/link"];
+    let accessed = || -> Outcome<Vec<i64>> {
+        Ok(all
+            .iter()
+            .map(|name| fs::symlink_metadata(layers.lower().join(name)).map(|at| at.atime()))
+            .collect::<Result<_, _>>()?)
+    };
+    let long_ago = || -> Outcome {
+        let all = all.map(|name| layers.lower().join(name));
+        shell::run(Command::new("touch").args(["-h", "-a", "-d", "2020-01-01"]).args(all)).map(drop)
+    };
+    let read = |root: &Path| -> Outcome {
+        fs::read_dir(root.join("dir"))?.count();
+        fs::read(root.join("dir/link"))?;
+        fs::read_link(root.join("dir/link"))?;
+        shell::run(&mut Command::new(root.join("dir/true"))).map(drop)
+    };
+    long_ago()?;
+    let before = accessed()?;
+    read(layers.lower())?;
+    if accessed()?.iter().zip(&before).any(|(now, before)| now == before) {
+        return skip("access times are not kept here");
+    }
+    long_ago()?;
+    let mut mount = cx.mount(&layers)?;
+    read(mount.root())?;
+    mount.unmount()?;
+    ensure_eq!(accessed()?, before, "access times of {all:?}");
+    Ok(())
 }
 
 /// What is mounted in a lower layer is not part of it, whether it was there before or comes later.

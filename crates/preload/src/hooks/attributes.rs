@@ -7,7 +7,7 @@ use crate::calls::{self, Change};
 use crate::names::{hooks, next};
 use crate::raw::{self, AT_FDCWD};
 use crate::{copy, private, process};
-use core::ffi::{c_char, c_int, c_uint, c_void};
+use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 use vellum_ring::files::{
     ACCESSED_NOW, FOLLOW, MODIFIED_NOW, SET_ACCESSED, SET_GROUP, SET_MODE, SET_MODIFIED, SET_OWNER,
 };
@@ -22,6 +22,8 @@ type UtimensAt = unsafe extern "C" fn(c_int, *const c_char, *const Times, c_int)
 /// Two of `struct timespec`.
 type Times = [[i64; 2]; 2];
 
+const FS_IOC_SETFLAGS: c_ulong = 0x4008_6602;
+const FS_IOC_FSSETXATTR: c_ulong = 0x401c_5820;
 const UTIME_NOW: i64 = 0x3fff_ffff;
 const UTIME_OMIT: i64 = 0x3fff_fffe;
 const SECOND: i64 = 1_000_000_000;
@@ -188,6 +190,17 @@ hooks! {
 
     fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: usize, flags: c_int) -> c_int {
         by_descriptor!(FSETXATTR as SetXattr, fd, name, value, len, flags)
+    }
+
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+        if matches!(request, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
+            private::before_change(fd);
+        }
+        match next!(IOCTL as unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(fd, request, argument) },
+            None => raw::abort(),
+        }
     }
 
     fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {

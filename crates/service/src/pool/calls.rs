@@ -11,6 +11,7 @@ use super::program::Program;
 use super::view::view;
 use super::wish::Wish;
 use crate::handed::{Call, Counts};
+use crate::tokens::Shower;
 use rustix::fs::{
     AtFlags, Mode, OFlags, Stat, fchown, fcntl_setfl, fgetxattr, fstat, ftruncate, openat, statat, unlinkat,
 };
@@ -159,6 +160,10 @@ fn owner_of(stat: &Stat) -> Owner {
     Owner { uid: stat.st_uid, gid: stat.st_gid, mode: stat.st_mode }
 }
 
+fn has_acl(file: &OwnedFd) -> bool {
+    fgetxattr(file, ACCESS_ACL, &mut [0u8; 0]).is_ok_and(|len| len > 0)
+}
+
 /// A file that was opened with `O_NONBLOCK`, because of leases, gets the flags that the program wants.
 fn set_flags(file: &OwnedFd, flags: OFlags) -> Result<(), Refused> {
     const SET: OFlags = OFlags::APPEND.union(OFlags::DIRECT);
@@ -280,7 +285,7 @@ fn enter(program: &mut Program<'_>, data: &[u8]) -> Result<Done, Refused> {
     Ok(Done::Directory(Entered::new(shown.door.tree, dir, at, counts)))
 }
 
-/// The file of a descriptor, to write. That the program may write to it the kernel has seen.
+/// The file of a descriptor, to write.
 fn reopen(program: &Program<'_>, flags: u32, data: &[u8]) -> Result<Done, Refused> {
     let known = OFlags::NONBLOCK | OFlags::DSYNC | OFlags::SYNC | OFlags::LARGEFILE;
     let flags = OFlags::from_bits_retain(flags);
@@ -293,7 +298,7 @@ fn reopen(program: &Program<'_>, flags: u32, data: &[u8]) -> Result<Done, Refuse
         let opens = flags | OFlags::WRONLY | OFlags::NONBLOCK;
         let opened = open_beside_leases(LEASE_MAX, || shown.door.direct.open(path, opens));
         let (file, stat) = opened.map_err(front)?;
-        if stat.st_mode & SET_IDS != 0 {
+        if stat.st_mode & SET_IDS != 0 || has_acl(&file) || !program.who.may(owner_of(&stat), WRITE) {
             return Err(Refused::Front);
         }
         set_flags(&file, flags)?;
@@ -313,13 +318,15 @@ struct Shown {
 impl Shown {
     fn find(program: &Program<'_>, token: &[u8]) -> Result<Self, Refused> {
         let token = <[u8; TOKEN_BYTES]>::try_from(token).map_err(front)?;
+        let Identity { uid, gid } = program.who;
+        let who = Shower { uid, gid, process: program.number };
         program
             .host
             .doors()
             .into_iter()
             .find_map(|door| {
                 let tree = door.tree.upgrade()?;
-                let node = tree.redeem(&token)?;
+                let node = tree.redeem(who, &token)?;
                 Some(Self { door, tree, node })
             })
             .ok_or(Refused::Front)
@@ -358,6 +365,11 @@ impl Asked<'_> {
         Wanted { dir: &self.entered.dir, name: self.name, checked: self.checked, writes }
     }
 
+    /// Names are the kernel's alone while something that a predecessor had begun may come again.
+    fn settled(&self) -> Result<(), Refused> {
+        if self.tree.is_settled() { Ok(()) } else { Err(Refused::Front) }
+    }
+
     /// The directory's owner, if the program may do that in it.
     fn directory(&self, wanted: u32) -> Result<Owner, Refused> {
         self.entered.lets(&self.tree, self.who, wanted)
@@ -393,6 +405,7 @@ impl Asked<'_> {
             return Err(Refused::Front);
         }
         if flags.contains(OFlags::CREATE) {
+            self.settled()?;
             if !self.who.may(directory, WRITE | SEARCH) || directory.mode & S_ISVTX != 0 {
                 return Err(Refused::Front);
             }
@@ -458,8 +471,7 @@ impl Asked<'_> {
             // Whether a program runs, and must not be written to, the kernel knows of those that it knows.
             let special =
                 writes && (stat.st_mode & SET_IDS != 0 || is_known && stat.st_mode & ANY_EXECUTE != 0);
-            let acl = fgetxattr(&file, ACCESS_ACL, &mut [0u8; 0]).is_ok_and(|len| len > 0);
-            if special || acl || !self.who.may(owner_of(&stat), access) {
+            if special || has_acl(&file) || !self.who.may(owner_of(&stat), access) {
                 return Err(Refused::Front);
             }
             set_flags(&file, plain)?;
@@ -484,6 +496,7 @@ impl Asked<'_> {
         if mode & !0o1777 != 0 {
             return Err(Refused::Front);
         }
+        self.settled()?;
         self.directory(WRITE | SEARCH)?;
         let make = || self.tree.inner().make_dir_direct(&self.wanted(true), &self.context(), mode);
         let (dir, ino) = self.once(make).map_err(tell)?;
@@ -501,6 +514,7 @@ impl Asked<'_> {
         if target.is_empty() {
             return Err(Refused::Front);
         }
+        self.settled()?;
         self.directory(WRITE | SEARCH)?;
         let target = Text::<{ SLOT_BYTES as usize }>::new(target)?;
         let target = target.c_str()?;

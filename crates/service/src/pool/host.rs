@@ -187,6 +187,7 @@ impl Host {
         let Made { config, tree, report, options, locks, .. } = made;
         let instance = Arc::new(Instance::new(tree, report));
         let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
+        instance.goes_on_with(&inflight);
         // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that
         // has ended has nothing to send.
         if let Err(error) = session.handle().notifier().resend() {

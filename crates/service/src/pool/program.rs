@@ -32,6 +32,8 @@ const ENTERED_MAX: usize = 64;
 pub(super) struct Program<'a> {
     pub(super) host: &'a Host,
     pub(super) who: Identity,
+    /// Number of the process, as long as it lives.
+    pub(super) number: u32,
     process: Process,
     line: Line,
     pub(super) entered: VecDeque<Entered>,
@@ -67,12 +69,21 @@ pub(super) fn serve(
     let socket = line.fd()?;
     let peer = vellum_sys::peer(socket)?;
     let who = Identity { uid: peer.uid, gid: peer.gid };
-    let process = Process::of(socket, peer.process.ok_or(Errno::SRCH)?)?;
+    let number = peer.process.ok_or(Errno::SRCH)?;
+    let process = Process::of(socket, number)?;
     // What it has asked, which is known.
     let _ = recv(socket, &mut [0; 8], RecvFlags::DONTWAIT);
     let mut poller = ring.poller();
     let mut idle = Some(idle);
-    let mut program = Program { host, who, process, line, entered: VecDeque::new(), next: 0 };
+    let mut program = Program {
+        host,
+        who,
+        number: number.unsigned_abs(),
+        process,
+        line,
+        entered: VecDeque::new(),
+        next: 0,
+    };
     let mut looked = Instant::now();
     loop {
         poller.ran_on(Linux.core());

@@ -326,6 +326,19 @@ fn nobody_gains(cx: &Cx) -> Outcome {
     let dir = program.enter_by(&[7; 16])?.or_else(status)?;
     ensure_eq!(program.enter_by(&[7; 16])?, Err(ASK_KERNEL), "the same again");
     ensure_eq!(program.open(dir + 1, "x", O_CREAT | O_WRONLY, 0)?.err(), Some(STALE), "another's number");
+    // Nor is one that somebody else has set, of the same user even: he may not know what he does.
+    let others = "import os, sys; os.setxattr(sys.argv[1], 'vellum.token', bytes([8] * 16))";
+    for (path, is_dir) in [(ground.path("new"), true), (ground.path("new/secret"), false)] {
+        shell::run(Command::new("python3").args(["-c", others]).arg(&path))?;
+        let refused =
+            if is_dir { program.enter_by(&[8; 16])?.err() } else { program.reopen_by(&[8; 16], 0)?.err() };
+        ensure_eq!(refused, Some(ASK_KERNEL), "{}, shown by another process", path.display());
+    }
+    // What is written to by a right that root has by capability, the kernel alone may judge.
+    std::os::unix::fs::chown(theirs.join("mine"), Some(1000), Some(1000))?;
+    let reopened = program.reopen(&theirs.join("mine"), 0)?.and_then(Result::err);
+    ensure_eq!(reopened, Some(ASK_KERNEL), "another's file, by root");
+    std::os::unix::fs::chown(theirs.join("mine"), Some(0), Some(0))?;
     // Root is not more than others here: the kernel knows what it may.
     let theirs_entered = program.enter(&theirs)?.or_else(status)?;
     ensure_eq!(

@@ -22,8 +22,8 @@ type UtimensAt = unsafe extern "C" fn(c_int, *const c_char, *const Times, c_int)
 /// Two of `struct timespec`.
 type Times = [[i64; 2]; 2];
 
-const FS_IOC_SETFLAGS: c_ulong = 0x4008_6602;
-const FS_IOC_FSSETXATTR: c_ulong = 0x401c_5820;
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const UTIME_NOW: i64 = 0x3fff_ffff;
 const UTIME_OMIT: i64 = 0x3fff_fffe;
 const SECOND: i64 = 1_000_000_000;
@@ -193,7 +193,8 @@ hooks! {
     }
 
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-        if matches!(request, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
+        // Not every libc has it as a word of this length.
+        if matches!(request as u32, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
             private::before_change(fd);
         }
         match next!(IOCTL as unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int) {

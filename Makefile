@@ -9,7 +9,7 @@
 #   make fuzz    looks for bytes that make a parser panic, an hour for each target (FUZZ="--seconds 60 marks")
 #   make deps    only the installing
 #   make library the preload library, target/release/libvellum.so
-#   make install PREFIX=/usr/local: the command and its helper names, and the library if it has been built
+#   make install PREFIX=/usr/local: the command, its helper names and manual, and the library if it has been built
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
@@ -68,17 +68,7 @@ check:
 	cargo test --workspace
 
 install: build
-	install -D -m 755 target/release/vellum $(DESTDIR)$(PREFIX)/bin/vellum
-	install -D -m 755 target/release/vellum-bench $(DESTDIR)$(PREFIX)/bin/vellum-bench
-	mkdir -p $(DESTDIR)/sbin
-	ln -sf $(PREFIX)/bin/vellum $(DESTDIR)/sbin/mount.fuse.vellum
-	mkdir -p $(DESTDIR)/etc/systemd/system
-	sed 's|/usr/local/bin/|$(PREFIX)/bin/|' packaging/vellum-pool@.service \
-		> $(DESTDIR)/etc/systemd/system/vellum-pool@.service
-	@# At one place everywhere: LD_PRELOAD names it.
-	if [ -e target/release/libvellum.so ]; then \
-	  install -D -m 755 target/release/libvellum.so $(DESTDIR)/usr/lib/vellum/libvellum.so; \
-	  install -D -m 644 crates/preload/include/vellum.h $(DESTDIR)$(PREFIX)/include/vellum.h; fi
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) packaging/install
 
 clean:
 	cargo clean

@@ -10,10 +10,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
 use vellum_engine::{Pool, Store};
-use vellum_service::config::AccessTimes;
+use vellum_service::config::{AccessTimes, Profile};
 use vellum_service::daemon::{Pending, Side, detach, own_ipc};
 use vellum_service::pool::{Asked, Joined};
-use vellum_service::sandbox::Mode;
+use vellum_service::sandbox::{Mode, can_pass_through};
 use vellum_service::serving::propagate;
 use vellum_service::{Failure, mountpoint, serve, tree};
 use vellum_vfs::IdMap;
@@ -26,6 +26,11 @@ pub fn run(mut request: Request) -> Result<(), Failure> {
     if request.config.allow_root && !rustix::process::geteuid().is_root() {
         return Err(Failure::input(
             "option allow_root: the kernel lets all users into a mount or only its own; write allow_other, or leave it out",
+        ));
+    }
+    if request.config.profile == Profile::Passthrough && !can_pass_through() {
+        return Err(Failure::input(
+            "option profile=passthrough: the kernel takes files of layers from root of the host only (CAP_SYS_ADMIN); leave it out",
         ));
     }
     request.config.sandbox = Mode::from_environment()?;

@@ -35,6 +35,13 @@ pub(super) fn restrict(plan: &Plan) -> Result<String, String> {
     keep(needed(plan, is_initial_namespace()))
 }
 
+/// Whether the kernel takes files of layers from this process, to read and write them itself.
+#[must_use]
+pub fn can_pass_through() -> bool {
+    is_initial_namespace()
+        && capabilities(None).is_ok_and(|has| has.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
 /// Gives up all that taking a mount away does not need.
 pub(crate) fn restrict_to_unmounting() -> Result<String, String> {
     keep(CapabilitySet::SYS_ADMIN | CapabilitySet::DAC_READ_SEARCH)

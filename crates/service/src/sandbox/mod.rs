@@ -12,6 +12,8 @@ mod calls;
 mod capabilities;
 mod files;
 
+pub use capabilities::can_pass_through;
+
 use crate::failure::Failure;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;

@@ -238,16 +238,37 @@ impl Shared {
     }
 
     fn write(&self, code: Notify, head: &[u8], tail: &[u8]) -> Result<(), Errno> {
-        let len = size_of::<wire::OutHeader>() + head.len() + tail.len();
-        // A notification is a reply to nothing: id 0, and its code in the place of the error.
-        let out = wire::OutHeader { len: len as u32, error: code as i32, unique: 0 };
-        let parts = [IoSlice::new(out.as_bytes()), IoSlice::new(head), IoSlice::new(tail)];
-        loop {
-            match rustix::io::writev(&*self.device, &parts) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(error) => return Err(error),
-            }
+        notify(&self.device, code, head, tail)
+    }
+}
+
+fn notify(device: &OwnedFd, code: Notify, head: &[u8], tail: &[u8]) -> Result<(), Errno> {
+    let len = size_of::<wire::OutHeader>() + head.len() + tail.len();
+    // A notification is a reply to nothing: id 0, and its code in the place of the error.
+    let out = wire::OutHeader { len: len as u32, error: code as i32, unique: 0 };
+    let parts = [IoSlice::new(out.as_bytes()), IoSlice::new(head), IoSlice::new(tail)];
+    loop {
+        match rustix::io::writev(device, &parts) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
         }
+    }
+}
+
+/// Has the kernel believe nothing any more of a connection that nobody will serve again: neither attributes of the root and of
+/// `nodes` nor, from 7.44 on, any name. When the last descriptor of the connection is closed after that, every call that would need
+/// one of them fails. Without it the kernel goes on by what it knows: it takes writes into its cache, and says nothing when they
+/// cannot be sent.
+pub fn disbelieve(device: &OwnedFd, nodes: impl Iterator<Item = NodeId>) {
+    for node in std::iter::once(NodeId::ROOT).chain(nodes) {
+        // Attributes alone: that takes no lock, and waits for no data that nobody would take.
+        let head = wire::NotifyInvalInode { ino: node.0, off: -1, len: 0 };
+        if notify(device, Notify::InvalInode, head.as_bytes(), &[]) == Err(Errno::NODEV) {
+            return;
+        }
+    }
+    if let Err(error) = notify(device, Notify::IncEpoch, &[], &[]) {
+        tracing::debug!(%error, "names stay known");
     }
 }

@@ -5,10 +5,9 @@
 
 use crate::failure::Failure;
 use rustix::fs::{Mode, OFlags};
-use rustix::io::{Errno, read};
+use rustix::io::{Errno, read, retry_on_intr, write};
 use rustix::pipe::{PipeFlags, pipe_with};
-use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use vellum_sys::{Fork, fork};
 
 /// First byte of the child's word to its parent.
@@ -42,7 +41,7 @@ pub fn detach() -> Result<Side, Failure> {
     match fork().map_err(failed)? {
         Fork::Parent(_) => {
             drop(childs);
-            Ok(Side::Parent(outcome(&mine)))
+            Ok(Side::Parent(Word(mine).outcome()))
         }
         Fork::Child => {
             drop(mine);
@@ -50,6 +49,17 @@ pub fn detach() -> Result<Side, Failure> {
             Ok(Side::Child(Pending(childs)))
         }
     }
+}
+
+/// The other end of a [`Pending`].
+#[derive(Debug)]
+pub(crate) struct Word(OwnedFd);
+
+/// For a child that has the same descriptors: the word must have been said when it is asked for.
+pub(crate) fn word() -> Result<(Word, Pending), Failure> {
+    let failed = |e: Errno| Failure::system(format!("cannot start the service process: {e}"));
+    let (mine, childs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
+    Ok((Word(mine), Pending(childs)))
 }
 
 /// Leaves the System V objects and message queues of everybody else, where that is permitted. Call before any thread has been
@@ -60,30 +70,47 @@ pub fn own_ipc() {
     }
 }
 
-fn outcome(from: &OwnedFd) -> Result<(), Failure> {
-    let mut word = Vec::new();
-    let mut part = [0; 512];
-    // The good word is one byte; the pipe may be held open longer, by helpers of the service.
-    while word.len() < LINE_MAX && word.first() != Some(&READY) {
-        match read(from, &mut part) {
-            Ok(0) => break,
-            Ok(len) => word.extend_from_slice(part.get(..len).unwrap_or_default()),
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(Failure::system(format!("cannot hear from the service process: {e}"))),
-        }
+impl Word {
+    /// Has this process signalled when something is said.
+    pub(crate) fn signal_on_data(&self, signal: i32) -> Result<(), Errno> {
+        vellum_sys::signal_on_data(&self.0, signal)
     }
-    let line = || String::from_utf8_lossy(word.get(1..).unwrap_or_default()).into_owned();
-    match word.first() {
-        Some(&READY) => Ok(()),
-        Some(&FAILED_INPUT) => Err(Failure::input(line())),
-        Some(&FAILED_SYSTEM) => Err(Failure::system(line())),
-        _ => Err(Failure::system("the service process died before the mount was ready")),
+
+    pub(crate) fn number(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Takes what has been said and is nothing but a wake-up.
+    pub(crate) fn drain(&self) {
+        while matches!(read(&self.0, &mut [0; 64]), Ok(1..) | Err(Errno::INTR)) {}
+    }
+
+    /// What the other side has said.
+    pub(crate) fn outcome(&self) -> Result<(), Failure> {
+        let mut word = Vec::new();
+        let mut part = [0; 512];
+        // The good word is one byte; the pipe is held open longer, by the service.
+        while word.len() < LINE_MAX && word.first() != Some(&READY) {
+            match read(&self.0, &mut part) {
+                Ok(0) | Err(Errno::AGAIN) => break,
+                Ok(len) => word.extend_from_slice(part.get(..len).unwrap_or_default()),
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(Failure::system(format!("cannot hear from the service process: {e}"))),
+            }
+        }
+        let line = || String::from_utf8_lossy(word.get(1..).unwrap_or_default()).into_owned();
+        match word.first() {
+            Some(&READY) => Ok(()),
+            Some(&FAILED_INPUT) => Err(Failure::input(line())),
+            Some(&FAILED_SYSTEM) => Err(Failure::system(line())),
+            _ => Err(Failure::system("the service process died before the mount was ready")),
+        }
     }
 }
 
 impl Pending {
     /// The mount is ready: leaves the caller's directory and terminal, and lets the parent return.
-    pub fn ready(self) -> Result<(), Failure> {
+    pub fn ready(&self) -> Result<(), Failure> {
         let failed = |e: Errno| Failure::system(format!("cannot leave the terminal: {e}"));
         rustix::process::chdir("/").map_err(failed)?;
         let null =
@@ -97,16 +124,34 @@ impl Pending {
     }
 
     /// The mount did not come to be: the parent says why.
-    pub fn failed(self, why: &Failure) {
+    pub fn failed(&self, why: &Failure) {
         let kind = if why.exit_status() == 2 { FAILED_INPUT } else { FAILED_SYSTEM };
         self.say(kind, &why.to_string());
     }
 
-    fn say(self, kind: u8, line: &str) {
+    pub(crate) fn number(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// The same with a descriptor of its own.
+    pub(crate) fn try_clone(&self) -> Result<Self, Failure> {
+        let copy = self.0.try_clone();
+        copy.map(Self).map_err(|e| Failure::system(format!("a second descriptor of a pipe: {e}")))
+    }
+
+    /// Wakes the other side.
+    pub(crate) fn wake(&self) {
+        self.say(READY, "");
+    }
+
+    fn say(&self, kind: u8, line: &str) {
         let mut word = vec![kind];
         word.extend_from_slice(line.as_bytes());
         word.truncate(LINE_MAX);
         // A parent that is gone needs no word.
-        let _ = std::fs::File::from(self.0).write_all(&word);
+        let mut rest = word.as_slice();
+        while let Ok(len @ 1..) = retry_on_intr(|| write(&self.0, rest)) {
+            rest = rest.get(len..).unwrap_or_default();
+        }
     }
 }

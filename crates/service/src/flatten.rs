@@ -37,7 +37,7 @@ pub fn run(
     };
     let mut layers = layers::open(&config, Path::new("/"))?.into_branches()?;
     let locks = std::mem::take(&mut layers.locks);
-    let union = tree::build(&config, layers)?;
+    let union = tree::build_kept(&config, layers, tree::Kept::default())?;
     let result = union.flatten(watch).map_err(|e| Failure::system(format!("upper layer {shown}: {e}")));
     drop(union);
     drop(locks);

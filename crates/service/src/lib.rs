@@ -1,8 +1,8 @@
-//! The filesystem service: one process that serves a mounted tree.
+//! The filesystem service: a process that serves mounted trees.
 //!
 //! `config` says what an instance is made of, `layers` opens and checks it, `lock` keeps an upper to one writer,
 //! `instance` answers questions about the tree through the tree itself, `daemon` makes the process, `sandbox` takes its
-//! privileges away, and `serve` puts them together.
+//! privileges away, and `pool` puts them together, for one mount or for many.
 #![forbid(unsafe_code)]
 
 mod access_times;
@@ -20,13 +20,11 @@ pub mod lock;
 pub mod mountpoint;
 pub mod pool;
 pub mod sandbox;
-pub mod serve;
 pub mod serving;
 pub mod stats;
 mod tend;
 mod tokens;
 pub mod tree;
 pub mod unmount;
-pub mod watcher;
 
 pub use failure::Failure;

@@ -9,11 +9,6 @@ use std::sync::Arc;
 use vellum_union::{Generations, Ledger, Mappable, Squash, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{Errno, NodeId, Result};
 
-/// Makes the tree of `layers`.
-pub fn build(config: &Config, layers: Layers) -> std::result::Result<Union, Failure> {
-    build_kept(config, layers, Kept::default())
-}
-
 /// Memory that outlives the process.
 #[derive(Clone, Default)]
 pub struct Kept {
@@ -25,7 +20,7 @@ pub struct Kept {
     pub direct: bool,
 }
 
-/// The same, with memory that a successor of the process goes on with, or that a predecessor has left.
+/// Makes the tree of `layers`, with memory that a successor of the process goes on with, or that a predecessor has left.
 pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::Result<Union, Failure> {
     let mut wanted = UnionConfig {
         upper: layers.upper.map(|(branch, work)| UpperConfig { branch, work }),

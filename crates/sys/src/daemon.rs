@@ -39,7 +39,7 @@ pub fn thread_count() -> Option<usize> {
 pub struct HeldSignals(libc::sigset_t);
 
 impl HeldSignals {
-    /// Holds back `signals` (SIG* numbers) in this thread and in all threads that it starts from now on. EINVAL: no
+    /// Holds back `signals` (SIG* numbers) and no others in this thread and in all threads that it starts from now on. EINVAL: no
     /// such signal.
     pub fn hold(signals: &[i32]) -> Result<Self, Errno> {
         let mut set = MaybeUninit::<libc::sigset_t>::uninit();
@@ -54,7 +54,7 @@ impl HeldSignals {
             }
         }
         // SAFETY: `set` is initialised; no old mask is asked for.
-        match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) } {
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut()) } {
             0 => Ok(Self(set)),
             raw => Err(Errno::from_raw_os_error(raw)),
         }
@@ -81,6 +81,26 @@ pub fn become_io_flusher() -> Result<(), Errno> {
     match unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) } {
         0 => Ok(()),
         _ => Err(last_errno()),
+    }
+}
+
+/// Has signals do what they do by default, whatever the process that started this one did with them; but for the limits of processor
+/// time and file size, which are errors from then on and no reason to die, and pipes without readers. Handlers stay.
+pub fn calm_signals() {
+    const IGNORED: [libc::c_int; 3] = [libc::SIGXCPU, libc::SIGXFSZ, libc::SIGPIPE];
+    for signal in 1..32 {
+        let mut now = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: nothing is changed, and `now` takes the answer.
+        if unsafe { libc::sigaction(signal, std::ptr::null(), now.as_mut_ptr()) } != 0 {
+            continue;
+        }
+        // SAFETY: sigaction has filled it.
+        let is_handled = !matches!(unsafe { now.assume_init() }.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        if !is_handled {
+            let wanted = if IGNORED.contains(&signal) { libc::SIG_IGN } else { libc::SIG_DFL };
+            // SAFETY: neither is a handler, so none is replaced by one that could not run.
+            unsafe { libc::signal(signal, wanted) };
+        }
     }
 }
 

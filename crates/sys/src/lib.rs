@@ -6,6 +6,7 @@
 mod beneath;
 mod call;
 mod daemon;
+mod family_words;
 mod fault;
 mod fresh;
 pub mod fuse_dev;
@@ -30,16 +31,19 @@ mod usage;
 mod xattr;
 
 pub use call::Call;
-pub use daemon::{Fork, HeldSignals, become_io_flusher, fork, thread_count};
+pub use daemon::{Fork, HeldSignals, become_io_flusher, calm_signals, fork, thread_count};
+pub use family_words::{FAMILY_WORDS, FamilyWords};
 pub use fault::{DEAD, Fault, Faulty, When};
 pub use fresh::fresh_size;
 pub use handle::{FileHandle, HANDLE_MAX};
 pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
 pub use lock::LockKind;
 pub use map::ReadMap;
-pub use offspring::{Inherited, fork_with_descriptors, keep_over_exec, open_descriptors};
+pub use offspring::{
+    Inherited, close_all_but, fork_with_descriptors, keep_over_exec, open_descriptors, signal_on_data,
+};
 pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thread};
-pub use process::{clear_umask, raise_descriptor_limit, trim_memory, unshare_ipc};
+pub use process::{clear_umask, lift_limits, raise_descriptor_limit, trim_memory, unshare_ipc};
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
 pub use shared_words::SharedWords;

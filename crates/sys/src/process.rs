@@ -24,6 +24,30 @@ pub fn raise_descriptor_limit(wanted: u64) -> Result<u64, Errno> {
     Ok(reach)
 }
 
+/// Limits that a process inherits, and that are of whoever started it: none may end the service of all others. Stacks stay out of it
+/// (threads have their own), and so do dumps of memory, which say what clients have stored.
+const OTHERS: [Resource; 7] = [
+    Resource::Fsize,
+    Resource::Cpu,
+    Resource::As,
+    Resource::Data,
+    Resource::Nproc,
+    Resource::Memlock,
+    Resource::Sigpending,
+];
+
+/// Lifts the limits of file size, processor time, memory and threads as far as the process may.
+pub fn lift_limits() {
+    for resource in OTHERS {
+        let none = Rlimit { current: None, maximum: None };
+        if setrlimit(resource, none).is_err() {
+            let maximum = getrlimit(resource).maximum;
+            // To the hard limit everybody may.
+            let _ = setrlimit(resource, Rlimit { current: maximum, maximum });
+        }
+    }
+}
+
 /// Clears the process's file mode creation mask, so that modes arrive as asked for; returns the old one.
 pub fn clear_umask() -> u32 {
     rustix::process::umask(rustix::fs::Mode::empty()).as_raw_mode()

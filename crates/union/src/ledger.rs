@@ -428,6 +428,11 @@ impl Ledger {
         })
     }
 
+    /// The ids that the front may know.
+    pub fn known(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.records().map(|record| record.id)
+    }
+
     /// All records.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.chunks().flat_map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK).filter_map(|slot| {

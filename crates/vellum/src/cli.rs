@@ -190,6 +190,9 @@ pub enum PoolCommand {
         #[arg(long, hide = true, value_name = "NUMBERS")]
         inherit: Option<String>,
     },
+    /// Print the version of the state that one service leaves to the next; for vellum itself.
+    #[command(hide = true)]
+    Format,
     /// Take a pool away. Nothing may be mounted in it.
     Delete {
         /// Its name.

@@ -10,12 +10,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
 use vellum_engine::{Pool, Store};
-use vellum_service::config::{AccessTimes, Profile};
+use vellum_service::config::{AccessTimes, Config, Profile};
 use vellum_service::daemon::{Pending, Side, detach, own_ipc};
-use vellum_service::pool::{Asked, Joined};
+use vellum_service::pool::{Asked, Joined, serve_alone};
 use vellum_service::sandbox::{Mode, can_pass_through};
 use vellum_service::serving::propagate;
-use vellum_service::{Failure, mountpoint, serve, tree};
+use vellum_service::{Failure, mountpoint};
 use vellum_vfs::IdMap;
 
 /// Mounts; returns when the mount is ready, or in the foreground when it is gone.
@@ -40,32 +40,45 @@ pub fn run(mut request: Request) -> Result<(), Failure> {
     if !request.foreground
         && !request.config.auto_unmount
         && let Some(pool) = &pool
-        && join(pool, &request, own)?
+        && join(pool, &request, own.clone())?
     {
         return Ok(());
     }
+    let mut arguments: Vec<OsString> = std::env::args_os().collect();
+    if let Some(more) = own {
+        arguments = with_options(arguments, more);
+    }
     if request.foreground {
-        return service(&request, pool.as_ref(), None);
+        return service(&request, arguments, pool.as_ref(), None);
     }
     match detach()? {
         Side::Parent(outcome) => outcome,
         Side::Child(pending) => {
+            let ended = service(&request, arguments, pool.as_ref(), Some(&pending));
+            if let Err(failure) = &ended {
+                pending.failed(failure);
+            }
             // The parent has reported what had to be reported; nobody sees this process's status.
-            let ended = service(&request, pool.as_ref(), Some(pending));
             std::process::exit(i32::from(ended.is_err()));
         }
     }
 }
 
-fn service(request: &Request, pool: Option<&Pool>, pending: Option<Pending>) -> Result<(), Failure> {
+fn service(
+    request: &Request,
+    arguments: Vec<OsString>,
+    pool: Option<&Pool>,
+    pending: Option<&Pending>,
+) -> Result<(), Failure> {
     // Before any thread is started, and before any memory is filled that the tenant has to pay for.
-    if let Err(failure) = log::start(request).and_then(|()| enter_pool(request, pool)) {
-        if let Some(pending) = pending {
-            pending.failed(&failure);
-        }
-        return Err(failure);
-    }
-    serve::run(&request.config, pending, tree::build)
+    log::start(request)?;
+    enter_pool(request, pool)?;
+    serve_alone(&Asked { config: &request.config, arguments: &arguments }, parse, pending)
+}
+
+/// Reads a command line again.
+pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Config, Failure> {
+    Ok(understood(arguments)?.config)
 }
 
 /// What a command line asks for that mounts something.

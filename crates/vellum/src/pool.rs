@@ -9,15 +9,19 @@ use std::str::FromStr;
 use vellum_engine::bytes::Bytes;
 use vellum_engine::pool::Member;
 use vellum_engine::{Failure, Pool, PoolName, Settings, Store};
-use vellum_service::pool::{Status, restart};
+use vellum_service::pool::{KEEPERS, Status, restart};
 
 /// The word that takes a setting back.
 const NONE: &str = "none";
 
 /// Does it; what is to be printed.
 pub fn run(arguments: PoolArgs) -> Result<String, Failure> {
+    if matches!(arguments.command, PoolCommand::Format) {
+        return Ok(vellum_service::pool::format());
+    }
     let store = Store::of_user()?;
     match arguments.command {
+        PoolCommand::Format => Ok(String::new()),
         PoolCommand::Create { name, settings } => {
             let name: PoolName = name.parse()?;
             let settings = changed(&name, Settings::default(), settings)?;
@@ -144,8 +148,9 @@ impl PoolReport {
         let pool = Pool::open(store, name)?;
         let (mut mounts, mut other_processes) = (Vec::new(), Vec::new());
         let service = pool.service();
-        for Member { process, mountpoints, .. } in pool.members() {
-            let own = service.as_ref().is_some_and(|own| own.service == process || own.supervisor == process);
+        for Member { process, mountpoints, program } in pool.members() {
+            let own = service.as_ref().is_some_and(|own| own.service == process || own.supervisor == process)
+                || KEEPERS.contains(&program.as_str());
             if mountpoints.is_empty() && !own {
                 other_processes.push(process);
             }

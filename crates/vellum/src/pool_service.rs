@@ -32,11 +32,12 @@ pub(crate) fn run(
     };
     match prepare(store, name, background).and_then(|()| listen(&socket)) {
         Ok(Some(supervised)) => {
-            pending.map_or(Ok(()), Pending::ready)?;
+            pending.as_ref().map_or(Ok(()), Pending::ready)?;
+            drop(pending);
             serve(supervised, name, background)
         }
         // Another was faster, which is as good.
-        Ok(None) if background => pending.map_or(Ok(()), Pending::ready),
+        Ok(None) if background => pending.as_ref().map_or(Ok(()), Pending::ready),
         Ok(None) => {
             Err(Failure::input(format!("pool {name}: it has a service; vellum pool restart replaces it")))
         }
@@ -65,8 +66,8 @@ fn serve(supervised: Supervised, name: &PoolName, background: bool) -> Result<()
         let always = ["pool", "serve", name.as_str(), "--inherit", heritage];
         always.into_iter().chain(background.then_some("--background")).map(str::to_owned).collect()
     };
-    let parse = |arguments| Ok(mount::understood(arguments)?.config);
     let sandbox = Mode::from_environment()?;
-    let manner = Manner { parse, stay: !background, sandbox, program: &program, arguments: &arguments };
+    let manner =
+        Manner { parse: mount::parse, stay: !background, sandbox, program: &program, arguments: &arguments };
     supervise(supervised, &manner, &signals)
 }

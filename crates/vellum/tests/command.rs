@@ -5,7 +5,9 @@
 
 mod common;
 
-use common::{PATIENCE, Place, VELLUM, can_mount, is_alive, is_mounted, line, run, signal, wait_until};
+use common::{
+    PATIENCE, Place, VELLUM, can_mount, is_alive, is_mounted, line, run, signal, signal_if_there, wait_until,
+};
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -256,9 +258,13 @@ fn a_killed_service_leaves_no_lock() {
     place.mount("");
     fs::write(place.at("merged/kept"), "x").unwrap();
     fs::File::open(place.at("merged/kept")).unwrap().sync_all().unwrap();
-    let pid = place.service();
-    signal(pid, "KILL");
-    wait_until("the service is dead", || !is_alive(pid));
+    // All three of its processes, before one of them can start another.
+    let family = place.family();
+    assert_eq!(family.len(), 3, "{family:?}");
+    for name in ["STOP", "KILL"] {
+        family.iter().for_each(|pid| signal(*pid, name));
+    }
+    wait_until("the service is dead", || place.family().is_empty());
     // The dead mount is taken away by the next one.
     place.mount("");
     assert_eq!(fs::read_to_string(place.at("merged/kept")).unwrap(), "x");
@@ -273,9 +279,17 @@ fn a_watched_mount_goes_with_its_service() {
     }
     let place = Place::new();
     place.mount(",auto_unmount");
-    let pid = place.service();
-    signal(pid, "KILL");
-    wait_until("the mount is gone", || !place.is_mounted());
+    // As if it died by itself whenever it is started.
+    let end = Instant::now() + PATIENCE;
+    while place.is_mounted() {
+        assert!(Instant::now() < end, "the mount stays");
+        for pid in place.family() {
+            let is_service = fs::read_dir(format!("/proc/{pid}/task")).is_ok_and(|all| all.count() > 1);
+            if is_service {
+                signal_if_there(pid, "SEGV");
+            }
+        }
+    }
     place.mount(",auto_unmount");
     place.unmount();
 }

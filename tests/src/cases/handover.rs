@@ -5,7 +5,7 @@ use super::Case;
 use super::pool::Pools;
 use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq, fail, skip};
 use crate::harness::tree::{self, Ignore};
-use crate::harness::{Cx, Mount, Rng, rng};
+use crate::harness::{Cx, Layers, Mount, Rng, rng};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::process::{Signal, kill_process};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ struct Work {
     operations: AtomicU64,
 }
 
-fn fill(lower: &Path) -> Outcome {
+pub(super) fn fill(lower: &Path) -> Outcome {
     for worker in 0..5 {
         let dir = lower.join(format!("w{worker}"));
         fs::create_dir_all(dir.join("deep/er"))?;
@@ -280,12 +280,31 @@ const WORKERS: [(&str, Worker); 5] = [
 fn killed_under_load(cx: &Cx) -> Outcome {
     let pools = Pools::new(cx)?;
     pools.run("create", &[])?;
+    let layers = cx.layers("l", 1)?;
+    fill(layers.lower())?;
+    let mount = pools.mount(&layers, true)?;
+    let kills = under_load(cx, &layers, mount, Duration::from_secs(SECONDS), |rng| {
+        sleep(Duration::from_millis(5 + rng.below(60)));
+        kill_service(&pools)
+    })?;
+    let log = fs::read_to_string(pools.log()).unwrap_or_default();
+    let usual = |line: &&str| !line.contains("gone on with") && !line.contains("a new one goes on");
+    log.lines().filter(usual).for_each(|line| println!("{line}"));
+    ensure!(kills > 20, "only {kills} services were killed");
+    Ok(())
+}
+
+/// Has programs work on the mount while `kill` is called again and again; how often it was.
+pub(super) fn under_load(
+    cx: &Cx,
+    layers: &Layers,
+    mut mount: Mount,
+    time: Duration,
+    mut kill: impl FnMut(&mut Rng) -> Outcome,
+) -> Outcome<u64> {
     let seed = rng::seed();
     println!("seed {seed}");
     let mut rng = Rng::new(seed);
-    let layers = cx.layers("l", 1)?;
-    fill(layers.lower())?;
-    let mut mount = pools.mount(&layers, true)?;
     let work =
         Work { root: mount.root().to_owned(), stop: AtomicBool::new(false), operations: AtomicU64::new(0) };
     let mut kills = 0;
@@ -300,10 +319,8 @@ fn killed_under_load(cx: &Cx) -> Outcome {
             .collect();
         let begin = Instant::now();
         let mut killed = Ok(());
-        while begin.elapsed() < Duration::from_secs(SECONDS) && !threads.iter().any(|(_, t)| t.is_finished())
-        {
-            sleep(Duration::from_millis(5 + rng.below(60)));
-            killed = kill_service(&pools).map(|()| kills += 1);
+        while begin.elapsed() < time && !threads.iter().any(|(_, t)| t.is_finished()) {
+            killed = kill(&mut rng).map(|()| kills += 1);
             if killed.is_err() {
                 break;
             }
@@ -317,23 +334,20 @@ fn killed_under_load(cx: &Cx) -> Outcome {
         outcomes
     });
     let operations = work.operations.load(Relaxed);
-    println!("{operations} rounds of operations, {kills} services killed");
-    let log = fs::read_to_string(pools.log()).unwrap_or_default();
-    let usual = |line: &&str| !line.contains("gone on with") && !line.contains("a new one goes on");
-    log.lines().filter(usual).for_each(|line| println!("{line}"));
+    println!("{operations} rounds of operations, {kills} processes killed");
     let failed: Vec<String> = outcomes
         .into_iter()
         .filter_map(|(name, outcome)| Some(format!("{name}: {}", outcome.err()?)))
         .collect();
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
-    ensure!(kills > 20, "only {kills} services were killed");
     // What the layers hold is what was seen: another mount, with a service that knows nothing of all this, shows the same.
     let before = tree::take(mount.root(), i64::MAX)?;
     mount.unmount()?;
-    let fresh = cx.mount(&layers)?;
+    let fresh = cx.mount(layers)?;
     let after = tree::take(fresh.root(), i64::MAX)?;
     let ignore = Ignore { mtime: true, nlink: false };
-    tree::same("left: before, right: with another service", &before, &after, ignore)
+    tree::same("left: before, right: with another service", &before, &after, ignore)?;
+    Ok(kills)
 }
 
 /// Kills the service of a pool, if it has one at the moment.

@@ -16,6 +16,7 @@ mod ring;
 mod running;
 mod sandbox;
 pub(crate) mod stress;
+mod supervised;
 mod surface;
 mod watching;
 
@@ -142,6 +143,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         blocks::CASES,
         durable::CASES,
         handover::CASES,
+        supervised::CASES,
         library::CASES,
         pool::CASES,
         direct::CASES,

@@ -28,6 +28,8 @@ const MIB: usize = 1 << 20;
 pub(super) struct Pools<'a> {
     cx: &'a Cx,
     name: String,
+    /// Another program than the one under test.
+    pub(super) program: Option<PathBuf>,
 }
 
 impl<'a> Pools<'a> {
@@ -41,12 +43,12 @@ impl<'a> Pools<'a> {
         }
         // Groups are the host's, and other cases run at the same time.
         let now = UNIX_EPOCH.elapsed().doing("the time")?.as_nanos();
-        Ok(Self { cx, name: format!("test-{now}") })
+        Ok(Self { cx, name: format!("test-{now}"), program: None })
     }
 
     fn command(&self) -> Outcome<Command> {
         let MountKind::Program(program, _) = MountKind::under_test() else { return skip("no program") };
-        let mut command = Command::new(program);
+        let mut command = Command::new(self.program.as_ref().unwrap_or(&program));
         command.env("VELLUM_POOLS", self.cx.dir.join("pools")).stdin(Stdio::null());
         command.env("VELLUM_LOG_TO", self.log());
         Ok(command)
@@ -62,7 +64,7 @@ impl<'a> Pools<'a> {
     }
 
     /// `vellum pool VERB NAME ARGUMENTS`, whatever becomes of it.
-    fn attempt(&self, verb: &str, arguments: &[&str]) -> Outcome<Output> {
+    pub(super) fn attempt(&self, verb: &str, arguments: &[&str]) -> Outcome<Output> {
         Ok(self.command()?.args(["pool", verb, &self.name]).args(arguments).output()?)
     }
 
@@ -89,11 +91,21 @@ impl<'a> Pools<'a> {
         self.mount_with(layers, options)
     }
 
+    /// The same by another program.
+    pub(super) fn mount_by(&self, program: &Path, layers: &Layers) -> Outcome<Mount> {
+        let pool = format!("pool={}", self.name);
+        self.mount_of(MountKind::Program(program.to_owned(), true), layers, &[&pool])
+    }
+
     pub(super) fn mount_with(&self, layers: &Layers, options: &[&str]) -> Outcome<Mount> {
+        self.mount_of(MountKind::under_test(), layers, options)
+    }
+
+    fn mount_of(&self, kind: MountKind, layers: &Layers, options: &[&str]) -> Outcome<Mount> {
         let pools = self.cx.dir.join("pools").display().to_string();
         let log = self.log().display().to_string();
         let variables = [("VELLUM_POOLS", pools.as_str()), ("VELLUM_LOG_TO", &log), ("VELLUM_LOG", "info")];
-        Mount::with_variables(MountKind::under_test(), self.cx.profile, layers, options, &variables)
+        Mount::with_variables(kind, self.cx.profile, layers, options, &variables)
     }
 }
 
@@ -314,7 +326,7 @@ fn uid_range(cx: &Cx) -> Outcome {
     ensure_eq!(owner(&pools.mount_with(&layers, &[&pool])?.path("web"))?, (33, 34), "without a range");
     // Nobody else gets these ids.
     pools.run("set", &["--uid-range", "300000:65536"])?;
-    let other = Pools { cx, name: format!("{}-other", pools.name) };
+    let other = Pools { cx, name: format!("{}-other", pools.name), program: None };
     for (range, fits) in [("365535:1", false), ("1:300000", false), ("300005:5", false), ("365536:1", true)] {
         if fits {
             other.run("create", &["--uid-range", range])?;

@@ -3,7 +3,7 @@
 use super::layers::Layers;
 use super::outcome::{Doing, Outcome, Stop, ensure, fail};
 use super::source_root;
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -113,6 +113,18 @@ impl Mount {
         Ok(mount)
     }
 
+    /// The same mount, which this value does not unmount.
+    pub(crate) fn another(&self) -> Self {
+        Self {
+            kind: self.kind.clone(),
+            layers: self.layers.clone(),
+            profile: self.profile,
+            options: self.options.clone(),
+            variables: self.variables.clone(),
+            mounted: false,
+        }
+    }
+
     /// The kernel's overlayfs, with everything that makes it resemble a plain filesystem.
     pub(crate) fn kernel(layers: &Layers) -> Outcome<Self> {
         Self::new(MountKind::Kernel, None, layers, &[])
@@ -205,14 +217,27 @@ impl Mount {
         if self.kind == MountKind::Kernel {
             return self.remount();
         }
-        for pid in self.daemons() {
-            if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            }
-        }
-        self.wait_for_end()?;
+        self.kill_all()?;
         self.detach();
         self.mount()
+    }
+
+    /// Kills all processes of the mount, none of which gets the time to start another.
+    pub(crate) fn kill_all(&self) -> Outcome {
+        let begin = Instant::now();
+        loop {
+            let all: Vec<Pid> = self.daemons().into_iter().filter_map(Pid::from_raw).collect();
+            if all.is_empty() {
+                return Ok(());
+            }
+            ensure!(begin.elapsed() < PATIENCE, "processes stay: {all:?}");
+            for signal in [Signal::STOP, Signal::KILL] {
+                for pid in &all {
+                    let _ = kill_process(*pid, signal);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn wait_for_end(&self) -> Outcome {

@@ -8,8 +8,6 @@ use crate::layers::OpenLayers;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -18,7 +16,7 @@ use vellum_sys::Inherited;
 /// How /proc shows the file.
 const LINK: &str = "/memfd:vellum-card (deleted)";
 /// Longest card in bytes.
-const LEN_MAX: u64 = 32 << 20;
+const LEN_MAX: usize = 32 << 20;
 
 /// A mount that is being served.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,7 +32,8 @@ pub(super) struct Card {
     still: Option<RawFd>,
     ledger: RawFd,
     inflight: RawFd,
-    generations: RawFd,
+    /// None: no program reads from mappings here.
+    generations: Option<RawFd>,
     /// What has been agreed on with the kernel.
     pub(super) negotiated: [u64; 9],
 }
@@ -47,7 +46,7 @@ pub(super) struct Found {
     pub(super) direct: Option<Roots<OwnedFd>>,
     pub(super) ledger: OwnedFd,
     pub(super) inflight: OwnedFd,
-    pub(super) generations: OwnedFd,
+    pub(super) generations: Option<OwnedFd>,
     /// The card itself, to be held as long as the mount is served.
     pub(super) written: OwnedFd,
 }
@@ -60,7 +59,7 @@ impl Card {
         layers: &OpenLayers,
         locks: &[OwnedFd],
         direct: Option<&Roots<OwnedFd>>,
-        (ledger, inflight, generations): (RawFd, RawFd, RawFd),
+        (ledger, inflight, generations): (RawFd, RawFd, Option<RawFd>),
     ) -> Self {
         let number = |fd: &OwnedFd| fd.as_raw_fd();
         Self {
@@ -80,43 +79,50 @@ impl Card {
         }
     }
 
-    /// Writes it where a successor finds it, until the descriptor is closed.
-    pub(super) fn write(&self) -> Result<OwnedFd, Failure> {
-        let failed = |e: std::io::Error| Failure::system(format!("memory for a card: {e}"));
-        let fd = memfd_create(c"vellum-card", MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-        let mut file = File::from(fd);
-        let text = serde_json::to_vec(self).map_err(|e| failed(e.into()))?;
+    /// Writes it on a blank one, where a successor finds it until the descriptor is closed.
+    pub(super) fn write(&self, blank: &OwnedFd) -> Result<(), Failure> {
+        let text = serde_json::to_vec(self).map_err(|e| failed(&e))?;
         // One write: a successor finds all of it or nothing.
-        file.write_all(&text).map_err(failed)?;
-        Ok(file.into())
+        match rustix::io::pwrite(blank, &text, 0) {
+            Ok(len) if len == text.len() => Ok(()),
+            Ok(_) => Err(failed(&"it is cut off")),
+            Err(e) => Err(failed(&e)),
+        }
     }
 }
 
-/// Takes all that the predecessor was serving out of what it had open. What is damaged is logged, and its mount is lost.
-pub(super) fn find(inherited: &mut Inherited) -> Vec<Found> {
-    let numbers: Vec<RawFd> = inherited.numbers().collect();
-    let cards = numbers.into_iter().filter(|number| {
-        std::fs::read_link(format!("/proc/self/fd/{number}")).is_ok_and(|link| link.as_os_str() == LINK)
-    });
+/// A card with nothing on it.
+pub(super) fn blank() -> Result<OwnedFd, Failure> {
+    memfd_create(c"vellum-card", MemfdFlags::CLOEXEC).map_err(|e| failed(&e))
+}
+
+fn failed(why: &dyn std::fmt::Display) -> Failure {
+    Failure::system(format!("memory for a card: {why}"))
+}
+
+/// Takes all that the predecessor was serving out of what it had open. False: of something it cannot be told what it is.
+pub(super) fn find(inherited: &mut Inherited) -> (Vec<Found>, bool) {
     let mut found = Vec::new();
-    for number in cards.collect::<Vec<_>>() {
-        let Some(written) = inherited.take(number) else { continue };
+    let mut all = true;
+    for written in inherited.take_all(|link| link == LINK) {
         match read(&written).and_then(|card| complete(card, written, inherited)) {
             Ok(one) => found.push(one),
             // A mount that was being made when the predecessor died: who asked for it gives it up.
             Err(why) if why.is_empty() => {}
-            Err(why) => tracing::error!("a mount is lost: {why}"),
+            Err(why) => {
+                tracing::error!("a mount is lost: {why}");
+                all = false;
+            }
         }
     }
-    found
+    (found, all)
 }
 
 fn read(written: &OwnedFd) -> Result<Card, String> {
-    // By way of /proc, for a position of its own.
-    let mut text = Vec::new();
-    File::open(format!("/proc/self/fd/{}", written.as_raw_fd()))
-        .and_then(|file| file.take(LEN_MAX).read_to_end(&mut text))
-        .map_err(|e| e.to_string())?;
+    let len = rustix::fs::fstat(written).map_err(|e| e.to_string())?.st_size;
+    let mut text = vec![0; usize::try_from(len).unwrap_or(LEN_MAX).min(LEN_MAX)];
+    let len = rustix::io::pread(written, &mut text, 0).map_err(|e| e.to_string())?;
+    text.truncate(len);
     if text.is_empty() {
         return Err(String::new());
     }
@@ -137,7 +143,8 @@ fn complete(card: Card, written: OwnedFd, inherited: &mut Inherited) -> Result<F
     let reading = card.reading.map(&mut take).transpose()?;
     let still = card.still.map(&mut take).transpose()?;
     let direct = card.direct.map(&mut take).transpose()?.map(|root| Roots { root, reading, still });
-    let (ledger, inflight, generations) = (take(card.ledger)?, take(card.inflight)?, take(card.generations)?);
+    let (ledger, inflight) = (take(card.ledger)?, take(card.inflight)?);
+    let generations = card.generations.map(take).transpose()?;
     let layers = layers(&card.request, upper, lowers, locks);
     Ok(Found { card, device, layers, direct, ledger, inflight, generations, written })
 }

@@ -1,35 +1,32 @@
-//! The service of a pool: serves all its mounts, those of its predecessor first.
+//! The service: serves all mounts of a pool, or one of its own, those of its predecessor first.
 
+use super::board::Board;
 use super::calls::Door;
-use super::card::{self, Card, Found};
-use super::direct::{DirectMount, Roots};
+use super::card::{self, Found};
+use super::direct::DirectMount;
+use super::fresh::{self, Beside, Fresh, Made};
 use super::join::user_namespace;
-use super::program;
 use super::session::{self, Listeners};
 use super::underway::{Line, Underway};
-use super::wire::{self, MountRequest, Reply, Request, Status};
-use super::{FORMAT, Parse, REPLACE};
-use crate::config::Config;
+use super::wire::{self, Reply, Request, Status};
+use super::{AT_ONCE, ENDING, FORMAT, Parse, REPLACE, SIGHUP, over, program};
+use crate::daemon::Pending;
 use crate::failure::Failure;
 use crate::instance::Instance;
-use crate::layers::OpenLayers;
-use crate::serving::{report, session_options};
+use crate::tend;
 use crate::tree::Kept;
-use crate::{tend, tree};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, getppid};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStringExt;
+use rustix::process::Pid;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
-use vellum_fuse::{Inflight, Mounted, Negotiated, Session, SessionHandle};
+use vellum_fuse::{Inflight, Negotiated, Session, SessionHandle};
 use vellum_ring::files::{MOUNT_NUMBERS, RING_WANTED};
 use vellum_sys::{HeldSignals, Inherited};
 use vellum_union::{Generations, Ledger, Union};
@@ -51,17 +48,9 @@ pub(super) type Tree = Instance<Union>;
 struct Served {
     /// Keeps the connection's device open until the card has gone.
     _session: SessionHandle,
-    generations: Arc<Generations>,
+    generations: Option<Arc<Generations>>,
     /// Where its files may be handed out. It is on the card, and so stays open in any case.
     door: Option<Door>,
-}
-
-/// What is held beside a session.
-struct Beside {
-    card: OwnedFd,
-    locks: Vec<OwnedFd>,
-    generations: Arc<Generations>,
-    direct: Option<Arc<DirectMount>>,
 }
 
 /// A ring that no program has yet.
@@ -96,22 +85,25 @@ pub(super) struct Host {
     user_namespace: Option<u64>,
     /// What has been given up, for those who ask.
     confined: BTreeMap<String, String>,
+    /// It has sockets.
+    pooled: bool,
+    board: Board,
     books: Mutex<Books>,
     /// What programs were sent and have not taken.
     underway: Arc<Underway>,
+    /// A mount has gone.
+    changed: Condvar,
 }
 
 /// What a service is told by its supervisor.
 pub(super) struct Orders<'a> {
-    /// The pool's sockets.
-    pub(super) listeners: &'a Listeners,
-    /// Descriptors of the supervisor itself.
-    pub(super) own: &'a BTreeSet<RawFd>,
+    /// The pool's sockets; None: it serves one mount of its own, and is reached by that alone.
+    pub(super) listeners: Option<&'a Listeners>,
+    /// Who waits until that one is served.
+    pub(super) pending: Option<&'a Pending>,
     pub(super) parse: Parse,
     /// The program that a successor would be.
     pub(super) program: &'a Path,
-    /// How many services were before this one.
-    pub(super) restarts: u64,
     /// Stay when nothing is mounted.
     pub(super) stay: bool,
     pub(super) supervisor: Pid,
@@ -120,49 +112,93 @@ pub(super) struct Orders<'a> {
     pub(super) confined: BTreeMap<String, String>,
     /// What is to end the service.
     pub(super) signals: &'a HeldSignals,
+    /// What all of the family know.
+    pub(super) board: Board,
+    /// Wakes the supervisor.
+    pub(super) word: &'a Pending,
+}
+
+/// What a service begins with.
+pub(super) enum Begin {
+    /// A mount that has just been made.
+    Fresh(Box<Fresh>),
+    /// What a predecessor had open.
+    Heritage(Inherited),
+}
+
+impl Begin {
+    pub(super) fn fresh(fresh: Fresh) -> Self {
+        Self::Fresh(Box::new(fresh))
+    }
 }
 
 /// Serves until nothing is left to be served.
-pub(super) fn serve(orders: &Orders<'_>) -> Result<(), Failure> {
+pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
     let begun = Instant::now();
-    let inherited = Inherited::all_but(orders.own)
-        .ok_or_else(|| Failure::system("cannot see what the last service had open; is /proc mounted?"))?;
+    let restarts = orders.board.restarts();
     let host = Arc::new(Host {
         parse: orders.parse,
-        restarts: orders.restarts,
+        restarts,
         program: orders.program.to_owned(),
         supervisor: orders.supervisor,
         user_namespace: orders.user_namespace,
         confined: orders.confined.clone(),
+        pooled: orders.listeners.is_some(),
+        board: orders.board,
         books: Mutex::default(),
         underway: Arc::default(),
+        changed: Condvar::new(),
     });
-    host.resume(inherited);
-    if orders.restarts > 0 {
+    let pending = match begin {
+        Begin::Fresh(fresh) => {
+            host.run(*fresh)?;
+            orders.pending
+        }
+        Begin::Heritage(inherited) => {
+            host.resume(inherited);
+            None
+        }
+    };
+    if restarts > 0 {
         let mounts = host.books.lock().mounts.len();
         tracing::info!(mounts, milliseconds = begun.elapsed().as_millis() as u64, "gone on with");
     }
-    let ending = Arc::clone(&host);
+    let (ending, word) = (Arc::clone(&host), orders.word.try_clone()?);
     let signals = orders.signals.clone();
     std::thread::Builder::new()
         .name("vellum-signals".into())
-        .spawn(move || ending.end_on(&signals))
+        .spawn(move || ending.end_on(&signals, &word))
         .map_err(|e| Failure::system(format!("cannot start a thread: {e}")))?;
-    host.listen(orders.listeners, orders.stay)
+    orders.board.now_serving();
+    if let Some(pending) = pending
+        && let Err(failure) = pending.ready()
+    {
+        tracing::error!("{failure}");
+    }
+    match orders.listeners {
+        Some(listeners) => host.listen(listeners, orders.stay),
+        None => {
+            host.wait();
+            Ok(())
+        }
+    }
 }
 
 impl Host {
     /// Goes on with what a predecessor was serving.
     fn resume(self: &Arc<Self>, mut inherited: Inherited) {
-        for found in card::find(&mut inherited) {
+        let (found, all) = card::find(&mut inherited);
+        for found in found {
             let mountpoint = String::from_utf8_lossy(&found.card.request.mountpoint).into_owned();
+            let (device, ledger) = (found.device.try_clone(), found.ledger.try_clone());
             if let Err(failure) = self.resume_one(found, &mut inherited) {
                 tracing::error!(mountpoint, "a mount is lost: {failure}");
+                over::end(device.ok().as_slice(), ledger.into_iter().collect());
             }
         }
         // Now that nothing waits at them any more: further descriptors of the connections, and whatever the predecessor was in the
-        // middle of.
-        inherited.close_rest();
+        // middle of. Connections of mounts that are served lose nothing but what the kernel can ask for again.
+        if all { inherited.close_rest() } else { over::end_all(inherited) }
     }
 
     fn resume_one(self: &Arc<Self>, found: Found, inherited: &mut Inherited) -> Result<(), Failure> {
@@ -172,16 +208,16 @@ impl Host {
             .ok_or_else(|| Failure::system("its card says nothing sensible of the connection"))?;
         let ledger = Arc::new(Ledger::open(ledger).map_err(failed)?);
         let inflight = Arc::new(Inflight::open(inflight).map_err(failed)?);
-        let generations = Arc::new(Generations::open(generations).map_err(failed)?);
+        let generations = generations.map(Generations::open).transpose().map_err(failed)?.map(Arc::new);
         let held: HashMap<RawFd, OwnedFd> =
             ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
         let direct = direct.and_then(|roots| DirectMount::of(roots, card.request.device)).map(Arc::new);
         let kept = Kept {
             ledger: Some(Arc::clone(&ledger)),
-            generations: Some(Arc::clone(&generations)),
+            generations: generations.clone(),
             direct: direct.is_some(),
         };
-        let made = self.make(&card.request, layers, kept, &inflight)?;
+        let made = fresh::make(self.parse, &card.request, layers, kept, &inflight)?;
         made.tree.resume(held);
         let mountpoint = Some(made.mountpoint.clone());
         let Made { config, tree, report, options, locks, .. } = made;
@@ -193,96 +229,20 @@ impl Host {
         if let Err(error) = session.handle().notifier().resend() {
             tracing::debug!(%error, "nothing is sent again");
         }
-        self.run(&config, &instance, session, Beside { card: written, locks, generations, direct })
+        let beside = Beside { card: written, locks, generations, direct };
+        self.run(Fresh { config, instance, session, beside })
     }
 
-    /// Serves a mount that a client has made.
-    fn take(self: &Arc<Self>, request: MountRequest, descriptors: Vec<OwnedFd>) -> Result<(), Failure> {
-        let wanted = 1
-            + if request.upper { 2 } else { 0 }
-            + request.lowers
-            + request.locks
-            + usize::from(request.direct)
-            + usize::from(request.reading)
-            + usize::from(request.still);
-        let mut all = descriptors.into_iter();
-        if all.len() != wanted {
-            return Err(Failure::system(format!("{} descriptors where {wanted} belong", all.len())));
-        }
-        let missing = || Failure::system("a descriptor is missing");
-        let device = all.next().ok_or_else(missing)?;
-        let upper = match request.upper {
-            true => Some((all.next().ok_or_else(missing)?, all.next().ok_or_else(missing)?)),
-            false => None,
-        };
-        let lowers: Vec<OwnedFd> = all.by_ref().take(request.lowers).collect();
-        let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
-        let root = all.by_ref().take(request.direct.into()).next();
-        let reading = all.by_ref().take(request.reading.into()).next();
-        let still = all.by_ref().take(request.still.into()).next();
-        let direct = root.map(|root| Roots { root, reading, still });
-        let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
-        let ledger = Arc::new(Ledger::create().map_err(failed)?);
-        let inflight = Arc::new(Inflight::create().map_err(failed)?);
-        let generations = Arc::new(Generations::create().map_err(failed)?);
-        let number = |fd: BorrowedFd<'_>| fd.as_raw_fd();
-        let numbers =
-            (number(ledger.descriptor()), number(inflight.descriptor()), number(generations.descriptor()));
-        let layers = card::layers(&request, upper, lowers, Vec::new());
-        let mut card = Card::new(request.clone(), &device, &layers, &locks, direct.as_ref(), numbers);
-        let direct = direct.and_then(|roots| DirectMount::of(roots, request.device)).map(Arc::new);
-        let kept = Kept {
-            ledger: Some(ledger),
-            generations: Some(Arc::clone(&generations)),
-            direct: direct.is_some(),
-        };
-        let made = self.make(&request, layers, kept, &inflight)?;
-        let mountpoint = made.mountpoint.clone();
-        let instance = Arc::new(Instance::new(made.tree, made.report));
-        let mounted = Mounted { device, mountpoint: mountpoint.clone() };
-        let session = Session::new(Arc::clone(&instance), mounted, made.options)
-            .map_err(|e| Failure::system(format!("mount point {}: {e}", mountpoint.display())))?;
-        card.negotiated = session.handle().negotiated().to_numbers();
-        let card = card.write()?;
-        self.run(&made.config, &instance, session, Beside { card, locks, generations, direct })
-    }
-
-    /// The tree of a request, and what goes with it.
-    fn make(
-        &self,
-        request: &MountRequest,
-        layers: OpenLayers,
-        kept: Kept,
-        inflight: &Arc<Inflight>,
-    ) -> Result<Made, Failure> {
-        let arguments = request.arguments.iter().map(|word| OsString::from_vec(word.clone())).collect();
-        let config = (self.parse)(arguments)?;
-        let mountpoint = PathBuf::from(OsString::from_vec(request.mountpoint.clone()));
-        let mut layers = layers.into_branches()?;
-        let locks = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
-        let mut options = session_options(&config, &layers);
-        options.inflight = Some(Arc::clone(inflight));
-        let report = report(&config, &mountpoint, &layers, &options);
-        let tree = tree::build_kept(&config, layers, kept)?;
-        options.allow_idmap &= !tree.hands_out();
-        Ok(Made { config, mountpoint, tree, report, options, locks })
-    }
-
-    /// Serves; the card and the locks are held until the mount has gone.
-    fn run(
-        self: &Arc<Self>,
-        config: &Config,
-        instance: &Arc<Tree>,
-        session: Session<Tree>,
-        beside: Beside,
-    ) -> Result<(), Failure> {
+    /// Serves a mount; the card and the locks are held until it has gone.
+    fn run(self: &Arc<Self>, fresh: Fresh) -> Result<(), Failure> {
+        let Fresh { config, instance, session, beside } = fresh;
         let Beside { card, locks, generations, direct } = beside;
         instance.served_by(session.handle());
         instance.confined_by(self.confined.clone());
         let failed = |e: &dyn std::fmt::Display| Failure::system(format!("serving the mount: {e}"));
         let (handle, thread) = session.spawn().map_err(|e| failed(&e))?;
         if let Some(rate) = config.background_fill
-            && let Err(e) = tend::start(instance, handle.clone(), rate)
+            && let Err(e) = tend::start(&instance, handle.clone(), rate)
         {
             tracing::warn!("partial files stay partial: {e}");
         }
@@ -293,10 +253,11 @@ impl Host {
             if instance.inner().hands_out() {
                 instance.open_doors();
             }
-            let door = direct.map(|direct| Door { tree: Arc::downgrade(instance), direct });
+            let door = direct.map(|direct| Door { tree: Arc::downgrade(&instance), direct });
             books.mounts.insert(number, Served { _session: handle.clone(), generations, door });
             number
         };
+        drop(instance);
         let host = Arc::clone(self);
         let ended = move || {
             if !matches!(thread.join(), Ok(Ok(()))) {
@@ -307,9 +268,18 @@ impl Host {
             drop(locks);
             let handle = host.books.lock().mounts.remove(&number);
             drop(handle);
+            host.changed.notify_all();
         };
         std::thread::Builder::new().name("vellum-end".into()).spawn(ended).map_err(|e| failed(&e))?;
         Ok(())
+    }
+
+    /// Waits until the last mount has gone.
+    fn wait(&self) {
+        let mut books = self.books.lock();
+        while !books.mounts.is_empty() {
+            self.changed.wait(&mut books);
+        }
     }
 
     /// Hears clients, until there have been neither mounts nor clients for a while.
@@ -352,9 +322,10 @@ impl Host {
                 Err(e) => return Err(Failure::system(format!("the pool's socket: {e}"))),
             }
             let books = self.books.lock();
-            if !books.mounts.is_empty() || books.clients > 0 && !books.stopping {
+            let stopping = books.stopping || self.board.is_ending();
+            if !books.mounts.is_empty() || books.clients > 0 && !stopping {
                 idle_since = Instant::now();
-            } else if books.stopping || !stay && idle_since.elapsed() >= IDLE {
+            } else if stopping || !stay && idle_since.elapsed() >= IDLE {
                 return Ok(());
             }
         }
@@ -369,7 +340,7 @@ impl Host {
     }
 
     fn generations(&self) -> Vec<Arc<Generations>> {
-        self.of_mounts(|served| Some(Arc::clone(&served.generations)))
+        self.of_mounts(|served| served.generations.clone())
     }
 
     /// Where files are handed out.
@@ -506,11 +477,9 @@ impl Host {
             };
             let reply = match request {
                 Request::Status => Reply::Status(self.status()),
-                Request::Mount(request) => Reply::of(self.take(request, descriptors)),
-                // Whoever is the parent of a process without one is no supervisor.
-                Request::Restart if getppid() != Some(self.supervisor) => {
-                    let line = "its supervisor has died; unmount, and mount again";
-                    Reply::of(Err(Failure::system(line)))
+                Request::Mount(request) => {
+                    let fresh = Fresh::prepare(self.parse, &request, descriptors, true);
+                    Reply::of(fresh.and_then(|fresh| self.run(fresh)))
                 }
                 Request::Restart => {
                     wire::send(&mut client, &Reply::Done, &[])?;
@@ -541,15 +510,20 @@ impl Host {
         }
     }
 
-    /// Ends with the last mount after a first signal, and at once at a second. The supervisor unmounts.
-    fn end_on(&self, signals: &HeldSignals) {
-        let mut before = false;
+    /// Has the supervisor take the mounts away at a first signal; at a second, nobody is waited for.
+    fn end_on(&self, signals: &HeldSignals, word: &Pending) {
         while let Ok(signal) = signals.wait() {
-            if std::mem::replace(&mut before, true) {
-                std::process::exit(1);
+            match signal {
+                // In the middle of everything, as if it were killed.
+                SIGHUP if self.pooled => std::process::exit(REPLACE),
+                _ if !ENDING.contains(&signal) => {}
+                _ if self.board.is_ending() => std::process::exit(AT_ONCE),
+                _ => {
+                    tracing::info!(signal, "unmounting");
+                    self.board.end();
+                    word.wake();
+                }
             }
-            tracing::info!(signal, "ending with the last mount");
-            self.books.lock().stopping = true;
         }
     }
 }
@@ -564,14 +538,4 @@ impl Drop for Counted {
     fn drop(&mut self) {
         *(self.count)(&mut self.host.books.lock()) -= 1;
     }
-}
-
-/// A tree that is ready to be served.
-struct Made {
-    config: Config,
-    mountpoint: PathBuf,
-    tree: Union,
-    report: crate::explain::InstanceReport,
-    options: vellum_fuse::SessionOptions,
-    locks: Vec<OwnedFd>,
 }

@@ -1,8 +1,8 @@
 //! Who mounts: makes the mount with its own rights in its own namespaces, and has the pool's service serve it.
 
-use super::FORMAT;
 use super::direct::{self, Roots};
 use super::wire::{self, MountRequest, Reply, Request, Status};
+use super::{FORMAT, format};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::{self, OpenLayers};
@@ -12,7 +12,6 @@ use rustix::fs::{Mode, OFlags};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -150,22 +149,9 @@ fn hand_over(
     device: &OwnedFd,
     layers: OpenLayers,
 ) -> io::Result<Reply> {
-    let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
-    let locks: Vec<OwnedFd> = layers.locks.into_iter().map(Into::into).collect();
     let direct = layers.upper.as_ref().and_then(|(upper, _)| direct::mounts_of(upper, &asked.config.flags));
-    let request = MountRequest {
-        arguments: asked.arguments.iter().map(|word| word.as_bytes().to_vec()).collect(),
-        mountpoint: mountpoint.as_os_str().as_bytes().to_vec(),
-        paths: layers.paths.iter().map(bytes).collect(),
-        work_path: layers.work_path.as_ref().map(bytes),
-        upper: layers.upper.is_some(),
-        lowers: layers.lowers.len(),
-        locks: locks.len(),
-        device: direct::device_of(mountpoint),
-        direct: direct.is_some(),
-        reading: direct.as_ref().is_some_and(|roots| roots.reading.is_some()),
-        still: direct.as_ref().is_some_and(|roots| roots.still.is_some()),
-    };
+    let request = MountRequest::new(asked, mountpoint, &layers, direct.as_ref());
+    let locks: Vec<OwnedFd> = layers.locks.into_iter().map(Into::into).collect();
     let upper = layers.upper.iter().flat_map(|(upper, work)| [upper, work]);
     let direct = direct.iter().flat_map(Roots::iter);
     let all = [device].into_iter().chain(upper).chain(&layers.lowers).chain(&locks).chain(direct);
@@ -211,6 +197,8 @@ pub fn look(socket: &Path) -> Option<Status> {
 /// is no service.
 pub fn restart(socket: &Path) -> Result<Option<Status>, Failure> {
     let Some(before) = look(socket) else { return Ok(None) };
+    // Before anything has ended: a program that cannot go on would lose every mount.
+    format::agree(Path::new(&before.program), before.format)?;
     let failed = |e: io::Error| Failure::system(format!("the pool's service: {e}"));
     let mut service = connect(socket).map_err(failed)?;
     if let Reply::Failed { input, line } = ask(&mut service, &Request::Restart).map_err(failed)? {

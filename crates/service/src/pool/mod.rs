@@ -1,28 +1,37 @@
-//! One service for all mounts of a pool.
+//! One service for all mounts of a pool, or for a mount of its own.
 //!
-//! Three processes take part. Who mounts (`join`) opens the layers and makes the mount, in its own mount namespace and with its own
-//! rights, and hands the descriptors over a socket to the *service* (`host`), which serves all mounts of the pool. The *supervisor*
-//! (`supervisor`) is the service's parent and shares its table of descriptors: when the service dies, whatever it dies of, every
-//! descriptor stays open in the supervisor, so no mount ends; the next service finds in them what the last one was serving
-//! (`card`), takes the nodes from the ledger, and has the kernel send again what had not been answered.
+//! Who mounts in a pool (`join`) opens the layers and makes the mount, in its own mount namespace and with its own rights, and hands the
+//! descriptors over a socket to the *service* (`host`), which serves all mounts of the pool. A mount of its own (`single`) is a pool of
+//! one without sockets. A *supervisor* (`family`; `supervisor` for a pool) is the service's parent and shares its table of descriptors:
+//! when the service dies, whatever it dies of, every descriptor stays open in the supervisor, so no mount ends; the next service finds
+//! in them what the last one was serving (`card`), takes the nodes from the ledger, and has the kernel send again what had not been
+//! answered. An *heir* does for the supervisor what the supervisor does for the service.
 
+mod board;
 mod calls;
 mod card;
 mod direct;
+mod family;
+mod format;
+mod fresh;
 mod host;
 mod join;
+mod over;
 mod program;
 mod session;
+mod single;
 mod supervisor;
 mod underway;
 mod view;
 mod wire;
 mod wish;
 
+pub use format::answer as format;
 pub use join::{Asked, Joined, Pool, look, restart, stop};
 pub use session::{
     directory as session_directory, make_directory as make_session_directory, path as session_path,
 };
+pub use single::run as serve_alone;
 pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
 
@@ -33,10 +42,22 @@ use crate::failure::Failure;
 use std::ffi::OsString;
 
 /// Version of everything that one service leaves to the next: cards, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 5;
+pub const FORMAT: u32 = 6;
+
+/// What supervisors and heirs are called in lists of processes.
+pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-heir"];
 
 /// Exit status of a service that is to be replaced.
 const REPLACE: i32 = 64;
+/// Of one that could not begin, and has said why.
+const FAILED: i32 = 65;
+/// Of one that nobody is to wait for.
+const AT_ONCE: i32 = 66;
+
+// Signal numbers as on every architecture of Linux that we build for.
+const SIGHUP: i32 = 1;
+/// Those that ask for the end: SIGHUP, SIGINT, SIGTERM.
+const ENDING: [i32; 3] = [SIGHUP, 2, 15];
 
 /// Turns a command line back into what it asks for.
 pub type Parse = fn(Vec<OsString>) -> Result<Config, Failure>;

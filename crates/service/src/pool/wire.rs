@@ -2,7 +2,9 @@
 //!
 //! Both ends belong to one user, or one is root; still every length is checked, and nothing is waited for without end.
 
+use super::direct::Roots;
 use crate::failure::Failure;
+use crate::layers::OpenLayers;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -12,7 +14,9 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 
 /// Longest message in bytes: paths of all layers, and the command line, in JSON.
 const BODY_MAX: usize = 16 << 20;
@@ -57,6 +61,38 @@ pub(super) struct MountRequest {
     pub(super) reading: bool,
     /// and one for views.
     pub(super) still: bool,
+}
+
+impl MountRequest {
+    /// What has been mounted, of what was asked for.
+    pub(super) fn new(
+        asked: &super::Asked<'_>,
+        mountpoint: &Path,
+        layers: &OpenLayers,
+        direct: Option<&Roots<OwnedFd>>,
+    ) -> Self {
+        let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
+        Self {
+            arguments: asked.arguments.iter().map(|word| word.as_bytes().to_vec()).collect(),
+            mountpoint: mountpoint.as_os_str().as_bytes().to_vec(),
+            paths: layers.paths.iter().map(bytes).collect(),
+            work_path: layers.work_path.as_ref().map(bytes),
+            upper: layers.upper.is_some(),
+            lowers: layers.lowers.len(),
+            locks: layers.locks.len(),
+            device: super::direct::device_of(mountpoint),
+            direct: direct.is_some(),
+            reading: direct.is_some_and(|roots| roots.reading.is_some()),
+            still: direct.is_some_and(|roots| roots.still.is_some()),
+        }
+    }
+
+    /// How many descriptors go with it.
+    pub(super) fn descriptors(&self) -> usize {
+        let upper = if self.upper { 2 } else { 0 };
+        let mounts = usize::from(self.direct) + usize::from(self.reading) + usize::from(self.still);
+        1 + upper + self.lowers + self.locks + mounts
+    }
 }
 
 /// What a service says of itself.

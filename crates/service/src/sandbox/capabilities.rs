@@ -42,11 +42,6 @@ pub fn can_pass_through() -> bool {
         && capabilities(None).is_ok_and(|has| has.effective.contains(CapabilitySet::SYS_ADMIN))
 }
 
-/// Gives up all that taking a mount away does not need.
-pub(crate) fn restrict_to_unmounting() -> Result<String, String> {
-    keep(CapabilitySet::SYS_ADMIN | CapabilitySet::DAC_READ_SEARCH)
-}
-
 fn needed(plan: &Plan, initial_namespace: bool) -> CapabilitySet {
     let mut needed = CapabilitySet::FOWNER;
     needed |= if plan.writable {

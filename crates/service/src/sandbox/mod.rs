@@ -6,7 +6,7 @@
 //! inherited by threads and cannot be taken back.
 //!
 //! What a kernel does not have is left out, and the report says so: a mount with less protection beats none. Taking the mount
-//! away needs what is given up here, so it is done by a process that was started before ([`crate::watcher`]).
+//! away needs what is given up here, so the supervisor does it ([`crate::pool`]).
 
 mod calls;
 mod capabilities;
@@ -156,5 +156,3 @@ fn no_new_privileges() -> Result<String, String> {
     rustix::thread::set_no_new_privs(true).map_err(|e| e.to_string())?;
     Ok("none, for ever".into())
 }
-
-pub(crate) use capabilities::restrict_to_unmounting;

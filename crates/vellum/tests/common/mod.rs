@@ -74,6 +74,19 @@ impl Place {
         assert!(!self.is_mounted());
     }
 
+    /// The processes that are there for the mount here.
+    pub(crate) fn family(&self) -> Vec<u32> {
+        let merged = self.at("merged");
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+            .filter(|pid| {
+                let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+                line.split(|byte| *byte == 0).any(|word| Some(word) == merged.to_str().map(str::as_bytes))
+                    && line.starts_with(VELLUM.as_bytes())
+            })
+            .collect()
+    }
+
     /// The process that serves the mount here, as it says itself.
     pub(crate) fn service(&self) -> u32 {
         let output = run(&["inspect", "--json", self.at("merged").to_str().unwrap()]);
@@ -111,6 +124,11 @@ pub(crate) fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
 pub(crate) fn is_alive(pid: u32) -> bool {
     // A zombie is dead.
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// A process that may have ended.
+pub(crate) fn signal_if_there(pid: u32, name: &str) {
+    let _ = Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).stderr(Stdio::null()).status();
 }
 
 pub(crate) fn signal(pid: u32, name: &str) {

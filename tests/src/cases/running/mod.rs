@@ -372,8 +372,10 @@ fn in_use_elsewhere(cx: &Cx) -> Outcome {
         "-c",
         "echo ready; while cat /srv/file >/dev/null; do sleep 0.1; done; exit 6",
     ])?;
+    // All of the mount's processes, before one of them can start another.
     let line = format!(
-        "for p in $(pgrep -f {}/containers/seen/.*/merged); do [ \"$(readlink /proc/$p/exe)\" = {} ] && kill -9 $p || true; done",
+        "all() {{ for p in $(pgrep -f {}/containers/seen/.*/merged); do [ \"$(readlink /proc/$p/exe)\" = {} ] && echo $p || true; done; }}
+        while p=$(all); [ -n \"$p\" ]; do kill -STOP $p || true; kill -KILL $p || true; done",
         runs.state.display(),
         runs.program.display()
     );

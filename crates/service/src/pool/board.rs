@@ -1,0 +1,103 @@
+//! What supervisor, heir and service tell each other: some words, which the service could write nonsense to.
+//!
+//! Nothing depends on them but how the family's own mounts go on.
+
+use crate::failure::Failure;
+use rustix::process::{Pid, getpid};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use vellum_sys::FamilyWords;
+
+/// Words of a board.
+#[derive(Clone, Copy)]
+enum Word {
+    /// Number of the process that serves, or is about to.
+    Service,
+    /// A service has served: it is known how to go on. Then, whether the one that is there now does.
+    Serves,
+    Serving,
+    /// How many services were before this one.
+    Restarts,
+    /// The mounts are being taken away.
+    Ending,
+}
+
+/// The board. Copies show the same.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Board(FamilyWords);
+
+impl Board {
+    /// A new one, for this process and those that come from it.
+    pub(super) fn create(restarts: u64) -> Result<Self, Failure> {
+        let words = FamilyWords::create();
+        let board = Self(words.map_err(|e| Failure::system(format!("memory for the supervisor: {e}")))?);
+        board.set(Word::Restarts, restarts);
+        Ok(board)
+    }
+
+    fn word(&self, word: Word) -> Option<&AtomicU64> {
+        self.0.words().get(word as usize)
+    }
+
+    fn get(&self, word: Word) -> u64 {
+        self.word(word).map_or(0, |word| word.load(Acquire))
+    }
+
+    fn set(&self, word: Word, value: u64) {
+        if let Some(word) = self.word(word) {
+            word.store(value, Release);
+        }
+    }
+
+    /// This process is the service.
+    pub(super) fn begin_service(&self) {
+        self.set(Word::Serving, 0);
+        self.set(Word::Service, getpid().as_raw_nonzero().get().unsigned_abs().into());
+    }
+
+    /// It serves.
+    pub(super) fn now_serving(&self) {
+        self.set(Word::Serves, 1);
+        self.set(Word::Serving, 1);
+    }
+
+    /// The service is no more, for certain.
+    pub(super) fn service_is_gone(&self) {
+        self.set(Word::Service, 0);
+    }
+
+    /// The process that serves, or has served.
+    pub(super) fn service(&self) -> Option<Pid> {
+        Pid::from_raw(i32::try_from(self.get(Word::Service)).ok()?)
+    }
+
+    /// Whether a service has served.
+    pub(super) fn has_served(&self) -> bool {
+        self.get(Word::Serves) != 0
+    }
+
+    /// Whether the last one has.
+    pub(super) fn is_serving(&self) -> bool {
+        self.get(Word::Serving) != 0
+    }
+
+    /// Another service will be there.
+    pub(super) fn count_restart(&self) {
+        self.set(Word::Restarts, self.restarts() + 1);
+    }
+
+    /// How many there were.
+    pub(super) fn restarts(&self) -> u64 {
+        self.get(Word::Restarts)
+    }
+
+    /// The mounts are being taken away.
+    pub(super) fn end(&self) {
+        self.set(Word::Ending, 1);
+    }
+
+    /// Whether they are.
+    pub(super) fn is_ending(&self) -> bool {
+        self.get(Word::Ending) != 0
+    }
+}

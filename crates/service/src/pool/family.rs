@@ -1,0 +1,452 @@
+//! Three processes that are one service: who serves, who starts another when that has died, and who takes that one's place.
+//!
+//! The *supervisor* keeps everything open that the service has open, and a service alive. It does nothing else, so that there is
+//! little that could go wrong in it: it has one thread, opens nothing, and touches none of the memory that services share. The *heir*
+//! is a copy of it that sleeps until the supervisor has died, whatever that died of. The service is the supervisor's child and dies
+//! with it, for a service that nobody watches would be one too few; so an heir begins as any supervisor does whose service has died.
+//! All have one table of descriptors, so that one of them is enough to keep the mounts.
+
+use super::board::Board;
+use super::fresh::Fresh;
+use super::host::{self, Begin, Orders};
+use super::join::user_namespace;
+use super::session::Listeners;
+use super::{AT_ONCE, ENDING, FAILED, KEEPERS, Parse, REPLACE, SIGHUP, over};
+use crate::daemon::{self, Pending, Word};
+use crate::failure::Failure;
+use crate::sandbox::{self, Plan};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process, pidfd_open,
+    set_parent_process_death_signal, wait, waitpid,
+};
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::os::fd::RawFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use vellum_sys::{Fork, HeldSignals, Inherited, close_all_but, fork, fork_with_descriptors};
+
+// Signal numbers as on every architecture of Linux that we build for.
+const SIGKILL: i32 = 9;
+const SIGUSR1: i32 = 10;
+const SIGUSR2: i32 = 12;
+const SIGCHLD: i32 = 17;
+
+/// A service that lived less than this, and was not killed, died of what it was left.
+const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// So many short lives one after the other, and the supervisor gives up.
+const SHORT_LIVES_MAX: u32 = 10;
+/// What it waits longer before each next one.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What is served: the part in which a pool and a mount of its own differ.
+pub(super) trait Charge {
+    /// The sockets by which the service is reached.
+    fn listeners(&self) -> Option<&Listeners> {
+        None
+    }
+
+    /// What a service gives up.
+    fn plan(&self) -> Result<Plan, Failure>;
+
+    /// Without sockets, in the first service, before anything is given up: what it begins with.
+    fn first(&self) -> Result<Fresh, Failure> {
+        Err(Failure::system("there is nothing to begin with"))
+    }
+
+    /// Who waits until that is served.
+    fn pending(&self) -> Option<&Pending> {
+        None
+    }
+
+    /// The program that goes on in the place of the supervisor.
+    fn program(&self) -> &Path {
+        Path::new("")
+    }
+
+    /// The service stays when nothing is mounted.
+    fn stays(&self) -> bool {
+        false
+    }
+
+    /// Starts another program in the place of this process. Returns only if that fails. None: nothing is replaced here.
+    fn replace(&self, heir: Option<Pid>, restarts: u64) -> Option<Result<Infallible, Failure>> {
+        let _ = (heir, restarts);
+        None
+    }
+
+    /// Whether a new program can go on; None: nothing is replaced here.
+    fn is_replaceable(&self) -> Option<Result<(), Failure>> {
+        None
+    }
+
+    /// Where the mounts are.
+    fn mountpoints(&self) -> Vec<PathBuf>;
+}
+
+/// Supervisor and heir.
+pub(super) struct Family<'a> {
+    pub(super) charge: &'a dyn Charge,
+    pub(super) parse: Parse,
+    /// Descriptors that are not the service's.
+    pub(super) own: BTreeSet<RawFd>,
+    pub(super) signals: &'a HeldSignals,
+    pub(super) board: Board,
+    /// By which the service wakes the supervisor, and the first one says why it cannot begin.
+    pub(super) word: Word,
+    service: Pending,
+    /// The one that sleeps.
+    heir: Option<Pid>,
+    /// Somebody has asked for the end.
+    asked: bool,
+    short_lives: u32,
+}
+
+/// How a service has ended.
+enum End {
+    /// There is nothing left to serve.
+    Done,
+    /// It could not begin.
+    Failed,
+    /// A new program is to go on.
+    Replace,
+    /// Nobody is to be waited for.
+    AtOnce,
+    /// With its supervisor; this process is the supervisor now.
+    Inherited,
+    /// By somebody else.
+    Killed,
+    /// By itself.
+    Died(String),
+}
+
+impl End {
+    fn of(status: WaitStatus) -> Self {
+        match status.exit_status() {
+            Some(0) => Self::Done,
+            Some(FAILED) => Self::Failed,
+            Some(REPLACE) => Self::Replace,
+            Some(AT_ONCE) => Self::AtOnce,
+            Some(code) => Self::Died(format!("exit status {code}")),
+            None => match status.terminating_signal() {
+                Some(SIGKILL) => Self::Killed,
+                signal => Self::Died(format!("signal {}", signal.unwrap_or_default())),
+            },
+        }
+    }
+}
+
+/// Holds the signals that a supervisor and its heir wait for. The service inherits that.
+pub(super) fn hold() -> Result<HeldSignals, Failure> {
+    let all: Vec<i32> = ENDING.into_iter().chain([SIGCHLD, SIGUSR1, SIGUSR2]).collect();
+    HeldSignals::hold(&all).map_err(|e| Failure::system(format!("cannot hold signals: {e}")))
+}
+
+/// Names this process for lists of processes.
+fn call_this(name: &str) {
+    if let Ok(name) = std::ffi::CString::new(name) {
+        let _ = rustix::thread::set_name(&name);
+    }
+}
+
+impl<'a> Family<'a> {
+    /// Call before any thread has been started.
+    pub(super) fn new(
+        charge: &'a dyn Charge,
+        parse: Parse,
+        own: BTreeSet<RawFd>,
+        signals: &'a HeldSignals,
+        restarts: u64,
+    ) -> Result<Self, Failure> {
+        let board = Board::create(restarts)?;
+        let (word, service) = daemon::word()?;
+        let mut family = Self {
+            charge,
+            parse,
+            own,
+            signals,
+            board,
+            word,
+            service,
+            heir: None,
+            asked: false,
+            short_lives: 0,
+        };
+        family.own.extend([family.word.number(), family.service.number()]);
+        family.be_woken();
+        Ok(family)
+    }
+
+    fn be_woken(&self) {
+        if let Err(e) = self.word.signal_on_data(SIGUSR2) {
+            tracing::warn!("signals to the service will not unmount: {e}");
+        }
+    }
+
+    /// Keeps a service alive until it ends by itself, because there is nothing left to serve.
+    pub(super) fn keep(&mut self) -> Result<(), Failure> {
+        let kept = self.go_on();
+        // It would go on otherwise.
+        if let Some(heir) = self.heir.take() {
+            let _ = kill_process(heir, Signal::KILL);
+            let _ = waitpid(Some(heir), WaitOptions::empty());
+        }
+        kept
+    }
+
+    fn go_on(&mut self) -> Result<(), Failure> {
+        call_this(KEEPERS[0]);
+        loop {
+            let begun = Instant::now();
+            let started = self.start(false);
+            // After the service, for whoever mounts waits for that one.
+            let inherited = self.heir.is_none() && self.have_heir();
+            let end = match started {
+                _ if inherited => End::Inherited,
+                Ok(service) => {
+                    if self.asked {
+                        self.take_away();
+                    }
+                    self.attend(service)
+                }
+                Err(why) => End::Died(why),
+            };
+            self.board.service_is_gone();
+            let how = match end {
+                End::Done => return Ok(()),
+                End::Failed => return Err(Failure::system("the service could not begin")),
+                End::AtOnce => {
+                    let _ = self.give_up("nobody is waited for");
+                    return Ok(());
+                }
+                _ if !self.board.has_served() && self.charge.listeners().is_none() => {
+                    return Err(Failure::system("the service process died before the mount was ready"));
+                }
+                End::Replace => {
+                    if let Some(Err(failure)) = self.charge.replace(self.heir, self.board.restarts() + 1) {
+                        tracing::error!("{failure}; going on with the old program");
+                    }
+                    String::new()
+                }
+                End::Inherited => {
+                    self.asked |= self.board.is_ending();
+                    "the supervisor has died; another goes on, with another service".to_owned()
+                }
+                End::Killed if self.board.is_serving() => {
+                    "the service has been killed; a new one goes on".to_owned()
+                }
+                End::Killed => self.after_a_short_life(begun, "before it could go on")?,
+                End::Died(how) => self.after_a_short_life(begun, &how)?,
+            };
+            self.board.count_restart();
+            if !how.is_empty() {
+                tracing::error!("{how}");
+            }
+        }
+    }
+
+    fn after_a_short_life(&mut self, begun: Instant, how: &str) -> Result<String, Failure> {
+        let short = begun.elapsed() < SHORT_LIFE;
+        self.short_lives = if short { self.short_lives + 1 } else { 0 };
+        if self.short_lives >= SHORT_LIVES_MAX {
+            self.give_up("the service dies as soon as it is started; its mounts end")?;
+        }
+        // At once the first time.
+        std::thread::sleep(PAUSE * self.short_lives.saturating_sub(1));
+        Ok(format!("the service has died ({how}); a new one goes on"))
+    }
+
+    /// Nobody will serve any more: has the kernel know, before the last descriptors are closed.
+    fn give_up(&mut self, why: &str) -> Result<(), Failure> {
+        if let Ok(last) = self.start(true) {
+            let _ = waitpid(Some(last), WaitOptions::empty());
+        }
+        Err(Failure::system(why))
+    }
+
+    /// Sees to it that there is an heir. True in the heir itself, when the supervisor has died.
+    fn have_heir(&mut self) -> bool {
+        let mut inherited = false;
+        while self.heir.is_none() {
+            let supervisor = getpid();
+            match fork_with_descriptors() {
+                Ok(Fork::Parent(heir)) => self.heir = Some(heir),
+                Ok(Fork::Child) => {
+                    call_this(KEEPERS[1]);
+                    self.sleep_until_death_of(supervisor);
+                    call_this(KEEPERS[0]);
+                    self.be_woken();
+                    inherited = true;
+                }
+                Err(e) => {
+                    tracing::warn!("the supervisor has no heir: {e}");
+                    break;
+                }
+            }
+        }
+        inherited
+    }
+
+    /// What the heir does.
+    fn sleep_until_death_of(&self, supervisor: Pid) {
+        if let Err(e) = set_parent_process_death_signal(Some(Signal::USR1)) {
+            tracing::error!("the heir will not hear of its supervisor's death: {e}");
+        }
+        // Signals that are for the supervisor come here too, where somebody means the whole group.
+        while getppid() == Some(supervisor) {
+            let _ = self.signals.wait();
+        }
+        // The service dies with its supervisor; but as long as it has not, it may answer what the next one answers, too.
+        let Some(service) = self.board.service() else { return };
+        let Ok(service) = pidfd_open(service, PidfdFlags::empty()) else { return };
+        while poll(&mut [PollFd::new(&service, PollFlags::IN)], None).is_err() {}
+    }
+
+    /// Starts a service; with `over`, one that only ends what nobody can serve.
+    fn start(&self, over: bool) -> Result<Pid, String> {
+        let supervisor = getpid();
+        match fork_with_descriptors() {
+            Ok(Fork::Parent(service)) => Ok(service),
+            Ok(Fork::Child) => {
+                call_this("vellum");
+                self.board.begin_service();
+                let dies_too = set_parent_process_death_signal(Some(Signal::KILL));
+                if dies_too.is_err() || getppid() != Some(supervisor) {
+                    std::process::exit(1);
+                }
+                std::process::exit(self.serve(supervisor, over));
+            }
+            Err(e) => Err(format!("it cannot be started: {e}")),
+        }
+    }
+
+    /// What the service does; its exit status. Nothing of the supervisor's is dropped here, for that would close it there as well.
+    fn serve(&self, supervisor: Pid, over: bool) -> i32 {
+        let ended = |failure: Failure| {
+            tracing::error!("the service ends: {failure}");
+            1
+        };
+        // Before anything is opened: what a predecessor had open is what is open.
+        let heritage = if over || self.board.has_served() || self.charge.listeners().is_some() {
+            match Inherited::all_but(&self.own) {
+                Some(inherited) => Some(inherited),
+                None => return ended(Failure::system("cannot see what is open; is /proc mounted?")),
+            }
+        } else {
+            None
+        };
+        let plan = match self.charge.plan() {
+            Ok(plan) => plan,
+            Err(failure) => return ended(failure),
+        };
+        let begin =
+            match heritage.map(Begin::Heritage).map_or_else(|| self.charge.first().map(Begin::fresh), Ok) {
+                Ok(begin) => begin,
+                Err(failure) => {
+                    self.service.failed(&failure);
+                    return FAILED;
+                }
+            };
+        // Before the first thread is started: each has the privileges of the one that started it.
+        let confined = sandbox::enter(&plan);
+        drop(plan);
+        let orders = Orders {
+            listeners: self.charge.listeners(),
+            pending: self.charge.pending(),
+            parse: self.parse,
+            program: self.charge.program(),
+            stay: self.charge.stays(),
+            supervisor,
+            user_namespace: user_namespace(),
+            confined: confined.parts.clone(),
+            signals: self.signals,
+            board: self.board,
+            word: &self.service,
+        };
+        // In a thread that the C library knows: see `fork_with_descriptors`.
+        let served = std::thread::scope(|scope| {
+            let service = std::thread::Builder::new().name("vellum-service".into());
+            let work = || match begin {
+                Begin::Heritage(inherited) if over => {
+                    over::end_all(inherited);
+                    Ok(())
+                }
+                begin => host::serve(&orders, begin),
+            };
+            service.spawn_scoped(scope, work).map(std::thread::ScopedJoinHandle::join)
+        });
+        match served {
+            Ok(Ok(Ok(()))) => 0,
+            Ok(Ok(Err(failure))) => ended(failure),
+            Ok(Err(_)) => ended(Failure::system("panic")),
+            Err(e) => ended(Failure::system(e.to_string())),
+        }
+    }
+
+    /// Waits until the service has ended.
+    fn attend(&mut self, service: Pid) -> End {
+        let mut replace = false;
+        loop {
+            match self.signals.wait() {
+                Ok(SIGHUP) if self.charge.listeners().is_some() => match self.charge.is_replaceable() {
+                    Some(Err(failure)) => tracing::error!("{failure}; going on with the old program"),
+                    _ => {
+                        replace = true;
+                        let _ = kill_process(service, Signal::KILL);
+                    }
+                },
+                Ok(signal) if ENDING.contains(&signal) => {
+                    if self.asked {
+                        let _ = kill_process(service, Signal::KILL);
+                        let _ = waitpid(Some(service), WaitOptions::empty());
+                        return End::AtOnce;
+                    }
+                    self.board.end();
+                }
+                Ok(SIGUSR2) if self.board.has_served() => self.word.drain(),
+                _ => {}
+            }
+            if self.board.is_ending() && !self.asked {
+                self.asked = true;
+                self.take_away();
+            }
+            let mut end = None;
+            while let Ok(Some((process, status))) = wait(WaitOptions::NOHANG) {
+                if process == service {
+                    end = Some(if replace { End::Replace } else { End::of(status) });
+                } else if Some(process) == self.heir {
+                    self.heir = None;
+                }
+            }
+            if let Some(end) = end {
+                return end;
+            }
+            if self.heir.is_none() && self.have_heir() {
+                return End::Inherited;
+            }
+        }
+    }
+
+    /// Takes the mounts away; who uses them is served until they leave. In a process of its own: it waits for the service, which may
+    /// die meanwhile.
+    fn take_away(&self) {
+        match fork() {
+            Ok(Fork::Parent(_)) => {}
+            Ok(Fork::Child) => {
+                let points = self.charge.mountpoints();
+                // It must not be one more that keeps layers open.
+                close_all_but(&self.own);
+                for point in points {
+                    // From the tree now, if it cannot be at once for good.
+                    let unmount = |lazy| vellum_fuse::unmount(&point, lazy);
+                    if let Err(e) = unmount(false).or_else(|_| unmount(true)) {
+                        tracing::warn!("cannot unmount: {e}");
+                    }
+                }
+                std::process::exit(0);
+            }
+            Err(e) => tracing::warn!("cannot unmount: {e}"),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! A mount that somebody has made and nobody serves yet: its tree, its session, and what a successor will find of it.
+
+use super::Parse;
+use super::card::{self, Card};
+use super::direct::{DirectMount, Roots};
+use super::host::Tree;
+use super::wire::MountRequest;
+use crate::config::Config;
+use crate::explain::InstanceReport;
+use crate::failure::Failure;
+use crate::instance::Instance;
+use crate::layers::OpenLayers;
+use crate::serving::{report, session_options};
+use crate::tree::{self, Kept};
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use vellum_fuse::{Inflight, Mounted, Session, SessionOptions};
+use vellum_union::{Generations, Ledger, Union};
+
+/// A mount that only has to be run.
+pub(super) struct Fresh {
+    pub(super) config: Config,
+    pub(super) instance: Arc<Tree>,
+    pub(super) session: Session<Tree>,
+    pub(super) beside: Beside,
+}
+
+/// What is held beside a session.
+pub(super) struct Beside {
+    pub(super) card: OwnedFd,
+    pub(super) locks: Vec<OwnedFd>,
+    /// None: no program can reach the service.
+    pub(super) generations: Option<Arc<Generations>>,
+    pub(super) direct: Option<Arc<DirectMount>>,
+}
+
+/// A tree that is ready to be served.
+pub(super) struct Made {
+    pub(super) config: Config,
+    pub(super) mountpoint: PathBuf,
+    pub(super) tree: Union,
+    pub(super) report: InstanceReport,
+    pub(super) options: SessionOptions,
+    pub(super) locks: Vec<OwnedFd>,
+}
+
+/// The tree of a request, and what goes with it.
+pub(super) fn make(
+    parse: Parse,
+    request: &MountRequest,
+    layers: OpenLayers,
+    kept: Kept,
+    inflight: &Arc<Inflight>,
+) -> Result<Made, Failure> {
+    let arguments = request.arguments.iter().map(|word| OsString::from_vec(word.clone())).collect();
+    let config = parse(arguments)?;
+    let mountpoint = PathBuf::from(OsString::from_vec(request.mountpoint.clone()));
+    let mut layers = layers.into_branches()?;
+    let locks = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
+    let mut options = session_options(&config, &layers);
+    options.inflight = Some(Arc::clone(inflight));
+    let report = report(&config, &mountpoint, &layers, &options);
+    let tree = tree::build_kept(&config, layers, kept)?;
+    options.allow_idmap &= !tree.hands_out();
+    Ok(Made { config, mountpoint, tree, report, options, locks })
+}
+
+impl Fresh {
+    /// Makes the tree and agrees with the kernel on how it is served. `programs`: some may reach the service beside the mount.
+    pub(super) fn prepare(
+        parse: Parse,
+        request: &MountRequest,
+        descriptors: Vec<OwnedFd>,
+        programs: bool,
+    ) -> Result<Self, Failure> {
+        let wanted = request.descriptors();
+        let mut all = descriptors.into_iter();
+        if all.len() != wanted {
+            return Err(Failure::system(format!("{} descriptors where {wanted} belong", all.len())));
+        }
+        let missing = || Failure::system("a descriptor is missing");
+        let device = all.next().ok_or_else(missing)?;
+        let upper = match request.upper {
+            true => Some((all.next().ok_or_else(missing)?, all.next().ok_or_else(missing)?)),
+            false => None,
+        };
+        let lowers: Vec<OwnedFd> = all.by_ref().take(request.lowers).collect();
+        let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
+        let root = all.by_ref().take(request.direct.into()).next();
+        let reading = all.by_ref().take(request.reading.into()).next();
+        let still = all.by_ref().take(request.still.into()).next();
+        let direct = root.map(|root| Roots { root, reading, still });
+        let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
+        let ledger = Arc::new(Ledger::create().map_err(failed)?);
+        let inflight = Arc::new(Inflight::create().map_err(failed)?);
+        let generations = programs.then(Generations::create).transpose().map_err(failed)?.map(Arc::new);
+        let blank = card::blank()?;
+        let number = |fd: BorrowedFd<'_>| fd.as_raw_fd();
+        let numbers = (
+            number(ledger.descriptor()),
+            number(inflight.descriptor()),
+            generations.as_deref().map(|generations| number(generations.descriptor())),
+        );
+        let layers = card::layers(request, upper, lowers, Vec::new());
+        let mut card = Card::new(request.clone(), &device, &layers, &locks, direct.as_ref(), numbers);
+        let direct = direct.and_then(|roots| DirectMount::of(roots, request.device)).map(Arc::new);
+        let kept = Kept { ledger: Some(ledger), generations: generations.clone(), direct: direct.is_some() };
+        let made = make(parse, request, layers, kept, &inflight)?;
+        let mountpoint = made.mountpoint.clone();
+        let instance = Arc::new(Instance::new(made.tree, made.report));
+        let mounted = Mounted { device, mountpoint: mountpoint.clone() };
+        let session = Session::new(Arc::clone(&instance), mounted, made.options)
+            .map_err(|e| Failure::system(format!("mount point {}: {e}", mountpoint.display())))?;
+        card.negotiated = session.handle().negotiated().to_numbers();
+        card.write(&blank)?;
+        let beside = Beside { card: blank, locks, generations, direct };
+        Ok(Self { config: made.config, instance, session, beside })
+    }
+}

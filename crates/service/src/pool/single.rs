@@ -1,0 +1,165 @@
+//! A mount of its own: a pool of one, whose service is reached by nothing but the mount and may open nothing but its layers.
+
+use super::Asked;
+use super::Parse;
+use super::family::{self, Charge, Family};
+use super::fresh::Fresh;
+use super::wire::MountRequest;
+use crate::config::{Config, Profile};
+use crate::daemon::Pending;
+use crate::failure::Failure;
+use crate::layers::{self, OpenLayers};
+use crate::mountpoint::{self, mounts};
+use crate::sandbox::{Plan, Roots};
+use crate::serving::{mount_at, settle};
+use rustix::fs::fstat;
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use vellum_sys::open_descriptors;
+
+/// Mounts, and serves until the mount is gone. `pending`: the parent that waits for the mount to be ready; without one, the process
+/// stays what it is. Call before any thread has been started.
+pub fn run(asked: &Asked<'_>, parse: Parse, pending: Option<&Pending>) -> Result<(), Failure> {
+    let config = asked.config;
+    settle();
+    let signals = family::hold()?;
+    // What is opened from here on is the service's.
+    let own = open_descriptors();
+    let mountpoint = mountpoint::resolve(&config.mountpoint)?;
+    let layers = layers::open(config, &mountpoint)?;
+    let mounted = mount_at(config, &mountpoint)?;
+    let take_away = || {
+        if let Err(stays) = vellum_fuse::unmount(&mountpoint, true) {
+            tracing::error!("{stays}");
+        }
+    };
+    let mount = Mount::new(asked, parse, &mountpoint, mounted.device, layers, pending);
+    let mount = mount.inspect_err(|_| take_away())?;
+    let family = Family::new(&mount, parse, own, &signals, 0);
+    let mut family = family.inspect_err(|_| take_away())?;
+    let kept = family.keep();
+    let served = family.board.has_served();
+    let kept = match kept {
+        Err(_) if !served => family.word.outcome(),
+        kept => kept,
+    };
+    if kept.is_err() && (!served || config.auto_unmount) {
+        take_away();
+    }
+    kept
+}
+
+/// What the first service is given.
+struct Gift {
+    request: MountRequest,
+    /// In the order of a [`MountRequest`].
+    descriptors: Vec<OwnedFd>,
+}
+
+/// A value whose descriptors are another process's to close, by the same table.
+struct NotOurs<T>(Option<T>);
+
+impl<T> Drop for NotOurs<T> {
+    fn drop(&mut self) {
+        std::mem::forget(self.0.take());
+    }
+}
+
+/// A layer's root as it was when it was opened: device and inode number.
+type Identity = (u64, u64);
+
+struct Mount<'a> {
+    config: &'a Config,
+    parse: Parse,
+    point: &'a Path,
+    /// Device of the filesystem that is mounted, as MAJOR:MINOR.
+    device: Vec<u8>,
+    gift: RefCell<NotOurs<Gift>>,
+    /// Those of the layers in the gift, in its order.
+    roots: Vec<Identity>,
+    pending: Option<&'a Pending>,
+}
+
+impl<'a> Mount<'a> {
+    fn new(
+        asked: &Asked<'a>,
+        parse: Parse,
+        point: &'a Path,
+        device: OwnedFd,
+        layers: OpenLayers,
+        pending: Option<&'a Pending>,
+    ) -> Result<Self, Failure> {
+        let request = MountRequest::new(asked, point, &layers, None);
+        let OpenLayers { lowers, upper, locks, .. } = layers;
+        let upper = upper.into_iter().flat_map(|(upper, work)| [upper, work]);
+        let locks = locks.into_iter().map(OwnedFd::from);
+        let descriptors: Vec<_> = [device].into_iter().chain(upper).chain(lowers).chain(locks).collect();
+        let count = request.descriptors() - request.locks;
+        let roots = descriptors.iter().take(count).skip(1).map(identity).collect::<Result<_, _>>()?;
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let device = mounts(&table).filter(|mount| mount.point == point).last();
+        Ok(Self {
+            config: asked.config,
+            parse,
+            point,
+            device: device.map(|mount| mount.device).unwrap_or_default(),
+            gift: RefCell::new(NotOurs(Some(Gift { request, descriptors }))),
+            roots,
+            pending,
+        })
+    }
+
+    /// The roots of the layers, for rules about files. Descriptors are the service's to close and to open, so it is looked whether they
+    /// are still what they were.
+    fn roots(&self) -> Result<Roots, Failure> {
+        let gift = self.gift.borrow();
+        let mut roots = Roots::default();
+        let Some(gift) = &gift.0 else { return Ok(roots) };
+        let uppers = if gift.request.upper { 2 } else { 0 };
+        for (number, (root, known)) in gift.descriptors.iter().skip(1).zip(&self.roots).enumerate() {
+            if identity(root)? != *known {
+                return Err(Failure::system("a layer's descriptor has been replaced"));
+            }
+            let copy = root.try_clone();
+            let copy = copy.map_err(|e| Failure::system(format!("a second descriptor of a layer: {e}")))?;
+            if number < uppers { roots.writable.push(copy) } else { roots.read_only.push(copy) }
+        }
+        Ok(roots)
+    }
+}
+
+fn identity(root: &OwnedFd) -> Result<Identity, Failure> {
+    let found = fstat(root).map_err(|e| Failure::system(format!("a layer: {e}")))?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+impl Charge for Mount<'_> {
+    fn plan(&self) -> Result<Plan, Failure> {
+        let config = self.config;
+        Ok(Plan {
+            mode: config.sandbox,
+            roots: Some(self.roots()?),
+            passthrough: config.profile == Profile::Passthrough,
+            writable: config.writable(),
+            keep_awake: config.keep_awake,
+        })
+    }
+
+    fn first(&self) -> Result<Fresh, Failure> {
+        let gift = self.gift.borrow_mut().0.take();
+        let gift = gift.ok_or_else(|| Failure::system("there is nothing to begin with"))?;
+        Fresh::prepare(self.parse, &gift.request, gift.descriptors, false)
+    }
+
+    fn pending(&self) -> Option<&Pending> {
+        self.pending
+    }
+
+    /// If it is still there: something else may have been mounted in its place.
+    fn mountpoints(&self) -> Vec<PathBuf> {
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let is_ours = |mount: &mountpoint::Mount| mount.point == self.point && mount.device == self.device;
+        mounts(&table).filter(is_ours).map(|mount| mount.point).collect()
+    }
+}

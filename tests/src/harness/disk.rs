@@ -28,9 +28,14 @@ impl Disk {
         Self::of(image, name, "loop,commit=300")
     }
 
-    /// What is in an image.
+    /// What is in an image, mounted beside it.
     pub(crate) fn of(image: PathBuf, name: &str, options: &str) -> Outcome<Self> {
         let at = image.with_file_name(format!("{name}.at"));
+        Self::mounted(image, at, options)
+    }
+
+    /// What is in an image.
+    pub(crate) fn mounted(image: PathBuf, at: PathBuf, options: &str) -> Outcome<Self> {
         fs::create_dir_all(&at)?;
         match shell::run(Command::new("mount").args(["-o", options]).arg(&image).arg(&at)) {
             Ok(_) => Ok(Self { image, at }),

@@ -5,6 +5,7 @@ pub(crate) mod layers;
 pub(crate) mod mount;
 pub(crate) mod outcome;
 pub(crate) mod raw;
+pub(crate) mod recorder;
 pub(crate) mod rng;
 pub(crate) mod shell;
 pub(crate) mod tree;

@@ -3,6 +3,7 @@
 mod ends;
 mod programs;
 mod random;
+mod replay;
 
 use super::Case;
 use crate::harness::mount::MountKind;
@@ -13,6 +14,8 @@ use std::process::Command;
 pub(super) const CASES: &[Case] = &[
     Case::mounted("blocks/random-and-remounts", 240, random::remounts),
     Case::mounted("blocks/random-and-crashes", 240, random::crashes),
+    Case::mounted("blocks/replay-ext4", 1800, replay::ext4),
+    Case::mounted("blocks/replay-xfs", 1800, replay::xfs),
     Case::mounted("blocks/first-write-is-small", 60, ends::first_write),
     Case::mounted("blocks/reader-and-writer", 60, ends::reader_and_writer),
     Case::mounted("blocks/mappings", 60, ends::mappings),

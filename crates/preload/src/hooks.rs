@@ -573,6 +573,9 @@ extern "C" fn begin() {
     names::find();
     alone::find();
     signals::note_mask(raw::blocked_signals());
+    if environment::is_anothers() {
+        return;
+    }
     stats::begin();
     process::begin();
     if process::is_on() {

@@ -12,7 +12,7 @@
 //! `ring` is the session with the service, `dirs` has the directories that it knows, `calls` are what goes there, `direct` knows the
 //! descriptors that came from it, `companion` writes by one beside the program's own, `socket` is how all of that begins.
 //!
-//! One file for every libc: nothing of any is used but `dl_iterate_phdr`, `__errno_location` and `environ`, which all have. System
+//! One file for every libc: nothing of any is used but `dl_iterate_phdr`, `getauxval`, `__errno_location` and `environ`, which all have. System
 //! calls are made here, nothing is allocated, and no lock is ever waited for, so that all of it may run in signal handlers.
 #![cfg_attr(not(test), no_std)]
 #![allow(clippy::multiple_unsafe_ops_per_block, reason = "tables of other objects are followed word by word")]

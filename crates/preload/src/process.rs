@@ -30,7 +30,7 @@ pub(crate) fn is_on() -> bool {
 /// To be called when the library is loaded.
 pub(crate) fn begin() {
     // A program with little address space is to have all of it.
-    if environment::is_anothers() || !raw::exists(socket()) || raw::space_is_limited() {
+    if !raw::exists(socket()) || raw::space_is_limited() {
         return;
     }
     let Some(page) = raw::map_wiped_page() else { return };

@@ -1,10 +1,14 @@
 //! Programs that take nothing of what they are sent, and send what nobody wants.
 
 use super::{Ground, SETTLED, status};
+use crate::cases::library::library;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
 use crate::harness::{Cx, shell};
 use libc::{O_CREAT, O_EXCL, O_WRONLY};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use vellum_ring::files::ASK_KERNEL;
@@ -132,4 +136,45 @@ pub(super) fn sends_what_waits(cx: &Cx) -> Outcome {
     ensure!(took < SOON, "it took {took:?}");
     std::io::stdout().flush()?;
     Ok(())
+}
+
+/// In a program with rights that who starts it does not have the library does nothing: a socket that he names would be a service of his.
+pub(super) fn set_user_id(cx: &Cx) -> Outcome {
+    const PROGRAM: &str = "#include <fcntl.h>\n#include <unistd.h>\n
+        int main(int n, char **v) { char b[8]; int f = open(v[1], O_RDONLY); for (n = 0; n < 9; n++) pread(f, b, 8, 0); return f < 0; }";
+    if !shell::have("gcc") || !shell::have("setpriv") {
+        return skip("gcc or setpriv is missing: run make deps");
+    }
+    let ground = Ground::new(cx, |lower| Ok(std::fs::write(lower.join("file"), "contents")?))?;
+    // Where another user comes to.
+    cx.dir.ancestors().take(2).try_for_each(|dir| set_mode(dir, 0o755))?;
+    let at = |name: &str| cx.dir.join(name);
+    std::fs::copy(library()?, at("libvellum.so"))?;
+    std::fs::write(at("program.c"), PROGRAM)?;
+    std::fs::copy(ground.path("file"), at("file"))?;
+    let mut compiler = Command::new("gcc");
+    compiler.arg("-o").arg(at("plain")).arg(at("program.c")).arg(at("libvellum.so"));
+    shell::run(compiler.arg(format!("-Wl,--no-as-needed,-rpath,{}", cx.dir.display())))?;
+    std::fs::copy(at("plain"), at("set"))?;
+    set_mode(&at("libvellum.so"), 0o755)?;
+    set_mode(&at("plain"), 0o755)?;
+    set_mode(&at("set"), 0o4755)?;
+    // Whatever is there is looked for, and a listener is what would be asked.
+    let socket = UnixListener::bind(at("socket"))?;
+    set_mode(&at("socket"), 0o666)?;
+    for (name, expected) in [("plain", true), ("set", false)] {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=1000", "--regid=1000", "--clear-groups"]).arg(at(name)).arg(at("file"));
+        command.env("VELLUM_SOCKET", at("socket")).env("VELLUM_REPORT", "1");
+        let output = command.output()?;
+        let report = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{name}: {} {report}", output.status);
+        ensure_eq!(report.contains("vellum: preads"), expected, "{name} reports: {report}");
+    }
+    drop(socket);
+    Ok(())
+}
+
+fn set_mode(path: &Path, mode: u32) -> Outcome {
+    Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
 }

@@ -13,27 +13,42 @@ pub struct Error {
     errno: Errno,
     doing: &'static str,
     path: Option<Box<str>>,
+    /// What a layer below has said, where this one has said more.
+    cause: Option<Box<Self>>,
 }
 
 impl Error {
     /// An error while `doing` (a gerund or noun, e.g. "copy-up").
     #[must_use]
     pub const fn new(errno: Errno, doing: &'static str) -> Self {
-        Self { errno, doing, path: None }
+        Self { errno, doing, path: None, cause: None }
     }
 
-    /// The same error, naming the path (in a layer or in the mount) that it concerns.
+    /// The same error, naming the path (in a layer or in the mount) that it concerns. What has been said stays.
     #[must_use]
-    pub fn at(mut self, path: impl AsRef<[u8]>) -> Self {
-        self.path = Some(String::from_utf8_lossy(path.as_ref()).into());
-        self
+    pub fn at(self, path: impl AsRef<[u8]>) -> Self {
+        let path: Box<str> = String::from_utf8_lossy(path.as_ref()).into();
+        if self.path.as_ref() == Some(&path) {
+            return self;
+        }
+        let mut error = if self.path.is_some() { self.cause_of("") } else { self };
+        error.path = Some(path);
+        error
     }
 
-    /// The same error, saying what was being done.
+    /// The same error, saying what was being done. What has been said stays.
     #[must_use]
-    pub const fn doing(mut self, doing: &'static str) -> Self {
+    pub fn doing(mut self, doing: &'static str) -> Self {
+        if !self.doing.is_empty() || self.cause.is_some() {
+            return self.cause_of(doing);
+        }
         self.doing = doing;
         self
+    }
+
+    /// Another error of which this one is the cause.
+    fn cause_of(self, doing: &'static str) -> Self {
+        Self { errno: self.errno, doing, path: None, cause: Some(Box::new(self)) }
     }
 
     /// The errno that the application sees.
@@ -57,7 +72,10 @@ impl fmt::Display for Error {
         if let Some(path) = &self.path {
             write!(f, "{path}: ")?;
         }
-        write!(f, "{}", self.errno)
+        match &self.cause {
+            Some(cause) => write!(f, "{cause}"),
+            None => write!(f, "{}", self.errno),
+        }
     }
 }
 
@@ -72,5 +90,24 @@ impl std::error::Error for Error {}
 impl PartialEq for Error {
     fn eq(&self, other: &Self) -> bool {
         self.errno == other.errno
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_said_stays_and_the_errno_comes_once() {
+        let said = |error: Error| error.to_string().replace(&Errno::IO.to_string(), "EIO");
+        let error = Error::from(Errno::IO);
+        assert_eq!(said(error.clone().doing("reading").at("f")), "reading: f: EIO");
+        assert_eq!(said(error.clone().at("f").doing("reading")), "reading: f: EIO");
+        let below = Error::new(Errno::IO, "its origin has changed").at("f");
+        assert_eq!(said(below.clone().at("f")), "its origin has changed: f: EIO");
+        let above = below.doing("copy-up").at("/dir/f");
+        assert_eq!(said(above.clone()), "copy-up: /dir/f: its origin has changed: f: EIO");
+        assert_eq!(said(above.at("/m")), "/m: copy-up: /dir/f: its origin has changed: f: EIO");
+        assert_eq!(said(error.at("a").at("b")), "b: a: EIO");
     }
 }

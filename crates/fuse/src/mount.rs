@@ -17,6 +17,9 @@ use vellum_sys::{fuse_dev, mount as sys};
 /// The helper's name, looked up in PATH.
 const HELPER: &str = "fusermount3";
 
+/// The number of `/dev/fuse`.
+const NUMBER: (u32, u32) = (10, 229);
+
 /// Who mounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Method {
@@ -105,7 +108,7 @@ pub enum MountError {
     Mountpoint(PathBuf, Errno),
     /// An option has a value that cannot be passed on.
     Option(&'static str),
-    /// `/dev/fuse` cannot be opened.
+    /// `/dev/fuse` cannot be opened; ENOTTY: it is another device.
     Device(Errno),
     /// mount(2) or umount2(2) failed.
     Kernel(PathBuf, Errno),
@@ -186,6 +189,13 @@ fn check_mountpoint(mountpoint: &Path) -> Result<PathBuf, MountError> {
 fn direct(path: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     use std::fmt::Write as _;
     let device = fuse_dev::open().map_err(MountError::Device)?;
+    let found = rustix::fs::fstat(&device).map_err(MountError::Device)?;
+    let number = (rustix::fs::major(found.st_rdev), rustix::fs::minor(found.st_rdev));
+    if rustix::fs::FileType::from_raw_mode(found.st_mode) != rustix::fs::FileType::CharacterDevice
+        || number != NUMBER
+    {
+        return Err(MountError::Device(Errno::NOTTY));
+    }
     let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
     if options.allow_other {

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, read, retry_on_intr, write};
 use rustix::pipe::{PipeFlags, pipe_with};
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use vellum_sys::{Fork, fork};
 
@@ -60,6 +61,12 @@ pub(crate) fn word() -> Result<(Word, Pending), Failure> {
     let failed = |e: Errno| Failure::system(format!("cannot start the service process: {e}"));
     let (mine, childs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
     Ok((Word(mine), Pending(childs)))
+}
+
+/// Closes what the caller had open but the standard descriptors: a pipe of its would never end, a filesystem could not be unmounted.
+/// Call before anything has been opened.
+pub fn close_callers() {
+    vellum_sys::close_all_but(&BTreeSet::new());
 }
 
 /// Leaves the System V objects and message queues of everybody else, where that is permitted. Call before any thread has been

@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The kernel's type of our mounts.
 pub const FS_TYPE: &str = "fuse.vellum";
@@ -146,6 +147,25 @@ pub fn held_by(process: &str) -> Vec<PathBuf> {
         .collect();
     let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
     mounts(&table).filter(|mount| connections.contains(&mount.device)).map(|mount| mount.point).collect()
+}
+
+/// Waits until a process has closed its last descriptor of the connection with this number, but not for ever: false then.
+#[must_use]
+pub fn is_let_go(process: u32, connection: &str, patience: Duration) -> bool {
+    let end = Instant::now() + patience;
+    let is_it = |text: String| {
+        text.lines().any(|line| line.strip_prefix("fuse_connection:").is_some_and(|n| n.trim() == connection))
+    };
+    loop {
+        let held = std::fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
+        if !held.filter_map(|entry| std::fs::read_to_string(entry.path()).ok()).any(is_it) {
+            return true;
+        }
+        if Instant::now() > end {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[cfg(test)]

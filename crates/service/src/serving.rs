@@ -149,6 +149,9 @@ fn mount_failure(mountpoint: &Path, e: &MountError) -> Failure {
             Failure::input(format!("option {name}: the kernel cannot take this value"))
         }
         MountError::Mountpoint(..) => Failure::input(format!("mount point {e}")),
+        MountError::Device(Errno::NOTTY) => Failure::system(
+            "/dev/fuse is another device; make the right one: rm /dev/fuse; mknod -m 666 /dev/fuse c 10 229",
+        ),
         MountError::Device(Errno::NOENT | Errno::NXIO | Errno::NODEV) => Failure::system(
             "/dev/fuse is missing; load the module fuse, or give the device to this container",
         ),
@@ -157,6 +160,9 @@ fn mount_failure(mountpoint: &Path, e: &MountError) -> Failure {
         }
         MountError::Helper(said) if said.starts_with("No such file") => Failure::system(format!(
             "mount point {shown}: ordinary users need fusermount3 to mount; install the package fuse3"
+        )),
+        MountError::Helper(said) if said.starts_with("Permission denied") => Failure::system(format!(
+            "mount point {shown}: fusermount3 may not be run; make it executable for this user (and set-user-ID root)"
         )),
         MountError::Helper(said) => Failure::system(format!("mount point {shown}: fusermount3: {said}")),
         other => Failure::system(format!("mount point {other}")),

@@ -4,6 +4,7 @@ use crate::options::{BadInput, LogTarget, Request};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 use tracing::Level;
@@ -85,7 +86,8 @@ impl Sink {
                 Failure::input(format!("option log_to=kmsg: {e}; write log_to=syslog or a file's path"))
             })?),
             LogTarget::File(path) => {
-                let opened = OpenOptions::new().create(true).append(true).open(path);
+                // Names of files stand in it, and a service has no mask.
+                let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
                 Self::File(opened.map_err(|e| {
                     Failure::input(format!(
                         "option log_to={}: {e}; give a file that can be written",

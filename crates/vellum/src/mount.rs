@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use vellum_engine::{Pool, Store};
 use vellum_service::config::{AccessTimes, Config, Profile};
-use vellum_service::daemon::{Pending, Side, detach, own_ipc};
+use vellum_service::daemon::{Pending, Side, close_callers, detach, own_ipc};
 use vellum_service::pool::{Asked, Joined, serve_alone};
 use vellum_service::sandbox::{Mode, can_pass_through};
 use vellum_service::serving::propagate;
@@ -33,6 +33,7 @@ pub fn run(mut request: Request) -> Result<(), Failure> {
             "option profile=passthrough: the kernel takes files of layers from root of the host only (CAP_SYS_ADMIN); leave it out",
         ));
     }
+    close_callers();
     request.config.sandbox = Mode::from_environment()?;
     let pool = pool_of(&request)?;
     let own = pool.as_ref().map_or(Ok(None), |pool| shown_as_the_pools(pool, &mut request))?;

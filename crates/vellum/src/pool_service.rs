@@ -3,7 +3,7 @@
 use crate::{log, mount};
 use std::path::PathBuf;
 use vellum_engine::{Failure, Pool, PoolName, Store};
-use vellum_service::daemon::{Pending, Side, detach, own_ipc};
+use vellum_service::daemon::{Pending, Side, close_callers, detach, own_ipc};
 use vellum_service::pool::{Manner, Supervised, listen, supervise};
 use vellum_service::sandbox::Mode;
 use vellum_service::serving::settle;
@@ -22,6 +22,7 @@ pub(crate) fn run(
         prepare(store, name, background)?;
         return serve(inherited, name, background);
     }
+    close_callers();
     let pending = if background {
         match detach()? {
             Side::Parent(outcome) => return outcome,

@@ -1,8 +1,16 @@
 //! `vellum umount`.
 
+use crate::ask::{ask, read};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::Duration;
+use vellum_service::explain::InstanceReport;
+use vellum_service::instance::INSTANCE;
 use vellum_service::{Failure, mountpoint, unmount};
+
+/// How long a service is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Takes the mount at `path` away.
 pub fn run(path: &Path, lazy: bool) -> Result<(), Failure> {
@@ -14,8 +22,32 @@ pub fn run(path: &Path, lazy: bool) -> Result<(), Failure> {
             let fs_type = String::from_utf8_lossy(&mount.fs_type).into_owned();
             Err(Failure::input(format!("{}: a mount of type {fs_type}; use umount for it", at.display())))
         }
+        Some(mount) if !lazy => {
+            let service = service_of(&at);
+            unmount::unmount(&at, lazy)?;
+            // Whoever unmounts may want the layers next.
+            let connection = String::from_utf8_lossy(&mount.device);
+            if let (Some(service), Some(("0", number))) = (service, connection.split_once(':'))
+                && !mountpoint::is_let_go(service, number, PATIENCE)
+            {
+                tracing::debug!(service, "it still has the layers");
+            }
+            Ok(())
+        }
         _ => unmount::unmount(&at, lazy),
     }
+}
+
+/// The process that serves the mount at a path. None: it does not say so, or not in time.
+fn service_of(at: &Path) -> Option<u32> {
+    let (to_us, from_it) = mpsc::channel();
+    let at = at.to_owned();
+    // It may hang in the kernel, and ends with this process then.
+    std::thread::spawn(move || {
+        let said = ask(&at, INSTANCE.to_owned()).and_then(|answer| read::<InstanceReport>(&answer));
+        let _ = to_us.send(said.ok().map(|report| report.pid));
+    });
+    from_it.recv_timeout(PATIENCE).ok()?
 }
 
 /// The absolute path without looking into the mount itself, whose service may be dead.

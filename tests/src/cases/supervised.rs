@@ -23,6 +23,8 @@ pub(super) const CASES: &[Case] = &[
     Case::once("supervised/ordinary-user", 60, ordinary_user),
     Case::once("supervised/foreground", 60, foreground),
     Case::once("supervised/pool", 60, pool),
+    Case::once("supervised/of-the-caller", 60, of_the_caller),
+    Case::once("supervised/what-mounts-is-missing", 60, what_mounts_is_missing),
     Case::once("supervised/another-format", 60, another_format),
     Case::mounted("supervised/dies-again-and-again", 60, dies_again_and_again),
     Case::mounted("supervised/state-cannot-be-read", 60, state_cannot_be_read),
@@ -206,6 +208,98 @@ fn foreground(cx: &Cx) -> Outcome {
     fs::write(mount.path("after"), "after")?;
     ensure!(parent(mount.service()?)? != child.id().cast_signed(), "the service is an orphan");
     mount.unmount()
+}
+
+/// What the caller of the mount program limits, ignores or has open is not the service's.
+fn of_the_caller(cx: &Cx) -> Outcome {
+    only_vellum("may do as it likes")?;
+    let layers = cx.layers("l", 1)?;
+    let mut mount = cx.mount(&layers)?;
+    let command = mount.command();
+    mount.unmount()?;
+    let held = cx.dir.join("held");
+    fs::write(&held, "held")?;
+    let log = cx.dir.join("log");
+    // In a shell that says nothing of signals: the service has to hear of its children, and live on when a file becomes too large.
+    let line = "exec 9<\"$0\"; ulimit -Sf 64; ulimit -St 1; trap '' CHLD XFSZ; \"$@\"";
+    let mut caller = Command::new("bash");
+    caller.args(["-c", line]).arg(&held).arg(command.get_program()).args(command.get_args());
+    shell::run(caller.env("VELLUM_LOG_TO", &log).env("VELLUM_LOG", "info").stdin(Stdio::null()))?;
+    for process in family(&mount)? {
+        for entry in fs::read_dir(format!("/proc/{}/fd", process.as_raw_nonzero()))?.flatten() {
+            ensure!(
+                fs::read_link(entry.path()).is_ok_and(|link| link != held),
+                "{process:?} has the caller's file"
+            );
+        }
+    }
+    ensure_eq!(fs::metadata(&log)?.permissions().mode() & 0o777, 0o600, "mode of the log");
+    let large = File::create(mount.path("large"))?;
+    large.write_all_at(&vec![b'x'; 1 << 20], 0).doing("writing more than the caller's limit")?;
+    large.sync_all().doing("fsync of more than the caller's limit")?;
+    fs::write(mount.path("small"), "small")?;
+    let service = mount.service()?;
+    ensure!(!fs::read_to_string(&log)?.contains("has died"), "a service has died");
+    kill(service)?;
+    ensure_eq!(fs::read_to_string(mount.path("small"))?, "small", "contents with another service");
+    mount.another().kill_all()?;
+    drop(mount);
+    // A hard limit that cannot be lifted, and is less than what the service needs for itself.
+    let mut caller = Command::new("setpriv");
+    caller.args(["--bounding-set=-sys_resource", "bash", "-c", "ulimit -f 64; \"$0\" \"$@\""]);
+    shell::refused(
+        caller.arg(command.get_program()).args(command.get_args()).stdin(Stdio::null()),
+        "ulimit -f",
+    )
+}
+
+/// A `/dev/fuse` that is another device, or none, and a helper that may not run: one line says so, and what helps.
+fn what_mounts_is_missing(cx: &Cx) -> Outcome {
+    let MountKind::Program(program, true) = MountKind::under_test() else {
+        return skip("a stand-in says what it likes");
+    };
+    let layers = cx.layers("l", 1)?;
+    let mut mount = cx.mount(&layers)?;
+    let mut command = mount.command();
+    mount.unmount()?;
+    let mut said = |line: &str| -> Outcome<String> {
+        let device = cx.dir.join("device");
+        shell::run(shell::bash(line).arg(&device))?;
+        shell::run(Command::new("mount").arg("--bind").arg(&device).arg("/dev/fuse"))?;
+        let output = command.output();
+        shell::run(Command::new("umount").arg("/dev/fuse"))?;
+        let output = output?;
+        ensure_eq!(output.status.code(), Some(1), "exit status");
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    for line in ["mknod \"$0\" c 1 3", "rm \"$0\"; echo > \"$0\""] {
+        let said = said(line)?;
+        ensure!(said.lines().count() == 1 && said.contains("mknod -m 666 /dev/fuse c 10 229"), "{said}");
+    }
+    // Of an ordinary user.
+    let home = cx.dir.join("home");
+    for dir in ["lower", "merged", "bin"] {
+        fs::create_dir_all(home.join(dir))?;
+    }
+    fs::copy(program, home.join("vellum"))?;
+    fs::write(home.join("bin/fusermount3"), "not to be run")?;
+    shell::run(Command::new("chown").args(["-R", "1000:1000"]).arg(&home))?;
+    let fuse = cx.dir.join("fuse");
+    shell::run(
+        shell::bash("mknod \"$0\" c 10 229; chmod 666 \"$0\"; mount --bind \"$0\" /dev/fuse").arg(&fuse),
+    )?;
+    let output = Command::new("setpriv")
+        .args(["--reuid=1000", "--regid=1000", "--clear-groups", "--inh-caps=-all"])
+        .args(["env", &format!("PATH={}", home.join("bin").display()), "./vellum"])
+        .args(["-o", "lowerdir=lower", "merged"])
+        .current_dir(&home)
+        .env("HOME", &home)
+        .stdin(Stdio::null())
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure_eq!(output.status.code(), Some(1), "exit status; {said}");
+    ensure!(said.lines().count() == 1 && said.contains("fusermount3 may not be run"), "{said}");
+    Ok(())
 }
 
 /// The same for a pool, which is as healthy as it looks: it shows a supervisor that is there, and takes mounts.

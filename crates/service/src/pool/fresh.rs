@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use vellum_fuse::{Inflight, Mounted, Session, SessionOptions};
 use vellum_union::{Generations, Ledger, Union};
+use vellum_vfs::Errno;
 
 /// A mount that only has to be run.
 pub(super) struct Fresh {
@@ -93,7 +94,13 @@ impl Fresh {
         let reading = all.by_ref().take(request.reading.into()).next();
         let still = all.by_ref().take(request.still.into()).next();
         let direct = root.map(|root| Roots { root, reading, still });
-        let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
+        let failed = |e: vellum_vfs::Error| match e.errno() {
+            // Most of it is never touched, but all of it counts.
+            Errno::FBIG => Failure::input(
+                "limit of file size: too low for what the service keeps in memory; raise the hard limit (ulimit -f)",
+            ),
+            _ => Failure::system(e.to_string()),
+        };
         let ledger = Arc::new(Ledger::create().map_err(failed)?);
         let inflight = Arc::new(Inflight::create().map_err(failed)?);
         let generations = programs.then(Generations::create).transpose().map_err(failed)?.map(Arc::new);

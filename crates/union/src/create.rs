@@ -350,6 +350,7 @@ impl Core {
                 null_device: own.null_device,
             };
             let new = Arc::new(File::new(attr.kind(), state));
+            new.unsynced.note_original();
             if let Some(file) = file {
                 self.keep_io(&new, file);
             }
@@ -404,6 +405,7 @@ impl Core {
             null_device: false,
         };
         let new = Arc::new(File::new(FileKind::Regular, state));
+        new.unsynced.note_original();
         self.keep_io(&new, file);
         let id = self.table.reserve()?;
         let node = Arc::new(Node::new(id, attr.ino, Body::File(new), &self.table));

@@ -275,14 +275,15 @@ impl Core {
         strictly: bool,
     ) -> Result<()> {
         let config = &self.config;
-        if config.volatile || !config.sync_copy_up || file.unsynced.is_settled() {
+        let unsynced = &file.unsynced;
+        if config.volatile || !config.sync_copy_up || unsynced.is_settled() {
             return Ok(());
         }
         // A copy shows the number of its origin.
-        if strictly || self.shown_ino(0, open.stat()?.ino) != node.ino {
-            file.unsynced.settle(|| open.sync(false))?;
+        if !unsynced.is_original() && self.shown_ino(0, open.stat()?.ino) == node.ino {
+            unsynced.note_original();
         }
-        Ok(())
+        if strictly || !unsynced.is_original() { unsynced.settle(|| open.sync(false)) } else { Ok(()) }
     }
 }
 

@@ -8,8 +8,8 @@
 //! in their order, and btrfs logs an inode's new directories with it.
 
 use crate::union::Union;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use vellum_vfs::Result;
 
 /// What has happened to the names and marks of one inode since it was last synced in full. Written to by changes and by such
@@ -19,6 +19,8 @@ pub(crate) struct Unsynced {
     changes: AtomicU32,
     /// How many there had been when a full sync began that succeeded.
     synced: AtomicU32,
+    /// It is no copy, as somebody has found out who looked.
+    original: AtomicBool,
 }
 
 /// No number of changes: nothing is known of what was before.
@@ -27,7 +29,17 @@ const NEVER: u32 = u32::MAX;
 impl Unsynced {
     /// For an inode of which nothing is known: it may have been copied a moment ago, and forgotten and found again since.
     pub(crate) const fn new() -> Self {
-        Self { changes: AtomicU32::new(0), synced: AtomicU32::new(NEVER) }
+        Self { changes: AtomicU32::new(0), synced: AtomicU32::new(NEVER), original: AtomicBool::new(false) }
+    }
+
+    /// It was made in the upper layer, and is no copy of anything.
+    pub(crate) fn is_original(&self) -> bool {
+        self.original.load(Relaxed)
+    }
+
+    /// Notes that.
+    pub(crate) fn note_original(&self) {
+        self.original.store(true, Relaxed);
     }
 
     /// A name or a mark has changed. To be called before anybody can write to what the change has made.

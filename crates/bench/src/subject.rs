@@ -255,9 +255,12 @@ impl Subject {
             }
             Kind::Overlay | Kind::OverlayXfs | Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => union,
             Kind::UnionfsFuse => "cow,use_ino,suid,dev,default_permissions".into(),
-            Kind::VellumCached | Kind::VellumCachedPools => format!("{union},profile=cached"),
+            // What is done after a mount has ended is not to disturb what comes next.
+            Kind::VellumCached | Kind::VellumCachedPools => {
+                format!("{union},profile=cached,fill_at_end=off")
+            }
             Kind::VellumPassthrough | Kind::VellumLibrary | Kind::VellumPassthroughPools => {
-                format!("{union},profile=passthrough")
+                format!("{union},profile=passthrough,fill_at_end=off")
             }
         };
         if let Some(more) = &self.options {

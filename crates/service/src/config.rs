@@ -69,6 +69,17 @@ pub enum AccessTimes {
     Always,
 }
 
+/// Bytes that are copied into partial files when the mount has ended, so that the upper can be read without Vellum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FillAtEnd(pub u64);
+
+impl Default for FillAtEnd {
+    /// What takes some seconds.
+    fn default() -> Self {
+        Self(1 << 30)
+    }
+}
+
 /// What the mount itself allows, as the flags of mount(2). None: the default for the caller's privileges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MountFlags {
@@ -134,6 +145,8 @@ pub struct Config {
     pub block_map: BlockMap,
     /// Bytes per second that are copied into partial files while there is nothing else to do; None: none.
     pub background_fill: Option<u64>,
+    /// How much of what the upper takes from other layers is copied when the mount has ended.
+    pub fill_at_end: FillAtEnd,
     /// What the mount itself allows.
     pub flags: MountFlags,
     /// Whether others than the one who mounts may enter. None: only when root mounts.

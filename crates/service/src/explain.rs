@@ -23,6 +23,12 @@ pub trait Explain {
     fn sync_all(&self) -> Result<()> {
         Ok(())
     }
+    /// After the mount has ended: copies up to `bytes` that the upper layer takes from others, so that it can be read without
+    /// them. `go_on` is told how many it were so far, and ends the work by answering false. Says what was done, in one line.
+    fn complete(&self, bytes: u64, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Option<String>> {
+        let _ = (bytes, go_on);
+        Ok(None)
+    }
     /// What the tree counts, by name.
     fn figures(&self) -> BTreeMap<String, u64> {
         BTreeMap::new()

@@ -2,13 +2,16 @@
 
 use crate::config::{BlockMap, Config};
 use crate::failure::Failure;
+use crate::lock::DirLock;
 use crate::{layers, tree};
 use rustix::fs::{CWD, Mode, lgetxattr};
 use rustix::io::Errno;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use vellum_union::Flattening;
+use std::time::Duration;
+use vellum_union::Extent;
+pub use vellum_union::Flattening;
 
 /// Longest list of layers that an upper records (Linux's limit for an extended attribute).
 const RECORD_MAX: usize = 65_536;
@@ -21,11 +24,17 @@ pub fn run(
     work: Option<&Path>,
     watch: &mut dyn FnMut(&Flattening) -> bool,
 ) -> Result<Flattening, Failure> {
-    let shown = upper.display();
+    let (given, shown) = (upper, upper.display());
     let upper = upper
         .canonicalize()
         .map_err(|e| Failure::input(format!("upper layer {shown}: {e}; give the directory of one")))?;
-    let lowers = if lowers.is_empty() { recorded(&upper)? } else { lowers.to_vec() };
+    let lowers = match lowers {
+        // A whole layer needs none.
+        [] if crate::store::is_upper(&upper) && !crate::store::needs_lowers(&upper) => Vec::new(),
+        [] => recorded(&upper)?,
+        named => named.to_vec(),
+    };
+    let unknown = lowers.is_empty();
     let made = if work.is_none() { Some(WorkDir::make(&upper)?) } else { None };
     let config = Config {
         work: work.map(Path::to_owned).or_else(|| made.as_ref().map(|made| made.0.clone())),
@@ -38,7 +47,13 @@ pub fn run(
     let mut layers = layers::open(&config, Path::new("/"))?.into_branches()?;
     let locks = std::mem::take(&mut layers.locks);
     let union = tree::build_kept(&config, layers, tree::Kept::default())?;
-    let result = union.flatten(watch).map_err(|e| Failure::system(format!("upper layer {shown}: {e}")));
+    let result =
+        union.flatten(Extent::ALL, watch).map_err(|e| Failure::system(format!("upper layer {shown}: {e}")));
+    let result = match result {
+        // Written before layers said so.
+        Ok(done) if unknown && done.files > 0 => Err(unrecorded(given)),
+        other => other,
+    };
     drop(union);
     drop(locks);
     result
@@ -51,16 +66,28 @@ fn recorded(upper: &Path) -> Result<Vec<PathBuf>, Failure> {
         match lgetxattr(upper, name, value.as_mut_slice()) {
             Ok(len) => {
                 let list = value.get(..len).unwrap_or_default().split(|byte| *byte == 0);
+                if len == 0 {
+                    break;
+                }
                 return Ok(list.map(|path| OsString::from_vec(path.to_vec()).into()).collect());
             }
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
             Err(e) => return Err(Failure::system(format!("upper layer {}: {e}", upper.display()))),
         }
     }
-    Err(Failure::input(format!(
+    Err(unrecorded(upper))
+}
+
+fn unrecorded(upper: &Path) -> Failure {
+    Failure::input(format!(
         "upper layer {}: it does not say which layers it belongs to; name them with --lower, the top one first",
         upper.display()
-    )))
+    ))
+}
+
+/// Whether somebody writes to a layer at the moment.
+pub fn is_in_use(upper: &Path) -> bool {
+    DirLock::take("upper layer", upper, Duration::ZERO, "in use").is_err_and(|e| e.exit_status() != 2)
 }
 
 /// A directory for unfinished work beside an upper, removed with this.

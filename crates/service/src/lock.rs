@@ -3,9 +3,10 @@
 use crate::failure::Failure;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use vellum_sys::{LockKind, Real, Sys};
 
 /// How long a dying predecessor is waited for. Between an unmount and the end of the process that served it are
 /// some milliseconds, more on a busy machine.
@@ -20,7 +21,7 @@ const ATTEMPT_GAP_MAX: Duration = Duration::from_millis(10);
 /// The right to a directory; ends when dropped, or with the process.
 ///
 /// It is a lock on the directory itself, so that it leaves no file behind and holds whatever else two mounts have in
-/// common.
+/// common. While somebody waits for it, he has a shared lock of another kind on the directory, by which the holder sees that.
 #[derive(Debug)]
 pub struct DirLock(OwnedFd);
 
@@ -48,10 +49,20 @@ impl DirLock {
             })?;
         let end = Instant::now() + wait;
         let mut gap = ATTEMPT_GAP;
+        let mut waiting = false;
         loop {
             match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Self(dir)),
-                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(gap),
+                Ok(()) => {
+                    if waiting {
+                        // It is only a hint.
+                        let _ = Real.ofd_lock(dir.as_fd(), LockKind::Unlock);
+                    }
+                    return Ok(Self(dir));
+                }
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => {
+                    waiting = waiting || Real.ofd_lock(dir.as_fd(), LockKind::Shared).is_ok();
+                    std::thread::sleep(gap);
+                }
                 Err(Errno::WOULDBLOCK) => {
                     return Err(Failure::system(format!("{option} {shown}: {taken}")));
                 }
@@ -64,6 +75,12 @@ impl DirLock {
             }
             gap = (gap * 2).min(ATTEMPT_GAP_MAX);
         }
+    }
+
+    /// Whether somebody waits for it.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        vellum_sys::is_ofd_shared(self.0.as_fd())
     }
 }
 
@@ -91,11 +108,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = take(dir.path(), Duration::ZERO).unwrap();
         let dying = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
+            let begin = Instant::now();
+            while !first.is_wanted() {
+                assert!(begin.elapsed() < Duration::from_secs(10), "nobody is seen to wait");
+                std::thread::sleep(Duration::from_millis(1));
+            }
             drop(first);
         });
-        take(dir.path(), PREDECESSOR_WAIT).unwrap();
+        let second = take(dir.path(), PREDECESSOR_WAIT).unwrap();
         dying.join().unwrap();
+        assert!(!second.is_wanted(), "who has it waits for it");
+        take(dir.path(), Duration::ZERO).unwrap_err();
+        assert!(!second.is_wanted(), "who has given up waits for it");
     }
 
     #[test]

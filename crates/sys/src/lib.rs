@@ -37,7 +37,7 @@ pub use fault::{DEAD, Fault, Faulty, When};
 pub use fresh::fresh_size;
 pub use handle::{FileHandle, HANDLE_MAX};
 pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
-pub use lock::LockKind;
+pub use lock::{LockKind, is_ofd_shared};
 pub use map::ReadMap;
 pub use offspring::{
     Inherited, close_all_but, fork_with_descriptors, keep_over_exec, open_descriptors, signal_on_data,

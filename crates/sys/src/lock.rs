@@ -41,3 +41,18 @@ pub(crate) fn ofd_lock(fd: BorrowedFd<'_>, kind: LockKind) -> Result<(), Errno> 
         Some(raw) => Err(Errno::from_raw_os_error(raw)),
     }
 }
+
+/// Whether somebody else has a shared lock of that kind on the file, whoever it is and in whatever process.
+pub fn is_ofd_shared(fd: BorrowedFd<'_>) -> bool {
+    #[allow(clippy::cast_possible_truncation)]
+    let mut lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: F_OFD_GETLK reads and writes one `struct flock`, which lives here.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    result == 0 && libc::c_int::from(lock.l_type) != libc::F_UNLCK
+}

@@ -6,24 +6,47 @@ use crate::node::Node;
 use crate::union::{Core, Union, path_of};
 use std::ffi::CStr;
 use std::sync::Arc;
-use vellum_vfs::{BranchDir, Errno, Error, FileKind, Name, Result};
+use vellum_vfs::{Branch, BranchDir, Errno, Error, FileKind, Name, Result};
 
 /// Deepest directory that is searched.
 const DEPTH_MAX: usize = 4096;
 
+/// Most files that are named when they cannot be completed.
+const FAILED_MAX: usize = 100;
+
 /// What is to be done to make an upper layer whole, and what has been done.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Flattening {
     /// Files that take data from below.
     pub files: u64,
     /// Files of them that are whole now.
     pub files_done: u64,
+    /// Files of them that are left as they are, for they are more than was asked for.
+    pub files_left: u64,
+    /// Files of them that cannot be completed, and why.
+    pub failed: Vec<(String, Error)>,
+    /// How many those are.
+    pub files_failed: u64,
     /// Bytes that may have to be copied; holes turn out not to.
     pub bytes: u64,
     /// Bytes of them that are done with.
     pub bytes_done: u64,
     /// The file that is being worked on, as a path in the tree.
     pub path: String,
+}
+
+/// How much may be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes in all.
+    pub bytes: u64,
+    /// Hundredths of the filesystem that stay free.
+    pub spare: u64,
+}
+
+impl Extent {
+    /// Whatever is missing.
+    pub const ALL: Self = Self { bytes: u64::MAX, spare: 0 };
 }
 
 /// A file that takes data from below.
@@ -33,37 +56,63 @@ struct Wanting {
 }
 
 impl Union {
-    /// Copies everything from below that files of the upper layer still take from there. `watch` sees every step; when it says
-    /// false, the work ends there, and can be taken up again at any time. EROFS: there is no upper layer.
-    pub fn flatten(&self, watch: &mut dyn FnMut(&Flattening) -> bool) -> Result<Flattening> {
+    /// Whether files of the upper layer take data from other layers, as far as is known without looking at them.
+    #[must_use]
+    pub fn needs_lowers(&self) -> bool {
+        self.0.needs_lowers()
+    }
+
+    /// Copies what files of the upper layer still take from below, those first of which least is missing, as far as `extent` goes.
+    /// `watch` sees every step; when it says false, the work ends there, and can be taken up again at any time. EROFS: there
+    /// is no upper layer. Files that cannot be completed are named in the result; ENOSPC and its like end the work.
+    pub fn flatten(&self, extent: Extent, watch: &mut dyn FnMut(&Flattening) -> bool) -> Result<Flattening> {
         let core = &self.0;
         core.work()?;
         let upper = core.layers.first().ok_or(Error::new(Errno::ROFS, "no upper layer"))?;
         let mut wanting = Vec::new();
-        core.find_wanting(&upper.branch.root(), &mut wanting)?;
+        let searched = core.find_wanting(&upper.branch.root(), &mut wanting)?;
+        wanting.sort_by_key(|file| file.bytes);
+        let found = wanting.len();
+        let within = extent.within(&*upper.branch)?;
+        let mut bytes = 0_u64;
+        wanting.retain(|file| {
+            let fits = bytes.saturating_add(file.bytes) <= within;
+            bytes += if fits { file.bytes } else { 0 };
+            fits
+        });
         let mut state = Flattening {
-            files: wanting.len() as u64,
-            bytes: wanting.iter().map(|file| file.bytes).sum(),
+            files: found as u64,
+            files_left: (found - wanting.len()) as u64,
+            bytes,
             ..Flattening::default()
         };
         for file in wanting {
             let before = state.bytes_done;
             if let Some(node) = core.walk(file.path.to_bytes())? {
                 state.path = path_of(&node);
-                if !core.complete(&node, &mut |bytes| {
+                let completed = core.complete(&node, &mut |bytes| {
                     state.bytes_done = before + bytes.min(file.bytes);
                     watch(&state)
-                })? {
-                    return Ok(state);
+                });
+                match completed {
+                    Ok(true) => state.files_done += 1,
+                    Ok(false) => return Ok(state),
+                    Err(e) if ends_work(e.errno()) => return Err(e),
+                    Err(e) => state.fails(e),
                 }
             }
             state.bytes_done = before + file.bytes;
-            state.files_done += 1;
             if !watch(&state) {
                 return Ok(state);
             }
         }
-        core.drop_unused_sidecars(&upper.branch.root())?;
+        let mut left = Vec::new();
+        // Once more, for what the tree does not show was not completed.
+        if searched && (found == 0 || core.find_wanting(&upper.branch.root(), &mut left)? && left.is_empty())
+        {
+            core.sidecars()?.into_iter().for_each(|number| core.drop_sidecar(number));
+            core.forget_lowers()?;
+        }
         Ok(state)
     }
 
@@ -93,18 +142,33 @@ impl Union {
     }
 }
 
-impl Core {
-    /// Takes all sidecars away if no file of the upper layer is partial any more: a service that was killed may have left some.
-    fn drop_unused_sidecars(&self, upper: &Arc<dyn BranchDir>) -> Result<()> {
-        let sidecars = self.sidecars()?;
-        let mut wanting = Vec::new();
-        // Files that could not be completed need theirs.
-        if !sidecars.is_empty() && self.find_wanting(upper, &mut wanting)? && wanting.is_empty() {
-            sidecars.into_iter().for_each(|number| self.drop_sidecar(number));
+impl Flattening {
+    fn fails(&mut self, why: Error) {
+        self.files_failed += 1;
+        if self.failed.len() < FAILED_MAX {
+            self.failed.push((self.path.clone(), why));
         }
-        Ok(())
     }
+}
 
+impl Extent {
+    /// How many bytes that is now.
+    fn within(self, upper: &dyn Branch) -> Result<u64> {
+        if self.spare == 0 {
+            return Ok(self.bytes);
+        }
+        let fs = upper.statfs()?;
+        let spare = fs.blocks.saturating_mul(self.spare) / 100;
+        Ok(self.bytes.min(fs.bavail.saturating_sub(spare).saturating_mul(fs.frsize.into())))
+    }
+}
+
+/// Whether an error says something of the layer and not of the file.
+fn ends_work(errno: Errno) -> bool {
+    matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::NOMEM | Errno::MFILE | Errno::NFILE)
+}
+
+impl Core {
     /// Files of the upper layer whose own mark says that data are below. False: some directories are too deep to be searched.
     fn find_wanting(&self, root: &Arc<dyn BranchDir>, found: &mut Vec<Wanting>) -> Result<bool> {
         let mut all = true;
@@ -141,8 +205,17 @@ impl Core {
     /// bytes that are done with; false: it has had enough.
     pub(crate) fn complete(&self, node: &Arc<Node>, watch: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
         let Some(file) = node.as_file() else { return Ok(true) };
-        if file.state.read().below.is_none() {
-            return Ok(true);
+        {
+            let state = file.state.read();
+            if state.lost_data {
+                return Err(Error::new(
+                    Errno::IO,
+                    "the file below is not the one that it was made from, or not there",
+                ));
+            }
+            if state.below.is_none() {
+                return Ok(true);
+            }
         }
         // Where only attributes were copied, it becomes a partial file first, so that every piece counts.
         self.copy_up(node, file, Need::Data(u64::MAX))?;

@@ -72,7 +72,7 @@ pub use config::{
 };
 pub use direct::{Directory, Refused, Wanted};
 pub use explain::{Blocks, NodeReport, Summary};
-pub use flatten::Flattening;
+pub use flatten::{Extent, Flattening};
 pub use generations::{Generations, Mappable};
 pub use ledger::Ledger;
 pub use node::Owner;

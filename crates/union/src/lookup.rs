@@ -270,10 +270,11 @@ impl Core {
         at: At,
     ) -> Result<(Arc<File>, u64, Attr)> {
         let key = (found.layer, found.attr.ino);
-        let own = self.own_mark_at(found.layer, found.handle, found.name)?;
+        let mut own = self.own_mark_at(found.layer, found.handle, found.name)?;
         let mut below = self.data_below(found, own.as_ref(), 0);
         if below.is_err() {
-            // A passing error must not be taken for data that are lost.
+            // A passing error must not be taken for data that are lost; and a file of a lower layer may just have become whole.
+            own = self.own_mark_at(found.layer, found.handle, found.name)?;
             below = self.data_below(found, own.as_ref(), 0);
         }
         let (below, lost_data) = match below {

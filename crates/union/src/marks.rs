@@ -126,6 +126,13 @@ impl Space {
             Self::User => c"user.vellum.lowers",
         }
     }
+    /// On the root of an upper with files that take data from below: [`GUARD`].
+    pub(crate) const fn guard(self) -> &'static CStr {
+        match self {
+            Self::Trusted => c"security.fuseoverlayfs.override_stat",
+            Self::User => c"user.fuseoverlayfs.override_stat",
+        }
+    }
     /// On the root of a layer: its files may carry [`Space::own`].
     pub(crate) const fn format(self) -> &'static CStr {
         match self {
@@ -138,6 +145,10 @@ impl Space {
 /// What `overlay.metacopy` says on a partial file: a value too short for the kernel's overlayfs, so that it refuses the file
 /// (EIO since Linux 6.6, EPERM without `metacopy=on`) instead of showing the lower's data.
 pub(crate) const METACOPY_PARTIAL: &[u8] = b"p";
+
+/// Value of [`Space::guard`]. fuse-overlayfs, which would show zeros, reads the owner of the root from that attribute, and refuses
+/// the layer when there is something else; the attribute means nothing to others.
+pub(crate) const GUARD: &[u8] = b"vellum: some files take data from the layers below";
 
 /// Attributes that belong to the union and that its users neither see nor set.
 pub(crate) fn is_private(name: &[u8]) -> bool {

@@ -2,14 +2,14 @@
 
 use crate::copyup::Need;
 use crate::extents::{BlockIndex, Holes, PartialFile, Record};
-use crate::marks::{METACOPY_PARTIAL, Own, Space};
+use crate::marks::{GUARD, METACOPY_PARTIAL, Own, Space};
 use crate::node::{At, Below, File, FileState, Io, LowerAt, Node, Place};
 use crate::union::Core;
 use crate::work::Work;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
-use vellum_vfs::{BranchFile, Errno, Error, Name, Object, OpenMode, Result};
+use vellum_vfs::{BranchFile, Errno, Error, Name, Object, OpenMode, Result, XattrFlags};
 
 /// Size of the blocks of which a sidecar keeps account: a page, since a crash may leave a part of anything larger.
 const SIDECAR_SHIFT: u8 = 12;
@@ -73,27 +73,36 @@ impl Core {
             let file = self.open_lower(&data.at)?;
             open = Some(match open {
                 None => file,
-                Some(below) => Arc::new(self.assemble(data.at.dir.layer, file, below, false)?),
+                Some(below) => match self.assemble(data.at.dir.layer, &file, below, false)? {
+                    Some(partial) => Arc::new(partial),
+                    None => file,
+                },
             });
         }
         open.ok_or(Error::new(Errno::IO, "no data below"))
     }
 
+    /// A partial file of what it holds and what is below. None: it has become whole, as a file of a layer that is completed
+    /// while it is a lower one here.
     fn assemble(
         &self,
         layer: u16,
-        file: Arc<dyn BranchFile>,
+        file: &Arc<dyn BranchFile>,
         below: Arc<dyn BranchFile>,
         writable: bool,
-    ) -> Result<PartialFile> {
+    ) -> Result<Option<PartialFile>> {
         let layer = self.layers.get(usize::from(layer)).ok_or(Error::new(Errno::IO, "no such layer"))?;
         let space = layer.marking.own.unwrap_or(Space::Trusted);
-        let record = Record::read(object_of(&file), space.partial())?;
+        let record = match Record::read(object_of(file), space.partial()) {
+            Ok(record) => record,
+            Err(_) if !own_mark(object_of(file), space)?.is_some_and(|own| own.below) => return Ok(None),
+            Err(e) => return Err(e),
+        };
         let index: Box<dyn BlockIndex> = match record.sidecar {
             Some(number) => Box::new(layer.sidecar(number, writable)?),
             None => Box::new(Holes),
         };
-        PartialFile::new(file, below, index, record, space.partial())
+        PartialFile::new(Arc::clone(file), below, index, record, space.partial()).map(Some)
     }
 
     /// Opens a partial file, or finds it open. The caller holds the file's state.
@@ -106,7 +115,10 @@ impl Core {
                 let (layer, target) = self.target_of(state)?;
                 let mode = if writable { OpenMode::READ | OpenMode::WRITE } else { OpenMode::READ };
                 let own = target.open(mode)?;
-                let partial = Arc::new(self.assemble(layer, own, self.open_below(below)?, writable)?);
+                let Some(partial) = self.assemble(layer, &own, self.open_below(below)?, writable)? else {
+                    return Ok(Io { file: own, writable, partial: None });
+                };
+                let partial = Arc::new(partial);
                 *known = Arc::downgrade(&partial);
                 partial
             }
@@ -139,22 +151,47 @@ impl Core {
         Ok(done)
     }
 
-    /// Records on the upper's root which layers it belongs to, once there is a file that needs them. Where that fails, whoever
-    /// completes the upper later has to name them.
+    /// Says on the upper's root that there are files which take data from other layers, and from which ones: to those who complete the
+    /// upper later, and to fuse-overlayfs. Before the first such file has a name. What cannot be said has to be known then.
     pub(crate) fn record_lowers(&self) {
         if self.lowers_recorded.swap(true, Relaxed) {
             return;
         }
         let Some((upper, lowers)) = self.layers.split_first() else { return };
+        let (root, space) = (upper.branch.root(), self.space());
         let paths: Vec<String> = lowers.iter().map(|layer| layer.branch.describe()).collect();
-        if paths.iter().any(|path| !path.starts_with('/') || path.contains('\0')) {
-            return;
-        }
-        if let Err(error) =
-            upper.branch.root().set_xattr(self.space().lowers(), paths.join("\0").as_bytes(), 0)
-        {
+        let known = paths.iter().all(|path| path.starts_with('/') && !path.contains('\0'));
+        let list = if known { paths.join("\0") } else { String::new() };
+        if let Err(error) = root.set_xattr(space.lowers(), list.as_bytes(), 0) {
             tracing::debug!(%error, "the layers below are not recorded");
         }
+        // What is there is a record of owners, which stays.
+        if let Err(error) = root.set_xattr(space.guard(), GUARD, XattrFlags::CREATE.bits())
+            && error.errno() != Errno::EXIST
+        {
+            tracing::debug!(%error, "fuse-overlayfs does not refuse the layer");
+        }
+    }
+
+    /// Whether files of the upper may take data from other layers, as its root says.
+    pub(crate) fn needs_lowers(&self) -> bool {
+        self.layers.first().is_some_and(|upper| {
+            self.work.is_some() && upper.branch.root().get_xattr(self.space().lowers(), &mut []).is_ok()
+        })
+    }
+
+    /// Takes that back: no file does any more.
+    pub(crate) fn forget_lowers(&self) -> Result<()> {
+        let Some(upper) = self.layers.first() else { return Ok(()) };
+        let (root, space) = (upper.branch.root(), self.space());
+        if crate::marks::read_value(&*root, space.guard(), GUARD.len() + 1)
+            .is_ok_and(|v| v.as_deref() == Some(GUARD))
+        {
+            root.remove_xattr(space.guard())?;
+        }
+        remove_if_set(&*root, space.lowers())?;
+        self.lowers_recorded.store(false, Relaxed);
+        Ok(())
     }
 
     /// Remembers a partial file that is being written to, for [`crate::Union::tend`].

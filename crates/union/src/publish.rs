@@ -72,6 +72,9 @@ impl Core {
         (data, missing): (&Arc<Below>, Missing),
         linked: bool,
     ) -> Result<()> {
+        if missing != Missing::Nothing {
+            self.record_lowers();
+        }
         let mut state = self.state_with_upper_parents(file)?;
         let object = copy.object(work)?;
         // Nothing may fail once the copy has its names.
@@ -103,9 +106,6 @@ impl Core {
         state.inode = None;
         state.below = (missing != Missing::Nothing).then(|| Arc::clone(data));
         state.partial = matches!(missing, Missing::Blocks(_));
-        if state.partial {
-            self.record_lowers();
-        }
         // What is open of a partial lower is the lower's.
         *file.partial.lock() = Weak::new();
         state.lost = 0;

@@ -369,7 +369,7 @@ pub struct FlattenArgs {
     /// A directory for unfinished work, on the filesystem of the upper. Without it: one is made beside the upper.
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
-    /// The upper layer.
+    /// The upper layer; or the directory in which an engine keeps its layers (podman's graphroot), for all that are not in use.
     pub upper: PathBuf,
 }
 

@@ -33,6 +33,7 @@ Behaviour:
                            (128k; passthrough: 1m); off: whole, at the first write
   block_map=holes|sidecar  how it is recorded which blocks were copied
   background_fill=RATE     copy what such files miss while nobody uses the mount, RATE bytes per second
+  fill_at_end=SIZE|off     copy at most SIZE of what they miss once the mount has ended (1G)
   static_nlink, noacl, noxattrs=1
                            show one link per directory; no POSIX ACLs; no extended attributes
   log=FILTER, log_to=stderr|syslog|kmsg|FILE

@@ -151,6 +151,10 @@ impl Mount {
                 if let (true, Some(profile)) = (ours, self.profile) {
                     text += &format!(",profile={profile}");
                 }
+                // Cases look at what a mount leaves; those about what is done afterwards say so.
+                if *ours && !self.options.iter().any(|option| option.starts_with("fill_at_end")) {
+                    text += ",fill_at_end=off";
+                }
                 Command::new(program)
             }
             MountKind::Kernel => {

@@ -44,6 +44,8 @@ impl Union<'_> {
             command.arg("--lower").arg(lower);
         }
         command.arg("--upper").arg(self.upper).arg("--work").arg(self.work);
+        // What the container leaves is removed at once, or the service's end is waited for.
+        command.arg("-o").arg("fill_at_end=off");
         if let Some(pool) = pool {
             command.arg("--pool").arg(pool.as_str());
         }

@@ -13,8 +13,9 @@ use super::{AT_ONCE, ENDING, FORMAT, Parse, REPLACE, SIGHUP, over, program};
 use crate::daemon::Pending;
 use crate::failure::Failure;
 use crate::instance::Instance;
-use crate::tend;
+use crate::lock::DirLock;
 use crate::tree::Kept;
+use crate::{ending, tend};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -65,6 +66,8 @@ struct Books {
     /// The mounts that are being served.
     mounts: HashMap<u64, Served>,
     next: u64,
+    /// Mounts that have ended, and whose upper layers are being completed.
+    ending: usize,
     clients: usize,
     /// Rings.
     programs: usize,
@@ -257,27 +260,35 @@ impl Host {
             books.mounts.insert(number, Served { _session: handle.clone(), generations, door });
             number
         };
-        drop(instance);
         let host = Arc::clone(self);
-        let ended = move || {
+        let (ended, config) = (instance, config.clone());
+        let end = move || {
             if !matches!(thread.join(), Ok(Ok(()))) {
                 tracing::error!("a session has ended badly");
             }
             // The card first: a successor must not find a mount whose descriptors are being closed.
             drop(card);
-            drop(locks);
-            let handle = host.books.lock().mounts.remove(&number);
+            let handle = {
+                let mut books = host.books.lock();
+                books.ending += 1;
+                books.mounts.remove(&number)
+            };
             drop(handle);
+            let locks: Vec<DirLock> = locks.into_iter().map(DirLock::from).collect();
+            ending::complete(ended.inner(), &config, &locks);
+            drop(ended);
+            drop(locks);
+            host.books.lock().ending -= 1;
             host.changed.notify_all();
         };
-        std::thread::Builder::new().name("vellum-end".into()).spawn(ended).map_err(|e| failed(&e))?;
+        std::thread::Builder::new().name("vellum-end".into()).spawn(end).map_err(|e| failed(&e))?;
         Ok(())
     }
 
-    /// Waits until the last mount has gone.
+    /// Waits until the last mount has gone, and nothing more is done about its upper layer.
     fn wait(&self) {
         let mut books = self.books.lock();
-        while !books.mounts.is_empty() {
+        while !books.mounts.is_empty() || books.ending > 0 {
             self.changed.wait(&mut books);
         }
     }
@@ -323,7 +334,7 @@ impl Host {
             }
             let books = self.books.lock();
             let stopping = books.stopping || self.board.is_ending();
-            if !books.mounts.is_empty() || books.clients > 0 && !stopping {
+            if !books.mounts.is_empty() || books.clients + books.ending > 0 && !stopping {
                 idle_since = Instant::now();
             } else if stopping || !stay && idle_since.elapsed() >= IDLE {
                 return Ok(());

@@ -9,7 +9,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 use vellum_service::config::{
-    AccessTimes, BlockCopy, BlockMap, Config, LAYERS_MAX, OverrideStat, Profile, Propagation, WORKERS_MAX,
+    AccessTimes, BlockCopy, BlockMap, Config, FillAtEnd, LAYERS_MAX, OverrideStat, Profile, Propagation,
+    WORKERS_MAX,
 };
 use vellum_vfs::IdMap;
 
@@ -134,6 +135,7 @@ const KNOWN: &[&str] = &[
     "block_copy",
     "block_map",
     "background_fill",
+    "fill_at_end",
     "log",
     "log_to",
     "pool",
@@ -426,6 +428,13 @@ impl Options {
             }
             "background_fill" => {
                 config.background_fill = Some(bytes(key, raw, "write bytes per second, e.g. 64M")?);
+            }
+            "fill_at_end" => {
+                config.fill_at_end = FillAtEnd(if raw.value == Some(b"off") {
+                    0
+                } else {
+                    bytes(key, raw, "write off, or the most bytes that may be copied, e.g. 1G")?
+                });
             }
             "log" => self.log = Some(text(key, raw, "write e.g. log=info")?),
             "log_to" => {

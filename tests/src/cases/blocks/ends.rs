@@ -20,7 +20,7 @@ fn original(at: usize) -> u8 {
     (at / 5 % 251) as u8
 }
 
-fn content() -> Vec<u8> {
+pub(super) fn content() -> Vec<u8> {
     (0..SIZE).map(original).collect()
 }
 
@@ -29,7 +29,7 @@ fn open(path: &Path, flags: OFlags) -> Outcome<OwnedFd> {
         .doing(format!("opening {}", path.display()))
 }
 
-fn write(path: &Path, at: usize, data: &[u8]) -> Outcome {
+pub(super) fn write(path: &Path, at: usize, data: &[u8]) -> Outcome {
     let fd = open(path, OFlags::WRONLY)?;
     let n = rustix::io::pwrite(&fd, data, at as u64)?;
     ensure_eq!(n, data.len(), "written");
@@ -38,7 +38,7 @@ fn write(path: &Path, at: usize, data: &[u8]) -> Outcome {
 }
 
 /// A mount over one lower with the file `big`.
-fn mounted(cx: &Cx, options: &[&str]) -> Outcome<(Layers, Mount)> {
+pub(super) fn mounted(cx: &Cx, options: &[&str]) -> Outcome<(Layers, Mount)> {
     let layers = cx.layers("union", 1)?;
     fs::write(layers.lower().join("big"), content())?;
     let mount = cx.mount_with(&layers, options)?;
@@ -50,12 +50,12 @@ fn space(layers: &Layers, name: &str) -> Outcome<u64> {
     Ok(fs::metadata(layers.upper().join(name))?.blocks() * 512)
 }
 
-fn is_partial(layers: &Layers, name: &str) -> bool {
+pub(super) fn is_partial(layers: &Layers, name: &str) -> bool {
     let mut value = [0; 64];
     rustix::fs::lgetxattr(layers.upper().join(name), "trusted.vellum.p", value.as_mut_slice()).is_ok()
 }
 
-fn expect(path: &Path, changes: &[(usize, &[u8])]) -> Outcome {
+pub(super) fn expect(path: &Path, changes: &[(usize, &[u8])]) -> Outcome {
     let mut model = content();
     for (at, data) in changes {
         if model.len() < at + data.len() {

@@ -1,6 +1,7 @@
 //! Copy-on-write by block: a file of a lower layer of which the upper holds only what was changed.
 
 mod ends;
+mod outside;
 mod programs;
 mod random;
 mod replay;
@@ -27,6 +28,9 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("blocks/maps-go", 60, ends::maps_go),
     Case::mounted("blocks/changed-lower", 60, ends::changed_lower),
     Case::mounted("blocks/others-refuse", 60, ends::others_refuse),
+    Case::mounted("blocks/at-the-end", 60, outside::at_the_end),
+    Case::once("blocks/fuse-overlayfs-refuses", 60, outside::fuse_overlayfs),
+    Case::once("blocks/flatten-store", 60, outside::flatten_store),
     Case::mounted("blocks/reflink", 120, ends::reflink),
     Case::mounted("blocks/clones", 120, ends::clones),
     Case::mounted("blocks/sqlite", 120, programs::sqlite),

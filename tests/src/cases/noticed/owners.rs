@@ -32,7 +32,8 @@ pub(super) fn in_attributes(cx: &Cx) -> Outcome {
     ] {
         let layers = cx.layers(option, 1)?;
         fs::write(layers.lower().join("below"), "below")?;
-        let mut mount = cx.mount_with(&layers, &[option])?;
+        // Whole in the end, or fuse-overlayfs would not take it.
+        let mut mount = cx.mount_with(&layers, &[option, "fill_at_end=1G"])?;
         let path = |name: &str| mount.path(name);
         fs::write(path("file"), "x")?;
         fs::create_dir(path("dir"))?;

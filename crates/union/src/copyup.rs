@@ -197,6 +197,9 @@ impl Core {
         if matches!(missing, Missing::Blocks(_)) && self.try_clone(work, &**to, data)? {
             missing = Missing::Nothing;
         } else {
+            if let Missing::Blocks(record) = missing {
+                missing = Missing::Blocks(self.with_origin(record, data)?);
+            }
             if missing != Missing::Nothing {
                 missing = self.mark_below(&**to, own, redirect, size, missing)?;
             }
@@ -398,6 +401,7 @@ impl Core {
         {
             // The blocks follow as they are written.
             let own = partial::own_mark(&*object, self.space())?.unwrap_or_default();
+            let record = self.with_origin(record, below)?;
             partial::mark(&*object, self.space(), &own, None, Some(&record))?;
             self.live_there(node, file, before.ino, true);
             return Ok(());

@@ -1,7 +1,7 @@
 //! Partial files in the union: when a file becomes one, how it is opened, and when it is whole again.
 
 use crate::copyup::Need;
-use crate::extents::{BlockIndex, Holes, PartialFile, Record};
+use crate::extents::{BlockIndex, Holes, Origin, PartialFile, Record};
 use crate::marks::{GUARD, METACOPY_PARTIAL, Own, Space};
 use crate::node::{At, Below, File, FileState, Io, LowerAt, Node, Place};
 use crate::union::Core;
@@ -13,6 +13,9 @@ use vellum_vfs::{BranchFile, Errno, Error, Name, Object, OpenMode, Result, Xattr
 
 /// Size of the blocks of which a sidecar keeps account: a page, since a crash may leave a part of anything larger.
 const SIDECAR_SHIFT: u8 = 12;
+
+/// What is said of a file below that is not the one that a file was made from.
+const CHANGED: &str = "its origin has other data than when this file was made from it";
 
 /// A partial file that may be completed when there is nothing else to do.
 pub(crate) struct Unfinished {
@@ -29,7 +32,8 @@ impl Core {
         if size.min(keep) < from.max(1) || !self.config.metacopy {
             return None;
         }
-        let record = Record { shift: SIDECAR_SHIFT, limit: size, origin_size: size, sidecar: None };
+        let record =
+            Record { shift: SIDECAR_SHIFT, limit: size, origin_size: size, sidecar: None, origin: None };
         if self.config.sidecars {
             return self.new_sidecar().ok().map(|number| Record { sidecar: Some(number), ..record });
         }
@@ -53,6 +57,11 @@ impl Core {
             }
             Err(e) => Err(e),
         }
+    }
+
+    /// The record, with that by which the data below are known again.
+    pub(crate) fn with_origin(&self, record: Record, below: &Below) -> Result<Record> {
+        Ok(Record { origin: Some(Origin::of(&*self.open_below(below)?)?), ..record })
     }
 
     /// Opens a file of a layer that is whole.
@@ -98,11 +107,33 @@ impl Core {
             Err(_) if !own_mark(object_of(file), space)?.is_some_and(|own| own.below) => return Ok(None),
             Err(e) => return Err(e),
         };
+        let record = self.known_again(record, file, &*below, (space, writable))?;
         let index: Box<dyn BlockIndex> = match record.sidecar {
             Some(number) => Box::new(layer.sidecar(number, writable)?),
             None => Box::new(Holes),
         };
         PartialFile::new(Arc::clone(file), below, index, record, space.partial()).map(Some)
+    }
+
+    /// Looks whether the data below are those that a partial file was made from, and notes how they are known from now on. EIO: they
+    /// are not.
+    fn known_again(
+        &self,
+        record: Record,
+        file: &Arc<dyn BranchFile>,
+        below: &dyn BranchFile,
+        (space, writable): (Space, bool),
+    ) -> Result<Record> {
+        let Some(origin) = record.origin else { return Ok(record) };
+        let seen = origin.look(below)?.ok_or(Error::new(Errno::IO, CHANGED))?;
+        let record = Record { origin: Some(seen), ..record };
+        if writable
+            && seen != origin
+            && let Err(error) = file.set_xattr(space.partial(), &record.encode(), 0)
+        {
+            tracing::debug!(%error, "the file below is looked at again next time");
+        }
+        Ok(record)
     }
 
     /// Opens a partial file, or finds it open. The caller holds the file's state.
@@ -115,7 +146,15 @@ impl Core {
                 let (layer, target) = self.target_of(state)?;
                 let mode = if writable { OpenMode::READ | OpenMode::WRITE } else { OpenMode::READ };
                 let own = target.open(mode)?;
-                let Some(partial) = self.assemble(layer, &own, self.open_below(below)?, writable)? else {
+                let assembled =
+                    self.open_below(below).and_then(|data| self.assemble(layer, &own, data, writable));
+                let assembled = assembled.inspect_err(|error| {
+                    let origin = below.at.dir.path.to_string_lossy();
+                    let (name, at) = (below.at.name.to_string_lossy(), below.at.dir.layer);
+                    let path = state.names.first().map(|place| place.name.to_string_lossy().into_owned());
+                    tracing::error!(layer, path, below = at, %origin, %name, %error, "a file's data are lost");
+                })?;
+                let Some(partial) = assembled else {
                     return Ok(Io { file: own, writable, partial: None });
                 };
                 let partial = Arc::new(partial);

@@ -6,11 +6,13 @@ mod index;
 mod map;
 #[cfg(test)]
 mod model_test;
+mod origin;
 mod partial;
 mod probe;
 mod record;
 
 pub(crate) use index::{BlockIndex, Holes, Sidecar};
+pub(crate) use origin::Origin;
 pub(crate) use partial::PartialFile;
 pub(crate) use probe::hole_shift;
 pub(crate) use record::Record;

@@ -92,6 +92,7 @@ impl World {
                 limit: *size,
                 origin_size: *size,
                 sidecar: sidecar.then_some(level as u64),
+                origin: None,
             };
             file.set_xattr(RECORD, &record.encode(), 0).unwrap();
             let map = std::ffi::CString::new(format!("map{level}")).unwrap();
@@ -131,7 +132,13 @@ impl World {
             let record = match Record::read(&*upper as &dyn Object, RECORD) {
                 Ok(record) => record,
                 // Finished: it is whole.
-                Err(_) => Record { shift: 12, limit: 0, origin_size: below.stat()?.size, sidecar: None },
+                Err(_) => Record {
+                    shift: 12,
+                    limit: 0,
+                    origin_size: below.stat()?.size,
+                    sidecar: None,
+                    origin: None,
+                },
             };
             let file = Arc::new(PartialFile::new(upper, below, index, record, RECORD)?);
             below = Arc::clone(&file) as Arc<dyn BranchFile>;

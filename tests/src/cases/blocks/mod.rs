@@ -28,6 +28,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("blocks/maps-go", 60, ends::maps_go),
     Case::mounted("blocks/changed-lower", 60, ends::changed_lower),
     Case::mounted("blocks/others-refuse", 60, ends::others_refuse),
+    Case::mounted("blocks/same-size-and-time", 60, outside::same_size_and_time),
     Case::mounted("blocks/at-the-end", 60, outside::at_the_end),
     Case::once("blocks/fuse-overlayfs-refuses", 60, outside::fuse_overlayfs),
     Case::once("blocks/flatten-store", 60, outside::flatten_store),

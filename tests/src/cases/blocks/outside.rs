@@ -71,6 +71,61 @@ fn in_a_pool(cx: &Cx) -> Outcome {
     expect(&pooled.layers.upper().join("big"), &[(10, b"x")])
 }
 
+/// A lower file of the same size and time is not believed to be the same, and the same file is believed to be it whatever happens to
+/// its names and attributes.
+pub(super) fn same_size_and_time(cx: &Cx) -> Outcome {
+    only_vellum("makes no partial files")?;
+    let layers = cx.layers("union", 1)?;
+    let names = ["replaced", "in-place", "kept", "copied", "attributes"];
+    let fill = |name: &str, byte: u8| -> Outcome {
+        let path = layers.lower().join(name);
+        fs::write(&path, vec![byte; 1 << 20])?;
+        at_the_epoch(&path)
+    };
+    for name in names {
+        fill(name, b'A')?;
+    }
+    let mut mount = cx.mount_with(&layers, &["block_copy=128k"])?;
+    for name in names {
+        write(&mount.path(name), 10, b"x")?;
+        ensure!(is_partial(&layers, name), "{name} was copied whole");
+    }
+    mount.unmount()?;
+    let lower = |name: &str| layers.lower().join(name);
+    fs::remove_file(lower("replaced"))?;
+    fill("replaced", b'B')?;
+    fill("in-place", b'B')?;
+    // The same data by other ways.
+    fs::set_permissions(lower("kept"), fs::Permissions::from_mode(0o600))?;
+    fs::hard_link(lower("kept"), lower("another-name"))?;
+    fs::rename(lower("copied"), lower("original"))?;
+    fs::copy(lower("original"), lower("copied"))?;
+    at_the_epoch(&lower("copied"))?;
+    for round in 0..2 {
+        mount.mount()?;
+        for name in ["replaced", "in-place"] {
+            let read = fs::read(mount.path(name));
+            let errno = read.as_ref().err().and_then(std::io::Error::raw_os_error);
+            ensure_eq!(errno, Some(libc::EIO), "{name} in mount {round}");
+            ensure!(write(&mount.path(name), 0, b"y").is_err(), "{name} is written to");
+            fs::rename(mount.path(name), mount.path("moved"))?;
+            fs::rename(mount.path("moved"), mount.path(name))?;
+        }
+        for name in ["kept", "copied", "attributes"] {
+            let mut expected = vec![b'A'; 1 << 20];
+            expected[10] = b'x';
+            ensure!(fs::read(mount.path(name))? == expected, "{name} in mount {round}");
+            write(&mount.path(name), 10, b"x")?;
+        }
+        mount.unmount()?;
+    }
+    Ok(())
+}
+
+fn at_the_epoch(path: &Path) -> Outcome {
+    Ok(fs::File::options().write(true).open(path)?.set_modified(std::time::UNIX_EPOCH)?)
+}
+
 /// fuse-overlayfs, which would show zeros, does not mount such a layer, whichever way; and it does when the layer is whole.
 pub(super) fn fuse_overlayfs(cx: &Cx) -> Outcome {
     only_vellum("makes no partial files")?;

@@ -168,7 +168,7 @@ pool() {
   local work='i=0; while [ $i -lt 200 ]; do mkdir /d$i && echo $i > /d$i/f && mv /d$i/f /d$i/g && test "$(cat /d$i/g)" = $i && rm -r /d$i || exit 7; i=$((i + 1)); done; echo all'
   local n service kills=0
   for n in 1 2 3; do run -d --name "busy$n" base sh -c "$work"; done
-  while [ -n "$(podman ps -q)" ] && [ $kills -lt 60 ]; do
+  while [ -n "$(podman ps -q --filter name=busy)" ] && [ $kills -lt 60 ]; do
     service=$("$PROGRAM" pool show engine | sed -n 's/^service *process \([0-9]*\),.*/\1/p')
     [ -z "$service" ] || { kill -9 "$service" && kills=$((kills + 1)); }
     sleep 0.05

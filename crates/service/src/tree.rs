@@ -10,7 +10,7 @@ use vellum_union::{Extent, Generations, Ledger, Mappable, Squash, Union, UnionCo
 use vellum_vfs::{Errno, NodeId, Result};
 
 /// Hundredths of a filesystem that are left free by what nobody has asked for.
-const SPARE: u64 = 10;
+const SPARE: u64 = 5;
 
 /// Memory that outlives the process.
 #[derive(Clone, Default)]

@@ -11,6 +11,9 @@ use vellum_vfs::{Branch, BranchDir, Errno, Error, FileKind, Name, Result};
 /// Deepest directory that is searched.
 const DEPTH_MAX: usize = 4096;
 
+/// Most bytes that stay free.
+const SPARE_MAX: u64 = 4 << 30;
+
 /// Most files that are named when they cannot be completed.
 const FAILED_MAX: usize = 100;
 
@@ -40,7 +43,7 @@ pub struct Flattening {
 pub struct Extent {
     /// Bytes in all.
     pub bytes: u64,
-    /// Hundredths of the filesystem that stay free.
+    /// Hundredths of the filesystem that stay free, but not more than 4 GiB.
     pub spare: u64,
 }
 
@@ -158,8 +161,9 @@ impl Extent {
             return Ok(self.bytes);
         }
         let fs = upper.statfs()?;
-        let spare = fs.blocks.saturating_mul(self.spare) / 100;
-        Ok(self.bytes.min(fs.bavail.saturating_sub(spare).saturating_mul(fs.frsize.into())))
+        let bytes = |blocks: u64| blocks.saturating_mul(fs.frsize.into());
+        let spare = (bytes(fs.blocks) / 100).saturating_mul(self.spare).min(SPARE_MAX);
+        Ok(self.bytes.min(bytes(fs.bavail).saturating_sub(spare)))
     }
 }
 

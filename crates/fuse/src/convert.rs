@@ -110,8 +110,18 @@ pub(crate) fn set_attr(from: &wire::SetattrIn) -> SetAttr {
         size: valid.contains(SetattrValid::SIZE).then_some(from.size),
         atime: time(SetattrValid::ATIME, SetattrValid::ATIME_NOW, from.atime, from.atimensec),
         mtime: time(SetattrValid::MTIME, SetattrValid::MTIME_NOW, from.mtime, from.mtimensec),
+        ctime: valid
+            .contains(SetattrValid::CTIME)
+            .then_some(Timestamp { secs: from.ctime as i64, nanos: from.ctimensec }),
         kill_suidgid: valid.contains(SetattrValid::KILL_SUIDGID),
     }
+}
+
+/// Whether nothing at all is to be set. So the kernel speaks to who has taken it upon himself to clear set-id bits
+/// (HANDLE_KILLPRIV_V2) before somebody without privilege changes data, and also when only a capability of the file goes, which it
+/// removes itself. Of the change that follows (FALLOCATE, a write to a backing file) it does not say for whom it is, if it says it at all.
+pub(crate) fn asks_for_nothing(from: &wire::SetattrIn) -> bool {
+    from.valid & !(SetattrValid::FH | SetattrValid::LOCKOWNER).bits() == 0
 }
 
 fn sx_time(from: Timestamp) -> wire::SxTime {

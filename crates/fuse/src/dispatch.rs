@@ -119,8 +119,10 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             }
             Operation::Setattr { args } => {
                 let with_handle = args.valid & wire::SetattrValid::FH.bits() != 0;
-                let reply =
-                    fs.setattr(cx, node, with_handle.then(|| handle(args.fh)), &convert::set_attr(args))?;
+                let mut set = convert::set_attr(args);
+                // Root keeps the bits of a file that loses its capability by a write.
+                set.kill_suidgid |= convert::asks_for_nothing(args) && cx.ids().0 != 0;
+                let reply = fs.setattr(cx, node, with_handle.then(|| handle(args.fh)), &set)?;
                 put(body, &convert::attr_out(&reply))
             }
             Operation::Readlink => {

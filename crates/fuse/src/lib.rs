@@ -27,6 +27,7 @@ mod ioctl;
 mod listing;
 mod mount;
 mod notify;
+mod pages;
 mod pool;
 pub mod request;
 mod seat;

@@ -4,7 +4,7 @@
 //! for pages that are being read or written for data. A worker that wrote one while the kernel holds that
 //! lock *for the very request the worker is answering* would wait for itself. So whatever takes such locks goes
 //! through a queue to a thread of its own, and the calls here may be made from any thread, workers included; they
-//! never block. Nobody who holds a lock that an operation needs may wait for the queue ([`FuseNotifier::drain`]).
+//! never block. An answer that must not arrive before such a note has been carried out goes the same way ([`crate::pages`]). Nobody who holds a lock that an operation needs may wait for the queue ([`FuseNotifier::drain`]).
 //!
 //! The queue is bounded ([`QUEUE_MAX`]). When it is full, names are not forgotten: one INC_EPOCH (7.44) takes the
 //! place of all that did not fit, after which the kernel looks every name up again. Data has no such collective
@@ -25,14 +25,41 @@ use zerocopy::{Immutable, IntoBytes};
 pub const QUEUE_MAX: usize = 4096;
 /// Most nodes of one [`FuseNotifier::prune`].
 pub const PRUNE_MAX: usize = 512;
+/// Most answers that wait for pages to be dropped. A page may be one that the kernel is about to read, by a request in the background
+/// that it sends when fewer than [`max_background`](crate::SessionOptions::max_background) others are under way: answers to such
+/// are what waits here.
+const HELD_MAX: usize = 16;
+/// Bytes of an answer to a write.
+pub(crate) const WRITTEN: usize = size_of::<wire::OutHeader>() + size_of::<wire::WriteOut>();
 /// The minor version that brought INC_EPOCH.
 const MINOR_EPOCH: u32 = 44;
 
 enum Note {
-    Inode { node: NodeId, offset: i64, len: i64 },
-    Entry { parent: NodeId, name: Box<[u8]> },
-    Delete { parent: NodeId, child: NodeId, name: Box<[u8]> },
-    Prune { nodes: Vec<u64> },
+    Inode {
+        node: NodeId,
+        offset: i64,
+        len: i64,
+    },
+    /// The same, and then the answer to who wrote there.
+    Written {
+        node: NodeId,
+        offset: i64,
+        len: i64,
+        answer: [u8; WRITTEN],
+        device: Arc<OwnedFd>,
+    },
+    Entry {
+        parent: NodeId,
+        name: Box<[u8]>,
+    },
+    Delete {
+        parent: NodeId,
+        child: NodeId,
+        name: Box<[u8]>,
+    },
+    Prune {
+        nodes: Vec<u64>,
+    },
     Epoch,
 }
 
@@ -41,6 +68,8 @@ struct Queue {
     notes: VecDeque<Note>,
     /// Names did not fit: an INC_EPOCH is due.
     epoch_due: bool,
+    /// Answers among the notes, and the one that the thread is at.
+    held: usize,
     /// The thread is sending.
     busy: bool,
     closed: bool,
@@ -100,8 +129,17 @@ impl FuseNotifier {
             {
                 tracing::debug!(%error, "notification refused");
             }
+            let mut answered = 0;
+            if let Note::Written { answer, device, .. } = &note {
+                // ENOENT: the request was given up by the kernel; then nobody waits for it.
+                if let Err(error) = rustix::io::write(device, answer) {
+                    tracing::debug!(%error, "answer refused");
+                }
+                answered = 1;
+            }
             queue = shared.queue.lock();
             queue.busy = false;
+            queue.held = queue.held.saturating_sub(answered);
         }
         shared.drained.notify_all();
     }
@@ -141,6 +179,38 @@ impl FuseNotifier {
     /// [`wire::UNIQUE_RESEND`] in its id: for a successor. Takes no lock, so that it is sent at once.
     pub fn resend(&self) -> Result<()> {
         self.0.write(Notify::Resend, &[], &[]).map_err(|error| Error::new(error, "notify: resend"))
+    }
+
+    /// Data were written past pages that the kernel may have: these are dropped first, then who wrote is answered, through `device`.
+    /// False: it could not be arranged, and the caller answers.
+    pub(crate) fn answer_after(
+        &self,
+        node: NodeId,
+        (offset, len): (u64, u64),
+        answer: [u8; WRITTEN],
+        device: &Arc<OwnedFd>,
+    ) -> bool {
+        let (offset, len) = (offset.cast_signed(), len.cast_signed());
+        if offset < 0 || len <= 0 {
+            return false;
+        }
+        let mut queue = self.0.queue.lock();
+        if queue.closed {
+            return false;
+        }
+        if queue.held >= HELD_MAX {
+            // Better late than never.
+            drop(queue);
+            if let Err(error) = self.queue(Note::Inode { node, offset, len }) {
+                tracing::warn!(%error, "pages stay in the kernel that are older than what was written");
+            }
+            return false;
+        }
+        queue.held += 1;
+        queue.notes.push_back(Note::Written { node, offset, len, answer, device: Arc::clone(device) });
+        drop(queue);
+        self.0.filled.notify_one();
+        true
     }
 
     fn at_once(&self, note: &Note) -> Result<()> {
@@ -203,7 +273,7 @@ impl Answers for FuseNotifier {
 impl Shared {
     fn send(&self, note: &Note) -> Result<(), Errno> {
         match note {
-            Note::Inode { node, offset, len } => self.struct_only(
+            Note::Inode { node, offset, len } | Note::Written { node, offset, len, .. } => self.struct_only(
                 Notify::InvalInode,
                 &wire::NotifyInvalInode { ino: node.0, off: *offset, len: *len },
             ),

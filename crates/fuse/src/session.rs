@@ -5,6 +5,7 @@ use crate::buffer::Buffer;
 use crate::init::{self, InitProblem, Negotiated, SessionOptions};
 use crate::mount::{self, MountError, Mounted};
 use crate::notify::FuseNotifier;
+use crate::pages::Pages;
 use crate::request::{self, Operation};
 use crate::stats::{AllCounters, Counts, Times};
 use crate::transport::{Device, Received, Transport};
@@ -33,6 +34,7 @@ pub(crate) struct Core {
     pub(crate) counters: AllCounters,
     pub(crate) notifier: FuseNotifier,
     pub(crate) slow_xattr: Option<&'static CStr>,
+    pub(crate) pages: Pages,
     mountpoint: Option<PathBuf>,
     clone_warned: AtomicBool,
 }
@@ -63,7 +65,9 @@ impl Core {
 
     /// Answers an INTERRUPT. No operation of ours can be broken off half-way, and ENOSYS says so: the kernel then
     /// sends no further INTERRUPT on this connection and waits for the answer (a process that is being
-    /// killed goes at once if its request has not been read yet). The kernel looks for the request only among those
+    /// killed goes at once if its request has not been read yet). To take it and do nothing would be the same with more requests: one
+    /// for each signal that meets a waiting client. It does not say whether the client is to die or only has a timer, so EINTR could
+    /// only be the answer where a signal may end a wait on any filesystem: an open that meets a lease, which waits for 0.2 s at most. The kernel looks for the request only among those
     /// of the descriptor that we write to, so it is said on each until one knows it; ENOENT from all of them
     /// means that the request has been answered in the meantime, which is as good.
     pub(crate) fn refuse_interrupt(&self, unique: u64) {
@@ -127,7 +131,8 @@ impl<F: Filesystem + ?Sized> Session<F> {
             tracing::debug!(lifted, "the strict limit of unwritten data");
         }
         tracing::info!(%negotiated, mountpoint = %mounted.mountpoint.display(), "mounted");
-        Ok(Self::assemble(fs, device, negotiated, options, Some(mounted.mountpoint)))
+        let pages = Pages::new(false);
+        Ok(Self::assemble(fs, device, negotiated, options, pages, Some(mounted.mountpoint)))
     }
 
     /// Goes on with a connection that has been negotiated before, by a predecessor that has handed its
@@ -140,7 +145,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
         options: SessionOptions,
         mountpoint: Option<PathBuf>,
     ) -> Self {
-        Self::assemble(fs, Arc::new(device), negotiated, options, mountpoint)
+        Self::assemble(fs, Arc::new(device), negotiated, options, Pages::new(true), mountpoint)
     }
 
     fn assemble(
@@ -148,6 +153,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
         device: Arc<OwnedFd>,
         negotiated: Negotiated,
         options: SessionOptions,
+        pages: Pages,
         mountpoint: Option<PathBuf>,
     ) -> Self {
         let notifier = FuseNotifier::new(Arc::clone(&device), negotiated.minor);
@@ -159,6 +165,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
             counters: AllCounters::default(),
             notifier,
             slow_xattr: options.slow_xattr,
+            pages,
             mountpoint,
             clone_warned: AtomicBool::new(false),
         };

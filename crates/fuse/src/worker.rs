@@ -5,6 +5,7 @@ use crate::buffer::Buffer;
 use crate::dispatch::{Answer, Dispatcher, Promise};
 use crate::inflight::{Inflight, Replay};
 use crate::init::{WORKERS_MAX, Workers};
+use crate::pages;
 use crate::pool::{Need, Pool, client, takes_long};
 use crate::request::{self, Operation};
 use crate::seat::Seat;
@@ -273,6 +274,11 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             let need = self.crew.pool.step_aside(self.seat);
             self.crew.provide(need);
         }
+        if let Operation::Read { args } = &request.operation
+            && pages::fills_pages(args)
+        {
+            core.pages.add(request.header.nodeid, self.arrived);
+        }
         let dispatcher = Dispatcher {
             fs: &*self.crew.fs,
             negotiated: &core.negotiated,
@@ -318,6 +324,19 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             }
             Answer::Body(len) => (0, len),
         };
+        if let Operation::Write { args, .. } = &request.operation
+            && error == 0
+            && pages::passes_pages(args)
+            && core.pages.has(request.header.nodeid, self.arrived)
+        {
+            let whole = prepare(self.outbox.bytes_mut(), unique, error, body_len).ok();
+            let node = request.node();
+            if let Some(answer) = whole.and_then(|answer| answer.try_into().ok())
+                && core.notifier.answer_after(node, (args.offset, args.size.into()), answer, &self.device)
+            {
+                return (false, Some(opcode));
+            }
+        }
         let sent = send(&mut self.transport, self.outbox.bytes_mut(), unique, error, body_len);
         if let Some(inflight) = written {
             inflight.end(self.number, unique);
@@ -337,6 +356,14 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
     }
 }
 
+/// Puts the header in front of the body that lies in `outbox` already.
+fn prepare(outbox: &mut [u8], unique: u64, error: i32, body_len: usize) -> Result<&[u8], Errno> {
+    let len = OUT_HEADER + body_len;
+    let header = wire::OutHeader { len: len as u32, error, unique };
+    header.write_to_prefix(outbox).map_err(|_| Errno::IO)?;
+    outbox.get(..len).ok_or(Errno::IO)
+}
+
 /// Puts the header in front of the body that lies in `outbox` already, and sends both.
 fn send(
     transport: &mut impl Transport,
@@ -345,8 +372,5 @@ fn send(
     error: i32,
     body_len: usize,
 ) -> Result<(), Errno> {
-    let len = OUT_HEADER + body_len;
-    let header = wire::OutHeader { len: len as u32, error, unique };
-    header.write_to_prefix(outbox).map_err(|_| Errno::IO)?;
-    transport.reply(outbox.get(..len).ok_or(Errno::IO)?)
+    transport.reply(prepare(outbox, unique, error, body_len)?)
 }

@@ -129,6 +129,8 @@ pub struct Config {
     pub squash_gid: Option<u32>,
     /// Nothing is made durable; a crash may lose everything in the upper.
     pub volatile: bool,
+    /// With [`Profile::Cached`]: every write comes here at once, and is not collected in the kernel's page cache.
+    pub write_through: bool,
     /// Directories show a link count of 1.
     pub static_nlink: bool,
     /// POSIX ACLs are not honoured.

@@ -43,7 +43,7 @@ pub(crate) fn session_options(config: &Config, layers: &Layers) -> SessionOption
             Profile::Passthrough => vellum_fuse::Profile::Passthrough,
         },
         posix_acl: !config.no_acl,
-        writeback: config.writable(),
+        writeback: config.writable() && !config.write_through,
         // The kernel names no caller any more then: he must be asked for.
         allow_idmap: vellum_sys::ids_of_thread(std::process::id()).is_some(),
         slow_xattr: Some(crate::instance::SYNC),

@@ -1,5 +1,6 @@
 //! Attributes: how a layer's become the union's, and how they are changed.
 
+use crate::mapped;
 use crate::node::{At, Below, Body, File, FileState, Node, Place};
 use crate::overrides::{LEN_MAX, Override};
 use crate::union::Core;
@@ -127,6 +128,12 @@ impl Core {
         get: impl FnOnce(&CStr, &mut [u8]) -> Result<usize>,
     ) -> Result<Attr> {
         let mut attr = self.recorded(layer, attr, get)?;
+        if let Some(ctimes) = &self.ctimes
+            && layer == 0
+            && attr.is_file()
+        {
+            attr.ctime = ctimes.of(attr.ino, attr.ctime).unwrap_or(attr.ctime);
+        }
         attr.uid = self.config.squash.uid.unwrap_or_else(|| self.config.uid_map.to_mount(attr.uid));
         attr.gid = self.config.squash.gid.unwrap_or_else(|| self.config.gid_map.to_mount(attr.gid));
         Ok(attr)
@@ -218,11 +225,18 @@ impl Core {
 
     /// How long a front may believe attributes. Not at all where it may hold the file through a second node: after a swap,
     /// and in passthrough, where a swap may come, for files with several names. What is changed through one node would
-    /// not be seen to change through the other. Nor where a program may be writing to the file itself.
+    /// not be seen to change through the other. Nor where a program may be writing to the file itself; and not for long where
+    /// somebody may have it mapped.
     pub(crate) fn attr_ttl(&self, node: &Node, attr: &Attr) -> Duration {
         let second = node.alias || node.stale.load(Relaxed);
         let linked = self.is_passthrough() && attr.nlink > 1 && !attr.is_dir();
-        if second || linked || self.has_writers(node, attr.ino) { Duration::ZERO } else { self.config.ttl }
+        if second || linked || self.has_writers(node, attr.ino) {
+            Duration::ZERO
+        } else if self.may_be_mapped(node, attr) {
+            self.config.ttl.min(mapped::TTL)
+        } else {
+            self.config.ttl
+        }
     }
 
     /// Changes attributes; copies up what has to be.
@@ -235,6 +249,7 @@ impl Core {
     /// The same for who has the node.
     pub(crate) fn change_node(&self, cx: &Context<'_>, node: &Arc<Node>, set: &SetAttr) -> Result<()> {
         let mut set = *set;
+        let stated = set.ctime.take();
         if self.config.squash.uid.is_some() {
             set.uid = None;
         }
@@ -243,6 +258,7 @@ impl Core {
         }
         match &node.body {
             Body::Dir(dir) => {
+                set.kill_suidgid = false;
                 if !set.is_empty() {
                     let handle = self.ensure_upper_dir(node)?;
                     let done = self.apply(cx, &Target::Held(as_object(handle)), FileKind::Directory, &set);
@@ -262,16 +278,40 @@ impl Core {
                     let _times = sets_times.then(|| file.times.write());
                     let state = file.state.read();
                     let (_, target) = self.target_of(&state)?;
-                    self.apply(cx, &target, file.kind, &set)?;
+                    if self.apply(cx, &target, file.kind, &set)? {
+                        self.tell_attributes_changed(node);
+                    }
+                }
+                if stated.is_some() && file.kind == FileKind::Regular {
+                    let state = file.state.read();
+                    if !matches!(state.at, At::Lower(_)) {
+                        let (_, target) = self.target_of(&state)?;
+                        self.keep_ctime(file, stated, || target.stat())?;
+                    }
                 }
             }
         }
         Ok(())
     }
 
-    /// Whether a change of times is not worth a copy-up. A front with write-back states the times of a file after every
-    /// change of its inode: also of a lower file that has just lost its last name, and also when they are as they were.
+    /// Has the front forget what it knows of a file's attributes. Where set-id bits have gone, before it is answered: it does not expect
+    /// that of a write or an open, and would go on to run the file with them.
+    pub(crate) fn tell_attributes_changed(&self, node: &Node) {
+        if let Some(front) = self.front.get()
+            && let Err(error) = front.notifier.inval_inode(node.id, -1, 0)
+        {
+            tracing::warn!(%error, "the kernel was not told of changed attributes");
+        }
+    }
+
+    /// Whether a change is not worth a copy-up: that of set-id bits that are not there, or of times. A front with write-back states the
+    /// times of a file after every change of its inode: also of a lower file that has just lost its last name, and also when they are as they were.
     fn is_vain(&self, node: &Node, file: &File, set: &SetAttr) -> Result<bool> {
+        if *set == (SetAttr { kill_suidgid: true, ..SetAttr::default() }) {
+            return Ok(
+                file.kind != FileKind::Regular || self.attr_of(node)?.perm() & (S_ISUID | S_ISGID) == 0
+            );
+        }
         let times_only = SetAttr { atime: set.atime, mtime: set.mtime, ..SetAttr::default() };
         if *set != times_only {
             return Ok(false);
@@ -292,16 +332,18 @@ impl Core {
         Ok(same(set.atime, now.atime) && same(set.mtime, now.mtime))
     }
 
-    /// Applies a change to an object in the upper layer. Owner before mode: changing the owner clears set-id bits.
+    /// Applies a change to an object in the upper layer; true: it has taken set-id bits away. Owner before mode: changing the owner
+    /// clears set-id bits.
     pub(crate) fn apply(
         &self,
         cx: &Context<'_>,
         target: &Target<'_>,
         kind: FileKind,
         set: &SetAttr,
-    ) -> Result<()> {
+    ) -> Result<bool> {
+        let mut killed = false;
         if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
-            self.apply_override(cx, target, set)?;
+            killed = self.apply_override(cx, target, set)?;
         } else {
             let uid = set.uid.map(|id| self.config.uid_map.to_layer(id));
             let gid = set.gid.map(|id| self.config.gid_map.to_layer(id));
@@ -316,7 +358,8 @@ impl Core {
                 let stat = target.stat()?;
                 let in_group = cx.in_group(self.config.gid_map.to_mount(stat.gid));
                 let after = without_set_ids(stat.perm(), in_group);
-                mode = (after != stat.perm()).then_some(after);
+                killed = after != stat.perm();
+                mode = killed.then_some(after);
             }
             if uid.is_some() || gid.is_some() {
                 target.set_owner(uid, gid)?;
@@ -330,15 +373,15 @@ impl Core {
         if set.atime.is_some() || set.mtime.is_some() {
             target.set_times(set.atime, set.mtime)?;
         }
-        Ok(())
+        Ok(killed)
     }
 
-    /// Records a change of owner or mode in the override attribute.
-    fn apply_override(&self, cx: &Context<'_>, target: &Target<'_>, set: &SetAttr) -> Result<()> {
+    /// Records a change of owner or mode in the override attribute; true: it has taken set-id bits away.
+    fn apply_override(&self, cx: &Context<'_>, target: &Target<'_>, set: &SetAttr) -> Result<bool> {
         if set.uid.is_none() && set.gid.is_none() && set.mode.is_none() && !set.kill_suidgid {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(xattr) = self.layers.first().and_then(|l| l.overrides.xattr()) else { return Ok(()) };
+        let Some(xattr) = self.layers.first().and_then(|l| l.overrides.xattr()) else { return Ok(false) };
         let held = target.hold()?;
         let attr = held.stat()?;
         let mut value = [0u8; LEN_MAX];
@@ -351,20 +394,22 @@ impl Core {
         if let Some(gid) = set.gid {
             now.gid = self.config.gid_map.to_layer(gid);
         }
+        let before = now.mode;
         if let Some(mode) = set.mode {
             now.mode = mode & 0o7777;
         } else if set.kill_suidgid {
             now.mode = without_set_ids(now.mode, cx.in_group(self.config.gid_map.to_mount(now.gid)));
         }
+        let killed = set.mode.is_none() && now.mode != before;
         match held.set_xattr(xattr, now.format().as_bytes(), 0) {
             // Symbolic links take no user attributes; they stay as they are.
             Err(e)
                 if attr.kind() == FileKind::Symlink
                     && matches!(e.errno(), Errno::PERM | Errno::OPNOTSUPP) =>
             {
-                Ok(())
+                Ok(false)
             }
-            other => other,
+            other => other.map(|()| killed),
         }
     }
 }

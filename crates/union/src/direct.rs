@@ -108,6 +108,15 @@ impl Core {
             return false;
         };
         let Known::Nothing(then) = direct.quiet.look(ino) else { return false };
+        let writes = self.is_open_to_write(file);
+        if !writes {
+            direct.quiet.keep(ino, then);
+        }
+        writes
+    }
+
+    /// Whether somebody but the union has a file open to write, or mapped.
+    pub(crate) fn is_open_to_write(&self, file: &File) -> bool {
         let asked = || -> Result<bool> {
             let state = file.state.read();
             // Only what is whole and in the upper layer is ever handed out.
@@ -117,7 +126,6 @@ impl Core {
             Ok(self.target_of(&state)?.1.open(OpenMode::READ)?.has_writers())
         };
         if !asked().unwrap_or(true) {
-            direct.quiet.keep(ino, then);
             return false;
         }
         // The union itself may have it open from before. Of what a predecessor had open not all can be opened again.

@@ -9,20 +9,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use vellum_vfs::{
     AttrReply, BranchFile, Connection, Context, DirSink, Entry, Errno, Error, Features, FileKind, Filesystem,
-    FrontNote, Handle, Name, NodeId, OpenIo, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags,
-    XattrFlags,
+    FrontNote, Handle, Name, NodeId, OpenIo, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, UNKNOWN,
+    WriteFlags, XattrFlags,
 };
 
 const O_EXCL: u32 = 0o200;
 const NO_HANDLE: Handle = Handle(0);
 /// In passthrough: a file that is not handed to the kernel. These opens are counted.
 const CACHED: Handle = Handle(1);
-
-/// The answer to an open, in passthrough.
-fn opened_by(io: OpenIo) -> Opened {
-    let handle = if matches!(io, OpenIo::Passthrough(_)) { NO_HANDLE } else { CACHED };
-    Opened { handle, io }
-}
+/// In passthrough: a file that is, and that can be mapped to write. These are, too.
+const MAPPABLE: Handle = Handle(2);
+/// Bytes that are copied for one request: a client that is killed meanwhile waits for the answer, and asks for the rest otherwise.
+const COPY_MAX: u64 = 16 << 20;
+const O_ACCMODE: u32 = 0o3;
+const O_RDWR: u32 = 0o2;
 
 impl Union {
     fn features(&self) -> Features {
@@ -43,14 +43,26 @@ impl Union {
     }
 
     /// How a file that was just created is to be used.
-    fn opened(&self, cx: &Context<'_>, node: &Arc<Node>, flags: u32) -> Result<Opened> {
+    fn opened(&self, node: &Arc<Node>, flags: u32) -> Result<Opened> {
         match self.0.config.profile {
             Profile::Cached => Ok(Opened { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } }),
-            // O_TRUNC has been done, or there was nothing to cut; and what is new keeps the mode it was made with.
-            Profile::Passthrough => {
-                self.0.open(&Context { uid: 0, ..*cx }, node, flags & !0o1000).map(opened_by)
-            }
+            // O_TRUNC has been done, or there was nothing to cut.
+            Profile::Passthrough => self.hand_over(node, flags & !0o1000, false),
         }
+    }
+
+    /// The answer to an open, in passthrough; `known`: the front may know the file's attributes already.
+    fn hand_over(&self, node: &Arc<Node>, flags: u32, known: bool) -> Result<Opened> {
+        let io = self.0.open(node, flags)?;
+        let handle = match (&io, node.as_file()) {
+            (OpenIo::Passthrough(_), Some(file)) if flags & O_ACCMODE == O_RDWR => {
+                self.0.opens_to_map(node, file, known);
+                MAPPABLE
+            }
+            (OpenIo::Passthrough(_), _) => NO_HANDLE,
+            _ => CACHED,
+        };
+        Ok(Opened { handle, io })
     }
 
     fn look(&self, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
@@ -72,11 +84,12 @@ impl Union {
         self.0.writable(&node, file, u64::MAX)
     }
 
-    /// After a change of data by `cx` that the front does not qualify. Of a caller that is not told it is done in any case: while a
-    /// large file was copied up, he may have gone, and another may have his number.
+    /// After a change of data by `cx` that the front does not qualify. It says beforehand that set-id bits are to go, where it is new
+    /// enough: so who does not say his name is believed.
     fn written(&self, cx: &Context<'_>, id: NodeId, open: &dyn BranchFile) -> Result<()> {
-        match self.0.node(id)?.as_file() {
-            Some(file) if cx.uid != 0 => self.0.kill_set_ids(cx, file, open),
+        let node = self.0.node(id)?;
+        match node.as_file() {
+            Some(file) if cx.uid != 0 && cx.uid != UNKNOWN => self.0.kill_set_ids(cx, &node, file, open),
             _ => Ok(()),
         }
     }
@@ -192,10 +205,9 @@ impl Filesystem for Union {
         self.0.rename((&from_dir, from.1), (&to_dir, to.1), flags)
     }
 
-    fn open(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {
+    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {
         if self.0.is_passthrough() {
-            let io = self.0.open(cx, &self.0.node(node)?, flags)?;
-            return Ok(opened_by(io));
+            return self.hand_over(&self.0.node(node)?, flags, true);
         }
         if self.features().contains(Features::NO_OPEN) {
             return Err(Error::new(Errno::NOSYS, "open"));
@@ -221,14 +233,14 @@ impl Filesystem for Union {
             Ok(made) => {
                 let node = Arc::clone(&made.node);
                 // Before the entry: an error must not leave a lookup counted.
-                let opened = self.opened(cx, &node, flags)?;
+                let opened = self.opened(&node, flags)?;
                 Ok((self.entry_of(&dir, made)?, opened))
             }
             // Another client was faster.
             Err(e) if e.errno() == Errno::EXIST && flags & O_EXCL == 0 => {
                 let entry = self.look(parent, name)?.ok_or(e)?;
                 let node = self.0.node(entry.node)?;
-                let opened = self.opened(cx, &node, flags).inspect_err(|_| self.0.forget(entry.node, 1))?;
+                let opened = self.opened(&node, flags).inspect_err(|_| self.0.forget(entry.node, 1))?;
                 Ok((entry, opened))
             }
             Err(e) => Err(e),
@@ -237,7 +249,7 @@ impl Filesystem for Union {
 
     fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
         let made = self.0.make_unnamed(cx, &self.dir(parent)?, mode)?;
-        let opened = self.opened(cx, &made.node, flags)?;
+        let opened = self.opened(&made.node, flags)?;
         Ok((self.0.entry(&made.node, Some(made.attr))?, opened))
     }
 
@@ -258,11 +270,16 @@ impl Filesystem for Union {
     }
 
     fn release(&self, node: NodeId, handle: Handle) {
-        if handle == CACHED
-            && let Ok(node) = self.0.node(node)
+        if !matches!(handle, CACHED | MAPPABLE) {
+            return;
+        }
+        if let Ok(node) = self.0.node(node)
             && let Some(file) = node.as_file()
         {
-            self.0.count_cached(&node, file, -1);
+            match handle {
+                CACHED => self.0.count_cached(&node, file, -1),
+                _ => self.0.closes_to_map(&node, file),
+            }
         }
     }
 
@@ -375,7 +392,7 @@ impl Filesystem for Union {
         // The target first: if both are one file, the source must be seen after its copy-up.
         let target = self.writable(to.0)?;
         let source = self.readable(from.0)?;
-        let copied = target.copy_range(to.2, &*source.file, from.2, len)?;
+        let copied = target.copy_range(to.2, &*source.file, from.2, len.min(COPY_MAX))?;
         self.written(cx, to.0, &*target)?;
         Ok(copied)
     }

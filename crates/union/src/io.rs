@@ -9,14 +9,12 @@ use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
-    BranchFile, Context, Errno, Error, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime, UNKNOWN,
+    BranchFile, Context, Errno, Error, Features, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime,
     WriteFlags,
 };
 
 const O_ACCMODE: u32 = 0o3;
 const O_TRUNC: u32 = 0o1000;
-/// Set-user-id and set-group-id.
-const SET_IDS: u32 = 0o6000;
 const O_DSYNC: u32 = 0o10000;
 /// The kernel opens it to run it (`FMODE_EXEC`).
 const FMODE_EXEC: u32 = 0o40;
@@ -105,41 +103,48 @@ impl Core {
         // The front is the authority on the time of what it writes back, and states a new one itself.
         // With its write-back cache the kernel keeps the time of the last change and sends it; without, a page that was
         // changed through a mapping is a write like any other.
-        let kept = flags.contains(WriteFlags::WRITEBACK) && !self.is_passthrough();
+        let kept = flags.contains(WriteFlags::WRITEBACK)
+            && !self.is_passthrough()
+            && self.front.get().is_none_or(|front| front.features.contains(Features::WRITEBACK));
         let times = kept.then(|| file.times.read());
-        let before = if kept { Some(open.stat()?.mtime) } else { None };
+        let before = if kept { Some(self.before_writing(file, || open.stat())?.mtime) } else { None };
         let written = open.write_at(data, offset)?;
         if let Some(mtime) = before {
             open.set_times(None, Some(SetTime::At(mtime)))?;
+            self.keep_ctime(file, None, || open.stat())?;
         }
         drop(times);
         if flags.contains(WriteFlags::KILL_SUIDGID) {
-            self.kill_set_ids(cx, file, &*open)?;
+            self.kill_set_ids(cx, node, file, &*open)?;
         }
         Ok(written)
     }
 
     /// Takes set-id bits away, as a write by somebody without privilege does.
-    pub(crate) fn kill_set_ids(&self, cx: &Context<'_>, file: &File, open: &dyn BranchFile) -> Result<()> {
-        if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
+    pub(crate) fn kill_set_ids(
+        &self,
+        cx: &Context<'_>,
+        node: &Node,
+        file: &File,
+        open: &dyn BranchFile,
+    ) -> Result<()> {
+        let killed = if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
             let state = file.state.read();
             let (_, target) = self.target_of(&state)?;
             let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-            return self.apply(cx, &target, file.kind, &set);
+            self.apply(cx, &target, file.kind, &set)?
+        } else {
+            let attr = open.stat()?;
+            let without = without_set_ids(attr.perm(), cx.in_group(self.config.gid_map.to_mount(attr.gid)));
+            if without != attr.perm() {
+                open.set_mode(without)?;
+            }
+            without != attr.perm()
+        };
+        if killed {
+            self.tell_attributes_changed(node);
         }
-        let attr = open.stat()?;
-        let without = without_set_ids(attr.perm(), cx.in_group(self.config.gid_map.to_mount(attr.gid)));
-        if without != attr.perm() { open.set_mode(without) } else { Ok(()) }
-    }
-
-    /// Whether set-id bits stay when the caller opens a file to write to it, or there are none.
-    fn keeps_set_ids(&self, cx: &Context<'_>, open: &dyn BranchFile) -> Result<bool> {
-        if cx.uid != UNKNOWN {
-            return Ok(cx.uid == 0);
-        }
-        // Mostly there are none, and nobody has to be asked for.
-        let in_inode = self.layers.first().is_none_or(|layer| layer.overrides.xattr().is_none());
-        Ok(in_inode && open.stat()?.perm() & SET_IDS == 0 || cx.ids().0 == 0)
+        Ok(())
     }
 
     /// Cuts or extends a file; of a lower file no more is copied than stays.
@@ -154,7 +159,7 @@ impl Core {
     }
 
     /// Opens a file for a front that hands it to the kernel. ESTALE: look the name up again.
-    pub(crate) fn open(&self, cx: &Context<'_>, node: &Arc<Node>, flags: u32) -> Result<OpenIo> {
+    pub(crate) fn open(&self, node: &Arc<Node>, flags: u32) -> Result<OpenIo> {
         let file = self.regular(node)?;
         let stale = || Error::new(Errno::STALE, "the file has a new node");
         if node.stale.load(Relaxed) {
@@ -187,10 +192,6 @@ impl Core {
                 if let Some(io) = file.io.get() {
                     self.settle_partial(node, &io);
                 }
-            }
-            if !self.keeps_set_ids(cx, &*open)? {
-                // The writes themselves will not come here.
-                self.kill_set_ids(cx, file, &*open)?;
             }
             let io = self.readable(file)?;
             if io.file.descriptor().is_some() {

@@ -146,6 +146,10 @@ pub(crate) struct File {
     pub(crate) doomed: Mutex<Option<DoomedSidecar>>,
     /// Opens that go through the front's page cache, where others are handed to the kernel: the two exclude each other.
     pub(crate) cached_opens: AtomicU32,
+    /// Opens by which it can be mapped to write, of those that were handed to the kernel.
+    pub(crate) mappable: AtomicU32,
+    /// When the front last said that it was changed ([`crate::ctimes`]).
+    pub(crate) stated: Mutex<Option<Timestamp>>,
     /// The open file behind a regular file. Reading and writing takes this slot's lock and no other.
     pub(crate) io: Arc<Slot<Io>>,
     /// The node that shows the file since its last node was swapped.
@@ -391,6 +395,8 @@ impl File {
             partial: Mutex::new(Weak::new()),
             doomed: Mutex::default(),
             cached_opens: AtomicU32::new(0),
+            mappable: AtomicU32::new(0),
+            stated: Mutex::default(),
             io: Arc::new(Slot::empty()),
             successor: Mutex::new(Weak::new()),
             watched: Watched::default(),

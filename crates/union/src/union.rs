@@ -1,10 +1,12 @@
 //! The union itself: its layers, and the state that its operations share.
 
 use crate::config::{Profile, Squash, UnionConfig};
+use crate::ctimes::Ctimes;
 use crate::handles::Budget;
 use crate::ino;
 use crate::layer::{Layer, LowerDir};
 use crate::links::{Inodes, LayerLinks};
+use crate::mapped::Mapped;
 use crate::maps;
 use crate::marks::{self, DirMarks, Marking, Own, Space};
 use crate::node::{Body, Dir, Node, Place, UpperDir};
@@ -53,6 +55,10 @@ pub(crate) struct Core {
     pub(crate) front: OnceLock<Connection>,
     /// Files are handed out to programs.
     pub(crate) direct: Option<Direct>,
+    /// Files that may be mapped past the front; None: the front hands none to the kernel.
+    pub(crate) mapped: Option<Mapped>,
+    /// When files were changed; None: nobody states it.
+    pub(crate) ctimes: Option<Ctimes>,
 }
 
 impl Union {
@@ -115,6 +121,9 @@ impl Union {
                 layer.fs == 0 && layer.overrides.xattr().is_none() && layer.marking.may_be_handed_out()
             });
         let direct = direct.then(|| Direct::new(revival.is_active()));
+        let mapped = (config.profile == Profile::Passthrough && work.is_some())
+            .then(|| Mapped::new(revival.is_active()));
+        let ctimes = (config.profile == Profile::Cached && work.is_some()).then(Ctimes::new);
         let core = Core {
             budget: Budget::new(config.handles),
             has_maps: layers.iter().any(|layer| layer.maps.is_some()),
@@ -132,6 +141,8 @@ impl Union {
             root: OnceLock::new(),
             front: OnceLock::new(),
             direct,
+            mapped,
+            ctimes,
         };
         core.make_root()?;
         Ok(Self(core))

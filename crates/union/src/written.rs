@@ -20,7 +20,7 @@ pub(crate) const fn spread(ino: u64) -> u64 {
 pub(crate) struct Files(Box<[AtomicU8]>);
 
 impl Files {
-    fn new(all: bool) -> Self {
+    pub(crate) fn new(all: bool) -> Self {
         Self((0..PLACES).map(|_| AtomicU8::new(if all { u8::MAX } else { 0 })).collect())
     }
 

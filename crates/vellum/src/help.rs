@@ -24,6 +24,7 @@ Behaviour:
                            file data through the page cache of the mount, or straight to the layer (privileged)
   pool=NAME                the pool whose processors and memory the service uses (vellum pool --help)
   volatile, fsync=0        make nothing durable
+  writeback=0              with profile=cached: every write goes to the layer at once, so that a full disk is told by write
   timeout=SECONDS          how long the kernel may believe names and attributes
   workers=N                threads that answer requests
   idmap                    allow clones with mapped ids also in a pool with profile=passthrough, where programs

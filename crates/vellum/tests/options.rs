@@ -155,6 +155,8 @@ fn each_option_means_something() {
     );
     assert!(of("noxattrs=1").config.no_xattrs && !of("noxattrs=0").config.no_xattrs);
     assert!(of("noacl").config.no_acl && of("static_nlink").config.static_nlink);
+    assert!(of("writeback=0").config.write_through && of("no_writeback_cache").config.write_through);
+    assert!(!of("writeback=0,writeback=1").config.write_through && !of("writeback").config.write_through);
     assert!(
         of("xattr_permissions=2").config.override_owners == Some(OverrideStat::User)
             && of("xattr_permissions=1").config.override_owners == Some(OverrideStat::Privileged)
@@ -210,7 +212,6 @@ fn what_others_need_is_taken_in_silence() {
         "max_idle_threads=4",
         "fast_ino=1",
         "xino=auto",
-        "writeback=0",
         "index=off",
         "nfs_export=on",
         "metacopy=on",
@@ -252,6 +253,7 @@ fn refusals_name_option_value_and_remedy() {
         ),
         ("timeout=-1", "option timeout=-1: not a time; write timeout=SECONDS, 0 or more, e.g. timeout=1.5"),
         ("timeout=nan", "option timeout=nan: not a time; write timeout=SECONDS, 0 or more, e.g. timeout=1.5"),
+        ("writeback=2", "option writeback=2: not a number in range; write writeback=N with N from 0 to 1"),
         ("workers=0", "option workers=0: not a number in range; write workers=N with N from 1 to 64"),
         ("profile=fast", "option profile=fast: no such value; write profile=cached|passthrough"),
         ("xattr_permissions=3", "option xattr_permissions=3: no such value; write xattr_permissions=0|1|2"),

@@ -156,6 +156,8 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// New modification time.
     pub mtime: Option<SetTime>,
+    /// When the change is made by the clock of a front that writes back later. A layer cannot take it.
+    pub ctime: Option<Timestamp>,
     /// Clear set-user-id and, where the group may execute, set-group-id, and file capabilities.
     pub kill_suidgid: bool,
 }

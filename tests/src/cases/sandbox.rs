@@ -26,6 +26,8 @@ pub(super) const CASES: &[Case] = &[
 
 /// CAP_CHOWN, DAC_OVERRIDE, FOWNER, FSETID, SYS_ADMIN, MKNOD, SETFCAP.
 const WRITABLE: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 21 | 1 << 27 | 1 << 31;
+/// CAP_LEASE, in passthrough.
+const LEASE: u64 = 1 << 28;
 /// CAP_DAC_READ_SEARCH, FOWNER, SYS_ADMIN.
 const READ_ONLY: u64 = 1 << 2 | 1 << 3 | 1 << 21;
 
@@ -80,7 +82,8 @@ fn privileges(cx: &Cx) -> Outcome {
     fs::write(mount.path("file"), "x")?;
     let report = inspect(&mount)?;
     let service = report["pid"].to_string();
-    confined(&service, WRITABLE, true)?;
+    let lease = if cx.profile == Some(Profile::Passthrough) { LEASE } else { 0 };
+    confined(&service, WRITABLE | lease, true)?;
     let sandbox = &report["sandbox"];
     let says = |part: &str, what: &str| sandbox[part].as_str().is_some_and(|text| text.contains(what));
     ensure!(says("mode", "on") && says("capabilities", "dac_override"), "in the report: {sandbox}");

@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -128,6 +128,12 @@ pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, handle: &FileHandle) -> Resu
     }
     // SAFETY: the call has just returned this descriptor, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Closes a file, and says what close(2) said.
+pub(crate) fn close(file: OwnedFd) -> Result<(), Errno> {
+    // SAFETY: the descriptor is ours alone, and nobody else closes it.
+    if unsafe { libc::close(file.into_raw_fd()) } == 0 { Ok(()) } else { Err(last()) }
 }
 
 /// Acts as another user on filesystems, in this thread, until dropped.

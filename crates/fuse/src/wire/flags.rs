@@ -147,8 +147,12 @@ bitflags! {
 pub const GETATTR_FH: u32 = 1;
 /// OPEN and CREATE: clear set-id bits when truncating.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
+/// READ: `lock_owner` counts, as it does past the page cache.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// WRITE: from the page cache.
 pub const WRITE_CACHE: u32 = 1;
+/// WRITE: `lock_owner` counts, as it does past the page cache.
+pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 /// WRITE: clear set-id bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// FSYNC: data only.

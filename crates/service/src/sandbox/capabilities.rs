@@ -9,7 +9,7 @@
 //! | CAP_MKNOD | devices that clients with that right make, and whiteouts (0:0) |
 //! | CAP_SETFCAP | `security.capability` of files: set by clients with that right, and copied up |
 //! | CAP_SYS_ADMIN | `trusted.*` attributes (the marks in layers), `security.*` ones, backing files of `passthrough` |
-//! | CAP_LEASE (the service of a pool) | asking the kernel whether a program still writes to a file that it was given |
+//! | CAP_LEASE (the service of a pool, and `passthrough`) | asking the kernel whether somebody still writes to a file that was handed to a program, or that may be mapped |
 //!
 //! A mount that is only read keeps CAP_DAC_READ_SEARCH in place of CAP_DAC_OVERRIDE, CAP_FOWNER (opening without touching the access
 //! time) and CAP_SYS_ADMIN (reading `trusted.*`). In a user namespace CAP_SYS_ADMIN is worth nothing of that, and goes.
@@ -54,7 +54,8 @@ fn needed(plan: &Plan, initial_namespace: bool) -> CapabilitySet {
         CapabilitySet::DAC_READ_SEARCH
     };
     needed.set(CapabilitySet::SYS_ADMIN, initial_namespace);
-    needed.set(CapabilitySet::LEASE, plan.writable && plan.roots.is_none() && initial_namespace);
+    let hands_out = plan.roots.is_none() || plan.passthrough;
+    needed.set(CapabilitySet::LEASE, plan.writable && hands_out && initial_namespace);
     needed
 }
 

@@ -86,7 +86,6 @@ const SILENT: &[&str] = &[
     "auto_inval_data",
     "no_auto_inval_data",
     "writeback_cache",
-    "no_writeback_cache",
     "auto_cache",
     "noauto_cache",
     "kernel_cache",
@@ -97,7 +96,6 @@ const SILENT: &[&str] = &[
     "fast_ino",
     "nfs_filehandles",
     "xino",
-    "writeback",
     // kernel overlayfs: redirects, marks and inode numbers are as the layers allow
     "index",
     "nfs_export",
@@ -123,6 +121,7 @@ const KNOWN: &[&str] = &[
     "threaded",
     "fsync",
     "volatile",
+    "writeback",
     "noxattrs",
     "noacl",
     "static_nlink",
@@ -366,6 +365,7 @@ impl Options {
             "squash_to_root" => self.squash_to_root = true,
             "static_nlink" => config.static_nlink = true,
             "volatile" => config.volatile = true,
+            "no_writeback_cache" => config.write_through = true,
             "idmap" => config.idmap = true,
             "keep_awake" => config.keep_awake = true,
             "noacl" => config.no_acl = true,
@@ -397,6 +397,9 @@ impl Options {
             "max_threads" => config.workers = at_most(number(key, raw, -1, i32::MAX)?),
             "workers" => config.workers = at_most(number(key, raw, 1, WORKERS_MAX as i32)?),
             "fsync" => config.volatile = number(key, raw, -1, i32::MAX)? == 0,
+            "writeback" => {
+                config.write_through = raw.value.is_some() && number(key, raw, 0, 1)? == 0;
+            }
             "noxattrs" => config.no_xattrs = number(key, raw, -1, i32::MAX)? > 0,
             "xattr_permissions" => {
                 config.override_owners = choice(

@@ -242,15 +242,12 @@ pub(super) fn setid_on_write(cx: &Cx) -> Outcome {
         }
         Ok(())
     };
-    // In passthrough the bits go already when the file is opened for writing, since writes do not reach the service.
-    let passthrough = cx.profile == Some(Profile::Passthrough);
-    let names = if passthrough { &NAMES[..3] } else { &NAMES[..] };
     let act = |dir: &Path| {
         let mut said = Vec::new();
         let _user = AsUser::new(USER, USER);
-        for name in names {
+        for name in NAMES {
             let fd = rustix::fs::open(dir.join(name), OFlags::RDWR, Mode::empty())?;
-            match *name {
+            match name {
                 "write" => drop(rustix::io::pwrite(&fd, b"y", 0)?),
                 "truncate" => rustix::fs::ftruncate(&fd, 100)?,
                 "allocate" => rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, 10_000)?,
@@ -261,5 +258,68 @@ pub(super) fn setid_on_write(cx: &Cx) -> Outcome {
         }
         Ok(said)
     };
-    as_on_plain(cx, fill, act, |dir| names.iter().map(|name| mode_and_owner(&dir.join(name))).collect())
+    as_on_plain(cx, fill, act, |dir| NAMES.iter().map(|name| mode_and_owner(&dir.join(name))).collect())
+}
+
+/// What the kernel shows of a file's times after it has forgotten the file is what it showed before.
+pub(super) fn ctime_stays(cx: &Cx) -> Outcome {
+    let (layers, mut mount) = filled(cx, |dir| {
+        for name in ["written", "later", "chmod", "moved", "linked", "xattr"] {
+            fs::write(dir.join(name), "below")?;
+        }
+        Ok(())
+    })?;
+    let root = layers.merged.clone();
+    let path = |name: &str| root.join(name);
+    let write = |name: &str| -> Outcome<_> {
+        let file = rustix::fs::open(path(name), OFlags::WRONLY | OFlags::CREATE, Mode::from_raw_mode(0o644))?;
+        rustix::io::write(&file, b"new")?;
+        Ok(file)
+    };
+    let open = [write("written")?, write("made")?];
+    // Written back before it is closed, and after that.
+    let synced = write("later")?;
+    rustix::fs::fsync(&synced)?;
+    rustix::io::write(&synced, b"more")?;
+    fs::set_permissions(path("chmod"), fs::Permissions::from_mode(0o600))?;
+    fs::rename(path("moved"), path("moved-on"))?;
+    fs::hard_link(path("linked"), path("linked-too"))?;
+    rustix::fs::setxattr(path("xattr"), "user.own", b"1", XattrFlags::empty())?;
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    drop((open, synced));
+    let names = ["written", "made", "later", "chmod", "moved-on", "linked", "xattr"];
+    let look = || -> Outcome<Vec<String>> {
+        names
+            .iter()
+            .map(|name| {
+                let meta = fs::metadata(path(name))?;
+                let [mtime, ctime] = [(meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())];
+                Ok(format!("{name} {mtime:?} {ctime:?}"))
+            })
+            .collect()
+    };
+    let before = look()?;
+    fs::write("/proc/sys/vm/drop_caches", "2")?;
+    ensure_eq!(look()?, before, "after the kernel has forgotten the files");
+    mount.remount()?;
+    if cx.profile == Some(Profile::Cached) {
+        // The layer's is later, and no other time has moved.
+        let first = |lines: Vec<String>| -> Vec<String> {
+            lines.iter().filter_map(|line| Some(line.rsplit_once(" (")?.0.to_owned())).collect()
+        };
+        ensure_eq!(first(look()?), first(before), "mtime after a remount");
+        mount.unmount()?;
+        let mut mount = cx.mount_with(&layers, &["writeback=0"])?;
+        fs::write(path("through"), "new")?;
+        let ctime = || -> Outcome<_> {
+            let meta = fs::metadata(path("through"))?;
+            Ok((meta.ctime(), meta.ctime_nsec()))
+        };
+        let before = ctime()?;
+        mount.remount()?;
+        ensure_eq!(ctime()?, before, "ctime with writeback=0 after a remount");
+        return mount.unmount();
+    }
+    ensure_eq!(look()?, before, "after a remount");
+    mount.unmount()
 }

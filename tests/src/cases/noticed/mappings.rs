@@ -4,10 +4,12 @@ use super::filled;
 use crate::harness::outcome::{Outcome, Stop, ensure, ensure_eq};
 use crate::harness::raw::Mapping;
 use crate::harness::{Cx, Profile, rng};
-use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, SeekFrom, Timespec, Timestamps};
 use rustix::io::Errno;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
 const PAGE: usize = 4096;
 
@@ -194,4 +196,57 @@ pub(super) fn append_flag(cx: &Cx) -> Outcome {
     ensure!(appends || seen == b"at 0reat 0", "opened so and taken back: {}", seen.escape_ascii());
     drop((set, opened));
     mount.unmount()
+}
+
+/// Longest time for which times may be old that a store to a mapping has changed, several times over.
+const SHOWN: Duration = Duration::from_millis(150);
+const OLD: i64 = 1_000_000_000;
+
+/// Stores to a mapping show in the file's times without msync, also when the descriptor by which it was mapped is closed.
+pub(super) fn times(cx: &Cx) -> Outcome {
+    let (layers, mut mount) = filled(cx, |dir| Ok(fs::write(dir.join("mapped"), vec![b'a'; 4 * PAGE])?))?;
+    fs::write(mount.path("made"), vec![b'a'; 4 * PAGE])?;
+    for name in ["mapped", "made"] {
+        let path = mount.path(name);
+        let age = || -> Outcome<i64> {
+            let old = Timespec { tv_sec: OLD, tv_nsec: 0 };
+            let times = Timestamps { last_access: old, last_modification: old };
+            rustix::fs::utimensat(CWD, &path, &times, AtFlags::empty())?;
+            let meta = fs::metadata(&path)?;
+            ensure_eq!(meta.mtime(), OLD, "{name}: set mtime");
+            Ok(meta.ctime())
+        };
+        let shows = |what: &str| -> Outcome {
+            std::thread::sleep(SHOWN);
+            let meta = fs::metadata(&path)?;
+            ensure!(meta.mtime() > OLD, "{name}: mtime is old after {what}");
+            ensure!(meta.ctime() >= meta.mtime(), "{name}: ctime is old after {what}");
+            Ok(())
+        };
+        // Known to the kernel, and for long, before anybody opens it to write.
+        age()?;
+        let file = rustix::fs::open(&path, OFlags::RDWR, Mode::empty())?;
+        let map = Mapping::shared(file.as_fd(), 4 * PAGE, true)?;
+        map.write(0, b"b");
+        shows("a store")?;
+        map.sync()?;
+        age()?;
+        map.write(PAGE, b"b");
+        shows("another store")?;
+        map.sync()?;
+        drop(file);
+        age()?;
+        map.write(2 * PAGE, b"b");
+        shows("a store without a descriptor")?;
+        map.sync()?;
+        age()?;
+        map.write(3 * PAGE, b"b");
+        drop(map);
+        shows("a mapping has gone")?;
+    }
+    mount.unmount()?;
+    for name in ["mapped", "made"] {
+        ensure!(fs::metadata(layers.upper().join(name))?.mtime() > OLD, "{name}: mtime in the upper is old");
+    }
+    Ok(())
 }

@@ -1,14 +1,17 @@
 //! What users of a union notice, a case each: many of these go wrong elsewhere.
 
 mod attributes;
+mod direct_io;
 mod directories;
 mod identity;
+mod kernel_cache;
 mod layers;
 mod mappings;
 mod names;
 mod options;
 mod owners;
 mod privilege;
+mod setid;
 
 pub(super) use layers::no_leftovers;
 
@@ -25,6 +28,8 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/xattrs-of-symlinks", 60, attributes::symlink_xattrs),
     Case::mounted("noticed/copy-up-keeps-everything", 60, attributes::copy_up_keeps),
     Case::mounted("noticed/setid-bits-go-with-a-write", 60, attributes::setid_on_write),
+    Case::mounted("noticed/programs-lose-their-rights", 60, setid::programs),
+    Case::mounted("noticed/ctime-stays", 60, attributes::ctime_stays),
     Case::mounted("noticed/names-too-long", 60, names::too_long),
     Case::mounted("noticed/names-like-whiteouts", 60, names::like_whiteouts),
     Case::mounted("noticed/device-0-0", 60, names::device_zero),
@@ -50,10 +55,15 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/large-copy-up-delays-nobody", 120, directories::large_copy_up),
     Case::mounted("noticed/mapping-before-copy-up", 60, mappings::before_copy_up),
     Case::mounted("noticed/mapping-and-reads-agree", 60, mappings::agree),
+    Case::mounted("noticed/times-of-mappings", 60, mappings::times),
     Case::mounted("noticed/holes", 60, mappings::holes),
     Case::mounted("noticed/append-flag", 60, mappings::append_flag),
     Case::mounted("noticed/propagation", 60, options::propagation),
     Case::mounted("noticed/allow-root", 60, options::allow_root),
+    Case::mounted("noticed/asynchronous-direct-writes", 60, direct_io::asynchronous),
+    Case::mounted("noticed/killed-clients", 60, kernel_cache::killed_clients),
+    Case::mounted("noticed/large-copies", 60, kernel_cache::large_copies),
+    Case::mounted("noticed/full-disk", 120, kernel_cache::full_disk),
     Case::mounted("noticed/id-mapping", 60, privilege::mapping),
     Case::once("noticed/owners-in-attributes", 60, owners::in_attributes),
     Case::mounted("noticed/squash", 60, privilege::squash),

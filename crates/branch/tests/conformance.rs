@@ -128,6 +128,7 @@ cases! {
         bad_names_and_sizes,
         user_attributes_are_for_files_and_directories root,
         trusted_attributes_are_for_everything root,
+        capabilities_have_a_form root,
         too_much_does_not_fit ext4,
         an_access_acl_shows_in_the_mode root,
         a_default_acl_is_inherited root,

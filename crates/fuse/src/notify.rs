@@ -246,7 +246,8 @@ impl Notifier for FuseNotifier {
         if len == 0 || offset < 0 {
             // Attributes alone take no lock in the kernel, so the word goes out at once: an answer that is sent after it
             // finds the old attributes gone.
-            return self.at_once(&Note::Inode { node, offset: -1, len: 0 });
+            let told = self.0.send(&Note::Inode { node, offset: -1, len: 0 });
+            return told.map_err(|errno| Error::new(errno, "notification"));
         }
         self.queue(Note::Inode { node, offset, len })
     }

@@ -219,18 +219,19 @@ impl Core {
 
     pub(crate) fn attr_reply(&self, node: &Node) -> Result<AttrReply> {
         self.tells_attributes(node);
+        let has_writers = self.has_writers(node);
         let attr = self.attr_of(node)?;
-        Ok(AttrReply { attr, ttl: self.attr_ttl(node, &attr) })
+        Ok(AttrReply { attr, ttl: self.attr_ttl(node, &attr, has_writers) })
     }
 
     /// How long a front may believe attributes. Not at all where it may hold the file through a second node: after a swap,
     /// and in passthrough, where a swap may come, for files with several names. What is changed through one node would
-    /// not be seen to change through the other. Nor where a program may be writing to the file itself; and not for long where
-    /// somebody may have it mapped.
-    pub(crate) fn attr_ttl(&self, node: &Node, attr: &Attr) -> Duration {
+    /// not be seen to change through the other. Nor where a program may be writing to the file itself, which was found out before they
+    /// were read: one that has ended since may have written after that; and not for long where somebody may have it mapped.
+    pub(crate) fn attr_ttl(&self, node: &Node, attr: &Attr, has_writers: bool) -> Duration {
         let second = node.alias || node.stale.load(Relaxed);
         let linked = self.is_passthrough() && attr.nlink > 1 && !attr.is_dir();
-        if second || linked || self.has_writers(node, attr.ino) {
+        if second || linked || has_writers {
             Duration::ZERO
         } else if self.may_be_mapped(node, attr) {
             self.config.ttl.min(mapped::TTL)

@@ -20,7 +20,7 @@ impl Core {
                 std::thread::sleep(BETWEEN);
             }
             let [opens, ..] = ledger.note(node.id);
-            if node.alias || opens > 0 || !self.has_writers(node, node.ino) {
+            if node.alias || opens > 0 || !self.has_writers(node) {
                 return false;
             }
         }

@@ -15,7 +15,7 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
-    Attr, BranchDir, BranchFile, Context, Errno, Error, FileKind, Name, Object, RenameFlags, Result,
+    Attr, BranchDir, BranchFile, Context, Entry, Errno, Error, FileKind, Name, Object, RenameFlags, Result,
 };
 
 const S_ISGID: u32 = 0o2000;
@@ -80,7 +80,8 @@ impl Core {
         Owner { uid: self.config.uid_map.to_layer(cx.uid), gid: self.config.gid_map.to_layer(gid), mode }
     }
 
-    /// Makes something in a directory. EEXIST: the name is taken.
+    /// Makes something in a directory for the front, and what that is told of it: programs must not change it in between.
+    /// EEXIST: the name is taken.
     pub(crate) fn make(
         &self,
         cx: &Context<'_>,
@@ -88,13 +89,14 @@ impl Core {
         name: Name<'_>,
         what: Make<'_>,
         mode: u32,
-    ) -> Result<Made> {
+    ) -> Result<(Arc<Node>, Entry)> {
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let _ops = dir.ops.write();
         self.ends_view(parent);
         let made = self.make_alone(cx, parent, name, what, mode)?;
         self.front_made(parent, dir, name);
-        Ok(made)
+        let entry = self.entry_in(parent, &made.node, Some(made.attr))?;
+        Ok((made.node, entry))
     }
 
     /// The same for who holds the directory's `ops` exclusively.

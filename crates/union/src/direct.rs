@@ -101,16 +101,23 @@ impl Core {
         self.front.get().filter(|front| front.features.contains(Features::PASSTHROUGH)).ok_or(Refused::Front)
     }
 
-    /// Whether programs may be writing to a file just now. Who begins later takes back what the front was told of it.
-    pub(crate) fn has_writers(&self, node: &Node, ino: u64) -> bool {
-        let Some(file) = node.as_file().filter(|file| file.kind == FileKind::Regular) else { return false };
-        let Some(direct) = self.direct.as_ref().filter(|direct| direct.written.have(ino)) else {
+    /// Whether programs may ever have been writing to a file.
+    pub(crate) fn was_written(&self, node: &Node) -> bool {
+        let is_file = node.as_file().is_some_and(|file| file.kind == FileKind::Regular);
+        is_file && self.direct.as_ref().is_some_and(|direct| direct.written.have(node.ino))
+    }
+
+    /// Whether programs may be writing to a file just now. Who begins later takes back what the front was told of it. To be asked before
+    /// attributes are read: what was written by one that has ended is in them then.
+    pub(crate) fn has_writers(&self, node: &Node) -> bool {
+        let (Some(file), Some(direct)) = (node.as_file(), &self.direct) else { return false };
+        if !self.was_written(node) {
             return false;
-        };
-        let Known::Nothing(then) = direct.quiet.look(ino) else { return false };
+        }
+        let Known::Nothing(then) = direct.quiet.look(node.ino) else { return false };
         let writes = self.is_open_to_write(file);
         if !writes {
-            direct.quiet.keep(ino, then);
+            direct.quiet.keep(node.ino, then);
         }
         writes
     }
@@ -136,10 +143,9 @@ impl Core {
         !was_open || asked().unwrap_or(true)
     }
 
-    /// Whether programs may be making a file shorter just now.
-    pub(crate) fn has_cutters(&self, node: &Node, attr: &Attr) -> bool {
-        self.direct.as_ref().is_some_and(|direct| direct.cut.have(attr.ino))
-            && self.has_writers(node, attr.ino)
+    /// Whether programs may be making a file shorter just now. To be asked before its size is.
+    pub(crate) fn has_cutters(&self, node: &Node) -> bool {
+        self.direct.as_ref().is_some_and(|direct| direct.cut.have(node.ino)) && self.has_writers(node)
     }
 
     /// To be called before the front is told attributes of a directory; true: those that were read before must be read again.
@@ -190,7 +196,7 @@ impl Core {
     /// To be called before the front is told names of a directory, with its `ops` held.
     pub(crate) fn tells_names(&self, dir: &Dir) {
         if self.direct.is_some() {
-            dir.seen.names.fetch_add(1, SeqCst);
+            dir.seen.tells_names();
         }
     }
 
@@ -242,7 +248,7 @@ impl Core {
     fn changed(&self, dir: &Dir) -> Notices {
         Notices {
             attributes: dir.seen.attributes.swap(false, SeqCst),
-            names: dir.seen.names.swap(0, SeqCst) != 0,
+            names: dir.seen.take_back_names(),
             file: None,
         }
     }
@@ -267,20 +273,24 @@ impl Core {
         Ok(made)
     }
 
-    fn tell(&self, node: &Node, notices: &Notices) {
-        let Some(front) = self.front.get() else { return };
-        let mut told = Ok(());
+    /// Tells the front what does not hold any more of a directory, and of a file in it. False: it does not have the file yet, of which
+    /// it was told: that answer is on its way, and what was taken back is in it.
+    fn tell(&self, node: &Node, notices: &Notices) -> bool {
+        let Some(front) = self.front.get() else { return true };
+        let has_heard = |told: Result<()>| match told {
+            Ok(()) => true,
+            Err(error) if error.errno() == Errno::NOENT => false,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel was not told of a change");
+                true
+            }
+        };
         if notices.names {
-            told = told.and(front.notifier.expire_data(node.id));
+            has_heard(front.notifier.expire_data(node.id));
         } else if notices.attributes {
-            told = told.and(front.notifier.inval_inode(node.id, -1, 0));
+            has_heard(front.notifier.inval_inode(node.id, -1, 0));
         }
-        if let Some(file) = notices.file {
-            told = told.and(front.notifier.inval_inode(file, -1, 0));
-        }
-        if let Err(error) = told {
-            tracing::warn!(%error, "the kernel was not told of a change");
-        }
+        notices.file.is_none_or(|file| has_heard(front.notifier.inval_inode(file, -1, 0)))
     }
 
     /// A file that a program may be given itself: a regular one, wholly in the upper layer, under its own number.
@@ -450,8 +460,7 @@ impl Union {
             }
             then(opened)?
         };
-        core.tell(parent, &notices);
-        Ok(opened)
+        if core.tell(parent, &notices) { Ok(opened) } else { Err(Refused::Front) }
     }
 
     /// The file of a node, for a program that has it open by way of the front and makes it shorter only there. `open` opens its path in
@@ -503,8 +512,8 @@ impl Union {
             opened
         };
         // An answer about attributes that is under way the kernel recognises as older than this.
-        core.tell(&place.parent, &Notices { file: Some(id), ..Notices::default() });
-        Ok(opened)
+        let notices = Notices { file: Some(id), ..Notices::default() };
+        if core.tell(&place.parent, &notices) { Ok(opened) } else { Err(Refused::Front) }
     }
 
     /// Attributes of a name that the front does not know.

@@ -11,8 +11,8 @@
 use crate::ledger::Flags;
 use crate::links::InodeKey;
 use crate::node::{At, Body, File, Node, Place};
+use crate::sync::Mutex;
 use crate::union::Core;
-use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! The union as a front sees it. Each operation finds its nodes, calls, and answers; nothing else.
 
 use crate::config::Profile;
-use crate::create::{Made, Make, check_target};
+use crate::create::{Make, check_target};
 use crate::node::Node;
 use crate::union::Union;
 use std::ffi::CStr;
@@ -36,10 +36,6 @@ impl Union {
             return Err(Error::new(Errno::NOTDIR, ""));
         }
         Ok(node)
-    }
-
-    fn entry_of(&self, parent: &Node, made: Made) -> Result<Entry> {
-        self.0.entry_in(parent, &made.node, Some(made.attr))
     }
 
     /// How a file that was just created is to be used.
@@ -166,18 +162,18 @@ impl Filesystem for Union {
             Some(kind) => Make::Node(kind, rdev),
         };
         let parent = self.dir(parent)?;
-        self.entry_of(&parent, self.0.make(cx, &parent, name, what, mode)?)
+        Ok(self.0.make(cx, &parent, name, what, mode)?.1)
     }
 
     fn mkdir(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, mode: u32) -> Result<Entry> {
         let parent = self.dir(parent)?;
-        self.entry_of(&parent, self.0.make(cx, &parent, name, Make::Dir, mode)?)
+        Ok(self.0.make(cx, &parent, name, Make::Dir, mode)?.1)
     }
 
     fn symlink(&self, cx: &Context<'_>, parent: NodeId, name: Name<'_>, target: &CStr) -> Result<Entry> {
         let target = check_target(target)?;
         let parent = self.dir(parent)?;
-        self.entry_of(&parent, self.0.make(cx, &parent, name, Make::Symlink(&target), 0o777)?)
+        Ok(self.0.make(cx, &parent, name, Make::Symlink(&target), 0o777)?.1)
     }
 
     fn link(&self, _: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry> {
@@ -230,11 +226,13 @@ impl Filesystem for Union {
     ) -> Result<(Entry, Opened)> {
         let dir = self.dir(parent)?;
         match self.0.make(cx, &dir, name, Make::File, mode) {
-            Ok(made) => {
-                let node = Arc::clone(&made.node);
-                // Before the entry: an error must not leave a lookup counted.
-                let opened = self.opened(&node, flags)?;
-                Ok((self.entry_of(&dir, made)?, opened))
+            Ok((node, mut entry)) => {
+                // An error must not leave a lookup counted.
+                let opened = self.opened(&node, flags).inspect_err(|_| self.0.forget(entry.node, 1))?;
+                // Open, it may come to be mapped.
+                let has_writers = self.0.has_writers(&node);
+                entry.attr_ttl = entry.attr_ttl.min(self.0.attr_ttl(&node, &entry.attr, has_writers));
+                Ok((entry, opened))
             }
             // Another client was faster.
             Err(e) if e.errno() == Errno::EXIST && flags & O_EXCL == 0 => {

@@ -6,14 +6,17 @@
 //! [ledger](crate::ledger) does, and numbers only grow, also when a slot is given to another node.
 
 use crate::node::{File, Node};
+use crate::sync::{AtomicU32, AtomicU64, turn};
 use crate::table::{CHUNK, MAX_CHUNKS, slot_of};
 use crate::union::{Core, Union};
 use std::hash::{BuildHasher, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicU32, AtomicU64};
 use vellum_sys::SharedWords;
 use vellum_vfs::{Errno, Error, FileKind, NodeId, Result};
+
+/// A word in memory of several processes, which no checker knows.
+type Word = std::sync::atomic::AtomicU64;
 
 /// First word: says what it is, and in which version.
 const MAGIC: u64 = 0x7665_6c6c_6765_0001;
@@ -87,11 +90,12 @@ impl Generations {
         self.words.word(ID).map_or(0, |word| word.load(Relaxed))
     }
 
-    fn word(&self, index: usize) -> Result<&AtomicU64> {
+    fn word(&self, index: usize) -> Result<&Word> {
         self.words.word(index).ok_or(Error::new(Errno::INVAL, "the generations are too few"))
     }
 
-    fn of(&self, id: NodeId) -> Option<&AtomicU64> {
+    fn of(&self, id: NodeId) -> Option<&Word> {
+        turn();
         let (slot, _) = slot_of(id);
         (slot < MAX_CHUNKS * CHUNK).then(|| self.words.word(HEADER + slot)).flatten()
     }
@@ -187,12 +191,11 @@ impl Core {
         if file.watched.shortening.load(SeqCst) != 0 {
             return Err(Error::new(Errno::AGAIN, "the file is being cut"));
         }
-        let attr = self.attr_of(&node)?;
         // Who has been given the file itself may cut it at any time.
-        if self.has_cutters(&node, &attr) {
+        if self.has_cutters(&node) {
             return Ok(None);
         }
-        let size = attr.size;
+        let size = self.attr_of(&node)?.size;
         let (slot, serial) = slot_of(id);
         let memory = generations.id();
         Ok(u32::try_from(slot).ok().map(|slot| Mappable { slot, serial, generation, memory, size }))

@@ -4,7 +4,7 @@
 //! allows, the oldest that was not used since the last look is closed (the clock algorithm: one bit per slot, no
 //! list to reorder, so that using a handle writes nothing shared).
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};

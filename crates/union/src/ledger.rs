@@ -10,8 +10,8 @@
 //!
 //! Records are in the order of the slots of the [table](crate::table). The memory of a chunk of slots is given back with it.
 
+use crate::sync::Mutex;
 use crate::table::{CHUNK, MAX_CHUNKS, slot_of};
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};

@@ -60,6 +60,7 @@ mod rename;
 mod revive;
 mod seen;
 mod stack;
+mod sync;
 mod table;
 mod union;
 mod unseen;

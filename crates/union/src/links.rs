@@ -6,7 +6,7 @@
 
 use crate::layer::{Layer, c_string};
 use crate::node::{File, Node};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::{Arc, OnceLock, Weak};

@@ -8,8 +8,8 @@ use crate::marks::{Own, Space};
 use crate::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
 use crate::partial;
 use crate::stack::{Found, is_absent, lower_path};
+use crate::sync::RwLockWriteGuard;
 use crate::union::{Core, path_of};
-use parking_lot::RwLockWriteGuard;
 use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -507,17 +507,19 @@ impl Core {
 
     /// The entry that a front gets: one more lookup of the node, and its attributes.
     pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
-        let again = self.tells_attributes(node);
+        // From here on it is known: programs that change it past the front tell the front.
+        self.table.acquire(node);
+        let again = self.tells_attributes(node) || self.was_written(node);
+        let has_writers = self.has_writers(node);
         let mut attr = match attr {
             Some(attr) if !again => attr,
-            _ => self.attr_of(node).map_err(|e| {
+            _ => self.attr_of(node).inspect_err(|e| {
                 tracing::debug!(path = path_of(node), error = %e, "attributes");
-                e
+                self.forget(node.id, 1);
             })?,
         };
         attr.ino = node.ino;
-        self.table.acquire(node);
-        let attr_ttl = self.attr_ttl(node, &attr);
+        let attr_ttl = self.attr_ttl(node, &attr, has_writers);
         Ok(Entry { node: node.id, generation: 0, attr, entry_ttl: self.config.ttl, attr_ttl })
     }
 }

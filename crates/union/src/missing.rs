@@ -1,6 +1,6 @@
 //! Names of which the front has been told that they are not in a directory, and that it has not made since.
 
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::OnceLock;

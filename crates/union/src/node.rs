@@ -8,15 +8,15 @@ use crate::links::InodeKey;
 use crate::listing::Listing;
 use crate::maps::DoomedSidecar;
 use crate::seen::Seen;
+use crate::sync::{AtomicBool, AtomicU32};
+use crate::sync::{Mutex, RwLock};
 use crate::table::Table;
 use crate::unsynced::Unsynced;
-use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
 

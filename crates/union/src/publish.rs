@@ -3,9 +3,9 @@
 use crate::dress::restore_times;
 use crate::extents::Record;
 use crate::node::{At, Below, File, FileState, Node, Place};
+use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
 use crate::work::Work;
-use parking_lot::RwLockWriteGuard;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};

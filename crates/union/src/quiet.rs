@@ -1,12 +1,12 @@
 //! Files that were given to programs, and that nobody writes to any more: found out once, and believed until one is given out again.
 
+use crate::sync::AtomicU64;
 use crate::written::spread;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Bits of an index.
-const INDEX: u32 = 14;
+const INDEX: u32 = if cfg!(shuttle) { 3 } else { 14 };
 /// Bits of what is left of an inode number beside the index: so an entry says exactly whose it is.
 const TAG: u64 = (1 << (64 - INDEX)) - 1;
 /// What is added each time that a file of the entry is given out. It stays at its most: then nothing is kept there any more.

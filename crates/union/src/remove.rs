@@ -1,9 +1,9 @@
 //! Names go: unlink and rmdir.
 
 use crate::node::{At, Body, Dir, File, Node};
+use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
 use crate::work::Work;
-use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{BranchDir, Errno, Error, Name, Object, Result};

@@ -5,9 +5,9 @@
 
 use crate::node::{At, Body, Dir, File, FileState, Node, Place};
 use crate::remove::{RETRIES, lock_dirs};
+use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
 use crate::work::{Whiteouts, Work};
-use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 use vellum_vfs::{BranchDir, Errno, Error, FileKind, Name, RenameFlags, Result};
 
@@ -416,7 +416,7 @@ fn check_kinds(source: &Node, target: Option<&Arc<Node>>, flags: RenameFlags) ->
 type StateGuard<'a> = RwLockWriteGuard<'a, FileState>;
 
 /// Takes the `copy` locks of the directories among some nodes, in the order of their ids.
-fn lock_copies<'a>(nodes: &[Option<&'a Arc<Node>>]) -> Vec<parking_lot::MutexGuard<'a, ()>> {
+fn lock_copies<'a>(nodes: &[Option<&'a Arc<Node>>]) -> Vec<crate::sync::MutexGuard<'a, ()>> {
     let mut dirs: Vec<_> =
         nodes.iter().flatten().filter_map(|node| Some((node.id, node.as_dir()?))).collect();
     dirs.sort_unstable_by_key(|(id, _)| *id);

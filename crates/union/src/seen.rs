@@ -1,9 +1,9 @@
 //! What the front may believe of a directory, and what must have reached it before programs change the directory's names past it.
 
 use crate::missing::Missing;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
+use crate::sync::{AtomicBool, AtomicU64};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use vellum_vfs::{Answering, Answers};
 
 /// What the front may believe of a directory.
@@ -13,8 +13,10 @@ pub(crate) struct Seen {
     pub(crate) attributes: AtomicBool,
     /// That names are not there.
     pub(crate) missing: Missing,
-    /// A list of its names: how often it was told one since that was last taken back.
-    pub(crate) names: AtomicU64,
+    /// Lists of its names: how often it was told one, ...
+    names: AtomicU64,
+    /// ... and how often it had been when that was last taken back. Never the same number twice: answers that are waited for are known by it.
+    taken_back: AtomicU64,
     /// Programs make names in it past the front: when they last did, as [`Direct::now`](crate::written::Direct::now) has it; 0: they do not.
     pub(crate) shared: AtomicU64,
     /// Programs may look at its names themselves, as long as its [word](crate::view) says.
@@ -37,6 +39,7 @@ impl Seen {
             attributes: AtomicBool::new(true),
             missing: Missing::default(),
             names: AtomicU64::new(1),
+            taken_back: AtomicU64::new(0),
             shared: AtomicU64::new(0),
             viewed: AtomicBool::new(true),
             waits: Mutex::new(None),
@@ -46,8 +49,19 @@ impl Seen {
     /// The front has just heard of the directory.
     pub(crate) fn nothing(&self) {
         self.attributes.store(false, SeqCst);
-        self.names.store(0, SeqCst);
+        self.take_back_names();
         self.viewed.store(false, SeqCst);
+    }
+
+    /// The front is being told a list of names.
+    pub(crate) fn tells_names(&self) {
+        self.names.fetch_add(1, SeqCst);
+    }
+
+    /// Whether the front may believe in a list, which is about to be taken back. Not while it is being told one.
+    pub(crate) fn take_back_names(&self) -> bool {
+        let names = self.names.load(SeqCst);
+        self.taken_back.swap(names, SeqCst) != names
     }
 
     /// Whether no answer is on its way that a change of the directory's names would make wrong for ever. The caller holds the
@@ -58,7 +72,8 @@ impl Seen {
             self.shared.store(now, SeqCst);
         }
         let mut waits = self.waits.lock();
-        let unseen = names != 0 && waits.as_ref().is_none_or(|waits| waits.names != names);
+        let unseen =
+            names != self.taken_back.load(SeqCst) && waits.as_ref().is_none_or(|waits| waits.names != names);
         if unseen {
             *waits = Some(Waits { answers: front.answering(), names });
         }
@@ -93,14 +108,19 @@ mod tests {
         let seen = Seen::everything();
         seen.nothing();
         assert!(seen.is_settled(&front, 1), "nothing was told");
-        seen.names.fetch_add(1, SeqCst);
+        seen.tells_names();
         assert!(!seen.is_settled(&front, 1) && !seen.is_settled(&front, 1), "a list is on its way");
         front.0.store(false, SeqCst);
         assert!(seen.is_settled(&front, 1), "it has arrived");
         front.0.store(true, SeqCst);
-        seen.names.fetch_add(1, SeqCst);
+        seen.tells_names();
         assert!(!seen.is_settled(&front, 1), "another one");
         front.0.store(false, SeqCst);
         assert!(seen.is_settled(&front, 1) && seen.is_settled(&Slow(AtomicBool::new(true)), 1), "once");
+        assert!(seen.take_back_names() && !seen.take_back_names());
+        front.0.store(true, SeqCst);
+        assert!(seen.is_settled(&front, 1), "it was taken back");
+        seen.tells_names();
+        assert!(!seen.is_settled(&front, 1), "the first one after that");
     }
 }

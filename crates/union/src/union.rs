@@ -13,14 +13,14 @@ use crate::node::{Body, Dir, Node, Place, UpperDir};
 use crate::overrides::Format;
 use crate::partial::Unfinished;
 use crate::revive::Revival;
+use crate::sync::AtomicBool;
+use crate::sync::Mutex;
 use crate::table::Table;
 use crate::work::{Whiteouts, Work};
 use crate::written::Direct;
-use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use vellum_vfs::{Branch, BranchDir, Connection, Errno, Error, IdMap, Name, NodeId, Result};
 

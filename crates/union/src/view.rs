@@ -9,18 +9,18 @@
 use crate::direct::{Directory, Refused};
 use crate::generations::Generations;
 use crate::node::{Dir, Node, Place};
+use crate::sync::AtomicU64;
 use crate::table::slot_of;
 use crate::union::{Core, Union};
 use crate::written::{Direct, spread};
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_vfs::NodeId;
 
 /// Bits of an index of [`Plain`].
-const INDEX: u32 = 14;
+const INDEX: u32 = if cfg!(shuttle) { 3 } else { 14 };
 
 /// What a program must know to look at a directory's names in the upper layer itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

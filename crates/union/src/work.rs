@@ -5,7 +5,7 @@ use crate::extents;
 use crate::layer::c_string;
 use crate::marks::Space;
 use crate::stack::aufs_name;
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};

@@ -1,15 +1,15 @@
 //! Which files programs may be writing to past the front, and since when programs make names.
 
 use crate::quiet::Quiet;
+use crate::sync::AtomicU8;
 use crate::view::Plain;
-use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Instant;
 
 /// So long after the last name that a program made the front may believe again that names are not there.
 const SHARED_SECONDS: u64 = 30;
 /// Bytes of a set of [`Files`].
-const PLACES: usize = 1 << 16;
+const PLACES: usize = if cfg!(shuttle) { 16 } else { 1 << 16 };
 
 /// Spreads inode numbers, for those of files that are used together are close to each other. No two become one.
 pub(crate) const fn spread(ino: u64) -> u64 {

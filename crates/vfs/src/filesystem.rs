@@ -112,7 +112,8 @@ bitflags! {
 /// Calls from an instance back to its front. They may be dropped when the front goes away.
 pub trait Notifier: Answers {
     /// Attributes and, when `len` is not 0, cached data of `node` in `[offset, offset+len)` are no longer good
-    /// (`len` < 0: to the end; `offset` < 0: attributes only).
+    /// (`len` < 0: to the end; `offset` < 0: attributes only). ENOENT for attributes: the front does not have the node, or not yet: an
+    /// answer about it may be on its way.
     fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()>;
     /// `name` in `parent` may lead elsewhere now.
     fn inval_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()>;

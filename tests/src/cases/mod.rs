@@ -119,6 +119,11 @@ const CARGO: &[Case] = &[
         "test --release --config=build.rustflags=[\"--cfg=loom\"] --package vellum-ring --test loom",
     )
     .aside(),
+    Case::cargo(
+        "union/coherence",
+        "test --config=build.rustflags=[\"--cfg=shuttle\"] --target-dir target/shuttle --package vellum-union --test coherence",
+    )
+    .aside(),
     Case { kind: Kind::Tool("scripts/fuzz --jobs 1 --seconds 60"), ..Case::cargo("fuzz", "") }.aside(),
 ];
 

@@ -76,6 +76,8 @@ pub(super) struct Inode {
     pub(super) linkable: bool,
     /// Holders outside the tree.
     pins: u32,
+    /// Those of them that may write.
+    pub(super) writers: u32,
 }
 
 impl Inode {
@@ -183,6 +185,7 @@ impl State {
             body: Body::Special,
             linkable: false,
             pins: 0,
+            writers: 0,
         }
     }
 
@@ -214,7 +217,7 @@ impl State {
     fn forget_holders(&mut self) {
         self.inodes.retain(|_, inode| inode.nlink > 0);
         for inode in self.inodes.values_mut() {
-            inode.pins = 0;
+            (inode.pins, inode.writers) = (0, 0);
         }
     }
 

@@ -33,7 +33,7 @@ fn open(disk: &Arc<Disk>, ino: u64, mode: OpenMode) -> Result<Arc<dyn BranchFile
         inode.data_mut()?.truncate(0)?;
         inode.modified(now);
     }
-    Ok(Arc::new(MemoryFile { pin: Pin::new(disk, &mut state, ino)?, mode }))
+    Ok(Arc::new(MemoryFile::new(disk, &mut state, ino, mode)?))
 }
 
 macro_rules! impl_object {
@@ -106,7 +106,23 @@ impl_object!(MemoryHandle);
 impl_object!(MemoryFile);
 impl_object!(MemoryDir);
 
+impl Drop for MemoryFile {
+    fn drop(&mut self) {
+        if self.mode.contains(OpenMode::WRITE)
+            && let Ok(inode) = self.pin.disk.lock().inode_mut(self.pin.ino)
+        {
+            inode.writers = inode.writers.saturating_sub(1);
+        }
+    }
+}
+
 impl MemoryFile {
+    fn new(disk: &Arc<Disk>, state: &mut State, ino: u64, mode: OpenMode) -> Result<Self, Errno> {
+        let pin = Pin::new(disk, state, ino)?;
+        state.inode_mut(ino)?.writers += u32::from(mode.contains(OpenMode::WRITE));
+        Ok(Self { pin, mode })
+    }
+
     fn readable(&self) -> Result<()> {
         let writes_only = self.mode & (OpenMode::READ | OpenMode::WRITE) == OpenMode::WRITE;
         if writes_only { Err(Errno::BADF.into()) } else { Ok(()) }
@@ -149,6 +165,10 @@ fn copy_length(size: u64, same_file: bool, from: u64, to: u64, len: u64) -> Resu
 }
 
 impl BranchFile for MemoryFile {
+    fn has_writers(&self) -> bool {
+        self.pin.disk.lock().inode(self.pin.ino).map_or(true, |inode| inode.writers > 0)
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         if buf.is_empty() {
             return Ok(0);
@@ -291,7 +311,7 @@ impl MemoryDir {
 
     fn opened(&self, state: &mut State, ino: u64) -> Result<Arc<dyn BranchFile>> {
         let mode = OpenMode::READ | OpenMode::WRITE;
-        Ok(Arc::new(MemoryFile { pin: Pin::new(&self.pin.disk, state, ino)?, mode }))
+        Ok(Arc::new(MemoryFile::new(&self.pin.disk, state, ino, mode)?))
     }
 }
 

@@ -55,10 +55,13 @@ fn deliver(value: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
 }
 
 fn valid_capability(value: &[u8]) -> bool {
-    const REVISION_2: u8 = 2;
-    const REVISION_3: u8 = 3;
+    /// Beside the revision there is one flag: effective.
+    const EFFECTIVE: u32 = 1;
+    const REVISION_2: u32 = 0x0200_0000;
+    const REVISION_3: u32 = 0x0300_0000;
+    let head = value.first_chunk().map_or(0, |head| u32::from_le_bytes(*head)) & !EFFECTIVE;
     // The kernel does not look at an empty one.
-    matches!((value.len(), value.get(3)), (0, _) | (20, Some(&REVISION_2)) | (24, Some(&REVISION_3)))
+    matches!((value.len(), head), (0, _) | (20, REVISION_2) | (24, REVISION_3))
 }
 
 fn used(inode: &Inode, except: &[u8]) -> usize {

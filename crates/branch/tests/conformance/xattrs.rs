@@ -131,6 +131,24 @@ pub fn trusted_attributes_are_for_everything(f: &Fixture) {
     }
 }
 
+pub fn capabilities_have_a_form(f: &Fixture) {
+    let file = put(&*f.root(), c"f", b"");
+    for (head, len, expected) in [
+        ([0, 0, 0, 2], 20, Ok(())),
+        ([1, 0, 0, 2], 20, Ok(())),
+        ([2, 0, 0, 2], 20, Err(Errno::INVAL)),
+        ([0, 0, 1, 2], 20, Err(Errno::INVAL)),
+        ([0, 0, 0, 2], 24, Err(Errno::INVAL)),
+        ([0, 0, 0, 1], 12, Err(Errno::INVAL)),
+        ([0, 0, 0, 3], 20, Err(Errno::INVAL)),
+    ] {
+        let mut value = head.to_vec();
+        value.resize(len, 0);
+        let set = file.set_xattr(c"security.capability", &value, 0).map_err(|error| error.errno());
+        assert_eq!(set, expected, "{head:?}, {len} bytes");
+    }
+}
+
 pub fn too_much_does_not_fit(f: &Fixture) {
     let root = f.root();
     let file = put(&*root, c"f", b"");

@@ -1,7 +1,7 @@
 //! How it is known which blocks of a partial file are its own, when it is opened.
 
 use super::map::{BlockMap, CHUNK_BLOCKS, ChunkBits};
-use parking_lot::Mutex;
+use crate::sync::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;

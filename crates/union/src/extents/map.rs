@@ -6,7 +6,7 @@
 //! nothing. Reading the map and noting a block as own changes atomic words under a shared lock; only loading a chunk and
 //! changing its form excludes others.
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use crate::sync::{RwLock, RwLockReadGuard};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ops::Range;

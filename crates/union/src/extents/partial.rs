@@ -13,8 +13,8 @@ use super::index::BlockIndex;
 use super::map::{BlockMap, ChunkBits};
 use super::record::Record;
 use crate::io::read_full;
+use crate::sync::RwLock;
 use crate::unsynced::Unsynced;
-use parking_lot::RwLock;
 use smallvec::{SmallVec, smallvec};
 use std::any::Any;
 use std::ffi::CStr;
@@ -140,7 +140,7 @@ impl PartialFile {
     }
 
     /// The shape, once the recorded limit is no larger than the real one: only then may the file grow.
-    fn settled(&self) -> Result<parking_lot::RwLockReadGuard<'_, Shape>> {
+    fn settled(&self) -> Result<crate::sync::RwLockReadGuard<'_, Shape>> {
         loop {
             let shape = self.shape.read();
             if shape.recorded == shape.limit {

@@ -1,0 +1,85 @@
+//! What several parties believe of one directory, tried in many orders: a kernel that keeps what it is told until that is recalled, a
+//! program that makes, opens, removes names past it, one that reads a file from a mapping, and one that looks at names itself.
+//! The union is the real one, over a disk in memory; its locks and the atomics by which parties agree are the checker's (`sync`).
+//!
+//! After a change was answered nobody may believe what it made wrong. That this would be noticed is tried, too: parties that do not
+//! hear, or do not look, must be caught.
+//!
+//! Built with `--cfg shuttle`. `VELLUM_TEST_SEED` repeats a run, `COHERENCE_RUNS` says how many orders are tried of each kind.
+#![cfg(shuttle)]
+#![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "modules of one test program")]
+
+#[path = "coherence/kernel.rs"]
+mod kernel;
+#[path = "coherence/parties.rs"]
+mod parties;
+#[path = "coherence/world.rs"]
+mod world;
+
+use shuttle::scheduler::{PctScheduler, RandomScheduler};
+use shuttle::{Config, Runner};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use world::{Deaf, World};
+
+/// Steps of each party.
+const STEPS: usize = 3;
+/// How many threads are the less urgent one at some moment, in the orders that change seldom.
+const CHANGES: usize = 3;
+
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, RandomState};
+    let given = std::env::var("VELLUM_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    given.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()))
+}
+
+fn runs() -> usize {
+    std::env::var("COHERENCE_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(500)
+}
+
+fn scenario(deaf: Option<Deaf>) {
+    let world = World::new(deaf);
+    let threads = [
+        spawn(&world, |world| (0..STEPS).for_each(|_| kernel::step(world, 1))),
+        spawn(&world, |world| (0..STEPS).for_each(|_| kernel::step(world, 2))),
+        spawn(&world, |world| (0..STEPS).for_each(|_| parties::program(world))),
+        spawn(&world, |world| (0..STEPS).for_each(|_| parties::reader(world))),
+        spawn(&world, |world| (0..STEPS).for_each(|_| parties::viewer(world))),
+    ];
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    world.believes_what_is();
+}
+
+fn spawn(
+    world: &std::sync::Arc<World>,
+    what: impl FnOnce(&World) + Send + 'static,
+) -> shuttle::thread::JoinHandle<()> {
+    let world = std::sync::Arc::clone(world);
+    shuttle::thread::spawn(move || what(&world))
+}
+
+fn explore(deaf: Option<Deaf>, seed: u64, runs: usize) {
+    let mut config = Config::new();
+    config.stack_size = 1 << 20;
+    Runner::new(RandomScheduler::new_from_seed(seed, runs), config.clone()).run(move || scenario(deaf));
+    Runner::new(PctScheduler::new_from_seed(seed, CHANGES, runs), config).run(move || scenario(deaf));
+}
+
+#[test]
+fn nobody_believes_what_has_changed() {
+    let seed = seed();
+    println!("seed {seed}");
+    explore(None, seed, runs());
+}
+
+/// Each is found with the seed that is drawn, or the exploration finds too little.
+#[test]
+fn who_does_not_hear_or_look_is_caught() {
+    let seed = seed();
+    println!("seed {seed}");
+    for deaf in Deaf::ALL {
+        let found = catch_unwind(AssertUnwindSafe(|| explore(Some(deaf), seed, 4 * runs())));
+        assert!(found.is_err(), "{deaf:?} was not noticed");
+    }
+}

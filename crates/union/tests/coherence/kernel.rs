@@ -1,0 +1,211 @@
+//! What the kernel does on behalf of programs that know nothing of rings.
+
+use crate::world::{NAMES, NO_HANDLE, Names, SIZE, USER, World, name};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::thread::yield_now;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use vellum_vfs::{AttrReply, Entry, Filesystem, NodeId, SetAttr};
+
+/// `O_CREAT | O_EXCL | O_WRONLY`.
+const NEW: u32 = 0o301;
+/// Turns of others in which one of them makes a file.
+const LONG: usize = 100;
+
+/// One operation; `worker` answers it.
+pub fn step(world: &World, worker: usize) {
+    let what = NAMES[thread_rng().gen_range(0..NAMES.len())];
+    match thread_rng().gen_range(0..7) {
+        0 | 1 => look(world, worker, what),
+        2 => list(world, worker),
+        3 => attributes(world, worker, if thread_rng().gen_bool(0.5) { world.dir } else { world.file }),
+        4 => create(world, worker, what),
+        5 => remove(world, worker, what),
+        _ => cut(world, worker, thread_rng().gen_range(0..=SIZE)),
+    }
+}
+
+/// Asks the union, and says what is to be believed once the answer has arrived.
+fn ask<R>(world: &World, worker: usize, call: impl FnOnce() -> R) -> R {
+    {
+        let mut under_way = world.kernel.under_way.lock().unwrap();
+        let next = under_way.get(&usize::MAX).copied().unwrap_or(0) + 1;
+        // Kept beside them: numbers are never used again.
+        under_way.insert(usize::MAX, next);
+        under_way.insert(worker, next);
+    }
+    let answer = call();
+    // It is on its way, now and then for as long as others take for a whole call.
+    let steps = if thread_rng().gen_bool(0.25) { LONG } else { 1 };
+    (0..steps).for_each(|_| yield_now());
+    answer
+}
+
+fn arrived(world: &World, worker: usize) {
+    world.kernel.under_way.lock().unwrap().remove(&worker);
+}
+
+/// How often attributes of a node were recalled, and told.
+fn versions(world: &World, node: NodeId) -> (u64, u64) {
+    let beliefs = world.kernel.beliefs();
+    let of = |counts: &HashMap<NodeId, u64>| counts.get(&node).copied().unwrap_or(0);
+    (of(&beliefs.recalls), of(&beliefs.tellings))
+}
+
+/// Attributes are believed if they were not recalled, nor told anew, since they were asked for.
+fn believe(world: &World, node: NodeId, reply: AttrReply, before: (u64, u64)) {
+    if versions(world, node) == before {
+        tell(world, node, reply, before.0);
+    }
+}
+
+/// The kernel takes over what it is told, if it was not recalled.
+fn tell(world: &World, node: NodeId, reply: AttrReply, recalls_before: u64) {
+    let recalls = versions(world, node).0;
+    let mut beliefs = world.kernel.beliefs();
+    *beliefs.tellings.entry(node).or_default() += 1;
+    beliefs.attributes.remove(&node);
+    if recalls == recalls_before && !reply.ttl.is_zero() {
+        beliefs.attributes.insert(node, reply.attr);
+    }
+}
+
+pub fn look(world: &World, worker: usize, what: &'static CStr) {
+    let _lock = world.kernel.lock.read().unwrap();
+    let is_known = {
+        let beliefs = world.kernel.beliefs();
+        beliefs.missing.contains(what) || beliefs.names.contains_key(what)
+    };
+    if !is_known {
+        found(world, worker, what);
+    }
+}
+
+/// Looks a name up, with the directory's lock held.
+fn found(world: &World, worker: usize, what: &'static CStr) -> Option<NodeId> {
+    let before = world.kernel.beliefs().recalls.clone();
+    let (entry, holds) = ask(world, worker, || {
+        let entry = world.fs.lookup(&USER, world.dir, name(what)).unwrap();
+        let holds = match &entry {
+            Some(entry) => !entry.entry_ttl.is_zero(),
+            None => !world.fs.negative_ttl(world.dir, name(what)).is_zero(),
+        };
+        (entry, holds)
+    });
+    let node = entry.as_ref().map(|entry| entry.node);
+    world.note(|| {
+        format!(
+            "kernel {worker}: {what:?} is {node:?}, {:?}, {before:?}",
+            entry.as_ref().map(|e| (e.attr_ttl, e.attr.size))
+        )
+    });
+    if holds {
+        match entry {
+            Some(entry) => known(world, what, &entry, before.get(&entry.node).copied().unwrap_or(0)),
+            None => drop(world.kernel.beliefs().missing.insert(what.to_owned())),
+        }
+    }
+    arrived(world, worker);
+    node
+}
+
+/// A name has been found. `before`: how often attributes of its node had been recalled when it was asked for.
+fn known(world: &World, what: &CStr, entry: &Entry, before: u64) {
+    let mut beliefs = world.kernel.beliefs();
+    beliefs.names.insert(what.to_owned(), entry.node);
+    beliefs.nodes.insert(entry.node);
+    let recalls = beliefs.recalls.get(&entry.node).copied().unwrap_or(0);
+    if recalls == before && !entry.attr_ttl.is_zero() {
+        beliefs.attributes.insert(entry.node, entry.attr);
+    }
+}
+
+fn list(world: &World, worker: usize) {
+    let _lock = world.kernel.lock.read().unwrap();
+    if world.kernel.beliefs().list.is_some() {
+        return;
+    }
+    let names = ask(world, worker, || {
+        let mut names = Names::default();
+        world.fs.readdir(&USER, world.dir, NO_HANDLE, 0, &mut names).unwrap();
+        names
+    });
+    world.kernel.beliefs().list = Some(names.0);
+    arrived(world, worker);
+}
+
+fn attributes(world: &World, worker: usize, node: NodeId) {
+    if world.kernel.beliefs().attributes.contains_key(&node) {
+        return;
+    }
+    let before = versions(world, node);
+    let reply = ask(world, worker, || world.fs.getattr(&USER, node, None).unwrap());
+    world.note(|| format!("kernel {worker}: {node:?} has {:?}", (reply.ttl, reply.attr.size)));
+    believe(world, node, reply, before);
+    arrived(world, worker);
+}
+
+/// What the kernel forgets by itself when it changes the directory.
+fn changed(world: &World) {
+    let mut beliefs = world.kernel.beliefs();
+    beliefs.list = None;
+    beliefs.attributes.remove(&world.dir);
+    *beliefs.recalls.entry(world.dir).or_default() += 1;
+}
+
+pub fn create(world: &World, worker: usize, what: &'static CStr) {
+    let _lock = world.kernel.lock.write().unwrap();
+    let is_missing = world.kernel.beliefs().missing.contains(what);
+    let is_there = world.kernel.beliefs().names.contains_key(what);
+    if is_there || (!is_missing && found(world, worker, what).is_some()) {
+        return;
+    }
+    world.changes(what, || {
+        let made = ask(world, worker, || world.fs.create(&USER, world.dir, name(what), 0o644, NEW));
+        world.note(|| {
+            format!(
+                "kernel {worker}: made {what:?}: {:?}",
+                made.as_ref().map(|(e, _)| (e.node, e.attr_ttl, e.attr.size))
+            )
+        });
+        changed(world);
+        if let Ok((entry, opened)) = made {
+            world.kernel.beliefs().missing.remove(what);
+            known(world, what, &entry, 0);
+            arrived(world, worker);
+            world.fs.release(entry.node, opened.handle);
+        }
+        arrived(world, worker);
+    });
+}
+
+pub fn remove(world: &World, worker: usize, what: &'static CStr) {
+    let _lock = world.kernel.lock.write().unwrap();
+    let is_missing = world.kernel.beliefs().missing.contains(what);
+    let is_there = world.kernel.beliefs().names.contains_key(what);
+    if is_missing || (!is_there && found(world, worker, what).is_none()) {
+        return;
+    }
+    world.changes(what, || {
+        let removed = ask(world, worker, || world.fs.unlink(&USER, world.dir, name(what)));
+        world.note(|| format!("kernel {worker}: removed {what:?}: {}", removed.is_ok()));
+        changed(world);
+        let node = world.kernel.beliefs().names.remove(what);
+        if let Some(node) = node {
+            world.kernel.beliefs().attributes.remove(&node);
+        }
+        arrived(world, worker);
+    });
+}
+
+/// Makes the file shorter, or longer.
+fn cut(world: &World, worker: usize, size: u64) {
+    let _lock = world.kernel.file_lock.lock().unwrap();
+    let before = versions(world, world.file).0;
+    let set = SetAttr { size: Some(size), ..SetAttr::default() };
+    let reply = ask(world, worker, || world.fs.setattr(&USER, world.file, None, &set));
+    if let Ok(reply) = reply {
+        tell(world, world.file, reply, before);
+    }
+    arrived(world, worker);
+}

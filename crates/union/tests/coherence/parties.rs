@@ -1,0 +1,215 @@
+//! Programs that go past the kernel: by the ring, by a mapping, by a view.
+
+use crate::kernel;
+use crate::world::{Deaf, FILE, NAMES, SIZE, USER, World, name};
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::thread::yield_now;
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use vellum_union::{Refused, Wanted};
+use vellum_vfs::{Attr, BranchFile, Errno, OpenMode};
+
+/// The kernel's worker for what the ring refers to it.
+const WORKER: usize = 3;
+/// Most names that a view comes with.
+const MOST: usize = 120;
+
+/// One call over the ring.
+pub fn program(world: &World) {
+    let what = NAMES[thread_rng().gen_range(0..NAMES.len())];
+    match thread_rng().gen_range(0..5) {
+        0 | 1 => make(world, what),
+        2 => remove(world, what),
+        3 => write(world, what),
+        _ => write(world, FILE),
+    }
+}
+
+fn make(world: &World, what: &'static CStr) {
+    let wanted = Wanted { dir: &world.shared, name: name(what), checked: false, writes: true };
+    let made = world.changes(what, || {
+        let made = world.fs.make_direct(&wanted, || {
+            yield_now();
+            let file = world.upper.create(name(what), 0o644).map_err(|error| error.errno())?;
+            // In two steps, as the service does it.
+            yield_now();
+            file.set_owner(Some(USER.uid), Some(USER.gid)).map_err(|error| error.errno())?;
+            let ino = file.stat().map_err(|error| error.errno())?.ino;
+            yield_now();
+            Ok((file, ino))
+        });
+        if made.is_ok() {
+            // It has been answered, and nobody has done anything since.
+            let beliefs = world.kernel.beliefs();
+            let is_missing = beliefs.missing.contains(what);
+            world.check(!is_missing, || format!("{what:?} was made and is believed not to be there"));
+            let is_listed = beliefs.list.as_ref().is_none_or(|list| list.contains(what));
+            world.check(is_listed, || format!("{what:?} was made and is not in the list"));
+        }
+        made
+    });
+    world.note(|| format!("program: made {what:?}: {:?}", made.as_ref().map(|f| f.stat().unwrap().ino)));
+    match made {
+        Ok(file) => appends(world, &file, what),
+        Err(Refused::Error(errno)) => assert_eq!(errno, Errno::EXIST),
+        Err(_) => kernel::create(world, WORKER, what),
+    }
+}
+
+fn remove(world: &World, what: &'static CStr) {
+    let wanted = Wanted { dir: &world.shared, name: name(what), checked: false, writes: false };
+    let removed = world.changes(what, || {
+        let removed = world.fs.unlink_direct(&wanted, || {
+            yield_now();
+            let Ok(attr) = world.upper.stat_at(name(what)) else { return Err(Refused::Error(Errno::NOENT)) };
+            world.upper.remove(name(what)).map_err(|_| Refused::Front)?;
+            yield_now();
+            Ok(attr.ino)
+        });
+        if removed.is_ok() {
+            let beliefs = world.kernel.beliefs();
+            let is_there = beliefs.names.contains_key(what);
+            world.check(!is_there, || format!("{what:?} was removed and is believed to be there"));
+            let is_listed = beliefs.list.as_ref().is_some_and(|list| list.contains(what));
+            world.check(!is_listed, || format!("{what:?} was removed and is in the list"));
+        }
+        removed
+    });
+    world.note(|| format!("program: removed {what:?}: {removed:?}"));
+    match removed {
+        Ok(()) => {}
+        Err(Refused::Error(errno)) => assert_eq!(errno, Errno::NOENT),
+        Err(_) => kernel::remove(world, WORKER, what),
+    }
+}
+
+/// Opens a file to write, and writes and cuts.
+fn write(world: &World, what: &'static CStr) {
+    let mut wanted = Wanted { dir: &world.shared, name: name(what), checked: false, writes: true };
+    let open = || {
+        yield_now();
+        let mode = OpenMode::READ | OpenMode::WRITE;
+        let file = world.upper.open_file(name(what), mode).map_err(|_| Refused::Front)?;
+        let ino = file.stat().map_err(|_| Refused::Front)?.ino;
+        yield_now();
+        Ok((file, ino))
+    };
+    let then = move |file: Arc<dyn BranchFile>| {
+        yield_now();
+        Ok(file)
+    };
+    let mut opened = world.fs.open_direct(&wanted, open, then);
+    if matches!(opened, Err(Refused::Known)) {
+        // The program has the kernel walk the path.
+        kernel::look(world, WORKER, what);
+        wanted.checked = true;
+        opened = world.fs.open_direct(&wanted, open, then);
+    }
+    world.note(|| format!("program: opened {what:?}: {:?}", opened.as_ref().map(|f| f.stat().unwrap().ino)));
+    if let Ok(file) = opened {
+        appends(world, &file, what);
+        if thread_rng().gen_bool(0.5) {
+            yield_now();
+            file.truncate(thread_rng().gen_range(0..=SIZE)).unwrap();
+            is_shown(world, &file, what);
+        }
+    }
+}
+
+fn appends(world: &World, file: &Arc<dyn BranchFile>, what: &CStr) {
+    yield_now();
+    let size = file.stat().unwrap().size;
+    file.write_at(b"more", size).unwrap();
+    world.note(|| format!("program: wrote to {what:?} at {size}"));
+    is_shown(world, file, what);
+}
+
+/// What was written has been answered: nobody may believe in another size.
+fn is_shown(world: &World, file: &Arc<dyn BranchFile>, what: &CStr) {
+    let attr = file.stat().unwrap();
+    let beliefs = world.kernel.beliefs();
+    let believed = beliefs.names.get(what).and_then(|node| beliefs.attributes.get(node));
+    if let Some(believed) = believed.filter(|believed| believed.ino == attr.ino) {
+        let sizes = (believed.size, attr.size);
+        world.check(sizes.0 == sizes.1, || {
+            format!("{what:?} is believed to have a size, and has another: {sizes:?}")
+        });
+    }
+}
+
+/// Maps the file and reads from the mapping as long as that is said to hold.
+pub fn reader(world: &World) {
+    let Ok(Some(told)) = world.fs.mappable(world.file) else { return };
+    let word = || {
+        yield_now();
+        // 512 words come before those of slots.
+        world.words.word(512 + told.slot as usize).unwrap().load(SeqCst)
+    };
+    let holds = || world.deaf == Some(Deaf::ToCuts) || word() == told.generation;
+    for _ in 0..3 {
+        if !holds() {
+            return;
+        }
+        yield_now();
+        let size = world.upper.stat_at(name(FILE)).unwrap().size;
+        if holds() {
+            world.check(size >= told.size, || {
+                format!("{size} bytes of {} were read from a mapping", told.size)
+            });
+        }
+    }
+}
+
+/// Takes a view and looks at a name by it, as long as that is said to hold.
+pub fn viewer(world: &World) {
+    let Ok(view) = world.fs.view(&world.shared, MOST) else { return };
+    let what = NAMES[thread_rng().gen_range(0..NAMES.len())];
+    if view.known.iter().any(|known| **known == *what) {
+        return;
+    }
+    let word = || {
+        yield_now();
+        world.words.word(512 + view.slot as usize).unwrap().load(SeqCst)
+    };
+    let is_deaf = world.deaf == Some(Deaf::ToViews);
+    for _ in 0..3 {
+        let before = word();
+        if !is_deaf && (before % 2 != 0 || before >> 32 != view.word >> 32) {
+            return;
+        }
+        let truth = world.truth(what);
+        yield_now();
+        let found = world.upper.stat_at(name(what));
+        if !is_deaf && word() != before {
+            continue;
+        }
+        // One who looks on the disk while somebody makes it may see it or not, but never half of it.
+        if let Ok(attr) = &found {
+            world.check(attr.uid == USER.uid, || format!("{what:?} is seen before it is whose it is to be"));
+        }
+        if truth.changing != 0 || world.truth(what) != truth {
+            continue;
+        }
+        // It means the same as asking.
+        let wanted = Wanted { dir: &world.shared, name: name(what), checked: false, writes: false };
+        let asked = world.fs.stat_direct(&wanted);
+        if world.truth(what) != truth {
+            continue;
+        }
+        let shown = |attr: &Attr| (attr.ino, attr.uid, attr.mode);
+        let same = match (&asked, &found) {
+            (Ok(asked), Ok(found)) => shown(asked) == shown(found),
+            (Ok(_), Err(_)) => false,
+            (Err(Refused::Error(_)), found) => found.is_err(),
+            _ => true,
+        };
+        world.check(same, || format!("{what:?} is {asked:?}, and by the view {found:?}"));
+        // What the kernel was told since must have ended the view.
+        let is_known = world.kernel.beliefs().names.contains_key(what);
+        let still = world.words.word(512 + view.slot as usize).unwrap().load(SeqCst) == before;
+        world.check(is_deaf || !(is_known && still), || {
+            format!("the kernel knows {what:?}, and the view holds")
+        });
+    }
+}

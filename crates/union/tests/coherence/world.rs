@@ -1,0 +1,291 @@
+//! One directory, what is true of it, and what the kernel believes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ffi::{CStr, CString};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use vellum_branch::MemoryBranch;
+use vellum_sys::SharedWords;
+use vellum_union::{Directory, Generations, Profile, Union, UnionConfig, UpperConfig};
+use vellum_vfs::{
+    Answering, Answers, Attr, Branch, BranchDir, Connection, Context, DirEntry, DirSink, Entry, Errno,
+    Features, Filesystem, Handle, Name, NodeId, Notifier, Result,
+};
+
+pub const USER: Context<'static> = Context { uid: 1000, gid: 1000, pid: 1, umask: 0, groups: &[], who: None };
+pub const NO_HANDLE: Handle = Handle(0);
+/// Names that the parties make and remove.
+pub const NAMES: [&CStr; 3] = [c"a", c"b", c"c"];
+/// A file of the upper layer that is there all the time, and is cut.
+pub const FILE: &CStr = c"file";
+/// Its size at first.
+pub const SIZE: u64 = 100;
+
+/// A party that does not do its part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deaf {
+    /// The kernel is not told that lists of names do not hold.
+    ToData,
+    /// It is not told that attributes do not hold.
+    ToAttributes,
+    /// Answers that are on their way are not waited for.
+    ToAnswers,
+    /// Who reads from a mapping does not look whether it still holds.
+    ToCuts,
+    /// Who looks at names does not look whether the view still holds.
+    ToViews,
+}
+
+impl Deaf {
+    pub const ALL: [Self; 5] =
+        [Self::ToData, Self::ToAttributes, Self::ToAnswers, Self::ToCuts, Self::ToViews];
+}
+
+/// What the kernel believes of the directory, until that is recalled.
+#[derive(Default)]
+pub struct Beliefs {
+    pub missing: HashSet<CString>,
+    pub names: HashMap<CString, NodeId>,
+    pub list: Option<BTreeSet<CString>>,
+    pub attributes: HashMap<NodeId, Attr>,
+    /// Nodes that it has heard of: of others nothing can be recalled.
+    pub nodes: HashSet<NodeId>,
+    /// How often attributes of a node were recalled: an answer to an older question is not believed.
+    pub recalls: HashMap<NodeId, u64>,
+    /// How often they were told: an answer to a question from before that is not believed either.
+    pub tellings: HashMap<NodeId, u64>,
+}
+
+/// Changes of a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Those that are under way, and all that ever began.
+    pub changing: u32,
+    pub changes: u32,
+}
+
+/// The kernel, as far as the union sees it.
+pub struct Kernel {
+    pub beliefs: Mutex<Beliefs>,
+    /// Operations whose answers have not arrived.
+    pub under_way: Mutex<BTreeMap<usize, u64>>,
+    pub dir: Mutex<NodeId>,
+    /// The lock of the directory: lookups and lists share it.
+    pub lock: shuttle::sync::RwLock<()>,
+    /// That of the file, for changes of its size.
+    pub file_lock: shuttle::sync::Mutex<()>,
+    deaf: Option<Deaf>,
+}
+
+pub struct World {
+    pub fs: Union,
+    pub kernel: Arc<Kernel>,
+    /// The directory, as the union knows it and as it is on the disk.
+    pub dir: NodeId,
+    pub shared: Directory,
+    pub upper: Arc<dyn BranchDir>,
+    pub file: NodeId,
+    pub words: SharedWords,
+    pub truth: Mutex<HashMap<&'static CStr, Changes>>,
+    pub deaf: Option<Deaf>,
+    /// What happened, for those who have to find out why.
+    notes: Mutex<Vec<String>>,
+}
+
+impl Kernel {
+    /// Never held while another thread may go on.
+    pub fn beliefs(&self) -> MutexGuard<'_, Beliefs> {
+        self.beliefs.lock().unwrap()
+    }
+}
+
+/// The union's way back; it must not keep the kernel.
+struct Way(Weak<Kernel>);
+
+impl Answers for Way {
+    fn answering(&self) -> Answering {
+        let Some(kernel) = self.0.upgrade() else { return Answering::default() };
+        let under_way = kernel.under_way.lock().unwrap();
+        Answering(under_way.iter().map(|(worker, number)| (*worker, *number)).collect())
+    }
+
+    fn has_answered(&self, these: &Answering) -> bool {
+        let Some(kernel) = self.0.upgrade() else { return true };
+        let under_way = kernel.under_way.lock().unwrap();
+        let is_under_way = |(worker, number): &(usize, u64)| under_way.get(worker) == Some(number);
+        kernel.deaf == Some(Deaf::ToAnswers) || !these.0.iter().any(is_under_way)
+    }
+}
+
+impl Notifier for Way {
+    fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()> {
+        shuttle::thread::yield_now();
+        let Some(kernel) = self.0.upgrade() else { return Ok(()) };
+        let dir = *kernel.dir.lock().unwrap();
+        if kernel.deaf == Some(Deaf::ToAttributes) {
+            return Ok(());
+        }
+        let mut beliefs = kernel.beliefs();
+        if !beliefs.nodes.contains(&node) {
+            return Err(Errno::NOENT.into());
+        }
+        *beliefs.recalls.entry(node).or_default() += 1;
+        beliefs.attributes.remove(&node);
+        if node == dir && offset >= 0 && len != 0 {
+            beliefs.list = None;
+        }
+        Ok(())
+    }
+
+    fn inval_entry(&self, _: NodeId, name: Name<'_>) -> Result<()> {
+        let Some(kernel) = self.0.upgrade() else { return Ok(()) };
+        let _lock = kernel.lock.write().unwrap();
+        let mut beliefs = kernel.beliefs();
+        beliefs.missing.remove(name.as_c_str());
+        beliefs.names.remove(name.as_c_str());
+        Ok(())
+    }
+
+    fn expire_data(&self, node: NodeId) -> Result<()> {
+        shuttle::thread::yield_now();
+        let Some(kernel) = self.0.upgrade() else { return Ok(()) };
+        let dir = *kernel.dir.lock().unwrap();
+        let mut beliefs = kernel.beliefs();
+        *beliefs.recalls.entry(node).or_default() += 1;
+        beliefs.attributes.remove(&node);
+        if node == dir && kernel.deaf != Some(Deaf::ToData) {
+            beliefs.list = None;
+        }
+        Ok(())
+    }
+}
+
+/// Names of a directory.
+#[derive(Default)]
+pub struct Names(pub BTreeSet<CString>);
+
+impl DirSink for Names {
+    fn fits(&self, _: usize) -> bool {
+        true
+    }
+
+    fn push(&mut self, entry: DirEntry<'_>, _: Option<&Entry>) {
+        let name = CString::new(entry.name).unwrap();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            self.0.insert(name);
+        }
+    }
+}
+
+pub fn name(text: &CStr) -> Name<'_> {
+    Name::new(text).unwrap()
+}
+
+impl World {
+    pub fn new(deaf: Option<Deaf>) -> Arc<Self> {
+        let disk = MemoryBranch::new();
+        let part = |path: &str| disk.subtree(path).unwrap();
+        let generations = Arc::new(Generations::create().unwrap());
+        let words = SharedWords::open(generations.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        let mut config = UnionConfig::new();
+        config.upper = Some(UpperConfig { branch: part("upper") as Arc<dyn Branch>, work: part("work") });
+        config.lowers = vec![part("lower") as Arc<dyn Branch>];
+        config.upper.as_ref().unwrap().branch.root().set_mode(0o777).unwrap();
+        config.profile = Profile::Passthrough;
+        config.background = false;
+        config.direct = true;
+        config.generations = Some(generations);
+        let fs = Union::new(config).unwrap();
+        let kernel = Arc::new(Kernel {
+            beliefs: Mutex::default(),
+            under_way: Mutex::default(),
+            dir: Mutex::new(NodeId::ROOT),
+            lock: shuttle::sync::RwLock::new(()),
+            file_lock: shuttle::sync::Mutex::new(()),
+            deaf,
+        });
+        let features = Features::PASSTHROUGH | Features::NO_OPENDIR | Features::DEFAULT_PERMISSIONS;
+        fs.start(Connection { features, notifier: Arc::new(Way(Arc::downgrade(&kernel))) });
+        let dir = fs.mkdir(&USER, NodeId::ROOT, name(c"dir"), 0o755).unwrap().node;
+        *kernel.dir.lock().unwrap() = dir;
+        let (file, opened) = fs.create(&USER, dir, name(FILE), 0o644, 0o301).unwrap();
+        fs.release(file.node, opened.handle);
+        let upper = part("upper/dir").root();
+        let content = upper.open_file(name(FILE), vellum_vfs::OpenMode::WRITE).unwrap();
+        content.write_at(&[1; SIZE as usize], 0).unwrap();
+        drop(content);
+        kernel.beliefs().names.insert(FILE.to_owned(), file.node);
+        kernel.beliefs().nodes.extend([dir, file.node]);
+        let shared = fs.directory(dir).unwrap();
+        let truth = Mutex::new(NAMES.iter().map(|name| (*name, Changes::default())).collect());
+        Arc::new(Self {
+            fs,
+            kernel,
+            dir,
+            shared,
+            upper,
+            file: file.node,
+            words,
+            truth,
+            deaf,
+            notes: Mutex::default(),
+        })
+    }
+
+    /// A change of a name is under way until its outcome has arrived.
+    pub fn changes<R>(&self, what: &'static CStr, change: impl FnOnce() -> R) -> R {
+        {
+            let mut truth = self.truth.lock().unwrap();
+            let truth = truth.get_mut(what).unwrap();
+            truth.changing += 1;
+            truth.changes += 1;
+        }
+        let result = change();
+        let mut truth = self.truth.lock().unwrap();
+        let truth = truth.get_mut(what).unwrap();
+        truth.changing -= 1;
+        result
+    }
+
+    pub fn note(&self, what: impl FnOnce() -> String) {
+        self.notes.lock().unwrap().push(what());
+    }
+
+    /// Ends the test unless `holds`, and says how it came about.
+    pub fn check(&self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            let notes = self.notes.lock().unwrap().join("\n");
+            panic!("{}; before that:\n{notes}", what());
+        }
+    }
+
+    pub fn truth(&self, what: &CStr) -> Changes {
+        self.truth.lock().unwrap()[what]
+    }
+
+    /// Nobody does anything any more: whatever the kernel believes is so.
+    pub fn believes_what_is(&self) {
+        let mut found = Names::default();
+        self.fs.readdir(&USER, self.dir, NO_HANDLE, 0, &mut found).unwrap();
+        let beliefs = std::mem::take(&mut *self.kernel.beliefs());
+        for what in NAMES {
+            let exists = self.upper.stat_at(name(what)).is_ok();
+            self.check(found.0.contains(what) == exists, || format!("{what:?} is listed wrongly"));
+            self.check(!(exists && beliefs.missing.contains(what)), || {
+                format!("{what:?} is believed not to be there")
+            });
+            self.check(exists || !beliefs.names.contains_key(what), || {
+                format!("{what:?} is believed to be there")
+            });
+        }
+        if let Some(list) = beliefs.list {
+            self.check(list == found.0, || format!("{list:?} is believed to be {:?}", found.0));
+        }
+        for (node, attr) in beliefs.attributes {
+            let now = self.fs.getattr(&USER, node, None).unwrap().attr;
+            let shown = |attr: Attr| (attr.size, attr.mode, attr.nlink, attr.mtime, attr.ctime, attr.uid);
+            self.check(shown(attr) == shown(now), || {
+                format!("{attr:?} of {node:?} is believed, and it is {now:?}")
+            });
+        }
+    }
+}

@@ -264,7 +264,13 @@ impl State {
         match target.map(|ino| self.inode(ino)).transpose()? {
             Some(target) if source_is_dir && !target.is_dir() => return Err(Errno::NOTDIR),
             Some(target) if !source_is_dir && target.is_dir() => return Err(Errno::ISDIR),
-            Some(target) if target.is_dir() && !target.entries()?.is_empty() => return Err(Errno::NOTEMPTY),
+            Some(target) if target.is_dir() && !target.entries()?.is_empty() => {
+                // ext4 has written the whiteout by then, and takes it back.
+                if flags.contains(RenameFlags::WHITEOUT) {
+                    self.entries_mut(from.0)?;
+                }
+                return Err(Errno::NOTEMPTY);
+            }
             _ => {}
         }
         self.entries_mut(from.0)?.remove(from.1.bytes());

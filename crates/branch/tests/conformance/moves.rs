@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use vellum_branch::{LocalBranch, MemoryBranch};
-use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, FileKind, OpenMode, RenameFlags};
+use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, FileKind, OpenMode, RenameFlags, SetTime, Timestamp};
 
 const PLAIN: RenameFlags = RenameFlags::empty();
 
@@ -92,6 +92,25 @@ pub fn a_whiteout_stays_behind(f: &Fixture) {
     assert_eq!(errno(root.rename(n(c"g"), &*root, n(c"f"), both)), Errno::EXIST);
     root.rename(n(c"g"), &*root, n(c"f"), RenameFlags::WHITEOUT).unwrap();
     assert_eq!(get_at(&*root, c"f"), b"F");
+}
+
+/// ext4 writes the whiteout before it looks at what is to be replaced.
+pub fn a_whiteout_that_was_taken_back_shows_in_the_times(f: &Fixture) {
+    let root = f.root();
+    let (from, to) = (subdir(&*root, c"from"), subdir(&*root, c"to"));
+    subdir(&*from, c"d");
+    put(&*subdir(&*to, c"full"), c"x", b"");
+    let old = Timestamp { secs: 1, nanos: 0 };
+    let moved = |flags: RenameFlags| {
+        for dir in [c"from", c"to"] {
+            root.set_times_at(n(dir), None, Some(SetTime::At(old))).unwrap();
+        }
+        assert_eq!(errno(from.rename(n(c"d"), &*to, n(c"full"), flags)), Errno::NOTEMPTY);
+        [c"from", c"to"].map(|dir| root.stat_at(n(dir)).unwrap().mtime != old)
+    };
+    assert_eq!(moved(PLAIN), [false, false]);
+    assert_eq!(moved(RenameFlags::WHITEOUT), [true, false]);
+    assert_eq!((names(&*from), names(&*to)), (vec!["d".to_owned()], vec!["full".to_owned()]));
 }
 
 pub fn flags_exclude_each_other(f: &Fixture) {

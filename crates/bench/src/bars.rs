@@ -14,6 +14,8 @@ pub enum Unit {
     /// Time as a multiple of fuse-overlayfs 2's in the same round.
     #[serde(rename = "times_fuse_overlayfs_2")]
     TimesFuseOverlayfs2,
+    /// Time as a multiple of the same subject's in [`ALONE`], in the same round.
+    TimesAlone,
     /// Milliseconds.
     Milliseconds,
     /// MiB of resident memory of the service.
@@ -28,10 +30,13 @@ impl Unit {
             Self::TimesOverlayfs => Some(Kind::Overlay),
             Self::TimesHost => Some(Kind::Host),
             Self::TimesFuseOverlayfs2 => Some(Kind::FuseOverlayfs2),
-            Self::Milliseconds | Self::ResidentMib => None,
+            Self::TimesAlone | Self::Milliseconds | Self::ResidentMib => None,
         }
     }
 }
+
+/// The task that says what a tenant reaches without neighbours. It comes before those that are judged by it.
+pub const ALONE: &str = "s2-isolation-alone";
 
 /// One bar.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -80,6 +85,21 @@ const fn library_host(task: &'static str) -> Bar {
 /// The library against the fastest other union at user level: five times as fast.
 const fn library_peer(task: &'static str) -> Bar {
     only(Kind::VellumLibrary, Bar { unit: Unit::TimesFuseOverlayfs2, ..alone(task, 0.2) })
+}
+
+/// Small reads by the library take half as long as the system call.
+const fn library_small(task: &'static str) -> Bar {
+    only(Kind::VellumLibrary, Bar { unit: Unit::TimesHost, ..alone(task, 0.5) })
+}
+
+/// No slower than the fastest other union at user level.
+const fn peer_speed(task: &'static str) -> Bar {
+    Bar { unit: Unit::TimesFuseOverlayfs2, ..alone(task, 1.0) }
+}
+
+/// A neighbour costs a tenant at most a twentieth of its speed.
+const fn isolated(task: &'static str) -> Bar {
+    Bar { unit: Unit::TimesAlone, ..alone(task, 1.05) }
 }
 
 /// All bars.
@@ -152,6 +172,17 @@ pub const BARS: &[Bar] = &[
     library_peer("s1-unlink-1"),
     library_peer("s1-unlink-2"),
     library_peer("s1-unlink-4"),
+    library_small("s1-small-read-1"),
+    library_small("s1-small-read-2"),
+    isolated("s2-isolation-random"),
+    isolated("s2-isolation-web"),
+    isolated("s2-isolation-cpu"),
+    peer_speed("s2-rocksdb-put-1"),
+    peer_speed("s2-rocksdb-put-2"),
+    peer_speed("s2-rocksdb-put-4"),
+    peer_speed("s2-rocksdb-get-1"),
+    peer_speed("s2-rocksdb-get-2"),
+    peer_speed("s2-rocksdb-get-4"),
 ];
 
 /// The bar that `kind` has to reach in `task`: its own, or else that of all.
@@ -171,7 +202,7 @@ mod tests {
         for bar in BARS {
             assert!(TASKS.iter().any(|task| task.name == bar.task), "{}", bar.task);
         }
-        assert_eq!(BARS.len(), 68);
+        assert_eq!(BARS.len(), 79);
     }
 
     #[test]

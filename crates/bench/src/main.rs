@@ -279,7 +279,7 @@ fn measure(
     print!("{}", report::heading(&report));
     let plan = Plan { tasks, subjects, rounds: args.rounds, counts: !args.no_counts };
     let done = compare::compare(&plan, &grounds, |done| {
-        let task = TaskReport::of(done, denominator);
+        let task = TaskReport::of(done, denominator, &report.tasks);
         print!("{}", report::table(&task));
         report.tasks.push(task);
     });

@@ -1,6 +1,6 @@
 //! The outcome as a table for people and as JSON for programs.
 
-use crate::bars::{Bar, Unit, bar_for};
+use crate::bars::{ALONE, Bar, Unit, bar_for};
 use crate::charge::Charged;
 use crate::compare::{Outcome, TaskOutcome};
 use crate::machine::Machine;
@@ -143,12 +143,21 @@ pub fn denominator(subjects: &[Subject]) -> Option<Kind> {
 }
 
 impl TaskReport {
-    /// Sums a task up.
+    /// Sums a task up; `before`: those of the same run that came before it.
     #[must_use]
-    pub fn of(done: &TaskOutcome, denominator: Option<Kind>) -> Self {
+    pub fn of(done: &TaskOutcome, denominator: Option<Kind>, before: &[Self]) -> Self {
         let base = done.outcomes.iter().find(|outcome| Some(outcome.kind) == denominator);
-        let mut results: Vec<SubjectReport> =
-            done.outcomes.iter().map(|outcome| SubjectReport::of(done, outcome, base)).collect();
+        let undisturbed = before.iter().find(|task| task.name == ALONE).map(|task| task.results.as_slice());
+        let mut results: Vec<SubjectReport> = done
+            .outcomes
+            .iter()
+            .map(|outcome| {
+                let mut alone = undisturbed.unwrap_or_default().iter();
+                let alone = alone.find(|alone| alone.subject == outcome.kind.name());
+                let alone = alone.map(|alone| alone.samples.as_slice()).unwrap_or_default();
+                SubjectReport::of(done, outcome, base, alone)
+            })
+            .collect();
         let judged = |result: &SubjectReport| match done.task.metric {
             Metric::Time => result.seconds,
             Metric::Resident => result.resident_bytes,
@@ -180,13 +189,14 @@ impl TaskReport {
 }
 
 impl SubjectReport {
-    fn of(done: &TaskOutcome, outcome: &Outcome, base: Option<&Outcome>) -> Self {
+    /// `alone`: the samples of the same subject in [`ALONE`].
+    fn of(done: &TaskOutcome, outcome: &Outcome, base: Option<&Outcome>, alone: &[Option<Sample>]) -> Self {
         let all = |of: fn(&Sample) -> Option<f64>| {
             let values: Vec<f64> = outcome.measured().filter_map(of).collect();
             (!values.is_empty()).then_some(values)
         };
         let seconds = all(|sample| Some(sample.seconds));
-        let ratios = ratios(outcome, base);
+        let ratios = ratios(outcome, base.map(|base| base.samples.as_slice()).unwrap_or_default());
         let ratio = (!ratios.is_empty()).then(|| median(&ratios));
         let resident_bytes =
             all(|sample| sample.resident_bytes.map(|bytes| bytes as f64)).map(|v| median(&v));
@@ -202,9 +212,9 @@ impl SubjectReport {
             // A bar is relative to the subject that it names, and to no other.
             Unit::TimesOverlayfs | Unit::TimesHost | Unit::TimesFuseOverlayfs2 => {
                 let other = done.outcomes.iter().find(|outcome| Some(outcome.kind) == bar.unit.base());
-                let ratios = self::ratios(outcome, other);
-                (!ratios.is_empty()).then(|| median(&ratios))
+                middle_ratio(outcome, other.map(|other| other.samples.as_slice()).unwrap_or_default())
             }
+            Unit::TimesAlone => middle_ratio(outcome, alone),
             Unit::Milliseconds => seconds.as_deref().map(|seconds| median(seconds) * 1e3),
             Unit::ResidentMib => resident_bytes.map(|bytes| bytes / f64::from(1 << 20)),
         });
@@ -239,9 +249,13 @@ impl SubjectReport {
     }
 }
 
+fn middle_ratio(outcome: &Outcome, base: &[Option<Sample>]) -> Option<f64> {
+    let ratios = ratios(outcome, base);
+    (!ratios.is_empty()).then(|| median(&ratios))
+}
+
 /// Times as multiples of `base`'s, by rounds that both have.
-fn ratios(outcome: &Outcome, base: Option<&Outcome>) -> Vec<f64> {
-    let base = base.map(|base| base.samples.as_slice()).unwrap_or_default();
+fn ratios(outcome: &Outcome, base: &[Option<Sample>]) -> Vec<f64> {
     let both = outcome.samples.iter().zip(base);
     both.filter_map(|(own, base)| Some(own.as_ref()?.seconds / base.as_ref()?.seconds)).collect()
 }
@@ -354,6 +368,7 @@ fn verdict(result: &SubjectReport) -> String {
             match bar.unit {
                 Unit::TimesOverlayfs => format!("{} {met}", bar.at_most),
                 Unit::TimesHost => format!("{} x host {met}", bar.at_most),
+                Unit::TimesAlone => format!("{} x alone {met}", bar.at_most),
                 Unit::TimesFuseOverlayfs2 => format!("{} x fuse-overlayfs-2 {met}", bar.at_most),
                 Unit::Milliseconds => format!("{} ms {met}", bar.at_most),
                 Unit::ResidentMib => format!("{} MiB {met}", bar.at_most),
@@ -425,7 +440,7 @@ mod tests {
             outcome(Kind::VellumCached, &[1.0, 10.0, 4.0]),
             outcome(Kind::VellumPassthrough, &[2.0, 20.0, 4.0]),
         ]);
-        let report = TaskReport::of(&done, Some(Kind::Overlay));
+        let report = TaskReport::of(&done, Some(Kind::Overlay), &[]);
         let of = |kind: Kind| report.results.iter().find(|result| result.subject == kind.name()).unwrap();
         assert_eq!(of(Kind::VellumCached).ratio, Some(1.0));
         assert_eq!(of(Kind::VellumCached).bar_met, Some(true));
@@ -439,7 +454,7 @@ mod tests {
     #[test]
     fn bars_are_not_judged_against_another_denominator() {
         let done = done(vec![outcome(Kind::Host, &[1.0]), outcome(Kind::VellumCached, &[0.5])]);
-        let report = TaskReport::of(&done, Some(Kind::Host));
+        let report = TaskReport::of(&done, Some(Kind::Host), &[]);
         assert_eq!(report.results[1].ratio, Some(0.5));
         assert_eq!(report.results[1].bar_met, None);
     }
@@ -453,7 +468,7 @@ mod tests {
             outcome(Kind::VellumPassthrough, &[1.3, 2.6]),
         ];
         let task = tasks::named("s1-drbl-1").unwrap();
-        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay));
+        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
         assert_eq!(report.results[2].bar_met, Some(true));
         assert_eq!(report.results[3].bar_met, Some(false));
         assert!(table(&report).contains("1.25 x host NOT MET"));
@@ -468,12 +483,29 @@ mod tests {
             outcome(Kind::VellumLibrary, &[1.5, 3.0]),
         ];
         let task = tasks::named("s1-unlink-2").unwrap();
-        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay));
+        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
         assert!(report.results[2].bar.is_none() && report.results[3].bar_met == Some(true));
         assert!(table(&report).contains("0.2 x fuse-overlayfs-2 met"));
         let outcomes = vec![outcome(Kind::Overlay, &[1.0]), outcome(Kind::VellumLibrary, &[0.1])];
-        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay));
+        let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
         assert_eq!(report.results[1].bar_met, None);
+    }
+
+    #[test]
+    fn a_tenant_with_neighbours_is_judged_by_itself_alone() {
+        let run = |name, cached: &[f64], before: &[TaskReport]| {
+            let outcomes = vec![outcome(Kind::Overlay, &[9.0, 9.0]), outcome(Kind::VellumCached, cached)];
+            let task = tasks::named(name).unwrap();
+            TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), before)
+        };
+        let alone = run(ALONE, &[1.0, 2.0], &[]);
+        assert!(alone.results[1].bar.is_none());
+        let before = [alone];
+        assert_eq!(run("s2-isolation-web", &[1.04, 2.08], &before).results[1].bar_met, Some(true));
+        let slow = run("s2-isolation-web", &[1.1, 2.2], &before);
+        assert_eq!((slow.results[0].bar_met, slow.results[1].bar_met), (None, Some(false)));
+        assert!(table(&slow).contains("1.05 x alone NOT MET"));
+        assert_eq!(run("s2-isolation-web", &[1.0, 1.0], &[]).results[1].bar_met, None);
     }
 
     #[test]
@@ -481,7 +513,7 @@ mod tests {
         let mut broken = outcome(Kind::VellumCached, &[1.0, 4.0]);
         broken.samples[0] = None;
         let done = done(vec![outcome(Kind::Overlay, &[1.0, 2.0]), broken]);
-        let report = TaskReport::of(&done, Some(Kind::Overlay));
+        let report = TaskReport::of(&done, Some(Kind::Overlay), &[]);
         assert_eq!(report.results[1].ratio, Some(2.0));
     }
 }

@@ -50,13 +50,14 @@ impl Service {
         })
     }
 
-    /// The process among whose arguments `mountpoint` is.
+    /// The process among whose arguments `mountpoint` is; of several the one with threads, for a supervisor and its heir have one each.
     fn named(mountpoint: &Path) -> Option<Self> {
         let wanted = mountpoint.as_os_str().as_encoded_bytes();
-        others().find(|service| {
+        let named = |service: &Self| {
             let line = fs::read(format!("/proc/{}/cmdline", service.pid)).unwrap_or_default();
             line.split(|byte| *byte == 0).any(|arg| arg == wanted)
-        })
+        };
+        others().filter(named).max_by_key(|service| service.threads().len())
     }
 
     /// The ids of its threads.

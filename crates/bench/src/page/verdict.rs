@@ -52,6 +52,7 @@ pub(super) fn limit(bar: &Bar) -> String {
     match bar.unit {
         Unit::TimesOverlayfs => format!("{at_most}\u{a0}×"),
         Unit::TimesHost => format!("{at_most}\u{a0}×\u{a0}host"),
+        Unit::TimesAlone => format!("{at_most}\u{a0}×\u{a0}alone"),
         Unit::TimesFuseOverlayfs2 => format!("{at_most}\u{a0}×\u{a0}fuse-overlayfs-2"),
         Unit::Milliseconds => format!("{at_most}\u{a0}ms"),
         Unit::ResidentMib => format!("{at_most}\u{a0}MiB"),

@@ -437,6 +437,8 @@ pub const TASKS: &[Task] = &[
     sources::DWOL_4,
     sources::DWOL_8,
     sources::DWOL_16,
+    sources::SMALL_READ_1,
+    sources::SMALL_READ_2,
     names::CREATE_1,
     names::CREATE_2,
     names::CREATE_4,

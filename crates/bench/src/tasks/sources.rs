@@ -74,6 +74,17 @@ pub(super) const DWOL_8: Task =
 pub(super) const DWOL_16: Task =
     dwol::<16>("s1-dwol-16", "16 processes overwrite one 4 KiB block of their own files 400,000 times each");
 
+pub(super) const SMALL_READ_1: Task = fxmark::<1>(
+    "s1-small-read-1",
+    "a process reads 512 bytes at random from its own cached file of 64 MiB, 400,000 times",
+    |env| start(env, fxmark::Kind::Small, 1),
+);
+pub(super) const SMALL_READ_2: Task = fxmark::<2>(
+    "s1-small-read-2",
+    "2 processes read 512 bytes at random from their own cached files of 64 MiB, 400,000 times each",
+    |env| start(env, fxmark::Kind::Small, 2),
+);
+
 pub(super) const OLTP: Task = Task {
     name: "s1-oltp",
     title: "Filebench's oltp: 200 readers, 10 writers and a log writer, 10,000 reads and writes of 2 KiB",

@@ -134,7 +134,7 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             names::work(kind, &paths)
         }
         Job::FxMark { kind, path, operations } => {
-            let file = fxmark::prepare(&path)?;
+            let file = fxmark::prepare(kind, &path)?;
             wait()?;
             fxmark::work(kind, &file, operations)
         }

@@ -5,12 +5,12 @@ use crate::handles::weak_slot;
 use crate::layer::c_string;
 use crate::listing::Listing;
 use crate::marks::{self, DirMarks, Own, WHITEOUT_PREFIX};
+use crate::names::Names;
 use crate::node::{At, Body, Dir, File, FileState, Inherit, Io, Node, Owner, Place, UpperDir};
 use crate::overrides::Override;
 use crate::stack::Found;
 use crate::union::Core;
 use crate::work::{Whiteouts, Work};
-use smallvec::smallvec;
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -341,7 +341,7 @@ impl Core {
                 attr.mode = FileKind::CharDevice.mode_bits() | attr.perm();
             }
             let state = FileState {
-                names: smallvec![place],
+                names: Names::one(place),
                 at: At::Upper,
                 inode: Some((0, raw.ino)),
                 below: None,
@@ -396,7 +396,7 @@ impl Core {
         attr.ino = self.shown_ino(0, raw.ino);
         let held: Arc<dyn Object> = Arc::clone(&file) as Arc<dyn Object>;
         let state = FileState {
-            names: smallvec![],
+            names: Names::default(),
             at: At::Held(held),
             inode: Some((0, raw.ino)),
             below: None,
@@ -464,7 +464,7 @@ impl Core {
         if self.upper_aufs {
             work.remove_aufs_whiteout(&*handle, name)?;
         }
-        state.names.push(Place::new(parent, name));
+        state.names.insert(parent, name);
         if matches!(state.at, At::Held(_)) && state.names.len() == 1 {
             state.at = At::Upper;
         }

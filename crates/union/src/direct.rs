@@ -492,7 +492,7 @@ impl Union {
         let opened = {
             // As in `open_direct`.
             let _ops = dir.ops.write();
-            let is_there = file.state.read().names.iter().any(|now| now.is(&place.parent, name));
+            let is_there = file.state.read().names.contains(&place.parent, name);
             if !is_there || !core.is_whole(&node, file) {
                 return Err(Refused::Front);
             }

@@ -49,6 +49,7 @@ mod mapped;
 mod maps;
 mod marks;
 mod missing;
+mod names;
 mod node;
 mod overrides;
 mod partial;

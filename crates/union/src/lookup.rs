@@ -5,15 +5,15 @@ use crate::layer::LowerDir;
 use crate::ledger::Flags;
 use crate::links::{InodeKey, Known, prune};
 use crate::marks::{Own, Space};
+use crate::names::Names;
 use crate::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
 use crate::partial;
 use crate::stack::{Found, is_absent, lower_path};
 use crate::sync::RwLockWriteGuard;
 use crate::union::{Core, path_of};
-use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Weak};
 use vellum_vfs::{Attr, BranchDir, Entry, Errno, Error, FileKind, Name, Result};
 
 /// Fruitless searches in a directory after which all its names are listed: from then on they cost nothing.
@@ -243,7 +243,7 @@ impl Core {
             self.add_name(&node, parent, name)?;
             return Ok((self.current(node)?, None));
         }
-        let names = smallvec![Place::new(parent, name)];
+        let names = Names::one(Place::new(parent, name));
         let (file, ino, attr) = self.file_in(&found, names, at)?;
         if found.attr.nlink > 1 {
             // Under the shard's lock, so that two names of one inode never become two nodes.
@@ -266,7 +266,7 @@ impl Core {
     pub(crate) fn file_in(
         &self,
         found: &InLayer<'_>,
-        names: SmallVec<[Place; 1]>,
+        names: Names,
         at: At,
     ) -> Result<(Arc<File>, u64, Attr)> {
         let key = (found.layer, found.attr.ino);
@@ -315,12 +315,15 @@ impl Core {
 
     /// The node that shows a file whose first node was swapped, or dropped.
     pub(crate) fn successor_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
+        let known = |successor: &Weak<Node>| successor.upgrade().filter(|next| !next.stale.load(Relaxed));
+        // At first without a look at the names: each of many leads here.
+        if let Some(next) = known(&file.successor.lock()) {
+            return Ok(next);
+        }
         let key = self.key_of_file(file);
-        let names = file.state.read().names.clone();
+        let names = file.state.read().names.copy();
         let mut successor = file.successor.lock();
-        if let Some(next) = successor.upgrade()
-            && !next.stale.load(Relaxed)
-        {
+        if let Some(next) = known(&successor) {
             return Ok(next);
         }
         let id = match key.and_then(|key| self.table.forgotten.take(key)) {
@@ -366,8 +369,7 @@ impl Core {
         let file = node.as_file().ok_or(Errno::ISDIR)?;
         {
             let mut state = file.state.write();
-            if !state.names.iter().any(|place| place.is(parent, name)) {
-                state.names.push(Place::new(parent, name));
+            if state.names.insert(parent, name) {
                 self.write_flags(node, Flags::LINKED);
             }
         }

@@ -7,18 +7,24 @@ use crate::layer::LowerDir;
 use crate::links::InodeKey;
 use crate::listing::Listing;
 use crate::maps::DoomedSidecar;
+use crate::names::Names;
 use crate::seen::Seen;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
 use crate::table::Table;
 use crate::unsynced::Unsynced;
-use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has compared a name with a place.
+    pub(crate) static COMPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 /// Where a name is: a directory and the name in it.
 #[derive(Clone)]
@@ -33,6 +39,8 @@ impl Place {
     }
 
     pub(crate) fn is(&self, parent: &Arc<Node>, name: Name<'_>) -> bool {
+        #[cfg(test)]
+        COMPARED.set(COMPARED.get() + 1);
         Arc::ptr_eq(&self.parent, parent) && *self.name == *name.as_c_str()
     }
 }
@@ -174,7 +182,7 @@ pub(crate) struct Io {
 /// Where a file lives.
 pub(crate) struct FileState {
     /// Names by which it is known here; there may be more in the layer.
-    pub(crate) names: SmallVec<[Place; 1]>,
+    pub(crate) names: Names,
     /// Its inode.
     pub(crate) at: At,
     /// Which inode that is; None after a copy-up, until somebody needs to know.

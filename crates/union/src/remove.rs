@@ -55,7 +55,7 @@ impl Core {
                 }
             }
         }
-        state.names.retain(|place| !place.is(parent, name));
+        state.names.remove(parent, name);
         self.write_names(&node, &state);
         self.doom_sidecar(file, &state);
         dir.children.lock().clear(name);

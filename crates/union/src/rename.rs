@@ -186,14 +186,14 @@ impl Core {
                 self.write_move(source, to);
                 self.move_entry(work, (&*from_handle, from.1), (&*to_handle, to.1), uncovers)?;
                 if let Some(gone) = &mut other {
-                    gone.names.retain(|place| !place.is(to.0, to.1));
+                    gone.names.remove(to.0, to.1);
                     target.iter().for_each(|node| self.write_names(node, gone));
                     if let Some(victim) = victim {
                         self.doom_sidecar(victim, gone);
                     }
                 }
-                state.names.retain(|place| !place.is(from.0, from.1));
-                state.names.push(Place::new(to.0, to.1));
+                state.names.remove(from.0, from.1);
+                state.names.insert(to.0, to.1);
                 self.write_names(source, &state);
             }
         }
@@ -347,8 +347,8 @@ impl Core {
         from_handle.rename(from.1, &*to_handle, to.1, RenameFlags::EXCHANGE)?;
         self.note_moved(&[source, target]);
         for (state, old, new) in &mut states {
-            state.names.retain(|place| !place.is(old.0, old.1));
-            state.names.push(Place::new(new.0, new.1));
+            state.names.remove(old.0, old.1);
+            state.names.insert(new.0, new.1);
             self.write_names(
                 if Arc::ptr_eq(old.0, from.0) && old.1 == from.1 { source } else { target },
                 state,

@@ -7,6 +7,7 @@ use crate::layer::LowerDir;
 use crate::ledger::{Flags, Holding, Ledger, Record};
 use crate::lookup::InLayer;
 use crate::marks::{DirMarks, Space};
+use crate::names::Names;
 use crate::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place};
 use crate::sync::Mutex;
 use crate::union::Core;
@@ -283,7 +284,7 @@ impl Core {
             && (own.is_some_and(|own| own.below || own.partial) || self.mark_spaces(0).iter().any(marked));
         let below = if is_below { self.data_of(record) } else { None };
         let state = FileState {
-            names: SmallVec::new(),
+            names: Names::default(),
             inode: Some((0, attr.ino)),
             partial: below.is_some() && own.is_some_and(|own| own.partial),
             lost: 0,
@@ -318,7 +319,7 @@ impl Core {
         let attr: Attr = handle.stat_at(name)?;
         let found = InLayer { layer, handle: &*handle, name, attr, impure: true, rest: &[] };
         let at = At::Lower(LowerAt { dir: lower, name: name.as_c_str().into() });
-        let (file, _, _) = self.file_in(&found, SmallVec::new(), at)?;
+        let (file, _, _) = self.file_in(&found, Names::default(), at)?;
         file.state.write().lost = 1;
         Ok(Body::File(file))
     }

@@ -124,10 +124,11 @@ impl Core {
         dir.lowers.is_empty() && self.direct.as_ref().is_some_and(is_noted)
     }
 
-    /// Something that had these names gets one in a directory.
+    /// Something that had these names gets one in a directory. Of very many names none is looked at: asking is always right.
     pub(crate) fn comes_from(&self, names: &[Place], to: &Dir) {
+        const LOOKED_AT_MAX: usize = 64;
         let is_plain = |place: &Place| place.parent.as_dir().is_some_and(|dir| self.is_plain(dir));
-        if names.is_empty() || !names.iter().all(is_plain) {
+        if names.is_empty() || names.len() > LOOKED_AT_MAX || !names.iter().all(is_plain) {
             self.is_not_plain(to);
         }
     }

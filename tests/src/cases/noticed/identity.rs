@@ -5,7 +5,7 @@ use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::raw::{name_to_handle, open_by_handle};
 use crate::harness::{Cx, shell, tree};
 use rustix::fs::{Mode, OFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -60,6 +60,47 @@ pub(super) fn hard_links(cx: &Cx) -> Outcome {
         fs::remove_file(mount.path(name))?;
     }
     ensure_eq!(tree::take(mount.root(), 0)?.len(), 2, "entries after removing all names");
+    mount.unmount()
+}
+
+/// What is done for each name of a file costs the same however many there are: else this takes minutes.
+pub(super) fn many_links(cx: &Cx) -> Outcome {
+    const COUNT: usize = 20_000;
+    let (_layers, mut mount) = filled(cx, |dir| {
+        fs::create_dir(dir.join("d"))?;
+        fs::create_dir(dir.join("e"))?;
+        fs::write(dir.join("d/0"), "text")?;
+        for n in 1..COUNT {
+            fs::hard_link(dir.join("d/0"), dir.join(format!("{}/{n}", ["d", "e"][n % 2])))?;
+        }
+        Ok(())
+    })?;
+    let check = |root: &Path, left: usize, when: &str| {
+        let (mut names, mut numbers) = (0, BTreeSet::new());
+        for entry in fs::read_dir(root.join("d"))?.chain(fs::read_dir(root.join("e"))?) {
+            let meta = entry?.metadata()?;
+            ensure_eq!(meta.nlink(), left as u64, "{when}: links");
+            numbers.insert(meta.ino());
+            names += 1;
+        }
+        ensure_eq!((names, numbers.len()), (left, 1), "{when}: names and inodes");
+        Ok(())
+    };
+    check(mount.root(), COUNT, "at first")?;
+    fs::set_permissions(mount.path("d/0"), fs::Permissions::from_mode(0o600))?;
+    check(mount.root(), COUNT, "after copy-up")?;
+    for n in 0..COUNT / 2 {
+        let name = format!("{}/{n}", ["d", "e"][n % 2]);
+        if n % 4 == 0 {
+            fs::rename(mount.path(&name), mount.path(&format!("{name}-renamed")))?;
+        } else {
+            fs::remove_file(mount.path(&name))?;
+        }
+    }
+    let left = COUNT / 2 + COUNT / 8;
+    check(mount.root(), left, "after removing and renaming")?;
+    mount.remount()?;
+    check(mount.root(), left, "after remount")?;
     mount.unmount()
 }
 

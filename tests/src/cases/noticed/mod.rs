@@ -46,6 +46,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/mount-again-at-once", 60, layers::again_at_once),
     Case::mounted("noticed/mount-program-t", 60, layers::mount_t),
     Case::mounted("noticed/hard-links", 60, identity::hard_links),
+    Case::mounted("noticed/20000-links", 240, identity::many_links),
     Case::mounted("noticed/inode-numbers", 60, identity::inode_numbers),
     Case::mounted("noticed/file-handles", 60, identity::handles),
     Case::mounted("noticed/handles-of-links", 60, identity::handles_of_links),

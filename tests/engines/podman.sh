@@ -165,7 +165,7 @@ pool() {
   [ -n "$PROFILE" ] || { echo "only Vellum has pools"; return 77; }
   export VELLUM_POOLS=$DIR/pools VELLUM_LOG_TO=$DIR/service.log
   "$PROGRAM" pool create engine --storage "$DIR/root" || return 77
-  local work='i=0; while [ $i -lt 200 ]; do mkdir /d$i && echo $i > /d$i/f && mv /d$i/f /d$i/g && test "$(cat /d$i/g)" = $i && rm -r /d$i || exit 7; i=$((i + 1)); done; echo all'
+  local work='i=0; while [ $i -lt 600 ]; do mkdir /d$i && echo $i > /d$i/f && mv /d$i/f /d$i/g && test "$(cat /d$i/g)" = $i && rm -r /d$i || exit 7; i=$((i + 1)); done; echo all'
   local n service kills=0
   for n in 1 2 3; do run -d --name "busy$n" base sh -c "$work"; done
   while [ -n "$(podman ps -q --filter name=busy)" ] && [ $kills -lt 60 ]; do

@@ -87,7 +87,7 @@ fn remove(world: &World, what: &'static CStr) {
 /// Opens a file to write, and writes and cuts.
 fn write(world: &World, what: &'static CStr) {
     let mut wanted = Wanted { dir: &world.shared, name: name(what), checked: false, writes: true };
-    let open = || {
+    let open = |_| {
         yield_now();
         let mode = OpenMode::READ | OpenMode::WRITE;
         let file = world.upper.open_file(name(what), mode).map_err(|_| Refused::Front)?;

@@ -250,11 +250,12 @@ fn layout(cx: &Cx) -> Outcome {
         fs::write(&blob.path, blob.contents)?;
     }
     // What is no file is not waited for.
-    for path in layout::files(&dir)? {
+    for (number, path) in layout::files(&dir)?.into_iter().enumerate() {
         let (kept, cause) = (path.with_extension("kept"), path.display().to_string());
         fs::rename(&path, &kept)?;
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR, 0)?;
-        let own = runs.elsewhere(cx.dir.join("state-without-files"));
+        // A layer that has been unpacked is not read again.
+        let own = runs.elsewhere(cx.dir.join(format!("state-without-file-{number}")));
         shell::refused(own.bare(&["--image", &shown]).env("VELLUM_LOG", "error"), &cause)?;
         own.nothing_is_left()?;
         fs::rename(&kept, &path)?;

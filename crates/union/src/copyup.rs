@@ -9,11 +9,13 @@ use crate::copyup_data;
 use crate::dress::restore_times;
 use crate::layer::{c_string, join};
 use crate::marks::{DirMarks, Own};
+use crate::moves::{ELSEWHERE_BYTES, add_places};
 use crate::node::{At, Below, Dir, File, FileState, LowerAt, Node, UpperDir};
 use crate::partial;
 use crate::publish::{Copy, Missing};
 use crate::union::{Core, path_of};
 use crate::work::Work;
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::sync::Arc;
 use vellum_vfs::{
@@ -353,14 +355,20 @@ impl Core {
     fn find_other_names(&self, layer: u16, ino: u64) -> Result<()> {
         let at = usize::from(layer);
         let Some((links, holder)) = self.links.get(at).zip(self.layers.get(at)) else { return Ok(()) };
-        let mut paths: Vec<Vec<u8>> =
-            links.paths(&*holder.branch, ino)?.iter().map(|path| path.to_bytes().to_vec()).collect();
+        let names = links.paths(&*holder.branch, ino)?;
+        let mut paths: BTreeSet<Vec<u8>> = names.iter().map(|path| path.to_bytes().to_vec()).collect();
         // On the way up, each layer may have moved the directories in which the names are.
+        let mut above = Vec::new();
         for (links, layer) in self.links.iter().zip(&self.layers).take(at).rev() {
-            let moved = links.moved(layer)?;
-            let elsewhere: Vec<_> =
-                moved.iter().flat_map(|moved| paths.iter().filter_map(|path| moved.apply(path))).collect();
-            paths.extend(elsewhere);
+            above.push(links.moved(&*layer.branch, layer.marking.spaces)?);
+        }
+        if !add_places(&mut paths, above.iter().map(|moves| &**moves), ELSEWHERE_BYTES) {
+            let layer = holder.branch.describe();
+            tracing::warn!(
+                layer,
+                ino,
+                "too many paths may lead to a file: copy-up does not find all its names"
+            );
         }
         for path in paths {
             self.walk(&path)?;

@@ -14,6 +14,7 @@
 //!    exclusive for what changes names.
 //! 2. `Dir::copy` or `File::copy`: one copy-up of that object at a time; a directory's before its parent's.
 //!    A *file's* copy-up is never begun under `Dir::ops`, because it may walk the tree for other names.
+//!    Under a file's, the search of a layer for names (`links`): only the layer is read meanwhile.
 //! 3. `File::state`: where the object lives. Held shared during an operation by name, exclusive while that
 //!    changes. `File::times` comes before it.
 //! 4. `Dir::children`, handle slots, table slots: for the length of a few instructions.
@@ -49,6 +50,7 @@ mod mapped;
 mod maps;
 mod marks;
 mod missing;
+mod moves;
 mod names;
 mod node;
 mod overrides;

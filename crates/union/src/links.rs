@@ -4,7 +4,9 @@
 //! lower layer, the other names of an inode are found by listing the layer once: when such a file is copied up,
 //! all names that show in the union become hard links in the upper, and stay linked for whoever mounts it.
 
-use crate::layer::{Layer, c_string};
+use crate::layer::c_string;
+use crate::marks::Space;
+use crate::moves::{LIMITS, Moves};
 use crate::node::{File, Node};
 use crate::sync::Mutex;
 use std::collections::HashMap;
@@ -14,7 +16,7 @@ use vellum_vfs::{Branch, BranchDir, Errno, FileKind, Name, Result};
 
 const SHARDS: usize = 64;
 /// Deepest directory in a layer that is searched for hard links.
-const DEPTH_MAX: usize = 1024;
+pub(crate) const DEPTH_MAX: usize = 1024;
 
 /// An inode in a layer: layer index and the layer's own inode number.
 pub(crate) type InodeKey = (u16, u64);
@@ -79,105 +81,68 @@ pub(crate) fn prune(shard: &mut HashMap<InodeKey, Known>) {
     }
 }
 
-/// A directory of a layer that shows through to another path of the layers below it.
-#[derive(Clone, Debug)]
-pub(crate) struct Moved {
-    /// Its path in the union of the layers below.
-    pub(crate) from: Box<[u8]>,
-    /// Its path in the layer.
-    pub(crate) to: Box<[u8]>,
-}
-
-impl Moved {
-    /// Where a path of the layers below is now, if it is in this directory.
-    pub(crate) fn apply(&self, path: &[u8]) -> Option<Vec<u8>> {
-        let rest = path.strip_prefix(&*self.from)?;
-        (rest.first() == Some(&b'/')).then(|| [&*self.to, rest].concat())
-    }
-}
-
 /// All names of every inode that has several names in one layer, and all directories that have moved in it.
 #[derive(Default)]
 pub(crate) struct LayerLinks {
     names: OnceLock<HashMap<u64, Vec<Box<CStr>>>>,
-    moved: Mutex<Option<Arc<Vec<Moved>>>>,
+    moved: Mutex<Moved>,
+    /// Held by the one that searches the layer: others wait for what it finds, instead of searching as well.
+    search: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Moved {
+    known: Option<Arc<Moves>>,
+    /// How often that was found to be true no longer.
+    changes: u64,
 }
 
 impl LayerLinks {
     /// Paths in the layer (no leading slash) of the inode `ino`.
     pub(crate) fn paths(&self, branch: &dyn Branch, ino: u64) -> Result<&[Box<CStr>]> {
-        let names = match self.names.get() {
-            Some(names) => names,
-            None => {
-                let found = scan(branch)?;
-                self.names.get_or_init(|| found)
+        if self.names.get().is_none() {
+            let _one = self.search.lock();
+            if self.names.get().is_none() {
+                let _ = self.names.set(scan(branch)?);
             }
-        };
-        Ok(names.get(&ino).map_or(&[], Vec::as_slice))
+        }
+        Ok(self.names.get().and_then(|names| names.get(&ino)).map_or(&[], Vec::as_slice))
     }
 
     /// Directories of the layer that have moved.
-    pub(crate) fn moved(&self, layer: &Layer) -> Result<Arc<Vec<Moved>>> {
-        if let Some(known) = &*self.moved.lock() {
+    pub(crate) fn moved(&self, branch: &dyn Branch, spaces: &[Space]) -> Result<Arc<Moves>> {
+        if let Some(known) = &self.moved.lock().known {
             return Ok(Arc::clone(known));
         }
-        let mut found = Vec::new();
-        find_moved(layer, &*layer.branch.root(), b"", b"", 0, &mut found)?;
-        let found = Arc::new(found);
-        *self.moved.lock() = Some(Arc::clone(&found));
+        let _one = self.search.lock();
+        let changes = {
+            let moved = self.moved.lock();
+            if let Some(known) = &moved.known {
+                return Ok(Arc::clone(known));
+            }
+            moved.changes
+        };
+        let found = Arc::new(Moves::find(&*branch.root(), spaces, LIMITS)?);
+        if found.is_full() {
+            let layer = branch.describe();
+            tracing::warn!(
+                layer,
+                "too many directories have moved: copy-up does not find all names of files"
+            );
+        }
+        let mut moved = self.moved.lock();
+        if moved.changes == changes {
+            moved.known = Some(Arc::clone(&found));
+        }
         Ok(found)
     }
 
     /// A directory of the layer has moved since.
     pub(crate) fn moved_again(&self) {
-        *self.moved.lock() = None;
+        let mut moved = self.moved.lock();
+        moved.changes += 1;
+        moved.known = None;
     }
-}
-
-/// Collects the directories with a redirect below `dir`, whose path is `path` in the layer and `below` in the union of
-/// the layers below it.
-fn find_moved(
-    layer: &Layer,
-    dir: &dyn BranchDir,
-    path: &[u8],
-    below: &[u8],
-    depth: usize,
-    found: &mut Vec<Moved>,
-) -> Result<()> {
-    if depth > DEPTH_MAX {
-        return Ok(());
-    }
-    let mut inner: Vec<Box<CStr>> = Vec::new();
-    dir.list(&mut |item| {
-        if matches!(item.kind, None | Some(FileKind::Directory)) {
-            inner.push(item.name.as_c_str().into());
-        }
-        Ok(())
-    })?;
-    let under =
-        |base: &[u8], name: &[u8]| if base.is_empty() { name.to_vec() } else { [base, b"/", name].concat() };
-    for name in inner {
-        let name = Name::new(&name)?;
-        let child = match dir.open_dir(name) {
-            Ok(child) => child,
-            Err(e) if matches!(e.errno(), Errno::NOTDIR | Errno::LOOP) => continue,
-            Err(e) => return Err(e),
-        };
-        let at = under(path, name.bytes());
-        let from = match crate::marks::read_dir_marks(&*child, layer.marking.spaces)?.redirect {
-            Some(redirect) => {
-                let from = match redirect.strip_prefix(b"/") {
-                    Some(absolute) => absolute.to_vec(),
-                    None => under(below, &redirect),
-                };
-                found.push(Moved { from: from.clone().into(), to: at.clone().into() });
-                from
-            }
-            None => under(below, name.bytes()),
-        };
-        find_moved(layer, &*child, &at, &from, depth + 1, found)?;
-    }
-    Ok(())
 }
 
 /// Lists the layer twice: first numbers only, then the names of those that occur twice.
@@ -241,13 +206,64 @@ fn walk(
 
 #[cfg(test)]
 mod tests {
-    use super::Moved;
+    use super::*;
+    use crate::marks::ANY;
+    use std::ffi::CString;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::time::Duration;
+    use vellum_branch::MemoryBranch;
+    use vellum_vfs::{Result, StatFs};
+
+    /// Counts the searches, each of which takes a while.
+    struct Counting(Arc<MemoryBranch>, AtomicUsize);
+
+    impl Branch for Counting {
+        fn root(&self) -> Arc<dyn BranchDir> {
+            self.1.fetch_add(1, SeqCst);
+            std::thread::sleep(Duration::from_millis(30));
+            self.0.root()
+        }
+
+        fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>> {
+            self.0.open_dir_path(path)
+        }
+
+        fn statfs(&self) -> Result<StatFs> {
+            self.0.statfs()
+        }
+
+        fn sync(&self) -> Result<()> {
+            self.0.sync()
+        }
+
+        fn describe(&self) -> String {
+            self.0.describe()
+        }
+    }
 
     #[test]
-    fn a_path_moves_with_its_directory_only() {
-        let moved = Moved { from: b"a/b"[..].into(), to: b"x"[..].into() };
-        assert_eq!(moved.apply(b"a/b/c").as_deref(), Some(&b"x/c"[..]));
-        assert_eq!(moved.apply(b"a/bc"), None);
-        assert_eq!(moved.apply(b"a/b"), None);
+    fn a_layer_is_searched_once_however_many_wait_for_it() {
+        let disk = MemoryBranch::new();
+        let (root, file, link) = (disk.root(), CString::new("f").unwrap(), CString::new("g").unwrap());
+        root.create(Name::new(&file).unwrap(), 0o600).unwrap();
+        let object = root.hold(Name::new(&file).unwrap()).unwrap();
+        root.link_object(&*object, Name::new(&link).unwrap()).unwrap();
+        let ino = object.stat().unwrap().ino;
+        let branch = Counting(disk, AtomicUsize::new(0));
+        let (links, barrier) = (LayerLinks::default(), Barrier::new(8));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    assert_eq!(links.paths(&branch, ino).unwrap().len(), 2);
+                    assert!(links.moved(&branch, ANY).unwrap().is_empty());
+                });
+            }
+        });
+        assert_eq!(branch.1.load(SeqCst), 3, "two lists for names, one for what has moved");
+        links.moved_again();
+        links.moved(&branch, ANY).unwrap();
+        assert_eq!(branch.1.load(SeqCst), 4);
     }
 }

@@ -4,11 +4,11 @@
 mod common;
 
 use common::watchdog::Watched;
-use common::{ROOT, bare, name};
+use common::{ROOT, bare, name, walk};
 use std::sync::Arc;
 use vellum_branch::MemoryBranch;
-use vellum_union::{Union, UnionConfig};
-use vellum_vfs::{Branch, BranchDir, Errno, Filesystem, NodeId, Object};
+use vellum_union::{Union, UnionConfig, UpperConfig};
+use vellum_vfs::{Branch, BranchDir, Errno, Filesystem, NodeId, Object, SetAttr};
 
 /// `a/a/a`, each with a redirect to `/a/a/a`, in many layers: followed to the end, that would be 3 to the power of the number
 /// of layers.
@@ -34,5 +34,37 @@ fn redirects_through_redirects_come_to_an_end() {
 }
 
 fn redirect(dir: &dyn BranchDir) {
-    (dir as &dyn Object).set_xattr(c"trusted.overlay.redirect", b"/a/a/a", 0).unwrap();
+    redirect_to(dir, "/a/a/a");
+}
+
+fn redirect_to(dir: &dyn BranchDir, path: &str) {
+    (dir as &dyn Object).set_xattr(c"trusted.overlay.redirect", path.as_bytes(), 0).unwrap();
+}
+
+/// An upper layer in which so many directories have moved, and below it a file with two names. Says the links of the file when it
+/// was copied up, by the names that it has in its own directory and in the last of those that show it as well.
+fn links_below_moved_directories(count: usize) -> [u32; 3] {
+    let disk = MemoryBranch::new();
+    let [upper, work, lower] = ["upper", "work", "lower"].map(|name| disk.subtree(name).unwrap());
+    let dir = lower.subtree("d").unwrap().root();
+    dir.create(name(c"f"), 0o600).unwrap();
+    dir.link_object(&*dir.hold(name(c"f")).unwrap(), name(c"g")).unwrap();
+    for n in 1..count {
+        redirect_to(&*upper.subtree(&format!("m{n}")).unwrap().root(), &format!("/m{n}"));
+    }
+    redirect_to(&*upper.subtree("z").unwrap().root(), "/d");
+    let mut config = UnionConfig::new();
+    config.upper = Some(UpperConfig { branch: upper, work });
+    config.lowers = vec![lower];
+    config.background = false;
+    let fs = Union::new(config).unwrap();
+    let file = walk(&fs, "d/f").unwrap().unwrap().node;
+    fs.setattr(&ROOT, file, None, &SetAttr { mode: Some(0o640), ..SetAttr::default() }).unwrap();
+    ["d/f", "d/g", "z/f"].map(|path| walk(&fs, path).unwrap().unwrap().attr.nlink)
+}
+
+#[test]
+fn where_too_many_directories_have_moved_links_are_broken_and_nothing_else() {
+    assert_eq!(links_below_moved_directories(10), [4; 3]);
+    assert_eq!(links_below_moved_directories((1 << 15) + 1), [2; 3]);
 }

@@ -3,6 +3,9 @@
 //! The kernel refuses (with EIO to the application) a second id on an inode, even for the same file, and cached
 //! I/O beside passthrough. So the first open of a node decides, and every later one follows until the last
 //! RELEASE: with the same id, or cached when the file could not be registered.
+//!
+//! With the id the kernel holds the file by itself. No descriptor is kept for it, so that clients can have more files open
+//! than the service may.
 
 use crate::session::warn_once;
 use parking_lot::Mutex;
@@ -10,7 +13,6 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use vellum_sys::fuse_dev;
 use vellum_vfs::{Filesystem, FrontNote, NodeId};
@@ -19,8 +21,6 @@ use vellum_vfs::{Filesystem, FrontNote, NodeId};
 const SHARDS: usize = 16;
 
 struct Backing {
-    /// None: opened by a predecessor, and not by us yet.
-    file: Option<Arc<OwnedFd>>,
     /// Which file it is.
     inode: u64,
     /// None: registering failed, and the node is cached while it is open.
@@ -59,11 +59,11 @@ impl Backing {
 
     fn from_note([opens, id, inode]: FrontNote) -> Option<Self> {
         let id = id.checked_sub(1).map(|id| (id as u32).cast_signed());
-        (opens > 0).then_some(Self { file: None, inode, id, opens })
+        (opens > 0).then_some(Self { inode, id, opens })
     }
 }
 
-/// Tells files apart; 0 where it cannot.
+/// Tells files apart, as long as they are open; 0 where it cannot.
 fn identity(file: &OwnedFd) -> u64 {
     rustix::fs::fstat(file).map_or(0, |stat| stat.st_ino ^ stat.st_dev.rotate_left(40))
 }
@@ -85,21 +85,16 @@ impl BackingTable {
         device: &OwnedFd,
         fs: &(impl Filesystem + ?Sized),
         node: NodeId,
-        file: &Arc<OwnedFd>,
+        file: &OwnedFd,
     ) -> Result<Grant, Errno> {
+        let inode = identity(file);
         let mut table = self.shard(node).ok_or(Errno::IO)?.lock();
         self.recall(&mut table, fs, node);
         if let Some(backing) = table.get_mut(&node) {
-            let same = match &backing.file {
-                // The filesystem may have opened it anew.
-                Some(known) => Arc::ptr_eq(known, file) || identity(known) == identity(file),
-                None => backing.inode == identity(file),
-            };
-            if !same {
+            if backing.inode != inode {
                 tracing::error!(node = node.0, "two backing files for one node");
                 return Err(Errno::IO);
             }
-            backing.file.get_or_insert_with(|| Arc::clone(file));
             backing.opens += 1;
             if self.kept {
                 fs.keep_front_note(node, backing.to_note());
@@ -115,8 +110,7 @@ impl BackingTable {
                 None
             }
         };
-        let inode = if self.kept { identity(file) } else { 0 };
-        let backing = Backing { file: Some(Arc::clone(file)), inode, id, opens: 1 };
+        let backing = Backing { inode, id, opens: 1 };
         if self.kept {
             fs.keep_front_note(node, backing.to_note());
         }

@@ -5,8 +5,8 @@ use crate::explain::{Explain, NodeAnswer};
 use crate::failure::Failure;
 use crate::layers::Layers;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use vellum_union::{Extent, Generations, Ledger, Mappable, Squash, Union, UnionConfig, UpperConfig};
+use std::sync::{Arc, OnceLock};
+use vellum_union::{Budget, Extent, Generations, Ledger, Mappable, Squash, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{Errno, NodeId, Result};
 
 /// Hundredths of a filesystem that are left free by what nobody has asked for.
@@ -21,6 +21,13 @@ pub struct Kept {
     pub generations: Option<Arc<Generations>>,
     /// Files may be handed out to programs.
     pub direct: bool,
+}
+
+/// What all trees of the process keep open: it has one limit of descriptors, which has been raised before.
+fn handles() -> Arc<Budget> {
+    static HANDLES: OnceLock<Arc<Budget>> = OnceLock::new();
+    let new = || Arc::new(Budget::new(UnionConfig::HANDLES, vellum_sys::descriptor_limit()));
+    Arc::clone(HANDLES.get_or_init(new))
 }
 
 /// Makes the tree of `layers`, with memory that a successor of the process goes on with, or that a predecessor has left.
@@ -44,6 +51,7 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
         generations: kept.generations,
         // A program asks by its own ids; what an idmapped mount makes of them is the kernel's to know.
         direct: kept.direct && !config.idmap,
+        handles: handles(),
         ..UnionConfig::new()
     };
     match config.block_copy {

@@ -43,7 +43,9 @@ pub use offspring::{
     Inherited, close_all_but, fork_with_descriptors, keep_over_exec, open_descriptors, signal_on_data,
 };
 pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thread};
-pub use process::{clear_umask, lift_limits, raise_descriptor_limit, trim_memory, unshare_ipc};
+pub use process::{
+    clear_umask, descriptor_limit, lift_limits, raise_descriptor_limit, trim_memory, unshare_ipc,
+};
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
 pub use shared_words::SharedWords;

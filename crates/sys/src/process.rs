@@ -24,6 +24,12 @@ pub fn raise_descriptor_limit(wanted: u64) -> Result<u64, Errno> {
     Ok(reach)
 }
 
+/// How many descriptors the process may have.
+#[must_use]
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 /// Limits that a process inherits, and that are of whoever started it: none may end the service of all others. Stacks stay out of it
 /// (threads have their own), and so do dumps of memory, which say what clients have stored.
 const OTHERS: [Resource; 7] = [

@@ -1,6 +1,7 @@
 //! What a union is made of.
 
 use crate::generations::Generations;
+use crate::handles::Budget;
 use crate::ledger::Ledger;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,8 +88,8 @@ pub struct UnionConfig {
     pub sidecars: bool,
     /// How long a front may believe names and attributes.
     pub ttl: Duration,
-    /// Descriptors that the union may keep open to save opening them again.
-    pub handles: usize,
+    /// Descriptors that the union may keep open to save opening them again; unions of one process share it.
+    pub handles: Arc<Budget>,
     /// Where node ids are written down for a successor of the process; a predecessor's is gone on with.
     pub ledger: Option<Arc<Ledger>>,
     /// Where clients that map files see that one may have become shorter.
@@ -102,6 +103,8 @@ pub struct UnionConfig {
 impl UnionConfig {
     /// Most lower layers.
     pub const MAX_LOWERS: usize = 500;
+    /// Handles for each union, where there is no reason for another number.
+    pub const HANDLES: usize = 4096;
 
     /// A read-only union of nothing; add layers.
     #[must_use]
@@ -123,7 +126,7 @@ impl UnionConfig {
             partial_from: Some(PARTIAL_FROM),
             sidecars: false,
             ttl: Duration::from_secs(86_400),
-            handles: 4096,
+            handles: Arc::new(Budget::new(Self::HANDLES, u64::MAX)),
             ledger: None,
             generations: None,
             direct: false,

@@ -369,9 +369,9 @@ impl Core {
 
     /// Keeps the open file of a new or newly opened upper file.
     pub(crate) fn keep_io(&self, file: &File, open: Arc<dyn BranchFile>) {
-        let (_, filled) = file.io.fill(Arc::new(Io { file: open, writable: true, partial: None }));
+        let (io, filled) = file.io.fill(Arc::new(Io { file: open, writable: true, partial: None }));
         if filled {
-            self.budget.watch(weak_slot(&file.io));
+            self.budget.watch(weak_slot(&file.io), io.file.as_descriptor());
         }
     }
 
@@ -379,6 +379,7 @@ impl Core {
     pub(crate) fn make_unnamed(&self, cx: &Context<'_>, parent: &Arc<Node>, mode: u32) -> Result<Made> {
         self.work()?;
         let handle = self.ensure_upper_dir(parent)?;
+        self.room_to_hold(handle.as_descriptor())?;
         let inherit = self.inherit_of(parent)?;
         let owner = self.owner_of(cx, inherit, Make::File, mode);
         let file = handle.create_unnamed(owner.mode)?;

@@ -14,6 +14,7 @@ use crate::node::{At, Body, File, Node, Place};
 use crate::sync::Mutex;
 use crate::union::Core;
 use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use vellum_vfs::{Errno, Error, Name, NodeId, Result};
@@ -117,6 +118,15 @@ impl Forgotten {
         true
     }
 
+    /// Lets all files go that are kept open; returns ids that are given up for it.
+    fn let_go(&self) -> Vec<NodeId> {
+        let mut notes = self.notes.lock();
+        let kept = std::mem::take(&mut notes.kept);
+        let gone: Vec<_> = kept.into_iter().filter_map(|id| Some((id, notes.remove(id)?))).collect();
+        drop(notes);
+        gone.into_iter().filter(|(_, note)| note.dropped).map(|(id, _)| id).collect()
+    }
+
     /// The object with this key is gone; another may get its number.
     pub(crate) fn drop_key(&self, key: InodeKey) {
         self.notes.lock().by_key.remove(&key);
@@ -190,6 +200,17 @@ impl Core {
     /// Whether handles may be asked for: a front that holds nothing can ask for nothing.
     fn exports(&self) -> bool {
         self.front.get().is_some()
+    }
+
+    /// Whether a client may have another object held for as long as it likes ([`crate::Budget`]). What is kept open for handles that
+    /// nobody may ever use goes first.
+    pub(crate) fn room_to_hold(&self, like: Option<BorrowedFd<'_>>) -> Result<()> {
+        self.budget.room_to_hold(like).or_else(|_| {
+            for free in self.table.forgotten.let_go() {
+                self.table.release(free);
+            }
+            self.budget.room_to_hold(like)
+        })
     }
 
     fn note_forgotten(&self, node: &Node) {

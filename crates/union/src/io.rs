@@ -57,7 +57,7 @@ impl Core {
         let (io, filled) = file.io.fill(Arc::new(io));
         drop(state);
         if filled {
-            self.budget.watch(weak_slot(&file.io));
+            self.budget.watch(weak_slot(&file.io), io.file.as_descriptor());
         }
         Ok(io)
     }

@@ -78,7 +78,7 @@ impl LowerDir {
     pub(crate) fn keep(&self, handle: Arc<dyn BranchDir>, budget: &Budget) -> Arc<dyn BranchDir> {
         let (handle, filled) = self.slot.fill(handle);
         if filled {
-            budget.watch(crate::handles::weak_slot(&self.slot));
+            budget.watch(crate::handles::weak_slot(&self.slot), handle.as_descriptor());
         }
         handle
     }

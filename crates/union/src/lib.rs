@@ -80,6 +80,7 @@ pub use direct::{Directory, Refused, Wanted};
 pub use explain::{Blocks, NodeReport, Summary};
 pub use flatten::{Extent, Flattening};
 pub use generations::{Generations, Mappable};
+pub use handles::Budget;
 pub use ledger::Ledger;
 pub use node::Owner;
 pub use union::Union;

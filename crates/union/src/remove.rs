@@ -33,6 +33,7 @@ impl Core {
         let covered = lower || self.shows_from_below(dir, name)?;
         let handle = if covered { Some(self.ensure_upper_dir(parent)?) } else { self.upper_of(dir)? };
         let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
+        self.room_to_hold(handle.as_descriptor())?;
         let mut state = file.state.write();
         match &state.at {
             At::Lower(_) => {
@@ -121,6 +122,7 @@ impl Core {
             let covered = self.shows_from_below(dir, name)?;
             let handle = if covered { Some(self.ensure_upper_dir(parent)?) } else { self.upper_of(dir)? };
             let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
+            self.room_to_hold(handle.as_descriptor())?;
             let _one = victim.copy.lock();
             self.write_held_dir(&node, victim);
             self.take_dir_away(work, &*handle, name, victim, covered)?;

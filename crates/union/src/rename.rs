@@ -144,6 +144,9 @@ impl Core {
         }
         let from_handle = self.ensure_upper_dir(from.0)?;
         let to_handle = self.ensure_upper_dir(to.0)?;
+        if target.is_some() {
+            self.room_to_hold(to_handle.as_descriptor())?;
+        }
         let uncovers = self.shows_from_below(from_dir, from.1)?;
         let covers = self.shows_from_below(to_dir, to.1)?;
         match &source.body {

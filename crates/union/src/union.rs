@@ -2,7 +2,7 @@
 
 use crate::config::{Profile, Squash, UnionConfig};
 use crate::ctimes::Ctimes;
-use crate::handles::Budget;
+use crate::handles::Share;
 use crate::ino;
 use crate::layer::{Layer, LowerDir};
 use crate::links::{Inodes, LayerLinks};
@@ -48,7 +48,7 @@ pub(crate) struct Core {
     pub(crate) partials: Mutex<VecDeque<Unfinished>>,
     pub(crate) table: Arc<Table>,
     pub(crate) inodes: Inodes,
-    pub(crate) budget: Budget,
+    pub(crate) budget: Share,
     /// Nodes of a predecessor that have not been made again yet.
     pub(crate) revival: Revival,
     pub(crate) root: OnceLock<Arc<Node>>,
@@ -125,7 +125,7 @@ impl Union {
             .then(|| Mapped::new(revival.is_active()));
         let ctimes = (config.profile == Profile::Cached && work.is_some()).then(Ctimes::new);
         let core = Core {
-            budget: Budget::new(config.handles),
+            budget: Share::of(&config.handles),
             has_maps: layers.iter().any(|layer| layer.maps.is_some()),
             lowers_recorded: AtomicBool::new(false),
             partials: Mutex::default(),
@@ -359,7 +359,7 @@ impl Core {
         }
         let (handle, filled) = upper.slot.fill(handle);
         if filled {
-            self.budget.watch(crate::handles::weak_slot(&upper.slot));
+            self.budget.watch(crate::handles::weak_slot(&upper.slot), handle.as_descriptor());
         }
         Some(handle)
     }
@@ -375,7 +375,9 @@ impl Core {
 
     /// Notes that a directory is in the upper layer now.
     pub(crate) fn set_upper(&self, dir: &Dir, upper: UpperDir) {
-        self.budget.watch(crate::handles::weak_slot(&upper.slot));
+        let handle = upper.slot.get();
+        let descriptor = handle.as_ref().and_then(|handle| handle.as_descriptor());
+        self.budget.watch(crate::handles::weak_slot(&upper.slot), descriptor);
         *dir.upper.lock() = Some(upper);
     }
 }

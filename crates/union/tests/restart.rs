@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use vellum_branch::LocalBranch;
-use vellum_union::{Ledger, Union, UnionConfig, UpperConfig};
+use vellum_union::{Budget, Ledger, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
     Context, Entry, Filesystem, Handle, Name, NodeId, RenameFlags, SetAttr, SetTime, WriteFlags,
 };
@@ -65,7 +65,7 @@ fn open(dir: &Path, ledger: &Arc<Ledger>) -> Union {
     config.lowers = vec![branch("lower")];
     config.background = false;
     // What was forgotten stays open, so little is kept open for speed.
-    config.handles = 16;
+    config.handles = Arc::new(Budget::new(16, u64::MAX));
     config.ledger = Some(Arc::clone(ledger));
     Union::new(config).unwrap()
 }

@@ -181,12 +181,31 @@ impl Mount {
 
     /// Mounts (again).
     pub(crate) fn mount(&mut self) -> Outcome {
+        self.mount_by(&[])
+    }
+
+    /// Mounts (again), by a program that runs the mount command behind its own arguments.
+    pub(crate) fn mount_by(&mut self, caller: &[&str]) -> Outcome {
         if !self.kind.is_there() {
             return fail(format!("nothing to mount with: {:?}", self.kind));
         }
         let outside = fs::metadata(&self.layers.merged)?.dev();
         // Waits until standard error is closed too, as container engines do.
-        let output = self.command().output()?;
+        let command = self.command();
+        let mut command = match caller.split_first() {
+            None => command,
+            Some((caller, arguments)) => {
+                let mut whole = Command::new(caller);
+                whole
+                    .args(arguments)
+                    .arg(command.get_program())
+                    .args(command.get_args())
+                    .stdin(Stdio::null());
+                whole.envs(self.variables.iter().map(|(name, value)| (name, value)));
+                whole
+            }
+        };
+        let output = command.output()?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "mount: {} {}", output.status, said.trim());
         self.mounted = true;

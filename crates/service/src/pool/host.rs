@@ -21,6 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Pid;
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -298,17 +299,20 @@ impl Host {
         let mut idle_since = Instant::now();
         let mut waiting = session::Waiting::default();
         let namespace = user_namespace().unwrap_or_default();
+        let mut short = false;
         // A predecessor of another version may not have done so.
         session::refuse_rights(&listeners.session);
         loop {
             self.underway.sweep();
             let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
             // Programs that have sent what cannot be closed keep others away, but nobody from mounting.
-            let programs = if self.underway.is_full() { PollFlags::empty() } else { PollFlags::IN };
-            let mut all = vec![
-                PollFd::new(&listeners.control, PollFlags::IN),
-                PollFd::new(&listeners.session, programs),
-            ];
+            let no_programs = short || self.underway.is_full();
+            let programs = if no_programs { PollFlags::empty() } else { PollFlags::IN };
+            // Those who cannot be let in for want of descriptors are there all the time: they are not looked at for a while.
+            let owners = if short { PollFlags::empty() } else { PollFlags::IN };
+            short = false;
+            let mut all =
+                vec![PollFd::new(&listeners.control, owners), PollFd::new(&listeners.session, programs)];
             all.extend(waiting.iter().map(|program| PollFd::new(program, PollFlags::IN)));
             let polled = poll(&mut all, Some(&wait));
             let [control, session] =
@@ -317,16 +321,13 @@ impl Host {
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => {
                     if control {
-                        self.accept(&listeners.control);
+                        short |= self.accept(&listeners.control).is_err_and(|e| session::is_shortage(&e));
                     }
                     if session {
                         let mounts = self.direct_mounts();
-                        waiting.extend(session::answer(
-                            &listeners.session,
-                            &self.underway,
-                            &mounts,
-                            namespace,
-                        ));
+                        let client = session::answer(&listeners.session, &self.underway, &mounts, namespace);
+                        short |= client.as_ref().is_err_and(session::is_shortage);
+                        waiting.extend(client.ok());
                     }
                     waiting.look(|program, asked| self.give(program, asked));
                 }
@@ -363,14 +364,15 @@ impl Host {
         self.doors().iter().flat_map(Door::numbers).collect()
     }
 
-    fn accept(self: &Arc<Self>, listener: &UnixListener) {
-        let Ok((client, _)) = listener.accept() else { return };
+    fn accept(self: &Arc<Self>, listener: &UnixListener) -> io::Result<()> {
+        let (client, _) = listener.accept()?;
         self.serve_apart(
             "vellum-client",
             CLIENTS_MAX,
             |books| &mut books.clients,
             move |host| host.hear(client),
         );
+        Ok(())
     }
 
     /// Gives a program what it asks for.

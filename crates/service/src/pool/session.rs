@@ -99,13 +99,19 @@ pub(super) fn refuse_rights(listener: &UnixListener) {
     }
 }
 
+/// Whether it takes descriptors or memory to hear a client, who waits until there are some.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM))
+}
+
 /// Greets one client, if there is one; the connection.
 pub(super) fn answer(
     listener: &UnixListener,
     underway: &Arc<Underway>,
     mounts: &[[u64; MOUNT_NUMBERS]],
     namespace: u64,
-) -> Option<Line> {
+) -> io::Result<Line> {
     let answered = listener.accept().and_then(|(client, _)| {
         client.set_nonblocking(true)?;
         let peer = vellum_sys::peer(client.as_fd())?;
@@ -113,7 +119,7 @@ pub(super) fn answer(
         wire::send_whole(line.fd()?, &greeting(mounts, namespace), &[])?;
         Ok(line)
     });
-    answered.inspect_err(|error| tracing::debug!(%error, "a client of the socket for programs")).ok()
+    answered.inspect_err(|error| tracing::debug!(%error, "a client of the socket for programs"))
 }
 
 fn greeting(mounts: &[[u64; MOUNT_NUMBERS]], namespace: u64) -> Vec<u8> {
@@ -227,13 +233,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (listener, underway, _first, _line) = greeted(dir.path(), &[]);
         let socket = path(&dir.path().join("p.sock"));
-        assert!(answer(&listener, &underway, &[], 0).is_none());
+        assert!(answer(&listener, &underway, &[], 0).is_err());
         for _ in 0..1000 {
             // Those that go away at once, those that stay and say nothing.
             drop(UnixStream::connect(&socket).unwrap());
             let stalling = UnixStream::connect(&socket).unwrap();
-            answer(&listener, &underway, &[], 0);
-            answer(&listener, &underway, &[], 0);
+            let _ = answer(&listener, &underway, &[], 0);
+            let _ = answer(&listener, &underway, &[], 0);
             drop(stalling);
         }
         let client = UnixStream::connect(&socket).unwrap();
@@ -249,7 +255,7 @@ mod tests {
         let mut waiting = Waiting::default();
         waiting.extend(Some(line));
         let mut clients: Vec<_> = (0..3).map(|_| UnixStream::connect(&socket).unwrap()).collect();
-        (0..3).for_each(|_| waiting.extend(answer(&listener, &underway, &[], 0)));
+        (0..3).for_each(|_| waiting.extend(answer(&listener, &underway, &[], 0).ok()));
         clients.push(first);
         clients[0].write_all(&RING_WANTED.to_ne_bytes()).unwrap();
         clients[1].write_all(b"short").unwrap();
@@ -260,7 +266,7 @@ mod tests {
         assert_eq!((given, waiting.iter().count()), (vec![RING_WANTED], 1));
         (0..2 * WAITING_MAX).for_each(|_| {
             let _client = UnixStream::connect(&socket).unwrap();
-            waiting.extend(answer(&listener, &underway, &[], 0));
+            waiting.extend(answer(&listener, &underway, &[], 0).ok());
         });
         assert_eq!(waiting.iter().count(), WAITING_MAX);
     }

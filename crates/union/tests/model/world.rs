@@ -212,7 +212,7 @@ impl World {
             config.profile = Profile::Passthrough;
         }
         if self.setup.few_handles {
-            config.handles = 0;
+            config.handles = Arc::new(vellum_union::Budget::new(0, u64::MAX));
         }
     }
 

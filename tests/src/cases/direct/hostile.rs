@@ -2,16 +2,16 @@
 
 use super::{Ground, SETTLED, status};
 use crate::cases::library::library;
-use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, skip};
 use crate::harness::{Cx, shell};
 use libc::{O_CREAT, O_EXCL, O_WRONLY};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use vellum_ring::files::ASK_KERNEL;
+use vellum_ring::files::{ASK_KERNEL, GREETING};
 
 /// Asks for memories, and for rings, and takes nothing; says so, and waits for its end.
 const GREEDY: &str = r#"
@@ -177,4 +177,34 @@ pub(super) fn set_user_id(cx: &Cx) -> Outcome {
 
 fn set_mode(path: &Path, mode: u32) -> Outcome {
     Ok(std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?)
+}
+
+/// Who connects while the service has no descriptor left is let in later, and the service does not ask for him all the time.
+pub(super) fn without_descriptors(cx: &Cx) -> Outcome {
+    const WAIT: Duration = Duration::from_secs(1);
+    let ground = Ground::new(cx, |_| Ok(()))?;
+    let service = ground.mount.service()?;
+    // Hundredths of a second of all its threads, user's and system's.
+    let worked = || -> Outcome<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", service.as_raw_nonzero()))?;
+        let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+        Ok(times.filter_map(|time| time.parse::<u64>().ok()).sum())
+    };
+    let pid = service.as_raw_nonzero().to_string();
+    let limit =
+        |arguments: &[&str]| shell::run(Command::new("prlimit").args(["--pid", &pid]).args(arguments));
+    let usual = limit(&["--nofile", "--output", "SOFT", "--noheadings"])?;
+    // What it has open stays open.
+    limit(&["--nofile=3:"])?;
+    let mut client = UnixStream::connect(&ground.socket)?;
+    let before = worked()?;
+    std::thread::sleep(WAIT);
+    let used = worked()? - before;
+    limit(&[&format!("--nofile={}:", usual.trim())])?;
+    ensure!(used < 20, "while nobody could be let in it has worked for {used} hundredths of a second");
+    client.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let mut greeting = [0; 8];
+    client.read_exact(&mut greeting).doing("waiting for the greeting")?;
+    ensure_eq!(u64::from_ne_bytes(greeting), GREETING, "what it says first");
+    Ok(())
 }

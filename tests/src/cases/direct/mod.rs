@@ -64,6 +64,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of(PASSTHROUGH, "direct/running", 60, held::running),
     Case::of(PASSTHROUGH, "direct/mount-options", 60, held::mount_options),
     Case::of(PASSTHROUGH, "direct/takes-nothing", 60, hostile::takes_nothing),
+    Case::of(PASSTHROUGH, "direct/without-descriptors", 60, hostile::without_descriptors),
     Case::of(PASSTHROUGH, "direct/set-user-id", 60, hostile::set_user_id),
     Case::of(PASSTHROUGH, "direct/sends-what-waits", 60, hostile::sends_what_waits),
     Case::of(Profile::Cached, "direct/not-in-cached", 60, not_in_cached),

@@ -38,9 +38,8 @@ fn remove_at(above: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
     while !unlink(above, &name)? {
         let Some(top) = directory(above, &name)? else { continue };
         let mut tree = Tree { top: &top, number: 0 };
-        let before = tree.number;
         tree.clear(&top, 1)?;
-        idle = if tree.number == before { idle + 1 } else { 0 };
+        idle = if tree.number == 0 { idle + 1 } else { 0 };
         if idle > ATTEMPTS {
             return Err(Errno::NOTEMPTY);
         }

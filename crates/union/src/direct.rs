@@ -4,17 +4,17 @@
 //! by way of the union, what must not happen at the same time, and what the front is told. Whatever is not certain is refused, and
 //! goes through the front as ever.
 //!
-//! What the front may still believe is noted with each directory ([`crate::seen::Seen`]). An answer that is on its way to the front can
+//! What the front may still believe is noted with each directory ([`crate::coherence::seen::Seen`]). An answer that is on its way to the front can
 //! be older than a change that is made meanwhile. For attributes the kernel notices that itself. For lists of names it does not: so a directory is
 //! the front's alone until the answers that were under way have arrived. A name of which it was told that it is not there is the front's
 //! to make.
 
-use crate::create::{Made, Make};
-use crate::marks::{Space, WHITEOUT_PREFIX};
-use crate::node::{At, Dir, File, Node, Owner};
-use crate::quiet::Known;
+use crate::coherence::quiet::Known;
+use crate::coherence::written::Direct;
+use crate::layers::marks::{Space, WHITEOUT_PREFIX};
+use crate::nodes::node::{At, Dir, File, Node, Owner};
+use crate::ops::create::{Made, Make};
 use crate::union::{Core, Union};
-use crate::written::Direct;
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

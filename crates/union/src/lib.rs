@@ -4,9 +4,9 @@
 //! system calls or of threads: fronts call it through [`vellum_vfs::Filesystem`], and it stores through
 //! [`vellum_vfs::Branch`].
 //!
-//! Where to find what: `marks` is what the union records on files and directories, `layer` the layers and their
-//! directories, `stack` how one name is found through all layers, `node` and `table` what a front holds,
-//! `listing` directories, `copyup` copy-up, and one file per group of operations.
+//! Where to find what: `layers` is what the layers hold and how one name is found through all of them, `nodes` what a
+//! front holds, `ops` the operations, `copyup` copy-up, `extents` files that are copied block by block, `coherence` what
+//! the kernel and programs may believe, `recovery` what a successor goes on with, `direct` files handed to programs.
 //!
 //! Locks, in the order in which they are taken (never the other way round):
 //!
@@ -22,66 +22,27 @@
 //! There is no lock of the whole mount.
 #![forbid(unsafe_code)]
 
-mod attr;
-mod busy;
+mod coherence;
 mod config;
 mod copyup;
-mod copyup_data;
-mod create;
-mod ctimes;
 mod direct;
-mod dress;
-mod explain;
 mod extents;
-mod flags;
-mod flatten;
-mod forgotten;
-mod fs;
-mod generations;
-mod handles;
-mod ino;
-mod io;
-mod layer;
-mod ledger;
-mod links;
-mod listing;
-mod lookup;
-mod mapped;
-mod maps;
-mod marks;
-mod missing;
-mod moves;
-mod names;
-mod node;
-mod overrides;
-mod partial;
-mod publish;
-mod quiet;
-mod readdir;
-mod remove;
-mod rename;
-mod revive;
-mod seen;
-mod stack;
+mod layers;
+mod nodes;
+mod ops;
+mod recovery;
 mod sync;
-mod table;
 mod union;
-mod unseen;
-mod unsynced;
-mod view;
-mod work;
-mod written;
-mod xattr;
 
+pub use coherence::generations::{Generations, Mappable};
+pub use coherence::view::View;
 pub use config::{
     OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Squash, UnionConfig, UpperConfig,
 };
 pub use direct::{Directory, Refused, Wanted};
-pub use explain::{Blocks, NodeReport, Summary};
-pub use flatten::{Extent, Flattening};
-pub use generations::{Generations, Mappable};
-pub use handles::Budget;
-pub use ledger::Ledger;
-pub use node::Owner;
+pub use nodes::handles::Budget;
+pub use nodes::node::Owner;
+pub use ops::explain::{Blocks, NodeReport, Summary};
+pub use ops::flatten::{Extent, Flattening};
+pub use recovery::ledger::Ledger;
 pub use union::Union;
-pub use view::View;

@@ -1,23 +1,23 @@
 //! The union itself: its layers, and the state that its operations share.
 
+use crate::coherence::ctimes::Ctimes;
+use crate::coherence::mapped::Mapped;
+use crate::coherence::written::Direct;
 use crate::config::{Profile, Squash, UnionConfig};
-use crate::ctimes::Ctimes;
-use crate::handles::Share;
-use crate::ino;
-use crate::layer::{Layer, LowerDir};
-use crate::links::{Inodes, LayerLinks};
-use crate::mapped::Mapped;
-use crate::maps;
-use crate::marks::{self, DirMarks, Marking, Own, Space};
-use crate::node::{Body, Dir, Node, Place, UpperDir};
-use crate::overrides::Format;
-use crate::partial::Unfinished;
-use crate::revive::Revival;
+use crate::copyup::partial::Unfinished;
+use crate::layers::layer::{Layer, LowerDir};
+use crate::layers::links::{Inodes, LayerLinks};
+use crate::layers::maps;
+use crate::layers::marks::{self, DirMarks, Marking, Own, Space};
+use crate::layers::overrides::Format;
+use crate::layers::work::{Whiteouts, Work};
+use crate::nodes::handles::Share;
+use crate::nodes::ino;
+use crate::nodes::node::{Body, Dir, Node, Place, UpperDir};
+use crate::nodes::table::Table;
+use crate::recovery::revive::Revival;
 use crate::sync::AtomicBool;
 use crate::sync::Mutex;
-use crate::table::Table;
-use crate::work::{Whiteouts, Work};
-use crate::written::Direct;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::CStr;
 use std::os::fd::{OwnedFd, RawFd};
@@ -359,7 +359,7 @@ impl Core {
         }
         let (handle, filled) = upper.slot.fill(handle);
         if filled {
-            self.budget.watch(crate::handles::weak_slot(&upper.slot), handle.as_descriptor());
+            self.budget.watch(crate::nodes::handles::weak_slot(&upper.slot), handle.as_descriptor());
         }
         Some(handle)
     }
@@ -377,14 +377,14 @@ impl Core {
     pub(crate) fn set_upper(&self, dir: &Dir, upper: UpperDir) {
         let handle = upper.slot.get();
         let descriptor = handle.as_ref().and_then(|handle| handle.as_descriptor());
-        self.budget.watch(crate::handles::weak_slot(&upper.slot), descriptor);
+        self.budget.watch(crate::nodes::handles::weak_slot(&upper.slot), descriptor);
         *dir.upper.lock() = Some(upper);
     }
 }
 
 impl UpperDir {
     pub(crate) fn new(ino: u64, handle: Arc<dyn BranchDir>, marks: &DirMarks) -> Self {
-        let slot = crate::handles::Slot::empty();
+        let slot = crate::nodes::handles::Slot::empty();
         slot.fill(handle);
         Self { ino, slot: Arc::new(slot), xwhiteouts: marks.xwhiteouts, impure: marks.impure }
     }

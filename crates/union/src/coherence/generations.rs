@@ -1,0 +1,262 @@
+//! For who reads files without asking: a number for each node slot, in shared memory, that changes before a file may become shorter.
+//!
+//! A client that has mapped a file would read zeros, or fault, beyond a new end. So it reads the number, then the mapping, then the
+//! number again, and believes nothing if that has changed since the mapping was made. Clients map the numbers read-only; nothing here
+//! depends on them. A directory's number says how long a [view](crate::coherence::view) of it holds. The memory outlives the process as the
+//! [ledger](crate::recovery::ledger) does, and numbers only grow, also when a slot is given to another node.
+
+use crate::nodes::node::{File, Node};
+use crate::nodes::table::{CHUNK, MAX_CHUNKS, slot_of};
+use crate::sync::{AtomicU32, AtomicU64, turn};
+use crate::union::{Core, Union};
+use std::hash::{BuildHasher, Hasher};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use vellum_sys::SharedWords;
+use vellum_vfs::{Errno, Error, FileKind, NodeId, Result};
+
+/// A word in memory of several processes, which no checker knows.
+type Word = std::sync::atomic::AtomicU64;
+
+/// First word: says what it is, and in which version.
+const MAGIC: u64 = 0x7665_6c6c_6765_0001;
+/// Word that says which memory it is.
+const ID: usize = 1;
+/// Words before those of slots: a page. The preload library knows this number.
+const HEADER: usize = 512;
+/// What is added when all that was told of a node is over: to the upper half, which nothing else changes.
+const LEFT: u64 = 1 << 32;
+/// All words.
+const WORDS: usize = HEADER + MAX_CHUNKS * CHUNK;
+
+/// The numbers of all nodes of a tree.
+pub struct Generations {
+    words: SharedWords,
+}
+
+/// What a client must know to read a file through a mapping of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mappable {
+    /// Slot of the node: which word is its own.
+    pub slot: u32,
+    /// Serial number of the node.
+    pub serial: u32,
+    /// Value of the word, before the size was asked for.
+    pub generation: u64,
+    /// Which memory the word is in.
+    pub memory: u64,
+    /// Size of the file as the layer has it.
+    pub size: u64,
+}
+
+/// What is noted with each file.
+#[derive(Debug, Default)]
+pub(crate) struct Watched {
+    /// Changes under way that may make the file shorter.
+    shortening: AtomicU32,
+    /// Id of the node through which clients have mapped it; 0: none has.
+    through: AtomicU64,
+}
+
+impl Generations {
+    /// New memory.
+    pub fn create() -> Result<Self> {
+        let words = SharedWords::create_sealed(c"vellum-generations", WORDS).map_err(unusable)?;
+        let id = std::hash::RandomState::new().build_hasher().finish().max(1);
+        let made = Self { words };
+        made.word(ID)?.store(id, Relaxed);
+        made.word(0)?.store(MAGIC, SeqCst);
+        Ok(made)
+    }
+
+    /// A predecessor's. EINVAL: it is none, or of another version.
+    pub fn open(descriptor: OwnedFd) -> Result<Self> {
+        let opened = Self { words: SharedWords::open(descriptor).map_err(unusable)? };
+        if opened.words.len() != WORDS || opened.word(0)?.load(SeqCst) != MAGIC {
+            return Err(Error::new(Errno::INVAL, "the generations are of another version"));
+        }
+        Ok(opened)
+    }
+
+    /// Its memory.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.words.as_fd()
+    }
+
+    /// Which memory it is.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.words.word(ID).map_or(0, |word| word.load(Relaxed))
+    }
+
+    fn word(&self, index: usize) -> Result<&Word> {
+        self.words.word(index).ok_or(Error::new(Errno::INVAL, "the generations are too few"))
+    }
+
+    fn of(&self, id: NodeId) -> Option<&Word> {
+        turn();
+        let (slot, _) = slot_of(id);
+        (slot < MAX_CHUNKS * CHUNK).then(|| self.words.word(HEADER + slot)).flatten()
+    }
+
+    /// Whoever has mapped the file of a node must not believe his mapping any more.
+    pub(crate) fn advance(&self, id: NodeId) {
+        if let Some(word) = self.of(id) {
+            word.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// A node has gone, or what was told of it: nothing of that holds for the next one in its slot, whatever that adds. Slots that
+    /// nobody asked about cost no memory.
+    pub(crate) fn leave(&self, id: NodeId) {
+        if let Some(word) = self.of(id)
+            && word.load(Relaxed) != 0
+        {
+            word.fetch_add(LEFT, SeqCst);
+        }
+    }
+
+    /// A change of several steps begins: the word becomes odd.
+    pub(crate) fn begin_step(&self, id: NodeId) {
+        if let Some(word) = self.of(id) {
+            word.fetch_or(1, SeqCst);
+        }
+    }
+
+    /// The change is over: the word is even, and another one.
+    pub(crate) fn step(&self, id: NodeId) {
+        if let Some(word) = self.of(id) {
+            word.fetch_add(1, SeqCst);
+        }
+    }
+
+    /// The word of a directory where nothing is under way; an odd one is a predecessor's, which died over it.
+    pub(crate) fn settle(&self, id: NodeId) -> Option<u64> {
+        let word = self.of(id)?;
+        if word.load(SeqCst) & 1 != 0 {
+            word.fetch_add(1, SeqCst);
+        }
+        let _ = word.compare_exchange(0, LEFT, SeqCst, SeqCst);
+        Some(word.load(SeqCst))
+    }
+}
+
+/// A change that may make a file shorter; it is under way until this is dropped.
+#[must_use]
+pub(crate) struct Shortening<'a>(&'a Watched);
+
+impl Drop for Shortening<'_> {
+    fn drop(&mut self) {
+        self.0.shortening.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Core {
+    /// To be called before anything that may make a file shorter.
+    pub(crate) fn shortens<'a>(&self, node: &Node, file: &'a File) -> Option<Shortening<'a>> {
+        let generations = self.config.generations.as_deref()?;
+        // First that it is under way, then the words: who asks in between is told nothing, and who has asked before sees his word
+        // change. `mappable` does it the other way round.
+        file.watched.shortening.fetch_add(1, SeqCst);
+        let under_way = Shortening(&file.watched);
+        generations.advance(node.id);
+        let through = NodeId(file.watched.through.load(SeqCst));
+        if through.0 != 0 && through != node.id {
+            generations.advance(through);
+        }
+        Some(under_way)
+    }
+
+    fn mappable(&self, id: NodeId) -> Result<Option<Mappable>> {
+        let Some(generations) = self.config.generations.as_deref() else { return Ok(None) };
+        let node = self.node(id)?;
+        let Some(file) = node.as_file().filter(|file| file.kind == FileKind::Regular) else {
+            return Ok(None);
+        };
+        // A file is mapped through one node only, so that whoever shortens it through another knows whose word to change.
+        if let Err(other) = file.watched.through.compare_exchange(0, id.0, SeqCst, SeqCst)
+            && other != id.0
+            && !self.takes_over(file, other, id)
+        {
+            return Ok(None);
+        }
+        let Some(word) = generations.of(id) else { return Ok(None) };
+        let _ = word.compare_exchange(0, 1, SeqCst, SeqCst);
+        let generation = word.load(SeqCst);
+        // After the word: a swap sets the mark first, then changes the word.
+        if node.stale.load(SeqCst) {
+            return Ok(None);
+        }
+        if file.watched.shortening.load(SeqCst) != 0 {
+            return Err(Error::new(Errno::AGAIN, "the file is being cut"));
+        }
+        // Who has been given the file itself may cut it at any time.
+        if self.has_cutters(&node) {
+            return Ok(None);
+        }
+        let size = self.attr_of(&node)?.size;
+        let (slot, serial) = slot_of(id);
+        let memory = generations.id();
+        Ok(u32::try_from(slot).ok().map(|slot| Mappable { slot, serial, generation, memory, size }))
+    }
+
+    /// Whether a file may be mapped through another node from now on: the one so far is no more, or stale.
+    fn takes_over(&self, file: &File, before: u64, id: NodeId) -> bool {
+        let gone = self.table.get(NodeId(before)).map_or(true, |node| node.stale.load(SeqCst));
+        gone && file.watched.through.compare_exchange(before, id.0, SeqCst, SeqCst).is_ok()
+    }
+}
+
+impl Union {
+    /// What a client must know to read a file through a mapping; None: it should not. EAGAIN: not now.
+    pub fn mappable(&self, node: NodeId) -> Result<Option<Mappable>> {
+        self.0.mappable(node)
+    }
+}
+
+fn unusable(errno: Errno) -> Error {
+    Error::new(errno, "memory for generations")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_outlive_their_writer_and_only_grow() {
+        let one = Generations::create().unwrap();
+        let (id, node) = (one.id(), NodeId(7 << 32 | 70_000));
+        one.leave(node);
+        assert_eq!(one.of(node).unwrap().load(SeqCst), 0);
+        one.advance(node);
+        one.leave(node);
+        let other = Generations::open(one.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        drop(one);
+        assert_eq!(other.of(node).unwrap().load(SeqCst), LEFT + 1);
+        assert_eq!(other.id(), id);
+        assert_ne!(id, Generations::create().unwrap().id());
+    }
+
+    #[test]
+    fn a_change_under_way_is_seen_and_so_is_one_that_was() {
+        let (all, node) = (Generations::create().unwrap(), NodeId(7 << 32 | 70_000));
+        let word = all.settle(node).unwrap();
+        assert!(word != 0 && word % 2 == 0 && all.settle(node) == Some(word));
+        all.begin_step(node);
+        assert_eq!(all.of(node).unwrap().load(SeqCst), word + 1);
+        all.step(node);
+        assert_eq!(all.settle(node), Some(word + 2));
+        // Whoever was changing it has died.
+        all.begin_step(node);
+        assert_eq!(all.settle(node), Some(word + 4));
+        all.leave(node);
+        assert_eq!(all.settle(node).unwrap() >> 32, (word >> 32) + 1);
+    }
+
+    #[test]
+    fn what_is_none_is_refused() {
+        let words = SharedWords::create(c"test", 512).unwrap();
+        assert!(Generations::open(words.as_fd().try_clone_to_owned().unwrap()).is_err());
+    }
+}

@@ -1,0 +1,126 @@
+//! What the front may believe of a directory, and what must have reached it before programs change the directory's names past it.
+
+use crate::coherence::missing::Missing;
+use crate::sync::Mutex;
+use crate::sync::{AtomicBool, AtomicU64};
+use std::sync::atomic::Ordering::SeqCst;
+use vellum_vfs::{Answering, Answers};
+
+/// What the front may believe of a directory.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Its attributes.
+    pub(crate) attributes: AtomicBool,
+    /// That names are not there.
+    pub(crate) missing: Missing,
+    /// Lists of its names: how often it was told one, ...
+    names: AtomicU64,
+    /// ... and how often it had been when that was last taken back. Never the same number twice: answers that are waited for are known by it.
+    taken_back: AtomicU64,
+    /// Programs make names in it past the front: when they last did, as [`Direct::now`](crate::coherence::written::Direct::now) has it; 0: they do not.
+    pub(crate) shared: AtomicU64,
+    /// Programs may look at its names themselves, as long as its [word](crate::coherence::view) says.
+    pub(crate) viewed: AtomicBool,
+    /// What has to arrive before they may.
+    waits: Mutex<Option<Waits>>,
+}
+
+/// Answers that had not arrived, and how many lists of names had been told then.
+#[derive(Debug)]
+struct Waits {
+    answers: Answering,
+    names: u64,
+}
+
+impl Seen {
+    /// Of a directory of which nothing is known.
+    pub(crate) fn everything() -> Self {
+        Self {
+            attributes: AtomicBool::new(true),
+            missing: Missing::default(),
+            names: AtomicU64::new(1),
+            taken_back: AtomicU64::new(0),
+            shared: AtomicU64::new(0),
+            viewed: AtomicBool::new(true),
+            waits: Mutex::new(None),
+        }
+    }
+
+    /// The front has just heard of the directory.
+    pub(crate) fn nothing(&self) {
+        self.attributes.store(false, SeqCst);
+        self.take_back_names();
+        self.viewed.store(false, SeqCst);
+    }
+
+    /// The front is being told a list of names.
+    pub(crate) fn tells_names(&self) {
+        self.names.fetch_add(1, SeqCst);
+    }
+
+    /// Whether the front may believe in a list, which is about to be taken back. Not while it is being told one.
+    pub(crate) fn take_back_names(&self) -> bool {
+        let names = self.names.load(SeqCst);
+        self.taken_back.swap(names, SeqCst) != names
+    }
+
+    /// Whether no answer is on its way that a change of the directory's names would make wrong for ever. The caller holds the
+    /// directory's `ops` exclusively: what begins later sees that it is shared.
+    pub(crate) fn is_settled(&self, front: &dyn Answers, now: u64) -> bool {
+        let names = self.names.load(SeqCst);
+        if self.shared.load(SeqCst) != now {
+            self.shared.store(now, SeqCst);
+        }
+        let mut waits = self.waits.lock();
+        let unseen =
+            names != self.taken_back.load(SeqCst) && waits.as_ref().is_none_or(|waits| waits.names != names);
+        if unseen {
+            *waits = Some(Waits { answers: front.answering(), names });
+        }
+        let Some(waits) = &mut *waits else { return true };
+        let settled = front.has_answered(&waits.answers);
+        if settled {
+            waits.answers.0.clear();
+        }
+        settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A front with one answer on its way.
+    struct Slow(AtomicBool);
+
+    impl Answers for Slow {
+        fn answering(&self) -> Answering {
+            Answering(if self.0.load(SeqCst) { vec![(1, 1)] } else { Vec::new() })
+        }
+        fn has_answered(&self, these: &Answering) -> bool {
+            these.0.is_empty() || !self.0.load(SeqCst)
+        }
+    }
+
+    #[test]
+    fn answers_that_are_on_their_way_are_waited_for() {
+        let front = Slow(AtomicBool::new(true));
+        let seen = Seen::everything();
+        seen.nothing();
+        assert!(seen.is_settled(&front, 1), "nothing was told");
+        seen.tells_names();
+        assert!(!seen.is_settled(&front, 1) && !seen.is_settled(&front, 1), "a list is on its way");
+        front.0.store(false, SeqCst);
+        assert!(seen.is_settled(&front, 1), "it has arrived");
+        front.0.store(true, SeqCst);
+        seen.tells_names();
+        assert!(!seen.is_settled(&front, 1), "another one");
+        front.0.store(false, SeqCst);
+        assert!(seen.is_settled(&front, 1) && seen.is_settled(&Slow(AtomicBool::new(true)), 1), "once");
+        assert!(seen.take_back_names() && !seen.take_back_names());
+        front.0.store(true, SeqCst);
+        assert!(seen.is_settled(&front, 1), "it was taken back");
+        seen.tells_names();
+        assert!(!seen.is_settled(&front, 1), "the first one after that");
+    }
+}

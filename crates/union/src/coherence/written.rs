@@ -1,0 +1,103 @@
+//! Which files programs may be writing to past the front, and since when programs make names.
+
+use crate::coherence::quiet::Quiet;
+use crate::coherence::view::Plain;
+use crate::sync::AtomicU8;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Instant;
+
+/// So long after the last name that a program made the front may believe again that names are not there.
+const SHARED_SECONDS: u64 = 30;
+/// Bytes of a set of [`Files`].
+const PLACES: usize = if cfg!(shuttle) { 16 } else { 1 << 16 };
+
+/// Spreads inode numbers, for those of files that are used together are close to each other. No two become one.
+pub(crate) const fn spread(ino: u64) -> u64 {
+    ino.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Files by their inode numbers. It only grows, and two files may share a place.
+pub(crate) struct Files(Box<[AtomicU8]>);
+
+impl Files {
+    pub(crate) fn new(all: bool) -> Self {
+        Self((0..PLACES).map(|_| AtomicU8::new(if all { u8::MAX } else { 0 })).collect())
+    }
+
+    fn place(&self, ino: u64) -> Option<(&AtomicU8, u8)> {
+        let hash = spread(ino);
+        Some((self.0.get((hash >> 48) as usize % PLACES)?, 1 << ((hash >> 45) & 7)))
+    }
+
+    pub(crate) fn add(&self, ino: u64) {
+        if let Some((byte, bit)) = self.place(ino)
+            && byte.load(Relaxed) & bit == 0
+        {
+            byte.fetch_or(bit, SeqCst);
+        }
+    }
+
+    pub(crate) fn have(&self, ino: u64) -> bool {
+        self.place(ino).is_some_and(|(byte, bit)| byte.load(SeqCst) & bit != 0)
+    }
+}
+
+/// Files that programs may be writing to past the front.
+pub(crate) struct Direct {
+    /// All of them.
+    pub(crate) written: Files,
+    /// Those of them that nobody writes to any more.
+    pub(crate) quiet: Quiet,
+    /// Those that programs may also make shorter past the front.
+    pub(crate) cut: Files,
+    /// Directories whose files are what the upper layer shows of them.
+    pub(crate) plain: Plain,
+    clock: Instant,
+}
+
+impl Direct {
+    /// `kept`: a predecessor may have handed out anything.
+    pub(crate) fn new(kept: bool) -> Self {
+        let [written, cut] = [(); 2].map(|()| Files::new(kept));
+        Self { written, quiet: Quiet::new(), cut, plain: Plain::default(), clock: Instant::now() }
+    }
+
+    /// A file is about to be opened for a program, to do with it what it wants.
+    pub(crate) fn opens(&self, ino: u64) {
+        self.cut.add(ino);
+        self.written.add(ino);
+    }
+
+    /// A file has been opened that is going to be a program's.
+    pub(crate) fn hands_out(&self, ino: u64) {
+        self.quiet.forget(ino);
+    }
+
+    /// Seconds, from 1.
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.elapsed().as_secs() + 1
+    }
+
+    /// Whether programs make names in a directory, or did so not long ago. `last`: when they last did; 0: they did not.
+    pub(crate) fn is_shared(&self, last: u64) -> bool {
+        last != 0 && self.now().saturating_sub(last) < SHARED_SECONDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_written_to_is_remembered() {
+        let direct = Direct::new(false);
+        assert!(!direct.written.have(77));
+        direct.opens(77);
+        assert!(direct.written.have(77));
+        let others = (1000..2000).filter(|ino| direct.written.have(*ino)).count();
+        assert!(others < 5, "{others}");
+        assert!(Direct::new(true).cut.have(5));
+        direct.written.add(78);
+        assert!(direct.written.have(78) && !direct.cut.have(78) && direct.cut.have(77));
+    }
+}

@@ -1,0 +1,8 @@
+//! Copy-up: an object of a lower layer comes into the upper one.
+
+pub(crate) mod data;
+pub(crate) mod dress;
+pub(crate) mod partial;
+pub(crate) mod publish;
+pub(crate) mod unsynced;
+pub(crate) mod whole;

@@ -1,0 +1,348 @@
+//! Partial files in the union: when a file becomes one, how it is opened, and when it is whole again.
+
+use crate::copyup::whole::Need;
+use crate::extents::{BlockIndex, Holes, Origin, PartialFile, Record};
+use crate::layers::marks::{GUARD, METACOPY_PARTIAL, Own, Space};
+use crate::layers::work::Work;
+use crate::nodes::node::{At, Below, File, FileState, Io, LowerAt, Node, Place};
+use crate::union::Core;
+use std::ffi::CStr;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use vellum_vfs::{BranchFile, Errno, Error, Name, Object, OpenMode, Result, XattrFlags};
+
+/// Size of the blocks of which a sidecar keeps account: a page, since a crash may leave a part of anything larger.
+const SIDECAR_SHIFT: u8 = 12;
+
+/// What is said of a file below that is not the one that a file was made from.
+const CHANGED: &str = "its origin has other data than when this file was made from it";
+
+/// A partial file that may be completed when there is nothing else to do.
+pub(crate) struct Unfinished {
+    pub(crate) node: Weak<Node>,
+    /// Where it was; the front may forget its node.
+    place: Place,
+}
+
+impl Core {
+    /// The record of the partial file that a copy-up should make of a lower file of `size` bytes; None: copy it whole.
+    pub(crate) fn wanted_record(&self, work: &Work, size: u64, need: Need) -> Option<Record> {
+        let Need::Data(keep) = need else { return None };
+        let from = self.config.partial_from?;
+        if size.min(keep) < from.max(1) || !self.config.metacopy {
+            return None;
+        }
+        let record =
+            Record { shift: SIDECAR_SHIFT, limit: size, origin_size: size, sidecar: None, origin: None };
+        if self.config.sidecars {
+            return self.new_sidecar().ok().map(|number| Record { sidecar: Some(number), ..record });
+        }
+        work.hole_shift().map(|shift| Record { shift, ..record })
+    }
+
+    /// Makes a new file share all blocks of the data below, where the filesystem can: that is as fast as a partial file, and
+    /// the file is whole.
+    pub(crate) fn try_clone(&self, work: &Work, to: &dyn BranchFile, data: &Below) -> Result<bool> {
+        if data.next.is_some() || !work.may_clone() {
+            return Ok(false);
+        }
+        let from = self.open_below(data)?;
+        match to.clone_from(&*from) {
+            Ok(()) => Ok(true),
+            // Another filesystem than the upper's says nothing about the upper's.
+            Err(e) if e.errno() == Errno::XDEV => Ok(false),
+            Err(e) if matches!(e.errno(), Errno::OPNOTSUPP | Errno::INVAL) => {
+                work.no_clone();
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The record, with that by which the data below are known again.
+    pub(crate) fn with_origin(&self, record: Record, below: &Below) -> Result<Record> {
+        Ok(Record { origin: Some(Origin::of(&*self.open_below(below)?)?), ..record })
+    }
+
+    /// Opens a file of a layer that is whole.
+    pub(crate) fn open_lower(&self, at: &LowerAt) -> Result<Arc<dyn BranchFile>> {
+        let dir = at.dir.open(&self.layers, &self.budget)?;
+        dir.open_file(Name::new(&at.name)?, OpenMode::READ)
+    }
+
+    /// Opens the data below a file, which may be partial in their turn.
+    pub(crate) fn open_below(&self, data: &Below) -> Result<Arc<dyn BranchFile>> {
+        // From the bottom up, without recursion.
+        let mut chain = vec![data];
+        while let Some(next) = chain.last().and_then(|data| data.next.as_deref()) {
+            chain.push(next);
+        }
+        let mut open: Option<Arc<dyn BranchFile>> = None;
+        while let Some(data) = chain.pop() {
+            let file = self.open_lower(&data.at)?;
+            open = Some(match open {
+                None => file,
+                Some(below) => match self.assemble(data.at.dir.layer, &file, below, false)? {
+                    Some(partial) => Arc::new(partial),
+                    None => file,
+                },
+            });
+        }
+        open.ok_or(Error::new(Errno::IO, "no data below"))
+    }
+
+    /// A partial file of what it holds and what is below. None: it has become whole, as a file of a layer that is completed
+    /// while it is a lower one here.
+    fn assemble(
+        &self,
+        layer: u16,
+        file: &Arc<dyn BranchFile>,
+        below: Arc<dyn BranchFile>,
+        writable: bool,
+    ) -> Result<Option<PartialFile>> {
+        let layer = self.layers.get(usize::from(layer)).ok_or(Error::new(Errno::IO, "no such layer"))?;
+        let space = layer.marking.own.unwrap_or(Space::Trusted);
+        let record = match Record::read(object_of(file), space.partial()) {
+            Ok(record) => record,
+            Err(_) if !own_mark(object_of(file), space)?.is_some_and(|own| own.below) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        let record = self.known_again(record, file, &*below, (space, writable))?;
+        let index: Box<dyn BlockIndex> = match record.sidecar {
+            Some(number) => Box::new(layer.sidecar(number, writable)?),
+            None => Box::new(Holes),
+        };
+        PartialFile::new(Arc::clone(file), below, index, record, space.partial()).map(Some)
+    }
+
+    /// Looks whether the data below are those that a partial file was made from, and notes how they are known from now on. EIO: they
+    /// are not.
+    fn known_again(
+        &self,
+        record: Record,
+        file: &Arc<dyn BranchFile>,
+        below: &dyn BranchFile,
+        (space, writable): (Space, bool),
+    ) -> Result<Record> {
+        let Some(origin) = record.origin else { return Ok(record) };
+        let seen = origin.look(below)?.ok_or(Error::new(Errno::IO, CHANGED))?;
+        let record = Record { origin: Some(seen), ..record };
+        if writable
+            && seen != origin
+            && let Err(error) = file.set_xattr(space.partial(), &record.encode(), 0)
+        {
+            tracing::debug!(%error, "the file below is looked at again next time");
+        }
+        Ok(record)
+    }
+
+    /// Opens a partial file, or finds it open. The caller holds the file's state.
+    pub(crate) fn open_partial(&self, file: &File, state: &FileState, below: &Below) -> Result<Io> {
+        let mut known = file.partial.lock();
+        let writable = !matches!(state.at, At::Lower(_));
+        let partial = match known.upgrade() {
+            Some(partial) => partial,
+            None => {
+                let (layer, target) = self.target_of(state)?;
+                let mode = if writable { OpenMode::READ | OpenMode::WRITE } else { OpenMode::READ };
+                let own = target.open(mode)?;
+                let assembled =
+                    self.open_below(below).and_then(|data| self.assemble(layer, &own, data, writable));
+                let assembled = assembled.inspect_err(|error| {
+                    let origin = below.at.dir.path.to_string_lossy();
+                    let (name, at) = (below.at.name.to_string_lossy(), below.at.dir.layer);
+                    let path = state.names.first().map(|place| place.name.to_string_lossy().into_owned());
+                    tracing::error!(layer, path, below = at, %origin, %name, %error, "a file's data are lost");
+                })?;
+                let Some(partial) = assembled else {
+                    return Ok(Io { file: own, writable, partial: None });
+                };
+                let partial = Arc::new(partial);
+                *known = Arc::downgrade(&partial);
+                partial
+            }
+        };
+        Ok(Io { file: Arc::clone(&partial) as Arc<dyn BranchFile>, writable, partial: Some(partial) })
+    }
+
+    /// Makes a partial file an ordinary one if nothing is missing.
+    pub(crate) fn finish_partial(&self, file: &File, partial: &PartialFile) -> Result<bool> {
+        let _one = file.copy.lock();
+        if !file.state.read().partial {
+            return Ok(false);
+        }
+        let space = self.space();
+        let done = partial.finish(!self.config.volatile, |object| unmark(object, space))?;
+        if done {
+            let mut state = file.state.write();
+            state.below = None;
+            state.partial = false;
+            *file.partial.lock() = Weak::new();
+            file.unsynced.change();
+            if let Some(number) = partial.sidecar() {
+                self.drop_sidecar(number);
+            }
+            // Others go on with the file in its other form, which is all its own now.
+            let last = file.io.replace(None);
+            drop(state);
+            drop(last);
+        }
+        Ok(done)
+    }
+
+    /// Says on the upper's root that there are files which take data from other layers, and from which ones: to those who complete the
+    /// upper later, and to fuse-overlayfs. Before the first such file has a name. What cannot be said has to be known then.
+    pub(crate) fn record_lowers(&self) {
+        if self.lowers_recorded.swap(true, Relaxed) {
+            return;
+        }
+        let Some((upper, lowers)) = self.layers.split_first() else { return };
+        let (root, space) = (upper.branch.root(), self.space());
+        let paths: Vec<String> = lowers.iter().map(|layer| layer.branch.describe()).collect();
+        let known = paths.iter().all(|path| path.starts_with('/') && !path.contains('\0'));
+        let list = if known { paths.join("\0") } else { String::new() };
+        if let Err(error) = root.set_xattr(space.lowers(), list.as_bytes(), 0) {
+            tracing::debug!(%error, "the layers below are not recorded");
+        }
+        // What is there is a record of owners, which stays.
+        if let Err(error) = root.set_xattr(space.guard(), GUARD, XattrFlags::CREATE.bits())
+            && error.errno() != Errno::EXIST
+        {
+            tracing::debug!(%error, "fuse-overlayfs does not refuse the layer");
+        }
+    }
+
+    /// Whether files of the upper may take data from other layers, as its root says.
+    pub(crate) fn needs_lowers(&self) -> bool {
+        self.layers.first().is_some_and(|upper| {
+            self.work.is_some() && upper.branch.root().get_xattr(self.space().lowers(), &mut []).is_ok()
+        })
+    }
+
+    /// Takes that back: no file does any more.
+    pub(crate) fn forget_lowers(&self) -> Result<()> {
+        let Some(upper) = self.layers.first() else { return Ok(()) };
+        let (root, space) = (upper.branch.root(), self.space());
+        if crate::layers::marks::read_value(&*root, space.guard(), GUARD.len() + 1)
+            .is_ok_and(|v| v.as_deref() == Some(GUARD))
+        {
+            root.remove_xattr(space.guard())?;
+        }
+        remove_if_set(&*root, space.lowers())?;
+        self.lowers_recorded.store(false, Relaxed);
+        Ok(())
+    }
+
+    /// Remembers a partial file that is being written to, for [`crate::Union::tend`].
+    pub(crate) fn note_partial(&self, node: &Arc<Node>) {
+        /// Beyond so many, the oldest are left as they are.
+        const NOTED_MAX: usize = 1024;
+        let place = || node.as_file().and_then(|file| file.state.read().names.first().cloned());
+        let mut oldest = None;
+        let mut noted = self.partials.lock();
+        if !noted.iter().any(|known| std::ptr::eq(known.node.as_ptr(), Arc::as_ptr(node)))
+            && let Some(place) = place()
+        {
+            if noted.len() >= NOTED_MAX {
+                oldest = noted.pop_front();
+            }
+            noted.push_back(Unfinished { node: Arc::downgrade(node), place });
+        }
+        // Dropped after the lock: a node may go with it.
+        drop(noted);
+        drop(oldest);
+    }
+
+    /// The node of a file that was noted, also if the front has forgotten it meanwhile.
+    pub(crate) fn unfinished(&self, noted: &Unfinished) -> Result<Option<Arc<Node>>> {
+        if let Some(node) = noted.node.upgrade() {
+            return Ok(Some(node));
+        }
+        let dir = noted.place.parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let _ops = dir.ops.read();
+        self.child(&noted.place.parent, Name::new(&noted.place.name)?)
+    }
+
+    /// After a file was made durable or cut: whether it has become whole.
+    pub(crate) fn settle_partial(&self, node: &Node, io: &Io) {
+        if let (Some(partial), Some(file)) = (&io.partial, node.as_file())
+            && io.writable
+            && partial.is_complete()
+            && let Err(error) = self.finish_partial(file, partial)
+        {
+            tracing::warn!(path = crate::union::path_of(node), %error, "a partial file stays partial");
+        }
+    }
+}
+
+/// Says on a file that its data are below, all or those of some blocks. `redirect`: its origin has another path.
+pub(crate) fn mark(
+    to: &dyn Object,
+    space: Space,
+    own: &Own,
+    redirect: Option<&CStr>,
+    record: Option<&Record>,
+) -> Result<()> {
+    if let Some(path) = redirect {
+        to.set_xattr(space.redirect(), path.to_bytes(), 0)?;
+    }
+    if let Some(record) = record {
+        to.set_xattr(space.partial(), &record.encode(), 0)?;
+    }
+    to.set_xattr(space.metacopy(), if record.is_some() { METACOPY_PARTIAL } else { b"" }, 0)?;
+    // Last: this one is what counts here.
+    to.set_xattr(space.own(), &Own { below: true, partial: record.is_some(), ..*own }.encode(), 0)
+}
+
+/// What a file of the upper layer says of its origin, if it says anything.
+pub(crate) fn own_mark(object: &dyn Object, space: Space) -> Result<Option<Own>> {
+    let mut value = [0u8; 64];
+    match object.get_xattr(space.own(), &mut value) {
+        Ok(n) => Ok(Own::decode(value.get(..n).unwrap_or_default()).ok()),
+        Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Takes those marks away from a file whose data are all its own. An error says that it still counts as what it was.
+pub(crate) fn unmark(object: &dyn Object, space: Space) -> Result<()> {
+    let own = own_mark(object, space)?;
+    for other in [Space::Trusted, Space::User] {
+        remove_if_set(object, other.metacopy())?;
+    }
+    if let Some(own) = own {
+        let whole = Own { below: false, partial: false, ..own };
+        if let Err(error) = object.set_xattr(space.own(), &whole.encode(), 0) {
+            // Others must go on refusing it, or finding its data.
+            let metacopy: &[u8] = if own.partial { METACOPY_PARTIAL } else { b"" };
+            let _ = object.set_xattr(space.metacopy(), metacopy, 0);
+            return Err(error);
+        }
+    }
+    // What is left says nothing any more.
+    for name in [Space::Trusted.redirect(), Space::User.redirect(), space.partial()] {
+        if let Err(error) = remove_if_set(object, name) {
+            tracing::debug!(%error, "a mark that says nothing any more stays");
+        }
+    }
+    Ok(())
+}
+
+/// Takes all marks away from a new file that takes none.
+pub(crate) fn unmark_all(to: &dyn Object, space: Space) -> Result<()> {
+    for name in [space.metacopy(), space.redirect(), space.partial(), space.own()] {
+        remove_if_set(to, name)?;
+    }
+    Ok(())
+}
+
+fn remove_if_set(to: &dyn Object, name: &CStr) -> Result<()> {
+    match to.remove_xattr(name) {
+        Err(e) if !matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Err(e),
+        _ => Ok(()),
+    }
+}
+
+fn object_of(file: &Arc<dyn BranchFile>) -> &dyn Object {
+    &**file
+}

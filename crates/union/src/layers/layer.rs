@@ -1,0 +1,120 @@
+//! Layers, and lower directories in them.
+
+use crate::layers::marks::{DirMarks, Marking};
+use crate::nodes::handles::{Budget, Slot};
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use vellum_vfs::{Branch, BranchDir, Errno, Error, Name, Result};
+
+/// One layer of the union.
+pub(crate) struct Layer {
+    /// Where it is stored.
+    pub(crate) branch: Arc<dyn Branch>,
+    /// Number of its filesystem among the distinct filesystems of all layers.
+    pub(crate) fs: u8,
+    /// Its filesystem's identity, folded.
+    pub(crate) fsid: u32,
+    /// Which marks its files carry.
+    pub(crate) marking: Marking,
+    /// Its directory of block maps.
+    pub(crate) maps: Option<Arc<dyn BranchDir>>,
+    /// How it records owner, mode and type apart from the inode.
+    pub(crate) overrides: crate::layers::overrides::Format,
+}
+
+/// Whether a lower directory holds names that look like AUFS whiteouts.
+const AUFS_UNKNOWN: u8 = 0;
+const AUFS_NONE: u8 = 1;
+const AUFS_SOME: u8 = 2;
+
+/// A directory in a lower layer. Lower layers do not change, so it is known by its path for ever; a handle is
+/// kept as long as the budget allows.
+pub(crate) struct LowerDir {
+    /// Index of the layer, 0 the uppermost of all.
+    pub(crate) layer: u16,
+    /// Path in the layer, without a leading slash; empty for its root.
+    pub(crate) path: Box<CStr>,
+    /// Inode number as the union shows it.
+    pub(crate) ino: u64,
+    /// Empty files in it may be whiteouts by attribute.
+    pub(crate) xwhiteouts: bool,
+    /// Files in it may be without data, in the kernel's format.
+    pub(crate) impure: bool,
+    aufs: AtomicU8,
+    slot: Arc<Slot<dyn BranchDir>>,
+}
+
+impl LowerDir {
+    pub(crate) fn new(layer: u16, path: Box<CStr>, ino: u64, marks: &DirMarks) -> Self {
+        Self {
+            layer,
+            path,
+            ino,
+            xwhiteouts: marks.xwhiteouts,
+            impure: marks.impure,
+            aufs: AtomicU8::new(AUFS_UNKNOWN),
+            slot: Arc::new(Slot::empty()),
+        }
+    }
+
+    /// A handle to the directory.
+    pub(crate) fn open(&self, layers: &[Layer], budget: &Budget) -> Result<Arc<dyn BranchDir>> {
+        if let Some(handle) = self.slot.get() {
+            return Ok(handle);
+        }
+        let layer = layers.get(usize::from(self.layer)).ok_or(Error::new(Errno::IO, "no such layer"))?;
+        let handle = layer.branch.open_dir_path(&self.path).map_err(|e| e.at(self.path.to_bytes()))?;
+        Ok(self.keep(handle, budget))
+    }
+
+    /// Keeps a handle as long as the directory is known.
+    pub(crate) fn pin(&self, handle: Arc<dyn BranchDir>) {
+        self.slot.fill(handle);
+        self.slot.pin();
+    }
+
+    /// Keeps a handle that has just been opened.
+    pub(crate) fn keep(&self, handle: Arc<dyn BranchDir>, budget: &Budget) -> Arc<dyn BranchDir> {
+        let (handle, filled) = self.slot.fill(handle);
+        if filled {
+            budget.watch(crate::nodes::handles::weak_slot(&self.slot), handle.as_descriptor());
+        }
+        handle
+    }
+
+    /// The path of an entry of this directory.
+    pub(crate) fn path_of(&self, name: Name<'_>) -> Box<CStr> {
+        join(&self.path, name)
+    }
+
+    /// Whether entries that look like AUFS whiteouts must be looked for.
+    pub(crate) fn may_have_aufs(&self) -> bool {
+        self.aufs.load(Relaxed) != AUFS_NONE
+    }
+
+    /// Remembers what a listing of the directory has shown.
+    pub(crate) fn set_aufs(&self, some: bool) {
+        self.aufs.store(if some { AUFS_SOME } else { AUFS_NONE }, Relaxed);
+    }
+}
+
+/// `path`/`name`, or `name` alone below the root.
+pub(crate) fn join(path: &CStr, name: Name<'_>) -> Box<CStr> {
+    let path = path.to_bytes();
+    let mut whole = Vec::with_capacity(path.len() + name.bytes().len() + 2);
+    if !path.is_empty() {
+        whole.extend_from_slice(path);
+        whole.push(b'/');
+    }
+    whole.extend_from_slice(name.bytes());
+    c_string(whole)
+}
+
+/// Bytes that hold no NUL as a C string; cut at a NUL if they do.
+pub(crate) fn c_string(mut bytes: Vec<u8>) -> Box<CStr> {
+    if let Some(nul) = bytes.iter().position(|b| *b == 0) {
+        bytes.truncate(nul);
+    }
+    CString::new(bytes).unwrap_or_default().into_boxed_c_str()
+}

@@ -1,0 +1,269 @@
+//! Hard links: several names, one file.
+//!
+//! In memory, an inode with several links is found by its number, so that all its names lead to one node. In a
+//! lower layer, the other names of an inode are found by listing the layer once: when such a file is copied up,
+//! all names that show in the union become hard links in the upper, and stay linked for whoever mounts it.
+
+use crate::layers::layer::c_string;
+use crate::layers::marks::Space;
+use crate::layers::moves::{LIMITS, Moves};
+use crate::nodes::node::{File, Node};
+use crate::sync::Mutex;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::{Arc, OnceLock, Weak};
+use vellum_vfs::{Branch, BranchDir, Errno, FileKind, Name, Result};
+
+const SHARDS: usize = 64;
+/// Deepest directory in a layer that is searched for hard links.
+pub(crate) const DEPTH_MAX: usize = 1024;
+
+/// An inode in a layer: layer index and the layer's own inode number.
+pub(crate) type InodeKey = (u16, u64);
+
+/// What is known of an inode. A file whose node was swapped may be left with old nodes only; it is the same file, and
+/// gets another node.
+pub(crate) struct Known {
+    node: Weak<Node>,
+    file: Weak<File>,
+    /// Inode number as the union shows it.
+    pub(crate) ino: u64,
+}
+
+impl Known {
+    pub(crate) fn new(node: &Arc<Node>) -> Self {
+        let file = node.as_file().map_or_else(Weak::new, Arc::downgrade);
+        Self { node: Arc::downgrade(node), file, ino: node.ino }
+    }
+
+    /// The file, and its node if that is still there. To be dropped without any lock.
+    pub(crate) fn get(&self) -> Option<(Arc<File>, Option<Arc<Node>>)> {
+        Some((self.file.upgrade()?, self.node.upgrade()))
+    }
+}
+
+/// A part of the map.
+type Shard = Mutex<HashMap<InodeKey, Known>>;
+
+/// Nodes by inode, for inodes that have, or had, several links.
+pub(crate) struct Inodes {
+    shards: Box<[Shard]>,
+}
+
+impl Inodes {
+    pub(crate) fn new() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+
+    /// The part of the map that holds `key`; locked while a node is found or made.
+    pub(crate) fn shard(&self, key: InodeKey) -> &Shard {
+        let mixed = key.1.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        &self.shards[mixed as usize % SHARDS]
+    }
+
+    /// Notes the node of an inode.
+    pub(crate) fn set(&self, key: InodeKey, node: &Arc<Node>) {
+        let mut shard = self.shard(key).lock();
+        prune(&mut shard);
+        shard.insert(key, Known::new(node));
+    }
+
+    /// Forgets what is known of an inode.
+    pub(crate) fn remove(&self, key: InodeKey) {
+        self.shard(key).lock().remove(&key);
+    }
+}
+
+/// Drops entries of nodes that are gone, when the map is about to grow.
+pub(crate) fn prune(shard: &mut HashMap<InodeKey, Known>) {
+    if shard.len() == shard.capacity() {
+        shard.retain(|_, known| known.file.strong_count() > 0);
+    }
+}
+
+/// All names of every inode that has several names in one layer, and all directories that have moved in it.
+#[derive(Default)]
+pub(crate) struct LayerLinks {
+    names: OnceLock<HashMap<u64, Vec<Box<CStr>>>>,
+    moved: Mutex<Moved>,
+    /// Held by the one that searches the layer: others wait for what it finds, instead of searching as well.
+    search: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Moved {
+    known: Option<Arc<Moves>>,
+    /// How often that was found to be true no longer.
+    changes: u64,
+}
+
+impl LayerLinks {
+    /// Paths in the layer (no leading slash) of the inode `ino`.
+    pub(crate) fn paths(&self, branch: &dyn Branch, ino: u64) -> Result<&[Box<CStr>]> {
+        if self.names.get().is_none() {
+            let _one = self.search.lock();
+            if self.names.get().is_none() {
+                let _ = self.names.set(scan(branch)?);
+            }
+        }
+        Ok(self.names.get().and_then(|names| names.get(&ino)).map_or(&[], Vec::as_slice))
+    }
+
+    /// Directories of the layer that have moved.
+    pub(crate) fn moved(&self, branch: &dyn Branch, spaces: &[Space]) -> Result<Arc<Moves>> {
+        if let Some(known) = &self.moved.lock().known {
+            return Ok(Arc::clone(known));
+        }
+        let _one = self.search.lock();
+        let changes = {
+            let moved = self.moved.lock();
+            if let Some(known) = &moved.known {
+                return Ok(Arc::clone(known));
+            }
+            moved.changes
+        };
+        let found = Arc::new(Moves::find(&*branch.root(), spaces, LIMITS)?);
+        if found.is_full() {
+            let layer = branch.describe();
+            tracing::warn!(
+                layer,
+                "too many directories have moved: copy-up does not find all names of files"
+            );
+        }
+        let mut moved = self.moved.lock();
+        if moved.changes == changes {
+            moved.known = Some(Arc::clone(&found));
+        }
+        Ok(found)
+    }
+
+    /// A directory of the layer has moved since.
+    pub(crate) fn moved_again(&self) {
+        let mut moved = self.moved.lock();
+        moved.changes += 1;
+        moved.known = None;
+    }
+}
+
+/// Lists the layer twice: first numbers only, then the names of those that occur twice.
+fn scan(branch: &dyn Branch) -> Result<HashMap<u64, Vec<Box<CStr>>>> {
+    let mut times: HashMap<u64, bool> = HashMap::new();
+    walk(&*branch.root(), &mut Vec::new(), 0, &mut |_, ino| {
+        times.entry(ino).and_modify(|again| *again = true).or_insert(false);
+    })?;
+    times.retain(|_, again| *again);
+    let mut names: HashMap<u64, Vec<Box<CStr>>> = HashMap::new();
+    walk(&*branch.root(), &mut Vec::new(), 0, &mut |path, ino| {
+        if times.contains_key(&ino) {
+            names.entry(ino).or_default().push(c_string(path.to_vec()));
+        }
+    })?;
+    Ok(names)
+}
+
+fn walk(
+    dir: &dyn BranchDir,
+    path: &mut Vec<u8>,
+    depth: usize,
+    each: &mut dyn FnMut(&[u8], u64),
+) -> Result<()> {
+    if depth > DEPTH_MAX {
+        return Ok(());
+    }
+    let mut inner: Vec<Box<CStr>> = Vec::new();
+    let base = path.len();
+    let push = |path: &mut Vec<u8>, name: &[u8]| {
+        if base > 0 {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+    };
+    dir.list(&mut |item| {
+        if matches!(item.kind, None | Some(FileKind::Directory)) {
+            inner.push(item.name.as_c_str().into());
+        }
+        if item.kind != Some(FileKind::Directory) {
+            push(path, item.name.bytes());
+            each(path, item.ino);
+            path.truncate(base);
+        }
+        Ok(())
+    })?;
+    for name in inner {
+        let name = Name::new(&name)?;
+        match dir.open_dir(name) {
+            Ok(child) => {
+                push(path, name.bytes());
+                walk(&*child, path, depth + 1, each)?;
+                path.truncate(base);
+            }
+            Err(e) if matches!(e.errno(), Errno::NOTDIR | Errno::LOOP) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layers::marks::ANY;
+    use std::ffi::CString;
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::time::Duration;
+    use vellum_branch::MemoryBranch;
+    use vellum_vfs::{Result, StatFs};
+
+    /// Counts the searches, each of which takes a while.
+    struct Counting(Arc<MemoryBranch>, AtomicUsize);
+
+    impl Branch for Counting {
+        fn root(&self) -> Arc<dyn BranchDir> {
+            self.1.fetch_add(1, SeqCst);
+            std::thread::sleep(Duration::from_millis(30));
+            self.0.root()
+        }
+
+        fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>> {
+            self.0.open_dir_path(path)
+        }
+
+        fn statfs(&self) -> Result<StatFs> {
+            self.0.statfs()
+        }
+
+        fn sync(&self) -> Result<()> {
+            self.0.sync()
+        }
+
+        fn describe(&self) -> String {
+            self.0.describe()
+        }
+    }
+
+    #[test]
+    fn a_layer_is_searched_once_however_many_wait_for_it() {
+        let disk = MemoryBranch::new();
+        let (root, file, link) = (disk.root(), CString::new("f").unwrap(), CString::new("g").unwrap());
+        root.create(Name::new(&file).unwrap(), 0o600).unwrap();
+        let object = root.hold(Name::new(&file).unwrap()).unwrap();
+        root.link_object(&*object, Name::new(&link).unwrap()).unwrap();
+        let ino = object.stat().unwrap().ino;
+        let branch = Counting(disk, AtomicUsize::new(0));
+        let (links, barrier) = (LayerLinks::default(), Barrier::new(8));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    barrier.wait();
+                    assert_eq!(links.paths(&branch, ino).unwrap().len(), 2);
+                    assert!(links.moved(&branch, ANY).unwrap().is_empty());
+                });
+            }
+        });
+        assert_eq!(branch.1.load(SeqCst), 3, "two lists for names, one for what has moved");
+        links.moved_again();
+        links.moved(&branch, ANY).unwrap();
+        assert_eq!(branch.1.load(SeqCst), 4);
+    }
+}

@@ -1,0 +1,10 @@
+//! What a front holds: nodes, their table, their names and numbers, and the open directories behind them.
+
+pub(crate) mod busy;
+pub(crate) mod forgotten;
+pub(crate) mod handles;
+pub(crate) mod ino;
+pub(crate) mod listing;
+pub(crate) mod names;
+pub(crate) mod node;
+pub(crate) mod table;

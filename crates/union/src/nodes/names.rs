@@ -1,0 +1,208 @@
+//! The names of one file.
+//!
+//! Nearly every file has one, or a few, which are looked at one after the other. A layer can hold a file with tens of thousands:
+//! from a number on they are found by their hash, so that what is done once for each name stays as cheap as the name.
+
+use crate::nodes::node::{Node, Place};
+use smallvec::{SmallVec, smallvec};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::ops::Deref;
+use std::sync::Arc;
+use vellum_vfs::Name;
+
+/// With so many names they are found by their hash.
+const HASHED_FROM: usize = 32;
+
+/// The names by which a file is known, in no order that means anything.
+#[derive(Default)]
+pub(crate) struct Names {
+    places: SmallVec<[Place; 1]>,
+    index: Option<Box<Index>>,
+}
+
+/// Where in the list the names with a hash are. The hash has a key of its own: nobody can choose names that share one.
+#[derive(Default)]
+struct Index {
+    key: RandomState,
+    at: HashMap<u64, SmallVec<[usize; 1]>>,
+}
+
+impl Names {
+    pub(crate) fn one(place: Place) -> Self {
+        Self { places: smallvec![place], index: None }
+    }
+
+    /// Adds a name; false: it is there already.
+    pub(crate) fn insert(&mut self, parent: &Arc<Node>, name: Name<'_>) -> bool {
+        if self.find(parent, name).is_some() {
+            return false;
+        }
+        let at = self.places.len();
+        self.places.push(Place::new(parent, name));
+        match &mut self.index {
+            Some(index) => index.note(parent, name, at),
+            None if self.places.len() >= HASHED_FROM => self.index = Some(Index::of(&self.places)),
+            None => {}
+        }
+        true
+    }
+
+    /// Takes a name out, if it is there.
+    pub(crate) fn remove(&mut self, parent: &Arc<Node>, name: Name<'_>) {
+        let Some(at) = self.find(parent, name) else { return };
+        // Dropped last: its directory's node may go with it.
+        let _gone = self.places.swap_remove(at);
+        let Some(index) = &mut self.index else { return };
+        if self.places.len() < HASHED_FROM / 2 {
+            self.index = None;
+            return;
+        }
+        index.forget(parent, name, at);
+        if let Some(moved) = self.places.get(at)
+            && let Ok(name) = Name::new(&moved.name)
+        {
+            index.forget(&moved.parent, name, self.places.len());
+            index.note(&moved.parent, name, at);
+        }
+    }
+
+    pub(crate) fn contains(&self, parent: &Arc<Node>, name: Name<'_>) -> bool {
+        self.find(parent, name).is_some()
+    }
+
+    /// A copy, to be used without the lock.
+    pub(crate) fn copy(&self) -> SmallVec<[Place; 1]> {
+        self.places.clone()
+    }
+
+    fn find(&self, parent: &Arc<Node>, name: Name<'_>) -> Option<usize> {
+        match &self.index {
+            None => self.places.iter().position(|place| place.is(parent, name)),
+            Some(index) => {
+                let same = |at: &&usize| self.places.get(**at).is_some_and(|place| place.is(parent, name));
+                index.at.get(&index.hash(parent, name))?.iter().find(same).copied()
+            }
+        }
+    }
+}
+
+impl Deref for Names {
+    type Target = [Place];
+
+    fn deref(&self) -> &[Place] {
+        &self.places
+    }
+}
+
+impl Index {
+    fn of(places: &[Place]) -> Box<Self> {
+        let mut index = Box::<Self>::default();
+        for (at, place) in places.iter().enumerate() {
+            if let Ok(name) = Name::new(&place.name) {
+                index.note(&place.parent, name, at);
+            }
+        }
+        index
+    }
+
+    fn hash(&self, parent: &Arc<Node>, name: Name<'_>) -> u64 {
+        self.key.hash_one((Arc::as_ptr(parent), name.bytes()))
+    }
+
+    fn note(&mut self, parent: &Arc<Node>, name: Name<'_>, at: usize) {
+        self.at.entry(self.hash(parent, name)).or_default().push(at);
+    }
+
+    fn forget(&mut self, parent: &Arc<Node>, name: Name<'_>, at: usize) {
+        let hash = self.hash(parent, name);
+        if let Some(same) = self.at.get_mut(&hash) {
+            same.retain(|other| *other != at);
+            if same.is_empty() {
+                self.at.remove(&hash);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nodes::node::{Body, COMPARED, Dir};
+    use crate::nodes::table::Table;
+    use proptest::prelude::*;
+    use std::ffi::CString;
+    use vellum_vfs::NodeId;
+
+    fn dirs() -> Vec<Arc<Node>> {
+        let table = Arc::new(Table::new(None, None));
+        let dir = |ino| {
+            let dir = Dir::new(None, Vec::new(), None);
+            Arc::new(Node::new(NodeId(ino), ino, Body::Dir(Box::new(dir)), &table))
+        };
+        vec![dir(2), dir(3)]
+    }
+
+    fn compared(count: usize) -> usize {
+        let dirs = dirs();
+        let names: Vec<_> = (0..count).map(|n| CString::new(format!("name-{n}")).unwrap()).collect();
+        let each = || names.iter().map(|name| Name::new(name).unwrap());
+        let mut file = Names::default();
+        let before = COMPARED.get();
+        for name in each() {
+            for _ in 0..2 {
+                file.insert(&dirs[0], name);
+            }
+        }
+        assert_eq!(file.len(), count);
+        assert!(each().all(|name| file.contains(&dirs[0], name) && !file.contains(&dirs[1], name)));
+        for name in each() {
+            file.remove(&dirs[0], name);
+        }
+        assert!(file.is_empty());
+        COMPARED.get() - before
+    }
+
+    #[test]
+    fn a_name_among_many_costs_as_much_as_among_few() {
+        let count = 20_000;
+        assert!(compared(count) < 8 * count, "{} comparisons for {count} names", compared(count));
+    }
+
+    #[test]
+    fn a_single_name_needs_no_memory_of_its_own() {
+        let dirs = dirs();
+        let name = Name::new(c"f").unwrap();
+        let mut file = Names::one(Place::new(&dirs[0], name));
+        assert!(!file.places.spilled() && file.index.is_none());
+        assert!(!file.insert(&dirs[0], name));
+        assert!(!file.places.spilled() && file.index.is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn names_are_a_set(ops in proptest::collection::vec((0..3u8, 0..2usize, 0..80u8), 0..400)) {
+            let dirs = dirs();
+            let (mut file, mut model) = (Names::default(), std::collections::BTreeSet::new());
+            for (op, dir, n) in ops {
+                let bytes = CString::new(format!("{n}")).unwrap();
+                let name = Name::new(&bytes).unwrap();
+                if op == 0 {
+                    file.remove(&dirs[dir], name);
+                    model.remove(&(dir, n));
+                } else {
+                    prop_assert_eq!(file.insert(&dirs[dir], name), model.insert((dir, n)));
+                }
+                prop_assert_eq!(file.len(), model.len());
+                prop_assert_eq!(file.contains(&dirs[1 - dir], name), model.contains(&(1 - dir, n)));
+                if let Some(index) = &file.index {
+                    prop_assert_eq!(index.at.values().map(SmallVec::len).sum::<usize>(), file.len());
+                }
+            }
+            for (dir, n) in model {
+                let bytes = CString::new(format!("{n}")).unwrap();
+                prop_assert!(file.contains(&dirs[dir], Name::new(&bytes).unwrap()));
+            }
+        }
+    }
+}

@@ -1,0 +1,415 @@
+//! What a front holds: nodes. A node is a directory, or it shows a file; several nodes may show one file.
+
+use crate::coherence::generations::Watched;
+use crate::coherence::seen::Seen;
+use crate::copyup::unsynced::Unsynced;
+use crate::extents::PartialFile;
+use crate::layers::layer::LowerDir;
+use crate::layers::links::InodeKey;
+use crate::layers::maps::DoomedSidecar;
+use crate::nodes::handles::Slot;
+use crate::nodes::listing::Listing;
+use crate::nodes::names::Names;
+use crate::nodes::table::Table;
+use crate::sync::{AtomicBool, AtomicU32};
+use crate::sync::{Mutex, RwLock};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Weak};
+use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has compared a name with a place.
+    pub(crate) static COMPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+/// Where a name is: a directory and the name in it.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) parent: Arc<Node>,
+    pub(crate) name: Box<CStr>,
+}
+
+impl Place {
+    pub(crate) fn new(parent: &Arc<Node>, name: Name<'_>) -> Self {
+        Self { parent: Arc::clone(parent), name: name.as_c_str().into() }
+    }
+
+    pub(crate) fn is(&self, parent: &Arc<Node>, name: Name<'_>) -> bool {
+        #[cfg(test)]
+        COMPARED.set(COMPARED.get() + 1);
+        Arc::ptr_eq(&self.parent, parent) && *self.name == *name.as_c_str()
+    }
+}
+
+/// An object that a front holds by its id.
+pub(crate) struct Node {
+    /// The id.
+    pub(crate) id: NodeId,
+    /// Inode number as the union shows it; stable over copy-up and remount.
+    pub(crate) ino: u64,
+    /// The file now has another node: an open of this one must be told to look the name up again.
+    pub(crate) stale: AtomicBool,
+    /// The front was given the lower file for passthrough through this node.
+    pub(crate) lower_passthrough: AtomicBool,
+    /// The file has another node, through which changes are made that a front does not connect with this one.
+    pub(crate) alias: bool,
+    /// What it is.
+    pub(crate) body: Body,
+    table: Weak<Table>,
+}
+
+/// What a node is.
+pub(crate) enum Body {
+    /// A directory.
+    Dir(Box<Dir>),
+    /// Anything else.
+    File(Arc<File>),
+}
+
+/// A directory of the union.
+pub(crate) struct Dir {
+    /// Shared by lookups and listings, exclusive for what changes the directory's names.
+    pub(crate) ops: RwLock<()>,
+    /// One copy-up at a time; also taken by what moves or removes the directory.
+    pub(crate) copy: Mutex<()>,
+    /// Where it is; None for the root and when it has been removed.
+    pub(crate) place: RwLock<Option<Place>>,
+    /// Its directory in the upper layer.
+    pub(crate) upper: Mutex<Option<UpperDir>>,
+    /// Its directories in lower layers, uppermost first. Never changes.
+    pub(crate) lowers: Vec<Arc<LowerDir>>,
+    /// Its path in the union of the lower layers alone; what a redirect records. None without lowers.
+    pub(crate) lower_path: Option<Box<CStr>>,
+    /// Its entries, as far as they are known.
+    pub(crate) children: Mutex<Children>,
+    /// What new entries inherit; None: not read yet.
+    pub(crate) inherit: Mutex<Option<Inherit>>,
+    /// It has been removed: nothing can be made in it.
+    pub(crate) removed: AtomicBool,
+    /// What the front may believe of it.
+    pub(crate) seen: Seen,
+}
+
+/// A directory in the upper layer.
+#[derive(Clone)]
+pub(crate) struct UpperDir {
+    /// Its own inode number, to recognise it when it is opened again.
+    pub(crate) ino: u64,
+    /// A handle to it.
+    pub(crate) slot: Arc<Slot<dyn BranchDir>>,
+    /// Empty files in it may be whiteouts by attribute.
+    pub(crate) xwhiteouts: bool,
+    /// Files in it may be without data, in the kernel's format.
+    pub(crate) impure: bool,
+}
+
+/// Owner, group and mode of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Type and permission bits.
+    pub mode: u32,
+}
+
+/// What a directory hands down to what is made in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inherit {
+    /// Owner and mode, as the mount shows them.
+    pub(crate) owner: Owner,
+    /// It has a default ACL, so the umask does not act.
+    pub(crate) default_acl: bool,
+    /// It has an ACL of its own, which says more than its mode.
+    pub(crate) acl: bool,
+}
+
+/// Entries of a directory.
+#[derive(Default)]
+pub(crate) struct Children {
+    /// Nodes of entries.
+    pub(crate) live: HashMap<Box<CStr>, Weak<Node>>,
+    /// All names, once they were listed.
+    pub(crate) listing: Option<Listing>,
+    /// Lookups that had to search the layers since the directory became known.
+    pub(crate) searches: u8,
+}
+
+/// Everything that is not a directory.
+pub(crate) struct File {
+    /// Its kind.
+    pub(crate) kind: FileKind,
+    /// Where it lives.
+    pub(crate) state: RwLock<FileState>,
+    /// One copy-up at a time.
+    pub(crate) copy: Mutex<()>,
+    /// The partial file behind it while somebody uses it: there is only one, for it knows which blocks are whose.
+    pub(crate) partial: Mutex<Weak<PartialFile>>,
+    /// Its sidecar, once the file has no name any more.
+    pub(crate) doomed: Mutex<Option<DoomedSidecar>>,
+    /// Opens that go through the front's page cache, where others are handed to the kernel: the two exclude each other.
+    pub(crate) cached_opens: AtomicU32,
+    /// Opens by which it can be mapped to write, of those that were handed to the kernel.
+    pub(crate) mappable: AtomicU32,
+    /// When the front last said that it was changed ([`crate::coherence::ctimes`]).
+    pub(crate) stated: Mutex<Option<Timestamp>>,
+    /// The open file behind a regular file. Reading and writing takes this slot's lock and no other.
+    pub(crate) io: Arc<Slot<Io>>,
+    /// The node that shows the file since its last node was swapped.
+    pub(crate) successor: Mutex<Weak<Node>>,
+    /// Who may have mapped it.
+    pub(crate) watched: Watched,
+    /// Held shared by what writes to it and then puts its time of change back, exclusively by what sets times.
+    pub(crate) times: RwLock<()>,
+    /// Whether a sync of its data is enough.
+    pub(crate) unsynced: Unsynced,
+}
+
+/// An open file in a branch.
+pub(crate) struct Io {
+    pub(crate) file: Arc<dyn BranchFile>,
+    /// It is the file's own in the upper, opened for reading and writing.
+    pub(crate) writable: bool,
+    /// The same file, if it is partial.
+    pub(crate) partial: Option<Arc<PartialFile>>,
+}
+
+/// Where a file lives.
+pub(crate) struct FileState {
+    /// Names by which it is known here; there may be more in the layer.
+    pub(crate) names: Names,
+    /// Its inode.
+    pub(crate) at: At,
+    /// Which inode that is; None after a copy-up, until somebody needs to know.
+    pub(crate) inode: Option<InodeKey>,
+    /// Where its data are, as long as they are not all in the inode.
+    pub(crate) below: Option<Arc<Below>>,
+    /// Some blocks are in the inode; the others are below. Without it, all data are below.
+    pub(crate) partial: bool,
+    /// Its data were below, and are not there any more, or not the same.
+    pub(crate) lost_data: bool,
+    /// Times set on a lower file that has no name any more; they end with it.
+    pub(crate) orphan_times: Option<(Timestamp, Timestamp)>,
+    /// Names of a lower file that were removed since it is known.
+    pub(crate) lost: u32,
+    /// A user's own character device 0:0, stored as an empty file.
+    pub(crate) null_device: bool,
+}
+
+/// Where the inode is.
+pub(crate) enum At {
+    /// In a lower layer.
+    Lower(LowerAt),
+    /// In the upper layer, under each of its names.
+    Upper,
+    /// In the upper layer, possibly without any name.
+    Held(Arc<dyn Object>),
+}
+
+/// A file in a lower layer.
+#[derive(Clone)]
+pub(crate) struct LowerAt {
+    pub(crate) dir: Arc<LowerDir>,
+    pub(crate) name: Box<CStr>,
+}
+
+/// Where data are that a file does not have itself.
+pub(crate) struct Below {
+    /// A file with data.
+    pub(crate) at: LowerAt,
+    /// Where the rest is, if that file is partial.
+    pub(crate) next: Option<Arc<Below>>,
+}
+
+impl Node {
+    pub(crate) fn new(id: NodeId, ino: u64, body: Body, table: &Arc<Table>) -> Self {
+        Self::make(id, ino, body, table, false)
+    }
+
+    /// A second node of a file, for a handle with an id that the file had before.
+    pub(crate) fn alias(id: NodeId, ino: u64, file: Arc<File>, table: &Arc<Table>) -> Self {
+        Self::make(id, ino, Body::File(file), table, true)
+    }
+
+    fn make(id: NodeId, ino: u64, body: Body, table: &Arc<Table>, alias: bool) -> Self {
+        Self {
+            id,
+            ino,
+            stale: AtomicBool::new(false),
+            lower_passthrough: AtomicBool::new(false),
+            alias,
+            body,
+            table: Arc::downgrade(table),
+        }
+    }
+
+    /// The directory that this node is, if it is one.
+    pub(crate) const fn as_dir(&self) -> Option<&Dir> {
+        match &self.body {
+            Body::Dir(dir) => Some(dir),
+            Body::File(_) => None,
+        }
+    }
+
+    /// The file that this node shows, if it is no directory.
+    pub(crate) const fn as_file(&self) -> Option<&Arc<File>> {
+        match &self.body {
+            Body::Dir(_) => None,
+            Body::File(file) => Some(file),
+        }
+    }
+
+    /// Kind of the object.
+    pub(crate) fn kind(&self) -> FileKind {
+        match &self.body {
+            Body::Dir(_) => FileKind::Directory,
+            Body::File(file) => file.kind,
+        }
+    }
+}
+
+impl Drop for Node {
+    /// Takes the node out of its parents' tables and gives its id back.
+    fn drop(&mut self) {
+        let this: *const Self = self;
+        let unlist = |place: &Place| {
+            if let Some(dir) = place.parent.as_dir() {
+                let mut children = dir.children.lock();
+                if children.live.get(&*place.name).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), this)) {
+                    children.live.remove(&*place.name);
+                    if children.live.is_empty() {
+                        children.live.shrink_to_fit();
+                    }
+                }
+            }
+        };
+        let key = self.as_dir().and_then(Dir::key);
+        match &self.body {
+            Body::Dir(dir) => {
+                if let Some(place) = dir.place.write().take() {
+                    unlist(&place);
+                    drop_parent(place.parent);
+                }
+            }
+            Body::File(file) => file.state.read().names.iter().for_each(unlist),
+        }
+        if let Some(table) = self.table.upgrade() {
+            // The id may be kept for the directory, and the next node would not know of the view.
+            if self.as_dir().is_some_and(|dir| dir.seen.viewed.load(SeqCst)) {
+                table.ends_telling(self.id);
+            }
+            if !table.forgotten.keep_id(self.id, key) {
+                table.release(self.id);
+            }
+        }
+    }
+}
+
+thread_local! {
+    /// Parents to be dropped by the outermost drop of this thread.
+    static PARENTS: RefCell<Option<Vec<Arc<Node>>>> = const { RefCell::new(None) };
+}
+
+/// Drops a parent without recursion: the last node of a deep tree would otherwise end all its parents on one stack.
+fn drop_parent(parent: Arc<Node>) {
+    let mut mine = Some(parent);
+    let outermost = PARENTS.with_borrow_mut(|parents| match parents {
+        Some(parents) => {
+            parents.extend(mine.take());
+            false
+        }
+        None => {
+            *parents = Some(Vec::new());
+            true
+        }
+    });
+    while let Some(next) = mine.take() {
+        drop(next);
+        mine = PARENTS.with_borrow_mut(|parents| parents.as_mut().and_then(Vec::pop));
+    }
+    if outermost {
+        PARENTS.with_borrow_mut(|parents| *parents = None);
+    }
+}
+
+impl Dir {
+    /// The directory in the layer where it is found first.
+    pub(crate) fn key(&self) -> Option<InodeKey> {
+        match &*self.upper.lock() {
+            Some(upper) => Some((0, upper.ino)),
+            None => self.lowers.first().map(|part| (part.layer, part.ino)),
+        }
+    }
+
+    pub(crate) fn new(
+        place: Option<Place>,
+        lowers: Vec<Arc<LowerDir>>,
+        lower_path: Option<Box<CStr>>,
+    ) -> Self {
+        Self {
+            ops: RwLock::new(()),
+            copy: Mutex::new(()),
+            place: RwLock::new(place),
+            upper: Mutex::new(None),
+            lowers,
+            lower_path,
+            children: Mutex::new(Children::default()),
+            inherit: Mutex::new(None),
+            removed: AtomicBool::new(false),
+            seen: Seen::everything(),
+        }
+    }
+}
+
+impl Inherit {
+    /// The group, and in directories the bit, are inherited.
+    pub(crate) const fn is_setgid(&self) -> bool {
+        const S_ISGID: u32 = 0o2000;
+        self.owner.mode & S_ISGID != 0
+    }
+}
+
+impl Children {
+    /// The live node of a name.
+    pub(crate) fn node(&self, name: Name<'_>) -> Option<Arc<Node>> {
+        self.live.get(name.as_c_str())?.upgrade()
+    }
+
+    /// Notes that `name` leads to `node`.
+    pub(crate) fn set(&mut self, name: Name<'_>, node: &Arc<Node>) {
+        self.live.insert(name.as_c_str().into(), Arc::downgrade(node));
+    }
+
+    /// Notes that `name` leads nowhere.
+    pub(crate) fn clear(&mut self, name: Name<'_>) {
+        self.live.remove(name.as_c_str());
+        if let Some(listing) = &mut self.listing {
+            listing.remove(name.bytes());
+        }
+    }
+}
+
+impl File {
+    pub(crate) fn new(kind: FileKind, state: FileState) -> Self {
+        Self {
+            kind,
+            state: RwLock::new(state),
+            copy: Mutex::new(()),
+            partial: Mutex::new(Weak::new()),
+            doomed: Mutex::default(),
+            cached_opens: AtomicU32::new(0),
+            mappable: AtomicU32::new(0),
+            stated: Mutex::default(),
+            io: Arc::new(Slot::empty()),
+            successor: Mutex::new(Weak::new()),
+            watched: Watched::default(),
+            times: RwLock::new(()),
+            unsynced: Unsynced::new(),
+        }
+    }
+}

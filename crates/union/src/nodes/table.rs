@@ -1,0 +1,355 @@
+//! Node ids and what they stand for.
+//!
+//! A node id is a slot and a serial number that is never given twice, so a stale id is noticed. Finding a node
+//! takes the lock of its own slot only; making and dropping nodes takes the allocator's.
+
+use crate::coherence::generations::Generations;
+use crate::nodes::forgotten::Forgotten;
+use crate::nodes::node::Node;
+use crate::recovery::ledger::Ledger;
+use crate::sync::Mutex;
+use arc_swap::ArcSwapOption;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+use vellum_vfs::{Errno, Error, NodeId, Result};
+
+/// Slots that are allocated together; given back when all of them are free.
+pub(crate) const CHUNK: usize = 1024;
+/// Most chunks: 67 million nodes.
+pub(crate) const MAX_CHUNKS: usize = 65_536;
+/// Places for chunks that are made together, when the first of them is needed.
+const GROUP: usize = 256;
+
+/// Places for chunks.
+type Group = Box<[ArcSwapOption<Chunk>]>;
+
+struct Slot {
+    serial: u32,
+    lookups: u64,
+    node: Option<Arc<Node>>,
+}
+
+struct Chunk {
+    slots: Box<[Mutex<Slot>]>,
+}
+
+/// How far apart slots are that are given out one after the other.
+const STRIDE: usize = 37;
+
+/// The slots of a chunk in the order in which they are given out: neighbours are on different cache lines, for files that are made
+/// at the same time are often those of different clients.
+fn order() -> impl DoubleEndedIterator<Item = u16> {
+    (0..CHUNK).map(|number| (number * STRIDE % CHUNK) as u16)
+}
+
+/// Which slots are free.
+struct Allocator {
+    /// Free slots of each chunk that exists; None: the chunk does not exist.
+    chunks: Vec<Option<Vec<u16>>>,
+    /// Chunks that may have a free slot; may name some that do not.
+    roomy: Vec<u16>,
+    serial: u32,
+}
+
+/// The table of all nodes that a front holds.
+pub(crate) struct Table {
+    groups: Box<[OnceLock<Group>]>,
+    allocator: Mutex<Allocator>,
+    /// Ids of nodes that the front has forgotten.
+    pub(crate) forgotten: Forgotten,
+    /// Where a successor of the process finds what is here.
+    pub(crate) ledger: Option<Arc<Ledger>>,
+    /// Where clients see that a slot has another node.
+    generations: Option<Arc<Generations>>,
+}
+
+const fn id_of(slot: usize, serial: u32) -> NodeId {
+    NodeId((serial as u64) << 32 | slot as u64)
+}
+
+pub(crate) const fn slot_of(id: NodeId) -> (usize, u32) {
+    ((id.0 & 0xffff_ffff) as usize, (id.0 >> 32) as u32)
+}
+
+impl Table {
+    /// A table in which slots 0 (no node) and 1 (the root) are taken.
+    pub(crate) fn new(ledger: Option<Arc<Ledger>>, generations: Option<Arc<Generations>>) -> Self {
+        let table = Self {
+            groups: (0..MAX_CHUNKS / GROUP).map(|_| OnceLock::new()).collect(),
+            allocator: Mutex::new(Allocator { chunks: Vec::new(), roomy: Vec::new(), serial: 0 }),
+            forgotten: Forgotten::default(),
+            ledger,
+            generations,
+        };
+        {
+            let mut allocator = table.allocator.lock();
+            table.add_chunk(&mut allocator, 0);
+            if let Some(Some(free)) = allocator.chunks.first_mut() {
+                free.retain(|slot| *slot > 1);
+            }
+            if let Some(ledger) = &table.ledger {
+                table.restore(&mut allocator, ledger);
+            }
+        }
+        table
+    }
+
+    /// Takes the ids that a predecessor has given out. Their nodes are made again when somebody asks for them.
+    fn restore(&self, allocator: &mut Allocator, ledger: &Ledger) {
+        allocator.serial = ledger.serial();
+        for chunk in ledger.chunks() {
+            if self.place(chunk).and_then(ArcSwapOption::load_full).is_none() {
+                self.add_chunk(allocator, chunk);
+            }
+        }
+        let mut taken: HashMap<usize, HashSet<u16>> = HashMap::new();
+        for record in ledger.records() {
+            let (index, serial) = slot_of(record.id);
+            allocator.serial = allocator.serial.max(serial);
+            taken.entry(index / CHUNK).or_default().insert((index % CHUNK) as u16);
+            if let Some(chunk) = self.place(index / CHUNK).and_then(ArcSwapOption::load_full)
+                && let Some(slot) = chunk.slots.get(index % CHUNK)
+            {
+                *slot.lock() = Slot { serial, lookups: record.lookups, node: None };
+            }
+        }
+        for (chunk, taken) in taken {
+            if let Some(Some(free)) = allocator.chunks.get_mut(chunk) {
+                free.retain(|slot| !taken.contains(slot));
+            }
+        }
+    }
+
+    /// The place of a chunk, if its group has been made.
+    fn place(&self, chunk: usize) -> Option<&ArcSwapOption<Chunk>> {
+        self.groups.get(chunk / GROUP)?.get()?.get(chunk % GROUP)
+    }
+
+    /// Makes a chunk. False: there are as many as there may be.
+    fn add_chunk(&self, allocator: &mut Allocator, at: usize) -> bool {
+        let Some(group) = self.groups.get(at / GROUP) else { return false };
+        let group = group.get_or_init(|| (0..GROUP).map(|_| ArcSwapOption::empty()).collect());
+        let Some(place) = group.get(at % GROUP) else { return false };
+        let slots = (0..CHUNK).map(|_| Mutex::new(Slot { serial: 0, lookups: 0, node: None })).collect();
+        place.store(Some(Arc::new(Chunk { slots })));
+        if allocator.chunks.len() <= at {
+            allocator.chunks.resize_with(at + 1, || None);
+        }
+        allocator.chunks[at] = Some(order().rev().collect());
+        allocator.roomy.push(at as u16);
+        if let Some(ledger) = &self.ledger {
+            ledger.chunk_begins(at);
+        }
+        true
+    }
+
+    /// Takes a free id. ENFILE: there are too many nodes.
+    pub(crate) fn reserve(&self) -> Result<NodeId> {
+        let full = || Error::new(Errno::NFILE, "too many nodes");
+        let mut allocator = self.allocator.lock();
+        loop {
+            let Some(&chunk) = allocator.roomy.last() else {
+                let unused = allocator.chunks.iter().position(Option::is_none);
+                let unused = unused.unwrap_or(allocator.chunks.len());
+                if self.add_chunk(&mut allocator, unused) {
+                    continue;
+                }
+                return Err(full());
+            };
+            let slot = allocator.chunks.get_mut(usize::from(chunk)).and_then(|c| c.as_mut()?.pop());
+            let Some(slot) = slot else {
+                allocator.roomy.pop();
+                continue;
+            };
+            allocator.serial = allocator.serial.wrapping_add(1).max(1);
+            let serial = allocator.serial;
+            let index = usize::from(chunk) * CHUNK + usize::from(slot);
+            if let Some(chunk) = self.place(usize::from(chunk)).and_then(ArcSwapOption::load_full) {
+                *chunk.slots[usize::from(slot)].lock() = Slot { serial, lookups: 0, node: None };
+            }
+            if let Some(ledger) = &self.ledger {
+                ledger.set_serial(serial);
+            }
+            return Ok(id_of(index, serial));
+        }
+    }
+
+    /// Gives an id back, when its node is dropped.
+    pub(crate) fn release(&self, id: NodeId) {
+        if id == NodeId::ROOT {
+            return;
+        }
+        let (index, serial) = slot_of(id);
+        let (chunk, slot) = (index / CHUNK, index % CHUNK);
+        if let Some(ledger) = &self.ledger {
+            ledger.leave(id);
+        }
+        self.ends_telling(id);
+        let mut allocator = self.allocator.lock();
+        let Some(Some(free)) = allocator.chunks.get_mut(chunk) else { return };
+        let place = self.place(chunk);
+        if let Some(chunk) = place.and_then(ArcSwapOption::load_full) {
+            let mut slot = chunk.slots[slot].lock();
+            debug_assert!(slot.serial == serial && slot.node.is_none(), "an id is given back twice");
+            slot.serial = 0;
+        }
+        free.push(slot as u16);
+        let count = free.len();
+        if count == CHUNK && chunk != 0 {
+            allocator.chunks[chunk] = None;
+            if let Some(place) = place {
+                place.store(None);
+            }
+            if let Some(ledger) = &self.ledger {
+                ledger.chunk_ends(chunk);
+            }
+            allocator.roomy.retain(|c| usize::from(*c) != chunk);
+            while allocator.chunks.last().is_some_and(Option::is_none) {
+                allocator.chunks.pop();
+            }
+        } else if count == 1 || !allocator.roomy.contains(&(chunk as u16)) {
+            allocator.roomy.push(chunk as u16);
+        }
+    }
+
+    fn with<R>(&self, id: NodeId, act: impl FnOnce(&mut Slot) -> R) -> Option<R> {
+        let (index, serial) = slot_of(id);
+        let chunk = self.place(index / CHUNK)?.load();
+        let mut slot = chunk.as_ref()?.slots.get(index % CHUNK)?.lock();
+        (slot.serial == serial).then(|| act(&mut slot))
+    }
+
+    /// The node of an id. ESTALE: the front does not hold it.
+    pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
+        self.with(id, |slot| slot.node.clone()).flatten().ok_or(Error::new(Errno::STALE, "node"))
+    }
+
+    /// A node goes of which programs may have been told something that holds for a while: a mapping, or a view.
+    pub(crate) fn ends_telling(&self, id: NodeId) {
+        if let Some(generations) = &self.generations {
+            generations.leave(id);
+        }
+    }
+
+    /// Counts one lookup of a node by the front.
+    pub(crate) fn acquire(&self, node: &Arc<Node>) {
+        self.with(node.id, |slot| {
+            slot.lookups = slot.lookups.saturating_add(1);
+            self.write_down(node.id, slot.lookups);
+            if slot.node.is_none() {
+                slot.node = Some(Arc::clone(node));
+            }
+        });
+    }
+
+    fn write_down(&self, id: NodeId, lookups: u64) {
+        if let Some(ledger) = &self.ledger {
+            ledger.set_lookups(id, lookups);
+        }
+    }
+
+    /// The node of an id that a predecessor has given out has been made again.
+    pub(crate) fn revived(&self, node: &Arc<Node>) {
+        self.with(node.id, |slot| {
+            if slot.lookups > 0 && slot.node.is_none() {
+                slot.node = Some(Arc::clone(node));
+            }
+        });
+    }
+
+    /// Whether an id has a node that a front holds.
+    pub(crate) fn has_node(&self, id: NodeId) -> bool {
+        self.with(id, |slot| slot.node.is_some()).unwrap_or(false)
+    }
+
+    /// How often the front has been told of a node and not forgotten it.
+    pub(crate) fn lookups(&self, id: NodeId) -> u64 {
+        if id == NodeId::ROOT {
+            return 1;
+        }
+        self.with(id, |slot| slot.lookups).unwrap_or(0)
+    }
+
+    /// Whether the front has forgotten an id of a predecessor before its node was made again.
+    pub(crate) fn is_forgotten(&self, id: NodeId) -> bool {
+        self.with(id, |slot| slot.lookups == 0 && slot.node.is_none()).unwrap_or(false)
+    }
+
+    /// Takes `count` lookups back. If none are left, the node is returned, to be dropped by the caller: that releases
+    /// its id and may drop its parents, which must not happen under the slot's lock.
+    pub(crate) fn forget(&self, id: NodeId, count: u64) -> Option<Arc<Node>> {
+        if id == NodeId::ROOT {
+            return None;
+        }
+        self.with(id, |slot| {
+            slot.lookups = slot.lookups.saturating_sub(count);
+            self.write_down(id, slot.lookups);
+            if slot.lookups == 0 { slot.node.take() } else { None }
+        })
+        .flatten()
+    }
+
+    /// Empties the table; for the end of a mount.
+    pub(crate) fn clear(&self) {
+        self.forgotten.clear();
+        for chunk in self.groups.iter().filter_map(OnceLock::get).flatten() {
+            if let Some(chunk) = chunk.load_full() {
+                for slot in &chunk.slots {
+                    let node = slot.lock().node.take();
+                    drop(node);
+                }
+            }
+        }
+    }
+
+    /// How many ids are taken.
+    pub(crate) fn len(&self) -> usize {
+        let allocator = self.allocator.lock();
+        allocator.chunks.iter().flatten().map(|free| CHUNK - free.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_never_given_twice_and_chunks_are_given_back() {
+        let table = Table::new(None, None);
+        let mut seen = std::collections::HashSet::new();
+        for _ in 0..3 {
+            let ids: Vec<_> = (0..5 * CHUNK).map(|_| table.reserve().unwrap()).collect();
+            for id in &ids {
+                assert!(seen.insert(*id), "{id:?} given twice");
+                assert!(id.0 > 1);
+            }
+            for id in ids {
+                table.release(id);
+            }
+            let chunks = table.groups.iter().filter_map(OnceLock::get).flatten();
+            let chunks = chunks.filter(|c| c.load().is_some()).count();
+            assert_eq!(chunks, 1);
+        }
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn all_slots_are_given_out_and_neighbours_are_apart() {
+        let order: Vec<u16> = order().collect();
+        let all: std::collections::BTreeSet<u16> = order.iter().copied().collect();
+        assert_eq!(all.len(), CHUNK);
+        let line = |slot: u16| usize::from(slot) * size_of::<Mutex<Slot>>() / 128;
+        assert!(order.windows(2).all(|pair| line(pair[0]) != line(pair[1])));
+    }
+
+    #[test]
+    fn a_stale_id_is_noticed() {
+        let table = Table::new(None, None);
+        let id = table.reserve().unwrap();
+        table.release(id);
+        let again = table.reserve().unwrap();
+        assert_ne!(id, again);
+        assert!(table.get(id).is_err());
+        assert!(table.get(NodeId(u64::MAX)).is_err());
+    }
+}

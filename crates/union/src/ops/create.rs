@@ -1,0 +1,542 @@
+//! New names: files, directories, devices, links.
+
+use crate::layers::layer::c_string;
+use crate::layers::marks::{self, DirMarks, Own, WHITEOUT_PREFIX};
+use crate::layers::overrides::Override;
+use crate::layers::stack::Found;
+use crate::layers::work::{Whiteouts, Work};
+use crate::nodes::handles::weak_slot;
+use crate::nodes::listing::Listing;
+use crate::nodes::names::Names;
+use crate::nodes::node::{At, Body, Dir, File, FileState, Inherit, Io, Node, Owner, Place, UpperDir};
+use crate::ops::attr::Target;
+use crate::union::Core;
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use vellum_vfs::{
+    Attr, BranchDir, BranchFile, Context, Entry, Errno, Error, FileKind, Name, Object, RenameFlags, Result,
+};
+
+const S_ISGID: u32 = 0o2000;
+const S_ISUID: u32 = 0o4000;
+const S_IXGRP: u32 = 0o0010;
+const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
+const ACCESS_ACL: &CStr = c"system.posix_acl_access";
+
+/// What is to be made.
+#[derive(Clone, Copy)]
+pub(crate) enum Make<'a> {
+    /// A regular file.
+    File,
+    /// A directory.
+    Dir,
+    /// A device, fifo or socket: kind and device number.
+    Node(FileKind, u64),
+    /// A symbolic link.
+    Symlink(&'a CStr),
+}
+
+/// Something new: its node, its attributes, and the open file if it is a regular one.
+pub(crate) struct Made {
+    pub(crate) node: Arc<Node>,
+    pub(crate) attr: Attr,
+}
+
+impl Core {
+    /// What new entries of a directory inherit.
+    pub(crate) fn inherit_of(&self, node: &Node) -> Result<Inherit> {
+        let dir = node.as_dir().ok_or(Errno::NOTDIR)?;
+        // Held until it is stored: what changes in the meantime is taken back after that.
+        let mut inherit = dir.inherit.lock();
+        if let Some(known) = *inherit {
+            return Ok(known);
+        }
+        let attr = self.attr_of(node)?;
+        let (_, handle) = self.top_of(dir)?;
+        let default_acl = handle.get_xattr(DEFAULT_ACL, &mut []).is_ok_and(|len| len > 0);
+        let acl = self.direct.is_some() && handle.get_xattr(ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
+        let owner = Owner { uid: attr.uid, gid: attr.gid, mode: attr.mode };
+        let now = Inherit { owner, default_acl, acl };
+        *inherit = Some(now);
+        Ok(now)
+    }
+
+    /// Owner and mode of what `cx` makes in a directory: umask, set-group-id directories, mappings.
+    fn owner_of(&self, cx: &Context<'_>, inherit: Inherit, what: Make<'_>, mode: u32) -> Owner {
+        let mut mode = mode & 0o7777;
+        if !inherit.default_acl {
+            mode &= !cx.umask;
+        }
+        let gid = if inherit.is_setgid() { inherit.owner.gid } else { cx.gid };
+        if inherit.is_setgid() {
+            if matches!(what, Make::Dir) {
+                mode |= S_ISGID;
+            } else if mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && cx.uid != 0 && !cx.in_group(gid) {
+                // As the kernel does for a caller outside the group: else anyone could make such a program.
+                mode &= !S_ISGID;
+            }
+        }
+        Owner { uid: self.config.uid_map.to_layer(cx.uid), gid: self.config.gid_map.to_layer(gid), mode }
+    }
+
+    /// Makes something in a directory for the front, and what that is told of it: programs must not change it in between.
+    /// EEXIST: the name is taken.
+    pub(crate) fn make(
+        &self,
+        cx: &Context<'_>,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+        what: Make<'_>,
+        mode: u32,
+    ) -> Result<(Arc<Node>, Entry)> {
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let _ops = dir.ops.write();
+        self.ends_view(parent);
+        let made = self.make_alone(cx, parent, name, what, mode)?;
+        self.front_made(parent, dir, name);
+        let entry = self.entry_in(parent, &made.node, Some(made.attr))?;
+        Ok((made.node, entry))
+    }
+
+    /// The same for who holds the directory's `ops` exclusively.
+    pub(crate) fn make_alone(
+        &self,
+        cx: &Context<'_>,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+        what: Make<'_>,
+        mode: u32,
+    ) -> Result<Made> {
+        let work = self.work()?;
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        if dir.removed.load(Relaxed) {
+            return Err(Error::new(Errno::NOENT, "the directory was removed"));
+        }
+        // Without lower parts, the layer itself says EEXIST.
+        if !dir.lowers.is_empty() && self.child(parent, name)?.is_some() {
+            return Err(Error::new(Errno::EXIST, ""));
+        }
+        let handle = self.ensure_upper_dir(parent)?;
+        let inherit = self.inherit_of(parent)?;
+        let owner = self.owner_of(cx, inherit, what, mode);
+        let own = self.own_mark_for(work, name, what)?;
+        // An AUFS whiteout beside the name goes last, and then a lower directory must not show through.
+        let opaque = matches!(what, Make::Dir) && self.upper_aufs && self.shows_from_below(dir, name)?;
+        let direct = own == Own::default() && !opaque;
+        if own != Own::default() {
+            self.is_not_plain(dir);
+        }
+        let file =
+            match if direct { self.make_at(&*handle, name, what, owner) } else { Err(Errno::EXIST.into()) } {
+                Ok(file) => file,
+                Err(e) if e.errno() == Errno::EXIST => {
+                    let xwhiteouts = dir.upper.lock().as_ref().is_some_and(|upper| upper.xwhiteouts);
+                    self.make_over(work, (&*handle, xwhiteouts), name, what, owner, &own)?
+                }
+                Err(e) => return Err(e),
+            };
+        if self.upper_aufs {
+            work.remove_aufs_whiteout(&*handle, name)?;
+        }
+        self.enter_new(parent, dir, &*handle, name, file, &own)
+    }
+
+    /// The mark that something needs so that it is not mistaken for a whiteout.
+    fn own_mark_for(&self, work: &Work, name: Name<'_>, what: Make<'_>) -> Result<Own> {
+        let mut own = Own::default();
+        let regular = matches!(what, Make::File);
+        if matches!(what, Make::Node(FileKind::CharDevice, 0)) {
+            own.null_device = true;
+        }
+        if name.bytes().starts_with(WHITEOUT_PREFIX) && (regular || own.null_device) {
+            if work.whiteouts == Whiteouts::Aufs {
+                return Err(Error::new(Errno::INVAL, "this name is a whiteout in this layer's format"));
+            }
+            own.literal = true;
+        }
+        Ok(own)
+    }
+
+    /// Makes something under a name that is free in the layer; what fails half-way is taken away again.
+    fn make_at(
+        &self,
+        dir: &dyn BranchDir,
+        name: Name<'_>,
+        what: Make<'_>,
+        owner: Owner,
+    ) -> Result<Option<Arc<dyn BranchFile>>> {
+        let mut there = false;
+        let made = self.try_make_at(dir, name, what, owner, &mut there);
+        if made.is_err() && there {
+            let _ = if matches!(what, Make::Dir) { dir.remove_dir(name) } else { dir.remove(name) };
+        }
+        made
+    }
+
+    /// `there` says afterwards whether the name is taken by what was made: what is there on failure may also be a whiteout.
+    fn try_make_at(
+        &self,
+        dir: &dyn BranchDir,
+        name: Name<'_>,
+        what: Make<'_>,
+        owner: Owner,
+        there: &mut bool,
+    ) -> Result<Option<Arc<dyn BranchFile>>> {
+        if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
+            return self.make_overridden(dir, name, what, owner, there);
+        }
+        let mut file = None;
+        match what {
+            Make::File => file = Some(dir.create(name, owner.mode)?),
+            Make::Dir => dir.make_dir(name, owner.mode)?,
+            // A 0:0 device is a whiteout; it is stored as an empty file with a mark.
+            Make::Node(FileKind::CharDevice, 0) | Make::Node(FileKind::Regular, _) => {
+                drop(dir.create(name, owner.mode)?);
+            }
+            Make::Node(kind, rdev) => dir.make_node(name, kind.mode_bits() | owner.mode, rdev)?,
+            Make::Symlink(target) => dir.make_symlink(name, target)?,
+        }
+        *there = true;
+        let (uid, gid) = self.service_ids();
+        let chowned = (owner.uid, owner.gid) != (uid, gid);
+        if chowned {
+            match &file {
+                Some(file) => file.set_owner(Some(owner.uid), Some(owner.gid))?,
+                None => dir.set_owner_at(name, Some(owner.uid), Some(owner.gid))?,
+            }
+        }
+        // mkdir(2) drops set-id bits; so does a change of owner. The other bits may come from an ACL, and stay.
+        if owner.mode & (S_ISGID | S_ISUID) != 0
+            && (chowned || matches!(what, Make::Dir))
+            && !matches!(what, Make::Symlink(_))
+        {
+            let now = dir.stat_at(name)?.perm();
+            let wanted = now & 0o1777 | owner.mode & (S_ISGID | S_ISUID);
+            if wanted != now {
+                dir.set_mode_at(name, wanted)?;
+            }
+        }
+        Ok(file)
+    }
+
+    /// Makes something whose owner, mode and type are recorded in an attribute.
+    fn make_overridden(
+        &self,
+        dir: &dyn BranchDir,
+        name: Name<'_>,
+        what: Make<'_>,
+        owner: Owner,
+        there: &mut bool,
+    ) -> Result<Option<Arc<dyn BranchFile>>> {
+        let Some(xattr) = self.layers.first().and_then(|l| l.overrides.xattr()) else { return Ok(None) };
+        let mut file = None;
+        let mut kind = None;
+        match what {
+            Make::File => file = Some(dir.create(name, 0o600 | owner.mode & 0o777)?),
+            Make::Dir => dir.make_dir(name, 0o700 | owner.mode & 0o777)?,
+            Make::Symlink(target) => {
+                // Symbolic links take no user attributes: they show the service's own ids.
+                dir.make_symlink(name, target)?;
+                return Ok(None);
+            }
+            Make::Node(node, rdev) => {
+                kind = Some((node, rdev));
+                drop(dir.create(name, 0o600)?);
+            }
+        }
+        *there = true;
+        let value = Override { uid: owner.uid, gid: owner.gid, mode: owner.mode, kind };
+        dir.hold(name)?.set_xattr(xattr, value.format().as_bytes(), 0)?;
+        Ok(file)
+    }
+
+    /// Makes something in place of a whiteout, or with a mark, so that it appears complete and at once.
+    fn make_over(
+        &self,
+        work: &Work,
+        (dir, xwhiteouts): (&dyn BranchDir, bool),
+        name: Name<'_>,
+        what: Make<'_>,
+        owner: Owner,
+        own: &Own,
+    ) -> Result<Option<Arc<dyn BranchFile>>> {
+        let replaces = match dir.stat_at(name) {
+            Ok(attr) => {
+                if !self.is_hidden(dir, 0, xwhiteouts, name, &attr)? {
+                    return Err(Error::new(Errno::EXIST, ""));
+                }
+                true
+            }
+            Err(e) if e.errno() == Errno::NOENT => false,
+            Err(e) => return Err(e),
+        };
+        let temp = work.temp_name();
+        let temp = Name::new(&temp)?;
+        // A default ACL acts where something is made, so it is made in a directory that has the parent's.
+        let acl = marks::read_value(dir, DEFAULT_ACL, marks::XATTR_MAX)?;
+        let (nest, nest_name) = match &acl {
+            Some(acl) if !acl.is_empty() => {
+                let nest = work.temp_name();
+                let at = Name::new(&nest)?;
+                work.dir().make_dir(at, 0o700)?;
+                let handle = work.dir().open_dir(at)?;
+                handle.set_xattr(DEFAULT_ACL, acl, 0)?;
+                (Some(handle), Some(nest))
+            }
+            _ => (None, None),
+        };
+        let place: &dyn BranchDir = nest.as_deref().unwrap_or(work.dir());
+        let is_dir = matches!(what, Make::Dir);
+        let result = (|| {
+            let file = self.make_at(place, temp, what, owner)?;
+            if is_dir {
+                place.open_dir(temp)?.set_xattr(work.space.opaque(), b"y", 0)?;
+            } else if *own != Own::default() {
+                place.hold(temp)?.set_xattr(work.space.own(), &own.encode(), 0)?;
+            }
+            if is_dir && replaces {
+                place.rename(temp, dir, name, RenameFlags::EXCHANGE)?;
+                place.remove(temp)?;
+            } else {
+                place.rename(temp, dir, name, RenameFlags::empty())?;
+            }
+            Ok(file)
+        })();
+        if result.is_err() {
+            let _ = if is_dir { place.remove_dir(temp) } else { place.remove(temp) };
+        }
+        if let Some(nest) = nest_name {
+            work.dir().remove_dir(Name::new(&nest)?)?;
+        }
+        result
+    }
+
+    /// Makes the node of something that has just been made in the upper layer.
+    fn enter_new(
+        &self,
+        parent: &Arc<Node>,
+        dir: &Dir,
+        handle: &dyn BranchDir,
+        name: Name<'_>,
+        file: Option<Arc<dyn BranchFile>>,
+        own: &Own,
+    ) -> Result<Made> {
+        let raw = match &file {
+            Some(file) => file.stat()?,
+            None => handle.stat_at(name)?,
+        };
+        let mut attr = self.present(0, handle, name, raw)?;
+        attr.ino = self.shown_ino(0, raw.ino);
+        let place = Place::new(parent, name);
+        let body = if raw.is_dir() {
+            let new = Dir::new(Some(place), Vec::new(), None);
+            new.seen.nothing();
+            self.is_made_plain(raw.ino);
+            new.children.lock().listing = Some(Listing::default());
+            self.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, &DirMarks::default()));
+            Body::Dir(Box::new(new))
+        } else {
+            if own.null_device {
+                attr.mode = FileKind::CharDevice.mode_bits() | attr.perm();
+            }
+            let state = FileState {
+                names: Names::one(place),
+                at: At::Upper,
+                inode: Some((0, raw.ino)),
+                below: None,
+                partial: false,
+                lost: 0,
+                lost_data: false,
+                orphan_times: None,
+                null_device: own.null_device,
+            };
+            let new = Arc::new(File::new(attr.kind(), state));
+            new.unsynced.note_original();
+            if let Some(file) = file {
+                self.keep_io(&new, file);
+            }
+            Body::File(new)
+        };
+        self.inodes.remove((0, raw.ino));
+        self.table.forgotten.drop_key((0, raw.ino));
+        let node = self.enter(parent, name, attr.ino, body, None)?;
+        if let Some(listing) = &mut dir.children.lock().listing {
+            listing.insert(name.as_c_str(), attr.ino, Some(attr.kind()));
+        }
+        Ok(Made { node, attr })
+    }
+
+    /// Keeps the open file of a new or newly opened upper file.
+    pub(crate) fn keep_io(&self, file: &File, open: Arc<dyn BranchFile>) {
+        let (io, filled) = file.io.fill(Arc::new(Io { file: open, writable: true, partial: None }));
+        if filled {
+            self.budget.watch(weak_slot(&file.io), io.file.as_descriptor());
+        }
+    }
+
+    /// Creates a file without a name, for open(2) with O_TMPFILE.
+    pub(crate) fn make_unnamed(&self, cx: &Context<'_>, parent: &Arc<Node>, mode: u32) -> Result<Made> {
+        self.work()?;
+        let handle = self.ensure_upper_dir(parent)?;
+        self.room_to_hold(handle.as_descriptor())?;
+        let inherit = self.inherit_of(parent)?;
+        let owner = self.owner_of(cx, inherit, Make::File, mode);
+        let file = handle.create_unnamed(owner.mode)?;
+        let (uid, gid) = self.service_ids();
+        if (owner.uid, owner.gid) != (uid, gid) {
+            file.set_owner(Some(owner.uid), Some(owner.gid))?;
+            if owner.mode & (S_ISGID | S_ISUID) != 0 {
+                file.set_mode(file.stat()?.perm() & 0o1777 | owner.mode & (S_ISGID | S_ISUID))?;
+            }
+        }
+        let raw = file.stat()?;
+        let mut attr = raw;
+        attr.uid = self.config.squash.uid.unwrap_or(self.config.uid_map.to_mount(attr.uid));
+        attr.gid = self.config.squash.gid.unwrap_or(self.config.gid_map.to_mount(attr.gid));
+        attr.ino = self.shown_ino(0, raw.ino);
+        let held: Arc<dyn Object> = Arc::clone(&file) as Arc<dyn Object>;
+        let state = FileState {
+            names: Names::default(),
+            at: At::Held(held),
+            inode: Some((0, raw.ino)),
+            below: None,
+            partial: false,
+            lost: 0,
+            lost_data: false,
+            orphan_times: None,
+            null_device: false,
+        };
+        let new = Arc::new(File::new(FileKind::Regular, state));
+        new.unsynced.note_original();
+        self.keep_io(&new, file);
+        let id = self.table.reserve()?;
+        let node = Arc::new(Node::new(id, attr.ino, Body::File(new), &self.table));
+        self.write_new(&node, &[]);
+        if let Some(file) = node.as_file() {
+            self.write_held(&node, &file.state.read());
+        }
+        Ok(Made { node, attr })
+    }
+
+    /// Makes another name for a file.
+    pub(crate) fn make_link(&self, node: &Arc<Node>, parent: &Arc<Node>, name: Name<'_>) -> Result<()> {
+        let work = self.work()?;
+        let file = node.as_file().ok_or(Error::new(Errno::PERM, "hard link to a directory"))?;
+        // What has lost its last name does not get another one, as with any filesystem. (What never had one is in the upper layer.)
+        let gone = matches!(file.state.read().at, At::Lower(_)) && self.attr_of(node)?.nlink == 0;
+        if !gone {
+            // Before any directory is locked: copy-up may walk the tree.
+            self.copy_up_attrs(node, file)?;
+        }
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let _ops = dir.ops.write();
+        if dir.removed.load(Relaxed) {
+            return Err(Error::new(Errno::NOENT, "the directory was removed"));
+        }
+        if self.child(parent, name)?.is_some() {
+            return Err(Error::new(Errno::EXIST, ""));
+        }
+        if gone {
+            return Err(Error::new(Errno::NOENT, "the file was removed"));
+        }
+        let handle = self.ensure_upper_dir(parent)?;
+        self.ends_view(parent);
+        let mut state = file.state.write();
+        self.comes_from(&state.names, dir);
+        let (_, target) = self.target_of(&state)?;
+        self.mark_moved(&state, &target, name)?;
+        let object = target.hold()?;
+        let key = (0, object.stat()?.ino);
+        self.inodes.set(key, node);
+        match link_target(&target, &*object, &*handle, name) {
+            Ok(()) => {}
+            Err(e) if e.errno() == Errno::EXIST => {
+                // A whiteout: replaced by a link that was made beside it.
+                let temp = work.temp_name();
+                let temp = Name::new(&temp)?;
+                link_target(&target, &*object, work.dir(), temp)?;
+                work.dir().rename(temp, &*handle, name, RenameFlags::empty()).inspect_err(|_| {
+                    let _ = work.dir().remove(temp);
+                })?;
+            }
+            Err(e) => return Err(e),
+        }
+        if self.upper_aufs {
+            work.remove_aufs_whiteout(&*handle, name)?;
+        }
+        state.names.insert(parent, name);
+        if matches!(state.at, At::Held(_)) && state.names.len() == 1 {
+            state.at = At::Upper;
+        }
+        self.write_names(node, &state);
+        let mut children = dir.children.lock();
+        children.set(name, node);
+        if let Some(listing) = &mut children.listing {
+            listing.insert(name.as_c_str(), node.ino, Some(file.kind));
+        }
+        drop(children);
+        self.front_made(parent, dir, name);
+        Ok(())
+    }
+
+    /// Before a file gets a name other than the one it was looked up by: its data, if they are below, must be found
+    /// without the name, and a name that looks like a whiteout must not be taken for one.
+    pub(crate) fn mark_moved(&self, state: &FileState, target: &Target<'_>, name: Name<'_>) -> Result<()> {
+        let space = self.space();
+        if let Some(below) = &state.below {
+            let held = target.hold()?;
+            if held.get_xattr(space.redirect(), &mut []).is_err()
+                && let Some(place) = state.names.first()
+                && let Some(dir) = place.parent.as_dir()
+                && let Some(path) = &dir.lower_path
+            {
+                let path = crate::layers::layer::join(path, Name::new(&place.name)?);
+                tracing::debug!(below = %below.at.name.to_string_lossy(), "redirect of a file's data");
+                held.set_xattr(space.redirect(), crate::copyup::whole::absolute(&path).to_bytes(), 0)?;
+            }
+        }
+        if name.bytes().starts_with(WHITEOUT_PREFIX) && target.stat()?.is_file() {
+            if self.work()?.whiteouts == Whiteouts::Aufs {
+                return Err(Error::new(Errno::INVAL, "this name is a whiteout in this layer's format"));
+            }
+            let held = target.hold()?;
+            let mut value = [0u8; 64];
+            let stored = held.get_xattr(space.own(), &mut value).ok();
+            let own = stored.and_then(|n| Own::decode(value.get(..n)?).ok()).unwrap_or_default();
+            held.set_xattr(space.own(), &Own { literal: true, ..own }.encode(), 0)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the layers below show something under a name, so that removing the upper's entry takes a whiteout.
+    pub(crate) fn shows_from_below(&self, dir: &Dir, name: Name<'_>) -> Result<bool> {
+        if dir.lowers.is_empty() {
+            return Ok(false);
+        }
+        Ok(!matches!(self.find(&dir.lowers, name)?, Found::Nothing))
+    }
+
+    /// Owner of what the service itself makes.
+    pub(crate) fn service_ids(&self) -> (u32, u32) {
+        self.work.as_ref().map_or((0, 0), |work| work.ids)
+    }
+}
+
+/// Links by name where there is one: that needs no privilege.
+fn link_target(target: &Target<'_>, object: &dyn Object, dir: &dyn BranchDir, name: Name<'_>) -> Result<()> {
+    match target {
+        Target::At(from, old) => from.link(Name::new(old)?, dir, name),
+        Target::Held(_) => dir.link_object(object, name),
+    }
+}
+
+/// A target of a symbolic link that came from a front.
+pub(crate) fn check_target(target: &CStr) -> Result<Box<CStr>> {
+    const PATH_MAX: usize = 4095;
+    match target.to_bytes().len() {
+        0 => Err(Error::new(Errno::NOENT, "empty link target")),
+        n if n > PATH_MAX => Err(Error::new(Errno::NAMETOOLONG, "link target")),
+        _ => Ok(c_string(target.to_bytes().to_vec())),
+    }
+}

@@ -1,0 +1,171 @@
+//! Names go: unlink and rmdir.
+
+use crate::layers::work::Work;
+use crate::nodes::node::{At, Body, Dir, File, Node};
+use crate::sync::RwLockWriteGuard;
+use crate::union::Core;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use vellum_vfs::{BranchDir, Errno, Error, Name, Object, Result};
+
+/// Changes of the tree under an operation's feet after which it gives up.
+pub(crate) const RETRIES: usize = 1000;
+
+/// Takes the `ops` of several directories exclusively, in the order of their ids.
+pub(crate) fn lock_dirs<'a>(nodes: &[&'a Arc<Node>]) -> Vec<RwLockWriteGuard<'a, ()>> {
+    let mut sorted: Vec<&'a Arc<Node>> = nodes.to_vec();
+    sorted.sort_unstable_by_key(|node| node.id);
+    sorted.dedup_by_key(|node| node.id);
+    sorted.iter().filter_map(|node| node.as_dir()).map(|dir| dir.ops.write()).collect()
+}
+
+impl Core {
+    /// Removes a name that is not a directory.
+    pub(crate) fn unlink(&self, parent: &Arc<Node>, name: Name<'_>) -> Result<()> {
+        let work = self.work()?;
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        self.unlink_prepare(parent, dir, name)?;
+        let _ops = dir.ops.write();
+        let node = self.child(parent, name)?.ok_or(Error::new(Errno::NOENT, ""))?;
+        let Body::File(file) = &node.body else { return Err(Error::new(Errno::ISDIR, "")) };
+        // What is served from below shows from below.
+        let lower = matches!(file.state.read().at, At::Lower(_));
+        let covered = lower || self.shows_from_below(dir, name)?;
+        let handle = if covered { Some(self.ensure_upper_dir(parent)?) } else { self.upper_of(dir)? };
+        let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
+        self.room_to_hold(handle.as_descriptor())?;
+        let mut state = file.state.write();
+        match &state.at {
+            At::Lower(_) => {
+                if state.names.len() <= 1 {
+                    self.write_held(&node, &state);
+                }
+                work.whiteout(&*handle, name)?;
+                state.lost += 1;
+            }
+            At::Upper | At::Held(_) => {
+                if matches!(state.at, At::Upper) && state.names.len() <= 1 {
+                    // Whoever has it open goes on using it; the front does not say who does.
+                    state.at = At::Held(self.held_file(file, &*handle, name)?);
+                }
+                self.write_held(&node, &state);
+                if covered {
+                    work.replace_by_whiteout(&*handle, name)?;
+                } else {
+                    handle.remove(name)?;
+                }
+            }
+        }
+        state.names.remove(parent, name);
+        self.write_names(&node, &state);
+        self.doom_sidecar(file, &state);
+        dir.children.lock().clear(name);
+        Ok(())
+    }
+
+    /// A handle to a file in the upper layer; the open file, if there is one, saves a system call.
+    pub(crate) fn held_file(
+        &self,
+        file: &File,
+        dir: &dyn BranchDir,
+        name: Name<'_>,
+    ) -> Result<Arc<dyn Object>> {
+        match file.io.get() {
+            // Of a file with blocks below only the inode is held: it opens again in whatever form it has then.
+            Some(io) if io.writable && io.partial.is_none() => Ok(Arc::clone(&io.file) as Arc<dyn Object>),
+            _ => dir.hold(name),
+        }
+    }
+
+    /// A lower file with several names is copied up before one of them goes, so that the count of links is right and
+    /// stays right over a remount.
+    fn unlink_prepare(&self, parent: &Arc<Node>, dir: &Dir, name: Name<'_>) -> Result<()> {
+        let node = {
+            let _ops = dir.ops.read();
+            self.child(parent, name)?
+        };
+        if let Some(node) = node
+            && let Some(file) = node.as_file()
+            && self.has_more_links(file)?
+        {
+            self.copy_up_attrs(&node, file)?;
+        }
+        Ok(())
+    }
+
+    fn has_more_links(&self, file: &File) -> Result<bool> {
+        let state = file.state.read();
+        let At::Lower(at) = &state.at else { return Ok(false) };
+        let handle = at.dir.open(&self.layers, &self.budget)?;
+        Ok(handle.stat_at(Name::new(&at.name)?)?.nlink > 1)
+    }
+
+    /// Removes an empty directory.
+    pub(crate) fn rmdir(&self, parent: &Arc<Node>, name: Name<'_>) -> Result<()> {
+        let work = self.work()?;
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        for _ in 0..RETRIES {
+            let found = {
+                let _ops = dir.ops.read();
+                self.child(parent, name)?
+            };
+            let node = found.ok_or(Error::new(Errno::NOENT, ""))?;
+            let victim = node.as_dir().ok_or(Error::new(Errno::NOTDIR, ""))?;
+            let _ops = lock_dirs(&[parent, &node]);
+            match self.child(parent, name)? {
+                Some(now) if Arc::ptr_eq(&now, &node) => {}
+                _ => continue,
+            }
+            if !self.is_empty(victim)? {
+                return Err(Error::new(Errno::NOTEMPTY, ""));
+            }
+            let covered = self.shows_from_below(dir, name)?;
+            let handle = if covered { Some(self.ensure_upper_dir(parent)?) } else { self.upper_of(dir)? };
+            let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
+            self.room_to_hold(handle.as_descriptor())?;
+            let _one = victim.copy.lock();
+            self.write_held_dir(&node, victim);
+            self.take_dir_away(work, &*handle, name, victim, covered)?;
+            self.detach_dir(victim);
+            self.write_place(&node, None);
+            dir.children.lock().clear(name);
+            return Ok(());
+        }
+        Err(Error::new(Errno::AGAIN, "rmdir"))
+    }
+
+    /// Takes an empty directory's name out of the upper layer, with the whiteouts that may be in it.
+    pub(crate) fn take_dir_away(
+        &self,
+        work: &Work,
+        handle: &dyn BranchDir,
+        name: Name<'_>,
+        victim: &Dir,
+        covered: bool,
+    ) -> Result<()> {
+        let in_upper = victim.upper.lock().clone();
+        match in_upper {
+            None => work.whiteout(handle, name),
+            Some(upper) => {
+                // Kept open for whoever has it as working directory: it cannot be found again.
+                upper.slot.pin();
+                drop(self.upper_of(victim)?);
+                if !covered {
+                    match handle.remove_dir(name) {
+                        Err(e) if e.errno() == Errno::NOTEMPTY => {}
+                        other => return other,
+                    }
+                }
+                work.take_dir(handle, name, covered)
+            }
+        }
+    }
+
+    /// A directory that has been removed: nothing can be made in it any more.
+    pub(crate) fn detach_dir(&self, victim: &Dir) {
+        victim.removed.store(true, Relaxed);
+        let place = victim.place.write().take();
+        // Dropped after the lock: the parent may go with it.
+        drop(place);
+    }
+}

@@ -1,0 +1,445 @@
+//! Names move: rename, with replacement, without, and exchange.
+//!
+//! A directory that shows through from below is moved by moving its upper part and recording on it where it shows
+//! through to (a redirect). Nothing is copied.
+
+use crate::layers::work::{Whiteouts, Work};
+use crate::nodes::node::{At, Body, Dir, File, FileState, Node, Place};
+use crate::ops::remove::{RETRIES, lock_dirs};
+use crate::sync::RwLockWriteGuard;
+use crate::union::Core;
+use std::sync::Arc;
+use vellum_vfs::{BranchDir, Errno, Error, FileKind, Name, RenameFlags, Result};
+
+/// One side of a rename: a directory and a name in it.
+type Side<'a> = (&'a Arc<Node>, Name<'a>);
+
+impl Core {
+    /// Renames, as renameat2(2) does with NOREPLACE or EXCHANGE or neither.
+    pub(crate) fn rename(&self, from: Side<'_>, to: Side<'_>, flags: RenameFlags) -> Result<()> {
+        let work = self.work()?;
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if flags.contains(RenameFlags::WHITEOUT) || exchange && flags.contains(RenameFlags::NOREPLACE) {
+            return Err(Error::new(Errno::INVAL, "rename flags"));
+        }
+        for _ in 0..RETRIES {
+            let source = self.find_child(from)?.ok_or(Error::new(Errno::NOENT, ""))?;
+            let target = self.find_child(to)?;
+            // In the kernel's order, of which errors are part.
+            match &target {
+                None if exchange => return Err(Error::new(Errno::NOENT, "")),
+                Some(_) if flags.contains(RenameFlags::NOREPLACE) => {
+                    return Err(Error::new(Errno::EXIST, ""));
+                }
+                _ => {}
+            }
+            if is_inside(to.0, &source) || exchange && target.as_ref().is_some_and(|t| is_inside(from.0, t)) {
+                return Err(Error::new(Errno::INVAL, "a directory into itself"));
+            }
+            if !exchange && target.as_ref().is_some_and(|t| is_inside(from.0, t)) {
+                return Err(Error::new(Errno::NOTEMPTY, ""));
+            }
+            check_kinds(&source, target.as_ref(), flags)?;
+            // Before any directory is locked: a file's copy-up may walk the tree.
+            if let Some(file) = source.as_file() {
+                self.copy_up_attrs(&source, file)?;
+            }
+            if let Some(target) = &target
+                && let Some(file) = target.as_file()
+                && (exchange || self.has_lower_links(file)?)
+            {
+                self.copy_up_attrs(target, file)?;
+            }
+            let mut dirs = vec![from.0, to.0];
+            dirs.extend(target.as_ref().filter(|t| t.as_dir().is_some() && !exchange));
+            let _ops = lock_dirs(&dirs);
+            if !is_same(self.child(from.0, from.1)?.as_ref(), Some(&source))
+                || !is_same(self.child(to.0, to.1)?.as_ref(), target.as_ref())
+            {
+                continue;
+            }
+            if target.as_ref().is_some_and(|t| shows_same(t, &source)) {
+                return Ok(());
+            }
+            for side in [from.0, to.0] {
+                self.ends_view(side);
+            }
+            self.mixes((from, &source), (to, target.as_ref().filter(|_| exchange)))?;
+            return match &target {
+                Some(target) if exchange => self.exchange(from, &source, to, target),
+                None if exchange => Err(Error::new(Errno::NOENT, "")),
+                target => self.replace(work, from, &source, to, target.as_ref()),
+            };
+        }
+        Err(Error::new(Errno::AGAIN, "rename"))
+    }
+
+    /// What moves into another directory may be more than the upper layer shows of it there.
+    fn mixes(&self, from: (Side<'_>, &Node), to: (Side<'_>, Option<&Arc<Node>>)) -> Result<()> {
+        let moved = [(Some(from.1), to.0), (to.1.map(|node| &**node), from.0)];
+        for (node, (dir, _)) in moved {
+            if let Some(file) = node.and_then(Node::as_file) {
+                self.comes_from(&file.state.read().names, dir.as_dir().ok_or(Errno::NOTDIR)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn find_child(&self, side: Side<'_>) -> Result<Option<Arc<Node>>> {
+        let dir = side.0.as_dir().ok_or(Errno::NOTDIR)?;
+        let _ops = dir.ops.read();
+        if dir.removed.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(Error::new(Errno::NOENT, "the directory was removed"));
+        }
+        self.child(side.0, side.1)
+    }
+
+    fn has_lower_links(&self, file: &File) -> Result<bool> {
+        let state = file.state.read();
+        let At::Lower(at) = &state.at else { return Ok(false) };
+        Ok(at.dir.open(&self.layers, &self.budget)?.stat_at(Name::new(&at.name)?)?.nlink > 1)
+    }
+
+    /// Prepares a directory for another place: what shows through it must not depend on its name, and nothing else
+    /// may show through it at the new place.
+    fn mark_dir_moved(&self, node: &Arc<Node>, dir: &Dir, covered: bool) -> Result<()> {
+        let handle = self.ensure_upper_dir(node)?;
+        let space = self.space();
+        match &dir.lower_path {
+            Some(path) if !dir.lowers.is_empty() => {
+                handle.set_xattr(space.redirect(), crate::copyup::whole::absolute(path).to_bytes(), 0)
+            }
+            _ if covered => handle.set_xattr(space.opaque(), b"y", 0),
+            _ => Ok(()),
+        }
+        .map_err(|e| {
+            // Without extended attributes a directory cannot say where it came from.
+            let unfit = [Errno::OPNOTSUPP, Errno::NOSPC, Errno::RANGE, Errno::TOOBIG, Errno::NAMETOOLONG];
+            if unfit.contains(&e.errno()) { Error::new(Errno::XDEV, "redirect of a directory") } else { e }
+        })
+    }
+
+    /// What was found out of moved directories of the upper layer no longer holds.
+    fn note_moved(&self, nodes: &[&Arc<Node>]) {
+        if nodes.iter().any(|node| node.as_dir().is_some())
+            && let Some(links) = self.links.first()
+        {
+            links.moved_again();
+        }
+    }
+
+    fn replace(
+        &self,
+        work: &Work,
+        from: Side<'_>,
+        source: &Arc<Node>,
+        to: Side<'_>,
+        target: Option<&Arc<Node>>,
+    ) -> Result<()> {
+        let (from_dir, to_dir) = (from.0.as_dir().ok_or(Errno::NOTDIR)?, to.0.as_dir().ok_or(Errno::NOTDIR)?);
+        if let Some(victim) = target.and_then(|t| t.as_dir())
+            && !self.is_empty(victim)?
+        {
+            return Err(Error::new(Errno::NOTEMPTY, ""));
+        }
+        let from_handle = self.ensure_upper_dir(from.0)?;
+        let to_handle = self.ensure_upper_dir(to.0)?;
+        if target.is_some() {
+            self.room_to_hold(to_handle.as_descriptor())?;
+        }
+        let uncovers = self.shows_from_below(from_dir, from.1)?;
+        let covers = self.shows_from_below(to_dir, to.1)?;
+        match &source.body {
+            Body::Dir(dir) => {
+                self.mark_dir_moved(source, dir, covers)?;
+                let victim = target.and_then(|t| t.as_dir());
+                let _copies = lock_copies(&[Some(source), target]);
+                if let (Some(gone), Some(victim)) = (target, victim) {
+                    self.write_held_dir(gone, victim);
+                }
+                self.write_move(source, to);
+                self.move_dir(work, (&*from_handle, from.1), (&*to_handle, to.1), victim, uncovers)?;
+                if let Some(victim) = victim {
+                    self.detach_dir(victim);
+                    target.iter().for_each(|gone| self.write_place(gone, None));
+                }
+                *dir.place.write() = Some(Place::new(to.0, to.1));
+                self.write_place(source, Some((to.0, to.1)));
+            }
+            Body::File(file) => {
+                let victim = target.and_then(|t| t.as_file());
+                let (mut state, mut other) = lock_states(file, victim);
+                let (_, moved) = self.target_of(&state)?;
+                self.mark_moved(&state, &moved, to.1)?;
+                if state.below.is_some() {
+                    file.unsynced.change();
+                }
+                if let (Some(gone), Some(victim)) = (&mut other, victim) {
+                    match &gone.at {
+                        At::Upper if gone.names.len() <= 1 => {
+                            gone.at = At::Held(self.held_file(victim, &*to_handle, to.1)?);
+                        }
+                        At::Lower(_) => gone.lost += 1,
+                        _ => {}
+                    }
+                    if gone.names.len() <= 1 {
+                        target.iter().for_each(|node| self.write_held(node, gone));
+                    }
+                }
+                self.write_move(source, to);
+                self.move_entry(work, (&*from_handle, from.1), (&*to_handle, to.1), uncovers)?;
+                if let Some(gone) = &mut other {
+                    gone.names.remove(to.0, to.1);
+                    target.iter().for_each(|node| self.write_names(node, gone));
+                    if let Some(victim) = victim {
+                        self.doom_sidecar(victim, gone);
+                    }
+                }
+                state.names.remove(from.0, from.1);
+                state.names.insert(to.0, to.1);
+                self.write_names(source, &state);
+            }
+        }
+        self.note_moved(&[source]);
+        if self.upper_aufs {
+            work.remove_aufs_whiteout(&*to_handle, to.1)?;
+        }
+        from_dir.children.lock().clear(from.1);
+        let mut children = to_dir.children.lock();
+        children.set(to.1, source);
+        if let Some(listing) = &mut children.listing {
+            listing.insert(to.1.as_c_str(), source.ino, Some(source.kind()));
+        }
+        drop(children);
+        self.front_made(to.0, to_dir, to.1);
+        Ok(())
+    }
+
+    /// Moves an entry of the upper layer over whatever else is there that is no directory, and leaves a whiteout if
+    /// something would show up from below.
+    fn move_entry(
+        &self,
+        work: &Work,
+        from: (&dyn BranchDir, Name<'_>),
+        to: (&dyn BranchDir, Name<'_>),
+        uncovers: bool,
+    ) -> Result<()> {
+        if !uncovers {
+            return from.0.rename(from.1, to.0, to.1, RenameFlags::empty());
+        }
+        if work.whiteouts == Whiteouts::Aufs {
+            work.whiteout(from.0, from.1)?;
+            return from.0.rename(from.1, to.0, to.1, RenameFlags::empty());
+        }
+        match from.0.rename(from.1, to.0, to.1, RenameFlags::WHITEOUT) {
+            // A filesystem that cannot do both at once: between the two steps a crash lets the lower entry show again.
+            Err(e) if matches!(e.errno(), Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let replaces = to.0.stat_at(to.1).is_ok();
+                from.0.rename(from.1, to.0, to.1, RenameFlags::empty())?;
+                match work.whiteout(from.0, from.1) {
+                    Err(error) if replaces => {
+                        // What was there is gone, so there is no way back.
+                        let name = from.1;
+                        tracing::error!(%error, %name, "no whiteout after a rename: a lower file shows again");
+                    }
+                    Err(error) => {
+                        to.0.rename(to.1, from.0, from.1, RenameFlags::empty())?;
+                        return Err(error);
+                    }
+                    Ok(()) => {}
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn move_dir(
+        &self,
+        work: &Work,
+        from: (&dyn BranchDir, Name<'_>),
+        to: (&dyn BranchDir, Name<'_>),
+        victim: Option<&Dir>,
+        uncovers: bool,
+    ) -> Result<()> {
+        let victim_in_upper = victim.is_some_and(|v| v.upper.lock().is_some());
+        if victim_in_upper {
+            if let Some(victim) = victim {
+                if let Some(upper) = &*victim.upper.lock() {
+                    upper.slot.pin();
+                }
+                let kept = self.upper_of(victim)?;
+                self.empty_dir(work, to.0, to.1, kept.as_deref())?;
+            }
+        } else if let Ok(attr) = to.0.stat_at(to.1) {
+            if attr.is_dir() {
+                return Err(Error::new(Errno::NOTEMPTY, "unexpected directory in the upper layer"));
+            }
+            if uncovers && work.whiteouts == Whiteouts::Aufs {
+                work.whiteout(from.0, from.1)?;
+            }
+            // A whiteout there. The two change places: the whiteout is then where one may be needed, and else does no harm.
+            from.0.rename(from.1, to.0, to.1, RenameFlags::EXCHANGE)?;
+            if (!uncovers || work.whiteouts == Whiteouts::Aufs)
+                && let Err(error) = from.0.remove(from.1)
+            {
+                tracing::debug!(%error, "a whiteout that hides nothing stays");
+            }
+            return Ok(());
+        }
+        self.move_entry(work, from, to, uncovers)
+    }
+
+    /// Makes a directory of the upper layer really empty: in the union it is, but it may hold whiteouts.
+    fn empty_dir(
+        &self,
+        work: &Work,
+        parent: &dyn BranchDir,
+        name: Name<'_>,
+        victim: Option<&dyn BranchDir>,
+    ) -> Result<()> {
+        let Some(victim) = victim else { return Ok(()) };
+        let mut empty = true;
+        victim.list(&mut |_| {
+            empty = false;
+            Ok(())
+        })?;
+        if empty {
+            return Ok(());
+        }
+        let attr = victim.stat()?;
+        let temp = work.temp_name();
+        let temp = Name::new(&temp)?;
+        work.dir().make_dir(temp, 0o700)?;
+        let fresh = work.dir().open_dir(temp)?;
+        let swapped = fresh
+            .set_xattr(work.space.opaque(), b"y", 0)
+            .and_then(|()| fresh.set_owner(Some(attr.uid), Some(attr.gid)))
+            .and_then(|()| fresh.set_mode(attr.perm()))
+            .and_then(|()| work.dir().rename(temp, parent, name, RenameFlags::EXCHANGE));
+        work.discard_dir(temp);
+        swapped
+    }
+
+    fn exchange(&self, from: Side<'_>, source: &Arc<Node>, to: Side<'_>, target: &Arc<Node>) -> Result<()> {
+        let (from_dir, to_dir) = (from.0.as_dir().ok_or(Errno::NOTDIR)?, to.0.as_dir().ok_or(Errno::NOTDIR)?);
+        let from_handle = self.ensure_upper_dir(from.0)?;
+        let to_handle = self.ensure_upper_dir(to.0)?;
+        for (node, dir, name) in [(source, to_dir, to.1), (target, from_dir, from.1)] {
+            if let Some(moved) = node.as_dir() {
+                self.mark_dir_moved(node, moved, self.shows_from_below(dir, name)?)?;
+            }
+        }
+        let _copies = lock_copies(&[Some(source), Some(target)]);
+        let mut nodes = [(source, from, to), (target, to, from)];
+        nodes.sort_unstable_by_key(|(node, _, _)| node.as_file().map(Arc::as_ptr));
+        let mut states: Vec<(RwLockWriteGuard<'_, FileState>, Side<'_>, Side<'_>)> = Vec::new();
+        for (node, old, new) in nodes {
+            if let Some(file) = node.as_file() {
+                let state = file.state.write();
+                let (_, moved) = self.target_of(&state)?;
+                self.mark_moved(&state, &moved, new.1)?;
+                if state.below.is_some() {
+                    file.unsynced.change();
+                }
+                states.push((state, old, new));
+            }
+        }
+        self.write_move(source, to);
+        self.write_move(target, from);
+        from_handle.rename(from.1, &*to_handle, to.1, RenameFlags::EXCHANGE)?;
+        self.note_moved(&[source, target]);
+        for (state, old, new) in &mut states {
+            state.names.remove(old.0, old.1);
+            state.names.insert(new.0, new.1);
+            self.write_names(
+                if Arc::ptr_eq(old.0, from.0) && old.1 == from.1 { source } else { target },
+                state,
+            );
+        }
+        for (node, new) in [(source, to), (target, from)] {
+            if let Some(dir) = node.as_dir() {
+                *dir.place.write() = Some(Place::new(new.0, new.1));
+                self.write_place(node, Some((new.0, new.1)));
+            }
+            let parent = new.0.as_dir().ok_or(Errno::NOTDIR)?;
+            let mut children = parent.children.lock();
+            children.set(new.1, node);
+            if let Some(listing) = &mut children.listing {
+                listing.insert(new.1.as_c_str(), node.ino, Some(node.kind()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether `node` is `dir` or lies in it.
+fn is_inside(node: &Arc<Node>, dir: &Arc<Node>) -> bool {
+    if dir.as_dir().is_none() {
+        return false;
+    }
+    let mut at = Some(Arc::clone(node));
+    while let Some(node) = at {
+        if Arc::ptr_eq(&node, dir) {
+            return true;
+        }
+        at = node.as_dir().and_then(|d| d.place.read().as_ref().map(|place| Arc::clone(&place.parent)));
+    }
+    false
+}
+
+fn is_same(a: Option<&Arc<Node>>, b: Option<&Arc<Node>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Whether two nodes show one file: renaming a file onto another name of its own does nothing.
+fn shows_same(a: &Arc<Node>, b: &Arc<Node>) -> bool {
+    match (&a.body, &b.body) {
+        (Body::File(a), Body::File(b)) => Arc::ptr_eq(a, b),
+        _ => Arc::ptr_eq(a, b),
+    }
+}
+
+fn check_kinds(source: &Node, target: Option<&Arc<Node>>, flags: RenameFlags) -> Result<()> {
+    let Some(target) = target else { return Ok(()) };
+    if flags.contains(RenameFlags::EXCHANGE) {
+        return Ok(());
+    }
+    match (source.kind() == FileKind::Directory, target.kind() == FileKind::Directory) {
+        (true, false) => Err(Error::new(Errno::NOTDIR, "")),
+        (false, true) => Err(Error::new(Errno::ISDIR, "")),
+        _ => Ok(()),
+    }
+}
+
+type StateGuard<'a> = RwLockWriteGuard<'a, FileState>;
+
+/// Takes the `copy` locks of the directories among some nodes, in the order of their ids.
+fn lock_copies<'a>(nodes: &[Option<&'a Arc<Node>>]) -> Vec<crate::sync::MutexGuard<'a, ()>> {
+    let mut dirs: Vec<_> =
+        nodes.iter().flatten().filter_map(|node| Some((node.id, node.as_dir()?))).collect();
+    dirs.sort_unstable_by_key(|(id, _)| *id);
+    dirs.into_iter().map(|(_, dir)| dir.copy.lock()).collect()
+}
+
+/// Takes the states of two files, in the order of their addresses: a file may have several nodes.
+fn lock_states<'a>(
+    file: &'a Arc<File>,
+    other: Option<&'a Arc<File>>,
+) -> (StateGuard<'a>, Option<StateGuard<'a>>) {
+    match other {
+        None => (file.state.write(), None),
+        Some(victim) if Arc::as_ptr(victim) < Arc::as_ptr(file) => {
+            let victim = victim.state.write();
+            (file.state.write(), Some(victim))
+        }
+        Some(victim) => {
+            let state = file.state.write();
+            (state, Some(victim.state.write()))
+        }
+    }
+}

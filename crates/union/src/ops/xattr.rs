@@ -1,0 +1,168 @@
+//! Extended attributes of the union's files, without the union's own.
+
+use crate::layers::marks::is_private;
+use crate::nodes::node::{Body, Node};
+use crate::union::Core;
+use std::ffi::CStr;
+use std::sync::Arc;
+use vellum_vfs::{Errno, Error, FileKind, IdMap, Object, Result, XattrFlags};
+
+const ACL_PREFIX: &[u8] = b"system.posix_acl_";
+/// Tags of ACL entries that carry an id, in the on-disk form (4 bytes version, then 8 per entry).
+const ACL_USER: u16 = 0x02;
+const ACL_GROUP: u16 = 0x08;
+
+impl Core {
+    fn check_name(&self, name: &CStr) -> Result<()> {
+        let bytes = name.to_bytes();
+        if self.config.no_xattr || is_private(bytes) || self.config.no_acl && bytes.starts_with(ACL_PREFIX) {
+            return Err(Error::new(Errno::OPNOTSUPP, ""));
+        }
+        Ok(())
+    }
+
+    fn maps_ids(&self) -> bool {
+        self.config.uid_map != IdMap::default() || self.config.gid_map != IdMap::default()
+    }
+
+    /// The object that holds a node's attributes.
+    fn holder(&self, node: &Node) -> Result<Arc<dyn Object>> {
+        match &node.body {
+            Body::Dir(dir) => Ok(crate::ops::attr::as_object(self.top_of(dir)?.1)),
+            Body::File(file) => {
+                let state = file.state.read();
+                self.target_of(&state)?.1.hold()
+            }
+        }
+    }
+
+    pub(crate) fn get_xattr(&self, node: &Node, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+        self.check_name(name)?;
+        let n = match &node.body {
+            Body::Dir(dir) => self.top_of(dir)?.1.get_xattr(name, buf)?,
+            Body::File(file) => {
+                let state = file.state.read();
+                self.target_of(&state)?.1.get_xattr(name, buf)?
+            }
+        };
+        if self.maps_ids() && name.to_bytes().starts_with(ACL_PREFIX) {
+            let value = buf.get_mut(..n).unwrap_or_default();
+            map_acl(value, |id| self.config.uid_map.to_mount(id), |id| self.config.gid_map.to_mount(id));
+        }
+        Ok(n)
+    }
+
+    pub(crate) fn set_xattr(
+        &self,
+        node: &Arc<Node>,
+        name: &CStr,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        self.check_name(name)?;
+        let mapped;
+        let mut value = value;
+        if self.maps_ids() && name.to_bytes().starts_with(ACL_PREFIX) {
+            let mut copy = value.to_vec();
+            map_acl(&mut copy, |id| self.config.uid_map.to_layer(id), |id| self.config.gid_map.to_layer(id));
+            mapped = copy;
+            value = &mapped;
+        }
+        let done = self.upper_holder(node)?.set_xattr(name, value, flags.bits());
+        self.inherit_changed(node);
+        done
+    }
+
+    pub(crate) fn remove_xattr(&self, node: &Arc<Node>, name: &CStr) -> Result<()> {
+        self.check_name(name)?;
+        match self.holder(node)?.get_xattr(name, &mut []) {
+            // A file without an ACL of its own: there is nothing to do, and nothing to complain about.
+            Err(e) if e.errno() == Errno::NODATA && name.to_bytes().starts_with(ACL_PREFIX) => return Ok(()),
+            other => other?,
+        };
+        let done = self.upper_holder(node)?.remove_xattr(name);
+        self.inherit_changed(node);
+        done
+    }
+
+    /// The same object, once it is in the upper layer.
+    fn upper_holder(&self, node: &Arc<Node>) -> Result<Arc<dyn Object>> {
+        match &node.body {
+            Body::Dir(_) => Ok(crate::ops::attr::as_object(self.ensure_upper_dir(node)?)),
+            Body::File(file) => {
+                self.copy_up_attrs(node, file)?;
+                self.holder(node)
+            }
+        }
+    }
+
+    fn inherit_changed(&self, node: &Node) {
+        if let Some(dir) = node.as_dir() {
+            dir.inherit.lock().take();
+        }
+    }
+
+    pub(crate) fn list_xattr(&self, node: &Node, buf: &mut [u8]) -> Result<usize> {
+        if self.config.no_xattr {
+            return Ok(0);
+        }
+        let holder = self.holder(node)?;
+        let mut all = vec![0; 1024];
+        let len = loop {
+            match holder.list_xattr(&mut all) {
+                Ok(len) => break len,
+                Err(e) if e.errno() == Errno::RANGE && all.len() < crate::layers::marks::XATTR_MAX => {
+                    all.resize(crate::layers::marks::XATTR_MAX, 0);
+                }
+                Err(e) if e.errno() == Errno::OPNOTSUPP && node.kind() != FileKind::Directory => break 0,
+                Err(e) => return Err(e),
+            }
+        };
+        let mut used = 0;
+        for name in all.get(..len).unwrap_or_default().split_inclusive(|b| *b == 0) {
+            let bare = name.strip_suffix(&[0]).unwrap_or(name);
+            if is_private(bare) || self.config.no_acl && bare.starts_with(ACL_PREFIX) {
+                continue;
+            }
+            if !buf.is_empty() {
+                let place = buf.get_mut(used..used + name.len()).ok_or(Error::new(Errno::RANGE, ""))?;
+                place.copy_from_slice(name);
+            }
+            used += name.len();
+        }
+        Ok(used)
+    }
+}
+
+/// Maps the ids of named users and groups in an ACL. What is not an ACL stays as it is; the layer will judge it.
+fn map_acl(value: &mut [u8], uid: impl Fn(u32) -> u32, gid: impl Fn(u32) -> u32) {
+    for entry in value.get_mut(4..).unwrap_or_default().chunks_exact_mut(8) {
+        let tag = u16::from_le_bytes([entry[0], entry[1]]);
+        let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+        let id = match tag {
+            ACL_USER => uid(id),
+            ACL_GROUP => gid(id),
+            _ => continue,
+        };
+        entry[4..8].copy_from_slice(&id.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::map_acl;
+
+    #[test]
+    fn only_named_ids_are_mapped() {
+        let mut acl = vec![2, 0, 0, 0];
+        for (tag, id) in [(1u16, u32::MAX), (2, 7), (4, u32::MAX), (8, 9)] {
+            acl.extend_from_slice(&tag.to_le_bytes());
+            acl.extend_from_slice(&6u16.to_le_bytes());
+            acl.extend_from_slice(&id.to_le_bytes());
+        }
+        map_acl(&mut acl, |id| id + 100, |id| id + 200);
+        let ids: Vec<u32> =
+            acl[4..].chunks(8).map(|e| u32::from_le_bytes([e[4], e[5], e[6], e[7]])).collect();
+        assert_eq!(ids, [u32::MAX, 107, u32::MAX, 209]);
+    }
+}

@@ -1,0 +1,480 @@
+//! What a front holds, written down in memory that outlives the process: so that a successor can go on with the same node ids.
+//!
+//! Each id has a record: where its object is (a parent and a name), its inode number, how often the front has looked it up, and,
+//! once it has no name any more, the number of a descriptor that holds it. Descriptors outlive the process as well, for a
+//! supervisor shares the table of them. From this and the layers a successor makes the node again when it is first asked for.
+//!
+//! A process may be killed between any two stores. What belongs together is therefore written to a part of the record that is not
+//! in use, and then put into use by a store of one word. Before a rename the new place is written beside the old one; a successor
+//! finds the object at one of the two.
+//!
+//! Records are in the order of the slots of the [table](crate::nodes::table). The memory of a chunk of slots is given back with it.
+
+use crate::nodes::table::{CHUNK, MAX_CHUNKS, slot_of};
+use crate::sync::Mutex;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use vellum_sys::SharedWords;
+use vellum_vfs::{Errno, Error, FrontNote, Name, NodeId, Result};
+
+/// First word of a ledger: says what it is, and in which version of the format.
+const MAGIC: u64 = 0x7665_6c6c_756d_0002;
+/// Words before the bits of chunks; a page, as is everything here.
+const HEADER: usize = 512;
+/// Word of the header with the last serial number.
+const SERIAL: usize = 1;
+/// Words with a bit for each chunk that has records.
+const CHUNK_BITS: usize = MAX_CHUNKS / 64;
+/// Where records begin.
+const RECORDS: usize = HEADER + CHUNK_BITS;
+/// Words of a record.
+const RECORD: usize = 26;
+/// Where long names begin.
+const LONG: usize = RECORDS + MAX_CHUNKS * CHUNK * RECORD;
+/// Words for the long names of a record: two of 256 bytes.
+const LONG_RECORD: usize = 64;
+/// All words.
+const WORDS: usize = LONG + MAX_CHUNKS * CHUNK * LONG_RECORD;
+
+/// Words of a record.
+mod word {
+    /// Serial number (low half) and flags.
+    pub(super) const HEAD: usize = 0;
+    pub(super) const LOOKUPS: usize = 1;
+    pub(super) const INO: usize = 2;
+    /// A descriptor that holds the object (low half, plus one; 0: none) and a layer.
+    pub(super) const HELD: usize = 3;
+    /// Opens through the front's cache.
+    pub(super) const CACHED_OPENS: usize = 4;
+    /// Three words for the front.
+    pub(super) const NOTE: usize = 5;
+    /// Two places, of which HEAD says which one is in use.
+    pub(super) const PLACES: usize = 8;
+    /// As HELD: the directory in which the data are of an object that has no name any more, under the name in the place that is not
+    /// in use.
+    pub(super) const BELOW: usize = 24;
+    /// Of a directory: whether the front believes of any name that it is not in it.
+    pub(super) const MISSING: usize = 25;
+}
+
+/// Words of a place: the parent's id, then the name's length (a byte) and the name.
+const PLACE: usize = 8;
+/// Longest name that a place holds itself, in bytes.
+const SHORT_NAME: usize = (PLACE - 1) * 8 - 1;
+/// Words for a long name.
+const LONG_NAME: usize = 32;
+
+bitflags::bitflags! {
+    /// What is known of an id.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(crate) struct Flags: u64 {
+        /// The second place is the one in use.
+        const SECOND = 1 << 32;
+        /// A rename is under way: the object is at the other place, or still at the one in use.
+        const MOVING = 1 << 33;
+        /// The object has no name any more: it is what the descriptor holds.
+        const GONE = 1 << 34;
+        /// The object may have other names, and must be found before they are.
+        const LINKED = 1 << 36;
+        /// The front has the lower file open through this id.
+        const LOWER_OPEN = 1 << 37;
+        /// The file has another node.
+        const STALE = 1 << 38;
+        /// It is a directory: the descriptor is its own.
+        const DIR = 1 << 39;
+    }
+}
+
+/// Where an object is: its parent's id and its name there.
+pub(crate) type Spot = (NodeId, Box<CStr>);
+
+/// What a predecessor has written down of an id.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) id: NodeId,
+    pub(crate) flags: Flags,
+    pub(crate) lookups: u64,
+    pub(crate) ino: u64,
+    /// Where it is, and where it may be instead.
+    pub(crate) places: Vec<Spot>,
+    /// What holds it.
+    pub(crate) held: Option<Holding>,
+    /// What holds the directory in which its data are, and their name there.
+    pub(crate) below: Option<(Holding, Box<CStr>)>,
+    pub(crate) cached_opens: u32,
+}
+
+/// The records of all ids of a tree.
+pub struct Ledger {
+    words: SharedWords,
+    /// Descriptors that are held for a successor alone.
+    kept: Mutex<HashMap<usize, SmallVec<[OwnedFd; 1]>>>,
+}
+
+impl Ledger {
+    /// An empty one.
+    pub fn create() -> Result<Self> {
+        let words = SharedWords::create(c"vellum-ledger", WORDS).map_err(unusable)?;
+        let ledger = Self { words, kept: Mutex::default() };
+        ledger.word(0)?.store(MAGIC, Release);
+        Ok(ledger)
+    }
+
+    /// A predecessor's. EINVAL: it is none, or of another version.
+    pub fn open(descriptor: OwnedFd) -> Result<Self> {
+        let words = SharedWords::open(descriptor).map_err(unusable)?;
+        let ledger = Self { words, kept: Mutex::default() };
+        if ledger.words.len() != WORDS || ledger.word(0)?.load(Acquire) != MAGIC {
+            return Err(Error::new(Errno::INVAL, "the ledger is of another version"));
+        }
+        Ok(ledger)
+    }
+
+    /// Its memory, for a successor.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.words.as_fd()
+    }
+
+    /// Descriptors that the predecessor held and a successor needs.
+    #[must_use]
+    pub fn held(&self) -> Vec<RawFd> {
+        let of = |record: Record| {
+            let below = record.below.map(|(holding, _)| holding);
+            record.held.into_iter().chain(below).map(|holding| holding.descriptor)
+        };
+        self.records().flat_map(of).collect()
+    }
+
+    fn word(&self, index: usize) -> Result<&AtomicU64> {
+        self.words.word(index).ok_or(Error::new(Errno::INVAL, "the ledger is too small"))
+    }
+
+    /// A word of the record of an id; None if the id is none.
+    fn at(&self, id: NodeId, word: usize) -> Option<&AtomicU64> {
+        let (slot, _) = slot_of(id);
+        (slot < MAX_CHUNKS * CHUNK).then(|| self.words.word(RECORDS + slot * RECORD + word)).flatten()
+    }
+
+    fn set(&self, id: NodeId, word: usize, value: u64) {
+        if let Some(at) = self.at(id, word) {
+            at.store(value, Relaxed);
+        }
+    }
+
+    fn get(&self, id: NodeId, word: usize) -> u64 {
+        self.at(id, word).map_or(0, |at| at.load(Relaxed))
+    }
+
+    /// The head of an id's record, if it has one.
+    fn head(&self, id: NodeId) -> Option<(&AtomicU64, Flags)> {
+        let at = self.at(id, word::HEAD)?;
+        let value = at.load(Acquire);
+        (value as u32 == slot_of(id).1).then_some((at, Flags::from_bits_truncate(value)))
+    }
+
+    fn change(&self, id: NodeId, change: impl FnOnce(Flags) -> Flags) {
+        if let Some((at, flags)) = self.head(id) {
+            at.store(u64::from(slot_of(id).1) | change(flags).bits(), Release);
+        }
+    }
+
+    /// A chunk of slots has come into use.
+    pub(crate) fn chunk_begins(&self, chunk: usize) {
+        if let Some(bits) = self.words.word(HEADER + chunk / 64) {
+            bits.fetch_or(1 << (chunk % 64), Relaxed);
+        }
+    }
+
+    /// A chunk has no more ids: its memory is given back.
+    pub(crate) fn chunk_ends(&self, chunk: usize) {
+        if let Some(bits) = self.words.word(HEADER + chunk / 64) {
+            bits.fetch_and(!(1 << (chunk % 64)), Relaxed);
+        }
+        let first = chunk * CHUNK;
+        for (base, size) in [(RECORDS, RECORD), (LONG, LONG_RECORD)] {
+            if let Err(error) = self.words.clear(base + first * size, CHUNK * size) {
+                tracing::debug!(%error, "memory of the ledger stays");
+            }
+        }
+    }
+
+    /// The last serial number that was given to an id.
+    pub(crate) fn serial(&self) -> u32 {
+        self.words.word(SERIAL).map_or(0, |word| word.load(Relaxed)) as u32
+    }
+
+    /// Writes the last serial number down.
+    pub(crate) fn set_serial(&self, serial: u32) {
+        if let Some(word) = self.words.word(SERIAL) {
+            word.store(serial.into(), Relaxed);
+        }
+    }
+
+    /// A new node. `place`: None if it has no name.
+    pub(crate) fn enter(&self, id: NodeId, ino: u64, place: Option<(NodeId, Name<'_>)>, flags: Flags) {
+        for word in (word::LOOKUPS..word::PLACES).chain([word::BELOW, word::MISSING]) {
+            self.set(id, word, 0);
+        }
+        self.set(id, word::INO, ino);
+        let mut flags = flags.difference(Flags::SECOND | Flags::MOVING);
+        match place {
+            Some(place) => self.write_place(id, false, place),
+            None => flags |= Flags::GONE,
+        }
+        if let Some(at) = self.at(id, word::HEAD) {
+            at.store(u64::from(slot_of(id).1) | flags.bits(), Release);
+        }
+    }
+
+    /// An id has been given back.
+    pub(crate) fn leave(&self, id: NodeId) {
+        if self.head(id).is_none() {
+            return;
+        }
+        let held = self.get(id, word::HELD) | self.get(id, word::BELOW);
+        self.set(id, word::HEAD, 0);
+        if held != 0 {
+            self.set(id, word::HELD, 0);
+            self.set(id, word::BELOW, 0);
+            let kept = self.kept.lock().remove(&slot_of(id).0);
+            drop(kept);
+        }
+    }
+
+    /// How often the front has looked an id up.
+    pub(crate) fn set_lookups(&self, id: NodeId, lookups: u64) {
+        self.set(id, word::LOOKUPS, lookups);
+    }
+
+    /// Whether the front believes of any name that it is not in a directory.
+    pub(crate) fn set_missing(&self, id: NodeId, any: bool) {
+        // Mostly it says so already.
+        if self.missing(id) != any {
+            self.set(id, word::MISSING, any.into());
+        }
+    }
+
+    pub(crate) fn missing(&self, id: NodeId) -> bool {
+        self.get(id, word::MISSING) != 0
+    }
+
+    /// Opens through the front's cache.
+    pub(crate) fn set_cached_opens(&self, id: NodeId, opens: u32) {
+        self.set(id, word::CACHED_OPENS, opens.into());
+    }
+
+    /// What the front keeps with an id.
+    pub(crate) fn note(&self, id: NodeId) -> FrontNote {
+        std::array::from_fn(|word| self.get(id, word::NOTE + word))
+    }
+
+    /// Keeps something for the front.
+    pub(crate) fn set_note(&self, id: NodeId, note: FrontNote) {
+        for (word, value) in note.into_iter().enumerate() {
+            self.set(id, word::NOTE + word, value);
+        }
+    }
+
+    /// Sets flags that say something of the object, not of its place.
+    pub(crate) fn add(&self, id: NodeId, flags: Flags) {
+        self.change(id, |now| now | flags);
+    }
+
+    /// The object is about to lose its last name: `descriptor` holds it.
+    pub(crate) fn hold(&self, id: NodeId, descriptor: Option<BorrowedFd<'_>>) {
+        let Some(descriptor) = descriptor else { return };
+        let holding = Holding { descriptor: descriptor.as_raw_fd(), layer: 0, in_dir: false };
+        self.set(id, word::HELD, holding.to_word());
+    }
+
+    /// The same for a directory, or for a file in a lower layer: `dir` is the directory in which that is. A copy of the descriptor
+    /// is kept until the id is given back.
+    pub(crate) fn hold_dir(&self, id: NodeId, dir: Option<BorrowedFd<'_>>, layer: u16) {
+        let Some(copy) = dir.and_then(|dir| dir.try_clone_to_owned().ok()) else { return };
+        let holding = Holding { descriptor: copy.as_raw_fd(), layer, in_dir: true };
+        self.keep(id, copy);
+        self.set(id, word::HELD, holding.to_word());
+    }
+
+    /// The same, for the data of a file that are not in its inode: they are in `dir` under a name.
+    pub(crate) fn hold_below(&self, id: NodeId, dir: Option<BorrowedFd<'_>>, layer: u16, name: Name<'_>) {
+        let Some((_, flags)) = self.head(id) else { return };
+        let Some(copy) = dir.and_then(|dir| dir.try_clone_to_owned().ok()) else { return };
+        self.set(id, word::BELOW, 0);
+        self.change(id, |flags| flags - Flags::MOVING);
+        self.write_place(id, !flags.contains(Flags::SECOND), (NodeId(0), name));
+        let holding = Holding { descriptor: copy.as_raw_fd(), layer, in_dir: true };
+        self.keep(id, copy);
+        self.set(id, word::BELOW, holding.to_word());
+    }
+
+    /// Keeps a descriptor for the time of an id.
+    pub(crate) fn keep(&self, id: NodeId, descriptor: OwnedFd) {
+        self.kept.lock().entry(slot_of(id).0).or_default().push(descriptor);
+    }
+
+    /// The object is where it is said to be: the end of a rename, of a removal, or of the first link to what had no name.
+    pub(crate) fn settle(&self, id: NodeId, place: Option<(NodeId, Name<'_>)>) {
+        let Some((_, flags)) = self.head(id) else { return };
+        let Some(place) = place else {
+            self.change(id, |flags| (flags - Flags::MOVING) | Flags::GONE);
+            return;
+        };
+        self.set(id, word::HELD, 0);
+        self.set(id, word::BELOW, 0);
+        let second = flags.contains(Flags::SECOND);
+        let other = self.read_place(id, !second);
+        let is_there = |found: &Option<Spot>| {
+            found.as_ref().is_some_and(|(parent, name)| *parent == place.0 && **name == *place.1.as_c_str())
+        };
+        let mut second = second;
+        if !is_there(&self.read_place(id, second)) {
+            second = !second;
+            if !(flags.contains(Flags::MOVING) && is_there(&other)) {
+                self.change(id, |flags| flags - Flags::MOVING);
+                self.write_place(id, second, place);
+            }
+        }
+        self.change(id, |mut flags| {
+            flags.remove(Flags::MOVING | Flags::GONE);
+            flags.set(Flags::SECOND, second);
+            flags
+        });
+    }
+
+    /// A rename to `place` begins. It ends with [`Ledger::settle`].
+    pub(crate) fn prepare_move(&self, id: NodeId, place: (NodeId, Name<'_>)) {
+        let Some((_, flags)) = self.head(id) else { return };
+        self.change(id, |flags| flags - Flags::MOVING);
+        self.write_place(id, !flags.contains(Flags::SECOND), place);
+        self.change(id, |flags| flags | Flags::MOVING);
+    }
+
+    fn write_place(&self, id: NodeId, second: bool, (parent, name): (NodeId, Name<'_>)) {
+        let base = word::PLACES + if second { PLACE } else { 0 };
+        let bytes = name.bytes();
+        self.set(id, base, parent.0);
+        let head = [bytes.len() as u8];
+        if bytes.len() <= SHORT_NAME {
+            for (word, value) in words_of(head.iter().chain(bytes)).enumerate() {
+                self.set(id, base + 1 + word, value);
+            }
+        } else {
+            self.set(id, base + 1, u64::from_ne_bytes([head[0], 0, 0, 0, 0, 0, 0, 0]));
+            for (word, value) in words_of(bytes.iter()).enumerate() {
+                if let Some(at) = self.long_word(id, second, word) {
+                    at.store(value, Relaxed);
+                }
+            }
+        }
+    }
+
+    fn long_word(&self, id: NodeId, second: bool, word: usize) -> Option<&AtomicU64> {
+        let (slot, _) = slot_of(id);
+        let base = LONG + slot * LONG_RECORD + if second { LONG_NAME } else { 0 };
+        (word < LONG_NAME).then(|| self.words.word(base + word)).flatten()
+    }
+
+    fn read_place(&self, id: NodeId, second: bool) -> Option<Spot> {
+        let base = word::PLACES + if second { PLACE } else { 0 };
+        let parent = NodeId(self.get(id, base));
+        let mut bytes: Vec<u8> =
+            (1..PLACE).flat_map(|word| self.get(id, base + word).to_ne_bytes()).collect();
+        let len = usize::from(*bytes.first()?);
+        if len <= SHORT_NAME {
+            bytes.remove(0);
+        } else {
+            let long = |word| self.long_word(id, second, word).map_or(0, |at| at.load(Relaxed));
+            bytes = (0..LONG_NAME).flat_map(|word| long(word).to_ne_bytes()).collect();
+        }
+        bytes.truncate(len);
+        let name = CString::new(bytes).ok().filter(|name| !name.is_empty())?;
+        Some((parent, name.into_boxed_c_str()))
+    }
+
+    /// What is written down of an id.
+    pub(crate) fn read(&self, id: NodeId) -> Option<Record> {
+        let (_, flags) = self.head(id)?;
+        let second = flags.contains(Flags::SECOND);
+        let mut places = Vec::new();
+        places.extend(self.read_place(id, second));
+        if flags.contains(Flags::MOVING) {
+            places.extend(self.read_place(id, !second));
+        }
+        let below = Holding::from_word(self.get(id, word::BELOW))
+            .and_then(|holding| Some((holding, self.read_place(id, !second)?.1)));
+        Some(Record {
+            id,
+            flags,
+            lookups: self.get(id, word::LOOKUPS),
+            ino: self.get(id, word::INO),
+            places,
+            held: Holding::from_word(self.get(id, word::HELD)),
+            below,
+            cached_opens: self.get(id, word::CACHED_OPENS) as u32,
+        })
+    }
+
+    /// Chunks that have records.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..CHUNK_BITS).flat_map(|index| {
+            let bits = self.words.word(HEADER + index).map_or(0, |word| word.load(Relaxed));
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| index * 64 + bit)
+        })
+    }
+
+    /// The ids that the front may know.
+    pub fn known(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.records().map(|record| record.id)
+    }
+
+    /// All records.
+    pub(crate) fn records(&self) -> impl Iterator<Item = Record> + '_ {
+        self.chunks().flat_map(|chunk| chunk * CHUNK..(chunk + 1) * CHUNK).filter_map(|slot| {
+            let head = self.words.word(RECORDS + slot * RECORD)?.load(Acquire);
+            let serial = u64::from(head as u32);
+            (serial != 0).then(|| self.read(NodeId(serial << 32 | slot as u64))).flatten()
+        })
+    }
+}
+
+/// A descriptor that holds something, all of it in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holding {
+    /// Its number.
+    pub(crate) descriptor: RawFd,
+    /// The layer of what it is of.
+    pub(crate) layer: u16,
+    /// It is the directory itself, or that in which the object is.
+    pub(crate) in_dir: bool,
+}
+
+impl Holding {
+    fn to_word(self) -> u64 {
+        let number = u64::from(self.descriptor.unsigned_abs()) + 1;
+        (u64::from(self.in_dir) << 48) | (u64::from(self.layer) << 32) | number
+    }
+
+    fn from_word(word: u64) -> Option<Self> {
+        let number = (word as u32).checked_sub(1).and_then(|number| RawFd::try_from(number).ok())?;
+        Some(Self { descriptor: number, layer: (word >> 32) as u16, in_dir: (word >> 48) & 1 == 1 })
+    }
+}
+
+fn unusable(errno: Errno) -> Error {
+    Error::new(errno, "memory for the ledger")
+}
+
+/// Bytes as words, the last filled up with 0.
+fn words_of<'a>(bytes: impl Iterator<Item = &'a u8>) -> impl Iterator<Item = u64> {
+    let mut bytes = bytes.copied().peekable();
+    std::iter::from_fn(move || {
+        bytes.peek()?;
+        Some(u64::from_ne_bytes(std::array::from_fn(|_| bytes.next().unwrap_or(0))))
+    })
+}

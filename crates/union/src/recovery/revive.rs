@@ -1,0 +1,452 @@
+//! Going on where a predecessor of the process was killed: nodes are made again from the [ledger](crate::recovery::ledger) and the layers,
+//! each when it is first asked for, under the id by which the front knows it.
+//!
+//! Also what the union writes into the ledger while it lives.
+
+use crate::layers::layer::LowerDir;
+use crate::layers::marks::{DirMarks, Space};
+use crate::nodes::names::Names;
+use crate::nodes::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place};
+use crate::ops::lookup::InLayer;
+use crate::recovery::ledger::{Flags, Holding, Ledger, Record};
+use crate::sync::Mutex;
+use crate::union::Core;
+use smallvec::SmallVec;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use vellum_vfs::{Adopted, Attr, Branch, BranchDir, Errno, Error, FileKind, Name, NodeId, Result};
+
+/// Deepest tree whose directories are made again.
+const DEPTH_MAX: usize = 1 << 20;
+
+/// Ids that were at a place, each with its inode number.
+type Pending = SmallVec<[(NodeId, u64); 1]>;
+
+/// Nodes of a predecessor that have not been made again yet.
+#[derive(Default)]
+pub(crate) struct Revival {
+    active: AtomicBool,
+    spots: Mutex<HashMap<(NodeId, Box<CStr>), Pending>>,
+    /// Descriptors that hold objects without a name.
+    held: Mutex<HashMap<RawFd, OwnedFd>>,
+    /// Taken by who makes a node that is not found by its name.
+    gone: Mutex<()>,
+}
+
+impl Revival {
+    pub(crate) fn of(ledger: Option<&Ledger>) -> Self {
+        let revival = Self::default();
+        {
+            let mut spots = revival.spots.lock();
+            for record in ledger.into_iter().flat_map(Ledger::records) {
+                revival.active.store(true, Relaxed);
+                if record.flags.intersects(Flags::GONE | Flags::STALE) {
+                    continue;
+                }
+                for spot in record.places {
+                    let pending = spots.entry(spot).or_default();
+                    // A node that the front had forgotten may have been on its way out when the next one of its file was there.
+                    let at = if record.lookups > 0 { 0 } else { pending.len() };
+                    pending.insert(at, (record.id, record.ino));
+                }
+            }
+        }
+        revival
+    }
+
+    /// Whether anything may have to be made again.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Relaxed)
+    }
+
+    fn take(&self, parent: NodeId, name: Name<'_>, ino: u64) -> Option<NodeId> {
+        let mut spots = self.spots.lock();
+        let spot = (parent, Box::<CStr>::from(name.as_c_str()));
+        let pending = spots.get_mut(&spot)?;
+        let at = pending.iter().position(|(_, known)| *known == ino)?;
+        let (id, _) = pending.remove(at);
+        if pending.is_empty() {
+            spots.remove(&spot);
+        }
+        Some(id)
+    }
+}
+
+fn stale(what: &'static str) -> Error {
+    Error::new(Errno::STALE, what)
+}
+
+impl Core {
+    /// Takes the descriptors that hold what has no name, and makes the nodes at once that must be known before they are asked
+    /// for: files with several names. To be called before the front asks for anything.
+    pub(crate) fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
+        *self.revival.held.lock() = held;
+        let Some(ledger) = &self.table.ledger else { return };
+        for record in ledger.records() {
+            let linked = record.flags.contains(Flags::LINKED) && record.lookups > 0;
+            if linked && let Err(error) = self.revive(record.id) {
+                tracing::debug!(%error, node = record.id.0, "a file with several names is not found again");
+            }
+        }
+    }
+
+    /// The node of an id that a predecessor gave out. ESTALE: it is not known.
+    pub(crate) fn revive(&self, id: NodeId) -> Result<Arc<Node>> {
+        let ledger = self.table.ledger.as_deref().ok_or(stale("node"))?;
+        // Up to what is there, then down again: without recursion, for a tree may be deeper than a stack.
+        let mut chain = Vec::new();
+        let mut next = Some(id);
+        while let Some(id) = next.filter(|id| *id != NodeId::ROOT && self.table.get(*id).is_err()) {
+            let Some(record) = ledger.read(id) else {
+                tracing::warn!(id = id.0, "an id that the last service did not know");
+                return Err(stale("node"));
+            };
+            next = record.places.first().map(|(parent, _)| *parent);
+            if record.flags.contains(Flags::GONE) {
+                next = None;
+            }
+            chain.push(record);
+            if chain.len() > DEPTH_MAX {
+                return Err(stale("a tree without a root"));
+            }
+        }
+        let mut node = None;
+        while let Some(record) = chain.pop() {
+            let made = self.revive_one(&record).inspect_err(|error| {
+                tracing::warn!(%error, ?record, "an object that the last service knew is not found again");
+            });
+            node = Some(made?);
+        }
+        match node {
+            Some(node) => Ok(node),
+            None => self.table.get(id),
+        }
+    }
+
+    fn revive_one(&self, record: &Record) -> Result<Arc<Node>> {
+        if let Ok(node) = self.table.get(record.id) {
+            return Ok(node);
+        }
+        if record.flags.contains(Flags::GONE) {
+            return self.revive_gone(record);
+        }
+        for (parent, name) in &record.places {
+            let Ok(parent) = self.node(*parent) else { continue };
+            let Some(dir) = parent.as_dir() else { continue };
+            let name = Name::new(name)?;
+            let found = {
+                let _ops = dir.ops.read();
+                self.child(&parent, name)?
+            };
+            let Some(node) = found else { continue };
+            if record.flags.contains(Flags::STALE)
+                && let Some(file) = node.as_file()
+            {
+                return Ok(self.revive_second(record, file));
+            }
+            if node.id == record.id {
+                return Ok(node);
+            }
+        }
+        // Removed, and killed before it could be written down.
+        if record.held.is_some() {
+            return self.revive_gone(record);
+        }
+        Err(stale("node"))
+    }
+
+    /// A node whose file has another one.
+    fn revive_second(&self, record: &Record, file: &Arc<File>) -> Arc<Node> {
+        let _one = self.revival.gone.lock();
+        if let Ok(node) = self.table.get(record.id) {
+            return node;
+        }
+        let node = Arc::new(Node::new(record.id, record.ino, Body::File(Arc::clone(file)), &self.table));
+        node.stale.store(true, Relaxed);
+        self.table.revived(&node);
+        node
+    }
+
+    /// Gives a node that is being made the id of its predecessor, if the object had one; else the body comes back.
+    pub(crate) fn enter_revived(
+        &self,
+        parent: &Node,
+        name: Name<'_>,
+        ino: u64,
+        body: Body,
+    ) -> std::result::Result<Arc<Node>, Body> {
+        let Some(dir) = parent.as_dir() else { return Err(body) };
+        let mut children = dir.children.lock();
+        if let Some(first) = children.node(name) {
+            drop(children);
+            return Ok(first);
+        }
+        // Under the lock of the names, so that of two who look one makes the node, and with this id.
+        let (Some(record), Some(ledger)) = (self.take_record(parent.id, name, ino), &self.table.ledger)
+        else {
+            return Err(body);
+        };
+        if let Body::Dir(dir) = &body
+            && ledger.missing(record.id)
+        {
+            dir.seen.missing.may_be_anything();
+        }
+        let node = Arc::new(Node::new(record.id, ino, body, &self.table));
+        children.set(name, &node);
+        drop(children);
+        self.restore_state(&node, &record);
+        ledger.settle(record.id, Some((parent.id, name)));
+        self.table.revived(&node);
+        Ok(node)
+    }
+
+    /// What a predecessor has written down of the object at a place. Inode numbers are used again: what has been given up since, or
+    /// was found at its other place, is another object.
+    fn take_record(&self, parent: NodeId, name: Name<'_>, ino: u64) -> Option<Record> {
+        let ledger = self.table.ledger.as_deref()?;
+        loop {
+            let id = self.revival.take(parent, name, ino)?;
+            let record = ledger.read(id).filter(|record| !record.flags.contains(Flags::GONE));
+            if record.is_some() && !self.table.has_node(id) {
+                return record;
+            }
+        }
+    }
+
+    fn restore_state(&self, node: &Node, record: &Record) {
+        let Some(file) = node.as_file() else { return };
+        file.cached_opens.store(record.cached_opens, Relaxed);
+        if record.flags.contains(Flags::LOWER_OPEN) {
+            node.lower_passthrough.store(true, Relaxed);
+            // Killed between a copy-up and the word of it: the front has the lower file open through this node.
+            let state = file.state.read();
+            let copied = !matches!(state.at, At::Lower(_)) && (state.below.is_none() || state.partial);
+            drop(state);
+            if copied {
+                node.stale.store(true, Relaxed);
+                self.write_flags(node, Flags::STALE);
+            }
+        }
+    }
+
+    /// The node of an object that has no name any more.
+    fn revive_gone(&self, record: &Record) -> Result<Arc<Node>> {
+        let holding = record.held.ok_or(stale("nothing holds the object"))?;
+        // One at a time: who comes second finds the node.
+        let _one = self.revival.gone.lock();
+        if let Ok(node) = self.table.get(record.id) {
+            return Ok(node);
+        }
+        let body = if holding.in_dir {
+            self.gone_below(record, holding.layer, self.held_dir(record.id, holding)?)?
+        } else {
+            let (branch, descriptor) = self.take_held(holding)?;
+            self.gone_above(record, branch.adopt(descriptor)?)?
+        };
+        let node = Arc::new(Node::new(record.id, record.ino, body, &self.table));
+        self.restore_state(&node, record);
+        self.table.revived(&node);
+        Ok(node)
+    }
+
+    /// A descriptor that holds something, and the branch of what it holds.
+    fn take_held(&self, holding: Holding) -> Result<(&dyn Branch, OwnedFd)> {
+        let descriptor = self.revival.held.lock().remove(&holding.descriptor);
+        let layer = self.layers.get(usize::from(holding.layer)).ok_or(stale("no such layer"))?;
+        Ok((&*layer.branch, descriptor.ok_or(stale("the object is not held"))?))
+    }
+
+    /// A directory that is held for the time of an id.
+    fn held_dir(&self, id: NodeId, holding: Holding) -> Result<Arc<dyn BranchDir>> {
+        let (branch, descriptor) = self.take_held(holding)?;
+        let copy = descriptor.try_clone().map_err(|_| Errno::MFILE)?;
+        // Under its number, which is written down.
+        if let Some(ledger) = &self.table.ledger {
+            ledger.keep(id, descriptor);
+        }
+        match branch.adopt(copy)? {
+            Adopted::Dir(dir) => Ok(dir),
+            Adopted::Other(_) => Err(stale("not a directory")),
+        }
+    }
+
+    /// What was in the upper layer.
+    fn gone_above(&self, record: &Record, adopted: Adopted) -> Result<Body> {
+        let Adopted::Other(object) = adopted else { return Err(stale("a directory")) };
+        let attr = object.stat()?;
+        let own = self.own_mark_of(&*object);
+        let null_device = own.is_some_and(|own| own.null_device) && attr.is_file() && attr.size == 0;
+        let marked = |space: &Space| object.get_xattr(space.metacopy(), &mut []).is_ok();
+        let is_below = attr.is_file()
+            && (own.is_some_and(|own| own.below || own.partial) || self.mark_spaces(0).iter().any(marked));
+        let below = if is_below { self.data_of(record) } else { None };
+        let state = FileState {
+            names: Names::default(),
+            inode: Some((0, attr.ino)),
+            partial: below.is_some() && own.is_some_and(|own| own.partial),
+            lost: 0,
+            // Of data in a chain of files only the first is held.
+            lost_data: is_below && below.is_none(),
+            below,
+            orphan_times: None,
+            null_device,
+            at: At::Held(object),
+        };
+        let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
+        Ok(Body::File(Arc::new(File::new(kind, state))))
+    }
+
+    /// Where the data are of a file without a name that has them not itself.
+    fn data_of(&self, record: &Record) -> Option<Arc<Below>> {
+        let (holding, name) = record.below.clone()?;
+        let handle = self.held_dir(record.id, holding).ok()?;
+        let dir = Arc::new(LowerDir::held(holding.layer, 0, handle));
+        Some(Arc::new(Below { at: LowerAt { dir, name }, next: None }))
+    }
+
+    /// What was in a lower layer: `handle` is the directory in which it is, or the removed directory itself.
+    fn gone_below(&self, record: &Record, layer: u16, handle: Arc<dyn BranchDir>) -> Result<Body> {
+        let lower = Arc::new(LowerDir::held(layer, record.ino, Arc::clone(&handle)));
+        let Some((_, name)) = record.places.first().filter(|_| !record.flags.contains(Flags::DIR)) else {
+            let dir = Dir::new(None, vec![lower], None);
+            dir.removed.store(true, Relaxed);
+            return Ok(Body::Dir(Box::new(dir)));
+        };
+        let name = Name::new(name)?;
+        let attr: Attr = handle.stat_at(name)?;
+        let found = InLayer { layer, handle: &*handle, name, attr, impure: true, rest: &[] };
+        let at = At::Lower(LowerAt { dir: lower, name: name.as_c_str().into() });
+        let (file, _, _) = self.file_in(&found, Names::default(), at)?;
+        file.state.write().lost = 1;
+        Ok(Body::File(file))
+    }
+
+    /// A node that has not been made again will not be asked for any more.
+    pub(crate) fn forget_unrevived(&self, id: NodeId) {
+        let Some(ledger) = self.table.ledger.as_deref().filter(|_| self.revival.is_active()) else { return };
+        if !self.table.is_forgotten(id) {
+            return;
+        }
+        // What has a name keeps its record: others may be found through it.
+        let Some(record) = ledger.read(id).filter(|record| record.flags.contains(Flags::GONE)) else {
+            return;
+        };
+        let all = record.held.into_iter().chain(record.below.map(|(holding, _)| holding));
+        let held: Vec<_> =
+            all.filter_map(|holding| self.revival.held.lock().remove(&holding.descriptor)).collect();
+        drop(held);
+        self.table.release(id);
+    }
+
+    /// Writes a node down that came to be without [`Core::enter`].
+    pub(crate) fn write_new(&self, node: &Node, names: &[Place]) {
+        let Some(ledger) = &self.table.ledger else { return };
+        let place = first_of(names);
+        let flags = if names.len() > 1 { Flags::LINKED } else { Flags::empty() };
+        ledger.enter(node.id, node.ino, place, flags);
+    }
+
+    /// Writes down what has become of a node.
+    pub(crate) fn write_flags(&self, node: &Node, flags: Flags) {
+        if let Some(ledger) = &self.table.ledger {
+            ledger.add(node.id, flags);
+        }
+    }
+
+    /// Writes down where a file is, after its names have changed.
+    pub(crate) fn write_names(&self, node: &Node, state: &FileState) {
+        let Some(ledger) = &self.table.ledger else { return };
+        ledger.settle(node.id, first_of(&state.names));
+        if state.names.len() > 1 {
+            ledger.add(node.id, Flags::LINKED);
+        }
+    }
+
+    /// Writes down where a directory is, after a rename; None: it has been removed.
+    pub(crate) fn write_place(&self, node: &Node, place: Option<(&Node, Name<'_>)>) {
+        if let Some(ledger) = &self.table.ledger {
+            ledger.settle(node.id, place.map(|(parent, name)| (parent.id, name)));
+        }
+    }
+
+    /// Before a rename: where the object will be.
+    pub(crate) fn write_move(&self, node: &Node, to: (&Arc<Node>, Name<'_>)) {
+        if let Some(ledger) = &self.table.ledger {
+            ledger.prepare_move(node.id, (to.0.id, to.1));
+        }
+    }
+
+    /// Before a file loses its last name: what holds it.
+    pub(crate) fn write_held(&self, node: &Node, state: &FileState) {
+        let Some(ledger) = &self.table.ledger else { return };
+        match &state.at {
+            At::Held(object) => {
+                if let Some(below) = &state.below
+                    && below.next.is_none()
+                    && let Ok(handle) = below.at.dir.open(&self.layers, &self.budget)
+                    && let Ok(name) = Name::new(&below.at.name)
+                {
+                    ledger.hold_below(node.id, handle.as_descriptor(), below.at.dir.layer, name);
+                }
+                ledger.hold(node.id, object.as_descriptor());
+            }
+            At::Lower(at) => {
+                if let Ok(handle) = at.dir.open(&self.layers, &self.budget) {
+                    ledger.hold_dir(node.id, handle.as_descriptor(), at.dir.layer);
+                }
+            }
+            At::Upper => {}
+        }
+    }
+
+    /// Before a directory is removed: what holds it.
+    pub(crate) fn write_held_dir(&self, node: &Node, dir: &Dir) {
+        let Some(ledger) = &self.table.ledger else { return };
+        ledger.add(node.id, Flags::DIR);
+        match self.top_of(dir) {
+            Ok((layer, handle)) => ledger.hold_dir(node.id, handle.as_descriptor(), layer),
+            Err(error) => tracing::debug!(%error, "a removed directory is not held"),
+        }
+    }
+}
+
+/// The place that a record says: the first name of a file.
+fn first_of(names: &[Place]) -> Option<(NodeId, Name<'_>)> {
+    names.first().and_then(|place| Some((place.parent.id, Name::new(&place.name).ok()?)))
+}
+
+impl LowerDir {
+    /// A directory that cannot be found by its path any more, or need not be.
+    pub(crate) fn held(layer: u16, ino: u64, handle: Arc<dyn BranchDir>) -> Self {
+        let marks = DirMarks { xwhiteouts: false, impure: true, ..DirMarks::default() };
+        let dir = Self::new(layer, c"".into(), ino, &marks);
+        dir.pin(handle);
+        dir
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_nodes_of_a_file_the_one_that_the_front_holds_is_made_again() {
+        let (name, ino) = (Name::new(c"f").unwrap(), 77);
+        for held in [0, 1] {
+            let ledger = Ledger::create().unwrap();
+            ledger.chunk_begins(0);
+            let ids = [NodeId(1 << 32 | 5), NodeId(2 << 32 | 4)];
+            for id in ids {
+                ledger.enter(id, ino, Some((NodeId::ROOT, name)), Flags::empty());
+            }
+            ledger.set_lookups(ids[held], 1);
+            let revival = Revival::of(Some(&ledger));
+            assert_eq!(revival.take(NodeId::ROOT, name, ino), Some(ids[held]));
+            assert_eq!(revival.take(NodeId::ROOT, name, ino), Some(ids[1 - held]));
+            assert_eq!(revival.take(NodeId::ROOT, name, ino), None);
+        }
+    }
+}

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use vellum_vfs::{Branch, IdMap};
 
-/// How a front does the I/O of the union's files.
+/// How the kernel does the I/O of the union's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Profile {
-    /// Through the front's page cache, without opens, with write-back.
+    /// Through the kernel's page cache, without opens, with write-back.
     #[default]
     Cached,
     /// Regular files are handed to the kernel; needs privilege.
@@ -86,7 +86,7 @@ pub struct UnionConfig {
     pub partial_from: Option<u64>,
     /// List the own blocks of partial files in sidecars, as for filesystems that cannot tell holes from data.
     pub sidecars: bool,
-    /// How long a front may believe names and attributes.
+    /// How long the kernel may believe names and attributes.
     pub ttl: Duration,
     /// Descriptors that the union may keep open to save opening them again; unions of one process share it.
     pub handles: Arc<Budget>,

@@ -4,13 +4,13 @@
 //! by way of the union, what must not happen at the same time, and what the front is told. Whatever is not certain is refused, and
 //! goes through the front as ever.
 //!
-//! What the front may still believe is noted with each directory ([`crate::coherence::seen::Seen`]). An answer that is on its way to the front can
+//! What the front may still believe is noted with each directory ([`crate::coherence::leases::DirLease`]). An answer that is on its way to the front can
 //! be older than a change that is made meanwhile. For attributes the kernel notices that itself. For lists of names it does not: so a directory is
 //! the front's alone until the answers that were under way have arrived. A name of which it was told that it is not there is the front's
 //! to make.
 
-use crate::coherence::quiet::Known;
-use crate::coherence::written::Direct;
+use crate::coherence::no_writers::Known;
+use crate::coherence::writers::Direct;
 use crate::layers::marks::{Space, WHITEOUT_PREFIX};
 use crate::nodes::node::{At, Dir, File, Node, Owner};
 use crate::ops::create::{Made, Make};
@@ -98,7 +98,7 @@ impl Core {
 
     /// The front, if it has no pages of its own of the files that it hands to the kernel.
     fn front(&self) -> Result<&Connection, Refused> {
-        self.front.get().filter(|front| front.features.contains(Features::PASSTHROUGH)).ok_or(Refused::Front)
+        self.kernel.get().filter(|front| front.features.contains(Features::PASSTHROUGH)).ok_or(Refused::Front)
     }
 
     /// Whether programs may ever have been writing to a file.
@@ -114,10 +114,10 @@ impl Core {
         if !self.was_written(node) {
             return false;
         }
-        let Known::Nothing(then) = direct.quiet.look(node.ino) else { return false };
+        let Known::Nothing(then) = direct.no_writers.look(node.ino) else { return false };
         let writes = self.is_open_to_write(file);
         if !writes {
-            direct.quiet.keep(node.ino, then);
+            direct.no_writers.keep(node.ino, then);
         }
         writes
     }
@@ -136,7 +136,7 @@ impl Core {
             return false;
         }
         // The union itself may have it open from before. Of what a predecessor had open not all can be opened again.
-        if self.revival.is_active() {
+        if self.recovery.is_active() {
             return true;
         }
         let was_open = file.io.drop_handle().is_some();
@@ -151,8 +151,8 @@ impl Core {
     /// To be called before the front is told attributes of a directory; true: those that were read before must be read again.
     pub(crate) fn tells_attributes(&self, node: &Node) -> bool {
         match node.as_dir() {
-            Some(dir) if self.direct.is_some() && !dir.seen.attributes.load(SeqCst) => {
-                dir.seen.attributes.store(true, SeqCst);
+            Some(dir) if self.direct.is_some() && !dir.lease.attributes.load(SeqCst) => {
+                dir.lease.attributes.store(true, SeqCst);
                 true
             }
             _ => false,
@@ -160,13 +160,13 @@ impl Core {
     }
 
     /// To be called before the front is told that a name is not there, with no lock held: whether it may believe it.
-    pub(crate) fn tells_missing(&self, parent: NodeId, name: Name<'_>) -> bool {
+    pub(crate) fn tells_negative(&self, parent: NodeId, name: Name<'_>) -> bool {
         let Some(direct) = &self.direct else { return true };
         let Ok(node) = self.node(parent) else { return false };
         let Some(dir) = node.as_dir() else { return false };
         // Programs make names with it held exclusively: whoever does so later finds this name noted.
         let _ops = dir.ops.read();
-        let seen = &dir.seen;
+        let seen = &dir.lease;
         let shared = seen.shared.load(SeqCst);
         if direct.is_shared(shared) {
             return false;
@@ -175,28 +175,28 @@ impl Core {
         if shared != 0 && !matches!(self.child(&node, name), Ok(None)) {
             return false;
         }
-        seen.missing.add(name);
+        seen.negative.add(name);
         if let Some(ledger) = &self.table.ledger {
-            ledger.set_missing(parent, true);
+            ledger.set_negative(parent, true);
         }
         true
     }
 
     /// The front has made a name, for which it looked before: it does not believe any more that it is not there. The caller holds the
     /// directory's `ops` exclusively.
-    pub(crate) fn front_made(&self, parent: &Node, dir: &Dir, name: Name<'_>) {
+    pub(crate) fn kernel_made(&self, parent: &Node, dir: &Dir, name: Name<'_>) {
         if self.direct.is_some()
-            && dir.seen.missing.remove(name)
+            && dir.lease.negative.remove(name)
             && let Some(ledger) = &self.table.ledger
         {
-            ledger.set_missing(parent.id, false);
+            ledger.set_negative(parent.id, false);
         }
     }
 
     /// To be called before the front is told names of a directory, with its `ops` held.
     pub(crate) fn tells_names(&self, dir: &Dir) {
         if self.direct.is_some() {
-            dir.seen.tells_names();
+            dir.lease.tells_names();
         }
     }
 
@@ -231,12 +231,12 @@ impl Core {
         if dir.removed.load(Relaxed) {
             return Err(Refused::Stale);
         }
-        if !dir.seen.is_settled(&*front.notifier, direct.now()) {
+        if !dir.lease.is_settled(&*front.notifier, direct.now()) {
             return Err(Refused::Front);
         }
         // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
         // directory, and a service that waits so cannot even be killed.
-        if dir.seen.missing.has(name) {
+        if dir.lease.negative.has(name) {
             return Err(Refused::Front);
         }
         // The umask does not act beside a default ACL; an ACL of the directory says more than its mode.
@@ -247,8 +247,8 @@ impl Core {
     /// What is to be told after a change of a directory's names. The caller holds its `ops` exclusively.
     fn changed(&self, dir: &Dir) -> Notices {
         Notices {
-            attributes: dir.seen.attributes.swap(false, SeqCst),
-            names: dir.seen.take_back_names(),
+            attributes: dir.lease.attributes.swap(false, SeqCst),
+            names: dir.lease.take_back_names(),
             file: None,
         }
     }
@@ -276,7 +276,7 @@ impl Core {
     /// Tells the front what does not hold any more of a directory, and of a file in it. False: it does not have the file yet, of which
     /// it was told: that answer is on its way, and what was taken back is in it.
     fn tell(&self, node: &Node, notices: &Notices) -> bool {
-        let Some(front) = self.front.get() else { return true };
+        let Some(front) = self.kernel.get() else { return true };
         let has_heard = |told: Result<()>| match told {
             Ok(()) => true,
             Err(error) if error.errno() == Errno::NOENT => false,
@@ -373,7 +373,7 @@ impl Union {
             }
             let (made, ino) = make().map_err(Refused::Error)?;
             core.inodes.remove((0, ino));
-            core.table.forgotten.drop_key((0, ino));
+            core.table.handle_ids.drop_key((0, ino));
             direct.opens(ino);
             direct.hands_out(ino);
             let mut children = dir.children.lock();
@@ -438,7 +438,7 @@ impl Union {
             if !core.is_whole(&node, file) {
                 return Err(Refused::Front);
             }
-            let known = !core.is_unseen(&node);
+            let known = !core.is_unknown_to_kernel(&node);
             if known && !wanted.checked {
                 return Err(Refused::Known);
             }
@@ -449,7 +449,7 @@ impl Union {
             if ino != node.ino {
                 return Err(Refused::Front);
             }
-            let _shorter = if wanted.writes { core.shortens(&node, file) } else { None };
+            let _shorter = if wanted.writes { core.truncates(&node, file) } else { None };
             // An open by way of the front's cache may have begun meanwhile.
             if !core.is_whole(&node, file) {
                 return Err(Refused::Front);
@@ -529,7 +529,7 @@ impl Union {
             let found = core.child_with_attr(parent, wanted.name)?;
             let (found, attr) = found.ok_or(Refused::Error(Errno::NOENT))?;
             node = found;
-            if !core.is_unseen(&node) {
+            if !core.is_unknown_to_kernel(&node) {
                 return Err(Refused::Known);
             }
             let mut attr = match attr {
@@ -554,7 +554,7 @@ impl Union {
         let (direct, front) = (core.direct()?, core.front()?);
         let (node, dir) = core.shared_dir_of(wanted)?;
         // Nodes of a predecessor are not all here, and files with a map of blocks leave that behind.
-        if core.revival.is_active() || core.has_maps {
+        if core.recovery.is_active() || core.has_maps {
             return Err(Refused::Front);
         }
         let notices = {
@@ -562,7 +562,7 @@ impl Union {
             if dir.removed.load(Relaxed) {
                 return Err(Refused::Stale);
             }
-            if core.inherit_of(node)?.acl || !dir.seen.is_settled(&*front.notifier, direct.now()) {
+            if core.inherit_of(node)?.acl || !dir.lease.is_settled(&*front.notifier, direct.now()) {
                 return Err(Refused::Front);
             }
             if dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts) {
@@ -577,7 +577,7 @@ impl Union {
             }
             let ino = remove()?;
             core.inodes.remove((0, ino));
-            core.table.forgotten.drop_key((0, ino));
+            core.table.handle_ids.drop_key((0, ino));
             dir.children.lock().clear(wanted.name);
             core.changed(dir)
         };

@@ -2,7 +2,7 @@
 
 use crate::coherence::ctimes::Ctimes;
 use crate::coherence::mapped::Mapped;
-use crate::coherence::written::Direct;
+use crate::coherence::writers::Direct;
 use crate::config::{Profile, Squash, UnionConfig};
 use crate::copyup::partial::Unfinished;
 use crate::layers::layer::{Layer, LowerDir};
@@ -15,7 +15,7 @@ use crate::nodes::handles::Share;
 use crate::nodes::ino;
 use crate::nodes::node::{Body, Dir, Node, Place, UpperDir};
 use crate::nodes::table::Table;
-use crate::recovery::revive::Revival;
+use crate::recovery::recover::Recovery;
 use crate::sync::AtomicBool;
 use crate::sync::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -50,12 +50,12 @@ pub(crate) struct Core {
     pub(crate) inodes: Inodes,
     pub(crate) budget: Share,
     /// Nodes of a predecessor that have not been made again yet.
-    pub(crate) revival: Revival,
+    pub(crate) recovery: Recovery,
     pub(crate) root: OnceLock<Arc<Node>>,
-    pub(crate) front: OnceLock<Connection>,
+    pub(crate) kernel: OnceLock<Connection>,
     /// Files are handed out to programs.
     pub(crate) direct: Option<Direct>,
-    /// Files that may be mapped past the front; None: the front hands none to the kernel.
+    /// Files that may be mapped past the mount; None: the kernel serves none itself.
     pub(crate) mapped: Option<Mapped>,
     /// When files were changed; None: nobody states it.
     pub(crate) ctimes: Option<Ctimes>,
@@ -109,7 +109,7 @@ impl Union {
         }
         let lower_roots = lower_roots(&layers, first_lower)?;
         let links = layers.iter().map(|_| LayerLinks::default()).collect();
-        let revival = Revival::of(config.ledger.as_deref());
+        let recovery = Recovery::of(config.ledger.as_deref());
         // Only where a file is in the upper layer what the union shows of it.
         let direct = config.direct
             && config.profile == Profile::Passthrough
@@ -120,16 +120,16 @@ impl Union {
             && layers.first().is_some_and(|layer| {
                 layer.fs == 0 && layer.overrides.xattr().is_none() && layer.marking.may_be_handed_out()
             });
-        let direct = direct.then(|| Direct::new(revival.is_active()));
+        let direct = direct.then(|| Direct::new(recovery.is_active()));
         let mapped = (config.profile == Profile::Passthrough && work.is_some())
-            .then(|| Mapped::new(revival.is_active()));
+            .then(|| Mapped::new(recovery.is_active()));
         let ctimes = (config.profile == Profile::Cached && work.is_some()).then(Ctimes::new);
         let core = Core {
             budget: Share::of(&config.handles),
             has_maps: layers.iter().any(|layer| layer.maps.is_some()),
             lowers_recorded: AtomicBool::new(false),
             partials: Mutex::default(),
-            revival,
+            recovery,
             table: Arc::new(Table::new(config.ledger.clone(), config.generations.clone())),
             config,
             layers,
@@ -139,7 +139,7 @@ impl Union {
             upper_aufs,
             inodes: Inodes::new(),
             root: OnceLock::new(),
-            front: OnceLock::new(),
+            kernel: OnceLock::new(),
             direct,
             mapped,
             ctimes,
@@ -149,7 +149,7 @@ impl Union {
     }
 
     /// Goes on with what a predecessor has left in [`UnionConfig::ledger`]; `held`: the descriptors that it names
-    /// ([`crate::Ledger::held`]). To be called before a front asks for anything.
+    /// ([`crate::Ledger::held`]). To be called before the kernel asks for anything.
     pub fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
         self.0.resume(held);
     }
@@ -237,8 +237,8 @@ impl Core {
             upper.slot.pin();
             *dir.upper.lock() = Some(upper);
         }
-        if self.table.ledger.as_ref().is_some_and(|ledger| ledger.missing(NodeId::ROOT)) {
-            dir.seen.missing.may_be_anything();
+        if self.table.ledger.as_ref().is_some_and(|ledger| ledger.negative(NodeId::ROOT)) {
+            dir.lease.negative.may_be_anything();
         }
         let root = Arc::new(Node::new(NodeId::ROOT, ino.unwrap_or(1), Body::Dir(Box::new(dir)), &self.table));
         self.table.acquire(&root);
@@ -246,7 +246,7 @@ impl Core {
         Ok(())
     }
 
-    /// The node that the front means.
+    /// The node that the kernel means.
     pub(crate) fn node(&self, id: NodeId) -> Result<Arc<Node>> {
         if id == NodeId::ROOT
             && let Some(root) = self.root.get()
@@ -254,7 +254,7 @@ impl Core {
             return Ok(Arc::clone(root));
         }
         match self.table.get(id) {
-            Err(_) if self.revival.is_active() => self.revive(id),
+            Err(_) if self.recovery.is_active() => self.recover(id),
             found => found,
         }
     }

@@ -1,8 +1,8 @@
-//! When a file was changed, for a front that writes data back later.
+//! When a file was changed, for a kernel that writes data back later.
 //!
-//! Such a front states the time of the change (ctime); the layer records the time at which the data arrived. As long as the front
+//! Such a kernel states the time of the change (ctime); the layer records the time at which the data arrived. As long as the kernel
 //! has the file in memory it shows its own, and afterwards the layer's: later, although nothing has changed, and programs that look for changes
-//! (git, incremental backups) would find one. So what the front has stated is remembered, for as long as the layer's time stays.
+//! (git, incremental backups) would find one. So what the kernel has stated is remembered, for as long as the layer's time stays.
 //!
 //! For the files changed last: two may share a place, and the later one stays. Nobody waits for anybody: an entry is two words of
 //! which one is a hash that the other is part of, so a mixture of two is none.
@@ -47,7 +47,7 @@ impl Ctimes {
 }
 
 impl Core {
-    /// Attributes of a file that is about to be written back to. If the front has not stated when the file was changed, that is when it has been
+    /// Attributes of a file that is about to be written back to. If the kernel has not stated when the file was changed, that is when it has been
     /// told: it states nothing where its clock has not moved since.
     pub(crate) fn before_writing(&self, file: &File, stat: impl FnOnce() -> Result<Attr>) -> Result<Attr> {
         let mut last = file.stated.lock();
@@ -61,7 +61,7 @@ impl Core {
     }
 
     /// Something has been done to a file that has changed its time in the layer, which `stat` tells; `stated`: when it was changed, if the
-    /// front says so now. One after the other: who changes the file meanwhile comes here once more.
+    /// kernel says so now. One after the other: who changes the file meanwhile comes here once more.
     pub(crate) fn keep_ctime(
         &self,
         file: &File,
@@ -86,7 +86,7 @@ const fn nanos(time: Timestamp) -> u64 {
 }
 
 fn index(ino: u64) -> usize {
-    (crate::coherence::written::spread(ino) >> (64 - INDEX)) as usize
+    (crate::coherence::writers::spread(ino) >> (64 - INDEX)) as usize
 }
 
 /// Never 0 together with a time of 0, which is what a place begins with, but for one in 2^64.

@@ -53,7 +53,7 @@ pub struct Mappable {
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     /// Changes under way that may make the file shorter.
-    shortening: AtomicU32,
+    truncating: AtomicU32,
     /// Id of the node through which clients have mapped it; 0: none has.
     through: AtomicU64,
 }
@@ -144,22 +144,22 @@ impl Generations {
 
 /// A change that may make a file shorter; it is under way until this is dropped.
 #[must_use]
-pub(crate) struct Shortening<'a>(&'a Watched);
+pub(crate) struct Truncating<'a>(&'a Watched);
 
-impl Drop for Shortening<'_> {
+impl Drop for Truncating<'_> {
     fn drop(&mut self) {
-        self.0.shortening.fetch_sub(1, SeqCst);
+        self.0.truncating.fetch_sub(1, SeqCst);
     }
 }
 
 impl Core {
     /// To be called before anything that may make a file shorter.
-    pub(crate) fn shortens<'a>(&self, node: &Node, file: &'a File) -> Option<Shortening<'a>> {
+    pub(crate) fn truncates<'a>(&self, node: &Node, file: &'a File) -> Option<Truncating<'a>> {
         let generations = self.config.generations.as_deref()?;
         // First that it is under way, then the words: who asks in between is told nothing, and who has asked before sees his word
         // change. `mappable` does it the other way round.
-        file.watched.shortening.fetch_add(1, SeqCst);
-        let under_way = Shortening(&file.watched);
+        file.watched.truncating.fetch_add(1, SeqCst);
+        let under_way = Truncating(&file.watched);
         generations.advance(node.id);
         let through = NodeId(file.watched.through.load(SeqCst));
         if through.0 != 0 && through != node.id {
@@ -174,7 +174,7 @@ impl Core {
         let Some(file) = node.as_file().filter(|file| file.kind == FileKind::Regular) else {
             return Ok(None);
         };
-        // A file is mapped through one node only, so that whoever shortens it through another knows whose word to change.
+        // A file is mapped through one node only, so that whoever truncates it through another knows whose word to change.
         if let Err(other) = file.watched.through.compare_exchange(0, id.0, SeqCst, SeqCst)
             && other != id.0
             && !self.takes_over(file, other, id)
@@ -188,7 +188,7 @@ impl Core {
         if node.stale.load(SeqCst) {
             return Ok(None);
         }
-        if file.watched.shortening.load(SeqCst) != 0 {
+        if file.watched.truncating.load(SeqCst) != 0 {
             return Err(Error::new(Errno::AGAIN, "the file is being cut"));
         }
         // Who has been given the file itself may cut it at any time.

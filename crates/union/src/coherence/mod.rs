@@ -2,10 +2,10 @@
 
 pub(crate) mod ctimes;
 pub(crate) mod generations;
+pub(crate) mod leases;
 pub(crate) mod mapped;
-pub(crate) mod missing;
-pub(crate) mod quiet;
-pub(crate) mod seen;
-pub(crate) mod unseen;
+pub(crate) mod negative;
+pub(crate) mod no_writers;
+pub(crate) mod unknown_to_kernel;
 pub(crate) mod view;
-pub(crate) mod written;
+pub(crate) mod writers;

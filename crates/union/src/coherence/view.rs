@@ -1,13 +1,13 @@
 //! A view of a directory of the upper layer: a program looks at its names there itself, without asking.
 //!
-//! That means the same as asking only where the upper layer alone says what is in the directory ([`Plain`]), and for names that the
-//! front does not know: nothing is mounted over these. A word in shared memory, the directory's own among the
-//! [generations](crate::coherence::generations), says how long that holds. Its upper half changes for good before the front is told a name. It is odd
+//! That means the same as asking only where the upper layer alone says what is in the directory ([`PureDirs`]), and for names that the
+//! kernel does not know: nothing is mounted over these. A word in shared memory, the directory's own among the
+//! [generations](crate::coherence::generations), says how long that holds. Its upper half changes for good before the kernel is told a name. It is odd
 //! while something is being made that takes several steps, and goes on by two with each such change: who looks reads it before and
 //! after, and believes what he saw in between if it was even, and is the same.
 
 use crate::coherence::generations::Generations;
-use crate::coherence::written::{Direct, spread};
+use crate::coherence::writers::{Direct, spread};
 use crate::direct::{Directory, Refused};
 use crate::nodes::node::{Dir, Node, Place};
 use crate::nodes::table::slot_of;
@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_vfs::NodeId;
 
-/// Bits of an index of [`Plain`].
+/// Bits of an index of [`PureDirs`].
 const INDEX: u32 = if cfg!(shuttle) { 3 } else { 14 };
 
 /// What a program must know to look at a directory's names in the upper layer itself.
@@ -31,7 +31,7 @@ pub struct View {
     pub slot: u32,
     /// What the word says.
     pub word: u64,
-    /// Names in the directory that the front knows.
+    /// Names in the directory that the kernel knows.
     pub known: Vec<Box<CStr>>,
 }
 
@@ -39,9 +39,9 @@ pub struct View {
 /// the directory, and nothing has come into it since but new files. The latest of them are known. The number of one that was removed
 /// stays until it is another one's: of directories with something below it says nothing.
 #[derive(Default)]
-pub(crate) struct Plain(OnceLock<Box<[AtomicU64]>>);
+pub(crate) struct PureDirs(OnceLock<Box<[AtomicU64]>>);
 
-impl Plain {
+impl PureDirs {
     fn place(&self, ino: u64) -> Option<&AtomicU64> {
         let places = self.0.get_or_init(|| (0..1 << INDEX).map(|_| AtomicU64::new(0)).collect());
         places.get((spread(ino) >> (64 - INDEX)) as usize)
@@ -68,9 +68,9 @@ impl Plain {
 
 /// A change of a directory that programs may have in view; it is under way until this is dropped.
 #[must_use]
-pub(crate) struct Changing<'a>(Option<(&'a Generations, NodeId)>);
+pub(crate) struct SeqWrite<'a>(Option<(&'a Generations, NodeId)>);
 
-impl Drop for Changing<'_> {
+impl Drop for SeqWrite<'_> {
     fn drop(&mut self) {
         if let Some((generations, id)) = self.0 {
             generations.step(id);
@@ -83,44 +83,44 @@ fn upper_ino(dir: &Dir) -> Option<u64> {
 }
 
 impl Core {
-    /// To be called when the front is told a name in a directory: after that counts as known, and before it is told. Also before the
-    /// front changes names there.
+    /// To be called when the kernel is told a name in a directory: after that counts as known, and before it is told. Also before the
+    /// kernel changes names there.
     pub(crate) fn ends_view(&self, node: &Node) {
         if let (Some(dir), Some(generations)) = (node.as_dir(), &self.config.generations)
-            && dir.seen.viewed.load(SeqCst)
-            && dir.seen.viewed.swap(false, SeqCst)
+            && dir.lease.viewed.load(SeqCst)
+            && dir.lease.viewed.swap(false, SeqCst)
         {
             generations.leave(node.id);
         }
     }
 
     /// To be called before a change of several steps in a directory, by who holds its `ops` exclusively.
-    pub(crate) fn changes(&self, node: &Node, dir: &Dir) -> Changing<'_> {
-        let generations = self.config.generations.as_deref().filter(|_| dir.seen.viewed.load(SeqCst));
+    pub(crate) fn changes(&self, node: &Node, dir: &Dir) -> SeqWrite<'_> {
+        let generations = self.config.generations.as_deref().filter(|_| dir.lease.viewed.load(SeqCst));
         let changing = generations.map(|generations| (generations, node.id));
         if let Some((generations, id)) = changing {
             generations.begin_step(id);
         }
-        Changing(changing)
+        SeqWrite(changing)
     }
 
     /// A directory has been made in the upper layer, with nothing in it.
     pub(crate) fn is_made_plain(&self, ino: u64) {
         if let Some(direct) = &self.direct {
-            direct.plain.add(ino);
+            direct.pure_dirs.add(ino);
         }
     }
 
     /// Something with a mark is made in a directory.
     pub(crate) fn is_not_plain(&self, dir: &Dir) {
         if let (Some(direct), Some(ino)) = (&self.direct, upper_ino(dir)) {
-            direct.plain.remove(ino);
+            direct.pure_dirs.remove(ino);
         }
     }
 
     fn is_plain(&self, dir: &Dir) -> bool {
         // A number may have come to be another directory's by copy-up.
-        let is_noted = |direct: &Direct| upper_ino(dir).is_some_and(|ino| direct.plain.has(ino));
+        let is_noted = |direct: &Direct| upper_ino(dir).is_some_and(|ino| direct.pure_dirs.has(ino));
         dir.lowers.is_empty() && self.direct.as_ref().is_some_and(is_noted)
     }
 
@@ -133,7 +133,7 @@ impl Core {
         }
     }
 
-    /// Names in a directory that the front knows; None: more than `most`.
+    /// Names in a directory that the kernel knows; None: more than `most`.
     fn known_names(&self, dir: &Dir, most: usize) -> Option<Vec<Box<CStr>>> {
         // Dropped after the lock.
         let mut nodes: Vec<Arc<Node>> = Vec::new();
@@ -141,7 +141,7 @@ impl Core {
         let children = dir.children.lock();
         for (name, node) in &children.live {
             let Some(node) = node.upgrade() else { continue };
-            if !self.is_unseen(&node) {
+            if !self.is_unknown_to_kernel(&node) {
                 known.push(name.clone());
             }
             nodes.push(node);
@@ -155,7 +155,7 @@ impl Core {
 }
 
 impl Union {
-    /// A view of a directory. [`Refused::Known`]: not while the front knows more than `most` names in it. [`Refused::Front`]: nor later.
+    /// A view of a directory. [`Refused::Known`]: not while the kernel knows more than `most` names in it. [`Refused::Front`]: nor later.
     pub fn view(&self, directory: &Directory, most: usize) -> Result<View, Refused> {
         let core = &self.0;
         let dir = core.shared_dir(directory)?;
@@ -169,8 +169,8 @@ impl Union {
             return Err(Refused::Front);
         }
         let word = generations.settle(id).ok_or(Refused::Front)?;
-        // First that it is in view, then what the front knows: `ends_view` does it the other way round.
-        dir.seen.viewed.store(true, SeqCst);
+        // First that it is in view, then what the kernel knows: `ends_view` does it the other way round.
+        dir.lease.viewed.store(true, SeqCst);
         let known = core.known_names(dir, most).ok_or(Refused::Known)?;
         Ok(View { memory: generations.id(), slot, word, known })
     }
@@ -182,15 +182,15 @@ mod tests {
 
     #[test]
     fn the_latest_plain_directories_are_known() {
-        let plain = Plain::default();
-        assert!(!plain.has(0) && !plain.has(7));
-        (1..=100_000).for_each(|ino| plain.add(ino));
-        let known = (1..=100_000).filter(|ino| plain.has(*ino)).count();
+        let pure = PureDirs::default();
+        assert!(!pure.has(0) && !pure.has(7));
+        (1..=100_000).for_each(|ino| pure.add(ino));
+        let known = (1..=100_000).filter(|ino| pure.has(*ino)).count();
         assert!((8_000..=1 << INDEX).contains(&known), "{known}");
-        plain.add(7);
-        plain.remove(8);
-        assert!(plain.has(7) && !plain.has(8));
-        plain.remove(7);
-        assert!(!plain.has(7));
+        pure.add(7);
+        pure.remove(8);
+        assert!(pure.has(7) && !pure.has(8));
+        pure.remove(7);
+        assert!(!pure.has(7));
     }
 }

@@ -20,7 +20,7 @@ const CHANGED: &str = "its origin has other data than when this file was made fr
 /// A partial file that may be completed when there is nothing else to do.
 pub(crate) struct Unfinished {
     pub(crate) node: Weak<Node>,
-    /// Where it was; the front may forget its node.
+    /// Where it was; the kernel may forget its node.
     place: Place,
 }
 
@@ -253,7 +253,7 @@ impl Core {
         drop(oldest);
     }
 
-    /// The node of a file that was noted, also if the front has forgotten it meanwhile.
+    /// The node of a file that was noted, also if the kernel has forgotten it meanwhile.
     pub(crate) fn unfinished(&self, noted: &Unfinished) -> Result<Option<Arc<Node>>> {
         if let Some(node) = noted.node.upgrade() {
             return Ok(Some(node));

@@ -1,6 +1,6 @@
 //! A finished copy gets its names in the union, in one step for each that is there or not.
 
-use crate::copyup::dress::restore_times;
+use crate::copyup::copy_metadata::restore_times;
 use crate::extents::Record;
 use crate::layers::work::Work;
 use crate::nodes::node::{At, Below, File, FileState, Node, Place};

@@ -5,8 +5,8 @@
 //! waiting for the disk. Data are copied when the file is first written to or cut; they are made durable before
 //! the copy replaces the original, for a copy that a crash leaves empty would lose what nobody has touched.
 
+use crate::copyup::copy_metadata::restore_times;
 use crate::copyup::data as copyup_data;
-use crate::copyup::dress::restore_times;
 use crate::copyup::partial;
 use crate::copyup::publish::{Copy, Missing};
 use crate::layers::layer::{c_string, join};
@@ -75,7 +75,7 @@ impl Core {
         work.dir().make_dir(temp, 0o700)?;
         let made = (|| {
             let copy = work.dir().open_dir(temp)?;
-            self.dress(&*copy, &*from, &attr, false, false)?;
+            self.copy_metadata(&*copy, &*from, &attr, false, false)?;
             let before = parent.stat()?;
             work.dir().rename(temp, &*parent, Name::new(&place.name)?, RenameFlags::empty())?;
             restore_times(&*parent, &before);
@@ -176,7 +176,7 @@ impl Core {
                 self.mark_whole(&*copy.object(work)?, &own)?;
             }
             let cut = missing == Missing::Nothing && matches!(need, Need::Data(limit) if limit < raw.size);
-            self.dress(&*copy.object(work)?, &*from, &attr, matches!(copy, Copy::Unnamed(_)), cut)?;
+            self.copy_metadata(&*copy.object(work)?, &*from, &attr, matches!(copy, Copy::Unnamed(_)), cut)?;
             self.publish(work, node, file, &copy, (data, missing), raw.nlink > 1)
         })();
         if result.is_err()

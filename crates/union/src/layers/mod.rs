@@ -4,7 +4,7 @@ pub(crate) mod layer;
 pub(crate) mod links;
 pub(crate) mod maps;
 pub(crate) mod marks;
+pub(crate) mod merge;
 pub(crate) mod moves;
 pub(crate) mod overrides;
-pub(crate) mod stack;
 pub(crate) mod work;

@@ -4,7 +4,7 @@ use crate::config::UpperConfig;
 use crate::extents;
 use crate::layers::layer::c_string;
 use crate::layers::marks::Space;
-use crate::layers::stack::aufs_name;
+use crate::layers::merge::aufs_name;
 use crate::sync::Mutex;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

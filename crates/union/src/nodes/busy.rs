@@ -1,4 +1,4 @@
-//! Programs that are to be run while somebody writes to them past the front: the kernel refuses that only of who writes by way of it.
+//! Programs that are to be run while somebody writes to them past the mount: the kernel refuses that only of who writes by way of it.
 
 use crate::nodes::node::Node;
 use crate::union::Core;
@@ -9,10 +9,10 @@ const LOOKS: u32 = 3;
 const BETWEEN: Duration = Duration::from_millis(1);
 
 impl Core {
-    /// Whether a program certainly writes to a file past the front. While somebody has it open by way of the front that cannot be told, for
+    /// Whether a program certainly writes to a file past the mount. While somebody has it open by way of the mount that cannot be told, for
     /// the kernel has the layer's file open to write then; nor of what a predecessor had open.
     pub(crate) fn is_being_written(&self, node: &Node) -> bool {
-        let Some(ledger) = self.table.ledger.as_ref().filter(|_| !self.revival.is_active()) else {
+        let Some(ledger) = self.table.ledger.as_ref().filter(|_| !self.recovery.is_active()) else {
             return false;
         };
         for look in 0..LOOKS {

@@ -1,7 +1,7 @@
-//! What a front holds: nodes, their table, their names and numbers, and the open directories behind them.
+//! What a kernel holds: nodes, their table, their names and numbers, and the open directories behind them.
 
 pub(crate) mod busy;
-pub(crate) mod forgotten;
+pub(crate) mod handle_ids;
 pub(crate) mod handles;
 pub(crate) mod ino;
 pub(crate) mod listing;

@@ -1,7 +1,7 @@
-//! What a front holds: nodes. A node is a directory, or it shows a file; several nodes may show one file.
+//! What a kernel holds: nodes. A node is a directory, or it shows a file; several nodes may show one file.
 
 use crate::coherence::generations::Watched;
-use crate::coherence::seen::Seen;
+use crate::coherence::leases::DirLease;
 use crate::copyup::unsynced::Unsynced;
 use crate::extents::PartialFile;
 use crate::layers::layer::LowerDir;
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// An object that a front holds by its id.
+/// An object that the kernel holds by its id.
 pub(crate) struct Node {
     /// The id.
     pub(crate) id: NodeId,
@@ -53,9 +53,9 @@ pub(crate) struct Node {
     pub(crate) ino: u64,
     /// The file now has another node: an open of this one must be told to look the name up again.
     pub(crate) stale: AtomicBool,
-    /// The front was given the lower file for passthrough through this node.
+    /// The kernel was given the lower file for passthrough through this node.
     pub(crate) lower_passthrough: AtomicBool,
-    /// The file has another node, through which changes are made that a front does not connect with this one.
+    /// The file has another node, through which changes are made that the kernel does not connect with this one.
     pub(crate) alias: bool,
     /// What it is.
     pub(crate) body: Body,
@@ -90,8 +90,8 @@ pub(crate) struct Dir {
     pub(crate) inherit: Mutex<Option<Inherit>>,
     /// It has been removed: nothing can be made in it.
     pub(crate) removed: AtomicBool,
-    /// What the front may believe of it.
-    pub(crate) seen: Seen,
+    /// What the kernel may believe of it.
+    pub(crate) lease: DirLease,
 }
 
 /// A directory in the upper layer.
@@ -152,11 +152,11 @@ pub(crate) struct File {
     pub(crate) partial: Mutex<Weak<PartialFile>>,
     /// Its sidecar, once the file has no name any more.
     pub(crate) doomed: Mutex<Option<DoomedSidecar>>,
-    /// Opens that go through the front's page cache, where others are handed to the kernel: the two exclude each other.
+    /// Opens that go through the kernel's page cache, where others are handed to the kernel: the two exclude each other.
     pub(crate) cached_opens: AtomicU32,
     /// Opens by which it can be mapped to write, of those that were handed to the kernel.
     pub(crate) mappable: AtomicU32,
-    /// When the front last said that it was changed ([`crate::coherence::ctimes`]).
+    /// When the kernel last said that it was changed ([`crate::coherence::ctimes`]).
     pub(crate) stated: Mutex<Option<Timestamp>>,
     /// The open file behind a regular file. Reading and writing takes this slot's lock and no other.
     pub(crate) io: Arc<Slot<Io>>,
@@ -300,10 +300,10 @@ impl Drop for Node {
         }
         if let Some(table) = self.table.upgrade() {
             // The id may be kept for the directory, and the next node would not know of the view.
-            if self.as_dir().is_some_and(|dir| dir.seen.viewed.load(SeqCst)) {
+            if self.as_dir().is_some_and(|dir| dir.lease.viewed.load(SeqCst)) {
                 table.ends_telling(self.id);
             }
-            if !table.forgotten.keep_id(self.id, key) {
+            if !table.handle_ids.keep_id(self.id, key) {
                 table.release(self.id);
             }
         }
@@ -361,7 +361,7 @@ impl Dir {
             children: Mutex::new(Children::default()),
             inherit: Mutex::new(None),
             removed: AtomicBool::new(false),
-            seen: Seen::everything(),
+            lease: DirLease::everything(),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! takes the lock of its own slot only; making and dropping nodes takes the allocator's.
 
 use crate::coherence::generations::Generations;
-use crate::nodes::forgotten::Forgotten;
+use crate::nodes::handle_ids::HandleIds;
 use crate::nodes::node::Node;
 use crate::recovery::ledger::Ledger;
 use crate::sync::Mutex;
@@ -51,12 +51,12 @@ struct Allocator {
     serial: u32,
 }
 
-/// The table of all nodes that a front holds.
+/// The table of all nodes that the kernel holds.
 pub(crate) struct Table {
     groups: Box<[OnceLock<Group>]>,
     allocator: Mutex<Allocator>,
-    /// Ids of nodes that the front has forgotten.
-    pub(crate) forgotten: Forgotten,
+    /// Ids of nodes that the kernel has forgotten.
+    pub(crate) handle_ids: HandleIds,
     /// Where a successor of the process finds what is here.
     pub(crate) ledger: Option<Arc<Ledger>>,
     /// Where clients see that a slot has another node.
@@ -77,7 +77,7 @@ impl Table {
         let table = Self {
             groups: (0..MAX_CHUNKS / GROUP).map(|_| OnceLock::new()).collect(),
             allocator: Mutex::new(Allocator { chunks: Vec::new(), roomy: Vec::new(), serial: 0 }),
-            forgotten: Forgotten::default(),
+            handle_ids: HandleIds::default(),
             ledger,
             generations,
         };
@@ -219,7 +219,7 @@ impl Table {
         (slot.serial == serial).then(|| act(&mut slot))
     }
 
-    /// The node of an id. ESTALE: the front does not hold it.
+    /// The node of an id. ESTALE: the kernel does not hold it.
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
         self.with(id, |slot| slot.node.clone()).flatten().ok_or(Error::new(Errno::STALE, "node"))
     }
@@ -231,7 +231,7 @@ impl Table {
         }
     }
 
-    /// Counts one lookup of a node by the front.
+    /// Counts one lookup of a node by the kernel.
     pub(crate) fn acquire(&self, node: &Arc<Node>) {
         self.with(node.id, |slot| {
             slot.lookups = slot.lookups.saturating_add(1);
@@ -249,7 +249,7 @@ impl Table {
     }
 
     /// The node of an id that a predecessor has given out has been made again.
-    pub(crate) fn revived(&self, node: &Arc<Node>) {
+    pub(crate) fn recovered(&self, node: &Arc<Node>) {
         self.with(node.id, |slot| {
             if slot.lookups > 0 && slot.node.is_none() {
                 slot.node = Some(Arc::clone(node));
@@ -257,12 +257,12 @@ impl Table {
         });
     }
 
-    /// Whether an id has a node that a front holds.
+    /// Whether an id has a node that the kernel holds.
     pub(crate) fn has_node(&self, id: NodeId) -> bool {
         self.with(id, |slot| slot.node.is_some()).unwrap_or(false)
     }
 
-    /// How often the front has been told of a node and not forgotten it.
+    /// How often the kernel has been told of a node and not forgotten it.
     pub(crate) fn lookups(&self, id: NodeId) -> u64 {
         if id == NodeId::ROOT {
             return 1;
@@ -270,7 +270,7 @@ impl Table {
         self.with(id, |slot| slot.lookups).unwrap_or(0)
     }
 
-    /// Whether the front has forgotten an id of a predecessor before its node was made again.
+    /// Whether the kernel has forgotten an id of a predecessor before its node was made again.
     pub(crate) fn is_forgotten(&self, id: NodeId) -> bool {
         self.with(id, |slot| slot.lookups == 0 && slot.node.is_none()).unwrap_or(false)
     }
@@ -291,7 +291,7 @@ impl Table {
 
     /// Empties the table; for the end of a mount.
     pub(crate) fn clear(&self) {
-        self.forgotten.clear();
+        self.handle_ids.clear();
         for chunk in self.groups.iter().filter_map(OnceLock::get).flatten() {
             if let Some(chunk) = chunk.load_full() {
                 for slot in &chunk.slots {

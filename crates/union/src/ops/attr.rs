@@ -224,7 +224,7 @@ impl Core {
         Ok(AttrReply { attr, ttl: self.attr_ttl(node, &attr, has_writers) })
     }
 
-    /// How long a front may believe attributes. Not at all where it may hold the file through a second node: after a swap,
+    /// How long the kernel may believe attributes. Not at all where it may hold the file through a second node: after a swap,
     /// and in passthrough, where a swap may come, for files with several names. What is changed through one node would
     /// not be seen to change through the other. Nor where a program may be writing to the file itself, which was found out before they
     /// were read: one that has ended since may have written after that; and not for long where somebody may have it mapped.
@@ -295,17 +295,17 @@ impl Core {
         Ok(())
     }
 
-    /// Has the front forget what it knows of a file's attributes. Where set-id bits have gone, before it is answered: it does not expect
+    /// Has the kernel forget what it knows of a file's attributes. Where set-id bits have gone, before it is answered: it does not expect
     /// that of a write or an open, and would go on to run the file with them.
     pub(crate) fn tell_attributes_changed(&self, node: &Node) {
-        if let Some(front) = self.front.get()
-            && let Err(error) = front.notifier.inval_inode(node.id, -1, 0)
+        if let Some(kernel) = self.kernel.get()
+            && let Err(error) = kernel.notifier.inval_inode(node.id, -1, 0)
         {
             tracing::warn!(%error, "the kernel was not told of changed attributes");
         }
     }
 
-    /// Whether a change is not worth a copy-up: that of set-id bits that are not there, or of times. A front with write-back states the
+    /// Whether a change is not worth a copy-up: that of set-id bits that are not there, or of times. A kernel with write-back states the
     /// times of a file after every change of its inode: also of a lower file that has just lost its last name, and also when they are as they were.
     fn is_vain(&self, node: &Node, file: &File, set: &SetAttr) -> Result<bool> {
         if *set == (SetAttr { kill_suidgid: true, ..SetAttr::default() }) {

@@ -2,8 +2,8 @@
 
 use crate::layers::layer::c_string;
 use crate::layers::marks::{self, DirMarks, Own, WHITEOUT_PREFIX};
+use crate::layers::merge::Found;
 use crate::layers::overrides::Override;
-use crate::layers::stack::Found;
 use crate::layers::work::{Whiteouts, Work};
 use crate::nodes::handles::weak_slot;
 use crate::nodes::listing::Listing;
@@ -80,7 +80,7 @@ impl Core {
         Owner { uid: self.config.uid_map.to_layer(cx.uid), gid: self.config.gid_map.to_layer(gid), mode }
     }
 
-    /// Makes something in a directory for the front, and what that is told of it: programs must not change it in between.
+    /// Makes something in a directory for the kernel, and what that is told of it: programs must not change it in between.
     /// EEXIST: the name is taken.
     pub(crate) fn make(
         &self,
@@ -94,7 +94,7 @@ impl Core {
         let _ops = dir.ops.write();
         self.ends_view(parent);
         let made = self.make_alone(cx, parent, name, what, mode)?;
-        self.front_made(parent, dir, name);
+        self.kernel_made(parent, dir, name);
         let entry = self.entry_in(parent, &made.node, Some(made.attr))?;
         Ok((made.node, entry))
     }
@@ -331,7 +331,7 @@ impl Core {
         let place = Place::new(parent, name);
         let body = if raw.is_dir() {
             let new = Dir::new(Some(place), Vec::new(), None);
-            new.seen.nothing();
+            new.lease.nothing();
             self.is_made_plain(raw.ino);
             new.children.lock().listing = Some(Listing::default());
             self.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, &DirMarks::default()));
@@ -359,7 +359,7 @@ impl Core {
             Body::File(new)
         };
         self.inodes.remove((0, raw.ino));
-        self.table.forgotten.drop_key((0, raw.ino));
+        self.table.handle_ids.drop_key((0, raw.ino));
         let node = self.enter(parent, name, attr.ino, body, None)?;
         if let Some(listing) = &mut dir.children.lock().listing {
             listing.insert(name.as_c_str(), attr.ino, Some(attr.kind()));
@@ -476,7 +476,7 @@ impl Core {
             listing.insert(name.as_c_str(), node.ino, Some(file.kind));
         }
         drop(children);
-        self.front_made(parent, dir, name);
+        self.kernel_made(parent, dir, name);
         Ok(())
     }
 

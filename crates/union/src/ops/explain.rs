@@ -43,7 +43,7 @@ pub struct Summary {
     pub layers: Vec<String>,
     /// Whether the first of them can be written to.
     pub writable: bool,
-    /// Nodes that the front holds.
+    /// Nodes that the kernel holds.
     pub nodes: usize,
     /// How whiteouts are written: `device` or `aufs`; empty for a read-only union.
     pub whiteouts: &'static str,
@@ -104,7 +104,7 @@ impl Union {
         Ok(report)
     }
 
-    /// How many nodes a front holds.
+    /// How many nodes the kernel holds.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.0.table.len()

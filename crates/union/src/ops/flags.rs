@@ -78,8 +78,8 @@ impl Core {
             }
         }
         // The time of the last change is another.
-        if let Some(front) = self.front.get() {
-            let _ = front.notifier.inval_inode(node.id, -1, 0);
+        if let Some(kernel) = self.kernel.get() {
+            let _ = kernel.notifier.inval_inode(node.id, -1, 0);
         }
         Ok(())
     }

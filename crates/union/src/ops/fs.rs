@@ -26,7 +26,7 @@ const O_RDWR: u32 = 0o2;
 
 impl Union {
     fn features(&self) -> Features {
-        self.0.front.get().map_or(Features::empty(), |front| front.features)
+        self.0.kernel.get().map_or(Features::empty(), |kernel| kernel.features)
     }
 
     /// The node of an id that must be a directory.
@@ -47,7 +47,7 @@ impl Union {
         }
     }
 
-    /// The answer to an open, in passthrough; `known`: the front may know the file's attributes already.
+    /// The answer to an open, in passthrough; `known`: the kernel may know the file's attributes already.
     fn hand_over(&self, node: &Arc<Node>, flags: u32, known: bool) -> Result<Opened> {
         let io = self.0.open(node, flags)?;
         let handle = match (&io, node.as_file()) {
@@ -80,7 +80,7 @@ impl Union {
         self.0.writable(&node, file, u64::MAX)
     }
 
-    /// After a change of data by `cx` that the front does not qualify. It says beforehand that set-id bits are to go, where it is new
+    /// After a change of data by `cx` that the kernel does not qualify. It says beforehand that set-id bits are to go, where it is new
     /// enough: so who does not say his name is believed.
     fn written(&self, cx: &Context<'_>, id: NodeId, open: &dyn BranchFile) -> Result<()> {
         let node = self.0.node(id)?;
@@ -102,7 +102,7 @@ impl Union {
 
 impl Filesystem for Union {
     fn start(&self, connection: Connection) {
-        let _ = self.0.front.set(connection);
+        let _ = self.0.kernel.set(connection);
         if let Some(work) = &self.0.work {
             work.begin();
         }
@@ -120,7 +120,7 @@ impl Filesystem for Union {
     }
 
     fn negative_ttl(&self, parent: NodeId, name: Name<'_>) -> Duration {
-        if self.0.tells_missing(parent, name) { self.0.config.ttl } else { Duration::ZERO }
+        if self.0.tells_negative(parent, name) { self.0.config.ttl } else { Duration::ZERO }
     }
 
     fn lookup_node(&self, _: &Context<'_>, node: NodeId) -> Result<Entry> {
@@ -372,7 +372,7 @@ impl Filesystem for Union {
     }
 
     fn lseek(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, whence: Seek) -> Result<u64> {
-        // With write-back the front may hold data that are not in the file yet, and does not write them first: only
+        // With write-back the kernel may hold data that are not in the file yet, and does not write them first: only
         // it could say where the holes are. ENOSYS makes it answer "all data", which is never wrong.
         if self.0.config.profile == Profile::Cached && self.features().contains(Features::WRITEBACK) {
             return Err(Error::new(Errno::NOSYS, "lseek"));

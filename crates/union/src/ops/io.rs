@@ -100,12 +100,12 @@ impl Core {
     ) -> Result<usize> {
         let file = self.regular(node)?;
         let open = self.writable(node, file, u64::MAX)?;
-        // The front is the authority on the time of what it writes back, and states a new one itself.
+        // The kernel is the authority on the time of what it writes back, and states a new one itself.
         // With its write-back cache the kernel keeps the time of the last change and sends it; without, a page that was
         // changed through a mapping is a write like any other.
         let kept = flags.contains(WriteFlags::WRITEBACK)
             && !self.is_passthrough()
-            && self.front.get().is_none_or(|front| front.features.contains(Features::WRITEBACK));
+            && self.kernel.get().is_none_or(|kernel| kernel.features.contains(Features::WRITEBACK));
         let times = kept.then(|| file.times.read());
         let before = if kept { Some(self.before_writing(file, || open.stat())?.mtime) } else { None };
         let written = open.write_at(data, offset)?;
@@ -150,7 +150,7 @@ impl Core {
     /// Cuts or extends a file; of a lower file no more is copied than stays.
     pub(crate) fn truncate(&self, node: &Arc<Node>, _: &Arc<File>, size: u64) -> Result<()> {
         let file = self.regular(node)?;
-        let _under_way = self.shortens(node, file);
+        let _under_way = self.truncates(node, file);
         self.writable(node, file, size)?.truncate(size)?;
         if let Some(io) = file.io.get() {
             self.settle_partial(node, &io);
@@ -180,10 +180,10 @@ impl Core {
             return Err(stale());
         }
         let io = if writes {
-            let _under_way = if truncate { self.shortens(node, file) } else { None };
+            let _under_way = if truncate { self.truncates(node, file) } else { None };
             let keep = if truncate { 0 } else { u64::MAX };
             let open = self.writable(node, file, keep)?;
-            // The front may hold the lower file through this node; the upper must come through another.
+            // The kernel may hold the lower file through this node; the upper must come through another.
             if node.stale.load(Relaxed) {
                 return Err(stale());
             }
@@ -215,7 +215,7 @@ impl Core {
             }
             io
         };
-        // A file that is partial, or was when it was opened, goes through the front's cache until all its opens have ended.
+        // A file that is partial, or was when it was opened, goes through the kernel's cache until all its opens have ended.
         // Counted before looking, so that one who finds it whole at the same time sees the count.
         let descriptor = io.file.descriptor();
         if descriptor.is_none() {
@@ -231,7 +231,7 @@ impl Core {
         }
     }
 
-    /// Counts opens through the front's cache.
+    /// Counts opens through the kernel's cache.
     pub(crate) fn count_cached(&self, node: &Node, file: &File, change: i32) {
         let before = if change < 0 {
             file.cached_opens.fetch_sub(change.unsigned_abs(), Relaxed)

@@ -5,7 +5,7 @@ use crate::extents::Record;
 use crate::layers::layer::LowerDir;
 use crate::layers::links::{InodeKey, Known, prune};
 use crate::layers::marks::{Own, Space};
-use crate::layers::stack::{Found, is_absent, lower_path};
+use crate::layers::merge::{Found, is_absent, lower_path};
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
 use crate::recovery::ledger::Flags;
@@ -173,8 +173,8 @@ impl Core {
             (None, part) => part.map(|part| (part.layer, part.ino)),
         };
         let dir = Dir::new(Some(Place::new(parent, name)), parts, path);
-        if !self.revival.is_active() {
-            dir.seen.nothing();
+        if !self.recovery.is_active() {
+            dir.lease.nothing();
         }
         if let Some(upper) = upper {
             self.set_upper(&dir, upper);
@@ -195,13 +195,13 @@ impl Core {
     ) -> Result<Arc<Node>> {
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let body = match body {
-            body if self.revival.is_active() => match self.enter_revived(parent, name, ino, body) {
+            body if self.recovery.is_active() => match self.enter_recovered(parent, name, ino, body) {
                 Ok(node) => return Ok(node),
                 Err(body) => body,
             },
             body => body,
         };
-        let id = match key.and_then(|key| self.table.forgotten.take(key)) {
+        let id = match key.and_then(|key| self.table.handle_ids.take(key)) {
             Some(id) => id,
             None => self.table.reserve()?,
         };
@@ -326,7 +326,7 @@ impl Core {
         if let Some(next) = known(&successor) {
             return Ok(next);
         }
-        let id = match key.and_then(|key| self.table.forgotten.take(key)) {
+        let id = match key.and_then(|key| self.table.handle_ids.take(key)) {
             Some(id) => id,
             None => self.table.reserve()?,
         };
@@ -354,10 +354,10 @@ impl Core {
                 generations.advance(old.id);
             }
         }
-        // What the front remembers of the old node's attributes would never be corrected: changes come through the new
-        // one. A front that is gone needs no word.
-        if let Some(front) = self.front.get() {
-            let _ = front.notifier.inval_inode(node.id, -1, 0);
+        // What the kernel remembers of the old node's attributes would never be corrected: changes come through the new
+        // one. A kernel that is gone needs no word.
+        if let Some(kernel) = self.kernel.get() {
+            let _ = kernel.notifier.inval_inode(node.id, -1, 0);
         }
         drop(state);
         // The successor so far: dropping a node locks the file's state.
@@ -500,16 +500,16 @@ impl Core {
         self.find(found.rest, found.name)
     }
 
-    /// The entry that a front gets of a name in a directory.
+    /// The entry that the kernel gets of a name in a directory.
     pub(crate) fn entry_in(&self, parent: &Node, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
         let entry = self.entry(node, attr);
         self.ends_view(parent);
         entry
     }
 
-    /// The entry that a front gets: one more lookup of the node, and its attributes.
+    /// The entry that the kernel gets: one more lookup of the node, and its attributes.
     pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
-        // From here on it is known: programs that change it past the front tell the front.
+        // From here on it is known: programs that change it past the mount tell the kernel.
         self.table.acquire(node);
         let again = self.tells_attributes(node) || self.was_written(node);
         let has_writers = self.has_writers(node);

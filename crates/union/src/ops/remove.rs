@@ -45,7 +45,7 @@ impl Core {
             }
             At::Upper | At::Held(_) => {
                 if matches!(state.at, At::Upper) && state.names.len() <= 1 {
-                    // Whoever has it open goes on using it; the front does not say who does.
+                    // Whoever has it open goes on using it; the kernel does not say who does.
                     state.at = At::Held(self.held_file(file, &*handle, name)?);
                 }
                 self.write_held(&node, &state);

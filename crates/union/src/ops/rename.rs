@@ -211,7 +211,7 @@ impl Core {
             listing.insert(to.1.as_c_str(), source.ino, Some(source.kind()));
         }
         drop(children);
-        self.front_made(to.0, to_dir, to.1);
+        self.kernel_made(to.0, to_dir, to.1);
         Ok(())
     }
 

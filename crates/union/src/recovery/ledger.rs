@@ -1,6 +1,6 @@
-//! What a front holds, written down in memory that outlives the process: so that a successor can go on with the same node ids.
+//! What a kernel holds, written down in memory that outlives the process: so that a successor can go on with the same node ids.
 //!
-//! Each id has a record: where its object is (a parent and a name), its inode number, how often the front has looked it up, and,
+//! Each id has a record: where its object is (a parent and a name), its inode number, how often the kernel has looked it up, and,
 //! once it has no name any more, the number of a descriptor that holds it. Descriptors outlive the process as well, for a
 //! supervisor shares the table of them. From this and the layers a successor makes the node again when it is first asked for.
 //!
@@ -48,17 +48,17 @@ mod word {
     pub(super) const INO: usize = 2;
     /// A descriptor that holds the object (low half, plus one; 0: none) and a layer.
     pub(super) const HELD: usize = 3;
-    /// Opens through the front's cache.
+    /// Opens through the kernel's cache.
     pub(super) const CACHED_OPENS: usize = 4;
-    /// Three words for the front.
+    /// Three words for the kernel.
     pub(super) const NOTE: usize = 5;
     /// Two places, of which HEAD says which one is in use.
     pub(super) const PLACES: usize = 8;
     /// As HELD: the directory in which the data are of an object that has no name any more, under the name in the place that is not
     /// in use.
     pub(super) const BELOW: usize = 24;
-    /// Of a directory: whether the front believes of any name that it is not in it.
-    pub(super) const MISSING: usize = 25;
+    /// Of a directory: whether the kernel believes of any name that it is not in it.
+    pub(super) const NEGATIVE: usize = 25;
 }
 
 /// Words of a place: the parent's id, then the name's length (a byte) and the name.
@@ -80,7 +80,7 @@ bitflags::bitflags! {
         const GONE = 1 << 34;
         /// The object may have other names, and must be found before they are.
         const LINKED = 1 << 36;
-        /// The front has the lower file open through this id.
+        /// The kernel has the lower file open through this id.
         const LOWER_OPEN = 1 << 37;
         /// The file has another node.
         const STALE = 1 << 38;
@@ -217,7 +217,7 @@ impl Ledger {
 
     /// A new node. `place`: None if it has no name.
     pub(crate) fn enter(&self, id: NodeId, ino: u64, place: Option<(NodeId, Name<'_>)>, flags: Flags) {
-        for word in (word::LOOKUPS..word::PLACES).chain([word::BELOW, word::MISSING]) {
+        for word in (word::LOOKUPS..word::PLACES).chain([word::BELOW, word::NEGATIVE]) {
             self.set(id, word, 0);
         }
         self.set(id, word::INO, ino);
@@ -246,34 +246,34 @@ impl Ledger {
         }
     }
 
-    /// How often the front has looked an id up.
+    /// How often the kernel has looked an id up.
     pub(crate) fn set_lookups(&self, id: NodeId, lookups: u64) {
         self.set(id, word::LOOKUPS, lookups);
     }
 
-    /// Whether the front believes of any name that it is not in a directory.
-    pub(crate) fn set_missing(&self, id: NodeId, any: bool) {
+    /// Whether the kernel believes of any name that it is not in a directory.
+    pub(crate) fn set_negative(&self, id: NodeId, any: bool) {
         // Mostly it says so already.
-        if self.missing(id) != any {
-            self.set(id, word::MISSING, any.into());
+        if self.negative(id) != any {
+            self.set(id, word::NEGATIVE, any.into());
         }
     }
 
-    pub(crate) fn missing(&self, id: NodeId) -> bool {
-        self.get(id, word::MISSING) != 0
+    pub(crate) fn negative(&self, id: NodeId) -> bool {
+        self.get(id, word::NEGATIVE) != 0
     }
 
-    /// Opens through the front's cache.
+    /// Opens through the kernel's cache.
     pub(crate) fn set_cached_opens(&self, id: NodeId, opens: u32) {
         self.set(id, word::CACHED_OPENS, opens.into());
     }
 
-    /// What the front keeps with an id.
+    /// What the kernel keeps with an id.
     pub(crate) fn note(&self, id: NodeId) -> FrontNote {
         std::array::from_fn(|word| self.get(id, word::NOTE + word))
     }
 
-    /// Keeps something for the front.
+    /// Keeps something for the kernel.
     pub(crate) fn set_note(&self, id: NodeId, note: FrontNote) {
         for (word, value) in note.into_iter().enumerate() {
             self.set(id, word::NOTE + word, value);
@@ -428,7 +428,7 @@ impl Ledger {
         })
     }
 
-    /// The ids that the front may know.
+    /// The ids that the kernel may know.
     pub fn known(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.records().map(|record| record.id)
     }

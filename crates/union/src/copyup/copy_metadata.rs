@@ -10,7 +10,7 @@ impl Core {
     /// Gives a copy everything that its original has, except data: attributes, owner, mode, times. `has_mode`: it was
     /// made with its mode, apart from set-id bits. `cut`: it is shorter than its original, so it was changed now, whatever comes
     /// of the rest of the operation.
-    pub(crate) fn dress(
+    pub(crate) fn copy_metadata(
         &self,
         to: &dyn Object,
         from: &dyn Object,

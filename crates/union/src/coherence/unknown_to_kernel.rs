@@ -1,4 +1,4 @@
-//! What a program has made past the front, and the front has not heard of since: nothing of it is believed anywhere else, and nothing can
+//! What a program has made past the mount, and the kernel has not heard of since: nothing of it is believed anywhere else, and nothing can
 //! be mounted over it.
 
 use crate::direct::{Directory, Refused, Wanted};
@@ -8,25 +8,25 @@ use std::sync::Arc;
 use vellum_vfs::{Attr, Context, Name, SetAttr};
 
 impl Core {
-    /// Whether the front has never heard of a node, or has forgotten it.
-    pub(crate) fn is_unseen(&self, node: &Node) -> bool {
+    /// Whether the kernel has never heard of a node, or has forgotten it.
+    pub(crate) fn is_unknown_to_kernel(&self, node: &Node) -> bool {
         self.table.lookups(node.id) == 0
     }
 }
 
 impl Union {
-    /// A directory in another one, if it is known here and not to the front. [`Refused::Known`]: it is to be looked for by way of the front.
+    /// A directory in another one, if it is known here and not to the kernel. [`Refused::Known`]: it is to be looked for by way of the mount.
     pub fn unseen_below(&self, directory: &Directory, name: Name<'_>) -> Result<Directory, Refused> {
         let core = &self.0;
         let dir = core.shared_dir(directory)?;
         let node = dir.children.lock().node(name);
         match node {
-            Some(node) if node.as_dir().is_some() && core.is_unseen(&node) => Ok(Directory(node)),
+            Some(node) if node.as_dir().is_some() && core.is_unknown_to_kernel(&node) => Ok(Directory(node)),
             _ => Err(Refused::Known),
         }
     }
 
-    /// Changes attributes, but no size, of something in the upper layer that the front does not know. `lets` says whether the
+    /// Changes attributes, but no size, of something in the upper layer that the kernel does not know. `lets` says whether the
     /// program may do that, by what the attributes are.
     pub fn set_direct(
         &self,
@@ -40,13 +40,13 @@ impl Union {
         // Dropped after the lock.
         let node: Arc<Node>;
         {
-            // Exclusively: the front is told attributes with it held, and must not be told the old ones from here on.
+            // Exclusively: the kernel is told attributes with it held, and must not be told the old ones from here on.
             let _ops = dir.ops.write();
             if core.inherit_of(parent)?.acl {
                 return Err(Refused::Front);
             }
             node = core.child(parent, wanted.name)?.ok_or(Refused::Front)?;
-            if !core.is_unseen(&node) {
+            if !core.is_unknown_to_kernel(&node) {
                 return Err(Refused::Known);
             }
             let is_upper = match &node.body {

@@ -1,4 +1,4 @@
-//! Names of which the front has been told that they are not in a directory, and that it has not made since.
+//! Names of which the kernel has been told that they are not in a directory, and that it has not made since.
 
 use crate::sync::Mutex;
 use std::collections::HashSet;
@@ -9,9 +9,9 @@ use vellum_vfs::Name;
 /// Most names of a directory that are told apart. With more of them it may be any name.
 const MOST: usize = 1024;
 
-/// What the front believes not to be in a directory.
+/// What the kernel believes not to be in a directory.
 #[derive(Debug, Default)]
-pub(crate) struct Missing(Mutex<Believed>);
+pub(crate) struct NegativeDentries(Mutex<Believed>);
 
 #[derive(Debug, Default)]
 enum Believed {
@@ -27,8 +27,8 @@ fn hash(name: Name<'_>) -> u64 {
     KEY.get_or_init(RandomState::new).hash_one(name.bytes())
 }
 
-impl Missing {
-    /// The front is told of a name.
+impl NegativeDentries {
+    /// The kernel is told of a name.
     pub(crate) fn add(&self, name: Name<'_>) {
         let mut believed = self.0.lock();
         match &mut *believed {
@@ -41,7 +41,7 @@ impl Missing {
         }
     }
 
-    /// The front makes a name itself; true: it was the last.
+    /// The kernel makes a name itself; true: it was the last.
     pub(crate) fn remove(&self, name: Name<'_>) -> bool {
         let mut believed = self.0.lock();
         let Believed::These(names) = &mut *believed else { return false };
@@ -58,7 +58,7 @@ impl Missing {
         *self.0.lock() = Believed::Anything;
     }
 
-    /// Whether the front may believe that a name is not there.
+    /// Whether the kernel may believe that a name is not there.
     pub(crate) fn has(&self, name: Name<'_>) -> bool {
         match &*self.0.lock() {
             Believed::Nothing => false,
@@ -77,22 +77,22 @@ mod tests {
     fn names_are_believed_to_be_missing_until_they_are_made() {
         let names: Vec<_> = (0..2000).map(|n| CString::new(format!("name-{n}.o")).unwrap()).collect();
         let name = |n: usize| Name::new(&names[n]).unwrap();
-        let missing = Missing::default();
-        assert!(!missing.has(name(0)) && !missing.remove(name(0)));
-        [0, 1, 1].into_iter().for_each(|n| missing.add(name(n)));
-        assert!(missing.has(name(0)) && missing.has(name(1)) && !missing.has(name(2)));
-        assert!(!missing.remove(name(0)) && !missing.has(name(0)));
-        assert!(missing.remove(name(1)) && !missing.has(name(1)));
+        let negative = NegativeDentries::default();
+        assert!(!negative.has(name(0)) && !negative.remove(name(0)));
+        [0, 1, 1].into_iter().for_each(|n| negative.add(name(n)));
+        assert!(negative.has(name(0)) && negative.has(name(1)) && !negative.has(name(2)));
+        assert!(!negative.remove(name(0)) && !negative.has(name(0)));
+        assert!(negative.remove(name(1)) && !negative.has(name(1)));
         // Too many, and all may be.
         for n in 0..MOST {
-            missing.add(name(n));
+            negative.add(name(n));
         }
-        assert!(!missing.has(name(MOST)) && missing.has(name(MOST - 1)));
-        missing.add(name(MOST));
-        assert!(missing.has(name(1999)) && !missing.remove(name(0)) && missing.has(name(0)));
-        let missing = Missing::default();
-        missing.may_be_anything();
-        missing.add(name(8));
-        assert!(missing.has(name(7)) && !missing.remove(name(8)));
+        assert!(!negative.has(name(MOST)) && negative.has(name(MOST - 1)));
+        negative.add(name(MOST));
+        assert!(negative.has(name(1999)) && !negative.remove(name(0)) && negative.has(name(0)));
+        let negative = NegativeDentries::default();
+        negative.may_be_anything();
+        negative.add(name(8));
+        assert!(negative.has(name(7)) && !negative.remove(name(8)));
     }
 }

@@ -1,14 +1,14 @@
-//! Which files programs may be writing to past the front, and since when programs make names.
+//! Which files programs may be writing to past the mount, and since when programs make names.
 
-use crate::coherence::quiet::Quiet;
-use crate::coherence::view::Plain;
+use crate::coherence::no_writers::NoWriters;
+use crate::coherence::view::PureDirs;
 use crate::sync::AtomicU8;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Instant;
 
-/// So long after the last name that a program made the front may believe again that names are not there.
+/// So long after the last name that a program made the kernel may believe again that names are not there.
 const SHARED_SECONDS: u64 = 30;
-/// Bytes of a set of [`Files`].
+/// Bytes of a set of [`WriterFilter`].
 const PLACES: usize = if cfg!(shuttle) { 16 } else { 1 << 16 };
 
 /// Spreads inode numbers, for those of files that are used together are close to each other. No two become one.
@@ -17,9 +17,9 @@ pub(crate) const fn spread(ino: u64) -> u64 {
 }
 
 /// Files by their inode numbers. It only grows, and two files may share a place.
-pub(crate) struct Files(Box<[AtomicU8]>);
+pub(crate) struct WriterFilter(Box<[AtomicU8]>);
 
-impl Files {
+impl WriterFilter {
     pub(crate) fn new(all: bool) -> Self {
         Self((0..PLACES).map(|_| AtomicU8::new(if all { u8::MAX } else { 0 })).collect())
     }
@@ -42,24 +42,30 @@ impl Files {
     }
 }
 
-/// Files that programs may be writing to past the front.
+/// Files that programs may be writing to past the mount.
 pub(crate) struct Direct {
     /// All of them.
-    pub(crate) written: Files,
+    pub(crate) written: WriterFilter,
     /// Those of them that nobody writes to any more.
-    pub(crate) quiet: Quiet,
-    /// Those that programs may also make shorter past the front.
-    pub(crate) cut: Files,
+    pub(crate) no_writers: NoWriters,
+    /// Those that programs may also make shorter past the mount.
+    pub(crate) cut: WriterFilter,
     /// Directories whose files are what the upper layer shows of them.
-    pub(crate) plain: Plain,
+    pub(crate) pure_dirs: PureDirs,
     clock: Instant,
 }
 
 impl Direct {
     /// `kept`: a predecessor may have handed out anything.
     pub(crate) fn new(kept: bool) -> Self {
-        let [written, cut] = [(); 2].map(|()| Files::new(kept));
-        Self { written, quiet: Quiet::new(), cut, plain: Plain::default(), clock: Instant::now() }
+        let [written, cut] = [(); 2].map(|()| WriterFilter::new(kept));
+        Self {
+            written,
+            no_writers: NoWriters::new(),
+            cut,
+            pure_dirs: PureDirs::default(),
+            clock: Instant::now(),
+        }
     }
 
     /// A file is about to be opened for a program, to do with it what it wants.
@@ -70,7 +76,7 @@ impl Direct {
 
     /// A file has been opened that is going to be a program's.
     pub(crate) fn hands_out(&self, ino: u64) {
-        self.quiet.forget(ino);
+        self.no_writers.forget(ino);
     }
 
     /// Seconds, from 1.

@@ -1,6 +1,6 @@
 //! Files that were given to programs, and that nobody writes to any more: found out once, and believed until one is given out again.
 
-use crate::coherence::written::spread;
+use crate::coherence::writers::spread;
 use crate::sync::AtomicU64;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
@@ -13,18 +13,18 @@ const TAG: u64 = (1 << (64 - INDEX)) - 1;
 const ONCE: u64 = TAG + 1;
 
 /// The latest files of which it is known.
-pub(crate) struct Quiet(OnceLock<Box<[AtomicU64]>>);
+pub(crate) struct NoWriters(OnceLock<Box<[AtomicU64]>>);
 
 /// What is known of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     /// Nobody writes to it.
-    Quiet,
+    NoWriters,
     /// It has to be found out. For [`Quiet::keep`].
     Nothing(u64),
 }
 
-impl Quiet {
+impl NoWriters {
     pub(crate) const fn new() -> Self {
         Self(OnceLock::new())
     }
@@ -39,7 +39,7 @@ impl Quiet {
     pub(crate) fn look(&self, ino: u64) -> Known {
         let Some((entry, tag)) = self.entry(ino) else { return Known::Nothing(0) };
         match entry.load(SeqCst) {
-            now if now & TAG == tag && tag != 0 => Known::Quiet,
+            now if now & TAG == tag && tag != 0 => Known::NoWriters,
             now => Known::Nothing(now),
         }
     }
@@ -69,40 +69,40 @@ mod tests {
     use std::sync::atomic::AtomicBool;
     use std::thread;
 
-    fn nothing(quiet: &Quiet, ino: u64) -> u64 {
+    fn nothing(quiet: &NoWriters, ino: u64) -> u64 {
         match quiet.look(ino) {
             Known::Nothing(then) => then,
-            Known::Quiet => panic!("{ino} is quiet"),
+            Known::NoWriters => panic!("{ino} is quiet"),
         }
     }
 
     #[test]
     fn it_is_believed_until_the_file_is_given_out() {
-        let quiet = Quiet::new();
+        let quiet = NoWriters::new();
         let then = nothing(&quiet, 7);
         quiet.keep(7, then);
-        assert_eq!(quiet.look(7), Known::Quiet);
-        assert!((8..10_000).all(|ino| quiet.look(ino) != Known::Quiet));
+        assert_eq!(quiet.look(7), Known::NoWriters);
+        assert!((8..10_000).all(|ino| quiet.look(ino) != Known::NoWriters));
         quiet.forget(7);
         quiet.keep(7, then);
         let then = nothing(&quiet, 7);
         quiet.keep(7, then);
-        assert_eq!(quiet.look(7), Known::Quiet);
+        assert_eq!(quiet.look(7), Known::NoWriters);
     }
 
     #[test]
     fn an_entry_that_cannot_count_further_keeps_nothing() {
-        let quiet = Quiet::new();
+        let quiet = NoWriters::new();
         (0..1 << (INDEX + 1)).for_each(|_| quiet.forget(7));
         let then = nothing(&quiet, 7);
         quiet.keep(7, then);
-        assert_ne!(quiet.look(7), Known::Quiet);
+        assert_ne!(quiet.look(7), Known::NoWriters);
     }
 
     /// Some threads find out whether somebody writes to a file; another one gives it out, and takes it back.
     #[test]
     fn who_writes_is_never_taken_for_quiet() {
-        static QUIET: Quiet = Quiet::new();
+        static QUIET: NoWriters = NoWriters::new();
         static WRITER: AtomicBool = AtomicBool::new(false);
         /// How often it was given out; odd: it is.
         static GIVEN: AtomicU64 = AtomicU64::new(0);
@@ -121,7 +121,7 @@ mod tests {
         let looker = thread::spawn(|| {
             while !END.load(SeqCst) {
                 let before = GIVEN.load(SeqCst);
-                let is_quiet = QUIET.look(7) == Known::Quiet;
+                let is_quiet = QUIET.look(7) == Known::NoWriters;
                 let is_given = before % 2 == 1 && GIVEN.load(SeqCst) == before;
                 assert!(!(is_given && is_quiet));
             }
@@ -133,7 +133,7 @@ mod tests {
             thread::yield_now();
             GIVEN.fetch_add(1, SeqCst);
             WRITER.store(false, SeqCst);
-            while QUIET.look(7) != Known::Quiet {
+            while QUIET.look(7) != Known::NoWriters {
                 thread::yield_now();
             }
         }

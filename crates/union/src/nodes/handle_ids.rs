@@ -1,6 +1,6 @@
-//! Ids of forgotten nodes, so that a handle (name_to_handle_at) outlives the front's caches.
+//! Ids of forgotten nodes, so that a handle (name_to_handle_at) outlives the kernel's caches.
 //!
-//! A handle names a node id. When the front has dropped the node and the handle is opened, the front asks for the
+//! A handle names a node id. When the kernel has dropped the node and the handle is opened, the kernel asks for the
 //! id, and takes no other for an answer. So the id of a forgotten node stays reserved for its object, with the place
 //! where it is: whoever meets the object first, by name or by handle, gives it its old id again. There is a
 //! limit to what is remembered; beyond it the oldest ids are given up, and their handles are stale.
@@ -74,13 +74,13 @@ impl Notes {
 /// What is remembered of forgotten nodes. A note holds a directory's node, and dropping that comes back here: notes
 /// are dropped after the lock.
 #[derive(Default)]
-pub(crate) struct Forgotten {
+pub(crate) struct HandleIds {
     notes: Mutex<Notes>,
 }
 
-impl Forgotten {
+impl HandleIds {
     /// The id that an object had; the caller gives it to the object's new node. The note stays: the node may be
-    /// dropped again without the front having heard of it.
+    /// dropped again without the kernel having heard of it.
     pub(crate) fn take(&self, key: InodeKey) -> Option<NodeId> {
         let mut guard = self.notes.lock();
         let notes = &mut *guard;
@@ -100,7 +100,7 @@ impl Forgotten {
     }
 
     /// A node is being dropped; false: nothing is remembered of it, so its id is free. `key`: the object as it is found now, if
-    /// that is known; a directory may have come into the upper layer since the front forgot it.
+    /// that is known; a directory may have come into the upper layer since the kernel forgot it.
     pub(crate) fn keep_id(&self, id: NodeId, key: Option<InodeKey>) -> bool {
         let mut guard = self.notes.lock();
         let notes = &mut *guard;
@@ -187,26 +187,26 @@ impl Forgotten {
 }
 
 impl Core {
-    /// Takes back `count` lookups of a node by the front.
+    /// Takes back `count` lookups of a node by the kernel.
     pub(crate) fn forget(&self, id: NodeId, count: u64) {
         match self.table.forget(id, count) {
             // Others may hold it still: its id is given back when it is dropped.
             Some(node) if self.exports() => self.note_forgotten(&node),
             Some(_) => {}
-            None => self.forget_unrevived(id),
+            None => self.forget_unrecovered(id),
         }
     }
 
     /// Whether handles may be asked for: a front that holds nothing can ask for nothing.
     fn exports(&self) -> bool {
-        self.front.get().is_some()
+        self.kernel.get().is_some()
     }
 
     /// Whether a client may have another object held for as long as it likes ([`crate::Budget`]). What is kept open for handles that
     /// nobody may ever use goes first.
     pub(crate) fn room_to_hold(&self, like: Option<BorrowedFd<'_>>) -> Result<()> {
         self.budget.room_to_hold(like).or_else(|_| {
-            for free in self.table.forgotten.let_go() {
+            for free in self.table.handle_ids.let_go() {
                 self.table.release(free);
             }
             self.budget.room_to_hold(like)
@@ -228,7 +228,7 @@ impl Core {
         let only_for_handles = node.alias || node.stale.load(Relaxed);
         let key = if only_for_handles { None } else { self.key_of(node) };
         let note = Note { place, ino: node.ino, key, file, kept, dropped: false };
-        for free in self.table.forgotten.note(node.id, note) {
+        for free in self.table.handle_ids.note(node.id, note) {
             self.table.release(free);
         }
     }
@@ -253,7 +253,7 @@ impl Core {
     /// The node that a forgotten id stands for. ESTALE: not known, or not there any more.
     pub(crate) fn recall(&self, id: NodeId) -> Result<Arc<Node>> {
         if let Ok(node) = self.node(id) {
-            // The front holds no inode for it, or it would not ask. What has no name is gone, then; and what was handed
+            // The kernel holds no inode for it, or it would not ask. What has no name is gone, then; and what was handed
             // to the kernel through this node is closed, so that the node can be used again.
             let gone = match &node.body {
                 Body::Dir(dir) => dir.removed.load(Relaxed),
@@ -268,10 +268,10 @@ impl Core {
             return Ok(node);
         }
         let stale = || Error::new(Errno::STALE, "handle");
-        let Remembered { place, ino, file, kept } = self.table.forgotten.find(id).ok_or_else(stale)?;
+        let Remembered { place, ino, file, kept } = self.table.handle_ids.find(id).ok_or_else(stale)?;
         let alias = |file: Arc<File>| {
-            // The front holds the file through two nodes, and hands it to the kernel through both.
-            let free = self.is_passthrough() && self.table.forgotten.claim(id);
+            // The kernel holds the file through two nodes, and serves it itself through both.
+            let free = self.is_passthrough() && self.table.handle_ids.claim(id);
             if !free {
                 return Err(stale());
             }

@@ -1,5 +1,5 @@
 //! Going on where a predecessor of the process was killed: nodes are made again from the [ledger](crate::recovery::ledger) and the layers,
-//! each when it is first asked for, under the id by which the front knows it.
+//! each when it is first asked for, under the id by which the kernel knows it.
 //!
 //! Also what the union writes into the ledger while it lives.
 
@@ -27,7 +27,7 @@ type Pending = SmallVec<[(NodeId, u64); 1]>;
 
 /// Nodes of a predecessor that have not been made again yet.
 #[derive(Default)]
-pub(crate) struct Revival {
+pub(crate) struct Recovery {
     active: AtomicBool,
     spots: Mutex<HashMap<(NodeId, Box<CStr>), Pending>>,
     /// Descriptors that hold objects without a name.
@@ -36,25 +36,25 @@ pub(crate) struct Revival {
     gone: Mutex<()>,
 }
 
-impl Revival {
+impl Recovery {
     pub(crate) fn of(ledger: Option<&Ledger>) -> Self {
-        let revival = Self::default();
+        let recovery = Self::default();
         {
-            let mut spots = revival.spots.lock();
+            let mut spots = recovery.spots.lock();
             for record in ledger.into_iter().flat_map(Ledger::records) {
-                revival.active.store(true, Relaxed);
+                recovery.active.store(true, Relaxed);
                 if record.flags.intersects(Flags::GONE | Flags::STALE) {
                     continue;
                 }
                 for spot in record.places {
                     let pending = spots.entry(spot).or_default();
-                    // A node that the front had forgotten may have been on its way out when the next one of its file was there.
+                    // A node that the kernel had forgotten may have been on its way out when the next one of its file was there.
                     let at = if record.lookups > 0 { 0 } else { pending.len() };
                     pending.insert(at, (record.id, record.ino));
                 }
             }
         }
-        revival
+        recovery
     }
 
     /// Whether anything may have to be made again.
@@ -81,20 +81,20 @@ fn stale(what: &'static str) -> Error {
 
 impl Core {
     /// Takes the descriptors that hold what has no name, and makes the nodes at once that must be known before they are asked
-    /// for: files with several names. To be called before the front asks for anything.
+    /// for: files with several names. To be called before the kernel asks for anything.
     pub(crate) fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
-        *self.revival.held.lock() = held;
+        *self.recovery.held.lock() = held;
         let Some(ledger) = &self.table.ledger else { return };
         for record in ledger.records() {
             let linked = record.flags.contains(Flags::LINKED) && record.lookups > 0;
-            if linked && let Err(error) = self.revive(record.id) {
+            if linked && let Err(error) = self.recover(record.id) {
                 tracing::debug!(%error, node = record.id.0, "a file with several names is not found again");
             }
         }
     }
 
     /// The node of an id that a predecessor gave out. ESTALE: it is not known.
-    pub(crate) fn revive(&self, id: NodeId) -> Result<Arc<Node>> {
+    pub(crate) fn recover(&self, id: NodeId) -> Result<Arc<Node>> {
         let ledger = self.table.ledger.as_deref().ok_or(stale("node"))?;
         // Up to what is there, then down again: without recursion, for a tree may be deeper than a stack.
         let mut chain = Vec::new();
@@ -115,7 +115,7 @@ impl Core {
         }
         let mut node = None;
         while let Some(record) = chain.pop() {
-            let made = self.revive_one(&record).inspect_err(|error| {
+            let made = self.recover_one(&record).inspect_err(|error| {
                 tracing::warn!(%error, ?record, "an object that the last service knew is not found again");
             });
             node = Some(made?);
@@ -126,12 +126,12 @@ impl Core {
         }
     }
 
-    fn revive_one(&self, record: &Record) -> Result<Arc<Node>> {
+    fn recover_one(&self, record: &Record) -> Result<Arc<Node>> {
         if let Ok(node) = self.table.get(record.id) {
             return Ok(node);
         }
         if record.flags.contains(Flags::GONE) {
-            return self.revive_gone(record);
+            return self.recover_gone(record);
         }
         for (parent, name) in &record.places {
             let Ok(parent) = self.node(*parent) else { continue };
@@ -145,7 +145,7 @@ impl Core {
             if record.flags.contains(Flags::STALE)
                 && let Some(file) = node.as_file()
             {
-                return Ok(self.revive_second(record, file));
+                return Ok(self.recover_second(record, file));
             }
             if node.id == record.id {
                 return Ok(node);
@@ -153,25 +153,25 @@ impl Core {
         }
         // Removed, and killed before it could be written down.
         if record.held.is_some() {
-            return self.revive_gone(record);
+            return self.recover_gone(record);
         }
         Err(stale("node"))
     }
 
     /// A node whose file has another one.
-    fn revive_second(&self, record: &Record, file: &Arc<File>) -> Arc<Node> {
-        let _one = self.revival.gone.lock();
+    fn recover_second(&self, record: &Record, file: &Arc<File>) -> Arc<Node> {
+        let _one = self.recovery.gone.lock();
         if let Ok(node) = self.table.get(record.id) {
             return node;
         }
         let node = Arc::new(Node::new(record.id, record.ino, Body::File(Arc::clone(file)), &self.table));
         node.stale.store(true, Relaxed);
-        self.table.revived(&node);
+        self.table.recovered(&node);
         node
     }
 
     /// Gives a node that is being made the id of its predecessor, if the object had one; else the body comes back.
-    pub(crate) fn enter_revived(
+    pub(crate) fn enter_recovered(
         &self,
         parent: &Node,
         name: Name<'_>,
@@ -190,16 +190,16 @@ impl Core {
             return Err(body);
         };
         if let Body::Dir(dir) = &body
-            && ledger.missing(record.id)
+            && ledger.negative(record.id)
         {
-            dir.seen.missing.may_be_anything();
+            dir.lease.negative.may_be_anything();
         }
         let node = Arc::new(Node::new(record.id, ino, body, &self.table));
         children.set(name, &node);
         drop(children);
         self.restore_state(&node, &record);
         ledger.settle(record.id, Some((parent.id, name)));
-        self.table.revived(&node);
+        self.table.recovered(&node);
         Ok(node)
     }
 
@@ -208,7 +208,7 @@ impl Core {
     fn take_record(&self, parent: NodeId, name: Name<'_>, ino: u64) -> Option<Record> {
         let ledger = self.table.ledger.as_deref()?;
         loop {
-            let id = self.revival.take(parent, name, ino)?;
+            let id = self.recovery.take(parent, name, ino)?;
             let record = ledger.read(id).filter(|record| !record.flags.contains(Flags::GONE));
             if record.is_some() && !self.table.has_node(id) {
                 return record;
@@ -221,7 +221,7 @@ impl Core {
         file.cached_opens.store(record.cached_opens, Relaxed);
         if record.flags.contains(Flags::LOWER_OPEN) {
             node.lower_passthrough.store(true, Relaxed);
-            // Killed between a copy-up and the word of it: the front has the lower file open through this node.
+            // Killed between a copy-up and the word of it: the kernel has the lower file open through this node.
             let state = file.state.read();
             let copied = !matches!(state.at, At::Lower(_)) && (state.below.is_none() || state.partial);
             drop(state);
@@ -233,10 +233,10 @@ impl Core {
     }
 
     /// The node of an object that has no name any more.
-    fn revive_gone(&self, record: &Record) -> Result<Arc<Node>> {
+    fn recover_gone(&self, record: &Record) -> Result<Arc<Node>> {
         let holding = record.held.ok_or(stale("nothing holds the object"))?;
         // One at a time: who comes second finds the node.
-        let _one = self.revival.gone.lock();
+        let _one = self.recovery.gone.lock();
         if let Ok(node) = self.table.get(record.id) {
             return Ok(node);
         }
@@ -248,13 +248,13 @@ impl Core {
         };
         let node = Arc::new(Node::new(record.id, record.ino, body, &self.table));
         self.restore_state(&node, record);
-        self.table.revived(&node);
+        self.table.recovered(&node);
         Ok(node)
     }
 
     /// A descriptor that holds something, and the branch of what it holds.
     fn take_held(&self, holding: Holding) -> Result<(&dyn Branch, OwnedFd)> {
-        let descriptor = self.revival.held.lock().remove(&holding.descriptor);
+        let descriptor = self.recovery.held.lock().remove(&holding.descriptor);
         let layer = self.layers.get(usize::from(holding.layer)).ok_or(stale("no such layer"))?;
         Ok((&*layer.branch, descriptor.ok_or(stale("the object is not held"))?))
     }
@@ -325,8 +325,8 @@ impl Core {
     }
 
     /// A node that has not been made again will not be asked for any more.
-    pub(crate) fn forget_unrevived(&self, id: NodeId) {
-        let Some(ledger) = self.table.ledger.as_deref().filter(|_| self.revival.is_active()) else { return };
+    pub(crate) fn forget_unrecovered(&self, id: NodeId) {
+        let Some(ledger) = self.table.ledger.as_deref().filter(|_| self.recovery.is_active()) else { return };
         if !self.table.is_forgotten(id) {
             return;
         }
@@ -336,7 +336,7 @@ impl Core {
         };
         let all = record.held.into_iter().chain(record.below.map(|(holding, _)| holding));
         let held: Vec<_> =
-            all.filter_map(|holding| self.revival.held.lock().remove(&holding.descriptor)).collect();
+            all.filter_map(|holding| self.recovery.held.lock().remove(&holding.descriptor)).collect();
         drop(held);
         self.table.release(id);
     }
@@ -433,7 +433,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_two_nodes_of_a_file_the_one_that_the_front_holds_is_made_again() {
+    fn of_two_nodes_of_a_file_the_one_that_the_kernel_holds_is_made_again() {
         let (name, ino) = (Name::new(c"f").unwrap(), 77);
         for held in [0, 1] {
             let ledger = Ledger::create().unwrap();
@@ -443,10 +443,10 @@ mod tests {
                 ledger.enter(id, ino, Some((NodeId::ROOT, name)), Flags::empty());
             }
             ledger.set_lookups(ids[held], 1);
-            let revival = Revival::of(Some(&ledger));
-            assert_eq!(revival.take(NodeId::ROOT, name, ino), Some(ids[held]));
-            assert_eq!(revival.take(NodeId::ROOT, name, ino), Some(ids[1 - held]));
-            assert_eq!(revival.take(NodeId::ROOT, name, ino), None);
+            let recovery = Recovery::of(Some(&ledger));
+            assert_eq!(recovery.take(NodeId::ROOT, name, ino), Some(ids[held]));
+            assert_eq!(recovery.take(NodeId::ROOT, name, ino), Some(ids[1 - held]));
+            assert_eq!(recovery.take(NodeId::ROOT, name, ino), None);
         }
     }
 }

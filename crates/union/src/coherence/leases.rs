@@ -1,23 +1,23 @@
-//! What the front may believe of a directory, and what must have reached it before programs change the directory's names past it.
+//! What the kernel may believe of a directory, and what must have reached it before programs change the directory's names past it.
 
-use crate::coherence::missing::Missing;
+use crate::coherence::negative::NegativeDentries;
 use crate::sync::Mutex;
 use crate::sync::{AtomicBool, AtomicU64};
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_vfs::{Answering, Answers};
 
-/// What the front may believe of a directory.
+/// What the kernel may believe of a directory.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct DirLease {
     /// Its attributes.
     pub(crate) attributes: AtomicBool,
     /// That names are not there.
-    pub(crate) missing: Missing,
+    pub(crate) negative: NegativeDentries,
     /// Lists of its names: how often it was told one, ...
     names: AtomicU64,
     /// ... and how often it had been when that was last taken back. Never the same number twice: answers that are waited for are known by it.
     taken_back: AtomicU64,
-    /// Programs make names in it past the front: when they last did, as [`Direct::now`](crate::coherence::written::Direct::now) has it; 0: they do not.
+    /// Programs make names in it past the mount: when they last did, as [`Direct::now`](crate::coherence::writers::Direct::now) has it; 0: they do not.
     pub(crate) shared: AtomicU64,
     /// Programs may look at its names themselves, as long as its [word](crate::coherence::view) says.
     pub(crate) viewed: AtomicBool,
@@ -32,12 +32,12 @@ struct Waits {
     names: u64,
 }
 
-impl Seen {
+impl DirLease {
     /// Of a directory of which nothing is known.
     pub(crate) fn everything() -> Self {
         Self {
             attributes: AtomicBool::new(true),
-            missing: Missing::default(),
+            negative: NegativeDentries::default(),
             names: AtomicU64::new(1),
             taken_back: AtomicU64::new(0),
             shared: AtomicU64::new(0),
@@ -46,19 +46,19 @@ impl Seen {
         }
     }
 
-    /// The front has just heard of the directory.
+    /// The kernel has just heard of the directory.
     pub(crate) fn nothing(&self) {
         self.attributes.store(false, SeqCst);
         self.take_back_names();
         self.viewed.store(false, SeqCst);
     }
 
-    /// The front is being told a list of names.
+    /// The kernel is being told a list of names.
     pub(crate) fn tells_names(&self) {
         self.names.fetch_add(1, SeqCst);
     }
 
-    /// Whether the front may believe in a list, which is about to be taken back. Not while it is being told one.
+    /// Whether the kernel may believe in a list, which is about to be taken back. Not while it is being told one.
     pub(crate) fn take_back_names(&self) -> bool {
         let names = self.names.load(SeqCst);
         self.taken_back.swap(names, SeqCst) != names
@@ -66,19 +66,19 @@ impl Seen {
 
     /// Whether no answer is on its way that a change of the directory's names would make wrong for ever. The caller holds the
     /// directory's `ops` exclusively: what begins later sees that it is shared.
-    pub(crate) fn is_settled(&self, front: &dyn Answers, now: u64) -> bool {
+    pub(crate) fn is_settled(&self, kernel: &dyn Answers, now: u64) -> bool {
         let names = self.names.load(SeqCst);
         if self.shared.load(SeqCst) != now {
             self.shared.store(now, SeqCst);
         }
         let mut waits = self.waits.lock();
-        let unseen =
+        let untold =
             names != self.taken_back.load(SeqCst) && waits.as_ref().is_none_or(|waits| waits.names != names);
-        if unseen {
-            *waits = Some(Waits { answers: front.answering(), names });
+        if untold {
+            *waits = Some(Waits { answers: kernel.answering(), names });
         }
         let Some(waits) = &mut *waits else { return true };
-        let settled = front.has_answered(&waits.answers);
+        let settled = kernel.has_answered(&waits.answers);
         if settled {
             waits.answers.0.clear();
         }
@@ -90,7 +90,7 @@ impl Seen {
 mod tests {
     use super::*;
 
-    /// A front with one answer on its way.
+    /// A kernel with one answer on its way.
     struct Slow(AtomicBool);
 
     impl Answers for Slow {
@@ -104,23 +104,23 @@ mod tests {
 
     #[test]
     fn answers_that_are_on_their_way_are_waited_for() {
-        let front = Slow(AtomicBool::new(true));
-        let seen = Seen::everything();
-        seen.nothing();
-        assert!(seen.is_settled(&front, 1), "nothing was told");
-        seen.tells_names();
-        assert!(!seen.is_settled(&front, 1) && !seen.is_settled(&front, 1), "a list is on its way");
-        front.0.store(false, SeqCst);
-        assert!(seen.is_settled(&front, 1), "it has arrived");
-        front.0.store(true, SeqCst);
-        seen.tells_names();
-        assert!(!seen.is_settled(&front, 1), "another one");
-        front.0.store(false, SeqCst);
-        assert!(seen.is_settled(&front, 1) && seen.is_settled(&Slow(AtomicBool::new(true)), 1), "once");
-        assert!(seen.take_back_names() && !seen.take_back_names());
-        front.0.store(true, SeqCst);
-        assert!(seen.is_settled(&front, 1), "it was taken back");
-        seen.tells_names();
-        assert!(!seen.is_settled(&front, 1), "the first one after that");
+        let kernel = Slow(AtomicBool::new(true));
+        let lease = DirLease::everything();
+        lease.nothing();
+        assert!(lease.is_settled(&kernel, 1), "nothing was told");
+        lease.tells_names();
+        assert!(!lease.is_settled(&kernel, 1) && !lease.is_settled(&kernel, 1), "a list is on its way");
+        kernel.0.store(false, SeqCst);
+        assert!(lease.is_settled(&kernel, 1), "it has arrived");
+        kernel.0.store(true, SeqCst);
+        lease.tells_names();
+        assert!(!lease.is_settled(&kernel, 1), "another one");
+        kernel.0.store(false, SeqCst);
+        assert!(lease.is_settled(&kernel, 1) && lease.is_settled(&Slow(AtomicBool::new(true)), 1), "once");
+        assert!(lease.take_back_names() && !lease.take_back_names());
+        kernel.0.store(true, SeqCst);
+        assert!(lease.is_settled(&kernel, 1), "it was taken back");
+        lease.tells_names();
+        assert!(!lease.is_settled(&kernel, 1), "the first one after that");
     }
 }

@@ -1,6 +1,7 @@
 //! The documents that every change has to keep up.
 
-use super::{Finding, Tree};
+use super::finding::Finding;
+use super::sources::Tree;
 
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     let mut fail = |message: &str| findings.push(Finding::new("CHANGELOG.md", 0, "changelog", message));

@@ -1,6 +1,7 @@
 //! Rules about functions: none too long, and no method of a public trait without a doc comment.
 
-use super::{Finding, Source};
+use super::finding::Finding;
+use super::sources::Source;
 use proc_macro2::Span;
 use syn::spanned::Spanned;
 use syn::visit::Visit;

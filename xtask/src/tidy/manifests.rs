@@ -1,6 +1,7 @@
 //! Rules about a crate's Cargo.toml.
 
-use super::{Finding, Source};
+use super::finding::Finding;
+use super::sources::Source;
 use toml::Table;
 
 pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {

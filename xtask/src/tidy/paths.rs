@@ -1,6 +1,7 @@
 //! No path of somebody's machine: what is written here has to be true everywhere.
 
-use super::{Finding, Source};
+use super::finding::Finding;
+use super::sources::Source;
 
 /// What begins a path of a machine, and what to use instead.
 const EVERYWHERE: &[(&str, &str)] = &[

@@ -15,7 +15,8 @@
 //! occur as a word. Lines that continue an item are indented; indented items belong to the item above them. Lists
 //! that are no promises begin with `*` or a number; code between fences is not looked at.
 
-use super::{Finding, Source, Tree};
+use super::finding::Finding;
+use super::sources::{Source, Tree};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::str::FromStr;
 

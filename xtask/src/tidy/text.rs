@@ -1,6 +1,7 @@
 //! Rules about the text of a Rust file: its length, and that it says what it is for.
 
-use super::{Finding, Source};
+use super::finding::Finding;
+use super::sources::Source;
 
 /// A file above this many lines gets a warning.
 const LINES_WARN: usize = 600;
@@ -31,7 +32,7 @@ pub(super) fn check(source: &Source, findings: &mut Vec<Finding>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tidy::Severity;
+    use crate::tidy::finding::Severity;
 
     fn findings(text: &str) -> Vec<Finding> {
         let mut findings = Vec::new();

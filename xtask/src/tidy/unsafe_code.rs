@@ -1,7 +1,8 @@
 //! Unsafe code lives in few crates; all others forbid it. Tests may have it where they need a mapping or a call that
 //! has no safe form: the root of such a program denies it, and the module allows it.
 
-use super::{Finding, Source};
+use super::finding::Finding;
+use super::sources::Source;
 use proc_macro2::{TokenStream, TokenTree};
 use std::str::FromStr;
 

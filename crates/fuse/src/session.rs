@@ -156,7 +156,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
         pages: Pages,
         mountpoint: Option<PathBuf>,
     ) -> Self {
-        let notifier = FuseNotifier::new(Arc::clone(&device), negotiated.minor);
+        let notifier = FuseNotifier::new(Arc::clone(&device));
         let core = Core {
             device,
             devices: Mutex::default(),
@@ -187,13 +187,6 @@ impl<F: Filesystem + ?Sized> Session<F> {
     /// Serves until the mount has gone. Errors only when no thread can be started.
     pub fn run(self) -> Result<()> {
         let notifier = self.core.notifier.clone();
-        let sender = std::thread::Builder::new()
-            .name("vellum-notify".into())
-            .spawn({
-                let notifier = notifier.clone();
-                move || notifier.serve()
-            })
-            .map_err(|error| thread_error(&error))?;
         self.fs.start(Connection {
             features: self.core.negotiated.features(),
             notifier: Arc::new(notifier.clone()),
@@ -202,11 +195,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
         let crew = Crew::new(Arc::clone(&self.fs), Arc::clone(&self.core), self.options.workers, inflight);
         let result = Arc::new(crew).run().map_err(|error| thread_error(&error));
         notifier.close();
-        let joined = sender.join();
         self.fs.stop();
-        if joined.is_err() {
-            tracing::error!("the notifier thread has panicked");
-        }
         tracing::info!("session has ended");
         result
     }

@@ -115,8 +115,6 @@ pub trait Notifier: Answers {
     /// (`len` < 0: to the end; `offset` < 0: attributes only). ENOENT for attributes: the front does not have the node, or not yet: an
     /// answer about it may be on its way.
     fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()>;
-    /// `name` in `parent` may lead elsewhere now.
-    fn inval_entry(&self, parent: NodeId, name: Name<'_>) -> Result<()>;
     /// All that is known of `node` is no longer good, attributes and data. Done when this returns. It waits for reads of that data: not
     /// to be called by one, nor with a lock held that one may need.
     fn expire_data(&self, node: NodeId) -> Result<()>;

@@ -87,16 +87,10 @@ opcodes! {
 pub enum Notify {
     /// Attributes or data of a node are no longer good.
     InvalInode = 2,
-    /// A name is no longer good.
-    InvalEntry = 3,
-    /// A name has gone.
-    Delete = 6,
     /// Send again what has been read but not answered (7.40).
     Resend = 7,
     /// Look every name up again before it is used (7.44).
     IncEpoch = 8,
-    /// Drop nodes that are not in use (7.45, from Linux 6.18 or 6.19 on).
-    Prune = 9,
 }
 
 #[cfg(test)]

@@ -227,16 +227,4 @@ wire! {
     NotifyInvalInode (24) {
         ino: u64, off: i64, len: i64,
     }
-    /// INVAL_ENTRY; followed by the name and NUL.
-    NotifyInvalEntry (16) {
-        parent: u64, namelen: u32, flags: u32,
-    }
-    /// DELETE; followed by the name and NUL.
-    NotifyDelete (24) {
-        parent: u64, child: u64, namelen: u32, padding: u32,
-    }
-    /// PRUNE; followed by node ids.
-    NotifyPrune (16) {
-        count: u32, padding: u32, spare: u64,
-    }
 }

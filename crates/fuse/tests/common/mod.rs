@@ -129,12 +129,16 @@ impl MemFs {
         state.inode(NodeId::ROOT).unwrap().take(name).unwrap();
     }
 
+    /// Makes a file in the root directory behind the kernel's back.
+    pub(crate) fn plant(&self, name: &CStr) {
+        let mut state = self.state.lock();
+        state.insert(NodeId::ROOT, Name::new(name).unwrap(), 0o100_644, &Context::default()).unwrap();
+    }
+
     /// Makes many files in the root directory.
     pub(crate) fn populate(&self, count: u64) {
-        let mut state = self.state.lock();
         for i in 0..count {
-            let name = std::ffi::CString::new(format!("file-{i:06}")).unwrap();
-            state.insert(NodeId::ROOT, Name::new(&name).unwrap(), 0o100_644, &Context::default()).unwrap();
+            self.plant(&std::ffi::CString::new(format!("file-{i:06}")).unwrap());
         }
     }
 

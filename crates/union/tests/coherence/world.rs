@@ -136,15 +136,6 @@ impl Notifier for Way {
         Ok(())
     }
 
-    fn inval_entry(&self, _: NodeId, name: Name<'_>) -> Result<()> {
-        let Some(kernel) = self.0.upgrade() else { return Ok(()) };
-        let _lock = kernel.lock.write().unwrap();
-        let mut beliefs = kernel.beliefs();
-        beliefs.missing.remove(name.as_c_str());
-        beliefs.names.remove(name.as_c_str());
-        Ok(())
-    }
-
     fn expire_data(&self, node: NodeId) -> Result<()> {
         shuttle::thread::yield_now();
         let Some(kernel) = self.0.upgrade() else { return Ok(()) };

@@ -10,7 +10,7 @@ use vellum_branch::{MemoryBranch, MemoryOptions};
 use vellum_union::{Profile, Union};
 use vellum_vfs::{
     Answering, Answers, Attr, Branch, BranchDir, Connection, Entry, Errno, Features, FileKind, Filesystem,
-    Name, NodeId, Notifier, Object, Result,
+    NodeId, Notifier, Object, Result,
 };
 
 /// Names that things get. The longest leaves no room for a prefix.
@@ -127,9 +127,6 @@ impl Answers for Deaf {
 
 impl Notifier for Deaf {
     fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {
-        Ok(())
-    }
-    fn inval_entry(&self, _: NodeId, _: Name<'_>) -> Result<()> {
         Ok(())
     }
     fn expire_data(&self, _: NodeId) -> Result<()> {

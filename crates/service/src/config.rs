@@ -1,10 +1,15 @@
 //! What an instance is made of, as plain data: no option syntax above it, no open file below it.
+//!
+//! It is made of a command line once, by the command. Services are sent it, and leave it to their successors, by serde. What is
+//! read so must be complete: a field that is missing or not known is an error, for it was said by another version.
 
+use crate::failure::Failure;
+use crate::plain;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
-pub use vellum_union::OverrideStat;
 use vellum_vfs::IdMap;
 
 /// Most layers of one instance, the upper included.
@@ -14,7 +19,7 @@ pub const LAYERS_MAX: usize = 500;
 pub const WORKERS_MAX: usize = 64;
 
 /// How file data travels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Profile {
     /// Through the page cache of the mount, with write-back and without opens. Works without privileges.
     #[default]
@@ -35,7 +40,7 @@ impl Profile {
 }
 
 /// Which lower files are copied block by block as they are written to, and not whole at the first write.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BlockCopy {
     /// Those of at least [`vellum_union::PARTIAL_FROM`] bytes, in passthrough
     /// [`vellum_union::PARTIAL_FROM_PASSTHROUGH`].
@@ -48,7 +53,7 @@ pub enum BlockCopy {
 }
 
 /// How it is known which blocks a partial file has of its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BlockMap {
     /// The others are holes, as far as the filesystem reports holes exactly.
     #[default]
@@ -58,7 +63,7 @@ pub enum BlockMap {
 }
 
 /// What reading a file does to its access time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AccessTimes {
     /// Nothing.
     #[default]
@@ -70,7 +75,7 @@ pub enum AccessTimes {
 }
 
 /// Bytes that are copied into partial files when the mount has ended, so that the upper can be read without Vellum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FillAtEnd(pub u64);
 
 impl Default for FillAtEnd {
@@ -81,15 +86,19 @@ impl Default for FillAtEnd {
 }
 
 /// What the mount itself allows, as the flags of mount(2). None: the default for the caller's privileges.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct MountFlags {
     /// Nothing can be changed through the mount; the upper, if any, is only read.
     pub read_only: bool,
     /// Device files work. Default: no.
+    #[serde(deserialize_with = "plain::required")]
     pub dev: Option<bool>,
     /// Set-id bits act. Default: for root only.
+    #[serde(deserialize_with = "plain::required")]
     pub suid: Option<bool>,
     /// Programs can be run. Default: yes.
+    #[serde(deserialize_with = "plain::required")]
     pub exec: Option<bool>,
     /// What reading does to access times.
     pub access_times: AccessTimes,
@@ -99,33 +108,52 @@ pub struct MountFlags {
     pub dirsync: bool,
 }
 
+/// The kind of attribute in which an upper records owner, group, mode and type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OverrideStat {
+    /// One that only a privileged process can set.
+    Privileged,
+    /// One of users.
+    User,
+}
+
 /// Everything that makes an instance. Relative paths are relative to the working directory at the time of
 /// [`crate::layers::open`].
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Config {
     /// Where the tree is mounted.
+    #[serde(with = "plain")]
     pub mountpoint: PathBuf,
     /// Lower layers, the top one first.
+    #[serde(with = "plain::list")]
     pub lowers: Vec<PathBuf>,
     /// The layer that takes changes; None: the tree is read-only.
+    #[serde(with = "plain::option")]
     pub upper: Option<PathBuf>,
     /// Where new objects are prepared; on the upper's filesystem. Needed with an upper that is written to.
+    #[serde(with = "plain::option")]
     pub work: Option<PathBuf>,
     /// How file data travels.
     pub profile: Profile,
     /// Threads that answer requests. None: by the number of processors.
+    #[serde(deserialize_with = "plain::required")]
     pub workers: Option<NonZeroUsize>,
     /// Keep processors from deep sleep while requests come in numbers (privileged).
     pub keep_awake: bool,
     /// Mounts of the tree with mapped ids are allowed also where programs would be given files, which they are not then.
     pub idmap: bool,
     /// User ids in the layers against those in the mount.
+    #[serde(with = "id_map")]
     pub uid_map: IdMap,
     /// Group ids in the layers against those in the mount.
+    #[serde(with = "id_map")]
     pub gid_map: IdMap,
     /// Show every file as owned by this user.
+    #[serde(deserialize_with = "plain::required")]
     pub squash_uid: Option<u32>,
     /// Show every file as of this group.
+    #[serde(deserialize_with = "plain::required")]
     pub squash_gid: Option<u32>,
     /// Nothing is made durable; a crash may lose everything in the upper.
     pub volatile: bool,
@@ -138,41 +166,49 @@ pub struct Config {
     /// Extended attributes of users cannot be read or set.
     pub no_xattrs: bool,
     /// Owner, mode and type are recorded in an extended attribute, not set. None: as the upper's root says.
+    #[serde(deserialize_with = "plain::required")]
     pub override_owners: Option<OverrideStat>,
     /// How long the kernel may believe names and attributes. None: as long as only this mount changes the upper.
+    #[serde(deserialize_with = "plain::required")]
     pub timeout: Option<Duration>,
     /// When lower files are copied block by block.
     pub block_copy: BlockCopy,
     /// How it is recorded which blocks a file has copied.
     pub block_map: BlockMap,
     /// Bytes per second that are copied into partial files while there is nothing else to do; None: none.
+    #[serde(deserialize_with = "plain::required")]
     pub background_fill: Option<u64>,
     /// How much of what the upper takes from other layers is copied when the mount has ended.
     pub fill_at_end: FillAtEnd,
     /// What the mount itself allows.
     pub flags: MountFlags,
     /// Whether others than the one who mounts may enter. None: only when root mounts.
+    #[serde(deserialize_with = "plain::required")]
     pub allow_other: Option<bool>,
     /// Only root may enter beside the one who mounts.
     pub allow_root: bool,
     /// How mounts below the mount point come and go elsewhere. None: as for those beside it.
+    #[serde(deserialize_with = "plain::required")]
     pub propagation: Option<Propagation>,
     /// Take the mount away when the process dies, whatever it dies of.
     pub auto_unmount: bool,
     /// How much of its privileges the process gives up.
     pub sandbox: crate::sandbox::Mode,
     /// Largest read request in bytes.
+    #[serde(deserialize_with = "plain::required")]
     pub max_read: Option<u32>,
     /// What mount(8) shows as the source.
+    #[serde(with = "plain::option")]
     pub source: Option<OsString>,
     /// What mount(8) shows as the type, after `fuse.`.
+    #[serde(with = "plain::option")]
     pub subtype: Option<OsString>,
     /// Security labels for the mount: option name and value.
     pub labels: Vec<(String, OsString)>,
 }
 
 /// What other mount namespaces, and other mounts of the same tree, see of mounts below a mount point: mount(2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Propagation {
     /// Nothing, in either direction.
     Private,
@@ -189,5 +225,125 @@ impl Config {
     #[must_use]
     pub fn writable(&self) -> bool {
         self.upper.is_some() && !self.flags.read_only
+    }
+
+    /// Refuses what no command line can ask for. Who reads one that another process has written calls this.
+    pub fn check(&self) -> Result<(), Failure> {
+        let wrong = |why: String| Err(Failure::input(format!("what is to be mounted: {why}")));
+        let layers = self.lowers.len();
+        if layers == 0 || layers > LAYERS_MAX {
+            return wrong(format!("{layers} lower layers, where 1 to {LAYERS_MAX} can be"));
+        }
+        if self.writable() && self.work.is_none() {
+            return wrong("an upper layer without a work directory".into());
+        }
+        if let Some(workers) = self.workers.filter(|workers| workers.get() > WORKERS_MAX) {
+            return wrong(format!("{workers} workers, more than {WORKERS_MAX}"));
+        }
+        Ok(())
+    }
+}
+
+/// Maps of ids, as options write them.
+mod id_map {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+    use vellum_vfs::IdMap;
+
+    pub(super) fn serialize<S: Serializer>(map: &IdMap, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(map)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<IdMap, D::Error> {
+        match String::deserialize(from)?.as_str() {
+            "" => Ok(IdMap::default()),
+            text => IdMap::parse(text).map_err(de::Error::custom),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::os::unix::ffi::OsStringExt;
+
+    fn odd(bytes: &[u8]) -> OsString {
+        OsString::from_vec(bytes.to_vec())
+    }
+
+    /// One with something in every field.
+    fn full() -> Config {
+        Config {
+            mountpoint: odd(b"/m\xff\n").into(),
+            lowers: vec![odd(b"/l\xc3").into(), "/\"ü\u{2028}".into()],
+            upper: Some(odd(b"\x80").into()),
+            work: Some("/w".into()),
+            profile: Profile::Passthrough,
+            workers: NonZeroUsize::new(7),
+            uid_map: IdMap::parse("0:100000:65536").unwrap(),
+            squash_gid: Some(u32::MAX - 1),
+            override_owners: Some(OverrideStat::User),
+            timeout: Some(Duration::from_millis(1500)),
+            block_copy: BlockCopy::From(1 << 40),
+            background_fill: Some(u64::MAX),
+            flags: MountFlags {
+                dev: Some(false),
+                access_times: AccessTimes::Always,
+                ..MountFlags::default()
+            },
+            propagation: Some(Propagation::Slave),
+            source: Some(odd(b"\xfe\xff")),
+            labels: vec![("context".into(), odd(b"a\xffb"))],
+            ..Config::default()
+        }
+    }
+
+    #[test]
+    fn all_of_it_comes_back() {
+        for config in [Config::default(), full()] {
+            let text = serde_json::to_vec(&config).unwrap();
+            assert_eq!(serde_json::from_slice::<Config>(&text).unwrap(), config);
+        }
+    }
+
+    #[test]
+    fn nothing_may_be_missing_and_nothing_unknown() {
+        let whole = serde_json::to_value(full()).unwrap();
+        let read = |value: &Value| serde_json::from_value::<Config>(value.clone()).map_err(|e| e.to_string());
+        for place in ["", "/flags"] {
+            let names: Vec<String> =
+                whole.pointer(place).and_then(Value::as_object).unwrap().keys().cloned().collect();
+            assert!(names.len() > 6, "{names:?}");
+            for name in names {
+                let mut less = whole.clone();
+                less.pointer_mut(place).and_then(Value::as_object_mut).unwrap().remove(&name);
+                let why = read(&less).unwrap_err();
+                assert!(why.contains("missing field") && why.contains(&name), "{why}");
+            }
+            let mut more = whole.clone();
+            more.pointer_mut(place).and_then(Value::as_object_mut).unwrap().insert("new".into(), Value::Null);
+            assert!(read(&more).unwrap_err().contains("unknown field `new`"));
+        }
+    }
+
+    #[test]
+    fn what_no_command_line_says_is_refused() {
+        full().check().unwrap();
+        let many = Config { lowers: vec!["/l".into(); LAYERS_MAX + 1], ..full() };
+        let threads = Config { workers: NonZeroUsize::new(WORKERS_MAX + 1), ..full() };
+        for bad in [Config::default(), many, threads, Config { work: None, ..full() }] {
+            assert_eq!(bad.check().unwrap_err().exit_status(), 2);
+        }
+        for (name, bad) in [
+            ("mountpoint", serde_json::json!("/m\0")),
+            ("mountpoint", serde_json::json!([47, 256])),
+            ("uid_map", serde_json::json!("0:1")),
+            ("uid_map", serde_json::json!("0:0:0")),
+            ("profile", serde_json::json!("quick")),
+        ] {
+            let mut value = serde_json::to_value(full()).unwrap();
+            value[name] = bad;
+            serde_json::from_value::<Config>(value).expect_err(name);
+        }
     }
 }

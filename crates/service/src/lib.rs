@@ -19,6 +19,7 @@ pub mod instance;
 pub mod layers;
 pub mod lock;
 pub mod mountpoint;
+mod plain;
 pub mod pool;
 pub mod sandbox;
 pub mod serving;

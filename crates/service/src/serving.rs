@@ -62,18 +62,13 @@ pub(crate) fn session_options(config: &Config, layers: &Layers) -> SessionOption
     options
 }
 
-pub(crate) fn report(
-    config: &Config,
-    mountpoint: &Path,
-    layers: &Layers,
-    options: &SessionOptions,
-) -> InstanceReport {
+pub(crate) fn report(config: &Config, layers: &Layers, options: &SessionOptions) -> InstanceReport {
     let text = |path: &Path| path.to_string_lossy().into_owned();
     let upper = layers.upper.is_some().then(|| layers.paths.first().map(|path| text(path))).flatten();
     InstanceReport {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
-        mountpoint: text(mountpoint),
+        mountpoint: text(&config.mountpoint),
         profile: config.profile.name().into(),
         read_only: !config.writable(),
         volatile: config.volatile,

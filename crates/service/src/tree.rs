@@ -1,6 +1,6 @@
 //! The union of an instance: from plain data to the union's own terms.
 
-use crate::config::{BlockCopy, BlockMap, Config, Profile};
+use crate::config::{BlockCopy, BlockMap, Config, OverrideStat, Profile};
 use crate::explain::{Explain, NodeAnswer};
 use crate::failure::Failure;
 use crate::layers::Layers;
@@ -43,7 +43,10 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
         gid_map: config.gid_map.clone(),
         squash: Squash { uid: config.squash_uid, gid: config.squash_gid },
         volatile: config.volatile,
-        override_stat: config.override_owners,
+        override_stat: config.override_owners.map(|kind| match kind {
+            OverrideStat::Privileged => vellum_union::OverrideStat::Privileged,
+            OverrideStat::User => vellum_union::OverrideStat::User,
+        }),
         static_nlink: config.static_nlink,
         no_xattr: config.no_xattrs,
         no_acl: config.no_acl,

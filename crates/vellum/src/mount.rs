@@ -1,18 +1,14 @@
 //! `vellum mount`, and the mount program.
 
-use crate::cli::{Cli, Command};
 use crate::log;
-use crate::options::argv::{self, Classic};
-use crate::options::{BadInput, Request};
-use clap::Parser;
+use crate::options::Request;
 use rustix::mount::MountFlags;
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Stdio;
 use vellum_engine::{Pool, Store};
 use vellum_service::config::{AccessTimes, Config, Profile};
 use vellum_service::daemon::{Pending, Side, close_callers, detach, own_ipc};
-use vellum_service::pool::{Asked, Joined, serve_alone};
+use vellum_service::pool::{Joined, serve_alone};
 use vellum_service::sandbox::{Mode, can_pass_through};
 use vellum_service::serving::propagate;
 use vellum_service::{Failure, mountpoint};
@@ -36,26 +32,24 @@ pub fn run(mut request: Request) -> Result<(), Failure> {
     close_callers();
     request.config.sandbox = Mode::from_environment()?;
     let pool = pool_of(&request)?;
-    let own = pool.as_ref().map_or(Ok(None), |pool| shown_as_the_pools(pool, &mut request))?;
+    if let Some(pool) = &pool {
+        show_as_the_pools(pool, &mut request.config)?;
+    }
     // Who stays in the foreground, or has a process watch over the service, wants a service of its own.
     if !request.foreground
         && !request.config.auto_unmount
         && let Some(pool) = &pool
-        && join(pool, &request, own.clone())?
+        && join(pool, &request.config)?
     {
         return Ok(());
     }
-    let mut arguments: Vec<OsString> = std::env::args_os().collect();
-    if let Some(more) = own {
-        arguments = with_options(arguments, more);
-    }
     if request.foreground {
-        return service(&request, arguments, pool.as_ref(), None);
+        return service(&request, pool.as_ref(), None);
     }
     match detach()? {
         Side::Parent(outcome) => outcome,
         Side::Child(pending) => {
-            let ended = service(&request, arguments, pool.as_ref(), Some(&pending));
+            let ended = service(&request, pool.as_ref(), Some(&pending));
             if let Err(failure) = &ended {
                 pending.failed(failure);
             }
@@ -65,71 +59,31 @@ pub fn run(mut request: Request) -> Result<(), Failure> {
     }
 }
 
-fn service(
-    request: &Request,
-    arguments: Vec<OsString>,
-    pool: Option<&Pool>,
-    pending: Option<&Pending>,
-) -> Result<(), Failure> {
+fn service(request: &Request, pool: Option<&Pool>, pending: Option<&Pending>) -> Result<(), Failure> {
     // Before any thread is started, and before any memory is filled that the tenant has to pay for.
     log::start(request)?;
     enter_pool(request, pool)?;
-    serve_alone(&Asked { config: &request.config, arguments: &arguments }, parse, pending)
+    serve_alone(&request.config, pending)
 }
 
-/// Reads a command line again.
-pub(crate) fn parse(arguments: Vec<OsString>) -> Result<Config, Failure> {
-    Ok(understood(arguments)?.config)
-}
-
-/// What a command line asks for that mounts something.
-pub fn understood(arguments: Vec<OsString>) -> Result<Request, Failure> {
-    let bad = |bad: BadInput| Failure::input(bad.to_string());
-    let other = || Failure::input("a command line that mounts nothing");
-    if argv::is_subcommand(&arguments) {
-        let Ok(Cli { command: Command::Mount(arguments) }) = Cli::try_parse_from(arguments) else {
-            return Err(other());
-        };
-        return arguments.request().map_err(bad);
-    }
-    match argv::parse(&arguments).map_err(bad)? {
-        Classic::Mount(request) => Ok(*request),
-        _ => Err(other()),
-    }
-}
-
-/// Has the mount show owners as ids of its pool, unless the request says how it shows them. The options that say so, for others who
-/// read the command line, maybe when the pool's settings are no longer the same.
-fn shown_as_the_pools(pool: &Pool, request: &mut Request) -> Result<Option<String>, Failure> {
-    let config = &mut request.config;
+/// Has the mount show owners as ids of its pool, unless what was asked for says how it shows them.
+fn show_as_the_pools(pool: &Pool, config: &mut Config) -> Result<(), Failure> {
     if !config.uid_map.is_identity() || !config.gid_map.is_identity() {
-        return Ok(None);
+        return Ok(());
     }
-    let Some(range) = pool.ids()? else { return Ok(None) };
+    let Some(range) = pool.ids()? else { return Ok(()) };
     let map = IdMap::parse(&range.mapping())
         .map_err(|why| Failure::system(format!("pool {}: uid-range {range}: {why}", pool.name())))?;
     (config.uid_map, config.gid_map) = (map.clone(), map);
-    Ok(Some(range.mount_options()))
+    Ok(())
 }
 
-/// A command line that mounts something, with more options.
-fn with_options(mut arguments: Vec<OsString>, options: String) -> Vec<OsString> {
-    let at = if argv::is_subcommand(&arguments) { 2 } else { 1 };
-    let at = at.min(arguments.len());
-    arguments.splice(at..at, ["-o".into(), options.into()]);
-    arguments
-}
-
-/// Has the pool's service serve the mount; `more`: options that the command line lacks. False: a process of the mount's own must.
-fn join(pool: &Pool, request: &Request, more: Option<String>) -> Result<bool, Failure> {
+/// Has the pool's service serve the mount. False: a process of the mount's own must.
+fn join(pool: &Pool, config: &Config) -> Result<bool, Failure> {
     let start = || start(pool);
     let prepare = |layers: &[PathBuf]| pool.prepare(layers);
     let service = vellum_service::pool::Pool { socket: pool.socket(), start: &start, prepare: &prepare };
-    let mut arguments: Vec<OsString> = std::env::args_os().collect();
-    if let Some(more) = more {
-        arguments = with_options(arguments, more);
-    }
-    match service.join(&Asked { config: &request.config, arguments: &arguments })? {
+    match service.join(config)? {
         Joined::Served => Ok(true),
         Joined::Unfit(why) => {
             tracing::debug!(pool = %pool.name(), "served by a process of its own: {why}");
@@ -205,30 +159,4 @@ fn remount(request: &Request) -> Result<(), Failure> {
             request.config.propagation.map_or(Ok(()), |propagation| propagate(&point, propagation))
         })
         .map_err(|e| Failure::system(format!("option remount: {shown}: {e}; only root may change a mount")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn options_are_added_to_every_form_of_command_line() {
-        for line in [
-            "vellum -o lowerdir=/a /m",
-            "vellum overlay /m -o lowerdir=/a",
-            "vellum /m -olowerdir=/a -s",
-            "mount.fuse.vellum mount /m -o lowerdir=/a",
-            "vellum mount --lower /a /m",
-            "vellum mount -o lowerdir=/a -- source /m",
-        ] {
-            let arguments: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-            let before = understood(arguments.clone()).unwrap();
-            let options = "uidmapping=0:5:9,gidmapping=0:5:9".to_owned();
-            let after = understood(with_options(arguments, options)).unwrap();
-            let mut wanted = before;
-            let map = IdMap::parse("0:5:9").unwrap();
-            (wanted.config.uid_map, wanted.config.gid_map) = (map.clone(), map);
-            assert_eq!(after, wanted, "{line}");
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! `vellum pool serve`: the service of a pool, and its supervisor.
 
-use crate::{log, mount};
+use crate::log;
 use std::path::PathBuf;
 use vellum_engine::{Failure, Pool, PoolName, Store};
 use vellum_service::daemon::{Pending, Side, close_callers, detach, own_ipc};
@@ -68,7 +68,6 @@ fn serve(supervised: Supervised, name: &PoolName, background: bool) -> Result<()
         always.into_iter().chain(background.then_some("--background")).map(str::to_owned).collect()
     };
     let sandbox = Mode::from_environment()?;
-    let manner =
-        Manner { parse: mount::parse, stay: !background, sandbox, program: &program, arguments: &arguments };
+    let manner = Manner { stay: !background, sandbox, program: &program, arguments: &arguments };
     supervise(supervised, &manner, &signals)
 }

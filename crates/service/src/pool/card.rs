@@ -3,14 +3,13 @@
 use super::FORMAT;
 use super::direct::Roots;
 use super::wire::MountRequest;
+use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
+use crate::plain;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use vellum_sys::Inherited;
 
 /// How /proc shows the file.
@@ -19,23 +18,35 @@ const LINK: &str = "/memfd:vellum-card (deleted)";
 const LEN_MAX: usize = 32 << 20;
 
 /// A mount that is being served.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Card {
     format: u32,
     pub(super) request: MountRequest,
     device: RawFd,
+    #[serde(deserialize_with = "plain::required")]
     upper: Option<(RawFd, RawFd)>,
     lowers: Vec<RawFd>,
     locks: Vec<RawFd>,
+    #[serde(deserialize_with = "plain::required")]
     direct: Option<RawFd>,
+    #[serde(deserialize_with = "plain::required")]
     reading: Option<RawFd>,
+    #[serde(deserialize_with = "plain::required")]
     still: Option<RawFd>,
     ledger: RawFd,
     inflight: RawFd,
     /// None: no program reads from mappings here.
+    #[serde(deserialize_with = "plain::required")]
     generations: Option<RawFd>,
     /// What has been agreed on with the kernel.
     pub(super) negotiated: [u64; 9],
+}
+
+/// What cards of all formats have.
+#[derive(Deserialize)]
+struct Format {
+    format: u32,
 }
 
 /// What a card leads to.
@@ -126,8 +137,24 @@ fn read(written: &OwnedFd) -> Result<Card, String> {
     if text.is_empty() {
         return Err(String::new());
     }
-    let card: Card = serde_json::from_slice(&text).map_err(|e| e.to_string())?;
-    if card.format == FORMAT { Ok(card) } else { Err(format!("its card has format {}", card.format)) }
+    parse(&text)
+}
+
+fn parse(text: &[u8]) -> Result<Card, String> {
+    let unreadable = |e: serde_json::Error| format!("its card cannot be read: {e}");
+    // Of a card of another format nothing else is known.
+    let Format { format } = serde_json::from_slice(text).map_err(unreadable)?;
+    if format != FORMAT {
+        return Err(format!("its card has format {format}"));
+    }
+    serde_json::from_slice(text).map_err(unreadable)
+}
+
+/// What was mounted according to a card, read as a successor reads it.
+pub fn asked_for(text: &[u8]) -> Result<Config, Failure> {
+    let card = parse(text).map_err(Failure::system)?;
+    card.request.config.check()?;
+    Ok(card.request.config)
 }
 
 fn complete(card: Card, written: OwnedFd, inherited: &mut Inherited) -> Result<Found, String> {
@@ -156,13 +183,69 @@ pub(super) fn layers(
     lowers: Vec<OwnedFd>,
     locks: Vec<OwnedFd>,
 ) -> OpenLayers {
-    let path = |bytes: &Vec<u8>| PathBuf::from(OsString::from_vec(bytes.clone()));
     OpenLayers {
         lowers,
         upper,
-        paths: request.paths.iter().map(path).collect(),
-        work_path: request.work_path.as_ref().map(path),
+        paths: request.paths.clone(),
+        work_path: request.work_path.clone(),
         locks: locks.into_iter().map(Into::into).collect(),
         mount: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn card() -> Value {
+        let config = Config { lowers: vec!["/l".into()], ..Config::default() };
+        let layers = OpenLayers {
+            lowers: vec![blank().unwrap()],
+            upper: None,
+            paths: vec!["/l".into()],
+            work_path: None,
+            locks: Vec::new(),
+            mount: None,
+        };
+        let request = MountRequest::new(&config, "/m".as_ref(), &layers, None);
+        let card = Card::new(request, &blank().unwrap(), &layers, &[], None, (3, 4, None));
+        serde_json::to_value(card).unwrap()
+    }
+
+    fn read(card: &Value) -> Result<Config, String> {
+        asked_for(&serde_json::to_vec(card).unwrap()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn what_was_mounted_is_read_from_it() {
+        let config = read(&card()).unwrap();
+        assert_eq!((config.mountpoint.as_path(), config.lowers.len()), ("/m".as_ref(), 1));
+    }
+
+    #[test]
+    fn one_of_another_format_is_refused_whatever_else_is_on_it() {
+        let older = json!({ "format": FORMAT - 1, "request": { "arguments": [[47]] } });
+        assert_eq!(read(&older).unwrap_err(), format!("its card has format {}", FORMAT - 1));
+    }
+
+    #[test]
+    fn nothing_may_be_missing_and_nothing_unknown() {
+        for place in ["", "/request"] {
+            let names: Vec<String> =
+                card().pointer(place).and_then(Value::as_object).unwrap().keys().cloned().collect();
+            for name in names {
+                let mut less = card();
+                less.pointer_mut(place).and_then(Value::as_object_mut).unwrap().remove(&name);
+                let why = read(&less).unwrap_err();
+                assert!(why.contains(&format!("missing field `{name}`")), "{why}");
+            }
+            let mut more = card();
+            more.pointer_mut(place).and_then(Value::as_object_mut).unwrap().insert("new".into(), json!(1));
+            assert!(read(&more).unwrap_err().contains("unknown field `new`"));
+        }
+        let mut none = card();
+        none["request"]["config"]["lowers"] = json!([]);
+        assert!(read(&none).unwrap_err().contains("0 lower layers"));
     }
 }

@@ -11,7 +11,7 @@ use super::fresh::Fresh;
 use super::host::{self, Begin, Orders};
 use super::join::user_namespace;
 use super::session::Listeners;
-use super::{AT_ONCE, ENDING, FAILED, KEEPERS, Parse, REPLACE, SIGHUP, over};
+use super::{AT_ONCE, ENDING, FAILED, KEEPERS, REPLACE, SIGHUP, over};
 use crate::daemon::{self, Pending, Word};
 use crate::failure::Failure;
 use crate::sandbox::{self, Plan};
@@ -88,7 +88,6 @@ pub(super) trait Charge {
 /// Supervisor and heir.
 pub(super) struct Family<'a> {
     pub(super) charge: &'a dyn Charge,
-    pub(super) parse: Parse,
     /// Descriptors that are not the service's.
     pub(super) own: BTreeSet<RawFd>,
     pub(super) signals: &'a HeldSignals,
@@ -154,25 +153,14 @@ impl<'a> Family<'a> {
     /// Call before any thread has been started.
     pub(super) fn new(
         charge: &'a dyn Charge,
-        parse: Parse,
         own: BTreeSet<RawFd>,
         signals: &'a HeldSignals,
         restarts: u64,
     ) -> Result<Self, Failure> {
         let board = Board::create(restarts)?;
         let (word, service) = daemon::word()?;
-        let mut family = Self {
-            charge,
-            parse,
-            own,
-            signals,
-            board,
-            word,
-            service,
-            heir: None,
-            asked: false,
-            short_lives: 0,
-        };
+        let mut family =
+            Self { charge, own, signals, board, word, service, heir: None, asked: false, short_lives: 0 };
         family.own.extend([family.word.number(), family.service.number()]);
         family.be_woken();
         Ok(family)
@@ -354,7 +342,6 @@ impl<'a> Family<'a> {
         let orders = Orders {
             listeners: self.charge.listeners(),
             pending: self.charge.pending(),
-            parse: self.parse,
             program: self.charge.program(),
             stay: self.charge.stays(),
             supervisor,

@@ -1,6 +1,5 @@
 //! A mount that somebody has made and nobody serves yet: its tree, its session, and what a successor will find of it.
 
-use super::Parse;
 use super::card::{self, Card};
 use super::direct::{DirectMount, Roots};
 use super::host::Tree;
@@ -12,10 +11,7 @@ use crate::instance::Instance;
 use crate::layers::OpenLayers;
 use crate::serving::{report, session_options};
 use crate::tree::{self, Kept};
-use std::ffi::OsString;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use vellum_fuse::{Inflight, Mounted, Session, SessionOptions};
 use vellum_union::{Generations, Ledger, Union};
@@ -41,7 +37,6 @@ pub(super) struct Beside {
 /// A tree that is ready to be served.
 pub(super) struct Made {
     pub(super) config: Config,
-    pub(super) mountpoint: PathBuf,
     pub(super) tree: Union,
     pub(super) report: InstanceReport,
     pub(super) options: SessionOptions,
@@ -50,29 +45,26 @@ pub(super) struct Made {
 
 /// The tree of a request, and what goes with it.
 pub(super) fn make(
-    parse: Parse,
     request: &MountRequest,
     layers: OpenLayers,
     kept: Kept,
     inflight: &Arc<Inflight>,
 ) -> Result<Made, Failure> {
-    let arguments = request.arguments.iter().map(|word| OsString::from_vec(word.clone())).collect();
-    let config = parse(arguments)?;
-    let mountpoint = PathBuf::from(OsString::from_vec(request.mountpoint.clone()));
+    let config = request.config.clone();
+    config.check()?;
     let mut layers = layers.into_branches()?;
     let locks = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
     let mut options = session_options(&config, &layers);
     options.inflight = Some(Arc::clone(inflight));
-    let report = report(&config, &mountpoint, &layers, &options);
+    let report = report(&config, &layers, &options);
     let tree = tree::build_kept(&config, layers, kept)?;
     options.allow_idmap &= !tree.hands_out();
-    Ok(Made { config, mountpoint, tree, report, options, locks })
+    Ok(Made { config, tree, report, options, locks })
 }
 
 impl Fresh {
     /// Makes the tree and agrees with the kernel on how it is served. `programs`: some may reach the service beside the mount.
     pub(super) fn prepare(
-        parse: Parse,
         request: &MountRequest,
         descriptors: Vec<OwnedFd>,
         programs: bool,
@@ -115,8 +107,8 @@ impl Fresh {
         let mut card = Card::new(request.clone(), &device, &layers, &locks, direct.as_ref(), numbers);
         let direct = direct.and_then(|roots| DirectMount::of(roots, request.device)).map(Arc::new);
         let kept = Kept { ledger: Some(ledger), generations: generations.clone(), direct: direct.is_some() };
-        let made = make(parse, request, layers, kept, &inflight)?;
-        let mountpoint = made.mountpoint.clone();
+        let made = make(request, layers, kept, &inflight)?;
+        let mountpoint = made.config.mountpoint.clone();
         let instance = Arc::new(Instance::new(made.tree, made.report));
         let mounted = Mounted { device, mountpoint: mountpoint.clone() };
         let session = Session::new(Arc::clone(&instance), mounted, made.options)

@@ -9,7 +9,7 @@ use super::join::user_namespace;
 use super::session::{self, Listeners};
 use super::underway::{Line, Underway};
 use super::wire::{self, Reply, Request, Status};
-use super::{AT_ONCE, ENDING, FORMAT, Parse, REPLACE, SIGHUP, over, program};
+use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, over, program};
 use crate::daemon::Pending;
 use crate::failure::Failure;
 use crate::instance::Instance;
@@ -82,7 +82,6 @@ struct Books {
 
 /// The service.
 pub(super) struct Host {
-    parse: Parse,
     restarts: u64,
     program: PathBuf,
     supervisor: Pid,
@@ -105,7 +104,6 @@ pub(super) struct Orders<'a> {
     pub(super) listeners: Option<&'a Listeners>,
     /// Who waits until that one is served.
     pub(super) pending: Option<&'a Pending>,
-    pub(super) parse: Parse,
     /// The program that a successor would be.
     pub(super) program: &'a Path,
     /// Stay when nothing is mounted.
@@ -141,7 +139,6 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
     let begun = Instant::now();
     let restarts = orders.board.restarts();
     let host = Arc::new(Host {
-        parse: orders.parse,
         restarts,
         program: orders.program.to_owned(),
         supervisor: orders.supervisor,
@@ -193,7 +190,7 @@ impl Host {
     fn resume(self: &Arc<Self>, mut inherited: Inherited) {
         let (found, all) = card::find(&mut inherited);
         for found in found {
-            let mountpoint = String::from_utf8_lossy(&found.card.request.mountpoint).into_owned();
+            let mountpoint = found.card.request.config.mountpoint.to_string_lossy().into_owned();
             let (device, ledger) = (found.device.try_clone(), found.ledger.try_clone());
             if let Err(failure) = self.resume_one(found, &mut inherited) {
                 tracing::error!(mountpoint, "a mount is lost: {failure}");
@@ -221,9 +218,9 @@ impl Host {
             generations: generations.clone(),
             direct: direct.is_some(),
         };
-        let made = fresh::make(self.parse, &card.request, layers, kept, &inflight)?;
+        let made = fresh::make(&card.request, layers, kept, &inflight)?;
         made.tree.resume(held);
-        let mountpoint = Some(made.mountpoint.clone());
+        let mountpoint = Some(made.config.mountpoint.clone());
         let Made { config, tree, report, options, locks, .. } = made;
         let instance = Arc::new(Instance::new(tree, report));
         let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
@@ -491,7 +488,7 @@ impl Host {
             let reply = match request {
                 Request::Status => Reply::Status(self.status()),
                 Request::Mount(request) => {
-                    let fresh = Fresh::prepare(self.parse, &request, descriptors, true);
+                    let fresh = Fresh::prepare(&request, descriptors, true);
                     Reply::of(fresh.and_then(|fresh| self.run(fresh)))
                 }
                 Request::Restart => {

@@ -9,7 +9,6 @@ use crate::layers::{self, OpenLayers};
 use crate::mountpoint;
 use crate::serving::mount_at;
 use rustix::fs::{Mode, OFlags};
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -37,14 +36,6 @@ pub struct Pool<'a> {
     pub prepare: &'a dyn Fn(&[PathBuf]) -> Result<(), Failure>,
 }
 
-/// What is to be mounted.
-pub struct Asked<'a> {
-    /// As it was understood.
-    pub config: &'a Config,
-    /// The command line, for the service.
-    pub arguments: &'a [OsString],
-}
-
 /// What has become of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Joined {
@@ -62,7 +53,7 @@ pub(super) fn user_namespace() -> Option<u64> {
 
 impl Pool<'_> {
     /// Mounts, and returns when the mount is being served.
-    pub fn join(&self, asked: &Asked<'_>) -> Result<Joined, Failure> {
+    pub fn join(&self, config: &Config) -> Result<Joined, Failure> {
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let mut service = self.reach()?;
@@ -81,7 +72,7 @@ impl Pool<'_> {
             if status.user_namespace != user_namespace() {
                 return Ok(Joined::Unfit("the pool's service is in another user namespace".into()));
             }
-            match self.mount(&mut service, asked)? {
+            match self.mount(&mut service, config)? {
                 Ok(()) => return Ok(Joined::Served),
                 Err(e) => last = Some(e),
             }
@@ -117,8 +108,7 @@ impl Pool<'_> {
     }
 
     /// One attempt. An inner error: the service has died meanwhile, and nothing is left of the mount.
-    fn mount(&self, service: &mut UnixStream, asked: &Asked<'_>) -> Result<io::Result<()>, Failure> {
-        let config = asked.config;
+    fn mount(&self, service: &mut UnixStream, config: &Config) -> Result<io::Result<()>, Failure> {
         let mountpoint = mountpoint::resolve(&config.mountpoint)?;
         let layers = layers::open(config, &mountpoint)?;
         (self.prepare)(&layers.paths)?;
@@ -128,7 +118,7 @@ impl Pool<'_> {
                 tracing::debug!("{stays}");
             }
         };
-        match hand_over(service, asked, &mountpoint, &mounted.device, layers) {
+        match hand_over(service, config, &mountpoint, &mounted.device, layers) {
             Ok(Reply::Failed { input, line }) => {
                 give_up();
                 Err(Reply::failure(input, line))
@@ -144,13 +134,13 @@ impl Pool<'_> {
 
 fn hand_over(
     service: &mut UnixStream,
-    asked: &Asked<'_>,
+    config: &Config,
     mountpoint: &Path,
     device: &OwnedFd,
     layers: OpenLayers,
 ) -> io::Result<Reply> {
-    let direct = layers.upper.as_ref().and_then(|(upper, _)| direct::mounts_of(upper, &asked.config.flags));
-    let request = MountRequest::new(asked, mountpoint, &layers, direct.as_ref());
+    let direct = layers.upper.as_ref().and_then(|(upper, _)| direct::mounts_of(upper, &config.flags));
+    let request = MountRequest::new(config, mountpoint, &layers, direct.as_ref());
     let locks: Vec<OwnedFd> = layers.locks.into_iter().map(Into::into).collect();
     let upper = layers.upper.iter().flat_map(|(upper, work)| [upper, work]);
     let direct = direct.iter().flat_map(Roots::iter);

@@ -26,8 +26,9 @@ mod view;
 mod wire;
 mod wish;
 
+pub use card::asked_for;
 pub use format::answer as format;
-pub use join::{Asked, Joined, Pool, look, restart, stop};
+pub use join::{Joined, Pool, look, restart, stop};
 pub use session::{
     directory as session_directory, make_directory as make_session_directory, path as session_path,
 };
@@ -37,12 +38,8 @@ pub use wire::Status;
 
 pub(crate) use direct::mount_flags;
 
-use crate::config::Config;
-use crate::failure::Failure;
-use std::ffi::OsString;
-
 /// Version of everything that one service leaves to the next: cards, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 6;
+pub const FORMAT: u32 = 7;
 
 /// What supervisors and heirs are called in lists of processes.
 pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-heir"];
@@ -58,6 +55,3 @@ const AT_ONCE: i32 = 66;
 const SIGHUP: i32 = 1;
 /// Those that ask for the end: SIGHUP, SIGINT, SIGTERM.
 const ENDING: [i32; 3] = [SIGHUP, 2, 15];
-
-/// Turns a command line back into what it asks for.
-pub type Parse = fn(Vec<OsString>) -> Result<Config, Failure>;

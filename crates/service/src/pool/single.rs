@@ -1,7 +1,5 @@
 //! A mount of its own: a pool of one, whose service is reached by nothing but the mount and may open nothing but its layers.
 
-use super::Asked;
-use super::Parse;
 use super::family::{self, Charge, Family};
 use super::fresh::Fresh;
 use super::wire::MountRequest;
@@ -20,8 +18,7 @@ use vellum_sys::open_descriptors;
 
 /// Mounts, and serves until the mount is gone. `pending`: the parent that waits for the mount to be ready; without one, the process
 /// stays what it is. Call before any thread has been started.
-pub fn run(asked: &Asked<'_>, parse: Parse, pending: Option<&Pending>) -> Result<(), Failure> {
-    let config = asked.config;
+pub fn run(config: &Config, pending: Option<&Pending>) -> Result<(), Failure> {
     settle();
     let signals = family::hold()?;
     // What is opened from here on is the service's.
@@ -34,9 +31,9 @@ pub fn run(asked: &Asked<'_>, parse: Parse, pending: Option<&Pending>) -> Result
             tracing::error!("{stays}");
         }
     };
-    let mount = Mount::new(asked, parse, &mountpoint, mounted.device, layers, pending);
+    let mount = Mount::new(config, &mountpoint, mounted.device, layers, pending);
     let mount = mount.inspect_err(|_| take_away())?;
-    let family = Family::new(&mount, parse, own, &signals, 0);
+    let family = Family::new(&mount, own, &signals, 0);
     let mut family = family.inspect_err(|_| take_away())?;
     let kept = family.keep();
     let served = family.board.has_served();
@@ -71,7 +68,6 @@ type Identity = (u64, u64);
 
 struct Mount<'a> {
     config: &'a Config,
-    parse: Parse,
     point: &'a Path,
     /// Device of the filesystem that is mounted, as MAJOR:MINOR.
     device: Vec<u8>,
@@ -83,14 +79,13 @@ struct Mount<'a> {
 
 impl<'a> Mount<'a> {
     fn new(
-        asked: &Asked<'a>,
-        parse: Parse,
+        config: &'a Config,
         point: &'a Path,
         device: OwnedFd,
         layers: OpenLayers,
         pending: Option<&'a Pending>,
     ) -> Result<Self, Failure> {
-        let request = MountRequest::new(asked, point, &layers, None);
+        let request = MountRequest::new(config, point, &layers, None);
         let OpenLayers { lowers, upper, locks, .. } = layers;
         let upper = upper.into_iter().flat_map(|(upper, work)| [upper, work]);
         let locks = locks.into_iter().map(OwnedFd::from);
@@ -100,8 +95,7 @@ impl<'a> Mount<'a> {
         let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         let device = mounts(&table).filter(|mount| mount.point == point).last();
         Ok(Self {
-            config: asked.config,
-            parse,
+            config,
             point,
             device: device.map(|mount| mount.device).unwrap_or_default(),
             gift: RefCell::new(NotOurs(Some(Gift { request, descriptors }))),
@@ -149,7 +143,7 @@ impl Charge for Mount<'_> {
     fn first(&self) -> Result<Fresh, Failure> {
         let gift = self.gift.borrow_mut().0.take();
         let gift = gift.ok_or_else(|| Failure::system("there is nothing to begin with"))?;
-        Fresh::prepare(self.parse, &gift.request, gift.descriptors, false)
+        Fresh::prepare(&gift.request, gift.descriptors, false)
     }
 
     fn pending(&self) -> Option<&Pending> {

@@ -2,7 +2,7 @@
 
 use super::family::{self, Charge, Family};
 use super::session::{self, Listeners};
-use super::{FORMAT, Parse, format};
+use super::{FORMAT, format};
 use crate::failure::Failure;
 use crate::mountpoint;
 use crate::sandbox::{self, Plan};
@@ -35,8 +35,6 @@ pub struct Supervised {
 
 /// How to supervise.
 pub struct Manner<'a> {
-    /// Reads a command line again.
-    pub parse: Parse,
     /// The service stays when nothing is mounted.
     pub stay: bool,
     /// How much a service gives up.
@@ -125,7 +123,7 @@ pub fn supervise(pool: Supervised, manner: &Manner<'_>, signals: &HeldSignals) -
     // From now on this process opens nothing any more.
     let own = pool.own();
     let charge = Pool { pool: &pool, manner };
-    let mut family = Family::new(&charge, manner.parse, own, signals, pool.restarts)?;
+    let mut family = Family::new(&charge, own, signals, pool.restarts)?;
     pool.dismiss_old_heir();
     family.keep()?;
     // Whoever connects from now on finds nobody, and starts another supervisor, which waits for the lock.

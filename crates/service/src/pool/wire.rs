@@ -3,8 +3,10 @@
 //! Both ends belong to one user, or one is root; still every length is checked, and nothing is waited for without end.
 
 use super::direct::Roots;
+use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
+use crate::plain;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -14,11 +16,10 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-/// Longest message in bytes: paths of all layers, and the command line, in JSON.
+/// Longest message in bytes: paths of all layers, twice, in JSON.
 const BODY_MAX: usize = 16 << 20;
 /// Most descriptors of a message: a device, an upper and its work directory, all lowers, and locks.
 const DESCRIPTORS_MAX: usize = crate::config::LAYERS_MAX + 16;
@@ -42,14 +43,16 @@ pub(super) enum Request {
 
 /// A mount that has been made, and its layers. The descriptors come in the order: the device, the upper and its work directory if
 /// there is one, the lowers, the locks, the upper's own mounts if there are any.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct MountRequest {
-    /// The command line that asked for it.
-    pub(super) arguments: Vec<Vec<u8>>,
-    pub(super) mountpoint: Vec<u8>,
+    /// What was asked for. Its mount point is absolute.
+    pub(super) config: Config,
     /// Paths of the layers, for people.
-    pub(super) paths: Vec<Vec<u8>>,
-    pub(super) work_path: Option<Vec<u8>>,
+    #[serde(with = "plain::list")]
+    pub(super) paths: Vec<PathBuf>,
+    #[serde(with = "plain::option")]
+    pub(super) work_path: Option<PathBuf>,
     pub(super) upper: bool,
     pub(super) lowers: usize,
     pub(super) locks: usize,
@@ -66,17 +69,15 @@ pub(super) struct MountRequest {
 impl MountRequest {
     /// What has been mounted, of what was asked for.
     pub(super) fn new(
-        asked: &super::Asked<'_>,
+        config: &Config,
         mountpoint: &Path,
         layers: &OpenLayers,
         direct: Option<&Roots<OwnedFd>>,
     ) -> Self {
-        let bytes = |path: &PathBuf| path.as_os_str().as_bytes().to_vec();
         Self {
-            arguments: asked.arguments.iter().map(|word| word.as_bytes().to_vec()).collect(),
-            mountpoint: mountpoint.as_os_str().as_bytes().to_vec(),
-            paths: layers.paths.iter().map(bytes).collect(),
-            work_path: layers.work_path.as_ref().map(bytes),
+            config: Config { mountpoint: mountpoint.to_owned(), ..config.clone() },
+            paths: layers.paths.clone(),
+            work_path: layers.work_path.clone(),
             upper: layers.upper.is_some(),
             lowers: layers.lowers.len(),
             locks: layers.locks.len(),

@@ -15,6 +15,7 @@ mod files;
 pub use capabilities::can_pass_through;
 
 use crate::failure::Failure;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
@@ -22,7 +23,7 @@ use std::os::fd::OwnedFd;
 pub const VARIABLE: &str = "VELLUM_SANDBOX";
 
 /// How much of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// All that the kernel has.
     #[default]

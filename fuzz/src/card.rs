@@ -1,0 +1,21 @@
+//! What a service leaves of a mount to its successor, and what a command sends of one to a service.
+
+use vellum_service::config::Config;
+use vellum_service::pool::asked_for;
+
+/// Any bytes as a card. What was mounted comes back when it is written again.
+pub(crate) fn feed(bytes: &[u8]) {
+    match asked_for(bytes) {
+        Ok(config) => again(&config),
+        Err(refused) => assert!(!refused.to_string().chars().any(char::is_control)),
+    }
+    if let Ok(config) = serde_json::from_slice::<Config>(bytes) {
+        let _ = config.check();
+        again(&config);
+    }
+}
+
+fn again(config: &Config) {
+    let text = serde_json::to_vec(config).expect("a configuration can be written");
+    assert_eq!(&serde_json::from_slice::<Config>(&text).expect("it can be read again"), config);
+}

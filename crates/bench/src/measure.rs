@@ -14,7 +14,7 @@ pub struct Sample {
     pub seconds: f64,
     /// Switches to another thread in the process that does the task and its children.
     pub client_switches: f64,
-    /// The same in the service.
+    /// Switches to another thread in the service.
     pub service_switches: Option<f64>,
     /// Processor time of that process and its children, in seconds.
     pub client_cpu_seconds: f64,
@@ -24,7 +24,7 @@ pub struct Sample {
     pub kernel_cpu_seconds: Option<f64>,
     /// Page faults of that process and its children.
     pub client_faults: f64,
-    /// The same in the service.
+    /// Page faults of the service.
     pub service_faults: Option<f64>,
     /// Resident memory of the service at the end, in bytes.
     pub resident_bytes: Option<u64>,

@@ -112,11 +112,11 @@ pub struct SubjectReport {
     pub service_faults_per_operation: Option<f64>,
     /// System calls of the client in all passes of one measurement, by name, without waiting.
     pub client_calls: Option<Calls>,
-    /// The same per operation.
+    /// System calls of the client per operation.
     pub client_calls_per_operation: Option<f64>,
     /// System calls of the service in all passes of one measurement, by name, without waiting.
     pub service_calls: Option<Calls>,
-    /// The same per operation.
+    /// System calls of the service per operation.
     pub service_calls_per_operation: Option<f64>,
     /// Memory that preparation and passes are charged with, page cache included.
     pub charged: Option<Charged>,

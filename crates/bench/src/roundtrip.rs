@@ -42,7 +42,7 @@ pub struct Row {
     pub microseconds: f64,
     /// Requests per operation, where they can be counted.
     pub requests: Option<f64>,
-    /// The same by kind.
+    /// Requests per operation, by kind.
     pub requests_by_kind: BTreeMap<String, f64>,
     /// Context switches per operation in the client.
     pub client_switches: f64,

@@ -54,7 +54,7 @@ macro_rules! cases {
     };
 }
 
-/// The same once more with the calls that older kernels have, in a process of its own.
+/// All cases once more with the calls that older kernels have, in a process of its own.
 #[test]
 fn local_with_old_calls() {
     if std::env::var_os(support::OLD_CALLS).is_some() {

@@ -217,7 +217,7 @@ impl Pool {
         self.groups.processes()
     }
 
-    /// The same, and what they are: for that each process's descriptors are looked at.
+    /// The processes in it and what they are, for which each process's descriptors are looked at.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
         self.processes().into_iter().map(member).collect()

@@ -331,8 +331,8 @@ fn device_number(mountpoint: &Path) -> Option<String> {
     found
 }
 
-/// The same for a connection that is negotiated: as the kernel says of its descriptor, where it does. The mount may be in another
-/// mount namespace.
+/// The device number of a connection that has been negotiated: as the kernel says of its descriptor, where it does. The mount may be
+/// in another mount namespace.
 fn number_of(device: &OwnedFd, mountpoint: &Path) -> Option<String> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd())).ok()?;
     let number = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"));

@@ -187,7 +187,7 @@ proptest! {
             bytes[at] ^= value;
         }
         look(&bytes);
-        // The same, cut short, with a header that owns up to it.
+        // A request cut short, with a header that states the short length.
         let mut short = bytes[..40 + cut.index(bytes.len() - 39)].to_vec();
         let len = short.len() as u32;
         short[..4].copy_from_slice(&len.to_ne_bytes());

@@ -37,7 +37,7 @@ impl Mapping {
 
     fn set(&self, at: usize, value: u8) {
         assert!(at < PAGE);
-        // SAFETY: as above.
+        // SAFETY: within the mapping, which others may change: hence volatile.
         unsafe { self.0.wrapping_add(at).write_volatile(value) }
     }
 }

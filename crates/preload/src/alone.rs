@@ -43,7 +43,7 @@ pub(crate) fn increase(count: &AtomicU64) -> u64 {
 pub(crate) fn decrease(count: &AtomicU64) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if is_alone() {
-        // SAFETY: as above.
+        // SAFETY: one instruction on a word that is there; a handler comes before it or after it.
         unsafe { core::arch::asm!("dec qword ptr [{}]", in(reg) count.as_ptr(), options(nostack)) };
         return count.load(Acquire);
     }

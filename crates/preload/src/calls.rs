@@ -307,7 +307,7 @@ pub(crate) unsafe fn make_link(target: usize, directory: i32, path: usize) -> Ou
     let mut text = [0; SLOT_BYTES as usize];
     // SAFETY: the caller's.
     let target = unsafe { paths::take(AT_FDCWD, target, &mut text) }.and_then(|len| text.get(..len));
-    // SAFETY: as above.
+    // SAFETY: the caller vouches for the path.
     match (target, unsafe { guess(Kind::MakeLink, directory, path) }) {
         (Some(target), Some((mut hold, name))) if !target.is_empty() => {
             let request = Request { opcode: MAKE_LINK, ..Request::default() };

@@ -88,7 +88,8 @@ pub(crate) unsafe fn leave(context: usize) -> bool {
     if !inside.contains(&at) {
         return false;
     }
-    // SAFETY: as above; the copy keeps nothing on the stack, so its other end can be reached from anywhere in it.
+    // SAFETY: `counter` is the place of a program counter, and the copy keeps nothing on the stack, so its other end can be reached from
+    // anywhere in it.
     unsafe { counter.write(vellum_copy_failed as *const () as usize) };
     true
 }

@@ -30,7 +30,7 @@ impl Fresh {
             return None;
         }
         let base = self.find(hash(from, text))?.1.into();
-        // The same hash may be another path's.
+        // Another path may have this hash.
         let ends = base == 0 || text.get(base) == Some(&b'/') || base == 1 && text.first() == Some(&b'/');
         (ends && base < text.len()).then_some(base)
     }

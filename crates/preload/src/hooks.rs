@@ -454,7 +454,7 @@ hooks! {
             Some(next) => unsafe { next(how, set, old) },
             // An old libc has it in another library, which this program has not loaded: it changes its only thread.
             None => match next!(SIGPROCMASK as Mask) {
-                // SAFETY: as above.
+                // SAFETY: the program's call, passed on as it came.
                 Some(next) => unsafe { next(how, set, old) },
                 None => raw::abort(),
             },

@@ -101,7 +101,7 @@ impl Name {
         }
     }
 
-    /// The same name, with the directories that only the service knows, left to the service.
+    /// This name, with the directories that only the service knows left to the service.
     fn below(&self, hold: &Hold) -> Option<Self> {
         let base = hold.fresh.base(self.directory, hold.path.get(..self.parent)?)?;
         let rest = hold.path.get(base..self.parent)?;

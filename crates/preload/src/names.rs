@@ -193,7 +193,7 @@ pub(crate) fn set_errno(error: c_int) {
 }
 
 pub(crate) fn errno() -> c_int {
-    // SAFETY: as above.
+    // SAFETY: every libc has this function, and the place is the thread's own.
     unsafe { *__errno_location() }
 }
 

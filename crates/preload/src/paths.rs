@@ -69,7 +69,7 @@ pub(crate) fn split(path: &[u8]) -> Option<Split> {
     Some(Split { parent, name: at, end: path.len() })
 }
 
-/// The same for the path of a directory, which may have slashes at its end.
+/// Takes the path of a directory apart, which may have slashes at its end.
 pub(crate) fn split_dir(path: &[u8]) -> Option<Split> {
     let last = path.iter().rposition(|byte| *byte != b'/')?;
     split(path.get(..=last)?)

@@ -78,7 +78,7 @@ fn before_change_read(fd: i32) {
     }
 }
 
-/// The same for a path by which the program opens a descriptor once more, to write.
+/// Before the program opens a descriptor once more by a path, to write: the file may be one that was handed out to be read.
 ///
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.

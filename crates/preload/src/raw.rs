@@ -152,7 +152,7 @@ pub(crate) unsafe fn call(number: usize, words: [usize; 6]) -> isize {
         );
     }
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
+    // SAFETY: the kernel's convention; the caller answers for what the call does.
     unsafe {
         core::arch::asm!(
             "svc 0",

@@ -96,7 +96,7 @@ pub(crate) fn install(set: SetAction) -> bool {
         let Some(own) = own(signal).filter(|_| asked == 0) else { return false };
         own.set(&before);
         let ours = ours(&before);
-        // SAFETY: as above; the handler may run any time.
+        // SAFETY: libc's own function, with actions of its form; the handler may run any time.
         if unsafe { set(signal, &raw const ours, core::ptr::null_mut()) } != 0 {
             return false;
         }
@@ -177,7 +177,7 @@ struct Info {
 unsafe extern "C" fn handle(signal: i32, info: *const Info, context: usize) {
     // SAFETY: the kernel has passed them.
     let is_fault = unsafe { (*info).code } > 0;
-    // SAFETY: as above.
+    // SAFETY: the kernel has passed the context of the signal that is being handled.
     if is_fault && unsafe { copy::leave(context) } {
         return;
     }

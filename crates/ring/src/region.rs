@@ -54,7 +54,7 @@ impl<'m> Region<'m> {
         let bytes = count.checked_mul(size_of::<AtomicU64>())?;
         let at = self.at(offset, bytes, align_of::<AtomicU64>())?;
         // SAFETY: `bytes` bytes at `at` are aligned for it and mapped for 'm, fewer than isize::MAX; in this process
-        // every access to them is atomic and of this size, as above.
+        // every access to them is atomic and of this size, for the layout gives each offset to words of one size.
         Some(unsafe { NonNull::slice_from_raw_parts(at.cast::<AtomicU64>(), count).as_ref() })
     }
 

@@ -53,7 +53,7 @@ pub fn clone(session: impl AsFd) -> Result<OwnedFd> {
     let source = session.as_fd().as_raw_fd() as u32;
     // SAFETY: the opcode is FUSE_DEV_IOC_CLONE, which reads a u32 from the pointer.
     let request = unsafe { Setter::<CLONE, u32>::new(source) };
-    // SAFETY: as above; `source` is an open descriptor for the whole call.
+    // SAFETY: the opcode is FUSE_DEV_IOC_CLONE, which reads a u32; `source` is an open descriptor for the whole call.
     unsafe { ioctl(&device, request) }?;
     Ok(device)
 }
@@ -70,6 +70,6 @@ pub fn backing_open(session: impl AsFd, file: impl AsFd) -> Result<i32> {
 pub fn backing_close(session: impl AsFd, id: i32) -> Result<()> {
     // SAFETY: the opcode is FUSE_DEV_IOC_BACKING_CLOSE, which reads a u32 from the pointer.
     let request = unsafe { Setter::<BACKING_CLOSE, u32>::new(id as u32) };
-    // SAFETY: as above.
+    // SAFETY: the opcode is FUSE_DEV_IOC_BACKING_CLOSE, which reads a u32; `session` is open for the whole call.
     unsafe { ioctl(session, request) }
 }

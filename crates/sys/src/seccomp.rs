@@ -10,7 +10,7 @@ pub struct FilterInstruction {
     pub code: u16,
     /// Instructions to leave out when a comparison holds.
     pub jt: u8,
-    /// The same when it does not.
+    /// Instructions to leave out when a comparison does not hold.
     pub jf: u8,
     /// The operand.
     pub k: u32,

@@ -22,7 +22,7 @@ pub struct SharedWords {
 
 // SAFETY: the mapping lives as long as the value, and is only reached through atomic operations.
 unsafe impl Send for SharedWords {}
-// SAFETY: as above.
+// SAFETY: the mapping lives as long as the value, and is only reached through atomic operations.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
@@ -34,7 +34,7 @@ impl SharedWords {
         Self::open(fd)
     }
 
-    /// The same, with a size that nobody can change any more, whoever has a descriptor of it; only its owner can open it for writing.
+    /// Makes words with a size that nobody can change any more, whoever has a descriptor of them; only their owner can open them for writing.
     pub fn create_sealed(name: &CStr, words: usize) -> Result<Self, Errno> {
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         fchmod(&fd, Mode::RUSR | Mode::WUSR)?;

@@ -9,7 +9,7 @@ use std::ffi::{CStr, c_char, c_int, c_long};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-// The same on every architecture that has the calls, except alpha. Not in libc yet.
+// These numbers hold on every architecture that has the calls, except alpha. libc has none of them yet.
 const SYS_SETXATTRAT: c_long = 463;
 const SYS_GETXATTRAT: c_long = 464;
 const SYS_LISTXATTRAT: c_long = 465;

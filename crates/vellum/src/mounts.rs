@@ -105,7 +105,7 @@ fn seen() -> Vec<PathBuf> {
     let mut points: Vec<PathBuf> = Vec::new();
     let mut devices = Vec::new();
     for mount in mounts(&table).filter(|mount| mount.fs_type == FS_TYPE.as_bytes()) {
-        // The same filesystem bound to another place has the same to say.
+        // A filesystem bound to a second place has no more to say there.
         if !devices.contains(&mount.device) {
             devices.push(mount.device);
             points.push(mount.point);

@@ -24,7 +24,7 @@ impl Error {
         Self { errno, doing, path: None, cause: None }
     }
 
-    /// The same error, naming the path (in a layer or in the mount) that it concerns. What has been said stays.
+    /// Adds the path (in a layer or in the mount) that the error concerns. What has been said stays.
     #[must_use]
     pub fn at(self, path: impl AsRef<[u8]>) -> Self {
         let path: Box<str> = String::from_utf8_lossy(path.as_ref()).into();
@@ -36,7 +36,7 @@ impl Error {
         error
     }
 
-    /// The same error, saying what was being done. What has been said stays.
+    /// Adds what was being done. What has been said stays.
     #[must_use]
     pub fn doing(mut self, doing: &'static str) -> Self {
         if !self.doing.is_empty() || self.cause.is_some() {

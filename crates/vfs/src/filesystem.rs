@@ -283,7 +283,7 @@ pub trait Filesystem: Send + Sync + 'static {
         offset: u64,
         sink: &mut dyn DirSink,
     ) -> Result<()>;
-    /// The same, each entry looked up.
+    /// Lists a directory from `offset` on, each entry looked up.
     fn readdirplus(
         &self,
         cx: &Context<'_>,

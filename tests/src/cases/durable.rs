@@ -171,7 +171,7 @@ fn data(cx: &Cx) -> Outcome {
     Ok(())
 }
 
-/// The same where another mount has made the copy a moment before, and nobody knows of that any more.
+/// Copies that another mount has made a moment before, which nobody knows of any more.
 fn before(cx: &Cx) -> Outcome {
     only_vellum("need not be better than the kernel's overlayfs, which loses such data")?;
     for (number, (size, how)) in

@@ -208,7 +208,7 @@ print(h.hexdigest())";
     let query = "sqlite3 -readonly $D/db 'select count(*), sum(n) from t; select v from t where n=500; pragma integrity_check;'";
     let served = compare(query)?;
     ensure!(served > 100, "sqlite3: {served} reads came from mappings");
-    // The same changes on both sides; readers and a writer of one database.
+    // Both sides are changed alike; readers and a writer of one database.
     fs::copy(ground.layers.lower().join("db"), cx.dir.join("db"))?;
     for round in 0..4 {
         let line = format!(

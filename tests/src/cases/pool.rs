@@ -91,7 +91,7 @@ impl<'a> Pools<'a> {
         self.mount_with(layers, options)
     }
 
-    /// The same by another program.
+    /// Mounts the layers in the pool by another program.
     pub(super) fn mount_by(&self, program: &Path, layers: &Layers) -> Outcome<Mount> {
         let pool = format!("pool={}", self.name);
         self.mount_of(MountKind::Program(program.to_owned(), true), layers, &[&pool])
@@ -123,7 +123,7 @@ impl<'a> Pooled<'a> {
         Self::with(cx, fill, &[])
     }
 
-    /// The same with further options of the mount.
+    /// Makes it with further options of the mount; `fill` puts files into the lower layer before.
     pub(super) fn with(cx: &'a Cx, fill: impl FnOnce(&Path) -> Outcome, options: &[&str]) -> Outcome<Self> {
         let pools = Pools::new(cx)?;
         pools.run("create", &[])?;

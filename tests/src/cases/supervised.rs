@@ -302,7 +302,7 @@ fn what_mounts_is_missing(cx: &Cx) -> Outcome {
     Ok(())
 }
 
-/// The same for a pool, which is as healthy as it looks: it shows a supervisor that is there, and takes mounts.
+/// A pool is as healthy as it looks: it shows a supervisor that is there, and takes mounts.
 fn pool(cx: &Cx) -> Outcome {
     let pools = Pools::new(cx)?;
     pools.run("create", &[])?;

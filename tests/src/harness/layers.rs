@@ -33,7 +33,7 @@ impl Layers {
         Ok(made)
     }
 
-    /// The same layers without an upper: the former upper as topmost lower, at another mount point.
+    /// These layers without an upper: the former upper is the topmost lower, at another mount point.
     pub(crate) fn as_lowers(&self, merged: &str) -> Outcome<Self> {
         let lowers = self.upper.iter().chain(&self.lowers).cloned().collect();
         let merged = self.merged.with_file_name(merged);

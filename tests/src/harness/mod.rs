@@ -36,7 +36,7 @@ impl Cx {
         Mount::new(MountKind::under_test(), self.profile, layers, &[])
     }
 
-    /// The same with further options.
+    /// The mount under test over `layers`, writable, with further options.
     pub(crate) fn mount_with(&self, layers: &Layers, options: &[&str]) -> Result<Mount, Stop> {
         Mount::new(MountKind::under_test(), self.profile, layers, options)
     }

@@ -113,7 +113,7 @@ impl Mount {
         Ok(mount)
     }
 
-    /// The same mount, which this value does not unmount.
+    /// A second value of this mount, which does not unmount it.
     pub(crate) fn another(&self) -> Self {
         Self {
             kind: self.kind.clone(),

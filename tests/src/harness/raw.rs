@@ -144,7 +144,7 @@ impl AsUser {
     pub(crate) fn new(uid: u32, gid: u32) -> Self {
         // SAFETY: changes two numbers of this thread.
         unsafe { libc::setfsgid(gid) };
-        // SAFETY: as above.
+        // SAFETY: changes a number of this thread.
         unsafe { libc::setfsuid(uid) };
         Self(())
     }
@@ -154,7 +154,7 @@ impl Drop for AsUser {
     fn drop(&mut self) {
         // SAFETY: changes two numbers of this thread.
         unsafe { libc::setfsuid(0) };
-        // SAFETY: as above.
+        // SAFETY: changes a number of this thread.
         unsafe { libc::setfsgid(0) };
     }
 }

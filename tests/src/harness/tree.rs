@@ -73,8 +73,8 @@ pub(crate) fn take(root: &Path, since: i64) -> Outcome<Tree> {
     Ok(tree)
 }
 
-/// The same of a tree that the kernel's overlayfs shows, whose directories may state other inode numbers than stat: those
-/// of a fifo's new hard link, for one, after a remount.
+/// Takes a tree that the kernel's overlayfs shows. Its directories may state other inode numbers than stat: those of a fifo's new
+/// hard link, for one, after a remount.
 pub(crate) fn take_overlayfs(root: &Path, since: i64) -> Outcome<Tree> {
     let mut tree = Tree::new();
     walk(root, String::new(), since, false, &mut tree)?;

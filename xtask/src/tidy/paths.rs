@@ -13,7 +13,7 @@ const EVERYWHERE: &[(&str, &str)] = &[
     ("../shared", "a document of this tree"),
 ];
 
-/// The same in what users get: code of the crates, and documents. Tests may well name such places in a container.
+/// Paths that must not be in what users get: code of the crates, and documents. Tests may well name such places in a container.
 const FOR_USERS: &[(&str, &str)] = &[
     ("/work/", "a path relative to the source tree"),
     ("/root/", "the user's home directory"),

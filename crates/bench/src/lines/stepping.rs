@@ -82,7 +82,7 @@ fn trace(service: Service, done: &AtomicBool, ready: &mpsc::Sender<()>) -> Resul
 enum State {
     /// It waits for us.
     Held,
-    /// The same: its wait has run out, and would not have before so many instructions.
+    /// It waits for us, and its own wait has run out, which would not have happened before so many instructions.
     Late(u64),
     /// It does one instruction.
     Stepping,

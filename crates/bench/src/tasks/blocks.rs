@@ -31,7 +31,7 @@ pub(super) fn first(env: &Env<'_>) -> Result<()> {
     file.write_all_at(b"x", at).doing(|| "writing a byte")
 }
 
-/// The same, and durable.
+/// One byte in the middle, made durable: open, write, fsync, close.
 pub(super) fn first_synced(env: &Env<'_>) -> Result<()> {
     let file = open(env)?;
     let at = size(&file)? / 2 + 17;

@@ -17,7 +17,7 @@ use vellum_sys::fresh_size;
 const THREADS: usize = 2;
 /// Operations of each thread at scale 1: few, for each is some thousand instructions, which are counted one by one.
 const OPERATIONS: usize = 300;
-/// The same of those that are many requests.
+/// Operations of each thread at scale 1 where each is many requests.
 const CREATIONS: usize = 60;
 /// What is read and written at once.
 const BLOCK: usize = 4096;

@@ -28,7 +28,7 @@ pub(super) enum Block {
     Data(Arc<[u8; BLOCK_LEN]>),
     /// Allocated, reads as zeros, and counts as a hole for whoever looks for data.
     Unwritten,
-    /// The same, but its zeros have come into the page cache, so that it counts as data, as on ext4.
+    /// Allocated, reads as zeros, and counts as data, because its zeros have come into the page cache, as on ext4.
     Cached,
 }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 /// The weight of who has none, in version 2.
 const USUAL_WEIGHT: u16 = 100;
-/// The same in version 1, for processors.
+/// The shares of processors of a group that was given none, in version 1.
 const USUAL_SHARES: u64 = 1024;
 /// The weights that version 1 knows for disks.
 const BFQ_WEIGHT_MAX: u16 = 1000;

@@ -31,7 +31,7 @@ pub(super) fn own_device(stream: impl AsFd) -> Option<File> {
     }
 }
 
-/// The same device again, in a filesystem that ends with the last descriptor.
+/// A second node of a stream's device, in a filesystem that ends with the last descriptor.
 fn again(stream: std::os::fd::BorrowedFd<'_>) -> rustix::io::Result<File> {
     let stat = fstat(stream)?;
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;

@@ -12,7 +12,7 @@ pub(super) fn sha256(text: &str) -> Result<String, String> {
     digest_of(&digest)
 }
 
-/// The same of a digest that was read already.
+/// The hexadecimal digits of a digest that has been read already; sha256 alone is known.
 pub(super) fn digest_of(digest: &Digest) -> Result<String, String> {
     match digest.algorithm() {
         oci_spec::image::DigestAlgorithm::Sha256 => Ok(digest.digest().to_owned()),

@@ -113,7 +113,7 @@ unsafe fn fstat_by(fd: c_int, to: Buf, next: impl FnOnce() -> c_int) -> c_int {
         // SAFETY: the program's memory.
         let done = unsafe { raw::call(raw::number::FSTAT, words) };
         if done == 0 {
-            // SAFETY: as above; it has just been filled.
+            // SAFETY: the program's memory, which the call has just filled.
             let filled = unsafe { to.as_mut() };
             if let Some([device, ino, ..]) = filled {
                 [*device, *ino] = shown;

@@ -12,7 +12,7 @@ type Pwritev = unsafe extern "C" fn(c_int, *const c_void, c_int, i64) -> isize;
 type Pwritev2 = unsafe extern "C" fn(c_int, *const c_void, c_int, i64, c_int) -> isize;
 type Sync = unsafe extern "C" fn(c_int) -> c_int;
 
-/// The same system call for the companion, with the arguments after the descriptor. None: it has none.
+/// Makes the program's system call on the companion, with the arguments after the descriptor. None: there is no companion.
 #[inline]
 fn by_companion(fd: c_int, weight: u32, number: usize, arguments: [usize; 5]) -> Option<isize> {
     let [a, b, c, d, e] = arguments;

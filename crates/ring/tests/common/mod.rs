@@ -21,7 +21,7 @@ pub(crate) struct Mapping {
 
 // SAFETY: it is a range of addresses; what is there is only reached through atomics.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: it is a range of addresses; what is there is only reached through atomics.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

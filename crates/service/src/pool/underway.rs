@@ -158,7 +158,7 @@ impl Line {
         self.is_taken() && self.may_send_first()
     }
 
-    /// The same for the first one, before which other things may have been sent.
+    /// Whether the first descriptor may be sent now: there are not too many others. Other things may have been sent before it.
     pub(super) fn may_send_first(&mut self) -> bool {
         if self.seat.is_none() {
             self.seat = self.of.seat(self.uid);

@@ -28,8 +28,8 @@ const PLACES: [(&str, BitFlags<AccessFs>); 2] = [
 /// What this process's threads are doing, and what the descriptors that they hold are.
 const OWN: &str = "/proc/self/task";
 
-/// The same of all processes, where the kernel gives no descriptors of threads. What is private in there is closed by Landlock itself,
-/// which lets nobody look into processes outside.
+/// What all processes do, for kernels that give no descriptors of threads. Landlock itself closes what is private in there: it lets
+/// nobody look into processes outside.
 const ALL: &str = "/proc";
 
 const DEVICE: BitFlags<AccessFs> = landlock::make_bitflags!(AccessFs::{ReadFile | WriteFile | IoctlDev});

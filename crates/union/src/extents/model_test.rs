@@ -58,7 +58,7 @@ fn base() -> impl Strategy<Value = (u64, Vec<u64>)> {
 
 struct World {
     disk: Arc<MemoryBranch>,
-    /// The same disk with faults.
+    /// `disk`, with faults.
     faulty: Arc<dyn Branch>,
     sidecar: bool,
     /// What it was copied from, apart from what is written.
@@ -148,7 +148,7 @@ impl World {
     }
 }
 
-/// The same on an array.
+/// Carries an operation out on an array.
 fn apply(model: &mut Vec<u8>, op: &Op) {
     let grow = |model: &mut Vec<u8>, end: u64| {
         if end as usize > model.len() {

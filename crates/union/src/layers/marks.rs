@@ -32,7 +32,7 @@ pub(crate) const ANY: &[Space] = &[Space::Trusted, Space::User];
 
 /// Value of [`Space::format`] on a layer that was empty when it became ours.
 const FORMAT_OURS: &[u8] = b"1";
-/// The same of a layer that held something before, whose marks may be in any namespace.
+/// Value of [`Space::format`] on a layer that held something before, whose marks may be in any namespace.
 const FORMAT_ADOPTED: &[u8] = b"1a";
 
 /// What the root of a layer says of the marks in it.

@@ -247,7 +247,7 @@ impl Core {
         self.attr_reply(&node)
     }
 
-    /// The same for who has the node.
+    /// Changes attributes of a node.
     pub(crate) fn change_node(&self, cx: &Context<'_>, node: &Arc<Node>, set: &SetAttr) -> Result<()> {
         let mut set = *set;
         let stated = set.ctime.take();

@@ -85,7 +85,7 @@ impl Core {
         done
     }
 
-    /// The same object, once it is in the upper layer.
+    /// The node's object in the upper layer, to which it is copied if it is not there.
     fn upper_holder(&self, node: &Arc<Node>) -> Result<Arc<dyn Object>> {
         match &node.body {
             Body::Dir(_) => Ok(crate::ops::attr::as_object(self.ensure_upper_dir(node)?)),

@@ -292,7 +292,7 @@ impl Ledger {
         self.set(id, word::HELD, holding.to_word());
     }
 
-    /// The same for a directory, or for a file in a lower layer: `dir` is the directory in which that is. A copy of the descriptor
+    /// Writes down that the node of `id`, a directory or a file in a lower layer, is found in the directory `dir`. A copy of its descriptor
     /// is kept until the id is given back.
     pub(crate) fn hold_dir(&self, id: NodeId, dir: Option<BorrowedFd<'_>>, layer: u16) {
         let Some(copy) = dir.and_then(|dir| dir.try_clone_to_owned().ok()) else { return };
@@ -301,7 +301,8 @@ impl Ledger {
         self.set(id, word::HELD, holding.to_word());
     }
 
-    /// The same, for the data of a file that are not in its inode: they are in `dir` under a name.
+    /// Writes down where the data of a file are that are not in its inode: in `dir`, under a name. A copy of the descriptor is kept until the
+    /// id is given back.
     pub(crate) fn hold_below(&self, id: NodeId, dir: Option<BorrowedFd<'_>>, layer: u16, name: Name<'_>) {
         let Some((_, flags)) = self.head(id) else { return };
         let Some(copy) = dir.and_then(|dir| dir.try_clone_to_owned().ok()) else { return };

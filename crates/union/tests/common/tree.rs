@@ -165,7 +165,7 @@ pub fn of_union(fs: &Union, plus: bool) -> Tree {
     of_union_with(fs, plus, &mut |_| true)
 }
 
-/// The same; `numbered` says whether a listing must know an object's inode number.
+/// The tree of a union, as [`of_union`] takes it; `numbered` says whether a listing must know an object's inode number.
 pub fn of_union_with(fs: &Union, plus: bool, numbered: &mut dyn FnMut(FileKind) -> bool) -> Tree {
     let mut tree = Tree::new();
     let attr = fs.getattr(&ROOT, NodeId::ROOT, None).expect("the root").attr;

@@ -95,7 +95,7 @@ pub(super) fn same_size_and_time(cx: &Cx) -> Outcome {
     fs::remove_file(lower("replaced"))?;
     fill("replaced", b'B')?;
     fill("in-place", b'B')?;
-    // The same data by other ways.
+    // These changes leave the data as they were.
     fs::set_permissions(lower("kept"), fs::Permissions::from_mode(0o600))?;
     fs::hard_link(lower("kept"), lower("another-name"))?;
     fs::rename(lower("copied"), lower("original"))?;

@@ -1,4 +1,4 @@
-//! The same random operations on the union under test and on kernel overlayfs: every result must be the same, and
+//! Random operations, each on the union under test and on kernel overlayfs: every result must be the same, and
 //! at intervals the whole trees.
 //!
 //! Where the two may differ, and how that is kept out:

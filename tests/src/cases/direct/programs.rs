@@ -99,7 +99,7 @@ pub(super) fn programs(cx: &Cx) -> Outcome {
     same_as_on_the_host(cx, &ground)
 }
 
-/// The same, while the service is killed again and again.
+/// Programs do as on the host, while the service is killed again and again.
 pub(super) fn programs_and_kills(cx: &Cx) -> Outcome {
     if let Some(missing) = missing() {
         return skip(format!("{missing} is missing: run make deps"));
@@ -175,7 +175,7 @@ for turn in range(8):
     reports(&mut command, "pwrites and syncs past the mount")
 }
 
-/// The same, while the service is killed again and again.
+/// Writes and syncs past the mount, while the service is killed again and again.
 pub(super) fn writes_and_kills(cx: &Cx) -> Outcome {
     let ground = Ground::new(cx, |_| Ok(()))?;
     let Some(compiler) = compilers()?.into_iter().next() else { return skip("no compiler") };

@@ -278,7 +278,7 @@ pub(super) fn one_writer(cx: &Cx) -> Outcome {
     ensure!(why.contains(&upper), "the refusal does not name the upper {upper}: {why}");
     ensure!(took < Duration::from_secs(15), "refused only after {took:?}");
     ensure_eq!(fs::read_to_string(mount.path("f"))?, "x", "the first mount");
-    // The same lowers with another upper are free.
+    // The lowers are free for a mount with another upper.
     let other = Layers::new(&cx.dir.join("other"), 0)?;
     let mut third = cx.mount(&Layers { lowers: layers.lowers.clone(), ..other })?;
     fs::write(third.path("f"), "y")?;

@@ -442,7 +442,7 @@ fn signals(cx: &Cx) -> Outcome {
     Ok(())
 }
 
-/// The same with the other runtime, which works on hosts with one version of control groups only.
+/// Containers by crun, which works on hosts with one version of control groups only.
 fn crun(cx: &Cx) -> Outcome {
     let runs = Runs::new(cx)?;
     let unified = Path::new("/sys/fs/cgroup/unified");

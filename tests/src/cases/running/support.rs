@@ -35,7 +35,7 @@ impl<'a> Runs<'a> {
         Ok(runs)
     }
 
-    /// The same image, with containers and layers kept elsewhere.
+    /// Runs of this image, with containers and layers kept elsewhere.
     pub(super) fn elsewhere(&self, state: PathBuf) -> Self {
         Self { cx: self.cx, program: self.program.clone(), image: self.image.clone(), state }
     }
@@ -48,7 +48,7 @@ impl<'a> Runs<'a> {
         command
     }
 
-    /// The same with the image.
+    /// `vellum run` of the image.
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.bare(&["--image"]);
         command.arg(&self.image).args(arguments);

@@ -24,7 +24,7 @@ fn moves(branch: &MemoryBranch, limits: Limits) -> Moves {
     Moves::find(&*branch.root(), ANY, limits).unwrap()
 }
 
-/// The same with whole paths, and without limits.
+/// Finds moved directories by whole paths, and without limits.
 fn naive(dir: &dyn BranchDir, path: &str, below: &str, found: &mut Vec<(String, String)>) {
     let mut inner: Vec<CString> = Vec::new();
     dir.list(&mut |item| {

@@ -3,7 +3,8 @@
 #   make demo    a container's root tree on Vellum, shown step by step (root: real layers and podman;
 #                ordinary user: the rootless form)
 #   make test    installs what the tests need and runs all of them (as root)
-#   make bench   compares with the other filesystems of this machine (an hour and more, as root), and makes a page of it
+#   make bench   compares with the other filesystems of this machine (an hour and more, as root), keeps what it has
+#                measured in docs/benchmarks, and makes a page of it
 #   make bench-quick  compares what operations cost, in requests, system calls, space, locked instructions and allocations,
 #                with what they cost before
 #   make fuzz    looks for bytes that make a parser panic, an hour for each target (FUZZ="--seconds 60 marks")
@@ -67,7 +68,8 @@ fuzz:
 bench: build
 	@# What a filesystem cannot do is a failed measurement, and no reason to have no page.
 	target/release/vellum bench compare --tasks all --rounds 5 --json target/bench.json $(BENCH); status=$$?; \
-	target/release/vellum bench page target/bench.json target/bench.html && exit $$status
+	kept=$$(target/release/vellum bench keep target/bench.json docs/benchmarks) && echo "kept: $$kept" && \
+	target/release/vellum bench page $$kept target/bench.html && exit $$status
 
 # What needs no root and no mount.
 check:

@@ -15,6 +15,7 @@ pub mod figure;
 pub mod ground;
 pub mod grounds;
 pub mod guard;
+pub mod keep;
 pub mod kernel;
 pub mod lines;
 pub mod machine;

@@ -10,6 +10,7 @@ use vellum_bench::figure;
 use vellum_bench::ground::Format;
 use vellum_bench::grounds::Grounds;
 use vellum_bench::guard;
+use vellum_bench::keep;
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::page;
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
@@ -48,6 +49,9 @@ enum Command {
     Figure(Figure),
     /// Make a page for a browser from what `compare --json` has written.
     Page(Page),
+    /// Keep what `compare --json` has written beside the documents: what pages and figures are made of, in a file that is named after
+    /// date and machine, and whose name is printed.
+    Keep(Keep),
     /// Take single requests of a mounted filesystem apart: time, requests, context switches.
     Roundtrip(Round),
     /// Do a part of a task, as a process that `compare` has started.
@@ -57,7 +61,7 @@ enum Command {
 
 #[derive(Args)]
 struct Compare {
-    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `s1` and `s2` are the experiments of Enhanced OverlayFS (with small files made, looked at and removed) and of Danaus, `private` is those of two threads on a file each, `all` is all].
+    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `s1` and `s2` are the experiments of Enhanced OverlayFS (with small files made, looked at and removed) and of Danaus, `private` is those of two threads on a file each, `work` is whole pieces of work in a Debian tree, `all` is all].
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     tasks: Vec<String>,
     /// Filesystems to compare, by name [default: all that are there].
@@ -134,6 +138,14 @@ struct Page {
 }
 
 #[derive(Args)]
+struct Keep {
+    /// What `compare --json` has written.
+    from: PathBuf,
+    /// The directory.
+    to: PathBuf,
+}
+
+#[derive(Args)]
 struct Round {
     /// A directory on the mounted filesystem, which must be writable.
     dir: PathBuf,
@@ -176,6 +188,7 @@ fn main() -> ExitCode {
         },
         Command::Figure(args) => figure::make(&args.from, &args.to, args.of),
         Command::Page(args) => page::make(&args.from, &args.to),
+        Command::Keep(args) => keep::make(&args.from, &args.to).map(|kept| println!("{}", kept.display())),
         Command::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Roundtrip(args) => run_roundtrip(args),
     };

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:";
 
 #[cfg(test)]
-const SMALL: &str = include_str!("small.json");
+pub(crate) const SMALL: &str = include_str!("small.json");
 
 /// Makes a page, `to`, of the results in the JSON files `from`; tasks of later files replace those of the same name in
 /// earlier ones, when they were done on the same kind of filesystem.

@@ -4,7 +4,7 @@
 use crate::failure::{Failure, Result, While};
 use crate::stop;
 use crate::tree::{self, Tree};
-use crate::workload::{rocksdb, server};
+use crate::workload::{debian, rocksdb, server};
 use rustix::mount::{UnmountFlags, unmount};
 use std::cell::{Cell, OnceCell};
 use std::fs;
@@ -25,6 +25,8 @@ const MILLION: f64 = 1_000_000.0;
 const MILLION_PER_DIR: usize = 1000;
 /// Values of 128 KiB in the lower database at scale 1.
 const ROCKSDB_VALUES: usize = 8192;
+/// Files that tasks in a Debian tree copy, unpack, and remove, at scale 1.
+const DEBIAN_FILES: usize = 7500;
 
 /// Grounds that this process has made, for a name for the next.
 static GROUNDS: AtomicU32 = AtomicU32::new(0);
@@ -51,6 +53,8 @@ pub enum Lower {
     Server,
     /// A database of RocksDB.
     RocksDb,
+    /// The root tree of a Debian system.
+    Debian,
 }
 
 /// The filesystem of an image.
@@ -94,6 +98,7 @@ pub struct Ground {
     sized_lowers: [OnceCell<PathBuf>; 32],
     server_lower: OnceCell<PathBuf>,
     rocksdb_lower: OnceCell<PathBuf>,
+    debian_lower: OnceCell<PathBuf>,
     archive: OnceCell<PathBuf>,
     /// Different in every process.
     salt: u128,
@@ -142,6 +147,7 @@ impl Ground {
             sized_lowers: [const { OnceCell::new() }; 32],
             server_lower: OnceCell::new(),
             rocksdb_lower: OnceCell::new(),
+            debian_lower: OnceCell::new(),
             archive: OnceCell::new(),
             salt: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()),
             runs: Cell::new(0),
@@ -203,6 +209,18 @@ impl Ground {
         self.scaled(ROCKSDB_VALUES)
     }
 
+    /// Files that tasks in a Debian tree copy, unpack, and remove.
+    #[must_use]
+    pub fn debian_files(&self) -> usize {
+        self.scaled(DEBIAN_FILES)
+    }
+
+    /// What is bound into a Debian tree: archives and a repository, made with its layer.
+    #[must_use]
+    pub fn debian_inputs(&self) -> PathBuf {
+        self.top.join("debian-inputs")
+    }
+
     /// The layer that holds `what`, made when first asked for.
     pub fn lower(&self, what: Lower) -> Result<PathBuf> {
         match what {
@@ -231,6 +249,9 @@ impl Ground {
             Lower::Server => self.layer_once(&self.server_lower, "lower-server", server::make),
             Lower::RocksDb => self.layer_once(&self.rocksdb_lower, "lower-rocksdb", |layer| {
                 rocksdb::make(layer, self.rocksdb_values())
+            }),
+            Lower::Debian => self.layer_once(&self.debian_lower, "lower-debian", |layer| {
+                debian::make(layer, &self.debian_inputs(), self.debian_files())
             }),
             Lower::Million => self.layer_once(&self.million_lower, "lower-million", |layer| {
                 let (dirs, files) = self.million();

@@ -35,9 +35,7 @@ impl Stage {
         let mounts = clones
             .iter()
             .enumerate()
-            .map(|(number, layers)| {
-                subject.mount(layers, task.alters, pools.as_ref().map(|pools| (number, pools)))
-            })
+            .map(|(number, layers)| subject.mount(layers, task, pools.as_ref().map(|pools| (number, pools))))
             .collect::<Result<Vec<Mounted>>>()?;
         let roots = mounts.iter().map(|mounted| mounted.root.clone()).collect();
         let mut variables = Variables::new();

@@ -6,7 +6,7 @@ use crate::pools::Pools;
 use crate::service::Service;
 use crate::stop;
 use crate::tasks::Task;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -229,23 +229,33 @@ impl Subject {
         }
     }
 
-    /// Mounts it over `layers`. A host directory becomes a copy of the lower layer when `alters` says that the task
-    /// changes it, and is that layer itself otherwise.
+    /// Mounts it over `layers`. A host directory becomes a copy of the lower layer when the task changes it, that layer itself
+    /// with a new directory in it when it changes only that one, and is that layer otherwise.
     /// `tenant`: his number, and the pools where the subject has some.
     pub(crate) fn mount(
         &self,
         layers: &Layers,
-        alters: bool,
+        task: &Task,
         tenant: Option<(usize, &Pools)>,
     ) -> Result<Mounted> {
         let lower = layers.lower.display();
         let (upper, work) = (layers.upper.display(), layers.work.display());
         let union = format!("lowerdir={lower},upperdir={upper},workdir={work}");
-        let mut mounted =
-            Mounted { root: layers.merged.clone(), kind: self.kind, service: None, is_mounted: false };
+        let mut mounted = Mounted {
+            root: layers.merged.clone(),
+            within: None,
+            kind: self.kind,
+            service: None,
+            is_mounted: false,
+        };
         let mut options = match self.kind {
-            Kind::Host if !alters => {
+            Kind::Host if !task.alters => {
                 mounted.root = layers.lower.clone();
+                return Ok(mounted);
+            }
+            Kind::Host if let Some(only) = task.only => {
+                stop::register(&layers.merged);
+                mounted.bind(layers, only)?;
                 return Ok(mounted);
             }
             Kind::Host => {
@@ -329,11 +339,25 @@ pub struct Mounted {
     pub root: PathBuf,
     /// The process that serves it, where there is one.
     pub service: Option<Service>,
+    /// What is mounted within it.
+    within: Option<PathBuf>,
     kind: Kind,
     is_mounted: bool,
 }
 
 impl Mounted {
+    /// Shows the lower layer, which cannot be changed there, with the upper one in place of its directory `only`.
+    fn bind(&mut self, layers: &Layers, only: &str) -> Result<()> {
+        let say = || "binding the host's directories";
+        mount_bind(&layers.lower, &self.root).doing(say)?;
+        self.is_mounted = true;
+        mount_remount(&self.root, MountFlags::BIND | MountFlags::RDONLY, c"").doing(say)?;
+        let within = self.root.join(only.trim_start_matches('/'));
+        mount_bind(&layers.upper, &within).doing(say)?;
+        self.within = Some(within);
+        Ok(())
+    }
+
     /// Unmounts, and waits until the service has ended.
     pub fn unmount(mut self) -> Result<()> {
         self.end()
@@ -342,6 +366,9 @@ impl Mounted {
     fn end(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.is_mounted) {
             return Ok(());
+        }
+        if let Some(within) = self.within.take() {
+            unmount(&within, UnmountFlags::DETACH).doing(|| "unmounting")?;
         }
         let start = std::time::Instant::now();
         while let Err(error) = take_down(&self.root) {

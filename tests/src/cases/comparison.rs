@@ -8,7 +8,7 @@ use crate::harness::{Cx, shell};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     Case { turn: Turn::Alone, ..Case::once("bench/tenants", 120, tenants) },
     Case { turn: Turn::Alone, ..Case::once("bench/rocksdb", 120, rocksdb) },
     Case { turn: Turn::Alone, ..Case::once("bench/library", 120, library) },
+    Case { turn: Turn::Alone, ..Case::once("bench/work", 300, work) },
     Case { turn: Turn::Alone, ..Case::once("bench/interrupted", 120, interrupted) },
     Case::once("bench/bad-input", 30, bad_input),
 ];
@@ -211,6 +212,44 @@ fn library(cx: &Cx) -> Outcome {
     }
     fs::remove_dir_all(&dir)?;
     nothing_is_left(cx)
+}
+
+/// Every piece of work is done in a Debian tree, by a program of the tree, on every kind of filesystem, and leaves the lower layer
+/// as it was: the host shows that layer itself, so that what it has lost the next would miss.
+fn work(cx: &Cx) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let mut command = bench(cx)?;
+    if !tree().join("complete").exists() {
+        return skip("there is no Debian tree for benchmarks: run make deps");
+    }
+    command.args(["--tasks", "work", "--scale", "0.01", "--rounds", "1"]);
+    command.args(["--subjects", "host,overlayfs,vellum-cached,vellum-passthrough"]);
+    let said = shell::run(command.arg("--json").arg(&json))?;
+    let report = report(&json)?;
+    let tasks = report["tasks"].as_array().cloned().unwrap_or_default();
+    ensure_eq!(tasks.len(), 17, "tasks: {said}");
+    for task in &tasks {
+        let name = task["name"].as_str().unwrap_or_default();
+        let results = task["results"].as_array().cloned().unwrap_or_default();
+        ensure_eq!(results.len(), 4, "{name}: subjects");
+        for result in &results {
+            let subject = result["subject"].as_str().unwrap_or_default();
+            let timed = result["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0);
+            ensure!(timed, "{name} on {subject}: not timed: {said}");
+            let served = subject.starts_with("vellum-");
+            let lookups = result["requests"]["LOOKUP"].as_f64().unwrap_or(0.0);
+            ensure_eq!(lookups > 0.0, served, "{name} on {subject}: requests {}", result["requests"]);
+        }
+    }
+    nothing_is_left(cx)
+}
+
+/// Where `scripts/deps` has the tree made.
+fn tree() -> PathBuf {
+    let named = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || named("HOME").unwrap_or_else(|| "/root".into()).join(".cache");
+    named("VELLUM_BENCH_TREE")
+        .unwrap_or_else(|| named("XDG_CACHE_HOME").unwrap_or_else(home).join("vellum/bench-tree-1"))
 }
 
 /// After Ctrl-C what has been measured is kept, and it says so; the exit status is that of SIGINT.

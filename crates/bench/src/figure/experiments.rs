@@ -8,6 +8,8 @@ pub enum Of {
     /// Experiments on blocks of a large file.
     #[default]
     Blocks,
+    /// Whole pieces of work in a Debian tree.
+    Work,
     /// Small files and large ones, as people use them.
     Everyday,
     /// Experiments of Enhanced OverlayFS and of Danaus.
@@ -19,6 +21,7 @@ impl Of {
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Blocks => "Writing to a large file of a lower layer",
+            Self::Work => "Whole pieces of work in a Debian tree",
             Self::Everyday => "Everyday work",
             Self::Sources => "Experiments of two published systems",
         }
@@ -28,6 +31,7 @@ impl Of {
     pub(super) fn groups(self) -> &'static [Group] {
         match self {
             Self::Blocks => BLOCKS,
+            Self::Work => WORK,
             Self::Everyday => EVERYDAY,
             Self::Sources => SOURCES,
         }
@@ -39,6 +43,7 @@ impl Of {
             Self::Blocks => {
                 "it has no result of block-first-1m to block-first-10g: run `compare --tasks blocks`"
             }
+            Self::Work => "it has no result of whole pieces of work: run `compare --tasks work`",
             Self::Everyday => "it has no result of everyday work: run `compare`",
             Self::Sources => "it has no result of the sources' experiments: run `compare --tasks s1,s2`",
         }
@@ -65,6 +70,41 @@ const BLOCKS: &[Group] = &[Group {
         ("block-random-410k", "1 % at random in 400 KiB"),
     ],
 }];
+
+const WORK: &[Group] = &[
+    Group {
+        title: "Installing",
+        rows: &[
+            ("work-dpkg", "dpkg, no fsync"),
+            ("work-dpkg-fsync", "dpkg, fsync"),
+            ("work-upgrade", "dpkg, upgrade"),
+            ("work-pip", "pip install"),
+            ("work-npm", "npm ci"),
+        ],
+    },
+    Group {
+        title: "Files",
+        rows: &[
+            ("work-tar", "tar -x"),
+            ("work-tar-static", "tar -x, static program"),
+            ("work-cp", "cp -a"),
+            ("work-rm", "rm -rf, upper files"),
+            ("work-rm-lower", "rm -rf, lower files"),
+            ("work-grep", "grep -r"),
+            ("work-du", "du"),
+        ],
+    },
+    Group {
+        title: "Programs",
+        rows: &[
+            ("work-git", "git clone and checkouts"),
+            ("work-make", "make of a C project"),
+            ("work-python", "python3 starts"),
+            ("work-node", "node starts"),
+            ("work-sqlite", "sqlite, small transactions"),
+        ],
+    },
+];
 
 const EVERYDAY: &[Group] = &[Group {
     title: "",

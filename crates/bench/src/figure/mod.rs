@@ -177,7 +177,9 @@ mod tests {
             assert!(svg.contains(word), "{word}");
         }
         assert!(!svg.contains("Danaus") && !svg.contains("Vellum cached"));
-        for (of, hint) in [(Of::Sources, "s1,s2"), (Of::Everyday, "everyday"), (Of::Blocks, "blocks")] {
+        for (of, hint) in
+            [(Of::Sources, "s1,s2"), (Of::Everyday, "everyday"), (Of::Work, "work"), (Of::Blocks, "blocks")]
+        {
             let none = SMALL.replace("\"name\": \"", "\"name\": \"no-");
             assert!(drawn(of, &none).unwrap_err().contains(hint), "{of:?}");
         }

@@ -1,8 +1,10 @@
-//! Workloads of published systems, written anew from what was published about them.
+//! Workloads: those of published systems, written anew from what was published about them, and real programs.
 
+pub mod debian;
 pub mod disk;
 pub mod filebench;
 pub mod fxmark;
+pub mod inside;
 pub mod names;
 pub mod neighbour;
 pub mod personality;

@@ -11,6 +11,7 @@ use crate::failure::{Failure, Result, While};
 use crate::measure::Sample;
 use crate::player::Part;
 use crate::stop;
+use crate::workload::inside::{self, Inside};
 use crate::workload::neighbour::{self, Neighbour};
 use crate::workload::{fxmark, names, probe, rocksdb, server};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -81,6 +82,8 @@ pub enum Job {
         /// The TCP port on 127.0.0.1.
         port: u16,
     },
+    /// Becomes a program in the tree.
+    Inside(Inside),
     /// Becomes the program that works with the database of a tree.
     RocksDb {
         /// The tree.
@@ -148,6 +151,11 @@ fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
             server::enter(&root)?;
             wait()?;
             Err(server::become_it(port))
+        }
+        Job::Inside(inside) => {
+            let command = inside::enter(&inside)?;
+            wait()?;
+            Err(inside::become_it(command))
         }
         Job::RocksDb { root, number, work, cpus } => {
             let _bound = bound(&cpus)?;

@@ -112,7 +112,7 @@ impl Ground {
         Self::on(dir, image_mib.map(|mib| (Format::Ext4, mib)), scale)
     }
 
-    /// The same, on an image with a filesystem that is named.
+    /// Makes a place below `dir`, on an image with a filesystem of that format and of so many MiB where that is given.
     pub fn on(dir: &Path, image: Option<(Format, u64)>, scale: f64) -> Result<Self> {
         let dir = fs::canonicalize(dir).map_err(|error| {
             let dir = dir.display();
@@ -315,7 +315,7 @@ impl Ground {
         make_layers(&self.new_run()?, lower)
     }
 
-    /// The same for so many mounts over one lower layer.
+    /// Directories for `count` mounts over one lower layer, their upper layers empty.
     pub fn clones(&self, what: Lower, count: usize) -> Result<Vec<Layers>> {
         if count <= 1 {
             return Ok(vec![self.layers(what)?]);
@@ -438,7 +438,8 @@ pub fn drop_caches() -> Result<()> {
     drop_some("3")
 }
 
-/// The same for names and attributes only: what the disk has said of them stays in memory.
+/// Writes everything that is dirty, and empties the kernel's caches of names and attributes only: what the disk has said of them
+/// stays in memory.
 pub fn drop_names() -> Result<()> {
     drop_some("2")
 }

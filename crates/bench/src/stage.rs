@@ -79,7 +79,7 @@ impl Stage {
         self.prepared(ground, task, Some(services))
     }
 
-    /// The same, to be counted: it does nothing but the task.
+    /// A process that has prepared the task here, to be counted: it does nothing but the task.
     pub fn player_unmeasured(&self, ground: &Ground, task: &Task) -> Result<Player> {
         self.prepared(ground, task, None)
     }

@@ -26,7 +26,7 @@ pub enum Kind {
     Host,
     /// The kernel's overlayfs with its default options.
     Overlay,
-    /// The same on XFS, which can share blocks between files.
+    /// The kernel's overlayfs on XFS, which can share blocks between files.
     OverlayXfs,
     /// fuse-overlayfs, versions 0 and 1.
     FuseOverlayfs,
@@ -38,11 +38,11 @@ pub enum Kind {
     VellumCached,
     /// Vellum with `profile=passthrough`.
     VellumPassthrough,
-    /// The same in a pool of its own, and Vellum's library in every process that works on it.
+    /// `VellumPassthrough` in a pool of its own, with Vellum's library in every process that works on it.
     VellumLibrary,
-    /// The same as `VellumCached`, the service of each tenant in a pool of his own.
+    /// `VellumCached`, with the service of each tenant in a pool of its own.
     VellumCachedPools,
-    /// The same as `VellumPassthrough`, the service of each tenant in a pool of his own.
+    /// `VellumPassthrough`, with the service of each tenant in a pool of its own.
     VellumPassthroughPools,
 }
 

@@ -214,33 +214,29 @@ fn library(cx: &Cx) -> Outcome {
     nothing_is_left(cx)
 }
 
-/// Every piece of work is done in a Debian tree, by a program of the tree, on every kind of filesystem, and leaves the lower layer
-/// as it was: the host shows that layer itself, so that what it has lost the next would miss.
+/// Pieces of work are done in a Debian tree, by programs of the tree, in a union and on the host; what they need is there.
 fn work(cx: &Cx) -> Outcome {
     let json = cx.dir.join("r.json");
     let mut command = bench(cx)?;
     if !tree().join("complete").exists() {
         return skip("there is no Debian tree for benchmarks: run make deps");
     }
-    command.args(["--tasks", "work", "--scale", "0.01", "--rounds", "1"]);
-    command.args(["--subjects", "host,overlayfs,vellum-cached,vellum-passthrough"]);
+    let tasks = "work-dpkg,work-cp,work-tar-static,work-rm,work-rm-lower,work-git,work-sqlite,work-make";
+    command.args(["--tasks", tasks, "--scale", "0.01", "--rounds", "1", "--no-counts"]);
+    command.args(["--subjects", "host,vellum-cached"]);
     let said = shell::run(command.arg("--json").arg(&json))?;
     let report = report(&json)?;
-    let tasks = report["tasks"].as_array().cloned().unwrap_or_default();
-    ensure_eq!(tasks.len(), 17, "tasks: {said}");
-    for task in &tasks {
-        let name = task["name"].as_str().unwrap_or_default();
-        let results = task["results"].as_array().cloned().unwrap_or_default();
-        ensure_eq!(results.len(), 4, "{name}: subjects");
-        for result in &results {
-            let subject = result["subject"].as_str().unwrap_or_default();
-            let timed = result["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0);
-            ensure!(timed, "{name} on {subject}: not timed: {said}");
-            let served = subject.starts_with("vellum-");
-            let lookups = result["requests"]["LOOKUP"].as_f64().unwrap_or(0.0);
-            ensure_eq!(lookups > 0.0, served, "{name} on {subject}: requests {}", result["requests"]);
-        }
+    let results = report["tasks"].as_array().into_iter().flatten().flat_map(|task| {
+        let name = task["name"].as_str().unwrap_or_default().to_owned();
+        task["results"].as_array().cloned().unwrap_or_default().into_iter().map(move |of| (name.clone(), of))
+    });
+    let mut done = 0;
+    for (name, result) in results {
+        let timed = result["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0);
+        ensure!(timed, "{name} on {}: not timed: {said}", result["subject"]);
+        done += 1;
     }
+    ensure_eq!(done, 2 * tasks.split(',').count(), "tasks and subjects: {said}");
     nothing_is_left(cx)
 }
 

@@ -5,7 +5,8 @@
 
 use crate::failure::{Failure, Result, While};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_bind_recursive, mount_change,
+    unmount,
 };
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -40,6 +41,8 @@ pub(super) fn enter(inside: &Inside) -> Result<Command> {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).doing(|| "a mount namespace (root may)")?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).doing(|| "a mount namespace of its own")?;
+    // A mount of its own, whatever the tree is, which can become the root of the namespace.
+    mount_bind_recursive(root, root).doing(|| "binding the tree")?;
     let at = |path: &str| root.join(path.trim_start_matches('/'));
     mount_bind_recursive("/dev", at("dev")).doing(|| "binding /dev")?;
     let mount_new = |kind: &str, path: &str| {
@@ -60,7 +63,10 @@ pub(super) fn enter(inside: &Inside) -> Result<Command> {
         let name = Path::new(&socket).file_name().unwrap_or_default();
         command.env(PRELOAD, LIBRARY).env(SOCKET, Path::new(SOCKETS).join(name));
     }
-    rustix::process::chroot(root).doing(|| format!("chroot to {}", root.display()))?;
+    // Not by chroot: this namespace would hold all other mounts of the machine, and their services would live on without them.
+    std::env::set_current_dir(root).doing(|| "chdir")?;
+    rustix::process::pivot_root(".", ".").doing(|| format!("pivot_root to {}", root.display()))?;
+    unmount(".", UnmountFlags::DETACH).doing(|| "leaving the old root")?;
     std::env::set_current_dir("/").doing(|| "chdir")?;
     Ok(command)
 }

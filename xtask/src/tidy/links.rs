@@ -1,11 +1,17 @@
-//! Links between the documents of this tree lead somewhere: to a file, and to a heading in it where they name one.
+//! Links between the documents of this tree lead somewhere: to a file, and to a heading in it where they name one. And the
+//! documents of how it is built name files and folders that are there.
 //!
-//! Only links to `.md` files and to headings are looked at; code between fences, and indented by four spaces, is not.
+//! Only links to `.md` files and to headings are looked at, and code between fences is not. A path is text between backticks that
+//! begins with a folder of [`FOLDERS`]; `{a,b}` in it stands for both. In capitals stands what a reader is to put in, and a line that says
+//! `planned` may name what is not there.
 
 use super::finding::Finding;
 use super::sources::{Source, Tree};
 
 const RULE: &str = "links";
+/// The documents of how it is built. The others tell of the past, or of the users' machines.
+const BUILT: &[&str] = &["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/design/"];
+const FOLDERS: &[&str] = &["crates/", "docs/", "fuzz/", "scripts/", "tests/", "xtask/"];
 
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     for source in tree.sources.iter().filter(|source| source.path.ends_with(".md")) {
@@ -24,7 +30,30 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
                 Some(_) => {}
             }
         }
+        if BUILT.iter().any(|built| source.path.starts_with(built)) {
+            check_paths(tree, source, findings);
+        }
     }
+}
+
+fn check_paths(tree: &Tree, source: &Source, findings: &mut Vec<Finding>) {
+    for (line, text) in text_lines(&source.text).filter(|(_, text)| !text.contains("planned")) {
+        let spans = text.split('`').skip(1).step_by(2);
+        let paths = spans.filter(|span| FOLDERS.iter().any(|folder| span.starts_with(folder)));
+        for path in paths.flat_map(expanded).filter(|path| !path.contains(char::is_uppercase)) {
+            let folder = format!("{}/", path.trim_end_matches('/'));
+            if !tree.sources.iter().any(|known| known.path == path || known.path.starts_with(&folder)) {
+                findings.push(Finding::new(&source.path, line, RULE, format!("there is no {path}")));
+            }
+        }
+    }
+}
+
+/// The paths that `a/{b,c}` stands for.
+fn expanded(path: &str) -> Vec<String> {
+    let parts = path.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+    let Some((before, (names, after))) = parts else { return vec![path.to_owned()] };
+    names.split(',').map(|name| format!("{before}{name}{after}")).collect()
 }
 
 /// The lines that are text, from 1.
@@ -110,5 +139,19 @@ mod tests {
         for bad in ["[b](../b.md#no)", "[b](../b.md#fenced)", "[b](#no)", "[x](../b.md) [b](../c.md)"] {
             assert_eq!(messages(bad).len(), 1, "{bad}");
         }
+    }
+
+    #[test]
+    fn paths_of_the_tree() {
+        let good = "`docs/b.md`, `docs/`, `docs/{b,design/a}.md`, `docs/NAME/x.rs`, `x/y.rs`\n`crates/z.rs` is planned";
+        assert!(messages(good).is_empty(), "{:?}", messages(good));
+        for bad in ["`docs/c.md`", "`docs/{b,c}.md`", "`docs/des`", "`crates/z`"] {
+            assert_eq!(messages(bad).len(), 1, "{bad}");
+        }
+        // A changelog may name what there was.
+        let sources = vec![Source::new("CHANGELOG.md", "`docs/c.md`")];
+        let mut findings = Vec::new();
+        check(&Tree { sources }, &mut findings);
+        assert_eq!(findings, []);
     }
 }

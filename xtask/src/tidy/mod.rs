@@ -2,6 +2,7 @@
 //!
 //! How a rule is lifted somewhere: see [`finding`]. The form of SEMANTICS.md: see [`semantics`].
 
+mod cycles;
 mod decisions;
 mod dependencies;
 mod documents;
@@ -9,6 +10,7 @@ mod finding;
 mod functions;
 mod links;
 mod manifests;
+mod modules;
 mod paths;
 mod semantics;
 mod sources;
@@ -24,6 +26,7 @@ use std::process::ExitCode;
 pub(crate) const HELP: &str = "\
 rules of tidy:
   dependencies     crates use only what lies below them, by the table of ARCHITECTURE.md
+  import-cycle     no more than 3 files of a crate import from each other in a circle
   manifest         every crate has a description and takes the workspace's lints
   file-length      no Rust file above 900 lines (a warning above 600)
   function-length  no function above 120 lines
@@ -33,7 +36,7 @@ rules of tidy:
   machine-path     no path of somebody's machine in sources and documents
   changelog        CHANGELOG.md has a section Unreleased with something in it
   decisions        no decision of ARCHITECTURE.md above 80 words; every page of docs/design is in its index
-  links            links between documents lead to files and headings that are there
+  links            links between documents lead to files and headings that are there, and paths in them too
   semantics        every promise in SEMANTICS.md names tests that exist:
                    - a list item that begins with a dash [test: tests/tests/x.rs::name, other/file.rs::name]
 an exception: a comment `tidy-allow(RULE): REASON` on the line or up to three lines above it;
@@ -75,6 +78,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         findings.extend(own.into_iter().filter(|finding| !finding.is_allowed(source)));
     }
     dependencies::check(tree, &mut findings);
+    cycles::check(tree, &mut findings);
     decisions::check(tree, &mut findings);
     links::check(tree, &mut findings);
     documents::check(tree, &mut findings);

@@ -12,7 +12,7 @@ const WORDS: u64 = 4096;
 /// A service that looks into memory which a client scribbles over, and clients that attach to it.
 pub(crate) fn feed(bytes: &[u8]) {
     let mut input = Input(bytes);
-    let Ok(layout) = Layout::new(1, 4, 512) else { return };
+    let Ok(layout) = Layout::new(4, 512) else { return };
     let Ok(memory) = SharedRegion::create(c"fuzz", layout.bytes()) else { return };
     let Some(region) = memory.region() else { return };
     let scribble = |input: &mut Input<'_>| {
@@ -21,7 +21,7 @@ pub(crate) fn feed(bytes: &[u8]) {
     };
     scribble(&mut input);
     let Ok(session) = Session::create(region, layout, NonZeroU16::MIN, Linux) else { return };
-    let Some(ring) = session.ring(0) else { return };
+    let Some(ring) = session.ring() else { return };
     let mut poller = ring.poller();
     for _ in 0..8 {
         scribble(&mut input);

@@ -453,7 +453,7 @@ impl Hold {
         }
         self.tag = self.tag.wrapping_add(1);
         let core = Linux.core();
-        let caller = Caller { ring: core, key: 0, core };
+        let caller = Caller { key: 0, core };
         let Ok(mut slot) = client.claim(caller) else {
             // With one call at a time a slot is free, unless the service has gone or still has what was given up.
             self.fail();

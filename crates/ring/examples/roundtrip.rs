@@ -66,7 +66,7 @@ fn word(memory: impl AsFd) -> &'static AtomicU32 {
 }
 
 fn layout() -> Layout {
-    Layout::new(1, 8, DATA as u32).unwrap()
+    Layout::new(8, DATA as u32).unwrap()
 }
 
 /// Binds this process to a processor.
@@ -105,7 +105,7 @@ fn serve(way: Way, memory: impl AsFd, mut socket: UnixStream) {
         Way::Spinning | Way::Asleep | Way::Mixed => {
             let session = Session::create(region(memory), layout(), NonZeroU16::MIN, Linux).unwrap();
             socket.write_all(b"!").unwrap();
-            let ring = session.ring(0).unwrap();
+            let ring = session.ring().unwrap();
             let mut poller = ring.poller();
             let spin = match way {
                 Way::Spinning => SECOND,
@@ -164,7 +164,7 @@ impl Asker {
 
     fn call(&mut self, opcode: u16, bytes: usize, out: &mut [u8; DATA]) {
         if let Some(client) = &self.client {
-            let caller = Caller { ring: 0, key: 1, core: self.core };
+            let caller = Caller { key: 1, core: self.core };
             let request = Request { opcode, args: [bytes as u64, 0, 0, 0, 0], ..Request::default() };
             let answer = client.call(caller, request, &[], out, Some(10 * SECOND)).unwrap();
             assert_eq!((answer.0.status, answer.1), (0, bytes));

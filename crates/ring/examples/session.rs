@@ -23,7 +23,7 @@ fn map(memory: impl AsFd, bytes: usize) -> Region<'static> {
 fn main() {
     // The service: one ring, eight calls at a time, 4 KiB each. Without the seals a client could cut the memory off, and
     // the service would end with SIGBUS.
-    let layout = Layout::new(1, 8, 4096).unwrap();
+    let layout = Layout::new(8, 4096).unwrap();
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let memory = memfd_create("vellum-ring", flags).unwrap();
     ftruncate(&memory, layout.bytes() as u64).unwrap();
@@ -35,7 +35,7 @@ fn main() {
     let region = map(&memory, layout.bytes());
     let asker = thread::spawn(move || {
         let client = Client::attach(region, Linux).unwrap();
-        let caller = Caller { ring: 0, key: 1, core: Linux.core() };
+        let caller = Caller { key: 1, core: Linux.core() };
         let request = Request { opcode: 1, args: [6, 7, 0, 0, 0], ..Request::default() };
         let mut out = [0; 4096];
         let (response, n) =
@@ -43,7 +43,7 @@ fn main() {
         println!("{}: {}", String::from_utf8_lossy(&out[..n]), response.values[0]);
     });
 
-    let ring = session.ring(0).unwrap();
+    let ring = session.ring().unwrap();
     let mut poller = ring.poller();
     while !asker.is_finished() {
         poller.ran_on(Linux.core());

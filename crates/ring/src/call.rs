@@ -8,7 +8,6 @@ use crate::state::{ABANDONED, DONE, EMPTY, SLEEPS, TAKEN, calm, word};
 use crate::sync::Ordering;
 use crate::view::{SlotView, store};
 use core::fmt;
-use core::num::NonZeroU16;
 
 /// Linux's number, the same on all machines that this runs on.
 const EIO: i32 = 5;
@@ -25,16 +24,6 @@ pub struct Call<'r, P: Platform> {
     view: SlotView<'r>,
     request: Request,
     answered: bool,
-}
-
-/// A call in hand without a lifetime, to be handed to another thread. Dropped, it is never answered, and its slot is lost.
-#[must_use = "a call that is not resumed is never answered"]
-#[derive(Debug)]
-pub struct Parked {
-    pub(crate) index: u32,
-    pub(crate) epoch: NonZeroU16,
-    pub(crate) slot: u32,
-    pub(crate) request: Request,
 }
 
 impl<'r, P: Platform> Call<'r, P> {
@@ -77,21 +66,6 @@ impl<P: Platform> Call<'_, P> {
         store(self.view.response, Response::status(EIO).to_words(tag));
     }
 
-    /// Where the data area is, for a system call that fills or reads it without a copy of the service's own. Code must
-    /// not refer to it: the client may write there at any time.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub fn data_area(&mut self) -> (*mut u8, usize) {
-        (self.view.data.as_ptr().cast_mut().cast(), self.capacity())
-    }
-
-    /// Puts the call aside; [`Ring::resume`] goes on with it, on whichever thread.
-    pub fn park(mut self) -> Parked {
-        self.answered = true;
-        let (index, epoch) = self.ring.place();
-        Parked { index, epoch, slot: self.slot, request: self.request }
-    }
-
     /// Answers. Whether the client will see it: false when it gave up meanwhile.
     pub fn reply(mut self, response: Response) -> bool {
         self.answer(response)
@@ -105,7 +79,7 @@ impl<P: Platform> Call<'_, P> {
         // Before the client can see the response: as soon as it does it may use the slot again, and that call must not
         // be passed over because of this one.
         self.ring.unmark(self.slot);
-        let (_, epoch) = self.ring.place();
+        let epoch = self.ring.epoch();
         let state = self.view.state;
         let mut seen = word(epoch, TAKEN);
         for _ in 0..TRIES {

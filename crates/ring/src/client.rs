@@ -64,8 +64,6 @@ impl core::error::Error for CallError {}
 /// Who calls: hints only, for speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The ring to use; any number.
-    pub ring: u32,
     /// Something of the thread, so that threads begin at different slots.
     pub key: u64,
     /// The core on which the thread runs, or [`CORE_UNKNOWN`](crate::CORE_UNKNOWN).
@@ -112,15 +110,14 @@ impl<'m, P: Platform> Client<'m, P> {
 
     /// Claims a free slot.
     pub fn claim(&self, caller: Caller) -> Result<Slot<'_, P>, CallError> {
-        let ring = caller.ring.checked_rem(self.layout.rings()).unwrap_or(0);
-        let ring_view = RingView::new(self.region, &self.layout, ring).ok_or(CallError::Full)?;
+        let ring = RingView::new(self.region).ok_or(CallError::Full)?;
         let start = hash(caller.key);
         let mask = self.layout.slots().wrapping_sub(1);
         let (empty, writing) = (word(self.epoch, EMPTY), word(self.epoch, WRITING));
         let mut turned = false;
         for turn in 0..TRIES.min(self.layout.slots()) {
             let slot = start.wrapping_add(turn) & mask;
-            let Some(view) = SlotView::new(self.region, &self.layout, ring, slot) else { continue };
+            let Some(view) = SlotView::new(self.region, &self.layout, slot) else { continue };
             // Looked at first, as an exchange that fails takes the line away from its owner.
             let mut seen = view.state.load(Ordering::Relaxed);
             if seen == empty {
@@ -129,7 +126,7 @@ impl<'m, P: Platform> Client<'m, P> {
                         return Ok(Slot {
                             platform: &self.platform,
                             epoch: self.epoch,
-                            ring: ring_view,
+                            ring,
                             index: slot,
                             view,
                             core: caller.core,
@@ -191,13 +188,6 @@ impl<'c, P: Platform> Slot<'c, P> {
     /// Copies the request's data to `offset`; the bytes copied.
     pub fn write_data(&mut self, offset: usize, data: &[u8]) -> usize {
         copy_in(self.view.data, offset, data)
-    }
-
-    /// Where the data area is, for a system call that fills it.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub fn data_area(&mut self) -> (*mut u8, usize) {
-        (self.view.data.as_ptr().cast_mut().cast(), size_of_val(self.view.data))
     }
 
     /// Hands the request to the service; `core` is set here.

@@ -1,4 +1,4 @@
-//! Where everything lies in the shared memory. All offsets follow from three numbers.
+//! Where everything lies in the shared memory. All offsets follow from two numbers.
 
 use crate::state::LINE;
 use core::fmt;
@@ -8,8 +8,6 @@ use core::mem::{offset_of, size_of};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"vellring");
 /// The version of this layout and of the protocol over it. Any change of either is a new number.
 pub const VERSION: u32 = 1;
-/// The most rings of a region.
-pub const RINGS_MAX: u32 = 1024;
 /// The most slots of a ring.
 pub const SLOTS_MAX: u32 = 256;
 /// The most bytes of data of a slot.
@@ -23,15 +21,17 @@ pub(crate) const HINT_WORDS: usize = 4;
 pub(crate) const HEAD_WORDS: usize = 8;
 /// Words that say what the layout is, at the start of the region.
 pub(crate) const HEADER_WORDS: usize = 4;
+/// The second of them.
+const VERSION_RINGS: u64 = VERSION as u64 | 1 << 32;
 
-// Offsets and the product of the largest numbers need 43 bits.
+// Offsets and the product of the largest numbers need 33 bits.
 const _: () = assert!(usize::BITS >= 64);
 
 /// The start of a region. These structures only say where fields lie; nothing refers to one.
 #[repr(C, align(64))]
 struct Header {
     magic: u64,
-    /// The version, and the number of rings in the upper half.
+    /// The version, and the number of rings in the upper half, which is 1.
     version_rings: u64,
     /// Slots of a ring, and bytes of data of a slot in the upper half.
     slots_data: u64,
@@ -84,10 +84,9 @@ const _: () = {
     assert!(HEAD_WORDS * 8 == LINE);
 };
 
-/// Three numbers, and where things lie by them.
+/// Two numbers, and where things lie by them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    rings: u32,
     slots: u32,
     data: u32,
 }
@@ -95,9 +94,7 @@ pub struct Layout {
 /// Which number of a layout is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayoutError {
-    /// Rings: 1 to [`RINGS_MAX`].
-    Rings,
-    /// Slots of a ring: a power of two up to [`SLOTS_MAX`].
+    /// Slots: a power of two up to [`SLOTS_MAX`].
     Slots,
     /// Bytes of data of a slot: a multiple of 64 from 64 to [`DATA_MAX`].
     Data,
@@ -106,8 +103,7 @@ pub enum LayoutError {
 impl fmt::Display for LayoutError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rings => write!(f, "the number of rings is not between 1 and {RINGS_MAX}"),
-            Self::Slots => write!(f, "the slots of a ring are not a power of two up to {SLOTS_MAX}"),
+            Self::Slots => write!(f, "the slots are not a power of two up to {SLOTS_MAX}"),
             Self::Data => write!(f, "the bytes of a slot are not a multiple of 64 up to {DATA_MAX}"),
         }
     }
@@ -116,28 +112,18 @@ impl fmt::Display for LayoutError {
 impl core::error::Error for LayoutError {}
 
 impl Layout {
-    /// `rings`, one for each group of cores; `slots`, the calls that one ring can have under way; `data`, the bytes
-    /// that a call can carry either way.
-    pub const fn new(rings: u32, slots: u32, data: u32) -> Result<Self, LayoutError> {
-        if rings == 0 || rings > RINGS_MAX {
-            return Err(LayoutError::Rings);
-        }
+    /// `slots`, the calls that can be under way; `data`, the bytes that a call can carry either way.
+    pub const fn new(slots: u32, data: u32) -> Result<Self, LayoutError> {
         if !slots.is_power_of_two() || slots > SLOTS_MAX {
             return Err(LayoutError::Slots);
         }
         if data == 0 || data > DATA_MAX || !data.is_multiple_of(LINE as u32) {
             return Err(LayoutError::Data);
         }
-        Ok(Self { rings, slots, data })
+        Ok(Self { slots, data })
     }
 
-    /// Rings of the region.
-    #[must_use]
-    pub const fn rings(&self) -> u32 {
-        self.rings
-    }
-
-    /// Slots of each ring.
+    /// Slots of the ring.
     #[must_use]
     pub const fn slots(&self) -> u32 {
         self.slots
@@ -152,69 +138,62 @@ impl Layout {
     /// The size of the region.
     #[must_use]
     pub const fn bytes(&self) -> usize {
-        let slots = self.rings as usize * self.slots as usize;
-        (self.data_start() + slots * self.data as usize).next_multiple_of(PAGE)
+        (self.data_start() + self.slots as usize * self.data as usize).next_multiple_of(PAGE)
     }
 
     const fn data_start(&self) -> usize {
-        (size_of::<Header>() + self.rings as usize * self.ring_bytes()).next_multiple_of(PAGE)
-    }
-
-    const fn ring_bytes(&self) -> usize {
-        // The slots begin at a multiple of 128, as do pairs of lines that are fetched together.
-        size_of::<RingLines>() + self.slots as usize * size_of::<SlotLines>()
+        self.state(self.slots).next_multiple_of(PAGE)
     }
 
     pub(crate) const fn epoch() -> usize {
         offset_of!(Header, epoch)
     }
 
-    pub(crate) const fn bell(&self, ring: u32) -> usize {
-        size_of::<Header>() + ring as usize * self.ring_bytes() + offset_of!(RingLines, bell)
+    pub(crate) const fn bell() -> usize {
+        size_of::<Header>() + offset_of!(RingLines, bell)
     }
 
-    pub(crate) const fn core(&self, ring: u32) -> usize {
-        self.bell(ring) + offset_of!(RingLines, core)
+    pub(crate) const fn core() -> usize {
+        Self::bell() + offset_of!(RingLines, core)
     }
 
-    pub(crate) const fn hints(&self, ring: u32) -> usize {
-        self.bell(ring) + offset_of!(RingLines, hints)
+    pub(crate) const fn hints() -> usize {
+        Self::bell() + offset_of!(RingLines, hints)
     }
 
-    pub(crate) const fn state(&self, ring: u32, slot: u32) -> usize {
-        self.bell(ring) + size_of::<RingLines>() + slot as usize * size_of::<SlotLines>()
+    /// At a multiple of 128, as pairs of lines that are fetched together.
+    pub(crate) const fn state(&self, slot: u32) -> usize {
+        Self::bell() + size_of::<RingLines>() + slot as usize * size_of::<SlotLines>()
     }
 
-    pub(crate) const fn spin(&self, ring: u32, slot: u32) -> usize {
-        self.state(ring, slot) + offset_of!(SlotLines, spin)
+    pub(crate) const fn spin(&self, slot: u32) -> usize {
+        self.state(slot) + offset_of!(SlotLines, spin)
     }
 
-    pub(crate) const fn request(&self, ring: u32, slot: u32) -> usize {
-        self.state(ring, slot) + offset_of!(SlotLines, request)
+    pub(crate) const fn request(&self, slot: u32) -> usize {
+        self.state(slot) + offset_of!(SlotLines, request)
     }
 
-    pub(crate) const fn response(&self, ring: u32, slot: u32) -> usize {
-        self.state(ring, slot) + offset_of!(SlotLines, response)
+    pub(crate) const fn response(&self, slot: u32) -> usize {
+        self.state(slot) + offset_of!(SlotLines, response)
     }
 
-    pub(crate) const fn data(&self, ring: u32, slot: u32) -> usize {
-        let before = ring as usize * self.slots as usize + slot as usize;
-        self.data_start() + before * self.data as usize
+    pub(crate) const fn data(&self, slot: u32) -> usize {
+        self.data_start() + slot as usize * self.data as usize
     }
 
     /// The words at the start of the region.
     pub(crate) const fn to_words(self) -> [u64; HEADER_WORDS] {
-        let version_rings = VERSION as u64 | (self.rings as u64) << 32;
-        [MAGIC, version_rings, self.slots as u64 | (self.data as u64) << 32, self.bytes() as u64]
+        [MAGIC, VERSION_RINGS, self.slots as u64 | (self.data as u64) << 32, self.bytes() as u64]
     }
 
     /// The layout that these words say; None when they are not of this version or make no sense.
     pub(crate) const fn from_words(words: [u64; HEADER_WORDS]) -> Option<Self> {
         let [magic, version_rings, slots_data, bytes] = words;
-        if magic != MAGIC || version_rings as u32 != VERSION {
+        if magic != MAGIC || version_rings != VERSION_RINGS {
             return None;
         }
-        match Self::new((version_rings >> 32) as u32, slots_data as u32, (slots_data >> 32) as u32) {
+        match Self::new(slots_data as u32, (slots_data >> 32) as u32) {
             Ok(layout) if layout.bytes() as u64 == bytes => Some(layout),
             _ => None,
         }
@@ -228,35 +207,31 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_are_refused() {
-        assert_eq!(Layout::new(0, 1, 64), Err(LayoutError::Rings));
-        assert_eq!(Layout::new(RINGS_MAX + 1, 1, 64), Err(LayoutError::Rings));
         for slots in [0, 3, 512, u32::MAX] {
-            assert_eq!(Layout::new(1, slots, 64), Err(LayoutError::Slots));
+            assert_eq!(Layout::new(slots, 64), Err(LayoutError::Slots));
         }
         for data in [0, 63, 65, DATA_MAX + 64, u32::MAX] {
-            assert_eq!(Layout::new(1, 1, data), Err(LayoutError::Data));
+            assert_eq!(Layout::new(1, data), Err(LayoutError::Data));
         }
-        assert_eq!(Layout::new(RINGS_MAX, SLOTS_MAX, DATA_MAX).map(|l| l.bytes() >> 40), Ok(4));
+        assert_eq!(Layout::new(SLOTS_MAX, DATA_MAX).map(|l| l.bytes() >> 30), Ok(4));
     }
 
     #[test]
     fn nothing_overlaps_and_all_is_inside() {
-        for (rings, slots, data) in [(1, 1, 64), (3, 4, 192), (2, if cfg!(miri) { 8 } else { 256 }, 4096)] {
-            let layout = Layout::new(rings, slots, data).unwrap();
+        for (slots, data) in [(1, 64), (4, 192), (if cfg!(miri) { 8 } else { 256 }, 4096)] {
+            let layout = Layout::new(slots, data).unwrap();
             let mut parts: Vec<(usize, usize)> = Vec::from([(0, 32), (Layout::epoch(), 4)]);
-            for ring in 0..rings {
-                parts.extend([(layout.bell(ring), 4), (layout.core(ring), 4), (layout.hints(ring), 32)]);
-                for slot in 0..slots {
-                    parts.extend([
-                        (layout.state(ring, slot), 4),
-                        (layout.spin(ring, slot), 4),
-                        (layout.request(ring, slot), 64),
-                        (layout.response(ring, slot), 64),
-                        (layout.data(ring, slot), data as usize),
-                    ]);
-                    assert!(layout.state(ring, slot).is_multiple_of(128));
-                    assert!(layout.data(ring, slot).is_multiple_of(64));
-                }
+            parts.extend([(Layout::bell(), 4), (Layout::core(), 4), (Layout::hints(), 32)]);
+            for slot in 0..slots {
+                parts.extend([
+                    (layout.state(slot), 4),
+                    (layout.spin(slot), 4),
+                    (layout.request(slot), 64),
+                    (layout.response(slot), 64),
+                    (layout.data(slot), data as usize),
+                ]);
+                assert!(layout.state(slot).is_multiple_of(128));
+                assert!(layout.data(slot).is_multiple_of(64));
             }
             parts.sort_unstable();
             for pair in parts.windows(2) {
@@ -269,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_header_says_the_layout_or_nothing() {
-        let layout = Layout::new(2, 16, 4096).unwrap();
+        let layout = Layout::new(16, 4096).unwrap();
         let words = layout.to_words();
         assert_eq!(Layout::from_words(words), Some(layout));
         for word in 0..HEADER_WORDS {

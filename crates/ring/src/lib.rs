@@ -10,12 +10,10 @@
 //! # Layout
 //!
 //! ```text
-//! region    [magic version rings slots data bytes][epoch]           128 bytes, written by the service
-//!           ring 0, ring 1, ...                                     one for each group of cores
-//!           data areas, of slot 0 of ring 0 first                   from a multiple of 4096 on
-//!
-//! ring      [bell core][hints: a bit for each slot]                 128 bytes
+//! region    [magic version 1 slots data bytes][epoch]               128 bytes, written by the service
+//!           [bell core][hints: a bit for each slot]                 128 bytes
 //!           slot 0, slot 1, ...
+//!           data areas, of slot 0 first                             from a multiple of 4096 on
 //!
 //! slot      [state spin][request head][response head][-]            4 lines of 64 bytes
 //!
@@ -29,7 +27,7 @@
 //! # States of a slot
 //!
 //! The state word has the epoch in its upper half, and a flag that says that the client sleeps on it. Every change is a
-//! compare-exchange that expects the epoch, so that who belongs to an old epoch changes nothing any more.
+//! compare-exchange that expects the epoch, so that after the end of a session nobody changes anything any more.
 //!
 //! | state | means | who may change it | to |
 //! | --- | --- | --- | --- |
@@ -41,9 +39,9 @@
 //! | | | that client, giving up | ABANDONED |
 //! | ABANDONED | nobody waits for the answer | the service, when done | EMPTY |
 //! | DONE | the response is complete | that client, when it has read it | EMPTY |
-//! | LOST | a client may have been in the middle of it when the epoch turned | nobody | |
+//! | LOST | the session is closed | nobody | |
 //! | VALID, TAKEN | | that client, going to sleep | the same with the flag |
-//! | all | | the service, turning the epoch | EMPTY or LOST |
+//! | all | | the service, closing | LOST |
 //!
 //! # Orderings
 //!
@@ -54,10 +52,9 @@
 //!
 //! # Limits
 //!
-//! A hostile client can keep the service busy with empty calls, as with any other kind of call; who polls several
-//! sessions takes one call of each in turn. It can make holes in the memory, which the service's next access fills with
+//! A hostile client can keep the service busy with empty calls, as with any other kind of call. It can make holes in the memory, which the service's next access fills with
 //! zeros on the service's account: no more than the region's size. It can move a sleeping service's wait to another word
-//! (`FUTEX_REQUEUE`), so a service sleeps with a time out, or on several sessions at once. A thread of a client that dies
+//! (`FUTEX_REQUEUE`), so a service sleeps with a time out. A thread of a client that dies
 //! with a slot in WRITING or DONE loses that slot to its own process. After `fork` both processes may use the session;
 //! a call under way belongs to the parent.
 //!
@@ -97,16 +94,16 @@ mod state;
 pub mod sync;
 mod view;
 
-pub use call::{Call, Parked};
+pub use call::Call;
 pub use client::{AttachError, CallError, Caller, Client, Slot};
 pub use head::{CORE_UNKNOWN, Request, Response};
-pub use layout::{DATA_MAX, Layout, LayoutError, MAGIC, RINGS_MAX, SLOTS_MAX, VERSION};
+pub use layout::{DATA_MAX, Layout, LayoutError, MAGIC, SLOTS_MAX, VERSION};
 #[cfg(not(loom))]
 pub use linux::Linux;
 #[cfg(loom)]
 pub use model::{Model, Region};
 pub use pending::{Answer, Left, Pending, WaitError};
-pub use platform::{Platform, WAIT_ANY_MAX, Woken};
+pub use platform::{Platform, Woken};
 pub use poller::{Poller, Slept};
 #[cfg(not(loom))]
 pub use region::Region;

@@ -20,17 +20,15 @@ impl Model {
         let mut model = Self { bytes: layout.bytes(), words32: BTreeMap::new(), words: BTreeMap::new() };
         model.add(0, HEADER_WORDS);
         model.add32(Layout::epoch());
-        for ring in 0..layout.rings() {
-            model.add32(layout.bell(ring));
-            model.add32(layout.core(ring));
-            model.add(layout.hints(ring), HINT_WORDS);
-            for slot in 0..layout.slots() {
-                model.add32(layout.state(ring, slot));
-                model.add32(layout.spin(ring, slot));
-                model.add(layout.request(ring, slot), HEAD_WORDS);
-                model.add(layout.response(ring, slot), HEAD_WORDS);
-                model.add(layout.data(ring, slot), layout.data_bytes() / 8);
-            }
+        model.add32(Layout::bell());
+        model.add32(Layout::core());
+        model.add(Layout::hints(), HINT_WORDS);
+        for slot in 0..layout.slots() {
+            model.add32(layout.state(slot));
+            model.add32(layout.spin(slot));
+            model.add(layout.request(slot), HEAD_WORDS);
+            model.add(layout.response(slot), HEAD_WORDS);
+            model.add(layout.data(slot), layout.data_bytes() / 8);
         }
         model
     }

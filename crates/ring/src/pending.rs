@@ -248,13 +248,6 @@ impl Answer<'_> {
         let n = there.min(out.len());
         out.get_mut(..n).map_or(0, |out| copy_out(self.view.data, offset, out))
     }
-
-    /// Where the response's data are and how many, for a system call that takes them from there.
-    #[cfg(not(loom))]
-    #[must_use]
-    pub fn data_area(&self) -> (*const u8, usize) {
-        (self.view.data.as_ptr().cast(), (self.response.len as usize).min(size_of_val(self.view.data)))
-    }
 }
 
 impl Drop for Answer<'_> {

@@ -16,10 +16,6 @@ pub trait Platform {
     /// Sleeps while `word` has the value `expected`, until woken, for at most `timeout` nanoseconds.
     fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<u64>) -> Woken;
 
-    /// Sleeps while each word has its value, until one of them is woken. Says which, where that is known. Words beyond
-    /// [`WAIT_ANY_MAX`] are left out.
-    fn wait_any(&self, words: &[(&AtomicU32, u32)], timeout: Option<u64>) -> (Woken, Option<usize>);
-
     /// Wakes one that sleeps on `word`; there is never more than one, unless a client lets a thousand of its threads
     /// sleep there so that waking all of them is work.
     fn wake(&self, word: &AtomicU32);
@@ -31,16 +27,9 @@ pub trait Platform {
     fn pause(&self);
 }
 
-/// How many words one thread can wait for.
-pub const WAIT_ANY_MAX: usize = 128;
-
 impl<T: Platform + ?Sized> Platform for &T {
     fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<u64>) -> Woken {
         (**self).wait(word, expected, timeout)
-    }
-
-    fn wait_any(&self, words: &[(&AtomicU32, u32)], timeout: Option<u64>) -> (Woken, Option<usize>) {
-        (**self).wait_any(words, timeout)
     }
 
     fn wake(&self, word: &AtomicU32) {

@@ -3,7 +3,7 @@
 use crate::bits::Bits;
 use crate::call::Call;
 use crate::head::{CORE_UNKNOWN, Response};
-use crate::platform::{Platform, WAIT_ANY_MAX, Woken};
+use crate::platform::{Platform, Woken};
 use crate::ring::{Look, Ring};
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -135,47 +135,6 @@ impl<'r, P: Platform> Poller<'r, P> {
         }
         self.woke(slept == Slept::Rung);
         slept
-    }
-
-    /// Sleeps until a client of one of several rings rings. At most [`WAIT_ANY_MAX`] of them; others are looked at each
-    /// millisecond, as are those whose client rings for nothing. Afterwards poll all.
-    pub fn sleep_any(pollers: &mut [Self], timeout: Option<u64>) -> Slept {
-        let Some(platform) = pollers.first().map(|poller| poller.ring.platform()) else {
-            return Slept::TimedOut;
-        };
-        let trusted = pollers.iter().filter(|poller| !poller.is_distrusted()).count();
-        let mut timeout = timeout;
-        if trusted < pollers.len() || trusted > WAIT_ANY_MAX {
-            timeout = Some(timeout.map_or(DISTRUST, |timeout| timeout.min(DISTRUST)));
-        }
-        // Of those that are armed: the bell, and which poller it is of.
-        let quiet = AtomicU32::new(0);
-        let mut words = [(&quiet, 0); WAIT_ANY_MAX];
-        let mut which = [0; WAIT_ANY_MAX];
-        let mut count = 0;
-        let mut waiting = false;
-        for (index, poller) in pollers.iter_mut().enumerate().filter(|(_, poller)| !poller.is_distrusted()) {
-            let (Some(word), Some(number)) = (words.get_mut(count), which.get_mut(count)) else { break };
-            if poller.arm() {
-                *word = (poller.ring.view().bell, 1);
-                *number = index;
-                count += 1;
-            } else {
-                poller.woke(true);
-                waiting = true;
-                break;
-            }
-        }
-        let armed = words.get(..count.max(1)).unwrap_or_default();
-        let (woken, rung) = if waiting { (Woken::Maybe, None) } else { platform.wait_any(armed, timeout) };
-        for (number, index) in which.iter().take(count).enumerate() {
-            let Some(poller) = pollers.get_mut(*index) else { continue };
-            let changed = poller.ring.view().bell.swap(0, Ordering::AcqRel) != 1;
-            if changed || rung == Some(number) {
-                poller.woke(true);
-            }
-        }
-        if woken == Woken::TimedOut { Slept::TimedOut } else { Slept::Rung }
     }
 
     /// Whether its client rang so often for nothing that its bell is not believed any more.

@@ -2,7 +2,7 @@
 //! slots it works on.
 
 use crate::bits::place;
-use crate::call::{Call, Parked};
+use crate::call::Call;
 use crate::head::Request;
 use crate::layout::{HINT_WORDS, Layout};
 use crate::platform::Platform;
@@ -21,7 +21,6 @@ pub struct Ring<'m, P> {
     region: Region<'m>,
     layout: Layout,
     epoch: NonZeroU16,
-    index: u32,
     view: RingView<'m>,
     /// The slots of which there is a [`Call`]. The truth; what the shared memory says about them is the client's affair.
     taken: [AtomicU64; HINT_WORDS],
@@ -39,32 +38,16 @@ pub(crate) enum Look<'r, P: Platform> {
 }
 
 impl<'m, P: Platform> Ring<'m, P> {
-    pub(crate) fn new(
-        region: Region<'m>,
-        layout: Layout,
-        epoch: NonZeroU16,
-        index: u32,
-        platform: P,
-    ) -> Option<Self> {
-        let view = RingView::new(region, &layout, index)?;
+    pub(crate) fn new(region: Region<'m>, layout: Layout, epoch: NonZeroU16, platform: P) -> Option<Self> {
+        let view = RingView::new(region)?;
         let taken = core::array::from_fn(|_| AtomicU64::new(0));
-        Some(Self { region, layout, epoch, index, view, taken, platform })
+        Some(Self { region, layout, epoch, view, taken, platform })
     }
 
     /// What finds the calls. One at a time: two would take different calls, but could both sleep on one bell.
     #[must_use]
     pub fn poller(&self) -> Poller<'_, P> {
         Poller::new(self)
-    }
-
-    /// A call that was put aside, to be answered by whichever thread. None when it is of another ring.
-    #[must_use]
-    pub fn resume(&self, parked: Parked) -> Option<Call<'_, P>> {
-        let Parked { index, epoch, slot, request } = parked;
-        if index != self.index || epoch != self.epoch || !self.is_taken(slot) {
-            return None;
-        }
-        Some(Call::new(self, slot, self.slot(slot)?, request))
     }
 
     /// How many calls are in hand.
@@ -85,12 +68,12 @@ impl<'m, P: Platform> Ring<'m, P> {
         self.layout.slots()
     }
 
-    pub(crate) fn place(&self) -> (u32, NonZeroU16) {
-        (self.index, self.epoch)
+    pub(crate) fn epoch(&self) -> NonZeroU16 {
+        self.epoch
     }
 
     pub(crate) fn slot(&self, slot: u32) -> Option<SlotView<'m>> {
-        SlotView::new(self.region, &self.layout, self.index, slot)
+        SlotView::new(self.region, &self.layout, slot)
     }
 
     /// Whether a slot says that it has a request, and is not in hand.

@@ -1,17 +1,14 @@
-//! The service's end of a region: it makes one, takes one over after a restart, and closes it.
+//! The service's end of a region: it makes one, and closes it.
 
 use crate::Region;
 use crate::layout::{HEADER_WORDS, Layout};
 use crate::platform::Platform;
 use crate::ring::Ring;
-use crate::state::{EMPTY, LOST, SLEEPS, turned, word};
+use crate::state::{EMPTY, LOST, SLEEPS, word};
 use crate::sync::Ordering;
 use crate::view::{RingView, SlotView};
 use core::fmt;
 use core::num::NonZeroU16;
-
-/// How often a word that others may be changing is tried.
-const TRIES: usize = 8;
 
 /// The region is smaller than the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,29 +39,14 @@ impl<'m, P: Platform + Copy> Session<'m, P> {
         epoch: NonZeroU16,
         platform: P,
     ) -> Result<Self, TooSmall> {
-        let session = Self::over(region, layout, epoch, platform)?;
+        if region.bytes() < layout.bytes() {
+            return Err(TooSmall);
+        }
+        let session = Self { region, layout, epoch, platform };
         for slot in session.slots() {
             slot.state.store(word(epoch, EMPTY), Ordering::Relaxed);
         }
         session.publish();
-        Ok(session)
-    }
-
-    /// Takes over the session of a service that has died, with its clients. Their calls end with
-    /// [`Gone`](crate::CallError::Gone); they attach again and go on. Slots that a client may be in the middle of are
-    /// lost until there is a new region.
-    ///
-    /// The dead service must not write any more, also not by system calls that it had begun, and `epoch` is another
-    /// than it had.
-    pub fn adopt(
-        region: Region<'m>,
-        layout: Layout,
-        epoch: NonZeroU16,
-        platform: P,
-    ) -> Result<Self, TooSmall> {
-        let session = Self::over(region, layout, epoch, platform)?;
-        session.publish();
-        session.turn(epoch.get());
         Ok(session)
     }
 
@@ -74,13 +56,17 @@ impl<'m, P: Platform + Copy> Session<'m, P> {
         if let Some(epoch) = self.region.word32(Layout::epoch()) {
             epoch.store(0, Ordering::Release);
         }
-        self.turn(0);
+        for slot in self.slots() {
+            if slot.state.swap(LOST, Ordering::AcqRel) & SLEEPS != 0 {
+                self.platform.wake(slot.state);
+            }
+        }
     }
 
-    /// A ring, with a record of its own of what the service has in hand. To be made once for each ring.
+    /// The ring, with a record of its own of what the service has in hand. To be made once.
     #[must_use]
-    pub fn ring(&self, ring: u32) -> Option<Ring<'m, P>> {
-        Ring::new(self.region, self.layout, self.epoch, ring, self.platform)
+    pub fn ring(&self) -> Option<Ring<'m, P>> {
+        Ring::new(self.region, self.layout, self.epoch, self.platform)
     }
 
     /// The layout.
@@ -89,17 +75,9 @@ impl<'m, P: Platform + Copy> Session<'m, P> {
         self.layout
     }
 
-    fn over(region: Region<'m>, layout: Layout, epoch: NonZeroU16, platform: P) -> Result<Self, TooSmall> {
-        if region.bytes() < layout.bytes() {
-            return Err(TooSmall);
-        }
-        Ok(Self { region, layout, epoch, platform })
-    }
-
     /// Writes what does not belong to slots; the epoch last, for it says that the rest is there.
     fn publish(&self) {
-        for ring in 0..self.layout.rings() {
-            let Some(ring) = RingView::new(self.region, &self.layout, ring) else { continue };
+        if let Some(ring) = RingView::new(self.region) {
             ring.bell.store(0, Ordering::Relaxed);
             ring.core.store(crate::CORE_UNKNOWN, Ordering::Relaxed);
             ring.hints.iter().for_each(|word| word.store(0, Ordering::Relaxed));
@@ -115,35 +93,8 @@ impl<'m, P: Platform + Copy> Session<'m, P> {
         }
     }
 
-    /// Turns every slot's word to another epoch, and wakes who sleeps there.
-    fn turn(&self, epoch: u16) {
-        for slot in self.slots() {
-            let mut seen = slot.state.load(Ordering::Relaxed);
-            let mut turned_it = false;
-            for _ in 0..TRIES {
-                let next = turned(seen, epoch);
-                match slot.state.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed) {
-                    Ok(_) => {
-                        turned_it = true;
-                        break;
-                    }
-                    Err(now) => seen = now,
-                }
-            }
-            if !turned_it {
-                // No honest client changes a word so often.
-                seen = slot.state.swap(u32::from(epoch) << 16 | LOST, Ordering::AcqRel);
-            }
-            if seen & SLEEPS != 0 {
-                self.platform.wake(slot.state);
-            }
-        }
-    }
-
     fn slots(&self) -> impl Iterator<Item = SlotView<'m>> {
         let (region, layout) = (self.region, self.layout);
-        (0..layout.rings()).flat_map(move |ring| {
-            (0..layout.slots()).filter_map(move |slot| SlotView::new(region, &layout, ring, slot))
-        })
+        (0..layout.slots()).filter_map(move |slot| SlotView::new(region, &layout, slot))
     }
 }

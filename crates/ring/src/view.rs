@@ -16,14 +16,11 @@ pub(crate) struct RingView<'m> {
 }
 
 impl<'m> RingView<'m> {
-    pub(crate) fn new(region: Region<'m>, layout: &Layout, ring: u32) -> Option<Self> {
-        if ring >= layout.rings() {
-            return None;
-        }
+    pub(crate) fn new(region: Region<'m>) -> Option<Self> {
         Some(Self {
-            bell: region.word32(layout.bell(ring))?,
-            core: region.word32(layout.core(ring))?,
-            hints: region.words(layout.hints(ring), HINT_WORDS)?.try_into().ok()?,
+            bell: region.word32(Layout::bell())?,
+            core: region.word32(Layout::core())?,
+            hints: region.words(Layout::hints(), HINT_WORDS)?.try_into().ok()?,
         })
     }
 }
@@ -41,16 +38,16 @@ pub(crate) struct SlotView<'m> {
 
 impl<'m> SlotView<'m> {
     #[inline]
-    pub(crate) fn new(region: Region<'m>, layout: &Layout, ring: u32, slot: u32) -> Option<Self> {
-        if ring >= layout.rings() || slot >= layout.slots() {
+    pub(crate) fn new(region: Region<'m>, layout: &Layout, slot: u32) -> Option<Self> {
+        if slot >= layout.slots() {
             return None;
         }
         Some(Self {
-            state: region.word32(layout.state(ring, slot))?,
-            spin: region.word32(layout.spin(ring, slot))?,
-            request: region.words(layout.request(ring, slot), HEAD_WORDS)?.try_into().ok()?,
-            response: region.words(layout.response(ring, slot), HEAD_WORDS)?.try_into().ok()?,
-            data: region.words(layout.data(ring, slot), layout.data_bytes() / 8)?,
+            state: region.word32(layout.state(slot))?,
+            spin: region.word32(layout.spin(slot))?,
+            request: region.words(layout.request(slot), HEAD_WORDS)?.try_into().ok()?,
+            response: region.words(layout.response(slot), HEAD_WORDS)?.try_into().ok()?,
+            data: region.words(layout.data(slot), layout.data_bytes() / 8)?,
         })
     }
 }

@@ -27,10 +27,10 @@ fn with_region(layout: &Layout, body: impl FnOnce(Region<'_>)) {
 #[test]
 fn calls_of_two_threads() {
     const CALLS: u64 = if cfg!(miri) { 12 } else { 5000 };
-    let layout = Layout::new(1, 2, 64).unwrap();
+    let layout = Layout::new(2, 64).unwrap();
     with_region(&layout, |region| {
         let session = Session::create(region, layout, NonZeroU16::MIN, Linux).unwrap();
-        let ring = session.ring(0).unwrap();
+        let ring = session.ring().unwrap();
         let client = Client::attach(region, Linux).unwrap();
         thread::scope(|scope| {
             let clients = [1, 2].map(|key| {
@@ -44,7 +44,7 @@ fn calls_of_two_threads() {
                         let mut out = [0; 64];
                         let len = (done % 65) as usize;
                         let data = [key as u8; 64];
-                        let caller = Caller { ring: 0, key, core };
+                        let caller = Caller { key, core };
                         match client.call(caller, request, &data[..len], &mut out, None) {
                             Ok((response, n)) => {
                                 assert_eq!((response.values[0], n), (key + 1, len));
@@ -82,13 +82,13 @@ fn calls_of_two_threads() {
 }
 
 #[test]
-fn giving_up_and_starting_again() {
-    let layout = Layout::new(1, 1, 64).unwrap();
+fn giving_up_and_the_end() {
+    let layout = Layout::new(1, 64).unwrap();
     with_region(&layout, |region| {
         let session = Session::create(region, layout, NonZeroU16::MIN, Linux).unwrap();
-        let ring = session.ring(0).unwrap();
+        let ring = session.ring().unwrap();
         let client = Client::attach(region, Linux).unwrap();
-        let caller = Caller { ring: 0, key: 0, core: CORE_UNKNOWN };
+        let caller = Caller { key: 0, core: CORE_UNKNOWN };
         let send = || client.claim(caller)?.send(Request::default());
         let pending = send().unwrap();
         let call = ring.poller().poll().unwrap();
@@ -96,9 +96,8 @@ fn giving_up_and_starting_again() {
         assert_eq!(send().unwrap_err(), CallError::Full);
         assert!(!call.reply(Response::status(0)));
         let pending = send().unwrap();
-        let session = Session::adopt(region, layout, NonZeroU16::MAX, Linux).unwrap();
+        session.close();
         assert!(matches!(pending.wait(None), Err(WaitError::Gone)));
         assert_eq!(send().unwrap_err(), CallError::Gone);
-        session.close();
     });
 }

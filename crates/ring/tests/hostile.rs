@@ -11,14 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use vellum_ring::{
-    CORE_UNKNOWN, Call, CallError, Caller, Client, Layout, Linux, Parked, Platform, Poller, Request,
-    Response, Session,
+    CORE_UNKNOWN, Call, CallError, Caller, Client, Layout, Linux, Platform, Request, Response, Session,
 };
 
 const SECOND: u64 = 1_000_000_000;
 
 fn caller(key: u64) -> Caller {
-    Caller { ring: 0, key, core: CORE_UNKNOWN }
+    Caller { key, core: CORE_UNKNOWN }
 }
 
 /// A value that may well mean something.
@@ -35,7 +34,7 @@ fn plausible(random: &mut Random) -> u64 {
 }
 
 /// Does something with a call that a service might do.
-fn answer(mut call: Call<'_, Linux>, random: &mut Random, parked: &mut Vec<Parked>) {
+fn answer<'r>(mut call: Call<'r, Linux>, random: &mut Random, kept: &mut Vec<Call<'r, Linux>>) {
     let request = *call.request();
     assert!(request.len as usize <= call.capacity());
     let mut data = vec![0; random.below(3 * call.capacity() as u64) as usize];
@@ -45,7 +44,7 @@ fn answer(mut call: Call<'_, Linux>, random: &mut Random, parked: &mut Vec<Parke
     let len = random.next() as u32;
     match random.below(4) {
         0 => drop(call),
-        1 if parked.len() < 8 => parked.push(call.park()),
+        1 if kept.len() < 8 => kept.push(call),
         _ => {
             call.reply(Response { status: 0, len, values: [random.next(); 6] });
         }
@@ -55,7 +54,7 @@ fn answer(mut call: Call<'_, Linux>, random: &mut Random, parked: &mut Vec<Parke
 #[test]
 fn scribbling_over_everything_harms_nobody_else() {
     let seed = Random::seed();
-    let layout = Layout::new(1, 16, 256).unwrap();
+    let layout = Layout::new(16, 256).unwrap();
     let (bad_fd, good_fd) = (memory(&layout), memory(&layout));
     let maps = [&bad_fd, &bad_fd, &good_fd, &good_fd].map(|fd| Mapping::new(fd, layout.bytes()));
     let [bad_ours, bad_theirs, good_ours, good_theirs] = &maps;
@@ -133,22 +132,22 @@ fn serve_both(
     seed: u64,
     all_asked: &AtomicBool,
 ) -> (u64, u64) {
-    let (bad_ring, good_ring) = (bad.ring(0).unwrap(), good.ring(0).unwrap());
+    let (bad_ring, good_ring) = (bad.ring().unwrap(), good.ring().unwrap());
     let mut pollers = [bad_ring.poller(), good_ring.poller()];
     let (mut polls, mut taken) = (0, 0);
     let mut random = Random(seed);
-    let mut parked = Vec::new();
+    let mut kept = Vec::new();
     while !all_asked.load(Ordering::Relaxed) {
         polls += 1;
         if let Some(call) = pollers[0].poll() {
             taken += 1;
-            answer(call, &mut random, &mut parked);
+            answer(call, &mut random, &mut kept);
         }
         assert!(bad_ring.in_hand() <= bad.layout().slots());
         if random.below(8) == 0
-            && let Some(parked) = parked.pop()
+            && let Some(call) = kept.pop()
         {
-            bad_ring.resume(parked).unwrap().reply(Response::status(1));
+            call.reply(Response::status(1));
         }
         while let Some(call) = pollers[1].poll() {
             let mut data = [0; 6];
@@ -158,7 +157,7 @@ fn serve_both(
             call.reply(Response { status: 0, len: 0, values: [asked; 6] });
         }
         if random.below(50) == 0 {
-            Poller::sleep_any(&mut pollers, Some(100_000));
+            pollers[0].sleep(Some(100_000));
         }
     }
     (polls, taken)
@@ -174,11 +173,11 @@ fn futexes(map: &Mapping, layout: &Layout, random: &mut Random) {
 
 #[test]
 fn a_poll_is_one_look_at_each_slot_at_most() {
-    let layout = Layout::new(1, 256, 64).unwrap();
+    let layout = Layout::new(256, 64).unwrap();
     let fd = memory(&layout);
     let (ours, theirs) = (Mapping::new(&fd, layout.bytes()), Mapping::new(&fd, layout.bytes()));
     let session = Session::create(ours.region(), layout, epoch(1), Linux).unwrap();
-    let ring = session.ring(0).unwrap();
+    let ring = session.ring().unwrap();
     let mut poller = ring.poller();
     let words = theirs.words();
     let hints = || words[24..28].iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
@@ -213,11 +212,11 @@ fn a_poll_is_one_look_at_each_slot_at_most() {
 
 #[test]
 fn who_rings_for_nothing_is_looked_at_now_and_then() {
-    let layout = Layout::new(1, 4, 64).unwrap();
+    let layout = Layout::new(4, 64).unwrap();
     let fd = memory(&layout);
     let (ours, theirs) = (Mapping::new(&fd, layout.bytes()), Mapping::new(&fd, layout.bytes()));
     let session = Session::create(ours.region(), layout, epoch(1), Linux).unwrap();
-    let ring = session.ring(0).unwrap();
+    let ring = session.ring().unwrap();
     let mut poller = ring.poller();
     let stop = AtomicBool::new(false);
     let mut sleeps = 0;
@@ -257,10 +256,10 @@ fn who_rings_for_nothing_is_looked_at_now_and_then() {
 fn a_header_that_lies_is_refused() {
     let seed = Random::seed();
     let mut random = Random(seed);
-    let layout = Layout::new(2, 4, 64).unwrap();
+    let layout = Layout::new(4, 64).unwrap();
     let fd = memory(&layout);
     let (ours, theirs) = (Mapping::new(&fd, layout.bytes()), Mapping::new(&fd, layout.bytes()));
-    let larger = Layout::new(2, 256, 4096).unwrap();
+    let larger = Layout::new(256, 4096).unwrap();
     assert!(Session::create(ours.region(), larger, epoch(1), Linux).is_err());
     for _ in 0..2000 {
         let session = Session::create(ours.region(), layout, epoch(1), Linux).unwrap();
@@ -275,6 +274,6 @@ fn a_header_that_lies_is_refused() {
         }
         // The service does not look there.
         assert_eq!(session.layout(), layout);
-        assert_eq!(session.ring(1).map(|ring| ring.in_hand()), Some(0));
+        assert_eq!(session.ring().map(|ring| ring.in_hand()), Some(0));
     }
 }

@@ -31,10 +31,6 @@ impl Platform for Futex {
         Woken::Maybe
     }
 
-    fn wait_any(&self, words: &[(&AtomicU32, u32)], timeout: Option<u64>) -> (Woken, Option<usize>) {
-        (self.wait(words[0].0, words[0].1, timeout), Some(0))
-    }
-
     fn wake(&self, _: &AtomicU32) {
         let (queue, bell) = &*self.0;
         drop(queue.lock().unwrap());
@@ -58,7 +54,7 @@ fn epoch(number: u16) -> NonZeroU16 {
 
 /// Everybody is on core 0, so that nobody spins: spinning is waiting, and would have no end here.
 fn caller(key: u64) -> Caller {
-    Caller { ring: 0, key, core: 0 }
+    Caller { key, core: 0 }
 }
 
 fn request(number: u64) -> Request {
@@ -81,7 +77,7 @@ struct World {
 
 impl World {
     fn new(slots: u32) -> Self {
-        let layout = Layout::new(1, slots, SLOTS_DATA).unwrap();
+        let layout = Layout::new(slots, SLOTS_DATA).unwrap();
         let futex = Futex(Arc::new((Mutex::new(()), Condvar::new())));
         Self { model: Arc::new(Model::new(&layout)), futex, layout }
     }
@@ -146,7 +142,7 @@ fn what_is_published_is_seen_and_no_bell_is_lost() {
     check(4, || {
         let world = World::new(1);
         let session = world.session();
-        let ring = session.ring(0).unwrap();
+        let ring = session.ring().unwrap();
         let mut poller = ring.poller();
         poller.ran_on(0);
         let client = world.client(|model, futex| {
@@ -177,7 +173,7 @@ fn two_threads_never_share_a_slot() {
             })
         });
         let won: Vec<u64> = clients.into_iter().filter_map(|client| client.join().unwrap()).collect();
-        let ring = session.ring(0).unwrap();
+        let ring = session.ring().unwrap();
         let call = ring.poller().poll().unwrap();
         assert_eq!(won, [call.request().tag]);
         let mut data = [0; 16];
@@ -191,7 +187,7 @@ fn two_threads_are_both_answered() {
     check(2, || {
         let world = World::new(2);
         let session = world.session();
-        let ring = session.ring(0).unwrap();
+        let ring = session.ring().unwrap();
         let mut poller = ring.poller();
         poller.ran_on(0);
         let clients =
@@ -208,22 +204,22 @@ fn another_thread_answers_and_the_next_call_is_not_passed_over() {
     check(2, || {
         let world = World::new(1);
         let session = world.session();
-        let ring = session.ring(0).unwrap();
+        let ring = session.ring().unwrap();
         // SAFETY: loom's threads want what they use to live for ever; this one is joined before the ring ends.
         let shared: &'static Ring<'static, &'static Futex> = unsafe { std::mem::transmute(&ring) };
-        let mut poller = ring.poller();
+        let mut poller = shared.poller();
         poller.ran_on(0);
         let client = world.client(|model, futex| {
             ask(model, futex, 1, None).unwrap();
             ask(model, futex, 2, None).unwrap();
         });
-        let parked = loop {
+        let call = loop {
             match poller.poll() {
-                Some(call) => break call.park(),
+                Some(call) => break call,
                 None => poller.sleep(None),
             };
         };
-        let worker = thread::spawn(move || serve(shared.resume(parked).unwrap()));
+        let worker = thread::spawn(move || serve(call));
         serve_all(&mut poller, 1);
         client.join().unwrap();
         assert!(worker.join().unwrap());
@@ -235,7 +231,7 @@ fn a_late_answer_meets_no_other_call() {
     check(3, || {
         let world = World::new(1);
         let session = world.session();
-        let ring = session.ring(0).unwrap();
+        let ring = session.ring().unwrap();
         let mut poller = ring.poller();
         poller.ran_on(0);
         let client = world.client(|model, futex| {
@@ -265,7 +261,7 @@ fn who_waits_a_little_gets_the_answer_or_gives_up() {
     check(3, || {
         let world = World::new(1);
         let session = world.session();
-        let ring = session.ring(0).unwrap();
+        let ring = session.ring().unwrap();
         let mut poller = ring.poller();
         poller.ran_on(0);
         let client = world.client(|model, futex| {
@@ -286,55 +282,11 @@ fn who_waits_a_little_gets_the_answer_or_gives_up() {
 }
 
 #[test]
-fn after_a_restart_old_calls_are_gone_and_new_ones_work() {
-    check(2, || {
-        let world = World::new(2);
-        let session = world.session();
-        let ring = session.ring(0).unwrap();
-        let mut poller = ring.poller();
-        poller.ran_on(0);
-        let client = world.client(|model, futex| match ask(model, futex, 1, None) {
-            // It began after the restart.
-            Ok(()) => {}
-            Err(error) => {
-                assert_eq!(error, CallError::Gone);
-                // A slot that was written when the epoch turned is lost; the other one is not. The service may have
-                // closed by now.
-                let again = ask(model, futex, 2, None);
-                assert!(matches!(again, Ok(()) | Err(CallError::Gone)), "{again:?}");
-            }
-        });
-        // The old service took the call, or did not; its answer comes too late.
-        let late = poller.poll();
-        let session =
-            Session::adopt(Region::new(&world.model), world.layout, epoch(2), &world.futex).unwrap();
-        if let Some(call) = late {
-            assert!(!serve(call));
-        }
-        let ring = session.ring(0).unwrap();
-        let mut poller = ring.poller();
-        poller.ran_on(0);
-        let mut served = false;
-        for _ in 0..2 {
-            if let Some(call) = poller.poll() {
-                served = serve(call);
-                break;
-            }
-            thread::yield_now();
-        }
-        if !served {
-            session.close();
-        }
-        client.join().unwrap();
-    });
-}
-
-#[test]
 fn closing_wakes_who_sleeps() {
     check(4, || {
         let world = World::new(1);
         let session = world.session();
-        let ring = session.ring(0).unwrap();
+        let ring = session.ring().unwrap();
         let mut poller = ring.poller();
         poller.ran_on(0);
         let client = world.client(|model, futex| {

@@ -10,13 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use vellum_ring::{
     AttachError, CORE_UNKNOWN, CallError, Caller, Client, Layout, Left, Linux, Poller, Request, Response,
-    Session, Slept, WaitError,
+    Session, WaitError,
 };
 
 const SECOND: u64 = 1_000_000_000;
 
 fn caller(key: u64) -> Caller {
-    Caller { ring: key as u32, key, core: CORE_UNKNOWN }
+    Caller { key, core: CORE_UNKNOWN }
 }
 
 /// Answers with the data's bytes the other way round, and their checksum.
@@ -45,17 +45,15 @@ fn serve(poller: &mut Poller<'_, Linux>, stop: &AtomicBool) {
 fn eight_threads_with_data_both_ways() {
     const THREADS: u64 = 8;
     let seed = Random::seed();
-    let layout = Layout::new(2, 8, 8192).unwrap();
+    let layout = Layout::new(8, 8192).unwrap();
     let fd = memory(&layout);
     let (ours, theirs) = (Mapping::new(&fd, layout.bytes()), Mapping::new(&fd, layout.bytes()));
     let session = Session::create(ours.region(), layout, epoch(1), Linux).unwrap();
     let client = Client::attach(theirs.region(), Linux).unwrap();
-    let rings = [session.ring(0).unwrap(), session.ring(1).unwrap()];
+    let ring = session.ring().unwrap();
     let (stop, full) = (AtomicBool::new(false), AtomicU64::new(0));
     let calls: u64 = thread::scope(|scope| {
-        for ring in &rings {
-            scope.spawn(|| serve(&mut ring.poller(), &stop));
-        }
+        scope.spawn(|| serve(&mut ring.poller(), &stop));
         let clients: Vec<_> = (0..THREADS)
             .map(|thread| {
                 let (client, full) = (&client, &full);
@@ -98,18 +96,17 @@ fn eight_threads_with_data_both_ways() {
     });
     println!("{calls} calls, {} times full", full.into_inner());
     assert!(calls > 100);
-    assert_eq!(rings.iter().map(vellum_ring::Ring::in_hand).sum::<u32>(), 0);
+    assert_eq!(ring.in_hand(), 0);
 }
 
 #[test]
 fn one_call_at_a_time() {
-    let layout = Layout::new(1, 2, 128).unwrap();
+    let layout = Layout::new(2, 128).unwrap();
     let fd = memory(&layout);
     let (ours, theirs) = (Mapping::new(&fd, layout.bytes()), Mapping::new(&fd, layout.bytes()));
     assert_eq!(Client::attach(theirs.region(), Linux).unwrap_err(), AttachError::Layout);
     let session = Session::create(ours.region(), layout, epoch(7), Linux).unwrap();
-    assert!(session.ring(1).is_none());
-    let ring = session.ring(0).unwrap();
+    let ring = session.ring().unwrap();
     let mut poller = ring.poller();
     let client = Client::attach(theirs.region(), Linux).unwrap();
     assert_eq!((client.layout(), client.is_gone()), (layout, false));
@@ -135,11 +132,8 @@ fn one_call_at_a_time() {
     let mut data = [0; 128];
     assert_eq!((first.read_data(90, &mut data), first.read_data(100, &mut data)), (10, 0));
     assert_eq!(first.write_data(8, b"answer"), 6);
-    let parked = second.park();
     assert!(first.reply(Response { status: 5, len: u32::MAX, values: [9; 6] }));
-    assert!(thread::scope(|scope| {
-        scope.spawn(|| ring.resume(parked).unwrap().reply(Response::status(0))).join().unwrap()
-    }));
+    assert!(thread::scope(|scope| { scope.spawn(|| second.reply(Response::status(0))).join().unwrap() }));
     let answer = one.wait(None).unwrap();
     assert_eq!(answer.response(), Response { status: 5, len: 128, values: [9; 6] });
     let mut out = [0; 6];
@@ -182,30 +176,23 @@ fn one_call_at_a_time() {
     assert_eq!(in_hand(&[true]), Left::Unknown);
     assert_eq!(in_hand(&[true, false]), Left::NothingChanged);
 
-    // A restart, and the end.
+    // The end.
     let pending = send(10, 0).unwrap();
-    let session = Session::adopt(ours.region(), layout, epoch(8), Linux).unwrap();
+    session.close();
     assert!(matches!(pending.wait(None), Err(WaitError::Gone)));
     assert!(client.is_gone());
     assert_eq!(client.claim(caller(1)).unwrap_err(), CallError::Gone);
-    let again = Client::attach(theirs.region(), Linux).unwrap();
-    let pending = again.claim(caller(1)).unwrap().send(Request::default()).unwrap();
-    let new_ring = session.ring(0).unwrap();
-    drop(new_ring.poller().poll().unwrap());
-    assert_eq!(pending.wait(None).unwrap().response().status, 5);
-    session.close();
-    assert_eq!(again.claim(caller(1)).unwrap_err(), CallError::Gone);
     assert_eq!(Client::attach(theirs.region(), Linux).unwrap_err(), AttachError::Closed);
 }
 
 #[test]
 fn slots_take_turns() {
-    let layout = Layout::new(1, 64, 64).unwrap();
+    let layout = Layout::new(64, 64).unwrap();
     let fd = memory(&layout);
     let ours = Mapping::new(&fd, layout.bytes());
     let session = Session::create(ours.region(), layout, epoch(1), Linux).unwrap();
     let client = Client::attach(ours.region(), Linux).unwrap();
-    let ring = session.ring(0).unwrap();
+    let ring = session.ring().unwrap();
     let mut poller = ring.poller();
     let send = |tag| {
         Ok::<_, CallError>(client.claim(caller(tag))?.send(Request { tag, ..Request::default() }).unwrap())
@@ -232,35 +219,4 @@ fn slots_take_turns() {
         }
     }
     assert_eq!(others, 32);
-}
-
-#[test]
-fn one_thread_sleeps_for_several_rings() {
-    let layout = Layout::new(3, 4, 64).unwrap();
-    let fd = memory(&layout);
-    let (ours, theirs) = (Mapping::new(&fd, layout.bytes()), Mapping::new(&fd, layout.bytes()));
-    let session = Session::create(ours.region(), layout, epoch(1), Linux).unwrap();
-    let rings: Vec<_> = (0..3).map(|ring| session.ring(ring).unwrap()).collect();
-    let mut pollers: Vec<_> = rings.iter().map(vellum_ring::Ring::poller).collect();
-    assert_eq!(Poller::sleep_any(&mut pollers, Some(1_000_000)), Slept::TimedOut);
-    assert_eq!(Poller::<Linux>::sleep_any(&mut [], None), Slept::TimedOut);
-    let client = Client::attach(theirs.region(), Linux).unwrap();
-    thread::scope(|scope| {
-        let asker = scope.spawn(|| {
-            for key in 0..300 {
-                let from = Caller { ring: key as u32, key, core: CORE_UNKNOWN };
-                client.call(from, Request::default(), &[], &mut [], Some(10 * SECOND)).unwrap();
-            }
-        });
-        while !asker.is_finished() {
-            Poller::sleep_any(&mut pollers, Some(SECOND / 100));
-            for poller in &mut pollers {
-                while let Some(call) = poller.poll() {
-                    call.reply(Response::status(0));
-                }
-            }
-        }
-        asker.join().unwrap();
-    });
-    assert!(pollers.iter().all(|poller| !poller.is_distrusted()));
 }

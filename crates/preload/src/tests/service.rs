@@ -93,7 +93,7 @@ impl Service {
             return;
         }
         assert_eq!(u64::from_ne_bytes(wanted), RING_WANTED);
-        let layout = Layout::new(1, SLOTS, SLOT_BYTES).unwrap();
+        let layout = Layout::new(SLOTS, SLOT_BYTES).unwrap();
         let memory = memfd_create("ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&memory, layout.bytes() as u64).unwrap();
         fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
@@ -112,7 +112,7 @@ impl Service {
 
     /// Whether the program is to be told that this is the end.
     fn answer_all(&self, session: &Session<'_, Linux>, socket: &UnixStream) -> bool {
-        let ring = session.ring(0).unwrap();
+        let ring = session.ring().unwrap();
         let mut poller = ring.poller();
         let (mut entered, mut tag) = (Vec::new(), 100);
         socket.set_nonblocking(true).unwrap();
@@ -143,7 +143,8 @@ impl Service {
                 }
                 done @ (Done::Gone | Done::Dead) => {
                     call.announce(true);
-                    let _ = call.park();
+                    // Never answered, as by a service that has died.
+                    std::mem::forget(call);
                     return matches!(done, Done::Gone);
                 }
             };

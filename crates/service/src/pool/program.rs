@@ -60,11 +60,11 @@ pub(super) fn serve(
     give: impl FnOnce(BorrowedFd<'_>) -> io::Result<Line>,
     idle: impl FnOnce(),
 ) -> io::Result<()> {
-    let layout = Layout::new(1, SLOTS, SLOT_BYTES).map_err(other)?;
+    let layout = Layout::new(SLOTS, SLOT_BYTES).map_err(other)?;
     let memory = SharedRegion::create(c"vellum-ring", layout.bytes())?;
     let region = memory.region().ok_or(Errno::FAULT)?;
     let session = Session::create(region, layout, NonZeroU16::MIN, Linux).map_err(other)?;
-    let ring = session.ring(0).ok_or(Errno::INVAL)?;
+    let ring = session.ring().ok_or(Errno::INVAL)?;
     let line = give(memory.as_fd())?;
     let socket = line.fd()?;
     let peer = vellum_sys::peer(socket)?;

@@ -104,7 +104,7 @@ impl Program {
     pub(super) fn call(&self, request: Request, data: &[u8]) -> Result<(Response, Vec<u8>), CallError> {
         let region = self.memory.region().ok_or(CallError::Gone)?;
         let client = Client::attach(region, Linux).map_err(|_| CallError::Gone)?;
-        let caller = Caller { ring: 0, key: 1, core: Linux.core() };
+        let caller = Caller { key: 1, core: Linux.core() };
         let mut out = vec![0; 512];
         let (response, len) = client.call(caller, request, data, &mut out, Some(5 * SECOND))?;
         out.truncate(len);

@@ -1,89 +1,534 @@
-//! The memory in which services say that a file may have become shorter: asked for once, mapped to read, and kept.
+//! The session with the pool's service: a ring for calls, and a socket by which descriptors come.
+//!
+//! One call at a time is made in it. Whoever finds it in use, be it another thread or himself in a signal handler, takes the next one, of
+//! which a process has a few, and if they are all in use the other way, through the kernel. A session begins when calls that could use it
+//! have come up, and ends when the service has gone, when the process is to have another identity, or when the program wants the socket's
+//! number for a file of its own.
 
-use crate::map::Refusal;
-use crate::socket::{self, Delivery, Greeting, Take, is_sealed};
-use crate::{direct, raw};
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+pub(crate) mod call_path;
+pub(crate) mod calls;
+pub(crate) mod dirs;
+pub(crate) mod generations;
+mod mount_type;
+pub(crate) mod socket;
+mod unsynced_dirs;
+mod view;
 
-/// The form of the memory, as `generations.rs` of the union has it.
-const MEMORY_MAGIC: u64 = 0x7665_6c6c_6765_0001;
-const HEADER: usize = 512;
-/// Memories that one process uses; those of further mounts are left alone.
-const KNOWN_MAX: usize = 16;
-/// How often the socket is asked in all.
-const ASKED_MAX: u32 = 32;
+use self::socket::{Greeting, Take};
+use crate::fds::handed_fds;
+use crate::fds::own_fds::{self, Descriptor, OWN, Own, SESSIONS};
+use crate::session::calls::expect;
+use crate::session::dirs::Dirs;
+use crate::session::unsynced_dirs::Fresh;
+use crate::session::view::View;
+use crate::shim::paths::PATH_MAX;
+use crate::shim::{attributes, hooks, process, raw, signals};
+use core::cell::UnsafeCell;
+use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
+use vellum_ring::files::RING_WANTED;
+use vellum_ring::{Answer, Caller, Client, Left, Linux, Region, Request, Response, WaitError};
 
-struct Memory {
-    /// 0: the place is free.
-    id: AtomicU64,
-    base: AtomicUsize,
-    words: AtomicUsize,
+/// So many calls that could have used it, and it begins.
+const FEW: u32 = 4;
+/// So many calls that found the ones before in use, and a further one begins.
+const MANY: u32 = 32;
+/// So many after it has failed; twice as many each time.
+const AGAIN: u32 = 64;
+const AGAIN_MAX: u32 = 1 << 20;
+/// What a session has to spend, at first and at most, in calls that went well; so much it costs to enter a directory, and so much to be
+/// referred to the kernel. Who has nothing left tries one call in so many: with files all over the place the kernel alone is faster.
+const CREDIT: i32 = 64;
+pub(crate) const ENTERING: i32 = 4;
+pub(crate) const REFERRED: i32 = 1;
+const WITHOUT_CREDIT_EACH: u32 = 16;
+/// Nanoseconds of the first wait, after which it is seen whether the service is still there; the next are longer, up to a second.
+const SLICE: u64 = 10_000_000;
+const SLICE_MAX: u64 = 1_000_000_000;
+/// So many of them: ten seconds.
+const SLICES: u32 = 16;
+/// What a call is made with. Whoever has the [`SessionGuard`] of its slot has it.
+pub(crate) struct State {
+    client: Option<Client<'static, Linux>>,
+    /// Calls until a session is begun.
+    due: u32,
+    /// How many that will be after the next failure.
+    again: u32,
+    tag: u64,
+    /// Directories of unions that have no token.
+    refused: u32,
+    credit: i32,
+    without_credit: u32,
+    pub(crate) path: [u8; PATH_MAX],
+    pub(crate) dirs: Dirs,
+    pub(crate) fresh: Fresh,
+    pub(crate) view: View,
 }
 
-static KNOWN: [Memory; KNOWN_MAX] =
-    [const { Memory { id: AtomicU64::new(0), base: AtomicUsize::new(0), words: AtomicUsize::new(0) } };
-        KNOWN_MAX];
-static ASKING: AtomicBool = AtomicBool::new(false);
-static ASKED: AtomicU32 = AtomicU32::new(0);
-
-/// The address of the word of a slot.
-pub(crate) fn word(id: u64, slot: u32) -> Result<usize, Refusal> {
-    let find = || KNOWN.iter().find(|memory| id != 0 && memory.id.load(Acquire) == id);
-    let memory = match find() {
-        Some(memory) => memory,
-        // Another thread is just asking.
-        None if !ask(id) => return Err(Refusal::Later),
-        None => find().ok_or(Refusal::NoSocket)?,
-    };
-    let index = HEADER + slot as usize;
-    let is_there = index < memory.words.load(Relaxed);
-    if is_there { Ok(memory.base.load(Relaxed) + index * 8) } else { Err(Refusal::NoSocket) }
-}
-
-/// What a word says now.
-#[inline]
-pub(crate) fn read(word: usize) -> u64 {
-    // SAFETY: `word` gave the address; memories stay mapped for good, cannot become shorter, and are only read atomically.
-    unsafe { &*(word as *const AtomicU64) }.load(Acquire)
-}
-
-/// Asks for a memory. False: somebody is just doing that.
-fn ask(id: u64) -> bool {
-    if ASKING.swap(true, SeqCst) {
-        return false;
-    }
-    if ASKED.fetch_add(1, Relaxed) < ASKED_MAX
-        && let Some(socket) = socket::connect()
-    {
-        if socket::send(socket, id)
-            && direct::greeted(socket, &mut Greeting::new())
-            && let Some(Delivery { number, fd: Some(fd), .. }) = socket::take(socket, Take::Waiting)
-        {
-            if number == id {
-                keep(fd, id);
-            }
-            raw::close(fd);
+impl State {
+    /// Whether a call is likely to be worth its while.
+    pub(crate) fn is_worth_it(&mut self) -> bool {
+        if self.credit > 0 {
+            return true;
         }
-        raw::close(socket);
+        self.without_credit = self.without_credit.wrapping_add(1);
+        self.without_credit.is_multiple_of(WITHOUT_CREDIT_EACH)
     }
-    ASKING.store(false, SeqCst);
-    true
+
+    /// Something was done for nothing.
+    pub(crate) fn pay(&mut self, cost: i32) {
+        self.credit = (self.credit - cost).max(-2 * ENTERING);
+    }
+
+    /// A call went well.
+    pub(crate) fn earn(&mut self) {
+        self.credit = (self.credit + 1).min(CREDIT);
+    }
 }
 
-/// Maps a memory, if there is a place for it.
-fn keep(fd: i32, id: u64) {
-    let Some(place) = KNOWN.iter().find(|memory| memory.id.load(Relaxed) == 0) else { return };
-    let Some((_, bytes)) = raw::stat(fd) else { return };
-    let Ok(bytes) = usize::try_from(bytes) else { return };
-    if bytes < HEADER * 8 || !is_sealed(fd) {
+/// One session, or the place for it.
+#[repr(align(128))]
+struct SessionSlot {
+    state: UnsafeCell<State>,
+    /// Somebody has the right to make a call.
+    busy: AtomicBool,
+    /// The session is to end as soon as nobody has it.
+    ending: AtomicBool,
+    /// The region of the session.
+    base: AtomicUsize,
+    len: AtomicUsize,
+}
+
+// SAFETY: only a `SessionGuard` refers to the state, and there is one at a time.
+unsafe impl Sync for SessionSlot {}
+
+impl SessionSlot {
+    const fn new(few: u32) -> Self {
+        Self {
+            state: UnsafeCell::new(State {
+                client: None,
+                due: few,
+                again: AGAIN,
+                tag: 0,
+                refused: 0,
+                credit: CREDIT,
+                without_credit: 0,
+                path: [0; PATH_MAX],
+                dirs: Dirs::new(),
+                fresh: Fresh::new(),
+                view: View::new(),
+            }),
+            busy: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            base: AtomicUsize::new(0),
+            len: AtomicUsize::new(0),
+        }
+    }
+}
+
+static FIRST: SessionSlot = SessionSlot::new(FEW);
+static FURTHER: [SessionSlot; SESSIONS - 1] = [const { SessionSlot::new(MANY) }; SESSIONS - 1];
+/// Threads of this process may have different identities.
+static NEVER: AtomicBool = AtomicBool::new(false);
+/// How many forks there are between this process and the one that loaded the library.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// The first call already is worth a session: the program is going to work for long.
+static AT_ONCE: AtomicBool = AtomicBool::new(false);
+
+/// All slots, with what they have open.
+fn slots() -> impl Iterator<Item = (&'static SessionSlot, &'static Own)> {
+    core::iter::once(&FIRST).chain(&FURTHER).zip(&OWN)
+}
+
+/// A session is to begin with the first call that could use it. For the time before that call.
+pub(crate) fn begin_at_once() {
+    AT_ONCE.store(true, Relaxed);
+    if let Some(mut hold) = SessionGuard::of(&FIRST, &OWN[0]) {
+        hold.due = 1;
+    }
+}
+
+/// Whether a session is to begin as soon as it could be used.
+pub(crate) fn is_at_once() -> bool {
+    AT_ONCE.load(Relaxed)
+}
+
+/// The sockets of all slots.
+#[cfg(test)]
+pub(crate) fn sockets() -> [i32; SESSIONS] {
+    OWN.each_ref().map(|own| own.socket.get_ordered())
+}
+
+/// The right to make a call, until it is dropped.
+pub(crate) struct SessionGuard {
+    slot: &'static SessionSlot,
+    pub(crate) own: &'static Own,
+}
+
+impl SessionGuard {
+    /// None: others have all of them, or this is not the process whose sessions they are.
+    pub(crate) fn take() -> Option<Self> {
+        if NEVER.load(Relaxed) || process::is_borrowed() {
+            return None;
+        }
+        for (slot, own) in slots() {
+            let hold = Self::of(slot, own);
+            // Further ones are for when there is a session, and it is in use.
+            if hold.is_some() || own.socket.get() < 0 {
+                return hold;
+            }
+        }
+        None
+    }
+
+    fn of(slot: &'static SessionSlot, own: &'static Own) -> Option<Self> {
+        if slot.busy.load(Relaxed) {
+            return None;
+        }
+        // Made only when it is right: one that is dropped gives the right to somebody else.
+        let is_right = slot.busy.compare_exchange(false, true, SeqCst, Relaxed).is_ok();
+        is_right.then(|| Self { slot, own })
+    }
+}
+
+impl Deref for SessionGuard {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        // SAFETY: this is the only `SessionGuard` of the slot.
+        unsafe { &*self.slot.state.get() }
+    }
+}
+
+impl DerefMut for SessionGuard {
+    fn deref_mut(&mut self) -> &mut State {
+        // SAFETY: as above.
+        unsafe { &mut *self.slot.state.get() }
+    }
+}
+
+impl Drop for SessionGuard {
+    fn drop(&mut self) {
+        loop {
+            if self.slot.ending.swap(false, SeqCst) {
+                self.close();
+            }
+            self.slot.busy.store(false, SeqCst);
+            // Who wants it to end has found it in use, or it is free for him to end it.
+            if !self.slot.ending.load(SeqCst) || self.slot.busy.swap(true, SeqCst) {
+                return;
+            }
+        }
+    }
+}
+
+/// Ends the sessions, now or as soon as the calls under way are over. New ones may begin.
+pub(crate) fn end() {
+    slots().for_each(|(slot, own)| end_one(slot, own));
+}
+
+fn end_one(slot: &'static SessionSlot, own: &'static Own) {
+    if own.is_closed() && !slot.busy.load(SeqCst) {
         return;
     }
-    let Some(base) = raw::map_file(fd, bytes) else { return };
-    if read(base) != MEMORY_MAGIC || read(base + 8) != id {
-        return raw::unmap(base, bytes);
+    slot.ending.store(true, SeqCst);
+    drop(SessionGuard::of(slot, own));
+}
+
+/// Ends the sessions, and there is no other one in this process.
+pub(crate) fn end_for_good() {
+    NEVER.store(true, SeqCst);
+    end();
+}
+
+/// Ends the session that has a number that is to be another file. False: a call is under way.
+pub(crate) fn give_number_back(number: i32) -> bool {
+    const LOOKS: u32 = 100_000;
+    for _ in 0..LOOKS {
+        let Some((slot, own)) = slots().find(|(_, own)| own.has(number)) else { return true };
+        end_one(slot, own);
+        core::hint::spin_loop();
     }
-    place.base.store(base, Relaxed);
-    place.words.store(bytes / 8, Relaxed);
-    place.id.store(id, Release);
+    false
+}
+
+/// This is a child made by fork: the sessions are its parent's.
+pub(crate) fn forked() {
+    FORKS.fetch_add(1, SeqCst);
+    for (slot, own) in slots() {
+        own.socket.close();
+        own.view.close();
+        if let Some(mut hold) = SessionGuard::of(slot, own) {
+            // It is not mapped here, and something else may be.
+            slot.base.store(0, SeqCst);
+            hold.forget();
+            continue;
+        }
+        // A call was under way. If it was this thread's, interrupted by who forks, it goes on, and must find memory there: that says that
+        // the service has gone. If it was another thread's, that is not here, and nobody will ever make a call.
+        let (base, len) = (slot.base.load(SeqCst), slot.len.load(SeqCst));
+        if base != 0 {
+            raw::map_empty_at(base, len);
+        }
+    }
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// Nothing was sent, or nothing has come of it.
+    NotDone,
+    /// Whether it was carried out is not known.
+    Unknown,
+}
+
+impl SessionGuard {
+    /// The socket of the session; -1: there is none.
+    pub(crate) fn socket(&self) -> i32 {
+        self.own.socket.get()
+    }
+
+    /// After how many calls a session begins.
+    fn few(&self) -> u32 {
+        match core::ptr::eq(self.slot, &raw const FIRST) {
+            true if is_at_once() => 1,
+            true => FEW,
+            false => MANY,
+        }
+    }
+
+    /// Whether nothing is known of a device and it is time to find out if its files are served.
+    pub(crate) fn is_to_be_found_out(&mut self, device: u64) -> bool {
+        let [major, _] = attributes::split(device);
+        // A union has no device of its own.
+        major == 0 && !handed_fds::is_known() && !self.dirs.is_foreign(device) && self.is_due()
+    }
+
+    /// Whether files of this device are served.
+    pub(crate) fn may_serve(&mut self, device: u64) -> bool {
+        if handed_fds::is_union(device) {
+            return true;
+        }
+        let [major, _] = attributes::split(device);
+        if (major != 0 || handed_fds::is_known()) && !self.dirs.is_foreign(device) {
+            self.dirs.keep_foreign(device);
+        }
+        false
+    }
+
+    /// Whether a few more calls about files of this device are likely to begin a session.
+    pub(crate) fn is_promising(&self, device: u64) -> bool {
+        let [major, _] = attributes::split(device);
+        major == 0 && self.due <= FEW && !self.dirs.is_foreign(device)
+    }
+
+    /// A call that could use a session has come up: whether there is one, or is to be one now.
+    pub(crate) fn is_due(&mut self) -> bool {
+        self.is_begun() || {
+            self.due = self.due.saturating_sub(1);
+            let is_due = self.due == 0;
+            self.due = self.due.max(1);
+            is_due
+        }
+    }
+
+    /// The next call that could use a session is worth one, unless the last has failed not long ago.
+    pub(crate) fn hurry(&mut self) {
+        if self.due <= FEW {
+            self.due = 1;
+        }
+    }
+
+    fn is_begun(&self) -> bool {
+        self.client.is_some() && self.socket() >= 0
+    }
+
+    /// Whether there is a session, or one has been asked for.
+    pub(crate) fn is_asked(&mut self) -> bool {
+        if self.is_begun() || self.ask().is_some() {
+            return true;
+        }
+        self.fail();
+        false
+    }
+
+    /// A union's directory has no token: a session that was asked for its sake is not needed. After a few of them the socket is asked
+    /// whether the union's files are handed out at all.
+    pub(crate) fn was_refused(&mut self) {
+        if !self.is_begun() {
+            self.close();
+        }
+        self.refused = self.refused.saturating_add(1);
+        if self.refused == FEW && !handed_fds::is_known() {
+            handed_fds::greet();
+        }
+    }
+
+    /// Whether there is a session, with a service that serves files of this device. It has been asked for.
+    pub(crate) fn is_ready(&mut self, device: u64) -> bool {
+        if !self.is_begun() && self.begin().is_none() {
+            self.fail();
+            return false;
+        }
+        let may = self.may_serve(device);
+        if !may {
+            self.close();
+        }
+        may
+    }
+
+    /// Asks for a session. The service greets, and gives the ring, at once.
+    fn ask(&mut self) -> Option<()> {
+        self.close();
+        if !hooks::next_sigaction().is_some_and(signals::install) {
+            return None;
+        }
+        let high = own_fds::move_away(socket::connect()?)?;
+        if !socket::send(high.0, RING_WANTED) {
+            return None;
+        }
+        // From here on `close` takes it back.
+        self.own.socket.set(high);
+        Some(())
+    }
+
+    fn begin(&mut self) -> Option<()> {
+        if !greeted(self.socket()) {
+            return None;
+        }
+        let answer = socket::take(self.socket(), Take::Waiting)?;
+        let memory = Descriptor(answer.fd?);
+        if answer.number != RING_WANTED || !socket::is_sealed(memory.0) {
+            return None;
+        }
+        let (_, bytes) = raw::stat(memory.0)?;
+        let len = usize::try_from(bytes).ok()?;
+        self.slot.len.store(len, SeqCst);
+        let forks = FORKS.load(SeqCst);
+        let base = raw::map_shared(memory.0, len)?;
+        self.slot.base.store(base, SeqCst);
+        if FORKS.load(SeqCst) != forks {
+            // A handler has forked just now, and this is the child: it is not mapped here.
+            self.slot.base.store(0, SeqCst);
+            return None;
+        }
+        // SAFETY: a new mapping of memory that cannot become shorter; it is taken away by `close` alone, when nothing refers to it any
+        // more, because whoever closes has the only right to make a call.
+        let region = NonNull::new(base as *mut u8).and_then(|base| unsafe { Region::new(base, len) });
+        self.client = Some(Client::attach(region?, Linux).ok()?);
+        expect();
+        Some(())
+    }
+
+    /// Ends the session.
+    fn close(&mut self) {
+        self.forget();
+        let (base, len) = (self.slot.base.load(SeqCst), self.slot.len.load(SeqCst));
+        if base != 0 {
+            raw::unmap(base, len);
+            self.slot.base.store(0, SeqCst);
+        }
+        self.own.socket.close();
+    }
+
+    /// As if there had never been one.
+    fn forget(&mut self) {
+        self.client = None;
+        self.due = self.few();
+        self.dirs.clear();
+        self.fresh.clear();
+        self.end_view();
+    }
+
+    /// Ends the session because it is no good; the next one begins later.
+    pub(crate) fn fail(&mut self) {
+        self.close();
+        self.due = self.again;
+        self.again = self.again.saturating_mul(2).min(AGAIN_MAX);
+    }
+
+    /// A call, and how many bytes of data came back.
+    pub(crate) fn call(
+        &mut self,
+        request: Request,
+        data: &[u8],
+        out: &mut [u8],
+    ) -> Result<(Response, usize), Failure> {
+        let Some(client) = self.client else { return Err(Failure::NotDone) };
+        if data.len() > client.layout().data_bytes() {
+            return Err(Failure::NotDone);
+        }
+        self.tag = self.tag.wrapping_add(1);
+        let core = Linux.core();
+        let caller = Caller { key: 0, core };
+        let Ok(mut slot) = client.claim(caller) else {
+            // With one call at a time a slot is free, unless the service has gone or still has what was given up.
+            self.fail();
+            return Err(Failure::NotDone);
+        };
+        slot.write_data(0, data);
+        let request = Request { len: data.len() as u32, tag: self.tag, ..request };
+        let Ok(mut pending) = slot.send(request) else {
+            self.fail();
+            return Err(Failure::NotDone);
+        };
+        for turn in 0..SLICES {
+            match pending.wait(Some((SLICE << turn).min(SLICE_MAX))) {
+                Ok(answer) => return Ok(read(&answer, out)),
+                Err(WaitError::TimedOut(still)) if !socket::is_hung_up(self.socket()) => pending = still,
+                Err(WaitError::TimedOut(left)) => {
+                    let last = match left.wait(Some(0)) {
+                        Ok(answer) => Ok(read(&answer, out)),
+                        Err(WaitError::TimedOut(left)) => Err(match left.give_up() {
+                            Left::NotBegun | Left::NothingChanged => Failure::NotDone,
+                            Left::Unknown => Failure::Unknown,
+                        }),
+                        Err(WaitError::Gone) => Err(Failure::Unknown),
+                    };
+                    // Not before: this takes the ring's memory away.
+                    self.fail();
+                    return last;
+                }
+                Err(WaitError::Gone) => {
+                    self.fail();
+                    return Err(Failure::Unknown);
+                }
+            }
+        }
+        drop(pending);
+        self.fail();
+        Err(Failure::Unknown)
+    }
+}
+
+/// What an answer says, and how many bytes of data have come with it.
+fn read(answer: &Answer<'_>, out: &mut [u8]) -> (Response, usize) {
+    (answer.response(), answer.read_data(0, out))
+}
+
+/// Takes what the socket says first, on a stack that is given back before more is done.
+#[inline(never)]
+fn greeted(socket: i32) -> bool {
+    handed_fds::greeted(socket, &mut Greeting::new())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_nothing_left_tries_now_and_then() {
+        let mut state = SessionSlot::new(FEW).state.into_inner();
+        assert!((0..100).all(|_| state.is_worth_it()));
+        (0..100).for_each(|_| state.pay(ENTERING));
+        assert_eq!((0..160).filter(|_| state.is_worth_it()).count(), 10);
+        // And is soon where it was, if that goes well.
+        (0..10).for_each(|_| state.earn());
+        assert!(state.is_worth_it());
+        (0..100).for_each(|_| state.earn());
+        assert_eq!(state.credit, CREDIT);
+    }
 }

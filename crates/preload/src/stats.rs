@@ -1,6 +1,6 @@
 //! What the library has done, counted where somebody wants to know, and the report at the end.
 
-use crate::{environment, raw};
+use crate::shim::{environment, raw};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 

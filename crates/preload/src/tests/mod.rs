@@ -3,7 +3,7 @@
 mod service;
 mod session;
 
-use crate::attributes;
+use crate::shim::attributes;
 use std::ffi::CStr;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock};

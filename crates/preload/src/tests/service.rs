@@ -1,7 +1,7 @@
 //! A service: what is done by the ring in the directory `union` it does in the directory `upper`. Names say what else is to happen.
 
 use super::TOKENS;
-use crate::attributes;
+use crate::shim::attributes;
 use rustix::fs::{
     CWD, MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create, openat,
 };

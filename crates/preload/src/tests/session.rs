@@ -2,12 +2,14 @@
 
 use super::service::{REQUESTS, RINGS, SET, Service};
 use super::{SOCKET, TOKENS, UNION};
-use crate::attributes::STAT_LEN;
-use crate::hooks::{self, attributes, files, identity, stat};
-use crate::names::{errno, set_errno};
-use crate::raw::AT_FDCWD;
+use crate::fds::handed_fds;
+use crate::session;
+use crate::shim::attributes::STAT_LEN;
+use crate::shim::hook_macros::{errno, set_errno};
+use crate::shim::hooks::{self, attributes, files, identity, stat};
+use crate::shim::process;
+use crate::shim::raw::AT_FDCWD;
 use crate::stats::{self, By, Kind};
-use crate::{direct, process, ring};
 use std::ffi::CString;
 use std::fs;
 use std::os::fd::AsRawFd;
@@ -42,7 +44,7 @@ fn close(fd: i32) -> i32 {
 
 /// The socket of the first session.
 fn first() -> i32 {
-    let [first, ..] = ring::sockets();
+    let [first, ..] = session::sockets();
     first
 }
 
@@ -98,7 +100,7 @@ impl Ground {
     /// Makes files until there is a session; how many.
     fn warm(&self) -> u32 {
         for n in 0..1000 {
-            if crate::numbers::is_live() {
+            if crate::fds::own_fds::is_live() {
                 return n;
             }
             let path = self.union.join(format!("warm-{n}"));
@@ -134,7 +136,7 @@ fn a_program_and_a_service() {
 fn begins(ground: &Ground) {
     let elsewhere = tempfile::tempdir().unwrap();
     (0..20).for_each(|n| make(&elsewhere.path().join(n.to_string())));
-    assert!(!crate::numbers::is_live(), "a session for files elsewhere");
+    assert!(!crate::fds::own_fds::is_live(), "a session for files elsewhere");
     assert_eq!(ground.warm(), 4);
     assert_eq!(RINGS.load(SeqCst), 1);
     assert!(first() >= 40, "{}", first());
@@ -154,13 +156,13 @@ fn opens(ground: &Ground) {
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, libc::FD_CLOEXEC);
     // SAFETY: a few bytes.
     assert_eq!(unsafe { libc::write(fd, c"text".as_ptr().cast(), 4) }, 4);
-    assert!(direct::of(fd).is_some() && direct::of(first()).is_none());
+    assert!(handed_fds::of(fd).is_some() && handed_fds::of(first()).is_none());
     let mut shown = [0; STAT_LEN];
     // SAFETY: room for an answer.
     assert_eq!(unsafe { stat::fstat(fd, &raw mut shown) }, 0);
     let (union, file) = (fs::metadata(&ground.union).unwrap(), fs::metadata(&here).unwrap());
     assert_eq!(shown[..2], [union.dev(), file.ino()]);
-    let mut shown = crate::attributes::Statx::default();
+    let mut shown = crate::shim::attributes::Statx::default();
     // SAFETY: as above.
     let done = unsafe { stat::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, 0x7ff, (&raw mut shown).cast()) };
     assert_eq!((done, shown.device(), shown.size), (0, union.dev(), 4));
@@ -169,13 +171,13 @@ fn opens(ground: &Ground) {
     let fd = open(&there, libc::O_RDONLY, 0);
     // SAFETY: a number.
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, 0);
-    assert!(direct::of(fd).is_some());
+    assert!(handed_fds::of(fd).is_some());
     assert_eq!(close(fd), 0);
     assert_eq!(by(Kind::Open, By::Ring), before + 2);
     // Not of another directory, nor of this one named in another way.
     fs::write(ground.union.join("sub/k"), "").unwrap();
     let fd = open(&ground.union.join("sub/k"), libc::O_RDONLY, 0);
-    assert!(fd >= 0 && direct::of(fd).is_none());
+    assert!(fd >= 0 && handed_fds::of(fd).is_none());
     assert_eq!(close(fd), 0);
     // Errors are the service's.
     assert_eq!(open(&there, CREATE, 0o666), -1);
@@ -220,7 +222,7 @@ fn attributes(ground: &Ground) {
     // SAFETY: as above.
     assert_eq!(unsafe { stat::fstatat(AT_FDCWD, path.as_ptr(), &raw mut to, libc::AT_SYMLINK_NOFOLLOW) }, 0);
     assert_eq!(to[1], fs::symlink_metadata(ground.upper.join("l")).unwrap().ino());
-    let mut to = crate::attributes::Statx::default();
+    let mut to = crate::shim::attributes::Statx::default();
     let path = c(&ground.union.join("s"));
     // SAFETY: as above.
     assert_eq!(unsafe { stat::statx(AT_FDCWD, path.as_ptr(), 0, 0x7ff, (&raw mut to).cast()) }, 0);
@@ -361,19 +363,19 @@ fn the_sockets_number(ground: &Ground) {
     let socket = first();
     set_errno(0);
     assert_eq!((close(socket), errno()), (-1, libc::EBADF));
-    assert!(crate::numbers::is_live());
+    assert!(crate::fds::own_fds::is_live());
     // SAFETY: numbers that nobody uses, but for one.
     assert_eq!(unsafe { hooks::close_range(socket as u32 - 1, socket as u32 + 1, 0) }, 0);
     make(&ground.union.join("kept"));
     assert!(ground.upper.join("kept").exists());
     // SAFETY: a number that nobody knows of.
     assert_eq!(unsafe { hooks::dup2(0, socket) }, socket);
-    assert!(!crate::numbers::is_live());
+    assert!(!crate::fds::own_fds::is_live());
     assert_eq!(ground.warm(), 4);
     assert_ne!(first(), socket);
     assert_eq!(close(socket), 0);
     // While a call is under way the number cannot be had.
-    let hold = ring::Hold::take().unwrap();
+    let hold = session::SessionGuard::take().unwrap();
     // SAFETY: as above.
     assert_eq!(unsafe { hooks::dup2(0, first()) }, -1);
     assert_eq!(errno(), libc::EBUSY);
@@ -382,15 +384,15 @@ fn the_sockets_number(ground: &Ground) {
     assert!(ground.union.join("busy").exists() && by(Kind::Open, By::Busy) == busy + 1);
     drop(hold);
     // It was to end.
-    assert!(!crate::numbers::is_live());
+    assert!(!crate::fds::own_fds::is_live());
     assert_eq!(ground.warm(), 4);
 }
 
 /// Calls that find the first session in use.
 fn further(ground: &Ground) {
-    let others = || ring::sockets()[1..].to_vec();
+    let others = || session::sockets()[1..].to_vec();
     let (rings, busy, made) = (RINGS.load(SeqCst), by(Kind::Open, By::Busy), by(Kind::Open, By::Ring));
-    let hold = ring::Hold::take().unwrap();
+    let hold = session::SessionGuard::take().unwrap();
     // One has found it in use before.
     for n in 2..32 {
         make(&ground.union.join(format!("further-{n}")));
@@ -412,9 +414,9 @@ fn further(ground: &Ground) {
     // SAFETY: a number that nobody knows of.
     assert_eq!(unsafe { hooks::dup2(0, *second) }, *second);
     assert_eq!((close(*second), others()[0]), (0, -1));
-    assert!(crate::numbers::is_live(), "the first one has ended, too");
+    assert!(crate::fds::own_fds::is_live(), "the first one has ended, too");
     // Once more, and a child has neither.
-    let hold = ring::Hold::take().unwrap();
+    let hold = session::SessionGuard::take().unwrap();
     for n in 40..73 {
         make(&ground.union.join(format!("further-{n}")));
     }
@@ -424,7 +426,7 @@ fn further(ground: &Ground) {
     let child = unsafe { hooks::fork() };
     if child == 0 {
         // SAFETY: it ends here.
-        unsafe { libc::_exit(i32::from(crate::numbers::is_live())) };
+        unsafe { libc::_exit(i32::from(crate::fds::own_fds::is_live())) };
     }
     let mut status = -1;
     // SAFETY: the child.
@@ -435,26 +437,28 @@ fn further(ground: &Ground) {
 fn children(ground: &Ground) {
     let socket = first();
     for is_in_a_call in [false, true] {
-        let hold = is_in_a_call.then(|| ring::Hold::take().unwrap());
+        let hold = is_in_a_call.then(|| session::SessionGuard::take().unwrap());
         // SAFETY: the child makes system calls, and ends.
         let child = unsafe { hooks::fork() };
         if child == 0 {
             // SAFETY: numbers.
             let is_closed = unsafe { libc::fcntl(socket, libc::F_GETFD) } == -1;
-            let is_over = !crate::numbers::is_live();
+            let is_over = !crate::fds::own_fds::is_live();
             drop(hold);
             let path = c(&ground.union.join("child"));
             // SAFETY: a string.
             let fd = unsafe { files::open(path.as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o600) };
             // SAFETY: it ends here.
-            unsafe { libc::_exit(i32::from(!(is_closed && is_over && fd >= 0 && direct::of(fd).is_none()))) };
+            unsafe {
+                libc::_exit(i32::from(!(is_closed && is_over && fd >= 0 && handed_fds::of(fd).is_none())))
+            };
         }
         let mut status = -1;
         // SAFETY: the child.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0);
         drop(hold);
-        assert!(crate::numbers::is_live());
+        assert!(crate::fds::own_fds::is_live());
         make(&ground.union.join("parent"));
         assert_eq!(unlink(&ground.union.join("parent")), 0);
     }
@@ -464,7 +468,7 @@ fn others(ground: &Ground) {
     let rings = RINGS.load(SeqCst);
     // SAFETY: what it is already.
     assert_eq!(unsafe { identity::setuid(libc::getuid()) }, 0);
-    assert!(!crate::numbers::is_live());
+    assert!(!crate::fds::own_fds::is_live());
     assert_eq!(ground.warm(), 4);
     assert_eq!(RINGS.load(SeqCst), rings + 1);
 }
@@ -472,7 +476,7 @@ fn others(ground: &Ground) {
 fn gone(ground: &Ground) {
     // SAFETY: a string.
     assert_eq!(unsafe { files::mkdir(c(&ground.union.join("gone-dir")).as_ptr(), 0o700) }, 0);
-    assert!(!crate::numbers::is_live());
+    assert!(!crate::fds::own_fds::is_live());
     // Again, but later than at first.
     assert_eq!(ground.warm(), 64);
     let gone = by(Kind::Open, By::Gone);
@@ -480,11 +484,11 @@ fn gone(ground: &Ground) {
     let fd = open(&path, CREATE, 0o600);
     assert!(fd >= 0, "it had been made, and is told to exist");
     assert_eq!(close(fd), 0);
-    assert!(!crate::numbers::is_live() && by(Kind::Open, By::Gone) == gone + 1);
+    assert!(!crate::fds::own_fds::is_live() && by(Kind::Open, By::Gone) == gone + 1);
     assert_eq!(fs::read(&path).unwrap(), b"made");
     assert_eq!(ground.warm(), 128);
     make(&ground.union.join("x1"));
     assert_eq!(unlink(&path), 0);
-    assert!(!path.exists() && !crate::numbers::is_live());
+    assert!(!path.exists() && !crate::fds::own_fds::is_live());
     assert_eq!(ground.warm(), 256);
 }

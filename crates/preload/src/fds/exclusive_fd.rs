@@ -1,0 +1,243 @@
+//! A descriptor that the service handed out is this process's alone, and has one number. Before that changes (by dup, by fork, by the
+//! execution of another program), or a lock is taken by it, another descriptor of the same file takes its place, one that was opened
+//! through the mount: locks must be seen by those who have the file open there, and programs without this library must see one file.
+
+use crate::fds::companion;
+use crate::fds::handed_fds::{self, Mount};
+use crate::fds::table::DESCRIPTORS;
+use crate::shim::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, STATX_INO, STATX_TYPE};
+use crate::shim::mountinfo;
+use crate::shim::paths::{self, PATH_MAX};
+use crate::shim::{hooks, process, raw};
+use core::cell::UnsafeCell;
+use core::ffi::CStr;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Bytes of the table of mounts that are looked at.
+const TABLE: usize = 64 << 10;
+
+/// Numbers that were handed out; some may be other files by now.
+static HELD: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
+/// Those of them that were handed out to be read.
+static READ: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
+/// Any were.
+static ANY: AtomicBool = AtomicBool::new(false);
+/// Any were to be read.
+static ANY_READ: AtomicBool = AtomicBool::new(false);
+
+struct Room {
+    path: [u8; PATH_MAX],
+    found: [u8; PATH_MAX],
+    table: [u8; TABLE],
+}
+
+struct Guarded(UnsafeCell<Room>);
+
+// SAFETY: only who has set `BUSY` refers to what is inside.
+unsafe impl Sync for Guarded {}
+
+static ROOM: Guarded =
+    Guarded(UnsafeCell::new(Room { path: [0; PATH_MAX], found: [0; PATH_MAX], table: [0; TABLE] }));
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+/// The service has handed a descriptor out.
+pub(crate) fn hold(fd: i32, only_reads: bool) {
+    let Ok(fd) = usize::try_from(fd) else { return };
+    let (index, bit) = (fd / 64, 1 << (fd % 64));
+    if let (Some(held), Some(read)) = (HELD.get(index), READ.get(index)) {
+        held.fetch_or(bit, Relaxed);
+        if only_reads {
+            read.fetch_or(bit, Relaxed);
+        } else if read.load(Relaxed) & bit != 0 {
+            read.fetch_and(!bit, Relaxed);
+        }
+    }
+    if only_reads {
+        ANY_READ.store(true, Release);
+    }
+    ANY.store(true, Release);
+}
+
+/// Before something of a file, but not its contents, is changed by a descriptor. By one that was handed out to be read that cannot be
+/// done; by the mount's own it can, for who may.
+#[inline]
+pub(crate) fn before_change(fd: i32) {
+    if ANY_READ.load(Relaxed) {
+        before_change_read(fd);
+    }
+}
+
+fn before_change_read(fd: i32) {
+    let Ok(at) = usize::try_from(fd) else { return };
+    let was_read = READ.get(at / 64).is_some_and(|word| word.load(Relaxed) & 1 << (at % 64) != 0);
+    if was_read
+        && process::is_on()
+        && !process::is_borrowed()
+        && handed_fds::of(fd).is_some_and(|mount| mount.is_read_only)
+    {
+        replace(fd);
+    }
+}
+
+/// Before the program opens a descriptor once more by a path, to write: the file may be one that was handed out to be read.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn before_open(path: usize) {
+    if !ANY_READ.load(Relaxed) || path == 0 {
+        return;
+    }
+    // As long as such a path may be.
+    let mut text = [0; 32];
+    // SAFETY: the caller's.
+    let Some(len) = (unsafe { paths::take(raw::AT_FDCWD, path, &mut text) }) else { return };
+    let text = text.get(..len).unwrap_or_default();
+    if let Some(fd) = paths::descriptor_of(text) {
+        before_change_read(fd);
+    }
+}
+
+/// Before this process shares its descriptors with another one.
+pub(crate) fn before_sharing() {
+    companion::end_all();
+    if !ANY.load(Acquire) || process::is_borrowed() {
+        return;
+    }
+    for (index, word) in HELD.iter().enumerate() {
+        let mut bits = word.swap(0, Relaxed);
+        while bits != 0 {
+            let bit = bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            let fd = (index * 64 + bit) as i32;
+            if !replace(fd) && handed_fds::of(fd).is_some() {
+                // Without a name: nobody else can have it open. It may get one again.
+                word.fetch_or(1 << bit, Relaxed);
+            }
+        }
+    }
+}
+
+/// Before a descriptor gets another number, or a lock.
+#[inline]
+pub(crate) fn before_use(fd: i32) {
+    if handed_fds::any() && process::is_on() && !process::is_borrowed() {
+        replace(fd);
+    }
+}
+
+/// Puts a descriptor of the mount in the place of one that was handed out. False: it is none, or that cannot be done.
+fn replace(fd: i32) -> bool {
+    let Some(mount) = handed_fds::of(fd) else { return false };
+    let Some(new) = with_room(|room| open(fd, &mount, room)).flatten() else { return false };
+    let done = take_place(fd, new);
+    raw::close(new);
+    done
+}
+
+fn with_room<R>(act: impl FnOnce(&mut Room) -> R) -> Option<R> {
+    /// Another thread is done soon; a signal handler would wait for itself.
+    const LOOKS: u32 = 10_000;
+    for _ in 0..LOOKS {
+        if !BUSY.swap(true, Acquire) {
+            // SAFETY: `BUSY` was free, and is this thread's now.
+            let done = act(unsafe { &mut *ROOM.0.get() });
+            BUSY.store(false, Release);
+            return Some(done);
+        }
+        core::hint::spin_loop();
+    }
+    None
+}
+
+/// Does something with the path of a descriptor that was handed out, as it is in this process's tree now.
+pub(crate) fn path_of<R>(fd: i32, mount: &Mount, act: impl Fn(&CStr) -> R) -> Option<R> {
+    with_room(|room| find(fd, mount, room, |path, _| Some(act(path)))).flatten()
+}
+
+/// Whether the table of mounts says that a device is a union's.
+pub(crate) fn is_in_table(device: u64) -> bool {
+    with_room(|room| mountinfo::is_union(read_table(&mut room.table), attributes::split(device)))
+        .unwrap_or(false)
+}
+
+/// Calls `each` with the paths at which the very file is found, and with its number, until that has a result.
+fn find<R>(fd: i32, mount: &Mount, room: &mut Room, each: impl Fn(&CStr, u64) -> Option<R>) -> Option<R> {
+    let ino = attributes::of(fd).ok()?.ino;
+    let Room { path, found, table } = room;
+    // As seen from the root of the service's mount, which is that of the union.
+    let inside = link(fd, path)?;
+    let table = read_table(table);
+    mountinfo::find(table, attributes::split(mount.union), inside, found, |path| {
+        let path = CStr::from_bytes_with_nul(path).ok()?;
+        let mask = STATX_TYPE | STATX_INO;
+        let there =
+            attributes::at(raw::AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC, mask).ok()?;
+        if there.device() == mount.union && there.ino == ino { each(path, ino) } else { None }
+    })
+}
+
+fn open(fd: i32, mount: &Mount, room: &mut Room) -> Option<i32> {
+    const O_CREAT_EXCL_TRUNC: usize = 0o1300;
+    const O_CLOEXEC: usize = 0o2_000_000;
+    const F_SETFL: usize = 4;
+    const O_APPEND: usize = 0o2000;
+    let all = usize::try_from(raw::flags_of(fd)).ok()?;
+    // With O_APPEND from the beginning the kernel would append for ever, also when the program has taken that back.
+    let flags = all & !(O_CREAT_EXCL_TRUNC | O_APPEND) | O_CLOEXEC;
+    find(fd, mount, room, |path, ino| {
+        let words = [raw::word(raw::AT_FDCWD), path.as_ptr() as usize, flags, 0, 0, 0];
+        let new = i32::try_from(raw::plain(raw::number::OPENAT, words)).ok().filter(|new| *new >= 0)?;
+        // The path may have come to lead elsewhere.
+        let is_it = attributes::of(new).is_ok_and(|new| new.device() == mount.union && new.ino == ino);
+        let words = [raw::word(new), F_SETFL, all, 0, 0, 0];
+        if is_it && (all & O_APPEND == 0 || raw::plain(raw::number::FCNTL, words) == 0) {
+            return Some(new);
+        }
+        raw::close(new);
+        None
+    })
+}
+
+/// The path that /proc shows for a descriptor. None: it has none any more.
+fn link(fd: i32, to: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
+    let name = paths::of_descriptor(fd);
+    let words = [raw::word(raw::AT_FDCWD), name.as_ptr() as usize, to.as_mut_ptr() as usize, to.len(), 0, 0];
+    // SAFETY: the kernel writes no more than there is room for.
+    let len = unsafe { raw::call(raw::number::READLINKAT, words) };
+    let path = to.get(..usize::try_from(len).ok()?)?;
+    (path.first() == Some(&b'/') && path.len() < PATH_MAX && !path.ends_with(b" (deleted)")).then_some(path)
+}
+
+fn read_table(to: &mut [u8; TABLE]) -> &[u8] {
+    let words = [raw::word(raw::AT_FDCWD), c"/proc/self/mountinfo".as_ptr() as usize, 0o2_000_000, 0, 0, 0];
+    let Ok(fd) = i32::try_from(raw::plain(raw::number::OPENAT, words)) else { return &[] };
+    let mut len = 0;
+    while let Some(room) = to.get_mut(len..).filter(|room| fd >= 0 && !room.is_empty()) {
+        let words = [raw::word(fd), room.as_mut_ptr() as usize, room.len(), 0, 0, 0];
+        // SAFETY: the kernel writes no more than there is room for.
+        match unsafe { raw::call(raw::number::READ, words) } {
+            got if got > 0 => len += got as usize,
+            _ => break,
+        }
+    }
+    raw::close(fd);
+    to.get(..len).unwrap_or_default()
+}
+
+/// The new descriptor gets the old one's number, position and flag.
+fn take_place(fd: i32, new: i32) -> bool {
+    const SEEK_SET: usize = 0;
+    const SEEK_CUR: usize = 1;
+    const F_GETFD: usize = 1;
+    const O_CLOEXEC: usize = 0o2_000_000;
+    let at = raw::plain(raw::number::LSEEK, [raw::word(fd), 0, SEEK_CUR, 0, 0, 0]);
+    if at > 0 {
+        raw::plain(raw::number::LSEEK, [raw::word(new), at as usize, SEEK_SET, 0, 0, 0]);
+    }
+    let closes = raw::plain(raw::number::FCNTL, [raw::word(fd), F_GETFD, 0, 0, 0, 0]) & 1 != 0;
+    let flags = if closes { O_CLOEXEC } else { 0 };
+    hooks::while_closing(fd, || {
+        raw::plain(raw::number::DUP3, [raw::word(new), raw::word(fd), flags, 0, 0, 0]) == fd as isize
+    })
+}

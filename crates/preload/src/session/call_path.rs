@@ -1,0 +1,305 @@
+//! A name that a call is about: the program's path, in which directory the service has it, and the whole call.
+
+use crate::session::calls::{FOREIGN, Never, Outcome, is_served, prove};
+use crate::session::dirs::{self, Place, Shown};
+use crate::session::mount_type;
+use crate::session::{ENTERING, Failure, REFERRED, SessionGuard};
+use crate::shim::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW};
+use crate::shim::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
+use crate::shim::paths::{self, PATH_MAX, Split};
+use crate::stats::{By, Kind, count_call};
+use core::ffi::CStr;
+use core::sync::atomic::Ordering::Relaxed;
+use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_LINK, OPEN, SLOT_BYTES, STALE};
+use vellum_ring::{Request, Response};
+
+const EIO: u32 = 5;
+/// Statuses from here on are no errors of the program's.
+const STATUSES: u32 = 4096;
+
+/// A path, taken over to where the session's calls have their paths.
+#[derive(Clone, Copy)]
+pub(crate) struct Name {
+    directory: i32,
+    /// Where the kernel's part ends and the service's begins.
+    split: Split,
+    /// Where the path of the directory ends.
+    parent: usize,
+}
+
+/// What a call has come to.
+pub(crate) struct Answered {
+    pub(crate) response: Response,
+    /// Its bytes of data.
+    pub(crate) len: usize,
+    /// The directory that the kernel has been asked about, and the end of its path.
+    pub(crate) place: Place,
+    pub(crate) base: usize,
+}
+
+impl Name {
+    /// # Safety
+    /// The path must be the program's, readable as far as it is mapped at all.
+    pub(crate) unsafe fn take(hold: &mut SessionGuard, directory: i32, path: usize) -> Option<Self> {
+        // SAFETY: the caller's.
+        unsafe { Self::take_as(hold, directory, path, paths::split) }
+    }
+
+    /// # Safety
+    /// The path must be the program's, readable as far as it is mapped at all.
+    pub(crate) unsafe fn take_as(
+        hold: &mut SessionGuard,
+        directory: i32,
+        path: usize,
+        split: impl FnOnce(&[u8]) -> Option<Split>,
+    ) -> Option<Self> {
+        // SAFETY: the caller's.
+        let len = unsafe { paths::take(directory, path, &mut hold.path) }?;
+        let split = split(hold.path.get(..len)?)?;
+        Some(Self { directory, split, parent: split.parent })
+    }
+
+    /// Whether it is likely to be the service's: in the directory of the last call, or in one that the program has made.
+    pub(crate) fn is_guess(&self, hold: &SessionGuard) -> bool {
+        let text = hold.path.get(..self.parent).unwrap_or_default();
+        self.is_in_last(hold) || hold.fresh.base(self.directory, text).is_some()
+    }
+
+    /// Whether it is in the directory of the last call.
+    pub(crate) fn is_in_last(&self, hold: &SessionGuard) -> bool {
+        let text = hold.path.get(..self.parent).unwrap_or_default();
+        hold.dirs.is_last(self.directory, text)
+    }
+
+    /// Whether the kernel knows the path as far as the name itself, where it knows it up to `base`.
+    pub(crate) const fn is_below(&self, base: usize) -> bool {
+        self.parent == base
+    }
+
+    /// Which directory it is in, as the kernel says.
+    pub(crate) fn place(&self, hold: &mut SessionGuard) -> Option<Place> {
+        let directory = self.directory;
+        self.with_parent(&mut hold.path, |path| dirs::look(directory, path)).flatten()
+    }
+
+    /// The name itself.
+    pub(crate) fn text<'a>(&self, hold: &'a SessionGuard) -> Option<&'a CStr> {
+        CStr::from_bytes_until_nul(hold.path.get(self.split.name..)?).ok()
+    }
+
+    /// Whether it is likely to be a directory that the program has made.
+    pub(crate) fn is_fresh(&self, hold: &SessionGuard) -> bool {
+        let text = hold.path.get(..self.split.end).unwrap_or_default();
+        hold.fresh.base(self.directory, text).is_some()
+    }
+
+    /// It is a directory that the program has just made, where the kernel knows the path as far as `base`.
+    pub(crate) fn is_made(&self, hold: &mut SessionGuard, base: usize) {
+        let state = &mut **hold;
+        if let Some(text) = state.path.get(..self.split.end) {
+            state.fresh.keep(self.directory, text, base);
+        }
+    }
+
+    /// This name, with the directories that only the service knows left to the service.
+    fn below(&self, hold: &SessionGuard) -> Option<Self> {
+        let base = hold.fresh.base(self.directory, hold.path.get(..self.parent)?)?;
+        let rest = hold.path.get(base..self.parent)?;
+        let name = base + rest.iter().position(|byte| *byte != b'/')?;
+        Some(Self { split: Split { parent: base, name, ..self.split }, ..*self })
+    }
+
+    /// Does something with the directory's path.
+    fn with_parent<T>(&self, path: &mut [u8; PATH_MAX], then: impl FnOnce(&CStr) -> T) -> Option<T> {
+        match self.split.parent {
+            0 => Some(then(c".")),
+            1 if path.first() == Some(&b'/') => Some(then(c"/")),
+            end => {
+                let before = core::mem::replace(path.get_mut(end)?, 0);
+                let done = CStr::from_bytes_until_nul(path).ok().map(then);
+                *path.get_mut(end)? = before;
+                done
+            }
+        }
+    }
+
+    /// A whole call about the name, with `more` data after it.
+    pub(crate) fn request(
+        &self,
+        hold: &mut SessionGuard,
+        kind: Kind,
+        request: Request,
+        more: &[u8],
+        out: &mut [u8],
+    ) -> Result<Answered, Outcome<Never>> {
+        if !hold.is_worth_it() {
+            return Err(Outcome::Kernel);
+        }
+        if let Some(below) = self.below(hold) {
+            if let Some(answered) = below.ask(hold, kind, request, more, out)? {
+                return Ok(answered);
+            }
+            // Somebody has asked the kernel about the directory.
+            let state = &mut **hold;
+            if let Some(text) = state.path.get(..self.parent) {
+                state.fresh.forget(self.directory, text);
+            }
+        }
+        self.ask(hold, kind, request, more, out)?.ok_or(Outcome::Kernel)
+    }
+
+    /// None: the kernel knows of the directories that were left to the service.
+    fn ask(
+        &self,
+        hold: &mut SessionGuard,
+        kind: Kind,
+        mut request: Request,
+        more: &[u8],
+        out: &mut [u8],
+    ) -> Result<Option<Answered>, Outcome<Never>> {
+        let place = self.place(hold).ok_or(Outcome::Kernel)?;
+        let mut number = self.number(hold, kind, &place)?;
+        let mut entered_again = false;
+        loop {
+            let [first, ..] = &mut request.args;
+            *first = number;
+            let (response, len) = self.send(hold, kind, request, more, out)?;
+            match response.status as u32 {
+                0 => {
+                    self.went_well(hold);
+                    return Ok(Some(Answered { response, len, place, base: self.split.parent }));
+                }
+                STALE if !entered_again => {
+                    entered_again = true;
+                    hold.dirs.drop_stale(&place);
+                    number = self.number(hold, kind, &place)?;
+                }
+                LOOK if self.split.parent != self.parent => return Ok(None),
+                LOOK if request.opcode == OPEN && request.flags == 0 && self.is_plain(hold, &place) => {
+                    request.flags = CHECKED;
+                }
+                LOOK => {
+                    hold.pay(REFERRED);
+                    hold.dirs.missed();
+                    count_call(kind, By::Look);
+                    return Err(Outcome::Kernel);
+                }
+                // A call that the service has dropped.
+                EIO => {
+                    count_call(kind, By::Gone);
+                    return Err(Outcome::Unknown);
+                }
+                error if error < STATUSES => {
+                    self.went_well(hold);
+                    count_call(kind, By::Ring);
+                    return Err(Outcome::Failed(error as i32));
+                }
+                status => {
+                    hold.pay(REFERRED);
+                    if status == ASK_KERNEL {
+                        hold.dirs.missed();
+                    }
+                    count_call(kind, By::Asked);
+                    return Err(Outcome::Kernel);
+                }
+            }
+        }
+    }
+
+    fn went_well(&self, hold: &mut SessionGuard) {
+        hold.earn();
+        if !self.is_in_last(hold) {
+            hold.end_view();
+        }
+        let directory = self.directory;
+        let state = &mut **hold;
+        if let Some(text) = state.path.get(..self.parent) {
+            state.dirs.went_well(directory, text);
+        }
+    }
+
+    fn send(
+        &self,
+        hold: &mut SessionGuard,
+        kind: Kind,
+        mut request: Request,
+        more: &[u8],
+        out: &mut [u8],
+    ) -> Result<(Response, usize), Outcome<Never>> {
+        let mut data = [0; SLOT_BYTES as usize];
+        let name = hold.path.get(self.split.name..self.split.end).unwrap_or_default();
+        let data = data.get_mut(..name.len() + more.len()).ok_or(Outcome::Kernel)?;
+        data.iter_mut().zip(name.iter().chain(more)).for_each(|(to, from)| *to = *from);
+        if request.opcode == MAKE_LINK {
+            let [_, len, ..] = &mut request.args;
+            *len = name.len() as u64;
+        }
+        hold.call(request, data, out).map_err(|failure| {
+            count_call(kind, By::Gone);
+            match failure {
+                Failure::NotDone => Outcome::Kernel,
+                Failure::Unknown => Outcome::Unknown,
+            }
+        })
+    }
+
+    /// The number by which the service knows the directory.
+    fn number(&self, hold: &mut SessionGuard, kind: Kind, place: &Place) -> Result<u64, Outcome<Never>> {
+        match hold.dirs.find(place) {
+            Some(Some(number)) => return Ok(number),
+            Some(None) => return Err(Outcome::Kernel),
+            None => {}
+        }
+        let (directory, device) = (self.directory, place.device);
+        let is_union = |hold: &mut SessionGuard| {
+            let found =
+                self.with_parent(&mut hold.path, |path| mount_type::is_union(directory, path, device));
+            found == Some(true)
+        };
+        match is_served(hold, device, is_union) {
+            Some(true) => FOREIGN.store(0, Relaxed),
+            Some(false) => return Err(Outcome::Kernel),
+            None => {
+                FOREIGN.fetch_add(1, Relaxed);
+                return Err(Outcome::Kernel);
+            }
+        }
+        let show = |hold: &mut SessionGuard| {
+            let shown = self.with_parent(&mut hold.path, |path| dirs::show(directory, path, place));
+            shown.unwrap_or(Shown::NotNow)
+        };
+        let token = match prove(hold, device, show) {
+            Ok(token) => token,
+            Err(refused) => {
+                if refused == Shown::Never {
+                    hold.dirs.keep(*place, None);
+                }
+                return Err(Outcome::Kernel);
+            }
+        };
+        let request = Request { opcode: ENTER, ..Request::default() };
+        let Ok((response, _)) = hold.call(request, &token, &mut []) else {
+            count_call(kind, By::Gone);
+            return Err(Outcome::Kernel);
+        };
+        hold.pay(ENTERING);
+        let [number, ..] = response.values;
+        let number = (response.status == 0).then_some(number);
+        hold.dirs.keep(*place, number);
+        number.ok_or_else(|| {
+            count_call(kind, By::Asked);
+            Outcome::Kernel
+        })
+    }
+
+    /// Whether nothing is mounted over the name.
+    fn is_plain(&self, hold: &SessionGuard, place: &Place) -> bool {
+        let Ok(path) = CStr::from_bytes_until_nul(&hold.path) else { return false };
+        let flags = AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC;
+        attributes::at(self.directory, path, flags, STATX_MNT_ID | STATX_INO).is_ok_and(|found| {
+            found.mask & STATX_MNT_ID != 0
+                && found.mnt_id == place.mount
+                && found.attributes & STATX_ATTR_MOUNT_ROOT == 0
+        })
+    }
+}

@@ -1,0 +1,410 @@
+//! Opens, lookups, removals, new directories and links, and changes of attributes by the ring: what may go there, and what the answers mean.
+
+use crate::fds::{exclusive_fd, handed_fds, own_fds};
+use crate::session::SessionGuard;
+use crate::session::call_path::{Answered, Name};
+use crate::session::dirs::{self, Place, Shown};
+use crate::session::socket::{self, Take};
+use crate::session::{mount_type, view};
+use crate::shim::attributes::{Attributes, S_IFLNK};
+use crate::shim::paths;
+use crate::shim::raw::AT_FDCWD;
+use crate::stats::{By, Kind, count_call};
+use core::ffi::CStr;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+use vellum_ring::files::{
+    MAKE_DIR, MAKE_LINK, OPEN, REOPEN, SET_ATTRIBUTES, SET_GROUP, SET_OWNER, SLOT_BYTES, STAT, STAT_WORDS,
+    TOKEN_BYTES, UNLINK,
+};
+use vellum_ring::{Request, Response};
+
+pub(crate) const O_ACCMODE: i32 = 3;
+pub(crate) const O_CREAT: i32 = 0o100;
+pub(crate) const O_EXCL: i32 = 0o200;
+pub(crate) const O_TRUNC: i32 = 0o1000;
+pub(crate) const O_WRONLY: i32 = 1;
+pub(crate) const O_CLOEXEC: i32 = 0o2_000_000;
+pub(crate) const O_NOFOLLOW: i32 = if cfg!(target_arch = "aarch64") { 0o100_000 } else { 0o400_000 };
+const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200_000 } else { 0o40_000 };
+pub(crate) const O_LARGEFILE: i32 = if cfg!(target_arch = "aarch64") { 0o400_000 } else { 0o100_000 };
+const O_NOCTTY: i32 = 0o400;
+const O_APPEND: i32 = 0o2000;
+pub(crate) const O_NONBLOCK: i32 = 0o4000;
+/// With the bit of `O_DSYNC`.
+pub(crate) const O_SYNC: i32 = 0o4_010_000;
+/// Flags that the service knows.
+const FLAGS: i32 = O_ACCMODE
+    | O_CREAT
+    | O_EXCL
+    | O_TRUNC
+    | O_APPEND
+    | O_NONBLOCK
+    | O_SYNC
+    | O_DIRECT
+    | O_LARGEFILE
+    | O_NOFOLLOW
+    | O_CLOEXEC
+    | O_NOCTTY;
+/// Descriptors of calls given up that are passed over to find one.
+const LEFT_OVER: u32 = 64;
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome<T> {
+    Done(T),
+    /// With this error number.
+    Failed(i32),
+    /// Nothing happened: the kernel is to be asked.
+    Kernel,
+    /// It may have been carried out, or not.
+    Unknown,
+}
+
+/// Opens in a row that had nothing to do with what is served. After many of them not each is looked at.
+pub(crate) static FOREIGN: AtomicU32 = AtomicU32::new(0);
+const FOREIGN_MANY: u32 = 32;
+const FOREIGN_EACH: u32 = 8;
+
+/// Opens a file, or creates it. The mode has the umask applied.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) -> Outcome<i32> {
+    let is_known = flags & !FLAGS == 0 && flags & O_ACCMODE != O_ACCMODE;
+    let only_reads = flags & (O_ACCMODE | O_CREAT) == 0;
+    if !is_known || (only_reads && !own_fds::is_live()) || is_skipped(only_reads) {
+        return Outcome::Kernel;
+    }
+    let Some(mut hold) = take(Kind::Open) else { return Outcome::Kernel };
+    // SAFETY: the caller's.
+    let Some(name) = (unsafe { Name::take(&mut hold, directory, path) }) else { return Outcome::Kernel };
+    if only_reads && !name.is_guess(&hold) {
+        return Outcome::Kernel;
+    }
+    let request =
+        Request { opcode: OPEN, args: [0, flags as u32 as u64, mode.into(), 0, 0], ..Request::default() };
+    let answered = match name.request(&mut hold, Kind::Open, request, &[], &mut []) {
+        Ok(answered) => answered,
+        Err(outcome) => return outcome.cast(),
+    };
+    let [tag, ..] = answered.response.values;
+    let opened = collect(&mut hold, tag, flags & O_CLOEXEC != 0);
+    if let Outcome::Done(fd) = opened {
+        exclusive_fd::hold(fd, only_reads);
+    }
+    opened
+}
+
+/// The file of a descriptor once more, to write to it past the mount. The device is the descriptor's. Err: whether that may be otherwise
+/// later.
+pub(crate) fn reopen(fd: i32, device: u64, flags: i32) -> Result<i32, bool> {
+    const LATER: Result<i32, bool> = Err(true);
+    const NEVER: Result<i32, bool> = Err(false);
+    let Some(mut hold) = take(Kind::Open) else { return LATER };
+    let hold = &mut hold;
+    hold.hurry();
+    let is_union = |_: &mut SessionGuard| {
+        let path = paths::of_descriptor(fd);
+        CStr::from_bytes_until_nul(&path).is_ok_and(|path| mount_type::is_union(AT_FDCWD, path, device))
+    };
+    match is_served(hold, device, is_union) {
+        Some(true) => {}
+        Some(false) => return LATER,
+        None => return Err(!hold.dirs.is_foreign(device)),
+    }
+    let token = match prove(hold, device, |_| dirs::show_descriptor(fd)) {
+        Ok(token) => token,
+        Err(refused) => return Err(refused != Shown::Never),
+    };
+    let request = Request { opcode: REOPEN, args: [0, flags as u32 as u64, 0, 0, 0], ..Request::default() };
+    match hold.call(request, &token, &mut []) {
+        Ok((Response { status: 0, values: [tag, ..], .. }, _)) => match collect(hold, tag, true) {
+            Outcome::Done(fd) => Ok(fd),
+            _ => LATER,
+        },
+        Ok(_) => {
+            count_call(Kind::Open, By::Asked);
+            NEVER
+        }
+        Err(_) => {
+            count_call(Kind::Open, By::Gone);
+            LATER
+        }
+    }
+}
+
+/// Whether it is time to make use of that files of this device are served; None: as far as is known they are not. `is_union` finds it out.
+pub(crate) fn is_served(
+    hold: &mut SessionGuard,
+    device: u64,
+    is_union: impl FnOnce(&mut SessionGuard) -> bool,
+) -> Option<bool> {
+    if hold.is_to_be_found_out(device) {
+        if is_union(hold) {
+            return Some(true);
+        }
+        hold.dirs.keep_foreign(device);
+        return None;
+    }
+    let served = hold.may_serve(device).then(|| hold.is_due());
+    if served != Some(true) && hold.is_promising(device) {
+        expect();
+    }
+    served
+}
+
+/// Has a session begin, unless there is one, and shows what the program may write to while the service gets ready. Err: there is no
+/// token, or no session.
+pub(crate) fn prove(
+    hold: &mut SessionGuard,
+    device: u64,
+    show: impl FnOnce(&mut SessionGuard) -> Shown,
+) -> Result<[u8; TOKEN_BYTES], Shown> {
+    if !hold.is_asked() {
+        return Err(Shown::NotNow);
+    }
+    match show(hold) {
+        Shown::Token(token) if hold.is_ready(device) => Ok(token),
+        Shown::Token(_) => Err(Shown::NotNow),
+        refused => {
+            hold.was_refused();
+            Err(refused)
+        }
+    }
+}
+
+fn is_skipped(only_reads: bool) -> bool {
+    !only_reads && {
+        let seen = FOREIGN.load(Relaxed);
+        seen >= FOREIGN_MANY && !FOREIGN.fetch_add(1, Relaxed).is_multiple_of(FOREIGN_EACH)
+    }
+}
+
+/// Takes the file that has come with an answer.
+fn collect(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) -> Outcome<i32> {
+    let opened = receive(hold, tag, close_on_exec);
+    match opened {
+        Outcome::Done(_) => count_call(Kind::Open, By::Ring),
+        _ if hold.socket() < 0 => count_call(Kind::Open, By::Gone),
+        _ => {}
+    }
+    opened
+}
+
+/// Takes the descriptor that has come with an answer.
+pub(crate) fn receive(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) -> Outcome<i32> {
+    for _ in 0..LEFT_OVER {
+        let Some(delivery) = socket::take(hold.socket(), Take::Now { close_on_exec }) else { break };
+        match delivery.fd {
+            Some(fd) if delivery.number == tag => return Outcome::Done(fd),
+            Some(left_over) => {
+                crate::shim::raw::close(left_over);
+            }
+            // No number was free, or something else of the kernel's did not let it through: it will say.
+            None if delivery.number == tag && delivery.was_cut => return Outcome::Unknown,
+            None => {}
+        }
+    }
+    hold.fail();
+    Outcome::Unknown
+}
+
+/// Asks for attributes; links are not followed, but are the kernel's if the program wants them to be.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn stat(directory: i32, path: usize, follows: bool) -> Outcome<Attributes> {
+    if own_fds::is_live() && !handed_fds::has_same_ids() {
+        return Outcome::Kernel;
+    }
+    // SAFETY: the caller's.
+    let Some((mut hold, name)) = (unsafe { guess(Kind::Stat, directory, path) }) else {
+        return Outcome::Kernel;
+    };
+    if let Some(seen) = view::look(&mut hold, &name, follows) {
+        return seen;
+    }
+    let mut out = [0u8; STAT_WORDS * 8];
+    let request = Request { opcode: STAT, ..Request::default() };
+    let answered = name.request(&mut hold, Kind::Stat, request, &[], &mut out);
+    let Answered { len, place, base, .. } = match answered {
+        Ok(answered) => answered,
+        Err(outcome) => return outcome.cast(),
+    };
+    if name.is_below(base) {
+        view::asked(&mut hold, &place);
+    }
+    let mut words = [0; STAT_WORDS];
+    words.iter_mut().zip(out.as_chunks::<8>().0).for_each(|(to, from)| *to = u64::from_ne_bytes(*from));
+    let attributes = Attributes { words, device: place.device, mount: place.mount };
+    let is_other = follows && attributes.kind() == S_IFLNK || !handed_fds::has_same_ids();
+    if len != out.len() || is_other {
+        count_call(Kind::Stat, By::Asked);
+        return Outcome::Kernel;
+    }
+    count_call(Kind::Stat, By::Ring);
+    Outcome::Done(attributes)
+}
+
+/// Removes a name that is not a directory's.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn unlink(directory: i32, path: usize) -> Outcome<()> {
+    // SAFETY: the caller's.
+    let Some((mut hold, name)) = (unsafe { guess(Kind::Unlink, directory, path) }) else {
+        return Outcome::Kernel;
+    };
+    let request = Request { opcode: UNLINK, ..Request::default() };
+    done(Kind::Unlink, name.request(&mut hold, Kind::Unlink, request, &[], &mut []))
+}
+
+/// What a call that says nothing has come to.
+fn done(kind: Kind, answered: Result<Answered, Outcome<Never>>) -> Outcome<()> {
+    match answered {
+        Ok(_) => {
+            count_call(kind, By::Ring);
+            Outcome::Done(())
+        }
+        Err(outcome) => outcome.cast(),
+    }
+}
+
+/// Makes a directory. The mode has the umask applied. The service knows it by a number then, as it would once it had been shown.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Outcome<()> {
+    if !own_fds::is_live() {
+        return Outcome::Kernel;
+    }
+    let Some(mut hold) = take(Kind::MakeDir) else { return Outcome::Kernel };
+    // SAFETY: the caller's.
+    let name = unsafe { Name::take_as(&mut hold, directory, path, paths::split_dir) };
+    let Some(name) = name else { return Outcome::Kernel };
+    let request = Request { opcode: MAKE_DIR, args: [0, 0, mode.into(), 0, 0], ..Request::default() };
+    let answered = match name.request(&mut hold, Kind::MakeDir, request, &[], &mut []) {
+        Ok(answered) => answered,
+        Err(outcome) => return outcome.cast(),
+    };
+    count_call(Kind::MakeDir, By::Ring);
+    let [number, ino, ..] = answered.response.values;
+    if number != 0 {
+        hold.dirs.keep(Place { ino, ..answered.place }, Some(number));
+        name.is_made(&mut hold, answered.base);
+    }
+    Outcome::Done(())
+}
+
+/// Makes a symbolic link.
+///
+/// # Safety
+/// Both strings must be the program's, readable as far as they are mapped at all.
+pub(crate) unsafe fn make_link(target: usize, directory: i32, path: usize) -> Outcome<()> {
+    if !own_fds::is_live() {
+        return Outcome::Kernel;
+    }
+    let mut text = [0; SLOT_BYTES as usize];
+    // SAFETY: the caller's.
+    let target = unsafe { paths::take(AT_FDCWD, target, &mut text) }.and_then(|len| text.get(..len));
+    // SAFETY: the caller vouches for the path.
+    match (target, unsafe { guess(Kind::MakeLink, directory, path) }) {
+        (Some(target), Some((mut hold, name))) if !target.is_empty() => {
+            let request = Request { opcode: MAKE_LINK, ..Request::default() };
+            done(Kind::MakeLink, name.request(&mut hold, Kind::MakeLink, request, target, &mut []))
+        }
+        _ => Outcome::Kernel,
+    }
+}
+
+/// Attributes that are to be changed, as a request has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// [`SET_MODE`](vellum_ring::files::SET_MODE) and so on.
+    pub(crate) which: u64,
+    pub(crate) mode: u32,
+    pub(crate) owner: u32,
+    pub(crate) group: u32,
+    /// Times of access and modification, in nanoseconds.
+    pub(crate) times: [i64; 2],
+}
+
+/// Changes attributes of what the program has made, if the kernel does not know it.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn set(directory: i32, path: usize, change: &Change) -> Outcome<()> {
+    let names_ids = change.which & (SET_OWNER | SET_GROUP) != 0;
+    if !own_fds::is_live() || names_ids && !handed_fds::has_same_ids() {
+        return Outcome::Kernel;
+    }
+    let Some(mut hold) = take(Kind::SetAttributes) else { return Outcome::Kernel };
+    // SAFETY: the caller's.
+    let Some(name) = (unsafe { Name::take(&mut hold, directory, path) }) else { return Outcome::Kernel };
+    if !name.is_guess(&hold) && !name.is_fresh(&hold) {
+        return Outcome::Kernel;
+    }
+    let two = |low: u64, high: u32| low | u64::from(high) << 32;
+    let [accessed, modified] = change.times.map(i64::cast_unsigned);
+    let (which, owners) = (two(change.which, change.mode), two(change.owner.into(), change.group));
+    let args = [0, which, owners, accessed, modified];
+    let request = Request { opcode: SET_ATTRIBUTES, args, ..Request::default() };
+    done(Kind::SetAttributes, name.request(&mut hold, Kind::SetAttributes, request, &[], &mut []))
+}
+
+/// The right to make a call. Where there are sessions it is said if others have them.
+fn take(kind: Kind) -> Option<SessionGuard> {
+    let hold = SessionGuard::take();
+    if hold.as_ref().is_none_or(|hold| hold.socket() < 0) && own_fds::is_live() {
+        count_call(kind, By::Busy);
+    }
+    hold
+}
+
+/// Lookups and removals that were not guessed to be the service's.
+static OTHERS: AtomicU32 = AtomicU32::new(0);
+/// After so many of them it is tried all the same, so often in a row that a session may begin;
+const OTHERS_MANY: u32 = 16;
+const TRIES: u32 = 8;
+/// and then once in so many: what the kernel knows already it says faster.
+const OTHERS_EACH: u32 = 64;
+
+/// The next ones are tried as well.
+pub(crate) fn expect() {
+    OTHERS.store(OTHERS_MANY, Relaxed);
+}
+
+fn is_tried() -> bool {
+    let seen = OTHERS.fetch_add(1, Relaxed);
+    (OTHERS_MANY..OTHERS_MANY + TRIES).contains(&seen) || seen % OTHERS_EACH == OTHERS_EACH - 1
+}
+
+/// The right to make a call about a name, if it is in the directory that the last one was about, or it is time to try.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+unsafe fn guess(kind: Kind, directory: i32, path: usize) -> Option<(SessionGuard, Name)> {
+    let is_live = own_fds::is_live();
+    if !is_live && !is_tried() {
+        return None;
+    }
+    let mut hold = take(kind)?;
+    // SAFETY: the caller's.
+    let name = unsafe { Name::take(&mut hold, directory, path) }?;
+    (!is_live || name.is_guess(&hold) || is_tried()).then_some((hold, name))
+}
+
+/// Nothing is done.
+pub(crate) enum Never {}
+
+impl Outcome<Never> {
+    pub(crate) fn cast<T>(self) -> Outcome<T> {
+        match self {
+            Self::Done(never) => match never {},
+            Self::Failed(error) => Outcome::Failed(error),
+            Self::Kernel => Outcome::Kernel,
+            Self::Unknown => Outcome::Unknown,
+        }
+    }
+}

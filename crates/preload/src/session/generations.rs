@@ -1,0 +1,90 @@
+//! The memory in which services say that a file may have become shorter: asked for once, mapped to read, and kept.
+
+use crate::fds::handed_fds;
+use crate::fds::map::Refusal;
+use crate::session::socket::{self, Delivery, Greeting, Take, is_sealed};
+use crate::shim::raw;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+
+/// The form of the memory, as `generations.rs` of the union has it.
+const MEMORY_MAGIC: u64 = 0x7665_6c6c_6765_0001;
+const HEADER: usize = 512;
+/// Memories that one process uses; those of further mounts are left alone.
+const KNOWN_MAX: usize = 16;
+/// How often the socket is asked in all.
+const ASKED_MAX: u32 = 32;
+
+struct Memory {
+    /// 0: the place is free.
+    id: AtomicU64,
+    base: AtomicUsize,
+    words: AtomicUsize,
+}
+
+static KNOWN: [Memory; KNOWN_MAX] =
+    [const { Memory { id: AtomicU64::new(0), base: AtomicUsize::new(0), words: AtomicUsize::new(0) } };
+        KNOWN_MAX];
+static ASKING: AtomicBool = AtomicBool::new(false);
+static ASKED: AtomicU32 = AtomicU32::new(0);
+
+/// The address of the word of a slot.
+pub(crate) fn word(id: u64, slot: u32) -> Result<usize, Refusal> {
+    let find = || KNOWN.iter().find(|memory| id != 0 && memory.id.load(Acquire) == id);
+    let memory = match find() {
+        Some(memory) => memory,
+        // Another thread is just asking.
+        None if !ask(id) => return Err(Refusal::Later),
+        None => find().ok_or(Refusal::NoSocket)?,
+    };
+    let index = HEADER + slot as usize;
+    let is_there = index < memory.words.load(Relaxed);
+    if is_there { Ok(memory.base.load(Relaxed) + index * 8) } else { Err(Refusal::NoSocket) }
+}
+
+/// What a word says now.
+#[inline]
+pub(crate) fn read(word: usize) -> u64 {
+    // SAFETY: `word` gave the address; memories stay mapped for good, cannot become shorter, and are only read atomically.
+    unsafe { &*(word as *const AtomicU64) }.load(Acquire)
+}
+
+/// Asks for a memory. False: somebody is just doing that.
+fn ask(id: u64) -> bool {
+    if ASKING.swap(true, SeqCst) {
+        return false;
+    }
+    if ASKED.fetch_add(1, Relaxed) < ASKED_MAX
+        && let Some(socket) = socket::connect()
+    {
+        if socket::send(socket, id)
+            && handed_fds::greeted(socket, &mut Greeting::new())
+            && let Some(Delivery { number, fd: Some(fd), .. }) = socket::take(socket, Take::Waiting)
+        {
+            if number == id {
+                keep(fd, id);
+            }
+            raw::close(fd);
+        }
+        raw::close(socket);
+    }
+    ASKING.store(false, SeqCst);
+    true
+}
+
+/// Maps a memory, if there is a place for it.
+fn keep(fd: i32, id: u64) {
+    let Some(place) = KNOWN.iter().find(|memory| memory.id.load(Relaxed) == 0) else { return };
+    let Some((_, bytes)) = raw::stat(fd) else { return };
+    let Ok(bytes) = usize::try_from(bytes) else { return };
+    if bytes < HEADER * 8 || !is_sealed(fd) {
+        return;
+    }
+    let Some(base) = raw::map_file(fd, bytes) else { return };
+    if read(base) != MEMORY_MAGIC || read(base + 8) != id {
+        return raw::unmap(base, bytes);
+    }
+    place.base.store(base, Relaxed);
+    place.words.store(bytes / 8, Relaxed);
+    place.id.store(id, Release);
+}

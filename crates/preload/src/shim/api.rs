@@ -1,0 +1,58 @@
+//! What a program may call by name; `include/vellum.h` declares it.
+#![allow(clippy::missing_safety_doc, reason = "said in the header")]
+
+use crate::shim::hooks;
+use crate::stats;
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+/// `struct vellum_counts`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    served: u64,
+    bytes: u64,
+    not_vellum: u64,
+    few: u64,
+    beyond: u64,
+    changed: u64,
+    no_socket: u64,
+    other: u64,
+    opens: [u64; 2],
+    stats: [u64; 2],
+    unlinks: [u64; 2],
+}
+
+/// Opens a file, as open(2).
+#[cfg_attr(feature = "object", unsafe(no_mangle))]
+pub unsafe extern "C" fn vellum_open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    stats::start();
+    // SAFETY: the program's path.
+    unsafe { hooks::files::open(path, flags, mode) }
+}
+
+/// Reads, as pread(2).
+#[cfg_attr(feature = "object", unsafe(no_mangle))]
+pub unsafe extern "C" fn vellum_pread(fd: c_int, buf: *mut c_void, len: usize, offset: i64) -> isize {
+    // SAFETY: the program's buffer.
+    unsafe { hooks::pread64(fd, buf, len, offset) }
+}
+
+/// Closes, as close(2).
+#[cfg_attr(feature = "object", unsafe(no_mangle))]
+pub unsafe extern "C" fn vellum_close(fd: c_int) -> c_int {
+    // SAFETY: the program's descriptor.
+    unsafe { hooks::close(fd) }
+}
+
+/// What has been done since the first [`vellum_open`].
+#[cfg_attr(feature = "object", unsafe(no_mangle))]
+pub unsafe extern "C" fn vellum_stats(to: *mut Counts) {
+    let ([served, not_vellum, few, beyond, changed, no_socket, other], bytes) = stats::all();
+    let [opens, stats, unlinks, ..] = stats::calls().map(|[ring, kernel @ ..]| [ring, kernel.iter().sum()]);
+    let counts =
+        Counts { served, bytes, not_vellum, few, beyond, changed, no_socket, other, opens, stats, unlinks };
+    if !to.is_null() {
+        // SAFETY: the program's memory, of this form.
+        unsafe { to.write(counts) };
+    }
+}

@@ -1,0 +1,242 @@
+//! What files are: the kernel's answers, and the forms in which programs want them.
+
+use crate::shim::raw;
+use core::ffi::CStr;
+use vellum_ring::files::{MOUNT_IDS, STAT_WORDS};
+
+pub(crate) const AT_SYMLINK_NOFOLLOW: i32 = 0x100;
+pub(crate) const AT_NO_AUTOMOUNT: i32 = 0x800;
+pub(crate) const AT_EMPTY_PATH: i32 = 0x1000;
+/// Whatever is said about how new the answer must be.
+pub(crate) const AT_STATX_SYNC_TYPE: i32 = 0x6000;
+pub(crate) const AT_STATX_DONT_SYNC: i32 = 0x4000;
+pub(crate) const STATX_TYPE: u32 = 1;
+pub(crate) const STATX_INO: u32 = 0x100;
+pub(crate) const STATX_BASIC_STATS: u32 = 0x7ff;
+pub(crate) const STATX_BTIME: u32 = 0x800;
+pub(crate) const STATX_MNT_ID: u32 = 0x1000;
+pub(crate) const STATX_ATTR_MOUNT_ROOT: u64 = 0x2000;
+pub(crate) const S_IFMT: u32 = 0o170_000;
+pub(crate) const S_IFREG: u32 = 0o100_000;
+pub(crate) const S_IFLNK: u32 = 0o120_000;
+pub(crate) const S_IFDIR: u32 = 0o040_000;
+
+/// Words of `struct stat`: 144 bytes, and 128.
+pub(crate) const STAT_LEN: usize = if cfg!(target_arch = "x86_64") { 18 } else { 16 };
+
+/// `struct statx_timestamp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Time {
+    pub(crate) seconds: i64,
+    pub(crate) nanoseconds: u32,
+    pub(crate) pad: i32,
+}
+
+/// `struct statx`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Statx {
+    pub(crate) mask: u32,
+    pub(crate) blksize: u32,
+    pub(crate) attributes: u64,
+    pub(crate) nlink: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mode: u16,
+    pub(crate) pad: u16,
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) blocks: u64,
+    pub(crate) attributes_mask: u64,
+    pub(crate) atime: Time,
+    pub(crate) btime: Time,
+    pub(crate) ctime: Time,
+    pub(crate) mtime: Time,
+    pub(crate) rdev: [u32; 2],
+    pub(crate) dev: [u32; 2],
+    pub(crate) mnt_id: u64,
+    pub(crate) more: [u64; 13],
+}
+
+impl Statx {
+    /// As in `st_dev`.
+    pub(crate) fn device(&self) -> u64 {
+        join(self.dev)
+    }
+
+    pub(crate) fn kind(&self) -> u32 {
+        u32::from(self.mode) & S_IFMT
+    }
+}
+
+/// Asks the kernel; an error number else.
+///
+/// # Safety
+/// The path must be a string of the caller's, readable as far as the kernel can tell.
+unsafe fn ask(directory: i32, path: usize, flags: i32, mask: u32) -> Result<Statx, i32> {
+    let mut to = Statx::default();
+    let words = [raw::word(directory), path, flags as usize, mask as usize, &raw mut to as usize, 0];
+    // SAFETY: the kernel writes this one structure.
+    match unsafe { raw::call(raw::number::STATX, words) } {
+        0 => Ok(to),
+        error => Err(-error as i32),
+    }
+}
+
+/// What is at a path.
+pub(crate) fn at(directory: i32, path: &CStr, flags: i32, mask: u32) -> Result<Statx, i32> {
+    // SAFETY: it is a string.
+    unsafe { ask(directory, path.as_ptr() as usize, flags, mask) }
+}
+
+/// What a descriptor is.
+pub(crate) fn of(fd: i32) -> Result<Statx, i32> {
+    at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_MNT_ID)
+}
+
+/// The id of the mount by which a descriptor was opened: where the kernel has such, one that no other mount ever gets.
+pub(crate) fn mount_of(fd: i32) -> Option<u64> {
+    let found = at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, MOUNT_IDS).ok()?;
+    (found.mask & MOUNT_IDS != 0).then_some(found.mnt_id)
+}
+
+/// `makedev`.
+pub(crate) const fn join([major, minor]: [u32; 2]) -> u64 {
+    let (major, minor) = (major as u64, minor as u64);
+    (major & 0xffff_f000) << 32 | (major & 0xfff) << 8 | (minor & 0xffff_ff00) << 12 | minor & 0xff
+}
+
+/// `major` and `minor`.
+pub(crate) const fn split(device: u64) -> [u32; 2] {
+    let major = device >> 32 & 0xffff_f000 | device >> 8 & 0xfff;
+    let minor = device >> 12 & 0xffff_ff00 | device & 0xff;
+    [major as u32, minor as u32]
+}
+
+/// The answer to a [`STAT`](vellum_ring::files::STAT), with what the parent directory says about the filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    pub(crate) words: [u64; STAT_WORDS],
+    pub(crate) device: u64,
+    pub(crate) mount: u64,
+}
+
+impl Attributes {
+    pub(crate) fn kind(&self) -> u32 {
+        let [_, mode, ..] = self.words;
+        mode as u32 & S_IFMT
+    }
+
+    /// As `struct stat`.
+    pub(crate) fn to_stat(self) -> [u64; STAT_LEN] {
+        let [ino, mode, nlink, uid, gid, rdev, size, blksize, blocks, times @ ..] = self.words;
+        let two = |low: u64, high: u64| low & 0xffff_ffff | high << 32;
+        let mut stat = [0; STAT_LEN];
+        let head = if cfg!(target_arch = "x86_64") {
+            [self.device, ino, nlink, two(mode, uid), two(gid, 0), rdev]
+        } else {
+            [self.device, ino, two(mode, nlink), two(uid, gid), rdev, 0]
+        };
+        let rest = [size, blksize, blocks].into_iter().chain(times);
+        stat.iter_mut().zip(head.into_iter().chain(rest)).for_each(|(to, from)| *to = from);
+        stat
+    }
+
+    /// As `struct statx`.
+    pub(crate) fn to_statx(self) -> Statx {
+        let [ino, mode, nlink, uid, gid, rdev, size, blksize, blocks, times @ ..] = self.words;
+        let [a, a_part, m, m_part, c, c_part] = times;
+        let time =
+            |seconds: u64, part: u64| Time { seconds: seconds as i64, nanoseconds: part as u32, pad: 0 };
+        Statx {
+            mask: STATX_BASIC_STATS | STATX_MNT_ID,
+            blksize: blksize as u32,
+            nlink: nlink as u32,
+            uid: uid as u32,
+            gid: gid as u32,
+            mode: mode as u16,
+            ino,
+            size,
+            blocks,
+            // It has been looked at: nothing is mounted there.
+            attributes_mask: STATX_ATTR_MOUNT_ROOT,
+            atime: time(a, a_part),
+            ctime: time(c, c_part),
+            mtime: time(m, m_part),
+            rdev: split(rdev),
+            dev: split(self.device),
+            mnt_id: self.mount,
+            ..Statx::default()
+        }
+    }
+}
+
+/// Kind and device of a `struct stat` that has been filled.
+pub(crate) fn kind_and_device(stat: &[u64; STAT_LEN]) -> (u32, u64) {
+    #[cfg(target_arch = "x86_64")]
+    let [device, _, _, mode, ..] = *stat;
+    #[cfg(target_arch = "aarch64")]
+    let [device, _, mode, ..] = *stat;
+    (mode as u32 & S_IFMT, device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::transmute;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+
+    const ALL: Attributes = Attributes {
+        words: [1, 0o100_644, 3, 4, 5, 0x1234_5678_9abc_def0, 7, 4096, 9, 10, 11, 12, 13, 14, 15],
+        device: 0x0806,
+        mount: 17,
+    };
+
+    #[test]
+    fn the_form_of_stat_is_libcs() {
+        // SAFETY: plain numbers, of the same size.
+        let stat = unsafe { transmute::<[u64; STAT_LEN], libc::stat>(ALL.to_stat()) };
+        assert_eq!(
+            (stat.st_dev, stat.st_ino, stat.st_mode, stat.st_nlink as u64, stat.st_uid, stat.st_gid),
+            (0x0806, 1, 0o100_644, 3, 4, 5)
+        );
+        let sizes = (stat.st_rdev, stat.st_size, stat.st_blksize as i64, stat.st_blocks);
+        assert_eq!(sizes, (0x1234_5678_9abc_def0, 7, 4096, 9));
+        let times = [stat.st_atime, stat.st_atime_nsec, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime];
+        assert_eq!((times, stat.st_ctime_nsec), ([10, 11, 12, 13, 14], 15));
+        assert_eq!(kind_and_device(&ALL.to_stat()), (S_IFREG, 0x0806));
+    }
+
+    #[test]
+    fn the_form_of_statx_is_libcs() {
+        // SAFETY: plain numbers, of the same size.
+        let statx = unsafe { transmute::<Statx, libc::statx>(ALL.to_statx()) };
+        assert_eq!(
+            (statx.stx_mask, statx.stx_ino, statx.stx_mode, statx.stx_nlink),
+            (0x17ff, 1, 0o100_644, 3)
+        );
+        assert_eq!((statx.stx_uid, statx.stx_gid, statx.stx_size, statx.stx_blksize), (4, 5, 7, 4096));
+        assert_eq!((statx.stx_atime.tv_sec, statx.stx_atime.tv_nsec), (10, 11));
+        assert_eq!((statx.stx_mtime.tv_sec, statx.stx_ctime.tv_nsec), (12, 15));
+        assert_eq!((statx.stx_dev_major, statx.stx_dev_minor, statx.stx_mnt_id), (8, 6, 17));
+        assert_eq!(statx.stx_btime.tv_sec, 0);
+    }
+
+    #[test]
+    fn device_numbers_are_split_as_libc_does() {
+        for device in [0, 0x0806, 0x1234_5678_9abc_def0, u64::MAX] {
+            assert_eq!(join(split(device)), device);
+            assert_eq!(split(device), [libc::major(device), libc::minor(device)]);
+        }
+    }
+
+    #[test]
+    fn the_kernel_answers_in_this_form() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let (ours, metadata) = (of(file.as_raw_fd()).unwrap(), file.metadata().unwrap());
+        assert_eq!((ours.ino, ours.device(), ours.kind()), (metadata.ino(), metadata.dev(), S_IFREG));
+        assert_eq!(at(raw::AT_FDCWD, c"/no/such", 0, STATX_INO), Err(2));
+    }
+}

@@ -1,0 +1,239 @@
+//! Modes, owners and times, by name. Those of descriptors are the kernel's; where the service has handed the file out to be read, they
+//! are changed by a descriptor of the mount's, which takes its place.
+
+use super::files::settle;
+use crate::fds::exclusive_fd;
+use crate::session::calls::{self, Change};
+use crate::shim::attributes::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
+use crate::shim::hook_macros::{hooks, next};
+use crate::shim::raw::{self, AT_FDCWD};
+use crate::shim::{copy, process};
+use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use vellum_ring::files::{
+    ACCESSED_NOW, FOLLOW, MODIFIED_NOW, SET_ACCESSED, SET_GROUP, SET_MODE, SET_MODIFIED, SET_OWNER,
+};
+
+type Chmod = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
+type ChmodAt = unsafe extern "C" fn(c_int, *const c_char, c_uint, c_int) -> c_int;
+type Chown = unsafe extern "C" fn(*const c_char, c_uint, c_uint) -> c_int;
+type ChownAt = unsafe extern "C" fn(c_int, *const c_char, c_uint, c_uint, c_int) -> c_int;
+type SetXattr = unsafe extern "C" fn(c_int, *const c_char, *const c_void, usize, c_int) -> c_int;
+type UtimensAt = unsafe extern "C" fn(c_int, *const c_char, *const Times, c_int) -> c_int;
+
+/// Two of `struct timespec`.
+type Times = [[i64; 2]; 2];
+
+const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+const UTIME_NOW: i64 = 0x3fff_ffff;
+const UTIME_OMIT: i64 = 0x3fff_fffe;
+const SECOND: i64 = 1_000_000_000;
+/// No error of these calls: when the service has died in the middle of one, it is done once more.
+const NEVER: c_int = 0;
+
+/// A change by the ring, or by the next function. None: not by the ring.
+///
+/// # Safety
+/// The path must be the program's.
+unsafe fn set_by(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    change: Option<Change>,
+    next: impl Fn() -> c_int,
+) -> c_int {
+    let Some(mut change) = change.filter(|_| process::is_on() && flags & !AT_SYMLINK_NOFOLLOW == 0) else {
+        return next();
+    };
+    if flags & AT_SYMLINK_NOFOLLOW == 0 {
+        change.which |= FOLLOW;
+    }
+    // SAFETY: the caller's.
+    settle(unsafe { calls::set(directory, path as usize, &change) }, NEVER, next)
+}
+
+fn mode(mode: c_uint) -> Option<Change> {
+    Some(Change { which: SET_MODE, mode: mode & 0o7777, ..Change::default() })
+}
+
+fn ids(owner: c_uint, group: c_uint) -> Option<Change> {
+    const STAYS: c_uint = c_uint::MAX;
+    let bit = |id, bit| if id == STAYS { 0 } else { bit };
+    let which = bit(owner, SET_OWNER) | bit(group, SET_GROUP);
+    (which != 0).then_some(Change { which, owner, group, ..Change::default() })
+}
+
+/// # Safety
+/// What is pointed to must be the program's.
+unsafe fn times(from: *const Times) -> Option<Change> {
+    let mut both: Times = [[0, UTIME_NOW]; 2];
+    let size = size_of::<Times>();
+    // SAFETY: the program's memory; if it is not there the kernel will say so.
+    if !from.is_null() && !unsafe { copy::copy((&raw mut both) as usize, from as usize, size) } {
+        return None;
+    }
+    let mut change = Change::default();
+    let bits = [(SET_ACCESSED, ACCESSED_NOW), (SET_MODIFIED, MODIFIED_NOW)];
+    for (([seconds, nanos], (set, now)), time) in both.into_iter().zip(bits).zip(&mut change.times) {
+        match nanos {
+            UTIME_OMIT => {}
+            UTIME_NOW => change.which |= set | now,
+            0..SECOND => {
+                change.which |= set;
+                *time = seconds.checked_mul(SECOND)?.checked_add(nanos)?;
+            }
+            _ => return None,
+        }
+    }
+    (change.which != 0).then_some(change)
+}
+
+hooks! {
+    fn chmod(path: *const c_char, bits: c_uint) -> c_int {
+        let next = || match next!(CHMOD as Chmod) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path, bits) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's path.
+        unsafe { set_by(AT_FDCWD, path, 0, mode(bits), next) }
+    }
+
+    fn fchmodat(directory: c_int, path: *const c_char, bits: c_uint, flags: c_int) -> c_int {
+        if flags & AT_EMPTY_PATH != 0 {
+            exclusive_fd::before_change(directory);
+        }
+        let next = || match next!(FCHMODAT as ChmodAt) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(directory, path, bits, flags) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's path.
+        unsafe { set_by(directory, path, flags, mode(bits), next) }
+    }
+
+    fn chown(path: *const c_char, owner: c_uint, group: c_uint) -> c_int {
+        let next = || match next!(CHOWN as Chown) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path, owner, group) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's path.
+        unsafe { set_by(AT_FDCWD, path, 0, ids(owner, group), next) }
+    }
+
+    fn lchown(path: *const c_char, owner: c_uint, group: c_uint) -> c_int {
+        let next = || match next!(LCHOWN as Chown) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path, owner, group) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's path.
+        unsafe { set_by(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, ids(owner, group), next) }
+    }
+
+    fn fchownat(directory: c_int, path: *const c_char, owner: c_uint, group: c_uint, flags: c_int) -> c_int {
+        if flags & AT_EMPTY_PATH != 0 {
+            exclusive_fd::before_change(directory);
+        }
+        let next = || match next!(FCHOWNAT as ChownAt) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(directory, path, owner, group, flags) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's path.
+        unsafe { set_by(directory, path, flags, ids(owner, group), next) }
+    }
+
+    fn utimensat(directory: c_int, path: *const c_char, to: *const Times, flags: c_int) -> c_int {
+        let next = || match next!(UTIMENSAT as UtimensAt) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(directory, path, to, flags) },
+            None => raw::abort(),
+        };
+        if path.is_null() {
+            exclusive_fd::before_change(directory);
+        }
+        // SAFETY: the program's times.
+        let change = if path.is_null() { None } else { unsafe { times(to) } };
+        // SAFETY: the program's path.
+        unsafe { set_by(directory, path, flags, change, next) }
+    }
+}
+
+macro_rules! by_descriptor {
+    ($name:ident as $type:ty, $fd:ident $(, $arg:ident)*) => {{
+        exclusive_fd::before_change($fd);
+        match next!($name as $type) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($fd $(, $arg)*) },
+            None => raw::abort(),
+        }
+    }};
+}
+
+hooks! {
+    fn fchmod(fd: c_int, bits: c_uint) -> c_int {
+        by_descriptor!(FCHMOD as unsafe extern "C" fn(c_int, c_uint) -> c_int, fd, bits)
+    }
+
+    fn fchown(fd: c_int, owner: c_uint, group: c_uint) -> c_int {
+        by_descriptor!(FCHOWN as unsafe extern "C" fn(c_int, c_uint, c_uint) -> c_int, fd, owner, group)
+    }
+
+    fn futimens(fd: c_int, to: *const Times) -> c_int {
+        by_descriptor!(FUTIMENS as unsafe extern "C" fn(c_int, *const Times) -> c_int, fd, to)
+    }
+
+    fn futimes(fd: c_int, to: *const c_void) -> c_int {
+        by_descriptor!(FUTIMES as unsafe extern "C" fn(c_int, *const c_void) -> c_int, fd, to)
+    }
+
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: usize, flags: c_int) -> c_int {
+        by_descriptor!(FSETXATTR as SetXattr, fd, name, value, len, flags)
+    }
+
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+        // Not every libc has it as a word of this length.
+        if matches!(request as u32, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
+            exclusive_fd::before_change(fd);
+        }
+        match next!(IOCTL as unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(fd, request, argument) },
+            None => raw::abort(),
+        }
+    }
+
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
+        by_descriptor!(FREMOVEXATTR as unsafe extern "C" fn(c_int, *const c_char) -> c_int, fd, name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_the_kernel_reads_them() {
+        let read = |times: Times| {
+            // SAFETY: they are there.
+            unsafe { super::times(&raw const times) }.map(|change| (change.which, change.times))
+        };
+        let (both, now) = (SET_ACCESSED | SET_MODIFIED, ACCESSED_NOW | MODIFIED_NOW);
+        assert_eq!(read([[1, 2], [-1, 999_999_999]]), Some((both, [1_000_000_002, -1])));
+        assert_eq!(read([[5, UTIME_OMIT], [7, UTIME_NOW]]), Some((SET_MODIFIED | MODIFIED_NOW, [0, 0])));
+        // SAFETY: nothing is read.
+        let none = unsafe { super::times(core::ptr::null()) }.unwrap();
+        assert_eq!(none.which, both | now);
+        let wrong = [[0, UTIME_OMIT], [0, SECOND], [0, -1], [i64::MAX, 0]];
+        assert!(wrong.into_iter().all(|time| read([time, [0, UTIME_OMIT]]).is_none()));
+    }
+
+    #[test]
+    fn an_id_may_stay() {
+        assert_eq!(ids(c_uint::MAX, c_uint::MAX), None);
+        assert_eq!(ids(c_uint::MAX, 5).unwrap().which, SET_GROUP);
+        assert_eq!(ids(0, 5).unwrap().which, SET_OWNER | SET_GROUP);
+    }
+}

@@ -1,0 +1,342 @@
+//! Opening, creating and removing, new directories and symbolic links.
+
+use super::identity;
+use crate::fds::exclusive_fd;
+use crate::session::calls::{self, O_ACCMODE, O_CREAT, O_EXCL, O_NOFOLLOW, O_TRUNC, O_WRONLY, Outcome};
+use crate::shim::hook_macros::{errno, hooks, next, set_errno, system};
+use crate::shim::process;
+use crate::shim::raw::{self, AT_FDCWD, word};
+use core::ffi::{c_char, c_int, c_uint};
+
+type Open = unsafe extern "C" fn(*const c_char, c_int, ...) -> c_int;
+type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, ...) -> c_int;
+type Creat = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
+type Open2 = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
+type OpenAt2 = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
+type Unlink = unsafe extern "C" fn(*const c_char) -> c_int;
+type MkDir = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
+type MkDirAt = unsafe extern "C" fn(c_int, *const c_char, c_uint) -> c_int;
+type Link = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
+type LinkAt = unsafe extern "C" fn(*const c_char, c_int, *const c_char) -> c_int;
+type UnlinkAt = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
+
+const EEXIST: c_int = 17;
+const ENOENT: c_int = 2;
+const EISDIR: c_int = 21;
+
+/// An open by the ring, or by the next function, which is given the flags.
+///
+/// # Safety
+/// The path must be the program's.
+unsafe fn open_by(
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: c_uint,
+    next: impl Fn(c_int) -> c_int,
+) -> c_int {
+    if !process::is_on() {
+        return next(flags);
+    }
+    if flags & O_ACCMODE != 0 {
+        // SAFETY: the caller's.
+        unsafe { exclusive_fd::before_open(path as usize) };
+    }
+    let mode = if flags & O_CREAT == 0 { 0 } else { mode & 0o7777 & !identity::mask() };
+    // SAFETY: the caller's.
+    match unsafe { calls::open(directory, path as usize, flags, mode) } {
+        Outcome::Done(fd) => fd,
+        Outcome::Failed(error) => {
+            set_errno(error);
+            -1
+        }
+        Outcome::Kernel => next(flags),
+        Outcome::Unknown => {
+            let before = errno();
+            let fd = next(flags);
+            // It is there because this call has made it, as far as anybody can tell.
+            let was_made = flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL;
+            if fd >= 0 || !was_made || errno() != EEXIST {
+                return fd;
+            }
+            set_errno(before);
+            next(flags & !O_EXCL | O_NOFOLLOW)
+        }
+    }
+}
+
+fn open_raw(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+    let words = [word(directory), path as usize, flags as usize, mode as usize, 0, 0];
+    system(raw::number::OPENAT, words) as c_int
+}
+
+macro_rules! open {
+    ($name:ident, $path:ident, $flags:expr, $mode:ident) => {{
+        let flags = $flags;
+        let next = |flags: c_int| match next!($name as Open) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($path, flags, $mode) },
+            None => open_raw(AT_FDCWD, $path, flags, $mode),
+        };
+        // SAFETY: the program's path.
+        unsafe { open_by(AT_FDCWD, $path, flags, $mode, next) }
+    }};
+}
+
+macro_rules! openat {
+    ($name:ident, $directory:ident, $path:ident, $flags:ident, $mode:ident) => {{
+        let next = |flags: c_int| match next!($name as OpenAt) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($directory, $path, flags, $mode) },
+            None => open_raw($directory, $path, flags, $mode),
+        };
+        // SAFETY: the program's path.
+        unsafe { open_by($directory, $path, $flags, $mode, next) }
+    }};
+}
+
+macro_rules! creat {
+    ($name:ident, $path:ident, $mode:ident) => {{
+        const FLAGS: c_int = O_CREAT | O_WRONLY | O_TRUNC;
+        let next = |flags: c_int| match next!($name as Creat) {
+            // SAFETY: passed on as it came.
+            Some(next) if flags == FLAGS => unsafe { next($path, $mode) },
+            _ => open_raw(AT_FDCWD, $path, flags, $mode),
+        };
+        // SAFETY: the program's path.
+        unsafe { open_by(AT_FDCWD, $path, FLAGS, $mode, next) }
+    }};
+}
+
+/// The forms that have been compiled to be checked: without a mode.
+macro_rules! open_2 {
+    ($name:ident, $path:ident, $flags:ident) => {{
+        let next = |flags: c_int| match next!($name as Open2) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($path, flags) },
+            None => open_raw(AT_FDCWD, $path, flags, 0),
+        };
+        if $flags & O_CREAT != 0 {
+            return next($flags);
+        }
+        // SAFETY: the program's path.
+        unsafe { open_by(AT_FDCWD, $path, $flags, 0, next) }
+    }};
+}
+
+macro_rules! openat_2 {
+    ($name:ident, $directory:ident, $path:ident, $flags:ident) => {{
+        let next = |flags: c_int| match next!($name as OpenAt2) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($directory, $path, flags) },
+            None => open_raw($directory, $path, flags, 0),
+        };
+        if $flags & O_CREAT != 0 {
+            return next($flags);
+        }
+        // SAFETY: the program's path.
+        unsafe { open_by($directory, $path, $flags, 0, next) }
+    }};
+}
+
+/// What a removal comes to.
+///
+/// # Safety
+/// The path must be the program's.
+unsafe fn unlink_by(directory: c_int, path: *const c_char, next: impl Fn() -> c_int) -> c_int {
+    if !process::is_on() {
+        return next();
+    }
+    // SAFETY: the caller's.
+    match unsafe { calls::unlink(directory, path as usize) } {
+        // A directory: `remove` has more to do, and the others say so themselves.
+        Outcome::Failed(EISDIR) => next(),
+        outcome => settle(outcome, ENOENT, next),
+    }
+}
+
+/// What a call about a name comes to. `already`: the error of the next function if what was to be done has been done.
+pub(super) fn settle(outcome: Outcome<()>, already: c_int, next: impl Fn() -> c_int) -> c_int {
+    match outcome {
+        Outcome::Done(()) => 0,
+        Outcome::Kernel => next(),
+        Outcome::Failed(error) => {
+            set_errno(error);
+            -1
+        }
+        Outcome::Unknown => {
+            let before = errno();
+            let done = next();
+            if done != 0 && errno() == already {
+                // By this call, as far as anybody can tell.
+                set_errno(before);
+                return 0;
+            }
+            done
+        }
+    }
+}
+
+/// A directory made by the ring, or by the next function.
+///
+/// # Safety
+/// The path must be the program's.
+unsafe fn make_dir_by(
+    directory: c_int,
+    path: *const c_char,
+    mode: c_uint,
+    next: impl Fn() -> c_int,
+) -> c_int {
+    if !process::is_on() {
+        return next();
+    }
+    let mode = mode & 0o1777 & !identity::mask();
+    // SAFETY: the caller's.
+    let outcome = unsafe { calls::make_dir(directory, path as usize, mode) };
+    settle(outcome, EEXIST, next)
+}
+
+/// A symbolic link made by the ring, or by the next function.
+///
+/// # Safety
+/// The strings must be the program's.
+unsafe fn make_link_by(
+    target: *const c_char,
+    directory: c_int,
+    path: *const c_char,
+    next: impl Fn() -> c_int,
+) -> c_int {
+    if !process::is_on() {
+        return next();
+    }
+    // SAFETY: the caller's.
+    settle(unsafe { calls::make_link(target as usize, directory, path as usize) }, EEXIST, next)
+}
+
+fn make_dir_raw(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
+    system(raw::number::MKDIRAT, [word(directory), path as usize, mode as usize, 0, 0, 0]) as c_int
+}
+
+fn unlink_raw(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+    system(raw::number::UNLINKAT, [word(directory), path as usize, flags as usize, 0, 0, 0]) as c_int
+}
+
+// In C the mode is there only with some flags. Where it is not, what comes in its place is not looked at.
+hooks! {
+    fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        open!(OPEN, path, flags, mode)
+    }
+
+    fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        open!(OPEN64, path, flags, mode)
+    }
+
+    fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        openat!(OPENAT, directory, path, flags, mode)
+    }
+
+    fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        openat!(OPENAT64, directory, path, flags, mode)
+    }
+
+    fn creat(path: *const c_char, mode: c_uint) -> c_int {
+        creat!(CREAT, path, mode)
+    }
+
+    fn creat64(path: *const c_char, mode: c_uint) -> c_int {
+        creat!(CREAT64, path, mode)
+    }
+
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+        open_2!(OPEN_2, path, flags)
+    }
+
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+        open_2!(OPEN64_2, path, flags)
+    }
+
+    fn __openat_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+        openat_2!(OPENAT_2, directory, path, flags)
+    }
+
+    fn __openat64_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+        openat_2!(OPENAT64_2, directory, path, flags)
+    }
+
+    fn mkdir(path: *const c_char, mode: c_uint) -> c_int {
+        let next = || match next!(MKDIR as MkDir) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path, mode) },
+            None => make_dir_raw(AT_FDCWD, path, mode),
+        };
+        // SAFETY: the program's path.
+        unsafe { make_dir_by(AT_FDCWD, path, mode, next) }
+    }
+
+    fn mkdirat(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
+        let next = || match next!(MKDIRAT as MkDirAt) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(directory, path, mode) },
+            None => make_dir_raw(directory, path, mode),
+        };
+        // SAFETY: the program's path.
+        unsafe { make_dir_by(directory, path, mode, next) }
+    }
+
+    fn symlink(target: *const c_char, path: *const c_char) -> c_int {
+        let next = || match next!(SYMLINK as Link) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(target, path) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's strings.
+        unsafe { make_link_by(target, AT_FDCWD, path, next) }
+    }
+
+    fn symlinkat(target: *const c_char, directory: c_int, path: *const c_char) -> c_int {
+        let next = || match next!(SYMLINKAT as LinkAt) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(target, directory, path) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's strings.
+        unsafe { make_link_by(target, directory, path, next) }
+    }
+
+    fn unlink(path: *const c_char) -> c_int {
+        let next = || match next!(UNLINK as Unlink) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path) },
+            None => unlink_raw(AT_FDCWD, path, 0),
+        };
+        // SAFETY: the program's path.
+        unsafe { unlink_by(AT_FDCWD, path, next) }
+    }
+
+    fn unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
+        let next = || match next!(UNLINKAT as UnlinkAt) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(directory, path, flags) },
+            None => unlink_raw(directory, path, flags),
+        };
+        if flags != 0 {
+            return next();
+        }
+        // SAFETY: the program's path.
+        unsafe { unlink_by(directory, path, next) }
+    }
+
+    fn remove(path: *const c_char) -> c_int {
+        const AT_REMOVEDIR: c_int = 0x200;
+        let next = || match next!(REMOVE as Unlink) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path) },
+            None => match unlink_raw(AT_FDCWD, path, 0) {
+                -1 if errno() == EISDIR => unlink_raw(AT_FDCWD, path, AT_REMOVEDIR),
+                done => done,
+            },
+        };
+        // SAFETY: the program's path.
+        unsafe { unlink_by(AT_FDCWD, path, next) }
+    }
+}

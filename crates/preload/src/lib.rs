@@ -21,6 +21,7 @@ pub mod shim;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod thresholds;
 
 /// Nothing here panics; if it did, nothing could be done about it in somebody else's process.
 #[cfg(all(feature = "object", not(test)))]

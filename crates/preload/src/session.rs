@@ -13,16 +13,20 @@ mod mount_type;
 pub(crate) mod socket;
 mod unsynced_dirs;
 mod view;
+mod view_state;
 
 use self::socket::{Greeting, Take};
 use crate::fds::handed_fds;
-use crate::fds::own_fds::{self, Descriptor, OWN, Own, SESSIONS};
-use crate::session::calls::expect;
+use crate::fds::own_fds::{self, Descriptor, OWN, Own};
 use crate::session::dirs::Dirs;
 use crate::session::unsynced_dirs::Fresh;
-use crate::session::view::View;
+use crate::session::view_state::View;
 use crate::shim::paths::PATH_MAX;
-use crate::shim::{attributes, hooks, process, raw, signals};
+use crate::shim::{attributes, process, raw, signals};
+use crate::thresholds::calls::OTHERS_MANY;
+use crate::thresholds::session::{
+    AGAIN, AGAIN_MAX, CREDIT, ENTERING, FEW, MANY, MOST, SLICE, SLICE_MAX, SLICES, WITHOUT_CREDIT_EACH,
+};
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::ptr::NonNull;
@@ -31,24 +35,6 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use vellum_ring::files::RING_WANTED;
 use vellum_ring::{Answer, Caller, Client, Left, Linux, Region, Request, Response, WaitError};
 
-/// So many calls that could have used it, and it begins.
-const FEW: u32 = 4;
-/// So many calls that found the ones before in use, and a further one begins.
-const MANY: u32 = 32;
-/// So many after it has failed; twice as many each time.
-const AGAIN: u32 = 64;
-const AGAIN_MAX: u32 = 1 << 20;
-/// What a session has to spend, at first and at most, in calls that went well; so much it costs to enter a directory, and so much to be
-/// referred to the kernel. Who has nothing left tries one call in so many: with files all over the place the kernel alone is faster.
-const CREDIT: i32 = 64;
-pub(crate) const ENTERING: i32 = 4;
-pub(crate) const REFERRED: i32 = 1;
-const WITHOUT_CREDIT_EACH: u32 = 16;
-/// Nanoseconds of the first wait, after which it is seen whether the service is still there; the next are longer, up to a second.
-const SLICE: u64 = 10_000_000;
-const SLICE_MAX: u64 = 1_000_000_000;
-/// So many of them: ten seconds.
-const SLICES: u32 = 16;
 /// What a call is made with. Whoever has the [`SessionGuard`] of its slot has it.
 pub(crate) struct State {
     client: Option<Client<'static, Linux>>,
@@ -129,11 +115,14 @@ impl SessionSlot {
 }
 
 static FIRST: SessionSlot = SessionSlot::new(FEW);
-static FURTHER: [SessionSlot; SESSIONS - 1] = [const { SessionSlot::new(MANY) }; SESSIONS - 1];
+static FURTHER: [SessionSlot; MOST - 1] = [const { SessionSlot::new(MANY) }; MOST - 1];
 /// Threads of this process may have different identities.
 static NEVER: AtomicBool = AtomicBool::new(false);
 /// How many forks there are between this process and the one that loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Lookups and removals that were not guessed to be the service's.
+pub(crate) static OTHERS: AtomicU32 = AtomicU32::new(0);
 
 /// The first call already is worth a session: the program is going to work for long.
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
@@ -158,7 +147,7 @@ pub(crate) fn is_at_once() -> bool {
 
 /// The sockets of all slots.
 #[cfg(test)]
-pub(crate) fn sockets() -> [i32; SESSIONS] {
+pub(crate) fn sockets() -> [i32; MOST] {
     OWN.each_ref().map(|own| own.socket.get_ordered())
 }
 
@@ -383,7 +372,7 @@ impl SessionGuard {
     /// Asks for a session. The service greets, and gives the ring, at once.
     fn ask(&mut self) -> Option<()> {
         self.close();
-        if !hooks::next_sigaction().is_some_and(signals::install) {
+        if !signals::next_sigaction().is_some_and(signals::install) {
             return None;
         }
         let high = own_fds::move_away(socket::connect()?)?;
@@ -419,7 +408,8 @@ impl SessionGuard {
         // more, because whoever closes has the only right to make a call.
         let region = NonNull::new(base as *mut u8).and_then(|base| unsafe { Region::new(base, len) });
         self.client = Some(Client::attach(region?, Linux).ok()?);
-        expect();
+        // The next ones are tried as well.
+        OTHERS.store(OTHERS_MANY, Relaxed);
         Some(())
     }
 

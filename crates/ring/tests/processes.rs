@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vellum_ring::{
     CORE_UNKNOWN, CallError, Caller, Client, Layout, Linux, Poller, Request, Response, Session,
 };

@@ -6,33 +6,23 @@
 //! The program knows nothing of the numbers of companions. They are closed with what they belong to, and before the process shares its
 //! descriptors with another one.
 
-use crate::fds::table::{self, DESCRIPTORS, Entry, View};
+use crate::fds::table::{self, DESCRIPTORS, Entry, Kept};
 use crate::fds::{handed_fds, own_fds};
 use crate::session;
 use crate::session::calls::{self, O_ACCMODE, O_LARGEFILE, O_NOFOLLOW, O_NONBLOCK, O_SYNC};
 use crate::shim::attributes::{self, S_IFREG};
 use crate::shim::{process, raw};
 use crate::stats::{Past, count_write};
+use crate::thresholds::companion::{AT_ONCE, FEW, FIRST, MOST};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32};
 
-/// Writes of the process, to whatever descriptors, before a session is begun for the sake of companions. That takes 0.4 ms, and a write by
-/// one saves 0.06 to 0.2 us: so a program that goes on pays little more than it gains, whenever it ends.
-const FIRST: u32 = 4096;
-/// Writes to a descriptor, where there is a session, or is to be one.
-const FEW: u32 = 512;
-/// Where the program is said to run long.
-const AT_ONCE: u32 = 32;
-/// A sync, which is a request, counts as so many writes.
-pub(crate) const SYNC: u32 = 160;
 /// In the place of how many: there will be none.
 const NEVER: u32 = u32::MAX;
-/// Companions of a process.
-const MOST: usize = 16;
 const EBADF: isize = 9;
 const O_NOATIME: i32 = 0o1_000_000;
 
-static TABLE: [Entry; DESCRIPTORS] = [const { Entry::new() }; DESCRIPTORS];
+static TABLE: [Entry<Companion>; DESCRIPTORS] = [const { Entry::new() }; DESCRIPTORS];
 /// Writes of the process without a companion, up to [`FIRST`].
 static SPENT: AtomicU32 = AtomicU32::new(0);
 /// Anything has been noted in the table.
@@ -41,6 +31,27 @@ static ANY: AtomicBool = AtomicBool::new(false);
 /// In the place of a number: the place is free, or somebody is about to use it.
 const FREE: i32 = -1;
 const TAKEN: i32 = -2;
+
+/// A descriptor's companion.
+#[derive(Clone, Copy)]
+struct Companion {
+    number: i32,
+    /// Which of [`PLACES`] it has.
+    place: u32,
+    /// What the mount shows of the file.
+    device: u64,
+    ino: u64,
+}
+
+impl Kept for Companion {
+    fn words(&self) -> [u64; 4] {
+        [self.number as u64, self.place.into(), self.device, self.ino]
+    }
+
+    fn of([number, place, device, ino]: [u64; 4]) -> Self {
+        Self { number: number as i32, place: place as u32, device, ino }
+    }
+}
 
 /// A companion that is open.
 struct Place {
@@ -59,17 +70,17 @@ pub(crate) fn act(fd: i32, weight: u32, act: impl FnOnce(i32) -> isize) -> Optio
         return None;
     }
     let entry = entry(fd)?;
-    let view = match entry.enter(close) {
-        Some(view) => view,
+    let companion = match entry.enter(close) {
+        Some(companion) => companion,
         None => {
-            let view = warm(fd, entry, weight);
-            if view.is_none() {
+            let companion = warm(fd, entry, weight);
+            if companion.is_none() {
                 count_write(Past::No);
             }
-            view?
+            companion?
         }
     };
-    let done = act(number(&view));
+    let done = act(companion.number);
     entry.leave(close);
     if done == -EBADF {
         // Somebody has closed it, unseen.
@@ -87,31 +98,27 @@ pub(crate) fn look<R>(fd: i32, act: impl FnOnce(i32, [u64; 2]) -> R) -> Option<R
         return None;
     }
     let entry = entry(fd)?;
-    let view = entry.enter(close)?;
-    let done = act(number(&view), [view.generation, view.word as u64]);
+    let companion = entry.enter(close)?;
+    let done = act(companion.number, [companion.device, companion.ino]);
     entry.leave(close);
     Some(done)
 }
 
-fn entry(fd: i32) -> Option<&'static Entry> {
+fn entry(fd: i32) -> Option<&'static Entry<Companion>> {
     TABLE.get(usize::try_from(fd).ok()?)
 }
 
-fn number(view: &View) -> i32 {
-    view.base as i32
-}
-
 /// Closes a companion that nobody uses any more.
-fn close(view: &View) {
-    raw::close(number(view));
-    if let Some(place) = PLACES.get(view.size) {
+fn close(companion: &Companion) {
+    raw::close(companion.number);
+    if let Some(place) = PLACES.get(companion.place as usize) {
         place.number.store(FREE, SeqCst);
     }
 }
 
 /// A call for a descriptor that has no companion: whether it is to have one now.
 #[cold]
-fn warm(fd: i32, entry: &Entry, weight: u32) -> Option<View> {
+fn warm(fd: i32, entry: &Entry<Companion>, weight: u32) -> Option<Companion> {
     let is_spent = SPENT.load(Relaxed) >= FIRST || SPENT.fetch_add(weight, Relaxed) + weight >= FIRST;
     let due = match entry.due.load(Relaxed) {
         NEVER => return None,
@@ -138,7 +145,7 @@ fn warm(fd: i32, entry: &Entry, weight: u32) -> Option<View> {
 }
 
 /// Makes the companion of a descriptor. Err: whether that may be otherwise later.
-fn attach(fd: i32, entry: &Entry) -> Result<(), bool> {
+fn attach(fd: i32, entry: &Entry<Companion>) -> Result<(), bool> {
     if !entry.claim() {
         return Err(true);
     }
@@ -146,7 +153,7 @@ fn attach(fd: i32, entry: &Entry) -> Result<(), bool> {
     let is_closing = table::entry(fd).is_none_or(Entry::is_closing);
     let made = if is_closing { Err(true) } else { make(fd) };
     match made {
-        Ok(view) => entry.publish(&view, close).then_some(()).ok_or(true),
+        Ok(companion) => entry.publish(&companion, close).then_some(()).ok_or(true),
         Err(later) => {
             entry.give_up();
             Err(later)
@@ -154,7 +161,7 @@ fn attach(fd: i32, entry: &Entry) -> Result<(), bool> {
     }
 }
 
-fn make(fd: i32) -> Result<View, bool> {
+fn make(fd: i32) -> Result<Companion, bool> {
     // What else there may be has to be seen by the program's own descriptor.
     const KNOWN: i32 = O_ACCMODE | O_SYNC | O_LARGEFILE | O_NONBLOCK | O_NOFOLLOW | O_NOATIME;
     let flags = raw::flags_of(fd) as i32;
@@ -165,21 +172,15 @@ fn make(fd: i32) -> Result<View, bool> {
     if file.kind() != S_IFREG {
         return Err(false);
     }
-    let (index, place) = PLACES
-        .iter()
-        .enumerate()
+    let (index, place) = (0..)
+        .zip(&PLACES)
         .find(|(_, place)| place.number.compare_exchange(FREE, TAKEN, SeqCst, Relaxed).is_ok())
         .ok_or(true)?;
     place.of.store(fd, Relaxed);
     match open(fd, flags, file.device()) {
         Ok(number) => {
             place.number.store(number, SeqCst);
-            Ok(View {
-                base: number as usize,
-                size: index,
-                word: file.ino as usize,
-                generation: file.device(),
-            })
+            Ok(Companion { number, place: index, device: file.device(), ino: file.ino })
         }
         Err(later) => {
             place.number.store(FREE, SeqCst);

@@ -2,62 +2,15 @@
 //! execution of another program), or a lock is taken by it, another descriptor of the same file takes its place, one that was opened
 //! through the mount: locks must be seen by those who have the file open there, and programs without this library must see one file.
 
-use crate::fds::companion;
 use crate::fds::handed_fds::{self, Mount};
-use crate::fds::table::DESCRIPTORS;
+use crate::fds::handed_numbers::{ANY, ANY_READ, HELD, READ};
+use crate::fds::{closing, companion};
 use crate::shim::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, STATX_INO, STATX_TYPE};
-use crate::shim::mountinfo;
+use crate::shim::mountinfo::{self, Room, read_table, with_room};
 use crate::shim::paths::{self, PATH_MAX};
-use crate::shim::{hooks, process, raw};
-use core::cell::UnsafeCell;
+use crate::shim::{process, raw};
 use core::ffi::CStr;
-use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicBool, AtomicU64};
-
-/// Bytes of the table of mounts that are looked at.
-const TABLE: usize = 64 << 10;
-
-/// Numbers that were handed out; some may be other files by now.
-static HELD: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
-/// Those of them that were handed out to be read.
-static READ: [AtomicU64; DESCRIPTORS / 64] = [const { AtomicU64::new(0) }; DESCRIPTORS / 64];
-/// Any were.
-static ANY: AtomicBool = AtomicBool::new(false);
-/// Any were to be read.
-static ANY_READ: AtomicBool = AtomicBool::new(false);
-
-struct Room {
-    path: [u8; PATH_MAX],
-    found: [u8; PATH_MAX],
-    table: [u8; TABLE],
-}
-
-struct Guarded(UnsafeCell<Room>);
-
-// SAFETY: only who has set `BUSY` refers to what is inside.
-unsafe impl Sync for Guarded {}
-
-static ROOM: Guarded =
-    Guarded(UnsafeCell::new(Room { path: [0; PATH_MAX], found: [0; PATH_MAX], table: [0; TABLE] }));
-static BUSY: AtomicBool = AtomicBool::new(false);
-
-/// The service has handed a descriptor out.
-pub(crate) fn hold(fd: i32, only_reads: bool) {
-    let Ok(fd) = usize::try_from(fd) else { return };
-    let (index, bit) = (fd / 64, 1 << (fd % 64));
-    if let (Some(held), Some(read)) = (HELD.get(index), READ.get(index)) {
-        held.fetch_or(bit, Relaxed);
-        if only_reads {
-            read.fetch_or(bit, Relaxed);
-        } else if read.load(Relaxed) & bit != 0 {
-            read.fetch_and(!bit, Relaxed);
-        }
-    }
-    if only_reads {
-        ANY_READ.store(true, Release);
-    }
-    ANY.store(true, Release);
-}
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// Before something of a file, but not its contents, is changed by a descriptor. By one that was handed out to be read that cannot be
 /// done; by the mount's own it can, for who may.
@@ -135,30 +88,9 @@ fn replace(fd: i32) -> bool {
     done
 }
 
-fn with_room<R>(act: impl FnOnce(&mut Room) -> R) -> Option<R> {
-    /// Another thread is done soon; a signal handler would wait for itself.
-    const LOOKS: u32 = 10_000;
-    for _ in 0..LOOKS {
-        if !BUSY.swap(true, Acquire) {
-            // SAFETY: `BUSY` was free, and is this thread's now.
-            let done = act(unsafe { &mut *ROOM.0.get() });
-            BUSY.store(false, Release);
-            return Some(done);
-        }
-        core::hint::spin_loop();
-    }
-    None
-}
-
 /// Does something with the path of a descriptor that was handed out, as it is in this process's tree now.
 pub(crate) fn path_of<R>(fd: i32, mount: &Mount, act: impl Fn(&CStr) -> R) -> Option<R> {
     with_room(|room| find(fd, mount, room, |path, _| Some(act(path)))).flatten()
-}
-
-/// Whether the table of mounts says that a device is a union's.
-pub(crate) fn is_in_table(device: u64) -> bool {
-    with_room(|room| mountinfo::is_union(read_table(&mut room.table), attributes::split(device)))
-        .unwrap_or(false)
 }
 
 /// Calls `each` with the paths at which the very file is found, and with its number, until that has a result.
@@ -209,22 +141,6 @@ fn link(fd: i32, to: &mut [u8; PATH_MAX]) -> Option<&[u8]> {
     (path.first() == Some(&b'/') && path.len() < PATH_MAX && !path.ends_with(b" (deleted)")).then_some(path)
 }
 
-fn read_table(to: &mut [u8; TABLE]) -> &[u8] {
-    let words = [raw::word(raw::AT_FDCWD), c"/proc/self/mountinfo".as_ptr() as usize, 0o2_000_000, 0, 0, 0];
-    let Ok(fd) = i32::try_from(raw::plain(raw::number::OPENAT, words)) else { return &[] };
-    let mut len = 0;
-    while let Some(room) = to.get_mut(len..).filter(|room| fd >= 0 && !room.is_empty()) {
-        let words = [raw::word(fd), room.as_mut_ptr() as usize, room.len(), 0, 0, 0];
-        // SAFETY: the kernel writes no more than there is room for.
-        match unsafe { raw::call(raw::number::READ, words) } {
-            got if got > 0 => len += got as usize,
-            _ => break,
-        }
-    }
-    raw::close(fd);
-    to.get(..len).unwrap_or_default()
-}
-
 /// The new descriptor gets the old one's number, position and flag.
 fn take_place(fd: i32, new: i32) -> bool {
     const SEEK_SET: usize = 0;
@@ -237,7 +153,7 @@ fn take_place(fd: i32, new: i32) -> bool {
     }
     let closes = raw::plain(raw::number::FCNTL, [raw::word(fd), F_GETFD, 0, 0, 0, 0]) & 1 != 0;
     let flags = if closes { O_CLOEXEC } else { 0 };
-    hooks::while_closing(fd, || {
+    closing::while_closing(fd, || {
         raw::plain(raw::number::DUP3, [raw::word(new), raw::word(fd), flags, 0, 0, 0]) == fd as isize
     })
 }

@@ -4,6 +4,7 @@
 use crate::session::socket::{self, Greeting};
 use crate::shim::attributes::{self, S_IFREG};
 use crate::shim::{process, raw};
+use crate::thresholds::calls::AT_ROOT as AT_ROOT_MAX;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use vellum_ring::files::{MOUNTS_MAX, READ_ONLY, VOLATILE};
@@ -49,8 +50,6 @@ static SAME_IDS: AtomicBool = AtomicBool::new(false);
 static KNOWN: AtomicBool = AtomicBool::new(false);
 /// Files on the mount of the root directory that were looked at before the socket was asked.
 static AT_ROOT: AtomicU32 = AtomicU32::new(0);
-/// So many, and asking once is cheaper than looking at each.
-const AT_ROOT_MAX: u32 = 64;
 
 /// Receives a greeting, and keeps what it says of mounts. False: it is of another form.
 pub(crate) fn greeted(socket: i32, greeting: &mut Greeting) -> bool {

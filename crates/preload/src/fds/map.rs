@@ -1,8 +1,9 @@
 //! Making a mapping of a descriptor, and the reasons for not making one.
 
 use crate::fds::table::{Entry, View};
-use crate::session::generations;
-use crate::shim::{hooks, raw, signals};
+use crate::session::generations::{self, Refusal};
+use crate::shim::{raw, signals};
+use crate::thresholds::reads::SPACE_MAX;
 use core::ffi::CStr;
 use core::sync::atomic::AtomicUsize;
 use core::sync::atomic::Ordering::Relaxed;
@@ -10,21 +11,8 @@ use core::sync::atomic::Ordering::Relaxed;
 /// What the service is asked; `instance.rs` of the service has the form of the answer.
 const QUESTION: &CStr = c"vellum.map";
 const ANSWER_LEN: usize = 40;
-/// Address space for all mappings of a process.
-const SPACE_MAX: usize = 64 << 30;
 
 static SPACE: AtomicUsize = AtomicUsize::new(0);
-
-/// Why a descriptor is not mapped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// It may be worth another try.
-    Later,
-    NotVellum,
-    NoSocket,
-    /// Opened in a way that must reach the kernel, or too large.
-    Unfit,
-}
 
 /// Takes a mapping away.
 pub(crate) fn unmap(view: &View) {
@@ -84,7 +72,7 @@ fn make(fd: i32) -> Result<View, Refusal> {
     if size == 0 {
         return Err(Refusal::Later);
     }
-    if !hooks::next_sigaction().is_some_and(signals::install) {
+    if !signals::next_sigaction().is_some_and(signals::install) {
         return Err(Refusal::Later);
     }
     if SPACE.fetch_add(size, Relaxed).saturating_add(size) > SPACE_MAX {

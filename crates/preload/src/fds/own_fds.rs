@@ -2,16 +2,10 @@
 //! of them, and does not get to close them.
 
 use crate::shim::raw;
+use crate::thresholds::own_fds::{HIGH, ROOM};
+use crate::thresholds::session::MOST;
 use core::sync::atomic::AtomicI32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
-
-/// Sessions that a process has at most.
-pub(crate) const SESSIONS: usize = 8;
-/// Where the library's own numbers begin, if the process may have so many: beyond those that programs count on, and within the table of
-/// 64 that every process has. To make a larger one for a program with threads the kernel waits for all processors, 5 to 15 ms.
-const HIGH: u64 = 40;
-/// Numbers beneath the limit that are left to the program.
-const ROOM: u64 = 24;
 
 /// A number; -1: there is none.
 pub(crate) struct Number(AtomicI32);
@@ -57,8 +51,7 @@ pub(crate) struct Own {
 }
 
 /// Apart from what each call writes.
-pub(crate) static OWN: [Own; SESSIONS] =
-    [const { Own { socket: Number::none(), view: Number::none() } }; SESSIONS];
+pub(crate) static OWN: [Own; MOST] = [const { Own { socket: Number::none(), view: Number::none() } }; MOST];
 
 /// Whether there is a session.
 #[inline]
@@ -87,7 +80,7 @@ pub(crate) fn is_own(fd: i32) -> bool {
 /// What a range of numbers is without the sessions'; None: it has none of them.
 pub(crate) fn without_own(first: u32, last: u32) -> Option<impl Iterator<Item = (u32, u32)>> {
     // What is no number of a session comes last.
-    let mut numbers = [u32::MAX; 2 * SESSIONS];
+    let mut numbers = [u32::MAX; 2 * MOST];
     let all = OWN.iter().flat_map(|own| [&own.socket, &own.view]);
     for (to, number) in numbers.iter_mut().zip(all) {
         let number = u32::try_from(number.0.load(Acquire));

@@ -1,19 +1,14 @@
 //! Reads at an offset: from the mapping, or a word why not.
 
-use crate::fds::map::{self, Refusal, unmap};
+use crate::fds::map::{self, unmap};
 use crate::fds::table::{Entry, View, entry};
-use crate::session::generations;
+use crate::session::generations::{self, Refusal};
 use crate::shim::{copy, process, raw, signals};
 use crate::stats::{Reason, count};
+use crate::thresholds::reads::{AGAIN, FEW, LOOK};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use core::sync::atomic::fence;
 
-/// So many reads of a descriptor, and the next one asks for a mapping.
-const FEW: u32 = 4;
-/// So many reads beyond the end between looks whether the file has grown.
-const LOOK: u32 = 64;
-/// So many reads after a file was cut, and the next one asks again.
-const AGAIN: u32 = 32;
 /// What one call of the kernel reads at most.
 const LEN_MAX: usize = 0x7fff_f000;
 /// In the place of a number of reads: never again, for the reason that follows.

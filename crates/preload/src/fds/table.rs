@@ -5,8 +5,10 @@
 //! the mapping takes it back. While a close is under way no mapping is made, for the number may be another file's any time.
 
 use crate::shim::single_thread;
+pub(crate) use crate::thresholds::own_fds::DESCRIPTORS;
+use core::marker::PhantomData;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Readers that are inside.
 const READERS: u64 = 0xffff_ffff;
@@ -14,9 +16,6 @@ const LIVE: u64 = 1 << 32;
 const BUSY: u64 = 1 << 33;
 const DYING: u64 = 1 << 34;
 const CANCEL: u64 = 1 << 35;
-
-/// Descriptors from this one on are the kernel's alone.
-pub(crate) const DESCRIPTORS: usize = 4096;
 
 /// A mapping, and when to believe it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,18 +29,34 @@ pub(crate) struct View {
     pub(crate) generation: u64,
 }
 
-/// How a mapping is taken away.
-pub(crate) type Unmap = fn(&View);
+/// What an entry can keep: four words.
+pub(crate) trait Kept: Copy {
+    fn words(&self) -> [u64; 4];
+    fn of(words: [u64; 4]) -> Self;
+}
+
+impl Kept for View {
+    #[inline]
+    fn words(&self) -> [u64; 4] {
+        [self.base as u64, self.size as u64, self.word as u64, self.generation]
+    }
+
+    #[inline]
+    fn of([base, size, word, generation]: [u64; 4]) -> Self {
+        Self { base: base as usize, size: size as usize, word: word as usize, generation }
+    }
+}
+
+/// How what was kept is taken away.
+pub(crate) type Unmap<V = View> = fn(&V);
 
 /// What is known of a descriptor.
 #[repr(align(64))]
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Entry<V = View> {
     state: AtomicU64,
-    base: AtomicUsize,
-    size: AtomicUsize,
-    word: AtomicUsize,
-    generation: AtomicU64,
+    words: [AtomicU64; 4],
+    kept: PhantomData<fn() -> V>,
     /// Closes under way.
     closing: AtomicU32,
     /// Calls so far that were the kernel's.
@@ -52,14 +67,12 @@ pub(crate) struct Entry {
     pub(crate) beyond: AtomicU32,
 }
 
-impl Entry {
+impl<V: Kept> Entry<V> {
     pub(crate) const fn new() -> Self {
         Self {
             state: AtomicU64::new(0),
-            base: AtomicUsize::new(0),
-            size: AtomicUsize::new(0),
-            word: AtomicUsize::new(0),
-            generation: AtomicU64::new(0),
+            words: [const { AtomicU64::new(0) }; 4],
+            kept: PhantomData,
             closing: AtomicU32::new(0),
             calls: AtomicU32::new(0),
             due: AtomicU32::new(0),
@@ -67,18 +80,14 @@ impl Entry {
         }
     }
 
-    fn view(&self) -> View {
-        View {
-            base: self.base.load(Relaxed),
-            size: self.size.load(Relaxed),
-            word: self.word.load(Relaxed),
-            generation: self.generation.load(Relaxed),
-        }
+    #[inline]
+    fn view(&self) -> V {
+        V::of(self.words.each_ref().map(|word| word.load(Relaxed)))
     }
 
     /// The mapping, which stays until [`leave`](Self::leave).
     #[inline]
-    pub(crate) fn enter(&self, unmap: Unmap) -> Option<View> {
+    pub(crate) fn enter(&self, unmap: Unmap<V>) -> Option<V> {
         if self.state.load(Relaxed) & LIVE == 0 {
             return None;
         }
@@ -91,14 +100,14 @@ impl Entry {
 
     /// One reader less.
     #[inline]
-    pub(crate) fn leave(&self, unmap: Unmap) {
+    pub(crate) fn leave(&self, unmap: Unmap<V>) {
         if single_thread::decrease(&self.state) == DYING {
             self.reap(unmap);
         }
     }
 
     /// Takes the mapping away if nobody is inside; whoever leaves last tries it again.
-    fn reap(&self, unmap: Unmap) {
+    fn reap(&self, unmap: Unmap<V>) {
         if self.state.compare_exchange(DYING, BUSY, AcqRel, Relaxed).is_ok() {
             unmap(&self.view());
             self.state.fetch_and(!(BUSY | CANCEL), Release);
@@ -106,7 +115,7 @@ impl Entry {
     }
 
     /// Nobody enters any more.
-    pub(crate) fn retire(&self, unmap: Unmap) {
+    pub(crate) fn retire(&self, unmap: Unmap<V>) {
         let mut now = self.state.load(SeqCst);
         loop {
             let next = match now {
@@ -123,7 +132,7 @@ impl Entry {
     }
 
     /// The descriptor is about to be closed, or to become another file.
-    pub(crate) fn close_begins(&self, unmap: Unmap) {
+    pub(crate) fn close_begins(&self, unmap: Unmap<V>) {
         self.closing.fetch_add(1, SeqCst);
         self.forget(unmap);
     }
@@ -134,7 +143,7 @@ impl Entry {
     }
 
     /// As if the number had not been used yet.
-    pub(crate) fn forget(&self, unmap: Unmap) {
+    pub(crate) fn forget(&self, unmap: Unmap<V>) {
         self.retire(unmap);
         self.calls.store(0, Relaxed);
         self.due.store(0, Relaxed);
@@ -164,11 +173,8 @@ impl Entry {
     }
 
     /// Puts a mapping into use. If the descriptor was closed meanwhile the mapping is taken away.
-    pub(crate) fn publish(&self, view: &View, unmap: Unmap) -> bool {
-        self.base.store(view.base, Relaxed);
-        self.size.store(view.size, Relaxed);
-        self.word.store(view.word, Relaxed);
-        self.generation.store(view.generation, Relaxed);
+    pub(crate) fn publish(&self, view: &V, unmap: Unmap<V>) -> bool {
+        self.words.iter().zip(view.words()).for_each(|(to, word)| to.store(word, Relaxed));
         self.beyond.store(0, Relaxed);
         let mut now = self.state.load(SeqCst);
         while now & CANCEL == 0 {

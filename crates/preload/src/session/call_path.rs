@@ -3,11 +3,12 @@
 use crate::session::calls::{FOREIGN, Never, Outcome, is_served, prove};
 use crate::session::dirs::{self, Place, Shown};
 use crate::session::mount_type;
-use crate::session::{ENTERING, Failure, REFERRED, SessionGuard};
+use crate::session::{Failure, SessionGuard};
 use crate::shim::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW};
 use crate::shim::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
 use crate::shim::paths::{self, PATH_MAX, Split};
 use crate::stats::{By, Kind, count_call};
+use crate::thresholds::session::{ENTERING, REFERRED};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
 use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_LINK, OPEN, SLOT_BYTES, STALE};

@@ -1,15 +1,16 @@
 //! Opens, lookups, removals, new directories and links, and changes of attributes by the ring: what may go there, and what the answers mean.
 
-use crate::fds::{exclusive_fd, handed_fds, own_fds};
-use crate::session::SessionGuard;
+use crate::fds::{handed_fds, handed_numbers, own_fds};
 use crate::session::call_path::{Answered, Name};
 use crate::session::dirs::{self, Place, Shown};
 use crate::session::socket::{self, Take};
+use crate::session::{OTHERS, SessionGuard};
 use crate::session::{mount_type, view};
 use crate::shim::attributes::{Attributes, S_IFLNK};
 use crate::shim::paths;
 use crate::shim::raw::AT_FDCWD;
 use crate::stats::{By, Kind, count_call};
+use crate::thresholds::calls::{FOREIGN_EACH, FOREIGN_MANY, LEFT_OVER, OTHERS_EACH, OTHERS_MANY, TRIES};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
@@ -46,8 +47,6 @@ const FLAGS: i32 = O_ACCMODE
     | O_NOFOLLOW
     | O_CLOEXEC
     | O_NOCTTY;
-/// Descriptors of calls given up that are passed over to find one.
-const LEFT_OVER: u32 = 64;
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +62,6 @@ pub(crate) enum Outcome<T> {
 
 /// Opens in a row that had nothing to do with what is served. After many of them not each is looked at.
 pub(crate) static FOREIGN: AtomicU32 = AtomicU32::new(0);
-const FOREIGN_MANY: u32 = 32;
-const FOREIGN_EACH: u32 = 8;
 
 /// Opens a file, or creates it. The mode has the umask applied.
 ///
@@ -91,7 +88,7 @@ pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) ->
     let [tag, ..] = answered.response.values;
     let opened = collect(&mut hold, tag, flags & O_CLOEXEC != 0);
     if let Outcome::Done(fd) = opened {
-        exclusive_fd::hold(fd, only_reads);
+        handed_numbers::hold(fd, only_reads);
     }
     opened
 }
@@ -149,7 +146,7 @@ pub(crate) fn is_served(
     }
     let served = hold.may_serve(device).then(|| hold.is_due());
     if served != Some(true) && hold.is_promising(device) {
-        expect();
+        OTHERS.store(OTHERS_MANY, Relaxed);
     }
     served
 }
@@ -360,19 +357,6 @@ fn take(kind: Kind) -> Option<SessionGuard> {
         count_call(kind, By::Busy);
     }
     hold
-}
-
-/// Lookups and removals that were not guessed to be the service's.
-static OTHERS: AtomicU32 = AtomicU32::new(0);
-/// After so many of them it is tried all the same, so often in a row that a session may begin;
-const OTHERS_MANY: u32 = 16;
-const TRIES: u32 = 8;
-/// and then once in so many: what the kernel knows already it says faster.
-const OTHERS_EACH: u32 = 64;
-
-/// The next ones are tried as well.
-pub(crate) fn expect() {
-    OTHERS.store(OTHERS_MANY, Relaxed);
 }
 
 fn is_tried() -> bool {

@@ -5,17 +5,9 @@ use crate::shim::attributes::{
 };
 use crate::shim::paths::{self, PATH_MAX};
 use crate::shim::raw;
+use crate::thresholds::dirs::{FOREIGN, KNOWN as DIRS, MISSES, TEXT};
 use core::ffi::CStr;
 use vellum_ring::files::{TOKEN, TOKEN_BYTES};
-
-/// Directories that are known at a time.
-const DIRS: usize = 64;
-/// Devices that are known not to be served.
-const FOREIGN: usize = 16;
-/// Longest path that is compared.
-const TEXT: usize = 1024;
-/// So many calls in a row that were the kernel's after all, and the directory is no good for guesses.
-const MISSES: u32 = 8;
 
 /// Which directory it is, seen through which mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

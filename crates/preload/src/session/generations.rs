@@ -1,19 +1,26 @@
 //! The memory in which services say that a file may have become shorter: asked for once, mapped to read, and kept.
 
 use crate::fds::handed_fds;
-use crate::fds::map::Refusal;
 use crate::session::socket::{self, Delivery, Greeting, Take, is_sealed};
 use crate::shim::raw;
+use crate::thresholds::generations::{ASKED as ASKED_MAX, KNOWN as KNOWN_MAX};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 
 /// The form of the memory, as `generations.rs` of the union has it.
 const MEMORY_MAGIC: u64 = 0x7665_6c6c_6765_0001;
 const HEADER: usize = 512;
-/// Memories that one process uses; those of further mounts are left alone.
-const KNOWN_MAX: usize = 16;
-/// How often the socket is asked in all.
-const ASKED_MAX: u32 = 32;
+
+/// Why a descriptor is not mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It may be worth another try.
+    Later,
+    NotVellum,
+    NoSocket,
+    /// Opened in a way that must reach the kernel, or too large.
+    Unfit,
+}
 
 struct Memory {
     /// 0: the place is free.

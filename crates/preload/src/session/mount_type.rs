@@ -1,8 +1,7 @@
 //! Of which kind a mount is: a union, or something that is none of this library's business.
 
-use crate::fds::exclusive_fd;
 use crate::shim::attributes::{self, AT_STATX_DONT_SYNC};
-use crate::shim::raw;
+use crate::shim::{mountinfo, raw};
 use core::ffi::CStr;
 
 const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
@@ -47,7 +46,7 @@ pub(crate) fn is_union(directory: i32, path: &CStr, device: u64) -> bool {
         return true;
     }
     // The table of all mounts takes a hundred times as long.
-    ask(directory, path).unwrap_or_else(|| exclusive_fd::is_in_table(device))
+    ask(directory, path).unwrap_or_else(|| mountinfo::is_in_table(device))
 }
 
 /// Asks for the one mount. None: this kernel cannot say (before Linux 6.13), or may not be asked.

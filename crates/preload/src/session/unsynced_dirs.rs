@@ -2,10 +2,7 @@
 //! does know. These are guesses, made by the text of a path: the kernel is asked about its part of the path, and the service looks through
 //! the rest, so that a wrong one costs a call and no more.
 
-/// Places for directories that are remembered.
-const PLACES: usize = 512;
-/// Those that one may be in.
-const NEXT: u64 = 4;
+use crate::thresholds::dirs::{MADE as PLACES, MADE_NEXT as NEXT};
 
 /// What is remembered, in a session.
 pub(crate) struct Fresh {

@@ -11,61 +11,20 @@ use crate::session::call_path::Name;
 use crate::session::calls::{Outcome, receive};
 use crate::session::dirs::Place;
 use crate::session::generations;
+use crate::session::view_state::{Given, View};
 use crate::shim::attributes::{
     self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, Attributes, S_IFLNK, S_IFREG, STATX_BASIC_STATS,
     STATX_MNT_ID, Statx,
 };
 use crate::stats::count_view;
+use crate::thresholds::view::{FEW, MANY, PAID};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Acquire;
 use core::sync::atomic::fence;
 use vellum_ring::Request;
-use vellum_ring::files::{ASK_KERNEL, KNOWN_MAX, VIEW, name_hash};
+use vellum_ring::files::{ASK_KERNEL, KNOWN_MAX, VIEW};
 
-/// Lookups in a row in one directory, and the next one asks for a view. It takes 0.2 ms to make one and to take it away; a look by it
-/// saves 5 us.
-const FEW: u32 = 32;
-/// Looks by a view that have paid for it.
-const PAID: u32 = 40;
-/// Lookups at most, where views have not held for so long. Each time it is twice as many.
-const MANY: u32 = 1 << 14;
 const ENOENT: i32 = 2;
-
-/// What a session has in view, and what it has found out about that.
-pub(crate) struct View {
-    given: Option<Given>,
-    /// Lookups in the directory that were asked for.
-    asked: u32,
-    /// After so many of them there is to be a view.
-    due: u32,
-    /// Looks by the view.
-    used: u32,
-    /// Hashes of names that the kernel knows.
-    known: [u32; KNOWN_MAX],
-    known_count: usize,
-}
-
-#[derive(Clone, Copy)]
-struct Given {
-    place: Place,
-    /// The mount of the view.
-    mount: u64,
-    /// Address of the directory's word, and what its upper half says while the view holds.
-    word: usize,
-    upper: u64,
-}
-
-impl View {
-    /// Whether the kernel may know a name.
-    fn is_known(&self, name: &CStr) -> bool {
-        let known = self.known.get(..self.known_count).unwrap_or_default();
-        !known.is_empty() && known.contains(&name_hash(name.to_bytes()))
-    }
-
-    pub(crate) const fn new() -> Self {
-        Self { given: None, asked: 0, due: FEW, used: 0, known: [0; KNOWN_MAX], known_count: 0 }
-    }
-}
 
 impl SessionGuard {
     /// The program has gone on to another directory, or the session ends.

@@ -2,15 +2,13 @@
 //! of the signals that say of faults. All of them end at the next library's function of that name.
 #![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
 
-use crate::fds::map::unmap;
-use crate::fds::table::{DESCRIPTORS, Entry, entry};
+use crate::fds::closing::{Closing, closing, closing_range};
 use crate::fds::{companion, exclusive_fd, own_fds, reads};
 use crate::shim::hook_macros::{self, errno, hooks, next, pass_on, set_errno, system};
-use crate::shim::signals::{self, Action, SetAction};
+use crate::shim::signals::{self, Action};
 use crate::shim::{environment, process, raw, single_thread};
 use crate::{session, stats};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
-use core::ops::Range;
 
 pub mod attributes;
 pub mod files;
@@ -21,53 +19,6 @@ pub mod writes;
 
 const EBADF: c_int = 9;
 const EBUSY: c_int = 16;
-
-/// libc's sigaction.
-pub(crate) fn next_sigaction() -> Option<SetAction> {
-    next!(SIGACTION as SetAction)
-}
-
-/// Descriptors that are about to become other files, until this is dropped.
-struct Closing(Range<c_int>);
-
-impl Closing {
-    fn of(descriptors: Range<c_int>) -> Self {
-        // In a child made by vfork the memory is the parent's, and so is the table.
-        if !process::is_on() || process::is_borrowed() {
-            return Self(0..0);
-        }
-        for fd in descriptors.clone() {
-            if let Some(entry) = entry(fd) {
-                entry.close_begins(unmap);
-                companion::closing(fd);
-            }
-        }
-        Self(descriptors)
-    }
-}
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        self.0.clone().filter_map(entry).for_each(Entry::close_ends);
-    }
-}
-
-fn closing(fd: c_int) -> Closing {
-    Closing::of(fd..fd.saturating_add(1))
-}
-
-fn closing_range(first: c_uint, last: c_uint) -> Closing {
-    let [first, end] = [first, last.saturating_add(1)].map(|fd| fd.min(DESCRIPTORS as c_uint) as c_int);
-    // Companions of others may be among them.
-    companion::end_all();
-    Closing::of(first..end)
-}
-
-/// Does something after which a descriptor is another file.
-pub(crate) fn while_closing<R>(fd: c_int, act: impl FnOnce() -> R) -> R {
-    let _closing = closing(fd);
-    act()
-}
 
 type Pread = unsafe extern "C" fn(c_int, *mut c_void, usize, i64) -> isize;
 type Preadv = unsafe extern "C" fn(c_int, *const c_void, c_int, i64) -> isize;
@@ -415,7 +366,7 @@ hooks! {
     }
 
     fn sigaction(signal: c_int, new: *const c_void, old: *mut c_void) -> c_int {
-        match next_sigaction() {
+        match signals::next_sigaction() {
             // SAFETY: the program's actions.
             Some(next) => unsafe { signals::set_action(next, signal, new.cast::<Action>(), old.cast()) },
             None => raw::abort(),
@@ -428,7 +379,7 @@ hooks! {
     }
 
     fn signal(number: c_int, handler: usize) -> usize {
-        if let Some(before) = next_sigaction().and_then(|set| signals::set_simple(set, number, handler)) {
+        if let Some(before) = signals::next_sigaction().and_then(|set| signals::set_simple(set, number, handler)) {
             return before;
         }
         match next!(SIGNAL as unsafe extern "C" fn(c_int, usize) -> usize) {

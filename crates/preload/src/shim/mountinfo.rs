@@ -1,6 +1,67 @@
 //! Where a path below a mount is in this process's tree, by /proc/self/mountinfo.
 
 use crate::shim::paths::{self, PATH_MAX};
+use crate::shim::{attributes, raw};
+use core::cell::UnsafeCell;
+use core::sync::atomic::AtomicBool;
+use core::sync::atomic::Ordering::{Acquire, Release};
+
+/// Bytes of the table of mounts that are looked at.
+const TABLE: usize = 64 << 10;
+
+/// Room for paths and the table, which is too much for a stack.
+pub(crate) struct Room {
+    pub(crate) path: [u8; PATH_MAX],
+    pub(crate) found: [u8; PATH_MAX],
+    pub(crate) table: [u8; TABLE],
+}
+
+struct Guarded(UnsafeCell<Room>);
+
+// SAFETY: only who has set `BUSY` refers to what is inside.
+unsafe impl Sync for Guarded {}
+
+static ROOM: Guarded =
+    Guarded(UnsafeCell::new(Room { path: [0; PATH_MAX], found: [0; PATH_MAX], table: [0; TABLE] }));
+static BUSY: AtomicBool = AtomicBool::new(false);
+
+/// Does something with that room. None: others have it for long.
+pub(crate) fn with_room<R>(act: impl FnOnce(&mut Room) -> R) -> Option<R> {
+    /// Another thread is done soon; a signal handler would wait for itself.
+    const LOOKS: u32 = 10_000;
+    for _ in 0..LOOKS {
+        if !BUSY.swap(true, Acquire) {
+            // SAFETY: `BUSY` was free, and is this thread's now.
+            let done = act(unsafe { &mut *ROOM.0.get() });
+            BUSY.store(false, Release);
+            return Some(done);
+        }
+        core::hint::spin_loop();
+    }
+    None
+}
+
+/// Whether the table of mounts says that a device is a union's.
+pub(crate) fn is_in_table(device: u64) -> bool {
+    with_room(|room| is_union(read_table(&mut room.table), attributes::split(device))).unwrap_or(false)
+}
+
+/// Reads the table of mounts.
+pub(crate) fn read_table(to: &mut [u8; TABLE]) -> &[u8] {
+    let words = [raw::word(raw::AT_FDCWD), c"/proc/self/mountinfo".as_ptr() as usize, 0o2_000_000, 0, 0, 0];
+    let Ok(fd) = i32::try_from(raw::plain(raw::number::OPENAT, words)) else { return &[] };
+    let mut len = 0;
+    while let Some(room) = to.get_mut(len..).filter(|room| fd >= 0 && !room.is_empty()) {
+        let words = [raw::word(fd), room.as_mut_ptr() as usize, room.len(), 0, 0, 0];
+        // SAFETY: the kernel writes no more than there is room for.
+        match unsafe { raw::call(raw::number::READ, words) } {
+            got if got > 0 => len += got as usize,
+            _ => break,
+        }
+    }
+    raw::close(fd);
+    to.get(..len).unwrap_or_default()
+}
 
 /// The paths at which a path of a filesystem can be found: one for each line of the table that shows a part of it where it is.
 /// `device`: major and minor number. `inside`: the path from the filesystem's root on. Calls `each` with a path that ends with a

@@ -3,6 +3,7 @@
 //! From the first mapping on the kernel has this library's handler for SIGBUS and SIGSEGV. It acts where a thread is inside the copy;
 //! everything else it passes on to the program's own, which is kept here, and is what the program is told when it asks.
 
+use crate::shim::hook_macros::next;
 use crate::shim::{copy, raw};
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize};
@@ -15,6 +16,11 @@ const SA_RESTART: i32 = 0x1000_0000;
 const SIG_DFL: usize = 0;
 const SIG_IGN: usize = 1;
 const FAULTS: u64 = 1 << (SIGBUS - 1) | 1 << (SIGSEGV - 1);
+
+/// libc's sigaction.
+pub(crate) fn next_sigaction() -> Option<SetAction> {
+    next!(SIGACTION as SetAction)
+}
 
 /// `struct sigaction` of every libc on 64-bit machines.
 #[repr(C)]
@@ -211,7 +217,7 @@ unsafe extern "C" fn handle(signal: i32, info: *const Info, context: usize) {
 
 /// The next signal of this kind ends the process.
 fn default(signal: i32) {
-    if let Some(set) = crate::shim::hooks::next_sigaction() {
+    if let Some(set) = next_sigaction() {
         let action = Action::new(SIG_DFL, 0, 0);
         // SAFETY: libc's own function, which may be called in a handler.
         unsafe { set(signal, &raw const action, core::ptr::null_mut()) };

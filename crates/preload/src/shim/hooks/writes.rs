@@ -1,11 +1,12 @@
 //! Writes at an offset, and syncs: by the companion of a descriptor, or by the next function.
 #![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
 
-use crate::fds::companion::{self, SYNC};
+use crate::fds::companion;
 use crate::fds::handed_fds;
 use crate::shim::hook_macros::{hooks, next, pass_on, result, system};
 use crate::shim::process;
 use crate::shim::raw::{self, word};
+use crate::thresholds::companion::SYNC;
 use core::ffi::{c_int, c_void};
 
 type Pwrite = unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isize;

@@ -4,14 +4,14 @@ use super::Case;
 use crate::harness::mount::MountKind;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::tree::{self, Ignore};
-use crate::harness::{Cx, Mount, Profile, shell};
+use crate::harness::{Cx, Mount, Profile, shell, user};
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags};
 use serde_json::Value;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 pub(super) const CASES: &[Case] = &[
@@ -71,7 +71,7 @@ fn confined(service: &str, capabilities: u64, root: bool) -> Outcome {
         ensure_eq!(field(&status, "NoNewPrivs:"), "1", "new privileges of {name}");
         ensure_eq!(field(&status, "Seccomp:"), "2", "filter of system calls of {name}");
     }
-    // The one that waits for signals, the session's, the notifier's and a worker beside the first.
+    // The one that waits for signals, the service's, the session's and a worker.
     ensure!(threads >= 4, "only {threads} threads");
     Ok(())
 }
@@ -121,32 +121,7 @@ if mountpoint -q merged; then echo "still mounted"; exit 1; fi
 
 /// An ordinary user, without a namespace of his own: fusermount3 mounts, and unmounts for a service that could not start it.
 fn ordinary_user(cx: &Cx) -> Outcome {
-    let MountKind::Program(program, true) = MountKind::under_test() else {
-        return skip("only Vellum has a sandbox");
-    };
-    if !shell::have("fusermount3") {
-        return skip("fusermount3 is missing (package fuse3)");
-    }
-    let home = cx.dir.join("home");
-    for dir in ["lower", "upper", "work", "merged"] {
-        fs::create_dir_all(home.join(dir))?;
-    }
-    fs::write(home.join("lower/file"), "below\n")?;
-    // The program may lie where the user cannot go.
-    let copy = home.join("vellum");
-    fs::copy(program, &copy)?;
-    shell::run(Command::new("chown").args(["-R", "1000:1000"]).arg(&home))?;
-    let fuse = cx.dir.join("fuse");
-    shell::run(
-        shell::bash("mknod \"$0\" c 10 229; chmod 666 \"$0\"; mount --bind \"$0\" /dev/fuse").arg(&fuse),
-    )?;
-    let output = Command::new("setpriv")
-        .args(["--reuid=1000", "--regid=1000", "--clear-groups", "--inh-caps=-all"])
-        .args(["bash", "-euo", "pipefail", "-c", ORDINARY, "bash"])
-        .args([&copy, &home])
-        .env("HOME", &home)
-        .stdin(Stdio::null())
-        .output()?;
+    let output = user::ordinary_user(cx, ORDINARY)?.output()?;
     let (status, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "the user's script ended with {}: {status}{err}", output.status);
     ensure_eq!(set(&status, "CapEff:")?, 0, "capabilities of a user's service");

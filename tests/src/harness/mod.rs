@@ -9,6 +9,7 @@ pub(crate) mod recorder;
 pub(crate) mod rng;
 pub(crate) mod shell;
 pub(crate) mod tree;
+pub(crate) mod user;
 
 pub(crate) use layers::Layers;
 pub(crate) use mount::{Mount, MountKind, Profile};

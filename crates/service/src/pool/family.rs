@@ -222,6 +222,8 @@ impl<'a> Family<'a> {
                     "the supervisor has died; another goes on, with another service".to_owned()
                 }
                 End::Killed if self.board.is_serving() => {
+                    // What it was left can be served: only lives one after the other count.
+                    self.short_lives = 0;
                     "the service has been killed; a new one goes on".to_owned()
                 }
                 End::Killed => self.after_a_short_life(begun, "before it could go on")?,

@@ -229,6 +229,12 @@ impl Mount {
         self.wait_for_end()
     }
 
+    /// Somebody else has unmounted it: waits until the daemon is gone.
+    pub(crate) fn is_gone(&mut self) -> Outcome {
+        self.mounted = false;
+        self.wait_for_end()
+    }
+
     /// Unmounts and mounts again.
     pub(crate) fn remount(&mut self) -> Outcome {
         self.unmount()?;

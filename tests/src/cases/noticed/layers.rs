@@ -4,7 +4,8 @@ use super::filled;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell};
-use rustix::fs::{CWD, FileType, Mode, XattrFlags};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, XattrFlags};
+use rustix::process::{Signal, kill_process};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -297,6 +298,37 @@ pub(super) fn again_at_once(cx: &Cx) -> Outcome {
         ensure_eq!(fs::read_to_string(mount.path("f"))?, round.to_string(), "text");
     }
     mount.unmount()
+}
+
+/// After `vellum umount` nobody has the layers, however long the service takes to let go of them.
+pub(super) fn umount_waits(cx: &Cx) -> Outcome {
+    let MountKind::Program(program, true) = MountKind::under_test() else {
+        return crate::harness::skip("only Vellum has such a command");
+    };
+    let mut held_up = 0;
+    for round in 0..8 {
+        let layers = cx.layers(&format!("l{round}"), 1)?;
+        let mut mount = cx.mount(&layers)?;
+        let service = mount.service()?;
+        let point = mount.root().to_owned();
+        let brake = std::thread::spawn(move || {
+            let begin = Instant::now();
+            while vellum_fuse::is_mounted(&point) && begin.elapsed() < Duration::from_secs(20) {
+                std::hint::spin_loop();
+            }
+            let is_held = kill_process(service, Signal::STOP).is_ok();
+            std::thread::sleep(Duration::from_millis(300));
+            is_held && kill_process(service, Signal::CONT).is_ok()
+        });
+        shell::run(Command::new(&program).arg("umount").arg(mount.root()))?;
+        let upper = rustix::fs::open(layers.upper(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty())?;
+        let free = rustix::fs::flock(&upper, FlockOperation::NonBlockingLockExclusive);
+        held_up += u32::from(brake.join().unwrap_or(false));
+        free.doing(format!("the lock of the upper after vellum umount, round {round}"))?;
+        mount.is_gone()?;
+    }
+    println!("the service was held up in {held_up} rounds");
+    Ok(())
 }
 
 pub(super) fn mount_t(cx: &Cx) -> Outcome {

@@ -45,6 +45,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/kill-9", 60, layers::kill_nine),
     Case::mounted("noticed/one-writer", 60, layers::one_writer),
     Case::mounted("noticed/mount-again-at-once", 60, layers::again_at_once),
+    Case::mounted("noticed/umount-waits", 60, layers::umount_waits),
     Case::mounted("noticed/mount-program-t", 60, layers::mount_t),
     Case::mounted("noticed/hard-links", 60, identity::hard_links),
     Case::mounted("noticed/20000-links", 240, identity::many_links),

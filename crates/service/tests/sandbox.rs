@@ -150,14 +150,14 @@ impl Before {
         // As the service opens lower layers, where it may.
         let copy = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let lower = rustix::mount::open_tree(CWD, dir.join("lower"), copy).unwrap_or_else(|_| open("lower"));
-        let handle = Real.name_to_handle(open("outside").as_fd(), c"file").ok();
+        let handle = FileHandle::of(open("outside").as_fd(), c"file").ok();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let filesystem = rustix::fs::open(dir, OFlags::RDONLY, Bits::empty()).unwrap();
         Self {
             lower,
             upper: open("upper"),
             work: open("work"),
-            handle: handle.map(|(handle, _)| (handle, filesystem)),
+            handle: handle.map(|handle| (handle, filesystem)),
             namespace: File::open("/proc/self/ns/ipc").unwrap(),
             address: listener.local_addr().unwrap(),
             _listener: listener,
@@ -258,7 +258,7 @@ fn calls(verdict: &mut Verdict, dir: &Path, before: &Before, later: bool) {
         verdict.refused("a file in memory", memory);
     }
     if let Some((handle, filesystem)) = &before.handle {
-        let opened = Real.open_by_handle(filesystem.as_fd(), handle, OFlags::RDONLY);
+        let opened = handle.open(filesystem.as_fd(), OFlags::RDONLY);
         verdict.refused("a file by its handle", opened);
     }
 }

@@ -88,10 +88,6 @@ calls! {
     RemoveXattr true,
     /// fstatfs(2).
     StatFs false,
-    /// name_to_handle_at(2).
-    NameToHandle false,
-    /// open_by_handle_at(2).
-    OpenByHandle false,
-    /// flock(2) and locks of open file descriptions.
+    /// Locks of open file descriptions.
     Lock false,
 }

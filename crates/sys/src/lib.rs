@@ -35,7 +35,7 @@ pub use daemon::{Fork, HeldSignals, become_io_flusher, calm_signals, fork, threa
 pub use family_words::{FAMILY_WORDS, FamilyWords};
 pub use fault::{DEAD, Fault, Faulty, When};
 pub use fresh::fresh_size;
-pub use handle::{FileHandle, HANDLE_MAX};
+pub use handle::FileHandle;
 pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open_beside_leases};
 pub use lock::{LockKind, is_ofd_shared};
 pub use map::ReadMap;

@@ -5,16 +5,15 @@
 #![forbid(unsafe_code)]
 
 use crate::call::Call;
-use crate::handle::FileHandle;
 use crate::lock::LockKind;
 use crate::proc_path::ProcPath;
 use crate::stat::Stat;
 use crate::stat_fs::FsStat;
 use crate::xattr::XattrOf;
-use crate::{beneath, handle, lock, mode, stat, stat_fs, xattr};
+use crate::{beneath, lock, mode, stat, stat_fs, xattr};
 use rustix::fs::{
-    AtFlags, CWD, Dev, FallocateFlags, FileType, FlockOperation, Gid, IFlags, Mode, OFlags, RawDir,
-    RenameFlags, SeekFrom, Timestamps, Uid,
+    AtFlags, CWD, Dev, FallocateFlags, FileType, Gid, IFlags, Mode, OFlags, RawDir, RenameFlags, SeekFrom,
+    Timestamps, Uid,
 };
 use rustix::io::{Errno, retry_on_intr};
 use std::ffi::CStr;
@@ -340,29 +339,6 @@ pub trait Sys: Clone + Send + Sync + 'static {
     fn stat_fs(&self, fd: BorrowedFd<'_>) -> Result<FsStat> {
         self.gate(Call::StatFs, 0)?;
         stat_fs::stat_fs(fd)
-    }
-
-    /// The file handle of `name` (of `dir` itself when empty) and the id of its mount. EOPNOTSUPP where the
-    /// filesystem has none.
-    #[inline]
-    fn name_to_handle(&self, dir: BorrowedFd<'_>, name: &CStr) -> Result<(FileHandle, i32)> {
-        self.gate(Call::NameToHandle, 0)?;
-        handle::name_to_handle(dir, name)
-    }
-
-    /// Opens a file handle on the filesystem that `mount` (not O_PATH) is on. ESTALE: the file is gone; EPERM
-    /// without CAP_DAC_READ_SEARCH.
-    #[inline]
-    fn open_by_handle(&self, mount: BorrowedFd<'_>, file: &FileHandle, flags: OFlags) -> Result<OwnedFd> {
-        self.gate(Call::OpenByHandle, 0)?;
-        handle::open_by_handle(mount, file, flags.bits().cast_signed())
-    }
-
-    /// flock(2).
-    #[inline]
-    fn flock(&self, fd: BorrowedFd<'_>, operation: FlockOperation) -> Result<()> {
-        self.gate(Call::Lock, 0)?;
-        retry_on_intr(|| rustix::fs::flock(fd, operation))
     }
 
     /// Locks a whole file for an open file description, without waiting. EAGAIN: someone else holds it.

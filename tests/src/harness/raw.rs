@@ -1,11 +1,12 @@
-//! The few system calls that have no safe wrapper elsewhere: mappings, file handles, filesystem ids.
+//! The few system calls that have no safe wrapper elsewhere: mappings, filesystem ids.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use vellum_sys::FileHandle;
 
 fn last() -> Errno {
     Errno::from_raw_os_error(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
@@ -74,60 +75,15 @@ impl Drop for Mapping {
     }
 }
 
-/// A file handle of name_to_handle_at(2).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct FileHandle {
-    kind: i32,
-    bytes: Vec<u8>,
-}
-
-const HANDLE_MAX: usize = 128;
-
-#[repr(C)]
-struct RawHandle {
-    len: u32,
-    kind: i32,
-    bytes: [u8; HANDLE_MAX],
-}
-
 /// The handle of `path`, not following a symbolic link.
 pub(crate) fn name_to_handle(path: &Path) -> Result<FileHandle, Errno> {
     let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    let mut raw = RawHandle { len: HANDLE_MAX as u32, kind: 0, bytes: [0; HANDLE_MAX] };
-    let mut mount_id = 0;
-    // SAFETY: `raw` has the layout of struct file_handle and states its true capacity; the path ends with NUL.
-    let rc = unsafe {
-        libc::name_to_handle_at(
-            libc::AT_FDCWD,
-            path.as_ptr(),
-            std::ptr::from_mut(&mut raw).cast(),
-            &raw mut mount_id,
-            0,
-        )
-    };
-    if rc != 0 {
-        return Err(last());
-    }
-    Ok(FileHandle { kind: raw.kind, bytes: raw.bytes[..raw.len as usize].to_vec() })
+    FileHandle::of(rustix::fs::CWD, &path)
 }
 
 /// Opens a handle for reading; `mount` is any descriptor on the same mount.
 pub(crate) fn open_by_handle(mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<OwnedFd, Errno> {
-    let mut raw = RawHandle { len: handle.bytes.len() as u32, kind: handle.kind, bytes: [0; HANDLE_MAX] };
-    raw.bytes[..handle.bytes.len()].copy_from_slice(&handle.bytes);
-    // SAFETY: `raw` has the layout of struct file_handle with `len` valid bytes.
-    let fd = unsafe {
-        libc::open_by_handle_at(
-            mount.as_raw_fd(),
-            std::ptr::from_mut(&mut raw).cast(),
-            libc::O_RDONLY | libc::O_CLOEXEC,
-        )
-    };
-    if fd < 0 {
-        return Err(last());
-    }
-    // SAFETY: the call has just returned this descriptor, and nobody else knows it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    handle.open(mount, rustix::fs::OFlags::RDONLY)
 }
 
 /// Closes a file, and says what close(2) said.

@@ -60,52 +60,29 @@ fn bare_object(object: &dyn Object) -> &dyn Object {
     }
 }
 
+/// Operations that the plan counts, as looks or as changes, and that are the inner object's.
+macro_rules! passed_on {
+    ($($kind:ident fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
+        $(fn $name(&self, $($arg: $type),*) -> $result {
+            self.plan.$kind()?;
+            self.inner.$name($($arg),*)
+        })*
+    };
+}
+
 macro_rules! impl_object {
     ($type:ident) => {
         impl Object for $type {
-            fn stat(&self) -> Result<Attr> {
-                self.plan.look()?;
-                self.inner.stat()
-            }
-
-            fn set_mode(&self, mode: u32) -> Result<()> {
-                self.plan.change()?;
-                self.inner.set_mode(mode)
-            }
-
-            fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-                self.plan.change()?;
-                self.inner.set_owner(uid, gid)
-            }
-
-            fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
-                self.plan.change()?;
-                self.inner.set_times(atime, mtime)
-            }
-
-            fn get_xattr(&self, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-                self.plan.look()?;
-                self.inner.get_xattr(name, buf)
-            }
-
-            fn set_xattr(&self, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
-                self.plan.change()?;
-                self.inner.set_xattr(name, value, flags)
-            }
-
-            fn list_xattr(&self, buf: &mut [u8]) -> Result<usize> {
-                self.plan.look()?;
-                self.inner.list_xattr(buf)
-            }
-
-            fn remove_xattr(&self, name: &CStr) -> Result<()> {
-                self.plan.change()?;
-                self.inner.remove_xattr(name)
-            }
-
-            fn read_link(&self, buf: &mut [u8]) -> Result<usize> {
-                self.plan.look()?;
-                self.inner.read_link(buf)
+            passed_on! {
+                look fn stat() -> Result<Attr>;
+                change fn set_mode(mode: u32) -> Result<()>;
+                change fn set_owner(uid: Option<u32>, gid: Option<u32>) -> Result<()>;
+                change fn set_times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()>;
+                look fn get_xattr(name: &CStr, buf: &mut [u8]) -> Result<usize>;
+                change fn set_xattr(name: &CStr, value: &[u8], flags: u32) -> Result<()>;
+                look fn list_xattr(buf: &mut [u8]) -> Result<usize>;
+                change fn remove_xattr(name: &CStr) -> Result<()>;
+                look fn read_link(buf: &mut [u8]) -> Result<usize>;
             }
 
             fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
@@ -130,9 +107,12 @@ fn opening(plan: &FaultPlan, mode: OpenMode) -> Result<()> {
 }
 
 impl BranchFile for FaultFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.plan.look()?;
-        self.inner.read_at(buf, offset)
+    passed_on! {
+        look fn read_at(buf: &mut [u8], offset: u64) -> Result<usize>;
+        change fn sync(datasync: bool) -> Result<()>;
+        change fn truncate(size: u64) -> Result<()>;
+        change fn allocate(mode: u32, offset: u64, len: u64) -> Result<()>;
+        look fn seek(offset: u64, whence: Seek) -> Result<u64>;
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
@@ -141,26 +121,6 @@ impl BranchFile for FaultFile {
             let _ = self.inner.write_at(data.get(..arrived(offset, data.len())).unwrap_or(data), offset);
         })?;
         self.inner.write_at(data, offset)
-    }
-
-    fn sync(&self, datasync: bool) -> Result<()> {
-        self.plan.change()?;
-        self.inner.sync(datasync)
-    }
-
-    fn truncate(&self, size: u64) -> Result<()> {
-        self.plan.change()?;
-        self.inner.truncate(size)
-    }
-
-    fn allocate(&self, mode: u32, offset: u64, len: u64) -> Result<()> {
-        self.plan.change()?;
-        self.inner.allocate(mode, offset, len)
-    }
-
-    fn seek(&self, offset: u64, whence: Seek) -> Result<u64> {
-        self.plan.look()?;
-        self.inner.seek(offset, whence)
     }
 
     fn copy_range(&self, offset: u64, from: &dyn BranchFile, from_offset: u64, len: u64) -> Result<u64> {
@@ -191,34 +151,20 @@ impl BranchFile for FaultFile {
 }
 
 impl BranchDir for FaultDir {
-    fn stat_at(&self, name: Name<'_>) -> Result<Attr> {
-        self.plan.look()?;
-        self.inner.stat_at(name)
-    }
-
-    fn get_xattr_at(&self, name: Name<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize> {
-        self.plan.look()?;
-        self.inner.get_xattr_at(name, attr, buf)
-    }
-
-    fn set_owner_at(&self, name: Name<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        self.plan.change()?;
-        self.inner.set_owner_at(name, uid, gid)
-    }
-
-    fn set_mode_at(&self, name: Name<'_>, mode: u32) -> Result<()> {
-        self.plan.change()?;
-        self.inner.set_mode_at(name, mode)
-    }
-
-    fn set_times_at(&self, name: Name<'_>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
-        self.plan.change()?;
-        self.inner.set_times_at(name, atime, mtime)
-    }
-
-    fn read_link_at(&self, name: Name<'_>, buf: &mut [u8]) -> Result<usize> {
-        self.plan.look()?;
-        self.inner.read_link_at(name, buf)
+    passed_on! {
+        look fn stat_at(name: Name<'_>) -> Result<Attr>;
+        look fn get_xattr_at(name: Name<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize>;
+        change fn set_owner_at(name: Name<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()>;
+        change fn set_mode_at(name: Name<'_>, mode: u32) -> Result<()>;
+        change fn set_times_at(name: Name<'_>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()>;
+        look fn read_link_at(name: Name<'_>, buf: &mut [u8]) -> Result<usize>;
+        change fn make_dir(name: Name<'_>, mode: u32) -> Result<()>;
+        change fn make_node(name: Name<'_>, mode: u32, rdev: u64) -> Result<()>;
+        change fn make_symlink(name: Name<'_>, target: &CStr) -> Result<()>;
+        change fn remove(name: Name<'_>) -> Result<()>;
+        change fn remove_dir(name: Name<'_>) -> Result<()>;
+        look fn list(each: &mut dyn FnMut(DirItem<'_>) -> Result<()>) -> Result<()>;
+        change fn sync_dir() -> Result<()>;
     }
 
     fn open_dir(&self, name: Name<'_>) -> Result<Arc<dyn BranchDir>> {
@@ -251,31 +197,6 @@ impl BranchDir for FaultDir {
         self.inner.link_object(bare_object(object), name)
     }
 
-    fn make_dir(&self, name: Name<'_>, mode: u32) -> Result<()> {
-        self.plan.change()?;
-        self.inner.make_dir(name, mode)
-    }
-
-    fn make_node(&self, name: Name<'_>, mode: u32, rdev: u64) -> Result<()> {
-        self.plan.change()?;
-        self.inner.make_node(name, mode, rdev)
-    }
-
-    fn make_symlink(&self, name: Name<'_>, target: &CStr) -> Result<()> {
-        self.plan.change()?;
-        self.inner.make_symlink(name, target)
-    }
-
-    fn remove(&self, name: Name<'_>) -> Result<()> {
-        self.plan.change()?;
-        self.inner.remove(name)
-    }
-
-    fn remove_dir(&self, name: Name<'_>) -> Result<()> {
-        self.plan.change()?;
-        self.inner.remove_dir(name)
-    }
-
     fn link(&self, name: Name<'_>, to: &dyn BranchDir, to_name: Name<'_>) -> Result<()> {
         self.plan.change()?;
         self.inner.link(name, Self::bare(to), to_name)
@@ -290,16 +211,6 @@ impl BranchDir for FaultDir {
     ) -> Result<()> {
         self.plan.change()?;
         self.inner.rename(name, Self::bare(to), to_name, flags)
-    }
-
-    fn list(&self, each: &mut dyn FnMut(DirItem<'_>) -> Result<()>) -> Result<()> {
-        self.plan.look()?;
-        self.inner.list(each)
-    }
-
-    fn sync_dir(&self) -> Result<()> {
-        self.plan.change()?;
-        self.inner.sync_dir()
     }
 }
 

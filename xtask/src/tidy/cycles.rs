@@ -23,7 +23,6 @@ struct Known {
 const KNOWN: &[Known] = &[
     Known { crate_dir: "crates/bench", largest: 20, files: 20 },
     Known { crate_dir: "crates/fuse", largest: 5, files: 5 },
-    Known { crate_dir: "crates/preload", largest: 16, files: 16 },
     Known { crate_dir: "crates/service", largest: 6, files: 12 },
     Known { crate_dir: "crates/union", largest: 32, files: 32 },
 ];

@@ -194,7 +194,7 @@ impl Deref for SessionGuard {
 
 impl DerefMut for SessionGuard {
     fn deref_mut(&mut self) -> &mut State {
-        // SAFETY: as above.
+        // SAFETY: this is the only guard of the slot.
         unsafe { &mut *self.slot.state.get() }
     }
 }

@@ -223,7 +223,7 @@ fn main() {
         bind(core as usize);
         // SAFETY: inherited, and nobody else's in this process.
         let memory = unsafe { std::os::fd::OwnedFd::from_raw_fd(memory) };
-        // SAFETY: as above.
+        // SAFETY: inherited, and nobody else's in this process.
         let socket = unsafe { UnixStream::from_raw_fd(socket) };
         return serve(WAYS[index as usize], memory, socket);
     }

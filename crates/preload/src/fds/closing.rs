@@ -37,7 +37,7 @@ pub(crate) fn closing(fd: c_int) -> Closing {
     Closing::of(fd..fd.saturating_add(1))
 }
 
-/// The same of all from one to another.
+/// All descriptors from one number to another are about to become other files.
 pub(crate) fn closing_range(first: c_uint, last: c_uint) -> Closing {
     let [first, end] = [first, last.saturating_add(1)].map(|fd| fd.min(DESCRIPTORS as c_uint) as c_int);
     // Companions of others may be among them.

@@ -148,7 +148,7 @@ fn opens(ground: &Ground) {
     // SAFETY: a number.
     let mask = unsafe { identity::umask(0o027) };
     let fd = open(&there, CREATE, 0o666);
-    // SAFETY: as above.
+    // SAFETY: a number.
     assert_eq!(unsafe { identity::umask(mask) }, 0o027);
     assert!(fd >= 0 && here.exists() && !there.exists());
     assert_eq!(fs::metadata(&here).unwrap().permissions().mode() & 0o777, 0o640);
@@ -163,7 +163,7 @@ fn opens(ground: &Ground) {
     let (union, file) = (fs::metadata(&ground.union).unwrap(), fs::metadata(&here).unwrap());
     assert_eq!(shown[..2], [union.dev(), file.ino()]);
     let mut shown = crate::shim::attributes::Statx::default();
-    // SAFETY: as above.
+    // SAFETY: a string and room for an answer.
     let done = unsafe { stat::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, 0x7ff, (&raw mut shown).cast()) };
     assert_eq!((done, shown.device(), shown.size), (0, union.dev(), 4));
     assert_eq!(close(fd), 0);
@@ -219,12 +219,12 @@ fn attributes(ground: &Ground) {
     // SAFETY: a string and room for an answer.
     assert_eq!(unsafe { stat::stat64(path.as_ptr(), &raw mut to) }, 0);
     assert_eq!(to[1], fs::metadata(ground.union.join("sub")).unwrap().ino());
-    // SAFETY: as above.
+    // SAFETY: a string and room for an answer.
     assert_eq!(unsafe { stat::fstatat(AT_FDCWD, path.as_ptr(), &raw mut to, libc::AT_SYMLINK_NOFOLLOW) }, 0);
     assert_eq!(to[1], fs::symlink_metadata(ground.upper.join("l")).unwrap().ino());
     let mut to = crate::shim::attributes::Statx::default();
     let path = c(&ground.union.join("s"));
-    // SAFETY: as above.
+    // SAFETY: a string and room for an answer.
     assert_eq!(unsafe { stat::statx(AT_FDCWD, path.as_ptr(), 0, 0x7ff, (&raw mut to).cast()) }, 0);
     assert_eq!((to.ino, to.size, to.mtime.seconds), (expected.ino(), 9, expected.mtime()));
     // Where the answer is to go there is nothing: the kernel says so.
@@ -376,7 +376,7 @@ fn the_sockets_number(ground: &Ground) {
     assert_eq!(close(socket), 0);
     // While a call is under way the number cannot be had.
     let hold = session::SessionGuard::take().unwrap();
-    // SAFETY: as above.
+    // SAFETY: a number that the program does not know of.
     assert_eq!(unsafe { hooks::dup2(0, first()) }, -1);
     assert_eq!(errno(), libc::EBUSY);
     let busy = by(Kind::Open, By::Busy);

@@ -151,7 +151,7 @@ impl Program {
         Ok(Ok(self.file(response.values[0])?))
     }
 
-    /// The same, and leaves the descriptor where it is.
+    /// Opens a file by the ring and leaves its descriptor in the socket.
     pub(super) fn open_untaken(&self, dir: u64, name: &str, flags: i32) -> Outcome<Answered<u64>> {
         let answered = self.ask(OPEN, 0, [dir, flags as u64, 0o600, 0, 0], name.as_bytes())?;
         Ok(answered.map(|(response, _)| response.values[0]))

@@ -1,15 +1,15 @@
 //! Runs tasks on subjects, round by round, so that what disturbs the machine disturbs all of them alike.
 
+use crate::contender::{Contender, Kind};
 use crate::counts::{Counters, Counts};
 use crate::failure::{Failure, Result};
-use crate::ground::{self, Ground};
-use crate::grounds::Grounds;
 use crate::measure::Sample;
+use crate::mounts::Mounts;
 use crate::service::Service;
-use crate::stage::Stage;
 use crate::stop;
-use crate::subject::{Kind, Subject};
 use crate::tasks::{Metric, Task};
+use crate::testbed::{self, Testbed};
+use crate::testbeds::Testbeds;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ pub struct Plan {
     /// The tasks.
     pub tasks: Vec<&'static Task>,
     /// The filesystems that can be had.
-    pub subjects: Vec<Subject>,
+    pub subjects: Vec<Contender>,
     /// How often each task is timed on each subject.
     pub rounds: usize,
     /// Whether requests, system calls and memory are counted, in one more round.
@@ -33,7 +33,7 @@ pub struct Plan {
 
 impl Plan {
     /// The subjects of a task.
-    fn subjects_of(&self, task: &Task) -> Vec<&Subject> {
+    fn subjects_of(&self, task: &Task) -> Vec<&Contender> {
         self.subjects.iter().filter(|subject| subject.kind.takes_part(task)).collect()
     }
 }
@@ -79,17 +79,17 @@ pub struct TaskOutcome {
 /// user asks: look at [`stop::asked`].
 pub fn compare(
     plan: &Plan,
-    grounds: &Grounds,
+    testbeds: &Testbeds,
     mut each: impl FnMut(&TaskOutcome),
 ) -> Result<Vec<TaskOutcome>> {
-    let counters = plan.counts.then(|| Counters::here(grounds.main().top())).filter(Counters::any);
+    let counters = plan.counts.then(|| Counters::here(testbeds.main().top())).filter(Counters::any);
     let rounds = plan.rounds + usize::from(counters.is_some());
     let steps: usize = plan.tasks.iter().map(|task| plan.subjects_of(task).len() * rounds).sum();
     let progress = ProgressBar::new(steps as u64);
     progress.set_style(style());
     let mut all = Vec::new();
     for task in &plan.tasks {
-        let outcome = run_task(plan, grounds, task, counters.as_ref(), &progress)?;
+        let outcome = run_task(plan, testbeds, task, counters.as_ref(), &progress)?;
         progress.suspend(|| each(&outcome));
         all.push(outcome);
         if stop::asked() {
@@ -108,12 +108,12 @@ pub(crate) fn style() -> ProgressStyle {
 
 fn run_task(
     plan: &Plan,
-    grounds: &Grounds,
+    testbeds: &Testbeds,
     task: &'static Task,
     counters: Option<&Counters>,
     progress: &ProgressBar,
 ) -> Result<TaskOutcome> {
-    let empty = |subject: &Subject| Outcome {
+    let empty = |subject: &Contender| Outcome {
         kind: subject.kind,
         samples: Vec::new(),
         counts: Counts::default(),
@@ -122,13 +122,13 @@ fn run_task(
     let subjects = plan.subjects_of(task);
     let mut outcomes: Vec<Outcome> = subjects.iter().map(|subject| empty(subject)).collect();
     // Made before the first clock starts, for all alike.
-    let places = subjects.iter().map(|subject| grounds.of(subject.kind)).collect::<Result<Vec<_>>>()?;
-    places.iter().try_for_each(|ground| ground.lower(task.lower).map(drop))?;
+    let places = subjects.iter().map(|subject| testbeds.of(subject.kind)).collect::<Result<Vec<_>>>()?;
+    places.iter().try_for_each(|testbed| testbed.lower(task.lower).map(drop))?;
     for round in 0..plan.rounds {
         // Each round begins with another subject, so that nobody is always first.
         for turn in 0..subjects.len() {
             let at = (turn + round) % subjects.len();
-            let (Some(subject), Some(outcome), Some(ground)) =
+            let (Some(subject), Some(outcome), Some(testbed)) =
                 (subjects.get(at), outcomes.get_mut(at), places.get(at))
             else {
                 continue;
@@ -136,7 +136,8 @@ fn run_task(
             progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
             let sample = match &outcome.failure {
                 None if !stop::asked() => {
-                    let sample = Stage::during(subject, ground, task, |stage| measure(task, ground, stage));
+                    let sample =
+                        Mounts::during(subject, testbed, task, |mounts| measure(task, testbed, mounts));
                     unless_stopped(sample, &mut outcome.failure)
                 }
                 _ => None,
@@ -146,17 +147,17 @@ fn run_task(
         }
     }
     if let Some(counters) = counters {
-        for ((subject, outcome), ground) in subjects.iter().zip(&mut outcomes).zip(&places) {
+        for ((subject, outcome), testbed) in subjects.iter().zip(&mut outcomes).zip(&places) {
             progress.set_message(format!("{} on {}, counting", task.name, subject.kind.name()));
             if outcome.failure.is_none() && !stop::asked() {
-                let counts = counters.count(task, subject, ground);
+                let counts = counters.count(task, subject, testbed);
                 outcome.counts = unless_stopped(counts, &mut outcome.failure).unwrap_or_default();
             }
             progress.inc(1);
         }
     }
-    places.iter().try_for_each(|ground| ground.clear())?;
-    Ok(TaskOutcome { task, operations: (task.operations)(grounds.main()), outcomes })
+    places.iter().try_for_each(|testbed| testbed.clear())?;
+    Ok(TaskOutcome { task, operations: (task.operations)(testbeds.main()), outcomes })
 }
 
 /// What was found. A failure is kept in `failure`, unless it is that the user wants to stop.
@@ -170,22 +171,22 @@ fn unless_stopped<T>(found: Result<T>, failure: &mut Option<String>) -> Option<T
         .ok()
 }
 
-fn measure(task: &Task, ground: &Ground, stage: &Stage) -> Result<Sample> {
-    let services = stage.services();
+fn measure(task: &Task, testbed: &Testbed, mounts: &Mounts) -> Result<Sample> {
+    let services = mounts.services();
     let first = services.first().copied();
     if task.metric == Metric::Resident && first.is_none() {
         return Err(Failure::new("no service whose memory could be measured"));
     }
-    let mut player = stage.player(ground, task)?;
-    let mut sample = player.run()?;
-    player.end()?;
+    let mut client = mounts.client(testbed, task)?;
+    let mut sample = client.run()?;
+    client.end()?;
     if task.space {
         rustix::fs::sync();
-        sample.upper_bytes = Some(stage.uppers().iter().map(|upper| ground::space(upper)).sum());
+        sample.upper_bytes = Some(mounts.uppers().iter().map(|upper| testbed::space(upper)).sum());
     }
     match (task.metric, first) {
         (Metric::Resident, Some(service)) => {
-            ground::drop_caches()?;
+            testbed::drop_caches()?;
             Ok(Sample {
                 resident_peak_bytes: sample.resident_bytes,
                 resident_bytes: Some(at_rest(service)?),

@@ -1,14 +1,14 @@
 //! What is counted in a run of its own that is not timed, for counting costs time: requests, system calls, and memory.
 
-use crate::charge::{Charged, Charges};
+use crate::cacheline::{self, LineCount};
+use crate::contender::Contender;
 use crate::failure::Result;
-use crate::ground::{self, Ground};
-use crate::lines::{self, LineCount};
+use crate::memcg::{Charged, Charges};
+use crate::mounts::Mounts;
 use crate::requests::{Counter, Requests};
-use crate::stage::Stage;
-use crate::subject::Subject;
 use crate::syscalls::{Calls, SyscallCounter};
 use crate::tasks::{self, Task};
+use crate::testbed::{self, Testbed};
 use std::path::{Path, PathBuf};
 
 /// The scale at which instructions are counted one by one: some dozen operations say what each of them does.
@@ -54,7 +54,7 @@ impl Counters {
         Self {
             requests: said("requests", Counter::new(scratch)),
             calls: said("system calls", SyscallCounter::new(scratch)),
-            charges: said(MEMORY, Charges::new().and_then(|_| ground::drop_caches())).is_some(),
+            charges: said(MEMORY, Charges::new().and_then(|_| testbed::drop_caches())).is_some(),
             scratch: scratch.to_owned(),
         }
     }
@@ -66,45 +66,45 @@ impl Counters {
     }
 
     /// Does a task once on fresh layers.
-    pub fn count(&self, task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
+    pub fn count(&self, task: &Task, subject: &Contender, testbed: &Testbed) -> Result<Counts> {
         // It has to outlive the mount: a group with a process in it cannot be removed.
         let charges = if self.charges { said(MEMORY, Charges::new()) } else { None };
         if let Some(charges) = &charges {
-            ground::drop_caches()?;
+            testbed::drop_caches()?;
             charges.as_service()?;
         }
-        Stage::during(subject, ground, task, |stage| {
+        Mounts::during(subject, testbed, task, |mounts| {
             if let Some(charges) = &charges {
                 charges.as_client()?;
             }
-            let counts = self.on(ground, task, stage)?;
+            let counts = self.on(testbed, task, mounts)?;
             let charged = charges.as_ref().map(Charges::now).transpose()?;
             Ok(Counts { charged, ..counts })
         })
         .map(|counts| Counts { lines: self.lines(task, subject), ..counts })
     }
 
-    fn lines(&self, task: &Task, subject: &Subject) -> Option<LinesPerOperation> {
+    fn lines(&self, task: &Task, subject: &Contender) -> Option<LinesPerOperation> {
         if !has_lines(task, subject) {
             return None;
         }
-        let ground = said(LINES, Ground::new(&self.scratch, None, LINES_SCALE))?;
-        let count = count_lines(task, subject, &ground)?;
-        let operations = (task.operations)(&ground).max(1) as f64 * f64::from(task.passes);
+        let testbed = said(LINES, Testbed::new(&self.scratch, None, LINES_SCALE))?;
+        let count = count_lines(task, subject, &testbed)?;
+        let operations = (task.operations)(&testbed).max(1) as f64 * f64::from(task.passes);
         let each = |n: u64| n as f64 / operations;
         let shared_writes = (count.clients > 0).then(|| each(count.client_writes));
         Some(LinesPerOperation { locked: each(count.locked), shared_writes })
     }
 
-    fn on(&self, ground: &Ground, task: &Task, stage: &Stage) -> Result<Counts> {
-        let services = stage.services();
+    fn on(&self, testbed: &Testbed, task: &Task, mounts: &Mounts) -> Result<Counts> {
+        let services = mounts.services();
         let mut counts = Counts::default();
         if let Some(calls) = &self.calls {
             calls.watch(&services)?;
         }
         // Only now, so that it is watched and charged from its start.
-        let mut player = stage.player_unmeasured(ground, task)?;
-        let mut passes = || player.run().map(drop);
+        let mut client = mounts.client_unmeasured(testbed, task)?;
+        let mut passes = || client.run().map(drop);
         let calls = || match &self.calls {
             Some(counter) => {
                 let of = counter.during(&services, passes)?;
@@ -117,11 +117,11 @@ impl Counters {
         };
         match &self.requests {
             Some(counter) if !services.is_empty() => {
-                counts.requests = counter.during(stage.roots(), calls)?;
+                counts.requests = counter.during(mounts.roots(), calls)?;
             }
             _ => calls()?,
         }
-        player.end()?;
+        client.end()?;
         Ok(counts)
     }
 }
@@ -129,26 +129,26 @@ impl Counters {
 const MEMORY: &str = "memory by control group";
 const LINES: &str = "writes to shared lines";
 
-fn has_lines(task: &Task, subject: &Subject) -> bool {
-    lines::HERE && task.name.starts_with(tasks::PRIVATE) && subject.program.is_some()
+fn has_lines(task: &Task, subject: &Contender) -> bool {
+    cacheline::HERE && task.name.starts_with(tasks::PRIVATE) && subject.program.is_some()
 }
 
 /// Steps through the service of a task that is about shared cache lines, on a fresh mount. None: it is another task, or it cannot be
 /// done here, which is said on stderr.
 #[must_use]
-pub fn count_lines(task: &Task, subject: &Subject, ground: &Ground) -> Option<LineCount> {
+pub fn count_lines(task: &Task, subject: &Contender, testbed: &Testbed) -> Option<LineCount> {
     if !has_lines(task, subject) {
         return None;
     }
-    let count = Stage::during(subject, ground, task, |stage| {
-        let [service] = stage.services()[..] else { return Ok(None) };
+    let count = Mounts::during(subject, testbed, task, |mounts| {
+        let [service] = mounts.services()[..] else { return Ok(None) };
         if subject.library.is_none() {
             // From another process, clients hardly ever have two threads of a stepped service at work at once.
-            return stage.part(ground, task).play(|passes| lines::count(service, passes)).map(Some);
+            return mounts.part(testbed, task).play(|passes| cacheline::count(service, passes)).map(Some);
         }
-        let mut player = stage.player_unmeasured(ground, task)?;
-        let count = lines::count(service, || player.run().map(drop))?;
-        player.end()?;
+        let mut client = mounts.client_unmeasured(testbed, task)?;
+        let count = cacheline::count(service, || client.run().map(drop))?;
+        client.end()?;
         Ok(Some(count))
     });
     said(LINES, count).flatten()

@@ -2,16 +2,16 @@
 //! calls, the space that copies take, and what its threads do to each other's cache lines. A file beside the source says what they were; more than that is a regression.
 
 use crate::compare::style;
+use crate::contender::{Contender, Kind};
 use crate::counts::count_lines;
 use crate::failure::{Failure, Result, While};
-use crate::ground::{self, Ground};
 use crate::machine::Machine;
+use crate::mounts::Mounts;
 use crate::requests::Counter;
-use crate::stage::Stage;
 use crate::stop;
-use crate::subject::{Kind, Subject};
 use crate::syscalls::SyscallCounter;
 use crate::tasks::{self, Task};
+use crate::testbed::{self, Testbed};
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -102,7 +102,7 @@ pub struct Baseline {
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     /// Vellum's program and its profiles.
-    pub subjects: &'a [Subject],
+    pub subjects: &'a [Contender],
     /// Where layers and mounts are made.
     pub dir: &'a Path,
     /// What the counts were.
@@ -122,8 +122,8 @@ pub enum Guarded {
 
 /// Counts, prints a table, and compares with the baseline. Fails when something has become more, or is not known.
 pub fn run(plan: &Plan<'_>) -> Result<Guarded> {
-    let ground = Ground::new(plan.dir, None, SCALE)?;
-    let (kernel, filesystem) = (kernel(), Machine::here(ground.top()).filesystem);
+    let testbed = Testbed::new(plan.dir, None, SCALE)?;
+    let (kernel, filesystem) = (kernel(), Machine::here(testbed.top()).filesystem);
     let known = if plan.update { None } else { Some(read(plan.baseline)?) };
     if let Some(known) = &known
         && (&known.kernel, &known.filesystem) != (&kernel, &filesystem)
@@ -137,7 +137,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Guarded> {
     let progress = ProgressBar::new((tasks.len() * plan.subjects.len()) as u64);
     progress.set_style(style());
     let counters =
-        Counters { requests: Counter::new(ground.top())?, calls: SyscallCounter::new(ground.top())? };
+        Counters { requests: Counter::new(testbed.top())?, calls: SyscallCounter::new(testbed.top())? };
     let mut counted = Counted::new();
     for task in &tasks {
         for subject in plan.subjects {
@@ -147,7 +147,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Guarded> {
             let nothing = Counts::default();
             let count = || {
                 stop::check()?;
-                counters.count(task, subject, &ground)
+                counters.count(task, subject, &testbed)
             };
             let counts = match &known {
                 Some(known) => least(known.counts.get(&name).unwrap_or(&nothing), count)?,
@@ -156,7 +156,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Guarded> {
             counted.insert(name, counts);
             progress.inc(1);
         }
-        ground.clear()?;
+        testbed.clear()?;
     }
     progress.finish_and_clear();
     let Some(known) = known else {
@@ -206,26 +206,26 @@ struct Counters {
 impl Counters {
     /// One run for the requests, one for the system calls and one for the cache lines, each on a fresh mount: counting one
     /// disturbs the other.
-    fn count(&self, task: &Task, subject: &Subject, ground: &Ground) -> Result<Counts> {
+    fn count(&self, task: &Task, subject: &Contender, testbed: &Testbed) -> Result<Counts> {
         let too_many = || Failure::new("the kernel could not keep all events");
-        let requests = Stage::during(subject, ground, task, |stage| {
-            let mut player = stage.player_unmeasured(ground, task)?;
-            let requests = self.requests.during(stage.roots(), || player.run().map(drop))?;
-            player.end()?;
+        let requests = Mounts::during(subject, testbed, task, |mounts| {
+            let mut client = mounts.client_unmeasured(testbed, task)?;
+            let requests = self.requests.during(mounts.roots(), || client.run().map(drop))?;
+            client.end()?;
             requests.ok_or_else(too_many)
         })?;
-        let (calls, upper_kib) = Stage::during(subject, ground, task, |stage| {
-            let services = stage.services();
+        let (calls, upper_kib) = Mounts::during(subject, testbed, task, |mounts| {
+            let services = mounts.services();
             self.calls.watch(&services)?;
-            let mut player = stage.player_unmeasured(ground, task)?;
-            let calls = self.calls.during(&services, || player.run().map(drop))?;
-            player.end()?;
+            let mut client = mounts.client_unmeasured(testbed, task)?;
+            let calls = self.calls.during(&services, || client.run().map(drop))?;
+            client.end()?;
             rustix::fs::sync();
-            let bytes: u64 = stage.uppers().iter().map(|upper| ground::space(upper)).sum();
+            let bytes: u64 = mounts.uppers().iter().map(|upper| testbed::space(upper)).sum();
             Ok((calls.ok_or_else(too_many)?.service, bytes / 1024))
         })?;
-        let operations = (task.operations)(ground) as u64 * u64::from(task.passes);
-        let lines = count_lines(task, subject, ground);
+        let operations = (task.operations)(testbed) as u64 * u64::from(task.passes);
+        let lines = count_lines(task, subject, testbed);
         let (locked, shared_writes) = lines.map(|lines| (lines.locked, lines.client_writes)).unzip();
         Ok(Counts { operations, requests, calls, upper_kib, locked, shared_writes })
     }

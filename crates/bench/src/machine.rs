@@ -25,9 +25,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This machine, now, and the filesystem under `ground`.
+    /// This machine, now, and the filesystem under `testbed`.
     #[must_use]
-    pub fn here(ground: &Path) -> Self {
+    pub fn here(testbed: &Path) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
         Self {
@@ -38,7 +38,7 @@ impl Machine {
                 .and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok())
                 .unwrap_or(0)
                 / 1024,
-            filesystem: filesystem(ground),
+            filesystem: filesystem(testbed),
             date: utc(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())),
             load_before: load(),
         }

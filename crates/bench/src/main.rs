@@ -5,20 +5,20 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use vellum_bench::compare::{self, Plan};
+use vellum_bench::contender::{self, Contender, Kind};
 use vellum_bench::failure::{Failure, Result, While};
 use vellum_bench::figure;
-use vellum_bench::ground::Format;
-use vellum_bench::grounds::Grounds;
 use vellum_bench::guard;
 use vellum_bench::keep;
 use vellum_bench::machine::{self, Machine};
+use vellum_bench::mounts::Mounts;
 use vellum_bench::page;
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
-use vellum_bench::stage::Stage;
 use vellum_bench::stop;
-use vellum_bench::subject::{self, Kind, Subject};
 use vellum_bench::tasks::{self, TASKS, Task};
+use vellum_bench::testbed::Format;
+use vellum_bench::testbeds::Testbeds;
 use vellum_bench::workload::worker;
 
 /// Bad input to the command.
@@ -203,12 +203,12 @@ fn main() -> ExitCode {
 }
 
 fn run_compare(args: &Compare) -> Result<()> {
-    let programs = args.program.iter().map(|text| subject::program(text)).collect::<Result<Vec<_>>>()?;
+    let programs = args.program.iter().map(|text| contender::program(text)).collect::<Result<Vec<_>>>()?;
     let kinds = chosen_kinds(&args.subjects)?;
     let options = args.mount_options.iter().map(|text| mount_options(text)).collect::<Result<Vec<_>>>()?;
     let (mut subjects, mut missing) = (Vec::new(), Vec::new());
     for kind in kinds {
-        match Subject::find(kind, &programs) {
+        match Contender::find(kind, &programs) {
             Ok(mut subject) => {
                 subject.options = options.iter().find(|(k, _)| *k == kind).map(|(_, more)| more.clone());
                 subjects.push(subject);
@@ -238,7 +238,7 @@ fn run_compare(args: &Compare) -> Result<()> {
     measure(args, tasks, subjects, missing)
 }
 
-fn check_any(subjects: &[Subject], missing: &[Missing]) -> Result<()> {
+fn check_any(subjects: &[Contender], missing: &[Missing]) -> Result<()> {
     if !subjects.is_empty() {
         return Ok(());
     }
@@ -247,8 +247,8 @@ fn check_any(subjects: &[Subject], missing: &[Missing]) -> Result<()> {
 }
 
 /// The subjects without those whose library does nothing, which are missing.
-fn at_work(subjects: Vec<Subject>, grounds: &Grounds, missing: &mut Vec<Missing>) -> Vec<Subject> {
-    let check = |subject: &Subject| match Stage::check_library(subject, grounds.main()) {
+fn at_work(subjects: Vec<Contender>, testbeds: &Testbeds, missing: &mut Vec<Missing>) -> Vec<Contender> {
+    let check = |subject: &Contender| match Mounts::check_library(subject, testbeds.main()) {
         Ok(()) => true,
         Err(failure) => {
             missing.push(Missing { name: subject.kind.name(), why: failure.to_string() });
@@ -261,7 +261,7 @@ fn at_work(subjects: Vec<Subject>, grounds: &Grounds, missing: &mut Vec<Missing>
 fn measure(
     args: &Compare,
     tasks: Vec<&'static Task>,
-    subjects: Vec<Subject>,
+    subjects: Vec<Contender>,
     mut missing: Vec<Missing>,
 ) -> Result<()> {
     let (tasks, unable): (Vec<&'static Task>, Vec<&'static Task>) =
@@ -272,14 +272,14 @@ fn measure(
     stop::watch()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let image = args.image.map(|mib| (args.format, mib));
-    let grounds = Grounds::new(&dir, image, args.scale)?;
-    let subjects = at_work(subjects, &grounds, &mut missing);
+    let testbeds = Testbeds::new(&dir, image, args.scale)?;
+    let subjects = at_work(subjects, &testbeds, &mut missing);
     stop::check()?;
     check_any(&subjects, &missing)?;
     let denominator = report::denominator(&subjects);
     let mut report = Report {
         schema_version: report::SCHEMA_VERSION,
-        machine: Machine::here(grounds.main().top()),
+        machine: Machine::here(testbeds.main().top()),
         rounds: args.rounds,
         scale: args.scale,
         denominator: denominator.map(Kind::name),
@@ -291,7 +291,7 @@ fn measure(
     };
     print!("{}", report::heading(&report));
     let plan = Plan { tasks, subjects, rounds: args.rounds, counts: !args.no_counts };
-    let done = compare::compare(&plan, &grounds, |done| {
+    let done = compare::compare(&plan, &testbeds, |done| {
         let task = TaskReport::of(done, denominator, &report.tasks);
         print!("{}", report::table(&task));
         report.tasks.push(task);
@@ -316,16 +316,16 @@ fn run_guard(args: &Guard) -> Result<guard::Guarded> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::new("counting requests and system calls needs root"));
     }
-    let programs = args.program.iter().map(|text| subject::program(text)).collect::<Result<Vec<_>>>()?;
+    let programs = args.program.iter().map(|text| contender::program(text)).collect::<Result<Vec<_>>>()?;
     let kinds = [Kind::VellumCached, Kind::VellumPassthrough];
-    let subjects = kinds.map(|kind| Subject::find(kind, &programs).map_err(Failure::new));
+    let subjects = kinds.map(|kind| Contender::find(kind, &programs).map_err(Failure::new));
     let subjects = subjects.into_iter().collect::<Result<Vec<_>>>()?;
     stop::watch()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     guard::run(&guard::Plan { subjects: &subjects, dir: &dir, baseline: &args.baseline, update: args.update })
 }
 
-fn note(subject: &Subject) -> SubjectNote {
+fn note(subject: &Contender) -> SubjectNote {
     SubjectNote {
         name: subject.kind.name(),
         version: subject.version.clone(),
@@ -377,7 +377,7 @@ fn mount_options(text: &str) -> Result<(Kind, String)> {
         })
 }
 
-fn list(subjects: &[Subject], missing: &[Missing]) {
+fn list(subjects: &[Contender], missing: &[Missing]) {
     println!("tasks:");
     for task in TASKS {
         let long = if task.long { " [long: only by name]" } else { "" };

@@ -2,7 +2,7 @@
 
 use crate::cores;
 use crate::failure::{Failure, Result};
-use crate::ground;
+use crate::testbed;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
@@ -35,7 +35,7 @@ impl Pools {
             if let Some(cpus) = cores::share(number, count) {
                 command.arg("--cpus").arg(cores::list(&cpus));
             }
-            ground::run(&mut command)?;
+            testbed::run(&mut command)?;
             pools.names.push(name);
         }
         Ok(pools)

@@ -1,14 +1,14 @@
 //! The outcome as a table for people and as JSON for programs.
 
-use crate::bars::{ALONE, Bar, Unit, bar_for};
-use crate::charge::Charged;
 use crate::compare::{Outcome, TaskOutcome};
+use crate::contender::{Contender, Kind};
 use crate::machine::Machine;
 use crate::measure::Sample;
+use crate::memcg::Charged;
 use crate::requests::Requests;
 use crate::statistics::{confidence, is_noisy, median, spread};
-use crate::subject::{Kind, Subject};
 use crate::syscalls::Calls;
+use crate::targets::{ALONE, Target, Unit, target_for};
 use crate::tasks::Metric;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -125,7 +125,7 @@ pub struct SubjectReport {
     /// Writes of the service to cache lines that several of its threads write for several clients, per operation.
     pub shared_writes_per_operation: Option<f64>,
     /// Vellum's bar.
-    pub bar: Option<Bar>,
+    pub bar: Option<Target>,
     /// Whether it is met.
     pub bar_met: Option<bool>,
     /// Peers that were faster (or smaller) in this run; only for Vellum.
@@ -138,7 +138,7 @@ pub struct SubjectReport {
 
 /// The subject that times are divided by: kernel overlayfs, or else the host's directory.
 #[must_use]
-pub fn denominator(subjects: &[Subject]) -> Option<Kind> {
+pub fn denominator(subjects: &[Contender]) -> Option<Kind> {
     [Kind::Overlay, Kind::Host].into_iter().find(|kind| subjects.iter().any(|subject| subject.kind == *kind))
 }
 
@@ -207,7 +207,7 @@ impl SubjectReport {
         };
         let middle = |of: fn(&Sample) -> Option<f64>| all(of).map(|values| per_operation(median(&values)));
         let counts = &outcome.counts;
-        let bar = bar_for(done.task.name, outcome.kind);
+        let bar = target_for(done.task.name, outcome.kind);
         let judged = bar.and_then(|bar| match bar.unit {
             // A bar is relative to the subject that it names, and to no other.
             Unit::TimesOverlayfs | Unit::TimesHost | Unit::TimesFuseOverlayfs2 => {

@@ -1,9 +1,9 @@
 //! What a page needs of reports, and how several of them become one.
 
-use crate::bars::Unit;
 use crate::failure::{Failure, Result};
 use crate::report::SCHEMA_VERSION;
 use crate::statistics::median;
+use crate::targets::Unit;
 use crate::tasks::{self, Metric};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn every_bar_that_a_run_writes_is_read() {
-        for bar in crate::bars::BARS {
+        for bar in crate::targets::TARGETS {
             let text = serde_json::to_string(bar).unwrap();
             let read: Bar = serde_json::from_str(&text).unwrap();
             assert_eq!((read.at_most, read.unit), (bar.at_most, bar.unit));

@@ -7,7 +7,7 @@ use super::results::{Results, Subject, Task};
 use super::sources::{Planned, planned, source_of};
 use super::table::{head, heads, scrolled};
 use super::verdict::{Verdict, limit, tags};
-use crate::subject::Kind;
+use crate::contender::Kind;
 
 /// Other filesystems for the same purpose, without the kernel's.
 pub(super) const PEERS: &[&str] = &["fuse-overlayfs", "fuse-overlayfs-2", "unionfs-fuse"];

@@ -2,7 +2,7 @@
 
 use super::html::Html;
 use super::results::{Bar, Subject};
-use crate::bars::Unit;
+use crate::targets::Unit;
 
 /// What became of a bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

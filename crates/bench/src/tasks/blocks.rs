@@ -3,8 +3,8 @@
 
 use super::Env;
 use crate::failure::{Result, While};
-use crate::ground::{self, LARGE_NAME, Lower};
 use crate::stop;
+use crate::testbed::{self, LARGE_NAME, Lower};
 use crate::tree::Random;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -48,7 +48,7 @@ pub(super) fn copied_up(env: &Env<'_>) -> Result<()> {
 
 /// Reads the lower file, so that it is in the page cache of its filesystem.
 pub(super) fn warm_lower(env: &Env<'_>) -> Result<()> {
-    let path = env.ground.lower(Lower::Large)?.join(LARGE_NAME);
+    let path = env.testbed.lower(Lower::Large)?.join(LARGE_NAME);
     let mut file = File::open(path).doing(|| "opening the large file")?;
     std::io::copy(&mut file, &mut std::io::sink()).doing(|| "reading the large file")?;
     rustix::fs::sync();
@@ -59,7 +59,7 @@ pub(super) fn warm_lower(env: &Env<'_>) -> Result<()> {
 pub(super) fn same(env: &Env<'_>) -> Result<()> {
     let file = open(env)?;
     let at = size(&file)? / 2 + 17;
-    for number in 0..env.ground.scaled(SAME) {
+    for number in 0..env.testbed.scaled(SAME) {
         file.write_all_at(&[number as u8], at).doing(|| "rewriting a byte")?;
     }
     file.sync_all().doing(|| "fsync")
@@ -70,7 +70,7 @@ pub(super) fn others(env: &Env<'_>) -> Result<()> {
     let file = open(env)?;
     let blocks = usize::try_from(size(&file)? / BLOCK).unwrap_or(1);
     let mut random = Random::new(3);
-    for _ in 0..env.ground.scaled(OTHERS) {
+    for _ in 0..env.testbed.scaled(OTHERS) {
         let at = random.below(blocks) as u64 * BLOCK + 100;
         file.write_all_at(b"x", at).doing(|| "writing a byte")?;
     }
@@ -92,7 +92,7 @@ pub(super) fn stride(env: &Env<'_>) -> Result<()> {
 /// Writes a byte, before the clock starts, and empties the caches.
 pub(super) fn one_and_cold(env: &Env<'_>) -> Result<()> {
     first_synced(env)?;
-    ground::drop_caches()
+    testbed::drop_caches()
 }
 
 /// Writes the first half, before the clock starts, and empties the caches.
@@ -105,7 +105,7 @@ pub(super) fn half_and_cold(env: &Env<'_>) -> Result<()> {
     }
     file.sync_all().doing(|| "fsync")?;
     drop(file);
-    ground::drop_caches()
+    testbed::drop_caches()
 }
 
 /// Random writes of `len` bytes, 1 % of the file in all, and an fsync.

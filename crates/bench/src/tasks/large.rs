@@ -2,8 +2,8 @@
 
 use super::Env;
 use crate::failure::{Failure, Result, While};
-use crate::ground::LARGE_NAME;
 use crate::stop;
+use crate::testbed::LARGE_NAME;
 use crate::tree::Random;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -38,7 +38,7 @@ pub(super) fn settle(_: &Env<'_>) -> Result<()> {
 pub(super) fn read(env: &Env<'_>) -> Result<()> {
     let mut file = large(env)?;
     let mut buffer = vec![0; MIB];
-    let mut left = env.ground.large_bytes();
+    let mut left = env.testbed.large_bytes();
     while left > 0 {
         stop::check()?;
         file.read_exact(&mut buffer).doing(|| "reading the large file")?;
@@ -49,7 +49,7 @@ pub(super) fn read(env: &Env<'_>) -> Result<()> {
 
 pub(super) fn random_read(env: &Env<'_>) -> Result<()> {
     let file = large(env)?;
-    let pages = usize::try_from(env.ground.large_bytes()).unwrap_or(usize::MAX) / PAGE;
+    let pages = usize::try_from(env.testbed.large_bytes()).unwrap_or(usize::MAX) / PAGE;
     let mut random = Random::new(1);
     let mut buffer = [0; PAGE];
     for number in 0..RANDOM_READS {
@@ -75,7 +75,7 @@ fn create(env: &Env<'_>, append: bool) -> Result<File> {
 pub(super) fn write_fsync(env: &Env<'_>) -> Result<()> {
     let mut file = create(env, false)?;
     let block = vec![0x5a; MIB];
-    for _ in 0..env.ground.large_bytes() / MIB as u64 {
+    for _ in 0..env.testbed.large_bytes() / MIB as u64 {
         stop::check()?;
         file.write_all(&block).doing(|| "writing")?;
     }
@@ -93,7 +93,7 @@ pub(super) fn make_small_file(env: &Env<'_>) -> Result<()> {
 pub(super) fn rewrite_byte(env: &Env<'_>) -> Result<()> {
     let path = env.root.join("written");
     let file = OpenOptions::new().write(true).open(path).doing(|| "opening a file")?;
-    for number in 0..env.ground.scaled(REWRITES) {
+    for number in 0..env.testbed.scaled(REWRITES) {
         file.write_all_at(&[number as u8], 0).doing(|| "rewriting a byte")?;
         if number % CHECK_EVERY == 0 {
             stop::check()?;
@@ -104,7 +104,7 @@ pub(super) fn rewrite_byte(env: &Env<'_>) -> Result<()> {
 
 pub(super) fn append(env: &Env<'_>) -> Result<()> {
     let mut file = create(env, true)?;
-    for number in 0..env.ground.scaled(APPENDS) {
+    for number in 0..env.testbed.scaled(APPENDS) {
         file.write_all(&[number as u8; PAGE]).doing(|| "appending")?;
         if number % CHECK_EVERY == 0 {
             stop::check()?;
@@ -115,7 +115,7 @@ pub(super) fn append(env: &Env<'_>) -> Result<()> {
 
 pub(super) fn append_fsync(env: &Env<'_>) -> Result<()> {
     let mut file = create(env, true)?;
-    for number in 0..env.ground.scaled(SYNCED_APPENDS) {
+    for number in 0..env.testbed.scaled(SYNCED_APPENDS) {
         stop::check()?;
         file.write_all(&[number as u8; PAGE]).doing(|| "appending")?;
         file.sync_all().doing(|| "fsync")?;
@@ -125,7 +125,7 @@ pub(super) fn append_fsync(env: &Env<'_>) -> Result<()> {
 
 /// Maps the large file and reads all of it.
 pub(super) fn map_read(env: &Env<'_>) -> Result<()> {
-    let len = usize::try_from(env.ground.large_bytes()).unwrap_or(usize::MAX);
+    let len = usize::try_from(env.testbed.large_bytes()).unwrap_or(usize::MAX);
     let map = ReadMap::new(large(env)?, len).doing(|| "mapping the large file")?;
     let sum = map.sum();
     stop::check()?;

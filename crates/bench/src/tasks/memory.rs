@@ -8,7 +8,7 @@ use nix::sys::stat::{Mode, fstatat};
 
 /// Looks up every file of the largest tree.
 pub(super) fn look_up_all(env: &Env<'_>) -> Result<()> {
-    let (dirs, files) = env.ground.million();
+    let (dirs, files) = env.testbed.million();
     for number in 0..dirs {
         stop::check()?;
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;

@@ -1,6 +1,7 @@
 //! The tasks, as data: what they need, what they do untimed, what is timed.
 
 mod blocks;
+mod groups;
 mod large;
 mod memory;
 mod names;
@@ -12,8 +13,9 @@ mod tenants;
 mod work;
 
 use crate::failure::Result;
-use crate::ground::{Ground, Lower};
+use crate::testbed::{Lower, Testbed};
 use crate::workload::worker::Workers;
+pub use groups::{group, group_named, named};
 use std::path::{Path, PathBuf};
 
 /// Where a step of a task happens.
@@ -30,7 +32,7 @@ pub struct Env<'a> {
     /// Processes that live from the preparation to the end.
     pub workers: &'a Workers,
     /// The place around it.
-    pub ground: &'a Ground,
+    pub testbed: &'a Testbed,
 }
 
 /// A step of a task.
@@ -69,11 +71,11 @@ pub struct Task {
     /// What it is judged by.
     pub metric: Metric,
     /// How many operations one pass is, for values per operation.
-    pub operations: fn(&Ground) -> usize,
+    pub operations: fn(&Testbed) -> usize,
     /// How often it is done within one measurement.
     pub passes: u32,
     /// How many mounts over the same lower layer it is on.
-    pub clones: fn(&Ground) -> usize,
+    pub clones: fn(&Testbed) -> usize,
     /// Whether each mount is a tenant's, who has processors of his own where there are enough.
     pub tenants: bool,
     /// Whether Vellum's library can be in the processes that do it: it knows one pool, and so one mount of those of a task.
@@ -116,7 +118,7 @@ const SMALL: Task = Task {
     long: false,
     space: false,
     metric: Metric::Time,
-    operations: |ground| ground.tree.files.len(),
+    operations: |testbed| testbed.tree.files.len(),
     passes: 1,
     clones: |_| 1,
     tenants: false,
@@ -260,7 +262,7 @@ pub const TASKS: &[Task] = &[
         state: "warm: an upper file of 4 KiB",
         lower: Lower::Empty,
         alters: true,
-        operations: |ground| ground.scaled(large::REWRITES),
+        operations: |testbed| testbed.scaled(large::REWRITES),
         prepare: large::make_small_file,
         run: large::rewrite_byte,
         ..LARGE
@@ -271,7 +273,7 @@ pub const TASKS: &[Task] = &[
         state: "a new file, nothing dirty",
         lower: Lower::Empty,
         alters: true,
-        operations: |ground| ground.scaled(large::APPENDS),
+        operations: |testbed| testbed.scaled(large::APPENDS),
         prepare: large::settle,
         run: large::append,
         ..LARGE
@@ -282,7 +284,7 @@ pub const TASKS: &[Task] = &[
         state: "a new file, nothing dirty",
         lower: Lower::Empty,
         alters: true,
-        operations: |ground| ground.scaled(large::SYNCED_APPENDS),
+        operations: |testbed| testbed.scaled(large::SYNCED_APPENDS),
         prepare: large::settle,
         run: large::append_fsync,
         ..LARGE
@@ -291,7 +293,7 @@ pub const TASKS: &[Task] = &[
         name: "mmap-read",
         title: "512 MiB read through a new mapping",
         state: "warm: the file was read through the mount",
-        operations: |ground| usize::try_from(ground.large_bytes() / 4096).unwrap_or(usize::MAX),
+        operations: |testbed| usize::try_from(testbed.large_bytes() / 4096).unwrap_or(usize::MAX),
         passes: 3,
         prepare: large::map_read,
         run: large::map_read,
@@ -305,7 +307,7 @@ pub const TASKS: &[Task] = &[
         drops_caches: true,
         long: true,
         metric: Metric::Resident,
-        operations: |ground| ground.million().0 * ground.million().1,
+        operations: |testbed| testbed.million().0 * testbed.million().1,
         prepare: small::cold,
         run: memory::look_up_all,
         ..SMALL
@@ -355,7 +357,7 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "block-same",
         title: "20,000 further bytes to the same block of 512 MiB, fsync",
-        operations: |ground| ground.scaled(blocks::SAME),
+        operations: |testbed| testbed.scaled(blocks::SAME),
         prepare: blocks::copied_up,
         run: blocks::same,
         ..BLOCKS
@@ -363,7 +365,7 @@ pub const TASKS: &[Task] = &[
     Task {
         name: "block-others",
         title: "a byte each to 2,000 other blocks of 512 MiB, fsync",
-        operations: |ground| ground.scaled(blocks::OTHERS),
+        operations: |testbed| testbed.scaled(blocks::OTHERS),
         prepare: blocks::copied_up,
         run: blocks::others,
         ..BLOCKS
@@ -516,55 +518,15 @@ const BLOCKS: Task = Task {
 /// A task on a large file.
 const LARGE: Task = Task {
     lower: Lower::Large,
-    operations: |ground| usize::try_from(ground.large_bytes() >> 20).unwrap_or(usize::MAX),
+    operations: |testbed| usize::try_from(testbed.large_bytes() >> 20).unwrap_or(usize::MAX),
     ..SMALL
 };
-
-/// All tasks whose names begin so, but for those that want more cores than there are.
-pub fn group(prefix: &str) -> impl Iterator<Item = &'static Task> {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    TASKS.iter().filter(move |task| task.name.starts_with(prefix) && task.cores <= cores)
-}
-
-/// The tasks of a group by its name on the command line.
-#[must_use]
-pub fn group_named(name: &str) -> Option<impl Iterator<Item = &'static Task>> {
-    let prefix = match name {
-        "all" => "",
-        "blocks" => "block-",
-        "s1" => "s1-",
-        "s2" => "s2-",
-        "private" => PRIVATE,
-        "work" => work::PREFIX,
-        _ => return None,
-    };
-    Some(group(prefix))
-}
-
-/// The task of this name.
-#[must_use]
-pub fn named(name: &str) -> Option<&'static Task> {
-    TASKS.iter().find(|task| task.name == name)
-}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stage::Stage;
-    use crate::subject::{Kind, Subject};
-
-    #[test]
-    fn groups_are_found_by_name() {
-        let of = |name| group_named(name).unwrap().map(|task| task.name).collect::<Vec<_>>();
-        assert!(of("s1").contains(&"s1-oltp") && of("s1").contains(&"s1-dwol-4"));
-        assert!(["s1-create-1", "s1-stat-2", "s1-unlink-4"].iter().all(|name| of("s1").contains(name)));
-        assert!(of("s2").contains(&"s2-append") && !of("s2").contains(&"s1-oltp"));
-        assert!(of("s2").contains(&"s2-rocksdb-put-1") && of("s2").contains(&"s2-rocksdb-get-4"));
-        assert_eq!(of("private").len(), 5);
-        assert!(of("work").contains(&"work-dpkg") && of("work").iter().all(|name| name.starts_with("work-")));
-        assert!(of("blocks").iter().all(|name| name.starts_with("block-")));
-        assert!(of("all").contains(&"grep") && group_named("grep").is_none());
-    }
+    use crate::contender::{Contender, Kind};
+    use crate::mounts::Mounts;
 
     #[test]
     fn tasks_have_unique_names_and_say_what_they_are() {
@@ -576,9 +538,9 @@ mod tests {
 
     #[test]
     fn the_library_is_in_tasks_on_one_mount() {
-        let ground = Ground::new(&std::env::temp_dir(), None, 1.0).unwrap();
+        let testbed = Testbed::new(&std::env::temp_dir(), None, 1.0).unwrap();
         for task in TASKS.iter().filter(|task| task.library) {
-            assert_eq!((task.clones)(&ground), 1, "{}", task.name);
+            assert_eq!((task.clones)(&testbed), 1, "{}", task.name);
         }
         let takes_part = |name| Kind::VellumLibrary.takes_part(named(name).unwrap());
         assert!(["s1-oltp", "untar", "private-create", "s2-rocksdb-put-1"].into_iter().all(takes_part));
@@ -589,19 +551,19 @@ mod tests {
     /// on every filesystem by a case of their own.
     #[test]
     fn tasks_run_on_a_directory() {
-        let ground = Ground::new(&std::env::temp_dir(), None, 0.005).unwrap();
-        let host = Subject::find(Kind::Host, &Vec::new()).unwrap();
+        let testbed = Testbed::new(&std::env::temp_dir(), None, 0.005).unwrap();
+        let host = Contender::find(Kind::Host, &Vec::new()).unwrap();
         let small =
             |task: &&Task| !task.drops_caches && task.lower != Lower::Debian && task.lacks().is_none();
         for task in TASKS.iter().filter(small) {
-            let stage = Stage::mount(&host, &ground, task).unwrap();
-            assert_eq!(stage.roots().len(), (task.clones)(&ground));
-            let mut player = stage.player(&ground, task).unwrap();
-            let sample = player.run().unwrap();
-            player.end().unwrap();
+            let mounts = Mounts::mount(&host, &testbed, task).unwrap();
+            assert_eq!(mounts.roots().len(), (task.clones)(&testbed));
+            let mut client = mounts.client(&testbed, task).unwrap();
+            let sample = client.run().unwrap();
+            client.end().unwrap();
             assert!(sample.seconds > 0.0 && sample.service_switches.is_none(), "{}: {sample:?}", task.name);
-            assert!((task.operations)(&ground) > 0);
-            stage.unmount().unwrap();
+            assert!((task.operations)(&testbed) > 0);
+            mounts.unmount().unwrap();
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::sources::{SOURCE, together};
 use super::{Env, Task};
 use crate::failure::{Result, While};
-use crate::ground;
+use crate::testbed;
 use crate::workload::names::{self, Kind};
 use crate::workload::worker::Job;
 use std::fs;
@@ -22,7 +22,7 @@ const fn create<const N: usize>(name: &'static str, title: &'static str) -> Task
     Task {
         name,
         title,
-        operations: |ground| N * ground.scaled(FILES),
+        operations: |testbed| N * testbed.scaled(FILES),
         prepare: |env| {
             let dirs = directories::<N>(env)?;
             start(env, Kind::Create, &dirs)?;
@@ -44,7 +44,7 @@ const fn stat<const N: usize>(name: &'static str, title: &'static str) -> Task {
     Task {
         name,
         title,
-        operations: |ground| N * ground.scaled(FILES),
+        operations: |testbed| N * testbed.scaled(FILES),
         prepare: |env| on_files::<N>(env, Kind::Stat),
         ..THERE
     }
@@ -76,14 +76,14 @@ fn directories<const N: usize>(env: &Env<'_>) -> Result<Vec<PathBuf>> {
 
 /// Starts the processes; they wait.
 fn start(env: &Env<'_>, kind: Kind, dirs: &[PathBuf]) -> Result<()> {
-    let files = env.ground.scaled(FILES);
+    let files = env.testbed.scaled(FILES);
     env.workers.start(dirs.iter().map(|dir| Job::Names { kind, dir: dir.clone(), files }))
 }
 
 /// Makes the files, lets the kernel forget them, and has the processes wait.
 fn on_files<const N: usize>(env: &Env<'_>, kind: Kind) -> Result<()> {
     let dirs = directories::<N>(env)?;
-    dirs.iter().try_for_each(|dir| names::make(dir, env.ground.scaled(FILES)))?;
+    dirs.iter().try_for_each(|dir| names::make(dir, env.testbed.scaled(FILES)))?;
     start(env, kind, &dirs)?;
-    ground::drop_names()
+    testbed::drop_names()
 }

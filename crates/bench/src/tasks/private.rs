@@ -1,7 +1,7 @@
 //! Two threads, each with a file and a directory of its own, whose every operation is a request: whatever the service's own
 //! threads still share while they serve them is the service's doing.
 //!
-//! They are there to be counted by [`crate::lines`]; so are the requests that the kernel answers by itself, as none.
+//! They are there to be counted by [`crate::cacheline`]; so are the requests that the kernel answers by itself, as none.
 
 use super::sources::{SOURCE, in_all_clones};
 use super::{Env, Step, Task};
@@ -33,7 +33,7 @@ const fn private(name: &'static str, title: &'static str, prepare: Step, run: St
         name,
         title,
         state: "warm: each thread has made its file, synced it, and done some of the same",
-        operations: |ground| THREADS * ground.scaled(OPERATIONS),
+        operations: |testbed| THREADS * testbed.scaled(OPERATIONS),
         prepare,
         run,
         ..SOURCE
@@ -44,33 +44,33 @@ pub(super) const OPEN: Task = private(
     "private-open",
     "2 threads open and close a file of their own 300 times each",
     |env| prepare(env, open),
-    |env| each(env, env.ground.scaled(OPERATIONS), open),
+    |env| each(env, env.testbed.scaled(OPERATIONS), open),
 );
 pub(super) const STAT: Task = private(
     "private-stat",
     "2 threads ask for the attributes of a file of their own 300 times each, which the kernel may not answer",
     |env| prepare(env, stat),
-    |env| each(env, env.ground.scaled(OPERATIONS), stat),
+    |env| each(env, env.testbed.scaled(OPERATIONS), stat),
 );
 pub(super) const READ: Task = private(
     "private-read",
     "2 threads read 4 KiB of a file of their own 300 times each, O_DIRECT",
     |env| prepare(env, read),
-    |env| each(env, env.ground.scaled(OPERATIONS), read),
+    |env| each(env, env.testbed.scaled(OPERATIONS), read),
 );
 pub(super) const WRITE: Task = private(
     "private-write",
     "2 threads overwrite 4 KiB of a file of their own 300 times each, O_DIRECT",
     |env| prepare(env, write),
-    |env| each(env, env.ground.scaled(OPERATIONS), write),
+    |env| each(env, env.testbed.scaled(OPERATIONS), write),
 );
 pub(super) const CREATE: Task = Task {
-    operations: |ground| THREADS * ground.scaled(CREATIONS),
+    operations: |testbed| THREADS * testbed.scaled(CREATIONS),
     ..private(
         "private-create",
         "2 threads make, write, close and remove a file of 4 KiB in a directory of their own 60 times each",
         |env| prepare(env, create),
-        |env| each(env, env.ground.scaled(CREATIONS), create),
+        |env| each(env, env.testbed.scaled(CREATIONS), create),
     )
 };
 

@@ -6,8 +6,8 @@ use super::tenants::TENANTS;
 use super::{COLD, Env, Task};
 use crate::cores;
 use crate::failure::Result;
-use crate::ground::{self, Ground, Lower};
 use crate::stop;
+use crate::testbed::{self, Lower, Testbed};
 use crate::workload::rocksdb::{self, Work};
 use crate::workload::worker::Job;
 
@@ -22,14 +22,14 @@ const fn put<const N: usize>(name: &'static str, title: &'static str) -> Task {
         state: "new databases, nothing dirty",
         clones: |_| N,
         library: N == 1,
-        operations: |ground| N * ground.scaled(PUTS),
+        operations: |testbed| N * testbed.scaled(PUTS),
         needs: rocksdb::lacks,
         prepare: |env| {
-            start(env, puts(env.ground))?;
+            start(env, puts(env.testbed))?;
             rustix::fs::sync();
             stop::check()
         },
-        run: |env| together(env, puts(env.ground)),
+        run: |env| together(env, puts(env.testbed)),
         ..TENANTS
     }
 }
@@ -42,13 +42,13 @@ const fn get<const N: usize>(name: &'static str, title: &'static str) -> Task {
         state: COLD,
         lower: Lower::RocksDb,
         drops_caches: true,
-        operations: |ground| N * ground.rocksdb_values(),
+        operations: |testbed| N * testbed.rocksdb_values(),
         prepare: |env| {
-            start(env, gets(env.ground))?;
-            ground::drop_caches()?;
+            start(env, gets(env.testbed))?;
+            testbed::drop_caches()?;
             rocksdb::warm()
         },
-        run: |env| together(env, gets(env.ground)),
+        run: |env| together(env, gets(env.testbed)),
         ..put::<N>(name, title)
     }
 }
@@ -74,12 +74,12 @@ pub(super) const GET_4: Task = get::<4>(
     "RocksDB on 4 mounts at once: 8,192 random gets of 128 KiB each, from one lower database of 1 GiB",
 );
 
-fn puts(ground: &Ground) -> Work {
-    Work::Put(ground.scaled(PUTS))
+fn puts(testbed: &Testbed) -> Work {
+    Work::Put(testbed.scaled(PUTS))
 }
 
-fn gets(ground: &Ground) -> Work {
-    Work::Get(ground.rocksdb_values())
+fn gets(testbed: &Testbed) -> Work {
+    Work::Get(testbed.rocksdb_values())
 }
 
 /// Starts a process for each tree; they wait.

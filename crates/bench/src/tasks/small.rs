@@ -4,8 +4,8 @@
 
 use super::Env;
 use crate::failure::{Failure, Result, While};
-use crate::ground::{self, TREE_NAME};
 use crate::stop;
+use crate::testbed::{self, TREE_NAME};
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstatat};
 use std::fs::File;
@@ -27,7 +27,7 @@ fn open_tree(env: &Env<'_>) -> Result<OwnedFd> {
 pub(super) fn open_read_close(env: &Env<'_>) -> Result<()> {
     let tree = open_tree(env)?;
     let mut buffer = vec![0; BUFFER];
-    for (path, size) in &env.ground.tree.files {
+    for (path, size) in &env.testbed.tree.files {
         let say = || format!("reading {}", path.display());
         let file =
             openat(tree.as_fd(), path, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty()).doing(say)?;
@@ -54,7 +54,7 @@ pub(super) fn warm(env: &Env<'_>) -> Result<()> {
 /// lstat of every file.
 pub(super) fn lstat_all(env: &Env<'_>) -> Result<()> {
     let tree = open_tree(env)?;
-    for (path, _) in &env.ground.tree.files {
+    for (path, _) in &env.testbed.tree.files {
         fstatat(tree.as_fd(), path, AtFlags::AT_SYMLINK_NOFOLLOW)
             .doing(|| format!("lstat of {}", path.display()))?;
     }
@@ -63,18 +63,18 @@ pub(super) fn lstat_all(env: &Env<'_>) -> Result<()> {
 
 /// Drops the kernel's caches.
 pub(super) fn cold(_: &Env<'_>) -> Result<()> {
-    ground::drop_caches()
+    testbed::drop_caches()
 }
 
 /// Sees to it that the archive exists, and drops the kernel's caches.
 pub(super) fn cold_archive(env: &Env<'_>) -> Result<()> {
-    env.ground.archive()?;
-    ground::drop_caches()
+    env.testbed.archive()?;
+    testbed::drop_caches()
 }
 
 /// Reads the archive into the page cache.
 pub(super) fn read_archive(env: &Env<'_>) -> Result<()> {
-    let mut archive = File::open(env.ground.archive()?).doing(|| "opening the archive")?;
+    let mut archive = File::open(env.testbed.archive()?).doing(|| "opening the archive")?;
     std::io::copy(&mut archive, &mut std::io::sink()).doing(|| "reading the archive")?;
     rustix::fs::sync();
     Ok(())
@@ -93,11 +93,11 @@ pub(super) fn grep(env: &Env<'_>) -> Result<()> {
 }
 
 pub(super) fn find(env: &Env<'_>) -> Result<()> {
-    ground::run(Command::new("find").arg(env.root.join(TREE_NAME)).args(["-type", "f", "-size", "+1"]))
+    testbed::run(Command::new("find").arg(env.root.join(TREE_NAME)).args(["-type", "f", "-size", "+1"]))
 }
 
 pub(super) fn untar(env: &Env<'_>) -> Result<()> {
-    ground::run(Command::new("tar").arg("-xf").arg(env.ground.archive()?).arg("-C").arg(env.root))
+    testbed::run(Command::new("tar").arg("-xf").arg(env.testbed.archive()?).arg("-C").arg(env.root))
 }
 
 pub(super) fn untar_and_sync(env: &Env<'_>) -> Result<()> {
@@ -107,13 +107,13 @@ pub(super) fn untar_and_sync(env: &Env<'_>) -> Result<()> {
 }
 
 pub(super) fn remove(env: &Env<'_>) -> Result<()> {
-    ground::run(Command::new("rm").arg("-rf").arg(env.root.join(TREE_NAME)))
+    testbed::run(Command::new("rm").arg("-rf").arg(env.root.join(TREE_NAME)))
 }
 
 pub(super) fn rename(env: &Env<'_>) -> Result<()> {
-    ground::run(Command::new("mv").arg(env.root.join(TREE_NAME)).arg(env.root.join("moved")))
+    testbed::run(Command::new("mv").arg(env.root.join(TREE_NAME)).arg(env.root.join("moved")))
 }
 
 pub(super) fn change_mode(env: &Env<'_>) -> Result<()> {
-    ground::run(Command::new("chmod").args(["-R", "g+w"]).arg(env.root.join(TREE_NAME)))
+    testbed::run(Command::new("chmod").args(["-R", "g+w"]).arg(env.root.join(TREE_NAME)))
 }

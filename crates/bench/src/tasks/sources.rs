@@ -4,8 +4,8 @@
 
 use super::{Env, SMALL, Step, Task, WARM_LOWER};
 use crate::failure::{Failure, Result, While};
-use crate::ground::{Ground, LARGE_NAME, Lower};
 use crate::stop;
+use crate::testbed::{LARGE_NAME, Lower, Testbed};
 use crate::workload::worker::Job;
 use crate::workload::{disk, fxmark, personality, server};
 use std::fs::{File, OpenOptions};
@@ -36,7 +36,7 @@ const fn fxmark<const N: usize>(name: &'static str, title: &'static str, prepare
         name,
         title,
         state: "warm: every process has written its file and has it open",
-        operations: |ground| N * ground.scaled(LOOPS),
+        operations: |testbed| N * testbed.scaled(LOOPS),
         // Up to four processes are of interest on any machine.
         cores: if N > 4 { N } else { 1 },
         prepare,
@@ -88,27 +88,27 @@ pub(super) const SMALL_READ_2: Task = fxmark::<2>(
 pub(super) const OLTP: Task = Task {
     name: "s1-oltp",
     title: "Filebench's oltp: 200 readers, 10 writers and a log writer, 10,000 reads and writes of 2 KiB",
-    operations: |ground| oltp(ground).operations(),
-    prepare: |env| disk::prepare(&oltp(env.ground), env.root),
-    run: |env| disk::run(&oltp(env.ground), env.root),
+    operations: |testbed| oltp(testbed).operations(),
+    prepare: |env| disk::prepare(&oltp(env.testbed), env.root),
+    run: |env| disk::run(&oltp(env.testbed), env.root),
     ..SOURCE
 };
 
 pub(super) const FILESERVER: Task = Task {
     name: "s2-fileserver",
     title: "Filebench's fileserver: 50 threads create, write, append, read, delete among 10,000 files",
-    operations: |ground| fileserver(ground).operations(),
-    prepare: |env| disk::prepare(&fileserver(env.ground), env.root),
-    run: |env| disk::run(&fileserver(env.ground), env.root),
+    operations: |testbed| fileserver(testbed).operations(),
+    prepare: |env| disk::prepare(&fileserver(env.testbed), env.root),
+    run: |env| disk::run(&fileserver(env.testbed), env.root),
     ..SOURCE
 };
 
 pub(super) const WEBSERVER: Task = Task {
     name: "s2-webserver",
     title: "Filebench's webserver: 100 threads read among 1,000 files, and append to a log",
-    operations: |ground| webserver(ground).operations(),
-    prepare: |env| disk::prepare(&webserver(env.ground), env.root),
-    run: |env| disk::run(&webserver(env.ground), env.root),
+    operations: |testbed| webserver(testbed).operations(),
+    prepare: |env| disk::prepare(&webserver(env.testbed), env.root),
+    run: |env| disk::run(&webserver(env.testbed), env.root),
     ..SOURCE
 };
 
@@ -120,8 +120,8 @@ pub(super) const APPEND: Task = Task {
     lower: Lower::Sized(SHARED_MIB),
     space: true,
     library: false,
-    clones: |ground| clones(ground, CLONES),
-    operations: |ground| clones(ground, CLONES),
+    clones: |testbed| clones(testbed, CLONES),
+    operations: |testbed| clones(testbed, CLONES),
     prepare: warm_lower,
     run: |env| in_all_clones(env.roots, append),
     ..SOURCE
@@ -135,8 +135,8 @@ pub(super) const SHARED_READ: Task = Task {
     lower: Lower::Sized(SHARED_MIB),
     alters: false,
     library: false,
-    clones: |ground| clones(ground, CLONES),
-    operations: |ground| clones(ground, CLONES),
+    clones: |testbed| clones(testbed, CLONES),
+    operations: |testbed| clones(testbed, CLONES),
     prepare: warm_lower,
     run: |env| in_all_clones(env.roots, read),
     ..SOURCE
@@ -151,8 +151,8 @@ const fn start_up<const N: usize>(name: &'static str, title: &'static str) -> Ta
         lower: Lower::Server,
         // The server starts without variables, in another root directory.
         library: false,
-        clones: |ground| clones(ground, N),
-        operations: |ground| clones(ground, N),
+        clones: |testbed| clones(testbed, N),
+        operations: |testbed| clones(testbed, N),
         needs: server::lacks,
         prepare: start_servers,
         run: until_all_answer,
@@ -170,13 +170,13 @@ pub(super) const START_UP_256: Task =
     start_up::<256>("s2-start-up-256", "lighttpd started in 256 clones at once, until all answer a request");
 
 /// As many clones as published at scale 1 and above, and at least two of several.
-fn clones(ground: &Ground, published: usize) -> usize {
-    ground.scaled(published).clamp(published.min(2), published)
+fn clones(testbed: &Testbed, published: usize) -> usize {
+    testbed.scaled(published).clamp(published.min(2), published)
 }
 
 /// Starts FxMark's processes; they wait.
 fn start(env: &Env<'_>, kind: fxmark::Kind, count: usize) -> Result<()> {
-    let operations = env.ground.scaled(LOOPS);
+    let operations = env.testbed.scaled(LOOPS);
     let job = |number| Job::FxMark { kind, path: fxmark::file(env.root, number), operations };
     env.workers.start((0..count).map(job))?;
     rustix::fs::sync();
@@ -190,21 +190,21 @@ pub(super) fn together(env: &Env<'_>) -> Result<()> {
     stop::check()
 }
 
-fn oltp(ground: &Ground) -> personality::Personality {
-    personality::oltp(&|count| ground.scaled(count))
+fn oltp(testbed: &Testbed) -> personality::Personality {
+    personality::oltp(&|count| testbed.scaled(count))
 }
 
-pub(super) fn fileserver(ground: &Ground) -> personality::Personality {
-    personality::fileserver(&|count| ground.scaled(count))
+pub(super) fn fileserver(testbed: &Testbed) -> personality::Personality {
+    personality::fileserver(&|count| testbed.scaled(count))
 }
 
-fn webserver(ground: &Ground) -> personality::Personality {
-    personality::webserver(&|count| ground.scaled(count))
+fn webserver(testbed: &Testbed) -> personality::Personality {
+    personality::webserver(&|count| testbed.scaled(count))
 }
 
 /// Reads the lower file where it lies, so that it is in the page cache of its filesystem.
 fn warm_lower(env: &Env<'_>) -> Result<()> {
-    read(&env.ground.lower(Lower::Sized(SHARED_MIB))?)?;
+    read(&env.testbed.lower(Lower::Sized(SHARED_MIB))?)?;
     rustix::fs::sync();
     Ok(())
 }

@@ -22,7 +22,7 @@ const ISOLATION: Task = Task {
     state: "warm: the files were just written through the mounts, and synced",
     library: false,
     clones: |_| 2,
-    operations: |ground| fileserver(ground).operations(),
+    operations: |testbed| fileserver(testbed).operations(),
     run: serve_files,
     ..TENANTS
 };
@@ -55,9 +55,9 @@ const fn out<const N: usize>(name: &'static str, title: &'static str) -> Task {
         name,
         title,
         clones: |_| N,
-        operations: |ground| N * fileserver(ground).operations(),
+        operations: |testbed| N * fileserver(testbed).operations(),
         prepare: |env| {
-            env.roots.iter().try_for_each(|root| disk::prepare(&fileserver(env.ground), root))?;
+            env.roots.iter().try_for_each(|root| disk::prepare(&fileserver(env.testbed), root))?;
             rustix::fs::sync();
             stop::check()
         },
@@ -74,11 +74,11 @@ const fn up<const N: usize>(name: &'static str, title: &'static str) -> Task {
         clones: |_| 1,
         library: true,
         tenants: false,
-        operations: |ground| N * fileserver(ground).operations(),
+        operations: |testbed| N * fileserver(testbed).operations(),
         prepare: |env| {
             for root in directories::<N>(env) {
                 fs::create_dir(&root).doing(|| "making a directory")?;
-                disk::prepare(&fileserver(env.ground), &root)?;
+                disk::prepare(&fileserver(env.testbed), &root)?;
             }
             rustix::fs::sync();
             stop::check()
@@ -97,7 +97,7 @@ pub(super) const UP_4: Task = up::<4>("s2-scale-up-4", "4 fileservers at once on
 
 /// A file server in each of `roots`; `tenants`: each of them on processors of its own, where there are enough.
 fn all_serve(env: &Env<'_>, roots: &[PathBuf], tenants: bool) -> Result<()> {
-    let server = fileserver(env.ground);
+    let server = fileserver(env.testbed);
     in_all_clones(roots, |root| {
         let number = roots.iter().position(|other| other == root).filter(|_| tenants);
         let _bound = number.map(|number| Bound::to_share(number, roots.len())).transpose()?;
@@ -111,9 +111,9 @@ fn directories<const N: usize>(env: &Env<'_>) -> Vec<PathBuf> {
 
 /// Prepares the file server on the first mount, and lets the neighbours begin on the second.
 fn with_neighbours(env: &Env<'_>, kinds: &[Kind]) -> Result<()> {
-    disk::prepare(&fileserver(env.ground), env.root)?;
+    disk::prepare(&fileserver(env.testbed), env.root)?;
     let root = env.roots.last().cloned().unwrap_or_default();
-    let scale = env.ground.scale();
+    let scale = env.testbed.scale();
     // The last tenant's.
     let cpus = cores::share(env.roots.len().saturating_sub(1), env.roots.len()).unwrap_or_default();
     let job = |kind: &Kind| Job::Neighbour { kind: *kind, root: root.clone(), scale, cpus: cpus.clone() };
@@ -125,6 +125,6 @@ fn with_neighbours(env: &Env<'_>, kinds: &[Kind]) -> Result<()> {
 /// The file server; the neighbours must be there to the end.
 fn serve_files(env: &Env<'_>) -> Result<()> {
     let _bound = Bound::to_share(0, env.roots.len())?;
-    disk::run(&fileserver(env.ground), env.root)?;
+    disk::run(&fileserver(env.testbed), env.root)?;
     env.workers.each(|worker| worker.check_alive())
 }

@@ -7,8 +7,8 @@
 
 use super::{Env, SMALL, Task};
 use crate::failure::Result;
-use crate::ground::Lower;
 use crate::stop;
+use crate::testbed::Lower;
 use crate::workload::debian;
 use crate::workload::inside::{Inside, WORK};
 use crate::workload::worker::{Job, Workers};
@@ -29,7 +29,7 @@ const WORK_TASK: Task = Task {
 };
 
 /// A task on as many files as the scale says.
-const FILES: Task = Task { operations: |ground| ground.debian_files(), ..WORK_TASK };
+const FILES: Task = Task { operations: |testbed| testbed.debian_files(), ..WORK_TASK };
 
 pub(super) const DPKG: Task = Task {
     name: "work-dpkg",
@@ -43,7 +43,7 @@ pub(super) const DPKG: Task = Task {
 pub(super) const DPKG_SYNC: Task = Task {
     name: "work-dpkg-fsync",
     title: "dpkg --unpack of packages with 1,700 files, with fsync",
-    operations: |ground| ground.debian_files().div_ceil(4),
+    operations: |testbed| testbed.debian_files().div_ceil(4),
     prepare: |env| ready(env, "dpkg --force-depends --unpack $(cat /mnt/debs-sync)"),
     ..DPKG
 };
@@ -154,7 +154,7 @@ pub(super) const NPM: Task = Task {
 pub(super) const MAKE: Task = Task {
     name: "work-make",
     title: "make of a C project of 56 files",
-    operations: |ground| ground.debian_files() / 140 + 3,
+    operations: |testbed| testbed.debian_files() / 140 + 3,
     prepare: |env| {
         first(env, "cp -a /mnt/project project")?;
         ready(env, "cd project; make -s")
@@ -202,7 +202,10 @@ pub(super) const SQLITE: Task = Task {
 fn job(env: &Env<'_>, script: &str) -> Job {
     Job::Inside(Inside {
         root: env.root.to_owned(),
-        binds: vec![(debian::packages(), "media".to_owned()), (env.ground.debian_inputs(), "mnt".to_owned())],
+        binds: vec![
+            (debian::packages(), "media".to_owned()),
+            (env.testbed.debian_inputs(), "mnt".to_owned()),
+        ],
         script: format!("cd {WORK}; {script}"),
     })
 }

@@ -9,9 +9,9 @@
 //! The program is RocksDB's own `db_bench`. Debian's version has other defaults than the published one, so every size that matters is
 //! given.
 
+use crate::contender::on_path;
 use crate::failure::{Failure, Result, While};
-use crate::ground;
-use crate::subject::on_path;
+use crate::testbed;
 use crate::workload::worker::{Worker, last_words};
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
@@ -61,7 +61,7 @@ pub fn make(layer: &Path, count: usize) -> Result<()> {
 
 /// Brings the program into the page cache, which may just have been emptied.
 pub fn warm() -> Result<()> {
-    ground::run(Command::new(PROGRAM).arg("--version"))
+    testbed::run(Command::new(PROGRAM).arg("--version"))
 }
 
 /// Becomes the program, at work in the tree `root`; returns only when that failed. What it complains of goes where its results go.

@@ -4,12 +4,12 @@
 //! A worker is this program again, under a subcommand that help does not show. It gets its job as a line of JSON on
 //! stdin, answers `ready`, and begins when `go` comes.
 //!
-//! One worker does the whole task ([`crate::player`]); those of tasks that want several processes are its own.
+//! One worker does the whole task ([`crate::client`]); those of tasks that want several processes are its own.
 
+use crate::client::Part;
 use crate::cores::Bound;
 use crate::failure::{Failure, Result, While};
 use crate::measure::Sample;
-use crate::player::Part;
 use crate::stop;
 use crate::workload::inside::{self, Inside};
 use crate::workload::neighbour::{self, Neighbour};

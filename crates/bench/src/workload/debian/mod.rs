@@ -3,9 +3,9 @@
 //! Tree and packages are made once on a machine, by the script `tree`, and kept in a cache; each place of comparisons has a copy on
 //! its filesystem, made by the script `layer`.
 
+use crate::contender::on_path;
 use crate::failure::{Failure, Result, While};
-use crate::ground;
-use crate::subject::on_path;
+use crate::testbed;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,10 +38,10 @@ pub fn make(layer: &Path, inputs: &Path, files: usize) -> Result<()> {
     let cache = cache();
     if !cache.join("complete").exists() {
         eprintln!("making a Debian tree in {}, once: this takes minutes", cache.display());
-        ground::run(script(include_str!("tree"), "tree").arg(&cache))?;
+        testbed::run(script(include_str!("tree"), "tree").arg(&cache))?;
     }
     fs::create_dir_all(inputs).doing(|| "making inputs")?;
-    ground::run(
+    testbed::run(
         script(include_str!("layer"), "layer").arg(&cache).arg(layer).arg(inputs).arg(files.to_string()),
     )
 }

@@ -5,15 +5,15 @@
 //! way of a word from process to process is in it.
 
 use crate::failure::{Failure, Result};
-use crate::ground::Ground;
 use crate::measure::{Meter, Sample};
 use crate::service::Service;
 use crate::tasks::{self, Env};
+use crate::testbed::Testbed;
 use crate::workload::worker::{Job, Variables, Worker, Workers};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What a player is told.
+/// What a client is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     /// The task's name.
@@ -35,7 +35,7 @@ impl Part {
         let nothing = |what: &str| Failure::new(format!("there is no {what}"));
         let task = tasks::named(&self.task).ok_or_else(|| nothing("such task"))?;
         let (top, scale) = &self.place;
-        let ground = Ground::of_another(top, *scale);
+        let testbed = Testbed::of_another(top, *scale);
         let workers = Workers::default();
         let env = Env {
             root: self.roots.first().ok_or_else(|| nothing("mount"))?,
@@ -43,7 +43,7 @@ impl Part {
             roots: &self.roots,
             uppers: &self.uppers,
             workers: &workers,
-            ground: &ground,
+            testbed: &testbed,
         };
         (task.prepare)(&env)?;
         perform(&|| task.run_passes(&env))
@@ -62,11 +62,11 @@ impl Part {
     }
 }
 
-/// A player that has prepared its task. It is killed when this is dropped.
+/// A client that has prepared its task. It is killed when this is dropped.
 #[derive(Debug)]
-pub struct Player(Worker);
+pub struct Client(Worker);
 
-impl Player {
+impl Client {
     /// Starts one with some variables, and returns when all is prepared.
     pub(crate) fn start(part: Part, variables: &Variables) -> Result<Self> {
         Worker::ready(Job::Task(part), variables).map(Self)

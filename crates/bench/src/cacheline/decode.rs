@@ -117,7 +117,7 @@ pub(super) mod tests {
     const RSP: u64 = 0x8000;
     const FS: u64 = 0x7000_0000;
 
-    pub(in crate::lines) fn registers() -> user_regs_struct {
+    pub(in crate::cacheline) fn registers() -> user_regs_struct {
         user_regs_struct {
             rax: RAX,
             rcx: RCX,

@@ -1,8 +1,8 @@
 //! The places of one comparison: one for all subjects but those that are to be seen on another filesystem.
 
+use crate::contender::Kind;
 use crate::failure::Result;
-use crate::ground::{Format, Ground};
-use crate::subject::Kind;
+use crate::testbed::{Format, Testbed};
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 
@@ -13,27 +13,27 @@ const XFS_MIB_MIN: u64 = 1024;
 
 /// Where the layers of each subject lie.
 #[derive(Debug)]
-pub struct Grounds {
-    main: Ground,
+pub struct Testbeds {
+    main: Testbed,
     dir: PathBuf,
     /// Made when it is first asked for.
-    xfs: OnceCell<Ground>,
+    xfs: OnceCell<Testbed>,
 }
 
-impl Grounds {
+impl Testbeds {
     /// A place below `dir`, on an image of a filesystem of so many MiB where that is given.
     pub fn new(dir: &Path, image: Option<(Format, u64)>, scale: f64) -> Result<Self> {
-        Ok(Self { main: Ground::on(dir, image, scale)?, dir: dir.to_owned(), xfs: OnceCell::new() })
+        Ok(Self { main: Testbed::on(dir, image, scale)?, dir: dir.to_owned(), xfs: OnceCell::new() })
     }
 
     /// The place of all subjects that need no other.
     #[must_use]
-    pub fn main(&self) -> &Ground {
+    pub fn main(&self) -> &Testbed {
         &self.main
     }
 
     /// The place of a subject.
-    pub fn of(&self, kind: Kind) -> Result<&Ground> {
+    pub fn of(&self, kind: Kind) -> Result<&Testbed> {
         if kind != Kind::OverlayXfs {
             return Ok(&self.main);
         }
@@ -42,7 +42,7 @@ impl Grounds {
         }
         let scale = self.main.scale();
         let mib = ((XFS_MIB * scale) as u64).max(XFS_MIB_MIN);
-        let xfs = Ground::on(&self.dir, Some((Format::Xfs, mib)), scale)?;
+        let xfs = Testbed::on(&self.dir, Some((Format::Xfs, mib)), scale)?;
         Ok(self.xfs.get_or_init(|| xfs))
     }
 }

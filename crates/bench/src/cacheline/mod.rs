@@ -121,7 +121,7 @@ mod tests {
     /// Counts while the threads of another process add; None where a process may not trace its child.
     fn stepped(role: &str) -> Option<LineCount> {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "lines::tests::two_threads_add", "--nocapture"])
+            .args(["--exact", "cacheline::tests::two_threads_add", "--nocapture"])
             .env(ROLE, role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

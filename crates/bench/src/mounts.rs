@@ -1,18 +1,18 @@
 //! A subject mounted for a task: once, or as several clones over one lower layer.
 
+use crate::client::{Client, Part};
+use crate::contender::{Contender, Mounted};
 use crate::failure::Result;
-use crate::ground::{Ground, Lower};
-use crate::player::{Part, Player};
 use crate::pools::Pools;
 use crate::service::Service;
-use crate::subject::{Mounted, Subject};
 use crate::tasks::{self, Task};
+use crate::testbed::{Lower, Testbed};
 use crate::workload::worker::{Job, Variables, Worker};
 use std::path::PathBuf;
 
 /// The mounts of a task. Dropping it unmounts them.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Mounts {
     mounts: Vec<Mounted>,
     // After the mounts, whose services are in them.
     pools: Option<Pools>,
@@ -21,14 +21,14 @@ pub struct Stage {
     uppers: Vec<PathBuf>,
 }
 
-impl Stage {
+impl Mounts {
     /// Mounts `subject` as often as `task` wants it, on fresh upper layers.
-    pub fn mount(subject: &Subject, ground: &Ground, task: &Task) -> Result<Self> {
-        let clones = ground.clones(task.lower, (task.clones)(ground))?;
+    pub fn mount(subject: &Contender, testbed: &Testbed, task: &Task) -> Result<Self> {
+        let clones = testbed.clones(task.lower, (task.clones)(testbed))?;
         let uppers = clones.iter().map(|layers| layers.upper.clone()).collect();
         let pools = match &subject.program {
             Some(program) if subject.kind.has_pools() => {
-                Some(Pools::make(program, ground.top(), clones.len())?)
+                Some(Pools::make(program, testbed.top(), clones.len())?)
             }
             _ => None,
         };
@@ -48,52 +48,52 @@ impl Stage {
 
     /// Mounts, does `what`, unmounts.
     pub fn during<T>(
-        subject: &Subject,
-        ground: &Ground,
+        subject: &Contender,
+        testbed: &Testbed,
         task: &Task,
         what: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
-        let stage = Self::mount(subject, ground, task)?;
-        let done = what(&stage);
-        stage.unmount()?;
+        let mounts = Self::mount(subject, testbed, task)?;
+        let done = what(&mounts);
+        mounts.unmount()?;
         done
     }
 
     /// Fails where a subject has a library that does nothing.
-    pub fn check_library(subject: &Subject, ground: &Ground) -> Result<()> {
+    pub fn check_library(subject: &Contender, testbed: &Testbed) -> Result<()> {
         let Some(task) = tasks::TASKS.iter().find(|task| task.library && task.lower == Lower::Empty) else {
             return Ok(());
         };
         if subject.library.is_none() {
             return Ok(());
         }
-        Self::during(subject, ground, task, |stage| {
-            let root = stage.roots.first().cloned().unwrap_or_default();
-            Worker::ready(Job::Probe { root }, &stage.variables).map(drop)
+        Self::during(subject, testbed, task, |mounts| {
+            let root = mounts.roots.first().cloned().unwrap_or_default();
+            Worker::ready(Job::Probe { root }, &mounts.variables).map(drop)
         })
     }
 
     /// A process that has prepared the task here, to be measured.
-    pub fn player(&self, ground: &Ground, task: &Task) -> Result<Player> {
+    pub fn client(&self, testbed: &Testbed, task: &Task) -> Result<Client> {
         let services = self.services().iter().map(|service| service.pid).collect();
-        self.prepared(ground, task, Some(services))
+        self.prepared(testbed, task, Some(services))
     }
 
     /// A process that has prepared the task here, to be counted: it does nothing but the task.
-    pub fn player_unmeasured(&self, ground: &Ground, task: &Task) -> Result<Player> {
-        self.prepared(ground, task, None)
+    pub fn client_unmeasured(&self, testbed: &Testbed, task: &Task) -> Result<Client> {
+        self.prepared(testbed, task, None)
     }
 
-    fn prepared(&self, ground: &Ground, task: &Task, services: Option<Vec<u32>>) -> Result<Player> {
-        Player::start(Part { services, ..self.part(ground, task) }, &self.variables)
+    fn prepared(&self, testbed: &Testbed, task: &Task, services: Option<Vec<u32>>) -> Result<Client> {
+        Client::start(Part { services, ..self.part(testbed, task) }, &self.variables)
     }
 
     /// What it takes to do the task here, without measuring it.
     #[must_use]
-    pub fn part(&self, ground: &Ground, task: &Task) -> Part {
+    pub fn part(&self, testbed: &Testbed, task: &Task) -> Part {
         Part {
             task: task.name.to_owned(),
-            place: (ground.top().to_owned(), ground.scale()),
+            place: (testbed.top().to_owned(), testbed.scale()),
             roots: self.roots.clone(),
             uppers: self.uppers.clone(),
             services: None,

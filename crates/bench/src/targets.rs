@@ -1,6 +1,6 @@
 //! What Vellum has to reach, as data.
 
-use crate::subject::Kind;
+use crate::contender::Kind;
 use serde::{Deserialize, Serialize};
 
 /// In what a bar is given.
@@ -40,7 +40,7 @@ pub const ALONE: &str = "s2-isolation-alone";
 
 /// One bar.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Bar {
+pub struct Target {
     /// The task's name.
     pub task: &'static str,
     /// The only one of Vellum's subjects it is for; None: those that have none of their own in this task.
@@ -54,56 +54,56 @@ pub struct Bar {
     pub peers: Option<(f64, f64)>,
 }
 
-const fn bar(task: &'static str, at_most: f64, peers: (f64, f64)) -> Bar {
-    Bar { task, subject: None, at_most, unit: Unit::TimesOverlayfs, peers: Some(peers) }
+const fn bar(task: &'static str, at_most: f64, peers: (f64, f64)) -> Target {
+    Target { task, subject: None, at_most, unit: Unit::TimesOverlayfs, peers: Some(peers) }
 }
 
-const fn only(subject: Kind, bar: Bar) -> Bar {
-    Bar { subject: Some(subject), ..bar }
+const fn only(subject: Kind, bar: Target) -> Target {
+    Target { subject: Some(subject), ..bar }
 }
 
 /// A bar for which no peer was measured.
-const fn alone(task: &'static str, at_most: f64) -> Bar {
-    Bar { task, subject: None, at_most, unit: Unit::TimesOverlayfs, peers: None }
+const fn alone(task: &'static str, at_most: f64) -> Target {
+    Target { task, subject: None, at_most, unit: Unit::TimesOverlayfs, peers: None }
 }
 
 /// A bar in milliseconds: it holds at any size, so there is nothing to divide by.
-const fn within(task: &'static str, at_most: f64) -> Bar {
-    Bar { unit: Unit::Milliseconds, ..alone(task, at_most) }
+const fn within(task: &'static str, at_most: f64) -> Target {
+    Target { unit: Unit::Milliseconds, ..alone(task, at_most) }
 }
 
 /// What every part of Enhanced OverlayFS (Han, 2023) is judged by: 0.8 of the host's speed.
-const fn host_speed(task: &'static str) -> Bar {
-    Bar { unit: Unit::TimesHost, ..alone(task, 1.25) }
+const fn host_speed(task: &'static str) -> Target {
+    Target { unit: Unit::TimesHost, ..alone(task, 1.25) }
 }
 
 /// The library against the host itself: what it answers from memory takes no longer than a system call.
-const fn library_host(task: &'static str) -> Bar {
-    only(Kind::VellumLibrary, Bar { unit: Unit::TimesHost, ..alone(task, 1.0) })
+const fn library_host(task: &'static str) -> Target {
+    only(Kind::VellumLibrary, Target { unit: Unit::TimesHost, ..alone(task, 1.0) })
 }
 
 /// The library against the fastest other union at user level: five times as fast.
-const fn library_peer(task: &'static str) -> Bar {
-    only(Kind::VellumLibrary, Bar { unit: Unit::TimesFuseOverlayfs2, ..alone(task, 0.2) })
+const fn library_peer(task: &'static str) -> Target {
+    only(Kind::VellumLibrary, Target { unit: Unit::TimesFuseOverlayfs2, ..alone(task, 0.2) })
 }
 
 /// Small reads by the library take half as long as the system call.
-const fn library_small(task: &'static str) -> Bar {
-    only(Kind::VellumLibrary, Bar { unit: Unit::TimesHost, ..alone(task, 0.5) })
+const fn library_small(task: &'static str) -> Target {
+    only(Kind::VellumLibrary, Target { unit: Unit::TimesHost, ..alone(task, 0.5) })
 }
 
 /// No slower than the fastest other union at user level.
-const fn peer_speed(task: &'static str) -> Bar {
-    Bar { unit: Unit::TimesFuseOverlayfs2, ..alone(task, 1.0) }
+const fn peer_speed(task: &'static str) -> Target {
+    Target { unit: Unit::TimesFuseOverlayfs2, ..alone(task, 1.0) }
 }
 
 /// A neighbour costs a tenant at most a twentieth of its speed.
-const fn isolated(task: &'static str) -> Bar {
-    Bar { unit: Unit::TimesAlone, ..alone(task, 1.05) }
+const fn isolated(task: &'static str) -> Target {
+    Target { unit: Unit::TimesAlone, ..alone(task, 1.05) }
 }
 
 /// All bars.
-pub const BARS: &[Bar] = &[
+pub const TARGETS: &[Target] = &[
     bar("open-read", 1.0, (2.9, 4.1)),
     bar("grep", 1.0, (3.7, 3.2)),
     bar("lstat", 0.75, (0.94, 0.89)),
@@ -120,7 +120,7 @@ pub const BARS: &[Bar] = &[
     only(Kind::VellumCached, bar("append", 1.0, (4.2, 5.7))),
     bar("append-fsync", 1.1, (1.6, 1.6)),
     alone("mmap-read", 1.0),
-    Bar { unit: Unit::ResidentMib, ..alone("forget-million", 50.0) },
+    Target { unit: Unit::ResidentMib, ..alone("forget-million", 50.0) },
     within("block-first-1m", 1.0),
     within("block-first-16m", 1.0),
     within("block-first-256m", 1.0),
@@ -187,8 +187,8 @@ pub const BARS: &[Bar] = &[
 
 /// The bar that `kind` has to reach in `task`: its own, or else that of all.
 #[must_use]
-pub fn bar_for(task: &str, kind: Kind) -> Option<&'static Bar> {
-    let of = |subject| BARS.iter().find(|bar| bar.task == task && bar.subject == subject);
+pub fn target_for(task: &str, kind: Kind) -> Option<&'static Target> {
+    let of = |subject| TARGETS.iter().find(|bar| bar.task == task && bar.subject == subject);
     of(Some(kind)).or_else(|| of(None).filter(|_| kind.is_vellum()))
 }
 
@@ -199,20 +199,20 @@ mod tests {
 
     #[test]
     fn every_bar_is_of_a_task() {
-        for bar in BARS {
+        for bar in TARGETS {
             assert!(TASKS.iter().any(|task| task.name == bar.task), "{}", bar.task);
         }
-        assert_eq!(BARS.len(), 79);
+        assert_eq!(TARGETS.len(), 79);
     }
 
     #[test]
     fn bars_are_for_vellum_and_for_the_right_subject() {
-        assert!(bar_for("grep", Kind::VellumCached).is_some());
-        assert!(bar_for("grep", Kind::FuseOverlayfs).is_none());
-        assert!(bar_for("append", Kind::VellumCached).is_some());
-        assert!(bar_for("append", Kind::VellumPassthrough).is_none());
-        assert!(bar_for("untar-warm", Kind::VellumCached).is_none());
-        let of = |task, kind| bar_for(task, kind).map(|bar| (bar.at_most, bar.unit));
+        assert!(target_for("grep", Kind::VellumCached).is_some());
+        assert!(target_for("grep", Kind::FuseOverlayfs).is_none());
+        assert!(target_for("append", Kind::VellumCached).is_some());
+        assert!(target_for("append", Kind::VellumPassthrough).is_none());
+        assert!(target_for("untar-warm", Kind::VellumCached).is_none());
+        let of = |task, kind| target_for(task, kind).map(|bar| (bar.at_most, bar.unit));
         assert_eq!(of("untar", Kind::VellumLibrary), Some((1.3, Unit::TimesOverlayfs)));
         assert_eq!(of("untar", Kind::VellumPassthrough), Some((1.1, Unit::TimesOverlayfs)));
         assert_eq!(of("s1-dwol-2", Kind::VellumLibrary), Some((1.0, Unit::TimesHost)));

@@ -1,11 +1,11 @@
 //! What is compared: a directory of the host, kernel overlayfs, and unions over FUSE.
 
 use crate::failure::{Failure, Result, While};
-use crate::ground::{self, Layers};
 use crate::pools::Pools;
 use crate::service::Service;
 use crate::stop;
 use crate::tasks::Task;
+use crate::testbed::{self, Layers};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Which filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A directory on the ground, without a union.
+    /// A directory on the testbed, without a union.
     Host,
     /// The kernel's overlayfs with its default options.
     Overlay,
@@ -154,7 +154,7 @@ pub fn program(text: &str) -> Result<(String, PathBuf)> {
 
 /// A filesystem that can be compared here.
 #[derive(Clone, Debug)]
-pub struct Subject {
+pub struct Contender {
     /// Which.
     pub kind: Kind,
     /// The program that serves it.
@@ -167,7 +167,7 @@ pub struct Subject {
     pub library: Option<PathBuf>,
 }
 
-impl Subject {
+impl Contender {
     /// Finds what `kind` needs, or says why it cannot be had.
     pub fn find(kind: Kind, programs: &Programs) -> std::result::Result<Self, String> {
         let given = |name: &str| programs.iter().find(|(n, _)| n == name).map(|(_, path)| path.clone());
@@ -260,7 +260,7 @@ impl Subject {
             }
             Kind::Host => {
                 let from = layers.lower.join(".");
-                ground::run(Command::new("cp").arg("-a").arg(from).arg(&layers.merged))?;
+                testbed::run(Command::new("cp").arg("-a").arg(from).arg(&layers.merged))?;
                 return Ok(mounted);
             }
             Kind::Overlay | Kind::OverlayXfs | Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => union,
@@ -407,7 +407,7 @@ fn take_down(path: &Path) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return unmount(path, UnmountFlags::empty()).doing(|| "unmounting");
     }
-    ground::run(Command::new("fusermount3").arg("-u").arg("--").arg(path))
+    testbed::run(Command::new("fusermount3").arg("-u").arg("--").arg(path))
 }
 
 /// The library that belongs to a program, beside it.

@@ -28,8 +28,8 @@ const ROCKSDB_VALUES: usize = 8192;
 /// Files that tasks in a Debian tree copy, unpack, and remove, at scale 1.
 const DEBIAN_FILES: usize = 7500;
 
-/// Grounds that this process has made, for a name for the next.
-static GROUNDS: AtomicU32 = AtomicU32::new(0);
+/// Testbeds that this process has made, for a name for the next.
+static TESTBEDS: AtomicU32 = AtomicU32::new(0);
 
 /// The name of the tree in a layer, and of the directory in an archive.
 pub const TREE_NAME: &str = "tree";
@@ -81,7 +81,7 @@ pub struct Layers {
 
 /// A place for comparisons.
 #[derive(Debug)]
-pub struct Ground {
+pub struct Testbed {
     /// What is removed at the end.
     outer: PathBuf,
     /// Where everything lies: `outer`, or a filesystem image mounted in it.
@@ -106,7 +106,7 @@ pub struct Ground {
     runs: Cell<u32>,
 }
 
-impl Ground {
+impl Testbed {
     /// Makes a place below `dir`, on a filesystem of its own of `image_mib` MiB where that is given.
     pub fn new(dir: &Path, image_mib: Option<u64>, scale: f64) -> Result<Self> {
         Self::on(dir, image_mib.map(|mib| (Format::Ext4, mib)), scale)
@@ -118,17 +118,17 @@ impl Ground {
             let dir = dir.display();
             Failure::bad_input(format!("option --dir: {dir}: {error}; give a directory that exists"))
         })?;
-        let number = GROUNDS.fetch_add(1, Ordering::Relaxed);
+        let number = TESTBEDS.fetch_add(1, Ordering::Relaxed);
         let outer = dir.join(format!("vellum-bench-{}-{number}", std::process::id()));
         fs::create_dir(&outer).doing(|| format!("making {}", outer.display()))?;
         stop::register_dir(&outer);
-        let mut ground = Self::of_another(&outer, scale);
-        ground.ours = true;
+        let mut testbed = Self::of_another(&outer, scale);
+        testbed.ours = true;
         if let Some((format, mib)) = image {
-            ground.mount_image(format, mib)?;
+            testbed.mount_image(format, mib)?;
         }
-        spread(&ground.top);
-        Ok(ground)
+        spread(&testbed.top);
+        Ok(testbed)
     }
 
     /// The place at `top` of another process, to work in: that one has made it, and will remove it.
@@ -345,7 +345,7 @@ impl Ground {
         self.top.join(format!("run-{}-{}", self.salt, self.runs.get()))
     }
 
-    /// Removes what [`Ground::layers`] made. Nothing may be mounted there.
+    /// Removes what [`Testbed::layers`] made. Nothing may be mounted there.
     pub fn clear(&self) -> Result<()> {
         let run = self.run_dir();
         match fs::remove_dir_all(&run) {
@@ -357,7 +357,7 @@ impl Ground {
     }
 }
 
-impl Drop for Ground {
+impl Drop for Testbed {
     fn drop(&mut self) {
         if !self.ours {
             return;
@@ -454,33 +454,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ground_makes_what_is_asked_for_and_leaves_nothing() {
+    fn a_testbed_makes_what_is_asked_for_and_leaves_nothing() {
         let dir = std::env::temp_dir();
-        let ground = Ground::new(&dir, None, 0.01).unwrap();
-        let outer = ground.outer.clone();
-        let layers = ground.layers(Lower::Tree).unwrap();
-        for (file, size) in &ground.tree.files {
+        let testbed = Testbed::new(&dir, None, 0.01).unwrap();
+        let outer = testbed.outer.clone();
+        let layers = testbed.layers(Lower::Tree).unwrap();
+        for (file, size) in &testbed.tree.files {
             let meta = fs::metadata(layers.lower.join(TREE_NAME).join(file)).unwrap();
             assert_eq!(meta.len(), *size as u64);
         }
         fs::write(layers.upper.join("left"), "over").unwrap();
-        let again = ground.layers(Lower::Empty).unwrap();
+        let again = testbed.layers(Lower::Empty).unwrap();
         assert_eq!(fs::read_dir(&again.upper).unwrap().count(), 0);
-        assert!(ground.archive().unwrap().exists());
-        let other = Ground::of_another(ground.top(), 0.01);
-        let (mine, others) = (ground.lower(Lower::Tree).unwrap(), other.lower(Lower::Tree).unwrap());
-        assert_eq!((mine, ground.archive().unwrap()), (others, other.archive().unwrap()));
+        assert!(testbed.archive().unwrap().exists());
+        let other = Testbed::of_another(testbed.top(), 0.01);
+        let (mine, others) = (testbed.lower(Lower::Tree).unwrap(), other.lower(Lower::Tree).unwrap());
+        assert_eq!((mine, testbed.archive().unwrap()), (others, other.archive().unwrap()));
         let made_there = other.lower(Lower::Empty).unwrap();
         drop(other);
-        assert_eq!(ground.lower(Lower::Empty).unwrap(), made_there);
+        assert_eq!(testbed.lower(Lower::Empty).unwrap(), made_there);
         assert!(made_there.exists());
-        drop(ground);
+        drop(testbed);
         assert!(!outer.exists());
     }
 
     #[test]
     fn a_directory_that_is_not_there_is_bad_input() {
-        let failure = Ground::new(Path::new("/nonexistent"), None, 1.0).unwrap_err();
+        let failure = Testbed::new(Path::new("/nonexistent"), None, 1.0).unwrap_err();
         assert!(failure.bad_input && failure.to_string().contains("--dir"));
     }
 }

@@ -4,7 +4,10 @@
 //! Steps are operations of the branch traits; those that change something are counted apart, so that a test can
 //! try every one of them: run once without a fault, read [`FaultPlan::changes`], then run again for each number.
 
+mod export;
 mod objects;
+
+pub use export::FaultExport;
 
 use self::objects::FaultDir;
 use std::ffi::CStr;

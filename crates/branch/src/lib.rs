@@ -8,6 +8,6 @@ mod local;
 mod memory;
 mod path;
 
-pub use fault::{DEAD, FaultBranch, FaultPlan};
-pub use local::LocalBranch;
+pub use fault::{DEAD, FaultBranch, FaultExport, FaultPlan};
+pub use local::{ExportRoots, LocalBranch, LocalExport};
 pub use memory::{MemoryBranch, MemoryOptions};

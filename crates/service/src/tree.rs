@@ -7,7 +7,7 @@ use crate::layers::Layers;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use vellum_union::{Budget, Extent, Generations, Ledger, Mappable, Squash, Union, UnionConfig, UpperConfig};
-use vellum_vfs::{Errno, NodeId, Result};
+use vellum_vfs::{Errno, Export, NodeId, Result};
 
 /// Hundredths of a filesystem that are left free by what nobody has asked for.
 const SPARE: u64 = 5;
@@ -19,8 +19,8 @@ pub struct Kept {
     pub ledger: Option<Arc<Ledger>>,
     /// Where clients see that a file may have become shorter.
     pub generations: Option<Arc<Generations>>,
-    /// Files may be handed out to programs.
-    pub direct: bool,
+    /// The upper layer's face by which its files may be handed out to programs.
+    pub export: Option<Arc<dyn Export>>,
 }
 
 /// What all trees of the process keep open: it has one limit of descriptors, which has been raised before.
@@ -53,7 +53,7 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
         ledger: kept.ledger,
         generations: kept.generations,
         // A program asks by its own ids; what an idmapped mount makes of them is the kernel's to know.
-        direct: kept.direct && !config.idmap,
+        export: kept.export.filter(|_| !config.idmap),
         handles: handles(),
         ..UnionConfig::new()
     };

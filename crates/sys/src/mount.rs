@@ -1,8 +1,9 @@
 //! Mounting a FUSE connection and taking it off again.
 
 use crate::daemon::last_errno;
+use rustix::fs::AtFlags;
 use rustix::io::{Errno, Result};
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
@@ -28,6 +29,19 @@ pub fn unmount(target: &Path, lazy: bool) -> Result<()> {
 /// whatever its service was about to answer, nobody hears it.
 pub fn end(target: &Path) -> Result<()> {
     rustix::mount::unmount(target, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH)
+}
+
+/// All that is asked of open_tree(2) by [`alone`], the only user of it in a service.
+#[must_use]
+pub fn alone_flags() -> OpenTreeFlags {
+    OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::from_bits_retain(AtFlags::EMPTY_PATH.bits())
+}
+
+/// A new mount of a directory alone, seen nowhere. EINVAL: the kernel makes none of one that is not in the tree (before Linux 6.15).
+pub fn alone(directory: impl AsFd) -> Result<OwnedFd> {
+    rustix::mount::open_tree(directory, "", alone_flags())
 }
 
 /// What a mount does not do.

@@ -5,7 +5,7 @@ use crate::nodes::handles::Budget;
 use crate::recovery::ledger::Ledger;
 use std::sync::Arc;
 use std::time::Duration;
-use vellum_vfs::{Branch, IdMap};
+use vellum_vfs::{Branch, Export, IdMap};
 
 /// How the kernel does the I/O of the union's files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,8 +94,9 @@ pub struct UnionConfig {
     pub ledger: Option<Arc<Ledger>>,
     /// Where clients that map files see that one may have become shorter.
     pub generations: Option<Arc<Generations>>,
-    /// Programs may be given files of the upper layer themselves, in passthrough and where the union shows them as they are.
-    pub direct: bool,
+    /// The upper layer's face by which programs may be given its files themselves, in passthrough and where the union shows them as they
+    /// are; None: they are not.
+    pub export: Option<Arc<dyn Export>>,
     /// Clear removed directories in a thread of the union's own; false: at once, which tests can repeat exactly.
     pub background: bool,
 }
@@ -129,7 +130,7 @@ impl UnionConfig {
             handles: Arc::new(Budget::new(Self::HANDLES, u64::MAX)),
             ledger: None,
             generations: None,
-            direct: false,
+            export: None,
             background: true,
         }
     }

@@ -1,12 +1,12 @@
 //! The union: several layers become one writable tree.
 //!
 //! The union knows layers, whiteouts, opaque directories, redirects and copy-up. It knows nothing of FUSE, of
-//! system calls or of threads: fronts call it through [`vellum_vfs::Filesystem`], and it stores through
-//! [`vellum_vfs::Branch`].
+//! system calls or of threads: fronts call it through [`vellum_vfs::Filesystem`], doors through
+//! [`vellum_vfs::Handout`], and it stores through [`vellum_vfs::Branch`].
 //!
 //! Where to find what: `layers` is what the layers hold and how one name is found through all of them, `nodes` what a
 //! front holds, `ops` the operations, `copyup` copy-up, `extents` files that are copied block by block, `coherence` what
-//! the kernel and programs may believe, `recovery` what a successor goes on with, `direct` files handed to programs.
+//! the kernel and programs may believe, `recovery` what a successor goes on with, `handout` files handed to programs.
 //!
 //! Locks, in the order in which they are taken (never the other way round):
 //!
@@ -25,8 +25,8 @@
 mod coherence;
 mod config;
 mod copyup;
-mod direct;
 mod extents;
+mod handout;
 mod layers;
 mod nodes;
 mod ops;
@@ -35,13 +35,11 @@ mod sync;
 mod union;
 
 pub use coherence::generations::{Generations, Mappable};
-pub use coherence::view::View;
 pub use config::{
     OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Squash, UnionConfig, UpperConfig,
 };
-pub use direct::{Directory, Refused, Wanted};
+pub use handout::Directory;
 pub use nodes::handles::Budget;
-pub use nodes::node::Owner;
 pub use ops::explain::{Blocks, NodeReport, Summary};
 pub use ops::flatten::{Extent, Flattening};
 pub use recovery::ledger::Ledger;

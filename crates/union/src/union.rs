@@ -111,8 +111,7 @@ impl Union {
         let links = layers.iter().map(|_| LayerLinks::default()).collect();
         let recovery = Recovery::of(config.ledger.as_deref());
         // Only where a file is in the upper layer what the union shows of it.
-        let direct = config.direct
-            && config.profile == Profile::Passthrough
+        let hands_out = config.profile == Profile::Passthrough
             && config.uid_map == IdMap::default()
             && config.gid_map == IdMap::default()
             && config.squash == Squash::default()
@@ -120,7 +119,8 @@ impl Union {
             && layers.first().is_some_and(|layer| {
                 layer.fs == 0 && layer.overrides.xattr().is_none() && layer.marking.may_be_handed_out()
             });
-        let direct = direct.then(|| Direct::new(recovery.is_active()));
+        let export = config.export.clone().filter(|_| hands_out);
+        let direct = export.map(|export| Direct::new(export, recovery.is_active()));
         let mapped = (config.profile == Profile::Passthrough && work.is_some())
             .then(|| Mapped::new(recovery.is_active()));
         let ctimes = (config.profile == Profile::Cached && work.is_some()).then(Ctimes::new);

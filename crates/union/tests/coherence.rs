@@ -9,6 +9,8 @@
 #![cfg(shuttle)]
 #![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "modules of one test program")]
 
+#[path = "coherence/export.rs"]
+mod export;
 #[path = "coherence/kernel.rs"]
 mod kernel;
 #[path = "coherence/parties.rs"]

@@ -1,5 +1,6 @@
-//! The vocabulary of Vellum: node ids, attributes, errors, identity, and the two traits between its
-//! houses: [`Filesystem`] (a front calls an instance) and [`Branch`] (a union calls storage).
+//! The vocabulary of Vellum: node ids, attributes, errors, identity, and the traits between its houses: [`Filesystem`] (a front calls an
+//! instance) and [`Branch`] (a union calls storage); beside these, [`Handout`] (a door calls an instance) and [`Export`] (a union calls
+//! storage) for clients that are given files themselves.
 //!
 //! This crate knows nothing of FUSE, of layers or of system calls other than their errno values.
 #![forbid(unsafe_code)]
@@ -7,7 +8,9 @@
 mod attr;
 mod branch;
 mod error;
+mod export;
 mod filesystem;
+mod handout;
 mod identity;
 mod idmap;
 mod name;
@@ -15,10 +18,12 @@ mod name;
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use branch::{Adopted, Branch, BranchDir, BranchFile, DirItem, Object, OpenMode, RenameFlags, Seek};
 pub use error::{Error, Result};
+pub use export::{Export, ExportDir, Exported, Given};
 pub use filesystem::{
     Answering, Answers, AttrReply, Connection, DirEntry, DirSink, Entry, Features, Filesystem, FrontNote,
     Handle, NodeId, Notifier, OpenIo, Opened, WriteFlags, XattrFlags,
 };
+pub use handout::{Client, Handout, HandoutFlags, Progress, Refused, Verdict, View, Wanted};
 pub use identity::{Asking, Context, UNKNOWN};
 pub use idmap::{ID_RANGES_MAX, IdMap, IdMapError, IdRange, OVERFLOW_ID};
 pub use name::{NAME_MAX, Name};

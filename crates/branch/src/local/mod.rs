@@ -6,8 +6,11 @@
 
 mod convert;
 mod dir;
+mod export;
 mod file;
 mod held;
+
+pub use self::export::{ExportRoots, LocalExport};
 
 use self::convert::stat_fs;
 use self::dir::LocalDir;

@@ -6,6 +6,7 @@
 mod acl;
 mod data;
 mod disk;
+mod export;
 mod namespace;
 mod objects;
 mod power;

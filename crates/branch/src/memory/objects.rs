@@ -92,8 +92,8 @@ struct MemoryHandle {
 }
 
 /// An open regular file.
-struct MemoryFile {
-    pin: Pin,
+pub(super) struct MemoryFile {
+    pub(super) pin: Pin,
     mode: OpenMode,
 }
 
@@ -117,7 +117,7 @@ impl Drop for MemoryFile {
 }
 
 impl MemoryFile {
-    fn new(disk: &Arc<Disk>, state: &mut State, ino: u64, mode: OpenMode) -> Result<Self, Errno> {
+    pub(super) fn new(disk: &Arc<Disk>, state: &mut State, ino: u64, mode: OpenMode) -> Result<Self, Errno> {
         let pin = Pin::new(disk, state, ino)?;
         state.inode_mut(ino)?.writers += u32::from(mode.contains(OpenMode::WRITE));
         Ok(Self { pin, mode })

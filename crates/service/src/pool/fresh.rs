@@ -105,8 +105,8 @@ impl Fresh {
         );
         let layers = card::layers(request, upper, lowers, Vec::new());
         let mut card = Card::new(request.clone(), &device, &layers, &locks, direct.as_ref(), numbers);
-        let direct = direct.and_then(|roots| DirectMount::of(roots, request.device)).map(Arc::new);
-        let kept = Kept { ledger: Some(ledger), generations: generations.clone(), direct: direct.is_some() };
+        let (direct, export) = direct.and_then(|roots| DirectMount::of(roots, request.device)).unzip();
+        let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export };
         let made = make(request, layers, kept, &inflight)?;
         let mountpoint = made.config.mountpoint.clone();
         let instance = Arc::new(Instance::new(made.tree, made.report));

@@ -212,12 +212,8 @@ impl Host {
         let generations = generations.map(Generations::open).transpose().map_err(failed)?.map(Arc::new);
         let held: HashMap<RawFd, OwnedFd> =
             ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
-        let direct = direct.and_then(|roots| DirectMount::of(roots, card.request.device)).map(Arc::new);
-        let kept = Kept {
-            ledger: Some(Arc::clone(&ledger)),
-            generations: generations.clone(),
-            direct: direct.is_some(),
-        };
+        let (direct, export) = direct.and_then(|roots| DirectMount::of(roots, card.request.device)).unzip();
+        let kept = Kept { ledger: Some(Arc::clone(&ledger)), generations: generations.clone(), export };
         let made = fresh::make(&card.request, layers, kept, &inflight)?;
         made.tree.resume(held);
         let mountpoint = Some(made.config.mountpoint.clone());

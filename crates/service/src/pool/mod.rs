@@ -22,7 +22,6 @@ mod session;
 mod single;
 mod supervisor;
 mod underway;
-mod view;
 mod wire;
 mod wish;
 
@@ -35,8 +34,6 @@ pub use session::{
 pub use single::run as serve_alone;
 pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
-
-pub(crate) use direct::mount_flags;
 
 /// Version of everything that one service leaves to the next: cards, ledgers, generations, requests in flight.
 pub const FORMAT: u32 = 7;

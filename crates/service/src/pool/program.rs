@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use vellum_ring::files::{OPEN, REOPEN, RING_WANTED, SLOT_BYTES, SLOTS, VIEW};
 use vellum_ring::{Call, Layout, Linux, Response, Session};
 use vellum_sys::{Ids, SharedRegion};
-use vellum_union::Refused;
+use vellum_vfs::{Client, Progress, Refused};
 
 /// How long to look for the next call before sleeping, in nanoseconds: longer than a program takes to write a small file.
 const SPIN: u64 = 50_000;
@@ -89,7 +89,7 @@ pub(super) fn serve(
         poller.ran_on(Linux.core());
         if let Some(call) = poller.poll_for(SPIN) {
             if !program.process.is(program.who) {
-                call.reply(Response::status(calls::status(Refused::Front)));
+                call.reply(Response::status(calls::status(Refused::Kernel)));
                 break;
             }
             program.answer(call)?;
@@ -145,7 +145,25 @@ impl Process {
     }
 }
 
+/// The ring's memory says how far the service had come: a client whose service dies reads it there.
+struct Announced<'a, 'b>(&'a Call<'b, Linux>);
+
+impl Progress for Announced<'_, '_> {
+    fn begins(&self) {
+        self.0.announce(true);
+    }
+
+    fn has_failed(&self) {
+        self.0.announce(false);
+    }
+}
+
 impl Program<'_> {
+    /// It, as trees see it.
+    pub(super) fn client<'a>(&self, progress: &'a dyn Progress) -> Client<'a> {
+        Client { uid: self.who.uid, gid: self.who.gid, progress }
+    }
+
     fn is_gone(&self) -> bool {
         let Ok(fd) = self.line.fd() else { return true };
         let mut polled = [PollFd::from_borrowed_fd(fd, PollFlags::empty())];
@@ -160,10 +178,10 @@ impl Program<'_> {
         let data = data.get(..len).unwrap_or_default();
         // Before anything is done of which a descriptor would come.
         if matches!(request.opcode, OPEN | REOPEN | VIEW) && !self.line.may_send() {
-            call.reply(Response::status(calls::status(Refused::Front)));
+            call.reply(Response::status(calls::status(Refused::Kernel)));
             return Ok(());
         }
-        let response = match calls::carry_out(self, &request, data, &|changes| call.announce(changes)) {
+        let response = match calls::carry_out(self, &request, data, &Announced(&call)) {
             Ok(calls::Done::Values(values)) => Ok(Response { status: 0, len: 0, values }),
             Ok(calls::Done::Directory(entered)) => {
                 Ok(Response { status: 0, len: 0, values: self.enter(entered) })
@@ -185,7 +203,7 @@ impl Program<'_> {
         };
         let (response, outcome) = match response {
             Ok(response) => (response, Ok(())),
-            Err(error) => (Response::status(calls::status(Refused::Front)), Err(error)),
+            Err(error) => (Response::status(calls::status(Refused::Kernel)), Err(error)),
         };
         call.reply(response);
         outcome

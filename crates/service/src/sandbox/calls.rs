@@ -12,7 +12,7 @@
 //! run the filter for them. ioctl is looked at, for it is seldom (a clone, an open in `passthrough`) and can do most.
 
 use super::{Mode, Plan};
-use crate::pool::mount_flags;
+
 use libc::c_long;
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
@@ -244,7 +244,7 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
             rules.insert(call, Vec::new());
         }
         // Views of directories: a mount of what is open, which is nowhere in the tree.
-        let mounts = one(2, SeccompCmpOp::Eq, mount_flags().bits().into())?;
+        let mounts = one(2, SeccompCmpOp::Eq, vellum_sys::mount::alone_flags().bits().into())?;
         rules.insert(libc::SYS_open_tree, vec![mounts]);
     }
     let is = |argument, value| one(argument, SeccompCmpOp::Eq, value);

@@ -6,6 +6,7 @@ pub(crate) mod leases;
 pub(crate) mod mapped;
 pub(crate) mod negative;
 pub(crate) mod no_writers;
+pub(crate) mod told;
 pub(crate) mod unknown_to_kernel;
 pub(crate) mod view;
 pub(crate) mod writers;

@@ -8,32 +8,18 @@
 
 use crate::coherence::generations::Generations;
 use crate::coherence::writers::{Direct, spread};
-use crate::direct::{Directory, Refused};
 use crate::nodes::node::{Dir, Node, Place};
 use crate::nodes::table::slot_of;
 use crate::sync::AtomicU64;
-use crate::union::{Core, Union};
+use crate::union::Core;
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
-use vellum_vfs::NodeId;
+use vellum_vfs::{NodeId, Refused, Verdict, View};
 
 /// Bits of an index of [`PureDirs`].
 const INDEX: u32 = if cfg!(shuttle) { 3 } else { 14 };
-
-/// What a program must know to look at a directory's names in the upper layer itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct View {
-    /// Which memory the word is in.
-    pub memory: u64,
-    /// Which of its words.
-    pub slot: u32,
-    /// What the word says.
-    pub word: u64,
-    /// Names in the directory that the kernel knows.
-    pub known: Vec<Box<CStr>>,
-}
 
 /// Directories, by their inode numbers in the upper layer, whose files are what the upper layer shows of them: this service has made
 /// the directory, and nothing has come into it since but new files. The latest of them are known. The number of one that was removed
@@ -152,27 +138,23 @@ impl Core {
         drop(children);
         (known.len() <= most).then_some(known)
     }
-}
 
-impl Union {
-    /// A view of a directory. [`Refused::Known`]: not while the kernel knows more than `most` names in it. [`Refused::Front`]: nor later.
-    pub fn view(&self, directory: &Directory, most: usize) -> Result<View, Refused> {
-        let core = &self.0;
-        let dir = core.shared_dir(directory)?;
-        let generations = core.config.generations.as_deref().ok_or(Refused::Front)?;
-        let id = directory.0.id;
-        let slot = u32::try_from(slot_of(id).0).map_err(|_| Refused::Front)?;
+    /// A view of a directory, without a mount of it. [`Refused::Known`]: not while the kernel knows more than `most` names in it.
+    /// [`Refused::Kernel`]: nor later.
+    pub(crate) fn view_of(&self, node: &Node, dir: &Dir, most: usize) -> Verdict<View> {
+        let generations = self.config.generations.as_deref().ok_or(Refused::Kernel)?;
+        let slot = u32::try_from(slot_of(node.id).0).map_err(|_| Refused::Kernel)?;
         // Nothing is made meanwhile.
         let _ops = dir.ops.write();
         let marked = dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts || upper.impure);
-        if id == NodeId::ROOT || marked || !core.is_plain(dir) {
-            return Err(Refused::Front);
+        if node.id == NodeId::ROOT || marked || !self.is_plain(dir) {
+            return Err(Refused::Kernel);
         }
-        let word = generations.settle(id).ok_or(Refused::Front)?;
+        let word = generations.settle(node.id).ok_or(Refused::Kernel)?;
         // First that it is in view, then what the kernel knows: `ends_view` does it the other way round.
         dir.lease.viewed.store(true, SeqCst);
-        let known = core.known_names(dir, most).ok_or(Refused::Known)?;
-        Ok(View { memory: generations.id(), slot, word, known })
+        let known = self.known_names(dir, most).ok_or(Refused::Known)?;
+        Ok(View { memory: generations.id(), slot, word, known, mount: None })
     }
 }
 

@@ -3,8 +3,10 @@
 use crate::coherence::no_writers::NoWriters;
 use crate::coherence::view::PureDirs;
 use crate::sync::AtomicU8;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Instant;
+use vellum_vfs::Export;
 
 /// So long after the last name that a program made the kernel may believe again that names are not there.
 const SHARED_SECONDS: u64 = 30;
@@ -44,6 +46,8 @@ impl WriterFilter {
 
 /// Files that programs may be writing to past the mount.
 pub(crate) struct Direct {
+    /// By what they are handed out.
+    pub(crate) export: Arc<dyn Export>,
     /// All of them.
     pub(crate) written: WriterFilter,
     /// Those of them that nobody writes to any more.
@@ -57,9 +61,10 @@ pub(crate) struct Direct {
 
 impl Direct {
     /// `kept`: a predecessor may have handed out anything.
-    pub(crate) fn new(kept: bool) -> Self {
+    pub(crate) fn new(export: Arc<dyn Export>, kept: bool) -> Self {
         let [written, cut] = [(); 2].map(|()| WriterFilter::new(kept));
         Self {
+            export,
             written,
             no_writers: NoWriters::new(),
             cut,
@@ -93,16 +98,18 @@ impl Direct {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vellum_branch::MemoryBranch;
 
     #[test]
     fn who_is_written_to_is_remembered() {
-        let direct = Direct::new(false);
+        let export = MemoryBranch::new().export();
+        let direct = Direct::new(Arc::clone(&export), false);
         assert!(!direct.written.have(77));
         direct.opens(77);
         assert!(direct.written.have(77));
         let others = (1000..2000).filter(|ino| direct.written.have(*ino)).count();
         assert!(others < 5, "{others}");
-        assert!(Direct::new(true).cut.have(5));
+        assert!(Direct::new(export, true).cut.have(5));
         direct.written.add(78);
         assert!(direct.written.have(78) && !direct.cut.have(78) && direct.cut.have(77));
     }

@@ -77,6 +77,11 @@ pub(crate) fn is_absent(error: &Error) -> bool {
 }
 
 impl Core {
+    /// Namespaces of the marks that count in a layer.
+    pub(crate) fn mark_spaces(&self, layer: u16) -> &'static [marks::Space] {
+        self.layers.get(usize::from(layer)).map_or(&[], |layer| layer.marking.spaces)
+    }
+
     /// A directory's marks, the AUFS one included.
     pub(crate) fn all_dir_marks(&self, layer: u16, dir: &dyn BranchDir) -> Result<DirMarks> {
         let mut marks = marks::read_dir_marks(dir, self.mark_spaces(layer))?;

@@ -109,13 +109,13 @@ pub(crate) struct UpperDir {
 
 /// Owner, group and mode of something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owner {
+pub(crate) struct Owner {
     /// User.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Group.
-    pub gid: u32,
+    pub(crate) gid: u32,
     /// Type and permission bits.
-    pub mode: u32,
+    pub(crate) mode: u32,
 }
 
 /// What a directory hands down to what is made in it.

@@ -1,5 +1,6 @@
 //! Programs that go past the kernel: by the ring, by a mapping, by a view.
 
+use crate::export::object;
 use crate::kernel;
 use crate::world::{Deaf, FILE, NAMES, SIZE, USER, World, name};
 use shuttle::rand::{Rng, thread_rng};
@@ -7,13 +8,20 @@ use shuttle::thread::yield_now;
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
-use vellum_union::{Refused, Wanted};
-use vellum_vfs::{Attr, BranchFile, Errno, OpenMode};
+use vellum_union::Directory;
+use vellum_vfs::{Attr, BranchFile, Client, Errno, Handout, HandoutFlags, Refused, Wanted};
 
 /// The kernel's worker for what the ring refers to it.
 const WORKER: usize = 3;
 /// Most names that a view comes with.
 const MOST: usize = 120;
+
+const CLIENT: Client<'static> = Client { uid: USER.uid, gid: USER.gid, progress: &() };
+const TO_WRITE: HandoutFlags = HandoutFlags::READ.union(HandoutFlags::WRITE);
+
+fn wanted<'a>(world: &'a World, what: &'static CStr) -> Wanted<'a, Directory> {
+    Wanted { dir: &world.shared, name: name(what), checked: false }
+}
 
 /// One call over the ring.
 pub fn program(world: &World) {
@@ -27,18 +35,8 @@ pub fn program(world: &World) {
 }
 
 fn make(world: &World, what: &'static CStr) {
-    let wanted = Wanted { dir: &world.shared, name: name(what), checked: false, writes: true };
     let made = world.changes(what, || {
-        let made = world.fs.make_direct(&wanted, || {
-            yield_now();
-            let file = world.upper.create(name(what), 0o644).map_err(|error| error.errno())?;
-            // In two steps, as the service does it.
-            yield_now();
-            file.set_owner(Some(USER.uid), Some(USER.gid)).map_err(|error| error.errno())?;
-            let ino = file.stat().map_err(|error| error.errno())?.ino;
-            yield_now();
-            Ok((file, ino))
-        });
+        let made = world.fs.create(&CLIENT, &wanted(world, what), TO_WRITE, 0o644).map(object);
         if made.is_ok() {
             // It has been answered, and nobody has done anything since.
             let beliefs = world.kernel.beliefs();
@@ -58,15 +56,8 @@ fn make(world: &World, what: &'static CStr) {
 }
 
 fn remove(world: &World, what: &'static CStr) {
-    let wanted = Wanted { dir: &world.shared, name: name(what), checked: false, writes: false };
     let removed = world.changes(what, || {
-        let removed = world.fs.unlink_direct(&wanted, || {
-            yield_now();
-            let Ok(attr) = world.upper.stat_at(name(what)) else { return Err(Refused::Error(Errno::NOENT)) };
-            world.upper.remove(name(what)).map_err(|_| Refused::Front)?;
-            yield_now();
-            Ok(attr.ino)
-        });
+        let removed = world.fs.unlink(&CLIENT, &wanted(world, what));
         if removed.is_ok() {
             let beliefs = world.kernel.beliefs();
             let is_there = beliefs.names.contains_key(what);
@@ -86,25 +77,13 @@ fn remove(world: &World, what: &'static CStr) {
 
 /// Opens a file to write, and writes and cuts.
 fn write(world: &World, what: &'static CStr) {
-    let mut wanted = Wanted { dir: &world.shared, name: name(what), checked: false, writes: true };
-    let open = |_| {
-        yield_now();
-        let mode = OpenMode::READ | OpenMode::WRITE;
-        let file = world.upper.open_file(name(what), mode).map_err(|_| Refused::Front)?;
-        let ino = file.stat().map_err(|_| Refused::Front)?.ino;
-        yield_now();
-        Ok((file, ino))
-    };
-    let then = move |file: Arc<dyn BranchFile>| {
-        yield_now();
-        Ok(file)
-    };
-    let mut opened = world.fs.open_direct(&wanted, open, then);
+    let mut wanted = wanted(world, what);
+    let mut opened = world.fs.open(&CLIENT, &wanted, TO_WRITE).map(object);
     if matches!(opened, Err(Refused::Known)) {
         // The program has the kernel walk the path.
         kernel::look(world, WORKER, what);
         wanted.checked = true;
-        opened = world.fs.open_direct(&wanted, open, then);
+        opened = world.fs.open(&CLIENT, &wanted, TO_WRITE).map(object);
     }
     world.note(|| format!("program: opened {what:?}: {:?}", opened.as_ref().map(|f| f.stat().unwrap().ino)));
     if let Ok(file) = opened {
@@ -163,7 +142,7 @@ pub fn reader(world: &World) {
 
 /// Takes a view and looks at a name by it, as long as that is said to hold.
 pub fn viewer(world: &World) {
-    let Ok(view) = world.fs.view(&world.shared, MOST) else { return };
+    let Ok(view) = world.fs.view(&world.shared, MOST, true) else { return };
     let what = NAMES[thread_rng().gen_range(0..NAMES.len())];
     if view.known.iter().any(|known| **known == *what) {
         return;
@@ -192,8 +171,7 @@ pub fn viewer(world: &World) {
             continue;
         }
         // It means the same as asking.
-        let wanted = Wanted { dir: &world.shared, name: name(what), checked: false, writes: false };
-        let asked = world.fs.stat_direct(&wanted);
+        let asked = world.fs.stat(&CLIENT, &wanted(world, what));
         if world.truth(what) != truth {
             continue;
         }

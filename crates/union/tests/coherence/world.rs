@@ -1,5 +1,6 @@
 //! One directory, what is true of it, and what the kernel believes.
 
+use crate::export::Slow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -183,7 +184,7 @@ impl World {
         config.upper.as_ref().unwrap().branch.root().set_mode(0o777).unwrap();
         config.profile = Profile::Passthrough;
         config.background = false;
-        config.direct = true;
+        config.export = Some(Arc::new(Slow(part("upper").export())));
         config.generations = Some(generations);
         let fs = Union::new(config).unwrap();
         let kernel = Arc::new(Kernel {
@@ -206,7 +207,7 @@ impl World {
         drop(content);
         kernel.beliefs().names.insert(FILE.to_owned(), file.node);
         kernel.beliefs().nodes.extend([dir, file.node]);
-        let shared = fs.directory(dir).unwrap();
+        let shared = vellum_vfs::Handout::enter(&fs, dir).unwrap();
         let truth = Mutex::new(NAMES.iter().map(|name| (*name, Changes::default())).collect());
         Arc::new(Self {
             fs,

@@ -1,0 +1,96 @@
+//! The wrapped face by which files are handed out. What is handed out is wrapped no more: faults are the service's, and by such a file it is
+//! the client who reads and writes.
+
+use super::FaultPlan;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use vellum_vfs::{Attr, Export, ExportDir, Exported, Given, HandoutFlags, Name, Result};
+
+/// A face of a branch that does what its plan lets through.
+pub struct FaultExport {
+    inner: Arc<dyn Export>,
+    plan: Arc<FaultPlan>,
+}
+
+impl FaultExport {
+    /// Wraps such a face.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Export>, plan: Arc<FaultPlan>) -> Arc<Self> {
+        Arc::new(Self { inner, plan })
+    }
+}
+
+struct FaultExportDir {
+    inner: Arc<dyn ExportDir>,
+    plan: Arc<FaultPlan>,
+}
+
+impl FaultExportDir {
+    fn wrap(inner: Arc<dyn ExportDir>, plan: &Arc<FaultPlan>) -> Arc<dyn ExportDir> {
+        Arc::new(Self { inner, plan: Arc::clone(plan) })
+    }
+}
+
+impl Export for FaultExport {
+    fn open_dir(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>> {
+        self.plan.look()?;
+        Ok(FaultExportDir::wrap(self.inner.open_dir(path, ino)?, &self.plan))
+    }
+
+    fn open_dir_to_read(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>> {
+        self.plan.look()?;
+        Ok(FaultExportDir::wrap(self.inner.open_dir_to_read(path, ino)?, &self.plan))
+    }
+
+    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
+        self.plan.look()?;
+        self.inner.open_file(path, flags)
+    }
+
+    fn view(&self, path: &[u8], ino: u64) -> Result<OwnedFd> {
+        self.plan.look()?;
+        self.inner.view(path, ino)
+    }
+
+    fn set_flags(&self, file: &Given, flags: HandoutFlags) -> Result<()> {
+        self.plan.look()?;
+        self.inner.set_flags(file, flags)
+    }
+
+    fn set_owner(&self, file: &Given, uid: u32, gid: u32) -> Result<()> {
+        self.plan.change()?;
+        self.inner.set_owner(file, uid, gid)
+    }
+
+    fn cut(&self, file: &Given) -> Result<()> {
+        self.plan.change()?;
+        self.inner.cut(file)
+    }
+}
+
+impl ExportDir for FaultExportDir {
+    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<Exported> {
+        self.plan.change()?;
+        self.inner.create(name, flags, mode)
+    }
+
+    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported> {
+        self.plan.look()?;
+        self.inner.open(name, flags)
+    }
+
+    fn stat(&self, name: Name<'_>) -> Result<Attr> {
+        self.plan.look()?;
+        self.inner.stat(name)
+    }
+
+    fn remove(&self, name: Name<'_>) -> Result<()> {
+        self.plan.change()?;
+        self.inner.remove(name)
+    }
+
+    fn open_dir(&self, name: Name<'_>, ino: u64) -> Result<Arc<dyn ExportDir>> {
+        self.plan.look()?;
+        Ok(Self::wrap(self.inner.open_dir(name, ino)?, &self.plan))
+    }
+}

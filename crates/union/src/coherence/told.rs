@@ -1,0 +1,113 @@
+//! What the kernel is told, where programs change things past it; what it may believe is noted with each directory
+//! ([`crate::coherence::leases::DirLease`]).
+//!
+//! An answer that is on its way to the kernel can be older than a change that is made meanwhile. For attributes the kernel notices that
+//! itself. For lists of names it does not: so a directory is the kernel's alone until the answers that were under way have arrived. A name
+//! of which it was told that it is not there is the kernel's to make.
+
+use crate::coherence::no_writers::Known;
+use crate::nodes::node::{At, Dir, File, Node};
+use crate::union::Core;
+use std::sync::atomic::Ordering::SeqCst;
+use vellum_vfs::{FileKind, Name, NodeId, OpenMode, Result};
+
+impl Core {
+    /// Whether programs may ever have been writing to a file.
+    pub(crate) fn was_written(&self, node: &Node) -> bool {
+        let is_file = node.as_file().is_some_and(|file| file.kind == FileKind::Regular);
+        is_file && self.direct.as_ref().is_some_and(|direct| direct.written.have(node.ino))
+    }
+
+    /// Whether programs may be writing to a file just now. Who begins later takes back what the front was told of it. To be asked before
+    /// attributes are read: what was written by one that has ended is in them then.
+    pub(crate) fn has_writers(&self, node: &Node) -> bool {
+        let (Some(file), Some(direct)) = (node.as_file(), &self.direct) else { return false };
+        if !self.was_written(node) {
+            return false;
+        }
+        let Known::Nothing(then) = direct.no_writers.look(node.ino) else { return false };
+        let writes = self.is_open_to_write(file);
+        if !writes {
+            direct.no_writers.keep(node.ino, then);
+        }
+        writes
+    }
+
+    /// Whether somebody but the union has a file open to write, or mapped.
+    pub(crate) fn is_open_to_write(&self, file: &File) -> bool {
+        let asked = || -> Result<bool> {
+            let state = file.state.read();
+            // Only what is whole and in the upper layer is ever handed out.
+            if matches!(state.at, At::Lower(_)) || state.below.is_some() {
+                return Ok(false);
+            }
+            Ok(self.target_of(&state)?.1.open(OpenMode::READ)?.has_writers())
+        };
+        if !asked().unwrap_or(true) {
+            return false;
+        }
+        // The union itself may have it open from before. Of what a predecessor had open not all can be opened again.
+        if self.recovery.is_active() {
+            return true;
+        }
+        let was_open = file.io.drop_handle().is_some();
+        !was_open || asked().unwrap_or(true)
+    }
+
+    /// Whether programs may be making a file shorter just now. To be asked before its size is.
+    pub(crate) fn has_cutters(&self, node: &Node) -> bool {
+        self.direct.as_ref().is_some_and(|direct| direct.cut.have(node.ino)) && self.has_writers(node)
+    }
+
+    /// To be called before the front is told attributes of a directory; true: those that were read before must be read again.
+    pub(crate) fn tells_attributes(&self, node: &Node) -> bool {
+        match node.as_dir() {
+            Some(dir) if self.direct.is_some() && !dir.lease.attributes.load(SeqCst) => {
+                dir.lease.attributes.store(true, SeqCst);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// To be called before the front is told that a name is not there, with no lock held: whether it may believe it.
+    pub(crate) fn tells_negative(&self, parent: NodeId, name: Name<'_>) -> bool {
+        let Some(direct) = &self.direct else { return true };
+        let Ok(node) = self.node(parent) else { return false };
+        let Some(dir) = node.as_dir() else { return false };
+        // Programs make names with it held exclusively: whoever does so later finds this name noted.
+        let _ops = dir.ops.read();
+        let seen = &dir.lease;
+        let shared = seen.shared.load(SeqCst);
+        if direct.is_shared(shared) {
+            return false;
+        }
+        // It is the front's alone again, but a program may have made the name since it was looked for.
+        if shared != 0 && !matches!(self.child(&node, name), Ok(None)) {
+            return false;
+        }
+        seen.negative.add(name);
+        if let Some(ledger) = &self.table.ledger {
+            ledger.set_negative(parent, true);
+        }
+        true
+    }
+
+    /// The front has made a name, for which it looked before: it does not believe any more that it is not there. The caller holds the
+    /// directory's `ops` exclusively.
+    pub(crate) fn kernel_made(&self, parent: &Node, dir: &Dir, name: Name<'_>) {
+        if self.direct.is_some()
+            && dir.lease.negative.remove(name)
+            && let Some(ledger) = &self.table.ledger
+        {
+            ledger.set_negative(parent.id, false);
+        }
+    }
+
+    /// To be called before the front is told names of a directory, with its `ops` held.
+    pub(crate) fn tells_names(&self, dir: &Dir) {
+        if self.direct.is_some() {
+            dir.lease.tells_names();
+        }
+    }
+}

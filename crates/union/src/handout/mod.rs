@@ -1,0 +1,182 @@
+//! What a client does past the front: it is given files of the upper layer themselves ([`vellum_vfs::Handout`]), and the front must not
+//! believe otherwise afterwards.
+//!
+//! Files are opened, made and removed by the upper layer's [`Export`](vellum_vfs::Export). Here is decided whether that means the same as
+//! by way of the front, what must not happen at the same time, and what the front is told ([`crate::coherence::told`]). Whatever is not
+//! certain is refused, and goes through the front as ever. Who may do what is in [`policy`].
+
+mod open;
+mod ops;
+mod policy;
+
+use crate::coherence::writers::Direct;
+use crate::layers::marks::WHITEOUT_PREFIX;
+use crate::nodes::node::{At, Dir, File, Node};
+use crate::union::Core;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, OnceLock};
+use vellum_vfs::{
+    Connection, Errno, Error, ExportDir, Features, FileKind, Name, NodeId, Refused, Result, Verdict, Wanted,
+};
+
+/// A directory of the union's, whether the front knows it or not. It stays the same one when it is moved.
+pub struct Directory {
+    node: Arc<Node>,
+    /// The same in the upper layer.
+    at: Arc<dyn ExportDir>,
+    /// The same for files that are only read, from when one is; None: there are none.
+    reading: OnceLock<Option<Arc<dyn ExportDir>>>,
+}
+
+impl std::fmt::Debug for Directory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Directory").field(&self.node.id).finish()
+    }
+}
+
+impl Directory {
+    fn new(node: Arc<Node>, at: Arc<dyn ExportDir>) -> Self {
+        Self { node, at, reading: OnceLock::new() }
+    }
+}
+
+/// Something to be told to the front once no lock is held.
+#[derive(Default)]
+struct Notices {
+    attributes: bool,
+    names: bool,
+    file: Option<NodeId>,
+}
+
+impl Core {
+    fn direct(&self) -> Verdict<&Direct> {
+        self.direct.as_ref().ok_or(Refused::Kernel)
+    }
+
+    /// The front, if it has no pages of its own of the files that it hands to the kernel.
+    fn front(&self) -> Verdict<&Connection> {
+        self.kernel
+            .get()
+            .filter(|front| front.features.contains(Features::PASSTHROUGH))
+            .ok_or(Refused::Kernel)
+    }
+
+    /// A directory of the upper layer, where clients may do something themselves.
+    fn shared_dir<'a>(&self, node: &'a Node) -> Verdict<&'a Dir> {
+        self.direct()?;
+        let dir = node.as_dir().ok_or(Refused::Stale)?;
+        if dir.removed.load(Relaxed) {
+            return Err(Refused::Stale);
+        }
+        if dir.upper.lock().is_none() || self.upper_aufs {
+            return Err(Refused::Kernel);
+        }
+        Ok(dir)
+    }
+
+    /// The directory of a name that means the same in the upper layer.
+    fn shared_dir_of<'a>(&self, at: &Wanted<'a, Directory>) -> Verdict<(&'a Arc<Node>, &'a Dir)> {
+        let node = &at.dir.node;
+        let dir = self.shared_dir(node)?;
+        let name = at.name.bytes();
+        let is_map = self.has_maps && self.is_maps(dir, name);
+        if is_map || name.starts_with(WHITEOUT_PREFIX) {
+            return Err(Refused::Kernel);
+        }
+        Ok((node, dir))
+    }
+
+    /// Where a directory is in the upper layer: its path there, and its inode number.
+    fn upper_place(&self, node: &Arc<Node>) -> Verdict<(Vec<u8>, u64)> {
+        let dir = self.shared_dir(node)?;
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = Arc::clone(node);
+        loop {
+            let place = at.as_dir().and_then(|dir| dir.place.read().clone());
+            let Some(place) = place else { break };
+            names.push(place.name.to_bytes().to_vec());
+            at = place.parent;
+        }
+        if at.id != NodeId::ROOT {
+            return Err(Refused::Stale);
+        }
+        names.reverse();
+        let ino = dir.upper.lock().as_ref().map(|upper| upper.ino);
+        Ok((names.join(&b'/'), ino.ok_or(Refused::Kernel)?))
+    }
+
+    /// Where files of a directory are opened that are only read: nothing of them can be changed by what is handed out, for a client could
+    /// set their mode, or open them once more, unseen.
+    fn to_read<'a>(&self, directory: &'a Directory) -> Verdict<&'a Arc<dyn ExportDir>> {
+        let open = || {
+            let (path, ino) = self.upper_place(&directory.node).ok()?;
+            self.direct().ok()?.export.open_dir_to_read(&path, ino).ok()
+        };
+        directory.reading.get_or_init(open).as_ref().ok_or(Refused::Kernel)
+    }
+
+    /// Whether a client may make a name in a directory without the front: that has heard all answers that are older. The caller holds the
+    /// directory's `ops` exclusively.
+    fn lets_make(&self, dir: &Dir, name: Name<'_>) -> Verdict<()> {
+        let (direct, front) = (self.direct()?, self.front()?);
+        if !dir.lease.is_settled(&*front.notifier, direct.now()) {
+            return Err(Refused::Kernel);
+        }
+        // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
+        // directory, and a service that waits so cannot even be killed.
+        if dir.lease.negative.has(name) { Err(Refused::Kernel) } else { Ok(()) }
+    }
+
+    /// What is to be told after a change of a directory's names. The caller holds its `ops` exclusively.
+    fn changed(&self, dir: &Dir) -> Notices {
+        Notices {
+            attributes: dir.lease.attributes.swap(false, SeqCst),
+            names: dir.lease.take_back_names(),
+            file: None,
+        }
+    }
+
+    /// Tells the front what does not hold any more of a directory, and of a file in it. False: it does not have the file yet, of which
+    /// it was told: that answer is on its way, and what was taken back is in it.
+    fn tell(&self, node: &Node, notices: &Notices) -> bool {
+        let Some(front) = self.kernel.get() else { return true };
+        let has_heard = |told: Result<()>| match told {
+            Ok(()) => true,
+            Err(error) if error.errno() == Errno::NOENT => false,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel was not told of a change");
+                true
+            }
+        };
+        if notices.names {
+            has_heard(front.notifier.expire_data(node.id));
+        } else if notices.attributes {
+            has_heard(front.notifier.inval_inode(node.id, -1, 0));
+        }
+        notices.file.is_none_or(|file| has_heard(front.notifier.inval_inode(file, -1, 0)))
+    }
+
+    /// A file that a client may be given itself: a regular one, wholly in the upper layer, under its own number.
+    fn is_whole(&self, node: &Node, file: &File) -> bool {
+        let state = file.state.read();
+        file.kind == FileKind::Regular
+            && matches!(state.at, At::Upper)
+            && state.below.is_none()
+            && !state.partial
+            && !state.lost_data
+            && !state.null_device
+            && !node.alias
+            && !node.stale.load(SeqCst)
+            && file.cached_opens.load(SeqCst) == 0
+    }
+
+    /// Does something that is not the same when it is done twice, of which the client hears before.
+    fn once<T>(client: &vellum_vfs::Client<'_>, act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        client.progress.begins();
+        let done = act();
+        if done.is_err() {
+            client.progress.has_failed();
+        }
+        done
+    }
+}

@@ -1,0 +1,199 @@
+//! Files that clients are given: made, opened, opened once more.
+
+use super::{Directory, Notices, policy};
+use crate::nodes::node::Inherit;
+use crate::union::Core;
+use std::sync::Arc;
+use vellum_vfs::{
+    Client, Errno, Exported, FileKind, Given, HandoutFlags, Name, NodeId, Refused, Verdict, Wanted,
+};
+
+impl Core {
+    /// A new regular file, made and opened. EEXIST: the name is taken, in whatever way.
+    pub(super) fn hand_out_new(
+        &self,
+        client: &Client<'_>,
+        at: &Wanted<'_, Directory>,
+        flags: HandoutFlags,
+        mode: u32,
+    ) -> Verdict<Given> {
+        let direct = self.direct()?;
+        let (node, dir) = self.shared_dir_of(at)?;
+        let (made, notices) = {
+            let _ops = dir.ops.write();
+            self.still_there(dir)?;
+            let inherit = self.inherit_of(node)?;
+            policy::makes_file(client, inherit, mode)?;
+            self.lets_make(dir, at.name)?;
+            let _changing = self.changes(node, dir);
+            if !dir.lowers.is_empty() && self.child(node, at.name)?.is_some() {
+                return Err(Refused::Error(Errno::EXIST));
+            }
+            let (made, ino) = self.make_given(client, at, flags, mode, inherit).map_err(policy::told)?;
+            self.inodes.remove((0, ino));
+            self.table.handle_ids.drop_key((0, ino));
+            direct.opens(ino);
+            direct.hands_out(ino);
+            let mut children = dir.children.lock();
+            children.live.remove(at.name.as_c_str());
+            if let Some(listing) = &mut children.listing {
+                let shown = self.shown_ino(0, ino);
+                listing.insert(at.name.as_c_str(), shown, Some(FileKind::Regular));
+            }
+            drop(children);
+            (made, self.changed(dir))
+        };
+        self.tell(node, &notices);
+        Ok(made)
+    }
+
+    /// Makes a file in the upper layer that is the client's; its inode number. Nothing stays of what is not finished.
+    fn make_given(
+        &self,
+        client: &Client<'_>,
+        at: &Wanted<'_, Directory>,
+        flags: HandoutFlags,
+        mode: u32,
+        inherit: Inherit,
+    ) -> Result<(Given, u64), Errno> {
+        let dir = &at.dir.at;
+        let made = Self::once(client, || dir.create(at.name, flags, mode)).map_err(|error| error.errno())?;
+        match self.give(client, &made, inherit) {
+            Ok(()) => Ok((made.file, made.attr.ino)),
+            Err(errno) => {
+                let _ = dir.remove(at.name);
+                Err(if errno == Errno::EXIST { Errno::IO } else { errno })
+            }
+        }
+    }
+
+    /// Gives a new file to the client.
+    fn give(&self, client: &Client<'_>, made: &Exported, inherit: Inherit) -> Result<(), Errno> {
+        // A set-group-id directory has given it its group.
+        let gid = if inherit.is_setgid() { made.attr.gid } else { client.gid };
+        if (made.attr.uid, made.attr.gid) == (client.uid, gid) {
+            return Ok(());
+        }
+        let direct = self.direct.as_ref().ok_or(Errno::IO)?;
+        direct.export.set_owner(&made.file, client.uid, gid).map_err(|error| error.errno())
+    }
+
+    /// A file that is there, opened, and cut if that is asked for.
+    pub(super) fn hand_out(
+        &self,
+        client: &Client<'_>,
+        at: &Wanted<'_, Directory>,
+        flags: HandoutFlags,
+    ) -> Verdict<Given> {
+        let (direct, _) = (self.direct()?, self.front()?);
+        let (parent, dir) = self.shared_dir_of(at)?;
+        let writes = flags.contains(HandoutFlags::WRITE);
+        if !writes && flags.contains(HandoutFlags::TRUNCATE) {
+            return Err(Refused::Kernel);
+        }
+        policy::uses(client, self.inherit_of(parent)?, policy::SEARCH)?;
+        let from = if writes { &at.dir.at } else { self.to_read(at.dir)? };
+        let mut notices = Notices::default();
+        // Dropped after the lock.
+        let node;
+        let opened = {
+            // Exclusively: a lookup at the same time would answer with attributes that are not to be believed any more.
+            let _ops = dir.ops.write();
+            policy::uses(client, self.inherit_of(parent)?, policy::SEARCH)?;
+            node = self.child(parent, at.name)?.ok_or(Refused::Error(Errno::NOENT))?;
+            let file = node.as_file().ok_or(Refused::Kernel)?;
+            if !self.is_whole(&node, file) {
+                return Err(Refused::Kernel);
+            }
+            let known = !self.is_unknown_to_kernel(&node);
+            if known && !at.checked {
+                return Err(Refused::Known);
+            }
+            if writes {
+                direct.opens(node.ino);
+            }
+            let opened = from.open(at.name, flags)?;
+            policy::gets(client, &opened, flags, known)?;
+            direct.export.set_flags(&opened.file, flags)?;
+            if opened.attr.ino != node.ino {
+                return Err(Refused::Kernel);
+            }
+            let _shorter = if writes { self.truncates(&node, file) } else { None };
+            // An open by way of the front's cache may have begun meanwhile.
+            if !self.is_whole(&node, file) {
+                return Err(Refused::Kernel);
+            }
+            if writes {
+                direct.hands_out(node.ino);
+                notices.file = known.then_some(node.id);
+            }
+            if flags.contains(HandoutFlags::TRUNCATE) {
+                direct.export.cut(&opened.file)?;
+            }
+            opened.file
+        };
+        if self.tell(parent, &notices) { Ok(opened) } else { Err(Refused::Kernel) }
+    }
+
+    /// The file of a node, opened to write, for a client that has it open by way of the front and makes it shorter only there.
+    pub(super) fn hand_out_again(
+        &self,
+        client: &Client<'_>,
+        id: NodeId,
+        flags: HandoutFlags,
+    ) -> Verdict<Given> {
+        let (direct, _) = (self.direct()?, self.front()?);
+        // There a sync by way of the front does nothing.
+        if self.config.volatile {
+            return Err(Refused::Kernel);
+        }
+        let node = self.node(id).map_err(|_| Refused::Stale)?;
+        let file = node.as_file().ok_or(Refused::Kernel)?;
+        let place = file.state.read().names.first().cloned().ok_or(Refused::Kernel)?;
+        let dir = place.parent.as_dir().ok_or(Refused::Stale)?;
+        let name = Name::new(&place.name).map_err(|_| Refused::Kernel)?;
+        if !self.is_whole(&node, file) {
+            return Err(Refused::Kernel);
+        }
+        let raw = self.target_of(&file.state.read())?.1.stat()?.ino;
+        if self.shown_ino(0, raw) != node.ino {
+            // It is going to be synced past the union. Before any lock is taken: that waits for the disk.
+            self.settle_names(&node, file, &*self.readable(file)?.file, false)?;
+        }
+        let opened = {
+            // As in `hand_out`.
+            let _ops = dir.ops.write();
+            let is_there = file.state.read().names.contains(&place.parent, name);
+            if !is_there || !self.is_whole(&node, file) {
+                return Err(Refused::Kernel);
+            }
+            let (mut path, _) = self.upper_place(&place.parent)?;
+            if !path.is_empty() {
+                path.push(b'/');
+            }
+            path.extend_from_slice(place.name.to_bytes());
+            // Once copied up it is shown under a number that it does not have itself.
+            let itself = self.target_of(&file.state.read())?.1.stat()?.ino;
+            direct.written.add(node.ino);
+            let opened = direct.export.open_file(&path, flags | HandoutFlags::WRITE)?;
+            policy::gets_again(client, &opened)?;
+            direct.export.set_flags(&opened.file, flags)?;
+            if opened.attr.ino != itself || !self.is_whole(&node, file) {
+                return Err(Refused::Kernel);
+            }
+            direct.hands_out(node.ino);
+            opened.file
+        };
+        // An answer about attributes that is under way the kernel recognises as older than this.
+        let notices = Notices { file: Some(id), ..Notices::default() };
+        if self.tell(&place.parent, &notices) { Ok(opened) } else { Err(Refused::Kernel) }
+    }
+
+    /// Enters a directory.
+    pub(super) fn hand_out_dir(&self, id: NodeId) -> Verdict<Directory> {
+        let node = self.node(id).map_err(|_| Refused::Stale)?;
+        let (path, ino) = self.upper_place(&node)?;
+        let at = self.direct()?.export.open_dir(&path, ino)?;
+        Ok(Directory::new(Arc::clone(&node), at))
+    }
+}

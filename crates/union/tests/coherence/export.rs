@@ -1,0 +1,77 @@
+//! The upper layer's face by which files are handed out, with others having their turn before and after whatever it does.
+
+use shuttle::thread::yield_now;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use vellum_vfs::{Attr, BranchFile, Export, ExportDir, Exported, Given, HandoutFlags, Name, Result};
+
+pub struct Slow(pub Arc<dyn Export>);
+
+struct SlowDir(Arc<dyn ExportDir>);
+
+fn slowly<T>(act: impl FnOnce() -> T) -> T {
+    yield_now();
+    let done = act();
+    yield_now();
+    done
+}
+
+/// The object that was handed out.
+pub fn object(given: Given) -> Arc<dyn BranchFile> {
+    match given {
+        Given::Object(object) => object,
+        Given::Descriptor(_) => unreachable!("a disk in memory has no descriptors"),
+    }
+}
+
+impl Export for Slow {
+    fn open_dir(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>> {
+        Ok(Arc::new(SlowDir(self.0.open_dir(path, ino)?)))
+    }
+
+    fn open_dir_to_read(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>> {
+        Ok(Arc::new(SlowDir(self.0.open_dir_to_read(path, ino)?)))
+    }
+
+    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
+        slowly(|| self.0.open_file(path, flags))
+    }
+
+    fn view(&self, path: &[u8], ino: u64) -> Result<OwnedFd> {
+        self.0.view(path, ino)
+    }
+
+    fn set_flags(&self, file: &Given, flags: HandoutFlags) -> Result<()> {
+        self.0.set_flags(file, flags)
+    }
+
+    fn set_owner(&self, file: &Given, uid: u32, gid: u32) -> Result<()> {
+        slowly(|| self.0.set_owner(file, uid, gid))
+    }
+
+    fn cut(&self, file: &Given) -> Result<()> {
+        slowly(|| self.0.cut(file))
+    }
+}
+
+impl ExportDir for SlowDir {
+    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<Exported> {
+        slowly(|| self.0.create(name, flags, mode))
+    }
+
+    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported> {
+        slowly(|| self.0.open(name, flags))
+    }
+
+    fn stat(&self, name: Name<'_>) -> Result<Attr> {
+        slowly(|| self.0.stat(name))
+    }
+
+    fn remove(&self, name: Name<'_>) -> Result<()> {
+        slowly(|| self.0.remove(name))
+    }
+
+    fn open_dir(&self, name: Name<'_>, ino: u64) -> Result<Arc<dyn ExportDir>> {
+        Ok(Arc::new(Self(self.0.open_dir(name, ino)?)))
+    }
+}

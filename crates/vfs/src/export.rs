@@ -1,0 +1,63 @@
+//! Files of a branch that are handed out: to be read and written by a client itself, past the kernel's way to the service.
+//!
+//! [`Export`] is a face that a branch may have beside [`Branch`](crate::Branch). It opens nothing that the branch itself would not, but
+//! what it opens is meant to leave the process. It judges nothing: who may have what is the caller's to know.
+
+use crate::{Attr, HandoutFlags, Name, Result};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// An open regular file that can be handed out.
+pub enum Given {
+    /// A descriptor, to be sent to another process.
+    Descriptor(OwnedFd),
+    /// An object of this process, of branches that have no descriptors (memory).
+    Object(Arc<dyn crate::BranchFile>),
+}
+
+/// A file that has been opened, and what it was just then.
+pub struct Exported {
+    /// The file.
+    pub file: Given,
+    /// Its attributes.
+    pub attr: Attr,
+    /// It has an ACL, which says more than its mode.
+    pub acl: bool,
+}
+
+/// The face of a branch by which files are handed out.
+pub trait Export: Send + Sync + 'static {
+    /// Holds the directory at `path` (components joined by `/`, no leading slash, empty for the branch's root) if its inode number is
+    /// `ino`. ESTALE: another one is there. Nothing on the way may be a symbolic link.
+    fn open_dir(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>>;
+    /// As [`Export::open_dir`], for files that are only read: by what is opened there nothing of a file can be changed, now or later.
+    /// EOPNOTSUPP: such files are not handed out here.
+    fn open_dir_to_read(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>>;
+    /// Opens the file at `path`, as [`ExportDir::open`].
+    fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported>;
+    /// A directory to look at, by which nothing can be changed, as [`Export::open_dir`]. EOPNOTSUPP: there is no such thing here.
+    fn view(&self, path: &[u8], ino: u64) -> Result<OwnedFd>;
+    /// Gives an opened file what it was not opened with: [`HandoutFlags::APPEND`] and [`HandoutFlags::DIRECT`] as `flags` have them, and
+    /// waiting as they have it.
+    fn set_flags(&self, file: &Given, flags: HandoutFlags) -> Result<()>;
+    /// Gives a new file to its owner.
+    fn set_owner(&self, file: &Given, uid: u32, gid: u32) -> Result<()>;
+    /// Cuts an opened file to length 0.
+    fn cut(&self, file: &Given) -> Result<()>;
+}
+
+/// A directory of a branch whose files are handed out. It stays the same one when it is moved.
+pub trait ExportDir: Send + Sync + 'static {
+    /// Creates a regular file under a free name, opened as `flags` say, and nothing more: it belongs to the service. The process's umask
+    /// is 0; the group of a set-group-id directory acts. EEXIST: the name is taken.
+    fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<Exported>;
+    /// Opens a regular file without changing it, whatever `flags` say of cutting; [`Export::set_flags`] is to follow. EAGAIN: somebody
+    /// keeps a lease on it. Waits for no more than some milliseconds.
+    fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported>;
+    /// Attributes of a name, not following a symbolic link.
+    fn stat(&self, name: Name<'_>) -> Result<Attr>;
+    /// Removes a name that is not a directory.
+    fn remove(&self, name: Name<'_>) -> Result<()>;
+    /// Holds a directory in it if its inode number is `ino`. ESTALE: another one is there.
+    fn open_dir(&self, name: Name<'_>, ino: u64) -> Result<Arc<dyn ExportDir>>;
+}

@@ -6,6 +6,8 @@
 #![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "modules of one test program")]
 
 mod common;
+#[path = "faults/door.rs"]
+mod door;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
 #[path = "faults/stage.rs"]
@@ -110,6 +112,10 @@ fn one_failure(
     if result.is_ok() && !late {
         assert_eq!(state, State::After, "{} {:?}, {what}: success without effect", scenario.name, stage.kind);
     }
+    // A client that is refused asks the kernel for the same: it must find everything as it was.
+    if stage.kind.door && result.is_err() {
+        assert_eq!(state, State::Before, "{}, {what}: refused, and done", scenario.name);
+    }
     // The same for whoever mounts it now.
     let copy = disk.fork().unwrap();
     let other = fresh(stage, &copy);
@@ -173,7 +179,8 @@ fn all(kinds: &[Kind], times: impl Fn(&Known) -> u64, each: impl Fn(&Stage, &Sce
     let mut problems: Vec<String> = Vec::new();
     for &kind in kinds {
         let stage = Stage::new(kind);
-        for scenario in scenarios::all() {
+        let scenarios = if kind.door { door::past_the_kernel() } else { scenarios::all() };
+        for scenario in scenarios {
             if scenario.needs_privilege && !kind.privileged {
                 continue;
             }
@@ -216,7 +223,7 @@ fn a_change_that_fails_leaves_a_whole_tree() {
 fn anything_that_fails_leaves_a_whole_tree() {
     all(
         // Reads fail alike whatever the disk can do.
-        &[Kind::USUAL, Kind::BLOCKS],
+        &[Kind::USUAL, Kind::BLOCKS, Kind::DOOR],
         |known| known.steps,
         |stage, scenario, known, step| {
             let set = |plan: &FaultPlan| plan.fail_step(step, Errno::IO);

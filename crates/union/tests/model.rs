@@ -11,6 +11,8 @@ mod apply;
 #[path = "model/base.rs"]
 mod base;
 mod common;
+#[path = "model/door.rs"]
+mod door;
 #[path = "model/ops.rs"]
 mod ops;
 #[path = "model/sequences.rs"]
@@ -57,7 +59,7 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-fn setup(privileged: bool, passthrough: bool) -> impl Strategy<Value = Setup> {
+fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value = Setup> {
     let layers = proptest::collection::vec(proptest::collection::vec(base::placed(), 0..14), 0..4);
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let disk = (proptest::bool::weighted(0.8), proptest::bool::weighted(0.8), proptest::bool::weighted(0.2));
@@ -66,13 +68,15 @@ fn setup(privileged: bool, passthrough: bool) -> impl Strategy<Value = Setup> {
         far,
         metacopy,
         passthrough,
-        exports,
+        exports: exports || door,
         few_handles,
+        door,
         disk: Abilities { privileged, unnamed: disk.0, rename_whiteout: disk.1, reflink: disk.2 },
     })
 }
 
-fn check(privileged: bool, passthrough: bool) {
+/// How many sequences were tried.
+fn check(privileged: bool, passthrough: bool, door: bool) -> u32 {
     let random = || std::hash::RandomState::new().build_hasher().finish();
     let seed = number("VELLUM_TEST_SEED").unwrap_or_else(random);
     let cases = number("VELLUM_TEST_CASES").and_then(|n| u32::try_from(n).ok()).unwrap_or(CASES);
@@ -86,7 +90,9 @@ fn check(privileged: bool, passthrough: bool) {
         ..ProptestConfig::default()
     };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-    let sequences = (setup(privileged, passthrough), proptest::collection::vec(ops::op(), 1..OPS_MAX));
+    let op =
+        move || if door { prop_oneof![1 => ops::op(), 1 => ops::door()].boxed() } else { ops::op().boxed() };
+    let sequences = (setup(privileged, passthrough, door), proptest::collection::vec(op(), 1..OPS_MAX));
     // Shrinking makes a thousand panics; only the last one is of interest.
     let result = quietly(|| {
         runner.run(&sequences, |(setup, ops)| {
@@ -106,19 +112,28 @@ fn check(privileged: bool, passthrough: bool) {
             TestError::Abort(why) => panic!("VELLUM_TEST_SEED={seed}: {why}"),
         }
     }
+    cases
 }
 
 #[test]
 fn cached() {
-    check(true, false);
+    check(true, false, false);
 }
 
 #[test]
 fn passthrough() {
-    check(true, true);
+    check(true, true, false);
 }
 
 #[test]
 fn without_privilege() {
-    check(false, false);
+    check(false, false, false);
+}
+
+/// Clients with files of their own past the kernel, beside all that it does.
+#[test]
+fn past_the_kernel() {
+    let sequences = check(true, true, true) as usize;
+    // The rarest of them is done in one of 25 sequences.
+    door::all_done(sequences / 100);
 }

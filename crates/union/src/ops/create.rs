@@ -127,9 +127,13 @@ impl Core {
         if own != Own::default() {
             self.is_not_plain(dir);
         }
+        let mut is_at_free_name = false;
         let file =
             match if direct { self.make_at(&*handle, name, what, owner) } else { Err(Errno::EXIST.into()) } {
-                Ok(file) => file,
+                Ok(file) => {
+                    is_at_free_name = !self.upper_aufs;
+                    file
+                }
                 Err(e) if e.errno() == Errno::EXIST => {
                     let xwhiteouts = dir.upper.lock().as_ref().is_some_and(|upper| upper.xwhiteouts);
                     self.make_over(work, (&*handle, xwhiteouts), name, what, owner, &own)?
@@ -139,7 +143,12 @@ impl Core {
         if self.upper_aufs {
             work.remove_aufs_whiteout(&*handle, name)?;
         }
-        self.enter_new(parent, dir, &*handle, name, file, &own)
+        let made = self.enter_new(parent, dir, &*handle, name, file, &own);
+        if made.is_err() && is_at_free_name {
+            // Who is told that it has failed may go another way, and must find the name free.
+            let _ = if matches!(what, Make::Dir) { handle.remove_dir(name) } else { handle.remove(name) };
+        }
+        made
     }
 
     /// The mark that something needs so that it is not mistaken for a whiteout.

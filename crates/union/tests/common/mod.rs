@@ -10,7 +10,8 @@ use std::sync::Arc;
 use vellum_branch::MemoryBranch;
 use vellum_union::{Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
-    Branch, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name, NodeId, Result,
+    Answering, Answers, Branch, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name,
+    NodeId, Notifier, Result,
 };
 
 /// The superuser, with no umask.
@@ -41,6 +42,11 @@ pub struct Layers {
 impl Layers {
     /// The branch of an upper, on this disk or another state of it.
     pub fn upper(disk: &MemoryBranch, number: usize) -> Arc<dyn Branch> {
+        Self::upper_of(disk, number)
+    }
+
+    /// The same, as what it is.
+    pub fn upper_of(disk: &MemoryBranch, number: usize) -> Arc<MemoryBranch> {
         disk.subtree(&format!("upper{number}")).expect("a directory on the disk")
     }
 
@@ -68,6 +74,27 @@ impl Layers {
         config.lowers.insert(0, Self::upper(disk, self.uppers - 1));
         config.background = false;
         config
+    }
+}
+
+/// A kernel that is told everything and answers at once.
+pub struct Deaf;
+
+impl Answers for Deaf {
+    fn answering(&self) -> Answering {
+        Answering::default()
+    }
+    fn has_answered(&self, _: &Answering) -> bool {
+        true
+    }
+}
+
+impl Notifier for Deaf {
+    fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {
+        Ok(())
+    }
+    fn expire_data(&self, _: NodeId) -> Result<()> {
+        Ok(())
     }
 }
 

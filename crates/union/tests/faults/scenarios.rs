@@ -10,7 +10,7 @@ use vellum_vfs::{
     XattrFlags,
 };
 
-const USER: Context<'static> = Context { uid: 1000, gid: 1000, pid: 2, umask: 0, groups: &[], who: None };
+pub const USER: Context<'static> = Context { uid: 1000, gid: 1000, pid: 2, umask: 0, groups: &[], who: None };
 
 type Act = dyn Fn(&Union) -> Result<()>;
 
@@ -27,7 +27,7 @@ fn node(fs: &Union, path: &str) -> Result<NodeId> {
     Ok(walk(fs, path)?.ok_or(Errno::NOENT)?.node)
 }
 
-fn place(fs: &Union, path: &str) -> Result<(NodeId, CString)> {
+pub fn place(fs: &Union, path: &str) -> Result<(NodeId, CString)> {
     let (parent, last) = path.rsplit_once('/').unwrap_or(("", path));
     Ok((node(fs, parent)?, CString::new(last).unwrap()))
 }
@@ -130,10 +130,10 @@ fn allocate(path: &'static str, mode: u32) -> impl Fn(&Union) -> Result<()> {
     move |fs| fs.fallocate(&ROOT, node(fs, path)?, NO_HANDLE, 100, 9000, mode)
 }
 
-struct List(Vec<Scenario>);
+pub struct List(pub Vec<Scenario>);
 
 impl List {
-    fn add(&mut self, name: &'static str, act: impl Fn(&Union) -> Result<()> + 'static) -> &mut Scenario {
+    pub fn add(&mut self, name: &'static str, act: impl Fn(&Union) -> Result<()> + 'static) -> &mut Scenario {
         self.0.push(Scenario { name, act: Box::new(act), needs_privilege: false });
         self.0.last_mut().unwrap()
     }

@@ -1,15 +1,15 @@
 //! The layers that operations fail on.
 
 use crate::common::tree::{self, Seen, Tree};
-use crate::common::{NO_HANDLE, ROOT, name, walk};
+use crate::common::{Deaf, NO_HANDLE, ROOT, name, walk};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch, MemoryOptions};
-use vellum_union::{Union, UnionConfig, UpperConfig};
+use vellum_branch::{FaultBranch, FaultExport, FaultPlan, MemoryBranch, MemoryOptions};
+use vellum_union::{Profile, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
-    Branch, BranchDir, FileKind, Filesystem, NodeId, Object, RenameFlags, SetAttr, SetTime, Timestamp,
-    WriteFlags,
+    Branch, BranchDir, Connection, Features, FileKind, Filesystem, NodeId, Object, RenameFlags, SetAttr,
+    SetTime, Timestamp, WriteFlags,
 };
 
 /// What the disk can do, and how copies are made.
@@ -21,20 +21,31 @@ pub struct Kind {
     pub metacopy: bool,
     /// Files are copied block by block.
     pub blocks: bool,
+    /// Clients go past the kernel.
+    pub door: bool,
 }
 
 impl Kind {
-    pub const USUAL: Self =
-        Self { privileged: true, unnamed: true, rename_whiteout: true, metacopy: true, blocks: false };
+    pub const USUAL: Self = Self {
+        privileged: true,
+        unnamed: true,
+        rename_whiteout: true,
+        metacopy: true,
+        blocks: false,
+        door: false,
+    };
 
     pub const BLOCKS: Self = Self { blocks: true, ..Self::USUAL };
 
-    pub const ALL: [Self; 5] = [
+    pub const DOOR: Self = Self { door: true, ..Self::USUAL };
+
+    pub const ALL: [Self; 6] = [
         Self::USUAL,
         Self { metacopy: false, ..Self::USUAL },
         Self { unnamed: false, rename_whiteout: false, ..Self::USUAL },
         Self { privileged: false, ..Self::USUAL },
         Self::BLOCKS,
+        Self::DOOR,
     ];
 }
 
@@ -78,7 +89,16 @@ impl Stage {
         config.background = false;
         config.metacopy = self.kind.metacopy;
         config.partial_from = self.kind.blocks.then_some(4096);
-        Union::new(config).unwrap()
+        if self.kind.door {
+            config.profile = Profile::Passthrough;
+            config.export = Some(FaultExport::new(disk.subtree("upper").unwrap().export(), Arc::clone(plan)));
+        }
+        let union = Union::new(config).unwrap();
+        if self.kind.door {
+            let features = Features::PASSTHROUGH;
+            union.start(Connection { features, notifier: Arc::new(Deaf) });
+        }
+        union
     }
 
     /// The tree of a union.
@@ -169,6 +189,8 @@ fn prepare(fs: &Union) {
     }
     let directory = fs.mkdir(&ROOT, root, name(c"updir"), 0o755).unwrap().node;
     create(directory, c"in");
+    let shared = fs.mkdir(&ROOT, root, name(c"shared"), 0o777).unwrap().node;
+    create(shared, c"theirs");
     fs.mkdir(&ROOT, root, name(c"upempty"), 0o755).unwrap();
     fs.unlink(&ROOT, root, name(c"gone")).unwrap();
     fs.unlink(&ROOT, node("gonedir"), name(c"low")).unwrap();

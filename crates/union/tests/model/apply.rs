@@ -15,7 +15,8 @@ const O_RDWR: u32 = 0o2;
 const O_CREAT_EXCL: u32 = 0o300;
 const O_TRUNC: u32 = 0o1000;
 const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
-const USER: Context<'static> = Context { uid: 1000, gid: 1001, pid: 2, umask: 0o027, groups: &[], who: None };
+pub const USER: Context<'static> =
+    Context { uid: 1000, gid: 1001, pid: 2, umask: 0o027, groups: &[], who: None };
 
 /// An ACL with an entry for one user and a mask, in its stored form.
 fn acl(user: u32, perm: u16) -> Vec<u8> {
@@ -56,7 +57,7 @@ impl World {
         if has_acl { mode } else { mode & !cx.umask }
     }
 
-    fn own(&self, dir: &dyn BranchDir, at: &CStr, cx: &Context<'_>) {
+    pub fn own(&self, dir: &dyn BranchDir, at: &CStr, cx: &Context<'_>) {
         if cx.uid != 0 {
             let setgid = dir.stat().expect("stat").mode & S_ISGID != 0;
             let kept = dir.stat_at(name(at)).expect("stat");
@@ -124,6 +125,7 @@ impl World {
             Op::Compare => self.compare(false),
             Op::Remount => self.remount(),
             Op::Commit => self.commit(),
+            Op::Door { dir, at, op, as_user } => self.door(*dir, *at, op, *as_user),
         }
         self.follow_sessions();
     }

@@ -91,6 +91,61 @@ pub enum Op {
     Remount,
     /// The upper becomes a lower, and a new upper lies above it.
     Commit,
+    /// Past the kernel, in a directory that has been entered.
+    Door {
+        dir: Index,
+        at: Index,
+        op: DoorOp,
+        as_user: bool,
+    },
+}
+
+/// What a client asks for past the kernel, or does with a file that it was given.
+#[derive(Clone, Debug)]
+pub enum DoorOp {
+    /// Enters a held directory.
+    Enter,
+    Open {
+        create: bool,
+        exclusive: bool,
+        cut: bool,
+        mode: u16,
+    },
+    Stat,
+    Unlink,
+    Mkdir(u16),
+    Symlink,
+    Set {
+        mode: Option<u16>,
+        mtime: Option<u16>,
+    },
+    Write(u16, u16, u8),
+    Cut(u16),
+    Close,
+}
+
+fn door_op() -> impl Strategy<Value = DoorOp> {
+    let b = any::<bool>;
+    prop_oneof![
+        3 => Just(DoorOp::Enter),
+        8 => (proptest::bool::weighted(0.8), proptest::bool::weighted(0.3), b(), mode())
+            .prop_map(|(create, exclusive, cut, mode)| DoorOp::Open { create, exclusive, cut, mode: mode | 0o600 }),
+        2 => Just(DoorOp::Stat),
+        3 => Just(DoorOp::Unlink),
+        3 => mode().prop_map(|mode| DoorOp::Mkdir(mode | 0o700)),
+        1 => Just(DoorOp::Symlink),
+        2 => (proptest::option::of(mode()), proptest::option::of(0u16..2000))
+            .prop_map(|(mode, mtime)| DoorOp::Set { mode, mtime }),
+        4 => (size(), 1u16..5000, any::<u8>()).prop_map(|(offset, len, byte)| DoorOp::Write(offset, len, byte)),
+        2 => size().prop_map(DoorOp::Cut),
+        1 => Just(DoorOp::Close),
+    ]
+}
+
+/// One operation past the kernel.
+pub fn door() -> impl Strategy<Value = Op> {
+    let i = any::<u8>;
+    (i(), i(), door_op(), any::<bool>()).prop_map(|(dir, at, op, as_user)| Op::Door { dir, at, op, as_user })
 }
 
 /// Small offsets and sizes around the limits of blocks.

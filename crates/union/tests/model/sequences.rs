@@ -7,7 +7,16 @@ use crate::world::{Abilities, Setup};
 
 fn setup(base: Vec<Vec<Placed>>) -> Setup {
     let disk = Abilities { privileged: true, unnamed: false, rename_whiteout: false, reflink: false };
-    Setup { base, far: false, metacopy: false, passthrough: false, exports: false, few_handles: false, disk }
+    Setup {
+        base,
+        far: false,
+        metacopy: false,
+        passthrough: false,
+        exports: false,
+        few_handles: false,
+        door: false,
+        disk,
+    }
 }
 
 fn placed(path: &[u8], item: Item) -> Placed {

@@ -2,15 +2,15 @@
 
 use crate::base::{self, Placed};
 use crate::common::tree::{self, Seen};
-use crate::common::{Layers, ROOT, bare, name};
+use crate::common::{Deaf, Layers, ROOT, bare, name};
+use crate::door::{Entered, Owned};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use vellum_branch::{MemoryBranch, MemoryOptions};
 use vellum_union::{Profile, Union};
 use vellum_vfs::{
-    Answering, Answers, Attr, Branch, BranchDir, Connection, Entry, Errno, Features, FileKind, Filesystem,
-    NodeId, Notifier, Object, Result,
+    Attr, Branch, BranchDir, Connection, Entry, Errno, Features, FileKind, Filesystem, NodeId, Object, Result,
 };
 
 /// Names that things get. The longest leaves no room for a prefix.
@@ -44,6 +44,8 @@ pub struct Setup {
     pub exports: bool,
     /// As few handles as can be.
     pub few_handles: bool,
+    /// Clients may go past the kernel; with `passthrough` only.
+    pub door: bool,
     pub disk: Abilities,
 }
 
@@ -106,32 +108,15 @@ pub struct World {
     pub held: Vec<Held>,
     pub forgotten: Vec<(NodeId, u64)>,
     pub sessions: Vec<Session>,
+    /// Directories and files that clients hold past the kernel.
+    pub entered: Vec<Entered>,
+    pub owned: Vec<Owned>,
     /// The union's inode number of each of the plain tree's inodes, once seen.
     inos: HashMap<u64, u64>,
     /// Files whose links in a lower layer are not all to be seen.
     vague: HashSet<u64>,
     /// Files that have, or had, several links.
     pub linked: HashSet<u64>,
-}
-
-struct Deaf;
-
-impl Answers for Deaf {
-    fn answering(&self) -> Answering {
-        Answering::default()
-    }
-    fn has_answered(&self, _: &Answering) -> bool {
-        true
-    }
-}
-
-impl Notifier for Deaf {
-    fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {
-        Ok(())
-    }
-    fn expire_data(&self, _: NodeId) -> Result<()> {
-        Ok(())
-    }
 }
 
 impl World {
@@ -167,6 +152,8 @@ impl World {
             held: Vec::new(),
             forgotten: Vec::new(),
             sessions: Vec::new(),
+            entered: Vec::new(),
+            owned: Vec::new(),
             inos: HashMap::new(),
             vague,
             linked: HashSet::new(),
@@ -188,6 +175,10 @@ impl World {
     pub fn mount(&mut self) {
         let mut config = self.layers.config_on(&self.layers.disk);
         self.configure(&mut config);
+        if self.setup.door {
+            let upper = Layers::upper_of(&self.layers.disk, self.layers.uppers - 1);
+            config.export = Some(upper.export());
+        }
         let union = Union::new(config).expect("mount");
         self.start(&union);
         self.union = Some(union);
@@ -214,13 +205,15 @@ impl World {
     }
 
     fn start(&self, union: &Union) {
-        if self.setup.exports {
-            union.start(Connection { features: Features::empty(), notifier: Arc::new(Deaf) });
+        if self.setup.exports || self.setup.door {
+            let features = if self.setup.door { Features::PASSTHROUGH } else { Features::empty() };
+            union.start(Connection { features, notifier: Arc::new(Deaf) });
         }
     }
 
     pub fn remount(&mut self) {
         self.finish_sessions();
+        self.end_of_door();
         self.held.clear();
         self.forgotten.clear();
         if let Some(union) = self.union.take() {
@@ -390,6 +383,7 @@ impl World {
 
     /// Compares the attributes of everything that is held.
     pub fn check_held(&mut self) {
+        self.check_owned();
         for at in 0..self.held.len() {
             let (node, flat) = (self.held[at].node, self.held[at].flat.clone());
             let reply = bare(self.fs().getattr(&ROOT, node, None)).unwrap_or_else(|e| panic!("getattr: {e}"));

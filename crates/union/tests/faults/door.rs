@@ -1,0 +1,56 @@
+//! What clients do past the kernel.
+
+use crate::common::{ROOT, name};
+use crate::scenarios::{List, Scenario, USER, place};
+use vellum_union::{Directory, Union};
+use vellum_vfs::{Client, Context, Errno, Handout, HandoutFlags, Refused, Result, SetAttr, Verdict, Wanted};
+
+/// What a client does past the kernel, with a name in a directory that it enters first. A refusal is EAGAIN.
+fn past<T>(
+    cx: Context<'static>,
+    path: &'static str,
+    act: impl Fn(&Union, &Client<'_>, &Wanted<'_, Directory>) -> Verdict<T>,
+) -> impl Fn(&Union) -> Result<()> {
+    move |fs| {
+        let (parent, last) = place(fs, path)?;
+        let errno = |refused| match refused {
+            Refused::Error(errno) => errno,
+            _ => Errno::AGAIN,
+        };
+        let dir = fs.enter(parent).map_err(errno)?;
+        let client = Client { uid: cx.uid, gid: cx.gid, progress: &() };
+        let wanted = Wanted { dir: &dir, name: name(&last), checked: false };
+        act(fs, &client, &wanted).map_err(errno)?;
+        Ok(())
+    }
+}
+
+/// All that clients do past the kernel.
+pub fn past_the_kernel() -> Vec<Scenario> {
+    const TO_WRITE: HandoutFlags = HandoutFlags::READ.union(HandoutFlags::WRITE);
+    let mut list = List(Vec::new());
+    let create = |fs: &Union, client: &Client<'_>, at: &Wanted<'_, Directory>| {
+        fs.open_or_create(client, at, TO_WRITE | HandoutFlags::CREATE, 0o640)
+    };
+    let mkdir = |fs: &Union, client: &Client<'_>, at: &Wanted<'_, Directory>| fs.mkdir(client, at, 0o750);
+    let symlink = |fs: &Union, client: &Client<'_>, at: &Wanted<'_, Directory>| fs.symlink(client, at, c"to");
+    let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+    let unlink = |fs: &Union, client: &Client<'_>, at: &Wanted<'_, Directory>| fs.unlink(client, at);
+    list.add("create past the kernel", past(ROOT, "new", create));
+    list.add("create past the kernel, in an upper directory", past(ROOT, "updir/new", create));
+    list.add("create past the kernel, for a user", past(USER, "shared/new", create));
+    list.add("mkdir past the kernel", past(ROOT, "updir/new", mkdir));
+    list.add("mkdir past the kernel, for a user", past(USER, "shared/new", mkdir));
+    list.add("symlink past the kernel", past(ROOT, "updir/new", symlink));
+    list.add("unlink past the kernel", past(ROOT, "updir/in", unlink));
+    list.add("unlink past the kernel, for a user", past(USER, "shared/theirs", unlink));
+    list.add(
+        "open and cut past the kernel",
+        past(ROOT, "updir/in", |fs, client, at| fs.open(client, at, TO_WRITE | HandoutFlags::TRUNCATE)),
+    );
+    list.add(
+        "chmod past the kernel",
+        past(ROOT, "updir/in", move |fs, client, at| fs.setattr(client, at, &mode, false)),
+    );
+    list.0
+}

@@ -1,0 +1,280 @@
+//! Operations of clients that go past the kernel, by [`Handout`]. What is done must be what the plain tree does; what is refused is not done
+//! at all, and goes on as an operation of the kernel's elsewhere in the sequence.
+
+use crate::apply::USER;
+use crate::common::{ROOT, bare, name};
+use crate::ops::DoorOp;
+use crate::world::{World, name_at};
+use std::ffi::CStr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use vellum_union::Directory;
+use vellum_vfs::{
+    BranchDir, BranchFile, Client, Context, Errno, FileKind, Given, Handout, HandoutFlags, OpenMode, Refused,
+    SetAttr, SetTime, Timestamp, Verdict, Wanted,
+};
+
+/// Directories and files that a client holds at the same time.
+const HELD_MAX: usize = 4;
+
+/// A directory that a client has entered, in both trees.
+pub struct Entered {
+    dir: Directory,
+    flat: Arc<dyn BranchDir>,
+}
+
+/// A file that a client was given, in both trees.
+pub struct Owned {
+    file: Arc<dyn BranchFile>,
+    flat: Arc<dyn BranchFile>,
+}
+
+/// How often each operation was done past the kernel, in all sequences: a door that refuses everything is never wrong.
+static DONE: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
+const NAMES: [&str; 8] = ["enter", "create", "open", "stat", "unlink", "mkdir", "symlink", "setattr"];
+
+fn done(what: &str) {
+    if let Some(at) = NAMES.iter().position(|name| *name == what) {
+        DONE[at].fetch_add(1, Relaxed);
+    }
+}
+
+/// Every operation was done at least so often.
+pub fn all_done(least: usize) {
+    let counts: Vec<_> = NAMES.iter().zip(DONE.iter().map(|count| count.load(Relaxed))).collect();
+    println!("past the kernel: {counts:?}");
+    assert!(counts.iter().all(|(_, count)| *count >= least), "too seldom: {counts:?}");
+}
+
+fn object(given: Given) -> Arc<dyn BranchFile> {
+    match given {
+        Given::Object(object) => object,
+        Given::Descriptor(_) => unreachable!("a disk in memory has no descriptors"),
+    }
+}
+
+const fn client(cx: &Context<'static>) -> Client<'static> {
+    Client { uid: cx.uid, gid: cx.gid, progress: &() }
+}
+
+const TO_WRITE: HandoutFlags = HandoutFlags::READ.union(HandoutFlags::WRITE);
+
+impl World {
+    /// Does it past the kernel, if that is let, and in the plain tree, and compares.
+    pub fn door(&mut self, dir: u8, at: u8, op: &DoorOp, as_user: bool) {
+        if !self.setup.door {
+            return;
+        }
+        match op {
+            DoorOp::Enter => return self.enter(dir),
+            DoorOp::Write(..) | DoorOp::Cut(_) | DoorOp::Close => return self.owned(dir, op),
+            _ => {}
+        }
+        if self.entered.is_empty() {
+            self.enter(dir);
+        }
+        let at = name_at(at);
+        let cx = if as_user { &USER } else { &ROOT };
+        if self.entered.is_empty() {
+            return;
+        }
+        let place = usize::from(dir) % self.entered.len();
+        // Taken out, so that the world can be compared meanwhile.
+        let entered = self.entered.remove(place);
+        self.in_entered(&entered, at, op, cx);
+        self.entered.insert(place, entered);
+    }
+
+    fn enter(&mut self, dir: u8) {
+        let (node, flat) = self.dir(dir);
+        if let Ok(dir) = self.fs().enter(node) {
+            assert_eq!(self.fs().node(&dir), node, "entered another directory");
+            if self.entered.len() >= HELD_MAX {
+                self.entered.remove(0);
+            }
+            self.entered.push(Entered { dir, flat });
+            done("enter");
+        }
+    }
+
+    /// Calls with the name, and once more after a look, where the kernel knows it.
+    fn ask<T>(
+        &mut self,
+        entered: &Entered,
+        at: &'static CStr,
+        call: impl Fn(&Self, &Wanted<'_, Directory>) -> Verdict<T>,
+    ) -> Verdict<T> {
+        let mut wanted = Wanted { dir: &entered.dir, name: name(at), checked: false };
+        match call(self, &wanted) {
+            Err(Refused::Known) => {
+                wanted.checked = true;
+                call(self, &wanted)
+            }
+            done => done,
+        }
+    }
+
+    fn in_entered(&mut self, entered: &Entered, at: &'static CStr, op: &DoorOp, cx: &Context<'static>) {
+        let me = client(cx);
+        let flat = &entered.flat;
+        match op {
+            DoorOp::Open { create, exclusive, cut, mode } => {
+                let mut flags = TO_WRITE;
+                flags.set(HandoutFlags::CREATE, *create);
+                flags.set(HandoutFlags::EXCLUSIVE, *exclusive);
+                flags.set(HandoutFlags::TRUNCATE, *cut);
+                let mode = u32::from(*mode) & 0o1777;
+                let there = flat.stat_at(name(at)).is_ok();
+                let opened =
+                    self.ask(entered, at, |world, at| world.fs().open_or_create(&me, at, flags, mode));
+                if !agree("open", opened.as_ref().err(), there.then_some(()).ok_or(Errno::NOENT)) {
+                    return;
+                }
+                if there {
+                    assert!(!(*create && *exclusive), "{at:?} is there, and was made");
+                    done("open");
+                } else {
+                    flat.create(name(at), mode).expect("made past the kernel, and not in the plain tree");
+                    self.own(&**flat, at, cx);
+                    done("create");
+                }
+                let mine =
+                    flat.open_file(name(at), OpenMode::READ | OpenMode::WRITE).expect("a regular file");
+                if there && *cut {
+                    mine.truncate(0).expect("truncate");
+                }
+                let file = object(opened.unwrap_or_else(|_| unreachable!("agreed")));
+                assert_eq!(
+                    file.stat().expect("stat").size,
+                    mine.stat().expect("stat").size,
+                    "size of {at:?}"
+                );
+                if self.owned.len() >= HELD_MAX {
+                    self.owned.remove(0);
+                }
+                self.owned.push(Owned { file, flat: mine });
+            }
+            DoorOp::Stat => {
+                let expected = bare(flat.stat_at(name(at)));
+                let seen = self.ask(entered, at, |world, at| world.fs().stat(&me, at));
+                if agree("stat", seen.as_ref().err(), expected.map(drop)) {
+                    let flat = Self::flat_at(&**flat, at).expect("it is there");
+                    self.check_attr(&seen.unwrap_or_default(), &flat, "stat past the kernel");
+                    done("stat");
+                }
+            }
+            DoorOp::Unlink => {
+                let seen = self.ask(entered, at, |world, at| world.fs().unlink(&me, at));
+                let there = bare(flat.stat_at(name(at))).map(drop);
+                if agree("unlink", seen.as_ref().err(), there) {
+                    flat.remove(name(at)).expect("removed past the kernel, and not in the plain tree");
+                    done("unlink");
+                }
+            }
+            DoorOp::Mkdir(mode) => {
+                let mode = u32::from(*mode) & 0o1777;
+                let seen = self.ask(entered, at, |world, at| world.fs().mkdir(&me, at, mode));
+                if self.makes("mkdir", flat, at, seen.as_ref().err()) {
+                    flat.make_dir(name(at), mode).expect("made past the kernel, and not in the plain tree");
+                    self.own(&**flat, at, cx);
+                    let made = seen.ok().flatten().expect("it can be entered");
+                    self.entered.push(Entered { dir: made, flat: flat.open_dir(name(at)).expect("made") });
+                    if self.entered.len() >= HELD_MAX {
+                        self.entered.remove(0);
+                    }
+                    done("mkdir");
+                }
+            }
+            DoorOp::Symlink => {
+                let seen = self.ask(entered, at, |world, at| world.fs().symlink(&me, at, c"to/there"));
+                if self.makes("symlink", flat, at, seen.as_ref().err()) {
+                    let made = flat.make_symlink(name(at), c"to/there");
+                    made.expect("made past the kernel, and not in the plain tree");
+                    self.own(&**flat, at, cx);
+                    done("symlink");
+                }
+            }
+            DoorOp::Set { mode, mtime } => {
+                let time = mtime.map(|secs| SetTime::At(Timestamp { secs: secs.into(), nanos: 7 }));
+                let set = SetAttr { mode: mode.map(u32::from), mtime: time, ..SetAttr::default() };
+                let seen = self.ask(entered, at, |world, at| world.fs().setattr(&me, at, &set, false));
+                if seen.is_ok() {
+                    if let Some(mode) = set.mode {
+                        flat.set_mode_at(name(at), mode).expect("chmod");
+                    }
+                    flat.set_times_at(name(at), None, time).expect("times");
+                    let now = flat.stat_at(name(at)).expect("stat");
+                    assert_eq!(now.uid, cx.uid, "attributes of another's {:?} were set", now.kind());
+                    assert!(now.kind() != FileKind::Symlink || set.mode.is_none());
+                    done("setattr");
+                }
+            }
+            _ => unreachable!("not by name"),
+        }
+    }
+
+    /// Whether something new has been made, as it would have been in the plain tree.
+    fn makes(&self, what: &str, flat: &Arc<dyn BranchDir>, at: &CStr, refused: Option<&Refused>) -> bool {
+        let free = match bare(flat.stat_at(name(at))) {
+            Ok(_) => Err(Errno::EXIST),
+            Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(errno),
+        };
+        agree(what, refused, free)
+    }
+
+    /// A client does something with a file that it was given.
+    fn owned(&mut self, index: u8, op: &DoorOp) {
+        if self.owned.is_empty() {
+            return;
+        }
+        let at = usize::from(index) % self.owned.len();
+        let owned = &self.owned[at];
+        match op {
+            DoorOp::Write(offset, len, byte) => {
+                let data = vec![*byte; usize::from(*len)];
+                for file in [&owned.file, &owned.flat] {
+                    file.write_at(&data, u64::from(*offset)).expect("write");
+                }
+            }
+            DoorOp::Cut(size) => {
+                for file in [&owned.file, &owned.flat] {
+                    file.truncate(u64::from(*size)).expect("truncate");
+                }
+            }
+            DoorOp::Close => drop(self.owned.remove(at)),
+            _ => unreachable!("by name"),
+        }
+    }
+
+    /// A mount that ends leaves nothing with clients.
+    pub fn end_of_door(&mut self) {
+        self.entered.clear();
+        self.owned.clear();
+    }
+
+    /// Files that are held in both trees have the same contents for who was given them.
+    pub fn check_owned(&self) {
+        for owned in &self.owned {
+            let (mine, theirs) = (owned.file.stat().expect("stat"), owned.flat.stat().expect("stat"));
+            assert_eq!((mine.size, mine.nlink), (theirs.size, theirs.nlink), "a file that was given");
+        }
+    }
+}
+
+/// Whether it was done. An error that is the client's must be that of the plain tree; other refusals say nothing.
+fn agree(what: &str, refused: Option<&Refused>, expected: Result<(), Errno>) -> bool {
+    match refused {
+        None => {
+            // What is made over what is not there is up to the caller.
+            assert!(expected.is_ok() || what == "open", "{what}: done, expected {expected:?}");
+            true
+        }
+        Some(Refused::Error(errno)) => {
+            assert_eq!(Err(*errno), expected, "{what}: an error of the client's");
+            false
+        }
+        Some(_) => false,
+    }
+}

@@ -29,7 +29,7 @@ bitflags! {
         const NONBLOCK = 0x40;
         /// Each write is durable when it returns.
         const DSYNC = 0x80;
-        /// The same, with all attributes.
+        /// Each write is durable with all attributes when it returns.
         const SYNC = 0x100;
         /// Past the page cache.
         const DIRECT = 0x200;

@@ -22,9 +22,9 @@ use vellum_vfs::{
 /// A directory of the union's, whether the front knows it or not. It stays the same one when it is moved.
 pub struct Directory {
     node: Arc<Node>,
-    /// The same in the upper layer.
+    /// The directory in the upper layer.
     at: Arc<dyn ExportDir>,
-    /// The same for files that are only read, from when one is; None: there are none.
+    /// The directory for files that are only read, from when one is; None: there are none.
     reading: OnceLock<Option<Arc<dyn ExportDir>>>,
 }
 

@@ -45,7 +45,7 @@ impl Layers {
         Self::upper_of(disk, number)
     }
 
-    /// The same, as what it is.
+    /// The branch, as what it is.
     pub fn upper_of(disk: &MemoryBranch, number: usize) -> Arc<MemoryBranch> {
         disk.subtree(&format!("upper{number}")).expect("a directory on the disk")
     }

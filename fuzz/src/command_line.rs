@@ -13,7 +13,8 @@ pub(crate) fn feed(bytes: &[u8]) {
     match parse(&args) {
         Ok(Classic::Mount(request)) => {
             for lower in &request.config.lowers {
-                let path = lower.as_os_str().as_encoded_bytes();
+                let path =
+                    lower.directory().map(|path| path.as_os_str().as_encoded_bytes()).unwrap_or_default();
                 assert_eq!(split::unescape(&split::escape(path)), path);
             }
         }

@@ -12,6 +12,7 @@ pub use export::FaultExport;
 use self::objects::FaultDir;
 use std::ffi::CStr;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -244,6 +245,14 @@ impl Branch for FaultBranch {
     fn sync(&self) -> Result<()> {
         self.plan.change()?;
         self.inner.sync()
+    }
+
+    fn exchanges(&self) -> bool {
+        self.inner.exchanges()
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        self.inner.directory()
     }
 
     fn describe(&self) -> String {

@@ -1,7 +1,7 @@
 //! Pools: what each tenant of a host may use, and what sees to it; and containers that run in them.
 //!
 //! `name` and `settings` say what a pool is, `store` keeps pools as files that a person can read and edit, `cgroup` makes them
-//! real, and `pool` puts them together. `image` says what a container's root is made of, `container` runs it.
+//! real, and `pool` puts them together. `mount` has a tree served, in a pool or not. `image` says what a container's root is made of, `container` runs it.
 #![forbid(unsafe_code)]
 
 pub mod bytes;
@@ -9,7 +9,9 @@ pub mod cgroup;
 pub mod container;
 pub mod cpus;
 pub mod device;
+pub mod helper;
 pub mod image;
+pub mod mount;
 pub mod name;
 mod own;
 pub mod pool;
@@ -20,6 +22,7 @@ pub mod settings;
 pub mod store;
 pub mod uids;
 
+pub use mount::Mount;
 pub use name::PoolName;
 pub use pool::Pool;
 pub use settings::Settings;

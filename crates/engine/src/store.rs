@@ -128,8 +128,8 @@ impl Store {
     /// Replaces the settings of a pool, whole or not at all.
     pub fn write(&self, name: &PoolName, settings: &Settings) -> Result<(), Failure> {
         let file = self.file(name);
-        let text =
-            toml::to_string(settings).map_err(|e| Failure::system(format!("{}: {e}", file.display())))?;
+        let text = toml::to_string(settings)
+            .map_err(|e| Failure::system(format!("{}", file.display())).because(e))?;
         let written = (|| {
             let mut new = tempfile::NamedTempFile::new_in(self.dir.join(name.as_str()))?;
             new.write_all(text.as_bytes())?;
@@ -190,7 +190,7 @@ impl Store {
     }
 
     fn failed(&self, path: &Path, e: &io::Error) -> Failure {
-        Failure::system(format!("{}: {e}", path.display()))
+        Failure::system(format!("{}", path.display())).because(e)
     }
 }
 

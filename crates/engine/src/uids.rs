@@ -46,13 +46,6 @@ impl UidRange {
         format!("0:{self}")
     }
 
-    /// The options of a mount that shows users and groups so.
-    #[must_use]
-    pub fn mount_options(self) -> String {
-        let mapping = self.mapping();
-        format!("uidmapping={mapping},gidmapping={mapping}")
-    }
-
     /// Whether a user namespace with this map (`/proc/self/uid_map`) has all of them.
     #[must_use]
     pub fn is_in(self, map: &str) -> bool {
@@ -118,7 +111,7 @@ mod tests {
     fn root_and_nobody_are_in_no_range() {
         for good in ["100000:65536", "1:1", "1:4294967294", "4294967294:1"] {
             assert_eq!(range(good).to_string(), good);
-            assert_eq!(range(good).mount_options(), format!("uidmapping=0:{good},gidmapping=0:{good}"));
+            assert_eq!(range(good).mapping(), format!("0:{good}"));
         }
         for bad in [
             "",

@@ -5,10 +5,11 @@
 
 use crate::failure::Failure;
 use crate::plain;
+use crate::source::LayerSource;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vellum_vfs::IdMap;
 
@@ -126,14 +127,13 @@ pub struct Config {
     #[serde(with = "plain")]
     pub mountpoint: PathBuf,
     /// Lower layers, the top one first.
-    #[serde(with = "plain::list")]
-    pub lowers: Vec<PathBuf>,
+    pub lowers: Vec<LayerSource>,
     /// The layer that takes changes; None: the tree is read-only.
-    #[serde(with = "plain::option")]
-    pub upper: Option<PathBuf>,
+    #[serde(deserialize_with = "plain::required")]
+    pub upper: Option<LayerSource>,
     /// Where new objects are prepared; on the upper's filesystem. Needed with an upper that is written to.
-    #[serde(with = "plain::option")]
-    pub work: Option<PathBuf>,
+    #[serde(deserialize_with = "plain::required")]
+    pub work: Option<LayerSource>,
     /// How file data travels.
     pub profile: Profile,
     /// Threads that answer requests. None: by the number of processors.
@@ -227,6 +227,30 @@ impl Config {
         self.upper.is_some() && !self.flags.read_only
     }
 
+    /// The upper and its work directory, where they are written to.
+    #[must_use]
+    pub fn written(&self) -> Option<(&LayerSource, &LayerSource)> {
+        self.upper.as_ref().zip(self.work.as_ref()).filter(|_| self.writable())
+    }
+
+    /// The layers that are only read, the top one first; in a read-only mount, an upper is one of them.
+    pub fn only_read(&self) -> impl Iterator<Item = &LayerSource> {
+        self.upper.iter().filter(|_| !self.writable()).chain(&self.lowers)
+    }
+
+    /// Those of its layers that are directories, from the top down.
+    #[must_use]
+    pub fn directories(&self) -> Vec<&Path> {
+        self.upper.iter().chain(&self.lowers).filter_map(LayerSource::directory).collect()
+    }
+
+    /// Shows the ids of the layers as others: `LAYER:MOUNT:LEN[:LAYER:MOUNT:LEN...]`, for users and groups.
+    pub fn show_ids(&mut self, mapping: &str) -> Result<(), Failure> {
+        let map = IdMap::parse(mapping).map_err(|why| Failure::input(format!("ids {mapping}: {why}")))?;
+        (self.uid_map, self.gid_map) = (map.clone(), map);
+        Ok(())
+    }
+
     /// Refuses what no command line can ask for. Who reads one that another process has written calls this.
     pub fn check(&self) -> Result<(), Failure> {
         let wrong = |why: String| Err(Failure::input(format!("what is to be mounted: {why}")));
@@ -275,9 +299,9 @@ mod tests {
     fn full() -> Config {
         Config {
             mountpoint: odd(b"/m\xff\n").into(),
-            lowers: vec![odd(b"/l\xc3").into(), "/\"ü\u{2028}".into()],
-            upper: Some(odd(b"\x80").into()),
-            work: Some("/w".into()),
+            lowers: vec![LayerSource::named(odd(b"/l\xc3")), LayerSource::named("/\"ü\u{2028}".into())],
+            upper: Some(LayerSource::named(odd(b"\x80"))),
+            work: Some(Path::new("/w").into()),
             profile: Profile::Passthrough,
             workers: NonZeroUsize::new(7),
             uid_map: IdMap::parse("0:100000:65536").unwrap(),
@@ -329,7 +353,7 @@ mod tests {
     #[test]
     fn what_no_command_line_says_is_refused() {
         full().check().unwrap();
-        let many = Config { lowers: vec!["/l".into(); LAYERS_MAX + 1], ..full() };
+        let many = Config { lowers: vec![Path::new("/l").into(); LAYERS_MAX + 1], ..full() };
         let threads = Config { workers: NonZeroUsize::new(WORKERS_MAX + 1), ..full() };
         for bad in [Config::default(), many, threads, Config { work: None, ..full() }] {
             assert_eq!(bad.check().unwrap_err().exit_status(), 2);
@@ -337,6 +361,8 @@ mod tests {
         for (name, bad) in [
             ("mountpoint", serde_json::json!("/m\0")),
             ("mountpoint", serde_json::json!([47, 256])),
+            ("upper", serde_json::json!("/u")),
+            ("upper", serde_json::json!({ "Elsewhere": "/u" })),
             ("uid_map", serde_json::json!("0:1")),
             ("uid_map", serde_json::json!("0:0:0")),
             ("profile", serde_json::json!("quick")),

@@ -13,13 +13,11 @@ use vellum_sys::{Fork, fork};
 
 /// First byte of the child's word to its parent.
 const READY: u8 = b'+';
-/// The same when it failed; the line follows.
-const FAILED_INPUT: u8 = b'i';
-/// The same for a failure of the system.
-const FAILED_SYSTEM: u8 = b's';
+/// The same when it failed; the [`Failure`] follows.
+const FAILED: u8 = b'-';
 
-/// Longest line that a child passes to its parent, in bytes.
-const LINE_MAX: usize = 64 * 1024;
+/// Longest word that a child passes to its parent, in bytes.
+const WORD_MAX: usize = 64 * 1024;
 
 /// In which process [`detach`] has returned.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ pub struct Pending(OwnedFd);
 /// Starts a child in a session of its own, and in the parent waits until it is ready or has failed. Call before any
 /// thread has been started.
 pub fn detach() -> Result<Side, Failure> {
-    let failed = |e: Errno| Failure::system(format!("cannot start the service process: {e}"));
+    let failed = |e: Errno| Failure::system("cannot start the service process").because(e);
     let (mine, childs) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
     match fork().map_err(failed)? {
         Fork::Parent(_) => {
@@ -58,7 +56,7 @@ pub(crate) struct Word(OwnedFd);
 
 /// For a child that has the same descriptors: the word must have been said when it is asked for.
 pub(crate) fn word() -> Result<(Word, Pending), Failure> {
-    let failed = |e: Errno| Failure::system(format!("cannot start the service process: {e}"));
+    let failed = |e: Errno| Failure::system("cannot start the service process").because(e);
     let (mine, childs) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map_err(failed)?;
     Ok((Word(mine), Pending(childs)))
 }
@@ -97,19 +95,18 @@ impl Word {
         let mut word = Vec::new();
         let mut part = [0; 512];
         // The good word is one byte; the pipe is held open longer, by the service.
-        while word.len() < LINE_MAX && word.first() != Some(&READY) {
+        while word.len() < WORD_MAX && word.first() != Some(&READY) {
             match read(&self.0, &mut part) {
                 Ok(0) | Err(Errno::AGAIN) => break,
                 Ok(len) => word.extend_from_slice(part.get(..len).unwrap_or_default()),
                 Err(Errno::INTR) => {}
-                Err(e) => return Err(Failure::system(format!("cannot hear from the service process: {e}"))),
+                Err(e) => return Err(Failure::system("cannot hear from the service process").because(e)),
             }
         }
-        let line = || String::from_utf8_lossy(word.get(1..).unwrap_or_default()).into_owned();
-        match word.first() {
-            Some(&READY) => Ok(()),
-            Some(&FAILED_INPUT) => Err(Failure::input(line())),
-            Some(&FAILED_SYSTEM) => Err(Failure::system(line())),
+        match word.split_first() {
+            Some((&READY, _)) => Ok(()),
+            Some((&FAILED, why)) => Err(serde_json::from_slice(why)
+                .unwrap_or_else(|e| Failure::system("cannot hear from the service process").because(e))),
             _ => Err(Failure::system("the service process died before the mount was ready")),
         }
     }
@@ -118,7 +115,7 @@ impl Word {
 impl Pending {
     /// The mount is ready: leaves the caller's directory and terminal, and lets the parent return.
     pub fn ready(&self) -> Result<(), Failure> {
-        let failed = |e: Errno| Failure::system(format!("cannot leave the terminal: {e}"));
+        let failed = |e: Errno| Failure::system("cannot leave the terminal").because(e);
         rustix::process::chdir("/").map_err(failed)?;
         let null =
             rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
@@ -126,14 +123,15 @@ impl Pending {
         rustix::stdio::dup2_stdout(&null).map_err(failed)?;
         rustix::stdio::dup2_stderr(&null).map_err(failed)?;
         drop(null);
-        self.say(READY, "");
+        self.say(READY, b"");
         Ok(())
     }
 
     /// The mount did not come to be: the parent says why.
     pub fn failed(&self, why: &Failure) {
-        let kind = if why.exit_status() == 2 { FAILED_INPUT } else { FAILED_SYSTEM };
-        self.say(kind, &why.to_string());
+        // Half of it could not be read.
+        let word = serde_json::to_vec(why).ok().filter(|word| word.len() < WORD_MAX);
+        self.say(FAILED, &word.unwrap_or_default());
     }
 
     pub(crate) fn number(&self) -> RawFd {
@@ -143,18 +141,17 @@ impl Pending {
     /// The same with a descriptor of its own.
     pub(crate) fn try_clone(&self) -> Result<Self, Failure> {
         let copy = self.0.try_clone();
-        copy.map(Self).map_err(|e| Failure::system(format!("a second descriptor of a pipe: {e}")))
+        copy.map(Self).map_err(|e| Failure::system("a second descriptor of a pipe").because(e))
     }
 
     /// Wakes the other side.
     pub(crate) fn wake(&self) {
-        self.say(READY, "");
+        self.say(READY, b"");
     }
 
-    fn say(&self, kind: u8, line: &str) {
+    fn say(&self, kind: u8, what: &[u8]) {
         let mut word = vec![kind];
-        word.extend_from_slice(line.as_bytes());
-        word.truncate(LINE_MAX);
+        word.extend_from_slice(what);
         // A parent that is gone needs no word.
         let mut rest = word.as_slice();
         while let Ok(len @ 1..) = retry_on_intr(|| write(&self.0, rest)) {

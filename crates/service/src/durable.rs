@@ -26,17 +26,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Makes durable what has been written so far in the mount in which `path` lies. On a mount with `volatile` nothing happens.
 pub fn sync(path: &Path) -> Result<(), Failure> {
     let shown = path.display();
-    let failed = |e: Errno| Failure::system(format!("{shown}: {e}"));
+    let failed = |e: Errno| Failure::system(format!("{shown}")).because(e);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = match open(path, flags, Mode::empty()) {
         // What a file is need not be opened: there are devices.
         Err(Errno::NOTDIR) => {
-            let whole = path.canonicalize().map_err(|e| Failure::input(format!("{shown}: {e}")))?;
+            let whole = path.canonicalize().map_err(|e| Failure::input(format!("{shown}")).because(e))?;
             open(whole.parent().unwrap_or(Path::new("/")), flags, Mode::empty())
         }
         other => other,
     };
-    let dir = dir.map_err(|e| Failure::input(format!("{shown}: {e}")))?;
+    let dir = dir.map_err(|e| Failure::input(format!("{shown}")).because(e))?;
     writes(&dir).map_err(|e| match e {
         Errno::NODATA | Errno::OPNOTSUPP => {
             Failure::input(format!("{shown}: not in a vellum mount; for other filesystems there is sync -f"))

@@ -34,11 +34,12 @@ pub(crate) fn complete(tree: &impl Explain, config: &Config, locks: &[DirLock]) 
             }
         }
     });
+    let upper = config.upper.as_ref().map(ToString::to_string);
     match done {
         Ok(None) => {}
-        Ok(Some(what)) => tracing::info!(upper = ?config.upper, "{what}"),
+        Ok(Some(what)) => tracing::info!(upper, "{what}"),
         Err(error) => {
-            tracing::warn!(upper = ?config.upper, %error, "files that take data from other layers stay so")
+            tracing::warn!(upper, %error, "files that take data from other layers stay so")
         }
     }
 }

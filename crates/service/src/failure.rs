@@ -1,25 +1,63 @@
-//! Why a mount did not come to be.
+//! Why something did not come to be.
 
+use crate::plain;
+use serde::{Deserialize, Serialize};
+use std::error::Error;
 use std::fmt;
 
-/// One line for a person, and whether what was asked for was at fault.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One line for a person, whether what was asked for was at fault, and the errors that lie behind it. It goes from process to process
+/// as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Failure {
     line: String,
     input: bool,
+    #[serde(deserialize_with = "plain::required")]
+    cause: Option<Box<Cause>>,
+}
+
+/// What an error said, and the one behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cause {
+    said: String,
+    #[serde(deserialize_with = "plain::required")]
+    cause: Option<Box<Self>>,
 }
 
 impl Failure {
     /// What was asked for cannot be: exit status 2.
     #[must_use]
     pub fn input(line: impl Into<String>) -> Self {
-        Self { line: line.into(), input: true }
+        Self { line: line.into(), input: true, cause: None }
     }
 
     /// The system did not do it: exit status 1.
     #[must_use]
     pub fn system(line: impl Into<String>) -> Self {
-        Self { line: line.into(), input: false }
+        Self { line: line.into(), input: false, cause: None }
+    }
+
+    /// The same, with what lies behind it. What an error says of its own causes is not kept twice.
+    #[must_use]
+    pub fn because(mut self, error: impl Error) -> Self {
+        let mut all: Vec<String> = Vec::new();
+        let mut next: Option<&dyn Error> = Some(&error);
+        while let Some(error) = next {
+            let said = error.to_string();
+            if all.last().is_none_or(|above| !above.ends_with(&said)) {
+                all.push(said);
+            }
+            next = error.source();
+        }
+        self.cause = all.into_iter().rev().fold(None, |cause, said| Some(Box::new(Cause { said, cause })));
+        self
+    }
+
+    /// The same, with what it happened to before it.
+    #[must_use]
+    pub fn of(self, what: impl fmt::Display) -> Self {
+        Self { line: format!("{what}: {}", self.line), ..self }
     }
 
     /// The exit status of a command that ends with it.
@@ -29,18 +67,83 @@ impl Failure {
     }
 }
 
+/// One line, whatever a path holds.
+fn write_plain(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    text.chars()
+        .try_for_each(|c| if c.is_control() { write!(f, "{}", c.escape_default()) } else { write!(f, "{c}") })
+}
+
 impl fmt::Display for Failure {
+    /// With all that lies behind it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // One line, whatever a path holds.
-        for c in self.line.chars() {
-            if c.is_control() {
-                write!(f, "{}", c.escape_default())?;
-            } else {
-                write!(f, "{c}")?;
-            }
+        write_plain(&self.line, f)?;
+        let mut next = self.cause.as_deref();
+        while let Some(Cause { said, cause }) = next {
+            f.write_str(": ")?;
+            write_plain(said, f)?;
+            next = cause.as_deref();
         }
         Ok(())
     }
 }
 
-impl std::error::Error for Failure {}
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_plain(&self.said, f)
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_deref().map(|cause| cause as &dyn Error)
+    }
+}
+
+impl Error for Cause {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_deref().map(|cause| cause as &dyn Error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Outer(std::io::Error);
+
+    impl fmt::Display for Outer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("reading\nit")
+        }
+    }
+
+    impl Error for Outer {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn causes_are_kept_and_shown_once() {
+        let below = || std::io::Error::other("no disk");
+        let failure = Failure::input("layer /a").because(Outer(below()));
+        assert_eq!(failure.to_string(), "layer /a: reading\\nit: no disk");
+        let mut chain = Vec::new();
+        let mut next = failure.source();
+        while let Some(error) = next {
+            chain.push(error.to_string());
+            next = error.source();
+        }
+        assert_eq!(chain, ["reading\\nit", "no disk"]);
+        // One that says what is behind it, as io::Error does of what it holds.
+        let twice = Failure::system("x").because(std::io::Error::other(below()));
+        assert_eq!(twice.to_string(), "x: no disk");
+        let text = serde_json::to_vec(&failure).unwrap();
+        assert_eq!(serde_json::from_slice::<Failure>(&text).unwrap(), failure);
+        assert_eq!(
+            (failure.exit_status(), failure.of("m").to_string().as_str()),
+            (2, "m: layer /a: reading\\nit: no disk")
+        );
+    }
+}

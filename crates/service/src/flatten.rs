@@ -3,6 +3,7 @@
 use crate::config::{BlockMap, Config};
 use crate::failure::Failure;
 use crate::lock::DirLock;
+use crate::source::LayerSource;
 use crate::{layers, tree};
 use rustix::fs::{CWD, Mode, lgetxattr};
 use rustix::io::Errno;
@@ -37,9 +38,9 @@ pub fn run(
     let unknown = lowers.is_empty();
     let made = if work.is_none() { Some(WorkDir::make(&upper)?) } else { None };
     let config = Config {
-        work: work.map(Path::to_owned).or_else(|| made.as_ref().map(|made| made.0.clone())),
-        upper: Some(upper),
-        lowers,
+        work: work.or_else(|| made.as_ref().map(|made| made.0.as_path())).map(LayerSource::from),
+        upper: Some(upper.into()),
+        lowers: lowers.into_iter().map(LayerSource::from).collect(),
         // What was recorded in a sidecar is read from there in any case.
         block_map: BlockMap::Holes,
         ..Config::default()
@@ -47,8 +48,9 @@ pub fn run(
     let mut layers = layers::open(&config, Path::new("/"))?.into_branches()?;
     let locks = std::mem::take(&mut layers.locks);
     let union = tree::build_kept(&config, layers, tree::Kept::default())?;
-    let result =
-        union.flatten(Extent::ALL, watch).map_err(|e| Failure::system(format!("upper layer {shown}: {e}")));
+    let result = union
+        .flatten(Extent::ALL, watch)
+        .map_err(|e| Failure::system(format!("upper layer {shown}")).because(e));
     let result = match result {
         // Written before layers said so.
         Ok(done) if unknown && done.files > 0 => Err(unrecorded(given)),
@@ -72,7 +74,7 @@ fn recorded(upper: &Path) -> Result<Vec<PathBuf>, Failure> {
                 return Ok(list.map(|path| OsString::from_vec(path.to_vec()).into()).collect());
             }
             Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
-            Err(e) => return Err(Failure::system(format!("upper layer {}: {e}", upper.display()))),
+            Err(e) => return Err(Failure::system(format!("upper layer {}", upper.display())).because(e)),
         }
     }
     Err(unrecorded(upper))

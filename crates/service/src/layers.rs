@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::lock::{DirLock, PREDECESSOR_WAIT};
 use crate::mountpoint::mounts;
-use crate::sandbox::Roots;
+use crate::source::LayerSource;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
@@ -16,17 +16,23 @@ use vellum_branch::LocalBranch;
 use vellum_sys::mount::{Restrictions, restrict};
 use vellum_vfs::Branch;
 
-/// The layers of an instance, as descriptors: opened and checked, in whatever process and mount namespace.
+/// A layer as whoever mounts has opened it.
 #[derive(Debug)]
+pub struct OpenLayer {
+    /// Where it comes from; of a directory, the absolute path.
+    pub source: LayerSource,
+    /// Its root, where that is a directory.
+    pub root: Option<OwnedFd>,
+}
+
+/// The layers of an instance, opened as far as that is done by whoever mounts, and checked. They are served in whatever process and
+/// mount namespace.
+#[derive(Debug, Default)]
 pub struct OpenLayers {
-    /// Lower layers, the top one first; with a read-only mount, its upper is the first of them.
-    pub lowers: Vec<OwnedFd>,
+    /// Layers that are only read, in the order of [`Config::only_read`].
+    pub lowers: Vec<OpenLayer>,
     /// The upper and its work directory.
-    pub upper: Option<(OwnedFd, OwnedFd)>,
-    /// Paths of the layers from the top down, absolute, the upper included.
-    pub paths: Vec<PathBuf>,
-    /// Path of the work directory.
-    pub work_path: Option<PathBuf>,
+    pub upper: Option<(OpenLayer, OpenLayer)>,
     /// Held as long as the upper may be written to.
     pub locks: Vec<DirLock>,
     /// The mount by which the upper is reached, where that is one of its own. While this is open, others can be made of it.
@@ -39,48 +45,112 @@ pub struct Layers {
     pub lowers: Vec<Arc<dyn Branch>>,
     /// The upper and its work directory.
     pub upper: Option<(Arc<dyn Branch>, Arc<dyn Branch>)>,
-    /// Paths of the layers from the top down, absolute, the upper included.
-    pub paths: Vec<PathBuf>,
-    /// Path of the work directory.
-    pub work_path: Option<PathBuf>,
     /// Held as long as the upper may be written to.
     pub locks: Vec<DirLock>,
 }
 
+impl OpenLayer {
+    fn directory(path: PathBuf, root: OwnedFd) -> Self {
+        Self { source: LayerSource::Directory(path), root: Some(root) }
+    }
+
+    /// One that is opened where it is served.
+    fn opened_later(source: &LayerSource) -> Self {
+        Self { source: source.clone(), root: None }
+    }
+
+    fn branch(self) -> Result<Arc<dyn Branch>, Failure> {
+        match self.source {
+            LayerSource::Directory(path) => {
+                let root = self.root.ok_or_else(|| missing(&path))?;
+                let shown = path.display().to_string();
+                LocalBranch::from_fd(root, path)
+                    .map(|branch| branch as Arc<dyn Branch>)
+                    .map_err(|e| Failure::input(format!("layer {shown}: cannot open it: {}", e.errno())))
+            }
+            #[cfg(feature = "memory-layers")]
+            LayerSource::Memory(tree) => tree.branch(),
+        }
+    }
+}
+
+fn missing(path: &Path) -> Failure {
+    Failure::system(format!("layer {}: its descriptor is missing", path.display()))
+}
+
 impl OpenLayers {
-    /// The roots of all of them, for the sandbox's rules.
-    pub fn roots(&self) -> Result<Roots, Failure> {
-        let copy = |fd: &OwnedFd| {
-            fd.try_clone().map_err(|e| Failure::system(format!("a second descriptor of a layer: {e}")))
+    /// As another process has opened them. `roots`: the descriptors that belong to them, in the order of [`Self::all`].
+    pub fn of(
+        config: &Config,
+        roots: &mut dyn Iterator<Item = OwnedFd>,
+        locks: Vec<DirLock>,
+    ) -> Result<Self, Failure> {
+        let mut open = |source: &LayerSource| {
+            let root = if source.has_root() { Some(roots.next()) } else { None };
+            match root {
+                Some(None) => Err(missing(source.directory().unwrap_or(Path::new("")))),
+                root => Ok(OpenLayer { source: source.clone(), root: root.flatten() }),
+            }
         };
-        let uppers = self.upper.iter().flat_map(|(upper, work)| [upper, work]);
-        Ok(Roots {
-            read_only: self.lowers.iter().map(copy).collect::<Result<_, _>>()?,
-            writable: uppers.map(copy).collect::<Result<_, _>>()?,
-        })
+        let upper = match config.written() {
+            Some((upper, work)) => Some((open(upper)?, open(work)?)),
+            None => None,
+        };
+        let lowers = config.only_read().map(open).collect::<Result<_, _>>()?;
+        Ok(Self { lowers, upper, locks, mount: None })
+    }
+
+    /// The upper, its work directory, and the lowers.
+    pub fn all(&self) -> impl Iterator<Item = &OpenLayer> {
+        self.upper.iter().flat_map(|(upper, work)| [upper, work]).chain(&self.lowers)
+    }
+
+    /// The roots that go to whoever serves them, in the order of [`Self::all`].
+    pub fn roots(&self) -> impl Iterator<Item = &OwnedFd> {
+        self.all().filter_map(|layer| layer.root.as_ref())
+    }
+
+    /// What they were opened by, with the layers as they were found.
+    #[must_use]
+    pub fn found(&self, config: &Config, mountpoint: &Path) -> Config {
+        let mut config = Config { mountpoint: mountpoint.to_owned(), ..config.clone() };
+        let mut lowers = self.lowers.iter().map(|layer| layer.source.clone());
+        match (&self.upper, &mut config) {
+            (Some((upper, work)), config) => {
+                config.upper = Some(upper.source.clone());
+                config.work = Some(work.source.clone());
+            }
+            (None, Config { upper: Some(upper), .. }) => *upper = lowers.next().unwrap_or(upper.clone()),
+            (None, _) => {}
+        }
+        config.lowers = lowers.collect();
+        config
+    }
+
+    /// Refuses layers that a process which has died has taken with it.
+    pub fn outlive_their_service(&self) -> Result<(), Failure> {
+        match &self.upper {
+            Some((upper, _)) if !upper.source.outlives_its_service() => {
+                let upper = &upper.source;
+                Err(Failure::system(format!(
+                    "upper layer {upper}: what was written to it has gone with the service"
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// As the union takes them.
     pub fn into_branches(self) -> Result<Layers, Failure> {
-        let mut paths = self.paths.iter();
         let upper = match self.upper {
+            #[cfg(feature = "memory-layers")]
+            Some((OpenLayer { source: LayerSource::Memory(tree), .. }, _)) => Some(tree.pair()?),
+            Some((upper, work)) => Some((upper.branch()?, work.branch()?)),
             None => None,
-            Some((upper, work)) => {
-                let work_path = self.work_path.clone().unwrap_or_default();
-                Some((branch(upper, paths.next())?, branch(work, Some(&work_path))?))
-            }
         };
-        let lowers = self.lowers.into_iter().map(|lower| branch(lower, paths.next()));
-        let lowers = lowers.collect::<Result<Vec<_>, _>>()?;
-        Ok(Layers { lowers, upper, paths: self.paths, work_path: self.work_path, locks: self.locks })
+        let lowers = self.lowers.into_iter().map(OpenLayer::branch).collect::<Result<_, _>>()?;
+        Ok(Layers { lowers, upper, locks: self.locks })
     }
-}
-
-fn branch(directory: OwnedFd, path: Option<&PathBuf>) -> Result<Arc<dyn Branch>, Failure> {
-    let shown = path.map(|path| path.to_string_lossy()).unwrap_or_default();
-    LocalBranch::from_fd(directory, &*shown)
-        .map(|branch| branch as Arc<dyn Branch>)
-        .map_err(|e| Failure::input(format!("layer {shown}: cannot open it: {}", e.errno())))
 }
 
 /// A directory that an option named, seen before it is used.
@@ -93,62 +163,84 @@ struct Seen {
 
 /// Opens what `config` names. `mountpoint` is where the tree will be, absolute.
 pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
-    let mut layers = OpenLayers {
-        lowers: Vec::new(),
-        upper: None,
-        paths: Vec::new(),
-        work_path: None,
-        locks: Vec::new(),
-        mount: None,
-    };
+    let mut layers = OpenLayers::default();
     let mut upper_seen = None;
     if let Some(upper) = &config.upper {
-        let seen = see("upperdir", upper)?;
         if config.writable() {
-            let work = config.work.as_deref().ok_or_else(|| {
+            let work = config.work.as_ref().ok_or_else(|| {
                 Failure::input(
                     "upperdir without workdir; add workdir=DIR, a directory on the same filesystem",
                 )
             })?;
-            let work = see("workdir", work)?;
-            check_pair(&seen, &work, mountpoint)?;
-            for (option, path, taken) in [
-                ("upperdir", &seen.path, "another mount writes to it; unmount that first, or mount with ro"),
-                ("workdir", &work.path, "another mount uses it; give each mount a workdir of its own"),
-            ] {
-                layers.locks.push(DirLock::take(option, path, PREDECESSOR_WAIT, taken)?);
-            }
-            let plain = (open_plain("upperdir", &seen.path)?, open_plain("workdir", &work.path)?);
-            layers.upper = Some(match access_times::pair(config, (&seen.path, &work.path), &plain) {
-                Some((mount, pair)) => {
-                    layers.mount = Some(mount);
-                    pair
+            match (upper.directory(), work.directory()) {
+                (Some(upper), Some(work)) => {
+                    upper_seen = Some(open_upper(config, (upper, work), mountpoint, &mut layers)?);
                 }
-                None => plain,
-            });
-            layers.work_path = Some(work.path);
+                (None, None) => {
+                    layers.upper = Some((OpenLayer::opened_later(upper), OpenLayer::opened_later(work)));
+                }
+                _ => {
+                    return Err(Failure::input(format!(
+                        "workdir {work}: not of the same kind as upperdir {upper}; give one that is"
+                    )));
+                }
+            }
+        } else if let Some(path) = upper.directory() {
+            let path = see("upperdir", path)?.path;
+            let root = open_lower("upperdir", &path, mountpoint)?;
+            layers.lowers.push(OpenLayer::directory(path, root));
         } else {
-            layers.lowers.push(open_lower("upperdir", &seen.path, mountpoint)?);
+            layers.lowers.push(OpenLayer::opened_later(upper));
         }
-        layers.paths.push(seen.path.clone());
-        upper_seen = Some(seen);
     }
     let mapped = !config.uid_map.is_identity() || !config.gid_map.is_identity();
     let table = if mapped { std::fs::read("/proc/self/mountinfo").unwrap_or_default() } else { Vec::new() };
     for lower in &config.lowers {
-        let mut seen = see("lowerdir", lower)?;
+        let Some(path) = lower.directory() else {
+            layers.lowers.push(OpenLayer::opened_later(lower));
+            continue;
+        };
+        let mut seen = see("lowerdir", path)?;
         if let Some(plain) = unmapped(&seen, &table) {
             tracing::debug!(lower = %seen.path.display(), plain = %plain.path.display(), "mapping ids once, not twice");
             seen = plain;
         }
-        if layers.upper.is_some() && upper_seen.as_ref().is_some_and(|upper| is_same(upper, &seen)) {
-            let shown = lower.display();
+        if upper_seen.as_ref().is_some_and(|upper| is_same(upper, &seen)) {
+            let shown = path.display();
             return Err(Failure::input(format!("lowerdir {shown}: it is the upperdir too; name it once")));
         }
-        layers.lowers.push(open_lower("lowerdir", &seen.path, mountpoint)?);
-        layers.paths.push(seen.path);
+        let root = open_lower("lowerdir", &seen.path, mountpoint)?;
+        layers.lowers.push(OpenLayer::directory(seen.path, root));
     }
     Ok(layers)
+}
+
+/// Opens an upper directory and its work directory, and takes the right to both.
+fn open_upper(
+    config: &Config,
+    (upper, work): (&Path, &Path),
+    mountpoint: &Path,
+    layers: &mut OpenLayers,
+) -> Result<Seen, Failure> {
+    let (upper, work) = (see("upperdir", upper)?, see("workdir", work)?);
+    check_pair(&upper, &work, mountpoint)?;
+    for (option, path, taken) in [
+        ("upperdir", &upper.path, "another mount writes to it; unmount that first, or mount with ro"),
+        ("workdir", &work.path, "another mount uses it; give each mount a workdir of its own"),
+    ] {
+        layers.locks.push(DirLock::take(option, path, PREDECESSOR_WAIT, taken)?);
+    }
+    let plain = (open_plain("upperdir", &upper.path)?, open_plain("workdir", &work.path)?);
+    let pair = match access_times::pair(config, (&upper.path, &work.path), &plain) {
+        Some((mount, pair)) => {
+            layers.mount = Some(mount);
+            pair
+        }
+        None => plain,
+    };
+    let work = OpenLayer::directory(work.path, pair.1);
+    layers.upper = Some((OpenLayer::directory(upper.path.clone(), pair.0), work));
+    Ok(upper)
 }
 
 fn see(option: &str, path: &Path) -> Result<Seen, Failure> {
@@ -236,7 +328,7 @@ fn check_pair(upper: &Seen, work: &Seen, mountpoint: &Path) -> Result<(), Failur
 
 fn open_plain(option: &str, path: &Path) -> Result<OwnedFd, Failure> {
     rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|e| Failure::input(format!("{option} {}: cannot open it: {e}", path.display())))
+        .map_err(|e| Failure::input(format!("{option} {}: cannot open it", path.display())).because(e))
 }
 
 /// Opens a layer that is only read: as a private copy of its mount, so that no mount in it can be entered, now or

@@ -1,6 +1,6 @@
 //! The filesystem service: a process that serves mounted trees.
 //!
-//! `config` says what an instance is made of, `layers` opens and checks it, `lock` keeps an upper to one writer,
+//! `config` says what an instance is made of, `source` where its layers come from, `layers` opens and checks them, `lock` keeps an upper to one writer,
 //! `instance` answers questions about the tree through the tree itself, `daemon` makes the process, `sandbox` takes its
 //! privileges away, and `pool` puts them together, for one mount or for many.
 #![forbid(unsafe_code)]
@@ -18,11 +18,14 @@ mod handed;
 pub mod instance;
 pub mod layers;
 pub mod lock;
+#[cfg(feature = "memory-layers")]
+mod memory;
 pub mod mountpoint;
 mod plain;
 pub mod pool;
 pub mod sandbox;
 pub mod serving;
+pub mod source;
 pub mod stats;
 pub mod store;
 mod tend;
@@ -31,3 +34,4 @@ pub mod tree;
 pub mod unmount;
 
 pub use failure::Failure;
+pub use source::LayerSource;

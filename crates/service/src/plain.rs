@@ -83,18 +83,3 @@ pub(crate) mod option {
         Ok(Option::<Heard>::deserialize(from)?.map(|Heard(word)| word.into()))
     }
 }
-
-/// A list of words.
-pub(crate) mod list {
-    use super::{Deserialize, Deserializer, Heard, OsStr, OsString, Said, Serializer};
-
-    pub(crate) fn serialize<T: AsRef<OsStr>, S: Serializer>(words: &[T], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(words.iter().map(|word| Said(word.as_ref())))
-    }
-
-    pub(crate) fn deserialize<'de, T: From<OsString>, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Vec<T>, D::Error> {
-        Ok(Vec::<Heard>::deserialize(from)?.into_iter().map(|Heard(word)| word.into()).collect())
-    }
-}

@@ -63,20 +63,22 @@ pub(crate) fn session_options(config: &Config, layers: &Layers) -> SessionOption
 }
 
 pub(crate) fn report(config: &Config, layers: &Layers, options: &SessionOptions) -> InstanceReport {
-    let text = |path: &Path| path.to_string_lossy().into_owned();
-    let upper = layers.upper.is_some().then(|| layers.paths.first().map(|path| text(path))).flatten();
+    let (upper, work) =
+        layers.upper.as_ref().map(|(upper, work)| (upper.describe(), work.describe())).unzip();
+    let lowers = layers.lowers.iter().map(|layer| layer.describe());
+    let all: Vec<String> = upper.iter().cloned().chain(lowers).collect();
     InstanceReport {
         version: env!("CARGO_PKG_VERSION").into(),
         pid: std::process::id(),
-        mountpoint: text(&config.mountpoint),
+        mountpoint: config.mountpoint.to_string_lossy().into_owned(),
         profile: config.profile.name().into(),
         read_only: !config.writable(),
         volatile: config.volatile,
         upper,
-        work: layers.work_path.as_deref().map(text),
-        layer_count: layers.paths.len(),
+        work,
+        layer_count: all.len(),
         workers: options.workers.max,
-        layers: layers.paths.iter().map(|path| text(path)).collect(),
+        layers: all,
         ..InstanceReport::default()
     }
 }

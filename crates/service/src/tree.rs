@@ -71,7 +71,7 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
     }
     Union::new(wanted).map_err(|e| match e.errno() {
         Errno::INVAL => Failure::input(e.to_string()),
-        _ => Failure::system(format!("cannot read the layers: {e}")),
+        _ => Failure::system("cannot read the layers").because(e),
     })
 }
 

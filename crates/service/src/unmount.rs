@@ -21,7 +21,7 @@ pub fn unmount(path: &Path, lazy: bool) -> Result<(), Failure> {
             Err(Failure::input(format!("{shown}: not a mount point; give the directory of a mount")))
         }
         Err(Errno::NOENT) => Err(Failure::input(format!("{shown}: no such directory"))),
-        Err(e) => Err(Failure::system(format!("{shown}: cannot unmount: {e}"))),
+        Err(e) => Err(Failure::system(format!("{shown}: cannot unmount")).because(e)),
     }
 }
 

@@ -88,6 +88,10 @@ impl Union {
             layer.overrides = settled.map_err(|e| e.at(layer.branch.describe()))?;
         }
         let (work, upper_aufs) = match &config.upper {
+            Some(upper) if !upper.branch.exchanges() => {
+                let error = Error::new(Errno::INVAL, "an upper layer where two names cannot change places");
+                return Err(error.at(upper.branch.describe()));
+            }
             Some(upper) => {
                 let mut work = Work::open(upper, config.background)?;
                 let adopted = adopt_upper(&*upper.branch.root(), &mut work, &mut layers)?;

@@ -6,7 +6,7 @@ mod common;
 use common::watchdog::Watched;
 use common::{ROOT, bare, name, walk};
 use std::sync::Arc;
-use vellum_branch::MemoryBranch;
+use vellum_branch::{MemoryBranch, MemoryOptions};
 use vellum_union::{Union, UnionConfig, UpperConfig};
 use vellum_vfs::{Branch, BranchDir, Errno, Filesystem, NodeId, Object, SetAttr};
 
@@ -67,4 +67,21 @@ fn links_below_moved_directories(count: usize) -> [u32; 3] {
 fn where_too_many_directories_have_moved_links_are_broken_and_nothing_else() {
     assert_eq!(links_below_moved_directories(10), [4; 3]);
     assert_eq!(links_below_moved_directories((1 << 15) + 1), [2; 3]);
+}
+
+/// A directory is copied up, and a whiteout put in place of a name, by an exchange of two names: storage without it is refused at once,
+/// not at the first such change.
+#[test]
+fn an_upper_where_names_cannot_change_places_is_refused() {
+    let mount = |exchange: bool| {
+        let disk = MemoryBranch::with_options(MemoryOptions { exchange, ..MemoryOptions::default() });
+        let [upper, work, lower] =
+            ["upper", "work", "lower"].map(|name| disk.subtree(name).unwrap() as Arc<dyn Branch>);
+        let upper = Some(UpperConfig { branch: upper, work });
+        Union::new(UnionConfig { upper, lowers: vec![lower], ..UnionConfig::new() })
+    };
+    mount(true).unwrap();
+    let refused = mount(false).err().unwrap();
+    assert_eq!(refused.errno(), Errno::INVAL);
+    assert!(refused.to_string().contains("cannot change places"), "{refused}");
 }

@@ -24,7 +24,7 @@ pub(crate) fn ask(path: &Path, question: CString) -> Result<Vec<u8>, Failure> {
         Err(Errno::NOTCONN) => {
             Err(Failure::system(format!("{shown}: the mount's service has died; run vellum umount on it")))
         }
-        Err(e) => Err(Failure::input(format!("{shown}: {e}"))),
+        Err(e) => Err(Failure::input(format!("{shown}")).because(e)),
     }
 }
 

@@ -19,6 +19,6 @@ pub fn run(args: &[OsString]) -> Failure {
         std::io::ErrorKind::NotFound => {
             Failure::input(format!("bench: there is no program {PROGRAM}; {remedy}"))
         }
-        _ => Failure::system(format!("cannot run {}: {error}", program.display())),
+        _ => Failure::system(format!("cannot run {}", program.display())).because(error),
     }
 }

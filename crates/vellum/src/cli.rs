@@ -54,6 +54,12 @@ pub enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
+    /// What others mount by who cannot do it themselves.
+    #[command(name = vellum_engine::mount::HELPER, hide = true)]
+    MountForAnother {
+        /// Where, for lists of processes; all that counts is said on standard input.
+        mountpoint: Option<OsString>,
+    },
     /// Print the version.
     Version,
     /// Compare Vellum with other filesystems on this machine: `vellum bench compare`, and more (`vellum bench --help`).
@@ -186,6 +192,9 @@ pub enum PoolCommand {
         /// Go to the background when the service can be reached, and end with its last mount.
         #[arg(long)]
         background: bool,
+        /// With --background: say on standard output, as data, how that went.
+        #[arg(long, hide = true)]
+        outcome: bool,
         /// What an older program hands over when this one takes its place.
         #[arg(long, hide = true, value_name = "NUMBERS")]
         inherit: Option<String>,
@@ -381,13 +390,13 @@ impl MountArgs {
             options.take(text, false)?;
         }
         for lower in self.lower {
-            options.add_lower(lower);
+            options.add_lower(lower.into());
         }
         if let Some(upper) = self.upper {
-            options.set_upper(upper);
+            options.set_upper(upper.into());
         }
         if let Some(work) = self.work {
-            options.set_work(work);
+            options.set_work(work.into());
         }
         match self.profile {
             Some(ProfileArg::Cached) => options.set_profile(Profile::Cached),

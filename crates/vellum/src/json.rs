@@ -7,5 +7,5 @@ use vellum_service::Failure;
 pub(crate) fn pretty<T: Serialize>(value: &T) -> Result<String, Failure> {
     serde_json::to_string_pretty(value)
         .map(|text| text + "\n")
-        .map_err(|e| Failure::system(format!("cannot print JSON: {e}")))
+        .map_err(|e| Failure::system("cannot print JSON").because(e))
 }

@@ -66,7 +66,7 @@ fn begin(asked: Option<String>, usual: &str, target: &LogTarget) -> Result<(), F
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Log(Mutex::new(sink)));
     let started =
         if plain { builder.without_time().with_level(false).try_init() } else { builder.try_init() };
-    started.map_err(|e| Failure::system(format!("cannot start the log: {e}")))
+    started.map_err(|e| Failure::system("cannot start the log").because(&*e))
 }
 
 enum Sink {

@@ -43,7 +43,7 @@ fn classic(args: &[OsString]) -> Result<(), Failure> {
         Classic::Help => print(help::HELP),
         Classic::Version => print(&help::version()),
         Classic::Pretend => Ok(()),
-        Classic::Mount(request) => mount::run(*request),
+        Classic::Mount(request) => mount::run(&request),
     }
 }
 
@@ -54,7 +54,8 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Err(e) => return Err(Failure::input(explained(&e))),
     };
     let done = match command {
-        Command::Mount(arguments) => mount::run(arguments.request().map_err(refused)?),
+        Command::Mount(arguments) => mount::run(&arguments.request().map_err(refused)?),
+        Command::MountForAnother { .. } => mount::run_for_another(),
         Command::Umount(arguments) => {
             arguments.paths.iter().try_for_each(|path| umount::run(path, arguments.lazy))
         }
@@ -136,7 +137,7 @@ fn refused(bad: BadInput) -> Failure {
 fn print(text: &str) -> Result<(), Failure> {
     match std::io::stdout().write_all(text.as_bytes()) {
         Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::system(format!("cannot write to stdout: {e}")))
+            Err(Failure::system("cannot write to stdout").because(e))
         }
         _ => Ok(()),
     }

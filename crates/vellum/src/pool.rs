@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use vellum_engine::bytes::Bytes;
 use vellum_engine::pool::Member;
-use vellum_engine::{Failure, Pool, PoolName, Settings, Store};
+use vellum_engine::{Failure, Pool, PoolName, Settings, Store, helper};
 use vellum_service::pool::{KEEPERS, Status, restart};
 
 /// The word that takes a setting back.
@@ -53,9 +53,9 @@ pub fn run(arguments: PoolArgs) -> Result<String, Failure> {
                 None => Err(Failure::input(format!("pool {name}: nothing is mounted in it"))),
             }
         }
-        PoolCommand::Serve { name, background, inherit } => {
-            pool_service::run(&store, &name.parse()?, background, inherit.as_deref())?;
-            Ok(String::new())
+        PoolCommand::Serve { name, background, outcome, inherit } => {
+            let done = pool_service::run(&store, &name.parse()?, background, inherit.as_deref());
+            if outcome { helper::report(&done) } else { done }.map(|()| String::new())
         }
         PoolCommand::List { json } => {
             let names = store.names()?;

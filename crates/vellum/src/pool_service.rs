@@ -1,7 +1,7 @@
 //! `vellum pool serve`: the service of a pool, and its supervisor.
 
 use crate::log;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use vellum_engine::{Failure, Pool, PoolName, Store};
 use vellum_service::daemon::{Pending, Side, close_callers, detach, own_ipc};
 use vellum_service::pool::{Manner, Supervised, listen, supervise};
@@ -23,15 +23,21 @@ pub(crate) fn run(
         return serve(inherited, name, background);
     }
     close_callers();
-    let pending = if background {
-        match detach()? {
-            Side::Parent(outcome) => return outcome,
-            Side::Child(pending) => Some(pending),
+    if !background {
+        return begin(store, name, &socket, None);
+    }
+    match detach()? {
+        Side::Parent(outcome) => outcome,
+        // The parent says what is to be said; nobody sees this process's status.
+        Side::Child(pending) => {
+            std::process::exit(i32::from(begin(store, name, &socket, Some(pending)).is_err()))
         }
-    } else {
-        None
-    };
-    match prepare(store, name, background).and_then(|()| listen(&socket)) {
+    }
+}
+
+fn begin(store: &Store, name: &PoolName, socket: &Path, pending: Option<Pending>) -> Result<(), Failure> {
+    let background = pending.is_some();
+    match prepare(store, name, background).and_then(|()| listen(socket)) {
         Ok(Some(supervised)) => {
             pending.as_ref().map_or(Ok(()), Pending::ready)?;
             drop(pending);
@@ -62,7 +68,7 @@ fn prepare(store: &Store, name: &PoolName, background: bool) -> Result<(), Failu
 fn serve(supervised: Supervised, name: &PoolName, background: bool) -> Result<(), Failure> {
     let signals = Supervised::hold()?;
     let program = std::env::current_exe();
-    let program = program.map_err(|e| Failure::system(format!("cannot tell where this program is: {e}")))?;
+    let program = program.map_err(|e| Failure::system("cannot tell where this program is").because(e))?;
     let arguments = |heritage: &str| {
         let always = ["pool", "serve", name.as_str(), "--inherit", heritage];
         always.into_iter().chain(background.then_some("--background")).map(str::to_owned).collect()

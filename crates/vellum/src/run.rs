@@ -29,7 +29,7 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
         ));
     }
     let vellum =
-        std::env::current_exe().map_err(|e| Failure::system(format!("cannot find this program: {e}")))?;
+        std::env::current_exe().map_err(|e| Failure::system("cannot find this program").because(e))?;
     Ok(Request {
         vellum,
         image: Source::parse(image)?,

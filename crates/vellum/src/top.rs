@@ -31,7 +31,7 @@ pub fn run(choice: &Choice, interval: Duration, times: Option<u64>) -> Result<()
         let mut out = std::io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
-            written => written.map_err(|e| Failure::system(format!("cannot write to stdout: {e}")))?,
+            written => written.map_err(|e| Failure::system("cannot write to stdout").because(e))?,
         }
         shown += 1;
         if times.is_some_and(|times| shown >= times) {

@@ -53,9 +53,10 @@ fn service_of(at: &Path) -> Option<u32> {
 /// The absolute path without looking into the mount itself, whose service may be dead.
 fn place(path: &Path) -> Result<PathBuf, Failure> {
     let absolute =
-        std::path::absolute(path).map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
+        std::path::absolute(path).map_err(|e| Failure::input(format!("{}", path.display())).because(e))?;
     let Some(name) = absolute.file_name().map(OsStr::to_owned) else { return Ok(absolute) };
     let parent = absolute.parent().unwrap_or(Path::new("/"));
-    let parent = parent.canonicalize().map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
+    let parent =
+        parent.canonicalize().map_err(|e| Failure::input(format!("{}", path.display())).because(e))?;
     Ok(parent.join(name))
 }

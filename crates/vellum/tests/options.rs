@@ -4,10 +4,11 @@
 use proptest::prelude::*;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use vellum::options::argv::{Classic, is_subcommand, parse};
 use vellum::options::{LogTarget, Options, Request, split};
+use vellum_service::LayerSource;
 use vellum_service::config::{AccessTimes, OverrideStat, Profile, Propagation};
 
 fn args(list: &[&str]) -> Vec<OsString> {
@@ -32,8 +33,12 @@ fn option_refusal(option: &str) -> String {
     refusal(&["vellum", "-o", &format!("lowerdir=/a,{option}"), "/m"])
 }
 
-fn paths(list: &[&str]) -> Vec<PathBuf> {
-    list.iter().map(PathBuf::from).collect()
+fn paths(list: &[&str]) -> Vec<LayerSource> {
+    list.iter().map(|path| Path::new(path).into()).collect()
+}
+
+fn directory(layer: &Option<LayerSource>) -> Option<&Path> {
+    layer.as_ref().and_then(LayerSource::directory)
 }
 
 #[test]
@@ -46,8 +51,8 @@ fn the_list_of_podman_and_docker() {
             "/s/o/1/merged",
         ]);
         assert_eq!(got.config.lowers, paths(&["l/AAA", "l/BBB"]));
-        assert_eq!(got.config.upper.as_deref(), Some(Path::new("/s/o/1/diff")));
-        assert_eq!(got.config.work.as_deref(), Some(Path::new("/s/o/1/work")));
+        assert_eq!(directory(&got.config.upper), Some(Path::new("/s/o/1/diff")));
+        assert_eq!(directory(&got.config.work), Some(Path::new("/s/o/1/work")));
         assert_eq!(got.config.mountpoint, Path::new("/s/o/1/merged"));
         assert!(got.config.volatile && !got.foreground && got.config.writable());
     }
@@ -126,13 +131,22 @@ fn several_o_count_as_one_and_the_last_word_holds() {
 fn escapes_make_any_path_possible() {
     let got = request(&["v", "-o", r"lowerdir=/a\:b:/c\,d:/e\\f::/g,upperdir=/u\:1,workdir=/w\,2", "/m"]);
     assert_eq!(got.config.lowers, paths(&["/a:b", "/c,d", r"/e\f", "/g"]));
-    assert_eq!(got.config.upper.as_deref(), Some(Path::new("/u:1")));
-    assert_eq!(got.config.work.as_deref(), Some(Path::new("/w,2")));
+    assert_eq!(directory(&got.config.upper), Some(Path::new("/u:1")));
+    assert_eq!(directory(&got.config.work), Some(Path::new("/w,2")));
     // A colon means nothing in a single path.
     assert_eq!(
-        request(&["v", "-o", "lowerdir=/a,upperdir=/u:1,workdir=/w", "/m"]).config.upper.unwrap(),
-        Path::new("/u:1")
+        request(&["v", "-o", "lowerdir=/a,upperdir=/u:1,workdir=/w", "/m"]).config.upper,
+        Some(Path::new("/u:1").into())
     );
+}
+
+/// Layers in memory are for tests alone.
+#[test]
+#[cfg(not(feature = "memory-layers"))]
+fn a_layer_is_a_directory_whatever_it_is_called() {
+    let got = request(&["v", "-o", r"lowerdir=memory\:f=x:ceph\:/a,upperdir=memory:,workdir=/w", "/m"]);
+    assert_eq!(got.config.lowers, paths(&["memory:f=x", "ceph:/a"]));
+    assert_eq!(directory(&got.config.upper), Some(Path::new("memory:")));
 }
 
 #[test]
@@ -424,10 +438,10 @@ proptest! {
         let mut options = Options::default();
         options.take(OsStr::from_bytes(&text.concat()), false).unwrap();
         let got = options.finish("/m".into(), false).unwrap();
-        let lowers: Vec<Vec<u8>> =
-            got.config.lowers.into_iter().map(|path| path.into_os_string().into_vec()).collect();
-        prop_assert_eq!(lowers, paths);
-        prop_assert_eq!(got.config.upper.unwrap().into_os_string().into_vec(), upper);
+        let named: Vec<LayerSource> =
+            paths.into_iter().map(|path| LayerSource::named(OsString::from_vec(path))).collect();
+        prop_assert_eq!(got.config.lowers, named);
+        prop_assert_eq!(got.config.upper, Some(LayerSource::named(OsString::from_vec(upper))));
         prop_assert!(got.config.volatile);
     }
 }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 bitflags! {
@@ -203,6 +204,12 @@ pub trait Branch: Send + Sync + 'static {
     fn adopt(&self, descriptor: OwnedFd) -> Result<Adopted> {
         drop(descriptor);
         Err(rustix::io::Errno::OPNOTSUPP.into())
+    }
+    /// Whether two names can change places in one step ([`RenameFlags::EXCHANGE`]). An upper layer has to be able to do that.
+    fn exchanges(&self) -> bool;
+    /// The directory of this host that it is, by which it can be found again; None: it is none.
+    fn directory(&self) -> Option<&Path> {
+        None
     }
     /// How messages call it: a path or a URL.
     fn describe(&self) -> String;

@@ -21,7 +21,7 @@ use rustix::fs::{CWD, OFlags};
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vellum_sys::{Real, Sys};
 use vellum_vfs::{Adopted, Branch, BranchDir, Errno, Error, FileKind, Result, StatFs};
@@ -37,7 +37,7 @@ const LIST_FLAGS: OFlags =
 /// A directory of this machine.
 pub struct LocalBranch<S: Sys = Real> {
     root: Arc<LocalDir<S>>,
-    description: String,
+    path: PathBuf,
 }
 
 impl LocalBranch<Real> {
@@ -46,9 +46,9 @@ impl LocalBranch<Real> {
         Self::open_with(Real, path)
     }
 
-    /// Takes a directory that is open already (also O_PATH). ENOTDIR when it is something else.
-    pub fn from_fd(fd: OwnedFd, description: impl Into<String>) -> Result<Arc<Self>> {
-        Self::from_fd_with(Real, fd, description)
+    /// Takes a directory that is open already (also O_PATH), and that has or had this path. ENOTDIR when it is something else.
+    pub fn from_fd(fd: OwnedFd, path: impl Into<PathBuf>) -> Result<Arc<Self>> {
+        Self::from_fd_with(Real, fd, path)
     }
 }
 
@@ -61,18 +61,18 @@ impl<S: Sys> LocalBranch<S> {
         let c_path = CString::new(bytes).map_err(|_| fail(Errno::INVAL))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = sys.open(CWD, &c_path, flags, 0).map_err(fail)?;
-        Self::from_fd_with(sys, fd, path.to_string_lossy())
+        Self::from_fd_with(sys, fd, path)
     }
 
     /// As [`LocalBranch::from_fd`], by way of `sys`.
-    pub fn from_fd_with(sys: S, fd: OwnedFd, description: impl Into<String>) -> Result<Arc<Self>> {
-        let description = description.into();
-        let fail = |errno: Errno| Error::new(errno, "open branch").at(&description);
+    pub fn from_fd_with(sys: S, fd: OwnedFd, path: impl Into<PathBuf>) -> Result<Arc<Self>> {
+        let path = path.into();
+        let fail = |errno: Errno| Error::new(errno, "open branch").at(path.as_os_str().as_bytes());
         let stat = sys.stat(fd.as_fd()).map_err(fail)?;
         if FileKind::from_mode(stat.mode) != Some(FileKind::Directory) {
             return Err(fail(Errno::NOTDIR));
         }
-        Ok(Arc::new(Self { root: Arc::new(LocalDir::new(sys, fd)), description }))
+        Ok(Arc::new(Self { root: Arc::new(LocalDir::new(sys, fd)), path }))
     }
 
     /// One component after the other, where the kernel cannot take a path at once.
@@ -134,7 +134,16 @@ impl<S: Sys> Branch for LocalBranch<S> {
         })
     }
 
+    /// Not every filesystem can; what a rename answers then is passed on.
+    fn exchanges(&self) -> bool {
+        true
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        Some(&self.path)
+    }
+
     fn describe(&self) -> String {
-        self.description.clone()
+        self.path.to_string_lossy().into_owned()
     }
 }

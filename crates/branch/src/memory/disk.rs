@@ -26,6 +26,8 @@ pub struct MemoryOptions {
     pub page_cache: bool,
     /// Whiteouts by rename are known.
     pub rename_whiteout: bool,
+    /// Two names can change places.
+    pub exchange: bool,
     /// Device nodes can be made; a process without privilege cannot.
     pub devices: bool,
     /// Attributes `trusted.*` can be set; a process without privilege cannot.
@@ -43,6 +45,7 @@ impl Default for MemoryOptions {
             unnamed: true,
             page_cache: false,
             rename_whiteout: true,
+            exchange: true,
             devices: true,
             trusted: true,
             name_max: 255,

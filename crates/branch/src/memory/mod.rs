@@ -147,6 +147,10 @@ impl Branch for MemoryBranch {
         Ok(())
     }
 
+    fn exchanges(&self) -> bool {
+        self.disk.lock().options.exchange
+    }
+
     fn describe(&self) -> String {
         format!("memory:{}", self.path)
     }

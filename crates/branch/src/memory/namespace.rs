@@ -221,7 +221,7 @@ impl State {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         let alone = RenameFlags::NOREPLACE | RenameFlags::WHITEOUT;
         let unknown = !RenameFlags::all().contains(flags);
-        if unknown || (exchange && flags.intersects(alone)) {
+        if unknown || (exchange && (flags.intersects(alone) || !self.options.exchange)) {
             return Err(Errno::INVAL);
         }
         let source = self.find(from.0, from.1)?;

@@ -78,7 +78,8 @@ impl Hierarchies {
     /// Those of this host, as far as this user may make groups there.
     pub fn here() -> Result<Self, Failure> {
         let read = |path: &str| {
-            fs::read_to_string(path).map_err(|e| Failure::system(format!("control groups: {path}: {e}")))
+            fs::read_to_string(path)
+                .map_err(|e| Failure::system(format!("control groups: {path}")).because(e))
         };
         let own = read("/proc/self/cgroup")?;
         let tables = read("/proc/self/mounts")?;

@@ -177,7 +177,7 @@ impl Start<'_> {
     /// None: a signal came before it was started.
     fn go(mut self, place: &Place, mut lowers: Vec<PathBuf>) -> Result<Option<Ending>, Failure> {
         place.make(&self.runtime, self.keep.as_deref())?;
-        let made = |path: &Path, e: io::Error| Failure::system(format!("{}: {e}", path.display()));
+        let made = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
         if lowers.is_empty() {
             // An image without layers.
             let empty = place.path("empty");
@@ -237,7 +237,7 @@ impl Start<'_> {
             for (path, _) in &files {
                 // The container's own, as they are without ids of its own.
                 std::os::unix::fs::chown(path, Some(ids.start()), Some(ids.start()))
-                    .map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
+                    .map_err(|e| Failure::system(format!("{}", path.display())).because(e))?;
             }
         }
         let container = Container {
@@ -256,7 +256,7 @@ impl Start<'_> {
             ids,
         };
         let path = place.path("config.json");
-        let failed = |e: &dyn std::fmt::Display| Failure::system(format!("{}: {e}", path.display()));
+        let failed = |e: &dyn std::error::Error| Failure::system(format!("{}", path.display())).because(e);
         let spec = container.spec().map_err(|e| failed(&e))?;
         let text = serde_json::to_vec_pretty(&spec).map_err(|e| failed(&e))?;
         fs::write(&path, text).map_err(|e| failed(&e))
@@ -282,7 +282,7 @@ impl Start<'_> {
             return Ok(None);
         }
         let program = self.runtime.program().display();
-        let failed = |e: io::Error| Failure::system(format!("{program}: {e}"));
+        let failed = |e: io::Error| Failure::system(format!("{program}")).because(e);
         let mut child = command.spawn().map_err(failed)?;
         self.signals.pass_to(child.id(), at_keyboard);
         let status = runtime::status(child.wait().map_err(failed)?);
@@ -310,10 +310,10 @@ fn files(place: &Place, hostname: &str, host_network: bool) -> Result<Vec<(PathB
     let mut files = Vec::new();
     for (to, name, text) in texts {
         let path = place.path(name);
-        fs::write(&path, text).map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
+        fs::write(&path, text).map_err(|e| Failure::system(format!("{}", path.display())).because(e))?;
         let readable = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
         fs::set_permissions(&path, readable)
-            .map_err(|e| Failure::system(format!("{}: {e}", path.display())))?;
+            .map_err(|e| Failure::system(format!("{}", path.display())).because(e))?;
         files.push((path, to));
     }
     Ok(files)

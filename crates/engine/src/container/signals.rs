@@ -31,7 +31,7 @@ const OF_KEYBOARD: [i32; 2] = [SIGINT, SIGQUIT];
 impl Signals {
     /// Watches for them.
     pub(super) fn watch() -> Result<Self, Failure> {
-        let failed = |e: std::io::Error| Failure::system(format!("cannot watch for signals: {e}"));
+        let failed = |e: std::io::Error| Failure::system("cannot watch for signals").because(e);
         let mut incoming = signal_hook::iterator::Signals::new(PASSED).map_err(failed)?;
         let this = Self { last: Arc::default(), child: Arc::default() };
         let (last, child) = (Arc::clone(&this.last), Arc::clone(&this.child));

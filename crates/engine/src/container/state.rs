@@ -115,7 +115,7 @@ impl State {
     /// A new container's directory.
     pub(super) fn place(&self, id: &str) -> Result<Place, Failure> {
         let path = self.dir.join(CONTAINERS).join(id);
-        let failed = |e: io::Error| Failure::system(format!("{}: {e}", path.display()));
+        let failed = |e: io::Error| Failure::system(format!("{}", path.display())).because(e);
         loop {
             let owned = Owned::make(&path).map_err(failed)?.ok_or_else(|| {
                 Failure::input(format!(
@@ -136,8 +136,8 @@ impl State {
 /// removed.
 fn own(option: &str, dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
-    let meta =
-        fs::symlink_metadata(dir).map_err(|e| Failure::input(format!("option {option} {shown}: {e}")))?;
+    let meta = fs::symlink_metadata(dir)
+        .map_err(|e| Failure::input(format!("option {option} {shown}")).because(e))?;
     let (user, sticky) = (rustix::process::geteuid().as_raw(), meta.mode() & 0o1000 != 0);
     let why = if !meta.is_dir() {
         "not a directory; give one".to_owned()
@@ -156,7 +156,7 @@ fn discard_all(owned: Owned, id: &str, patience: Duration) -> Result<(), Failure
     for entry in fs::read_dir(owned.path()).into_iter().flatten().flatten() {
         take_away(&entry.path(), id, patience)?;
     }
-    remove(owned.path()).map_err(|e| Failure::system(format!("{}: {e}", owned.path().display())))
+    remove(owned.path()).map_err(|e| Failure::system(format!("{}", owned.path().display())).because(e))
 }
 
 /// Takes away what one run of a container has made: what still runs, the mount, the directory. Nothing is removed that is still served.
@@ -182,7 +182,7 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     if merged.symlink_metadata().is_ok() {
         return Err(Failure::system(format!("{}: cannot be removed", merged.display())));
     }
-    let failed = |path: &Path, e: io::Error| Failure::system(format!("{}: {e}", path.display()));
+    let failed = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
     if let Some(work) = note(dir, WORK_NOTE) {
         remove(&work).map_err(|e| failed(&work, e))?;
     }
@@ -228,7 +228,7 @@ impl Place {
 
     /// Makes the directories of the tree. Those that lie elsewhere are noted before they are made.
     pub(super) fn make(&self, runtime: &Runtime, keep: Option<&Path>) -> Result<(), Failure> {
-        let failed = |e: io::Error| Failure::system(format!("{}: {e}", self.owned.path().display()));
+        let failed = |e: io::Error| Failure::system(format!("{}", self.owned.path().display())).because(e);
         let take_note =
             |name: &str, path: &Path| fs::write(self.path(name), path.as_os_str().as_bytes()).map_err(failed);
         take_note(RUNTIME_NOTE, runtime.program())?;
@@ -244,14 +244,14 @@ impl Place {
             None => fs::create_dir(self.upper()).map_err(failed)?,
         }
         let work = self.work();
-        fs::create_dir(&work).map_err(|e| Failure::system(format!("{}: {e}", work.display())))?;
+        fs::create_dir(&work).map_err(|e| Failure::system(format!("{}", work.display())).because(e))?;
         fs::create_dir(self.merged()).map_err(failed)
     }
 
     /// Lets a container with these ids reach its tree: its runtime enters the tree when it is root of the container already, and so
     /// nobody to the host. Others still cannot, nobody can look around, and the upper layer itself stays out of reach.
     pub(super) fn open_to(&self, ids: UidRange) -> Result<(), Failure> {
-        let failed = |path: &Path, e: io::Error| Failure::system(format!("{}: {e}", path.display()));
+        let failed = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
         let mode = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|e| failed(path, e))
         };
@@ -299,7 +299,7 @@ pub(super) fn id(asked: Option<&str>) -> Result<String, Failure> {
 fn random() -> Result<String, Failure> {
     let mut bytes = [0; 6];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|e| Failure::system(format!("no random number: {e}")))?;
+        .map_err(|e| Failure::system("no random number").because(e))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 

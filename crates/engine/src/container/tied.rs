@@ -23,5 +23,5 @@ pub fn exec(parent: u32, program: &OsString, arguments: &[OsString]) -> Failure 
         tracing::warn!("the runtime may outlive this process: {e}");
     }
     let e = Command::new(program).args(arguments).exec();
-    Failure::system(format!("{}: {e}", program.display()))
+    Failure::system(format!("{}", program.display())).because(e)
 }

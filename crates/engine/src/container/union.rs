@@ -1,13 +1,14 @@
-//! The container's tree: mounted and taken away as `vellum mount` and `vellum umount` do.
+//! The container's tree: mounted and taken away as any other.
 
+use crate::mount::Mount;
 use crate::name::PoolName;
 use crate::uids::UidRange;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
+use vellum_service::config::{Config, FillAtEnd};
 use vellum_service::lock::DirLock;
 use vellum_service::mountpoint::mounts;
 use vellum_service::unmount::{end, unmount};
@@ -30,39 +31,27 @@ pub(super) struct Union<'a> {
 }
 
 impl Union<'_> {
-    /// Mounts it, by the program `vellum`, so that everything about pools is done in one place. `ids`: what its owners are shown as, the
-    /// same as the container's own.
+    /// Mounts it as any other tree. `ids`: what its owners are shown as, the same as the container's own. This process has threads, so
+    /// the program `vellum` does it.
     pub(super) fn mount(
         &self,
         vellum: &Path,
         pool: Option<&PoolName>,
         ids: Option<UidRange>,
     ) -> Result<(), Failure> {
-        let mut command = Command::new(vellum);
-        command.arg("mount");
-        for lower in self.lowers {
-            command.arg("--lower").arg(lower);
-        }
-        command.arg("--upper").arg(self.upper).arg("--work").arg(self.work);
-        // What the container leaves is removed at once, or the service's end is waited for.
-        command.arg("-o").arg("fill_at_end=off");
-        if let Some(pool) = pool {
-            command.arg("--pool").arg(pool.as_str());
-        }
+        let mut config = Config {
+            mountpoint: self.merged.to_owned(),
+            lowers: self.lowers.iter().map(|lower| lower.as_path().into()).collect(),
+            upper: Some(self.upper.into()),
+            work: Some(self.work.into()),
+            // What the container leaves is removed at once, or the service's end is waited for.
+            fill_at_end: FillAtEnd(0),
+            ..Config::default()
+        };
         if let Some(ids) = ids {
-            command.arg("-o").arg(ids.mount_options());
+            config.show_ids(&ids.mapping())?;
         }
-        command.arg("--").arg("vellum").arg(self.merged);
-        let output = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
-        let output = output.map_err(|e| Failure::system(format!("{}: {e}", vellum.display())))?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr);
-        // Log lines may come first.
-        let line =
-            said.lines().rev().find_map(|line| line.strip_prefix("vellum: ")).unwrap_or("it was not mounted");
-        Err(if output.status.code() == Some(2) { Failure::input(line) } else { Failure::system(line) })
+        Mount { config, pool: pool.cloned(), foreground: false }.apart(vellum)
     }
 }
 

@@ -57,7 +57,7 @@ impl Source {
 }
 
 fn absolute(dir: &Path) -> Result<PathBuf, Failure> {
-    dir.canonicalize().map_err(|e| Failure::input(format!("option --image {}: {e}", dir.display())))
+    dir.canonicalize().map_err(|e| Failure::input(format!("option --image {}", dir.display())).because(e))
 }
 
 /// Reads a layer's archive to its end, with all data, for those who feed it with anything: the number of its entries.

@@ -51,7 +51,7 @@ impl LayerStore {
     /// The directory of a layer, which is unpacked when it is not there yet. None: `stop` said so.
     pub(super) fn layer(&self, blob: &Blob, stop: &dyn Fn() -> bool) -> Result<Option<PathBuf>, Failure> {
         let done = self.dir.join(&blob.content);
-        let failed = |e: io::Error| Failure::system(format!("{}: {e}", done.display()));
+        let failed = |e: io::Error| Failure::system(format!("{}", done.display())).because(e);
         fs::create_dir_all(&self.dir).map_err(failed)?;
         let unfinished = loop {
             if done.is_dir() {
@@ -77,7 +77,7 @@ impl LayerStore {
 /// False: stopped.
 fn unpack_to(blob: &Blob, unfinished: &Path, done: &Path, stop: &dyn Fn() -> bool) -> Result<bool, Failure> {
     let layer = |why: String| Failure::input(format!("layer {}: {why}", blob.path.display()));
-    let system = |path: &Path, e: io::Error| Failure::system(format!("{}: {e}", path.display()));
+    let system = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
     let tree = unfinished.join(TREE);
     // What an interrupted command has left is of no use.
     remove(&tree).map_err(|e| system(&tree, e))?;

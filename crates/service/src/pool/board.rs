@@ -30,7 +30,7 @@ impl Board {
     /// A new one, for this process and those that come from it.
     pub(super) fn create(restarts: u64) -> Result<Self, Failure> {
         let words = FamilyWords::create();
-        let board = Self(words.map_err(|e| Failure::system(format!("memory for the supervisor: {e}")))?);
+        let board = Self(words.map_err(|e| Failure::system("memory for the supervisor").because(e))?);
         board.set(Word::Restarts, restarts);
         Ok(board)
     }

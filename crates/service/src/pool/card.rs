@@ -24,9 +24,8 @@ pub(super) struct Card {
     format: u32,
     pub(super) request: MountRequest,
     device: RawFd,
-    #[serde(deserialize_with = "plain::required")]
-    upper: Option<(RawFd, RawFd)>,
-    lowers: Vec<RawFd>,
+    /// Of layers that have one, as [`OpenLayers::all`] has them.
+    roots: Vec<RawFd>,
     locks: Vec<RawFd>,
     #[serde(deserialize_with = "plain::required")]
     direct: Option<RawFd>,
@@ -77,8 +76,7 @@ impl Card {
             format: FORMAT,
             request,
             device: device.as_raw_fd(),
-            upper: layers.upper.as_ref().map(|(upper, work)| (number(upper), number(work))),
-            lowers: layers.lowers.iter().map(number).collect(),
+            roots: layers.roots().map(number).collect(),
             locks: locks.iter().map(number).collect(),
             direct: direct.map(|roots| number(&roots.root)),
             reading: direct.and_then(|roots| roots.reading.as_ref().map(number)),
@@ -161,53 +159,28 @@ fn complete(card: Card, written: OwnedFd, inherited: &mut Inherited) -> Result<F
     let mut take = |number: RawFd| inherited.take(number).ok_or(format!("descriptor {number} is missing"));
     // Without its connection a mount has ended; that is nothing to speak of.
     let device = take(card.device).map_err(|_| String::new())?;
-    let upper = match card.upper {
-        Some((upper, work)) => Some((take(upper)?, take(work)?)),
-        None => None,
-    };
-    let lowers = card.lowers.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
+    let roots = card.roots.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let locks = card.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let reading = card.reading.map(&mut take).transpose()?;
     let still = card.still.map(&mut take).transpose()?;
     let direct = card.direct.map(&mut take).transpose()?.map(|root| Roots { root, reading, still });
     let (ledger, inflight) = (take(card.ledger)?, take(card.inflight)?);
     let generations = card.generations.map(take).transpose()?;
-    let layers = layers(&card.request, upper, lowers, locks);
+    let locks = locks.into_iter().map(Into::into).collect();
+    let layers = OpenLayers::of(&card.request.config, &mut roots.into_iter(), locks);
+    let layers = layers.map_err(|e| e.to_string())?;
     Ok(Found { card, device, layers, direct, ledger, inflight, generations, written })
-}
-
-/// Layers as a request describes them.
-pub(super) fn layers(
-    request: &MountRequest,
-    upper: Option<(OwnedFd, OwnedFd)>,
-    lowers: Vec<OwnedFd>,
-    locks: Vec<OwnedFd>,
-) -> OpenLayers {
-    OpenLayers {
-        lowers,
-        upper,
-        paths: request.paths.clone(),
-        work_path: request.work_path.clone(),
-        locks: locks.into_iter().map(Into::into).collect(),
-        mount: None,
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+    use std::path::Path;
 
     fn card() -> Value {
-        let config = Config { lowers: vec!["/l".into()], ..Config::default() };
-        let layers = OpenLayers {
-            lowers: vec![blank().unwrap()],
-            upper: None,
-            paths: vec!["/l".into()],
-            work_path: None,
-            locks: Vec::new(),
-            mount: None,
-        };
+        let config = Config { lowers: vec![Path::new("/l").into()], ..Config::default() };
+        let layers = OpenLayers::of(&config, &mut blank().into_iter(), Vec::new()).unwrap();
         let request = MountRequest::new(&config, "/m".as_ref(), &layers, None);
         let card = Card::new(request, &blank().unwrap(), &layers, &[], None, (3, 4, None));
         serde_json::to_value(card).unwrap()

@@ -139,7 +139,7 @@ impl End {
 /// Holds the signals that a supervisor and its heir wait for. The service inherits that.
 pub(super) fn hold() -> Result<HeldSignals, Failure> {
     let all: Vec<i32> = ENDING.into_iter().chain([SIGCHLD, SIGUSR1, SIGUSR2]).collect();
-    HeldSignals::hold(&all).map_err(|e| Failure::system(format!("cannot hold signals: {e}")))
+    HeldSignals::hold(&all).map_err(|e| Failure::system("cannot hold signals").because(e))
 }
 
 /// Names this process for lists of processes.

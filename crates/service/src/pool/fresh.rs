@@ -76,11 +76,7 @@ impl Fresh {
         }
         let missing = || Failure::system("a descriptor is missing");
         let device = all.next().ok_or_else(missing)?;
-        let upper = match request.upper {
-            true => Some((all.next().ok_or_else(missing)?, all.next().ok_or_else(missing)?)),
-            false => None,
-        };
-        let lowers: Vec<OwnedFd> = all.by_ref().take(request.lowers).collect();
+        let layers = OpenLayers::of(&request.config, &mut all, Vec::new())?;
         let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
         let root = all.by_ref().take(request.direct.into()).next();
         let reading = all.by_ref().take(request.reading.into()).next();
@@ -103,7 +99,6 @@ impl Fresh {
             number(inflight.descriptor()),
             generations.as_deref().map(|generations| number(generations.descriptor())),
         );
-        let layers = card::layers(request, upper, lowers, Vec::new());
         let mut card = Card::new(request.clone(), &device, &layers, &locks, direct.as_ref(), numbers);
         let (direct, export) = direct.and_then(|roots| DirectMount::of(roots, request.device)).unzip();
         let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export };
@@ -112,7 +107,7 @@ impl Fresh {
         let instance = Arc::new(Instance::new(made.tree, made.report));
         let mounted = Mounted { device, mountpoint: mountpoint.clone() };
         let session = Session::new(Arc::clone(&instance), mounted, made.options)
-            .map_err(|e| Failure::system(format!("mount point {}: {e}", mountpoint.display())))?;
+            .map_err(|e| Failure::system(format!("mount point {}", mountpoint.display())).because(e))?;
         card.negotiated = session.handle().negotiated().to_numbers();
         card.write(&blank)?;
         let beside = Beside { card: blank, locks, generations, direct };

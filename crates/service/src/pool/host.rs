@@ -169,7 +169,7 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
     std::thread::Builder::new()
         .name("vellum-signals".into())
         .spawn(move || ending.end_on(&signals, &word))
-        .map_err(|e| Failure::system(format!("cannot start a thread: {e}")))?;
+        .map_err(|e| Failure::system("cannot start a thread").because(e))?;
     orders.board.now_serving();
     if let Some(pending) = pending
         && let Err(failure) = pending.ready()
@@ -204,6 +204,7 @@ impl Host {
 
     fn resume_one(self: &Arc<Self>, found: Found, inherited: &mut Inherited) -> Result<(), Failure> {
         let Found { card, device, layers, direct, ledger, inflight, generations, written } = found;
+        layers.outlive_their_service()?;
         let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
         let negotiated = Negotiated::from_numbers(card.negotiated)
             .ok_or_else(|| Failure::system("its card says nothing sensible of the connection"))?;
@@ -236,7 +237,7 @@ impl Host {
         let Beside { card, locks, generations, direct } = beside;
         instance.served_by(session.handle());
         instance.confined_by(self.confined.clone());
-        let failed = |e: &dyn std::fmt::Display| Failure::system(format!("serving the mount: {e}"));
+        let failed = |e: &dyn std::error::Error| Failure::system("serving the mount").because(e);
         let (handle, thread) = session.spawn().map_err(|e| failed(&e))?;
         if let Some(rate) = config.background_fill
             && let Err(e) = tend::start(&instance, handle.clone(), rate)
@@ -324,7 +325,7 @@ impl Host {
                     }
                     waiting.look(|program, asked| self.give(program, asked));
                 }
-                Err(e) => return Err(Failure::system(format!("the pool's socket: {e}"))),
+                Err(e) => return Err(Failure::system("the pool's socket").because(e)),
             }
             let books = self.books.lock();
             let stopping = books.stopping || self.board.is_ending();

@@ -12,7 +12,7 @@ use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How often a mount is tried when the service dies over it.
@@ -33,7 +33,7 @@ pub struct Pool<'a> {
     /// Starts its service; returns when that listens, or somebody else's does.
     pub start: &'a dyn Fn() -> Result<(), Failure>,
     /// Makes the pool ready for layers in these directories.
-    pub prepare: &'a dyn Fn(&[PathBuf]) -> Result<(), Failure>,
+    pub prepare: &'a dyn Fn(&[&Path]) -> Result<(), Failure>,
 }
 
 /// What has become of it.
@@ -94,9 +94,9 @@ impl Pool<'_> {
                 }
                 Err(e) if Instant::now() > end => {
                     let socket = self.socket.display();
-                    return Err(Failure::system(format!(
-                        "{socket}: the pool's service cannot be reached: {e}"
-                    )));
+                    return Err(
+                        Failure::system(format!("{socket}: the pool's service cannot be reached")).because(e)
+                    );
                 }
                 Err(_) => {
                     std::thread::sleep(LOOK);
@@ -111,7 +111,7 @@ impl Pool<'_> {
     fn mount(&self, service: &mut UnixStream, config: &Config) -> Result<io::Result<()>, Failure> {
         let mountpoint = mountpoint::resolve(&config.mountpoint)?;
         let layers = layers::open(config, &mountpoint)?;
-        (self.prepare)(&layers.paths)?;
+        (self.prepare)(&layers.found(config, &mountpoint).directories())?;
         let mounted = mount_at(config, &mountpoint)?;
         let give_up = || {
             if let Err(stays) = vellum_fuse::unmount(&mountpoint, true) {
@@ -119,9 +119,9 @@ impl Pool<'_> {
             }
         };
         match hand_over(service, config, &mountpoint, &mounted.device, layers) {
-            Ok(Reply::Failed { input, line }) => {
+            Ok(Reply::Failed(failure)) => {
                 give_up();
-                Err(Reply::failure(input, line))
+                Err(failure)
             }
             Ok(_) => Ok(Ok(())),
             Err(e) => {
@@ -137,16 +137,16 @@ fn hand_over(
     config: &Config,
     mountpoint: &Path,
     device: &OwnedFd,
-    layers: OpenLayers,
+    mut layers: OpenLayers,
 ) -> io::Result<Reply> {
-    let direct = layers.upper.as_ref().and_then(|(upper, _)| direct::mounts_of(upper, &config.flags));
+    let direct =
+        layers.upper.as_ref().and_then(|(upper, _)| direct::mounts_of(upper.root.as_ref()?, &config.flags));
     let request = MountRequest::new(config, mountpoint, &layers, direct.as_ref());
-    let locks: Vec<OwnedFd> = layers.locks.into_iter().map(Into::into).collect();
-    let upper = layers.upper.iter().flat_map(|(upper, work)| [upper, work]);
+    let locks: Vec<OwnedFd> = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
     let direct = direct.iter().flat_map(Roots::iter);
-    let all = [device].into_iter().chain(upper).chain(&layers.lowers).chain(&locks).chain(direct);
+    let all = [device].into_iter().chain(layers.roots()).chain(&locks).chain(direct);
     let descriptors: Vec<BorrowedFd<'_>> = all.map(AsFd::as_fd).collect();
-    wire::send(service, &Request::Mount(request), &descriptors)?;
+    wire::send(service, &Request::Mount(Box::new(request)), &descriptors)?;
     Ok(wire::receive(service)?.0)
 }
 
@@ -189,10 +189,10 @@ pub fn restart(socket: &Path) -> Result<Option<Status>, Failure> {
     let Some(before) = look(socket) else { return Ok(None) };
     // Before anything has ended: a program that cannot go on would lose every mount.
     format::agree(Path::new(&before.program), before.format)?;
-    let failed = |e: io::Error| Failure::system(format!("the pool's service: {e}"));
+    let failed = |e: io::Error| Failure::system("the pool's service").because(e);
     let mut service = connect(socket).map_err(failed)?;
-    if let Reply::Failed { input, line } = ask(&mut service, &Request::Restart).map_err(failed)? {
-        return Err(Reply::failure(input, format!("the pool's service: {line}")));
+    if let Reply::Failed(failure) = ask(&mut service, &Request::Restart).map_err(failed)? {
+        return Err(failure.of("the pool's service"));
     }
     let end = Instant::now() + START_MAX;
     loop {
@@ -211,7 +211,7 @@ pub fn stop(socket: &Path) -> Result<bool, Failure> {
     let end = Instant::now() + START_MAX;
     loop {
         let Ok(mut service) = connect(socket) else { return Ok(true) };
-        if let Ok(Reply::Failed { .. }) = ask(&mut service, &Request::Stop) {
+        if let Ok(Reply::Failed(_)) = ask(&mut service, &Request::Stop) {
             return Ok(false);
         }
         if Instant::now() > end {

@@ -88,10 +88,12 @@ impl<'a> Mount<'a> {
         let request = MountRequest::new(config, point, &layers, None);
         let OpenLayers { lowers, upper, locks, .. } = layers;
         let upper = upper.into_iter().flat_map(|(upper, work)| [upper, work]);
+        let roots = upper.chain(lowers).filter_map(|layer| layer.root);
         let locks = locks.into_iter().map(OwnedFd::from);
-        let descriptors: Vec<_> = [device].into_iter().chain(upper).chain(lowers).chain(locks).collect();
-        let count = request.descriptors() - request.locks;
-        let roots = descriptors.iter().take(count).skip(1).map(identity).collect::<Result<_, _>>()?;
+        let descriptors: Vec<_> = [device].into_iter().chain(roots).chain(locks).collect();
+        let (written, only_read) = request.roots();
+        let roots =
+            descriptors.iter().skip(1).take(written + only_read).map(identity).collect::<Result<_, _>>()?;
         let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
         let device = mounts(&table).filter(|mount| mount.point == point).last();
         Ok(Self {
@@ -110,21 +112,21 @@ impl<'a> Mount<'a> {
         let gift = self.gift.borrow();
         let mut roots = Roots::default();
         let Some(gift) = &gift.0 else { return Ok(roots) };
-        let uppers = if gift.request.upper { 2 } else { 0 };
+        let (written, _) = gift.request.roots();
         for (number, (root, known)) in gift.descriptors.iter().skip(1).zip(&self.roots).enumerate() {
             if identity(root)? != *known {
                 return Err(Failure::system("a layer's descriptor has been replaced"));
             }
             let copy = root.try_clone();
-            let copy = copy.map_err(|e| Failure::system(format!("a second descriptor of a layer: {e}")))?;
-            if number < uppers { roots.writable.push(copy) } else { roots.read_only.push(copy) }
+            let copy = copy.map_err(|e| Failure::system("a second descriptor of a layer").because(e))?;
+            if number < written { roots.writable.push(copy) } else { roots.read_only.push(copy) }
         }
         Ok(roots)
     }
 }
 
 fn identity(root: &OwnedFd) -> Result<Identity, Failure> {
-    let found = fstat(root).map_err(|e| Failure::system(format!("a layer: {e}")))?;
+    let found = fstat(root).map_err(|e| Failure::system("a layer").because(e))?;
     Ok((found.st_dev, found.st_ino))
 }
 

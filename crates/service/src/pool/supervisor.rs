@@ -48,7 +48,7 @@ pub struct Manner<'a> {
 /// Makes the pool's socket. None: there is a supervisor.
 pub fn listen(socket: &Path) -> Result<Option<Supervised>, Failure> {
     let shown = socket.display();
-    let failed = |e: std::io::Error| Failure::system(format!("{shown}: cannot listen: {e}"));
+    let failed = |e: std::io::Error| Failure::system(format!("{shown}: cannot listen")).because(e);
     if let Some(dir) = socket.parent() {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     }
@@ -163,10 +163,10 @@ impl Charge for Pool<'_> {
         let replaced = || -> Result<Infallible, Failure> {
             let program = self.manner.program;
             format::agree(program, FORMAT)?;
-            keep_over_exec().map_err(|e| Failure::system(format!("descriptors cannot be kept: {e}")))?;
+            keep_over_exec().map_err(|e| Failure::system("descriptors cannot be kept").because(e))?;
             let heritage = self.pool.heritage(heir, restarts);
             let error = Command::new(program).args((self.manner.arguments)(&heritage)).exec();
-            Err(Failure::system(format!("cannot start the new program: {error}")))
+            Err(Failure::system("cannot start the new program").because(error))
         };
         Some(replaced())
     }

@@ -6,7 +6,7 @@ use super::direct::Roots;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
-use crate::plain;
+use crate::source::LayerSource;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
@@ -17,9 +17,9 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Longest message in bytes: paths of all layers, twice, in JSON.
+/// Longest message in bytes: paths of all layers, in JSON.
 const BODY_MAX: usize = 16 << 20;
 /// Most descriptors of a message: a device, an upper and its work directory, all lowers, and locks.
 const DESCRIPTORS_MAX: usize = crate::config::LAYERS_MAX + 16;
@@ -34,27 +34,20 @@ pub(super) enum Request {
     /// Who are you?
     Status,
     /// Serve this mount.
-    Mount(MountRequest),
+    Mount(Box<MountRequest>),
     /// Let a successor go on, of the program as it is on disk now.
     Restart,
     /// End, if nothing is mounted.
     Stop,
 }
 
-/// A mount that has been made, and its layers. The descriptors come in the order: the device, the upper and its work directory if
-/// there is one, the lowers, the locks, the upper's own mounts if there are any.
+/// A mount that has been made, and its layers. The descriptors come in the order: the device, the roots of layers that have one, as
+/// [`OpenLayers::all`] has them, the locks, the upper's own mounts if there are any.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MountRequest {
-    /// What was asked for. Its mount point is absolute.
+    /// What was asked for, with the mount point and the layers as they were found.
     pub(super) config: Config,
-    /// Paths of the layers, for people.
-    #[serde(with = "plain::list")]
-    pub(super) paths: Vec<PathBuf>,
-    #[serde(with = "plain::option")]
-    pub(super) work_path: Option<PathBuf>,
-    pub(super) upper: bool,
-    pub(super) lowers: usize,
     pub(super) locks: usize,
     /// `st_dev` of the mount.
     pub(super) device: u64,
@@ -75,11 +68,7 @@ impl MountRequest {
         direct: Option<&Roots<OwnedFd>>,
     ) -> Self {
         Self {
-            config: Config { mountpoint: mountpoint.to_owned(), ..config.clone() },
-            paths: layers.paths.clone(),
-            work_path: layers.work_path.clone(),
-            upper: layers.upper.is_some(),
-            lowers: layers.lowers.len(),
+            config: layers.found(config, mountpoint),
             locks: layers.locks.len(),
             device: super::direct::device_of(mountpoint),
             direct: direct.is_some(),
@@ -88,11 +77,18 @@ impl MountRequest {
         }
     }
 
+    /// How many of the roots that go with it are of layers that are written to, and how many of others.
+    pub(super) fn roots(&self) -> (usize, usize) {
+        let written = self.config.written().into_iter().flat_map(|(upper, work)| [upper, work]);
+        let has_root = |source: &&LayerSource| source.has_root();
+        (written.filter(has_root).count(), self.config.only_read().filter(has_root).count())
+    }
+
     /// How many descriptors go with it.
     pub(super) fn descriptors(&self) -> usize {
-        let upper = if self.upper { 2 } else { 0 };
+        let (written, only_read) = self.roots();
         let mounts = usize::from(self.direct) + usize::from(self.reading) + usize::from(self.still);
-        1 + upper + self.lowers + self.locks + mounts
+        1 + written + only_read + self.locks + mounts
     }
 }
 
@@ -122,19 +118,15 @@ pub struct Status {
 pub(super) enum Reply {
     Status(Status),
     Done,
-    Failed { input: bool, line: String },
+    Failed(Failure),
 }
 
 impl Reply {
     pub(super) fn of(outcome: Result<(), Failure>) -> Self {
         match outcome {
             Ok(()) => Self::Done,
-            Err(failure) => Self::Failed { input: failure.exit_status() == 2, line: failure.to_string() },
+            Err(failure) => Self::Failed(failure),
         }
-    }
-
-    pub(super) fn failure(input: bool, line: String) -> Failure {
-        if input { Failure::input(line) } else { Failure::system(line) }
     }
 }
 

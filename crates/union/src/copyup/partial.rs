@@ -7,6 +7,7 @@ use crate::layers::work::Work;
 use crate::nodes::node::{At, Below, File, FileState, Io, LowerAt, Node, Place};
 use crate::union::Core;
 use std::ffi::CStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchFile, Errno, Error, Name, Object, OpenMode, Result, XattrFlags};
@@ -198,10 +199,13 @@ impl Core {
         }
         let Some((upper, lowers)) = self.layers.split_first() else { return };
         let (root, space) = (upper.branch.root(), self.space());
-        let paths: Vec<String> = lowers.iter().map(|layer| layer.branch.describe()).collect();
-        let known = paths.iter().all(|path| path.starts_with('/') && !path.contains('\0'));
-        let list = if known { paths.join("\0") } else { String::new() };
-        if let Err(error) = root.set_xattr(space.lowers(), list.as_bytes(), 0) {
+        // A layer that is no directory of this host cannot be found again by a path.
+        let paths = lowers.iter().map(|layer| {
+            let path = layer.branch.directory().filter(|path| path.is_absolute())?;
+            Some(path.as_os_str().as_bytes())
+        });
+        let list = paths.collect::<Option<Vec<&[u8]>>>().unwrap_or_default().join(&0);
+        if let Err(error) = root.set_xattr(space.lowers(), &list, 0) {
             tracing::debug!(%error, "the layers below are not recorded");
         }
         // What is there is a record of owners, which stays.

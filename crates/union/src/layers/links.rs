@@ -237,6 +237,10 @@ mod tests {
             self.0.sync()
         }
 
+        fn exchanges(&self) -> bool {
+            self.0.exchanges()
+        }
+
         fn describe(&self) -> String {
             self.0.describe()
         }

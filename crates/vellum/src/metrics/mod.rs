@@ -37,7 +37,7 @@ pub fn text() -> Result<String, Failure> {
     let answers = ask_all(&Choice::default())?;
     let moment = |pool: &Pool| PoolMoment { used: pool.usage(), service: pool.service() };
     let pools = Pool::all()?.iter().map(|pool| (pool.name().clone(), moment(pool))).collect();
-    encode(Moment { answers, pools }).map_err(|e| Failure::system(format!("cannot write metrics: {e}")))
+    encode(Moment { answers, pools }).map_err(|e| Failure::system("cannot write metrics").because(e))
 }
 
 fn encode(moment: Moment) -> Result<String, fmt::Error> {

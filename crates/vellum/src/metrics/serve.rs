@@ -56,7 +56,7 @@ impl FromStr for Listen {
 
 /// Answers until the process ends.
 pub fn serve(listen: &Listen) -> Result<(), Failure> {
-    let failed = |e: io::Error| Failure::system(format!("cannot listen: {e}"));
+    let failed = |e: io::Error| Failure::system("cannot listen").because(e);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     runtime.block_on(async {
         match listen {
@@ -72,8 +72,9 @@ pub fn serve(listen: &Listen) -> Result<(), Failure> {
             }
             Listen::Unix(path) => {
                 make_way(path)?;
-                let listener = UnixListener::bind(path)
-                    .map_err(|e| Failure::system(format!("option --listen unix:{}: {e}", path.display())))?;
+                let listener = UnixListener::bind(path).map_err(|e| {
+                    Failure::system(format!("option --listen unix:{}", path.display())).because(e)
+                })?;
                 loop {
                     if let Ok((stream, _)) = listener.accept().await {
                         tokio::spawn(converse(stream));
@@ -89,7 +90,7 @@ fn make_way(path: &Path) -> Result<(), Failure> {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
     if is_socket && std::os::unix::net::UnixStream::connect(path).is_err() {
         std::fs::remove_file(path)
-            .map_err(|e| Failure::system(format!("option --listen unix:{}: {e}", path.display())))?;
+            .map_err(|e| Failure::system(format!("option --listen unix:{}", path.display())).because(e))?;
     }
     Ok(())
 }

@@ -26,6 +26,7 @@ pub const SUBCOMMANDS: &[&str] = &[
     "metrics",
     "run",
     "internal-tied",
+    vellum_engine::mount::HELPER,
     "bench",
     "version",
     "help",

@@ -8,6 +8,7 @@ use std::num::NonZeroUsize;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
+use vellum_service::LayerSource;
 use vellum_service::config::{
     AccessTimes, BlockCopy, BlockMap, Config, FillAtEnd, LAYERS_MAX, OverrideStat, Profile, Propagation,
     WORKERS_MAX,
@@ -235,18 +236,18 @@ impl Options {
     }
 
     /// Adds a lower layer below those that are there.
-    pub fn add_lower(&mut self, path: PathBuf) {
-        self.config.lowers.push(path);
+    pub fn add_lower(&mut self, name: OsString) {
+        self.config.lowers.push(LayerSource::named(name));
     }
 
     /// Sets the upper layer.
-    pub fn set_upper(&mut self, path: PathBuf) {
-        self.config.upper = Some(path);
+    pub fn set_upper(&mut self, name: OsString) {
+        self.config.upper = Some(LayerSource::named(name));
     }
 
     /// Sets the work directory.
-    pub fn set_work(&mut self, path: PathBuf) {
-        self.config.work = Some(path);
+    pub fn set_work(&mut self, name: OsString) {
+        self.config.work = Some(LayerSource::named(name));
     }
 
     /// Sets the profile.
@@ -379,11 +380,12 @@ impl Options {
         match key {
             "lowerdir" => {
                 let text = needed(key, raw, "give it as lowerdir=DIR[:DIR...]")?;
-                config.lowers = split::pieces(text, b':').map(|piece| path(split::unescape(piece))).collect();
+                config.lowers =
+                    split::pieces(text, b':').map(|piece| layer(split::unescape(piece))).collect();
             }
-            "lowerdir+" => config.lowers.push(path(plain(key, raw, "give it as lowerdir+=DIR")?)),
-            "upperdir" => config.upper = Some(path(plain(key, raw, "give it as upperdir=DIR")?)),
-            "workdir" => config.work = Some(path(plain(key, raw, "give it as workdir=DIR")?)),
+            "lowerdir+" => config.lowers.push(layer(plain(key, raw, "give it as lowerdir+=DIR")?)),
+            "upperdir" => config.upper = Some(layer(plain(key, raw, "give it as upperdir=DIR")?)),
+            "workdir" => config.work = Some(layer(plain(key, raw, "give it as workdir=DIR")?)),
             "uidmapping" => config.uid_map = id_map(key, raw)?,
             "gidmapping" => config.gid_map = id_map(key, raw)?,
             "squash_to_uid" => config.squash_uid = Some(number(key, raw, 0, u32::MAX - 1)?),
@@ -528,6 +530,10 @@ fn text(key: &str, raw: RawOption<'_>, remedy: &str) -> Result<String, BadInput>
 
 fn os(bytes: Vec<u8>) -> OsString {
     OsString::from_vec(bytes)
+}
+
+fn layer(bytes: Vec<u8>) -> LayerSource {
+    LayerSource::named(os(bytes))
 }
 
 fn path(bytes: Vec<u8>) -> PathBuf {

@@ -8,16 +8,31 @@
 //! front holds, `ops` the operations, `copyup` copy-up, `extents` files that are copied block by block, `coherence` what
 //! the kernel and programs may believe, `recovery` what a successor goes on with, `handout` files handed to programs.
 //!
-//! Locks, in the order in which they are taken (never the other way round):
+//! Locks, in the order in which they are taken (never the other way round). Of one kind several are taken only where that is said:
 //!
-//! 1. `Dir::ops` of one or more directories, in the order of their node ids: shared by lookup and listing,
-//!    exclusive for what changes names.
-//! 2. `Dir::copy` or `File::copy`: one copy-up of that object at a time; a directory's before its parent's.
-//!    A *file's* copy-up is never begun under `Dir::ops`, because it may walk the tree for other names.
-//!    Under a file's, the search of a layer for names (`links`): only the layer is read meanwhile.
-//! 3. `File::state`: where the object lives. Held shared during an operation by name, exclusive while that
-//!    changes. `File::times` comes before it.
-//! 4. `Dir::children`, handle slots, table slots: for the length of a few instructions.
+//! 1. `Recovery::gone`: one node of a predecessor without a name is made again at a time.
+//! 2. `File::copy`: one copy-up of that file at a time. Never begun with names of a directory held, because it may walk the tree for
+//!    other names; for that `LayerLinks::search`, with which only the layer is read.
+//! 3. `Entries::ops`, the names of directories, in the order of their node ids: shared by lookups and listings, exclusive in
+//!    `coherence::names::LockedNames`.
+//! 4. `Dir::copy`, of directories in the order of their node ids: one copy-up of that directory at a time, and none while it moves or
+//!    goes. A directory's before its parent's.
+//! 5. `Dir::inherit`, until what is inherited has been read.
+//! 6. `File::times`: shared by what writes and then puts times back, exclusive for what sets them.
+//! 7. `File::state`, of two files in the order of their addresses: where the object lives. Held shared during an operation by name,
+//!    exclusive while that changes.
+//! 8. `File::successor` and the shards of `Inodes`: which node shows a file, until it has been made. What is dropped of a node's
+//!    references is dropped after them: a node's end takes its file's state.
+//! 9. `File::partial`: the one partial file behind a file, until it has been opened. `File::stated`: until a file's time of change has been
+//!    read and kept. `File::doomed`: for an assignment.
+//! 10. Of a partial file `Busy::ranges` (waited for with nothing of it held), `PartialFile::shape`, the map's `chunks`, the index's
+//!     `syncing` and then `dirty`.
+//! 11. `Dir::place`, then `Dir::upper`: for a copy of what they say.
+//! 12. `Entries::known`, and under it `Recovery::spots`: what is known of names. No node is dropped with it held.
+//! 13. `Slot::handle`, by which files and directories are open; `Share`'s queue of them.
+//! 14. For the length of a few instructions, and nothing under them but what follows: `NegativeDentries`, `DirLease::waits` (which asks the
+//!     kernel's side what it is answering), `HandleIds::notes`, `LayerLinks::moved`, `Core::partials`, `Recovery::held`, `Table::allocator`, a slot of `Table`,
+//!     `Ledger::kept`, `Work::remake` and `Work::cleaner` (which wait for nobody in the union).
 //!
 //! There is no lock of the whole mount.
 #![forbid(unsafe_code)]

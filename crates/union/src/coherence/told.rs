@@ -76,7 +76,7 @@ impl Core {
         let Ok(node) = self.node(parent) else { return false };
         let Some(dir) = node.as_dir() else { return false };
         // Programs make names with it held exclusively: whoever does so later finds this name noted.
-        let _ops = dir.ops.read();
+        let _names = dir.entries.share();
         let seen = &dir.lease;
         let shared = seen.shared.load(SeqCst);
         if direct.is_shared(shared) {
@@ -91,17 +91,6 @@ impl Core {
             ledger.set_negative(parent, true);
         }
         true
-    }
-
-    /// The front has made a name, for which it looked before: it does not believe any more that it is not there. The caller holds the
-    /// directory's `ops` exclusively.
-    pub(crate) fn kernel_made(&self, parent: &Node, dir: &Dir, name: Name<'_>) {
-        if self.direct.is_some()
-            && dir.lease.negative.remove(name)
-            && let Some(ledger) = &self.table.ledger
-        {
-            ledger.set_negative(parent.id, false);
-        }
     }
 
     /// To be called before the front is told names of a directory, with its `ops` held.

@@ -7,6 +7,7 @@
 //! after, and believes what he saw in between if it was even, and is the same.
 
 use crate::coherence::generations::Generations;
+use crate::coherence::names::By;
 use crate::coherence::writers::{Direct, spread};
 use crate::nodes::node::{Dir, Node, Place};
 use crate::nodes::table::slot_of;
@@ -81,7 +82,7 @@ impl Core {
     }
 
     /// To be called before a change of several steps in a directory, by who holds its `ops` exclusively.
-    pub(crate) fn changes(&self, node: &Node, dir: &Dir) -> SeqWrite<'_> {
+    pub(super) fn seq_write(&self, node: &Node, dir: &Dir) -> SeqWrite<'_> {
         let generations = self.config.generations.as_deref().filter(|_| dir.lease.viewed.load(SeqCst));
         let changing = generations.map(|generations| (generations, node.id));
         if let Some((generations, id)) = changing {
@@ -91,31 +92,31 @@ impl Core {
     }
 
     /// A directory has been made in the upper layer, with nothing in it.
-    pub(crate) fn is_made_plain(&self, ino: u64) {
+    pub(super) fn is_made_pure(&self, ino: u64) {
         if let Some(direct) = &self.direct {
             direct.pure_dirs.add(ino);
         }
     }
 
     /// Something with a mark is made in a directory.
-    pub(crate) fn is_not_plain(&self, dir: &Dir) {
+    pub(super) fn is_not_pure(&self, dir: &Dir) {
         if let (Some(direct), Some(ino)) = (&self.direct, upper_ino(dir)) {
             direct.pure_dirs.remove(ino);
         }
     }
 
-    fn is_plain(&self, dir: &Dir) -> bool {
+    fn is_pure(&self, dir: &Dir) -> bool {
         // A number may have come to be another directory's by copy-up.
         let is_noted = |direct: &Direct| upper_ino(dir).is_some_and(|ino| direct.pure_dirs.has(ino));
         dir.lowers.is_empty() && self.direct.as_ref().is_some_and(is_noted)
     }
 
     /// Something that had these names gets one in a directory. Of very many names none is looked at: asking is always right.
-    pub(crate) fn comes_from(&self, names: &[Place], to: &Dir) {
+    pub(super) fn comes_from(&self, names: &[Place], to: &Dir) {
         const LOOKED_AT_MAX: usize = 64;
-        let is_plain = |place: &Place| place.parent.as_dir().is_some_and(|dir| self.is_plain(dir));
-        if names.is_empty() || names.len() > LOOKED_AT_MAX || !names.iter().all(is_plain) {
-            self.is_not_plain(to);
+        let is_pure = |place: &Place| place.parent.as_dir().is_some_and(|dir| self.is_pure(dir));
+        if names.is_empty() || names.len() > LOOKED_AT_MAX || !names.iter().all(is_pure) {
+            self.is_not_pure(to);
         }
     }
 
@@ -124,30 +125,25 @@ impl Core {
         // Dropped after the lock.
         let mut nodes: Vec<Arc<Node>> = Vec::new();
         let mut known = Vec::new();
-        let children = dir.children.lock();
-        for (name, node) in &children.live {
-            let Some(node) = node.upgrade() else { continue };
+        dir.entries.each_node(|name, node| {
             if !self.is_unknown_to_kernel(&node) {
-                known.push(name.clone());
+                known.push(name.into());
             }
             nodes.push(node);
-            if known.len() > most {
-                break;
-            }
-        }
-        drop(children);
+            known.len() <= most
+        });
         (known.len() <= most).then_some(known)
     }
 
     /// A view of a directory, without a mount of it. [`Refused::Known`]: not while the kernel knows more than `most` names in it.
     /// [`Refused::Kernel`]: nor later.
-    pub(crate) fn view_of(&self, node: &Node, dir: &Dir, most: usize) -> Verdict<View> {
+    pub(crate) fn view_of(&self, node: &Arc<Node>, dir: &Dir, most: usize) -> Verdict<View> {
         let generations = self.config.generations.as_deref().ok_or(Refused::Kernel)?;
         let slot = u32::try_from(slot_of(node.id).0).map_err(|_| Refused::Kernel)?;
         // Nothing is made meanwhile.
-        let _ops = dir.ops.write();
+        let _names = self.lock_names(node, By::Client)?;
         let marked = dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts || upper.impure);
-        if node.id == NodeId::ROOT || marked || !self.is_plain(dir) {
+        if node.id == NodeId::ROOT || marked || !self.is_pure(dir) {
             return Err(Refused::Kernel);
         }
         let word = generations.settle(node.id).ok_or(Refused::Kernel)?;

@@ -263,7 +263,7 @@ impl Core {
             return Ok(Some(node));
         }
         let dir = noted.place.parent.as_dir().ok_or(Errno::NOTDIR)?;
-        let _ops = dir.ops.read();
+        let _names = dir.entries.share();
         self.child(&noted.place.parent, Name::new(&noted.place.name)?)
     }
 

@@ -383,7 +383,7 @@ impl Core {
             let Some(dir) = node.as_dir() else { return Ok(None) };
             let name = c_string(name.to_vec());
             let child = {
-                let _ops = dir.ops.read();
+                let _names = dir.entries.share();
                 self.child(&node, Name::new(&name)?)?
             };
             match child {

@@ -40,14 +40,6 @@ impl Directory {
     }
 }
 
-/// Something to be told to the front once no lock is held.
-#[derive(Default)]
-struct Notices {
-    attributes: bool,
-    names: bool,
-    file: Option<NodeId>,
-}
-
 impl Core {
     fn direct(&self) -> Verdict<&Direct> {
         self.direct.as_ref().ok_or(Refused::Kernel)
@@ -125,35 +117,6 @@ impl Core {
         // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
         // directory, and a service that waits so cannot even be killed.
         if dir.lease.negative.has(name) { Err(Refused::Kernel) } else { Ok(()) }
-    }
-
-    /// What is to be told after a change of a directory's names. The caller holds its `ops` exclusively.
-    fn changed(&self, dir: &Dir) -> Notices {
-        Notices {
-            attributes: dir.lease.attributes.swap(false, SeqCst),
-            names: dir.lease.take_back_names(),
-            file: None,
-        }
-    }
-
-    /// Tells the front what does not hold any more of a directory, and of a file in it. False: it does not have the file yet, of which
-    /// it was told: that answer is on its way, and what was taken back is in it.
-    fn tell(&self, node: &Node, notices: &Notices) -> bool {
-        let Some(front) = self.kernel.get() else { return true };
-        let has_heard = |told: Result<()>| match told {
-            Ok(()) => true,
-            Err(error) if error.errno() == Errno::NOENT => false,
-            Err(error) => {
-                tracing::warn!(%error, "the kernel was not told of a change");
-                true
-            }
-        };
-        if notices.names {
-            has_heard(front.notifier.expire_data(node.id));
-        } else if notices.attributes {
-            has_heard(front.notifier.inval_inode(node.id, -1, 0));
-        }
-        notices.file.is_none_or(|file| has_heard(front.notifier.inval_inode(file, -1, 0)))
     }
 
     /// A file that a client may be given itself: a regular one, wholly in the upper layer, under its own number.

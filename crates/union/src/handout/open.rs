@@ -1,6 +1,7 @@
 //! Files that clients are given: made, opened, opened once more.
 
-use super::{Directory, Notices, policy};
+use super::{Directory, policy};
+use crate::coherence::names::{Brings, By};
 use crate::nodes::node::Inherit;
 use crate::union::Core;
 use std::sync::Arc;
@@ -19,32 +20,22 @@ impl Core {
     ) -> Verdict<Given> {
         let direct = self.direct()?;
         let (node, dir) = self.shared_dir_of(at)?;
-        let (made, notices) = {
-            let _ops = dir.ops.write();
+        let names = self.lock_names(node, By::Client)?;
+        {
             self.still_there(dir)?;
             let inherit = self.inherit_of(node)?;
             policy::makes_file(client, inherit, mode)?;
             self.lets_make(dir, at.name)?;
-            let _changing = self.changes(node, dir);
-            if !dir.lowers.is_empty() && self.child(node, at.name)?.is_some() {
+            if !dir.lowers.is_empty() && names.child(at.name)?.is_some() {
                 return Err(Refused::Error(Errno::EXIST));
             }
+            let change = names.brings(Brings::Pure);
             let (made, ino) = self.make_given(client, at, flags, mode, inherit).map_err(policy::told)?;
-            self.inodes.remove((0, ino));
-            self.table.handle_ids.drop_key((0, ino));
             direct.opens(ino);
             direct.hands_out(ino);
-            let mut children = dir.children.lock();
-            children.live.remove(at.name.as_c_str());
-            if let Some(listing) = &mut children.listing {
-                let shown = self.shown_ino(0, ino);
-                listing.insert(at.name.as_c_str(), shown, Some(FileKind::Regular));
-            }
-            drop(children);
-            (made, self.changed(dir))
-        };
-        self.tell(node, &notices);
-        Ok(made)
+            change.made_file(at.name, ino);
+            Ok(made)
+        }
     }
 
     /// Makes a file in the upper layer that is the client's; its inode number. Nothing stays of what is not finished.
@@ -93,14 +84,13 @@ impl Core {
         }
         policy::uses(client, self.inherit_of(parent)?, policy::SEARCH)?;
         let from = if writes { &at.dir.at } else { self.to_read(at.dir)? };
-        let mut notices = Notices::default();
         // Dropped after the lock.
         let node;
+        // Exclusively: a lookup at the same time would answer with attributes that are not to be believed any more.
+        let names = self.lock_names(parent, By::Client)?;
         let opened = {
-            // Exclusively: a lookup at the same time would answer with attributes that are not to be believed any more.
-            let _ops = dir.ops.write();
             policy::uses(client, self.inherit_of(parent)?, policy::SEARCH)?;
-            node = self.child(parent, at.name)?.ok_or(Refused::Error(Errno::NOENT))?;
+            node = names.child(at.name)?.ok_or(Refused::Error(Errno::NOENT))?;
             let file = node.as_file().ok_or(Refused::Kernel)?;
             if !self.is_whole(&node, file) {
                 return Err(Refused::Kernel);
@@ -125,14 +115,16 @@ impl Core {
             }
             if writes {
                 direct.hands_out(node.ino);
-                notices.file = known.then_some(node.id);
+                if known {
+                    names.recalls_file(node.id);
+                }
             }
             if flags.contains(HandoutFlags::TRUNCATE) {
                 direct.export.cut(&opened.file)?;
             }
             opened.file
         };
-        if self.tell(parent, &notices) { Ok(opened) } else { Err(Refused::Kernel) }
+        if names.tell() { Ok(opened) } else { Err(Refused::Kernel) }
     }
 
     /// The file of a node, opened to write, for a client that has it open by way of the front and makes it shorter only there.
@@ -150,7 +142,6 @@ impl Core {
         let node = self.node(id).map_err(|_| Refused::Stale)?;
         let file = node.as_file().ok_or(Refused::Kernel)?;
         let place = file.state.read().names.first().cloned().ok_or(Refused::Kernel)?;
-        let dir = place.parent.as_dir().ok_or(Refused::Stale)?;
         let name = Name::new(&place.name).map_err(|_| Refused::Kernel)?;
         if !self.is_whole(&node, file) {
             return Err(Refused::Kernel);
@@ -160,9 +151,9 @@ impl Core {
             // It is going to be synced past the union. Before any lock is taken: that waits for the disk.
             self.settle_names(&node, file, &*self.readable(file)?.file, false)?;
         }
+        // As in `hand_out`.
+        let names = self.lock_names(&place.parent, By::Client)?;
         let opened = {
-            // As in `hand_out`.
-            let _ops = dir.ops.write();
             let is_there = file.state.read().names.contains(&place.parent, name);
             if !is_there || !self.is_whole(&node, file) {
                 return Err(Refused::Kernel);
@@ -185,8 +176,8 @@ impl Core {
             opened.file
         };
         // An answer about attributes that is under way the kernel recognises as older than this.
-        let notices = Notices { file: Some(id), ..Notices::default() };
-        if self.tell(&place.parent, &notices) { Ok(opened) } else { Err(Refused::Kernel) }
+        names.recalls_file(id);
+        if names.tell() { Ok(opened) } else { Err(Refused::Kernel) }
     }
 
     /// Enters a directory.

@@ -1,6 +1,7 @@
 //! The calls of clients one by one.
 
 use super::{Directory, policy};
+use crate::coherence::names::{Brings, By};
 use crate::nodes::node::{At, Body, Dir, Node};
 use crate::ops::create::{Made, Make};
 use crate::union::{Core, Union};
@@ -31,18 +32,13 @@ impl Core {
         mode: u32,
     ) -> Verdict<Made> {
         let (node, dir) = self.shared_dir_of(at)?;
-        let (made, notices) = {
-            let _ops = dir.ops.write();
-            self.still_there(dir)?;
-            policy::makes(client, self.inherit_of(node)?, mode)?;
-            self.lets_make(dir, at.name)?;
-            let _changing = self.changes(node, dir);
-            let cx = context(client);
-            let made = Self::once(client, || self.make_alone(&cx, node, at.name, what, mode));
-            (made.map_err(|error| policy::told(error.errno()))?, self.changed(dir))
-        };
-        self.tell(node, &notices);
-        Ok(made)
+        let names = self.lock_names(node, By::Client)?;
+        self.still_there(dir)?;
+        policy::makes(client, self.inherit_of(node)?, mode)?;
+        self.lets_make(dir, at.name)?;
+        let cx = context(client);
+        let made = Self::once(client, || self.make_alone(&cx, &names, at.name, what, mode));
+        made.map_err(|error| policy::told(error.errno()))
     }
 }
 
@@ -65,7 +61,7 @@ impl Handout for Union {
         let core = &self.0;
         let shared = core.shared_dir(&dir.node)?;
         policy::uses(client, core.inherit_of(&dir.node)?, policy::SEARCH)?;
-        let node = shared.children.lock().node(name);
+        let node = shared.entries.node(name);
         match node {
             Some(node) if node.as_dir().is_some() && core.is_unknown_to_kernel(&node) => Ok(node.id),
             _ => Err(Refused::Known),
@@ -95,7 +91,7 @@ impl Handout for Union {
         let (parent, dir) = core.shared_dir_of(at)?;
         // Dropped after the lock.
         let node;
-        let _ops = dir.ops.read();
+        let _names = dir.entries.share();
         policy::uses(client, core.inherit_of(parent)?, policy::SEARCH)?;
         let found = core.child_with_attr(parent, at.name)?;
         let (found, attr) = found.ok_or(Refused::Error(Errno::NOENT))?;
@@ -119,13 +115,13 @@ impl Handout for Union {
         follows: bool,
     ) -> Verdict<()> {
         let core = &self.0;
-        let (parent, dir) = core.shared_dir_of(at)?;
+        let (parent, _) = core.shared_dir_of(at)?;
         // Dropped after the lock.
         let node: Arc<Node>;
         // Exclusively: the front is told attributes with it held, and must not be told the old ones from here on.
-        let _ops = dir.ops.write();
+        let names = core.lock_names(parent, By::Client)?;
         policy::uses(client, core.inherit_of(parent)?, policy::SEARCH)?;
-        node = core.child(parent, at.name)?.ok_or(Refused::Kernel)?;
+        node = names.child(at.name)?.ok_or(Refused::Kernel)?;
         if !core.is_unknown_to_kernel(&node) {
             return Err(Refused::Known);
         }
@@ -137,8 +133,9 @@ impl Handout for Union {
             return Err(Refused::Kernel);
         }
         policy::changes(client, &core.attr_of(&node)?, set, follows)?;
-        let _changing = core.changes(parent, dir);
-        Ok(core.change_node(&context(client), &node, set)?)
+        let _change = names.brings(Brings::Pure);
+        core.change_node(&context(client), &node, set)?;
+        Ok(())
     }
 
     fn unlink(&self, client: &Client<'_>, at: &Wanted<'_, Directory>) -> Verdict<()> {
@@ -149,8 +146,8 @@ impl Handout for Union {
         if core.recovery.is_active() || core.has_maps {
             return Err(Refused::Kernel);
         }
-        let notices = {
-            let _ops = dir.ops.write();
+        let names = core.lock_names(node, By::Client)?;
+        {
             core.still_there(dir)?;
             let inherit = core.inherit_of(node)?;
             policy::uses(client, inherit, policy::WRITE | policy::SEARCH)?;
@@ -160,7 +157,7 @@ impl Handout for Union {
             if dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts) {
                 return Err(Refused::Kernel);
             }
-            if dir.children.lock().node(at.name).is_some() {
+            if dir.entries.node(at.name).is_some() {
                 return Err(Refused::Known);
             }
             if core.shows_from_below(dir, at.name)? {
@@ -172,13 +169,10 @@ impl Handout for Union {
                 _ => Refused::Kernel,
             })?;
             policy::removes(client, inherit, &attr)?;
+            let change = names.takes();
             Core::once(client, || upper.remove(at.name))?;
-            core.inodes.remove((0, attr.ino));
-            core.table.handle_ids.drop_key((0, attr.ino));
-            dir.children.lock().clear(at.name);
-            core.changed(dir)
-        };
-        core.tell(node, &notices);
+            change.unlinks_unknown(at.name, attr.ino);
+        }
         Ok(())
     }
 

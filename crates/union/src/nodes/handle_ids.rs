@@ -294,7 +294,7 @@ impl Core {
         let place = place.ok_or_else(stale)?;
         let node = {
             let dir = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
-            let _ops = dir.ops.read();
+            let _names = dir.entries.share();
             self.child(&place.parent, Name::new(&place.name)?)?.ok_or_else(stale)?
         };
         if node.ino != ino {

@@ -1,5 +1,6 @@
 //! What a kernel holds: nodes. A node is a directory, or it shows a file; several nodes may show one file.
 
+use crate::coherence::entries::Entries;
 use crate::coherence::generations::Watched;
 use crate::coherence::leases::DirLease;
 use crate::copyup::unsynced::Unsynced;
@@ -8,13 +9,11 @@ use crate::layers::layer::LowerDir;
 use crate::layers::links::InodeKey;
 use crate::layers::maps::DoomedSidecar;
 use crate::nodes::handles::Slot;
-use crate::nodes::listing::Listing;
 use crate::nodes::names::Names;
 use crate::nodes::table::Table;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
@@ -72,8 +71,8 @@ pub(crate) enum Body {
 
 /// A directory of the union.
 pub(crate) struct Dir {
-    /// Shared by lookups and listings, exclusive for what changes the directory's names.
-    pub(crate) ops: RwLock<()>,
+    /// Its entries, as far as they are known, and the lock of its names.
+    pub(crate) entries: Entries,
     /// One copy-up at a time; also taken by what moves or removes the directory.
     pub(crate) copy: Mutex<()>,
     /// Where it is; None for the root and when it has been removed.
@@ -84,8 +83,6 @@ pub(crate) struct Dir {
     pub(crate) lowers: Vec<Arc<LowerDir>>,
     /// Its path in the union of the lower layers alone; what a redirect records. None without lowers.
     pub(crate) lower_path: Option<Box<CStr>>,
-    /// Its entries, as far as they are known.
-    pub(crate) children: Mutex<Children>,
     /// What new entries inherit; None: not read yet.
     pub(crate) inherit: Mutex<Option<Inherit>>,
     /// It has been removed: nothing can be made in it.
@@ -127,17 +124,6 @@ pub(crate) struct Inherit {
     pub(crate) default_acl: bool,
     /// It has an ACL of its own, which says more than its mode.
     pub(crate) acl: bool,
-}
-
-/// Entries of a directory.
-#[derive(Default)]
-pub(crate) struct Children {
-    /// Nodes of entries.
-    pub(crate) live: HashMap<Box<CStr>, Weak<Node>>,
-    /// All names, once they were listed.
-    pub(crate) listing: Option<Listing>,
-    /// Lookups that had to search the layers since the directory became known.
-    pub(crate) searches: u8,
 }
 
 /// Everything that is not a directory.
@@ -279,13 +265,7 @@ impl Drop for Node {
         let this: *const Self = self;
         let unlist = |place: &Place| {
             if let Some(dir) = place.parent.as_dir() {
-                let mut children = dir.children.lock();
-                if children.live.get(&*place.name).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), this)) {
-                    children.live.remove(&*place.name);
-                    if children.live.is_empty() {
-                        children.live.shrink_to_fit();
-                    }
-                }
+                dir.entries.forget(&place.name, this);
             }
         };
         let key = self.as_dir().and_then(Dir::key);
@@ -352,13 +332,12 @@ impl Dir {
         lower_path: Option<Box<CStr>>,
     ) -> Self {
         Self {
-            ops: RwLock::new(()),
+            entries: Entries::default(),
             copy: Mutex::new(()),
             place: RwLock::new(place),
             upper: Mutex::new(None),
             lowers,
             lower_path,
-            children: Mutex::new(Children::default()),
             inherit: Mutex::new(None),
             removed: AtomicBool::new(false),
             lease: DirLease::everything(),
@@ -371,26 +350,6 @@ impl Inherit {
     pub(crate) const fn is_setgid(&self) -> bool {
         const S_ISGID: u32 = 0o2000;
         self.owner.mode & S_ISGID != 0
-    }
-}
-
-impl Children {
-    /// The live node of a name.
-    pub(crate) fn node(&self, name: Name<'_>) -> Option<Arc<Node>> {
-        self.live.get(name.as_c_str())?.upgrade()
-    }
-
-    /// Notes that `name` leads to `node`.
-    pub(crate) fn set(&mut self, name: Name<'_>, node: &Arc<Node>) {
-        self.live.insert(name.as_c_str().into(), Arc::downgrade(node));
-    }
-
-    /// Notes that `name` leads nowhere.
-    pub(crate) fn clear(&mut self, name: Name<'_>) {
-        self.live.remove(name.as_c_str());
-        if let Some(listing) = &mut self.listing {
-            listing.remove(name.bytes());
-        }
     }
 }
 

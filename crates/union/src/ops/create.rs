@@ -1,19 +1,18 @@
 //! New names: files, directories, devices, links.
 
+use crate::coherence::names::{Brings, By, Change, LockedNames};
 use crate::layers::layer::c_string;
 use crate::layers::marks::{self, DirMarks, Own, WHITEOUT_PREFIX};
 use crate::layers::merge::Found;
 use crate::layers::overrides::Override;
 use crate::layers::work::{Whiteouts, Work};
 use crate::nodes::handles::weak_slot;
-use crate::nodes::listing::Listing;
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Body, Dir, File, FileState, Inherit, Io, Node, Owner, Place, UpperDir};
 use crate::ops::attr::Target;
 use crate::union::Core;
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
     Attr, BranchDir, BranchFile, Context, Entry, Errno, Error, FileKind, Name, Object, RenameFlags, Result,
 };
@@ -90,31 +89,26 @@ impl Core {
         what: Make<'_>,
         mode: u32,
     ) -> Result<(Arc<Node>, Entry)> {
-        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
-        let _ops = dir.ops.write();
-        self.ends_view(parent);
-        let made = self.make_alone(cx, parent, name, what, mode)?;
-        self.kernel_made(parent, dir, name);
+        let names = self.lock_names(parent, By::Kernel)?;
+        let made = self.make_alone(cx, &names, name, what, mode)?;
         let entry = self.entry_in(parent, &made.node, Some(made.attr))?;
         Ok((made.node, entry))
     }
 
-    /// The same for who holds the directory's `ops` exclusively.
+    /// Makes something in a directory that is locked. EEXIST: the name is taken.
     pub(crate) fn make_alone(
         &self,
         cx: &Context<'_>,
-        parent: &Arc<Node>,
+        names: &LockedNames<'_>,
         name: Name<'_>,
         what: Make<'_>,
         mode: u32,
     ) -> Result<Made> {
         let work = self.work()?;
-        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
-        if dir.removed.load(Relaxed) {
-            return Err(Error::new(Errno::NOENT, "the directory was removed"));
-        }
+        let (parent, dir) = (names.node(), names.dir());
+        names.is_there()?;
         // Without lower parts, the layer itself says EEXIST.
-        if !dir.lowers.is_empty() && self.child(parent, name)?.is_some() {
+        if !dir.lowers.is_empty() && names.child(name)?.is_some() {
             return Err(Error::new(Errno::EXIST, ""));
         }
         let handle = self.ensure_upper_dir(parent)?;
@@ -124,9 +118,7 @@ impl Core {
         // An AUFS whiteout beside the name goes last, and then a lower directory must not show through.
         let opaque = matches!(what, Make::Dir) && self.upper_aufs && self.shows_from_below(dir, name)?;
         let direct = own == Own::default() && !opaque;
-        if own != Own::default() {
-            self.is_not_plain(dir);
-        }
+        let change = names.brings(if own == Own::default() { Brings::Pure } else { Brings::Marked });
         let mut is_at_free_name = false;
         let file =
             match if direct { self.make_at(&*handle, name, what, owner) } else { Err(Errno::EXIST.into()) } {
@@ -143,7 +135,7 @@ impl Core {
         if self.upper_aufs {
             work.remove_aufs_whiteout(&*handle, name)?;
         }
-        let made = self.enter_new(parent, dir, &*handle, name, file, &own);
+        let made = self.enter_new(parent, &change, &*handle, name, file, &own);
         if made.is_err() && is_at_free_name {
             // Who is told that it has failed may go another way, and must find the name free.
             let _ = if matches!(what, Make::Dir) { handle.remove_dir(name) } else { handle.remove(name) };
@@ -325,7 +317,7 @@ impl Core {
     fn enter_new(
         &self,
         parent: &Arc<Node>,
-        dir: &Dir,
+        change: &Change<'_>,
         handle: &dyn BranchDir,
         name: Name<'_>,
         file: Option<Arc<dyn BranchFile>>,
@@ -340,9 +332,6 @@ impl Core {
         let place = Place::new(parent, name);
         let body = if raw.is_dir() {
             let new = Dir::new(Some(place), Vec::new(), None);
-            new.lease.nothing();
-            self.is_made_plain(raw.ino);
-            new.children.lock().listing = Some(Listing::default());
             self.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, &DirMarks::default()));
             Body::Dir(Box::new(new))
         } else {
@@ -367,12 +356,7 @@ impl Core {
             }
             Body::File(new)
         };
-        self.inodes.remove((0, raw.ino));
-        self.table.handle_ids.drop_key((0, raw.ino));
-        let node = self.enter(parent, name, attr.ino, body, None)?;
-        if let Some(listing) = &mut dir.children.lock().listing {
-            listing.insert(name.as_c_str(), attr.ino, Some(attr.kind()));
-        }
+        let node = change.made(name, (raw.ino, attr.ino, attr.kind()), body)?;
         Ok(Made { node, attr })
     }
 
@@ -438,21 +422,17 @@ impl Core {
             // Before any directory is locked: copy-up may walk the tree.
             self.copy_up_attrs(node, file)?;
         }
-        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
-        let _ops = dir.ops.write();
-        if dir.removed.load(Relaxed) {
-            return Err(Error::new(Errno::NOENT, "the directory was removed"));
-        }
-        if self.child(parent, name)?.is_some() {
+        let names = self.lock_names(parent, By::Kernel)?;
+        names.is_there()?;
+        if names.child(name)?.is_some() {
             return Err(Error::new(Errno::EXIST, ""));
         }
         if gone {
             return Err(Error::new(Errno::NOENT, "the file was removed"));
         }
         let handle = self.ensure_upper_dir(parent)?;
-        self.ends_view(parent);
         let mut state = file.state.write();
-        self.comes_from(&state.names, dir);
+        let change = names.brings(Brings::From(&state.names));
         let (_, target) = self.target_of(&state)?;
         self.mark_moved(&state, &target, name)?;
         let object = target.hold()?;
@@ -474,18 +454,10 @@ impl Core {
         if self.upper_aufs {
             work.remove_aufs_whiteout(&*handle, name)?;
         }
-        state.names.insert(parent, name);
-        if matches!(state.at, At::Held(_)) && state.names.len() == 1 {
+        if matches!(state.at, At::Held(_)) && state.names.is_empty() {
             state.at = At::Upper;
         }
-        self.write_names(node, &state);
-        let mut children = dir.children.lock();
-        children.set(name, node);
-        if let Some(listing) = &mut children.listing {
-            listing.insert(name.as_c_str(), node.ino, Some(file.kind));
-        }
-        drop(children);
-        self.kernel_made(parent, dir, name);
+        change.links(name, node, &mut state);
         Ok(())
     }
 

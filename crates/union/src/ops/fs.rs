@@ -64,7 +64,7 @@ impl Union {
     fn look(&self, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
         let parent = self.dir(parent)?;
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
-        let _ops = dir.ops.read();
+        let _names = dir.entries.share();
         match self.0.child_with_attr(&parent, name)? {
             Some((node, attr)) => self.0.entry_in(&parent, &node, attr).map(Some),
             None => Ok(None),

@@ -1,5 +1,6 @@
 //! A name becomes a node.
 
+use crate::coherence::entries::{Entered, Look};
 use crate::copyup::partial;
 use crate::extents::Record;
 use crate::layers::layer::LowerDir;
@@ -51,28 +52,14 @@ impl Core {
         if self.has_maps && self.is_maps(dir, name.bytes()) {
             return Ok(None);
         }
-        {
-            let children = dir.children.lock();
-            if let Some(node) = children.node(name) {
-                drop(children);
-                return Ok(Some((self.current(node)?, None)));
-            }
-            if let Some(listing) = &children.listing
-                && listing.get(name.bytes()).is_none()
-            {
-                return Ok(None);
-            }
+        match dir.entries.look(name) {
+            Look::Node(node) => return Ok(Some((self.current(node)?, None))),
+            Look::Absent => return Ok(None),
+            Look::Unknown => {}
         }
         let found = self.search(parent, dir, name)?;
-        if found.is_none() {
-            let list = {
-                let mut children = dir.children.lock();
-                children.searches = children.searches.saturating_add(1);
-                children.listing.is_none() && children.searches >= SEARCHES_MAX
-            };
-            if list {
-                self.ensure_listing(dir)?;
-            }
+        if found.is_none() && dir.entries.searched(SEARCHES_MAX) {
+            self.ensure_listing(dir)?;
         }
         Ok(found)
     }
@@ -206,22 +193,17 @@ impl Core {
             None => self.table.reserve()?,
         };
         let node = Arc::new(Node::new(id, ino, body, &self.table));
-        let first = {
-            let mut children = dir.children.lock();
-            match children.node(name) {
-                Some(first) => first,
-                None => {
-                    if let Some(ledger) = &self.table.ledger {
-                        ledger.enter(id, ino, Some((parent.id, name)), Flags::empty());
-                    }
-                    children.set(name, &node);
-                    return Ok(node);
-                }
+        let entered = dir.entries.enter(name, || -> Result<_> {
+            if let Some(ledger) = &self.table.ledger {
+                ledger.enter(id, ino, Some((parent.id, name)), Flags::empty());
             }
-        };
-        // Dropped after the lock: dropping a node takes it.
-        drop(node);
-        Ok(first)
+            Ok(Arc::clone(&node))
+        });
+        // The node that is not needed is dropped after the lock: dropping a node takes it.
+        match entered? {
+            Entered::Before(first) => Ok(first),
+            Entered::Now(node) => Ok(node),
+        }
     }
 
     /// Makes the node of something that is not a directory, or finds the node of the same inode.
@@ -315,15 +297,19 @@ impl Core {
 
     /// The node that shows a file whose first node was swapped, or dropped.
     pub(crate) fn successor_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
-        let known = |successor: &Weak<Node>| successor.upgrade().filter(|next| !next.stale.load(Relaxed));
+        let is_now = |next: &Arc<Node>| !next.stale.load(Relaxed);
         // At first without a look at the names: each of many leads here.
-        if let Some(next) = known(&file.successor.lock()) {
+        let last = file.successor.lock().upgrade();
+        if let Some(next) = last.filter(is_now) {
             return Ok(next);
         }
         let key = self.key_of_file(file);
         let names = file.state.read().names.copy();
+        // Dropped after the lock: a node's end takes its file's state.
+        let last;
         let mut successor = file.successor.lock();
-        if let Some(next) = known(&successor) {
+        last = successor.upgrade();
+        if let Some(next) = last.clone().filter(is_now) {
             return Ok(next);
         }
         let id = match key.and_then(|key| self.table.handle_ids.take(key)) {
@@ -333,12 +319,13 @@ impl Core {
         let next = Arc::new(Node::new(id, ino, Body::File(Arc::clone(file)), &self.table));
         *successor = Arc::downgrade(&next);
         self.write_new(&next, &names);
+        drop(successor);
         if names.is_empty() {
             self.write_held(&next, &file.state.read());
         }
         for place in &names {
             if let Some(dir) = place.parent.as_dir() {
-                dir.children.lock().live.insert(place.name.clone(), Arc::downgrade(&next));
+                dir.entries.leads_to(&place.name, &next);
             }
         }
         Ok(next)
@@ -373,7 +360,7 @@ impl Core {
                 self.write_flags(node, Flags::LINKED);
             }
         }
-        parent.as_dir().ok_or(Errno::NOTDIR)?.children.lock().set(name, node);
+        parent.as_dir().ok_or(Errno::NOTDIR)?.entries.leads_to(name.as_c_str(), node);
         Ok(())
     }
 

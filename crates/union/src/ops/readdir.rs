@@ -20,13 +20,8 @@ struct Item {
 impl Core {
     /// Lists a directory's names, unless that has been done. The caller holds its `ops`.
     pub(crate) fn ensure_listing(&self, dir: &Dir) -> Result<()> {
-        if dir.children.lock().listing.is_some() {
-            return Ok(());
-        }
-        let listing = self.list(dir)?;
-        let mut children = dir.children.lock();
-        if children.listing.is_none() {
-            children.listing = Some(listing);
+        if !dir.entries.is_listed() {
+            dir.entries.keep(self.list(dir)?);
         }
         Ok(())
     }
@@ -34,7 +29,7 @@ impl Core {
     /// Whether a directory of the union has no entries. The caller holds its `ops`.
     pub(crate) fn is_empty(&self, dir: &Dir) -> Result<bool> {
         self.ensure_listing(dir)?;
-        Ok(dir.children.lock().listing.as_ref().is_some_and(Listing::is_empty))
+        Ok(dir.entries.listed(Listing::is_empty).unwrap_or(false))
     }
 
     fn list(&self, dir: &Dir) -> Result<Listing> {
@@ -160,7 +155,7 @@ impl Core {
                 sink.push(DirEntry { ino, cookie, kind: Some(FileKind::Directory), name }, None);
             }
         }
-        let _ops = dir.ops.read();
+        let _names = dir.entries.share();
         self.tells_names(dir);
         self.ensure_listing(dir)?;
         if plus {
@@ -174,34 +169,24 @@ impl Core {
         let mut at = offset;
         loop {
             // Names whose numbers are certain go out under one lock; another is looked up, which takes it too.
-            let doubtful = {
-                let children = dir.children.lock();
-                let Some(listing) = &children.listing else { return Ok(()) };
-                let mut doubtful = None;
+            let doubtful = dir.entries.listed(|listing| {
                 for (cookie, listed) in listing.iter_after(at) {
                     let name = listed.name.to_bytes();
                     if !sink.fits(name.len()) {
-                        return Ok(());
+                        return None;
                     }
                     if !listed.exact {
-                        doubtful = Some(listed.name.clone());
-                        break;
+                        return Some(listed.name.clone());
                     }
                     sink.push(DirEntry { ino: listed.ino, cookie, kind: listed.kind, name }, None);
                     at = cookie;
                 }
-                doubtful
-            };
-            let Some(name) = doubtful else { return Ok(()) };
+                None
+            });
+            let Some(Some(name)) = doubtful else { return Ok(()) };
             // Only the number is kept: dropping a child's node takes the lock below.
             let found = self.child(node, Name::new(&name)?).ok().flatten().map(|child| child.ino);
-            if let Some(listing) = &mut dir.children.lock().listing
-                && let Some((ino, kind)) =
-                    listing.get(name.to_bytes()).map(|listed| (listed.ino, listed.kind))
-            {
-                let ino = found.unwrap_or(ino);
-                listing.insert(&name, ino, kind);
-            }
+            dir.entries.is_exactly(&name, found);
         }
     }
 
@@ -210,16 +195,13 @@ impl Core {
         let mut buffer = [0u8; NAME_MAX + 1];
         loop {
             // The name is copied out, since looking it up takes the same lock.
-            let (cookie, len, ino, kind) = {
-                let children = dir.children.lock();
-                let Some((cookie, listed)) = children.listing.as_ref().and_then(|l| l.after(at)) else {
-                    return Ok(());
-                };
+            let next = dir.entries.listed(|listing| {
+                let (cookie, listed) = listing.after(at)?;
                 let name = listed.name.to_bytes_with_nul();
-                let Some(place) = buffer.get_mut(..name.len()) else { return Ok(()) };
-                place.copy_from_slice(name);
-                (cookie, name.len(), listed.ino, listed.kind)
-            };
+                buffer.get_mut(..name.len())?.copy_from_slice(name);
+                Some((cookie, name.len(), listed.ino, listed.kind))
+            });
+            let Some((cookie, len, ino, kind)) = next.flatten() else { return Ok(()) };
             let Ok(c_name) = CStr::from_bytes_with_nul(buffer.get(..len).unwrap_or_default()) else {
                 return Ok(());
             };

@@ -1,23 +1,14 @@
 //! Names go: unlink and rmdir.
 
+use crate::coherence::names::By;
 use crate::layers::work::Work;
 use crate::nodes::node::{At, Body, Dir, File, Node};
-use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{BranchDir, Errno, Error, Name, Object, Result};
 
 /// Changes of the tree under an operation's feet after which it gives up.
 pub(crate) const RETRIES: usize = 1000;
-
-/// Takes the `ops` of several directories exclusively, in the order of their ids.
-pub(crate) fn lock_dirs<'a>(nodes: &[&'a Arc<Node>]) -> Vec<RwLockWriteGuard<'a, ()>> {
-    let mut sorted: Vec<&'a Arc<Node>> = nodes.to_vec();
-    sorted.sort_unstable_by_key(|node| node.id);
-    sorted.dedup_by_key(|node| node.id);
-    sorted.iter().filter_map(|node| node.as_dir()).map(|dir| dir.ops.write()).collect()
-}
 
 impl Core {
     /// Removes a name that is not a directory.
@@ -25,8 +16,8 @@ impl Core {
         let work = self.work()?;
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         self.unlink_prepare(parent, dir, name)?;
-        let _ops = dir.ops.write();
-        let node = self.child(parent, name)?.ok_or(Error::new(Errno::NOENT, ""))?;
+        let names = self.lock_names(parent, By::Kernel)?;
+        let node = names.child(name)?.ok_or(Error::new(Errno::NOENT, ""))?;
         let Body::File(file) = &node.body else { return Err(Error::new(Errno::ISDIR, "")) };
         // What is served from below shows from below.
         let lower = matches!(file.state.read().at, At::Lower(_));
@@ -34,6 +25,7 @@ impl Core {
         let handle = if covered { Some(self.ensure_upper_dir(parent)?) } else { self.upper_of(dir)? };
         let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
         self.room_to_hold(handle.as_descriptor())?;
+        let change = names.takes();
         let mut state = file.state.write();
         match &state.at {
             At::Lower(_) => {
@@ -56,10 +48,8 @@ impl Core {
                 }
             }
         }
-        state.names.remove(parent, name);
-        self.write_names(&node, &state);
+        change.unlinks(name, &node, &mut state);
         self.doom_sidecar(file, &state);
-        dir.children.lock().clear(name);
         Ok(())
     }
 
@@ -81,7 +71,7 @@ impl Core {
     /// stays right over a remount.
     fn unlink_prepare(&self, parent: &Arc<Node>, dir: &Dir, name: Name<'_>) -> Result<()> {
         let node = {
-            let _ops = dir.ops.read();
+            let _names = dir.entries.share();
             self.child(parent, name)?
         };
         if let Some(node) = node
@@ -106,13 +96,14 @@ impl Core {
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         for _ in 0..RETRIES {
             let found = {
-                let _ops = dir.ops.read();
+                let _names = dir.entries.share();
                 self.child(parent, name)?
             };
             let node = found.ok_or(Error::new(Errno::NOENT, ""))?;
             let victim = node.as_dir().ok_or(Error::new(Errno::NOTDIR, ""))?;
-            let _ops = lock_dirs(&[parent, &node]);
-            match self.child(parent, name)? {
+            let names = self.lock_many([parent, &node])?;
+            let names = names.of(parent)?;
+            match names.child(name)? {
                 Some(now) if Arc::ptr_eq(&now, &node) => {}
                 _ => continue,
             }
@@ -125,10 +116,9 @@ impl Core {
             self.room_to_hold(handle.as_descriptor())?;
             let _one = victim.copy.lock();
             self.write_held_dir(&node, victim);
+            let change = names.takes();
             self.take_dir_away(work, &*handle, name, victim, covered)?;
-            self.detach_dir(victim);
-            self.write_place(&node, None);
-            dir.children.lock().clear(name);
+            change.removes_dir(name, &node, victim);
             return Ok(());
         }
         Err(Error::new(Errno::AGAIN, "rmdir"))
@@ -159,13 +149,5 @@ impl Core {
                 work.take_dir(handle, name, covered)
             }
         }
-    }
-
-    /// A directory that has been removed: nothing can be made in it any more.
-    pub(crate) fn detach_dir(&self, victim: &Dir) {
-        victim.removed.store(true, Relaxed);
-        let place = victim.place.write().take();
-        // Dropped after the lock: the parent may go with it.
-        drop(place);
     }
 }

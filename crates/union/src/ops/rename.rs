@@ -3,11 +3,13 @@
 //! A directory that shows through from below is moved by moving its upper part and recording on it where it shows
 //! through to (a redirect). Nothing is copied.
 
+use crate::coherence::names::{Brings, Change, From, LockedNames};
 use crate::layers::work::{Whiteouts, Work};
-use crate::nodes::node::{At, Body, Dir, File, FileState, Node, Place};
-use crate::ops::remove::{RETRIES, lock_dirs};
+use crate::nodes::node::{At, Body, Dir, File, FileState, Node};
+use crate::ops::remove::RETRIES;
 use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use vellum_vfs::{BranchDir, Errno, Error, FileKind, Name, RenameFlags, Result};
 
@@ -50,44 +52,32 @@ impl Core {
             {
                 self.copy_up_attrs(target, file)?;
             }
-            let mut dirs = vec![from.0, to.0];
-            dirs.extend(target.as_ref().filter(|t| t.as_dir().is_some() && !exchange));
-            let _ops = lock_dirs(&dirs);
-            if !is_same(self.child(from.0, from.1)?.as_ref(), Some(&source))
-                || !is_same(self.child(to.0, to.1)?.as_ref(), target.as_ref())
+            let victim = target.as_ref().filter(|t| t.as_dir().is_some() && !exchange);
+            let locked = self.lock_many([from.0, to.0].into_iter().chain(victim))?;
+            let (from_names, to_names) = (locked.of(from.0)?, locked.of(to.0)?);
+            if !is_same(from_names.child(from.1)?.as_ref(), Some(&source))
+                || !is_same(to_names.child(to.1)?.as_ref(), target.as_ref())
             {
                 continue;
             }
             if target.as_ref().is_some_and(|t| shows_same(t, &source)) {
                 return Ok(());
             }
-            for side in [from.0, to.0] {
-                self.ends_view(side);
-            }
-            self.mixes((from, &source), (to, target.as_ref().filter(|_| exchange)))?;
+            // A view of the directory that is left ends as well: a whiteout may come there.
+            let leaves = comes(from_names, target.as_ref().filter(|_| exchange));
+            let enters = comes(to_names, Some(&source));
             return match &target {
-                Some(target) if exchange => self.exchange(from, &source, to, target),
+                Some(target) if exchange => self.exchange((from, &leaves), &source, (to, &enters), target),
                 None if exchange => Err(Error::new(Errno::NOENT, "")),
-                target => self.replace(work, from, &source, to, target.as_ref()),
+                target => self.replace(work, (from, &leaves), &source, (to, &enters), target.as_ref()),
             };
         }
         Err(Error::new(Errno::AGAIN, "rename"))
     }
 
-    /// What moves into another directory may be more than the upper layer shows of it there.
-    fn mixes(&self, from: (Side<'_>, &Node), to: (Side<'_>, Option<&Arc<Node>>)) -> Result<()> {
-        let moved = [(Some(from.1), to.0), (to.1.map(|node| &**node), from.0)];
-        for (node, (dir, _)) in moved {
-            if let Some(file) = node.and_then(Node::as_file) {
-                self.comes_from(&file.state.read().names, dir.as_dir().ok_or(Errno::NOTDIR)?);
-            }
-        }
-        Ok(())
-    }
-
     fn find_child(&self, side: Side<'_>) -> Result<Option<Arc<Node>>> {
         let dir = side.0.as_dir().ok_or(Errno::NOTDIR)?;
-        let _ops = dir.ops.read();
+        let _names = dir.entries.share();
         if dir.removed.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(Error::new(Errno::NOENT, "the directory was removed"));
         }
@@ -131,11 +121,12 @@ impl Core {
     fn replace(
         &self,
         work: &Work,
-        from: Side<'_>,
+        (from, leaves): (Side<'_>, &Change<'_>),
         source: &Arc<Node>,
-        to: Side<'_>,
+        (to, enters): (Side<'_>, &Change<'_>),
         target: Option<&Arc<Node>>,
     ) -> Result<()> {
+        let before = From { change: leaves, name: from.1, exchanged: false };
         let (from_dir, to_dir) = (from.0.as_dir().ok_or(Errno::NOTDIR)?, to.0.as_dir().ok_or(Errno::NOTDIR)?);
         if let Some(victim) = target.and_then(|t| t.as_dir())
             && !self.is_empty(victim)?
@@ -159,12 +150,10 @@ impl Core {
                 }
                 self.write_move(source, to);
                 self.move_dir(work, (&*from_handle, from.1), (&*to_handle, to.1), victim, uncovers)?;
-                if let Some(victim) = victim {
-                    self.detach_dir(victim);
-                    target.iter().for_each(|gone| self.write_place(gone, None));
+                if let (Some(gone), Some(victim)) = (target, victim) {
+                    enters.removes_dir_for(gone, victim);
                 }
-                *dir.place.write() = Some(Place::new(to.0, to.1));
-                self.write_place(source, Some((to.0, to.1)));
+                enters.moves_dir(to.1, source, dir, before);
             }
             Body::File(file) => {
                 let victim = target.and_then(|t| t.as_file());
@@ -188,30 +177,17 @@ impl Core {
                 }
                 self.write_move(source, to);
                 self.move_entry(work, (&*from_handle, from.1), (&*to_handle, to.1), uncovers)?;
-                if let Some(gone) = &mut other {
-                    gone.names.remove(to.0, to.1);
-                    target.iter().for_each(|node| self.write_names(node, gone));
-                    if let Some(victim) = victim {
-                        self.doom_sidecar(victim, gone);
-                    }
+                if let (Some(gone), Some(node), Some(victim)) = (&mut other, target, victim) {
+                    enters.unlinks_for(to.1, node, gone);
+                    self.doom_sidecar(victim, gone);
                 }
-                state.names.remove(from.0, from.1);
-                state.names.insert(to.0, to.1);
-                self.write_names(source, &state);
+                enters.moves_file(to.1, source, &mut state, before);
             }
         }
         self.note_moved(&[source]);
         if self.upper_aufs {
             work.remove_aufs_whiteout(&*to_handle, to.1)?;
         }
-        from_dir.children.lock().clear(from.1);
-        let mut children = to_dir.children.lock();
-        children.set(to.1, source);
-        if let Some(listing) = &mut children.listing {
-            listing.insert(to.1.as_c_str(), source.ino, Some(source.kind()));
-        }
-        drop(children);
-        self.kernel_made(to.0, to_dir, to.1);
         Ok(())
     }
 
@@ -321,7 +297,13 @@ impl Core {
         swapped
     }
 
-    fn exchange(&self, from: Side<'_>, source: &Arc<Node>, to: Side<'_>, target: &Arc<Node>) -> Result<()> {
+    fn exchange(
+        &self,
+        (from, leaves): (Side<'_>, &Change<'_>),
+        source: &Arc<Node>,
+        (to, enters): (Side<'_>, &Change<'_>),
+        target: &Arc<Node>,
+    ) -> Result<()> {
         let (from_dir, to_dir) = (from.0.as_dir().ok_or(Errno::NOTDIR)?, to.0.as_dir().ok_or(Errno::NOTDIR)?);
         let from_handle = self.ensure_upper_dir(from.0)?;
         let to_handle = self.ensure_upper_dir(to.0)?;
@@ -331,45 +313,45 @@ impl Core {
             }
         }
         let _copies = lock_copies(&[Some(source), Some(target)]);
-        let mut nodes = [(source, from, to), (target, to, from)];
+        let mut nodes =
+            [(source, (leaves, from.1), (enters, to.1)), (target, (enters, to.1), (leaves, from.1))];
         nodes.sort_unstable_by_key(|(node, _, _)| node.as_file().map(Arc::as_ptr));
-        let mut states: Vec<(RwLockWriteGuard<'_, FileState>, Side<'_>, Side<'_>)> = Vec::new();
-        for (node, old, new) in nodes {
-            if let Some(file) = node.as_file() {
-                let state = file.state.write();
-                let (_, moved) = self.target_of(&state)?;
-                self.mark_moved(&state, &moved, new.1)?;
-                if state.below.is_some() {
-                    file.unsynced.change();
-                }
-                states.push((state, old, new));
+        let mut states: SmallVec<[Option<RwLockWriteGuard<'_, FileState>>; 2]> = SmallVec::new();
+        for (node, _, new) in &nodes {
+            let Some(file) = node.as_file() else {
+                states.push(None);
+                continue;
+            };
+            let state = file.state.write();
+            let (_, moved) = self.target_of(&state)?;
+            self.mark_moved(&state, &moved, new.1)?;
+            if state.below.is_some() {
+                file.unsynced.change();
             }
+            states.push(Some(state));
         }
         self.write_move(source, to);
         self.write_move(target, from);
         from_handle.rename(from.1, &*to_handle, to.1, RenameFlags::EXCHANGE)?;
         self.note_moved(&[source, target]);
-        for (state, old, new) in &mut states {
-            state.names.remove(old.0, old.1);
-            state.names.insert(new.0, new.1);
-            self.write_names(
-                if Arc::ptr_eq(old.0, from.0) && old.1 == from.1 { source } else { target },
-                state,
-            );
-        }
-        for (node, new) in [(source, to), (target, from)] {
-            if let Some(dir) = node.as_dir() {
-                *dir.place.write() = Some(Place::new(new.0, new.1));
-                self.write_place(node, Some((new.0, new.1)));
-            }
-            let parent = new.0.as_dir().ok_or(Errno::NOTDIR)?;
-            let mut children = parent.children.lock();
-            children.set(new.1, node);
-            if let Some(listing) = &mut children.listing {
-                listing.insert(new.1.as_c_str(), node.ino, Some(node.kind()));
+        for ((node, (change, name), new), state) in nodes.into_iter().zip(&mut states) {
+            let before = From { change, name, exchanged: true };
+            match (&node.body, state) {
+                (Body::Dir(dir), _) => new.0.moves_dir(new.1, node, dir, before),
+                (Body::File(_), Some(state)) => new.0.moves_file(new.1, node, state, before),
+                (Body::File(_), None) => {}
             }
         }
         Ok(())
+    }
+}
+
+/// Announces what comes into a directory. Of a directory that moves nothing is shown there but itself; a file may be more than the upper
+/// layer shows of it.
+fn comes<'g>(names: &'g LockedNames<'_>, node: Option<&Arc<Node>>) -> Change<'g> {
+    match node.and_then(|node| node.as_file()) {
+        Some(file) => names.brings(Brings::From(&file.state.read().names)),
+        None => names.brings(Brings::Pure),
     }
 }
 

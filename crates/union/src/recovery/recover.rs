@@ -3,6 +3,7 @@
 //!
 //! Also what the union writes into the ledger while it lives.
 
+use crate::coherence::entries::Entered;
 use crate::layers::layer::LowerDir;
 use crate::layers::marks::{DirMarks, Space};
 use crate::nodes::names::Names;
@@ -138,7 +139,7 @@ impl Core {
             let Some(dir) = parent.as_dir() else { continue };
             let name = Name::new(name)?;
             let found = {
-                let _ops = dir.ops.read();
+                let _names = dir.entries.share();
                 self.child(&parent, name)?
             };
             let Some(node) = found else { continue };
@@ -179,24 +180,27 @@ impl Core {
         body: Body,
     ) -> std::result::Result<Arc<Node>, Body> {
         let Some(dir) = parent.as_dir() else { return Err(body) };
-        let mut children = dir.children.lock();
-        if let Some(first) = children.node(name) {
-            drop(children);
-            return Ok(first);
-        }
+        let mut taken = None;
         // Under the lock of the names, so that of two who look one makes the node, and with this id.
-        let (Some(record), Some(ledger)) = (self.take_record(parent.id, name, ino), &self.table.ledger)
-        else {
-            return Err(body);
+        let entered = dir.entries.enter(name, || {
+            let (Some(record), Some(ledger)) = (self.take_record(parent.id, name, ino), &self.table.ledger)
+            else {
+                return Err(body);
+            };
+            if let Body::Dir(dir) = &body
+                && ledger.negative(record.id)
+            {
+                dir.lease.negative.may_be_anything();
+            }
+            let node = Arc::new(Node::new(record.id, ino, body, &self.table));
+            taken = Some((record, ledger));
+            Ok(node)
+        });
+        let node = match entered? {
+            Entered::Before(first) => return Ok(first),
+            Entered::Now(node) => node,
         };
-        if let Body::Dir(dir) = &body
-            && ledger.negative(record.id)
-        {
-            dir.lease.negative.may_be_anything();
-        }
-        let node = Arc::new(Node::new(record.id, ino, body, &self.table));
-        children.set(name, &node);
-        drop(children);
+        let Some((record, ledger)) = taken else { return Ok(node) };
         self.restore_state(&node, &record);
         ledger.settle(record.id, Some((parent.id, name)));
         self.table.recovered(&node);

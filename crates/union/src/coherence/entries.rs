@@ -1,0 +1,188 @@
+//! A directory's entries, as far as they are known, and the lock of its names.
+//!
+//! What is found out of entries that are there is noted by everybody who looks, with the names shared. A change of names is made
+//! by [`LockedNames`](crate::coherence::names::LockedNames) alone: what it takes is visible nowhere else.
+
+use crate::nodes::listing::{Listed, Listing};
+use crate::nodes::node::Node;
+use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::{Arc, Weak};
+use vellum_vfs::{FileKind, Name};
+
+/// Entries of a directory.
+#[derive(Default)]
+pub(crate) struct Entries {
+    /// Shared by lookups and listings, exclusive for what changes the directory's names.
+    ops: RwLock<()>,
+    /// Held for the length of a few instructions.
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Nodes of entries.
+    live: HashMap<Box<CStr>, Weak<Node>>,
+    /// All names, once they were listed.
+    listing: Option<Listing>,
+    /// Lookups that had to search the layers since the directory became known.
+    searches: u8,
+}
+
+impl Known {
+    fn node(&self, name: Name<'_>) -> Option<Arc<Node>> {
+        self.live.get(name.as_c_str())?.upgrade()
+    }
+}
+
+/// What is known of a name.
+pub(crate) enum Look {
+    /// It has this node.
+    Node(Arc<Node>),
+    /// There is no such name.
+    Absent,
+    /// The layers must be searched.
+    Unknown,
+}
+
+/// A name's node.
+pub(crate) enum Entered {
+    /// It had one already.
+    Before(Arc<Node>),
+    /// It has got this one.
+    Now(Arc<Node>),
+}
+
+/// A directory's names, which stay as they are while this is held.
+#[must_use]
+pub(crate) struct SharedNames<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
+
+impl Entries {
+    /// Those of a directory that has just been made.
+    pub(super) fn none(&self) {
+        self.known.lock().listing = Some(Listing::default());
+    }
+
+    /// Keeps the names as they are.
+    pub(crate) fn share(&self) -> SharedNames<'_> {
+        SharedNames(self.ops.read())
+    }
+
+    pub(super) fn lock(&self) -> RwLockWriteGuard<'_, ()> {
+        self.ops.write()
+    }
+
+    /// What is known of a name.
+    pub(crate) fn look(&self, name: Name<'_>) -> Look {
+        let known = self.known.lock();
+        match (known.node(name), &known.listing) {
+            (Some(node), _) => Look::Node(node),
+            (None, Some(listing)) if listing.get(name.bytes()).is_none() => Look::Absent,
+            (None, _) => Look::Unknown,
+        }
+    }
+
+    /// The node of a name, if it has one.
+    pub(crate) fn node(&self, name: Name<'_>) -> Option<Arc<Node>> {
+        self.known.lock().node(name)
+    }
+
+    /// Counts a search that has found nothing; true: from `most` of them on, while the names have not been listed.
+    pub(crate) fn searched(&self, most: u8) -> bool {
+        let mut known = self.known.lock();
+        known.searches = known.searches.saturating_add(1);
+        known.listing.is_none() && known.searches >= most
+    }
+
+    /// Gives a name that is there the node that `make` makes, unless it has one.
+    pub(crate) fn enter<E>(
+        &self,
+        name: Name<'_>,
+        make: impl FnOnce() -> Result<Arc<Node>, E>,
+    ) -> Result<Entered, E> {
+        let mut known = self.known.lock();
+        if let Some(first) = known.node(name) {
+            return Ok(Entered::Before(first));
+        }
+        let node = make()?;
+        known.live.insert(name.as_c_str().into(), Arc::downgrade(&node));
+        Ok(Entered::Now(node))
+    }
+
+    /// A name that is there has another node from now on.
+    pub(crate) fn leads_to(&self, name: &CStr, node: &Arc<Node>) {
+        self.known.lock().live.insert(name.into(), Arc::downgrade(node));
+    }
+
+    /// A node is no more, which may be a name's.
+    pub(crate) fn forget(&self, name: &CStr, node: *const Node) {
+        let mut known = self.known.lock();
+        if known.live.get(name).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), node)) {
+            known.live.remove(name);
+            if known.live.is_empty() {
+                known.live.shrink_to_fit();
+            }
+        }
+    }
+
+    /// Calls `each` with all names that have nodes until it says false. The nodes are to be dropped after this has returned.
+    pub(crate) fn each_node(&self, mut each: impl FnMut(&CStr, Arc<Node>) -> bool) {
+        let known = self.known.lock();
+        for (name, node) in &known.live {
+            let Some(node) = node.upgrade() else { continue };
+            if !each(name, node) {
+                break;
+            }
+        }
+    }
+
+    /// Whether all names are known.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.known.lock().listing.is_some()
+    }
+
+    /// Keeps a list of all names, made with the names shared.
+    pub(crate) fn keep(&self, listing: Listing) {
+        let mut known = self.known.lock();
+        if known.listing.is_none() {
+            known.listing = Some(listing);
+        }
+    }
+
+    /// Looks at all names; None: they have not been listed.
+    pub(crate) fn listed<R>(&self, look: impl FnOnce(&Listing) -> R) -> Option<R> {
+        self.known.lock().listing.as_ref().map(look)
+    }
+
+    /// The inode number of a listed name has turned out; None: it is the one that was listed.
+    pub(crate) fn is_exactly(&self, name: &CStr, ino: Option<u64>) {
+        if let Some(listing) = &mut self.known.lock().listing
+            && let Some(&Listed { ino: before, kind, .. }) = listing.get(name.to_bytes())
+        {
+            listing.insert(name, ino.unwrap_or(before), kind);
+        }
+    }
+
+    /// A name is there from now on, with a node or without one.
+    pub(super) fn insert(&self, name: Name<'_>, node: Option<&Arc<Node>>, ino: u64, kind: FileKind) {
+        let mut known = self.known.lock();
+        match (node, known.live.get_mut(name.as_c_str())) {
+            (Some(node), Some(live)) => *live = Arc::downgrade(node),
+            (Some(node), None) => drop(known.live.insert(name.as_c_str().into(), Arc::downgrade(node))),
+            (None, _) => drop(known.live.remove(name.as_c_str())),
+        }
+        if let Some(listing) = &mut known.listing {
+            listing.insert(name.as_c_str(), ino, Some(kind));
+        }
+    }
+
+    /// A name is not there any more.
+    pub(super) fn remove(&self, name: Name<'_>) {
+        let mut known = self.known.lock();
+        known.live.remove(name.as_c_str());
+        if let Some(listing) = &mut known.listing {
+            listing.remove(name.bytes());
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The one way to change a directory's names: with all that must be kept, recalled and written down for it.
+//!
+//! [`Core::lock_names`] takes a directory's names exclusively. What is to change is announced first ([`LockedNames::brings`],
+//! [`LockedNames::takes`]), then done in the layer, then noted with the [`Change`]: the entries, the places of the node, the ledger, the
+//! books of inodes, what the kernel believes. What the kernel has to hear is said when the lock has been given back.
+
+use crate::coherence::view::SeqWrite;
+use crate::layers::links::InodeKey;
+use crate::nodes::node::{Body, Dir, FileState, Node, Place};
+use crate::sync::RwLockWriteGuard;
+use crate::union::Core;
+use smallvec::SmallVec;
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use vellum_vfs::{Errno, Error, FileKind, Name, NodeId, Result};
+
+/// By whom names are changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The kernel: it knows what it does, and believes it.
+    Kernel,
+    /// A client, past the kernel: what that believes of the directory is recalled, and clients that have it in view see a change
+    /// under way.
+    Client,
+}
+
+/// What comes into a directory.
+#[derive(Clone, Copy)]
+pub(crate) enum Brings<'a> {
+    /// Something of which the upper layer alone says what it is.
+    Pure,
+    /// Something with a mark in the upper layer, which says what the layer does not show.
+    Marked,
+    /// A file that has these names.
+    From(&'a [Place]),
+}
+
+/// What the kernel must hear of a directory, and of a file in it, once no lock is held.
+#[derive(Clone, Copy, Default)]
+struct Notices {
+    attributes: bool,
+    names: bool,
+    file: Option<NodeId>,
+}
+
+/// A directory whose names nobody else looks at or changes while this is held.
+#[must_use]
+pub(crate) struct LockedNames<'a> {
+    core: &'a Core,
+    node: &'a Arc<Node>,
+    dir: &'a Dir,
+    by: By,
+    notices: Cell<Notices>,
+    ops: Option<RwLockWriteGuard<'a, ()>>,
+}
+
+/// Several directories, locked in the order of their ids.
+#[must_use]
+pub(crate) struct ManyNames<'a>(SmallVec<[LockedNames<'a>; 3]>);
+
+/// A change of a directory's names that has been announced; it is under way until this is dropped.
+#[must_use]
+pub(crate) struct Change<'g> {
+    core: &'g Core,
+    node: &'g Arc<Node>,
+    dir: &'g Dir,
+    by: By,
+    notices: &'g Cell<Notices>,
+    _seq: Option<SeqWrite<'g>>,
+}
+
+impl Core {
+    /// Takes a directory's names. ENOTDIR: it is none.
+    pub(crate) fn lock_names<'a>(&'a self, node: &'a Arc<Node>, by: By) -> Result<LockedNames<'a>> {
+        let dir = node.as_dir().ok_or(Errno::NOTDIR)?;
+        let ops = Some(dir.entries.lock());
+        Ok(LockedNames { core: self, node, dir, by, notices: Cell::default(), ops })
+    }
+
+    /// Takes the names of several directories for the kernel. ENOTDIR: one is none.
+    pub(crate) fn lock_many<'a>(
+        &'a self,
+        nodes: impl IntoIterator<Item = &'a Arc<Node>>,
+    ) -> Result<ManyNames<'a>> {
+        let mut sorted: SmallVec<[&'a Arc<Node>; 3]> = nodes.into_iter().collect();
+        sorted.sort_unstable_by_key(|node| node.id);
+        sorted.dedup_by_key(|node| node.id);
+        sorted.into_iter().map(|node| self.lock_names(node, By::Kernel)).collect::<Result<_>>().map(ManyNames)
+    }
+
+    fn tell(&self, node: &Node, notices: Notices) -> bool {
+        let Some(kernel) = self.kernel.get() else { return true };
+        let has_heard = |told: Result<()>| match told {
+            Ok(()) => true,
+            Err(error) if error.errno() == Errno::NOENT => false,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel was not told of a change");
+                true
+            }
+        };
+        if notices.names {
+            has_heard(kernel.notifier.expire_data(node.id));
+        } else if notices.attributes {
+            has_heard(kernel.notifier.inval_inode(node.id, -1, 0));
+        }
+        notices.file.is_none_or(|file| has_heard(kernel.notifier.inval_inode(file, -1, 0)))
+    }
+}
+
+impl<'a> ManyNames<'a> {
+    /// One of the directories.
+    pub(crate) fn of(&self, node: &Arc<Node>) -> Result<&LockedNames<'a>> {
+        let found = self.0.iter().find(|names| Arc::ptr_eq(names.node, node));
+        found.ok_or(Error::new(Errno::IO, "a directory that was not locked"))
+    }
+}
+
+impl<'a> LockedNames<'a> {
+    /// The directory.
+    pub(crate) fn dir(&self) -> &'a Dir {
+        self.dir
+    }
+
+    /// Its node.
+    pub(crate) fn node(&self) -> &'a Arc<Node> {
+        self.node
+    }
+
+    /// ENOENT: the directory has been removed, and nothing can be made in it.
+    pub(crate) fn is_there(&self) -> Result<()> {
+        if self.dir.removed.load(Relaxed) {
+            return Err(Error::new(Errno::NOENT, "the directory was removed"));
+        }
+        Ok(())
+    }
+
+    /// The node of a name.
+    pub(crate) fn child(&self, name: Name<'_>) -> Result<Option<Arc<Node>>> {
+        self.core.child(self.node, name)
+    }
+
+    /// Something is about to come into the directory, or to change in it, in several steps. What clients see of them is not believed:
+    /// where the kernel makes something it knows a name from then on, which a view does not.
+    pub(crate) fn brings(&self, what: Brings<'_>) -> Change<'_> {
+        let seq = match self.by {
+            By::Kernel => {
+                self.core.ends_view(self.node);
+                None
+            }
+            By::Client => Some(self.core.seq_write(self.node, self.dir)),
+        };
+        match what {
+            Brings::Pure => {}
+            Brings::Marked => self.core.is_not_pure(self.dir),
+            Brings::From(names) => self.core.comes_from(names, self.dir),
+        }
+        self.change(seq)
+    }
+
+    /// Something is about to go, in one step of the layer. Views stay: by them a client looks at the layer itself, and only
+    /// where nothing shows from below, so that no whiteout takes the name's place. What the kernel removes it has looked up before.
+    pub(crate) fn takes(&self) -> Change<'_> {
+        self.change(None)
+    }
+
+    fn change<'g>(&'g self, seq: Option<SeqWrite<'g>>) -> Change<'g> {
+        let (core, node, dir, by) = (self.core, self.node, self.dir, self.by);
+        Change { core, node, dir, by, notices: &self.notices, _seq: seq }
+    }
+
+    /// The kernel must hear that a file's attributes are not to be believed any more.
+    pub(crate) fn recalls_file(&self, id: NodeId) {
+        self.notices.set(Notices { file: Some(id), ..self.notices.get() });
+    }
+
+    /// Gives the names back and says what there is to say. False: the kernel does not have a file yet of which it was told: that answer is
+    /// on its way, and what was recalled is in it.
+    pub(crate) fn tell(mut self) -> bool {
+        self.end()
+    }
+
+    fn end(&mut self) -> bool {
+        // The kernel may be waiting for an answer that takes the lock.
+        drop(self.ops.take());
+        self.core.tell(self.node, self.notices.take())
+    }
+}
+
+impl Drop for LockedNames<'_> {
+    fn drop(&mut self) {
+        if self.ops.is_some() {
+            self.end();
+        }
+    }
+}
+
+impl Change<'_> {
+    /// A new object of the upper layer has got a name; `raw`: its inode number there. `ino`: as the union shows it.
+    pub(crate) fn made(
+        &self,
+        name: Name<'_>,
+        (raw, ino, kind): (u64, u64, FileKind),
+        body: Body,
+    ) -> Result<Arc<Node>> {
+        if let Body::Dir(dir) = &body {
+            dir.lease.nothing();
+            dir.entries.none();
+            self.core.is_made_pure(raw);
+        }
+        self.is_new_inode((0, raw));
+        let node = self.core.enter(self.node, name, ino, body, None)?;
+        self.names(name, Some(&node), ino, kind);
+        Ok(node)
+    }
+
+    /// A new file of the upper layer has got a name, and no node as yet.
+    pub(crate) fn made_file(&self, name: Name<'_>, raw: u64) {
+        self.is_new_inode((0, raw));
+        self.names(name, None, self.core.shown_ino(0, raw), FileKind::Regular);
+    }
+
+    /// A file has one more name.
+    pub(crate) fn links(&self, name: Name<'_>, node: &Arc<Node>, state: &mut FileState) {
+        state.names.insert(self.node, name);
+        self.core.write_names(node, state);
+        self.names(name, Some(node), node.ino, node.kind());
+    }
+
+    /// A file has lost a name.
+    pub(crate) fn unlinks(&self, name: Name<'_>, node: &Node, state: &mut FileState) {
+        self.unlinks_for(name, node, state);
+        self.unnames(name);
+    }
+
+    /// A file has lost a name to another object, of which that is noted next.
+    pub(crate) fn unlinks_for(&self, name: Name<'_>, node: &Node, state: &mut FileState) {
+        state.names.remove(self.node, name);
+        self.core.write_names(node, state);
+    }
+
+    /// A file that had no node here has lost its only name, and its inode is gone.
+    pub(crate) fn unlinks_unknown(&self, name: Name<'_>, raw: u64) {
+        self.is_new_inode((0, raw));
+        self.unnames(name);
+    }
+
+    /// A directory has been removed.
+    pub(crate) fn removes_dir(&self, name: Name<'_>, node: &Node, victim: &Dir) {
+        self.removes_dir_for(node, victim);
+        self.unnames(name);
+    }
+
+    /// A directory has lost its name to another object, of which that is noted next.
+    pub(crate) fn removes_dir_for(&self, node: &Node, victim: &Dir) {
+        // Nothing can be made in it any more.
+        victim.removed.store(true, Relaxed);
+        let place = victim.place.write().take();
+        self.core.write_place(node, None);
+        // Dropped after the lock: the parent may go with it.
+        drop(place);
+    }
+
+    /// A directory has come here from `from`, which something else has now, if it was an exchange.
+    pub(crate) fn moves_dir(&self, name: Name<'_>, node: &Arc<Node>, dir: &Dir, from: From<'_>) {
+        *dir.place.write() = Some(Place::new(self.node, name));
+        self.core.write_place(node, Some((self.node, name)));
+        self.moves(name, node, &from);
+    }
+
+    /// A file has come here from `from`, which something else has now, if it was an exchange.
+    pub(crate) fn moves_file(&self, name: Name<'_>, node: &Arc<Node>, state: &mut FileState, from: From<'_>) {
+        state.names.remove(from.change.node, from.name);
+        state.names.insert(self.node, name);
+        self.core.write_names(node, state);
+        self.moves(name, node, &from);
+    }
+
+    fn moves(&self, name: Name<'_>, node: &Arc<Node>, from: &From<'_>) {
+        if !from.exchanged {
+            from.change.unnames(from.name);
+        }
+        self.names(name, Some(node), node.ino, node.kind());
+    }
+
+    /// A number may have been another object's before, and is going to be again.
+    fn is_new_inode(&self, key: InodeKey) {
+        self.core.inodes.remove(key);
+        self.core.table.handle_ids.drop_key(key);
+    }
+
+    fn names(&self, name: Name<'_>, node: Option<&Arc<Node>>, ino: u64, kind: FileKind) {
+        self.dir.entries.insert(name, node, ino, kind);
+        match self.by {
+            By::Kernel => self.kernel_made(name),
+            By::Client => self.is_changed(),
+        }
+    }
+
+    fn unnames(&self, name: Name<'_>) {
+        self.dir.entries.remove(name);
+        if self.by == By::Client {
+            self.is_changed();
+        }
+    }
+
+    /// The kernel does not believe any more that a name is not there for which it looked before.
+    fn kernel_made(&self, name: Name<'_>) {
+        if self.core.direct.is_some()
+            && self.dir.lease.negative.remove(name)
+            && let Some(ledger) = &self.core.table.ledger
+        {
+            ledger.set_negative(self.node.id, false);
+        }
+    }
+
+    /// What the kernel believes of the directory is to be recalled.
+    fn is_changed(&self) {
+        let before = self.notices.get();
+        let attributes = self.dir.lease.attributes.swap(false, SeqCst) || before.attributes;
+        let names = self.dir.lease.take_back_names() || before.names;
+        self.notices.set(Notices { attributes, names, file: before.file });
+    }
+}
+
+/// Where something was before it was moved.
+pub(crate) struct From<'g> {
+    pub(crate) change: &'g Change<'g>,
+    pub(crate) name: Name<'g>,
+    /// Something else has come there.
+    pub(crate) exchanged: bool,
+}

@@ -61,21 +61,20 @@ impl Core {
     }
 
     /// Something has been done to a file that has changed its time in the layer, which `stat` tells; `stated`: when it was changed, if the
-    /// kernel says so now. One after the other: who changes the file meanwhile comes here once more.
+    /// kernel says so now. One after the other: who changes the file meanwhile comes here once more. What `stat` has said, if it was asked.
     pub(crate) fn keep_ctime(
         &self,
         file: &File,
         stated: Option<Timestamp>,
         stat: impl FnOnce() -> Result<Attr>,
-    ) -> Result<()> {
-        let Some(ctimes) = &self.ctimes else { return Ok(()) };
+    ) -> Result<Option<Attr>> {
+        let Some(ctimes) = &self.ctimes else { return Ok(None) };
         let mut last = file.stated.lock();
         *last = stated.or(*last);
-        if let Some(stated) = *last {
-            let attr = stat()?;
-            ctimes.keep(attr.ino, attr.ctime, stated);
-        }
-        Ok(())
+        let Some(stated) = *last else { return Ok(None) };
+        let attr = stat()?;
+        ctimes.keep(attr.ino, attr.ctime, stated);
+        Ok(Some(attr))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::sync::Mutex;
 use std::collections::VecDeque;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use vellum_vfs::{Errno, Error, Result};
 
@@ -105,6 +105,9 @@ impl<T: ?Sized + Send + Sync> Evict for Slot<T> {
 /// Most descriptors that are left to what is open for the length of an operation.
 const RESERVE_MAX: u64 = 1024;
 
+/// Most descriptors that are kept between two counts: a sixteenth of that reserve.
+const GRANT_MAX: u64 = 64;
+
 /// The budget and the slots that are filled under it. Unions of one process share one.
 pub struct Budget {
     /// Handles for each union.
@@ -113,6 +116,8 @@ pub struct Budget {
     /// How many descriptors may be in use when another is to be kept.
     kept_max: u64,
     watched: AtomicUsize,
+    /// Descriptors that may be kept before it is counted again how many are in use.
+    granted: AtomicU64,
     queue: Mutex<VecDeque<Weak<dyn Evict>>>,
 }
 
@@ -149,6 +154,7 @@ impl Budget {
             unions: AtomicUsize::new(0),
             kept_max: descriptors - (descriptors / 4).min(RESERVE_MAX),
             watched: AtomicUsize::new(0),
+            granted: AtomicU64::new(0),
             queue: Mutex::new(VecDeque::new()),
         }
     }
@@ -161,6 +167,12 @@ impl Budget {
     fn too_many(&self, latest: BorrowedFd<'_>) -> u64 {
         let in_use = u64::try_from(latest.as_raw_fd()).unwrap_or(0) + 1;
         in_use.saturating_sub(self.kept_max)
+    }
+
+    /// How many more may be kept without counting: few enough that what others open meanwhile has its place.
+    fn grant(&self, latest: BorrowedFd<'_>) -> u64 {
+        let in_use = u64::try_from(latest.as_raw_fd()).unwrap_or(0) + 1;
+        (self.kept_max.saturating_sub(in_use) / 16).min(GRANT_MAX)
     }
 
     /// Watches a slot that has just been filled, with a handle that has this descriptor, and closes others while too many are open.
@@ -193,8 +205,16 @@ impl Budget {
     /// Whether a descriptor may be kept for as long as a client likes; `like`: any of the same kind. ENFILE: the rest is left to others.
     pub(crate) fn room_to_hold(&self, like: Option<BorrowedFd<'_>>) -> Result<()> {
         let Some(like) = like else { return Ok(()) };
+        if self.granted.fetch_update(Relaxed, Relaxed, |granted| granted.checked_sub(1)).is_ok() {
+            return Ok(());
+        }
+        // The number that the next descriptor gets says how many are in use.
         let too_many = || match like.try_clone_to_owned() {
-            Ok(next) => self.too_many(std::os::fd::AsFd::as_fd(&next)),
+            Ok(next) => {
+                let next = std::os::fd::AsFd::as_fd(&next);
+                self.granted.store(self.grant(next), Relaxed);
+                self.too_many(next)
+            }
             Err(_) => RESERVE_MAX,
         };
         // A file that is held by others, too, stays open when its handle is given back: then all handles go.

@@ -186,7 +186,17 @@ impl Core {
 
     fn attr_of_file(&self, state: &FileState) -> Result<Attr> {
         let (layer, target) = self.target_of(state)?;
-        let mut attr = self.present_with(layer, target.stat()?, |x, buf| target.get_xattr(x, buf))?;
+        self.attr_of_target(state, (layer, &target), target.stat()?)
+    }
+
+    /// Attributes of a file of which the layer has said `raw`.
+    fn attr_of_target(
+        &self,
+        state: &FileState,
+        (layer, target): (u16, &Target<'_>),
+        raw: Attr,
+    ) -> Result<Attr> {
+        let mut attr = self.present_with(layer, raw, |x, buf| target.get_xattr(x, buf))?;
         if matches!(state.at, At::Lower(_)) {
             attr.nlink = attr.nlink.saturating_sub(state.lost);
         }
@@ -243,12 +253,20 @@ impl Core {
     /// Changes attributes; copies up what has to be.
     pub(crate) fn change(&self, cx: &Context<'_>, id: NodeId, set: &SetAttr) -> Result<AttrReply> {
         let node = self.node(id)?;
-        self.change_node(cx, &node, set)?;
-        self.attr_reply(&node)
+        match self.change_node(cx, &node, set)? {
+            // A front that states times of change writes back: nobody else writes to the file.
+            Some(attr) => Ok(AttrReply { ttl: self.attr_ttl(&node, &attr, false), attr }),
+            None => self.attr_reply(&node),
+        }
     }
 
-    /// Changes attributes of a node.
-    pub(crate) fn change_node(&self, cx: &Context<'_>, node: &Arc<Node>, set: &SetAttr) -> Result<()> {
+    /// Changes attributes of a node; says what they are if they were read anyway.
+    pub(crate) fn change_node(
+        &self,
+        cx: &Context<'_>,
+        node: &Arc<Node>,
+        set: &SetAttr,
+    ) -> Result<Option<Attr>> {
         let mut set = *set;
         let stated = set.ctime.take();
         if self.config.squash.uid.is_some() {
@@ -283,16 +301,26 @@ impl Core {
                         self.tell_attributes_changed(node);
                     }
                 }
-                if stated.is_some() && file.kind == FileKind::Regular {
+                if stated.is_some() && file.kind == FileKind::Regular && self.ctimes.is_some() {
                     let state = file.state.read();
                     if !matches!(state.at, At::Lower(_)) {
-                        let (_, target) = self.target_of(&state)?;
-                        self.keep_ctime(file, stated, || target.stat())?;
+                        let (layer, target) = self.target_of(&state)?;
+                        if let Some(raw) = self.keep_ctime(file, stated, || target.stat())? {
+                            let attr = self.attr_of_target(&state, (layer, &target), raw)?;
+                            return Ok(Some(Attr { ino: node.ino, ..attr }));
+                        }
                     }
                 }
             }
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Permission bits of a file.
+    fn perm_of(&self, file: &File) -> Result<u32> {
+        let state = file.state.read();
+        let (layer, target) = self.target_of(&state)?;
+        Ok(self.recorded(layer, target.stat()?, |xattr, buf| target.get_xattr(xattr, buf))?.perm())
     }
 
     /// Has the kernel forget what it knows of a file's attributes. Where set-id bits have gone, before it is answered: it does not expect
@@ -309,9 +337,7 @@ impl Core {
     /// times of a file after every change of its inode: also of a lower file that has just lost its last name, and also when they are as they were.
     fn is_vain(&self, node: &Node, file: &File, set: &SetAttr) -> Result<bool> {
         if *set == (SetAttr { kill_suidgid: true, ..SetAttr::default() }) {
-            return Ok(
-                file.kind != FileKind::Regular || self.attr_of(node)?.perm() & (S_ISUID | S_ISGID) == 0
-            );
+            return Ok(file.kind != FileKind::Regular || self.perm_of(file)? & (S_ISUID | S_ISGID) == 0);
         }
         let times_only = SetAttr { atime: set.atime, mtime: set.mtime, ..SetAttr::default() };
         if *set != times_only {

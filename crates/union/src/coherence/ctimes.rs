@@ -7,12 +7,10 @@
 //! For the files changed last: two may share a place, and the later one stays. Nobody waits for anybody: an entry is two words of
 //! which one is a hash that the other is part of, so a mixture of two is none.
 
-use crate::nodes::node::File;
-use crate::union::Core;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use vellum_vfs::{Attr, Result, Timestamp};
+use vellum_vfs::Timestamp;
 
 /// Bits of an index.
 const INDEX: u32 = 14;
@@ -43,38 +41,6 @@ impl Ctimes {
             secs: time.cast_signed().div_euclid(SECOND),
             nanos: u32::try_from(time.cast_signed().rem_euclid(SECOND)).unwrap_or_default(),
         })
-    }
-}
-
-impl Core {
-    /// Attributes of a file that is about to be written back to. If the kernel has not stated when the file was changed, that is when it has been
-    /// told: it states nothing where its clock has not moved since.
-    pub(crate) fn before_writing(&self, file: &File, stat: impl FnOnce() -> Result<Attr>) -> Result<Attr> {
-        let mut last = file.stated.lock();
-        let attr = stat()?;
-        if let Some(ctimes) = &self.ctimes
-            && last.is_none()
-        {
-            *last = Some(ctimes.of(attr.ino, attr.ctime).unwrap_or(attr.ctime));
-        }
-        Ok(attr)
-    }
-
-    /// Something has been done to a file that has changed its time in the layer, which `stat` tells; `stated`: when it was changed, if the
-    /// kernel says so now. One after the other: who changes the file meanwhile comes here once more. What `stat` has said, if it was asked.
-    pub(crate) fn keep_ctime(
-        &self,
-        file: &File,
-        stated: Option<Timestamp>,
-        stat: impl FnOnce() -> Result<Attr>,
-    ) -> Result<Option<Attr>> {
-        let Some(ctimes) = &self.ctimes else { return Ok(None) };
-        let mut last = file.stated.lock();
-        *last = stated.or(*last);
-        let Some(stated) = *last else { return Ok(None) };
-        let attr = stat()?;
-        ctimes.keep(attr.ino, attr.ctime, stated);
-        Ok(Some(attr))
     }
 }
 

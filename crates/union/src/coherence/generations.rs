@@ -5,15 +5,13 @@
 //! depends on them. A directory's number says how long a [view](crate::coherence::view) of it holds. The memory outlives the process as the
 //! [ledger](crate::recovery::ledger) does, and numbers only grow, also when a slot is given to another node.
 
-use crate::nodes::node::{File, Node};
-use crate::nodes::table::{CHUNK, MAX_CHUNKS, slot_of};
+use crate::nodes::ids::{CHUNK, MAX_CHUNKS, slot_of};
 use crate::sync::{AtomicU32, AtomicU64, turn};
-use crate::union::{Core, Union};
 use std::hash::{BuildHasher, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use vellum_sys::SharedWords;
-use vellum_vfs::{Errno, Error, FileKind, NodeId, Result};
+use vellum_vfs::{Errno, Error, NodeId, Result};
 
 /// A word in memory of several processes, which no checker knows.
 type Word = std::sync::atomic::AtomicU64;
@@ -53,9 +51,9 @@ pub struct Mappable {
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     /// Changes under way that may make the file shorter.
-    truncating: AtomicU32,
+    pub(super) truncating: AtomicU32,
     /// Id of the node through which clients have mapped it; 0: none has.
-    through: AtomicU64,
+    pub(super) through: AtomicU64,
 }
 
 impl Generations {
@@ -94,7 +92,7 @@ impl Generations {
         self.words.word(index).ok_or(Error::new(Errno::INVAL, "the generations are too few"))
     }
 
-    fn of(&self, id: NodeId) -> Option<&Word> {
+    pub(super) fn of(&self, id: NodeId) -> Option<&Word> {
         turn();
         let (slot, _) = slot_of(id);
         (slot < MAX_CHUNKS * CHUNK).then(|| self.words.word(HEADER + slot)).flatten()
@@ -139,79 +137,6 @@ impl Generations {
         }
         let _ = word.compare_exchange(0, LEFT, SeqCst, SeqCst);
         Some(word.load(SeqCst))
-    }
-}
-
-/// A change that may make a file shorter; it is under way until this is dropped.
-#[must_use]
-pub(crate) struct Truncating<'a>(&'a Watched);
-
-impl Drop for Truncating<'_> {
-    fn drop(&mut self) {
-        self.0.truncating.fetch_sub(1, SeqCst);
-    }
-}
-
-impl Core {
-    /// To be called before anything that may make a file shorter.
-    pub(crate) fn truncates<'a>(&self, node: &Node, file: &'a File) -> Option<Truncating<'a>> {
-        let generations = self.config.generations.as_deref()?;
-        // First that it is under way, then the words: who asks in between is told nothing, and who has asked before sees his word
-        // change. `mappable` does it the other way round.
-        file.watched.truncating.fetch_add(1, SeqCst);
-        let under_way = Truncating(&file.watched);
-        generations.advance(node.id);
-        let through = NodeId(file.watched.through.load(SeqCst));
-        if through.0 != 0 && through != node.id {
-            generations.advance(through);
-        }
-        Some(under_way)
-    }
-
-    fn mappable(&self, id: NodeId) -> Result<Option<Mappable>> {
-        let Some(generations) = self.config.generations.as_deref() else { return Ok(None) };
-        let node = self.node(id)?;
-        let Some(file) = node.as_file().filter(|file| file.kind == FileKind::Regular) else {
-            return Ok(None);
-        };
-        // A file is mapped through one node only, so that whoever truncates it through another knows whose word to change.
-        if let Err(other) = file.watched.through.compare_exchange(0, id.0, SeqCst, SeqCst)
-            && other != id.0
-            && !self.takes_over(file, other, id)
-        {
-            return Ok(None);
-        }
-        let Some(word) = generations.of(id) else { return Ok(None) };
-        let _ = word.compare_exchange(0, 1, SeqCst, SeqCst);
-        let generation = word.load(SeqCst);
-        // After the word: a swap sets the mark first, then changes the word.
-        if node.stale.load(SeqCst) {
-            return Ok(None);
-        }
-        if file.watched.truncating.load(SeqCst) != 0 {
-            return Err(Error::new(Errno::AGAIN, "the file is being cut"));
-        }
-        // Who has been given the file itself may cut it at any time.
-        if self.has_cutters(&node) {
-            return Ok(None);
-        }
-        let size = self.attr_of(&node)?.size;
-        let (slot, serial) = slot_of(id);
-        let memory = generations.id();
-        Ok(u32::try_from(slot).ok().map(|slot| Mappable { slot, serial, generation, memory, size }))
-    }
-
-    /// Whether a file may be mapped through another node from now on: the one so far is no more, or stale.
-    fn takes_over(&self, file: &File, before: u64, id: NodeId) -> bool {
-        let gone = self.table.get(NodeId(before)).map_or(true, |node| node.stale.load(SeqCst));
-        gone && file.watched.through.compare_exchange(before, id.0, SeqCst, SeqCst).is_ok()
-    }
-}
-
-impl Union {
-    /// What a client must know to read a file through a mapping; None: it should not. EAGAIN: not now.
-    pub fn mappable(&self, node: NodeId) -> Result<Option<Mappable>> {
-        self.0.mappable(node)
     }
 }
 

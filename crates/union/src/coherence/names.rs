@@ -5,7 +5,7 @@
 //! books of inodes, what the kernel believes. What the kernel has to hear is said when the lock has been given back.
 
 use crate::coherence::view::SeqWrite;
-use crate::layers::links::InodeKey;
+use crate::layers::layer::InodeKey;
 use crate::nodes::node::{Body, Dir, FileState, Node, Place};
 use crate::sync::RwLockWriteGuard;
 use crate::union::Core;

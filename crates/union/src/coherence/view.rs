@@ -1,6 +1,6 @@
 //! A view of a directory of the upper layer: a program looks at its names there itself, without asking.
 //!
-//! That means the same as asking only where the upper layer alone says what is in the directory ([`PureDirs`]), and for names that the
+//! That means the same as asking only where the upper layer alone says what is in the directory ([`PureDirs`](crate::coherence::pure_dirs::PureDirs)), and for names that the
 //! kernel does not know: nothing is mounted over these. A word in shared memory, the directory's own among the
 //! [generations](crate::coherence::generations), says how long that holds. Its upper half changes for good before the kernel is told a name. It is odd
 //! while something is being made that takes several steps, and goes on by two with each such change: who looks reads it before and
@@ -8,50 +8,14 @@
 
 use crate::coherence::generations::Generations;
 use crate::coherence::names::By;
-use crate::coherence::writers::{Direct, spread};
+use crate::coherence::writers::Direct;
+use crate::nodes::ids::slot_of;
 use crate::nodes::node::{Dir, Node, Place};
-use crate::nodes::table::slot_of;
-use crate::sync::AtomicU64;
 use crate::union::Core;
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_vfs::{NodeId, Refused, Verdict, View};
-
-/// Bits of an index of [`PureDirs`].
-const INDEX: u32 = if cfg!(shuttle) { 3 } else { 14 };
-
-/// Directories, by their inode numbers in the upper layer, whose files are what the upper layer shows of them: this service has made
-/// the directory, and nothing has come into it since but new files. The latest of them are known. The number of one that was removed
-/// stays until it is another one's: of directories with something below it says nothing.
-#[derive(Default)]
-pub(crate) struct PureDirs(OnceLock<Box<[AtomicU64]>>);
-
-impl PureDirs {
-    fn place(&self, ino: u64) -> Option<&AtomicU64> {
-        let places = self.0.get_or_init(|| (0..1 << INDEX).map(|_| AtomicU64::new(0)).collect());
-        places.get((spread(ino) >> (64 - INDEX)) as usize)
-    }
-
-    /// A new directory.
-    pub(crate) fn add(&self, ino: u64) {
-        if let Some(place) = self.place(ino) {
-            place.store(ino, SeqCst);
-        }
-    }
-
-    pub(crate) fn has(&self, ino: u64) -> bool {
-        ino != 0 && self.place(ino).is_some_and(|place| place.load(SeqCst) == ino)
-    }
-
-    /// Something else comes into it.
-    pub(crate) fn remove(&self, ino: u64) {
-        if let Some(place) = self.place(ino) {
-            let _ = place.compare_exchange(ino, 0, SeqCst, SeqCst);
-        }
-    }
-}
 
 /// A change of a directory that programs may have in view; it is under way until this is dropped.
 #[must_use]
@@ -151,24 +115,5 @@ impl Core {
         dir.lease.viewed.store(true, SeqCst);
         let known = self.known_names(dir, most).ok_or(Refused::Known)?;
         Ok(View { memory: generations.id(), slot, word, known, mount: None })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_latest_plain_directories_are_known() {
-        let pure = PureDirs::default();
-        assert!(!pure.has(0) && !pure.has(7));
-        (1..=100_000).for_each(|ino| pure.add(ino));
-        let known = (1..=100_000).filter(|ino| pure.has(*ino)).count();
-        assert!((8_000..=1 << INDEX).contains(&known), "{known}");
-        pure.add(7);
-        pure.remove(8);
-        assert!(pure.has(7) && !pure.has(8));
-        pure.remove(7);
-        assert!(!pure.has(7));
     }
 }

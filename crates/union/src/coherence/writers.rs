@@ -1,7 +1,7 @@
 //! Which files programs may be writing to past the mount, and since when programs make names.
 
 use crate::coherence::no_writers::NoWriters;
-use crate::coherence::view::PureDirs;
+use crate::coherence::pure_dirs::PureDirs;
 use crate::sync::AtomicU8;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

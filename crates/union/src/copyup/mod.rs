@@ -4,5 +4,6 @@ pub(crate) mod copy_metadata;
 pub(crate) mod data;
 pub(crate) mod partial;
 pub(crate) mod publish;
+pub(crate) mod unfinished;
 pub(crate) mod unsynced;
 pub(crate) mod whole;

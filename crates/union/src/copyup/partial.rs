@@ -1,10 +1,11 @@
 //! Partial files in the union: when a file becomes one, how it is opened, and when it is whole again.
 
+use crate::copyup::unfinished::Unfinished;
 use crate::copyup::whole::Need;
 use crate::extents::{BlockIndex, Holes, Origin, PartialFile, Record};
 use crate::layers::marks::{GUARD, METACOPY_PARTIAL, Own, Space};
 use crate::layers::work::Work;
-use crate::nodes::node::{At, Below, File, FileState, Io, LowerAt, Node, Place};
+use crate::nodes::node::{At, Below, File, FileState, Io, LowerAt, Node};
 use crate::union::Core;
 use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,13 +18,6 @@ const SIDECAR_SHIFT: u8 = 12;
 
 /// What is said of a file below that is not the one that a file was made from.
 const CHANGED: &str = "its origin has other data than when this file was made from it";
-
-/// A partial file that may be completed when there is nothing else to do.
-pub(crate) struct Unfinished {
-    pub(crate) node: Weak<Node>,
-    /// Where it was; the kernel may forget its node.
-    place: Place,
-}
 
 impl Core {
     /// The record of the partial file that a copy-up should make of a lower file of `size` bytes; None: copy it whole.

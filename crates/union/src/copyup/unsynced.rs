@@ -7,7 +7,6 @@
 //! a full one. That commits the names of its directories as well: a filesystem with a journal commits changes of metadata
 //! in their order, and btrfs logs an inode's new directories with it.
 
-use crate::union::Union;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use vellum_vfs::Result;
@@ -67,27 +66,6 @@ impl Unsynced {
     /// Syncs if data would not be enough: the file is about to be synced past the union.
     pub(crate) fn settle(&self, sync: impl FnOnce() -> Result<()>) -> Result<()> {
         self.sync(true, |datasync| if datasync { Ok(()) } else { sync() })
-    }
-}
-
-impl Union {
-    /// Makes everything durable that has come so far.
-    pub fn sync_all(&self) -> Result<()> {
-        let core = &self.0;
-        let Some(upper) = core.layers.first() else { return Ok(()) };
-        if core.config.volatile || core.work.is_none() {
-            return Ok(());
-        }
-        // Of the blocks that files have of their own, a map beside them learns when it is told to.
-        let noted: Vec<_> = core.partials.lock().iter().filter_map(|noted| noted.node.upgrade()).collect();
-        for node in noted {
-            if let Some(io) = node.as_file().and_then(|file| file.io.get())
-                && io.partial.as_ref().is_some_and(|partial| partial.sidecar().is_some())
-            {
-                io.file.sync(true)?;
-            }
-        }
-        upper.branch.sync()
     }
 }
 

@@ -16,7 +16,7 @@ use crate::union::Core;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, OnceLock};
 use vellum_vfs::{
-    Connection, Errno, Error, ExportDir, Features, FileKind, Name, NodeId, Refused, Result, Verdict, Wanted,
+    Connection, Error, ExportDir, Features, FileKind, Name, NodeId, Refused, Result, Verdict, Wanted,
 };
 
 /// A directory of the union's, whether the front knows it or not. It stays the same one when it is moved.

@@ -5,9 +5,7 @@ use crate::coherence::names::{Brings, By};
 use crate::nodes::node::Inherit;
 use crate::union::Core;
 use std::sync::Arc;
-use vellum_vfs::{
-    Client, Errno, Exported, FileKind, Given, HandoutFlags, Name, NodeId, Refused, Verdict, Wanted,
-};
+use vellum_vfs::{Client, Errno, Exported, Given, HandoutFlags, Name, NodeId, Refused, Verdict, Wanted};
 
 impl Core {
     /// A new regular file, made and opened. EEXIST: the name is taken, in whatever way.
@@ -77,7 +75,7 @@ impl Core {
         flags: HandoutFlags,
     ) -> Verdict<Given> {
         let (direct, _) = (self.direct()?, self.front()?);
-        let (parent, dir) = self.shared_dir_of(at)?;
+        let (parent, _) = self.shared_dir_of(at)?;
         let writes = flags.contains(HandoutFlags::WRITE);
         if !writes && flags.contains(HandoutFlags::TRUNCATE) {
             return Err(Refused::Kernel);

@@ -1,11 +1,14 @@
 //! Layers, and lower directories in them.
 
-use crate::layers::marks::{DirMarks, Marking};
+use crate::layers::marks::{DirMarks, Marking, WHITEOUT_PREFIX};
 use crate::nodes::handles::{Budget, Slot};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use vellum_vfs::{Branch, BranchDir, Errno, Error, Name, Result};
+use vellum_vfs::{Branch, BranchDir, Errno, Error, NAME_MAX, Name, Result};
+
+/// An inode in a layer: layer index and the layer's own inode number.
+pub(crate) type InodeKey = (u16, u64);
 
 /// One layer of the union.
 pub(crate) struct Layer {
@@ -117,4 +120,10 @@ pub(crate) fn c_string(mut bytes: Vec<u8>) -> Box<CStr> {
         bytes.truncate(nul);
     }
     CString::new(bytes).unwrap_or_default().into_boxed_c_str()
+}
+
+/// The AUFS whiteout's name for a name; None if it would be too long to exist.
+pub(crate) fn aufs_name(name: Name<'_>) -> Option<Box<CStr>> {
+    let len = WHITEOUT_PREFIX.len() + name.bytes().len();
+    (len <= NAME_MAX).then(|| c_string([WHITEOUT_PREFIX, name.bytes()].concat()))
 }

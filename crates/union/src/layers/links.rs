@@ -4,9 +4,9 @@
 //! lower layer, the other names of an inode are found by listing the layer once: when such a file is copied up,
 //! all names that show in the union become hard links in the upper, and stay linked for whoever mounts it.
 
-use crate::layers::layer::c_string;
+use crate::layers::layer::{InodeKey, c_string};
 use crate::layers::marks::Space;
-use crate::layers::moves::{LIMITS, Moves};
+use crate::layers::moves::{DEPTH_MAX, LIMITS, Moves};
 use crate::nodes::node::{File, Node};
 use crate::sync::Mutex;
 use std::collections::HashMap;
@@ -15,12 +15,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use vellum_vfs::{Branch, BranchDir, Errno, FileKind, Name, Result};
 
 const SHARDS: usize = 64;
-/// Deepest directory in a layer that is searched for hard links.
-pub(crate) const DEPTH_MAX: usize = 1024;
-
-/// An inode in a layer: layer index and the layer's own inode number.
-pub(crate) type InodeKey = (u16, u64);
-
 /// What is known of an inode. A file whose node was swapped may be left with old nodes only; it is the same file, and
 /// gets another node.
 pub(crate) struct Known {

@@ -1,12 +1,12 @@
 //! How one name is found through lower layers.
 
-use crate::layers::layer::{LowerDir, c_string, join};
+use crate::layers::layer::{LowerDir, aufs_name, c_string, join};
 use crate::layers::marks::{self, DirMarks, OPAQUE_NAME, WHITEOUT_PREFIX};
 use crate::union::Core;
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::Arc;
-use vellum_vfs::{Attr, BranchDir, Errno, Error, NAME_MAX, Name, Result};
+use vellum_vfs::{Attr, BranchDir, Errno, Error, Name, Result};
 
 /// Longest chain of redirects that is followed for one name; a longer one is a loop.
 const REDIRECTS_MAX: usize = 32;
@@ -63,12 +63,6 @@ pub(crate) enum Found {
     },
     /// A directory: its parts, uppermost first (at least one).
     Dir(Vec<Arc<LowerDir>>),
-}
-
-/// The AUFS whiteout's name for a name; None if it would be too long to exist.
-pub(crate) fn aufs_name(name: Name<'_>) -> Option<Box<CStr>> {
-    let len = WHITEOUT_PREFIX.len() + name.bytes().len();
-    (len <= NAME_MAX).then(|| c_string([WHITEOUT_PREFIX, name.bytes()].concat()))
 }
 
 /// Whether an error means that a name is not there.

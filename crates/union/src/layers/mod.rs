@@ -7,4 +7,5 @@ pub(crate) mod marks;
 pub(crate) mod merge;
 pub(crate) mod moves;
 pub(crate) mod overrides;
+pub(crate) mod sidecars;
 pub(crate) mod work;

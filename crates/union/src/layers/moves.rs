@@ -4,13 +4,15 @@
 //! beginnings, and there are limits. Where one is reached, names are not found: a file that is copied up then is not linked with
 //! them any more.
 
-use crate::layers::links::DEPTH_MAX;
 use crate::layers::marks::Space;
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::CStr;
 use std::hash::{BuildHasher, RandomState};
 use vellum_vfs::{BranchDir, Errno, FileKind, Name, Result};
+
+/// Deepest directory in a layer that is searched for hard links.
+pub(crate) const DEPTH_MAX: usize = 1024;
 
 /// What is kept of a layer.
 #[derive(Clone, Copy)]

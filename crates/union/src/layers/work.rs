@@ -2,9 +2,8 @@
 
 use crate::config::UpperConfig;
 use crate::extents;
-use crate::layers::layer::c_string;
+use crate::layers::layer::{aufs_name, c_string};
 use crate::layers::marks::Space;
-use crate::layers::merge::aufs_name;
 use crate::sync::Mutex;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -5,12 +5,10 @@ use crate::coherence::generations::Watched;
 use crate::coherence::leases::DirLease;
 use crate::copyup::unsynced::Unsynced;
 use crate::extents::PartialFile;
-use crate::layers::layer::LowerDir;
-use crate::layers::links::InodeKey;
+use crate::layers::layer::{InodeKey, LowerDir};
 use crate::layers::maps::DoomedSidecar;
 use crate::nodes::handles::Slot;
 use crate::nodes::names::Names;
-use crate::nodes::table::Table;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
 use std::cell::RefCell;
@@ -58,7 +56,13 @@ pub(crate) struct Node {
     pub(crate) alias: bool,
     /// What it is.
     pub(crate) body: Body,
-    table: Weak<Table>,
+    keeper: Weak<dyn Keeper>,
+}
+
+/// Where a node has its id from.
+pub(crate) trait Keeper: Send + Sync {
+    /// A node has ended, `key` being its object as it is found now; `is_viewed`: programs may have it in view.
+    fn ended(&self, id: NodeId, key: Option<InodeKey>, is_viewed: bool);
 }
 
 /// What a node is.
@@ -213,16 +217,17 @@ pub(crate) struct Below {
 }
 
 impl Node {
-    pub(crate) fn new(id: NodeId, ino: u64, body: Body, table: &Arc<Table>) -> Self {
-        Self::make(id, ino, body, table, false)
+    pub(crate) fn new(id: NodeId, ino: u64, body: Body, keeper: &Arc<impl Keeper + 'static>) -> Self {
+        Self::make(id, ino, body, keeper, false)
     }
 
     /// A second node of a file, for a handle with an id that the file had before.
-    pub(crate) fn alias(id: NodeId, ino: u64, file: Arc<File>, table: &Arc<Table>) -> Self {
-        Self::make(id, ino, Body::File(file), table, true)
+    pub(crate) fn alias(id: NodeId, ino: u64, file: Arc<File>, keeper: &Arc<impl Keeper + 'static>) -> Self {
+        Self::make(id, ino, Body::File(file), keeper, true)
     }
 
-    fn make(id: NodeId, ino: u64, body: Body, table: &Arc<Table>, alias: bool) -> Self {
+    fn make(id: NodeId, ino: u64, body: Body, keeper: &Arc<impl Keeper + 'static>, alias: bool) -> Self {
+        let keeper = Arc::downgrade(keeper);
         Self {
             id,
             ino,
@@ -230,7 +235,7 @@ impl Node {
             lower_passthrough: AtomicBool::new(false),
             alias,
             body,
-            table: Arc::downgrade(table),
+            keeper,
         }
     }
 
@@ -278,14 +283,9 @@ impl Drop for Node {
             }
             Body::File(file) => file.state.read().names.iter().for_each(unlist),
         }
-        if let Some(table) = self.table.upgrade() {
-            // The id may be kept for the directory, and the next node would not know of the view.
-            if self.as_dir().is_some_and(|dir| dir.lease.viewed.load(SeqCst)) {
-                table.ends_telling(self.id);
-            }
-            if !table.handle_ids.keep_id(self.id, key) {
-                table.release(self.id);
-            }
+        if let Some(keeper) = self.keeper.upgrade() {
+            let is_viewed = self.as_dir().is_some_and(|dir| dir.lease.viewed.load(SeqCst));
+            keeper.ended(self.id, key, is_viewed);
         }
     }
 }

@@ -4,8 +4,10 @@
 //! takes the lock of its own slot only; making and dropping nodes takes the allocator's.
 
 use crate::coherence::generations::Generations;
+use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::HandleIds;
-use crate::nodes::node::Node;
+use crate::nodes::ids::{CHUNK, MAX_CHUNKS, id_of, slot_of};
+use crate::nodes::node::{Keeper, Node};
 use crate::recovery::ledger::Ledger;
 use crate::sync::Mutex;
 use arc_swap::ArcSwapOption;
@@ -13,10 +15,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use vellum_vfs::{Errno, Error, NodeId, Result};
 
-/// Slots that are allocated together; given back when all of them are free.
-pub(crate) const CHUNK: usize = 1024;
-/// Most chunks: 67 million nodes.
-pub(crate) const MAX_CHUNKS: usize = 65_536;
 /// Places for chunks that are made together, when the first of them is needed.
 const GROUP: usize = 256;
 
@@ -61,14 +59,6 @@ pub(crate) struct Table {
     pub(crate) ledger: Option<Arc<Ledger>>,
     /// Where clients see that a slot has another node.
     generations: Option<Arc<Generations>>,
-}
-
-const fn id_of(slot: usize, serial: u32) -> NodeId {
-    NodeId((serial as u64) << 32 | slot as u64)
-}
-
-pub(crate) const fn slot_of(id: NodeId) -> (usize, u32) {
-    ((id.0 & 0xffff_ffff) as usize, (id.0 >> 32) as u32)
 }
 
 impl Table {
@@ -306,6 +296,18 @@ impl Table {
     pub(crate) fn len(&self) -> usize {
         let allocator = self.allocator.lock();
         allocator.chunks.iter().flatten().map(|free| CHUNK - free.len()).sum()
+    }
+}
+
+impl Keeper for Table {
+    fn ended(&self, id: NodeId, key: Option<InodeKey>, is_viewed: bool) {
+        // The id may be kept for the directory, and the next node would not know of the view.
+        if is_viewed {
+            self.ends_telling(id);
+        }
+        if !self.handle_ids.keep_id(id, key) {
+            self.release(id);
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::coherence::entries::{Entered, Look};
 use crate::copyup::partial;
 use crate::extents::Record;
-use crate::layers::layer::LowerDir;
-use crate::layers::links::{InodeKey, Known, prune};
+use crate::layers::layer::{InodeKey, LowerDir};
+use crate::layers::links::{Known, prune};
 use crate::layers::marks::{Own, Space};
 use crate::layers::merge::{Found, is_absent, lower_path};
 use crate::nodes::names::Names;
@@ -13,8 +13,8 @@ use crate::recovery::ledger::Flags;
 use crate::sync::RwLockWriteGuard;
 use crate::union::{Core, path_of};
 use std::ffi::CStr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, Weak};
 use vellum_vfs::{Attr, BranchDir, Entry, Errno, Error, FileKind, Name, Result};
 
 /// Fruitless searches in a directory after which all its names are listed: from then on they cost nothing.

@@ -10,7 +10,7 @@
 //!
 //! Records are in the order of the slots of the [table](crate::nodes::table). The memory of a chunk of slots is given back with it.
 
-use crate::nodes::table::{CHUNK, MAX_CHUNKS, slot_of};
+use crate::nodes::ids::{CHUNK, MAX_CHUNKS, slot_of};
 use crate::sync::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;

@@ -1,0 +1,144 @@
+//! Nodes are forgotten by the kernel, and found again by handles.
+
+use crate::layers::layer::InodeKey;
+use crate::nodes::handle_ids::{Note, Remembered};
+use crate::nodes::node::{At, Body, File, Node};
+use crate::recovery::ledger::Flags;
+use crate::union::Core;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
+use vellum_vfs::{Errno, Error, Name, NodeId, Result};
+
+impl Core {
+    /// Takes back `count` lookups of a node by the kernel.
+    pub(crate) fn forget(&self, id: NodeId, count: u64) {
+        match self.table.forget(id, count) {
+            // Others may hold it still: its id is given back when it is dropped.
+            Some(node) if self.exports() => self.note_forgotten(&node),
+            Some(_) => {}
+            None => self.forget_unrecovered(id),
+        }
+    }
+
+    /// Whether handles may be asked for: a front that holds nothing can ask for nothing.
+    fn exports(&self) -> bool {
+        self.kernel.get().is_some()
+    }
+
+    /// Whether a client may have another object held for as long as it likes ([`crate::Budget`]). What is kept open for handles that
+    /// nobody may ever use goes first.
+    pub(crate) fn room_to_hold(&self, like: Option<BorrowedFd<'_>>) -> Result<()> {
+        self.budget.room_to_hold(like).or_else(|_| {
+            for free in self.table.handle_ids.let_go() {
+                self.table.release(free);
+            }
+            self.budget.room_to_hold(like)
+        })
+    }
+
+    fn note_forgotten(&self, node: &Node) {
+        let (place, file, kept) = match &node.body {
+            Body::Dir(dir) => (dir.place.read().clone(), Weak::new(), None),
+            Body::File(file) => {
+                let place = file.state.read().names.first().cloned();
+                let kept = (place.is_none() && !is_gone(file)).then(|| Arc::clone(file));
+                (place, Arc::downgrade(file), kept)
+            }
+        };
+        if place.is_none() && kept.is_none() {
+            return;
+        }
+        let only_for_handles = node.alias || node.stale.load(Relaxed);
+        let key = if only_for_handles { None } else { self.key_of(node) };
+        let note = Note { place, ino: node.ino, key, file, kept, dropped: false };
+        for free in self.table.handle_ids.note(node.id, note) {
+            self.table.release(free);
+        }
+    }
+
+    /// The object that a node shows, in the layer where it is found first.
+    fn key_of(&self, node: &Node) -> Option<InodeKey> {
+        match &node.body {
+            Body::Dir(dir) => dir.key(),
+            Body::File(file) => self.key_of_file(file),
+        }
+    }
+
+    /// The inode of a file.
+    pub(crate) fn key_of_file(&self, file: &File) -> Option<InodeKey> {
+        let state = file.state.read();
+        match state.inode {
+            Some(key) => Some(key),
+            None => Some((0, self.target_of(&state).ok()?.1.stat().ok()?.ino)),
+        }
+    }
+
+    /// The node that a forgotten id stands for. ESTALE: not known, or not there any more.
+    pub(crate) fn recall(&self, id: NodeId) -> Result<Arc<Node>> {
+        if let Ok(node) = self.node(id) {
+            // The kernel holds no inode for it, or it would not ask. What has no name is gone, then; and what was handed
+            // to the kernel through this node is closed, so that the node can be used again.
+            let gone = match &node.body {
+                Body::Dir(dir) => dir.removed.load(Relaxed),
+                Body::File(file) => is_gone(file),
+            };
+            if gone {
+                return Err(Error::new(Errno::STALE, "handle"));
+            }
+            if node.stale.swap(false, Relaxed) {
+                node.lower_passthrough.store(false, Relaxed);
+            }
+            return Ok(node);
+        }
+        let stale = || Error::new(Errno::STALE, "handle");
+        let Remembered { place, ino, file, kept } = self.table.handle_ids.find(id).ok_or_else(stale)?;
+        let alias = |file: Arc<File>| {
+            // The kernel holds the file through two nodes, and serves it itself through both.
+            let free = self.is_passthrough() && self.table.handle_ids.claim(id);
+            if !free {
+                return Err(stale());
+            }
+            let node = Arc::new(Node::alias(id, ino, file, &self.table));
+            if let Some(file) = node.as_file() {
+                self.write_new(&node, &file.state.read().names);
+                self.write_flags(&node, Flags::STALE);
+            }
+            Ok(node)
+        };
+        if let Some(file) = file {
+            if kept {
+                let node = self.successor_of(&file, ino)?;
+                if node.id == id {
+                    return Ok(node);
+                }
+            }
+            return alias(file);
+        }
+        let place = place.ok_or_else(stale)?;
+        let node = {
+            let dir = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
+            let _names = dir.entries.share();
+            self.child(&place.parent, Name::new(&place.name)?)?.ok_or_else(stale)?
+        };
+        if node.ino != ino {
+            return Err(stale());
+        }
+        if node.id == id {
+            return Ok(node);
+        }
+        alias(Arc::clone(node.as_file().ok_or_else(stale)?))
+    }
+}
+
+/// Whether a file has no name left, be it one that is known or another.
+fn is_gone(file: &File) -> bool {
+    let state = file.state.read();
+    if !state.names.is_empty() {
+        return false;
+    }
+    match &state.at {
+        At::Held(object) => !object.stat().is_ok_and(|attr| attr.nlink > 0),
+        At::Lower(_) | At::Upper => true,
+    }
+}

@@ -148,14 +148,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Ok(());
     }
     let mut options = SessionOptions::default();
-    let mut seconds = 1.0;
+    let (mut seconds, mut awake) = (1.0, false);
     let mut requests = vec!["getattr", "lookup"];
     let mut numbers = vec![1, 2];
     for arg in args.iter().skip(1) {
         match arg.split_once('=') {
             Some(("workers", n)) => options.workers.max = n.parse()?,
             Some(("spin", n)) => options.workers.spin = Duration::from_micros(n.parse()?),
-            Some(("awake", yes)) => options.workers.keep_awake = yes.parse()?,
+            Some(("awake", yes)) => awake = yes.parse()?,
             Some(("seconds", n)) => seconds = n.parse()?,
             Some(("request", name)) => requests = vec![name],
             Some(("clients", n)) => numbers = vec![n.parse()?],
@@ -165,7 +165,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let dir = tempfile::tempdir()?;
     let mounted = mount(dir.path(), &MountOptions::default())?;
     let nothing = Arc::new(Nothing::default());
-    let (handle, session) = Session::new(Arc::clone(&nothing), mounted, options)?.spawn()?;
+    let mut session = Session::new(Arc::clone(&nothing), mounted, options)?;
+    if awake {
+        session.keep_awake(Arc::default());
+    }
+    let (handle, session) = session.spawn()?;
     println!(
         "{:<8} {:>7} {:>9} {:>12} {:>12} {:>9}",
         "request", "clients", "ns each", "requests/s", "switches/req", "cpu ns/req"

@@ -78,15 +78,11 @@ pub struct Workers {
     /// How long a worker waits awake for the next request before it goes to sleep; zero: not at all. It stops by
     /// itself where that does not pay.
     pub spin: Duration,
-    /// While many requests come, ask the kernel to keep idle processors in a polling loop (through
-    /// `/dev/cpu_dma_latency`, which needs privileges). Round trips become two to three times as fast on virtual
-    /// machines; every idle processor of the machine then counts as busy to its host.
-    pub keep_awake: bool,
 }
 
 impl Default for Workers {
     fn default() -> Self {
-        Self { max: 8, spin: Duration::from_micros(60), keep_awake: false }
+        Self { max: 8, spin: Duration::from_micros(60) }
     }
 }
 

@@ -15,7 +15,6 @@
 #![forbid(unsafe_code)]
 
 mod asleep;
-mod awake;
 mod backing;
 mod buffer;
 mod clients;
@@ -37,6 +36,7 @@ mod stats;
 mod transport;
 pub mod wire;
 mod worker;
+mod workers;
 
 pub use inflight::Inflight;
 pub use init::{MAX_WRITE_LIMIT, Negotiated, Profile, SessionOptions, WORKERS_MAX, Workers};
@@ -44,3 +44,4 @@ pub use mount::{Method, MountError, MountOptions, Mounted, is_mounted, mount, un
 pub use notify::{FuseNotifier, disbelieve};
 pub use session::{Session, SessionHandle};
 pub use stats::{Counts, TIME_CLASSES, Times, class_limit};
+pub use workers::cpu_latency::{Burst, CpuLatency};

@@ -89,8 +89,6 @@ pub(crate) struct Pool {
     /// The watchdog waits here.
     alarm: Condvar,
     watchdog_asleep: AtomicBool,
-    /// The watchdog looks at every tick, for somebody counts on it.
-    pub(crate) steady: bool,
 }
 
 /// What a pool wants of its owner.
@@ -113,7 +111,6 @@ impl Pool {
             call: Condvar::new(),
             alarm: Condvar::new(),
             watchdog_asleep: AtomicBool::new(false),
-            steady: false,
         }
     }
 
@@ -259,9 +256,9 @@ impl Pool {
         if books.alive < self.max { Need::Worker } else { Need::Nothing }
     }
 
-    /// Watches over the workers until the last one has ended. `hire` starts one more; `pulse` hears after each tick how
-    /// many requests were begun in it.
-    pub(crate) fn watch(&self, mut hire: impl FnMut(), mut pulse: impl FnMut(u64)) {
+    /// Watches over the workers until the last one has ended. `hire` starts one more; `pulse` hears after each look
+    /// how many requests were begun since the one before, and how many ticks that is ago; true: it wants to hear after each tick.
+    pub(crate) fn watch(&self, mut hire: impl FnMut(), mut pulse: impl FnMut(u64, u32) -> bool) {
         let mut seen: Vec<Seen> = Vec::new();
         let (mut quiet, mut ticks) = (0, 1);
         let mut books = self.books.lock();
@@ -278,8 +275,8 @@ impl Pool {
             self.clients.pass(ticks);
             let tick = self.tick(&mut books, &mut seen, Seat::asleep);
             quiet = if tick.progress { 0 } else { quiet + ticks };
-            ticks = if tick.busy || self.steady { 1 } else { (ticks * 2).min(TICKS_MAX) };
-            pulse(tick.requests);
+            let steady = pulse(tick.requests, ticks);
+            ticks = if tick.busy || steady { 1 } else { (ticks * 2).min(TICKS_MAX) };
             if tick.hires > 0 {
                 parking_lot::MutexGuard::unlocked(&mut books, || (0..tick.hires).for_each(|_| hire()));
             }
@@ -552,7 +549,7 @@ mod tests {
             let pool = Arc::clone(&pool);
             std::thread::spawn(move || {
                 let mut hired = Vec::new();
-                pool.watch(|| hired.push(pool.hire()), |_| ());
+                pool.watch(|| hired.push(pool.hire()), |_, _| false);
                 hired.len()
             })
         };

@@ -12,6 +12,7 @@ use crate::transport::{Device, Received, Transport};
 use crate::wire;
 use crate::wire::Opcode;
 use crate::worker::Crew;
+use crate::workers::cpu_latency::CpuLatency;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::ffi::CStr;
@@ -100,7 +101,7 @@ impl Core {
 /// | as here, spinning 30 us | 18 to 24 us | 50 us | 13 us |
 /// | as here, spinning 60 us (the default) | 15 to 18 us | 29 to 41 us | 12 to 13 us |
 /// | as here, spinning 100 us | 14 to 24 us | 29 us | 15 us |
-/// | with [`Workers::keep_awake`](crate::Workers::keep_awake) | 10 to 11 us | 29 to 47 us | 11 us |
+/// | with [`Session::keep_awake`] | 10 to 11 us | 29 to 47 us | 11 us |
 ///
 /// Two wake-ups of a sleeping processor, 10 to 15 us each, are nearly all of a round trip; when both processors are
 /// busy anyway it takes a third. Spinning saves the worker's wake-up; the client's own remains, and is the floor
@@ -113,6 +114,7 @@ pub struct Session<F: Filesystem + ?Sized> {
     fs: Arc<F>,
     core: Arc<Core>,
     options: SessionOptions,
+    latency: Option<Arc<CpuLatency>>,
 }
 
 impl<F: Filesystem + ?Sized> Session<F> {
@@ -169,7 +171,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
             mountpoint,
             clone_warned: AtomicBool::new(false),
         };
-        Self { fs, core: Arc::new(core), options }
+        Self { fs, core: Arc::new(core), options, latency: None }
     }
 
     /// A handle for other threads.
@@ -184,6 +186,11 @@ impl<F: Filesystem + ?Sized> Session<F> {
         self.core.counters.sum()
     }
 
+    /// Processors are kept awake while requests come in numbers, through what all sessions of a process share.
+    pub fn keep_awake(&mut self, latency: Arc<CpuLatency>) {
+        self.latency = Some(latency);
+    }
+
     /// Serves until the mount has gone. Errors only when no thread can be started.
     pub fn run(self) -> Result<()> {
         let notifier = self.core.notifier.clone();
@@ -191,8 +198,9 @@ impl<F: Filesystem + ?Sized> Session<F> {
             features: self.core.negotiated.features(),
             notifier: Arc::new(notifier.clone()),
         });
-        let inflight = self.options.inflight.clone();
-        let crew = Crew::new(Arc::clone(&self.fs), Arc::clone(&self.core), self.options.workers, inflight);
+        let (latency, inflight) = (self.latency, self.options.inflight.clone());
+        let (fs, core) = (Arc::clone(&self.fs), Arc::clone(&self.core));
+        let crew = Crew::new(fs, core, self.options.workers, latency, inflight);
         let result = Arc::new(crew).run().map_err(|error| thread_error(&error));
         notifier.close();
         self.fs.stop();

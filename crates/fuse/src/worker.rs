@@ -1,6 +1,5 @@
 //! Worker threads: read a request, answer it, again.
 
-use crate::awake::Awake;
 use crate::buffer::Buffer;
 use crate::dispatch::{Answer, Dispatcher, Promise};
 use crate::inflight::{Inflight, Replay};
@@ -14,10 +13,11 @@ use crate::spin::Spinner;
 use crate::stats::Counters;
 use crate::transport::{Device, Received, Transport};
 use crate::wire::{self, InitFlags, Opcode};
+use crate::workers::cpu_latency::{CpuLatency, Pulse};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vellum_vfs::{Answering, Answers, Filesystem};
@@ -36,15 +36,17 @@ const RECEIVE_ERRORS_MAX: u32 = 100;
 /// How long a request may have been waiting to count as "there already", as seen by a read that sleeps.
 const AT_ONCE: Duration = Duration::from_micros(3);
 
+/// How long a worker looks for the next request at most while processors are kept awake: about what waking it takes then.
+const SPIN_AWAKE: Duration = Duration::from_micros(10);
+
 /// What the workers of a session share.
 pub(crate) struct Crew<F: ?Sized> {
     pub(crate) fs: Arc<F>,
     pub(crate) core: Arc<Core>,
     pub(crate) pool: Pool,
     spin: Duration,
-    keep_awake: bool,
-    /// Processors are being kept awake: spinning gains nothing then.
-    awake: AtomicBool,
+    /// Through which processors are kept awake; None: they are left alone.
+    latency: Option<Arc<CpuLatency>>,
     hired: AtomicUsize,
     /// Where what is being carried out is written down for a successor.
     inflight: Option<Arc<Inflight>>,
@@ -55,18 +57,15 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         fs: Arc<F>,
         core: Arc<Core>,
         workers: Workers,
+        latency: Option<Arc<CpuLatency>>,
         inflight: Option<Arc<Inflight>>,
     ) -> Self {
-        let mut pool = Pool::new(workers.max.clamp(1, WORKERS_MAX));
-        // It judges by the requests of a tick whether there are many.
-        pool.steady = workers.keep_awake;
         Self {
             fs,
             core,
-            pool,
+            pool: Pool::new(workers.max.clamp(1, WORKERS_MAX)),
             spin: workers.spin,
-            keep_awake: workers.keep_awake,
-            awake: AtomicBool::new(false),
+            latency,
             hired: AtomicUsize::new(0),
             inflight,
         }
@@ -79,11 +78,8 @@ impl<F: Filesystem + ?Sized> Crew<F> {
     {
         self.core.notifier.served_by(Box::new(Answerers(Arc::downgrade(self))));
         self.hire()?;
-        let mut awake = Awake::new(self.keep_awake);
-        self.pool.watch(
-            || self.hire_or_log(),
-            |requests| self.awake.store(awake.pulse(requests), Ordering::Relaxed),
-        );
+        let mut pulse = Pulse::new(self.latency.clone());
+        self.pool.watch(|| self.hire_or_log(), |requests, ticks| pulse.beat(requests, ticks));
         Ok(())
     }
 
@@ -111,6 +107,11 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         if let Err(error) = self.hire() {
             tracing::warn!(%error, "no further worker");
         }
+    }
+
+    /// Whether processors are being kept awake: there is little to be gained by spinning then.
+    fn is_awake(&self) -> bool {
+        self.latency.as_ref().is_some_and(|latency| latency.is_held())
     }
 
     fn provide(self: &Arc<Self>, need: Need) {
@@ -216,7 +217,8 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
     /// Waits for a request, awake for a moment if that pays, then asleep; says whether it was there at once.
     fn receive(&mut self) -> Result<(Received, bool), Errno> {
         let limit = self.spinner.limit();
-        if !limit.is_zero() && self.crew.pool.readers() == 1 && !self.crew.awake.load(Ordering::Relaxed) {
+        let limit = if self.crew.is_awake() { limit.min(SPIN_AWAKE) } else { limit };
+        if !limit.is_zero() && self.crew.pool.readers() == 1 {
             let begin = Instant::now();
             let received = self.transport.spin(self.inbox.bytes_mut(), limit)?;
             self.arrived = Instant::now();

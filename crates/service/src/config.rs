@@ -4,6 +4,7 @@
 //! read so must be complete: a field that is missing or not known is an error, for it was said by another version.
 
 use crate::failure::Failure;
+use crate::keep_awake::KeepAwake;
 use crate::plain;
 use crate::source::LayerSource;
 use serde::{Deserialize, Serialize};
@@ -139,8 +140,8 @@ pub struct Config {
     /// Threads that answer requests. None: by the number of processors.
     #[serde(deserialize_with = "plain::required")]
     pub workers: Option<NonZeroUsize>,
-    /// Keep processors from deep sleep while requests come in numbers (privileged).
-    pub keep_awake: bool,
+    /// Keep processors from sleep while requests come in numbers (privileged).
+    pub keep_awake: KeepAwake,
     /// Mounts of the tree with mapped ids are allowed also where programs would be given files, which they are not then.
     pub idmap: bool,
     /// User ids in the layers against those in the mount.

@@ -65,6 +65,9 @@ pub struct InstanceReport {
     /// Which privileges the process has given up, by part.
     #[serde(default)]
     pub sandbox: BTreeMap<String, String>,
+    /// Whether processors are kept awake, or why not.
+    #[serde(default)]
+    pub processors: String,
     /// What the tree says of itself as a whole, by name.
     pub summary: BTreeMap<String, String>,
     /// Paths of the layers from the top down.

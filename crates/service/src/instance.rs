@@ -76,6 +76,8 @@ pub struct Instance<F> {
     begun: Instant,
     /// Which privileges the process has given up.
     confined: OnceLock<BTreeMap<String, String>>,
+    /// Whether processors are kept awake, or why not.
+    processors: OnceLock<String>,
     /// How deep the service's pid namespace lies below that of /proc, where it can be told.
     pid_depth: Option<usize>,
     /// Effective user of the service.
@@ -99,6 +101,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             session: OnceLock::new(),
             begun: Instant::now(),
             confined: OnceLock::new(),
+            processors: OnceLock::new(),
             pid_depth: pid_depth(std::process::id()),
             owner: rustix::process::geteuid().as_raw(),
             forgotten: AtomicU32::new(0),
@@ -139,6 +142,11 @@ impl<F: Filesystem + Explain> Instance<F> {
     /// Says which privileges the process has given up.
     pub(crate) fn confined_by(&self, parts: BTreeMap<String, String>) {
         let _ = self.confined.set(parts);
+    }
+
+    /// Says whether processors are kept awake, or why not.
+    pub(crate) fn has_processors(&self, what: String) {
+        let _ = self.processors.set(what);
     }
 
     /// Lets programs show that they may write to a directory or a file.
@@ -214,6 +222,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             let mut report = self.report.clone();
             report.features = features(self.features.get().copied().unwrap_or(Features::empty()));
             report.sandbox = self.confined.get().cloned().unwrap_or_default();
+            report.processors = self.processors.get().cloned().unwrap_or_default();
             report.summary = self.inner.summary();
             return json(serde_json::to_vec(&report));
         }

@@ -16,6 +16,7 @@ pub mod failure;
 pub mod flatten;
 mod handed;
 pub mod instance;
+pub mod keep_awake;
 pub mod layers;
 pub mod lock;
 #[cfg(feature = "memory-layers")]

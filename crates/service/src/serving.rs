@@ -52,7 +52,6 @@ pub(crate) fn session_options(config: &Config, layers: &Layers) -> SessionOption
     if let Some(workers) = config.workers {
         options.workers = Workers { max: workers.get(), ..Workers::default() };
     }
-    options.workers.keep_awake = config.keep_awake;
     let upper = layers.upper.as_ref().map(|(upper, _)| upper);
     let on_overlay =
         |branch: &Arc<dyn vellum_vfs::Branch>| branch.statfs().is_ok_and(|fs| fs.fstype == OVERLAYFS);

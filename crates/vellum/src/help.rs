@@ -29,7 +29,8 @@ Behaviour:
   workers=N                threads that answer requests
   idmap                    allow clones with mapped ids also in a pool with profile=passthrough, where programs
                            are given no files then (elsewhere they are allowed anyway)
-  keep_awake               processors do not sleep deeply while requests come in numbers (privileged)
+  keep_awake=auto|on|off   processors do not sleep while requests come in numbers, where that is permitted (auto: on
+                           machines with at most 4)
   block_copy=off|SIZE      lower files from this size on are copied block by block as they are written to
                            (128k; passthrough: 1m); off: whole, at the first write
   block_map=holes|sidecar  how it is recorded which blocks were copied

@@ -140,6 +140,9 @@ impl Findings {
         );
         line("profile", format!("{}, {} workers", instance.profile, instance.workers));
         line("kernel", instance.features.join(", "));
+        if !instance.processors.is_empty() {
+            line("processors", instance.processors.clone());
+        }
         for (number, (part, what)) in instance.sandbox.iter().enumerate() {
             line(if number == 0 { "sandbox" } else { "" }, format!("{part}: {what}"));
         }

@@ -112,6 +112,7 @@ cd "$2"
 [ "$(cat merged/file)" = below ]
 echo changed > merged/file; mkdir merged/dir; mv merged/file merged/dir/moved; ln -s x merged/symlink
 "$1" inspect --json merged > report
+grep -q '"processors": "left to sleep: ' report
 pid=$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' report)
 cat /proc/$pid/status
 kill -TERM $pid

@@ -14,6 +14,7 @@ use super::session::Listeners;
 use super::{AT_ONCE, ENDING, FAILED, KEEPERS, REPLACE, SIGHUP, over};
 use crate::daemon::{self, Pending, Word};
 use crate::failure::Failure;
+use crate::keep_awake::online_processors;
 use crate::sandbox::{self, Plan};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
@@ -339,6 +340,7 @@ impl<'a> Family<'a> {
                 }
             };
         // Before the first thread is started: each has the privileges of the one that started it.
+        let processors = online_processors();
         let confined = sandbox::enter(&plan);
         drop(plan);
         let orders = Orders {
@@ -349,6 +351,7 @@ impl<'a> Family<'a> {
             supervisor,
             user_namespace: user_namespace(),
             confined: confined.parts.clone(),
+            processors,
             signals: self.signals,
             board: self.board,
             word: &self.service,

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
-use vellum_fuse::{Inflight, Negotiated, Session, SessionHandle};
+use vellum_fuse::{CpuLatency, Inflight, Negotiated, Session, SessionHandle};
 use vellum_ring::files::{MOUNT_NUMBERS, RING_WANTED};
 use vellum_sys::{HeldSignals, Inherited};
 use vellum_union::{Generations, Ledger, Union};
@@ -51,6 +51,8 @@ struct Served {
     /// Keeps the connection's device open until the card has gone.
     _session: SessionHandle,
     generations: Option<Arc<Generations>>,
+    /// Processors are kept awake for it.
+    keep_awake: bool,
     /// Where its files may be handed out. It is on the card, and so stays open in any case.
     door: Option<Door>,
 }
@@ -88,6 +90,9 @@ pub(super) struct Host {
     user_namespace: Option<u64>,
     /// What has been given up, for those who ask.
     confined: BTreeMap<String, String>,
+    processors: Option<usize>,
+    /// Keeps processors awake for sessions and rings.
+    pub(super) latency: Arc<CpuLatency>,
     /// It has sockets.
     pooled: bool,
     board: Board,
@@ -112,6 +117,8 @@ pub(super) struct Orders<'a> {
     pub(super) user_namespace: Option<u64>,
     /// What has been given up.
     pub(super) confined: BTreeMap<String, String>,
+    /// Of this machine, as far as is known.
+    pub(super) processors: Option<usize>,
     /// What is to end the service.
     pub(super) signals: &'a HeldSignals,
     /// What all of the family know.
@@ -144,6 +151,8 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
         supervisor: orders.supervisor,
         user_namespace: orders.user_namespace,
         confined: orders.confined.clone(),
+        processors: orders.processors,
+        latency: Arc::default(),
         pooled: orders.listeners.is_some(),
         board: orders.board,
         books: Mutex::default(),
@@ -233,10 +242,15 @@ impl Host {
 
     /// Serves a mount; the card and the locks are held until it has gone.
     fn run(self: &Arc<Self>, fresh: Fresh) -> Result<(), Failure> {
-        let Fresh { config, instance, session, beside } = fresh;
+        let Fresh { config, instance, mut session, beside } = fresh;
         let Beside { card, locks, generations, direct } = beside;
         instance.served_by(session.handle());
         instance.confined_by(self.confined.clone());
+        instance.has_processors(config.keep_awake.report(self.processors, &self.latency));
+        let keep_awake = config.keep_awake.is_wanted(self.processors);
+        if keep_awake {
+            session.keep_awake(Arc::clone(&self.latency));
+        }
         let failed = |e: &dyn std::error::Error| Failure::system("serving the mount").because(e);
         let (handle, thread) = session.spawn().map_err(|e| failed(&e))?;
         if let Some(rate) = config.background_fill
@@ -252,7 +266,7 @@ impl Host {
                 instance.open_doors();
             }
             let door = direct.map(|direct| Door { tree: Arc::downgrade(&instance), direct });
-            books.mounts.insert(number, Served { _session: handle.clone(), generations, door });
+            books.mounts.insert(number, Served { _session: handle.clone(), generations, keep_awake, door });
             number
         };
         let host = Arc::clone(self);
@@ -352,6 +366,11 @@ impl Host {
     /// Where files are handed out.
     pub(super) fn doors(&self) -> Vec<Door> {
         self.of_mounts(|served| served.door.clone().filter(Door::is_open))
+    }
+
+    /// Whether processors are kept awake for one of the mounts.
+    pub(super) fn keeps_awake(&self) -> bool {
+        self.books.lock().mounts.values().any(|served| served.keep_awake)
     }
 
     fn direct_mounts(&self) -> Vec<[u64; MOUNT_NUMBERS]> {

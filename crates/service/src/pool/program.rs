@@ -15,13 +15,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::num::NonZeroU16;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vellum_fuse::Burst;
 use vellum_ring::files::{OPEN, REOPEN, RING_WANTED, SLOT_BYTES, SLOTS, VIEW};
 use vellum_ring::{Call, Layout, Linux, Response, Session};
 use vellum_sys::{Ids, SharedRegion};
 use vellum_vfs::{Client, Progress, Refused};
 
-/// How long to look for the next call before sleeping, in nanoseconds: longer than a program takes to write a small file.
+/// How long to look for the next call before sleeping, in nanoseconds: longer than a program takes to write a small file. Not at all
+/// while processors are kept awake: between two calls there is often a request to a worker, which needs the processor.
 const SPIN: u64 = 50_000;
 /// How often there is a look whether the program is still there.
 const LOOK: Duration = Duration::from_secs(1);
@@ -85,9 +88,11 @@ pub(super) fn serve(
         next: 0,
     };
     let mut looked = Instant::now();
+    let mut burst = Burst::new(Arc::clone(&host.latency));
     loop {
         poller.ran_on(Linux.core());
-        if let Some(call) = poller.poll_for(SPIN) {
+        if let Some(call) = poller.poll_for(if burst.is_awake() { 0 } else { SPIN }) {
+            burst.call(|| host.keeps_awake());
             if !program.process.is(program.who) {
                 call.reply(Response::status(calls::status(Refused::Kernel)));
                 break;
@@ -99,7 +104,8 @@ pub(super) fn serve(
             idle();
         }
         program.line.rest();
-        poller.sleep(Some(LOOK.as_nanos() as u64));
+        let patience = if burst.pause() { Burst::PATIENCE } else { LOOK };
+        poller.sleep(Some(patience.as_nanos() as u64));
         if looked.elapsed() >= LOOK {
             looked = Instant::now();
             if program.is_gone() {

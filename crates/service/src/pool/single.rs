@@ -6,6 +6,7 @@ use super::wire::MountRequest;
 use crate::config::{Config, Profile};
 use crate::daemon::Pending;
 use crate::failure::Failure;
+use crate::keep_awake::online_processors;
 use crate::layers::{self, OpenLayers};
 use crate::mountpoint::{self, mounts};
 use crate::sandbox::{Plan, Roots};
@@ -138,7 +139,7 @@ impl Charge for Mount<'_> {
             roots: Some(self.roots()?),
             passthrough: config.profile == Profile::Passthrough,
             writable: config.writable(),
-            keep_awake: config.keep_awake,
+            keep_awake: config.keep_awake.is_wanted(online_processors()),
         })
     }
 

@@ -13,6 +13,7 @@ use vellum_service::config::{
     AccessTimes, BlockCopy, BlockMap, Config, FillAtEnd, LAYERS_MAX, OverrideStat, Profile, Propagation,
     WORKERS_MAX,
 };
+use vellum_service::keep_awake::KeepAwake;
 use vellum_vfs::IdMap;
 
 /// Options that mount(8), libfuse, fuse-overlayfs or kernel overlayfs take and that change nothing here. Those that
@@ -368,7 +369,6 @@ impl Options {
             "volatile" => config.volatile = true,
             "no_writeback_cache" => config.write_through = true,
             "idmap" => config.idmap = true,
-            "keep_awake" => config.keep_awake = true,
             "noacl" => config.no_acl = true,
             _ => return false,
         }
@@ -425,6 +425,11 @@ impl Options {
             "profile" => {
                 let named = [("cached", Profile::Cached), ("passthrough", Profile::Passthrough)];
                 config.profile = choice(key, raw, &named)?;
+            }
+            "keep_awake" => {
+                let named = [("auto", KeepAwake::Auto), ("on", KeepAwake::On), ("off", KeepAwake::Off)];
+                let alone = raw.value.is_none();
+                config.keep_awake = if alone { KeepAwake::On } else { choice(key, raw, &named)? };
             }
             "block_copy" => config.block_copy = block_copy(key, raw)?,
             "block_map" => {

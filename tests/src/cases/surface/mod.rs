@@ -2,6 +2,7 @@
 
 mod flags;
 mod idmap;
+mod processors;
 mod times;
 
 use super::Case;
@@ -14,4 +15,5 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("surface/flags", 60, flags::flags),
     Case::mounted("surface/shared-blocks", 60, flags::shared_blocks),
     Case::mounted("surface/access-times", 60, times::access_times),
+    Case::once("surface/kept-awake", 150, processors::kept_awake),
 ];

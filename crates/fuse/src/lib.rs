@@ -14,10 +14,8 @@
 //! copied by the kernel only.
 #![forbid(unsafe_code)]
 
-mod asleep;
 mod backing;
 mod buffer;
-mod clients;
 mod convert;
 mod dispatch;
 mod inflight;
@@ -29,9 +27,7 @@ mod notify;
 mod pages;
 mod pool;
 pub mod request;
-mod seat;
 mod session;
-mod spin;
 mod stats;
 mod transport;
 pub mod wire;

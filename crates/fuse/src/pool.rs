@@ -6,7 +6,7 @@
 //!
 //! - when a reader finds the next request waiting already, several times in a row, and each from another client
 //!   thread than the one before,
-//! - when it receives something that may take long, and there are other clients (see [`Clients::alone`]): it stops being
+//! - when it receives something that may take long, and there are other clients (see [`ClientCount::alone`]): it stops being
 //!   a reader first (see [`takes_long`]),
 //! - when it has been busy with one request from one tick to the next ([`TICK`]) and sleeps: the watchdog, which is
 //!   the thread that called `run`, takes its place as a reader away and gives it to another,
@@ -20,10 +20,10 @@
 //! Unpacking an archive beside two busy processes on two processors took 1.5 times as long as with a single worker
 //! before both were minded, and takes as long now.
 
-use crate::clients::Clients;
 use crate::request::{Operation, Request};
-use crate::seat::{Seat, state};
 use crate::wire::{self, Opcode};
+use crate::workers::client_count::ClientCount;
+use crate::workers::slot::{Slot, state};
 use parking_lot::{Condvar, Mutex};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -46,9 +46,9 @@ const RUNNING_TICKS: u32 = 5;
 /// READ and WRITE of at least so many bytes count as long.
 const LONG_IO: u32 = 64 << 10;
 
-/// What the watchdog remembers of a seat from one tick to the next.
+/// What the watchdog remembers of a slot from one tick to the next.
 struct Seen {
-    seat: Arc<Seat>,
+    slot: Arc<Slot>,
     begun: u64,
     /// Ticks in a row with the same request.
     ticks: u32,
@@ -69,7 +69,7 @@ struct Tick {
 
 #[derive(Default)]
 struct Books {
-    seats: Vec<Arc<Seat>>,
+    slots: Vec<Arc<Slot>>,
     alive: usize,
     parked: usize,
     /// Parked workers that have been told to read and have not noticed yet.
@@ -80,7 +80,7 @@ struct Books {
 /// The workers of a session. It knows nothing of what they do.
 pub(crate) struct Pool {
     max: usize,
-    clients: Clients,
+    clients: ClientCount,
     books: Mutex<Books>,
     /// Workers that read, or are going to read after their request; changed only with the books locked.
     readers: AtomicUsize,
@@ -97,7 +97,7 @@ pub(crate) struct Pool {
 pub(crate) enum Need {
     /// Nothing.
     Nothing,
-    /// One more thread: make a seat for it with [`Pool::hire`].
+    /// One more thread: make a slot for it with [`Pool::hire`].
     Worker,
 }
 
@@ -105,7 +105,7 @@ impl Pool {
     pub(crate) fn new(max: usize) -> Self {
         Self {
             max,
-            clients: Clients::new(),
+            clients: ClientCount::new(),
             books: Mutex::default(),
             readers: AtomicUsize::new(0),
             call: Condvar::new(),
@@ -114,23 +114,23 @@ impl Pool {
         }
     }
 
-    /// A seat for a new worker, which is a reader from the start.
-    pub(crate) fn hire(&self) -> Arc<Seat> {
-        let seat = Arc::new(Seat::default());
+    /// A slot for a new worker, which is a reader from the start.
+    pub(crate) fn hire(&self) -> Arc<Slot> {
+        let slot = Arc::new(Slot::default());
         let mut books = self.books.lock();
-        books.seats.push(Arc::clone(&seat));
+        books.slots.push(Arc::clone(&slot));
         books.alive += 1;
         self.readers.fetch_add(1, Ordering::Relaxed);
-        seat
+        slot
     }
 
     /// A worker ends (or could not be started).
-    pub(crate) fn dismiss(&self, seat: &Arc<Seat>) {
+    pub(crate) fn dismiss(&self, slot: &Arc<Slot>) {
         let mut books = self.books.lock();
-        if matches!(seat.state.load(Ordering::Acquire), state::READING | state::BUSY) {
+        if matches!(slot.state.load(Ordering::Acquire), state::READING | state::BUSY) {
             self.readers.fetch_sub(1, Ordering::Relaxed);
         }
-        books.seats.retain(|other| !Arc::ptr_eq(other, seat));
+        books.slots.retain(|other| !Arc::ptr_eq(other, slot));
         books.alive -= 1;
         self.alarm.notify_all();
     }
@@ -138,16 +138,16 @@ impl Pool {
     /// Requests under way.
     pub(crate) fn answering(&self) -> Answering {
         let books = self.books.lock();
-        let at_work = |seat: &Arc<Seat>| Some((Arc::as_ptr(seat).addr(), seat.at_work()?));
-        Answering(books.seats.iter().filter_map(at_work).collect())
+        let at_work = |slot: &Arc<Slot>| Some((Arc::as_ptr(slot).addr(), slot.at_work()?));
+        Answering(books.slots.iter().filter_map(at_work).collect())
     }
 
     /// Whether none of these is under way any more.
     pub(crate) fn has_answered(&self, these: &Answering) -> bool {
         let books = self.books.lock();
         let now =
-            |seat: &Arc<Seat>| these.0.contains(&(Arc::as_ptr(seat).addr(), seat.at_work().unwrap_or(0)));
-        !books.seats.iter().any(now)
+            |slot: &Arc<Slot>| these.0.contains(&(Arc::as_ptr(slot).addr(), slot.at_work().unwrap_or(0)));
+        !books.slots.iter().any(now)
     }
 
     /// The connection has ended: parked workers go home.
@@ -164,9 +164,9 @@ impl Pool {
 
     /// A worker has received a request. `client`: the thread that waits for the answer, None when nobody does.
     /// `at_once`: it was there already.
-    pub(crate) fn begin(&self, seat: &Seat, client: Option<u32>, at_once: bool) -> Need {
-        seat.begun.store(seat.begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        seat.state.store(state::BUSY, Ordering::Release);
+    pub(crate) fn begin(&self, slot: &Slot, client: Option<u32>, at_once: bool) -> Need {
+        slot.begun.store(slot.begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        slot.state.store(state::BUSY, Ordering::Release);
         if self.watchdog_asleep.load(Ordering::Relaxed) {
             let _books = self.books.lock();
             self.alarm.notify_all();
@@ -174,7 +174,7 @@ impl Pool {
         if let Some(client) = client {
             self.clients.see(client);
         }
-        if client.is_some_and(|client| seat.learn(client, at_once)) {
+        if client.is_some_and(|client| slot.learn(client, at_once)) {
             let mut books = self.books.lock();
             return self.one_more_reader(&mut books);
         }
@@ -182,20 +182,20 @@ impl Pool {
     }
 
     /// What comes now may take long: another worker reads meanwhile.
-    pub(crate) fn step_aside(&self, seat: &Seat) -> Need {
+    pub(crate) fn step_aside(&self, slot: &Slot) -> Need {
         if self.max == 1 || self.clients.alone() {
             return Need::Nothing;
         }
         let mut books = self.books.lock();
-        self.relieve(seat, &mut books)
+        self.relieve(slot, &mut books)
     }
 
     /// The request is done. False: the worker is to end.
-    pub(crate) fn done(&self, seat: &Seat) -> bool {
+    pub(crate) fn done(&self, slot: &Slot) -> bool {
         let swapped =
-            seat.state.compare_exchange(state::BUSY, state::READING, Ordering::AcqRel, Ordering::Acquire);
+            slot.state.compare_exchange(state::BUSY, state::READING, Ordering::AcqRel, Ordering::Acquire);
         if swapped.is_ok() {
-            if !seat.superfluous() || self.readers() <= 1 {
+            if !slot.superfluous() || self.readers() <= 1 {
                 return true;
             }
             let mut books = self.books.lock();
@@ -203,20 +203,20 @@ impl Pool {
                 return !books.closing;
             }
             self.readers.fetch_sub(1, Ordering::Relaxed);
-            return self.park(seat, &mut books);
+            return self.park(slot, &mut books);
         }
         // Relieved: another one reads, unless it has ended in the meantime.
         let mut books = self.books.lock();
         if self.readers() == 0 && !books.closing {
             self.readers.store(1, Ordering::Relaxed);
-            seat.state.store(state::READING, Ordering::Release);
+            slot.state.store(state::READING, Ordering::Release);
             return true;
         }
-        self.park(seat, &mut books)
+        self.park(slot, &mut books)
     }
 
-    fn park(&self, seat: &Seat, books: &mut parking_lot::MutexGuard<'_, Books>) -> bool {
-        seat.state.store(state::PARKED, Ordering::Release);
+    fn park(&self, slot: &Slot, books: &mut parking_lot::MutexGuard<'_, Books>) -> bool {
+        slot.state.store(state::PARKED, Ordering::Release);
         books.parked += 1;
         while books.called == 0 && !books.closing {
             self.call.wait(books);
@@ -226,13 +226,13 @@ impl Pool {
             return false;
         }
         books.called -= 1;
-        seat.state.store(state::READING, Ordering::Release);
+        slot.state.store(state::READING, Ordering::Release);
         true
     }
 
-    fn relieve(&self, seat: &Seat, books: &mut Books) -> Need {
+    fn relieve(&self, slot: &Slot, books: &mut Books) -> Need {
         let swapped =
-            seat.state.compare_exchange(state::BUSY, state::RELIEVED, Ordering::AcqRel, Ordering::Acquire);
+            slot.state.compare_exchange(state::BUSY, state::RELIEVED, Ordering::AcqRel, Ordering::Acquire);
         if swapped.is_err() {
             return Need::Nothing;
         }
@@ -273,7 +273,7 @@ impl Pool {
                 self.alarm.wait_for(&mut books, TICK * ticks);
             }
             self.clients.pass(ticks);
-            let tick = self.tick(&mut books, &mut seen, Seat::asleep);
+            let tick = self.tick(&mut books, &mut seen, Slot::asleep);
             quiet = if tick.progress { 0 } else { quiet + ticks };
             let steady = pulse(tick.requests, ticks);
             ticks = if tick.busy || steady { 1 } else { (ticks * 2).min(TICKS_MAX) };
@@ -284,15 +284,15 @@ impl Pool {
     }
 
     /// Relieves who has been asleep over one request since the last tick, or awake over it for many.
-    fn tick(&self, books: &mut Books, seen: &mut Vec<Seen>, asleep: impl Fn(&Seat) -> bool) -> Tick {
+    fn tick(&self, books: &mut Books, seen: &mut Vec<Seen>, asleep: impl Fn(&Slot) -> bool) -> Tick {
         let mut result = Tick::default();
-        seen.retain(|seen| books.seats.iter().any(|seat| Arc::ptr_eq(seat, &seen.seat)));
-        for seat in books.seats.clone() {
-            let begun = seat.begun.load(Ordering::Relaxed);
-            let busy = seat.state.load(Ordering::Acquire) == state::BUSY;
+        seen.retain(|seen| books.slots.iter().any(|slot| Arc::ptr_eq(slot, &seen.slot)));
+        for slot in books.slots.clone() {
+            let begun = slot.begun.load(Ordering::Relaxed);
+            let busy = slot.state.load(Ordering::Acquire) == state::BUSY;
             result.busy |= busy;
-            let Some(seen) = seen.iter_mut().find(|seen| Arc::ptr_eq(&seen.seat, &seat)) else {
-                seen.push(Seen { seat, begun, ticks: 0 });
+            let Some(seen) = seen.iter_mut().find(|seen| Arc::ptr_eq(&seen.slot, &slot)) else {
+                seen.push(Seen { slot, begun, ticks: 0 });
                 result.progress = true;
                 continue;
             };
@@ -301,8 +301,8 @@ impl Pool {
             seen.ticks = if busy && seen.begun == begun { seen.ticks + 1 } else { 0 };
             seen.begun = begun;
             if seen.ticks > 0
-                && (seen.ticks >= RUNNING_TICKS || asleep(&seat))
-                && self.relieve(&seat, books) == Need::Worker
+                && (seen.ticks >= RUNNING_TICKS || asleep(&slot))
+                && self.relieve(&slot, books) == Need::Worker
             {
                 result.hires += 1;
             }
@@ -340,32 +340,32 @@ pub(crate) fn takes_long(request: &Request<'_>, slow_xattr: Option<&CStr>) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seat::{BACKLOG, NEEDED, WINDOW};
+    use crate::workers::slot::{BACKLOG, NEEDED, WINDOW};
     use std::time::Instant;
     use zerocopy::IntoBytes;
 
     /// A worker takes a request and answers it.
-    fn serve(pool: &Pool, seat: &Seat, client: u32, at_once: bool) -> Need {
-        let need = pool.begin(seat, Some(client), at_once);
-        assert!(pool.done(seat));
+    fn serve(pool: &Pool, slot: &Slot, client: u32, at_once: bool) -> Need {
+        let need = pool.begin(slot, Some(client), at_once);
+        assert!(pool.done(slot));
         need
     }
 
     #[test]
     fn clients_that_are_kept_waiting_ask_for_one_more_reader() {
         let pool = Pool::new(2);
-        let seat = pool.hire();
+        let slot = pool.hire();
         for i in 1..=3 * BACKLOG {
-            let need = serve(&pool, &seat, 7 + i % 2, true);
+            let need = serve(&pool, &slot, 7 + i % 2, true);
             assert_eq!(need == Need::Worker, i % BACKLOG == 0, "request {i}");
         }
         for i in 0..1000 {
-            assert_eq!(serve(&pool, &seat, 7 + i % 2, false), Need::Nothing);
+            assert_eq!(serve(&pool, &slot, 7 + i % 2, false), Need::Nothing);
         }
         let other = pool.hire();
         assert_eq!(pool.readers(), 2);
         for i in 0..2 * BACKLOG {
-            assert_eq!(serve(&pool, &seat, 7 + i % 2, true), Need::Nothing, "no more than the limit");
+            assert_eq!(serve(&pool, &slot, 7 + i % 2, true), Need::Nothing, "no more than the limit");
         }
         pool.dismiss(&other);
         assert_eq!(pool.readers(), 1);
@@ -374,69 +374,69 @@ mod tests {
     #[test]
     fn one_client_thread_never_asks_for_a_second_reader() {
         let pool = Pool::new(8);
-        let seat = pool.hire();
+        let slot = pool.hire();
         for i in 0..10_000 {
-            assert_eq!(serve(&pool, &seat, 7, true), Need::Nothing);
+            assert_eq!(serve(&pool, &slot, 7, true), Need::Nothing);
             // What nobody waits for comes in between, and is no other client.
             if i % 9 == 0 {
-                assert_eq!(pool.begin(&seat, None, true), Need::Nothing);
-                assert!(pool.done(&seat));
+                assert_eq!(pool.begin(&slot, None, true), Need::Nothing);
+                assert!(pool.done(&slot));
             }
         }
         // One client after another is no backlog either, as with a shell script.
         for i in 0..10_000 {
-            assert_eq!(serve(&pool, &seat, 7 + i / 3, true), Need::Nothing);
+            assert_eq!(serve(&pool, &slot, 7 + i / 3, true), Need::Nothing);
         }
     }
 
     #[test]
     fn what_nobody_waits_for_neither_counts_nor_disturbs() {
         let pool = Pool::new(2);
-        let seat = pool.hire();
+        let slot = pool.hire();
         for i in 1..BACKLOG {
-            assert_eq!(serve(&pool, &seat, i, true), Need::Nothing);
+            assert_eq!(serve(&pool, &slot, i, true), Need::Nothing);
             for at_once in [true, false] {
-                assert_eq!(pool.begin(&seat, None, at_once), Need::Nothing);
-                assert!(pool.done(&seat));
+                assert_eq!(pool.begin(&slot, None, at_once), Need::Nothing);
+                assert!(pool.done(&slot));
             }
         }
-        assert_eq!(serve(&pool, &seat, BACKLOG, true), Need::Worker);
+        assert_eq!(serve(&pool, &slot, BACKLOG, true), Need::Worker);
     }
 
     #[test]
     fn a_reader_stays_while_it_finds_backlog() {
         let pool = Pool::new(2);
-        let (seat, _other) = (pool.hire(), pool.hire());
+        let (slot, _other) = (pool.hire(), pool.hire());
         // Windows with just enough backlog: begin and done by turns, so that parking would hang.
         for i in 0..10 * WINDOW {
-            let _ = serve(&pool, &seat, i + 1, i % (WINDOW / NEEDED) == 0);
+            let _ = serve(&pool, &slot, i + 1, i % (WINDOW / NEEDED) == 0);
             assert_eq!(pool.readers(), 2);
         }
         // One less is too few.
         for i in 0..WINDOW {
-            let _ = pool.begin(&seat, Some(i), i % (WINDOW / NEEDED) == 0 && i > 0);
-            assert_eq!(seat.window.load(Ordering::Relaxed), i + 1);
+            let _ = pool.begin(&slot, Some(i), i % (WINDOW / NEEDED) == 0 && i > 0);
+            assert_eq!(slot.window.load(Ordering::Relaxed), i + 1);
             if i + 1 < WINDOW {
-                assert!(pool.done(&seat));
+                assert!(pool.done(&slot));
             }
         }
         pool.close();
-        assert!(!pool.done(&seat), "parked, and sent home");
+        assert!(!pool.done(&slot), "parked, and sent home");
         assert_eq!(pool.readers(), 1);
     }
 
     #[test]
     fn the_last_reader_always_stays() {
         let pool = Pool::new(2);
-        let seat = pool.hire();
+        let slot = pool.hire();
         for _ in 0..10 * WINDOW {
-            let _ = serve(&pool, &seat, 7, false);
+            let _ = serve(&pool, &slot, 7, false);
         }
         assert_eq!(pool.readers(), 1);
         // And what it saw while it was alone does not count when there are two again.
         let _other = pool.hire();
         for _ in 0..WINDOW - 1 {
-            let _ = serve(&pool, &seat, 7, false);
+            let _ = serve(&pool, &slot, 7, false);
         }
         assert_eq!(pool.readers(), 2);
     }
@@ -444,25 +444,25 @@ mod tests {
     #[test]
     fn who_steps_aside_reads_again_if_nobody_else_does() {
         let pool = Pool::new(2);
-        let seat = pool.hire();
+        let slot = pool.hire();
         // Two clients.
-        assert_eq!(serve(&pool, &seat, 6, false), Need::Nothing);
-        assert_eq!(pool.begin(&seat, Some(7), false), Need::Nothing);
-        assert_eq!(pool.step_aside(&seat), Need::Worker);
+        assert_eq!(serve(&pool, &slot, 6, false), Need::Nothing);
+        assert_eq!(pool.begin(&slot, Some(7), false), Need::Nothing);
+        assert_eq!(pool.step_aside(&slot), Need::Worker);
         assert_eq!(pool.readers(), 0);
         // The other one could not be started.
-        assert!(pool.done(&seat));
+        assert!(pool.done(&slot));
         assert_eq!(pool.readers(), 1);
     }
 
     #[test]
     fn nobody_steps_aside_for_a_client_that_is_alone() {
         let pool = Pool::new(2);
-        let seat = pool.hire();
+        let slot = pool.hire();
         let aside = |client| {
-            let _ = pool.begin(&seat, Some(client), false);
-            let need = pool.step_aside(&seat);
-            assert!(pool.done(&seat));
+            let _ = pool.begin(&slot, Some(client), false);
+            let need = pool.step_aside(&slot);
+            assert!(pool.done(&slot));
             need == Need::Worker
         };
         assert!(!aside(7));
@@ -506,12 +506,12 @@ mod tests {
     #[test]
     fn a_tick_relieves_who_sleeps_over_a_request() {
         let pool = Pool::new(2);
-        let seat = pool.hire();
+        let slot = pool.hire();
         let (mut seen, mut books) = (Vec::new(), pool.books.lock());
         let mut tick = |asleep: bool| pool.tick(&mut books, &mut seen, |_| asleep);
         assert!(tick(true).progress, "a new worker");
         assert!(!tick(true).progress, "it waits for requests");
-        let _ = pool.begin(&seat, Some(7), false);
+        let _ = pool.begin(&slot, Some(7), false);
         let first = tick(true);
         assert_eq!((first.requests, first.hires), (1, 0), "it may have begun just now");
         let second = tick(true);
@@ -524,16 +524,16 @@ mod tests {
     #[test]
     fn a_tick_leaves_who_only_wants_a_processor_for_a_while() {
         let pool = Pool::new(2);
-        let seat = pool.hire();
+        let slot = pool.hire();
         let (mut seen, mut books) = (Vec::new(), pool.books.lock());
         let mut tick = |asleep: bool| pool.tick(&mut books, &mut seen, |_| asleep).hires;
         for round in 0..3 {
-            let _ = pool.begin(&seat, Some(7), false);
+            let _ = pool.begin(&slot, Some(7), false);
             for i in 0..RUNNING_TICKS {
                 assert_eq!(tick(false), 0, "round {round}, tick {i}");
             }
             if round < 2 {
-                assert!(pool.done(&seat));
+                assert!(pool.done(&slot));
             }
         }
         assert_eq!(tick(false), 1, "it computes, it seems");
@@ -542,9 +542,9 @@ mod tests {
     #[test]
     fn the_watchdog_relieves_who_is_stuck() {
         let pool = Arc::new(Pool::new(2));
-        let seat = pool.hire();
+        let slot = pool.hire();
         // This thread computes while it waits below: it is relieved all the same, in the end.
-        seat.take();
+        slot.take();
         let watchdog = {
             let pool = Arc::clone(&pool);
             std::thread::spawn(move || {
@@ -553,16 +553,16 @@ mod tests {
                 hired.len()
             })
         };
-        let _ = pool.begin(&seat, Some(7), false);
+        let _ = pool.begin(&slot, Some(7), false);
         let begin = Instant::now();
         while pool.books.lock().alive < 2 {
             assert!(begin.elapsed() < Duration::from_secs(10));
             std::thread::yield_now();
         }
         let others: Vec<_> =
-            pool.books.lock().seats.iter().filter(|other| !Arc::ptr_eq(other, &seat)).cloned().collect();
-        pool.dismiss(&seat);
-        others.iter().for_each(|seat| pool.dismiss(seat));
+            pool.books.lock().slots.iter().filter(|other| !Arc::ptr_eq(other, &slot)).cloned().collect();
+        pool.dismiss(&slot);
+        others.iter().for_each(|slot| pool.dismiss(slot));
         assert_eq!(watchdog.join().unwrap(), 1);
     }
 

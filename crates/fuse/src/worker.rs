@@ -7,13 +7,13 @@ use crate::init::{WORKERS_MAX, Workers};
 use crate::pages;
 use crate::pool::{Need, Pool, client, takes_long};
 use crate::request::{self, Operation};
-use crate::seat::Seat;
 use crate::session::Core;
-use crate::spin::Spinner;
 use crate::stats::Counters;
 use crate::transport::{Device, Received, Transport};
 use crate::wire::{self, InitFlags, Opcode};
 use crate::workers::cpu_latency::{CpuLatency, Pulse};
+use crate::workers::slot::Slot;
+use crate::workers::spin::Spinner;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -85,20 +85,20 @@ impl<F: Filesystem + ?Sized> Crew<F> {
 
     /// Starts one more worker.
     fn hire(self: &Arc<Self>) -> std::io::Result<()> {
-        let seat = self.pool.hire();
+        let slot = self.pool.hire();
         let crew = Arc::clone(self);
         let number = self.hired.fetch_add(1, Ordering::Relaxed);
-        let for_thread = Arc::clone(&seat);
+        let for_thread = Arc::clone(&slot);
         let started = std::thread::Builder::new().name(format!("vellum-{number}")).spawn(move || {
-            let seat = for_thread;
-            seat.take();
-            Worker::new(&crew, &seat, number).serve();
+            let slot = for_thread;
+            slot.take();
+            Worker::new(&crew, &slot, number).serve();
             // One worker only ends when the connection has.
             crew.pool.close();
-            crew.pool.dismiss(&seat);
+            crew.pool.dismiss(&slot);
         });
         if started.is_err() {
-            self.pool.dismiss(&seat);
+            self.pool.dismiss(&slot);
         }
         started.map(drop)
     }
@@ -136,7 +136,7 @@ impl<F: Filesystem + ?Sized> Answers for Answerers<F> {
 
 struct Worker<'a, F: ?Sized> {
     crew: &'a Arc<Crew<F>>,
-    seat: &'a Seat,
+    slot: &'a Slot,
     /// Which of the workers it is.
     number: usize,
     device: Arc<OwnedFd>,
@@ -152,12 +152,12 @@ struct Worker<'a, F: ?Sized> {
 }
 
 impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
-    fn new(crew: &'a Arc<Crew<F>>, seat: &'a Seat, number: usize) -> Self {
+    fn new(crew: &'a Arc<Crew<F>>, slot: &'a Slot, number: usize) -> Self {
         let data = (crew.core.negotiated.max_write as usize).max(wire::XATTR_MAX);
         let (device, own) = crew.core.worker_device();
         Self {
             crew,
-            seat,
+            slot,
             number,
             transport: Device::new(Arc::clone(&device), own),
             device,
@@ -179,10 +179,10 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                     errors = 0;
                     self.make_room(len);
                     let client = client(self.inbox.bytes().get(..len).unwrap_or_default());
-                    let need = self.crew.pool.begin(self.seat, client, at_once);
+                    let need = self.crew.pool.begin(self.slot, client, at_once);
                     self.crew.provide(need);
                     let goodbye = self.answer(len);
-                    if !self.crew.pool.done(self.seat) || goodbye {
+                    if !self.crew.pool.done(self.slot) || goodbye {
                         return;
                     }
                 }
@@ -273,7 +273,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             return (false, Some(opcode));
         }
         if takes_long(&request, core.slow_xattr) {
-            let need = self.crew.pool.step_aside(self.seat);
+            let need = self.crew.pool.step_aside(self.slot);
             self.crew.provide(need);
         }
         if let Operation::Read { args } = &request.operation

@@ -1,3 +1,8 @@
-//! What a session's workers have beside the pool that they are in.
+//! What is kept of a session's workers beside the pool that they are in: each one's slot, how many clients there are, and whether
+//! waiting awake pays.
 
+pub(crate) mod client_count;
 pub(crate) mod cpu_latency;
+pub(crate) mod slot;
+pub(crate) mod spin;
+pub(crate) mod thread_state;

@@ -1,6 +1,6 @@
 //! One worker's place in the [pool](crate::pool): what it is doing, and what it has seen of its clients.
 
-use crate::asleep::ThreadState;
+use crate::workers::thread_state::ThreadState;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ pub(crate) mod state {
 /// One worker's place in the pool.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Seat {
+pub(crate) struct Slot {
     pub(crate) state: AtomicU32,
     /// Requests that it has begun.
     pub(crate) begun: AtomicU64,
@@ -42,7 +42,7 @@ pub(crate) struct Seat {
     thread: OnceLock<ThreadState>,
 }
 
-impl Seat {
+impl Slot {
     /// The calling thread is the worker.
     pub(crate) fn take(&self) {
         if let Some(thread) = ThreadState::of_this_thread() {

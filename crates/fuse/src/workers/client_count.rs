@@ -8,7 +8,7 @@ const ALONE_TICKS: u32 = 10;
 /// The client threads of a session. It is read with every request, and written once a tick at most.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Clients {
+pub(crate) struct ClientCount {
     /// Ticks of the watchdog, and [`ALONE_TICKS`]: the first client is alone.
     now: AtomicU32,
     /// A client thread that was seen (0: none),
@@ -17,7 +17,7 @@ pub(crate) struct Clients {
     changed: AtomicU32,
 }
 
-impl Clients {
+impl ClientCount {
     pub(crate) const fn new() -> Self {
         Self { now: AtomicU32::new(ALONE_TICKS), last: AtomicU32::new(0), changed: AtomicU32::new(0) }
     }
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_client_is_alone_after_a_while() {
-        let clients = Clients::new();
+        let clients = ClientCount::new();
         let alone = |client| {
             clients.see(client);
             clients.alone()

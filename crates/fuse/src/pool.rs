@@ -275,7 +275,8 @@ impl Pool {
             self.clients.pass(ticks);
             let tick = self.tick(&mut books, &mut seen, Slot::asleep);
             quiet = if tick.progress { 0 } else { quiet + ticks };
-            let steady = pulse(tick.requests, ticks);
+            // It may open a file, and if that lies on this mount, a worker has to answer first.
+            let steady = parking_lot::MutexGuard::unlocked(&mut books, || pulse(tick.requests, ticks));
             ticks = if tick.busy || steady { 1 } else { (ticks * 2).min(TICKS_MAX) };
             if tick.hires > 0 {
                 parking_lot::MutexGuard::unlocked(&mut books, || (0..tick.hires).for_each(|_| hire()));

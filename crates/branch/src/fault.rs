@@ -102,7 +102,7 @@ impl FaultPlan {
         self.kill_change.store(self.changes().saturating_add(nth), SeqCst);
     }
 
-    /// The same, counted in operations of any kind.
+    /// From the `nth` operation of any kind from now on nothing happens any more: that one and every later one answers [`DEAD`].
     pub fn kill_at_step(&self, nth: u64) {
         self.kill_step.store(self.steps().saturating_add(nth), SeqCst);
     }

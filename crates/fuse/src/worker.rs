@@ -242,7 +242,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         goodbye
     }
 
-    /// The same without counting its time; also what kind of request it was, if it was one.
+    /// Answers a message without counting its time. Also says what kind of request it was, if it was one.
     fn answer_it(&mut self, len: usize) -> (bool, Option<Opcode>) {
         let core = &self.crew.core;
         let bytes = self.inbox.bytes().get(..len).unwrap_or_default();

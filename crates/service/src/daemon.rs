@@ -13,7 +13,7 @@ use vellum_sys::{Fork, fork};
 
 /// First byte of the child's word to its parent.
 const READY: u8 = b'+';
-/// The same when it failed; the [`Failure`] follows.
+/// First byte of the word of a child that failed; the [`Failure`] follows.
 const FAILED: u8 = b'-';
 
 /// Longest word that a child passes to its parent, in bytes.
@@ -138,7 +138,7 @@ impl Pending {
         self.0.as_raw_fd()
     }
 
-    /// The same with a descriptor of its own.
+    /// This end of the pipe, by a descriptor of its own.
     pub(crate) fn try_clone(&self) -> Result<Self, Failure> {
         let copy = self.0.try_clone();
         copy.map(Self).map_err(|e| Failure::system("a second descriptor of a pipe").because(e))

@@ -38,7 +38,7 @@ impl Failure {
         Self { line: line.into(), input: false, cause: None }
     }
 
-    /// The same, with what lies behind it. What an error says of its own causes is not kept twice.
+    /// Adds what lies behind the failure. What an error says of its own causes is not kept twice.
     #[must_use]
     pub fn because(mut self, error: impl Error) -> Self {
         let mut all: Vec<String> = Vec::new();
@@ -54,7 +54,7 @@ impl Failure {
         self
     }
 
-    /// The same, with what it happened to before it.
+    /// Puts before the line the thing it happened to.
     #[must_use]
     pub fn of(self, what: impl fmt::Display) -> Self {
         Self { line: format!("{what}: {}", self.line), ..self }

@@ -100,7 +100,7 @@ pub fn propagate(mountpoint: &Path, propagation: Propagation) -> rustix::io::Res
     let flags = match propagation {
         Propagation::Private => MountPropagationFlags::PRIVATE,
         Propagation::Shared => MountPropagationFlags::SHARED,
-        // The same as private in a parent that is not shared: there is nothing to hear of.
+        // In a parent that is not shared this is as private: there is nothing to hear of.
         Propagation::Slave => MountPropagationFlags::DOWNSTREAM,
         Propagation::Unbindable => MountPropagationFlags::UNBINDABLE,
     };

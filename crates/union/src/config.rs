@@ -47,8 +47,8 @@ pub struct UpperConfig {
 /// Smallest file that is copied block by block unless told otherwise, in bytes.
 pub const PARTIAL_FROM: u64 = 128 << 10;
 
-/// The same where the kernel reads and writes whole files itself, and a partial one costs a request for each write: to copy
-/// 1 MiB takes as long as a hundred of them.
+/// Smallest file that is copied block by block in `passthrough`, in bytes. There the kernel reads and writes whole files itself,
+/// and a partial one costs a request for each write: to copy 1 MiB takes as long as a hundred of them.
 pub const PARTIAL_FROM_PASSTHROUGH: u64 = 1 << 20;
 
 /// What a union is made of.

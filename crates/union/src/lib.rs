@@ -21,17 +21,17 @@
 //! 6. `File::times`: shared by what writes and then puts times back, exclusive for what sets them.
 //! 7. `File::state`, of two files in the order of their addresses: where the object lives. Held shared during an operation by name,
 //!    exclusive while that changes.
-//! 8. `File::successor` and the shards of `Inodes`: which node shows a file, until it has been made. What is dropped of a node's
+//! 8. `File::successor` and `Inodes::shards`: which node shows a file, until it has been made. What is dropped of a node's
 //!    references is dropped after them: a node's end takes its file's state.
 //! 9. `File::partial`: the one partial file behind a file, until it has been opened. `File::stated`: until a file's time of change has been
 //!    read and kept. `File::doomed`: for an assignment.
-//! 10. Of a partial file `Busy::ranges` (waited for with nothing of it held), `PartialFile::shape`, the map's `chunks`, the index's
-//!     `syncing` and then `dirty`.
+//! 10. Of a partial file `Busy::ranges` (waited for with nothing of it held), `PartialFile::shape`, `BlockMap::chunks`,
+//!     `Sidecar::syncing` and then `Sidecar::dirty`.
 //! 11. `Dir::place`, then `Dir::upper`: for a copy of what they say.
 //! 12. `Entries::known`, and under it `Recovery::spots`: what is known of names. No node is dropped with it held.
-//! 13. `Slot::handle`, by which files and directories are open; `Share`'s queue of them.
+//! 13. `Slot::handle`, by which files and directories are open; `Budget::queue`, in which they stand.
 //! 14. For the length of a few instructions, and nothing under them but what follows: `NegativeDentries`, `DirLease::waits` (which asks the
-//!     kernel's side what it is answering), `HandleIds::notes`, `LayerLinks::moved`, `Core::partials`, `Recovery::held`, `Table::allocator`, a slot of `Table`,
+//!     kernel's side what it is answering), `HandleIds::notes`, `LayerLinks::moved`, `Core::partials`, `Recovery::held`, `Table::allocator`, `Chunk::slots`,
 //!     `Ledger::kept`, `Work::remake` and `Work::cleaner` (which wait for nobody in the union).
 //!
 //! There is no lock of the whole mount.

@@ -116,7 +116,7 @@ fn one_failure(
     if stage.kind.door && result.is_err() {
         assert_eq!(state, State::Before, "{}, {what}: refused, and done", scenario.name);
     }
-    // The same for whoever mounts it now.
+    // Another mount of the layers must see the same state.
     let copy = disk.fork().unwrap();
     let other = fresh(stage, &copy);
     let text = stage::unlike(&seen, &stage.look(&other));

@@ -9,6 +9,7 @@ mod documents;
 mod finding;
 mod functions;
 mod links;
+mod locks;
 mod manifests;
 mod modules;
 mod paths;
@@ -27,10 +28,12 @@ pub(crate) const HELP: &str = "\
 rules of tidy:
   dependencies     crates use only what lies below them, by the table of ARCHITECTURE.md
   import-cycle     no more than 3 files of a crate import from each other in a circle
+  lock-order       the text in crates/union/src/lib.rs names every lock of the union
   manifest         every crate has a description and takes the workspace's lints
   file-length      no Rust file above 900 lines (a warning above 600)
   function-length  no function above 120 lines
   module-doc       every Rust file begins with //!
+  comment          no comment that begins with `The same`, no SAFETY line that says `as above`
   trait-doc        every method of a public trait has a doc comment
   unsafe           unsafe code only in crates that are for it, forbidden in all others
   machine-path     no path of somebody's machine in sources and documents
@@ -79,6 +82,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     }
     dependencies::check(tree, &mut findings);
     cycles::check(tree, &mut findings);
+    locks::check(tree, &mut findings);
     decisions::check(tree, &mut findings);
     links::check(tree, &mut findings);
     documents::check(tree, &mut findings);

@@ -115,7 +115,7 @@ fn test_modules(path: &Path, file: &File) -> Vec<Path> {
 }
 
 /// Whether an item is there in tests only.
-fn is_for_tests(attributes: &[Attribute]) -> bool {
+pub(super) fn is_for_tests(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let is_test = attribute.meta.require_list().is_ok_and(|list| {
             list.tokens.clone().into_iter().next().is_some_and(|first| {

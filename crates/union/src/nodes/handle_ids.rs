@@ -29,7 +29,7 @@ pub(crate) struct Note {
     pub(crate) key: Option<InodeKey>,
     /// The file, if another node shows it still.
     pub(crate) file: Weak<File>,
-    /// The same, kept open, because it has a name that is not known.
+    /// The file, kept open, because it has a name that is not known.
     pub(crate) kept: Option<Arc<File>>,
     /// The node has been dropped; its id is in nobody's hands but ours.
     pub(crate) dropped: bool,

@@ -165,7 +165,7 @@ pub(crate) struct Io {
     pub(crate) file: Arc<dyn BranchFile>,
     /// It is the file's own in the upper, opened for reading and writing.
     pub(crate) writable: bool,
-    /// The same file, if it is partial.
+    /// The file with its map of blocks, if it is partial.
     pub(crate) partial: Option<Arc<PartialFile>>,
 }
 

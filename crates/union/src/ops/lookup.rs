@@ -42,7 +42,8 @@ impl Core {
         Ok(self.child_with_attr(parent, name)?.map(|(node, _)| node))
     }
 
-    /// The same, with the attributes if they were read anyway.
+    /// The node of `name` in `parent`, with its attributes if they were read anyway; None if there is no such name. The caller holds the
+    /// parent's `ops`.
     pub(crate) fn child_with_attr(
         &self,
         parent: &Arc<Node>,

@@ -324,7 +324,7 @@ pub fn mixed(before: &Tree, after: &Tree, seen: &Tree) -> bool {
         })
 }
 
-/// The same apart from number, links and times.
+/// Whether two states are equal apart from number, links and times.
 fn like(one: &Seen, other: &Seen) -> bool {
     let bare = |seen: &Seen| Seen {
         ino: 0,

@@ -69,7 +69,7 @@ pub struct Held {
     pub stale: bool,
 }
 
-/// The same object in the plain tree.
+/// An object of the plain tree that stands for one of the union.
 #[derive(Clone)]
 pub enum Flat {
     Dir(Arc<dyn BranchDir>),
@@ -425,7 +425,7 @@ impl World {
         self.compare_others(&seen);
     }
 
-    /// The same tree must be seen by whoever mounts the layers now: after a crash, or with the upper as a lower.
+    /// Compares what further mounts of the layers show: one after a crash, and one with the upper as a lower.
     fn compare_others(&self, seen: &tree::Tree) {
         let copy = self.layers.disk.fork().expect("a copy of the disk");
         let mut writable = self.layers.config_on(&copy);
@@ -497,7 +497,7 @@ impl World {
     }
 }
 
-/// The same error, or none, from both.
+/// Whether both have succeeded. Panics unless both have, or both have failed with one error.
 pub fn agree<A, B>(what: &str, expected: &Result<A, Errno>, seen: &Result<B, Errno>) -> bool {
     match (expected, seen) {
         (Ok(_), Ok(_)) => true,

@@ -277,14 +277,16 @@ fn wanted_flags(flags: OFlags) -> HandoutFlags {
         OFlags::RDWR => HandoutFlags::READ | HandoutFlags::WRITE,
         _ => HandoutFlags::READ,
     };
+    // Of the two bits of O_SYNC that of O_DSYNC; rustix has one value, with both, for both.
+    const DSYNC: OFlags = OFlags::from_bits_retain(0o10_000);
     let others = [
         (OFlags::CREATE, HandoutFlags::CREATE),
         (OFlags::EXCL, HandoutFlags::EXCLUSIVE),
         (OFlags::TRUNC, HandoutFlags::TRUNCATE),
         (OFlags::APPEND, HandoutFlags::APPEND),
         (OFlags::NONBLOCK, HandoutFlags::NONBLOCK),
-        (OFlags::DSYNC, HandoutFlags::DSYNC),
-        (OFlags::SYNC.difference(OFlags::DSYNC), HandoutFlags::SYNC),
+        (DSYNC, HandoutFlags::DSYNC),
+        (OFlags::SYNC, HandoutFlags::SYNC),
         (OFlags::DIRECT, HandoutFlags::DIRECT),
     ];
     others.into_iter().filter(|(asked, _)| flags.contains(*asked)).fold(access, |all, (_, flag)| all | flag)
@@ -399,4 +401,17 @@ fn words(attr: &Attr) -> [u8; STAT_WORDS * 8] {
     let mut bytes = [0; STAT_WORDS * 8];
     bytes.iter_mut().zip(all.iter().flat_map(|word| word.to_ne_bytes())).for_each(|(to, from)| *to = from);
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_asked_for_is_synchronous() {
+        let both = HandoutFlags::DSYNC | HandoutFlags::SYNC;
+        let of = |bits: i32| wanted_flags(OFlags::from_bits_retain(bits as u32)) & both;
+        assert_eq!(of(libc::O_WRONLY | libc::O_CREAT), HandoutFlags::empty());
+        assert_eq!((of(libc::O_DSYNC), of(libc::O_SYNC)), (HandoutFlags::DSYNC, both));
+    }
 }

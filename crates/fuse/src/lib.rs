@@ -30,6 +30,7 @@ pub mod request;
 mod session;
 mod stats;
 mod transport;
+mod warned;
 pub mod wire;
 mod worker;
 mod workers;

@@ -9,6 +9,7 @@ use crate::pages::Pages;
 use crate::request::{self, Operation};
 use crate::stats::{AllCounters, Counts, Times};
 use crate::transport::{Device, Received, Transport};
+use crate::warned::warn_once;
 use crate::wire;
 use crate::wire::Opcode;
 use crate::worker::Crew;
@@ -19,7 +20,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use vellum_sys::fuse_dev;
 use vellum_vfs::{Connection, Error, Filesystem, Result};
@@ -278,13 +279,6 @@ impl SessionHandle {
     #[must_use]
     pub fn device(&self) -> BorrowedFd<'_> {
         self.0.device.as_fd()
-    }
-}
-
-/// Logs a condition the first time.
-pub(crate) fn warn_once(warned: &AtomicBool, log: impl FnOnce()) {
-    if !warned.swap(true, Ordering::Relaxed) {
-        log();
     }
 }
 

@@ -22,9 +22,7 @@ struct Known {
 
 const KNOWN: &[Known] = &[
     Known { crate_dir: "crates/bench", largest: 20, files: 20 },
-    Known { crate_dir: "crates/fuse", largest: 5, files: 5 },
-    Known { crate_dir: "crates/service", largest: 4, files: 8 },
-    Known { crate_dir: "crates/union", largest: 15, files: 15 },
+    Known { crate_dir: "crates/service", largest: 4, files: 4 },
 ];
 
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {

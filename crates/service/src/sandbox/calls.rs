@@ -11,7 +11,7 @@
 //! Calls that come with requests are allowed without a look at their arguments: the kernel keeps those in a bitmap and does not
 //! run the filter for them. ioctl is looked at, for it is seldom (a clone, an open in `passthrough`) and can do most.
 
-use super::{Mode, Plan};
+use super::plan::{Mode, Plan};
 
 use libc::c_long;
 use seccompiler::{

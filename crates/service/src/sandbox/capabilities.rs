@@ -24,7 +24,7 @@
 //! | CAP_SETUID, CAP_SETGID, CAP_SETPCAP | the service is nobody else at any time |
 //! | CAP_LINUX_IMMUTABLE | flags of layers are not touched |
 
-use super::Plan;
+use super::plan::Plan;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities,

@@ -6,7 +6,7 @@
 //! Landlock has no say in attributes (mode, owner, times, extended attributes) nor in asking for them. With files it also refuses
 //! every change of mounts.
 
-use super::{Plan, Roots};
+use super::plan::{Plan, Roots};
 use crate::client;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, PathFd,

@@ -13,7 +13,7 @@ use super::index::BlockIndex;
 use super::map::{BlockMap, ChunkBits};
 use super::record::Record;
 use crate::copyup::unsynced::Unsynced;
-use crate::ops::io::read_full;
+use crate::layers::read::read_full;
 use crate::sync::RwLock;
 use smallvec::{SmallVec, smallvec};
 use std::any::Any;

@@ -7,5 +7,6 @@ pub(crate) mod marks;
 pub(crate) mod merge;
 pub(crate) mod moves;
 pub(crate) mod overrides;
+pub(crate) mod read;
 pub(crate) mod sidecars;
 pub(crate) mod work;

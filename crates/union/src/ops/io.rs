@@ -1,6 +1,7 @@
 //! Data of regular files.
 
 use crate::copyup::whole::Need;
+use crate::layers::read::read_full;
 use crate::nodes::handles::weak_slot;
 use crate::nodes::node::{At, File, Io, Node};
 use crate::ops::attr::without_set_ids;
@@ -286,16 +287,4 @@ impl Core {
         }
         if strictly || !unsynced.is_original() { unsynced.settle(|| open.sync(false)) } else { Ok(()) }
     }
-}
-
-/// Reads until `buf` is full or the file ends; says how much.
-pub(crate) fn read_full(file: &dyn BranchFile, buf: &mut [u8], offset: u64) -> Result<usize> {
-    let mut done = 0;
-    while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
-        match file.read_at(rest, offset + done as u64)? {
-            0 => break,
-            n => done += n,
-        }
-    }
-    Ok(done)
 }

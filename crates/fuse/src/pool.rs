@@ -265,7 +265,11 @@ impl Pool {
         while books.alive > 0 {
             if quiet >= QUIET_TICKS {
                 self.watchdog_asleep.store(true, Ordering::Relaxed);
-                self.alarm.wait(&mut books);
+                // A worker that has not seen that may just have begun, and wakes nobody. It has until the end of this wait to be seen.
+                self.alarm.wait_for(&mut books, TICK * TICKS_MAX);
+                if is_quiet(&books, &seen) {
+                    self.alarm.wait(&mut books);
+                }
                 self.watchdog_asleep.store(false, Ordering::Relaxed);
                 (quiet, ticks) = (0, 1);
                 seen.clear();
@@ -310,6 +314,16 @@ impl Pool {
         }
         result
     }
+}
+
+/// Whether no worker is at work, or has been since it was looked at.
+fn is_quiet(books: &Books, seen: &[Seen]) -> bool {
+    books.slots.iter().all(|slot| {
+        let was_seen = seen
+            .iter()
+            .any(|seen| Arc::ptr_eq(&seen.slot, slot) && seen.begun == slot.begun.load(Ordering::Relaxed));
+        was_seen && slot.state.load(Ordering::Acquire) != state::BUSY
+    })
 }
 
 /// The client thread that waits for the answer to the request in `bytes`. None: nobody does, or the kernel does for
@@ -564,6 +578,41 @@ mod tests {
             pool.books.lock().slots.iter().filter(|other| !Arc::ptr_eq(other, &slot)).cloned().collect();
         pool.dismiss(&slot);
         others.iter().for_each(|slot| pool.dismiss(slot));
+        assert_eq!(watchdog.join().unwrap(), 1);
+    }
+
+    #[test]
+    fn the_watchdog_sleeps_through_no_request() {
+        let pool = Arc::new(Pool::new(2));
+        let slot = pool.hire();
+        slot.take();
+        let watchdog = {
+            let (pool, slot) = (Arc::clone(&pool), Arc::clone(&slot));
+            std::thread::spawn(move || {
+                let (mut hired, mut quiet, mut looks) = (0, 0, 0);
+                let hire = || {
+                    hired += 1;
+                    drop(pool.hire());
+                };
+                pool.watch(hire, |_, ticks| {
+                    quiet += if looks == 0 { 0 } else { ticks };
+                    looks += 1;
+                    // The last look before it sleeps has been: a request comes now.
+                    if quiet >= QUIET_TICKS && quiet - ticks < QUIET_TICKS {
+                        let _ = pool.begin(&slot, Some(7), false);
+                    }
+                    false
+                });
+                hired
+            })
+        };
+        let begin = Instant::now();
+        while pool.books.lock().alive < 2 {
+            assert!(begin.elapsed() < Duration::from_secs(10), "nobody reads any more");
+            std::thread::yield_now();
+        }
+        let all = pool.books.lock().slots.clone();
+        all.iter().for_each(|slot| pool.dismiss(slot));
         assert_eq!(watchdog.join().unwrap(), 1);
     }
 

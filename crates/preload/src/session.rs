@@ -38,6 +38,8 @@ use vellum_ring::{Answer, Caller, Client, Left, Linux, Region, Request, Response
 /// What a call is made with. Whoever has the [`SessionGuard`] of its slot has it.
 pub(crate) struct State {
     client: Option<Client<'static, Linux>>,
+    /// The service has seen in this session that no domain holds the program.
+    pub(crate) is_free: bool,
     /// Calls until a session is begun.
     due: u32,
     /// How many that will be after the next failure.
@@ -95,6 +97,7 @@ impl SessionSlot {
         Self {
             state: UnsafeCell::new(State {
                 client: None,
+                is_free: false,
                 due: few,
                 again: AGAIN,
                 tag: 0,
@@ -427,6 +430,7 @@ impl SessionGuard {
     /// As if there had never been one.
     fn forget(&mut self) {
         self.client = None;
+        self.is_free = false;
         self.due = self.few();
         self.dirs.clear();
         self.fresh.clear();

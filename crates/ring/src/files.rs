@@ -7,6 +7,9 @@
 //! preceded by a look at the path, which the kernel walks and checks anew; what the program may do in the directory and with the file is
 //! checked by the service.
 //!
+//! Before the first directory it shows once that no Landlock domain that knows of files holds it, with [`PROVE`]: what the service opens
+//! for it such a domain does not see.
+//!
 //! In place of a name there may be a path, of directories that the program has entered and that the kernel does not know: nothing can be
 //! mounted over them, they are where they were made, and the service checks what the kernel would. So a new tree can be made without
 //! the kernel hearing of its directories.
@@ -19,7 +22,7 @@ pub const TOKEN_BYTES: usize = 16;
 /// What the socket says first: numbers of 64 bits.
 pub const GREETING: u64 = u64::from_le_bytes(*b"ssesllev");
 /// Version of the greeting and of everything here.
-pub const GREETING_VERSION: u64 = 5;
+pub const GREETING_VERSION: u64 = 6;
 /// Numbers before those of mounts: [`GREETING`], version, how many mounts, and the inode number of the service's user namespace (0: unknown),
 /// whose ids answers have.
 pub const GREETING_HEAD: usize = 4;
@@ -93,6 +96,16 @@ pub const MAKE_LINK: u16 = 8;
 /// that takes several steps. Whoever looks at a name that the kernel does not know reads the word before and after, and what he saw in
 /// between counts if it was even and the same. [`LOOK`]: the kernel knows too many names.
 pub const VIEW: u16 = 9;
+
+/// Asks for a directory in which the program shows that no Landlock domain that knows of files holds it: it moves [`PROOF_FROM`] to
+/// [`PROOF_TO`], by renameat(2). In such a domain a file goes to another directory only where a rule allows it, and on a directory that
+/// nobody has seen before there is none. Value 0: the tag that a descriptor of the directory comes with. Without this nothing is
+/// entered or opened ([`ASK_KERNEL`]).
+pub const PROVE: u16 = 10;
+/// A file in the directory of a [`PROVE`].
+pub const PROOF_FROM: &core::ffi::CStr = c"file";
+/// Where it is to be.
+pub const PROOF_TO: &core::ffi::CStr = c"into/file";
 /// Names that the kernel may know in a directory in view.
 pub const KNOWN_MAX: usize = 120;
 

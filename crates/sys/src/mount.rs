@@ -3,7 +3,10 @@
 use crate::daemon::last_errno;
 use rustix::fs::AtFlags;
 use rustix::io::{Errno, Result};
-use rustix::mount::{MountFlags, OpenTreeFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen,
+};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
 };
@@ -42,6 +45,20 @@ pub fn alone_flags() -> OpenTreeFlags {
 /// A new mount of a directory alone, seen nowhere. EINVAL: the kernel makes none of one that is not in the tree (before Linux 6.15).
 pub fn alone(directory: impl AsFd) -> Result<OwnedFd> {
     rustix::mount::open_tree(directory, "", alone_flags())
+}
+
+/// A new filesystem in memory, seen nowhere, for so many small files: no devices, no set-id bits, nothing is run. Others than its owner
+/// reach in it what they know by name.
+pub fn in_memory(files: u32) -> Result<OwnedFd> {
+    let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "size", "64k")?;
+    fsconfig_set_string(&context, "nr_inodes", files.to_string())?;
+    fsconfig_set_string(&context, "mode", "0711")?;
+    fsconfig_create(&context)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
 /// What a mount does not do.

@@ -4,19 +4,19 @@ use crate::fds::{handed_fds, handed_numbers, own_fds};
 use crate::session::call_path::{Answered, Name};
 use crate::session::dirs::{self, Place, Shown};
 use crate::session::socket::{self, Take};
-use crate::session::{OTHERS, SessionGuard};
+use crate::session::{OTHERS, SessionGuard, end_for_good};
 use crate::session::{mount_type, view};
 use crate::shim::attributes::{Attributes, S_IFLNK};
 use crate::shim::paths;
-use crate::shim::raw::AT_FDCWD;
+use crate::shim::raw::{self, AT_FDCWD};
 use crate::stats::{By, Kind, count_call};
 use crate::thresholds::calls::{FOREIGN_EACH, FOREIGN_MANY, LEFT_OVER, OTHERS_EACH, OTHERS_MANY, TRIES};
 use core::ffi::CStr;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 use vellum_ring::files::{
-    MAKE_DIR, MAKE_LINK, OPEN, REOPEN, SET_ATTRIBUTES, SET_GROUP, SET_OWNER, SLOT_BYTES, STAT, STAT_WORDS,
-    TOKEN_BYTES, UNLINK,
+    MAKE_DIR, MAKE_LINK, OPEN, PROOF_FROM, PROOF_TO, PROVE, REOPEN, SET_ATTRIBUTES, SET_GROUP, SET_OWNER,
+    SLOT_BYTES, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
 };
 use vellum_ring::{Request, Response};
 
@@ -162,13 +162,45 @@ pub(crate) fn prove(
         return Err(Shown::NotNow);
     }
     match show(hold) {
-        Shown::Token(token) if hold.is_ready(device) => Ok(token),
+        Shown::Token(token) if hold.is_ready(device) && is_free(hold) => Ok(token),
         Shown::Token(_) => Err(Shown::NotNow),
         refused => {
             hold.was_refused();
             Err(refused)
         }
     }
+}
+
+/// Shows the service, once in a session, that no Landlock domain that knows of files holds this process. False: one does, or it could not be
+/// shown, and the session has ended. What holds a process does not let go of it: then there is no other session.
+fn is_free(hold: &mut SessionGuard) -> bool {
+    const HELD: [isize; 3] = [-1, -13, -18];
+    if hold.is_free {
+        return true;
+    }
+    let moved = move_proof(hold);
+    match moved {
+        Some(0) => hold.is_free = true,
+        // EPERM, EACCES, EXDEV
+        Some(error) if HELD.contains(&error) => end_for_good(),
+        _ if hold.socket() >= 0 => hold.fail(),
+        _ => {}
+    }
+    hold.is_free
+}
+
+/// What the kernel says to it; None: the service has not been asked, or gives no directory for it.
+fn move_proof(hold: &mut SessionGuard) -> Option<isize> {
+    let request = Request { opcode: PROVE, ..Request::default() };
+    let Ok((Response { status: 0, values: [tag, ..], .. }, _)) = hold.call(request, &[], &mut []) else {
+        return None;
+    };
+    let Outcome::Done(directory) = receive(hold, tag, true) else { return None };
+    let at = raw::word(directory);
+    let words = [at, PROOF_FROM.as_ptr() as usize, at, PROOF_TO.as_ptr() as usize, 0, 0];
+    let moved = raw::plain(raw::number::RENAMEAT, words);
+    raw::close(directory);
+    Some(moved)
 }
 
 fn is_skipped(only_reads: bool) -> bool {
@@ -196,7 +228,7 @@ pub(crate) fn receive(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) ->
         match delivery.fd {
             Some(fd) if delivery.number == tag => return Outcome::Done(fd),
             Some(left_over) => {
-                crate::shim::raw::close(left_over);
+                raw::close(left_over);
             }
             // No number was free, or something else of the kernel's did not let it through: it will say.
             None if delivery.number == tag && delivery.was_cut => return Outcome::Unknown,

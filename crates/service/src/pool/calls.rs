@@ -16,8 +16,8 @@ use std::sync::{Arc, Weak};
 use vellum_ring::Request;
 use vellum_ring::files::{
     ASK_KERNEL, CHECKED, DEPTH_MAX, ENTER, KNOWN_MAX, LOOK, MAKE_DIR, MAKE_LINK, MOUNT_NUMBERS, NAME_MAX,
-    OPEN, REOPEN, SET_ATTRIBUTES, SLOT_BYTES, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK, VIEW, VOLATILE,
-    name_hash,
+    OPEN, PROVE, REOPEN, SET_ATTRIBUTES, SLOT_BYTES, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK, VIEW,
+    VOLATILE, name_hash,
 };
 use vellum_union::{Directory, Union};
 use vellum_vfs::{
@@ -137,6 +137,7 @@ pub(super) fn carry_out(
         ENTER => return enter(program, data),
         REOPEN => return reopen(program, &client, flags as u32, data),
         VIEW => return view(program, request),
+        PROVE => return prove(program),
         _ => {}
     }
     let (data, rest) = match request.opcode {
@@ -208,6 +209,15 @@ fn descend(program: &mut Program<'_>, client: &Client<'_>, from: u64, path: &[u8
     Ok(at)
 }
 
+/// A directory in which the program shows that no domain holds it.
+fn prove(program: &mut Program<'_>) -> Verdict<Done> {
+    let room = program.host.room.as_ref().ok_or(Refused::Kernel)?;
+    program.proof.ask(room).map(Done::File).map_err(|error| {
+        tracing::debug!(%error, "a directory for a proof");
+        Refused::Kernel
+    })
+}
+
 fn enter(program: &mut Program<'_>, data: &[u8]) -> Verdict<Done> {
     let shown = Shown::find(program, data)?;
     let dir = shown.tree.inner().enter(shown.node)?;
@@ -216,7 +226,7 @@ fn enter(program: &mut Program<'_>, data: &[u8]) -> Verdict<Done> {
 }
 
 /// The file of a descriptor, to write.
-fn reopen(program: &Program<'_>, client: &Client<'_>, flags: u32, data: &[u8]) -> Verdict<Done> {
+fn reopen(program: &mut Program<'_>, client: &Client<'_>, flags: u32, data: &[u8]) -> Verdict<Done> {
     let known = OFlags::NONBLOCK | OFlags::DSYNC | OFlags::SYNC | OFlags::LARGEFILE;
     let flags = OFlags::from_bits_retain(flags);
     if !known.contains(flags) {
@@ -247,7 +257,11 @@ struct Shown {
 }
 
 impl Shown {
-    fn find(program: &Program<'_>, token: &[u8]) -> Verdict<Self> {
+    /// Nothing is found for a program that may be held by a domain, which does not see what the service opens.
+    fn find(program: &mut Program<'_>, token: &[u8]) -> Verdict<Self> {
+        if !program.proof.is_given() {
+            return Err(Refused::Kernel);
+        }
         let token = <[u8; TOKEN_BYTES]>::try_from(token).map_err(kernel)?;
         let Identity { uid, gid } = program.who;
         let who = Shower { uid, gid, process: program.number };

@@ -10,6 +10,7 @@ use super::board::Board;
 use super::fresh::Fresh;
 use super::host::{self, Begin, Orders};
 use super::join::user_namespace;
+use super::proof::Room;
 use super::session::Listeners;
 use super::{AT_ONCE, ENDING, FAILED, KEEPERS, REPLACE, SIGHUP, over};
 use crate::daemon::{self, Pending, Word};
@@ -341,6 +342,8 @@ impl<'a> Family<'a> {
             };
         // Before the first thread is started: each has the privileges of the one that started it.
         let processors = online_processors();
+        // Nothing can be mounted afterwards.
+        let room = self.charge.listeners().and_then(|_| Room::create());
         let confined = sandbox::enter(&plan);
         drop(plan);
         let orders = Orders {
@@ -353,6 +356,7 @@ impl<'a> Family<'a> {
             confined: confined.parts.clone(),
             processors,
             signals: self.signals,
+            room,
             board: self.board,
             word: &self.service,
         };

@@ -6,6 +6,7 @@ use super::card::{self, Found};
 use super::direct::DirectMount;
 use super::fresh::{self, Beside, Fresh, Made};
 use super::join::user_namespace;
+use super::proof::Room;
 use super::session::{self, Listeners};
 use super::underway::{Line, Underway};
 use super::wire::{self, Reply, Request, Status};
@@ -99,6 +100,8 @@ pub(super) struct Host {
     books: Mutex<Books>,
     /// What programs were sent and have not taken.
     underway: Arc<Underway>,
+    /// Where programs show what no domain keeps them from; None: they cannot, and are given nothing.
+    pub(super) room: Option<Arc<Room>>,
     /// A mount has gone.
     changed: Condvar,
 }
@@ -121,6 +124,8 @@ pub(super) struct Orders<'a> {
     pub(super) processors: Option<usize>,
     /// What is to end the service.
     pub(super) signals: &'a HeldSignals,
+    /// Where programs show what no domain keeps them from.
+    pub(super) room: Option<Arc<Room>>,
     /// What all of the family know.
     pub(super) board: Board,
     /// Wakes the supervisor.
@@ -157,6 +162,7 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
         board: orders.board,
         books: Mutex::default(),
         underway: Arc::default(),
+        room: orders.room.clone(),
         changed: Condvar::new(),
     });
     let pending = match begin {

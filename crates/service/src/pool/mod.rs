@@ -18,6 +18,7 @@ mod host;
 mod join;
 mod over;
 mod program;
+mod proof;
 mod session;
 mod single;
 mod supervisor;

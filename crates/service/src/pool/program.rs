@@ -5,6 +5,7 @@
 
 use super::calls::{self, Entered, Identity};
 use super::host::Host;
+use super::proof::Proof;
 use super::underway::Line;
 use super::wire::send_whole;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -18,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vellum_fuse::Burst;
-use vellum_ring::files::{OPEN, REOPEN, RING_WANTED, SLOT_BYTES, SLOTS, VIEW};
+use vellum_ring::files::{OPEN, PROVE, REOPEN, RING_WANTED, SLOT_BYTES, SLOTS, VIEW};
 use vellum_ring::{Call, Layout, Linux, Response, Session};
 use vellum_sys::{Ids, SharedRegion};
 use vellum_vfs::{Client, Progress, Refused};
@@ -39,6 +40,8 @@ pub(super) struct Program<'a> {
     pub(super) number: u32,
     process: Process,
     line: Line,
+    /// That no domain holds it.
+    pub(super) proof: Proof,
     pub(super) entered: VecDeque<Entered>,
     /// The last number that was given.
     next: u64,
@@ -84,6 +87,7 @@ pub(super) fn serve(
         number: number.unsigned_abs(),
         process,
         line,
+        proof: Proof::default(),
         entered: VecDeque::new(),
         next: 0,
     };
@@ -183,7 +187,7 @@ impl Program<'_> {
         let len = call.read_data(0, &mut data).min(request.len as usize);
         let data = data.get(..len).unwrap_or_default();
         // Before anything is done of which a descriptor would come.
-        if matches!(request.opcode, OPEN | REOPEN | VIEW) && !self.line.may_send() {
+        if matches!(request.opcode, OPEN | REOPEN | VIEW | PROVE) && !self.line.may_send() {
             call.reply(Response::status(calls::status(Refused::Kernel)));
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! A program that calls over a ring as the library does, and otherwise whatever it likes.
 
 use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq};
-use rustix::fs::XattrFlags;
+use rustix::fs::{XattrFlags, renameat};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::fs::File;
 use std::io::{IoSliceMut, Read, Write};
@@ -12,8 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use vellum_ring::files::{
     CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR, MAKE_LINK,
-    MOUNT_NUMBERS, OPEN, REOPEN, RING_WANTED, SET_ATTRIBUTES, STAT, STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK,
-    VIEW,
+    MOUNT_NUMBERS, OPEN, PROOF_FROM, PROOF_TO, PROVE, REOPEN, RING_WANTED, SET_ATTRIBUTES, STAT, STAT_WORDS,
+    TOKEN, TOKEN_BYTES, UNLINK, VIEW,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
 use vellum_sys::SharedRegion;
@@ -75,8 +75,16 @@ fn by_chance() -> Outcome<[u8; TOKEN_BYTES]> {
 }
 
 impl Program {
-    /// Connects and asks for a ring.
+    /// Connects and asks for a ring, and shows that no domain holds it.
     pub(super) fn new(path: &Path) -> Outcome<Self> {
+        let program = Self::without_proof(path)?;
+        let directory = program.proof()?.or_else(super::status)?;
+        renameat(&directory, PROOF_FROM, &directory, PROOF_TO).doing("showing that no domain holds it")?;
+        Ok(program)
+    }
+
+    /// Connects and asks for a ring.
+    pub(super) fn without_proof(path: &Path) -> Outcome<Self> {
         let mut socket = UnixStream::connect(path).doing("connecting to the socket for programs")?;
         let mut body = vec![0; GREETING_NUMBERS * 8];
         let (got, none) = receive(&socket, &mut body)?;
@@ -93,6 +101,14 @@ impl Program {
         ensure_eq!(u64::from_ne_bytes(answer), RING_WANTED, "the answer");
         let memory = SharedRegion::open(files.pop().ok_or_else(|| Stop::Fail("no memory came".into()))?)?;
         Ok(Self { socket, memory, mounts, path: path.to_owned() })
+    }
+
+    /// The directory in which it is shown that no domain holds the program.
+    pub(super) fn proof(&self) -> Outcome<Answered<File>> {
+        match self.ask(PROVE, 0, [0; 5], &[])? {
+            Ok((response, _)) => Ok(Ok(self.file(response.values[0])?)),
+            Err(status) => Ok(Err(status)),
+        }
     }
 
     /// The ring's memory.

@@ -2,6 +2,7 @@
 //! nobody gets more than he may have.
 
 mod client;
+mod confined;
 mod directories;
 mod forged;
 mod held;
@@ -67,6 +68,8 @@ pub(super) const CASES: &[Case] = &[
     Case::of(PASSTHROUGH, "direct/without-descriptors", 60, hostile::without_descriptors),
     Case::of(PASSTHROUGH, "direct/set-user-id", 60, hostile::set_user_id),
     Case::of(PASSTHROUGH, "direct/sends-what-waits", 60, hostile::sends_what_waits),
+    Case::of(PASSTHROUGH, "direct/started-in-a-domain", 60, confined::started_in_a_domain),
+    Case::of(PASSTHROUGH, "direct/whatever-a-domain-knows-of", 60, confined::whatever_it_knows_of),
     Case::of(Profile::Cached, "direct/not-in-cached", 60, not_in_cached),
 ];
 

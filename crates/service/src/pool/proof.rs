@@ -1,0 +1,229 @@
+//! What a program shows before it is given files: that no Landlock domain that knows of files holds it.
+//!
+//! The service opens, makes and removes files for a program, and a domain of the program's does not see that. So the program moves a file
+//! from one directory to another. In every domain that knows of files, whatever else it allows, that takes a rule for these directories
+//! or one above them (`LANDLOCK_ACCESS_FS_REFER`; the first version of Landlock has no such rule). Here there can be none: the
+//! directories are made for this program alone, in memory, and lie in no tree, so that nothing is above them.
+//!
+//! A domain that knows of nothing but ports or signals does not hold anybody from files, and from this neither.
+
+use parking_lot::Mutex;
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, fstat, mkdirat, openat, renameat_with, statat,
+    unlinkat,
+};
+use rustix::io::{Errno, Result};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use vellum_ring::files::{PROOF_FROM, PROOF_TO};
+
+/// Files and directories of all programs together. Three are for one, until it has shown what it is to show.
+const FILES: u32 = 16_384;
+/// The directory of [`PROOF_TO`].
+const INTO: &str = "into";
+
+/// A filesystem in memory, for all programs.
+#[derive(Debug)]
+pub(super) struct Room {
+    root: OwnedFd,
+    next: AtomicU64,
+    /// Directories that could not be removed: somebody was making files there.
+    left: Mutex<Vec<String>>,
+}
+
+impl Room {
+    /// A new one. None: this process may not make any.
+    pub(super) fn create() -> Option<Arc<Self>> {
+        let made = vellum_sys::mount::in_memory(FILES);
+        let root = made.inspect_err(|error| tracing::info!(%error, "programs are given no files")).ok()?;
+        Some(Arc::new(Self { root, next: AtomicU64::new(0), left: Mutex::default() }))
+    }
+
+    fn name(&self) -> String {
+        self.next.fetch_add(1, Relaxed).to_string()
+    }
+
+    /// Removes a directory with what a program has put there. Directories in it are moved up and wait for their turn.
+    fn remove(&self, name: String) {
+        let mut waiting = std::mem::take(&mut *self.left.lock());
+        waiting.push(name);
+        // Somebody may be making more of them.
+        let mut steps = FILES;
+        while let Some(name) = waiting.pop() {
+            steps = steps.saturating_sub(1);
+            let gone = unlinkat(&self.root, name.as_str(), AtFlags::REMOVEDIR);
+            if !matches!(gone, Err(Errno::NOTEMPTY)) {
+                continue;
+            }
+            if steps == 0 || self.empty(&name, &mut waiting).is_err() {
+                self.left.lock().push(name);
+                break;
+            }
+            waiting.push(name);
+        }
+        self.left.lock().append(&mut waiting);
+    }
+
+    fn empty(&self, name: &str, moved: &mut Vec<String>) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let dir = openat(&self.root, name, flags, Mode::empty())?;
+        for entry in Dir::read_from(&dir)?.take(FILES as usize) {
+            let entry = entry?;
+            let here = entry.file_name();
+            if matches!(here.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            if entry.file_type() == FileType::Directory {
+                let there = self.name();
+                renameat_with(&dir, here, &self.root, there.as_str(), RenameFlags::NOREPLACE)?;
+                moved.push(there);
+            } else {
+                unlinkat(&dir, here, AtFlags::empty())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Two directories and a file, for one program.
+#[derive(Debug)]
+struct Yard {
+    room: Arc<Room>,
+    name: String,
+    into: OwnedFd,
+    /// Number of the file.
+    file: u64,
+}
+
+impl Yard {
+    /// A new one, and the directory for the program.
+    fn create(room: &Arc<Room>) -> Result<(Self, OwnedFd)> {
+        let (name, room) = (room.name(), Arc::clone(room));
+        // Names in it cannot be listed by anybody but root, and can be made by all.
+        let mode = Mode::from_raw_mode(0o733);
+        mkdirat(&room.root, name.as_str(), mode)?;
+        let made = || {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let outer = openat(&room.root, name.as_str(), flags, Mode::empty())?;
+            // Whoever has it cannot go up from it, where the kernel makes such mounts.
+            let outer = vellum_sys::mount::alone(&outer).unwrap_or(outer);
+            mkdirat(&outer, INTO, mode)?;
+            let into = openat(&outer, INTO, flags, Mode::empty())?;
+            let create = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+            let file = fstat(openat(&outer, PROOF_FROM, create, Mode::empty())?)?.st_ino;
+            Ok((outer, into, file))
+        };
+        match made() {
+            Ok((outer, into, file)) => Ok((Self { room, name, into, file }, outer)),
+            Err(error) => {
+                room.remove(name);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether the file is in the other directory: the same file, and the same directory, whatever they are called now.
+    fn is_moved(&self) -> bool {
+        let name = PROOF_TO.to_bytes().rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        statat(&self.into, name, AtFlags::SYMLINK_NOFOLLOW).is_ok_and(|found| found.st_ino == self.file)
+    }
+}
+
+impl Drop for Yard {
+    fn drop(&mut self) {
+        self.room.remove(std::mem::take(&mut self.name));
+    }
+}
+
+/// What is known of a program.
+#[derive(Debug, Default)]
+pub(super) struct Proof {
+    yard: Option<Yard>,
+    given: bool,
+}
+
+impl Proof {
+    /// A directory for the program to show it in.
+    pub(super) fn ask(&mut self, room: &Arc<Room>) -> Result<OwnedFd> {
+        let (yard, outer) = Yard::create(room)?;
+        self.yard = Some(yard);
+        Ok(outer)
+    }
+
+    /// Whether it has been shown.
+    pub(super) fn is_given(&mut self) -> bool {
+        if let Some(yard) = self.yard.take_if(|yard| yard.is_moved()) {
+            self.given = true;
+            drop(yard);
+        }
+        self.given
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{linkat, renameat};
+
+    fn files(room: &Room) -> u64 {
+        let found = rustix::fs::fstatvfs(&room.root).unwrap();
+        found.f_files - found.f_ffree
+    }
+
+    #[test]
+    fn only_the_same_file_in_the_same_directory_is_a_proof() {
+        let Some(room) = Room::create() else { return };
+        let none = files(&room);
+        let mut proof = Proof::default();
+        assert!(!proof.is_given());
+        let outer = proof.ask(&room).unwrap();
+        let create = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let make = |dir: &OwnedFd, name: &str| drop(openat(dir, name, create, Mode::empty()).unwrap());
+        // Another file there.
+        make(&outer, "into/file");
+        assert!(!proof.is_given());
+        // Another directory of that name, with the file in it from the beginning.
+        renameat(&outer, "into", &outer, "was").unwrap();
+        mkdirat(&outer, "into", Mode::RWXU).unwrap();
+        renameat(&outer, "file", &outer, "into/file").unwrap();
+        assert!(!proof.is_given());
+        // It is asked for again: the first one goes, with everything that was put there.
+        for name in ["into/deep", "into/deep/er", "was/deep"] {
+            mkdirat(&outer, name, Mode::RWXU).unwrap();
+        }
+        make(&outer, "into/deep/er/file");
+        drop(outer);
+        let outer = proof.ask(&room).unwrap();
+        assert_eq!(files(&room), none + 3);
+        linkat(&outer, "file", &outer, "other", AtFlags::empty()).unwrap();
+        assert!(!proof.is_given());
+        renameat(&outer, "file", &outer, "into/file").unwrap();
+        assert!(proof.is_given() && proof.is_given());
+        drop(outer);
+        assert_eq!(files(&room), none);
+    }
+
+    #[test]
+    fn what_one_program_puts_there_ends_with_it() {
+        let Some(room) = Room::create() else { return };
+        let none = files(&room);
+        let mut proof = Proof::default();
+        let outer = proof.ask(&room).unwrap();
+        // As deep as it likes.
+        let mut at = outer;
+        while mkdirat(&at, "d", Mode::RWXU).is_ok() {
+            at = openat(&at, "d", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        }
+        drop(at);
+        drop(proof);
+        let mut next = Proof::default();
+        while next.ask(&room).is_err() {
+            room.remove("none".into());
+        }
+        drop(next);
+        room.remove("none".into());
+        assert_eq!(files(&room), none);
+    }
+}

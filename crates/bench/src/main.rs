@@ -318,7 +318,12 @@ fn run_guard(args: &Guard) -> Result<guard::Guarded> {
     }
     let programs = args.program.iter().map(|text| contender::program(text)).collect::<Result<Vec<_>>>()?;
     let kinds = [Kind::VellumCached, Kind::VellumPassthrough];
-    let subjects = kinds.map(|kind| Contender::find(kind, &programs).map_err(Failure::new));
+    let subjects = kinds.map(|kind| {
+        let mut subject = Contender::find(kind, &programs).map_err(Failure::new)?;
+        // When processors are kept awake, by opening and closing a device, depends on how fast requests come.
+        subject.options = Some("keep_awake=off".into());
+        Ok(subject)
+    });
     let subjects = subjects.into_iter().collect::<Result<Vec<_>>>()?;
     stop::watch()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);

@@ -25,6 +25,7 @@ pub(crate) enum Kind {
     MakeDir,
     MakeLink,
     SetAttributes,
+    Rename,
 }
 
 /// Who has carried one out.
@@ -52,7 +53,7 @@ const KINDS: usize = 7;
 /// Of one [`Kind`].
 const WAYS: usize = 5;
 /// What reports call the [`Kind`]s.
-const CALLED: [&str; 6] = ["opens", "stats", "unlinks", "mkdirs", "symlinks", "setattrs"];
+const CALLED: [&str; 7] = ["opens", "stats", "unlinks", "mkdirs", "symlinks", "setattrs", "renames"];
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 static CALLS: [[AtomicU64; WAYS]; CALLED.len()] =
@@ -277,7 +278,7 @@ mod tests {
             u64::MAX,
             [8, 9],
             12,
-            &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0], [0; 5], [0; 5], [0; 5]],
+            &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0], [0; 5], [0; 5], [0; 5], [0; 5]],
         );
         let text = std::str::from_utf8(&text.bytes[..text.len]).unwrap();
         let expected = "vellum: preads from mappings: 10\nvellum: bytes from mappings: 18446744073709551615\n\

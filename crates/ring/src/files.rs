@@ -88,6 +88,10 @@ pub const FOLLOW: u64 = 128;
 /// Makes a symbolic link. Arguments: directory, bytes of the name. Data: the name, and what the link leads to.
 pub const MAKE_LINK: u16 = 8;
 
+/// Renames a file within its directory, over another one if there is one. Arguments: directory, bytes of the old name. Data: the old name,
+/// and the new one.
+pub const RENAME: u16 = 11;
+
 /// A directory of the upper layer to look at, where that means the same as asking for attributes, for files and links. Arguments:
 /// directory; 1 if the program has it already, and asks only whether that holds again. Value 0: the tag that a descriptor comes with, of a
 /// mount of this directory alone that cannot be changed; 1: the id of a memory of generations; 2: which of its words is the directory's; 3:

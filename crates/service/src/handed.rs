@@ -20,17 +20,20 @@ pub(crate) enum Call {
     MakeLink,
     /// Attributes were changed.
     SetAttributes,
+    /// A file was renamed.
+    Rename,
     /// The kernel was to be asked instead.
     Kernel,
 }
 
-const NAMES: [&str; 7] = [
+const NAMES: [&str; 8] = [
     "ring_opens",
     "ring_stats",
     "ring_unlinks",
     "ring_mkdirs",
     "ring_symlinks",
     "ring_setattrs",
+    "ring_renames",
     "ring_to_kernel",
 ];
 

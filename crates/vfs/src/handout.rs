@@ -152,6 +152,9 @@ pub trait Handout: Send + Sync + 'static {
     ) -> Verdict<()>;
     /// Removes a file's only name. ENOENT: there is nothing.
     fn unlink(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>) -> Verdict<()>;
+    /// Renames a file within its directory, over another one if there is one. Both have one name, and the kernel knows neither. ENOENT: there
+    /// is nothing to be renamed.
+    fn rename(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>, to: Name<'_>) -> Verdict<()>;
     /// Makes a directory and enters it; `mode` has the umask applied. None: it has been made, and is to be entered by way of the kernel.
     /// EEXIST: the name is taken, in whatever way.
     fn mkdir(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>, mode: u32)

@@ -11,7 +11,7 @@ use crate::stats::{By, Kind, count_call};
 use crate::thresholds::session::{ENTERING, REFERRED};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
-use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_LINK, OPEN, SLOT_BYTES, STALE};
+use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_LINK, OPEN, RENAME, SLOT_BYTES, STALE};
 use vellum_ring::{Request, Response};
 
 const EIO: u32 = 5;
@@ -70,6 +70,19 @@ impl Name {
     pub(crate) fn is_in_last(&self, hold: &SessionGuard) -> bool {
         let text = hold.path.get(..self.parent).unwrap_or_default();
         hold.dirs.is_last(self.directory, text)
+    }
+
+    /// Whether it is in the directory of the last call, in one that the program has made, or in one that it has entered.
+    pub(crate) fn is_in_entered(&self, hold: &mut SessionGuard) -> bool {
+        self.is_guess(hold)
+            || self.place(hold).is_some_and(|place| hold.dirs.find(&place).flatten().is_some())
+    }
+
+    /// The name of another path, if that is in the same directory and put the same way.
+    pub(crate) fn sibling<'a>(&self, hold: &SessionGuard, other: &'a [u8]) -> Option<&'a [u8]> {
+        let split = paths::split(other)?;
+        let same = hold.path.get(..self.parent)? == other.get(..split.parent)?;
+        other.get(split.name..split.end).filter(|_| same)
     }
 
     /// Whether the kernel knows the path as far as the name itself, where it knows it up to `base`.
@@ -231,7 +244,7 @@ impl Name {
         let name = hold.path.get(self.split.name..self.split.end).unwrap_or_default();
         let data = data.get_mut(..name.len() + more.len()).ok_or(Outcome::Kernel)?;
         data.iter_mut().zip(name.iter().chain(more)).for_each(|(to, from)| *to = *from);
-        if request.opcode == MAKE_LINK {
+        if matches!(request.opcode, MAKE_LINK | RENAME) {
             let [_, len, ..] = &mut request.args;
             *len = name.len() as u64;
         }

@@ -12,11 +12,11 @@ use crate::shim::raw::{self, AT_FDCWD};
 use crate::stats::{By, Kind, count_call};
 use crate::thresholds::calls::{FOREIGN_EACH, FOREIGN_MANY, LEFT_OVER, OTHERS_EACH, OTHERS_MANY, TRIES};
 use core::ffi::CStr;
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicBool, AtomicU32};
 use vellum_ring::files::{
-    MAKE_DIR, MAKE_LINK, OPEN, PROOF_FROM, PROOF_TO, PROVE, REOPEN, SET_ATTRIBUTES, SET_GROUP, SET_OWNER,
-    SLOT_BYTES, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+    MAKE_DIR, MAKE_LINK, OPEN, PROOF_FROM, PROOF_TO, PROVE, RENAME, REOPEN, SET_ATTRIBUTES, SET_GROUP,
+    SET_OWNER, SLOT_BYTES, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
 };
 use vellum_ring::{Request, Response};
 
@@ -47,6 +47,8 @@ const FLAGS: i32 = O_ACCMODE
     | O_NOFOLLOW
     | O_CLOEXEC
     | O_NOCTTY;
+
+const ENOENT: i32 = 2;
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,6 +289,60 @@ pub(crate) unsafe fn unlink(directory: i32, path: usize) -> Outcome<()> {
     };
     let request = Request { opcode: UNLINK, ..Request::default() };
     done(Kind::Unlink, name.request(&mut hold, Kind::Unlink, request, &[], &mut []))
+}
+
+/// Whether the last name that was asked about with [`is_missing`] was missing: then the next is worth a call anywhere.
+static ARE_MISSING: AtomicBool = AtomicBool::new(false);
+
+/// Whether there is nothing of this name, in a directory that the program has entered: what needs it fails, whatever it would do.
+///
+/// # Safety
+/// The path must be the program's, readable as far as it is mapped at all.
+pub(crate) unsafe fn is_missing(directory: i32, path: usize) -> bool {
+    if !own_fds::is_live() {
+        return false;
+    }
+    let Some(mut hold) = take(Kind::Stat) else { return false };
+    // SAFETY: the caller's.
+    let name = unsafe { Name::take(&mut hold, directory, path) };
+    let is_tried = |name: &Name| ARE_MISSING.load(Relaxed) || name.is_in_entered(&mut hold);
+    let Some(name) = name.filter(is_tried) else { return false };
+    let missing = match view::look(&mut hold, &name, false) {
+        Some(seen) => matches!(seen, Outcome::Failed(ENOENT)),
+        None => {
+            let mut out = [0u8; STAT_WORDS * 8];
+            let request = Request { opcode: STAT, ..Request::default() };
+            let answered = name.request(&mut hold, Kind::Stat, request, &[], &mut out);
+            matches!(answered, Err(Outcome::Failed(ENOENT)))
+        }
+    };
+    ARE_MISSING.store(missing, Relaxed);
+    missing
+}
+
+/// Renames a file within its directory.
+///
+/// # Safety
+/// Both paths must be the program's, readable as far as they are mapped at all.
+pub(crate) unsafe fn rename(from: (i32, usize), to: (i32, usize)) -> Outcome<()> {
+    if !own_fds::is_live() || from.0 != to.0 {
+        return Outcome::Kernel;
+    }
+    let mut text = [0; SLOT_BYTES as usize];
+    // SAFETY: the caller's.
+    let Some(new) = (unsafe { paths::take(to.0, to.1, &mut text) }).and_then(|len| text.get(..len)) else {
+        return Outcome::Kernel;
+    };
+    let Some(mut hold) = take(Kind::Rename) else { return Outcome::Kernel };
+    // SAFETY: the caller's.
+    let Some(name) = (unsafe { Name::take(&mut hold, from.0, from.1) }) else { return Outcome::Kernel };
+    match name.sibling(&hold, new) {
+        Some(new) => {
+            let request = Request { opcode: RENAME, ..Request::default() };
+            done(Kind::Rename, name.request(&mut hold, Kind::Rename, request, new, &mut []))
+        }
+        None => Outcome::Kernel,
+    }
 }
 
 /// What a call that says nothing has come to.

@@ -21,7 +21,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_ring::files::{
     ASK_KERNEL, CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR,
-    MAKE_LINK, OPEN, PROVE, RING_WANTED, SET_ATTRIBUTES, SLOT_BYTES, SLOTS, STALE, STAT, UNLINK,
+    MAKE_LINK, OPEN, PROVE, RENAME, RING_WANTED, SET_ATTRIBUTES, SLOT_BYTES, SLOTS, STALE, STAT, UNLINK,
 };
 use vellum_ring::{Layout, Linux, Region, Request, Response, Session};
 
@@ -169,8 +169,11 @@ impl Service {
             let values = [entered.len() as u64 - 1, 0, 0, 0, 0, 0];
             return Done::Answer(Response { status: 0, len: 0, values }, Vec::new());
         }
-        let (data, more) =
-            if request.opcode == MAKE_LINK { data.split_at(flags as usize) } else { (data, &[][..]) };
+        let (data, more) = if matches!(request.opcode, MAKE_LINK | RENAME) {
+            data.split_at(flags as usize)
+        } else {
+            (data, &[][..])
+        };
         let name = std::str::from_utf8(data).unwrap();
         let Some(at) = entered.get(directory as usize).cloned() else { return status(STALE) };
         let upper = self.upper.join(at.strip_prefix(&self.union).unwrap());
@@ -248,6 +251,14 @@ impl Service {
                     return failed(&error);
                 }
                 status(0)
+            }
+            RENAME => {
+                if name.starts_with("gone") {
+                    fs::rename(&there, there.with_file_name(std::str::from_utf8(more).unwrap())).unwrap();
+                    return Done::Dead;
+                }
+                let renamed = fs::rename(&here, here.with_file_name(std::str::from_utf8(more).unwrap()));
+                renamed.map_or_else(|error| failed(&error), |()| status(0))
             }
             SET_ATTRIBUTES => {
                 SET.lock().unwrap().push((name.to_owned(), request.args));

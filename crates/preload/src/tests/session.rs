@@ -6,7 +6,7 @@ use crate::fds::handed_fds;
 use crate::session;
 use crate::shim::attributes::STAT_LEN;
 use crate::shim::hook_macros::{errno, set_errno};
-use crate::shim::hooks::{self, attributes, files, identity, stat};
+use crate::shim::hooks::{self, attributes, files, identity, moves, stat};
 use crate::shim::process;
 use crate::shim::raw::AT_FDCWD;
 use crate::stats::{self, By, Kind};
@@ -241,6 +241,37 @@ fn attributes(ground: &Ground) {
     assert_eq!((asked(), asked()), (16, 0));
 }
 
+fn renames(ground: &Ground) {
+    let rename = |from: &Path, to: &Path| {
+        // SAFETY: strings.
+        unsafe { moves::rename(c(from).as_ptr(), c(to).as_ptr()) }
+    };
+    let (old, new) = (ground.union.join("old"), ground.union.join("renamed"));
+    make(&old);
+    let before = by(Kind::Rename, By::Ring);
+    assert_eq!(rename(&old, &new), 0);
+    assert!(!ground.upper.join("old").exists() && ground.upper.join("renamed").exists());
+    assert_eq!((rename(&old, &new), errno()), (-1, libc::ENOENT));
+    assert_eq!(by(Kind::Rename, By::Ring), before + 2);
+    // Into another directory: the kernel's.
+    fs::create_dir(ground.union.join("other")).unwrap();
+    assert_eq!((rename(&new, &ground.union.join("other/x")), errno()), (-1, libc::ENOENT));
+    assert_eq!(by(Kind::Rename, By::Ring), before + 2);
+    fs::remove_dir(ground.union.join("other")).unwrap();
+    assert_eq!(unlink(&new), 0);
+    // Nothing there, and so nothing for the kernel; else it is asked.
+    let before = by(Kind::Stat, By::Ring);
+    // SAFETY: a string.
+    let rmdir = |path: &Path| unsafe { moves::rmdir(c(path).as_ptr()) };
+    assert_eq!((rmdir(&new), errno()), (-1, libc::ENOENT));
+    assert_eq!(by(Kind::Stat, By::Ring), before + 1);
+    fs::create_dir(ground.union.join("rd")).unwrap();
+    fs::create_dir(ground.upper.join("rd")).unwrap();
+    assert_eq!(rmdir(&ground.union.join("rd")), 0);
+    assert!(!ground.union.join("rd").exists());
+    fs::remove_dir(ground.upper.join("rd")).unwrap();
+}
+
 fn removals(ground: &Ground) {
     make(&ground.union.join("u"));
     let before = by(Kind::Unlink, By::Ring);
@@ -252,6 +283,7 @@ fn removals(ground: &Ground) {
     // SAFETY: a string.
     assert_eq!(unsafe { files::remove(c(&ground.union.join("r")).as_ptr()) }, 0);
     assert!(!ground.upper.join("r").exists());
+    renames(ground);
     // A directory: the kernel's.
     fs::create_dir(ground.union.join("d")).unwrap();
     fs::create_dir(ground.upper.join("d")).unwrap();

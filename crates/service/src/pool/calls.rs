@@ -16,8 +16,8 @@ use std::sync::{Arc, Weak};
 use vellum_ring::Request;
 use vellum_ring::files::{
     ASK_KERNEL, CHECKED, DEPTH_MAX, ENTER, KNOWN_MAX, LOOK, MAKE_DIR, MAKE_LINK, MOUNT_NUMBERS, NAME_MAX,
-    OPEN, PROVE, REOPEN, SET_ATTRIBUTES, SLOT_BYTES, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK, VIEW,
-    VOLATILE, name_hash,
+    OPEN, PROVE, RENAME, REOPEN, SET_ATTRIBUTES, SLOT_BYTES, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+    VIEW, VOLATILE, name_hash,
 };
 use vellum_union::{Directory, Union};
 use vellum_vfs::{
@@ -141,7 +141,7 @@ pub(super) fn carry_out(
         _ => {}
     }
     let (data, rest) = match request.opcode {
-        MAKE_LINK => data.split_at_checked(flags as usize).ok_or(Refused::Kernel)?,
+        MAKE_LINK | RENAME => data.split_at_checked(flags as usize).ok_or(Refused::Kernel)?,
         _ => (data, &[][..]),
     };
     let (path, name) = match data.iter().rposition(|byte| *byte == b'/') {
@@ -165,6 +165,7 @@ pub(super) fn carry_out(
         MAKE_DIR => (Call::MakeDir, asked.make_dir(mode as u32)),
         SET_ATTRIBUTES => (Call::SetAttributes, asked.set(&request.args)),
         MAKE_LINK => (Call::MakeLink, asked.make_link(rest)),
+        RENAME => (Call::Rename, asked.rename(rest)),
         _ => (Call::Kernel, Err(Refused::Kernel)),
     };
     entered.counts.count(if matches!(done, Ok(_) | Err(Refused::Error(_))) { call } else { Call::Kernel });
@@ -388,6 +389,12 @@ impl Asked<'_> {
 
     fn unlink(&self) -> Verdict<Done> {
         self.handout().unlink(&self.client, &self.wanted()).map(|()| Done::NOTHING)
+    }
+
+    fn rename(&self, to: &[u8]) -> Verdict<Done> {
+        self.settled()?;
+        let to = Text::<{ NAME_MAX + 1 }>::new(to)?;
+        self.handout().rename(&self.client, &self.wanted(), to.name()?).map(|()| Done::NOTHING)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::{Directory, policy};
 use crate::coherence::names::{Brings, By};
-use crate::nodes::node::{At, Body, Dir, Node};
+use crate::nodes::node::{At, Body, Dir, Inherit, Node};
 use crate::ops::create::{Made, Make};
+use crate::ops::rename::comes;
 use crate::union::{Core, Union};
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -21,6 +22,19 @@ impl Core {
     /// [`Refused::Stale`]: a directory has been removed. The caller holds its `ops`.
     pub(super) fn still_there(&self, dir: &Dir) -> Verdict<()> {
         if dir.removed.load(Relaxed) { Err(Refused::Stale) } else { Ok(()) }
+    }
+
+    /// Whether a client may have a file go from its place: one that is wholly in the upper layer, with one name, and
+    /// unknown to the kernel.
+    fn lets_move(&self, client: &Client<'_>, inherit: Inherit, node: &Node) -> Verdict<()> {
+        let file = node.as_file().ok_or(Refused::Kernel)?;
+        if !self.is_unknown_to_kernel(node) {
+            return Err(Refused::Known);
+        }
+        if !self.is_whole(node, file) || file.state.read().names.len() > 1 {
+            return Err(Refused::Kernel);
+        }
+        policy::removes(client, inherit, &self.attr_of(node)?)
     }
 
     /// Makes something that is no file.
@@ -173,6 +187,38 @@ impl Handout for Union {
             Core::once(client, || upper.remove(at.name))?;
             change.unlinks_unknown(at.name, attr.ino);
         }
+        Ok(())
+    }
+
+    fn rename(&self, client: &Client<'_>, at: &Wanted<'_, Directory>, to: Name<'_>) -> Verdict<()> {
+        let core = &self.0;
+        let (node, dir) = core.shared_dir_of(at)?;
+        core.shared_dir_of(&Wanted { dir: at.dir, name: to, checked: false })?;
+        if core.recovery.is_active() || core.has_maps {
+            return Err(Refused::Kernel);
+        }
+        let work = core.work().map_err(|_| Refused::Kernel)?;
+        // Dropped after the lock.
+        let (source, target);
+        let names = core.lock_names(node, By::Client)?;
+        core.still_there(dir)?;
+        let inherit = core.inherit_of(node)?;
+        policy::uses(client, inherit, policy::WRITE | policy::SEARCH)?;
+        source = names.child(at.name)?.ok_or(Refused::Error(Errno::NOENT))?;
+        target = names.child(to)?;
+        if at.name == to || core.shows_from_below(dir, at.name)? || core.shows_from_below(dir, to)? {
+            return Err(Refused::Kernel);
+        }
+        for moved in [Some(&source), target.as_ref()].into_iter().flatten() {
+            core.lets_move(client, inherit, moved)?;
+        }
+        core.lets_make(dir, to)?;
+        let change = comes(&names, Some(&source));
+        let (from, into) = ((node, at.name), (node, to));
+        Core::once(client, || {
+            core.replace(work, (from, &change), &source, (into, &change), target.as_ref())
+        })?;
+        core.table.handle_ids.moved(source.id, node, to);
         Ok(())
     }
 

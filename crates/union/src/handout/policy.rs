@@ -12,6 +12,7 @@
 //! | names of others removed from a sticky directory | what its owner may, and who owns it for the client, depends on capabilities |
 //! | writing to a file with a set-id bit | the bit goes with the first write, unless the writer has a capability |
 //! | writing to a file that can be run, and that the kernel knows | it may be running (ETXTBSY) |
+//! | renaming, or replacing, anything but the same within one directory | as for removing; what moves elsewhere is judged there, too |
 //! | removing anything but a regular file with one name | the kernel tells those who have it open, or mounted, apart |
 //! | set-id bits on files; an owner given away; a group the client is not known to be in | capabilities, further groups |
 //! | the mode of a symbolic link, and what one leads to | the kernel follows it, through mounts |

@@ -118,7 +118,8 @@ impl Core {
         }
     }
 
-    fn replace(
+    /// Moves `source` over `target`. The caller holds the names of both directories, and of a directory that is replaced.
+    pub(crate) fn replace(
         &self,
         work: &Work,
         (from, leaves): (Side<'_>, &Change<'_>),
@@ -348,7 +349,7 @@ impl Core {
 
 /// Announces what comes into a directory. Of a directory that moves nothing is shown there but itself; a file may be more than the upper
 /// layer shows of it.
-fn comes<'g>(names: &'g LockedNames<'_>, node: Option<&Arc<Node>>) -> Change<'g> {
+pub(crate) fn comes<'g>(names: &'g LockedNames<'_>, node: Option<&Arc<Node>>) -> Change<'g> {
     match node.and_then(|node| node.as_file()) {
         Some(file) => names.brings(Brings::From(&file.state.read().names)),
         None => names.brings(Brings::Pure),

@@ -45,6 +45,10 @@ pub fn past_the_kernel() -> Vec<Scenario> {
     list.add("unlink past the kernel", past(ROOT, "updir/in", unlink));
     list.add("unlink past the kernel, for a user", past(USER, "shared/theirs", unlink));
     list.add(
+        "rename past the kernel",
+        past(ROOT, "updir/in", |fs, client, at| Handout::rename(fs, client, at, name(c"new"))),
+    );
+    list.add(
         "open and cut past the kernel",
         past(ROOT, "updir/in", |fs, client, at| fs.open(client, at, TO_WRITE | HandoutFlags::TRUNCATE)),
     );

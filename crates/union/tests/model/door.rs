@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use vellum_union::Directory;
 use vellum_vfs::{
     BranchDir, BranchFile, Client, Context, Errno, FileKind, Given, Handout, HandoutFlags, OpenMode, Refused,
-    SetAttr, SetTime, Timestamp, Verdict, Wanted,
+    RenameFlags, SetAttr, SetTime, Timestamp, Verdict, Wanted,
 };
 
 /// Directories and files that a client holds at the same time.
@@ -31,8 +31,9 @@ pub struct Owned {
 }
 
 /// How often each operation was done past the kernel, in all sequences: a door that refuses everything is never wrong.
-static DONE: [AtomicUsize; 8] = [const { AtomicUsize::new(0) }; 8];
-const NAMES: [&str; 8] = ["enter", "create", "open", "stat", "unlink", "mkdir", "symlink", "setattr"];
+static DONE: [AtomicUsize; 9] = [const { AtomicUsize::new(0) }; 9];
+const NAMES: [&str; 9] =
+    ["enter", "create", "open", "stat", "unlink", "rename", "mkdir", "symlink", "setattr"];
 
 fn done(what: &str) {
     if let Some(at) = NAMES.iter().position(|name| *name == what) {
@@ -170,6 +171,16 @@ impl World {
                 if agree("unlink", seen.as_ref().err(), there) {
                     flat.remove(name(at)).expect("removed past the kernel, and not in the plain tree");
                     done("unlink");
+                }
+            }
+            DoorOp::Rename(to) => {
+                let to = name_at(*to);
+                let seen = self.ask(entered, at, |world, at| world.fs().rename(&me, at, name(to)));
+                let there = bare(flat.stat_at(name(at))).map(drop);
+                if agree("rename", seen.as_ref().err(), there) {
+                    flat.rename(name(at), &**flat, name(to), RenameFlags::empty())
+                        .expect("renamed past the kernel, and not in the plain tree");
+                    done("rename");
                 }
             }
             DoorOp::Mkdir(mode) => {

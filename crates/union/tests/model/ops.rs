@@ -113,6 +113,8 @@ pub enum DoorOp {
     },
     Stat,
     Unlink,
+    /// To another name of the same directory.
+    Rename(Index),
     Mkdir(u16),
     Symlink,
     Set {
@@ -132,6 +134,7 @@ fn door_op() -> impl Strategy<Value = DoorOp> {
             .prop_map(|(create, exclusive, cut, mode)| DoorOp::Open { create, exclusive, cut, mode: mode | 0o600 }),
         2 => Just(DoorOp::Stat),
         3 => Just(DoorOp::Unlink),
+        5 => any::<u8>().prop_map(DoorOp::Rename),
         3 => mode().prop_map(|mode| DoorOp::Mkdir(mode | 0o700)),
         1 => Just(DoorOp::Symlink),
         2 => (proptest::option::of(mode()), proptest::option::of(0u16..2000))

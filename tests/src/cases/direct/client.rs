@@ -12,8 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use vellum_ring::files::{
     CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR, MAKE_LINK,
-    MOUNT_NUMBERS, OPEN, PROOF_FROM, PROOF_TO, PROVE, REOPEN, RING_WANTED, SET_ATTRIBUTES, STAT, STAT_WORDS,
-    TOKEN, TOKEN_BYTES, UNLINK, VIEW,
+    MOUNT_NUMBERS, OPEN, PROOF_FROM, PROOF_TO, PROVE, RENAME, REOPEN, RING_WANTED, SET_ATTRIBUTES, STAT,
+    STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK, VIEW,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
 use vellum_sys::SharedRegion;
@@ -228,6 +228,12 @@ impl Program {
     pub(super) fn make_link(&self, dir: u64, name: &str, target: &str) -> Outcome<Answered<()>> {
         let args = [dir, name.len() as u64, 0, 0, 0];
         Ok(self.ask(MAKE_LINK, 0, args, format!("{name}{target}").as_bytes())?.map(|_| ()))
+    }
+
+    /// Renames a file within its directory.
+    pub(super) fn rename(&self, dir: u64, name: &str, to: &str) -> Outcome<Answered<()>> {
+        let args = [dir, name.len() as u64, 0, 0, 0];
+        Ok(self.ask(RENAME, 0, args, format!("{name}{to}").as_bytes())?.map(|_| ()))
     }
 
     /// Changes attributes: what, with the mode; owner and group; times.

@@ -9,6 +9,7 @@ mod held;
 mod hostile;
 mod leases;
 mod programs;
+mod renames;
 mod reopened;
 mod unseen;
 mod views;
@@ -46,6 +47,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of(PASSTHROUGH, "direct/as-a-model", 120, as_a_model),
     Case::of(PASSTHROUGH, "direct/directories", 60, directories::directories),
     Case::of(PASSTHROUGH, "direct/unseen", 60, unseen::unseen),
+    Case::of(PASSTHROUGH, "direct/renames", 60, renames::renames),
     Case::of(PASSTHROUGH, "direct/views", 60, views::views),
     Case::of(PASSTHROUGH, "direct/views-as-a-model", 120, views::views_as_a_model),
     Case::of(PASSTHROUGH, "direct/views-of-makers", 120, views::views_of_makers),

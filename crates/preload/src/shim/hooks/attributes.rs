@@ -22,12 +22,17 @@ type UtimensAt = unsafe extern "C" fn(c_int, *const c_char, *const Times, c_int)
 
 /// Two of `struct timespec`.
 type Times = [[i64; 2]; 2];
+type Utimes = unsafe extern "C" fn(*const c_char, *const Times) -> c_int;
+type Utime = unsafe extern "C" fn(*const c_char, *const [i64; 2]) -> c_int;
 
 const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const UTIME_NOW: i64 = 0x3fff_ffff;
 const UTIME_OMIT: i64 = 0x3fff_fffe;
 const SECOND: i64 = 1_000_000_000;
+/// Microseconds of a second, and nanoseconds of a microsecond.
+const MICROS: i64 = 1_000_000;
+const MICRO: i64 = 1000;
 /// No error of these calls: when the service has died in the middle of one, it is done once more.
 const NEVER: c_int = 0;
 
@@ -63,15 +68,54 @@ fn ids(owner: c_uint, group: c_uint) -> Option<Change> {
     (which != 0).then_some(Change { which, owner, group, ..Change::default() })
 }
 
+/// A copy of what the program points to. None: it cannot be read here.
+///
+/// # Safety
+/// What is pointed to must be the program's.
+unsafe fn copied<T: Copy>(from: *const T, mut to: T) -> Option<T> {
+    // SAFETY: the program's memory; if it is not there the kernel will say so.
+    unsafe { copy::copy((&raw mut to) as usize, from as usize, size_of::<T>()) }.then_some(to)
+}
+
 /// # Safety
 /// What is pointed to must be the program's.
 unsafe fn times(from: *const Times) -> Option<Change> {
-    let mut both: Times = [[0, UTIME_NOW]; 2];
-    let size = size_of::<Times>();
-    // SAFETY: the program's memory; if it is not there the kernel will say so.
-    if !from.is_null() && !unsafe { copy::copy((&raw mut both) as usize, from as usize, size) } {
-        return None;
+    let now: Times = [[0, UTIME_NOW]; 2];
+    // SAFETY: the caller's.
+    set_times(if from.is_null() { now } else { unsafe { copied(from, now) }? })
+}
+
+/// Times with microseconds, which have no special values.
+///
+/// # Safety
+/// What is pointed to must be the program's.
+unsafe fn times_in_micros(from: *const Times) -> Option<Change> {
+    let now: Times = [[0, UTIME_NOW]; 2];
+    if from.is_null() {
+        return set_times(now);
     }
+    // SAFETY: the caller's.
+    let mut both = unsafe { copied(from, now) }?;
+    for [_, part] in &mut both {
+        *part = (0..MICROS).contains(part).then_some(*part * MICRO)?;
+    }
+    set_times(both)
+}
+
+/// Whole seconds.
+///
+/// # Safety
+/// What is pointed to must be the program's.
+unsafe fn times_in_seconds(from: *const [i64; 2]) -> Option<Change> {
+    if from.is_null() {
+        return set_times([[0, UTIME_NOW]; 2]);
+    }
+    // SAFETY: the caller's.
+    let both = unsafe { copied(from, [0; 2]) }?;
+    set_times(both.map(|seconds| [seconds, 0]))
+}
+
+fn set_times(both: Times) -> Option<Change> {
     let mut change = Change::default();
     let bits = [(SET_ACCESSED, ACCESSED_NOW), (SET_MODIFIED, MODIFIED_NOW)];
     for (([seconds, nanos], (set, now)), time) in both.into_iter().zip(bits).zip(&mut change.times) {
@@ -159,6 +203,36 @@ hooks! {
         // SAFETY: the program's path.
         unsafe { set_by(directory, path, flags, change, next) }
     }
+
+    fn utimes(path: *const c_char, to: *const Times) -> c_int {
+        let next = || match next!(UTIMES as Utimes) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path, to) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's path and times.
+        unsafe { set_by(AT_FDCWD, path, 0, times_in_micros(to), next) }
+    }
+
+    fn lutimes(path: *const c_char, to: *const Times) -> c_int {
+        let next = || match next!(LUTIMES as Utimes) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path, to) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's path and times.
+        unsafe { set_by(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, times_in_micros(to), next) }
+    }
+
+    fn utime(path: *const c_char, to: *const [i64; 2]) -> c_int {
+        let next = || match next!(UTIME as Utime) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next(path, to) },
+            None => raw::abort(),
+        };
+        // SAFETY: the program's path and times.
+        unsafe { set_by(AT_FDCWD, path, 0, times_in_seconds(to), next) }
+    }
 }
 
 macro_rules! by_descriptor {
@@ -223,6 +297,16 @@ mod tests {
         let (both, now) = (SET_ACCESSED | SET_MODIFIED, ACCESSED_NOW | MODIFIED_NOW);
         assert_eq!(read([[1, 2], [-1, 999_999_999]]), Some((both, [1_000_000_002, -1])));
         assert_eq!(read([[5, UTIME_OMIT], [7, UTIME_NOW]]), Some((SET_MODIFIED | MODIFIED_NOW, [0, 0])));
+        let micros = |times: Times| {
+            // SAFETY: they are there.
+            unsafe { times_in_micros(&raw const times) }.map(|change| (change.which, change.times))
+        };
+        assert_eq!(micros([[1, 2], [-1, 999_999]]), Some((both, [1_000_002_000, -1000])));
+        assert!(micros([[1, MICROS], [1, 0]]).is_none() && micros([[1, -1], [1, 0]]).is_none());
+        // SAFETY: they are there, and nothing is read.
+        let (seconds, none) = unsafe { (times_in_seconds(&[3, -4]), times_in_seconds(core::ptr::null())) };
+        assert_eq!(seconds.unwrap().times, [3 * SECOND, -4 * SECOND]);
+        assert_eq!(none.unwrap().which, both | now);
         // SAFETY: nothing is read.
         let none = unsafe { super::times(core::ptr::null()) }.unwrap();
         assert_eq!(none.which, both | now);

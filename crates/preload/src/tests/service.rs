@@ -21,7 +21,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_ring::files::{
     ASK_KERNEL, CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR,
-    MAKE_LINK, OPEN, PROVE, RENAME, RING_WANTED, SET_ATTRIBUTES, SLOT_BYTES, SLOTS, STALE, STAT, UNLINK,
+    MAKE_LINK, OPEN, PROVE, RENAME, RING_WANTED, SET_ATTRIBUTES, SLOT_BYTES, SLOTS, STALE, STAT, STAT_WORDS,
+    UNLINK,
 };
 use vellum_ring::{Layout, Linux, Region, Request, Response, Session};
 
@@ -209,24 +210,7 @@ impl Service {
             }
             STAT => match fs::symlink_metadata(here) {
                 Ok(found) => {
-                    let words = [
-                        found.ino(),
-                        found.mode().into(),
-                        found.nlink(),
-                        found.uid().into(),
-                        found.gid().into(),
-                        found.rdev(),
-                        found.size(),
-                        found.blksize(),
-                        found.blocks(),
-                        found.atime() as u64,
-                        found.atime_nsec() as u64,
-                        found.mtime() as u64,
-                        found.mtime_nsec() as u64,
-                        found.ctime() as u64,
-                        found.ctime_nsec() as u64,
-                    ];
-                    let data = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                    let data = words(&found).iter().flat_map(|word| word.to_ne_bytes()).collect();
                     Done::Answer(Response::default(), data)
                 }
                 Err(error) => failed(&error),
@@ -277,4 +261,25 @@ impl Service {
             _ => status(ASK_KERNEL),
         }
     }
+}
+
+/// Attributes as a response has them.
+fn words(found: &fs::Metadata) -> [u64; STAT_WORDS] {
+    [
+        found.ino(),
+        found.mode().into(),
+        found.nlink(),
+        found.uid().into(),
+        found.gid().into(),
+        found.rdev(),
+        found.size(),
+        found.blksize(),
+        found.blocks(),
+        found.atime() as u64,
+        found.atime_nsec() as u64,
+        found.mtime() as u64,
+        found.mtime_nsec() as u64,
+        found.ctime() as u64,
+        found.ctime_nsec() as u64,
+    ]
 }

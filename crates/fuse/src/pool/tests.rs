@@ -1,3 +1,5 @@
+//! Tests of the workers of a session, without a device.
+
 use super::*;
 use crate::workers::slot::{BACKLOG, NEEDED, WINDOW};
 use std::time::Instant;

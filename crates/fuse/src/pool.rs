@@ -267,7 +267,7 @@ impl Pool {
                 self.watchdog_asleep.store(true, Ordering::Relaxed);
                 // A worker that has not seen that may just have begun, and wakes nobody. It has until the end of this wait to be seen.
                 self.alarm.wait_for(&mut books, TICK * TICKS_MAX);
-                if is_quiet(&books, &seen) {
+                if books.alive > 0 && is_quiet(&books, &seen) {
                     self.alarm.wait(&mut books);
                 }
                 self.watchdog_asleep.store(false, Ordering::Relaxed);

@@ -263,6 +263,29 @@ fn the_watchdog_sleeps_through_no_request() {
 }
 
 #[test]
+fn the_watchdog_ends_with_the_last_worker() {
+    for delay in 0..12 {
+        let pool = Arc::new(Pool::new(2));
+        let slot = pool.hire();
+        let watchdog = {
+            let pool = Arc::clone(&pool);
+            std::thread::spawn(move || pool.watch(|| (), |_, _| false))
+        };
+        // From when it says that it sleeps on: it looks once more, and then sleeps.
+        while !pool.watchdog_asleep.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(TICK * delay);
+        pool.dismiss(&slot);
+        let begin = Instant::now();
+        while !watchdog.is_finished() {
+            assert!(begin.elapsed() < Duration::from_secs(10), "after {delay} ticks it sleeps for ever");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
 fn clients_are_threads_that_wait() {
     let of = |opcode: Opcode, pid| {
         let header = wire::InHeader { opcode: opcode as u32, pid, ..Default::default() };

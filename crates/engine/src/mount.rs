@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 use vellum_service::config::{AccessTimes, Config, Profile};
 use vellum_service::daemon::{Pending, Side, close_callers, detach, own_ipc};
-use vellum_service::pool::{FORMAT, Joined, serve_alone};
+use vellum_service::pool::{FORMAT, Joined, Unread, said, serve_alone};
 use vellum_service::sandbox::{Mode, can_pass_through};
 use vellum_service::serving::propagate;
 use vellum_service::{Failure, mountpoint};
@@ -43,12 +43,6 @@ struct Asked {
     format: u32,
     config: Config,
     pool: Option<String>,
-}
-
-/// What questions of all formats have.
-#[derive(Deserialize)]
-struct Format {
-    format: u32,
 }
 
 impl Mount {
@@ -102,14 +96,12 @@ impl Mount {
         let unclear = |why: &dyn std::fmt::Display| Failure::system(format!("what is to be mounted: {why}"));
         let mut text = Vec::new();
         from.take(ASKED_MAX).read_to_end(&mut text).map_err(|e| unclear(&e))?;
-        // Of a question of another format nothing else is known.
-        let Format { format } = serde_json::from_slice(&text).map_err(|e| unclear(&e))?;
-        if format != FORMAT {
-            return Err(unclear(&format_args!(
-                "said in format {format}, not {FORMAT}; use one version of vellum"
-            )));
-        }
-        let Asked { config, pool, .. } = serde_json::from_slice(&text).map_err(|e| unclear(&e))?;
+        let Asked { config, pool, .. } = said(&text).map_err(|why| match why {
+            Unread::Format(format) => {
+                unclear(&format_args!("said in format {format}, not {FORMAT}; use one version of vellum"))
+            }
+            Unread::Unclear(e) => unclear(&e),
+        })?;
         let pool = pool.map(|name| name.parse()).transpose()?;
         Ok(Self { config, pool, foreground: false })
     }

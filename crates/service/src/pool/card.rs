@@ -2,6 +2,7 @@
 
 use super::FORMAT;
 use super::direct::Roots;
+use super::format::{Unread, said};
 use super::wire::MountRequest;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -40,12 +41,6 @@ pub(super) struct Card {
     generations: Option<RawFd>,
     /// What has been agreed on with the kernel.
     pub(super) negotiated: [u64; 9],
-}
-
-/// What cards of all formats have.
-#[derive(Deserialize)]
-struct Format {
-    format: u32,
 }
 
 /// What a card leads to.
@@ -139,13 +134,10 @@ fn read(written: &OwnedFd) -> Result<Card, String> {
 }
 
 fn parse(text: &[u8]) -> Result<Card, String> {
-    let unreadable = |e: serde_json::Error| format!("its card cannot be read: {e}");
-    // Of a card of another format nothing else is known.
-    let Format { format } = serde_json::from_slice(text).map_err(unreadable)?;
-    if format != FORMAT {
-        return Err(format!("its card has format {format}"));
-    }
-    serde_json::from_slice(text).map_err(unreadable)
+    said(text).map_err(|why| match why {
+        Unread::Format(format) => format!("its card has format {format}"),
+        Unread::Unclear(e) => format!("its card cannot be read: {e}"),
+    })
 }
 
 /// What was mounted according to a card, read as a successor reads it.

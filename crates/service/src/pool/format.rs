@@ -2,6 +2,8 @@
 
 use super::FORMAT;
 use crate::failure::Failure;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,6 +17,29 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(2);
 /// Longest answer in bytes.
 const ANSWER_MAX: u64 = 64;
+
+/// Why something that another process has said is not read.
+#[derive(Debug)]
+pub enum Unread {
+    /// It is said in this format, and not in [`FORMAT`].
+    Format(u32),
+    /// It is not what is expected.
+    Unclear(serde_json::Error),
+}
+
+/// Reads something with a field `format`. Of what has another one nothing else is known.
+pub fn said<T: DeserializeOwned>(text: &[u8]) -> Result<T, Unread> {
+    /// What all formats have.
+    #[derive(Deserialize)]
+    struct Any {
+        format: u32,
+    }
+    match serde_json::from_slice(text) {
+        Ok(Any { format: FORMAT }) => serde_json::from_slice(text).map_err(Unread::Unclear),
+        Ok(Any { format }) => Err(Unread::Format(format)),
+        Err(error) => Err(Unread::Unclear(error)),
+    }
+}
 
 /// Refuses a program that cannot be run, or reads another format than `ours`.
 pub(super) fn agree(program: &Path, ours: u32) -> Result<(), Failure> {

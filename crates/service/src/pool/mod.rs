@@ -27,7 +27,7 @@ mod wire;
 mod wish;
 
 pub use card::asked_for;
-pub use format::answer as format;
+pub use format::{Unread, answer as format, said};
 pub use join::{Joined, Pool, look, restart, stop};
 pub use session::{
     directory as session_directory, make_directory as make_session_directory, path as session_path,

@@ -273,6 +273,10 @@ impl Change<'_> {
         state.names.remove(from.change.node, from.name);
         state.names.insert(self.node, name);
         self.core.write_names(node, state);
+        if self.by == By::Client {
+            // The kernel may have forgotten it, and find it by a handle.
+            self.core.table.handle_ids.moved(node.id, self.node, name);
+        }
         self.moves(name, node, &from);
     }
 

@@ -107,13 +107,16 @@ impl Core {
         directory.reading.get_or_init(open).as_ref().ok_or(Refused::Kernel)
     }
 
-    /// Whether a client may make a name in a directory without the front: that has heard all answers that are older. The caller holds the
+    /// Whether names of a directory may change without the front: that has heard all answers that are older. The caller holds the
     /// directory's `ops` exclusively.
-    fn lets_make(&self, dir: &Dir, name: Name<'_>) -> Verdict<()> {
+    fn is_settled(&self, dir: &Dir) -> Verdict<()> {
         let (direct, front) = (self.direct()?, self.front()?);
-        if !dir.lease.is_settled(&*front.notifier, direct.now()) {
-            return Err(Refused::Kernel);
-        }
+        if dir.lease.is_settled(&*front.notifier, direct.now()) { Ok(()) } else { Err(Refused::Kernel) }
+    }
+
+    /// Whether a client may make a name in a directory without the front. The caller holds the directory's `ops` exclusively.
+    fn lets_make(&self, dir: &Dir, name: Name<'_>) -> Verdict<()> {
+        self.is_settled(dir)?;
         // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
         // directory, and a service that waits so cannot even be killed.
         if dir.lease.negative.has(name) { Err(Refused::Kernel) } else { Ok(()) }

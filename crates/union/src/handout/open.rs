@@ -19,21 +19,19 @@ impl Core {
         let direct = self.direct()?;
         let (node, dir) = self.shared_dir_of(at)?;
         let names = self.lock_names(node, By::Client)?;
-        {
-            self.still_there(dir)?;
-            let inherit = self.inherit_of(node)?;
-            policy::makes_file(client, inherit, mode)?;
-            self.lets_make(dir, at.name)?;
-            if !dir.lowers.is_empty() && names.child(at.name)?.is_some() {
-                return Err(Refused::Error(Errno::EXIST));
-            }
-            let change = names.brings(Brings::Pure);
-            let (made, ino) = self.make_given(client, at, flags, mode, inherit).map_err(policy::told)?;
-            direct.opens(ino);
-            direct.hands_out(ino);
-            change.made_file(at.name, ino);
-            Ok(made)
+        self.still_there(dir)?;
+        let inherit = self.inherit_of(node)?;
+        policy::makes_file(client, inherit, mode)?;
+        self.lets_make(dir, at.name)?;
+        if !dir.lowers.is_empty() && names.child(at.name)?.is_some() {
+            return Err(Refused::Error(Errno::EXIST));
         }
+        let change = names.brings(Brings::Pure);
+        let (made, ino) = self.make_given(client, at, flags, mode, inherit).map_err(policy::told)?;
+        direct.opens(ino);
+        direct.hands_out(ino);
+        change.made_file(at.name, ino);
+        Ok(made)
     }
 
     /// Makes a file in the upper layer that is the client's; its inode number. Nothing stays of what is not finished.

@@ -154,39 +154,34 @@ impl Handout for Union {
 
     fn unlink(&self, client: &Client<'_>, at: &Wanted<'_, Directory>) -> Verdict<()> {
         let core = &self.0;
-        let (direct, front) = (core.direct()?, core.front()?);
         let (node, dir) = core.shared_dir_of(at)?;
         // Nodes of a predecessor are not all here, and files with a map of blocks leave that behind.
         if core.recovery.is_active() || core.has_maps {
             return Err(Refused::Kernel);
         }
         let names = core.lock_names(node, By::Client)?;
-        {
-            core.still_there(dir)?;
-            let inherit = core.inherit_of(node)?;
-            policy::uses(client, inherit, policy::WRITE | policy::SEARCH)?;
-            if !dir.lease.is_settled(&*front.notifier, direct.now()) {
-                return Err(Refused::Kernel);
-            }
-            if dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts) {
-                return Err(Refused::Kernel);
-            }
-            if dir.entries.node(at.name).is_some() {
-                return Err(Refused::Known);
-            }
-            if core.shows_from_below(dir, at.name)? {
-                return Err(Refused::Kernel);
-            }
-            let upper = &at.dir.at;
-            let attr = upper.stat(at.name).map_err(|error| match error.errno() {
-                Errno::NOENT => Refused::Error(Errno::NOENT),
-                _ => Refused::Kernel,
-            })?;
-            policy::removes(client, inherit, &attr)?;
-            let change = names.takes();
-            Core::once(client, || upper.remove(at.name))?;
-            change.unlinks_unknown(at.name, attr.ino);
+        core.still_there(dir)?;
+        let inherit = core.inherit_of(node)?;
+        policy::uses(client, inherit, policy::WRITE | policy::SEARCH)?;
+        core.is_settled(dir)?;
+        if dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts) {
+            return Err(Refused::Kernel);
         }
+        if dir.entries.node(at.name).is_some() {
+            return Err(Refused::Known);
+        }
+        if core.shows_from_below(dir, at.name)? {
+            return Err(Refused::Kernel);
+        }
+        let upper = &at.dir.at;
+        let attr = upper.stat(at.name).map_err(|error| match error.errno() {
+            Errno::NOENT => Refused::Error(Errno::NOENT),
+            _ => Refused::Kernel,
+        })?;
+        policy::removes(client, inherit, &attr)?;
+        let change = names.takes();
+        Core::once(client, || upper.remove(at.name))?;
+        change.unlinks_unknown(at.name, attr.ino);
         Ok(())
     }
 
@@ -197,7 +192,7 @@ impl Handout for Union {
         if core.recovery.is_active() || core.has_maps {
             return Err(Refused::Kernel);
         }
-        let work = core.work().map_err(|_| Refused::Kernel)?;
+        let work = core.work()?;
         // Dropped after the lock.
         let (source, target);
         let names = core.lock_names(node, By::Client)?;
@@ -218,7 +213,6 @@ impl Handout for Union {
         Core::once(client, || {
             core.replace(work, (from, &change), &source, (into, &change), target.as_ref())
         })?;
-        core.table.handle_ids.moved(source.id, node, to);
         Ok(())
     }
 

@@ -36,6 +36,13 @@ pub(crate) enum Make<'a> {
     Symlink(&'a CStr),
 }
 
+impl Make<'_> {
+    /// Takes away again what has been made under a name, as far as that can be done.
+    fn take_away(self, dir: &dyn BranchDir, name: Name<'_>) {
+        let _ = if matches!(self, Self::Dir) { dir.remove_dir(name) } else { dir.remove(name) };
+    }
+}
+
 /// Something new: its node, its attributes, and the open file if it is a regular one.
 pub(crate) struct Made {
     pub(crate) node: Arc<Node>,
@@ -138,7 +145,7 @@ impl Core {
         let made = self.enter_new(parent, &change, &*handle, name, file, &own);
         if made.is_err() && is_at_free_name {
             // Who is told that it has failed may go another way, and must find the name free.
-            let _ = if matches!(what, Make::Dir) { handle.remove_dir(name) } else { handle.remove(name) };
+            what.take_away(&*handle, name);
         }
         made
     }
@@ -170,7 +177,7 @@ impl Core {
         let mut there = false;
         let made = self.try_make_at(dir, name, what, owner, &mut there);
         if made.is_err() && there {
-            let _ = if matches!(what, Make::Dir) { dir.remove_dir(name) } else { dir.remove(name) };
+            what.take_away(dir, name);
         }
         made
     }

@@ -8,6 +8,8 @@
 mod common;
 #[path = "faults/door.rs"]
 mod door;
+#[path = "faults/flattened.rs"]
+mod flattened;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
 #[path = "faults/stage.rs"]

@@ -11,7 +11,7 @@ use std::ffi::CStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
-use vellum_vfs::{BranchFile, Errno, Error, Name, Object, OpenMode, Result, XattrFlags};
+use vellum_vfs::{BranchDir, BranchFile, Errno, Error, Name, Object, OpenMode, Result, XattrFlags};
 
 /// Size of the blocks of which a sidecar keeps account: a page, since a crash may leave a part of anything larger.
 const SIDECAR_SHIFT: u8 = 12;
@@ -317,11 +317,37 @@ pub(crate) fn unmark(object: &dyn Object, space: Space) -> Result<()> {
             return Err(error);
         }
     }
-    // What is left says nothing any more.
-    for name in [Space::Trusted.redirect(), Space::User.redirect(), space.partial()] {
+    remove_silent(object, space);
+    Ok(())
+}
+
+/// Marks of a file that takes data from below which say nothing where [`Own::below`] does not say so.
+const fn silent(space: Space) -> [&'static CStr; 3] {
+    [Space::Trusted.redirect(), Space::User.redirect(), space.partial()]
+}
+
+fn remove_silent(object: &dyn Object, space: Space) {
+    for name in silent(space) {
         if let Err(error) = remove_if_set(object, name) {
             tracing::debug!(%error, "a mark that says nothing any more stays");
         }
+    }
+}
+
+/// Ends an [`unmark`] that was interrupted after the mark that counts: a file of the upper layer whose own mark says that its
+/// data are its own keeps no others that speak of data below.
+pub(crate) fn end_unmark(dir: &dyn BranchDir, name: Name<'_>, space: Space) -> Result<()> {
+    let has = |mark| match dir.get_xattr_at(name, mark, &mut []) {
+        Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(false),
+        other => other.map(|_| true),
+    };
+    let mut left = false;
+    for mark in silent(space) {
+        left |= has(mark)?;
+    }
+    // Taken away first, so this one was set by somebody else since, who means what he says.
+    if left && !has(Space::Trusted.metacopy())? && !has(Space::User.metacopy())? {
+        remove_silent(&*dir.hold(name)?, space);
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! An upper layer becomes whole: everything that its files still take from below is copied.
 
+use crate::copyup::partial;
 use crate::copyup::whole::Need;
 use crate::layers::layer::{c_string, join};
 use crate::nodes::node::Node;
@@ -173,7 +174,8 @@ fn ends_work(errno: Errno) -> bool {
 }
 
 impl Core {
-    /// Files of the upper layer whose own mark says that data are below. False: some directories are too deep to be searched.
+    /// Files of the upper layer whose own mark says that data are below. Those that have become whole lose what else was to
+    /// be taken from them then. False: some directories are too deep to be searched.
     fn find_wanting(&self, root: &Arc<dyn BranchDir>, found: &mut Vec<Wanting>) -> Result<bool> {
         let mut all = true;
         let mut to_list: Vec<(Arc<dyn BranchDir>, Box<CStr>, usize)> =
@@ -196,9 +198,15 @@ impl Core {
                     } else {
                         all = false;
                     }
-                } else if attr.is_file() && self.own_mark_at(0, &*dir, name)?.is_some_and(|own| own.below) {
-                    let own = attr.blocks.saturating_mul(512);
-                    found.push(Wanting { path: at, bytes: attr.size.saturating_sub(own) });
+                } else if attr.is_file()
+                    && let Some(own) = self.own_mark_at(0, &*dir, name)?
+                {
+                    if own.below {
+                        let own = attr.blocks.saturating_mul(512);
+                        found.push(Wanting { path: at, bytes: attr.size.saturating_sub(own) });
+                    } else {
+                        partial::end_unmark(&*dir, name, self.space())?;
+                    }
                 }
             }
         }

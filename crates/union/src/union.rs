@@ -2,7 +2,7 @@
 
 use crate::coherence::ctimes::Ctimes;
 use crate::coherence::mapped::Mapped;
-use crate::coherence::writers::Direct;
+use crate::coherence::writers::Handouts;
 use crate::config::{Profile, Squash, UnionConfig};
 use crate::copyup::unfinished::Unfinished;
 use crate::layers::layer::{Layer, LowerDir};
@@ -54,7 +54,7 @@ pub(crate) struct Core {
     pub(crate) root: OnceLock<Arc<Node>>,
     pub(crate) kernel: OnceLock<Connection>,
     /// Files are handed out to programs.
-    pub(crate) direct: Option<Direct>,
+    pub(crate) handouts: Option<Handouts>,
     /// Files that may be mapped past the mount; None: the kernel serves none itself.
     pub(crate) mapped: Option<Mapped>,
     /// When files were changed; None: nobody states it.
@@ -124,7 +124,7 @@ impl Union {
                 layer.fs == 0 && layer.overrides.xattr().is_none() && layer.marking.may_be_handed_out()
             });
         let export = config.export.clone().filter(|_| hands_out);
-        let direct = export.map(|export| Direct::new(export, recovery.is_active()));
+        let handouts = export.map(|export| Handouts::new(export, recovery.is_active()));
         let mapped = (config.profile == Profile::Passthrough && work.is_some())
             .then(|| Mapped::new(recovery.is_active()));
         let ctimes = (config.profile == Profile::Cached && work.is_some()).then(Ctimes::new);
@@ -144,7 +144,7 @@ impl Union {
             inodes: Inodes::new(),
             root: OnceLock::new(),
             kernel: OnceLock::new(),
-            direct,
+            handouts,
             mapped,
             ctimes,
         };

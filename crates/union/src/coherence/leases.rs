@@ -17,7 +17,7 @@ pub(crate) struct DirLease {
     names: AtomicU64,
     /// ... and how often it had been when that was last taken back. Never the same number twice: answers that are waited for are known by it.
     taken_back: AtomicU64,
-    /// Programs make names in it past the mount: when they last did, as [`Direct::now`](crate::coherence::writers::Direct::now) has it; 0: they do not.
+    /// Programs make names in it past the mount: when they last did, as [`Handouts::now`](crate::coherence::writers::Handouts::now) has it; 0: they do not.
     pub(crate) shared: AtomicU64,
     /// Programs may look at its names themselves, as long as its [word](crate::coherence::view) says.
     pub(crate) viewed: AtomicBool,

@@ -310,7 +310,7 @@ impl Change<'_> {
 
     /// The kernel does not believe any more that a name is not there for which it looked before.
     fn kernel_made(&self, name: Name<'_>) {
-        if self.core.direct.is_some()
+        if self.core.handouts.is_some()
             && self.dir.lease.negative.remove(name)
             && let Some(ledger) = &self.core.table.ledger
         {

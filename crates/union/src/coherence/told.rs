@@ -15,20 +15,20 @@ impl Core {
     /// Whether programs may ever have been writing to a file.
     pub(crate) fn was_written(&self, node: &Node) -> bool {
         let is_file = node.as_file().is_some_and(|file| file.kind == FileKind::Regular);
-        is_file && self.direct.as_ref().is_some_and(|direct| direct.written.have(node.ino))
+        is_file && self.handouts.as_ref().is_some_and(|handouts| handouts.written.have(node.ino))
     }
 
     /// Whether programs may be writing to a file just now. Who begins later takes back what the front was told of it. To be asked before
     /// attributes are read: what was written by one that has ended is in them then.
     pub(crate) fn has_writers(&self, node: &Node) -> bool {
-        let (Some(file), Some(direct)) = (node.as_file(), &self.direct) else { return false };
+        let (Some(file), Some(handouts)) = (node.as_file(), &self.handouts) else { return false };
         if !self.was_written(node) {
             return false;
         }
-        let Known::Nothing(then) = direct.no_writers.look(node.ino) else { return false };
+        let Known::Nothing(then) = handouts.no_writers.look(node.ino) else { return false };
         let writes = self.is_open_to_write(file);
         if !writes {
-            direct.no_writers.keep(node.ino, then);
+            handouts.no_writers.keep(node.ino, then);
         }
         writes
     }
@@ -56,13 +56,13 @@ impl Core {
 
     /// Whether programs may be making a file shorter just now. To be asked before its size is.
     pub(crate) fn has_cutters(&self, node: &Node) -> bool {
-        self.direct.as_ref().is_some_and(|direct| direct.cut.have(node.ino)) && self.has_writers(node)
+        self.handouts.as_ref().is_some_and(|handouts| handouts.cut.have(node.ino)) && self.has_writers(node)
     }
 
     /// To be called before the front is told attributes of a directory; true: those that were read before must be read again.
     pub(crate) fn tells_attributes(&self, node: &Node) -> bool {
         match node.as_dir() {
-            Some(dir) if self.direct.is_some() && !dir.lease.attributes.load(SeqCst) => {
+            Some(dir) if self.handouts.is_some() && !dir.lease.attributes.load(SeqCst) => {
                 dir.lease.attributes.store(true, SeqCst);
                 true
             }
@@ -72,14 +72,14 @@ impl Core {
 
     /// To be called before the front is told that a name is not there, with no lock held: whether it may believe it.
     pub(crate) fn tells_negative(&self, parent: NodeId, name: Name<'_>) -> bool {
-        let Some(direct) = &self.direct else { return true };
+        let Some(handouts) = &self.handouts else { return true };
         let Ok(node) = self.node(parent) else { return false };
         let Some(dir) = node.as_dir() else { return false };
         // Programs make names with it held exclusively: whoever does so later finds this name noted.
         let _names = dir.entries.share();
         let seen = &dir.lease;
         let shared = seen.shared.load(SeqCst);
-        if direct.is_shared(shared) {
+        if handouts.is_shared(shared) {
             return false;
         }
         // It is the front's alone again, but a program may have made the name since it was looked for.
@@ -95,7 +95,7 @@ impl Core {
 
     /// To be called before the front is told names of a directory, with its `ops` held.
     pub(crate) fn tells_names(&self, dir: &Dir) {
-        if self.direct.is_some() {
+        if self.handouts.is_some() {
             dir.lease.tells_names();
         }
     }

@@ -8,7 +8,7 @@
 
 use crate::coherence::generations::Generations;
 use crate::coherence::names::By;
-use crate::coherence::writers::Direct;
+use crate::coherence::writers::Handouts;
 use crate::nodes::ids::slot_of;
 use crate::nodes::node::{Dir, Node, Place};
 use crate::union::Core;
@@ -57,22 +57,22 @@ impl Core {
 
     /// A directory has been made in the upper layer, with nothing in it.
     pub(super) fn is_made_pure(&self, ino: u64) {
-        if let Some(direct) = &self.direct {
-            direct.pure_dirs.add(ino);
+        if let Some(handouts) = &self.handouts {
+            handouts.pure_dirs.add(ino);
         }
     }
 
     /// Something with a mark is made in a directory.
     pub(super) fn is_not_pure(&self, dir: &Dir) {
-        if let (Some(direct), Some(ino)) = (&self.direct, upper_ino(dir)) {
-            direct.pure_dirs.remove(ino);
+        if let (Some(handouts), Some(ino)) = (&self.handouts, upper_ino(dir)) {
+            handouts.pure_dirs.remove(ino);
         }
     }
 
     fn is_pure(&self, dir: &Dir) -> bool {
         // A number may have come to be another directory's by copy-up.
-        let is_noted = |direct: &Direct| upper_ino(dir).is_some_and(|ino| direct.pure_dirs.has(ino));
-        dir.lowers.is_empty() && self.direct.as_ref().is_some_and(is_noted)
+        let is_noted = |handouts: &Handouts| upper_ino(dir).is_some_and(|ino| handouts.pure_dirs.has(ino));
+        dir.lowers.is_empty() && self.handouts.as_ref().is_some_and(is_noted)
     }
 
     /// Something that had these names gets one in a directory. Of very many names none is looked at: asking is always right.

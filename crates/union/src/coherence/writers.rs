@@ -45,7 +45,7 @@ impl WriterFilter {
 }
 
 /// Files that programs may be writing to past the mount.
-pub(crate) struct Direct {
+pub(crate) struct Handouts {
     /// By what they are handed out.
     pub(crate) export: Arc<dyn Export>,
     /// All of them.
@@ -59,7 +59,7 @@ pub(crate) struct Direct {
     clock: Instant,
 }
 
-impl Direct {
+impl Handouts {
     /// `kept`: a predecessor may have handed out anything.
     pub(crate) fn new(export: Arc<dyn Export>, kept: bool) -> Self {
         let [written, cut] = [(); 2].map(|()| WriterFilter::new(kept));
@@ -103,14 +103,14 @@ mod tests {
     #[test]
     fn who_is_written_to_is_remembered() {
         let export = MemoryBranch::new().export();
-        let direct = Direct::new(Arc::clone(&export), false);
-        assert!(!direct.written.have(77));
-        direct.opens(77);
-        assert!(direct.written.have(77));
-        let others = (1000..2000).filter(|ino| direct.written.have(*ino)).count();
+        let handouts = Handouts::new(Arc::clone(&export), false);
+        assert!(!handouts.written.have(77));
+        handouts.opens(77);
+        assert!(handouts.written.have(77));
+        let others = (1000..2000).filter(|ino| handouts.written.have(*ino)).count();
         assert!(others < 5, "{others}");
-        assert!(Direct::new(export, true).cut.have(5));
-        direct.written.add(78);
-        assert!(direct.written.have(78) && !direct.cut.have(78) && direct.cut.have(77));
+        assert!(Handouts::new(export, true).cut.have(5));
+        handouts.written.add(78);
+        assert!(handouts.written.have(78) && !handouts.cut.have(78) && handouts.cut.have(77));
     }
 }

@@ -9,7 +9,7 @@ mod open;
 mod ops;
 mod policy;
 
-use crate::coherence::writers::Direct;
+use crate::coherence::writers::Handouts;
 use crate::layers::marks::WHITEOUT_PREFIX;
 use crate::nodes::node::{At, Dir, File, Node};
 use crate::union::Core;
@@ -41,8 +41,8 @@ impl Directory {
 }
 
 impl Core {
-    fn direct(&self) -> Verdict<&Direct> {
-        self.direct.as_ref().ok_or(Refused::Kernel)
+    fn handouts(&self) -> Verdict<&Handouts> {
+        self.handouts.as_ref().ok_or(Refused::Kernel)
     }
 
     /// The front, if it has no pages of its own of the files that it hands to the kernel.
@@ -55,7 +55,7 @@ impl Core {
 
     /// A directory of the upper layer, where clients may do something themselves.
     fn shared_dir<'a>(&self, node: &'a Node) -> Verdict<&'a Dir> {
-        self.direct()?;
+        self.handouts()?;
         let dir = node.as_dir().ok_or(Refused::Stale)?;
         if dir.removed.load(Relaxed) {
             return Err(Refused::Stale);
@@ -102,7 +102,7 @@ impl Core {
     fn to_read<'a>(&self, directory: &'a Directory) -> Verdict<&'a Arc<dyn ExportDir>> {
         let open = || {
             let (path, ino) = self.upper_place(&directory.node).ok()?;
-            self.direct().ok()?.export.open_dir_to_read(&path, ino).ok()
+            self.handouts().ok()?.export.open_dir_to_read(&path, ino).ok()
         };
         directory.reading.get_or_init(open).as_ref().ok_or(Refused::Kernel)
     }
@@ -110,8 +110,8 @@ impl Core {
     /// Whether names of a directory may change without the front: that has heard all answers that are older. The caller holds the
     /// directory's `ops` exclusively.
     fn is_settled(&self, dir: &Dir) -> Verdict<()> {
-        let (direct, front) = (self.direct()?, self.front()?);
-        if dir.lease.is_settled(&*front.notifier, direct.now()) { Ok(()) } else { Err(Refused::Kernel) }
+        let (handouts, front) = (self.handouts()?, self.front()?);
+        if dir.lease.is_settled(&*front.notifier, handouts.now()) { Ok(()) } else { Err(Refused::Kernel) }
     }
 
     /// Whether a client may make a name in a directory without the front. The caller holds the directory's `ops` exclusively.

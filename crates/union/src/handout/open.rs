@@ -16,7 +16,7 @@ impl Core {
         flags: HandoutFlags,
         mode: u32,
     ) -> Verdict<Given> {
-        let direct = self.direct()?;
+        let handouts = self.handouts()?;
         let (node, dir) = self.shared_dir_of(at)?;
         let names = self.lock_names(node, By::Client)?;
         self.still_there(dir)?;
@@ -28,8 +28,8 @@ impl Core {
         }
         let change = names.brings(Brings::Pure);
         let (made, ino) = self.make_given(client, at, flags, mode, inherit).map_err(policy::told)?;
-        direct.opens(ino);
-        direct.hands_out(ino);
+        handouts.opens(ino);
+        handouts.hands_out(ino);
         change.made_file(at.name, ino);
         Ok(made)
     }
@@ -61,8 +61,8 @@ impl Core {
         if (made.attr.uid, made.attr.gid) == (client.uid, gid) {
             return Ok(());
         }
-        let direct = self.direct.as_ref().ok_or(Errno::IO)?;
-        direct.export.set_owner(&made.file, client.uid, gid).map_err(|error| error.errno())
+        let handouts = self.handouts.as_ref().ok_or(Errno::IO)?;
+        handouts.export.set_owner(&made.file, client.uid, gid).map_err(|error| error.errno())
     }
 
     /// A file that is there, opened, and cut if that is asked for.
@@ -72,7 +72,7 @@ impl Core {
         at: &Wanted<'_, Directory>,
         flags: HandoutFlags,
     ) -> Verdict<Given> {
-        let (direct, _) = (self.direct()?, self.front()?);
+        let (handouts, _) = (self.handouts()?, self.front()?);
         let (parent, _) = self.shared_dir_of(at)?;
         let writes = flags.contains(HandoutFlags::WRITE);
         if !writes && flags.contains(HandoutFlags::TRUNCATE) {
@@ -96,11 +96,11 @@ impl Core {
                 return Err(Refused::Known);
             }
             if writes {
-                direct.opens(node.ino);
+                handouts.opens(node.ino);
             }
             let opened = from.open(at.name, flags)?;
             policy::gets(client, &opened, flags, known)?;
-            direct.export.set_flags(&opened.file, flags)?;
+            handouts.export.set_flags(&opened.file, flags)?;
             if opened.attr.ino != node.ino {
                 return Err(Refused::Kernel);
             }
@@ -110,13 +110,13 @@ impl Core {
                 return Err(Refused::Kernel);
             }
             if writes {
-                direct.hands_out(node.ino);
+                handouts.hands_out(node.ino);
                 if known {
                     names.recalls_file(node.id);
                 }
             }
             if flags.contains(HandoutFlags::TRUNCATE) {
-                direct.export.cut(&opened.file)?;
+                handouts.export.cut(&opened.file)?;
             }
             opened.file
         };
@@ -130,7 +130,7 @@ impl Core {
         id: NodeId,
         flags: HandoutFlags,
     ) -> Verdict<Given> {
-        let (direct, _) = (self.direct()?, self.front()?);
+        let (handouts, _) = (self.handouts()?, self.front()?);
         // There a sync by way of the front does nothing.
         if self.config.volatile {
             return Err(Refused::Kernel);
@@ -161,14 +161,14 @@ impl Core {
             path.extend_from_slice(place.name.to_bytes());
             // Once copied up it is shown under a number that it does not have itself.
             let itself = self.target_of(&file.state.read())?.1.stat()?.ino;
-            direct.written.add(node.ino);
-            let opened = direct.export.open_file(&path, flags | HandoutFlags::WRITE)?;
+            handouts.written.add(node.ino);
+            let opened = handouts.export.open_file(&path, flags | HandoutFlags::WRITE)?;
             policy::gets_again(client, &opened)?;
-            direct.export.set_flags(&opened.file, flags)?;
+            handouts.export.set_flags(&opened.file, flags)?;
             if opened.attr.ino != itself || !self.is_whole(&node, file) {
                 return Err(Refused::Kernel);
             }
-            direct.hands_out(node.ino);
+            handouts.hands_out(node.ino);
             opened.file
         };
         // An answer about attributes that is under way the kernel recognises as older than this.
@@ -180,7 +180,7 @@ impl Core {
     pub(super) fn hand_out_dir(&self, id: NodeId) -> Verdict<Directory> {
         let node = self.node(id).map_err(|_| Refused::Stale)?;
         let (path, ino) = self.upper_place(&node)?;
-        let at = self.direct()?.export.open_dir(&path, ino)?;
+        let at = self.handouts()?.export.open_dir(&path, ino)?;
         Ok(Directory::new(Arc::clone(&node), at))
     }
 }

@@ -238,7 +238,7 @@ impl Handout for Union {
         let mut view = core.view_of(&dir.node, core.shared_dir(&dir.node)?, most)?;
         if !again {
             let (path, ino) = core.upper_place(&dir.node)?;
-            let mount = core.direct()?.export.view(&path, ino).inspect_err(|error| {
+            let mount = core.handouts()?.export.view(&path, ino).inspect_err(|error| {
                 // A kernel before 6.15, or another mount namespace.
                 if error.errno() != Errno::STALE {
                     tracing::debug!(%error, "no view of a directory");
@@ -254,7 +254,7 @@ impl Union {
     /// Whether files of this tree may be handed out.
     #[must_use]
     pub fn hands_out(&self) -> bool {
-        self.0.direct.is_some()
+        self.0.handouts.is_some()
     }
 
     /// Whether nothing has to be on disk before the mount ends.

@@ -61,7 +61,7 @@ impl Core {
         let attr = self.attr_of(node)?;
         let (_, handle) = self.top_of(dir)?;
         let default_acl = handle.get_xattr(DEFAULT_ACL, &mut []).is_ok_and(|len| len > 0);
-        let acl = self.direct.is_some() && handle.get_xattr(ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
+        let acl = self.handouts.is_some() && handle.get_xattr(ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
         let owner = Owner { uid: attr.uid, gid: attr.gid, mode: attr.mode };
         let now = Inherit { owner, default_acl, acl };
         *inherit = Some(now);

@@ -3,10 +3,10 @@
 
 #![forbid(unsafe_code)]
 
-mod card;
 mod command_line;
 mod image;
 mod layer;
+mod mount_record;
 mod request;
 mod ring;
 
@@ -23,7 +23,7 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "request", feed: request::feed },
     Target { name: "options", feed: command_line::feed },
-    Target { name: "card", feed: card::feed },
+    Target { name: "mount_record", feed: mount_record::feed },
     Target { name: "marks", feed: layer::marks },
     Target { name: "record", feed: layer::record },
     Target { name: "ring", feed: ring::feed },

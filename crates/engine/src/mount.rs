@@ -16,7 +16,7 @@ use vellum_service::config::{AccessTimes, Config, Profile};
 use vellum_service::daemon::{Pending, Side, close_callers, detach, own_ipc};
 use vellum_service::pool::{FORMAT, Joined, Unread, said, serve_alone};
 use vellum_service::sandbox::{Mode, can_pass_through};
-use vellum_service::serving::propagate;
+use vellum_service::session_setup::propagate;
 use vellum_service::{Failure, mountpoint};
 
 /// The subcommand of `vellum` that does what [`Mount::apart`] asks for.

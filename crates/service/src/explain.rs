@@ -15,7 +15,7 @@ pub trait Explain {
         Ok(None)
     }
     /// Does up to `bytes` of work that can wait for idle times; says how much it did.
-    fn tend(&self, bytes: u64) -> u64 {
+    fn background_fill(&self, bytes: u64) -> u64 {
         let _ = bytes;
         0
     }

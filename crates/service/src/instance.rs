@@ -5,7 +5,7 @@
 
 use crate::client::pid_depth;
 use crate::explain::{Explain, InstanceReport};
-use crate::handed::{Counts, Handed};
+use crate::ring_stats::{Counts, RingStats};
 use crate::stats::InstanceStats;
 use crate::tokens::{Shower, Tokens};
 use parking_lot::Mutex;
@@ -63,7 +63,7 @@ struct Doors {
     /// Directories and files that programs have shown.
     tokens: Tokens,
     /// What they were given.
-    handed: Handed,
+    stats: RingStats,
 }
 
 /// A tree, and what is known of it beside its files.
@@ -161,13 +161,13 @@ impl<F: Filesystem + Explain> Instance<F> {
 
     /// Counts for a program that has a ring and enters a directory here; None where no files are handed out.
     pub(crate) fn counts(&self) -> Option<Arc<Counts>> {
-        self.doors.get().map(|doors| doors.handed.add_program())
+        self.doors.get().map(|doors| doors.stats.add_program())
     }
 
     fn figures(&self) -> BTreeMap<String, u64> {
         let mut figures = self.inner.figures();
         if let Some(doors) = self.doors.get() {
-            figures.append(&mut doors.handed.figures());
+            figures.append(&mut doors.stats.figures());
         }
         figures
     }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod access_times;
+mod background_fill;
 mod client;
 pub mod config;
 pub mod daemon;
@@ -14,7 +15,6 @@ mod ending;
 pub mod explain;
 pub mod failure;
 pub mod flatten;
-mod handed;
 pub mod instance;
 pub mod keep_awake;
 pub mod layers;
@@ -24,12 +24,12 @@ mod memory;
 pub mod mountpoint;
 mod plain;
 pub mod pool;
+mod ring_stats;
 pub mod sandbox;
-pub mod serving;
+pub mod session_setup;
 pub mod source;
 pub mod stats;
 pub mod store;
-mod tend;
 mod tokens;
 pub mod tree;
 pub mod unmount;

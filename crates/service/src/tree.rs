@@ -112,8 +112,8 @@ impl Explain for Union {
         Self::mappable(self, node)
     }
 
-    fn tend(&self, bytes: u64) -> u64 {
-        Self::tend(self, bytes)
+    fn background_fill(&self, bytes: u64) -> u64 {
+        Self::background_fill(self, bytes)
     }
 
     fn sync_all(&self) -> Result<()> {

@@ -64,7 +64,7 @@ fn times_that_are_set_stay() {
         fs.write(&ROOT, node, NO_HANDLE, 0, b"y", WriteFlags::WRITEBACK).map(drop).unwrap();
     };
     let allocate: Act = |fs, node| fs.fallocate(&ROOT, node, NO_HANDLE, SIZE / 2, 4096, 1).unwrap();
-    let complete: Act = |fs, _| assert!(fs.tend(1) > 0);
+    let complete: Act = |fs, _| assert!(fs.background_fill(1) > 0);
     for (what, act) in [("write", write), ("allocate", allocate), ("complete", complete)] {
         let disk = MemoryBranch::new();
         let lower = disk.subtree("lower").unwrap().root();

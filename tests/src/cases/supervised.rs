@@ -471,7 +471,7 @@ fn dies_again_and_again(cx: &Cx) -> Outcome {
     Ok(())
 }
 
-/// The card of a mount is spoilt: its next service ends what it cannot serve.
+/// The record of a mount is spoilt: its next service ends what it cannot serve.
 fn state_cannot_be_read(cx: &Cx) -> Outcome {
     only_vellum("leaves no state")?;
     let layers = cx.layers("l", 1)?;
@@ -481,13 +481,13 @@ fn state_cannot_be_read(cx: &Cx) -> Outcome {
     let mut spoilt = false;
     for entry in fs::read_dir(format!("/proc/{}/fd", service.as_raw_nonzero()))?.flatten() {
         if fs::read_link(entry.path()).is_ok_and(|link| link.to_string_lossy().contains("vellum-card")) {
-            let mut card = File::options().write(true).open(entry.path())?;
-            card.rewind()?;
-            card.write_all(b"{ nonsense")?;
+            let mut record = File::options().write(true).open(entry.path())?;
+            record.rewind()?;
+            record.write_all(b"{ nonsense")?;
             spoilt = true;
         }
     }
-    ensure!(spoilt, "no card was found");
+    ensure!(spoilt, "no record was found");
     kill_process(service, Signal::KILL)?;
     let begin = Instant::now();
     while !mount.daemons().is_empty() {

@@ -8,8 +8,8 @@
 
 use super::board::Board;
 use super::fresh::Fresh;
-use super::host::{self, Begin, Orders};
-use super::join::user_namespace;
+use super::mount_client::user_namespace;
+use super::pool_service::{self, Begin, Orders};
 use super::proof::Room;
 use super::session::Listeners;
 use super::{AT_ONCE, ENDING, FAILED, KEEPERS, REPLACE, SIGHUP, over};
@@ -368,7 +368,7 @@ impl<'a> Family<'a> {
                     over::end_all(inherited);
                     Ok(())
                 }
-                begin => host::serve(&orders, begin),
+                begin => pool_service::serve(&orders, begin),
             };
             service.spawn_scoped(scope, work).map(std::thread::ScopedJoinHandle::join)
         });

@@ -1,15 +1,15 @@
 //! A mount that somebody has made and nobody serves yet: its tree, its session, and what a successor will find of it.
 
-use super::card::{self, Card};
-use super::direct::{DirectMount, Roots};
-use super::host::Tree;
+use super::handout_mounts::{HandoutMounts, Roots};
+use super::mount_record::{self, MountRecord};
+use super::pool_service::Tree;
 use super::wire::MountRequest;
 use crate::config::Config;
 use crate::explain::InstanceReport;
 use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::layers::OpenLayers;
-use crate::serving::{report, session_options};
+use crate::session_setup::{report, session_options};
 use crate::tree::{self, Kept};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -27,11 +27,11 @@ pub(super) struct Fresh {
 
 /// What is held beside a session.
 pub(super) struct Beside {
-    pub(super) card: OwnedFd,
+    pub(super) record: OwnedFd,
     pub(super) locks: Vec<OwnedFd>,
     /// None: no program can reach the service.
     pub(super) generations: Option<Arc<Generations>>,
-    pub(super) direct: Option<Arc<DirectMount>>,
+    pub(super) handouts: Option<Arc<HandoutMounts>>,
 }
 
 /// A tree that is ready to be served.
@@ -78,10 +78,10 @@ impl Fresh {
         let device = all.next().ok_or_else(missing)?;
         let layers = OpenLayers::of(&request.config, &mut all, Vec::new())?;
         let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
-        let root = all.by_ref().take(request.direct.into()).next();
+        let root = all.by_ref().take(request.handouts.into()).next();
         let reading = all.by_ref().take(request.reading.into()).next();
         let still = all.by_ref().take(request.still.into()).next();
-        let direct = root.map(|root| Roots { root, reading, still });
+        let handouts = root.map(|root| Roots { root, reading, still });
         let failed = |e: vellum_vfs::Error| match e.errno() {
             // Most of it is never touched, but all of it counts.
             Errno::FBIG => Failure::input(
@@ -92,15 +92,16 @@ impl Fresh {
         let ledger = Arc::new(Ledger::create().map_err(failed)?);
         let inflight = Arc::new(Inflight::create().map_err(failed)?);
         let generations = programs.then(Generations::create).transpose().map_err(failed)?.map(Arc::new);
-        let blank = card::blank()?;
+        let blank = mount_record::blank()?;
         let number = |fd: BorrowedFd<'_>| fd.as_raw_fd();
         let numbers = (
             number(ledger.descriptor()),
             number(inflight.descriptor()),
             generations.as_deref().map(|generations| number(generations.descriptor())),
         );
-        let mut card = Card::new(request.clone(), &device, &layers, &locks, direct.as_ref(), numbers);
-        let (direct, export) = direct.and_then(|roots| DirectMount::of(roots, request.device)).unzip();
+        let mut record =
+            MountRecord::new(request.clone(), &device, &layers, &locks, handouts.as_ref(), numbers);
+        let (handouts, export) = handouts.and_then(|roots| HandoutMounts::of(roots, request.device)).unzip();
         let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export };
         let made = make(request, layers, kept, &inflight)?;
         let mountpoint = made.config.mountpoint.clone();
@@ -108,9 +109,9 @@ impl Fresh {
         let mounted = Mounted { device, mountpoint: mountpoint.clone() };
         let session = Session::new(Arc::clone(&instance), mounted, made.options)
             .map_err(|e| Failure::system(format!("mount point {}", mountpoint.display())).because(e))?;
-        card.negotiated = session.handle().negotiated().to_numbers();
-        card.write(&blank)?;
-        let beside = Beside { card: blank, locks, generations, direct };
+        record.negotiated = session.handle().negotiated().to_numbers();
+        record.write(&blank)?;
+        let beside = Beside { record: blank, locks, generations, handouts };
         Ok(Self { config: made.config, instance, session, beside })
     }
 }

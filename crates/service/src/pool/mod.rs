@@ -1,34 +1,34 @@
 //! One service for all mounts of a pool, or for a mount of its own.
 //!
-//! Who mounts in a pool (`join`) opens the layers and makes the mount, in its own mount namespace and with its own rights, and hands the
-//! descriptors over a socket to the *service* (`host`), which serves all mounts of the pool. A mount of its own (`single`) is a pool of
-//! one without sockets. A *supervisor* (`family`; `supervisor` for a pool) is the service's parent and shares its table of descriptors:
-//! when the service dies, whatever it dies of, every descriptor stays open in the supervisor, so no mount ends; the next service finds
-//! in them what the last one was serving (`card`), takes the nodes from the ledger, and has the kernel send again what had not been
-//! answered. An *heir* does for the supervisor what the supervisor does for the service.
+//! Who mounts in a pool (`mount_client`) opens the layers and makes the mount, in its own mount namespace and with its own rights, and
+//! hands the descriptors over a socket to the *service* (`pool_service`), which serves all mounts of the pool. A mount of its own
+//! (`single`) is a pool of one without sockets. A *supervisor* (`family`; `supervisor` for a pool) is the service's parent and shares its
+//! table of descriptors: when the service dies, whatever it dies of, every descriptor stays open in the supervisor, so no mount ends; the
+//! next service finds in them what the last one was serving (`mount_record`), takes the nodes from the ledger, and has the kernel send
+//! again what had not been answered. An *heir* does for the supervisor what the supervisor does for the service.
 
 mod board;
-mod calls;
-mod card;
-mod direct;
 mod family;
 mod format;
 mod fresh;
-mod host;
-mod join;
+mod handout_mounts;
+mod mount_client;
+mod mount_record;
 mod over;
-mod program;
+mod pool_service;
 mod proof;
+mod ring_client;
+mod ring_ops;
 mod session;
+mod setattr;
 mod single;
 mod supervisor;
 mod underway;
 mod wire;
-mod wish;
 
-pub use card::asked_for;
 pub use format::{Unread, answer as format, said};
-pub use join::{Joined, Pool, look, restart, stop};
+pub use mount_client::{Joined, Pool, look, restart, stop};
+pub use mount_record::asked_for;
 pub use session::{
     directory as session_directory, make_directory as make_session_directory, path as session_path,
 };
@@ -36,7 +36,7 @@ pub use single::run as serve_alone;
 pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
 
-/// Version of everything that one service leaves to the next: cards, ledgers, generations, requests in flight.
+/// Version of everything that one service leaves to the next: mount records, ledgers, generations, requests in flight.
 pub const FORMAT: u32 = 8;
 
 /// What supervisors and heirs are called in lists of processes.

@@ -10,7 +10,7 @@ use crate::keep_awake::online_processors;
 use crate::layers::{self, OpenLayers};
 use crate::mountpoint::{self, mounts};
 use crate::sandbox::{Plan, Roots};
-use crate::serving::{mount_at, settle};
+use crate::session_setup::{mount_at, settle};
 use rustix::fs::fstat;
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;

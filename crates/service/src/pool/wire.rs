@@ -2,7 +2,7 @@
 //!
 //! Both ends belong to one user, or one is root; still every length is checked, and nothing is waited for without end.
 
-use super::direct::Roots;
+use super::handout_mounts::Roots;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
@@ -52,7 +52,8 @@ pub(super) struct MountRequest {
     /// `st_dev` of the mount.
     pub(super) device: u64,
     /// There is a mount of the upper of its own, for files that are handed out;
-    pub(super) direct: bool,
+    #[serde(rename = "direct")]
+    pub(super) handouts: bool,
     /// one for those of them that are only read,
     pub(super) reading: bool,
     /// and one for views.
@@ -65,15 +66,15 @@ impl MountRequest {
         config: &Config,
         mountpoint: &Path,
         layers: &OpenLayers,
-        direct: Option<&Roots<OwnedFd>>,
+        handouts: Option<&Roots<OwnedFd>>,
     ) -> Self {
         Self {
             config: layers.found(config, mountpoint),
             locks: layers.locks.len(),
-            device: super::direct::device_of(mountpoint),
-            direct: direct.is_some(),
-            reading: direct.is_some_and(|roots| roots.reading.is_some()),
-            still: direct.is_some_and(|roots| roots.still.is_some()),
+            device: super::handout_mounts::device_of(mountpoint),
+            handouts: handouts.is_some(),
+            reading: handouts.is_some_and(|roots| roots.reading.is_some()),
+            still: handouts.is_some_and(|roots| roots.still.is_some()),
         }
     }
 
@@ -87,7 +88,7 @@ impl MountRequest {
     /// How many descriptors go with it.
     pub(super) fn descriptors(&self) -> usize {
         let (written, only_read) = self.roots();
-        let mounts = usize::from(self.direct) + usize::from(self.reading) + usize::from(self.still);
+        let mounts = usize::from(self.handouts) + usize::from(self.reading) + usize::from(self.still);
         1 + written + only_read + self.locks + mounts
     }
 }

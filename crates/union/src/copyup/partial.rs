@@ -231,7 +231,7 @@ impl Core {
         Ok(())
     }
 
-    /// Remembers a partial file that is being written to, for [`crate::Union::tend`].
+    /// Remembers a partial file that is being written to, for [`crate::Union::background_fill`].
     pub(crate) fn note_partial(&self, node: &Arc<Node>) {
         /// Beyond so many, the oldest are left as they are.
         const NOTED_MAX: usize = 1024;

@@ -122,7 +122,7 @@ impl Union {
 
     /// Copies up to `bytes` that partial files miss which have been written to in this mount; says how many it copied. For
     /// times when there is nothing else to do.
-    pub fn tend(&self, bytes: u64) -> u64 {
+    pub fn background_fill(&self, bytes: u64) -> u64 {
         let core = &self.0;
         let mut copied = 0;
         while copied < bytes {

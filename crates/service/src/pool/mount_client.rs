@@ -1,13 +1,13 @@
 //! Who mounts: makes the mount with its own rights in its own namespaces, and has the pool's service serve it.
 
-use super::direct::{self, Roots};
+use super::handout_mounts::{self, Roots};
 use super::wire::{self, MountRequest, Reply, Request, Status};
 use super::{FORMAT, format};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::{self, OpenLayers};
 use crate::mountpoint;
-use crate::serving::mount_at;
+use crate::session_setup::mount_at;
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -139,12 +139,14 @@ fn hand_over(
     device: &OwnedFd,
     mut layers: OpenLayers,
 ) -> io::Result<Reply> {
-    let direct =
-        layers.upper.as_ref().and_then(|(upper, _)| direct::mounts_of(upper.root.as_ref()?, &config.flags));
-    let request = MountRequest::new(config, mountpoint, &layers, direct.as_ref());
+    let handouts = layers
+        .upper
+        .as_ref()
+        .and_then(|(upper, _)| handout_mounts::mounts_of(upper.root.as_ref()?, &config.flags));
+    let request = MountRequest::new(config, mountpoint, &layers, handouts.as_ref());
     let locks: Vec<OwnedFd> = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
-    let direct = direct.iter().flat_map(Roots::iter);
-    let all = [device].into_iter().chain(layers.roots()).chain(&locks).chain(direct);
+    let handouts = handouts.iter().flat_map(Roots::iter);
+    let all = [device].into_iter().chain(layers.roots()).chain(&locks).chain(handouts);
     let descriptors: Vec<BorrowedFd<'_>> = all.map(AsFd::as_fd).collect();
     wire::send(service, &Request::Mount(Box::new(request)), &descriptors)?;
     Ok(wire::receive(service)?.0)

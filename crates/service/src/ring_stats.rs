@@ -53,7 +53,7 @@ impl Counts {
 
 /// The counts of all programs of an instance.
 #[derive(Debug, Default)]
-pub(crate) struct Handed(Mutex<Books>);
+pub(crate) struct RingStats(Mutex<Books>);
 
 #[derive(Debug, Default)]
 struct Books {
@@ -62,7 +62,7 @@ struct Books {
     past: [u64; NAMES.len()],
 }
 
-impl Handed {
+impl RingStats {
     /// Counts for one more program.
     pub(crate) fn add_program(&self) -> Arc<Counts> {
         let counts = Arc::new(Counts::default());
@@ -98,16 +98,16 @@ mod tests {
 
     #[test]
     fn counts_outlive_their_programs() {
-        let handed = Handed::default();
+        let stats = RingStats::default();
         for _ in 0..3 {
-            let program = handed.add_program();
+            let program = stats.add_program();
             program.count(Call::Open);
             program.count(Call::Kernel);
         }
-        let last = handed.add_program();
+        let last = stats.add_program();
         last.count(Call::Open);
-        assert_eq!(handed.0.lock().programs.len(), 1);
-        let figures = handed.figures();
+        assert_eq!(stats.0.lock().programs.len(), 1);
+        let figures = stats.figures();
         assert_eq!((figures["ring_opens"], figures["ring_to_kernel"], figures["ring_stats"]), (4, 3, 0));
     }
 }

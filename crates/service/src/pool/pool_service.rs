@@ -1,22 +1,22 @@
 //! The service: serves all mounts of a pool, or one of its own, those of its predecessor first.
 
 use super::board::Board;
-use super::calls::Door;
-use super::card::{self, Found};
-use super::direct::DirectMount;
 use super::fresh::{self, Beside, Fresh, Made};
-use super::join::user_namespace;
+use super::handout_mounts::HandoutMounts;
+use super::mount_client::user_namespace;
+use super::mount_record::{self, Found};
 use super::proof::Room;
+use super::ring_ops::Door;
 use super::session::{self, Listeners};
 use super::underway::{Line, Underway};
 use super::wire::{self, Reply, Request, Status};
-use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, over, program};
+use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, over, ring_client};
 use crate::daemon::Pending;
 use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::lock::DirLock;
 use crate::tree::Kept;
-use crate::{ending, tend};
+use crate::{background_fill, ending};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -49,12 +49,12 @@ pub(super) type Tree = Instance<Union>;
 
 /// A mount that is being served.
 struct Served {
-    /// Keeps the connection's device open until the card has gone.
+    /// Keeps the connection's device open until the record has gone.
     _session: SessionHandle,
     generations: Option<Arc<Generations>>,
     /// Processors are kept awake for it.
     keep_awake: bool,
-    /// Where its files may be handed out. It is on the card, and so stays open in any case.
+    /// Where its files may be handed out. It is on the record, and so stays open in any case.
     door: Option<Door>,
 }
 
@@ -84,7 +84,7 @@ struct Books {
 }
 
 /// The service.
-pub(super) struct Host {
+pub(super) struct PoolService {
     restarts: u64,
     program: PathBuf,
     supervisor: Pid,
@@ -150,7 +150,7 @@ impl Begin {
 pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
     let begun = Instant::now();
     let restarts = orders.board.restarts();
-    let host = Arc::new(Host {
+    let service = Arc::new(PoolService {
         restarts,
         program: orders.program.to_owned(),
         supervisor: orders.supervisor,
@@ -167,19 +167,19 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
     });
     let pending = match begin {
         Begin::Fresh(fresh) => {
-            host.run(*fresh)?;
+            service.run(*fresh)?;
             orders.pending
         }
         Begin::Heritage(inherited) => {
-            host.resume(inherited);
+            service.resume(inherited);
             None
         }
     };
     if restarts > 0 {
-        let mounts = host.books.lock().mounts.len();
+        let mounts = service.books.lock().mounts.len();
         tracing::info!(mounts, milliseconds = begun.elapsed().as_millis() as u64, "gone on with");
     }
-    let (ending, word) = (Arc::clone(&host), orders.word.try_clone()?);
+    let (ending, word) = (Arc::clone(&service), orders.word.try_clone()?);
     let signals = orders.signals.clone();
     std::thread::Builder::new()
         .name("vellum-signals".into())
@@ -192,20 +192,20 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
         tracing::error!("{failure}");
     }
     match orders.listeners {
-        Some(listeners) => host.listen(listeners, orders.stay),
+        Some(listeners) => service.listen(listeners, orders.stay),
         None => {
-            host.wait();
+            service.wait();
             Ok(())
         }
     }
 }
 
-impl Host {
+impl PoolService {
     /// Goes on with what a predecessor was serving.
     fn resume(self: &Arc<Self>, mut inherited: Inherited) {
-        let (found, all) = card::find(&mut inherited);
+        let (found, all) = mount_record::find(&mut inherited);
         for found in found {
-            let mountpoint = found.card.request.config.mountpoint.to_string_lossy().into_owned();
+            let mountpoint = found.record.request.config.mountpoint.to_string_lossy().into_owned();
             let (device, ledger) = (found.device.try_clone(), found.ledger.try_clone());
             if let Err(failure) = self.resume_one(found, &mut inherited) {
                 tracing::error!(mountpoint, "a mount is lost: {failure}");
@@ -218,19 +218,20 @@ impl Host {
     }
 
     fn resume_one(self: &Arc<Self>, found: Found, inherited: &mut Inherited) -> Result<(), Failure> {
-        let Found { card, device, layers, direct, ledger, inflight, generations, written } = found;
+        let Found { record, device, layers, handouts, ledger, inflight, generations, written } = found;
         layers.outlive_their_service()?;
         let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
-        let negotiated = Negotiated::from_numbers(card.negotiated)
-            .ok_or_else(|| Failure::system("its card says nothing sensible of the connection"))?;
+        let negotiated = Negotiated::from_numbers(record.negotiated)
+            .ok_or_else(|| Failure::system("its record says nothing sensible of the connection"))?;
         let ledger = Arc::new(Ledger::open(ledger).map_err(failed)?);
         let inflight = Arc::new(Inflight::open(inflight).map_err(failed)?);
         let generations = generations.map(Generations::open).transpose().map_err(failed)?.map(Arc::new);
         let held: HashMap<RawFd, OwnedFd> =
             ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
-        let (direct, export) = direct.and_then(|roots| DirectMount::of(roots, card.request.device)).unzip();
+        let (handouts, export) =
+            handouts.and_then(|roots| HandoutMounts::of(roots, record.request.device)).unzip();
         let kept = Kept { ledger: Some(Arc::clone(&ledger)), generations: generations.clone(), export };
-        let made = fresh::make(&card.request, layers, kept, &inflight)?;
+        let made = fresh::make(&record.request, layers, kept, &inflight)?;
         made.tree.resume(held);
         let mountpoint = Some(made.config.mountpoint.clone());
         let Made { config, tree, report, options, locks, .. } = made;
@@ -242,14 +243,14 @@ impl Host {
         if let Err(error) = session.handle().notifier().resend() {
             tracing::debug!(%error, "nothing is sent again");
         }
-        let beside = Beside { card: written, locks, generations, direct };
+        let beside = Beside { record: written, locks, generations, handouts };
         self.run(Fresh { config, instance, session, beside })
     }
 
-    /// Serves a mount; the card and the locks are held until it has gone.
+    /// Serves a mount; the record and the locks are held until it has gone.
     fn run(self: &Arc<Self>, fresh: Fresh) -> Result<(), Failure> {
         let Fresh { config, instance, mut session, beside } = fresh;
-        let Beside { card, locks, generations, direct } = beside;
+        let Beside { record, locks, generations, handouts } = beside;
         instance.served_by(session.handle());
         instance.confined_by(self.confined.clone());
         instance.has_processors(config.keep_awake.report(self.processors, &self.latency));
@@ -260,7 +261,7 @@ impl Host {
         let failed = |e: &dyn std::error::Error| Failure::system("serving the mount").because(e);
         let (handle, thread) = session.spawn().map_err(|e| failed(&e))?;
         if let Some(rate) = config.background_fill
-            && let Err(e) = tend::start(&instance, handle.clone(), rate)
+            && let Err(e) = background_fill::start(&instance, handle.clone(), rate)
         {
             tracing::warn!("partial files stay partial: {e}");
         }
@@ -271,20 +272,20 @@ impl Host {
             if instance.inner().hands_out() {
                 instance.open_doors();
             }
-            let door = direct.map(|direct| Door { tree: Arc::downgrade(&instance), direct });
+            let door = handouts.map(|handouts| Door { tree: Arc::downgrade(&instance), handouts });
             books.mounts.insert(number, Served { _session: handle.clone(), generations, keep_awake, door });
             number
         };
-        let host = Arc::clone(self);
+        let service = Arc::clone(self);
         let (ended, config) = (instance, config.clone());
         let end = move || {
             if !matches!(thread.join(), Ok(Ok(()))) {
                 tracing::error!("a session has ended badly");
             }
-            // The card first: a successor must not find a mount whose descriptors are being closed.
-            drop(card);
+            // The record first: a successor must not find a mount whose descriptors are being closed.
+            drop(record);
             let handle = {
-                let mut books = host.books.lock();
+                let mut books = service.books.lock();
                 books.ending += 1;
                 books.mounts.remove(&number)
             };
@@ -293,8 +294,8 @@ impl Host {
             ending::complete(ended.inner(), &config, &locks);
             drop(ended);
             drop(locks);
-            host.books.lock().ending -= 1;
-            host.changed.notify_all();
+            service.books.lock().ending -= 1;
+            service.changed.notify_all();
         };
         std::thread::Builder::new().name("vellum-end".into()).spawn(end).map_err(|e| failed(&e))?;
         Ok(())
@@ -338,7 +339,7 @@ impl Host {
                         short |= self.accept(&listeners.control).is_err_and(|e| session::is_shortage(&e));
                     }
                     if session {
-                        let mounts = self.direct_mounts();
+                        let mounts = self.handout_mounts();
                         let client = session::answer(&listeners.session, &self.underway, &mounts, namespace);
                         short |= client.as_ref().is_err_and(session::is_shortage);
                         waiting.extend(client.ok());
@@ -379,7 +380,7 @@ impl Host {
         self.books.lock().mounts.values().any(|served| served.keep_awake)
     }
 
-    fn direct_mounts(&self) -> Vec<[u64; MOUNT_NUMBERS]> {
+    fn handout_mounts(&self) -> Vec<[u64; MOUNT_NUMBERS]> {
         self.doors().iter().flat_map(Door::numbers).collect()
     }
 
@@ -389,7 +390,7 @@ impl Host {
             "vellum-client",
             CLIENTS_MAX,
             |books| &mut books.clients,
-            move |host| host.hear(client),
+            move |service| service.hear(client),
         );
         Ok(())
     }
@@ -418,13 +419,13 @@ impl Host {
         };
         let Some(spare) = spare else {
             self.make_ring(move |_, memory| {
-                program::send_ring(&mut program, memory)?;
+                ring_client::send_ring(&mut program, memory)?;
                 Ok(program)
             });
             return;
         };
         // The memory first: the program goes on with it while the thread wakes up.
-        if let Err(error) = program::send_ring(&mut program, spare.memory.as_fd()) {
+        if let Err(error) = ring_client::send_ring(&mut program, spare.memory.as_fd()) {
             tracing::debug!(%error, "a program that wanted a ring");
             self.books.lock().spare = Some(spare);
         } else if spare.give.send(program).is_err() {
@@ -440,11 +441,11 @@ impl Host {
                 return;
             }
         }
-        self.make_ring(|host, memory| {
+        self.make_ring(|service, memory| {
             let (give, given) = sync_channel(1);
             let spare = Spare { memory: memory.try_clone_to_owned()?, give };
             {
-                let mut books = host.books.lock();
+                let mut books = service.books.lock();
                 books.spare = Some(spare);
                 books.spare_comes = false;
             }
@@ -460,7 +461,9 @@ impl Host {
             "vellum-program",
             PROGRAMS_MAX,
             |books| &mut books.programs,
-            move |host| program::serve(host, |memory| give(host, memory), || host.keep_spare()),
+            move |service| {
+                ring_client::serve(service, |memory| give(service, memory), || service.keep_spare())
+            },
         );
     }
 
@@ -481,9 +484,9 @@ impl Host {
             *count += 1;
         }
         // Whatever becomes of the thread.
-        let counted = Counted { host: Arc::clone(self), count };
+        let counted = Counted { service: Arc::clone(self), count };
         let started = std::thread::Builder::new().name(name.into()).spawn(move || {
-            if let Err(error) = serve(&counted.host) {
+            if let Err(error) = serve(&counted.service) {
                 let thread = std::thread::current();
                 tracing::debug!(%error, "{}", thread.name().unwrap_or_default());
             }
@@ -562,12 +565,12 @@ impl Host {
 
 /// Somebody who is served apart, and counted until this is dropped.
 struct Counted {
-    host: Arc<Host>,
+    service: Arc<PoolService>,
     count: fn(&mut Books) -> &mut usize,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        *(self.count)(&mut self.host.books.lock()) -= 1;
+        *(self.count)(&mut self.service.books.lock()) -= 1;
     }
 }

@@ -13,7 +13,7 @@ use vellum_vfs::Export;
 
 /// By what clients tell files that come from such mounts: numbers for them to know.
 #[derive(Debug)]
-pub(super) struct DirectMount {
+pub(super) struct HandoutMounts {
     /// `st_dev` of the union's mount.
     shown: u64,
     /// `st_dev` of files in it.
@@ -80,7 +80,7 @@ pub(super) fn device_of(mountpoint: &Path) -> u64 {
         .map_or(0, |found| makedev(found.stx_dev_major, found.stx_dev_minor))
 }
 
-impl DirectMount {
+impl HandoutMounts {
     /// What is known of mounts, and the face by which files are opened in them. `shown`: `st_dev` of the union's. None: they cannot be told
     /// from others.
     pub(super) fn of(roots: Roots<OwnedFd>, shown: u64) -> Option<(Arc<Self>, Arc<dyn Export>)> {

@@ -3,7 +3,7 @@
 use vellum_service::config::Config;
 use vellum_service::pool::asked_for;
 
-/// Any bytes as a card. What was mounted comes back when it is written again.
+/// Any bytes as a mount record. What was mounted comes back when it is written again.
 pub(crate) fn feed(bytes: &[u8]) {
     match asked_for(bytes) {
         Ok(config) => again(&config),

@@ -3,9 +3,9 @@
 //! Who it is, is taken from the kernel once, when it connects. A program that becomes somebody else begins anew; one that does not is
 //! noticed with its next call, for the kernel says who the process is now.
 
-use super::calls::{self, Entered, Identity};
-use super::host::Host;
+use super::pool_service::PoolService;
 use super::proof::Proof;
+use super::ring_ops::{self, Entered, Identity};
 use super::underway::Line;
 use super::wire::send_whole;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,7 +34,7 @@ const ENTERED_MAX: usize = 64;
 
 /// A program with a ring.
 pub(super) struct Program<'a> {
-    pub(super) host: &'a Host,
+    pub(super) service: &'a PoolService,
     pub(super) who: Identity,
     /// Number of the process, as long as it lives.
     pub(super) number: u32,
@@ -62,7 +62,7 @@ fn other(what: impl std::fmt::Display) -> io::Error {
 /// Makes a ring and serves a program over it, until it is gone, or is not who it was. `give` is shown the ring's memory, and comes back
 /// with the connection of a program that has it. `idle` is called once, when the program asks for nothing.
 pub(super) fn serve(
-    host: &Host,
+    service: &PoolService,
     give: impl FnOnce(BorrowedFd<'_>) -> io::Result<Line>,
     idle: impl FnOnce(),
 ) -> io::Result<()> {
@@ -82,7 +82,7 @@ pub(super) fn serve(
     let mut poller = ring.poller();
     let mut idle = Some(idle);
     let mut program = Program {
-        host,
+        service,
         who,
         number: number.unsigned_abs(),
         process,
@@ -92,13 +92,13 @@ pub(super) fn serve(
         next: 0,
     };
     let mut looked = Instant::now();
-    let mut burst = Burst::new(Arc::clone(&host.latency));
+    let mut burst = Burst::new(Arc::clone(&service.latency));
     loop {
         poller.ran_on(Linux.core());
         if let Some(call) = poller.poll_for(if burst.is_awake() { 0 } else { SPIN }) {
-            burst.call(|| host.keeps_awake());
+            burst.call(|| service.keeps_awake());
             if !program.process.is(program.who) {
-                call.reply(Response::status(calls::status(Refused::Kernel)));
+                call.reply(Response::status(ring_ops::status(Refused::Kernel)));
                 break;
             }
             program.answer(call)?;
@@ -188,32 +188,32 @@ impl Program<'_> {
         let data = data.get(..len).unwrap_or_default();
         // Before anything is done of which a descriptor would come.
         if matches!(request.opcode, OPEN | REOPEN | VIEW | PROVE) && !self.line.may_send() {
-            call.reply(Response::status(calls::status(Refused::Kernel)));
+            call.reply(Response::status(ring_ops::status(Refused::Kernel)));
             return Ok(());
         }
-        let response = match calls::carry_out(self, &request, data, &Announced(&call)) {
-            Ok(calls::Done::Values(values)) => Ok(Response { status: 0, len: 0, values }),
-            Ok(calls::Done::Directory(entered)) => {
+        let response = match ring_ops::carry_out(self, &request, data, &Announced(&call)) {
+            Ok(ring_ops::Done::Values(values)) => Ok(Response { status: 0, len: 0, values }),
+            Ok(ring_ops::Done::Directory(entered)) => {
                 Ok(Response { status: 0, len: 0, values: self.enter(entered) })
             }
-            Ok(calls::Done::Data(data)) => {
+            Ok(ring_ops::Done::Data(data)) => {
                 let len = call.write_data(0, &data) as u32;
                 Ok(Response { status: 0, len, values: [0; 6] })
             }
-            Ok(calls::Done::File(file)) => {
+            Ok(ring_ops::Done::File(file)) => {
                 self.hand_out(&file).map(|tag| Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] })
             }
-            Ok(calls::Done::View { mount, word: [memory, slot, word], known }) => {
+            Ok(ring_ops::Done::View { mount, word: [memory, slot, word], known }) => {
                 let known: Vec<u8> = known.iter().flat_map(|hash| hash.to_ne_bytes()).collect();
                 let len = call.write_data(0, &known) as u32;
                 let tag = mount.map_or(Ok(0), |mount| self.hand_out(&mount));
                 tag.map(|tag| Response { status: 0, len, values: [tag, memory, slot, word, 0, 0] })
             }
-            Err(refused) => Ok(Response::status(calls::status(refused))),
+            Err(refused) => Ok(Response::status(ring_ops::status(refused))),
         };
         let (response, outcome) = match response {
             Ok(response) => (response, Ok(())),
-            Err(error) => (Response::status(calls::status(Refused::Kernel)), Err(error)),
+            Err(error) => (Response::status(ring_ops::status(Refused::Kernel)), Err(error)),
         };
         call.reply(response);
         outcome

@@ -20,11 +20,11 @@ pub(crate) fn start<F: Filesystem + Explain>(
     rate: u64,
 ) -> std::io::Result<()> {
     let instance = Arc::downgrade(instance);
-    std::thread::Builder::new().name("vellum-tend".into()).spawn(move || tend(&instance, &session, rate))?;
+    std::thread::Builder::new().name("vellum-tend".into()).spawn(move || fill(&instance, &session, rate))?;
     Ok(())
 }
 
-fn tend<F: Filesystem + Explain>(instance: &Weak<Instance<F>>, session: &SessionHandle, rate: u64) {
+fn fill<F: Filesystem + Explain>(instance: &Weak<Instance<F>>, session: &SessionHandle, rate: u64) {
     let share = (rate / (Duration::from_secs(1).as_millis() / STEP.as_millis()) as u64).max(4096);
     let (mut seen, mut quiet) = (0, 0);
     loop {
@@ -35,7 +35,7 @@ fn tend<F: Filesystem + Explain>(instance: &Weak<Instance<F>>, session: &Session
         quiet = if now == seen { quiet + 1 } else { 0 };
         seen = now;
         let Some(instance) = instance.upgrade() else { return };
-        if quiet >= QUIET && instance.inner().tend(share) == 0 {
+        if quiet >= QUIET && instance.inner().background_fill(share) == 0 {
             // Nothing to do: look again after the next quiet time.
             quiet = 0;
         }

@@ -1,8 +1,8 @@
 //! What a service leaves to its successor of each mount: a small memory file with the numbers of the descriptors that make it.
 
 use super::FORMAT;
-use super::direct::Roots;
 use super::format::{Unread, said};
+use super::handout_mounts::Roots;
 use super::wire::MountRequest;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -13,23 +13,23 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use vellum_sys::Inherited;
 
-/// How /proc shows the file.
+/// How /proc shows the file. All services that read this format look for this name.
 const LINK: &str = "/memfd:vellum-card (deleted)";
-/// Longest card in bytes.
+/// Longest record in bytes.
 const LEN_MAX: usize = 32 << 20;
 
 /// A mount that is being served.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Card {
+pub(super) struct MountRecord {
     format: u32,
     pub(super) request: MountRequest,
     device: RawFd,
     /// Of layers that have one, as [`OpenLayers::all`] has them.
     roots: Vec<RawFd>,
     locks: Vec<RawFd>,
-    #[serde(deserialize_with = "plain::required")]
-    direct: Option<RawFd>,
+    #[serde(rename = "direct", deserialize_with = "plain::required")]
+    handouts: Option<RawFd>,
     #[serde(deserialize_with = "plain::required")]
     reading: Option<RawFd>,
     #[serde(deserialize_with = "plain::required")]
@@ -43,27 +43,27 @@ pub(super) struct Card {
     pub(super) negotiated: [u64; 9],
 }
 
-/// What a card leads to.
+/// What a record leads to.
 pub(super) struct Found {
-    pub(super) card: Card,
+    pub(super) record: MountRecord,
     pub(super) device: OwnedFd,
     pub(super) layers: OpenLayers,
-    pub(super) direct: Option<Roots<OwnedFd>>,
+    pub(super) handouts: Option<Roots<OwnedFd>>,
     pub(super) ledger: OwnedFd,
     pub(super) inflight: OwnedFd,
     pub(super) generations: Option<OwnedFd>,
-    /// The card itself, to be held as long as the mount is served.
+    /// The record itself, to be held as long as the mount is served.
     pub(super) written: OwnedFd,
 }
 
-impl Card {
+impl MountRecord {
     /// Takes the numbers down; what the kernel agrees to comes later.
     pub(super) fn new(
         request: MountRequest,
         device: &impl AsRawFd,
         layers: &OpenLayers,
         locks: &[OwnedFd],
-        direct: Option<&Roots<OwnedFd>>,
+        handouts: Option<&Roots<OwnedFd>>,
         (ledger, inflight, generations): (RawFd, RawFd, Option<RawFd>),
     ) -> Self {
         let number = |fd: &OwnedFd| fd.as_raw_fd();
@@ -73,9 +73,9 @@ impl Card {
             device: device.as_raw_fd(),
             roots: layers.roots().map(number).collect(),
             locks: locks.iter().map(number).collect(),
-            direct: direct.map(|roots| number(&roots.root)),
-            reading: direct.and_then(|roots| roots.reading.as_ref().map(number)),
-            still: direct.and_then(|roots| roots.still.as_ref().map(number)),
+            handouts: handouts.map(|roots| number(&roots.root)),
+            reading: handouts.and_then(|roots| roots.reading.as_ref().map(number)),
+            still: handouts.and_then(|roots| roots.still.as_ref().map(number)),
             ledger,
             inflight,
             generations,
@@ -95,13 +95,13 @@ impl Card {
     }
 }
 
-/// A card with nothing on it.
+/// A record with nothing on it.
 pub(super) fn blank() -> Result<OwnedFd, Failure> {
     memfd_create(c"vellum-card", MemfdFlags::CLOEXEC).map_err(|e| failed(&e))
 }
 
 fn failed(why: &dyn std::fmt::Display) -> Failure {
-    Failure::system(format!("memory for a card: {why}"))
+    Failure::system(format!("memory for a record: {why}"))
 }
 
 /// Takes all that the predecessor was serving out of what it had open. False: of something it cannot be told what it is.
@@ -109,7 +109,7 @@ pub(super) fn find(inherited: &mut Inherited) -> (Vec<Found>, bool) {
     let mut found = Vec::new();
     let mut all = true;
     for written in inherited.take_all(|link| link == LINK) {
-        match read(&written).and_then(|card| complete(card, written, inherited)) {
+        match read(&written).and_then(|record| complete(record, written, inherited)) {
             Ok(one) => found.push(one),
             // A mount that was being made when the predecessor died: who asked for it gives it up.
             Err(why) if why.is_empty() => {}
@@ -122,7 +122,7 @@ pub(super) fn find(inherited: &mut Inherited) -> (Vec<Found>, bool) {
     (found, all)
 }
 
-fn read(written: &OwnedFd) -> Result<Card, String> {
+fn read(written: &OwnedFd) -> Result<MountRecord, String> {
     let len = rustix::fs::fstat(written).map_err(|e| e.to_string())?.st_size;
     let mut text = vec![0; usize::try_from(len).unwrap_or(LEN_MAX).min(LEN_MAX)];
     let len = rustix::io::pread(written, &mut text, 0).map_err(|e| e.to_string())?;
@@ -133,35 +133,35 @@ fn read(written: &OwnedFd) -> Result<Card, String> {
     parse(&text)
 }
 
-fn parse(text: &[u8]) -> Result<Card, String> {
+fn parse(text: &[u8]) -> Result<MountRecord, String> {
     said(text).map_err(|why| match why {
-        Unread::Format(format) => format!("its card has format {format}"),
-        Unread::Unclear(e) => format!("its card cannot be read: {e}"),
+        Unread::Format(format) => format!("its record has format {format}"),
+        Unread::Unclear(e) => format!("its record cannot be read: {e}"),
     })
 }
 
-/// What was mounted according to a card, read as a successor reads it.
+/// What was mounted according to a record, read as a successor reads it.
 pub fn asked_for(text: &[u8]) -> Result<Config, Failure> {
-    let card = parse(text).map_err(Failure::system)?;
-    card.request.config.check()?;
-    Ok(card.request.config)
+    let record = parse(text).map_err(Failure::system)?;
+    record.request.config.check()?;
+    Ok(record.request.config)
 }
 
-fn complete(card: Card, written: OwnedFd, inherited: &mut Inherited) -> Result<Found, String> {
+fn complete(record: MountRecord, written: OwnedFd, inherited: &mut Inherited) -> Result<Found, String> {
     let mut take = |number: RawFd| inherited.take(number).ok_or(format!("descriptor {number} is missing"));
     // Without its connection a mount has ended; that is nothing to speak of.
-    let device = take(card.device).map_err(|_| String::new())?;
-    let roots = card.roots.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
-    let locks = card.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
-    let reading = card.reading.map(&mut take).transpose()?;
-    let still = card.still.map(&mut take).transpose()?;
-    let direct = card.direct.map(&mut take).transpose()?.map(|root| Roots { root, reading, still });
-    let (ledger, inflight) = (take(card.ledger)?, take(card.inflight)?);
-    let generations = card.generations.map(take).transpose()?;
+    let device = take(record.device).map_err(|_| String::new())?;
+    let roots = record.roots.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
+    let locks = record.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
+    let reading = record.reading.map(&mut take).transpose()?;
+    let still = record.still.map(&mut take).transpose()?;
+    let handouts = record.handouts.map(&mut take).transpose()?.map(|root| Roots { root, reading, still });
+    let (ledger, inflight) = (take(record.ledger)?, take(record.inflight)?);
+    let generations = record.generations.map(take).transpose()?;
     let locks = locks.into_iter().map(Into::into).collect();
-    let layers = OpenLayers::of(&card.request.config, &mut roots.into_iter(), locks);
+    let layers = OpenLayers::of(&record.request.config, &mut roots.into_iter(), locks);
     let layers = layers.map_err(|e| e.to_string())?;
-    Ok(Found { card, device, layers, direct, ledger, inflight, generations, written })
+    Ok(Found { record, device, layers, handouts, ledger, inflight, generations, written })
 }
 
 #[cfg(test)]
@@ -170,46 +170,46 @@ mod tests {
     use serde_json::{Value, json};
     use std::path::Path;
 
-    fn card() -> Value {
+    fn record() -> Value {
         let config = Config { lowers: vec![Path::new("/l").into()], ..Config::default() };
         let layers = OpenLayers::of(&config, &mut blank().into_iter(), Vec::new()).unwrap();
         let request = MountRequest::new(&config, "/m".as_ref(), &layers, None);
-        let card = Card::new(request, &blank().unwrap(), &layers, &[], None, (3, 4, None));
-        serde_json::to_value(card).unwrap()
+        let record = MountRecord::new(request, &blank().unwrap(), &layers, &[], None, (3, 4, None));
+        serde_json::to_value(record).unwrap()
     }
 
-    fn read(card: &Value) -> Result<Config, String> {
-        asked_for(&serde_json::to_vec(card).unwrap()).map_err(|e| e.to_string())
+    fn read(record: &Value) -> Result<Config, String> {
+        asked_for(&serde_json::to_vec(record).unwrap()).map_err(|e| e.to_string())
     }
 
     #[test]
     fn what_was_mounted_is_read_from_it() {
-        let config = read(&card()).unwrap();
+        let config = read(&record()).unwrap();
         assert_eq!((config.mountpoint.as_path(), config.lowers.len()), ("/m".as_ref(), 1));
     }
 
     #[test]
     fn one_of_another_format_is_refused_whatever_else_is_on_it() {
         let older = json!({ "format": FORMAT - 1, "request": { "arguments": [[47]] } });
-        assert_eq!(read(&older).unwrap_err(), format!("its card has format {}", FORMAT - 1));
+        assert_eq!(read(&older).unwrap_err(), format!("its record has format {}", FORMAT - 1));
     }
 
     #[test]
     fn nothing_may_be_missing_and_nothing_unknown() {
         for place in ["", "/request"] {
             let names: Vec<String> =
-                card().pointer(place).and_then(Value::as_object).unwrap().keys().cloned().collect();
+                record().pointer(place).and_then(Value::as_object).unwrap().keys().cloned().collect();
             for name in names {
-                let mut less = card();
+                let mut less = record();
                 less.pointer_mut(place).and_then(Value::as_object_mut).unwrap().remove(&name);
                 let why = read(&less).unwrap_err();
                 assert!(why.contains(&format!("missing field `{name}`")), "{why}");
             }
-            let mut more = card();
+            let mut more = record();
             more.pointer_mut(place).and_then(Value::as_object_mut).unwrap().insert("new".into(), json!(1));
             assert!(read(&more).unwrap_err().contains("unknown field `new`"));
         }
-        let mut none = card();
+        let mut none = record();
         none["request"]["config"]["lowers"] = json!([]);
         assert!(read(&none).unwrap_err().contains("0 lower layers"));
     }

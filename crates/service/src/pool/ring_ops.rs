@@ -3,11 +3,11 @@
 //! Here is read what a request says, and found which directory and which mount it means. What the program may do, and whether that means the
 //! same as by way of the kernel, is the tree's to know.
 
-use super::direct::DirectMount;
-use super::host::Tree;
-use super::program::Program;
-use super::wish::Wish;
-use crate::handed::{Call, Counts};
+use super::handout_mounts::HandoutMounts;
+use super::pool_service::Tree;
+use super::ring_client::Program;
+use super::setattr::SetAttrCall;
+use crate::ring_stats::{Call, Counts};
 use crate::tokens::Shower;
 use rustix::fs::OFlags;
 use std::ffi::CStr;
@@ -28,7 +28,7 @@ use vellum_vfs::{
 #[derive(Clone)]
 pub(super) struct Door {
     pub(super) tree: Weak<Tree>,
-    pub(super) direct: Arc<DirectMount>,
+    pub(super) handouts: Arc<HandoutMounts>,
 }
 
 impl Door {
@@ -41,7 +41,7 @@ impl Door {
     pub(super) fn numbers(&self) -> impl Iterator<Item = [u64; MOUNT_NUMBERS]> {
         let tree = self.tree.upgrade();
         let flags = tree.as_ref().is_some_and(|tree| tree.inner().is_volatile()).then_some(VOLATILE);
-        self.direct.numbers(flags.unwrap_or_default()).filter(move |_| tree.is_some())
+        self.handouts.numbers(flags.unwrap_or_default()).filter(move |_| tree.is_some())
     }
 }
 
@@ -212,7 +212,7 @@ fn descend(program: &mut Program<'_>, client: &Client<'_>, from: u64, path: &[u8
 
 /// A directory in which the program shows that no domain holds it.
 fn prove(program: &mut Program<'_>) -> Verdict<Done> {
-    let room = program.host.room.as_ref().ok_or(Refused::Kernel)?;
+    let room = program.service.room.as_ref().ok_or(Refused::Kernel)?;
     program.proof.ask(room).map(Done::File).map_err(|error| {
         tracing::debug!(%error, "a directory for a proof");
         Refused::Kernel
@@ -267,7 +267,7 @@ impl Shown {
         let Identity { uid, gid } = program.who;
         let who = Shower { uid, gid, process: program.number };
         program
-            .host
+            .service
             .doors()
             .into_iter()
             .find_map(|door| {
@@ -383,7 +383,7 @@ impl Asked<'_> {
     }
 
     fn set(&self, args: &[u64; 5]) -> Verdict<Done> {
-        let Wish { set, follows } = Wish::new(args).ok_or(Refused::Kernel)?;
+        let SetAttrCall { set, follows } = SetAttrCall::new(args).ok_or(Refused::Kernel)?;
         self.handout().setattr(&self.client, &self.wanted(), &set, follows).map(|()| Done::NOTHING)
     }
 

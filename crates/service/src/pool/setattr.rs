@@ -9,13 +9,13 @@ const SECOND: i64 = 1_000_000_000;
 
 /// What is to be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct SetAttrCall {
     pub(super) set: SetAttr,
     /// Of a symbolic link that is meant which it leads to.
     pub(super) follows: bool,
 }
 
-impl Wish {
+impl SetAttrCall {
     /// As a request has it. None: of another form.
     pub(super) fn new(args: &[u64; 5]) -> Option<Self> {
         const KNOWN: u64 = SET_MODE
@@ -60,7 +60,7 @@ mod tests {
     fn what_is_asked_for_is_read_as_it_is_written() {
         let before = (-1_i64).cast_unsigned();
         let which = SET_MODE | SET_GROUP | SET_ACCESSED | SET_MODIFIED | ACCESSED_NOW | 0o755 << 32;
-        let read = Wish::new(&[7, which, 5 << 32 | 9, 3, before]).unwrap();
+        let read = SetAttrCall::new(&[7, which, 5 << 32 | 9, 3, before]).unwrap();
         let expected = SetAttr {
             mode: Some(0o755),
             gid: Some(5),
@@ -68,9 +68,9 @@ mod tests {
             mtime: Some(SetTime::At(Timestamp { secs: -1, nanos: 999_999_999 })),
             ..SetAttr::default()
         };
-        assert_eq!(read, Wish { set: expected, follows: false });
+        assert_eq!(read, SetAttrCall { set: expected, follows: false });
         for wrong in [1 << 8, 1 << 31, 0o10_000 << 32, u64::MAX] {
-            assert_eq!(Wish::new(&[0, wrong, 0, 0, 0]), None, "{wrong:x}");
+            assert_eq!(SetAttrCall::new(&[0, wrong, 0, 0, 0]), None, "{wrong:x}");
         }
     }
 }

@@ -376,7 +376,7 @@ impl<'a> Family<'a> {
             Ok(Ok(Ok(()))) => 0,
             Ok(Ok(Err(failure))) => ended(failure),
             Ok(Err(_)) => ended(Failure::system("panic")),
-            Err(e) => ended(Failure::system(e.to_string())),
+            Err(e) => ended(Failure::system("cannot start a thread").because(e)),
         }
     }
 

@@ -10,6 +10,7 @@ use crate::layers::OpenLayers;
 use crate::plain;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use vellum_sys::Inherited;
 
@@ -17,6 +18,8 @@ use vellum_sys::Inherited;
 const LINK: &str = "/memfd:vellum-card (deleted)";
 /// Longest record in bytes.
 const LEN_MAX: usize = 32 << 20;
+/// What is said of one that is there, and says nothing.
+const UNREADABLE: &str = "its record cannot be read";
 
 /// A mount that is being served.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -85,23 +88,23 @@ impl MountRecord {
 
     /// Writes it on a blank one, where a successor finds it until the descriptor is closed.
     pub(super) fn write(&self, blank: &OwnedFd) -> Result<(), Failure> {
-        let text = serde_json::to_vec(self).map_err(|e| failed(&e))?;
+        let text = serde_json::to_vec(self).map_err(failed)?;
         // One write: a successor finds all of it or nothing.
         match rustix::io::pwrite(blank, &text, 0) {
             Ok(len) if len == text.len() => Ok(()),
-            Ok(_) => Err(failed(&"it is cut off")),
-            Err(e) => Err(failed(&e)),
+            Ok(_) => Err(failed(io::Error::other("it is cut off"))),
+            Err(e) => Err(failed(e)),
         }
     }
 }
 
 /// A record with nothing on it.
 pub(super) fn blank() -> Result<OwnedFd, Failure> {
-    memfd_create(c"vellum-card", MemfdFlags::CLOEXEC).map_err(|e| failed(&e))
+    memfd_create(c"vellum-card", MemfdFlags::CLOEXEC).map_err(failed)
 }
 
-fn failed(why: &dyn std::fmt::Display) -> Failure {
-    Failure::system(format!("memory for a record: {why}"))
+fn failed(why: impl std::error::Error) -> Failure {
+    Failure::system("memory for a record").because(why)
 }
 
 /// Takes all that the predecessor was serving out of what it had open. False: of something it cannot be told what it is.
@@ -109,12 +112,10 @@ pub(super) fn find(inherited: &mut Inherited) -> (Vec<Found>, bool) {
     let mut found = Vec::new();
     let mut all = true;
     for written in inherited.take_all(|link| link == LINK) {
-        match read(&written).and_then(|record| complete(record, written, inherited)) {
-            Ok(one) => found.push(one),
-            // A mount that was being made when the predecessor died: who asked for it gives it up.
-            Err(why) if why.is_empty() => {}
-            Err(why) => {
-                tracing::error!("a mount is lost: {why}");
+        match look_at(written, inherited) {
+            Ok(one) => found.extend(one),
+            Err(failure) => {
+                tracing::error!("a mount is lost: {failure}");
                 all = false;
             }
         }
@@ -122,35 +123,49 @@ pub(super) fn find(inherited: &mut Inherited) -> (Vec<Found>, bool) {
     (found, all)
 }
 
-fn read(written: &OwnedFd) -> Result<MountRecord, String> {
-    let len = rustix::fs::fstat(written).map_err(|e| e.to_string())?.st_size;
-    let mut text = vec![0; usize::try_from(len).unwrap_or(LEN_MAX).min(LEN_MAX)];
-    let len = rustix::io::pread(written, &mut text, 0).map_err(|e| e.to_string())?;
-    text.truncate(len);
-    if text.is_empty() {
-        return Err(String::new());
+/// What a record leads to; None: nothing is left to serve.
+fn look_at(written: OwnedFd, inherited: &mut Inherited) -> Result<Option<Found>, Failure> {
+    match read(&written)? {
+        Some(record) => complete(record, written, inherited),
+        // A mount that was being made when the predecessor died: who asked for it gives it up.
+        None => Ok(None),
     }
-    parse(&text)
 }
 
-fn parse(text: &[u8]) -> Result<MountRecord, String> {
+/// None: nothing is written on it yet.
+fn read(written: &OwnedFd) -> Result<Option<MountRecord>, Failure> {
+    let failed = |e| Failure::system(UNREADABLE).because(e);
+    let len = rustix::fs::fstat(written).map_err(failed)?.st_size;
+    let mut text = vec![0; usize::try_from(len).unwrap_or(LEN_MAX).min(LEN_MAX)];
+    let len = rustix::io::pread(written, &mut text, 0).map_err(failed)?;
+    text.truncate(len);
+    if text.is_empty() { Ok(None) } else { parse(&text).map(Some) }
+}
+
+fn parse(text: &[u8]) -> Result<MountRecord, Failure> {
     said(text).map_err(|why| match why {
-        Unread::Format(format) => format!("its record has format {format}"),
-        Unread::Unclear(e) => format!("its record cannot be read: {e}"),
+        Unread::Format(format) => Failure::system(format!("its record has format {format}")),
+        Unread::Unclear(e) => Failure::system(UNREADABLE).because(e),
     })
 }
 
 /// What was mounted according to a record, read as a successor reads it.
 pub fn asked_for(text: &[u8]) -> Result<Config, Failure> {
-    let record = parse(text).map_err(Failure::system)?;
+    let record = parse(text)?;
     record.request.config.check()?;
     Ok(record.request.config)
 }
 
-fn complete(record: MountRecord, written: OwnedFd, inherited: &mut Inherited) -> Result<Found, String> {
-    let mut take = |number: RawFd| inherited.take(number).ok_or(format!("descriptor {number} is missing"));
+fn complete(
+    record: MountRecord,
+    written: OwnedFd,
+    inherited: &mut Inherited,
+) -> Result<Option<Found>, Failure> {
     // Without its connection a mount has ended; that is nothing to speak of.
-    let device = take(record.device).map_err(|_| String::new())?;
+    let Some(device) = inherited.take(record.device) else { return Ok(None) };
+    let mut take = |number: RawFd| {
+        inherited.take(number).ok_or_else(|| Failure::system(format!("descriptor {number} is missing")))
+    };
     let roots = record.roots.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let locks = record.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let reading = record.reading.map(&mut take).transpose()?;
@@ -159,9 +174,8 @@ fn complete(record: MountRecord, written: OwnedFd, inherited: &mut Inherited) ->
     let (ledger, inflight) = (take(record.ledger)?, take(record.inflight)?);
     let generations = record.generations.map(take).transpose()?;
     let locks = locks.into_iter().map(Into::into).collect();
-    let layers = OpenLayers::of(&record.request.config, &mut roots.into_iter(), locks);
-    let layers = layers.map_err(|e| e.to_string())?;
-    Ok(Found { record, device, layers, handouts, ledger, inflight, generations, written })
+    let layers = OpenLayers::of(&record.request.config, &mut roots.into_iter(), locks)?;
+    Ok(Some(Found { record, device, layers, handouts, ledger, inflight, generations, written }))
 }
 
 #[cfg(test)]

@@ -93,14 +93,14 @@ impl Mount {
 
     /// What [`Self::apart`] has asked this process for.
     pub fn asked(from: impl Read) -> Result<Self, Failure> {
-        let unclear = |why: &dyn std::fmt::Display| Failure::system(format!("what is to be mounted: {why}"));
+        let what = "what is to be mounted";
         let mut text = Vec::new();
-        from.take(ASKED_MAX).read_to_end(&mut text).map_err(|e| unclear(&e))?;
+        from.take(ASKED_MAX).read_to_end(&mut text).map_err(|e| Failure::system(what).because(e))?;
         let Asked { config, pool, .. } = said(&text).map_err(|why| match why {
-            Unread::Format(format) => {
-                unclear(&format_args!("said in format {format}, not {FORMAT}; use one version of vellum"))
-            }
-            Unread::Unclear(e) => unclear(&e),
+            Unread::Format(format) => Failure::system(format!(
+                "{what}: said in format {format}, not {FORMAT}; use one version of vellum"
+            )),
+            Unread::Unclear(e) => Failure::system(what).because(e),
         })?;
         let pool = pool.map(|name| name.parse()).transpose()?;
         Ok(Self { config, pool, foreground: false })

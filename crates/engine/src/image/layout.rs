@@ -173,9 +173,10 @@ impl Reader<'_> {
 
     fn file<T: DeserializeOwned>(&self, path: &Path, digest: Option<&str>) -> Result<T, Failure> {
         let bad = |why: &str| Failure::input(format!("image file {}: {why}", path.display()));
-        let file = crate::regular::open(path).map_err(|e| bad(&e.to_string()))?;
+        let failed = |e| Failure::input(format!("image file {}", path.display())).because(e);
+        let file = crate::regular::open(path).map_err(failed)?;
         let mut text = Vec::new();
-        file.take(DOCUMENT_MAX + 1).read_to_end(&mut text).map_err(|e| bad(&e.to_string()))?;
+        file.take(DOCUMENT_MAX + 1).read_to_end(&mut text).map_err(failed)?;
         if text.len() as u64 > DOCUMENT_MAX {
             return Err(bad("too large to be a description of an image"));
         }

@@ -77,6 +77,7 @@ impl LayerStore {
 /// False: stopped.
 fn unpack_to(blob: &Blob, unfinished: &Path, done: &Path, stop: &dyn Fn() -> bool) -> Result<bool, Failure> {
     let layer = |why: String| Failure::input(format!("layer {}: {why}", blob.path.display()));
+    let failed = |e: io::Error| Failure::input(format!("layer {}", blob.path.display())).because(e);
     let system = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
     let tree = unfinished.join(TREE);
     // What an interrupted command has left is of no use.
@@ -84,23 +85,23 @@ fn unpack_to(blob: &Blob, unfinished: &Path, done: &Path, stop: &dyn Fn() -> boo
     fs::create_dir(&tree).map_err(|e| system(&tree, e))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(&tree, flags, Mode::empty()).map_err(|e| system(&tree, e.into()))?;
-    let file = crate::regular::open(&blob.path).map_err(|e| layer(e.to_string()))?;
-    let len = file.metadata().map_err(|e| layer(e.to_string()))?.len();
+    let file = crate::regular::open(&blob.path).map_err(failed)?;
+    let len = file.metadata().map_err(failed)?.len();
     if len != blob.size {
         return Err(layer(format!("{len} bytes, and the manifest says {}; get the image again", blob.size)));
     }
     let mut packed = BufReader::with_capacity(PART, Digesting::new(file));
     let plain = {
-        let plain = compression::unpacked(&mut packed).map_err(|e| layer(e.to_string()))?;
+        let plain = compression::unpacked(&mut packed).map_err(failed)?;
         let mut archive = Archive::new(Digesting::new(plain));
         match unpack(&mut archive, &root, stop) {
             Err(Trouble::Stopped) => return Ok(false),
             Err(Trouble::Layer(why)) => return Err(layer(why)),
             Err(Trouble::System(why)) => return Err(Failure::system(format!("{}: {why}", tree.display()))),
-            Ok(()) => archive.into_source().finish().map_err(|e| layer(e.to_string()))?.0,
+            Ok(()) => archive.into_source().finish().map_err(failed)?.0,
         }
     };
-    let digested = packed.into_inner().finish().map_err(|e| layer(e.to_string()))?.0;
+    let digested = packed.into_inner().finish().map_err(failed)?.0;
     for (what, is, wanted) in [("the blob", digested, &blob.digest), ("what is in it", plain, &blob.content)]
     {
         if is != *wanted {

@@ -74,7 +74,7 @@ fn stat_missing(dir: &OwnedFd, thread: usize, number: usize) -> Result<()> {
     // Each name is new to the kernel, which remembers names that are not there.
     match statat(dir, format!("missing-{thread}-{number}"), AtFlags::SYMLINK_NOFOLLOW) {
         Err(Errno::NOENT) => Ok(()),
-        Err(error) => Err(Failure::new(format!("stat: {error}"))),
+        Err(error) => Err(error).doing(|| "stat"),
         Ok(_) => Err(Failure::new("stat: a name is there that nobody made")),
     }
 }
@@ -83,7 +83,7 @@ fn get_xattr(dir: &OwnedFd, _: usize, _: usize) -> Result<()> {
     let mut value = [0_u8; 64];
     match rustix::fs::fgetxattr(dir, "user.vellum-bench", &mut value) {
         Ok(_) | Err(Errno::NODATA) => Ok(()),
-        Err(error) => Err(Failure::new(format!("getxattr: {error}"))),
+        Err(error) => Err(error).doing(|| "getxattr"),
     }
 }
 

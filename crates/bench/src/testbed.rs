@@ -350,7 +350,7 @@ impl Testbed {
         let run = self.run_dir();
         match fs::remove_dir_all(&run) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Failure::new(format!("removing {}: {error}", run.display())))
+                Err(error).doing(|| format!("removing {}", run.display()))
             }
             _ => Ok(()),
         }

@@ -146,7 +146,7 @@ impl Stepper {
                     // It has ended; or it is one that a thread of ours has started, and came to us that way.
                     Ok(()) | Err(Errno::ESRCH) => {}
                     Err(Errno::EPERM) if self.is_ours(*id) => {}
-                    Err(error) => return Err(Failure::new(format!("tracing the service: {error}"))),
+                    Err(error) => return Err(error).doing(|| "tracing the service"),
                 }
             }
             !new.is_empty()
@@ -276,7 +276,7 @@ impl Stepper {
         match going {
             // Killed; its end is reported.
             Ok(()) | Err(Errno::ESRCH) => {}
-            Err(error) => return Err(Failure::new(format!("stepping the service: {error}"))),
+            Err(error) => return Err(error).doing(|| "stepping the service"),
         }
         if let Some(thread) = self.threads.get_mut(&id) {
             thread.state = to;
@@ -289,7 +289,7 @@ impl Stepper {
         let registers = match ptrace::getregs(id) {
             Ok(registers) => registers,
             Err(Errno::ESRCH) => return Ok(State::Away),
-            Err(error) => return Err(Failure::new(format!("reading registers: {error}"))),
+            Err(error) => return Err(error).doing(|| "reading registers"),
         };
         if is_begun_anew(&registers) {
             return Ok(State::Away);

@@ -39,7 +39,7 @@ pub fn make(from: &Path, to: &Path, of: Of) -> Result<()> {
     let svg = to.with_extension("svg");
     std::fs::write(&svg, &drawing).doing(|| format!("writing {}", svg.display()))?;
     let png = to.with_extension("png");
-    rasterise(&drawing, &png).map_err(|error| Failure::new(format!("{}: {error}", png.display())))
+    rasterise(&drawing, &png).doing(|| png.display().to_string())
 }
 
 fn draw(results: &Results, of: Of) -> std::result::Result<String, &'static str> {

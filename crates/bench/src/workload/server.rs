@@ -106,7 +106,7 @@ pub fn wait_answer(worker: &mut Worker) -> Result<()> {
         match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
             Ok(stream) => return ask(stream),
             Err(error) if start.elapsed() > PATIENCE => {
-                return Err(Failure::new(format!("lighttpd does not answer: {error}")));
+                return Err(error).doing(|| "lighttpd does not answer");
             }
             Err(_) => {
                 stop::check()?;

@@ -84,3 +84,90 @@ fn writes(dir: &OwnedFd) -> Result<[u64; 2], Errno> {
         _ => Err(Errno::NODATA),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explain::InstanceReport;
+    use crate::instance::Instance;
+    use std::fs::File;
+    use std::io::Write;
+    use std::sync::Arc;
+    use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+    use std::thread;
+    use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch};
+    use vellum_fuse::{MountOptions, Session, SessionHandle, SessionOptions, mount};
+    use vellum_union::{Union, UnionConfig, UpperConfig};
+
+    /// Longer than a sync takes here that waits for nothing.
+    const LONG: Duration = Duration::from_millis(700);
+
+    /// A tree in memory, mounted; dropping it unmounts.
+    struct Mounted {
+        plan: Arc<FaultPlan>,
+        handle: SessionHandle,
+        dir: tempfile::TempDir,
+    }
+
+    impl Mounted {
+        /// None: one cannot mount here, which is said.
+        fn new() -> Option<Self> {
+            let may = File::options().read(true).write(true).open("/dev/fuse").is_ok();
+            if !may || !rustix::process::geteuid().is_root() {
+                println!("SKIPPED: mounting needs root and /dev/fuse");
+                return None;
+            }
+            let (disk, plan) = (MemoryBranch::new(), FaultPlan::new());
+            let branch = |at: &str| FaultBranch::new(disk.subtree(at).unwrap(), Arc::clone(&plan));
+            let mut config = UnionConfig::new();
+            config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
+            config.lowers = vec![branch("lower")];
+            let instance = Arc::new(Instance::new(Union::new(config).unwrap(), InstanceReport::default()));
+            let dir = tempfile::tempdir().unwrap();
+            let mounted = mount(dir.path(), &MountOptions::default()).unwrap();
+            // With write-back the kernel would wait by itself: for the times of the file, which are set after its data.
+            let options =
+                SessionOptions { slow_xattr: Some(SYNC), writeback: false, ..SessionOptions::default() };
+            let session = Session::new(Arc::clone(&instance), mounted, options).unwrap();
+            instance.served_by(session.handle());
+            let (handle, _) = session.spawn().unwrap();
+            Some(Self { plan, handle, dir })
+        }
+
+        /// A write that has come to the service, and that ends when something is sent.
+        fn write_under_way(&self, gate: Receiver<()>) -> thread::JoinHandle<()> {
+            let mut file = File::create(self.dir.path().join("file")).unwrap();
+            let (say, entered) = channel();
+            self.plan.before_change(0, move || {
+                say.send(()).unwrap();
+                let _ = gate.recv();
+            });
+            let write = thread::spawn(move || file.write_all(&[1; 8192]).unwrap());
+            entered.recv().unwrap();
+            write
+        }
+    }
+
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = self.handle.unmount(true);
+        }
+    }
+
+    #[test]
+    fn a_sync_waits_for_a_write_under_way() {
+        let Some(mounted) = Mounted::new() else { return };
+        let (open, gate) = channel();
+        let write = mounted.write_under_way(gate);
+        assert_eq!(mounted.handle.writes(), [1, 0]);
+        let (say, synced) = channel();
+        let path = mounted.dir.path().to_path_buf();
+        thread::spawn(move || say.send(sync(&path).map_err(|e| e.to_string())));
+        let early = synced.recv_timeout(LONG);
+        open.send(()).unwrap();
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "synced, and a write was under way");
+        assert_eq!(synced.recv().unwrap(), Ok(()));
+        write.join().unwrap();
+        assert_eq!(mounted.handle.writes(), [1, 1]);
+    }
+}

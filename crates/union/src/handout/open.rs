@@ -115,12 +115,16 @@ impl Core {
                     names.recalls_file(node.id);
                 }
             }
-            if flags.contains(HandoutFlags::TRUNCATE) {
-                handouts.export.cut(&opened.file)?;
-            }
             opened.file
         };
-        if names.tell() { Ok(opened) } else { Err(Refused::Kernel) }
+        if !names.tell() {
+            return Err(Refused::Kernel);
+        }
+        // Last: what is refused has not been done. From here on the file is the client's, who may cut it at any time.
+        if flags.contains(HandoutFlags::TRUNCATE) {
+            handouts.export.cut(&opened)?;
+        }
+        Ok(opened)
     }
 
     /// The file of a node, opened to write, for a client that has it open by way of the front and makes it shorter only there.

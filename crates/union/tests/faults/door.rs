@@ -1,9 +1,15 @@
 //! What clients do past the kernel.
 
-use crate::common::{ROOT, name};
+use crate::common::{ROOT, name, walk};
 use crate::scenarios::{List, Scenario, USER, place};
+use crate::stage::{Kind, Stage};
+use std::sync::Arc;
+use vellum_branch::FaultPlan;
 use vellum_union::{Directory, Union};
-use vellum_vfs::{Client, Context, Errno, Handout, HandoutFlags, Refused, Result, SetAttr, Verdict, Wanted};
+use vellum_vfs::{
+    Answering, Answers, Client, Context, Errno, Handout, HandoutFlags, NodeId, Notifier, Refused, Result,
+    SetAttr, Verdict, Wanted,
+};
 
 /// What a client does past the kernel, with a name in a directory that it enters first. A refusal is EAGAIN.
 fn past<T>(
@@ -57,4 +63,43 @@ pub fn past_the_kernel() -> Vec<Scenario> {
         past(ROOT, "updir/in", move |fs, client, at| fs.setattr(client, at, &mode, false)),
     );
     list.0
+}
+
+/// A kernel that has forgotten every file, and has not been heard of that yet.
+struct Forgetful;
+
+impl Answers for Forgetful {
+    fn answering(&self) -> Answering {
+        Answering::default()
+    }
+    fn has_answered(&self, _: &Answering) -> bool {
+        true
+    }
+}
+
+impl Notifier for Forgetful {
+    fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {
+        Err(Errno::NOENT.into())
+    }
+    fn expire_data(&self, _: NodeId) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Who is refused asks the kernel for the same, which may say no: until then the file stays as it is.
+#[test]
+fn a_file_that_the_kernel_has_just_forgotten_is_not_cut_by_a_refused_open() {
+    let stage = Stage::new(Kind::DOOR);
+    let fs = stage.mount_under(&stage.disk(), &FaultPlan::new(), Arc::new(Forgetful));
+    let (parent, last) = place(&fs, "updir/in").unwrap();
+    let size = |fs: &Union| walk(fs, "updir/in").unwrap().unwrap().attr.size;
+    // The kernel knows it from here on, as far as one can tell.
+    let before = size(&fs);
+    assert!(before > 0);
+    let dir = fs.enter(parent).unwrap();
+    let client = Client { uid: ROOT.uid, gid: ROOT.gid, progress: &() };
+    let wanted = Wanted { dir: &dir, name: name(&last), checked: true };
+    let refused = fs.open(&client, &wanted, HandoutFlags::WRITE | HandoutFlags::TRUNCATE);
+    assert!(matches!(refused, Err(Refused::Kernel)), "it is not refused");
+    assert_eq!(size(&fs), before, "refused, and cut");
 }

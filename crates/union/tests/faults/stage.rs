@@ -8,8 +8,8 @@ use std::sync::Arc;
 use vellum_branch::{FaultBranch, FaultExport, FaultPlan, MemoryBranch, MemoryOptions};
 use vellum_union::{Profile, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
-    Branch, BranchDir, Connection, Features, FileKind, Filesystem, NodeId, Object, RenameFlags, SetAttr,
-    SetTime, Timestamp, WriteFlags,
+    Branch, BranchDir, Connection, Features, FileKind, Filesystem, NodeId, Notifier, Object, RenameFlags,
+    SetAttr, SetTime, Timestamp, WriteFlags,
 };
 
 /// What the disk can do, and how copies are made.
@@ -80,6 +80,16 @@ impl Stage {
 
     /// Mounts the layers on a disk; `plan` rules over the upper and the work directory, and the lowers.
     pub fn mount(&self, disk: &MemoryBranch, plan: &Arc<FaultPlan>) -> Union {
+        self.mount_under(disk, plan, Arc::new(Deaf))
+    }
+
+    /// As [`mount`](Self::mount), under a kernel that is told of changes.
+    pub fn mount_under(
+        &self,
+        disk: &MemoryBranch,
+        plan: &Arc<FaultPlan>,
+        notifier: Arc<dyn Notifier>,
+    ) -> Union {
         let branch = |path: &str| -> Arc<dyn Branch> {
             FaultBranch::new(disk.subtree(path).unwrap(), Arc::clone(plan))
         };
@@ -96,7 +106,7 @@ impl Stage {
         let union = Union::new(config).unwrap();
         if self.kind.door {
             let features = Features::PASSTHROUGH;
-            union.start(Connection { features, notifier: Arc::new(Deaf) });
+            union.start(Connection { features, notifier });
         }
         union
     }

@@ -1,0 +1,583 @@
+//! Blocks in memory of bounded size.
+//!
+//! A file has memory of its own, in which each block lies at its place. A block stands in the queue of each container that uses
+//! it. Where room is needed, the container that holds most in relation to its weight gives up what its queue chooses: the container
+//! stops to use and to pay for it, and the block goes when it was the last user. So nobody's cold data stay at the expense of
+//! others, and nobody loses what it uses because somebody else does not.
+
+mod audit;
+
+use crate::checksum::sum;
+use crate::error::{Error, Result};
+use crate::fills::{Fill, Fills};
+use crate::key::{BLOCK_BYTES, BlockIndex, Key, Object, Version, charged};
+use crate::memory::Memory;
+use crate::policy::{Handle, Kind, Policy};
+use crate::shares::{Container, NOBODY, Shares};
+use crate::stats::{ContainerStats, Counts, Stats};
+use crate::users::{User, Users};
+use hashbrown::HashMap;
+use slab::Slab;
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+
+/// At most one part of so many of a cache is lent: what is lent cannot be taken back, and the rest has to be enough to share.
+pub const LENT_MAX: u64 = 2;
+/// To find room for another file, at most so many blocks go: most files have one block.
+const FILE_ROOM_BLOCKS: usize = 64;
+
+/// The bounds of a cache.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Bytes, in pages.
+    pub capacity: u64,
+    /// Files, for each has a descriptor.
+    pub files: usize,
+    /// Which block of a container goes first.
+    pub policy: Kind,
+}
+
+/// A file that is lent: none of it goes until it is given back with [`Store::give_back`].
+#[derive(Debug)]
+#[must_use = "the file is lent until this is given back"]
+pub struct Lent {
+    file: u32,
+}
+
+struct File<F> {
+    version: Version,
+    memory: F,
+    blocks: BTreeMap<BlockIndex, u32>,
+    /// How often it is lent.
+    lent: usize,
+    /// It was invalidated while it was lent: nobody finds it, and it goes when it comes back.
+    doomed: bool,
+    /// Blocks that a queue (of the container at a place) has chosen meanwhile.
+    waiting: Vec<(u32, u32)>,
+}
+
+#[derive(Debug)]
+struct Block {
+    file: u32,
+    index: BlockIndex,
+    /// What it takes, in bytes of whole pages.
+    bytes: u64,
+    /// Of its data; in debug builds only.
+    sum: u64,
+    users: Users,
+}
+
+/// A cache.
+pub struct Store<M: Memory> {
+    config: Config,
+    memory: M,
+    objects: HashMap<Object, SmallVec<[u32; 1]>>,
+    files: Slab<File<M::File>>,
+    blocks: Slab<Block>,
+    /// By place, as `counts`.
+    queues: Vec<Box<dyn Policy>>,
+    counts: Vec<Counts>,
+    all: Counts,
+    shares: Shares,
+    fills: Fills,
+    size: u64,
+    lent: u64,
+}
+
+impl<M: Memory> Store<M> {
+    /// An empty one.
+    pub fn new(config: Config, memory: M) -> Self {
+        Self {
+            config,
+            memory,
+            objects: HashMap::new(),
+            files: Slab::new(),
+            blocks: Slab::new(),
+            queues: vec![config.policy.make()],
+            counts: vec![Counts::default()],
+            all: Counts::default(),
+            shares: Shares::default(),
+            fills: Fills::default(),
+            size: 0,
+            lent: 0,
+        }
+    }
+
+    /// A further container, with its weight.
+    pub fn join(&mut self, weight: u32) -> Result<Container> {
+        let container = self.shares.join(weight)?;
+        let place = self.shares.place(container)? as usize;
+        if place >= self.queues.len() {
+            self.queues.resize_with(place + 1, || self.config.policy.make());
+            self.counts.resize(place + 1, Counts::default());
+        }
+        Ok(container)
+    }
+
+    /// Another weight for a container. Nothing goes at once: shares follow as blocks come.
+    pub fn set_weight(&mut self, container: Container, weight: u32) -> Result<()> {
+        self.shares.set_weight(container, weight)
+    }
+
+    /// A container leaves. What it alone has used stays until room is needed, but goes before all else; so it is still there for
+    /// a container that begins soon. Takes time in proportion to the blocks that it uses and to the files in the cache.
+    pub fn leave(&mut self, container: Container) -> Result<()> {
+        let place = self.shares.place(container)?;
+        let Some(queue) = self.queues.get_mut(place as usize) else { return Err(Error::NoContainer) };
+        let mut queue = std::mem::replace(queue, self.config.policy.make());
+        // As it would have given them up, so that the order stays.
+        while let Some(id) = queue.victim() {
+            let print = self.print(id);
+            if self.uses_no_more(id, place)
+                && let Some(nobody) = self.queues.get_mut(NOBODY as usize)
+            {
+                let entry = Some(nobody.insert(id, print));
+                self.left_to_nobody(id, entry);
+            }
+        }
+        // Blocks that wait for the return of their file: from now on for nobody.
+        let lent = self.files.iter().filter(|(_, file)| file.lent > 0).map(|(id, _)| id);
+        for file in lent.collect::<Vec<usize>>() {
+            let mut waiting =
+                self.files.get_mut(file).map(|file| std::mem::take(&mut file.waiting)).unwrap_or_default();
+            for (id, place_of) in &mut waiting {
+                if *place_of == place && self.uses_no_more(*id, place) {
+                    *place_of = NOBODY;
+                    self.left_to_nobody(*id, None);
+                }
+            }
+            if let Some(file) = self.files.get_mut(file) {
+                file.waiting = waiting;
+            }
+        }
+        if let Some(counts) = self.counts.get_mut(place as usize) {
+            *counts = Counts::default();
+        }
+        self.shares.leave(place);
+        Ok(())
+    }
+
+    /// A container no longer uses a block. Whether it was the last one that did.
+    fn uses_no_more(&mut self, id: u32, place: u32) -> bool {
+        self.blocks.get_mut(id as usize).is_some_and(|block| {
+            block.users.leave(place, block.bytes, &mut self.shares).is_some() && block.users.len() == 0
+        })
+    }
+
+    fn left_to_nobody(&mut self, id: u32, entry: Option<Handle>) {
+        if let Some(block) = self.blocks.get_mut(id as usize) {
+            block.users.join(User { place: NOBODY, entry }, block.bytes, &mut self.shares);
+        }
+    }
+
+    /// Time goes on by a second.
+    pub fn tick(&mut self) {
+        self.shares.tick();
+    }
+
+    /// Reads from a block for a container, from `offset` in the block on; fewer bytes only at the end of the block. None: the block
+    /// is not there.
+    pub fn read(
+        &mut self,
+        key: Key,
+        index: BlockIndex,
+        container: Container,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>> {
+        let place = self.shares.place(container)?;
+        let Some(id) = self.find(key, index) else {
+            self.count(place, |counts| counts.misses += 1);
+            return Ok(None);
+        };
+        if cfg!(debug_assertions) {
+            self.verify(id)?;
+        }
+        let Some((_, file)) = self.block_and_file(id) else { return Ok(None) };
+        let len = file.version.block_len(index).saturating_sub(offset).min(buf.len() as u64);
+        let buf = buf.get_mut(..usize::try_from(len).unwrap_or(0)).unwrap_or_default();
+        if !buf.is_empty() {
+            self.memory.read(&file.memory, buf, index.0 * BLOCK_BYTES + offset)?;
+        }
+        let len = buf.len();
+        self.count(place, |counts| counts.hits += 1);
+        self.uses(id, place);
+        Ok(Some(len))
+    }
+
+    /// Whether a block is there. Counts for nothing.
+    #[must_use]
+    pub fn contains(&self, key: Key, index: BlockIndex) -> bool {
+        self.find(key, index).is_some()
+    }
+
+    /// A fetch of a block begins. None: too many are under way, or the file has no such block; then what is fetched is not cached.
+    pub fn begin(&mut self, version: Version, index: BlockIndex) -> Option<Fill> {
+        if version.block_len(index) == 0 {
+            return None;
+        }
+        self.fills.begin(version, index)
+    }
+
+    /// A fetch has failed.
+    pub fn abandon(&mut self, fill: Fill) {
+        self.fills.end(&fill);
+    }
+
+    /// What has been fetched, for a container. False: it was not taken, because it was invalidated meanwhile, or because there is no
+    /// room that could be made.
+    pub fn insert(&mut self, fill: Fill, container: Container, data: &[u8]) -> Result<bool> {
+        let valid = self.fills.end(&fill);
+        let place = self.shares.place(container)?;
+        let Fill { version, index, .. } = fill;
+        if data.len() as u64 != version.block_len(index) {
+            return Err(Error::Length);
+        }
+        if !valid {
+            return Ok(false);
+        }
+        self.shares.used(place);
+        if let Some(id) = self.find(version.key, index) {
+            self.uses(id, place);
+            return Ok(true);
+        }
+        let bytes = charged(data.len() as u64);
+        if bytes > self.config.capacity || !self.make_room(place, bytes)? {
+            return Ok(false);
+        }
+        let Some(file) = self.file_for(version, place, bytes)? else { return Ok(false) };
+        let id = self.put(file, index, data);
+        self.end_if_empty(file);
+        let id = id?;
+        self.uses(id, place);
+        Ok(true)
+    }
+
+    /// Nothing of a file is found any more, nor comes in by fetches that are under way.
+    pub fn invalidate(&mut self, object: Object) {
+        self.fills.spoil(object, None);
+        for file in self.objects.get(&object).cloned().unwrap_or_default() {
+            self.end(file);
+        }
+    }
+
+    /// Nothing of these contents is found any more, nor comes in by fetches that are under way.
+    pub fn invalidate_version(&mut self, key: Key) {
+        self.fills.spoil(key.object, Some(key.version));
+        if let Some(file) = self.file_of(key) {
+            self.end(file);
+        }
+    }
+
+    /// Lends a file that is there as a whole: its memory stays as it is until it is given back. The container uses all of it. None:
+    /// it is not whole, or too much is lent.
+    pub fn lend(&mut self, key: Key, container: Container) -> Result<Option<Lent>> {
+        let place = self.shares.place(container)?;
+        let Some(id) = self.file_of(key) else { return Ok(None) };
+        let Some(file) = self.files.get(id as usize) else { return Ok(None) };
+        if file.blocks.len() as u64 != file.version.blocks() {
+            return Ok(None);
+        }
+        self.shares.used(place);
+        let blocks: Vec<u32> = file.blocks.values().copied().collect();
+        if file.lent == 0 {
+            let bytes = self.bytes_of(id);
+            if self.lent + bytes > self.config.capacity / LENT_MAX {
+                return Ok(None);
+            }
+            self.lent += bytes;
+        }
+        if let Some(file) = self.files.get_mut(id as usize) {
+            file.lent += 1;
+        }
+        for block in blocks {
+            self.uses(block, place);
+        }
+        Ok(Some(Lent { file: id }))
+    }
+
+    /// The memory of a file that is lent. To be opened read-only before it goes to anybody.
+    #[must_use]
+    pub fn lent(&self, lent: &Lent) -> Option<&M::File> {
+        self.files.get(lent.file as usize).map(|file| &file.memory)
+    }
+
+    /// A file comes back.
+    pub fn give_back(&mut self, lent: Lent) {
+        let Lent { file: id } = lent;
+        let Some(file) = self.files.get_mut(id as usize).filter(|file| file.lent > 0) else { return };
+        file.lent -= 1;
+        if file.lent > 0 {
+            return;
+        }
+        let (waiting, doomed) = (std::mem::take(&mut file.waiting), file.doomed);
+        self.lent = self.lent.saturating_sub(self.bytes_of(id));
+        if doomed {
+            return self.free(id);
+        }
+        for (block, place) in waiting {
+            self.queue_again(block, place);
+        }
+    }
+
+    /// Its bounds, sizes and counters. Takes time in proportion to what is lent.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut lent = vec![0; self.queues.len()];
+        for (_, file) in self.files.iter().filter(|(_, file)| file.lent > 0) {
+            for block in file.blocks.values().filter_map(|id| self.blocks.get(*id as usize)) {
+                for (place, part) in block.users.parts(block.bytes) {
+                    if let Some(lent) = lent.get_mut(place as usize) {
+                        *lent += part;
+                    }
+                }
+            }
+        }
+        let container = |container| {
+            let place = self.shares.place(container).ok()? as usize;
+            let counts = self.counts.get(place)?;
+            Some(ContainerStats {
+                container,
+                weight: self.shares.weight(container)?,
+                idle: self.shares.is_idle(container),
+                charge: self.shares.charge(container)?,
+                lent: lent.get(place).copied()?,
+                hits: counts.hits,
+                misses: counts.misses,
+                evictions: counts.evictions,
+            })
+        };
+        Stats {
+            capacity: self.config.capacity,
+            size: self.size,
+            lent: self.lent,
+            ownerless: self.shares.charge_at(NOBODY),
+            files: self.files.len(),
+            blocks: self.blocks.len(),
+            hits: self.all.hits,
+            misses: self.all.misses,
+            evictions: self.all.evictions,
+            containers: self.shares.containers().filter_map(container).collect(),
+        }
+    }
+
+    fn count(&mut self, place: u32, count: impl Fn(&mut Counts)) {
+        count(&mut self.all);
+        if let Some(counts) = self.counts.get_mut(place as usize) {
+            count(counts);
+        }
+        self.shares.used(place);
+    }
+
+    fn file_of(&self, key: Key) -> Option<u32> {
+        let has_key = |id: &&u32| self.files.get(**id as usize).is_some_and(|file| file.version.key == key);
+        self.objects.get(&key.object)?.iter().find(has_key).copied()
+    }
+
+    fn find(&self, key: Key, index: BlockIndex) -> Option<u32> {
+        self.files.get(self.file_of(key)? as usize)?.blocks.get(&index).copied()
+    }
+
+    fn block_and_file(&self, id: u32) -> Option<(&Block, &File<M::File>)> {
+        let block = self.blocks.get(id as usize)?;
+        Some((block, self.files.get(block.file as usize)?))
+    }
+
+    fn print(&self, id: u32) -> u64 {
+        self.block_and_file(id).map_or(0, |(block, file)| file.version.key.print(block.index))
+    }
+
+    fn bytes_of(&self, file: u32) -> u64 {
+        let blocks = self.files.get(file as usize).into_iter().flat_map(|file| file.blocks.values());
+        blocks.filter_map(|id| self.blocks.get(*id as usize)).map(|block| block.bytes).sum()
+    }
+
+    /// Compares a block with what was written. What has changed is found no more.
+    fn verify(&mut self, id: u32) -> Result<()> {
+        let Some((block, file)) = self.block_and_file(id) else { return Ok(()) };
+        let mut data = vec![0; usize::try_from(file.version.block_len(block.index)).unwrap_or(0)];
+        self.memory.read(&file.memory, &mut data, block.index.0 * BLOCK_BYTES)?;
+        if sum(&data) == block.sum {
+            return Ok(());
+        }
+        let (file, lent) = (block.file, file.lent > 0);
+        if lent {
+            self.end(file)
+        } else {
+            self.drop_block(id)?
+        }
+        Err(Error::Damaged)
+    }
+
+    /// A container uses a block: a mark in its queue, or its place there and its part of the price.
+    fn uses(&mut self, id: u32, place: u32) {
+        let print = self.print(id);
+        let Self { blocks, queues, shares, .. } = self;
+        let Some(block) = blocks.get_mut(id as usize) else { return };
+        let Some(queue) = queues.get_mut(place as usize) else { return };
+        if let Some(user) = block.users.get_mut(place) {
+            if let Some(entry) = user.entry {
+                queue.hit(entry);
+            }
+            return;
+        }
+        let entry = Some(queue.insert(id, print));
+        block.users.join(User { place, entry }, block.bytes, shares);
+        if let Some(User { entry: Some(entry), .. }) = block.users.leave(NOBODY, block.bytes, shares)
+            && let Some(queue) = queues.get_mut(NOBODY as usize)
+        {
+            queue.remove(entry);
+        }
+    }
+
+    /// A block stands in a container's queue again, as a new one, if the container still uses it and it does not stand there.
+    fn queue_again(&mut self, id: u32, place: u32) {
+        let print = self.print(id);
+        let user = self.blocks.get_mut(id as usize).and_then(|block| block.users.get_mut(place));
+        if let (Some(user), Some(queue)) =
+            (user.filter(|user| user.entry.is_none()), self.queues.get_mut(place as usize))
+        {
+            user.entry = Some(queue.insert(id, print));
+        }
+    }
+
+    /// False: nothing more can go.
+    fn make_room(&mut self, asking: u32, bytes: u64) -> Result<bool> {
+        while self.size + bytes > self.config.capacity {
+            if !self.give_one(asking, bytes)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whoever holds most gives up one block, of which it may not have been the last user. False: nobody has one to give. Ends,
+    /// for with each round something less stands in the queues.
+    fn give_one(&mut self, asking: u32, bytes: u64) -> Result<bool> {
+        loop {
+            let can_give =
+                |place: u32| self.queues.get(place as usize).is_some_and(|queue| !queue.is_empty());
+            let Some(place) = self.shares.most(Some((asking, bytes)), can_give) else { return Ok(false) };
+            let Some(id) = self.queues.get_mut(place as usize).and_then(|queue| queue.victim()) else {
+                return Ok(false);
+            };
+            let Some(block) = self.blocks.get_mut(id as usize) else { continue };
+            let Some(user) = block.users.get_mut(place) else { continue };
+            user.entry = None;
+            let Some(file) = self.files.get_mut(block.file as usize) else { continue };
+            if file.lent > 0 {
+                file.waiting.push((id, place));
+                continue;
+            }
+            if block.users.len() > 1 {
+                block.users.leave(place, block.bytes, &mut self.shares);
+            } else if let Err(error) = self.drop_block(id) {
+                self.queue_again(id, place);
+                return Err(error);
+            } else {
+                self.all.evictions += 1;
+            }
+            if let Some(counts) = self.counts.get_mut(place as usize) {
+                counts.evictions += 1;
+            }
+            return Ok(true);
+        }
+    }
+
+    /// The file of some contents, which may be new. None: there are too many.
+    fn file_for(&mut self, version: Version, asking: u32, bytes: u64) -> Result<Option<u32>> {
+        if let Some(id) = self.file_of(version.key) {
+            let same = self.files.get(id as usize).is_some_and(|file| file.version == version);
+            return if same { Ok(Some(id)) } else { Err(Error::Length) };
+        }
+        for _ in 0..FILE_ROOM_BLOCKS {
+            if self.files.len() < self.config.files || !self.give_one(asking, bytes)? {
+                break;
+            }
+        }
+        if self.files.len() >= self.config.files {
+            return Ok(None);
+        }
+        let memory = self.memory.create(version.size)?;
+        let file =
+            File { version, memory, blocks: BTreeMap::new(), lent: 0, doomed: false, waiting: Vec::new() };
+        let Ok(id) = u32::try_from(self.files.insert(file)) else { return Ok(None) };
+        self.objects.entry(version.key.object).or_default().push(id);
+        Ok(Some(id))
+    }
+
+    /// A block that nobody uses yet, and nobody pays for.
+    fn put(&mut self, file_id: u32, index: BlockIndex, data: &[u8]) -> Result<u32> {
+        let Some(file) = self.files.get_mut(file_id as usize) else { return Err(Error::Length) };
+        let bytes = charged(data.len() as u64);
+        let offset = index.0 * BLOCK_BYTES;
+        if let Err(error) = self.memory.write(&file.memory, data, offset) {
+            // Pages of it may have been taken. Where they cannot be freed either, they go with the file.
+            self.memory.release(&file.memory, offset, bytes).ok();
+            return Err(error.into());
+        }
+        let sum = if cfg!(debug_assertions) { sum(data) } else { 0 };
+        let block = Block { file: file_id, index, bytes, sum, users: Users::default() };
+        let id = u32::try_from(self.blocks.insert(block)).unwrap_or(u32::MAX);
+        file.blocks.insert(index, id);
+        self.size += bytes;
+        Ok(id)
+    }
+
+    /// A block of a file that is not lent goes. After an error it is still there.
+    fn drop_block(&mut self, id: u32) -> Result<()> {
+        let Some(block) = self.blocks.get(id as usize) else { return Ok(()) };
+        let (file_id, index, bytes) = (block.file, block.index, block.bytes);
+        let Some(file) = self.files.get_mut(file_id as usize) else { return Ok(()) };
+        debug_assert_eq!(file.lent, 0, "what is lent stays");
+        // The memory of a file's last block goes with the file.
+        if file.blocks.len() > 1 {
+            self.memory.release(&file.memory, index.0 * BLOCK_BYTES, bytes)?;
+        }
+        file.blocks.remove(&index);
+        self.forget_block(id);
+        self.end_if_empty(file_id);
+        Ok(())
+    }
+
+    /// A block's users no longer pay for it, and it stands in no queue.
+    fn forget_block(&mut self, id: u32) {
+        let Some(block) = self.blocks.try_remove(id as usize) else { return };
+        block.users.pay_back(block.bytes, &mut self.shares);
+        for user in block.users.iter() {
+            if let (Some(entry), Some(queue)) = (user.entry, self.queues.get_mut(user.place as usize)) {
+                queue.remove(entry);
+            }
+        }
+        self.size = self.size.saturating_sub(block.bytes);
+    }
+
+    fn end_if_empty(&mut self, file: u32) {
+        if self.files.get(file as usize).is_some_and(|file| file.blocks.is_empty()) {
+            self.end(file);
+        }
+    }
+
+    /// A file is found no more. It goes at once, or when it comes back.
+    fn end(&mut self, id: u32) {
+        let Some(file) = self.files.get_mut(id as usize) else { return };
+        file.doomed = true;
+        let (object, lent) = (file.version.key.object, file.lent > 0);
+        if let Some(ids) = self.objects.get_mut(&object) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.objects.remove(&object);
+            }
+        }
+        if !lent {
+            self.free(id);
+        }
+    }
+
+    fn free(&mut self, id: u32) {
+        let Some(file) = self.files.try_remove(id as usize) else { return };
+        for block in file.blocks.into_values() {
+            self.forget_block(block);
+        }
+    }
+}

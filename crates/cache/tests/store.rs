@@ -1,0 +1,222 @@
+//! What a store does with files that are lent, invalidated or damaged, and with memory that fails.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should stop")]
+
+use rustix::io::Errno;
+use std::cell::Cell;
+use vellum_cache::*;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+
+fn version(inode: u64, version: u64, size: u64) -> Version {
+    Version { key: Key { object: Object { branch: 1, inode }, version }, size }
+}
+
+fn store<M: Memory>(blocks: u64, memory: M) -> (Store<M>, Container) {
+    let config = Config { capacity: blocks * BLOCK_BYTES, files: 100, policy: Kind::default() };
+    let mut store = Store::new(config, memory);
+    let container = store.join(100).unwrap();
+    (store, container)
+}
+
+fn fill<M: Memory>(store: &mut Store<M>, container: Container, version: Version, index: u64) -> Result<bool> {
+    let index = BlockIndex(index);
+    let data = vec![version.key.version as u8; version.block_len(index) as usize];
+    let fill = store.begin(version, index).unwrap();
+    store.insert(fill, container, &data)
+}
+
+#[test]
+fn data_come_back_from_where_they_were_put() {
+    let (mut store, container) = store(10, MemFd);
+    let file = version(1, 5, BLOCK_BYTES * 2 + 10);
+    let data: Vec<u8> = (0..file.size).map(|at| (at % 251) as u8).collect();
+    for (index, block) in (0..).map(BlockIndex).zip(data.chunks(BLOCK)) {
+        let fill = store.begin(file, index).unwrap();
+        assert_eq!((fill.version(), fill.index()), (file, index));
+        assert!(store.insert(fill, container, block).unwrap());
+    }
+    let mut buf = [0; 100];
+    let mut read = |index: u64, offset: u64| {
+        let len = store.read(file.key, BlockIndex(index), container, offset, &mut buf).unwrap().unwrap();
+        let start = (index * BLOCK_BYTES + offset) as usize;
+        assert_eq!(&buf[..len], data.get(start..start + len).unwrap_or_default());
+        len
+    };
+    assert_eq!(
+        [read(0, 0), read(1, 77), read(0, BLOCK_BYTES - 3), read(2, 3), read(2, 11)],
+        [100, 100, 3, 7, 0]
+    );
+    assert!(store.begin(file, BlockIndex(3)).is_none(), "there is no such block");
+    let stats = store.stats();
+    assert_eq!((stats.size, stats.blocks, stats.files), (2 * BLOCK_BYTES + PAGE_BYTES, 3, 1));
+    assert_eq!((stats.hits, stats.misses, stats.containers[0].hits), (5, 0, 5));
+    // What is lent is the memory itself.
+    let lent = store.lend(file.key, container).unwrap().unwrap();
+    let mut whole = vec![0; data.len()];
+    assert_eq!(rustix::io::pread(store.lent(&lent).unwrap(), &mut whole, 0).unwrap(), data.len());
+    assert_eq!(whole, data);
+    store.give_back(lent);
+    store.audit();
+}
+
+#[test]
+fn what_is_lent_stays_whatever_is_needed() {
+    for policy in Kind::ALL {
+        let mut store = Store::new(Config { capacity: 8 * BLOCK_BYTES, files: 100, policy }, Plain);
+        let (one, other) = (store.join(1).unwrap(), store.join(1000).unwrap());
+        let file = version(1, 1, 3 * BLOCK_BYTES);
+        (0..2).for_each(|index| assert!(fill(&mut store, one, file, index).unwrap()));
+        assert!(store.lend(file.key, one).unwrap().is_none(), "not whole");
+        assert!(fill(&mut store, one, file, 2).unwrap());
+        let (first, second) =
+            (store.lend(file.key, one).unwrap().unwrap(), store.lend(file.key, other).unwrap().unwrap());
+        for inode in 10..30 {
+            assert!(fill(&mut store, other, version(inode, 1, BLOCK_BYTES), 0).unwrap());
+            store.audit();
+        }
+        assert!((0..3).all(|index| store.contains(file.key, BlockIndex(index))));
+        let stats = store.stats();
+        let parts: Vec<u64> = stats.containers.iter().map(|container| container.lent).collect();
+        assert_eq!((stats.lent, parts), (3 * BLOCK_BYTES, vec![3 * BLOCK_BYTES / 2; 2]));
+        // At most half is lent.
+        let large = version(2, 1, 2 * BLOCK_BYTES);
+        (0..2).for_each(|index| assert!(fill(&mut store, other, large, index).unwrap()));
+        assert!(store.lend(large.key, other).unwrap().is_none());
+        store.give_back(first);
+        assert_eq!(store.stats().lent, 3 * BLOCK_BYTES);
+        store.give_back(second);
+        assert_eq!(store.stats().lent, 0);
+        // Now it goes like all else.
+        for inode in 30..60 {
+            assert!(fill(&mut store, other, version(inode, 1, BLOCK_BYTES), 0).unwrap());
+            store.audit();
+        }
+        assert!((0..3).all(|index| !store.contains(file.key, BlockIndex(index))), "{policy:?}");
+    }
+}
+
+#[test]
+fn nothing_stale_is_found() {
+    let (mut store, container) = store(8, Plain);
+    let (old, new) = (version(1, 1, BLOCK_BYTES), version(1, 2, BLOCK_BYTES));
+    assert!(fill(&mut store, container, old, 0).unwrap());
+    assert_eq!(store.read(new.key, BlockIndex(0), container, 0, &mut [0]).unwrap(), None);
+    assert!(fill(&mut store, container, new, 0).unwrap());
+    store.invalidate_version(old.key);
+    assert!(!store.contains(old.key, BlockIndex(0)) && store.contains(new.key, BlockIndex(0)));
+    store.invalidate(new.key.object);
+    assert!(!store.contains(new.key, BlockIndex(0)));
+    assert_eq!(store.stats().size, 0);
+    // What was being fetched when it was invalidated does not come in.
+    let late = store.begin(new, BlockIndex(0)).unwrap();
+    let other = store.begin(old, BlockIndex(0)).unwrap();
+    store.invalidate_version(new.key);
+    assert!(!store.insert(late, container, &vec![2; BLOCK]).unwrap());
+    assert!(store.insert(other, container, &vec![1; BLOCK]).unwrap());
+    // What is lent is found no more, and goes when it comes back.
+    let lent = store.lend(old.key, container).unwrap().unwrap();
+    store.invalidate(old.key.object);
+    assert!(!store.contains(old.key, BlockIndex(0)) && store.lent(&lent).is_some());
+    assert_eq!(store.stats().size, BLOCK_BYTES);
+    assert!(fill(&mut store, container, old, 0).unwrap(), "a new copy beside it");
+    store.give_back(lent);
+    assert_eq!(store.stats().size, BLOCK_BYTES);
+    store.audit();
+}
+
+#[test]
+fn fetches_are_bounded() {
+    let (mut store, container) = store(1, Plain);
+    let file = version(1, 1, BLOCK_BYTES);
+    let mut fills: Vec<Fill> = (0..FILLS_MAX).map(|_| store.begin(file, BlockIndex(0)).unwrap()).collect();
+    assert!(store.begin(file, BlockIndex(0)).is_none());
+    store.abandon(fills.pop().unwrap());
+    assert_eq!(store.insert(fills.pop().unwrap(), container, &[1]), Err(Error::Length));
+    assert!((0..2).all(|_| store.begin(file, BlockIndex(0)).is_some()));
+}
+
+#[test]
+fn files_are_bounded() {
+    let config = Config { capacity: 1 << 30, files: 3, policy: Kind::default() };
+    let mut store = Store::new(config, Plain);
+    let container = store.join(1).unwrap();
+    for inode in 0..10 {
+        assert!(fill(&mut store, container, version(inode, 1, 10), 0).unwrap());
+        store.audit();
+    }
+    assert_eq!(store.stats().files, 3);
+}
+
+#[test]
+fn sizes_must_agree() {
+    let (mut store, container) = store(4, Plain);
+    assert!(fill(&mut store, container, version(1, 1, 2 * BLOCK_BYTES), 0).unwrap());
+    assert_eq!(fill(&mut store, container, version(1, 1, 3 * BLOCK_BYTES), 1), Err(Error::Length));
+    store.audit();
+}
+
+/// Fails when it is told to, and can spoil what it holds.
+#[derive(Default)]
+struct Bad {
+    writes: Cell<bool>,
+    releases: Cell<bool>,
+    reads_other: Cell<bool>,
+}
+
+impl Memory for &Bad {
+    type File = <Plain as Memory>::File;
+
+    fn create(&self, bytes: u64) -> std::result::Result<Self::File, Errno> {
+        Plain.create(bytes)
+    }
+
+    fn write(&self, file: &Self::File, data: &[u8], offset: u64) -> std::result::Result<(), Errno> {
+        if self.writes.get() { Err(Errno::NOMEM) } else { Plain.write(file, data, offset) }
+    }
+
+    fn read(&self, file: &Self::File, buf: &mut [u8], offset: u64) -> std::result::Result<(), Errno> {
+        Plain.read(file, buf, offset)?;
+        if let Some(byte) = buf.first_mut().filter(|_| self.reads_other.get()) {
+            *byte ^= 1;
+        }
+        Ok(())
+    }
+
+    fn release(&self, file: &Self::File, offset: u64, bytes: u64) -> std::result::Result<(), Errno> {
+        if self.releases.get() { Err(Errno::NOMEM) } else { Plain.release(file, offset, bytes) }
+    }
+}
+
+#[test]
+fn memory_that_fails_leaves_all_as_it_was() {
+    let bad = Bad::default();
+    let (mut store, container) = store(2, &bad);
+    let file = version(1, 1, 3 * BLOCK_BYTES);
+    bad.writes.set(true);
+    assert_eq!(fill(&mut store, container, file, 0), Err(Error::Memory(Errno::NOMEM)));
+    assert_eq!((store.stats().files, store.stats().size), (0, 0));
+    bad.writes.set(false);
+    (0..2).for_each(|index| assert!(fill(&mut store, container, file, index).unwrap()));
+    bad.releases.set(true);
+    assert_eq!(fill(&mut store, container, file, 2), Err(Error::Memory(Errno::NOMEM)));
+    assert!((0..2).all(|index| store.contains(file.key, BlockIndex(index))));
+    store.audit();
+    bad.releases.set(false);
+    assert!(fill(&mut store, container, file, 2).unwrap());
+    store.audit();
+}
+
+#[test]
+#[cfg(debug_assertions)]
+fn damage_is_noticed_and_dropped() {
+    let bad = Bad::default();
+    let (mut store, container) = store(2, &bad);
+    let file = version(1, 1, BLOCK_BYTES);
+    assert!(fill(&mut store, container, file, 0).unwrap());
+    bad.reads_other.set(true);
+    assert_eq!(store.read(file.key, BlockIndex(0), container, 9, &mut [0]), Err(Error::Damaged));
+    bad.reads_other.set(false);
+    assert_eq!(store.read(file.key, BlockIndex(0), container, 9, &mut [0]), Ok(None));
+    store.audit();
+}

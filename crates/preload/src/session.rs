@@ -12,18 +12,14 @@ pub(crate) mod generations;
 mod mount_type;
 pub(crate) mod socket;
 mod unsynced_dirs;
-mod view;
-mod view_state;
 
 use self::socket::{Greeting, Take};
 use crate::fds::handed_fds;
 use crate::fds::own_fds::{self, Descriptor, OWN, Own};
 use crate::session::dirs::Dirs;
 use crate::session::unsynced_dirs::Fresh;
-use crate::session::view_state::View;
 use crate::shim::paths::PATH_MAX;
 use crate::shim::{attributes, process, raw, signals};
-use crate::thresholds::calls::OTHERS_MANY;
 use crate::thresholds::session::{
     AGAIN, AGAIN_MAX, CREDIT, ENTERING, FEW, MANY, MOST, SLICE, SLICE_MAX, SLICES, WITHOUT_CREDIT_EACH,
 };
@@ -33,7 +29,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use vellum_ring::files::RING_WANTED;
-use vellum_ring::{Answer, Caller, Client, Left, Linux, Region, Request, Response, WaitError};
+use vellum_ring::{Caller, Client, Left, Linux, Region, Request, Response, WaitError};
 
 /// What a call is made with. Whoever has the [`SessionGuard`] of its slot has it.
 pub(crate) struct State {
@@ -52,7 +48,6 @@ pub(crate) struct State {
     pub(crate) path: [u8; PATH_MAX],
     pub(crate) dirs: Dirs,
     pub(crate) fresh: Fresh,
-    pub(crate) view: View,
 }
 
 impl State {
@@ -107,7 +102,6 @@ impl SessionSlot {
                 path: [0; PATH_MAX],
                 dirs: Dirs::new(),
                 fresh: Fresh::new(),
-                view: View::new(),
             }),
             busy: AtomicBool::new(false),
             ending: AtomicBool::new(false),
@@ -123,9 +117,6 @@ static FURTHER: [SessionSlot; MOST - 1] = [const { SessionSlot::new(MANY) }; MOS
 static NEVER: AtomicBool = AtomicBool::new(false);
 /// How many forks there are between this process and the one that loaded the library.
 static FORKS: AtomicU32 = AtomicU32::new(0);
-
-/// Lookups and removals that were not guessed to be the service's.
-pub(crate) static OTHERS: AtomicU32 = AtomicU32::new(0);
 
 /// The first call already is worth a session: the program is going to work for long.
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
@@ -252,7 +243,6 @@ pub(crate) fn forked() {
     FORKS.fetch_add(1, SeqCst);
     for (slot, own) in slots() {
         own.socket.close();
-        own.view.close();
         if let Some(mut hold) = SessionGuard::of(slot, own) {
             // It is not mapped here, and something else may be.
             slot.base.store(0, SeqCst);
@@ -309,12 +299,6 @@ impl SessionGuard {
             self.dirs.keep_foreign(device);
         }
         false
-    }
-
-    /// Whether a few more calls about files of this device are likely to begin a session.
-    pub(crate) fn is_promising(&self, device: u64) -> bool {
-        let [major, _] = attributes::split(device);
-        major == 0 && self.due <= FEW && !self.dirs.is_foreign(device)
     }
 
     /// A call that could use a session has come up: whether there is one, or is to be one now.
@@ -411,8 +395,6 @@ impl SessionGuard {
         // more, because whoever closes has the only right to make a call.
         let region = NonNull::new(base as *mut u8).and_then(|base| unsafe { Region::new(base, len) });
         self.client = Some(Client::attach(region?, Linux).ok()?);
-        // The next ones are tried as well.
-        OTHERS.store(OTHERS_MANY, Relaxed);
         Some(())
     }
 
@@ -434,7 +416,6 @@ impl SessionGuard {
         self.due = self.few();
         self.dirs.clear();
         self.fresh.clear();
-        self.end_view();
     }
 
     /// Ends the session because it is no good; the next one begins later.
@@ -444,13 +425,8 @@ impl SessionGuard {
         self.again = self.again.saturating_mul(2).min(AGAIN_MAX);
     }
 
-    /// A call, and how many bytes of data came back.
-    pub(crate) fn call(
-        &mut self,
-        request: Request,
-        data: &[u8],
-        out: &mut [u8],
-    ) -> Result<(Response, usize), Failure> {
+    /// A call.
+    pub(crate) fn call(&mut self, request: Request, data: &[u8]) -> Result<Response, Failure> {
         let Some(client) = self.client else { return Err(Failure::NotDone) };
         if data.len() > client.layout().data_bytes() {
             return Err(Failure::NotDone);
@@ -471,11 +447,11 @@ impl SessionGuard {
         };
         for turn in 0..SLICES {
             match pending.wait(Some((SLICE << turn).min(SLICE_MAX))) {
-                Ok(answer) => return Ok(read(&answer, out)),
+                Ok(answer) => return Ok(answer.response()),
                 Err(WaitError::TimedOut(still)) if !socket::is_hung_up(self.socket()) => pending = still,
                 Err(WaitError::TimedOut(left)) => {
                     let last = match left.wait(Some(0)) {
-                        Ok(answer) => Ok(read(&answer, out)),
+                        Ok(answer) => Ok(answer.response()),
                         Err(WaitError::TimedOut(left)) => Err(match left.give_up() {
                             Left::NotBegun | Left::NothingChanged => Failure::NotDone,
                             Left::Unknown => Failure::Unknown,
@@ -496,11 +472,6 @@ impl SessionGuard {
         self.fail();
         Err(Failure::Unknown)
     }
-}
-
-/// What an answer says, and how many bytes of data have come with it.
-fn read(answer: &Answer<'_>, out: &mut [u8]) -> (Response, usize) {
-    (answer.response(), answer.read_data(0, out))
 }
 
 /// Takes what the socket says first, on a stack that is given back before more is done.

@@ -20,12 +20,9 @@ pub(crate) enum Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Open = 0,
-    Stat,
-    Unlink,
     MakeDir,
     MakeLink,
     SetAttributes,
-    Rename,
 }
 
 /// Who has carried one out.
@@ -53,14 +50,12 @@ const KINDS: usize = 7;
 /// Of one [`Kind`].
 const WAYS: usize = 5;
 /// What reports call the [`Kind`]s.
-const CALLED: [&str; 7] = ["opens", "stats", "unlinks", "mkdirs", "symlinks", "setattrs", "renames"];
+const CALLED: [&str; 4] = ["opens", "mkdirs", "symlinks", "setattrs"];
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 static CALLS: [[AtomicU64; WAYS]; CALLED.len()] =
     [const { [const { AtomicU64::new(0) }; WAYS] }; CALLED.len()];
 static WRITES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
-/// Lookups in a view.
-static VIEWED: AtomicU64 = AtomicU64::new(0);
 static BYTES: AtomicU64 = AtomicU64::new(0);
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static REPORT: AtomicBool = AtomicBool::new(false);
@@ -79,7 +74,7 @@ pub(crate) fn begin() {
 /// A child has been made: it counts, and reports, for itself.
 pub(crate) fn forked() {
     if COUNTING.load(Relaxed) {
-        let all = COUNTS.iter().chain(CALLS.as_flattened()).chain(&WRITES).chain([&BYTES, &VIEWED]);
+        let all = COUNTS.iter().chain(CALLS.as_flattened()).chain(&WRITES).chain([&BYTES]);
         all.for_each(|count| count.store(0, Relaxed));
         if REPORTER.load(Relaxed) != 0 {
             REPORTER.store(raw::getpid(), Relaxed);
@@ -110,18 +105,6 @@ pub(crate) fn count_call(kind: Kind, by: By) {
     {
         count.fetch_add(1, Relaxed);
     }
-}
-
-#[inline]
-pub(crate) fn count_view() {
-    if COUNTING.load(Relaxed) {
-        VIEWED.fetch_add(1, Relaxed);
-    }
-}
-
-/// Lookups in a view.
-pub(crate) fn viewed() -> u64 {
-    VIEWED.load(Relaxed)
 }
 
 #[inline]
@@ -194,23 +177,16 @@ pub(crate) fn report() {
         let (counts, bytes) = all();
         let calls = calls();
         let writes = writes();
-        let viewed = viewed();
-        if counts == [0; KINDS] && calls == [[0; WAYS]; CALLED.len()] && writes == [0; 2] && viewed == 0 {
+        if counts == [0; KINDS] && calls == [[0; WAYS]; CALLED.len()] && writes == [0; 2] {
             return;
         }
-        let text = compose(counts, bytes, writes, viewed, &calls);
+        let text = compose(counts, bytes, writes, &calls);
         raw::write(2, text.bytes.get(..text.len).unwrap_or_default());
     }
 }
 
 /// Of writes, and of calls that may go by the ring, there is a line only where there was one.
-fn compose(
-    counts: [u64; KINDS],
-    bytes: u64,
-    writes: [u64; 2],
-    viewed: u64,
-    calls: &[[u64; WAYS]; CALLED.len()],
-) -> Text {
+fn compose(counts: [u64; KINDS], bytes: u64, writes: [u64; 2], calls: &[[u64; WAYS]; CALLED.len()]) -> Text {
     let mut text = Text { bytes: [0; TEXT], len: 0 };
     let [served, not_vellum, few, beyond, changed, no_socket, other] = counts;
     let by_kernel = not_vellum + few + beyond + changed + no_socket + other;
@@ -237,11 +213,6 @@ fn compose(
             text.add(name.as_bytes());
             text.number(value);
         }
-        text.add(b"\n");
-    }
-    if viewed != 0 {
-        text.add(b"vellum: stats in views: ");
-        text.number(viewed);
         text.add(b"\n");
     }
     for (kind, [ring, asked, look, gone, busy]) in CALLED.iter().zip(*calls) {
@@ -277,18 +248,16 @@ mod tests {
             [10, 1, 2, 3, 4, 5, 0],
             u64::MAX,
             [8, 9],
-            12,
-            &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0], [0; 5], [0; 5], [0; 5], [0; 5]],
+            &[[6, 1, 2, 3, 4], [0; 5], [7, 0, 0, 0, 0], [0; 5]],
         );
         let text = std::str::from_utf8(&text.bytes[..text.len]).unwrap();
         let expected = "vellum: preads from mappings: 10\nvellum: bytes from mappings: 18446744073709551615\n\
                         vellum: preads by the kernel: 15 (not a Vellum file 1, too few reads 2, beyond the end 3, \
                         changed 4, no socket 5, other 0)\n\
                         vellum: pwrites and syncs past the mount: 8, through the mount: 9\n\
-                        vellum: stats in views: 12\n\
                         vellum: opens by the ring: 6, by the kernel: 10 (asked to 1, had to look 2, service gone 3, \
                         busy 4)\n\
-                        vellum: unlinks by the ring: 7, by the kernel: 0 (asked to 0, had to look 0, service gone 0, \
+                        vellum: symlinks by the ring: 7, by the kernel: 0 (asked to 0, had to look 0, service gone 0, \
                         busy 0)\n";
         assert_eq!(text, expected);
     }

@@ -65,10 +65,6 @@ thresholds! {
         FOREIGN_MANY: u32 = 32; "Opens in a row that had nothing to do with what is served, after which not each is looked at";
             "a statx for each open elsewhere"; "an open of ours that is not noticed";
         FOREIGN_EACH: u32 = 8; "From then on one in so many is looked at"; "as above"; "as above";
-        OTHERS_MANY: u32 = 16; "Lookups and removals that were not guessed to be the service's, after which it is tried all the same";
-            "a session begins for programs that only look"; "a statx each";
-        TRIES: u32 = 8; "So often in a row, that a session may begin"; "as above"; "as above";
-        OTHERS_EACH: u32 = 64; "And then once in so many: what the kernel knows already it says faster"; "as above"; "as above";
         LEFT_OVER: u32 = 64; "Descriptors of calls given up that are passed over to find one"; "not measured: a bound"; "none";
         AT_ROOT: u32 = 64; "Files on the mount of the root directory that are looked at before the socket is asked once";
             "asking once is cheaper than looking at each"; "a connect";
@@ -83,13 +79,6 @@ thresholds! {
         MADE: usize = 512; "Places for directories that the program has made, which the kernel may not know";
             "tar: five FUSE requests a directory"; "8 KiB of a session, and a call for a wrong guess";
         MADE_NEXT: u64 = 4; "Places that one of them may be in"; "not measured: a bound"; "none";
-    }
-    /// Looks by views.
-    mod view {
-        FEW: u32 = 32; "Lookups in a row in one directory, and the next one asks for a view";
-            "5 us a look"; "0.2 ms to make one and to take it away";
-        PAID: u32 = 40; "Looks by a view that have paid for it"; "5 us a look"; "0.2 ms";
-        MANY: u32 = 1 << 14; "Lookups at most, where views have not held for so long, after which another is asked for"; "not measured: a bound"; "none";
     }
     /// The memory of generations.
     mod generations {

@@ -52,11 +52,6 @@ pub const ENTER: u16 = 1;
 /// Opens, or creates, a regular file. Arguments: directory, flags as of open(2), mode with the umask applied. Data: the name.
 /// Value 0: the tag that the descriptor comes with.
 pub const OPEN: u16 = 2;
-/// Asks for attributes. Argument: directory. Data: the name. Data of the response: [`STAT_WORDS`] numbers.
-pub const STAT: u16 = 3;
-/// Removes a name that is not a directory. Argument: directory. Data: the name.
-pub const UNLINK: u16 = 4;
-
 /// Opens the file of a descriptor once more, to write, for a program that has set its [`TOKEN`]. What it makes shorter it makes shorter by
 /// its own descriptor. Arguments: 0, flags as of open(2). Data: the token. Value 0: the tag that the descriptor comes with.
 pub const REOPEN: u16 = 5;
@@ -88,19 +83,6 @@ pub const FOLLOW: u64 = 128;
 /// Makes a symbolic link. Arguments: directory, bytes of the name. Data: the name, and what the link leads to.
 pub const MAKE_LINK: u16 = 8;
 
-/// Renames a file within its directory, over another one if there is one. Arguments: directory, bytes of the old name. Data: the old name,
-/// and the new one.
-pub const RENAME: u16 = 11;
-
-/// A directory of the upper layer to look at, where that means the same as asking for attributes, for files and links. Arguments:
-/// directory; 1 if the program has it already, and asks only whether that holds again. Value 0: the tag that a descriptor comes with, of a
-/// mount of this directory alone that cannot be changed; 1: the id of a memory of generations; 2: which of its words is the directory's; 3:
-/// what it says. Data: [hashes](name_hash) of names in the directory that the kernel knows. As long as the upper half of the word stays
-/// the same, the kernel knows no others, and no other layer, nor any mark, says anything of what is in it. Odd: something is being made
-/// that takes several steps. Whoever looks at a name that the kernel does not know reads the word before and after, and what he saw in
-/// between counts if it was even and the same. [`LOOK`]: the kernel knows too many names.
-pub const VIEW: u16 = 9;
-
 /// Asks for a directory in which the program shows that no Landlock domain that knows of files holds it: it moves [`PROOF_FROM`] to
 /// [`PROOF_TO`], by renameat(2). In such a domain a file goes to another directory only where a rule allows it, and on a directory that
 /// nobody has seen before there is none. Value 0: the tag that a descriptor of the directory comes with. Without this nothing is
@@ -110,20 +92,6 @@ pub const PROVE: u16 = 10;
 pub const PROOF_FROM: &core::ffi::CStr = c"file";
 /// Where it is to be.
 pub const PROOF_TO: &core::ffi::CStr = c"into/file";
-/// Names that the kernel may know in a directory in view.
-pub const KNOWN_MAX: usize = 120;
-
-/// A name's hash, of which a [`VIEW`] has a list (FNV-1a, folded). Two names with the same one are both taken to be known.
-#[must_use]
-pub const fn name_hash(name: &[u8]) -> u32 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut at = 0;
-    while at < name.len() {
-        hash = (hash ^ name[at] as u64).wrapping_mul(0x0100_0000_01b3);
-        at += 1;
-    }
-    (hash ^ (hash >> 32)) as u32
-}
 
 /// Flag of a request: nothing is mounted over the name, for the program has looked.
 pub const CHECKED: u16 = 1;
@@ -135,9 +103,6 @@ pub const ASK_KERNEL: u32 = 4097;
 pub const LOOK: u32 = 4098;
 /// Status: the directory must be entered again.
 pub const STALE: u32 = 4099;
-
-/// Numbers of a [`STAT`]: ino, mode, nlink, uid, gid, rdev, size, blksize, blocks, then seconds and nanoseconds of atime, mtime, ctime.
-pub const STAT_WORDS: usize = 15;
 
 /// Longest name in bytes.
 pub const NAME_MAX: usize = 255;

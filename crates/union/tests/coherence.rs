@@ -1,5 +1,5 @@
 //! What several parties believe of one directory, tried in many orders: a kernel that keeps what it is told until that is recalled, a
-//! program that makes, opens, removes names past it, one that reads a file from a mapping, and one that looks at names itself.
+//! program that makes and opens names past it, and one that reads a file from a mapping.
 //! The union is the real one, over a disk in memory; its locks and the atomics by which parties agree are the checker's (`sync`).
 //!
 //! After a change was answered nobody may believe what it made wrong. That this would be noticed is tried, too: parties that do not
@@ -45,7 +45,6 @@ fn scenario(deaf: Option<Deaf>) {
         spawn(&world, |world| (0..STEPS).for_each(|_| kernel::step(world, 2))),
         spawn(&world, |world| (0..STEPS).for_each(|_| parties::program(world))),
         spawn(&world, |world| (0..STEPS).for_each(|_| parties::reader(world))),
-        spawn(&world, |world| (0..STEPS).for_each(|_| parties::viewer(world))),
     ];
     for thread in threads {
         thread.join().unwrap();

@@ -35,8 +35,6 @@ pub trait Export: Send + Sync + 'static {
     fn open_dir_to_read(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>>;
     /// Opens the file at `path`, as [`ExportDir::open`].
     fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported>;
-    /// A directory to look at, by which nothing can be changed, as [`Export::open_dir`]. EOPNOTSUPP: there is no such thing here.
-    fn view(&self, path: &[u8], ino: u64) -> Result<OwnedFd>;
     /// Gives an opened file what it was not opened with: [`HandoutFlags::APPEND`] and [`HandoutFlags::DIRECT`] as `flags` have them, and
     /// waiting as they have it.
     fn set_flags(&self, file: &Given, flags: HandoutFlags) -> Result<()>;

@@ -4,10 +4,9 @@
 //! is, carries words and descriptors, and believes nothing else; the instance judges what the client may do and whether doing it here
 //! means the same as doing it by way of the kernel. Whatever is not certain is refused, and the client asks the kernel as ever.
 
-use crate::{Attr, Errno, Error, Given, Name, NodeId, SetAttr};
+use crate::{Errno, Error, Given, Name, NodeId, SetAttr};
 use bitflags::bitflags;
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
 
 bitflags! {
     /// How a client wants a file opened. As with open(2), without what makes no difference to a regular file.
@@ -96,21 +95,6 @@ pub struct Wanted<'a, D> {
     pub checked: bool,
 }
 
-/// A directory for a client that looks at its names itself.
-#[derive(Debug)]
-pub struct View {
-    /// Which memory the word is in that says how long the view holds.
-    pub memory: u64,
-    /// Which of its words.
-    pub slot: u32,
-    /// What the word says.
-    pub word: u64,
-    /// Names in the directory that the kernel knows: of these the client asks.
-    pub known: Vec<Box<CStr>>,
-    /// The directory, by which nothing can be changed; None: the client has it already.
-    pub mount: Option<OwnedFd>,
-}
-
 /// What an instance does for clients that reach it by a door. A call that the instance does not have is the kernel's to do.
 ///
 /// Each call is judged anew, by what directory and object are when it is carried out. Calls are made by many threads at the same time.
@@ -140,8 +124,6 @@ pub trait Handout: Send + Sync + 'static {
     ) -> Verdict<Given>;
     /// Opens the file of a node to write, for a client that has it open by way of the kernel and makes it shorter only there.
     fn reopen(&self, client: &Client<'_>, node: NodeId, flags: HandoutFlags) -> Verdict<Given>;
-    /// Attributes of a name that the kernel does not know. ENOENT: there is nothing.
-    fn stat(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>) -> Verdict<Attr>;
     /// Changes attributes, but no size, of what the kernel does not know. `follows`: of a symbolic link that is meant which it leads to.
     fn setattr(
         &self,
@@ -150,20 +132,12 @@ pub trait Handout: Send + Sync + 'static {
         set: &SetAttr,
         follows: bool,
     ) -> Verdict<()>;
-    /// Removes a file's only name. ENOENT: there is nothing.
-    fn unlink(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>) -> Verdict<()>;
-    /// Renames a file within its directory, over another one if there is one. Both have one name, and the kernel knows neither. ENOENT: there
-    /// is nothing to be renamed.
-    fn rename(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>, to: Name<'_>) -> Verdict<()>;
     /// Makes a directory and enters it; `mode` has the umask applied. None: it has been made, and is to be entered by way of the kernel.
     /// EEXIST: the name is taken, in whatever way.
     fn mkdir(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>, mode: u32)
     -> Verdict<Option<Self::Dir>>;
     /// Makes a symbolic link. EEXIST: the name is taken, in whatever way.
     fn symlink(&self, client: &Client<'_>, at: &Wanted<'_, Self::Dir>, target: &CStr) -> Verdict<()>;
-    /// A view of a directory, with at most `most` known names ([`Refused::Known`]: there are more). `again`: the client has the directory,
-    /// and asks only whether that holds again.
-    fn view(&self, dir: &Self::Dir, most: usize, again: bool) -> Verdict<View>;
 
     /// Opens a file, and makes it where `flags` say so, as open(2).
     fn open_or_create(

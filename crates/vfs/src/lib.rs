@@ -23,7 +23,7 @@ pub use filesystem::{
     Answering, Answers, AttrReply, Connection, DirEntry, DirSink, Entry, Features, Filesystem, FrontNote,
     Handle, NodeId, Notifier, OpenIo, Opened, WriteFlags, XattrFlags,
 };
-pub use handout::{Client, Handout, HandoutFlags, Progress, Refused, Verdict, View, Wanted};
+pub use handout::{Client, Handout, HandoutFlags, Progress, Refused, Verdict, Wanted};
 pub use identity::{Asking, Context, UNKNOWN};
 pub use idmap::{ID_RANGES_MAX, IdMap, IdMapError, IdRange, OVERFLOW_ID};
 pub use name::{NAME_MAX, Name};

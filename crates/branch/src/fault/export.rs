@@ -2,7 +2,6 @@
 //! the client who reads and writes.
 
 use super::FaultPlan;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vellum_vfs::{Attr, Export, ExportDir, Exported, Given, HandoutFlags, Name, Result};
 
@@ -45,11 +44,6 @@ impl Export for FaultExport {
     fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
         self.plan.look()?;
         self.inner.open_file(path, flags)
-    }
-
-    fn view(&self, path: &[u8], ino: u64) -> Result<OwnedFd> {
-        self.plan.look()?;
-        self.inner.view(path, ino)
     }
 
     fn set_flags(&self, file: &Given, flags: HandoutFlags) -> Result<()> {

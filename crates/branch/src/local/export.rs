@@ -23,8 +23,6 @@ pub struct ExportRoots {
     pub write: OwnedFd,
     /// By which files are opened that are only read, and nothing can be changed; None: these are not handed out.
     pub read: Option<OwnedFd>,
-    /// By which nothing can be changed or run, for views; None: there are none.
-    pub view: Option<OwnedFd>,
 }
 
 /// The face by which a local directory's files are handed out.
@@ -105,15 +103,6 @@ impl<S: Sys> Export for LocalExport<S> {
         let open = || self.beneath(&self.roots.write, path, flags).map_err(|error| error.errno());
         let (file, attr) = open_beside_leases(LEASE_MAX, open)?;
         Ok(exported(&self.sys, file, attr))
-    }
-
-    fn view(&self, path: &[u8], ino: u64) -> Result<OwnedFd> {
-        let root = self.roots.view.as_ref().ok_or(Errno::OPNOTSUPP)?;
-        let mount = vellum_sys::mount::alone(self.dir_beneath(root, path, ino)?)?;
-        // When the descriptor that has made it is closed the mount is in no namespace: whoever has mounts of his own to command, in a
-        // user namespace for instance, can then neither make it writable nor put it anywhere.
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(self.sys.open(mount.as_fd(), c".", flags, 0)?)
     }
 
     fn set_flags(&self, file: &Given, flags: HandoutFlags) -> Result<()> {

@@ -4,7 +4,6 @@ use super::MemoryBranch;
 use super::disk::Pin;
 use super::objects::{MemoryDir, MemoryFile};
 use std::ffi::CString;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vellum_vfs::{
     Attr, Branch, BranchDir, BranchFile, Errno, Error, Export, ExportDir, Exported, Given, HandoutFlags,
@@ -82,10 +81,6 @@ impl Export for MemoryExport {
         }
         let last = CString::new(last).map_err(|_| Errno::INVAL)?;
         exported(dir.open_file(Name::new(&last)?, mode_of(flags))?)
-    }
-
-    fn view(&self, _path: &[u8], _ino: u64) -> Result<OwnedFd> {
-        Err(Errno::OPNOTSUPP.into())
     }
 
     fn set_flags(&self, _file: &Given, _flags: HandoutFlags) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Numbers of descriptors that are the sessions': their sockets, and the directories that they have in view. The program knows nothing
+//! Numbers of descriptors that are the sessions': their sockets. The program knows nothing
 //! of them, and does not get to close them.
 
 use crate::shim::raw;
@@ -47,11 +47,10 @@ impl Number {
 /// What a session has open.
 pub(crate) struct Own {
     pub(crate) socket: Number,
-    pub(crate) view: Number,
 }
 
 /// Apart from what each call writes.
-pub(crate) static OWN: [Own; MOST] = [const { Own { socket: Number::none(), view: Number::none() } }; MOST];
+pub(crate) static OWN: [Own; MOST] = [const { Own { socket: Number::none() } }; MOST];
 
 /// Whether there is a session.
 #[inline]
@@ -62,12 +61,12 @@ pub(crate) fn is_live() -> bool {
 impl Own {
     /// Whether nothing is open.
     pub(crate) fn is_closed(&self) -> bool {
-        self.socket.get_ordered() < 0 && self.view.get_ordered() < 0
+        self.socket.get_ordered() < 0
     }
 
     /// Whether it has this number.
     pub(crate) fn has(&self, fd: i32) -> bool {
-        fd >= 0 && (self.socket.get() == fd || self.view.get() == fd)
+        fd >= 0 && self.socket.get() == fd
     }
 }
 
@@ -80,8 +79,8 @@ pub(crate) fn is_own(fd: i32) -> bool {
 /// What a range of numbers is without the sessions'; None: it has none of them.
 pub(crate) fn without_own(first: u32, last: u32) -> Option<impl Iterator<Item = (u32, u32)>> {
     // What is no number of a session comes last.
-    let mut numbers = [u32::MAX; 2 * MOST];
-    let all = OWN.iter().flat_map(|own| [&own.socket, &own.view]);
+    let mut numbers = [u32::MAX; MOST];
+    let all = OWN.iter().map(|own| &own.socket);
     for (to, number) in numbers.iter_mut().zip(all) {
         let number = u32::try_from(number.0.load(Acquire));
         *to = number.ok().filter(|number| (first..=last).contains(number)).unwrap_or(u32::MAX);

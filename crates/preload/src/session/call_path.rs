@@ -11,7 +11,7 @@ use crate::stats::{By, Kind, count_call};
 use crate::thresholds::session::{ENTERING, REFERRED};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
-use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_LINK, OPEN, RENAME, SLOT_BYTES, STALE};
+use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_LINK, OPEN, SLOT_BYTES, STALE};
 use vellum_ring::{Request, Response};
 
 const EIO: u32 = 5;
@@ -31,8 +31,6 @@ pub(crate) struct Name {
 /// What a call has come to.
 pub(crate) struct Answered {
     pub(crate) response: Response,
-    /// Its bytes of data.
-    pub(crate) len: usize,
     /// The directory that the kernel has been asked about, and the end of its path.
     pub(crate) place: Place,
     pub(crate) base: usize,
@@ -72,33 +70,10 @@ impl Name {
         hold.dirs.is_last(self.directory, text)
     }
 
-    /// Whether it is in the directory of the last call, in one that the program has made, or in one that it has entered.
-    pub(crate) fn is_in_entered(&self, hold: &mut SessionGuard) -> bool {
-        self.is_guess(hold)
-            || self.place(hold).is_some_and(|place| hold.dirs.find(&place).flatten().is_some())
-    }
-
-    /// The name of another path, if that is in the same directory and put the same way.
-    pub(crate) fn sibling<'a>(&self, hold: &SessionGuard, other: &'a [u8]) -> Option<&'a [u8]> {
-        let split = paths::split(other)?;
-        let same = hold.path.get(..self.parent)? == other.get(..split.parent)?;
-        other.get(split.name..split.end).filter(|_| same)
-    }
-
-    /// Whether the kernel knows the path as far as the name itself, where it knows it up to `base`.
-    pub(crate) const fn is_below(&self, base: usize) -> bool {
-        self.parent == base
-    }
-
     /// Which directory it is in, as the kernel says.
     pub(crate) fn place(&self, hold: &mut SessionGuard) -> Option<Place> {
         let directory = self.directory;
         self.with_parent(&mut hold.path, |path| dirs::look(directory, path)).flatten()
-    }
-
-    /// The name itself.
-    pub(crate) fn text<'a>(&self, hold: &'a SessionGuard) -> Option<&'a CStr> {
-        CStr::from_bytes_until_nul(hold.path.get(self.split.name..)?).ok()
     }
 
     /// Whether it is likely to be a directory that the program has made.
@@ -144,13 +119,12 @@ impl Name {
         kind: Kind,
         request: Request,
         more: &[u8],
-        out: &mut [u8],
     ) -> Result<Answered, Outcome<Never>> {
         if !hold.is_worth_it() {
             return Err(Outcome::Kernel);
         }
         if let Some(below) = self.below(hold) {
-            if let Some(answered) = below.ask(hold, kind, request, more, out)? {
+            if let Some(answered) = below.ask(hold, kind, request, more)? {
                 return Ok(answered);
             }
             // Somebody has asked the kernel about the directory.
@@ -159,7 +133,7 @@ impl Name {
                 state.fresh.forget(self.directory, text);
             }
         }
-        self.ask(hold, kind, request, more, out)?.ok_or(Outcome::Kernel)
+        self.ask(hold, kind, request, more)?.ok_or(Outcome::Kernel)
     }
 
     /// None: the kernel knows of the directories that were left to the service.
@@ -169,7 +143,6 @@ impl Name {
         kind: Kind,
         mut request: Request,
         more: &[u8],
-        out: &mut [u8],
     ) -> Result<Option<Answered>, Outcome<Never>> {
         let place = self.place(hold).ok_or(Outcome::Kernel)?;
         let mut number = self.number(hold, kind, &place)?;
@@ -177,11 +150,11 @@ impl Name {
         loop {
             let [first, ..] = &mut request.args;
             *first = number;
-            let (response, len) = self.send(hold, kind, request, more, out)?;
+            let response = self.send(hold, kind, request, more)?;
             match response.status as u32 {
                 0 => {
                     self.went_well(hold);
-                    return Ok(Some(Answered { response, len, place, base: self.split.parent }));
+                    return Ok(Some(Answered { response, place, base: self.split.parent }));
                 }
                 STALE if !entered_again => {
                     entered_again = true;
@@ -222,9 +195,6 @@ impl Name {
 
     fn went_well(&self, hold: &mut SessionGuard) {
         hold.earn();
-        if !self.is_in_last(hold) {
-            hold.end_view();
-        }
         let directory = self.directory;
         let state = &mut **hold;
         if let Some(text) = state.path.get(..self.parent) {
@@ -238,17 +208,16 @@ impl Name {
         kind: Kind,
         mut request: Request,
         more: &[u8],
-        out: &mut [u8],
-    ) -> Result<(Response, usize), Outcome<Never>> {
+    ) -> Result<Response, Outcome<Never>> {
         let mut data = [0; SLOT_BYTES as usize];
         let name = hold.path.get(self.split.name..self.split.end).unwrap_or_default();
         let data = data.get_mut(..name.len() + more.len()).ok_or(Outcome::Kernel)?;
         data.iter_mut().zip(name.iter().chain(more)).for_each(|(to, from)| *to = *from);
-        if matches!(request.opcode, MAKE_LINK | RENAME) {
+        if request.opcode == MAKE_LINK {
             let [_, len, ..] = &mut request.args;
             *len = name.len() as u64;
         }
-        hold.call(request, data, out).map_err(|failure| {
+        hold.call(request, data).map_err(|failure| {
             count_call(kind, By::Gone);
             match failure {
                 Failure::NotDone => Outcome::Kernel,
@@ -292,7 +261,7 @@ impl Name {
             }
         };
         let request = Request { opcode: ENTER, ..Request::default() };
-        let Ok((response, _)) = hold.call(request, &token, &mut []) else {
+        let Ok(response) = hold.call(request, &token) else {
             count_call(kind, By::Gone);
             return Err(Outcome::Kernel);
         };

@@ -1,22 +1,21 @@
-//! Opens, lookups, removals, new directories and links, and changes of attributes by the ring: what may go there, and what the answers mean.
+//! Opens, new directories and links, and changes of attributes by the ring: what may go there, and what the answers mean.
 
 use crate::fds::{handed_fds, handed_numbers, own_fds};
 use crate::session::call_path::{Answered, Name};
 use crate::session::dirs::{self, Place, Shown};
+use crate::session::mount_type;
 use crate::session::socket::{self, Take};
-use crate::session::{OTHERS, SessionGuard, end_for_good};
-use crate::session::{mount_type, view};
-use crate::shim::attributes::{Attributes, S_IFLNK};
+use crate::session::{SessionGuard, end_for_good};
 use crate::shim::paths;
 use crate::shim::raw::{self, AT_FDCWD};
 use crate::stats::{By, Kind, count_call};
-use crate::thresholds::calls::{FOREIGN_EACH, FOREIGN_MANY, LEFT_OVER, OTHERS_EACH, OTHERS_MANY, TRIES};
+use crate::thresholds::calls::{FOREIGN_EACH, FOREIGN_MANY, LEFT_OVER};
 use core::ffi::CStr;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU32};
 use vellum_ring::files::{
-    MAKE_DIR, MAKE_LINK, OPEN, PROOF_FROM, PROOF_TO, PROVE, RENAME, REOPEN, SET_ATTRIBUTES, SET_GROUP,
-    SET_OWNER, SLOT_BYTES, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
+    MAKE_DIR, MAKE_LINK, OPEN, PROOF_FROM, PROOF_TO, PROVE, REOPEN, SET_ATTRIBUTES, SET_GROUP, SET_OWNER,
+    SLOT_BYTES, TOKEN_BYTES,
 };
 use vellum_ring::{Request, Response};
 
@@ -47,8 +46,6 @@ const FLAGS: i32 = O_ACCMODE
     | O_NOFOLLOW
     | O_CLOEXEC
     | O_NOCTTY;
-
-const ENOENT: i32 = 2;
 
 /// What became of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +80,7 @@ pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) ->
     }
     let request =
         Request { opcode: OPEN, args: [0, flags as u32 as u64, mode.into(), 0, 0], ..Request::default() };
-    let answered = match name.request(&mut hold, Kind::Open, request, &[], &mut []) {
+    let answered = match name.request(&mut hold, Kind::Open, request, &[]) {
         Ok(answered) => answered,
         Err(outcome) => return outcome.cast(),
     };
@@ -117,8 +114,8 @@ pub(crate) fn reopen(fd: i32, device: u64, flags: i32) -> Result<i32, bool> {
         Err(refused) => return Err(refused != Shown::Never),
     };
     let request = Request { opcode: REOPEN, args: [0, flags as u32 as u64, 0, 0, 0], ..Request::default() };
-    match hold.call(request, &token, &mut []) {
-        Ok((Response { status: 0, values: [tag, ..], .. }, _)) => match collect(hold, tag, true) {
+    match hold.call(request, &token) {
+        Ok(Response { status: 0, values: [tag, ..], .. }) => match collect(hold, tag, true) {
             Outcome::Done(fd) => Ok(fd),
             _ => LATER,
         },
@@ -146,11 +143,7 @@ pub(crate) fn is_served(
         hold.dirs.keep_foreign(device);
         return None;
     }
-    let served = hold.may_serve(device).then(|| hold.is_due());
-    if served != Some(true) && hold.is_promising(device) {
-        OTHERS.store(OTHERS_MANY, Relaxed);
-    }
-    served
+    hold.may_serve(device).then(|| hold.is_due())
 }
 
 /// Has a session begin, unless there is one, and shows what the program may write to while the service gets ready. Err: there is no
@@ -194,7 +187,7 @@ fn is_free(hold: &mut SessionGuard) -> bool {
 /// What the kernel says to it; None: the service has not been asked, or gives no directory for it.
 fn move_proof(hold: &mut SessionGuard) -> Option<isize> {
     let request = Request { opcode: PROVE, ..Request::default() };
-    let Ok((Response { status: 0, values: [tag, ..], .. }, _)) = hold.call(request, &[], &mut []) else {
+    let Ok(Response { status: 0, values: [tag, ..], .. }) = hold.call(request, &[]) else {
         return None;
     };
     let Outcome::Done(directory) = receive(hold, tag, true) else { return None };
@@ -241,110 +234,6 @@ pub(crate) fn receive(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) ->
     Outcome::Unknown
 }
 
-/// Asks for attributes; links are not followed, but are the kernel's if the program wants them to be.
-///
-/// # Safety
-/// The path must be the program's, readable as far as it is mapped at all.
-pub(crate) unsafe fn stat(directory: i32, path: usize, follows: bool) -> Outcome<Attributes> {
-    if own_fds::is_live() && !handed_fds::has_same_ids() {
-        return Outcome::Kernel;
-    }
-    // SAFETY: the caller's.
-    let Some((mut hold, name)) = (unsafe { guess(Kind::Stat, directory, path) }) else {
-        return Outcome::Kernel;
-    };
-    if let Some(seen) = view::look(&mut hold, &name, follows) {
-        return seen;
-    }
-    let mut out = [0u8; STAT_WORDS * 8];
-    let request = Request { opcode: STAT, ..Request::default() };
-    let answered = name.request(&mut hold, Kind::Stat, request, &[], &mut out);
-    let Answered { len, place, base, .. } = match answered {
-        Ok(answered) => answered,
-        Err(outcome) => return outcome.cast(),
-    };
-    if name.is_below(base) {
-        view::asked(&mut hold, &place);
-    }
-    let mut words = [0; STAT_WORDS];
-    words.iter_mut().zip(out.as_chunks::<8>().0).for_each(|(to, from)| *to = u64::from_ne_bytes(*from));
-    let attributes = Attributes { words, device: place.device, mount: place.mount };
-    let is_other = follows && attributes.kind() == S_IFLNK || !handed_fds::has_same_ids();
-    if len != out.len() || is_other {
-        count_call(Kind::Stat, By::Asked);
-        return Outcome::Kernel;
-    }
-    count_call(Kind::Stat, By::Ring);
-    Outcome::Done(attributes)
-}
-
-/// Removes a name that is not a directory's.
-///
-/// # Safety
-/// The path must be the program's, readable as far as it is mapped at all.
-pub(crate) unsafe fn unlink(directory: i32, path: usize) -> Outcome<()> {
-    // SAFETY: the caller's.
-    let Some((mut hold, name)) = (unsafe { guess(Kind::Unlink, directory, path) }) else {
-        return Outcome::Kernel;
-    };
-    let request = Request { opcode: UNLINK, ..Request::default() };
-    done(Kind::Unlink, name.request(&mut hold, Kind::Unlink, request, &[], &mut []))
-}
-
-/// Whether the last name that was asked about with [`is_missing`] was missing: then the next is worth a call anywhere.
-static ARE_MISSING: AtomicBool = AtomicBool::new(false);
-
-/// Whether there is nothing of this name, in a directory that the program has entered: what needs it fails, whatever it would do.
-///
-/// # Safety
-/// The path must be the program's, readable as far as it is mapped at all.
-pub(crate) unsafe fn is_missing(directory: i32, path: usize) -> bool {
-    if !own_fds::is_live() {
-        return false;
-    }
-    let Some(mut hold) = take(Kind::Stat) else { return false };
-    // SAFETY: the caller's.
-    let name = unsafe { Name::take(&mut hold, directory, path) };
-    let is_tried = |name: &Name| ARE_MISSING.load(Relaxed) || name.is_in_entered(&mut hold);
-    let Some(name) = name.filter(is_tried) else { return false };
-    let missing = match view::look(&mut hold, &name, false) {
-        Some(seen) => matches!(seen, Outcome::Failed(ENOENT)),
-        None => {
-            let mut out = [0u8; STAT_WORDS * 8];
-            let request = Request { opcode: STAT, ..Request::default() };
-            let answered = name.request(&mut hold, Kind::Stat, request, &[], &mut out);
-            matches!(answered, Err(Outcome::Failed(ENOENT)))
-        }
-    };
-    ARE_MISSING.store(missing, Relaxed);
-    missing
-}
-
-/// Renames a file within its directory.
-///
-/// # Safety
-/// Both paths must be the program's, readable as far as they are mapped at all.
-pub(crate) unsafe fn rename(from: (i32, usize), to: (i32, usize)) -> Outcome<()> {
-    if !own_fds::is_live() || from.0 != to.0 {
-        return Outcome::Kernel;
-    }
-    let mut text = [0; SLOT_BYTES as usize];
-    // SAFETY: the caller's.
-    let Some(new) = (unsafe { paths::take(to.0, to.1, &mut text) }).and_then(|len| text.get(..len)) else {
-        return Outcome::Kernel;
-    };
-    let Some(mut hold) = take(Kind::Rename) else { return Outcome::Kernel };
-    // SAFETY: the caller's.
-    let Some(name) = (unsafe { Name::take(&mut hold, from.0, from.1) }) else { return Outcome::Kernel };
-    match name.sibling(&hold, new) {
-        Some(new) => {
-            let request = Request { opcode: RENAME, ..Request::default() };
-            done(Kind::Rename, name.request(&mut hold, Kind::Rename, request, new, &mut []))
-        }
-        None => Outcome::Kernel,
-    }
-}
-
 /// What a call that says nothing has come to.
 fn done(kind: Kind, answered: Result<Answered, Outcome<Never>>) -> Outcome<()> {
     match answered {
@@ -369,7 +258,7 @@ pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Outcome
     let name = unsafe { Name::take_as(&mut hold, directory, path, paths::split_dir) };
     let Some(name) = name else { return Outcome::Kernel };
     let request = Request { opcode: MAKE_DIR, args: [0, 0, mode.into(), 0, 0], ..Request::default() };
-    let answered = match name.request(&mut hold, Kind::MakeDir, request, &[], &mut []) {
+    let answered = match name.request(&mut hold, Kind::MakeDir, request, &[]) {
         Ok(answered) => answered,
         Err(outcome) => return outcome.cast(),
     };
@@ -393,14 +282,12 @@ pub(crate) unsafe fn make_link(target: usize, directory: i32, path: usize) -> Ou
     let mut text = [0; SLOT_BYTES as usize];
     // SAFETY: the caller's.
     let target = unsafe { paths::take(AT_FDCWD, target, &mut text) }.and_then(|len| text.get(..len));
-    // SAFETY: the caller vouches for the path.
-    match (target, unsafe { guess(Kind::MakeLink, directory, path) }) {
-        (Some(target), Some((mut hold, name))) if !target.is_empty() => {
-            let request = Request { opcode: MAKE_LINK, ..Request::default() };
-            done(Kind::MakeLink, name.request(&mut hold, Kind::MakeLink, request, target, &mut []))
-        }
-        _ => Outcome::Kernel,
-    }
+    let Some(target) = target.filter(|target| !target.is_empty()) else { return Outcome::Kernel };
+    let Some(mut hold) = take(Kind::MakeLink) else { return Outcome::Kernel };
+    // SAFETY: the caller's.
+    let Some(name) = (unsafe { Name::take(&mut hold, directory, path) }) else { return Outcome::Kernel };
+    let request = Request { opcode: MAKE_LINK, ..Request::default() };
+    done(Kind::MakeLink, name.request(&mut hold, Kind::MakeLink, request, target))
 }
 
 /// Attributes that are to be changed, as a request has them.
@@ -435,7 +322,7 @@ pub(crate) unsafe fn set(directory: i32, path: usize, change: &Change) -> Outcom
     let (which, owners) = (two(change.which, change.mode), two(change.owner.into(), change.group));
     let args = [0, which, owners, accessed, modified];
     let request = Request { opcode: SET_ATTRIBUTES, args, ..Request::default() };
-    done(Kind::SetAttributes, name.request(&mut hold, Kind::SetAttributes, request, &[], &mut []))
+    done(Kind::SetAttributes, name.request(&mut hold, Kind::SetAttributes, request, &[]))
 }
 
 /// The right to make a call. Where there are sessions it is said if others have them.
@@ -445,26 +332,6 @@ fn take(kind: Kind) -> Option<SessionGuard> {
         count_call(kind, By::Busy);
     }
     hold
-}
-
-fn is_tried() -> bool {
-    let seen = OTHERS.fetch_add(1, Relaxed);
-    (OTHERS_MANY..OTHERS_MANY + TRIES).contains(&seen) || seen % OTHERS_EACH == OTHERS_EACH - 1
-}
-
-/// The right to make a call about a name, if it is in the directory that the last one was about, or it is time to try.
-///
-/// # Safety
-/// The path must be the program's, readable as far as it is mapped at all.
-unsafe fn guess(kind: Kind, directory: i32, path: usize) -> Option<(SessionGuard, Name)> {
-    let is_live = own_fds::is_live();
-    if !is_live && !is_tried() {
-        return None;
-    }
-    let mut hold = take(kind)?;
-    // SAFETY: the caller's.
-    let name = unsafe { Name::take(&mut hold, directory, path) }?;
-    (!is_live || name.is_guess(&hold) || is_tried()).then_some((hold, name))
 }
 
 /// Nothing is done.

@@ -2,23 +2,18 @@
 
 use crate::shim::raw;
 use core::ffi::CStr;
-use vellum_ring::files::{MOUNT_IDS, STAT_WORDS};
+use vellum_ring::files::MOUNT_IDS;
 
 pub(crate) const AT_SYMLINK_NOFOLLOW: i32 = 0x100;
-pub(crate) const AT_NO_AUTOMOUNT: i32 = 0x800;
 pub(crate) const AT_EMPTY_PATH: i32 = 0x1000;
 /// Whatever is said about how new the answer must be.
-pub(crate) const AT_STATX_SYNC_TYPE: i32 = 0x6000;
 pub(crate) const AT_STATX_DONT_SYNC: i32 = 0x4000;
 pub(crate) const STATX_TYPE: u32 = 1;
 pub(crate) const STATX_INO: u32 = 0x100;
-pub(crate) const STATX_BASIC_STATS: u32 = 0x7ff;
-pub(crate) const STATX_BTIME: u32 = 0x800;
 pub(crate) const STATX_MNT_ID: u32 = 0x1000;
 pub(crate) const STATX_ATTR_MOUNT_ROOT: u64 = 0x2000;
 pub(crate) const S_IFMT: u32 = 0o170_000;
 pub(crate) const S_IFREG: u32 = 0o100_000;
-pub(crate) const S_IFLNK: u32 = 0o120_000;
 pub(crate) const S_IFDIR: u32 = 0o040_000;
 
 /// Words of `struct stat`: 144 bytes, and 128.
@@ -114,64 +109,6 @@ pub(crate) const fn split(device: u64) -> [u32; 2] {
     [major as u32, minor as u32]
 }
 
-/// The answer to a [`STAT`](vellum_ring::files::STAT), with what the parent directory says about the filesystem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Attributes {
-    pub(crate) words: [u64; STAT_WORDS],
-    pub(crate) device: u64,
-    pub(crate) mount: u64,
-}
-
-impl Attributes {
-    pub(crate) fn kind(&self) -> u32 {
-        let [_, mode, ..] = self.words;
-        mode as u32 & S_IFMT
-    }
-
-    /// As `struct stat`.
-    pub(crate) fn to_stat(self) -> [u64; STAT_LEN] {
-        let [ino, mode, nlink, uid, gid, rdev, size, blksize, blocks, times @ ..] = self.words;
-        let two = |low: u64, high: u64| low & 0xffff_ffff | high << 32;
-        let mut stat = [0; STAT_LEN];
-        let head = if cfg!(target_arch = "x86_64") {
-            [self.device, ino, nlink, two(mode, uid), two(gid, 0), rdev]
-        } else {
-            [self.device, ino, two(mode, nlink), two(uid, gid), rdev, 0]
-        };
-        let rest = [size, blksize, blocks].into_iter().chain(times);
-        stat.iter_mut().zip(head.into_iter().chain(rest)).for_each(|(to, from)| *to = from);
-        stat
-    }
-
-    /// As `struct statx`.
-    pub(crate) fn to_statx(self) -> Statx {
-        let [ino, mode, nlink, uid, gid, rdev, size, blksize, blocks, times @ ..] = self.words;
-        let [a, a_part, m, m_part, c, c_part] = times;
-        let time =
-            |seconds: u64, part: u64| Time { seconds: seconds as i64, nanoseconds: part as u32, pad: 0 };
-        Statx {
-            mask: STATX_BASIC_STATS | STATX_MNT_ID,
-            blksize: blksize as u32,
-            nlink: nlink as u32,
-            uid: uid as u32,
-            gid: gid as u32,
-            mode: mode as u16,
-            ino,
-            size,
-            blocks,
-            // It has been looked at: nothing is mounted there.
-            attributes_mask: STATX_ATTR_MOUNT_ROOT,
-            atime: time(a, a_part),
-            ctime: time(c, c_part),
-            mtime: time(m, m_part),
-            rdev: split(rdev),
-            dev: split(self.device),
-            mnt_id: self.mount,
-            ..Statx::default()
-        }
-    }
-}
-
 /// Kind and device of a `struct stat` that has been filled.
 pub(crate) fn kind_and_device(stat: &[u64; STAT_LEN]) -> (u32, u64) {
     #[cfg(target_arch = "x86_64")]
@@ -184,45 +121,8 @@ pub(crate) fn kind_and_device(stat: &[u64; STAT_LEN]) -> (u32, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::mem::transmute;
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::MetadataExt;
-
-    const ALL: Attributes = Attributes {
-        words: [1, 0o100_644, 3, 4, 5, 0x1234_5678_9abc_def0, 7, 4096, 9, 10, 11, 12, 13, 14, 15],
-        device: 0x0806,
-        mount: 17,
-    };
-
-    #[test]
-    fn the_form_of_stat_is_libcs() {
-        // SAFETY: plain numbers, of the same size.
-        let stat = unsafe { transmute::<[u64; STAT_LEN], libc::stat>(ALL.to_stat()) };
-        assert_eq!(
-            (stat.st_dev, stat.st_ino, stat.st_mode, stat.st_nlink as u64, stat.st_uid, stat.st_gid),
-            (0x0806, 1, 0o100_644, 3, 4, 5)
-        );
-        let sizes = (stat.st_rdev, stat.st_size, stat.st_blksize as i64, stat.st_blocks);
-        assert_eq!(sizes, (0x1234_5678_9abc_def0, 7, 4096, 9));
-        let times = [stat.st_atime, stat.st_atime_nsec, stat.st_mtime, stat.st_mtime_nsec, stat.st_ctime];
-        assert_eq!((times, stat.st_ctime_nsec), ([10, 11, 12, 13, 14], 15));
-        assert_eq!(kind_and_device(&ALL.to_stat()), (S_IFREG, 0x0806));
-    }
-
-    #[test]
-    fn the_form_of_statx_is_libcs() {
-        // SAFETY: plain numbers, of the same size.
-        let statx = unsafe { transmute::<Statx, libc::statx>(ALL.to_statx()) };
-        assert_eq!(
-            (statx.stx_mask, statx.stx_ino, statx.stx_mode, statx.stx_nlink),
-            (0x17ff, 1, 0o100_644, 3)
-        );
-        assert_eq!((statx.stx_uid, statx.stx_gid, statx.stx_size, statx.stx_blksize), (4, 5, 7, 4096));
-        assert_eq!((statx.stx_atime.tv_sec, statx.stx_atime.tv_nsec), (10, 11));
-        assert_eq!((statx.stx_mtime.tv_sec, statx.stx_ctime.tv_nsec), (12, 15));
-        assert_eq!((statx.stx_dev_major, statx.stx_dev_minor, statx.stx_mnt_id), (8, 6, 17));
-        assert_eq!(statx.stx_btime.tv_sec, 0);
-    }
 
     #[test]
     fn device_numbers_are_split_as_libc_does() {
@@ -238,5 +138,10 @@ mod tests {
         let (ours, metadata) = (of(file.as_raw_fd()).unwrap(), file.metadata().unwrap());
         assert_eq!((ours.ino, ours.device(), ours.kind()), (metadata.ino(), metadata.dev(), S_IFREG));
         assert_eq!(at(raw::AT_FDCWD, c"/no/such", 0, STATX_INO), Err(2));
+        let mut stat = [0; STAT_LEN];
+        let words = [raw::word(file.as_raw_fd()), stat.as_mut_ptr() as usize, 0, 0, 0, 0];
+        // SAFETY: the kernel fills this one structure.
+        assert_eq!(unsafe { raw::call(raw::number::FSTAT, words) }, 0);
+        assert_eq!(kind_and_device(&stat), (S_IFREG, metadata.dev()));
     }
 }

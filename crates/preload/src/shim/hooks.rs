@@ -13,7 +13,6 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 pub mod attributes;
 pub mod files;
 pub mod identity;
-pub mod moves;
 pub mod sharing;
 pub mod stat;
 pub mod writes;

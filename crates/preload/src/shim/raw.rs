@@ -28,7 +28,6 @@ pub(crate) mod number {
     pub(crate) const OPENAT: usize = 257;
     pub(crate) const NEWFSTATAT: usize = 262;
     pub(crate) const MKDIRAT: usize = 258;
-    pub(crate) const UNLINKAT: usize = 263;
     pub(crate) const RENAMEAT: usize = 264;
     pub(crate) const PPOLL: usize = 271;
     pub(crate) const SETNS: usize = 308;
@@ -75,7 +74,6 @@ pub(crate) mod number {
     pub(crate) const GETRANDOM: usize = 278;
     pub(crate) const FGETXATTR: usize = 10;
     pub(crate) const MKDIRAT: usize = 34;
-    pub(crate) const UNLINKAT: usize = 35;
     pub(crate) const RENAMEAT: usize = 38;
     pub(crate) const PRCTL: usize = 167;
     pub(crate) const OPENAT: usize = 56;

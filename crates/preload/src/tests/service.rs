@@ -21,8 +21,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_ring::files::{
     ASK_KERNEL, CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR,
-    MAKE_LINK, OPEN, PROVE, RENAME, RING_WANTED, SET_ATTRIBUTES, SLOT_BYTES, SLOTS, STALE, STAT, STAT_WORDS,
-    UNLINK,
+    MAKE_LINK, OPEN, PROVE, RING_WANTED, SET_ATTRIBUTES, SLOT_BYTES, SLOTS, STALE,
 };
 use vellum_ring::{Layout, Linux, Region, Request, Response, Session};
 
@@ -54,8 +53,6 @@ enum Done {
     File(OwnedFd),
     /// The service ends.
     Gone,
-    /// It dies, and cannot say so.
-    Dead,
 }
 
 fn status(status: u32) -> Done {
@@ -106,13 +103,12 @@ impl Service {
         let session = Session::create(region, layout, NonZeroU16::MIN, Linux).unwrap();
         RINGS.fetch_add(1, SeqCst);
         send(&socket, &RING_WANTED.to_ne_bytes(), &[memory.as_fd()]);
-        if self.answer_all(&session, &socket) {
-            session.close();
-        }
+        self.answer_all(&session, &socket);
+        session.close();
     }
 
-    /// Whether the program is to be told that this is the end.
-    fn answer_all(&self, session: &Session<'_, Linux>, socket: &UnixStream) -> bool {
+    /// Answers until the program has gone, or the service does.
+    fn answer_all(&self, session: &Session<'_, Linux>, socket: &UnixStream) {
         let ring = session.ring().unwrap();
         let mut poller = ring.poller();
         let (mut entered, mut tag) = (Vec::new(), 100);
@@ -122,7 +118,7 @@ impl Service {
             let Some(mut call) = poller.poll_for(10_000) else {
                 poller.sleep(Some(10_000_000));
                 if let Ok(0) = (&mut &*socket).read(&mut [0]) {
-                    return true;
+                    return;
                 }
                 continue;
             };
@@ -142,11 +138,11 @@ impl Service {
                     send(socket, &u64::to_ne_bytes(tag), &[file.as_fd()]);
                     Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] }
                 }
-                done @ (Done::Gone | Done::Dead) => {
+                Done::Gone => {
                     call.announce(true);
                     // Never answered, as by a service that has died.
                     std::mem::forget(call);
-                    return matches!(done, Done::Gone);
+                    return;
                 }
             };
             call.reply(response);
@@ -170,11 +166,8 @@ impl Service {
             let values = [entered.len() as u64 - 1, 0, 0, 0, 0, 0];
             return Done::Answer(Response { status: 0, len: 0, values }, Vec::new());
         }
-        let (data, more) = if matches!(request.opcode, MAKE_LINK | RENAME) {
-            data.split_at(flags as usize)
-        } else {
-            (data, &[][..])
-        };
+        let (data, more) =
+            if request.opcode == MAKE_LINK { data.split_at(flags as usize) } else { (data, &[][..]) };
         let name = std::str::from_utf8(data).unwrap();
         let Some(at) = entered.get(directory as usize).cloned() else { return status(STALE) };
         let upper = self.upper.join(at.strip_prefix(&self.union).unwrap());
@@ -208,13 +201,6 @@ impl Service {
                 }
                 Done::File(file)
             }
-            STAT => match fs::symlink_metadata(here) {
-                Ok(found) => {
-                    let data = words(&found).iter().flat_map(|word| word.to_ne_bytes()).collect();
-                    Done::Answer(Response::default(), data)
-                }
-                Err(error) => failed(&error),
-            },
             MAKE_DIR => {
                 // What the kernel would find in the union.
                 if let Err(error) = fs::create_dir(&there) {
@@ -236,50 +222,11 @@ impl Service {
                 }
                 status(0)
             }
-            RENAME => {
-                if name.starts_with("gone") {
-                    fs::rename(&there, there.with_file_name(std::str::from_utf8(more).unwrap())).unwrap();
-                    return Done::Dead;
-                }
-                let renamed = fs::rename(&here, here.with_file_name(std::str::from_utf8(more).unwrap()));
-                renamed.map_or_else(|error| failed(&error), |()| status(0))
-            }
             SET_ATTRIBUTES => {
                 SET.lock().unwrap().push((name.to_owned(), request.args));
                 status(0)
             }
-            UNLINK => {
-                if name.starts_with("gone") {
-                    fs::remove_file(there).unwrap();
-                    return Done::Dead;
-                }
-                match fs::remove_file(here) {
-                    Ok(()) => status(0),
-                    Err(error) => failed(&error),
-                }
-            }
             _ => status(ASK_KERNEL),
         }
     }
-}
-
-/// Attributes as a response has them.
-fn words(found: &fs::Metadata) -> [u64; STAT_WORDS] {
-    [
-        found.ino(),
-        found.mode().into(),
-        found.nlink(),
-        found.uid().into(),
-        found.gid().into(),
-        found.rdev(),
-        found.size(),
-        found.blksize(),
-        found.blocks(),
-        found.atime() as u64,
-        found.atime_nsec() as u64,
-        found.mtime() as u64,
-        found.mtime_nsec() as u64,
-        found.ctime() as u64,
-        found.ctime_nsec() as u64,
-    ]
 }

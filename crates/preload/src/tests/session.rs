@@ -6,7 +6,7 @@ use crate::fds::handed_fds;
 use crate::session;
 use crate::shim::attributes::STAT_LEN;
 use crate::shim::hook_macros::{errno, set_errno};
-use crate::shim::hooks::{self, attributes, files, identity, moves, stat};
+use crate::shim::hooks::{self, attributes, files, identity, stat};
 use crate::shim::process;
 use crate::shim::raw::AT_FDCWD;
 use crate::stats::{self, By, Kind};
@@ -14,7 +14,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
@@ -52,17 +52,6 @@ fn make(path: &Path) {
     let fd = open(path, CREATE, 0o644);
     assert!(fd >= 0, "{}: {}", path.display(), errno());
     assert_eq!(close(fd), 0);
-}
-
-fn unlink(path: &Path) -> i32 {
-    // SAFETY: a string.
-    unsafe { files::unlink(c(path).as_ptr()) }
-}
-
-fn stat_words(path: &Path) -> Option<[u64; STAT_LEN]> {
-    let mut to = [0; STAT_LEN];
-    // SAFETY: a string and room for an answer.
-    (unsafe { stat::stat(c(path).as_ptr(), &raw mut to) } == 0).then_some(to)
 }
 
 fn counts(kind: Kind) -> [u64; 5] {
@@ -120,8 +109,6 @@ fn a_program_and_a_service() {
     assert!(process::is_on());
     begins(&ground);
     opens(&ground);
-    attributes(&ground);
-    removals(&ground);
     directories(&ground);
     left_to_the_service(&ground);
     not_served(&ground);
@@ -198,98 +185,6 @@ fn opens(ground: &Ground) {
         assert_eq!(unsafe { files::open(nowhere as *const _, CREATE, 0) }, -1);
         assert_eq!(errno(), libc::EFAULT);
     }
-}
-
-fn attributes(ground: &Ground) {
-    make(&ground.union.join("s"));
-    fs::write(ground.upper.join("s"), "some text").unwrap();
-    let before = by(Kind::Stat, By::Ring);
-    let words = stat_words(&ground.union.join("s")).unwrap();
-    let expected = fs::metadata(ground.upper.join("s")).unwrap();
-    assert_eq!(words[..2], [fs::metadata(&ground.union).unwrap().dev(), expected.ino()]);
-    assert_eq!((words[6], words[11] as i64), (9, expected.mtime()));
-    assert_eq!(by(Kind::Stat, By::Ring), before + 1);
-    assert!(stat_words(&ground.union.join("none")).is_none());
-    assert_eq!((errno(), by(Kind::Stat, By::Ring)), (libc::ENOENT, before + 2));
-    // A link that is followed is the kernel's, one that is not is the service's.
-    symlink("nowhere", ground.upper.join("l")).unwrap();
-    symlink("sub", ground.union.join("l")).unwrap();
-    let path = c(&ground.union.join("l"));
-    let mut to = [0; STAT_LEN];
-    // SAFETY: a string and room for an answer.
-    assert_eq!(unsafe { stat::stat64(path.as_ptr(), &raw mut to) }, 0);
-    assert_eq!(to[1], fs::metadata(ground.union.join("sub")).unwrap().ino());
-    // SAFETY: a string and room for an answer.
-    assert_eq!(unsafe { stat::fstatat(AT_FDCWD, path.as_ptr(), &raw mut to, libc::AT_SYMLINK_NOFOLLOW) }, 0);
-    assert_eq!(to[1], fs::symlink_metadata(ground.upper.join("l")).unwrap().ino());
-    let mut to = crate::shim::attributes::Statx::default();
-    let path = c(&ground.union.join("s"));
-    // SAFETY: a string and room for an answer.
-    assert_eq!(unsafe { stat::statx(AT_FDCWD, path.as_ptr(), 0, 0x7ff, (&raw mut to).cast()) }, 0);
-    assert_eq!((to.ino, to.size, to.mtime.seconds), (expected.ino(), 9, expected.mtime()));
-    // Where the answer is to go there is nothing: the kernel says so.
-    fs::write(ground.union.join("s"), "").unwrap();
-    // SAFETY: it is not mapped.
-    assert_eq!(unsafe { stat::stat(path.as_ptr(), std::ptr::without_provenance_mut(8)) }, -1);
-    assert_eq!(errno(), libc::EFAULT);
-    // Many that the kernel must answer, and nobody guesses any more, nor tries, when the session is not new.
-    let asked = || {
-        let before = by(Kind::Stat, By::Asked);
-        (0..20).for_each(|_| assert!(stat_words(&ground.union.join("ask")).is_none()));
-        by(Kind::Stat, By::Asked) - before
-    };
-    assert_eq!((asked(), asked()), (16, 0));
-}
-
-fn renames(ground: &Ground) {
-    let rename = |from: &Path, to: &Path| {
-        // SAFETY: strings.
-        unsafe { moves::rename(c(from).as_ptr(), c(to).as_ptr()) }
-    };
-    let (old, new) = (ground.union.join("old"), ground.union.join("renamed"));
-    make(&old);
-    let before = by(Kind::Rename, By::Ring);
-    assert_eq!(rename(&old, &new), 0);
-    assert!(!ground.upper.join("old").exists() && ground.upper.join("renamed").exists());
-    assert_eq!((rename(&old, &new), errno()), (-1, libc::ENOENT));
-    assert_eq!(by(Kind::Rename, By::Ring), before + 2);
-    // Into another directory: the kernel's.
-    fs::create_dir(ground.union.join("other")).unwrap();
-    assert_eq!((rename(&new, &ground.union.join("other/x")), errno()), (-1, libc::ENOENT));
-    assert_eq!(by(Kind::Rename, By::Ring), before + 2);
-    fs::remove_dir(ground.union.join("other")).unwrap();
-    assert_eq!(unlink(&new), 0);
-    // Nothing there, and so nothing for the kernel; else it is asked.
-    let before = by(Kind::Stat, By::Ring);
-    // SAFETY: a string.
-    let rmdir = |path: &Path| unsafe { moves::rmdir(c(path).as_ptr()) };
-    assert_eq!((rmdir(&new), errno()), (-1, libc::ENOENT));
-    assert_eq!(by(Kind::Stat, By::Ring), before + 1);
-    fs::create_dir(ground.union.join("rd")).unwrap();
-    fs::create_dir(ground.upper.join("rd")).unwrap();
-    assert_eq!(rmdir(&ground.union.join("rd")), 0);
-    assert!(!ground.union.join("rd").exists());
-    fs::remove_dir(ground.upper.join("rd")).unwrap();
-}
-
-fn removals(ground: &Ground) {
-    make(&ground.union.join("u"));
-    let before = by(Kind::Unlink, By::Ring);
-    assert_eq!(unlink(&ground.union.join("u")), 0);
-    assert!(!ground.upper.join("u").exists());
-    assert_eq!(unlink(&ground.union.join("u")), -1);
-    assert_eq!((errno(), by(Kind::Unlink, By::Ring)), (libc::ENOENT, before + 2));
-    make(&ground.union.join("r"));
-    // SAFETY: a string.
-    assert_eq!(unsafe { files::remove(c(&ground.union.join("r")).as_ptr()) }, 0);
-    assert!(!ground.upper.join("r").exists());
-    renames(ground);
-    // A directory: the kernel's.
-    fs::create_dir(ground.union.join("d")).unwrap();
-    fs::create_dir(ground.upper.join("d")).unwrap();
-    // SAFETY: a string.
-    assert_eq!(unsafe { files::remove(c(&ground.union.join("d")).as_ptr()) }, 0);
-    assert!(!ground.union.join("d").exists());
 }
 
 fn directories(ground: &Ground) {
@@ -492,7 +387,7 @@ fn children(ground: &Ground) {
         drop(hold);
         assert!(crate::fds::own_fds::is_live());
         make(&ground.union.join("parent"));
-        assert_eq!(unlink(&ground.union.join("parent")), 0);
+        fs::remove_file(ground.upper.join("parent")).unwrap();
     }
 }
 
@@ -518,9 +413,4 @@ fn gone(ground: &Ground) {
     assert_eq!(close(fd), 0);
     assert!(!crate::fds::own_fds::is_live() && by(Kind::Open, By::Gone) == gone + 1);
     assert_eq!(fs::read(&path).unwrap(), b"made");
-    assert_eq!(ground.warm(), 128);
-    make(&ground.union.join("x1"));
-    assert_eq!(unlink(&path), 0);
-    assert!(!path.exists() && !crate::fds::own_fds::is_live());
-    assert_eq!(ground.warm(), 256);
 }

@@ -80,8 +80,7 @@ impl Fresh {
         let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
         let root = all.by_ref().take(request.handouts.into()).next();
         let reading = all.by_ref().take(request.reading.into()).next();
-        let still = all.by_ref().take(request.still.into()).next();
-        let handouts = root.map(|root| Roots { root, reading, still });
+        let handouts = root.map(|root| Roots { root, reading });
         let failed = |e: vellum_vfs::Error| match e.errno() {
             // Most of it is never touched, but all of it counts.
             Errno::FBIG => Failure::input(

@@ -31,14 +31,12 @@ pub(super) struct Roots<T> {
     pub(super) root: T,
     /// For files that are only read.
     pub(super) reading: Option<T>,
-    /// For views, where the kernel makes such mounts.
-    pub(super) still: Option<T>,
 }
 
 impl<T> Roots<T> {
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        [&self.root].into_iter().chain(&self.reading).chain(&self.still)
+        [&self.root].into_iter().chain(&self.reading)
     }
 }
 
@@ -58,10 +56,6 @@ pub(super) fn mounts_of(directory: &OwnedFd, flags: &MountFlags) -> Option<Roots
     Some(Roots {
         root: make(plain, "no files are handed out")?,
         reading: reading.and_then(|what| make(what, "no files are handed out to be read")),
-        still: make(
-            Restrictions { read_only: true, no_exec: true, no_atime: true },
-            "there are no views of directories",
-        ),
     })
 }
 
@@ -84,11 +78,11 @@ impl HandoutMounts {
     /// What is known of mounts, and the face by which files are opened in them. `shown`: `st_dev` of the union's. None: they cannot be told
     /// from others.
     pub(super) fn of(roots: Roots<OwnedFd>, shown: u64) -> Option<(Arc<Self>, Arc<dyn Export>)> {
-        let Roots { root, reading, still } = roots;
+        let Roots { root, reading } = roots;
         let (mount, device) = id_of(&root)?;
         let reading = reading.and_then(|root| id_of(&root).map(|(id, _)| (root, id)));
         let numbers = Self { shown, device, mount, reading: reading.as_ref().map(|(_, id)| *id) };
-        let roots = ExportRoots { write: root, read: reading.map(|(root, _)| root), view: still };
+        let roots = ExportRoots { write: root, read: reading.map(|(root, _)| root) };
         let export = LocalExport::new(roots).ok()?;
         (shown != 0).then(|| (Arc::new(numbers), export as Arc<dyn Export>))
     }

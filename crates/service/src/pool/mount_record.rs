@@ -31,12 +31,10 @@ pub(super) struct MountRecord {
     /// Of layers that have one, as [`OpenLayers::all`] has them.
     roots: Vec<RawFd>,
     locks: Vec<RawFd>,
-    #[serde(rename = "direct", deserialize_with = "plain::required")]
+    #[serde(deserialize_with = "plain::required")]
     handouts: Option<RawFd>,
     #[serde(deserialize_with = "plain::required")]
     reading: Option<RawFd>,
-    #[serde(deserialize_with = "plain::required")]
-    still: Option<RawFd>,
     ledger: RawFd,
     inflight: RawFd,
     /// None: no program reads from mappings here.
@@ -78,7 +76,6 @@ impl MountRecord {
             locks: locks.iter().map(number).collect(),
             handouts: handouts.map(|roots| number(&roots.root)),
             reading: handouts.and_then(|roots| roots.reading.as_ref().map(number)),
-            still: handouts.and_then(|roots| roots.still.as_ref().map(number)),
             ledger,
             inflight,
             generations,
@@ -169,8 +166,7 @@ fn complete(
     let roots = record.roots.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let locks = record.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let reading = record.reading.map(&mut take).transpose()?;
-    let still = record.still.map(&mut take).transpose()?;
-    let handouts = record.handouts.map(&mut take).transpose()?.map(|root| Roots { root, reading, still });
+    let handouts = record.handouts.map(&mut take).transpose()?.map(|root| Roots { root, reading });
     let (ledger, inflight) = (take(record.ledger)?, take(record.inflight)?);
     let generations = record.generations.map(take).transpose()?;
     let locks = locks.into_iter().map(Into::into).collect();

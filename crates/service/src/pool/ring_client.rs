@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vellum_fuse::Burst;
-use vellum_ring::files::{OPEN, PROVE, REOPEN, RING_WANTED, SLOT_BYTES, SLOTS, VIEW};
+use vellum_ring::files::{OPEN, PROVE, REOPEN, RING_WANTED, SLOT_BYTES, SLOTS};
 use vellum_ring::{Call, Layout, Linux, Response, Session};
 use vellum_sys::{Ids, SharedRegion};
 use vellum_vfs::{Client, Progress, Refused};
@@ -181,13 +181,13 @@ impl Program<'_> {
         gone || !self.process.is(self.who)
     }
 
-    fn answer(&mut self, mut call: Call<'_, Linux>) -> io::Result<()> {
+    fn answer(&mut self, call: Call<'_, Linux>) -> io::Result<()> {
         let mut data = [0; SLOT_BYTES as usize];
         let request = *call.request();
         let len = call.read_data(0, &mut data).min(request.len as usize);
         let data = data.get(..len).unwrap_or_default();
         // Before anything is done of which a descriptor would come.
-        if matches!(request.opcode, OPEN | REOPEN | VIEW | PROVE) && !self.line.may_send() {
+        if matches!(request.opcode, OPEN | REOPEN | PROVE) && !self.line.may_send() {
             call.reply(Response::status(ring_ops::status(Refused::Kernel)));
             return Ok(());
         }
@@ -196,18 +196,8 @@ impl Program<'_> {
             Ok(ring_ops::Done::Directory(entered)) => {
                 Ok(Response { status: 0, len: 0, values: self.enter(entered) })
             }
-            Ok(ring_ops::Done::Data(data)) => {
-                let len = call.write_data(0, &data) as u32;
-                Ok(Response { status: 0, len, values: [0; 6] })
-            }
             Ok(ring_ops::Done::File(file)) => {
                 self.hand_out(&file).map(|tag| Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] })
-            }
-            Ok(ring_ops::Done::View { mount, word: [memory, slot, word], known }) => {
-                let known: Vec<u8> = known.iter().flat_map(|hash| hash.to_ne_bytes()).collect();
-                let len = call.write_data(0, &known) as u32;
-                let tag = mount.map_or(Ok(0), |mount| self.hand_out(&mount));
-                tag.map(|tag| Response { status: 0, len, values: [tag, memory, slot, word, 0, 0] })
             }
             Err(refused) => Ok(Response::status(ring_ops::status(refused))),
         };

@@ -15,14 +15,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use vellum_ring::Request;
 use vellum_ring::files::{
-    ASK_KERNEL, CHECKED, DEPTH_MAX, ENTER, KNOWN_MAX, LOOK, MAKE_DIR, MAKE_LINK, MOUNT_NUMBERS, NAME_MAX,
-    OPEN, PROVE, RENAME, REOPEN, SET_ATTRIBUTES, SLOT_BYTES, STALE, STAT, STAT_WORDS, TOKEN_BYTES, UNLINK,
-    VIEW, VOLATILE, name_hash,
+    ASK_KERNEL, CHECKED, DEPTH_MAX, ENTER, LOOK, MAKE_DIR, MAKE_LINK, MOUNT_NUMBERS, NAME_MAX, OPEN, PROVE,
+    REOPEN, SET_ATTRIBUTES, SLOT_BYTES, STALE, TOKEN_BYTES, VOLATILE,
 };
 use vellum_union::{Directory, Union};
-use vellum_vfs::{
-    Attr, Client, Given, Handout, HandoutFlags, Name, NodeId, Progress, Refused, Verdict, Wanted,
-};
+use vellum_vfs::{Client, Given, Handout, HandoutFlags, Name, NodeId, Progress, Refused, Verdict, Wanted};
 
 /// Where the files of a mount are handed out.
 #[derive(Clone)]
@@ -84,17 +81,9 @@ pub(super) struct Identity {
 /// What came of a call.
 pub(super) enum Done {
     Values([u64; 6]),
-    Data([u8; STAT_WORDS * 8]),
     File(OwnedFd),
     /// A directory that is to be entered.
     Directory(Entered),
-    /// A directory to look at, unless the program has it already; the memory, the number and the value of the word that says how long;
-    /// and hashes of names that the kernel knows.
-    View {
-        mount: Option<OwnedFd>,
-        word: [u64; 3],
-        known: Vec<u32>,
-    },
 }
 
 impl Done {
@@ -136,12 +125,11 @@ pub(super) fn carry_out(
     match request.opcode {
         ENTER => return enter(program, data),
         REOPEN => return reopen(program, &client, flags as u32, data),
-        VIEW => return view(program, request),
         PROVE => return prove(program),
         _ => {}
     }
     let (data, rest) = match request.opcode {
-        MAKE_LINK | RENAME => data.split_at_checked(flags as usize).ok_or(Refused::Kernel)?,
+        MAKE_LINK => data.split_at_checked(flags as usize).ok_or(Refused::Kernel)?,
         _ => (data, &[][..]),
     };
     let (path, name) = match data.iter().rposition(|byte| *byte == b'/') {
@@ -160,12 +148,9 @@ pub(super) fn carry_out(
     };
     let (call, done) = match request.opcode {
         OPEN => (Call::Open, asked.open(flags as u32, mode as u32)),
-        STAT => (Call::Stat, asked.stat()),
-        UNLINK => (Call::Unlink, asked.unlink()),
         MAKE_DIR => (Call::MakeDir, asked.make_dir(mode as u32)),
         SET_ATTRIBUTES => (Call::SetAttributes, asked.set(&request.args)),
         MAKE_LINK => (Call::MakeLink, asked.make_link(rest)),
-        RENAME => (Call::Rename, asked.rename(rest)),
         _ => (Call::Kernel, Err(Refused::Kernel)),
     };
     entered.counts.count(if matches!(done, Ok(_) | Err(Refused::Error(_))) { call } else { Call::Kernel });
@@ -238,16 +223,6 @@ fn reopen(program: &mut Program<'_>, client: &Client<'_>, flags: u32, data: &[u8
     let done = shown.tree.inner().reopen(client, shown.node, wanted_flags(flags | OFlags::WRONLY));
     counts.count(if done.is_ok() { Call::Open } else { Call::Kernel });
     Done::file(done?)
-}
-
-/// A view of a directory that the program has entered.
-fn view(program: &mut Program<'_>, request: &Request) -> Verdict<Done> {
-    let [number, has_mount, ..] = request.args;
-    let entered = program.find(number).ok_or(Refused::Stale)?;
-    let tree = entered.tree.upgrade().ok_or(Refused::Stale)?;
-    let view = tree.inner().view(&entered.dir, KNOWN_MAX, has_mount != 0)?;
-    let known = view.known.iter().map(|name| name_hash(name.to_bytes())).collect();
-    Ok(Done::View { mount: view.mount, word: [view.memory, view.slot.into(), view.word], known })
 }
 
 /// Something that a program has shown, and where.
@@ -359,10 +334,6 @@ impl Asked<'_> {
         Done::file(opened?)
     }
 
-    fn stat(&self) -> Verdict<Done> {
-        self.handout().stat(&self.client, &self.wanted()).map(|attr| Done::Data(words(&attr)))
-    }
-
     /// Makes a directory, and enters it.
     fn make_dir(&self, mode: u32) -> Verdict<Done> {
         self.settled()?;
@@ -386,42 +357,6 @@ impl Asked<'_> {
         let SetAttrCall { set, follows } = SetAttrCall::new(args).ok_or(Refused::Kernel)?;
         self.handout().setattr(&self.client, &self.wanted(), &set, follows).map(|()| Done::NOTHING)
     }
-
-    fn unlink(&self) -> Verdict<Done> {
-        self.handout().unlink(&self.client, &self.wanted()).map(|()| Done::NOTHING)
-    }
-
-    fn rename(&self, to: &[u8]) -> Verdict<Done> {
-        self.settled()?;
-        let to = Text::<{ NAME_MAX + 1 }>::new(to)?;
-        self.handout().rename(&self.client, &self.wanted(), to.name()?).map(|()| Done::NOTHING)
-    }
-}
-
-/// Attributes as a response has them.
-fn words(attr: &Attr) -> [u8; STAT_WORDS * 8] {
-    let time = |time: vellum_vfs::Timestamp| [time.secs as u64, u64::from(time.nanos)];
-    let [(a, b), (m, n), (c, d)] = [attr.atime, attr.mtime, attr.ctime].map(|t| time(t).into());
-    let all: [u64; STAT_WORDS] = [
-        attr.ino,
-        attr.mode.into(),
-        attr.nlink.into(),
-        attr.uid.into(),
-        attr.gid.into(),
-        attr.rdev,
-        attr.size,
-        attr.blksize.into(),
-        attr.blocks,
-        a,
-        b,
-        m,
-        n,
-        c,
-        d,
-    ];
-    let mut bytes = [0; STAT_WORDS * 8];
-    bytes.iter_mut().zip(all.iter().flat_map(|word| word.to_ne_bytes())).for_each(|(to, from)| *to = from);
-    bytes
 }
 
 #[cfg(test)]

@@ -52,12 +52,9 @@ pub(super) struct MountRequest {
     /// `st_dev` of the mount.
     pub(super) device: u64,
     /// There is a mount of the upper of its own, for files that are handed out;
-    #[serde(rename = "direct")]
     pub(super) handouts: bool,
-    /// one for those of them that are only read,
+    /// and one for those of them that are only read.
     pub(super) reading: bool,
-    /// and one for views.
-    pub(super) still: bool,
 }
 
 impl MountRequest {
@@ -74,7 +71,6 @@ impl MountRequest {
             device: super::handout_mounts::device_of(mountpoint),
             handouts: handouts.is_some(),
             reading: handouts.is_some_and(|roots| roots.reading.is_some()),
-            still: handouts.is_some_and(|roots| roots.still.is_some()),
         }
     }
 
@@ -88,7 +84,7 @@ impl MountRequest {
     /// How many descriptors go with it.
     pub(super) fn descriptors(&self) -> usize {
         let (written, only_read) = self.roots();
-        let mounts = usize::from(self.handouts) + usize::from(self.reading) + usize::from(self.still);
+        let mounts = usize::from(self.handouts) + usize::from(self.reading);
         1 + written + only_read + self.locks + mounts
     }
 }

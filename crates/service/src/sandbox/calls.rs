@@ -243,7 +243,7 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
         ] {
             rules.insert(call, Vec::new());
         }
-        // Views of directories: a mount of what is open, which is nowhere in the tree.
+        // A directory for a proof, as a mount of its own that is nowhere in the tree.
         let mounts = one(2, SeccompCmpOp::Eq, vellum_sys::mount::alone_flags().bits().into())?;
         rules.insert(libc::SYS_open_tree, vec![mounts]);
     }

@@ -126,17 +126,6 @@ impl Entries {
         }
     }
 
-    /// Calls `each` with all names that have nodes until it says false. The nodes are to be dropped after this has returned.
-    pub(crate) fn each_node(&self, mut each: impl FnMut(&CStr, Arc<Node>) -> bool) {
-        let known = self.known.lock();
-        for (name, node) in &known.live {
-            let Some(node) = node.upgrade() else { continue };
-            if !each(name, node) {
-                break;
-            }
-        }
-    }
-
     /// Whether all names are known.
     pub(crate) fn is_listed(&self) -> bool {
         self.known.lock().listing.is_some()

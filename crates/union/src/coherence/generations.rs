@@ -2,7 +2,7 @@
 //!
 //! A client that has mapped a file would read zeros, or fault, beyond a new end. So it reads the number, then the mapping, then the
 //! number again, and believes nothing if that has changed since the mapping was made. Clients map the numbers read-only; nothing here
-//! depends on them. A directory's number says how long a [view](crate::coherence::view) of it holds. The memory outlives the process as the
+//! depends on them. The memory outlives the process as the
 //! [ledger](crate::recovery::ledger) does, and numbers only grow, also when a slot is given to another node.
 
 use crate::nodes::ids::{CHUNK, MAX_CHUNKS, slot_of};
@@ -114,30 +114,6 @@ impl Generations {
             word.fetch_add(LEFT, SeqCst);
         }
     }
-
-    /// A change of several steps begins: the word becomes odd.
-    pub(crate) fn begin_step(&self, id: NodeId) {
-        if let Some(word) = self.of(id) {
-            word.fetch_or(1, SeqCst);
-        }
-    }
-
-    /// The change is over: the word is even, and another one.
-    pub(crate) fn step(&self, id: NodeId) {
-        if let Some(word) = self.of(id) {
-            word.fetch_add(1, SeqCst);
-        }
-    }
-
-    /// The word of a directory where nothing is under way; an odd one is a predecessor's, which died over it.
-    pub(crate) fn settle(&self, id: NodeId) -> Option<u64> {
-        let word = self.of(id)?;
-        if word.load(SeqCst) & 1 != 0 {
-            word.fetch_add(1, SeqCst);
-        }
-        let _ = word.compare_exchange(0, LEFT, SeqCst, SeqCst);
-        Some(word.load(SeqCst))
-    }
 }
 
 fn unusable(errno: Errno) -> Error {
@@ -161,22 +137,6 @@ mod tests {
         assert_eq!(other.of(node).unwrap().load(SeqCst), LEFT + 1);
         assert_eq!(other.id(), id);
         assert_ne!(id, Generations::create().unwrap().id());
-    }
-
-    #[test]
-    fn a_change_under_way_is_seen_and_so_is_one_that_was() {
-        let (all, node) = (Generations::create().unwrap(), NodeId(7 << 32 | 70_000));
-        let word = all.settle(node).unwrap();
-        assert!(word != 0 && word % 2 == 0 && all.settle(node) == Some(word));
-        all.begin_step(node);
-        assert_eq!(all.of(node).unwrap().load(SeqCst), word + 1);
-        all.step(node);
-        assert_eq!(all.settle(node), Some(word + 2));
-        // Whoever was changing it has died.
-        all.begin_step(node);
-        assert_eq!(all.settle(node), Some(word + 4));
-        all.leave(node);
-        assert_eq!(all.settle(node).unwrap() >> 32, (word >> 32) + 1);
     }
 
     #[test]

@@ -19,8 +19,6 @@ pub(crate) struct DirLease {
     taken_back: AtomicU64,
     /// Programs make names in it past the mount: when they last did, as [`Handouts::now`](crate::coherence::writers::Handouts::now) has it; 0: they do not.
     pub(crate) shared: AtomicU64,
-    /// Programs may look at its names themselves, as long as its [word](crate::coherence::view) says.
-    pub(crate) viewed: AtomicBool,
     /// What has to arrive before they may.
     waits: Mutex<Option<Waits>>,
 }
@@ -41,7 +39,6 @@ impl DirLease {
             names: AtomicU64::new(1),
             taken_back: AtomicU64::new(0),
             shared: AtomicU64::new(0),
-            viewed: AtomicBool::new(true),
             waits: Mutex::new(None),
         }
     }
@@ -50,7 +47,6 @@ impl DirLease {
     pub(crate) fn nothing(&self) {
         self.attributes.store(false, SeqCst);
         self.take_back_names();
-        self.viewed.store(false, SeqCst);
     }
 
     /// The kernel is being told a list of names.

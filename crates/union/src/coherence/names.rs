@@ -1,10 +1,9 @@
 //! The one way to change a directory's names: with all that must be kept, recalled and written down for it.
 //!
-//! [`Core::lock_names`] takes a directory's names exclusively. What is to change is announced first ([`LockedNames::brings`],
-//! [`LockedNames::takes`]), then done in the layer, then noted with the [`Change`]: the entries, the places of the node, the ledger, the
+//! [`Core::lock_names`] takes a directory's names exclusively. It is done in the layer, then noted with a
+//! [`Change`] ([`LockedNames::change`]): the entries, the places of the node, the ledger, the
 //! books of inodes, what the kernel believes. What the kernel has to hear is said when the lock has been given back.
 
-use crate::coherence::view::SeqWrite;
 use crate::layers::layer::InodeKey;
 use crate::nodes::node::{Body, Dir, FileState, Node, Place};
 use crate::sync::RwLockWriteGuard;
@@ -20,20 +19,8 @@ use vellum_vfs::{Errno, Error, FileKind, Name, NodeId, Result};
 pub(crate) enum By {
     /// The kernel: it knows what it does, and believes it.
     Kernel,
-    /// A client, past the kernel: what that believes of the directory is recalled, and clients that have it in view see a change
-    /// under way.
+    /// A client, past the kernel: what that believes of the directory is recalled.
     Client,
-}
-
-/// What comes into a directory.
-#[derive(Clone, Copy)]
-pub(crate) enum Brings<'a> {
-    /// Something of which the upper layer alone says what it is.
-    Pure,
-    /// Something with a mark in the upper layer, which says what the layer does not show.
-    Marked,
-    /// A file that has these names.
-    From(&'a [Place]),
 }
 
 /// What the kernel must hear of a directory, and of a file in it, once no lock is held.
@@ -59,7 +46,7 @@ pub(crate) struct LockedNames<'a> {
 #[must_use]
 pub(crate) struct ManyNames<'a>(SmallVec<[LockedNames<'a>; 3]>);
 
-/// A change of a directory's names that has been announced; it is under way until this is dropped.
+/// By which changes of a directory's names are noted.
 #[must_use]
 pub(crate) struct Change<'g> {
     core: &'g Core,
@@ -67,7 +54,6 @@ pub(crate) struct Change<'g> {
     dir: &'g Dir,
     by: By,
     notices: &'g Cell<Notices>,
-    _seq: Option<SeqWrite<'g>>,
 }
 
 impl Core {
@@ -140,33 +126,10 @@ impl<'a> LockedNames<'a> {
         self.core.child(self.node, name)
     }
 
-    /// Something is about to come into the directory, or to change in it, in several steps. What clients see of them is not believed:
-    /// where the kernel makes something it knows a name from then on, which a view does not.
-    pub(crate) fn brings(&self, what: Brings<'_>) -> Change<'_> {
-        let seq = match self.by {
-            By::Kernel => {
-                self.core.ends_view(self.node);
-                None
-            }
-            By::Client => Some(self.core.seq_write(self.node, self.dir)),
-        };
-        match what {
-            Brings::Pure => {}
-            Brings::Marked => self.core.is_not_pure(self.dir),
-            Brings::From(names) => self.core.comes_from(names, self.dir),
-        }
-        self.change(seq)
-    }
-
-    /// Something is about to go, in one step of the layer. Views stay: by them a client looks at the layer itself, and only
-    /// where nothing shows from below, so that no whiteout takes the name's place. What the kernel removes it has looked up before.
-    pub(crate) fn takes(&self) -> Change<'_> {
-        self.change(None)
-    }
-
-    fn change<'g>(&'g self, seq: Option<SeqWrite<'g>>) -> Change<'g> {
+    /// By which what changes is noted.
+    pub(crate) fn change(&self) -> Change<'_> {
         let (core, node, dir, by) = (self.core, self.node, self.dir, self.by);
-        Change { core, node, dir, by, notices: &self.notices, _seq: seq }
+        Change { core, node, dir, by, notices: &self.notices }
     }
 
     /// The kernel must hear that a file's attributes are not to be believed any more.
@@ -206,7 +169,6 @@ impl Change<'_> {
         if let Body::Dir(dir) = &body {
             dir.lease.nothing();
             dir.entries.none();
-            self.core.is_made_pure(raw);
         }
         self.is_new_inode((0, raw));
         let node = self.core.enter(self.node, name, ino, body, None)?;
@@ -239,12 +201,6 @@ impl Change<'_> {
         self.core.write_names(node, state);
     }
 
-    /// A file that had no node here has lost its only name, and its inode is gone.
-    pub(crate) fn unlinks_unknown(&self, name: Name<'_>, raw: u64) {
-        self.is_new_inode((0, raw));
-        self.unnames(name);
-    }
-
     /// A directory has been removed.
     pub(crate) fn removes_dir(&self, name: Name<'_>, node: &Node, victim: &Dir) {
         self.removes_dir_for(node, victim);
@@ -273,10 +229,6 @@ impl Change<'_> {
         state.names.remove(from.change.node, from.name);
         state.names.insert(self.node, name);
         self.core.write_names(node, state);
-        if self.by == By::Client {
-            // The kernel may have forgotten it, and find it by a handle.
-            self.core.table.handle_ids.moved(node.id, self.node, name);
-        }
         self.moves(name, node, &from);
     }
 

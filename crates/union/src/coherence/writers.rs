@@ -1,7 +1,6 @@
 //! Which files programs may be writing to past the mount, and since when programs make names.
 
 use crate::coherence::no_writers::NoWriters;
-use crate::coherence::pure_dirs::PureDirs;
 use crate::sync::AtomicU8;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -54,8 +53,6 @@ pub(crate) struct Handouts {
     pub(crate) no_writers: NoWriters,
     /// Those that programs may also make shorter past the mount.
     pub(crate) cut: WriterFilter,
-    /// Directories whose files are what the upper layer shows of them.
-    pub(crate) pure_dirs: PureDirs,
     clock: Instant,
 }
 
@@ -63,14 +60,7 @@ impl Handouts {
     /// `kept`: a predecessor may have handed out anything.
     pub(crate) fn new(export: Arc<dyn Export>, kept: bool) -> Self {
         let [written, cut] = [(); 2].map(|()| WriterFilter::new(kept));
-        Self {
-            export,
-            written,
-            no_writers: NoWriters::new(),
-            cut,
-            pure_dirs: PureDirs::default(),
-            clock: Instant::now(),
-        }
+        Self { export, written, no_writers: NoWriters::new(), cut, clock: Instant::now() }
     }
 
     /// A file is about to be opened for a program, to do with it what it wants.

@@ -1,7 +1,7 @@
 //! Files that clients are given: made, opened, opened once more.
 
 use super::{Directory, policy};
-use crate::coherence::names::{Brings, By};
+use crate::coherence::names::By;
 use crate::nodes::node::Inherit;
 use crate::union::Core;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Core {
         if !dir.lowers.is_empty() && names.child(at.name)?.is_some() {
             return Err(Refused::Error(Errno::EXIST));
         }
-        let change = names.brings(Brings::Pure);
+        let change = names.change();
         let (made, ino) = self.make_given(client, at, flags, mode, inherit).map_err(policy::told)?;
         handouts.opens(ino);
         handouts.hands_out(ino);

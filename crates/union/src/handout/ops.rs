@@ -1,17 +1,15 @@
 //! The calls of clients one by one.
 
 use super::{Directory, policy};
-use crate::coherence::names::{Brings, By};
-use crate::nodes::node::{At, Body, Dir, Inherit, Node};
+use crate::coherence::names::By;
+use crate::nodes::node::{At, Body, Dir, Node};
 use crate::ops::create::{Made, Make};
-use crate::ops::rename::comes;
 use crate::union::{Core, Union};
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
-    Attr, Client, Context, Errno, Given, Handout, HandoutFlags, Name, NodeId, Refused, SetAttr, Verdict,
-    View, Wanted,
+    Client, Context, Given, Handout, HandoutFlags, Name, NodeId, Refused, SetAttr, Verdict, Wanted,
 };
 
 fn context(client: &Client<'_>) -> Context<'static> {
@@ -22,19 +20,6 @@ impl Core {
     /// [`Refused::Stale`]: a directory has been removed. The caller holds its `ops`.
     pub(super) fn still_there(&self, dir: &Dir) -> Verdict<()> {
         if dir.removed.load(Relaxed) { Err(Refused::Stale) } else { Ok(()) }
-    }
-
-    /// Whether a client may have a file go from its place: one that is wholly in the upper layer, with one name, and
-    /// unknown to the kernel.
-    fn lets_move(&self, client: &Client<'_>, inherit: Inherit, node: &Node) -> Verdict<()> {
-        let file = node.as_file().ok_or(Refused::Kernel)?;
-        if !self.is_unknown_to_kernel(node) {
-            return Err(Refused::Known);
-        }
-        if !self.is_whole(node, file) || file.state.read().names.len() > 1 {
-            return Err(Refused::Kernel);
-        }
-        policy::removes(client, inherit, &self.attr_of(node)?)
     }
 
     /// Makes something that is no file.
@@ -100,27 +85,6 @@ impl Handout for Union {
         self.0.hand_out_again(client, node, flags)
     }
 
-    fn stat(&self, client: &Client<'_>, at: &Wanted<'_, Directory>) -> Verdict<Attr> {
-        let core = &self.0;
-        let (parent, dir) = core.shared_dir_of(at)?;
-        // Dropped after the lock.
-        let node;
-        let _names = dir.entries.share();
-        policy::uses(client, core.inherit_of(parent)?, policy::SEARCH)?;
-        let found = core.child_with_attr(parent, at.name)?;
-        let (found, attr) = found.ok_or(Refused::Error(Errno::NOENT))?;
-        node = found;
-        if !core.is_unknown_to_kernel(&node) {
-            return Err(Refused::Known);
-        }
-        let mut attr = match attr {
-            Some(attr) => attr,
-            None => core.attr_of(&node)?,
-        };
-        attr.ino = node.ino;
-        Ok(attr)
-    }
-
     fn setattr(
         &self,
         client: &Client<'_>,
@@ -147,72 +111,8 @@ impl Handout for Union {
             return Err(Refused::Kernel);
         }
         policy::changes(client, &core.attr_of(&node)?, set, follows)?;
-        let _change = names.brings(Brings::Pure);
+        let _change = names.change();
         core.change_node(&context(client), &node, set)?;
-        Ok(())
-    }
-
-    fn unlink(&self, client: &Client<'_>, at: &Wanted<'_, Directory>) -> Verdict<()> {
-        let core = &self.0;
-        let (node, dir) = core.shared_dir_of(at)?;
-        // Nodes of a predecessor are not all here, and files with a map of blocks leave that behind.
-        if core.recovery.is_active() || core.has_maps {
-            return Err(Refused::Kernel);
-        }
-        let names = core.lock_names(node, By::Client)?;
-        core.still_there(dir)?;
-        let inherit = core.inherit_of(node)?;
-        policy::uses(client, inherit, policy::WRITE | policy::SEARCH)?;
-        core.is_settled(dir)?;
-        if dir.upper.lock().as_ref().is_none_or(|upper| upper.xwhiteouts) {
-            return Err(Refused::Kernel);
-        }
-        if dir.entries.node(at.name).is_some() {
-            return Err(Refused::Known);
-        }
-        if core.shows_from_below(dir, at.name)? {
-            return Err(Refused::Kernel);
-        }
-        let upper = &at.dir.at;
-        let attr = upper.stat(at.name).map_err(|error| match error.errno() {
-            Errno::NOENT => Refused::Error(Errno::NOENT),
-            _ => Refused::Kernel,
-        })?;
-        policy::removes(client, inherit, &attr)?;
-        let change = names.takes();
-        Core::once(client, || upper.remove(at.name))?;
-        change.unlinks_unknown(at.name, attr.ino);
-        Ok(())
-    }
-
-    fn rename(&self, client: &Client<'_>, at: &Wanted<'_, Directory>, to: Name<'_>) -> Verdict<()> {
-        let core = &self.0;
-        let (node, dir) = core.shared_dir_of(at)?;
-        core.shared_dir_of(&Wanted { dir: at.dir, name: to, checked: false })?;
-        if core.recovery.is_active() || core.has_maps {
-            return Err(Refused::Kernel);
-        }
-        let work = core.work()?;
-        // Dropped after the lock.
-        let (source, target);
-        let names = core.lock_names(node, By::Client)?;
-        core.still_there(dir)?;
-        let inherit = core.inherit_of(node)?;
-        policy::uses(client, inherit, policy::WRITE | policy::SEARCH)?;
-        source = names.child(at.name)?.ok_or(Refused::Error(Errno::NOENT))?;
-        target = names.child(to)?;
-        if at.name == to || core.shows_from_below(dir, at.name)? || core.shows_from_below(dir, to)? {
-            return Err(Refused::Kernel);
-        }
-        for moved in [Some(&source), target.as_ref()].into_iter().flatten() {
-            core.lets_move(client, inherit, moved)?;
-        }
-        core.lets_make(dir, to)?;
-        let change = comes(&names, Some(&source));
-        let (from, into) = ((node, at.name), (node, to));
-        Core::once(client, || {
-            core.replace(work, (from, &change), &source, (into, &change), target.as_ref())
-        })?;
         Ok(())
     }
 
@@ -231,22 +131,6 @@ impl Handout for Union {
 
     fn symlink(&self, client: &Client<'_>, at: &Wanted<'_, Directory>, target: &CStr) -> Verdict<()> {
         self.0.make_shared(client, at, Make::Symlink(target), 0o777).map(drop)
-    }
-
-    fn view(&self, dir: &Directory, most: usize, again: bool) -> Verdict<View> {
-        let core = &self.0;
-        let mut view = core.view_of(&dir.node, core.shared_dir(&dir.node)?, most)?;
-        if !again {
-            let (path, ino) = core.upper_place(&dir.node)?;
-            let mount = core.handouts()?.export.view(&path, ino).inspect_err(|error| {
-                // A kernel before 6.15, or another mount namespace.
-                if error.errno() != Errno::STALE {
-                    tracing::debug!(%error, "no view of a directory");
-                }
-            });
-            view.mount = Some(mount?);
-        }
-        Ok(view)
     }
 }
 

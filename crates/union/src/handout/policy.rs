@@ -9,11 +9,9 @@
 //! | anything in a directory with an ACL; files with one | an ACL says more than the mode |
 //! | new names in a directory with a default ACL | the umask does not act there |
 //! | files made in a sticky directory | `fs.protected_regular` and its kin |
-//! | names of others removed from a sticky directory | what its owner may, and who owns it for the client, depends on capabilities |
 //! | writing to a file with a set-id bit | the bit goes with the first write, unless the writer has a capability |
 //! | writing to a file that can be run, and that the kernel knows | it may be running (ETXTBSY) |
-//! | renaming, or replacing, anything but the same within one directory | as for removing; what moves elsewhere is judged there, too |
-//! | removing anything but a regular file with one name | the kernel tells those who have it open, or mounted, apart |
+//! | looking, removing, renaming | no piece of work is faster by it (docs/design/door.md) |
 //! | set-id bits on files; an owner given away; a group the client is not known to be in | capabilities, further groups |
 //! | the mode of a symbolic link, and what one leads to | the kernel follows it, through mounts |
 //! | errors other than a full disk or quota, a long name, a taken name | the kernel may find another one first |
@@ -85,13 +83,6 @@ pub(super) fn gets_again(client: &Client<'_>, opened: &Exported) -> Verdict<()> 
     kernel_unless(!has_set_ids && !opened.acl && may(client, owner_of(&opened.attr), WRITE))
 }
 
-/// The client removes the name of something from a directory.
-pub(super) fn removes(client: &Client<'_>, inherit: Inherit, attr: &Attr) -> Verdict<()> {
-    let directory = inherit.owner;
-    let sticky = directory.mode & S_ISVTX != 0 && client.uid != attr.uid && client.uid != directory.uid;
-    kernel_unless(attr.kind() == FileKind::Regular && attr.nlink == 1 && !sticky)
-}
-
 /// The client changes attributes of what has these: as its owner, without any capability, and nothing else would come of it by the
 /// kernel, which takes set-id bits away with a change of owner, and does not change the mode of links.
 pub(super) fn changes(client: &Client<'_>, attr: &Attr, set: &SetAttr, follows: bool) -> Verdict<()> {
@@ -155,13 +146,6 @@ mod tests {
         let with_default = Inherit { default_acl: true, ..plain(0o40_700) };
         assert!(makes(&ME, with_default, 0o644).is_err() && uses(&ME, with_default, SEARCH).is_ok());
         assert!(uses(&ME, Inherit { acl: true, ..plain(0o40_700) }, SEARCH).is_err());
-        let (mine, theirs) = (of(0o100_644), Attr { uid: 11, ..of(0o100_644) });
-        let (mine, theirs) = (Attr { nlink: 1, ..mine }, Attr { nlink: 1, ..theirs });
-        let others = Inherit { owner: Owner { uid: 0, gid: 0, mode: 0o41_777 }, ..plain(0) };
-        assert!(removes(&ME, others, &mine).is_ok() && removes(&ME, others, &theirs).is_err());
-        assert!(removes(&ME, plain(0o41_777), &theirs).is_ok(), "the directory's owner");
-        assert!(removes(&ME, plain(0o40_777), &Attr { nlink: 2, ..mine }).is_err());
-        assert!(removes(&ME, plain(0o40_777), &Attr { mode: 0o10_644, ..mine }).is_err());
     }
 
     #[test]

@@ -9,11 +9,11 @@
 //! When it is found by one of its other names it is let go, so that its space goes with its last name.
 
 use crate::layers::layer::InodeKey;
-use crate::nodes::node::{File, Node, Place};
+use crate::nodes::node::{File, Place};
 use crate::sync::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
-use vellum_vfs::{Name, NodeId};
+use vellum_vfs::NodeId;
 
 /// Most ids that are remembered; each takes about 200 bytes, and keeps the nodes of its parents.
 const NOTES_MAX: usize = 16_384;
@@ -127,14 +127,6 @@ impl HandleIds {
     /// The object with this key is gone; another may get its number.
     pub(crate) fn drop_key(&self, key: InodeKey) {
         self.notes.lock().by_key.remove(&key);
-    }
-
-    /// An object that may be remembered has moved, without the kernel.
-    pub(crate) fn moved(&self, id: NodeId, parent: &Arc<Node>, name: Name<'_>) {
-        let mut notes = self.notes.lock();
-        let before = notes.by_id.get_mut(&id).and_then(|note| note.place.replace(Place::new(parent, name)));
-        drop(notes);
-        drop(before);
     }
 
     /// Remembers a node; returns ids that are given up for it.

@@ -13,7 +13,6 @@ use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
 use std::cell::RefCell;
 use std::ffi::CStr;
-use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
 
@@ -61,8 +60,8 @@ pub(crate) struct Node {
 
 /// Where a node has its id from.
 pub(crate) trait Keeper: Send + Sync {
-    /// A node has ended, `key` being its object as it is found now; `is_viewed`: programs may have it in view.
-    fn ended(&self, id: NodeId, key: Option<InodeKey>, is_viewed: bool);
+    /// A node has ended, `key` being its object as it is found now.
+    fn ended(&self, id: NodeId, key: Option<InodeKey>);
 }
 
 /// What a node is.
@@ -284,8 +283,7 @@ impl Drop for Node {
             Body::File(file) => file.state.read().names.iter().for_each(unlist),
         }
         if let Some(keeper) = self.keeper.upgrade() {
-            let is_viewed = self.as_dir().is_some_and(|dir| dir.lease.viewed.load(SeqCst));
-            keeper.ended(self.id, key, is_viewed);
+            keeper.ended(self.id, key);
         }
     }
 }

@@ -214,7 +214,7 @@ impl Table {
         self.with(id, |slot| slot.node.clone()).flatten().ok_or(Error::new(Errno::STALE, "node"))
     }
 
-    /// A node goes of which programs may have been told something that holds for a while: a mapping, or a view.
+    /// A node goes of which programs may have been told something that holds for a while: a mapping.
     pub(crate) fn ends_telling(&self, id: NodeId) {
         if let Some(generations) = &self.generations {
             generations.leave(id);
@@ -300,11 +300,7 @@ impl Table {
 }
 
 impl Keeper for Table {
-    fn ended(&self, id: NodeId, key: Option<InodeKey>, is_viewed: bool) {
-        // The id may be kept for the directory, and the next node would not know of the view.
-        if is_viewed {
-            self.ends_telling(id);
-        }
+    fn ended(&self, id: NodeId, key: Option<InodeKey>) {
         if !self.handle_ids.keep_id(id, key) {
             self.release(id);
         }

@@ -1,6 +1,6 @@
 //! New names: files, directories, devices, links.
 
-use crate::coherence::names::{Brings, By, Change, LockedNames};
+use crate::coherence::names::{By, Change, LockedNames};
 use crate::layers::layer::c_string;
 use crate::layers::marks::{self, DirMarks, Own, WHITEOUT_PREFIX};
 use crate::layers::merge::Found;
@@ -98,7 +98,7 @@ impl Core {
     ) -> Result<(Arc<Node>, Entry)> {
         let names = self.lock_names(parent, By::Kernel)?;
         let made = self.make_alone(cx, &names, name, what, mode)?;
-        let entry = self.entry_in(parent, &made.node, Some(made.attr))?;
+        let entry = self.entry(&made.node, Some(made.attr))?;
         Ok((made.node, entry))
     }
 
@@ -125,7 +125,7 @@ impl Core {
         // An AUFS whiteout beside the name goes last, and then a lower directory must not show through.
         let opaque = matches!(what, Make::Dir) && self.upper_aufs && self.shows_from_below(dir, name)?;
         let direct = own == Own::default() && !opaque;
-        let change = names.brings(if own == Own::default() { Brings::Pure } else { Brings::Marked });
+        let change = names.change();
         let mut is_at_free_name = false;
         let file =
             match if direct { self.make_at(&*handle, name, what, owner) } else { Err(Errno::EXIST.into()) } {
@@ -439,7 +439,7 @@ impl Core {
         }
         let handle = self.ensure_upper_dir(parent)?;
         let mut state = file.state.write();
-        let change = names.brings(Brings::From(&state.names));
+        let change = names.change();
         let (_, target) = self.target_of(&state)?;
         self.mark_moved(&state, &target, name)?;
         let object = target.hold()?;

@@ -66,7 +66,7 @@ impl Union {
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         let _names = dir.entries.share();
         match self.0.child_with_attr(&parent, name)? {
-            Some((node, attr)) => self.0.entry_in(&parent, &node, attr).map(Some),
+            Some((node, attr)) => self.0.entry(&node, attr).map(Some),
             None => Ok(None),
         }
     }
@@ -179,7 +179,7 @@ impl Filesystem for Union {
     fn link(&self, _: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry> {
         let (node, parent) = (self.0.node(node)?, self.dir(parent)?);
         self.0.make_link(&node, &parent, name)?;
-        self.0.entry_in(&parent, &node, None)
+        self.0.entry(&node, None)
     }
 
     fn unlink(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {

@@ -488,13 +488,6 @@ impl Core {
         self.find(found.rest, found.name)
     }
 
-    /// The entry that the kernel gets of a name in a directory.
-    pub(crate) fn entry_in(&self, parent: &Node, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
-        let entry = self.entry(node, attr);
-        self.ends_view(parent);
-        entry
-    }
-
     /// The entry that the kernel gets: one more lookup of the node, and its attributes.
     pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
         // From here on it is known: programs that change it past the mount tell the kernel.

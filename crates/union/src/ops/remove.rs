@@ -25,7 +25,7 @@ impl Core {
         let handle = if covered { Some(self.ensure_upper_dir(parent)?) } else { self.upper_of(dir)? };
         let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
         self.room_to_hold(handle.as_descriptor())?;
-        let change = names.takes();
+        let change = names.change();
         let mut state = file.state.write();
         match &state.at {
             At::Lower(_) => {
@@ -116,7 +116,7 @@ impl Core {
             self.room_to_hold(handle.as_descriptor())?;
             let _one = victim.copy.lock();
             self.write_held_dir(&node, victim);
-            let change = names.takes();
+            let change = names.change();
             self.take_dir_away(work, &*handle, name, victim, covered)?;
             change.removes_dir(name, &node, victim);
             return Ok(());

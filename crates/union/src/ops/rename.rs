@@ -3,7 +3,7 @@
 //! A directory that shows through from below is moved by moving its upper part and recording on it where it shows
 //! through to (a redirect). Nothing is copied.
 
-use crate::coherence::names::{Brings, Change, From, LockedNames};
+use crate::coherence::names::{Change, From};
 use crate::layers::work::{Whiteouts, Work};
 use crate::nodes::node::{At, Body, Dir, File, FileState, Node};
 use crate::ops::remove::RETRIES;
@@ -63,9 +63,7 @@ impl Core {
             if target.as_ref().is_some_and(|t| shows_same(t, &source)) {
                 return Ok(());
             }
-            // A view of the directory that is left ends as well: a whiteout may come there.
-            let leaves = comes(from_names, target.as_ref().filter(|_| exchange));
-            let enters = comes(to_names, Some(&source));
+            let (leaves, enters) = (from_names.change(), to_names.change());
             return match &target {
                 Some(target) if exchange => self.exchange((from, &leaves), &source, (to, &enters), target),
                 None if exchange => Err(Error::new(Errno::NOENT, "")),
@@ -344,15 +342,6 @@ impl Core {
             }
         }
         Ok(())
-    }
-}
-
-/// Announces what comes into a directory. Of a directory that moves nothing is shown there but itself; a file may be more than the upper
-/// layer shows of it.
-pub(crate) fn comes<'g>(names: &'g LockedNames<'_>, node: Option<&Arc<Node>>) -> Change<'g> {
-    match node.and_then(|node| node.as_file()) {
-        Some(file) => names.brings(Brings::From(&file.state.read().names)),
-        None => names.brings(Brings::Pure),
     }
 }
 

@@ -37,10 +37,6 @@ impl Export for Slow {
         slowly(|| self.0.open_file(path, flags))
     }
 
-    fn view(&self, path: &[u8], ino: u64) -> Result<OwnedFd> {
-        self.0.view(path, ino)
-    }
-
     fn set_flags(&self, file: &Given, flags: HandoutFlags) -> Result<()> {
         self.0.set_flags(file, flags)
     }

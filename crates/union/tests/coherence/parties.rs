@@ -1,4 +1,4 @@
-//! Programs that go past the kernel: by the ring, by a mapping, by a view.
+//! Programs that go past the kernel: by the ring, and by a mapping.
 
 use crate::export::object;
 use crate::kernel;
@@ -9,12 +9,10 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_union::Directory;
-use vellum_vfs::{Attr, BranchFile, Client, Errno, Handout, HandoutFlags, Refused, Wanted};
+use vellum_vfs::{BranchFile, Client, Errno, Handout, HandoutFlags, Refused, Wanted};
 
 /// The kernel's worker for what the ring refers to it.
 const WORKER: usize = 3;
-/// Most names that a view comes with.
-const MOST: usize = 120;
 
 const CLIENT: Client<'static> = Client { uid: USER.uid, gid: USER.gid, progress: &() };
 const TO_WRITE: HandoutFlags = HandoutFlags::READ.union(HandoutFlags::WRITE);
@@ -55,24 +53,9 @@ fn make(world: &World, what: &'static CStr) {
     }
 }
 
+/// By the kernel, as the door has no such call.
 fn remove(world: &World, what: &'static CStr) {
-    let removed = world.changes(what, || {
-        let removed = world.fs.unlink(&CLIENT, &wanted(world, what));
-        if removed.is_ok() {
-            let beliefs = world.kernel.beliefs();
-            let is_there = beliefs.names.contains_key(what);
-            world.check(!is_there, || format!("{what:?} was removed and is believed to be there"));
-            let is_listed = beliefs.list.as_ref().is_some_and(|list| list.contains(what));
-            world.check(!is_listed, || format!("{what:?} was removed and is in the list"));
-        }
-        removed
-    });
-    world.note(|| format!("program: removed {what:?}: {removed:?}"));
-    match removed {
-        Ok(()) => {}
-        Err(Refused::Error(errno)) => assert_eq!(errno, Errno::NOENT),
-        Err(_) => kernel::remove(world, WORKER, what),
-    }
+    kernel::remove(world, WORKER, what);
 }
 
 /// Opens a file to write, and writes and cuts.
@@ -137,57 +120,5 @@ pub fn reader(world: &World) {
                 format!("{size} bytes of {} were read from a mapping", told.size)
             });
         }
-    }
-}
-
-/// Takes a view and looks at a name by it, as long as that is said to hold.
-pub fn viewer(world: &World) {
-    let Ok(view) = world.fs.view(&world.shared, MOST, true) else { return };
-    let what = NAMES[thread_rng().gen_range(0..NAMES.len())];
-    if view.known.iter().any(|known| **known == *what) {
-        return;
-    }
-    let word = || {
-        yield_now();
-        world.words.word(512 + view.slot as usize).unwrap().load(SeqCst)
-    };
-    let is_deaf = world.deaf == Some(Deaf::ToViews);
-    for _ in 0..3 {
-        let before = word();
-        if !is_deaf && (before % 2 != 0 || before >> 32 != view.word >> 32) {
-            return;
-        }
-        let truth = world.truth(what);
-        yield_now();
-        let found = world.upper.stat_at(name(what));
-        if !is_deaf && word() != before {
-            continue;
-        }
-        // One who looks on the disk while somebody makes it may see it or not, but never half of it.
-        if let Ok(attr) = &found {
-            world.check(attr.uid == USER.uid, || format!("{what:?} is seen before it is whose it is to be"));
-        }
-        if truth.changing != 0 || world.truth(what) != truth {
-            continue;
-        }
-        // It means the same as asking.
-        let asked = world.fs.stat(&CLIENT, &wanted(world, what));
-        if world.truth(what) != truth {
-            continue;
-        }
-        let shown = |attr: &Attr| (attr.ino, attr.uid, attr.mode);
-        let same = match (&asked, &found) {
-            (Ok(asked), Ok(found)) => shown(asked) == shown(found),
-            (Ok(_), Err(_)) => false,
-            (Err(Refused::Error(_)), found) => found.is_err(),
-            _ => true,
-        };
-        world.check(same, || format!("{what:?} is {asked:?}, and by the view {found:?}"));
-        // What the kernel was told since must have ended the view.
-        let is_known = world.kernel.beliefs().names.contains_key(what);
-        let still = world.words.word(512 + view.slot as usize).unwrap().load(SeqCst) == before;
-        world.check(is_deaf || !(is_known && still), || {
-            format!("the kernel knows {what:?}, and the view holds")
-        });
     }
 }

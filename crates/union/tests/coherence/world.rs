@@ -32,13 +32,10 @@ pub enum Deaf {
     ToAnswers,
     /// Who reads from a mapping does not look whether it still holds.
     ToCuts,
-    /// Who looks at names does not look whether the view still holds.
-    ToViews,
 }
 
 impl Deaf {
-    pub const ALL: [Self; 5] =
-        [Self::ToData, Self::ToAttributes, Self::ToAnswers, Self::ToCuts, Self::ToViews];
+    pub const ALL: [Self; 4] = [Self::ToData, Self::ToAttributes, Self::ToAnswers, Self::ToCuts];
 }
 
 /// What the kernel believes of the directory, until that is recalled.

@@ -41,19 +41,12 @@ pub fn past_the_kernel() -> Vec<Scenario> {
     let mkdir = |fs: &Union, client: &Client<'_>, at: &Wanted<'_, Directory>| fs.mkdir(client, at, 0o750);
     let symlink = |fs: &Union, client: &Client<'_>, at: &Wanted<'_, Directory>| fs.symlink(client, at, c"to");
     let mode = SetAttr { mode: Some(0o600), ..SetAttr::default() };
-    let unlink = |fs: &Union, client: &Client<'_>, at: &Wanted<'_, Directory>| fs.unlink(client, at);
     list.add("create past the kernel", past(ROOT, "new", create));
     list.add("create past the kernel, in an upper directory", past(ROOT, "updir/new", create));
     list.add("create past the kernel, for a user", past(USER, "shared/new", create));
     list.add("mkdir past the kernel", past(ROOT, "updir/new", mkdir));
     list.add("mkdir past the kernel, for a user", past(USER, "shared/new", mkdir));
     list.add("symlink past the kernel", past(ROOT, "updir/new", symlink));
-    list.add("unlink past the kernel", past(ROOT, "updir/in", unlink));
-    list.add("unlink past the kernel, for a user", past(USER, "shared/theirs", unlink));
-    list.add(
-        "rename past the kernel",
-        past(ROOT, "updir/in", |fs, client, at| Handout::rename(fs, client, at, name(c"new"))),
-    );
     list.add(
         "open and cut past the kernel",
         past(ROOT, "updir/in", |fs, client, at| fs.open(client, at, TO_WRITE | HandoutFlags::TRUNCATE)),

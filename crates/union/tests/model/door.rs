@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use vellum_union::Directory;
 use vellum_vfs::{
     BranchDir, BranchFile, Client, Context, Errno, FileKind, Given, Handout, HandoutFlags, OpenMode, Refused,
-    RenameFlags, SetAttr, SetTime, Timestamp, Verdict, Wanted,
+    SetAttr, SetTime, Timestamp, Verdict, Wanted,
 };
 
 /// Directories and files that a client holds at the same time.
@@ -31,9 +31,8 @@ pub struct Owned {
 }
 
 /// How often each operation was done past the kernel, in all sequences: a door that refuses everything is never wrong.
-static DONE: [AtomicUsize; 9] = [const { AtomicUsize::new(0) }; 9];
-const NAMES: [&str; 9] =
-    ["enter", "create", "open", "stat", "unlink", "rename", "mkdir", "symlink", "setattr"];
+static DONE: [AtomicUsize; 6] = [const { AtomicUsize::new(0) }; 6];
+const NAMES: [&str; 6] = ["enter", "create", "open", "mkdir", "symlink", "setattr"];
 
 fn done(what: &str) {
     if let Some(at) = NAMES.iter().position(|name| *name == what) {
@@ -155,33 +154,6 @@ impl World {
                     self.owned.remove(0);
                 }
                 self.owned.push(Owned { file, flat: mine });
-            }
-            DoorOp::Stat => {
-                let expected = bare(flat.stat_at(name(at)));
-                let seen = self.ask(entered, at, |world, at| world.fs().stat(&me, at));
-                if agree("stat", seen.as_ref().err(), expected.map(drop)) {
-                    let flat = Self::flat_at(&**flat, at).expect("it is there");
-                    self.check_attr(&seen.unwrap_or_default(), &flat, "stat past the kernel");
-                    done("stat");
-                }
-            }
-            DoorOp::Unlink => {
-                let seen = self.ask(entered, at, |world, at| world.fs().unlink(&me, at));
-                let there = bare(flat.stat_at(name(at))).map(drop);
-                if agree("unlink", seen.as_ref().err(), there) {
-                    flat.remove(name(at)).expect("removed past the kernel, and not in the plain tree");
-                    done("unlink");
-                }
-            }
-            DoorOp::Rename(to) => {
-                let to = name_at(*to);
-                let seen = self.ask(entered, at, |world, at| world.fs().rename(&me, at, name(to)));
-                let there = bare(flat.stat_at(name(at))).map(drop);
-                if agree("rename", seen.as_ref().err(), there) {
-                    flat.rename(name(at), &**flat, name(to), RenameFlags::empty())
-                        .expect("renamed past the kernel, and not in the plain tree");
-                    done("rename");
-                }
             }
             DoorOp::Mkdir(mode) => {
                 let mode = u32::from(*mode) & 0o1777;

@@ -111,10 +111,6 @@ pub enum DoorOp {
         cut: bool,
         mode: u16,
     },
-    Stat,
-    Unlink,
-    /// To another name of the same directory.
-    Rename(Index),
     Mkdir(u16),
     Symlink,
     Set {
@@ -132,9 +128,6 @@ fn door_op() -> impl Strategy<Value = DoorOp> {
         3 => Just(DoorOp::Enter),
         8 => (proptest::bool::weighted(0.8), proptest::bool::weighted(0.3), b(), mode())
             .prop_map(|(create, exclusive, cut, mode)| DoorOp::Open { create, exclusive, cut, mode: mode | 0o600 }),
-        2 => Just(DoorOp::Stat),
-        3 => Just(DoorOp::Unlink),
-        5 => any::<u8>().prop_map(DoorOp::Rename),
         3 => mode().prop_map(|mode| DoorOp::Mkdir(mode | 0o700)),
         1 => Just(DoorOp::Symlink),
         2 => (proptest::option::of(mode()), proptest::option::of(0u16..2000))

@@ -150,14 +150,11 @@ impl Collector for Moment {
 impl Moment {
     /// How many calls over rings there were of each kind.
     fn ring_calls(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        const KINDS: [(&str, &str); 8] = [
+        const KINDS: [(&str, &str); 5] = [
             ("open", "ring_opens"),
-            ("stat", "ring_stats"),
-            ("unlink", "ring_unlinks"),
             ("mkdir", "ring_mkdirs"),
             ("symlink", "ring_symlinks"),
             ("setattr", "ring_setattrs"),
-            ("rename", "ring_renames"),
             ("left to the kernel", "ring_to_kernel"),
         ];
         let help = "Calls of programs over rings";

@@ -7,13 +7,12 @@ use std::fs::File;
 use std::io::{IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use vellum_ring::files::{
     CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR, MAKE_LINK,
-    MOUNT_NUMBERS, OPEN, PROOF_FROM, PROOF_TO, PROVE, RENAME, REOPEN, RING_WANTED, SET_ATTRIBUTES, STAT,
-    STAT_WORDS, TOKEN, TOKEN_BYTES, UNLINK, VIEW,
+    MOUNT_NUMBERS, OPEN, PROOF_FROM, PROOF_TO, PROVE, REOPEN, RING_WANTED, SET_ATTRIBUTES, TOKEN,
+    TOKEN_BYTES,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
 use vellum_sys::SharedRegion;
@@ -26,18 +25,6 @@ pub(super) struct Program {
     memory: SharedRegion,
     /// What the greeting says of mounts.
     pub(super) mounts: Vec<[u64; MOUNT_NUMBERS]>,
-    /// Where it is connected.
-    path: PathBuf,
-}
-
-/// A directory to look at, and the word that says how long.
-pub(super) struct View {
-    pub(super) dir: File,
-    memory: u64,
-    slot: u64,
-    pub(super) word: u64,
-    /// Hashes of names that the kernel knows.
-    pub(super) known: Vec<u32>,
 }
 
 /// What came of a call: a response, or its status.
@@ -55,17 +42,6 @@ fn receive(socket: &UnixStream, body: &mut [u8]) -> Outcome<(usize, Vec<OwnedFd>
         }
     }
     Ok((got.bytes, files))
-}
-
-/// A memory of generations.
-fn memory(path: &Path, id: u64) -> Outcome<File> {
-    let mut socket = UnixStream::connect(path)?;
-    socket.write_all(&id.to_ne_bytes())?;
-    receive(&socket, &mut vec![0; GREETING_NUMBERS * 8])?;
-    let mut answer = [0; 8];
-    let (_, mut files) = receive(&socket, &mut answer).doing("asking for a memory")?;
-    ensure_eq!(u64::from_ne_bytes(answer), id, "the answer");
-    Ok(files.pop().ok_or_else(|| Stop::Fail("no memory came".into()))?.into())
 }
 
 fn by_chance() -> Outcome<[u8; TOKEN_BYTES]> {
@@ -100,7 +76,7 @@ impl Program {
         let (_, mut files) = receive(&socket, &mut answer).doing("asking for a ring")?;
         ensure_eq!(u64::from_ne_bytes(answer), RING_WANTED, "the answer");
         let memory = SharedRegion::open(files.pop().ok_or_else(|| Stop::Fail("no memory came".into()))?)?;
-        Ok(Self { socket, memory, mounts, path: path.to_owned() })
+        Ok(Self { socket, memory, mounts })
     }
 
     /// The directory in which it is shown that no domain holds the program.
@@ -206,16 +182,9 @@ impl Program {
         Ok(File::from(files.remove(0)))
     }
 
-    /// Attributes of a name.
-    pub(super) fn stat(&self, dir: u64, name: &str) -> Outcome<Answered<[u64; STAT_WORDS]>> {
-        Ok(self.ask(STAT, 0, [dir, 0, 0, 0, 0], name.as_bytes())?.map(|(_, data)| {
-            let mut words = [0; STAT_WORDS];
-            words
-                .iter_mut()
-                .zip(data.as_chunks::<8>().0)
-                .for_each(|(to, from)| *to = u64::from_ne_bytes(*from));
-            words
-        }))
+    /// The file of a name, opened to write.
+    pub(super) fn find(&self, dir: u64, name: &str) -> Outcome<Answered<File>> {
+        self.open(dir, name, libc::O_RDWR, 0)
     }
 
     /// Makes a directory, and enters it: its number in this session, and its inode number.
@@ -230,12 +199,6 @@ impl Program {
         Ok(self.ask(MAKE_LINK, 0, args, format!("{name}{target}").as_bytes())?.map(|_| ()))
     }
 
-    /// Renames a file within its directory.
-    pub(super) fn rename(&self, dir: u64, name: &str, to: &str) -> Outcome<Answered<()>> {
-        let args = [dir, name.len() as u64, 0, 0, 0];
-        Ok(self.ask(RENAME, 0, args, format!("{name}{to}").as_bytes())?.map(|_| ()))
-    }
-
     /// Changes attributes: what, with the mode; owner and group; times.
     pub(super) fn set(
         &self,
@@ -248,31 +211,5 @@ impl Program {
         let two = |low: u64, high: u32| low | u64::from(high) << 32;
         let args = [dir, two(which, mode), two(uid.into(), gid), accessed, modified];
         Ok(self.ask(SET_ATTRIBUTES, 0, args, name.as_bytes())?.map(|_| ()))
-    }
-
-    /// A view of a directory.
-    pub(super) fn view(&self, dir: u64) -> Outcome<Answered<View>> {
-        let (response, data) = match self.ask(VIEW, 0, [dir, 0, 0, 0, 0], &[])? {
-            Ok(given) => given,
-            Err(status) => return Ok(Err(status)),
-        };
-        let [tag, memory, slot, word, ..] = response.values;
-        let known = data.as_chunks::<4>().0.iter().map(|hash| u32::from_ne_bytes(*hash)).collect();
-        Ok(Ok(View { dir: self.file(tag)?, memory, slot, word, known }))
-    }
-
-    /// What the word of a view says now.
-    pub(super) fn word(&self, view: &View) -> Outcome<u64> {
-        /// Words before those of slots.
-        const HEADER: u64 = 512;
-        let memory = memory(&self.path, view.memory)?;
-        let mut word = [0; 8];
-        memory.read_exact_at(&mut word, (HEADER + view.slot) * 8)?;
-        Ok(u64::from_ne_bytes(word))
-    }
-
-    /// Removes a name.
-    pub(super) fn unlink(&self, dir: u64, name: &str) -> Outcome<Answered<()>> {
-        Ok(self.ask(UNLINK, 0, [dir, 0, 0, 0, 0], name.as_bytes())?.map(|_| ()))
     }
 }

@@ -13,16 +13,12 @@ type OpenAt = unsafe extern "C" fn(c_int, *const c_char, c_int, ...) -> c_int;
 type Creat = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
 type Open2 = unsafe extern "C" fn(*const c_char, c_int) -> c_int;
 type OpenAt2 = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
-type Unlink = unsafe extern "C" fn(*const c_char) -> c_int;
 type MkDir = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
 type MkDirAt = unsafe extern "C" fn(c_int, *const c_char, c_uint) -> c_int;
 type Link = unsafe extern "C" fn(*const c_char, *const c_char) -> c_int;
 type LinkAt = unsafe extern "C" fn(*const c_char, c_int, *const c_char) -> c_int;
-type UnlinkAt = unsafe extern "C" fn(c_int, *const c_char, c_int) -> c_int;
 
 const EEXIST: c_int = 17;
-const ENOENT: c_int = 2;
-const EISDIR: c_int = 21;
 
 /// An open by the ring, or by the next function, which is given the flags.
 ///
@@ -139,22 +135,6 @@ macro_rules! openat_2 {
     }};
 }
 
-/// What a removal comes to.
-///
-/// # Safety
-/// The path must be the program's.
-unsafe fn unlink_by(directory: c_int, path: *const c_char, next: impl Fn() -> c_int) -> c_int {
-    if !process::is_on() {
-        return next();
-    }
-    // SAFETY: the caller's.
-    match unsafe { calls::unlink(directory, path as usize) } {
-        // A directory: `remove` has more to do, and the others say so themselves.
-        Outcome::Failed(EISDIR) => next(),
-        outcome => settle(outcome, ENOENT, next),
-    }
-}
-
 /// What a call about a name comes to. `already`: the error of the next function if what was to be done has been done.
 pub(super) fn settle(outcome: Outcome<()>, already: c_int, next: impl Fn() -> c_int) -> c_int {
     match outcome {
@@ -215,10 +195,6 @@ unsafe fn make_link_by(
 
 fn make_dir_raw(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
     system(raw::number::MKDIRAT, [word(directory), path as usize, mode as usize, 0, 0, 0]) as c_int
-}
-
-fn unlink_raw(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
-    system(raw::number::UNLINKAT, [word(directory), path as usize, flags as usize, 0, 0, 0]) as c_int
 }
 
 // In C the mode is there only with some flags. Where it is not, what comes in its place is not looked at.
@@ -301,42 +277,5 @@ hooks! {
         };
         // SAFETY: the program's strings.
         unsafe { make_link_by(target, directory, path, next) }
-    }
-
-    fn unlink(path: *const c_char) -> c_int {
-        let next = || match next!(UNLINK as Unlink) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path) },
-            None => unlink_raw(AT_FDCWD, path, 0),
-        };
-        // SAFETY: the program's path.
-        unsafe { unlink_by(AT_FDCWD, path, next) }
-    }
-
-    fn unlinkat(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
-        let next = || match next!(UNLINKAT as UnlinkAt) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(directory, path, flags) },
-            None => unlink_raw(directory, path, flags),
-        };
-        if flags != 0 {
-            return next();
-        }
-        // SAFETY: the program's path.
-        unsafe { unlink_by(directory, path, next) }
-    }
-
-    fn remove(path: *const c_char) -> c_int {
-        const AT_REMOVEDIR: c_int = 0x200;
-        let next = || match next!(REMOVE as Unlink) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path) },
-            None => match unlink_raw(AT_FDCWD, path, 0) {
-                -1 if errno() == EISDIR => unlink_raw(AT_FDCWD, path, AT_REMOVEDIR),
-                done => done,
-            },
-        };
-        // SAFETY: the program's path.
-        unsafe { unlink_by(AT_FDCWD, path, next) }
     }
 }

@@ -1,25 +1,18 @@
-//! Attributes: by name, and of descriptors that the service has handed out.
+//! Attributes of descriptors that the service has handed out.
 //!
 //! On 64-bit machines the forms with 64 in their name are the same as those without.
 
 use crate::fds::{companion, handed_fds};
-use crate::session::calls::{self, Outcome};
-use crate::shim::attributes::{
-    self, AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_STATX_SYNC_TYPE, AT_SYMLINK_NOFOLLOW,
-};
-use crate::shim::attributes::{Attributes, STAT_LEN, STATX_BASIC_STATS, STATX_BTIME, Statx};
+use crate::shim::attributes::{self, AT_EMPTY_PATH, STAT_LEN, Statx};
 use crate::shim::hook_macros::{hooks, next, set_errno, system};
-use crate::shim::raw::{self, AT_FDCWD, word};
-use crate::shim::{copy, process};
+use crate::shim::raw::{self, word};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `struct stat`.
 type Buf = *mut [u64; STAT_LEN];
 
-type Stat = unsafe extern "C" fn(*const c_char, Buf) -> c_int;
 type Fstat = unsafe extern "C" fn(c_int, Buf) -> c_int;
 type FstatAt = unsafe extern "C" fn(c_int, *const c_char, Buf, c_int) -> c_int;
-type Xstat = unsafe extern "C" fn(c_int, *const c_char, Buf) -> c_int;
 type Fxstat = unsafe extern "C" fn(c_int, c_int, Buf) -> c_int;
 type FxstatAt = unsafe extern "C" fn(c_int, c_int, *const c_char, Buf, c_int) -> c_int;
 type StatX = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint, *mut Statx) -> c_int;
@@ -30,38 +23,10 @@ const VERSION: c_int = if cfg!(target_arch = "x86_64") { 1 } else { 0 };
 const VERSION_KERNEL: c_int = 0;
 const EINVAL: c_int = 22;
 
-/// By the ring; None: the next function is to be asked.
+/// What `next` says of a descriptor or a name; a descriptor that the service has handed out shows the device of the mount.
 ///
 /// # Safety
 /// The path and the memory must be the program's.
-unsafe fn by_name<T>(
-    directory: c_int,
-    path: *const c_char,
-    follows: bool,
-    to: *mut T,
-    form: impl FnOnce(Attributes) -> T,
-) -> Option<c_int> {
-    if !process::is_on() {
-        return None;
-    }
-    // SAFETY: the caller's.
-    match unsafe { calls::stat(directory, path as usize, follows) } {
-        Outcome::Done(found) => {
-            let found = form(found);
-            // SAFETY: the program's memory, of this form; if it is not there the kernel will say so.
-            let written = unsafe { copy::copy(to as usize, &raw const found as usize, size_of::<T>()) };
-            written.then_some(0)
-        }
-        Outcome::Failed(error) => {
-            set_errno(error);
-            Some(-1)
-        }
-        Outcome::Kernel | Outcome::Unknown => None,
-    }
-}
-
-/// # Safety
-/// As above.
 unsafe fn stat_by(
     directory: c_int,
     path: *const c_char,
@@ -69,14 +34,6 @@ unsafe fn stat_by(
     to: Buf,
     next: impl FnOnce() -> c_int,
 ) -> c_int {
-    const KNOWN: c_int = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT;
-    if flags & !KNOWN == 0 {
-        let follows = flags & AT_SYMLINK_NOFOLLOW == 0;
-        // SAFETY: the caller's.
-        if let Some(done) = unsafe { by_name(directory, path, follows, to, Attributes::to_stat) } {
-            return done;
-        }
-    }
     let done = next();
     // SAFETY: the program's path.
     if done == 0 && flags & AT_EMPTY_PATH != 0 && unsafe { is_empty(path) } {
@@ -148,18 +105,6 @@ fn is_version(version: c_int) -> bool {
     is_known
 }
 
-macro_rules! stat {
-    ($name:ident, $path:ident, $to:ident, $flags:expr) => {{
-        let next = || match next!($name as Stat) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($path, $to) },
-            None => stat_raw(AT_FDCWD, $path, $to, $flags),
-        };
-        // SAFETY: the program's path and memory.
-        unsafe { stat_by(AT_FDCWD, $path, $flags, $to, next) }
-    }};
-}
-
 macro_rules! fstat {
     ($name:ident, $fd:ident, $to:ident) => {{
         let next = || match next!($name as Fstat) {
@@ -181,22 +126,6 @@ macro_rules! fstatat {
         };
         // SAFETY: the program's path and memory.
         unsafe { stat_by($directory, $path, $flags, $to, next) }
-    }};
-}
-
-macro_rules! xstat {
-    ($name:ident, $version:ident, $path:ident, $to:ident, $flags:expr) => {{
-        let next = || match next!($name as Xstat) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($version, $path, $to) },
-            None if is_version($version) => stat_raw(AT_FDCWD, $path, $to, $flags),
-            None => -1,
-        };
-        if $version != VERSION {
-            return next();
-        }
-        // SAFETY: the program's path and memory.
-        unsafe { stat_by(AT_FDCWD, $path, $flags, $to, next) }
     }};
 }
 
@@ -230,22 +159,6 @@ macro_rules! fxstatat {
 }
 
 hooks! {
-    fn stat(path: *const c_char, to: Buf) -> c_int {
-        stat!(STAT, path, to, 0)
-    }
-
-    fn stat64(path: *const c_char, to: Buf) -> c_int {
-        stat!(STAT64, path, to, 0)
-    }
-
-    fn lstat(path: *const c_char, to: Buf) -> c_int {
-        stat!(LSTAT, path, to, AT_SYMLINK_NOFOLLOW)
-    }
-
-    fn lstat64(path: *const c_char, to: Buf) -> c_int {
-        stat!(LSTAT64, path, to, AT_SYMLINK_NOFOLLOW)
-    }
-
     fn fstat(fd: c_int, to: Buf) -> c_int {
         fstat!(FSTAT, fd, to)
     }
@@ -260,22 +173,6 @@ hooks! {
 
     fn fstatat64(directory: c_int, path: *const c_char, to: Buf, flags: c_int) -> c_int {
         fstatat!(FSTATAT64, directory, path, to, flags)
-    }
-
-    fn __xstat(version: c_int, path: *const c_char, to: Buf) -> c_int {
-        xstat!(XSTAT, version, path, to, 0)
-    }
-
-    fn __xstat64(version: c_int, path: *const c_char, to: Buf) -> c_int {
-        xstat!(XSTAT64, version, path, to, 0)
-    }
-
-    fn __lxstat(version: c_int, path: *const c_char, to: Buf) -> c_int {
-        xstat!(LXSTAT, version, path, to, AT_SYMLINK_NOFOLLOW)
-    }
-
-    fn __lxstat64(version: c_int, path: *const c_char, to: Buf) -> c_int {
-        xstat!(LXSTAT64, version, path, to, AT_SYMLINK_NOFOLLOW)
     }
 
     fn __fxstat(version: c_int, fd: c_int, to: Buf) -> c_int {
@@ -296,15 +193,6 @@ hooks! {
 
     fn statx(directory: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut c_void) -> c_int {
         let to = to.cast::<Statx>();
-        const KNOWN: c_int = AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE;
-        let is_known = flags & !KNOWN == 0 && flags & AT_STATX_SYNC_TYPE != AT_STATX_SYNC_TYPE;
-        if is_known && mask & !(STATX_BASIC_STATS | STATX_BTIME) == 0 {
-            let follows = flags & AT_SYMLINK_NOFOLLOW == 0;
-            // SAFETY: the program's path and memory.
-            if let Some(done) = unsafe { by_name(directory, path, follows, to, Attributes::to_statx) } {
-                return done;
-            }
-        }
         let done = match next!(STATX as StatX) {
             // SAFETY: passed on as it came.
             Some(next) => unsafe { next(directory, path, flags, mask, to) },

@@ -482,7 +482,7 @@ mod tests {
             outcome(Kind::VellumPassthrough, &[1.0, 1.0]),
             outcome(Kind::VellumLibrary, &[1.5, 3.0]),
         ];
-        let task = tasks::named("s1-unlink-2").unwrap();
+        let task = tasks::named("s1-create-2").unwrap();
         let report = TaskReport::of(&TaskOutcome { task, operations: 1, outcomes }, Some(Kind::Overlay), &[]);
         assert!(report.results[2].bar.is_none() && report.results[3].bar_met == Some(true));
         assert!(table(&report).contains("0.2 x fuse-overlayfs-2 met"));

@@ -196,7 +196,7 @@ mod tests {
         for bar in TARGETS {
             assert!(TASKS.iter().any(|task| task.name == bar.task), "{}", bar.task);
         }
-        assert_eq!(TARGETS.len(), 79);
+        assert_eq!(TARGETS.len(), 73);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-#define VELLUM_VERSION 2
+#define VELLUM_VERSION 3
 
 /* As open(2), pread(2) and close(2). What another call closes or changes is noticed as with these. */
 int vellum_open(const char *path, int flags, mode_t mode);
@@ -31,8 +31,7 @@ struct vellum_counts {
     /* Calls that could go to the pool's service without the kernel: those that did, and those that were the kernel's after all.
      * Since the second version of this header. */
     uint64_t opens[2];
-    uint64_t stats[2];
-    uint64_t unlinks[2];
+    uint64_t reserved[4]; /* 0; in the second version lookups and removals */
 };
 void vellum_stats(struct vellum_counts *counts);
 

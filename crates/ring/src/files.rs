@@ -21,8 +21,9 @@ pub const TOKEN_BYTES: usize = 16;
 
 /// What the socket says first: numbers of 64 bits.
 pub const GREETING: u64 = u64::from_le_bytes(*b"ssesllev");
-/// Version of the greeting and of everything here.
-pub const GREETING_VERSION: u64 = 6;
+/// Version of the greeting and of everything here. Until version 6 there were calls 3 (attributes), 4 (removing), 9 (directories to look at)
+/// and 11 (renaming).
+pub const GREETING_VERSION: u64 = 7;
 /// Numbers before those of mounts: [`GREETING`], version, how many mounts, and the inode number of the service's user namespace (0: unknown),
 /// whose ids answers have.
 pub const GREETING_HEAD: usize = 4;

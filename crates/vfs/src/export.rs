@@ -52,8 +52,6 @@ pub trait ExportDir: Send + Sync + 'static {
     /// Opens a regular file without changing it, whatever `flags` say of cutting; [`Export::set_flags`] is to follow. EAGAIN: somebody
     /// keeps a lease on it. Waits for no more than some milliseconds.
     fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported>;
-    /// Attributes of a name, not following a symbolic link.
-    fn stat(&self, name: Name<'_>) -> Result<Attr>;
     /// Removes a name that is not a directory.
     fn remove(&self, name: Name<'_>) -> Result<()>;
     /// Holds a directory in it if its inode number is `ino`. ESTALE: another one is there.

@@ -3,7 +3,7 @@
 
 use super::FaultPlan;
 use std::sync::Arc;
-use vellum_vfs::{Attr, Export, ExportDir, Exported, Given, HandoutFlags, Name, Result};
+use vellum_vfs::{Export, ExportDir, Exported, Given, HandoutFlags, Name, Result};
 
 /// A face of a branch that does what its plan lets through.
 pub struct FaultExport {
@@ -71,11 +71,6 @@ impl ExportDir for FaultExportDir {
     fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported> {
         self.plan.look()?;
         self.inner.open(name, flags)
-    }
-
-    fn stat(&self, name: Name<'_>) -> Result<Attr> {
-        self.plan.look()?;
-        self.inner.stat(name)
     }
 
     fn remove(&self, name: Name<'_>) -> Result<()> {

@@ -159,10 +159,6 @@ impl<S: Sys> ExportDir for LocalExportDir<S> {
         Ok(exported(&self.sys, file, attr))
     }
 
-    fn stat(&self, name: Name<'_>) -> Result<Attr> {
-        Ok(attr(&self.sys.stat_at(self.fd.as_fd(), name.as_c_str())?))
-    }
-
     fn remove(&self, name: Name<'_>) -> Result<()> {
         Ok(self.sys.unlink(self.fd.as_fd(), name.as_c_str())?)
     }

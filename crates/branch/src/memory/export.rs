@@ -6,8 +6,8 @@ use super::objects::{MemoryDir, MemoryFile};
 use std::ffi::CString;
 use std::sync::Arc;
 use vellum_vfs::{
-    Attr, Branch, BranchDir, BranchFile, Errno, Error, Export, ExportDir, Exported, Given, HandoutFlags,
-    Name, OpenMode, Result,
+    Branch, BranchDir, BranchFile, Errno, Error, Export, ExportDir, Exported, Given, HandoutFlags, Name,
+    OpenMode, Result,
 };
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
@@ -120,10 +120,6 @@ impl ExportDir for MemoryExportDir {
 
     fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported> {
         exported(self.0.open_file(name, mode_of(flags))?)
-    }
-
-    fn stat(&self, name: Name<'_>) -> Result<Attr> {
-        self.0.stat_at(name)
     }
 
     fn remove(&self, name: Name<'_>) -> Result<()> {

@@ -1,5 +1,5 @@
-//! Numbers of descriptors that are the sessions': their sockets. The program knows nothing
-//! of them, and does not get to close them.
+//! Numbers of descriptors that are the sessions': their sockets. The program knows nothing of them, and does not
+//! get to close them.
 
 use crate::shim::raw;
 use crate::thresholds::own_fds::{HIGH, ROOM};

@@ -61,13 +61,7 @@ impl Name {
     /// Whether it is likely to be the service's: in the directory of the last call, or in one that the program has made.
     pub(crate) fn is_guess(&self, hold: &SessionGuard) -> bool {
         let text = hold.path.get(..self.parent).unwrap_or_default();
-        self.is_in_last(hold) || hold.fresh.base(self.directory, text).is_some()
-    }
-
-    /// Whether it is in the directory of the last call.
-    pub(crate) fn is_in_last(&self, hold: &SessionGuard) -> bool {
-        let text = hold.path.get(..self.parent).unwrap_or_default();
-        hold.dirs.is_last(self.directory, text)
+        hold.dirs.is_last(self.directory, text) || hold.fresh.base(self.directory, text).is_some()
     }
 
     /// Which directory it is in, as the kernel says.

@@ -18,8 +18,7 @@ pub struct Counts {
     no_socket: u64,
     other: u64,
     opens: [u64; 2],
-    stats: [u64; 2],
-    unlinks: [u64; 2],
+    reserved: [u64; 4],
 }
 
 /// Opens a file, as open(2).
@@ -48,9 +47,10 @@ pub unsafe extern "C" fn vellum_close(fd: c_int) -> c_int {
 #[cfg_attr(feature = "object", unsafe(no_mangle))]
 pub unsafe extern "C" fn vellum_stats(to: *mut Counts) {
     let ([served, not_vellum, few, beyond, changed, no_socket, other], bytes) = stats::all();
-    let [opens, stats, unlinks, ..] = stats::calls().map(|[ring, kernel @ ..]| [ring, kernel.iter().sum()]);
+    let [opens, ..] = stats::calls().map(|[ring, kernel @ ..]| [ring, kernel.iter().sum()]);
+    let reserved = [0; 4];
     let counts =
-        Counts { served, bytes, not_vellum, few, beyond, changed, no_socket, other, opens, stats, unlinks };
+        Counts { served, bytes, not_vellum, few, beyond, changed, no_socket, other, opens, reserved };
     if !to.is_null() {
         // SAFETY: the program's memory, of this form.
         unsafe { to.write(counts) };

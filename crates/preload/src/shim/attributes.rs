@@ -6,7 +6,6 @@ use vellum_ring::files::MOUNT_IDS;
 
 pub(crate) const AT_SYMLINK_NOFOLLOW: i32 = 0x100;
 pub(crate) const AT_EMPTY_PATH: i32 = 0x1000;
-/// Whatever is said about how new the answer must be.
 pub(crate) const AT_STATX_DONT_SYNC: i32 = 0x4000;
 pub(crate) const STATX_TYPE: u32 = 1;
 pub(crate) const STATX_INO: u32 = 0x100;

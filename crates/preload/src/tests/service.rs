@@ -49,14 +49,14 @@ fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
 }
 
 enum Done {
-    Answer(Response, Vec<u8>),
+    Answer(Response),
     File(OwnedFd),
     /// The service ends.
     Gone,
 }
 
 fn status(status: u32) -> Done {
-    Done::Answer(Response::status(status as i32), Vec::new())
+    Done::Answer(Response::status(status as i32))
 }
 
 fn failed(error: &std::io::Error) -> Done {
@@ -115,7 +115,7 @@ impl Service {
         socket.set_nonblocking(true).unwrap();
         loop {
             poller.ran_on(Linux.core());
-            let Some(mut call) = poller.poll_for(10_000) else {
+            let Some(call) = poller.poll_for(10_000) else {
                 poller.sleep(Some(10_000_000));
                 if let Ok(0) = (&mut &*socket).read(&mut [0]) {
                     return;
@@ -127,10 +127,7 @@ impl Service {
             let request = *call.request();
             REQUESTS.fetch_add(1, SeqCst);
             let response = match self.carry_out(&mut entered, &request, &data) {
-                Done::Answer(response, data) => {
-                    let len = call.write_data(0, &data) as u32;
-                    Response { len, ..response }
-                }
+                Done::Answer(response) => response,
                 Done::File(file) => {
                     // What belongs to calls given up comes first.
                     send(socket, &1u64.to_ne_bytes(), &[file.as_fd()]);
@@ -164,7 +161,7 @@ impl Service {
             };
             entered.push(path.clone());
             let values = [entered.len() as u64 - 1, 0, 0, 0, 0, 0];
-            return Done::Answer(Response { status: 0, len: 0, values }, Vec::new());
+            return Done::Answer(Response { status: 0, len: 0, values });
         }
         let (data, more) =
             if request.opcode == MAKE_LINK { data.split_at(flags as usize) } else { (data, &[][..]) };
@@ -214,7 +211,7 @@ impl Service {
                 let ino = fs::metadata(&there).unwrap().ino();
                 entered.push(there);
                 let values = [entered.len() as u64 - 1, ino, 0, 0, 0, 0];
-                Done::Answer(Response { status: 0, len: 0, values }, Vec::new())
+                Done::Answer(Response { status: 0, len: 0, values })
             }
             MAKE_LINK => {
                 if let Err(error) = symlink(std::str::from_utf8(more).unwrap(), here) {

@@ -22,6 +22,9 @@ use vellum_ring::files::{FOLLOW, SET_ACCESSED, SET_GROUP, SET_MODE};
 
 const CREATE: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
 
+type Fxstat = unsafe extern "C" fn(i32, i32, *mut [u64; STAT_LEN]) -> i32;
+type FxstatAt = unsafe extern "C" fn(i32, i32, *const libc::c_char, *mut [u64; STAT_LEN], i32) -> i32;
+
 struct Ground {
     _kept: [tempfile::TempDir; 2],
     union: PathBuf,
@@ -149,6 +152,26 @@ fn opens(ground: &Ground) {
     assert_eq!(unsafe { stat::fstat(fd, &raw mut shown) }, 0);
     let (union, file) = (fs::metadata(&ground.union).unwrap(), fs::metadata(&here).unwrap());
     assert_eq!(shown[..2], [union.dev(), file.ino()]);
+    for at in [stat::fstatat, stat::fstatat64] {
+        let mut shown = [0; STAT_LEN];
+        // SAFETY: a string and room for an answer.
+        assert_eq!(unsafe { at(fd, c"".as_ptr(), &raw mut shown, libc::AT_EMPTY_PATH) }, 0);
+        assert_eq!(shown[..2], [union.dev(), file.ino()]);
+        // SAFETY: a string and room for an answer, of what is not handed out.
+        assert_eq!(unsafe { at(AT_FDCWD, c(&here).as_ptr(), &raw mut shown, 0) }, 0);
+        assert_eq!(shown[..2], [file.dev(), file.ino()]);
+    }
+    let version = i32::from(cfg!(target_arch = "x86_64"));
+    for (of, at) in
+        [(stat::__fxstat as Fxstat, stat::__fxstatat as FxstatAt), (stat::__fxstat64, stat::__fxstatat64)]
+    {
+        let mut shown = [[0; STAT_LEN]; 2];
+        let [one, two] = &mut shown;
+        // SAFETY: a string and room for answers.
+        let done = unsafe { [of(version, fd, one), at(version, fd, c"".as_ptr(), two, libc::AT_EMPTY_PATH)] };
+        assert_eq!(done, [0, 0]);
+        assert!(shown.iter().all(|shown| shown[..2] == [union.dev(), file.ino()]));
+    }
     let mut shown = crate::shim::attributes::Statx::default();
     // SAFETY: a string and room for an answer.
     let done = unsafe { stat::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, 0x7ff, (&raw mut shown).cast()) };
@@ -413,4 +436,6 @@ fn gone(ground: &Ground) {
     assert_eq!(close(fd), 0);
     assert!(!crate::fds::own_fds::is_live() && by(Kind::Open, By::Gone) == gone + 1);
     assert_eq!(fs::read(&path).unwrap(), b"made");
+    // After twice as many calls each time.
+    assert_eq!(ground.warm(), 128);
 }

@@ -1,6 +1,6 @@
 //! The one way to change a directory's names: with all that must be kept, recalled and written down for it.
 //!
-//! [`Core::lock_names`] takes a directory's names exclusively. It is done in the layer, then noted with a
+//! [`Core::lock_names`] takes a directory's names exclusively. A change is done in the layer, then noted with a
 //! [`Change`] ([`LockedNames::change`]): the entries, the places of the node, the ledger, the
 //! books of inodes, what the kernel believes. What the kernel has to hear is said when the lock has been given back.
 
@@ -46,7 +46,7 @@ pub(crate) struct LockedNames<'a> {
 #[must_use]
 pub(crate) struct ManyNames<'a>(SmallVec<[LockedNames<'a>; 3]>);
 
-/// By which changes of a directory's names are noted.
+/// Notes a change of a directory's names.
 #[must_use]
 pub(crate) struct Change<'g> {
     core: &'g Core,
@@ -126,7 +126,7 @@ impl<'a> LockedNames<'a> {
         self.core.child(self.node, name)
     }
 
-    /// By which what changes is noted.
+    /// A note of one change, for what is done next.
     pub(crate) fn change(&self) -> Change<'_> {
         let (core, node, dir, by) = (self.core, self.node, self.dir, self.by);
         Change { core, node, dir, by, notices: &self.notices }

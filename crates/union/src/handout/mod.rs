@@ -1,7 +1,7 @@
 //! What a client does past the front: it is given files of the upper layer themselves ([`vellum_vfs::Handout`]), and the front must not
 //! believe otherwise afterwards.
 //!
-//! Files are opened, made and removed by the upper layer's [`Export`](vellum_vfs::Export). Here is decided whether that means the same as
+//! Files are opened and made by the upper layer's [`Export`](vellum_vfs::Export). Here is decided whether that means the same as
 //! by way of the front, what must not happen at the same time, and what the front is told ([`crate::coherence::told`]). Whatever is not
 //! certain is refused, and goes through the front as ever. Who may do what is in [`policy`].
 

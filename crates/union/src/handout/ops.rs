@@ -111,7 +111,6 @@ impl Handout for Union {
             return Err(Refused::Kernel);
         }
         policy::changes(client, &core.attr_of(&node)?, set, follows)?;
-        let _change = names.change();
         core.change_node(&context(client), &node, set)?;
         Ok(())
     }

@@ -11,7 +11,6 @@
 //! | files made in a sticky directory | `fs.protected_regular` and its kin |
 //! | writing to a file with a set-id bit | the bit goes with the first write, unless the writer has a capability |
 //! | writing to a file that can be run, and that the kernel knows | it may be running (ETXTBSY) |
-//! | looking, removing, renaming | no piece of work is faster by it (docs/design/door.md) |
 //! | set-id bits on files; an owner given away; a group the client is not known to be in | capabilities, further groups |
 //! | the mode of a symbolic link, and what one leads to | the kernel follows it, through mounts |
 //! | errors other than a full disk or quota, a long name, a taken name | the kernel may find another one first |

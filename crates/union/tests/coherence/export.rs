@@ -1,9 +1,8 @@
 //! The upper layer's face by which files are handed out, with others having their turn before and after whatever it does.
 
 use shuttle::thread::yield_now;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use vellum_vfs::{Attr, BranchFile, Export, ExportDir, Exported, Given, HandoutFlags, Name, Result};
+use vellum_vfs::{BranchFile, Export, ExportDir, Exported, Given, HandoutFlags, Name, Result};
 
 pub struct Slow(pub Arc<dyn Export>);
 
@@ -57,10 +56,6 @@ impl ExportDir for SlowDir {
 
     fn open(&self, name: Name<'_>, flags: HandoutFlags) -> Result<Exported> {
         slowly(|| self.0.open(name, flags))
-    }
-
-    fn stat(&self, name: Name<'_>) -> Result<Attr> {
-        slowly(|| self.0.stat(name))
     }
 
     fn remove(&self, name: Name<'_>) -> Result<()> {

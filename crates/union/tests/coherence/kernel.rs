@@ -160,23 +160,21 @@ pub fn create(world: &World, worker: usize, what: &'static CStr) {
     if is_there || (!is_missing && found(world, worker, what).is_some()) {
         return;
     }
-    world.changes(what, || {
-        let made = ask(world, worker, || world.fs.create(&USER, world.dir, name(what), 0o644, NEW));
-        world.note(|| {
-            format!(
-                "kernel {worker}: made {what:?}: {:?}",
-                made.as_ref().map(|(e, _)| (e.node, e.attr_ttl, e.attr.size))
-            )
-        });
-        changed(world);
-        if let Ok((entry, opened)) = made {
-            world.kernel.beliefs().missing.remove(what);
-            known(world, what, &entry, 0);
-            arrived(world, worker);
-            world.fs.release(entry.node, opened.handle);
-        }
-        arrived(world, worker);
+    let made = ask(world, worker, || world.fs.create(&USER, world.dir, name(what), 0o644, NEW));
+    world.note(|| {
+        format!(
+            "kernel {worker}: made {what:?}: {:?}",
+            made.as_ref().map(|(e, _)| (e.node, e.attr_ttl, e.attr.size))
+        )
     });
+    changed(world);
+    if let Ok((entry, opened)) = made {
+        world.kernel.beliefs().missing.remove(what);
+        known(world, what, &entry, 0);
+        arrived(world, worker);
+        world.fs.release(entry.node, opened.handle);
+    }
+    arrived(world, worker);
 }
 
 pub fn remove(world: &World, worker: usize, what: &'static CStr) {
@@ -186,16 +184,14 @@ pub fn remove(world: &World, worker: usize, what: &'static CStr) {
     if is_missing || (!is_there && found(world, worker, what).is_none()) {
         return;
     }
-    world.changes(what, || {
-        let removed = ask(world, worker, || world.fs.unlink(&USER, world.dir, name(what)));
-        world.note(|| format!("kernel {worker}: removed {what:?}: {}", removed.is_ok()));
-        changed(world);
-        let node = world.kernel.beliefs().names.remove(what);
-        if let Some(node) = node {
-            world.kernel.beliefs().attributes.remove(&node);
-        }
-        arrived(world, worker);
-    });
+    let removed = ask(world, worker, || world.fs.unlink(&USER, world.dir, name(what)));
+    world.note(|| format!("kernel {worker}: removed {what:?}: {}", removed.is_ok()));
+    changed(world);
+    let node = world.kernel.beliefs().names.remove(what);
+    if let Some(node) = node {
+        world.kernel.beliefs().attributes.remove(&node);
+    }
+    arrived(world, worker);
 }
 
 /// Makes the file shorter, or longer.

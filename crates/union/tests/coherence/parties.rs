@@ -33,18 +33,15 @@ pub fn program(world: &World) {
 }
 
 fn make(world: &World, what: &'static CStr) {
-    let made = world.changes(what, || {
-        let made = world.fs.create(&CLIENT, &wanted(world, what), TO_WRITE, 0o644).map(object);
-        if made.is_ok() {
-            // It has been answered, and nobody has done anything since.
-            let beliefs = world.kernel.beliefs();
-            let is_missing = beliefs.missing.contains(what);
-            world.check(!is_missing, || format!("{what:?} was made and is believed not to be there"));
-            let is_listed = beliefs.list.as_ref().is_none_or(|list| list.contains(what));
-            world.check(is_listed, || format!("{what:?} was made and is not in the list"));
-        }
-        made
-    });
+    let made = world.fs.create(&CLIENT, &wanted(world, what), TO_WRITE, 0o644).map(object);
+    if made.is_ok() {
+        // It has been answered, and nobody has done anything since.
+        let beliefs = world.kernel.beliefs();
+        let is_missing = beliefs.missing.contains(what);
+        world.check(!is_missing, || format!("{what:?} was made and is believed not to be there"));
+        let is_listed = beliefs.list.as_ref().is_none_or(|list| list.contains(what));
+        world.check(is_listed, || format!("{what:?} was made and is not in the list"));
+    }
     world.note(|| format!("program: made {what:?}: {:?}", made.as_ref().map(|f| f.stat().unwrap().ino)));
     match made {
         Ok(file) => appends(world, &file, what),
@@ -61,15 +58,17 @@ fn remove(world: &World, what: &'static CStr) {
 /// Opens a file to write, and writes and cuts.
 fn write(world: &World, what: &'static CStr) {
     let mut wanted = wanted(world, what);
-    let mut opened = world.fs.open(&CLIENT, &wanted, TO_WRITE).map(object);
+    let flags = if thread_rng().gen_bool(0.3) { TO_WRITE | HandoutFlags::TRUNCATE } else { TO_WRITE };
+    let mut opened = world.fs.open(&CLIENT, &wanted, flags).map(object);
     if matches!(opened, Err(Refused::Known)) {
         // The program has the kernel walk the path.
         kernel::look(world, WORKER, what);
         wanted.checked = true;
-        opened = world.fs.open(&CLIENT, &wanted, TO_WRITE).map(object);
+        opened = world.fs.open(&CLIENT, &wanted, flags).map(object);
     }
     world.note(|| format!("program: opened {what:?}: {:?}", opened.as_ref().map(|f| f.stat().unwrap().ino)));
     if let Ok(file) = opened {
+        is_shown(world, &file, what);
         appends(world, &file, what);
         if thread_rng().gen_bool(0.5) {
             yield_now();
@@ -108,7 +107,7 @@ pub fn reader(world: &World) {
         // 512 words come before those of slots.
         world.words.word(512 + told.slot as usize).unwrap().load(SeqCst)
     };
-    let holds = || world.deaf == Some(Deaf::ToCuts) || word() == told.generation;
+    let holds = || world.deaf == Some(Deaf::Cuts) || word() == told.generation;
     for _ in 0..3 {
         if !holds() {
             return;

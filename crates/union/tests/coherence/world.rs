@@ -25,17 +25,17 @@ pub const SIZE: u64 = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deaf {
     /// The kernel is not told that lists of names do not hold.
-    ToData,
+    Data,
     /// It is not told that attributes do not hold.
-    ToAttributes,
+    Attributes,
     /// Answers that are on their way are not waited for.
-    ToAnswers,
+    Answers,
     /// Who reads from a mapping does not look whether it still holds.
-    ToCuts,
+    Cuts,
 }
 
 impl Deaf {
-    pub const ALL: [Self; 4] = [Self::ToData, Self::ToAttributes, Self::ToAnswers, Self::ToCuts];
+    pub const ALL: [Self; 4] = [Self::Data, Self::Attributes, Self::Answers, Self::Cuts];
 }
 
 /// What the kernel believes of the directory, until that is recalled.
@@ -51,14 +51,6 @@ pub struct Beliefs {
     pub recalls: HashMap<NodeId, u64>,
     /// How often they were told: an answer to a question from before that is not believed either.
     pub tellings: HashMap<NodeId, u64>,
-}
-
-/// Changes of a name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Those that are under way, and all that ever began.
-    pub changing: u32,
-    pub changes: u32,
 }
 
 /// The kernel, as far as the union sees it.
@@ -83,7 +75,6 @@ pub struct World {
     pub upper: Arc<dyn BranchDir>,
     pub file: NodeId,
     pub words: SharedWords,
-    pub truth: Mutex<HashMap<&'static CStr, Changes>>,
     pub deaf: Option<Deaf>,
     /// What happened, for those who have to find out why.
     notes: Mutex<Vec<String>>,
@@ -110,7 +101,7 @@ impl Answers for Way {
         let Some(kernel) = self.0.upgrade() else { return true };
         let under_way = kernel.under_way.lock().unwrap();
         let is_under_way = |(worker, number): &(usize, u64)| under_way.get(worker) == Some(number);
-        kernel.deaf == Some(Deaf::ToAnswers) || !these.0.iter().any(is_under_way)
+        kernel.deaf == Some(Deaf::Answers) || !these.0.iter().any(is_under_way)
     }
 }
 
@@ -119,7 +110,7 @@ impl Notifier for Way {
         shuttle::thread::yield_now();
         let Some(kernel) = self.0.upgrade() else { return Ok(()) };
         let dir = *kernel.dir.lock().unwrap();
-        if kernel.deaf == Some(Deaf::ToAttributes) {
+        if kernel.deaf == Some(Deaf::Attributes) {
             return Ok(());
         }
         let mut beliefs = kernel.beliefs();
@@ -141,7 +132,7 @@ impl Notifier for Way {
         let mut beliefs = kernel.beliefs();
         *beliefs.recalls.entry(node).or_default() += 1;
         beliefs.attributes.remove(&node);
-        if node == dir && kernel.deaf != Some(Deaf::ToData) {
+        if node == dir && kernel.deaf != Some(Deaf::Data) {
             beliefs.list = None;
         }
         Ok(())
@@ -205,7 +196,6 @@ impl World {
         kernel.beliefs().names.insert(FILE.to_owned(), file.node);
         kernel.beliefs().nodes.extend([dir, file.node]);
         let shared = vellum_vfs::Handout::enter(&fs, dir).unwrap();
-        let truth = Mutex::new(NAMES.iter().map(|name| (*name, Changes::default())).collect());
         Arc::new(Self {
             fs,
             kernel,
@@ -214,25 +204,9 @@ impl World {
             upper,
             file: file.node,
             words,
-            truth,
             deaf,
             notes: Mutex::default(),
         })
-    }
-
-    /// A change of a name is under way until its outcome has arrived.
-    pub fn changes<R>(&self, what: &'static CStr, change: impl FnOnce() -> R) -> R {
-        {
-            let mut truth = self.truth.lock().unwrap();
-            let truth = truth.get_mut(what).unwrap();
-            truth.changing += 1;
-            truth.changes += 1;
-        }
-        let result = change();
-        let mut truth = self.truth.lock().unwrap();
-        let truth = truth.get_mut(what).unwrap();
-        truth.changing -= 1;
-        result
     }
 
     pub fn note(&self, what: impl FnOnce() -> String) {
@@ -245,10 +219,6 @@ impl World {
             let notes = self.notes.lock().unwrap().join("\n");
             panic!("{}; before that:\n{notes}", what());
         }
-    }
-
-    pub fn truth(&self, what: &CStr) -> Changes {
-        self.truth.lock().unwrap()[what]
     }
 
     /// Nobody does anything any more: whatever the kernel believes is so.

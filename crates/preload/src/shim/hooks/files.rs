@@ -1,4 +1,4 @@
-//! Opening, creating and removing, new directories and symbolic links.
+//! Opening and creating, new directories and symbolic links.
 
 use super::identity;
 use crate::fds::exclusive_fd;

@@ -150,7 +150,7 @@ macro_rules! fxstatat {
             None if is_version($version) => stat_raw($directory, $path, $to, $flags),
             None => -1,
         };
-        if $version != VERSION {
+        if $version != VERSION && $version != VERSION_KERNEL {
             return next();
         }
         // SAFETY: the program's path and memory.

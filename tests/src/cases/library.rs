@@ -441,7 +441,7 @@ fn report_and_example(cx: &Cx) -> Outcome {
         Ok((text(&output.stdout), text(&output.stderr)))
     };
     let (said, report) = run(ground.mount.path("f1"), "1")?;
-    ensure_eq!(said.trim(), "version 2, served 46, few 4", "what the example counts");
+    ensure_eq!(said.trim(), "version 3, served 46, few 4", "what the example counts");
     let expected = "vellum: preads from mappings: 46\nvellum: bytes from mappings: 4600\n\
                     vellum: preads by the kernel: 4 (not a Vellum file 0, too few reads 4, beyond the end 0, changed 0, \
                     no socket 0, other 0)\n";

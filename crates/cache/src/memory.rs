@@ -2,9 +2,10 @@
 //! is whole can be handed to the kernel or to a program as it is.
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-use rustix::io::{Errno, pread, pwrite};
+use rustix::io::Errno;
 use std::cell::RefCell;
-use std::os::fd::OwnedFd;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 
 /// A kind of memory.
 pub trait Memory {
@@ -27,45 +28,30 @@ pub trait Memory {
 pub struct MemFd;
 
 impl Memory for MemFd {
-    type File = OwnedFd;
+    type File = File;
 
-    fn create(&self, bytes: u64) -> Result<OwnedFd, Errno> {
+    fn create(&self, bytes: u64) -> Result<File, Errno> {
         let file = memfd_create(c"vellum-cache", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&file, bytes)?;
-        Ok(file)
+        Ok(file.into())
     }
 
-    fn write(&self, file: &OwnedFd, mut data: &[u8], mut offset: u64) -> Result<(), Errno> {
-        while !data.is_empty() {
-            let done = match pwrite(file, data, offset) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(done) => done,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error),
-            };
-            data = data.get(done..).unwrap_or_default();
-            offset += done as u64;
-        }
-        Ok(())
+    fn write(&self, file: &File, data: &[u8], offset: u64) -> Result<(), Errno> {
+        file.write_all_at(data, offset).map_err(errno)
     }
 
-    fn read(&self, file: &OwnedFd, mut buf: &mut [u8], mut offset: u64) -> Result<(), Errno> {
-        while !buf.is_empty() {
-            let done = match pread(file, &mut *buf, offset) {
-                Ok(0) => return Err(Errno::IO),
-                Ok(done) => done,
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(error),
-            };
-            buf = buf.get_mut(done..).unwrap_or_default();
-            offset += done as u64;
-        }
-        Ok(())
+    fn read(&self, file: &File, buf: &mut [u8], offset: u64) -> Result<(), Errno> {
+        file.read_exact_at(buf, offset).map_err(errno)
     }
 
-    fn release(&self, file: &OwnedFd, offset: u64, bytes: u64) -> Result<(), Errno> {
+    fn release(&self, file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
         fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
     }
+}
+
+/// What does not come from the kernel, such as an end that is too early, is EIO.
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 /// Memory of this process, for tests and simulations.

@@ -117,7 +117,7 @@ impl Core {
     }
 
     /// Moves `source` over `target`. The caller holds the names of both directories, and of a directory that is replaced.
-    pub(crate) fn replace(
+    fn replace(
         &self,
         work: &Work,
         (from, leaves): (Side<'_>, &Change<'_>),

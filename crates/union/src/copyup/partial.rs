@@ -3,6 +3,7 @@
 use crate::copyup::unfinished::Unfinished;
 use crate::copyup::whole::Need;
 use crate::extents::{BlockIndex, Holes, Origin, PartialFile, Record};
+use crate::layers::marks;
 use crate::layers::marks::{GUARD, METACOPY_PARTIAL, Own, Space};
 use crate::layers::work::Work;
 use crate::nodes::node::{At, Below, File, FileState, Io, LowerAt, Node};
@@ -221,7 +222,7 @@ impl Core {
     pub(crate) fn forget_lowers(&self) -> Result<()> {
         let Some(upper) = self.layers.first() else { return Ok(()) };
         let (root, space) = (upper.branch.root(), self.space());
-        if crate::layers::marks::read_value(&*root, space.guard(), GUARD.len() + 1)
+        if marks::read_value(&*root, space.guard(), GUARD.len() + 1)
             .is_ok_and(|v| v.as_deref() == Some(GUARD))
         {
             root.remove_xattr(space.guard())?;
@@ -338,7 +339,7 @@ fn remove_silent(object: &dyn Object, space: Space) {
 /// data are its own keeps no others that speak of data below.
 pub(crate) fn end_unmark(dir: &dyn BranchDir, name: Name<'_>, space: Space) -> Result<()> {
     let has = |mark| match dir.get_xattr_at(name, mark, &mut []) {
-        Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(false),
+        Err(e) if marks::is_none(&e) => Ok(false),
         other => other.map(|_| true),
     };
     let mut left = false;
@@ -362,7 +363,7 @@ pub(crate) fn unmark_all(to: &dyn Object, space: Space) -> Result<()> {
 
 fn remove_if_set(to: &dyn Object, name: &CStr) -> Result<()> {
     match to.remove_xattr(name) {
-        Err(e) if !matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Err(e),
+        Err(e) if !marks::is_none(&e) => Err(e),
         _ => Ok(()),
     }
 }

@@ -337,6 +337,11 @@ pub(crate) const fn fold_fsid(fsid: u64) -> u32 {
     (fsid ^ (fsid >> 32)) as u32
 }
 
+/// Whether an error of looking for a mark, or of removing it, says that there is none: or none that may be seen, or could be.
+pub(crate) fn is_none(error: &Error) -> bool {
+    matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -464,7 +464,7 @@ impl Core {
         for space in self.mark_spaces(found.layer) {
             match found.handle.get_xattr_at(found.name, space.metacopy(), &mut []) {
                 Ok(_) => return Ok(true),
-                Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
+                Err(e) if crate::layers::marks::is_none(&e) => {}
                 Err(e) => return Err(e),
             }
         }
@@ -481,7 +481,7 @@ impl Core {
                     crate::layers::marks::check_redirect(&value)?;
                     return self.follow_redirect(&value, found.layer, found.rest);
                 }
-                Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
+                Err(e) if crate::layers::marks::is_none(&e) => {}
                 Err(e) => return Err(e),
             }
         }

@@ -14,9 +14,9 @@ pub const PAGE_BYTES: u64 = 4 << 10;
 /// A file of a storage, whatever its contents are at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Object {
-    /// Which branch; the numbers are the caller's.
-    pub branch: u32,
-    /// The inode's number in that branch.
+    /// Which filesystem or snapshot: one image has one number in all its mounts, and in a successor of the process.
+    pub filesystem: u64,
+    /// The inode's number there.
     pub inode: u64,
 }
 
@@ -47,7 +47,7 @@ impl Key {
     pub(crate) fn print(&self, index: BlockIndex) -> u64 {
         // The golden ratio as an odd number: its bits are well spread.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let parts = [u64::from(self.object.branch), self.object.inode, self.version, index.0];
+        let parts = [self.object.filesystem, self.object.inode, self.version, index.0];
         parts.iter().fold(0, |print: u64, part| (print ^ part).wrapping_mul(SPREAD).rotate_left(29))
     }
 }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn lengths() {
-        let of = |size| Version { key: Key { object: Object { branch: 0, inode: 1 }, version: 1 }, size };
+        let of = |size| Version { key: Key { object: Object { filesystem: 0, inode: 1 }, version: 1 }, size };
         assert_eq!((of(0).blocks(), of(0).block_len(BlockIndex(0))), (0, 0));
         let two = of(BLOCK_BYTES + 1);
         assert_eq!(two.blocks(), 2);

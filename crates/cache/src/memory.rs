@@ -1,11 +1,14 @@
 //! Where the bytes of cached files lie: one piece of memory for each file, with every block at its own place, so that a file that
 //! is whole can be handed to the kernel or to a program as it is.
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use crate::sync::Mutex;
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, Mode, SealFlags, fallocate, fchmod, fcntl_add_seals, ftruncate, memfd_create,
+};
 use rustix::io::Errno;
-use std::cell::RefCell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A kind of memory.
 pub trait Memory {
@@ -20,6 +23,14 @@ pub trait Memory {
     fn read(&self, file: &Self::File, buf: &mut [u8], offset: u64) -> Result<(), Errno>;
     /// Frees so many bytes at `offset`, which is a multiple of a page.
     fn release(&self, file: &Self::File, offset: u64, bytes: u64) -> Result<(), Errno>;
+    /// From now on nobody can change the memory, nor any of it be freed but by dropping it: it goes to others.
+    fn seal(&self, file: &Self::File) -> Result<(), Errno>;
+    /// Nothing of a file is found any more, though it is not dropped yet: for memory that others read without the store.
+    fn hide(&self, _file: &Self::File) {}
+    /// Takes how often the container at a place has used a block without the store since this was last asked.
+    fn uses(&self, _file: &Self::File, _place: u32, _block: u64) -> u8 {
+        0
+    }
 }
 
 /// Memory files of the kernel: they can be backing files of passthrough, be mapped, and outlive the process in another one's
@@ -47,6 +58,12 @@ impl Memory for MemFd {
     fn release(&self, file: &File, offset: u64, bytes: u64) -> Result<(), Errno> {
         fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)
     }
+
+    fn seal(&self, file: &File) -> Result<(), Errno> {
+        // A borrower can open its descriptor again by /proc/self/fd: the seals hold for whatever is opened, the mode for others.
+        fchmod(file, Mode::RUSR)?;
+        fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+    }
 }
 
 /// What does not come from the kernel, such as an end that is too early, is EIO.
@@ -58,15 +75,36 @@ fn errno(error: std::io::Error) -> Errno {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plain;
 
+/// A file of [`Plain`].
+#[derive(Debug, Default)]
+pub struct PlainFile {
+    bytes: Mutex<Vec<u8>>,
+    sealed: AtomicBool,
+}
+
+impl PlainFile {
+    /// What is in it.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.bytes.lock().clone()
+    }
+
+    /// EPERM after it was sealed.
+    fn writable(&self) -> Result<(), Errno> {
+        if self.sealed.load(Relaxed) { Err(Errno::PERM) } else { Ok(()) }
+    }
+}
+
 impl Memory for Plain {
-    type File = RefCell<Vec<u8>>;
+    type File = PlainFile;
 
     fn create(&self, bytes: u64) -> Result<Self::File, Errno> {
-        usize::try_from(bytes).map(|bytes| RefCell::new(vec![0; bytes])).map_err(|_| Errno::NOMEM)
+        let bytes = usize::try_from(bytes).map_err(|_| Errno::NOMEM)?;
+        Ok(PlainFile { bytes: Mutex::new(vec![0; bytes]), sealed: AtomicBool::new(false) })
     }
 
     fn write(&self, file: &Self::File, data: &[u8], offset: u64) -> Result<(), Errno> {
-        let mut file = file.borrow_mut();
+        file.writable()?;
+        let mut file = file.bytes.lock();
         range(offset, data.len())
             .and_then(|range| file.get_mut(range))
             .ok_or(Errno::IO)?
@@ -75,16 +113,22 @@ impl Memory for Plain {
     }
 
     fn read(&self, file: &Self::File, buf: &mut [u8], offset: u64) -> Result<(), Errno> {
-        let file = file.borrow();
+        let file = file.bytes.lock();
         buf.copy_from_slice(range(offset, buf.len()).and_then(|range| file.get(range)).ok_or(Errno::IO)?);
         Ok(())
     }
 
     fn release(&self, file: &Self::File, offset: u64, bytes: u64) -> Result<(), Errno> {
-        let mut file = file.borrow_mut();
+        file.writable()?;
+        let mut file = file.bytes.lock();
         let start = usize::try_from(offset).map_err(|_| Errno::INVAL)?.min(file.len());
         let end = usize::try_from(offset.saturating_add(bytes)).map_err(|_| Errno::INVAL)?.min(file.len());
         file.get_mut(start..end).unwrap_or_default().fill(0);
+        Ok(())
+    }
+
+    fn seal(&self, file: &Self::File) -> Result<(), Errno> {
+        file.sealed.store(true, Relaxed);
         Ok(())
     }
 }
@@ -99,6 +143,7 @@ mod tests {
     use super::*;
     use crate::key::PAGE_BYTES;
     use rustix::fs::fstat;
+    use std::os::fd::AsRawFd;
 
     fn behaves(memory: &impl Memory) {
         let file = memory.create(3 * PAGE_BYTES).unwrap();
@@ -110,6 +155,29 @@ mod tests {
         memory.read(&file, &mut buf, PAGE_BYTES - 2).unwrap();
         assert_eq!(&buf, b"\0o\0\0\0");
         assert_eq!(memory.read(&file, &mut buf, 3 * PAGE_BYTES - 4), Err(Errno::IO));
+        memory.seal(&file).unwrap();
+        assert_eq!(memory.write(&file, b"two", 0), Err(Errno::PERM));
+        assert_eq!(memory.release(&file, 0, PAGE_BYTES), Err(Errno::PERM));
+        memory.read(&file, &mut buf, PAGE_BYTES - 2).unwrap();
+        assert_eq!(&buf, b"\0o\0\0\0");
+    }
+
+    #[test]
+    fn what_is_sealed_cannot_be_written_by_whoever_opens_it_again() {
+        let file = MemFd.create(PAGE_BYTES).unwrap();
+        MemFd.write(&file, b"one", 0).unwrap();
+        MemFd.seal(&file).unwrap();
+        assert_eq!(fstat(&file).unwrap().st_mode & 0o777, 0o400);
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        // Root may open it whatever its mode is.
+        if let Ok(again) = File::options().read(true).write(true).open(path) {
+            assert_eq!(MemFd.write(&again, b"two", 0), Err(Errno::PERM));
+            assert_eq!(ftruncate(&again, 0), Err(Errno::PERM));
+            assert_eq!(fcntl_add_seals(&again, SealFlags::SEAL), Err(Errno::PERM));
+        }
+        let mut buf = [0; 3];
+        MemFd.read(&file, &mut buf, 0).unwrap();
+        assert_eq!(&buf, b"one");
     }
 
     #[test]

@@ -30,6 +30,13 @@ pub struct Container {
     serial: u64,
 }
 
+impl Container {
+    /// Where it stands in tables, together with one that has left.
+    pub(crate) const fn place(self) -> u32 {
+        self.place
+    }
+}
+
 #[derive(Debug)]
 struct Member {
     serial: u64,

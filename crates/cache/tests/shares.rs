@@ -29,7 +29,7 @@ impl Run {
     }
 
     fn version(owner: u32, block: u64) -> Version {
-        let object = Object { branch: owner, inode: block };
+        let object = Object { filesystem: u64::from(owner), inode: block };
         Version { key: Key { object, version: 1 }, size: PAGE_BYTES }
     }
 

@@ -9,7 +9,7 @@ use vellum_cache::*;
 const BLOCK: usize = BLOCK_BYTES as usize;
 
 fn version(inode: u64, version: u64, size: u64) -> Version {
-    Version { key: Key { object: Object { branch: 1, inode }, version }, size }
+    Version { key: Key { object: Object { filesystem: 1, inode }, version }, size }
 }
 
 fn store<M: Memory>(blocks: u64, memory: M) -> (Store<M>, Container) {
@@ -87,13 +87,33 @@ fn what_is_lent_stays_whatever_is_needed() {
         assert_eq!(store.stats().lent, 3 * BLOCK_BYTES);
         store.give_back(second);
         assert_eq!(store.stats().lent, 0);
-        // Now it goes like all else.
+        // Now it goes like all else, but as a whole.
         for inode in 30..60 {
             assert!(fill(&mut store, other, version(inode, 1, BLOCK_BYTES), 0).unwrap());
             store.audit();
         }
         assert!((0..3).all(|index| !store.contains(file.key, BlockIndex(index))), "{policy:?}");
     }
+}
+
+/// Its memory may be mapped somewhere for ever.
+#[test]
+fn what_was_lent_goes_as_a_whole() {
+    let (mut store, container) = store(6, Plain);
+    let file = version(1, 1, 3 * BLOCK_BYTES);
+    (0..3).for_each(|index| assert!(fill(&mut store, container, file, index).unwrap()));
+    let lent = store.lend(file.key, container).unwrap().unwrap();
+    store.give_back(lent);
+    for inode in 2.. {
+        assert!(fill(&mut store, container, version(inode, 1, BLOCK_BYTES), 0).unwrap());
+        store.audit();
+        let left = (0..3).filter(|index| store.contains(file.key, BlockIndex(*index))).count();
+        assert!(left == 0 || left == 3, "{left} blocks of it are left");
+        if left == 0 {
+            break;
+        }
+    }
+    assert_eq!(store.stats().evictions, 3);
 }
 
 #[test]
@@ -162,6 +182,7 @@ struct Bad {
     writes: Cell<bool>,
     releases: Cell<bool>,
     reads_other: Cell<bool>,
+    seals: Cell<bool>,
 }
 
 impl Memory for &Bad {
@@ -186,6 +207,10 @@ impl Memory for &Bad {
     fn release(&self, file: &Self::File, offset: u64, bytes: u64) -> std::result::Result<(), Errno> {
         if self.releases.get() { Err(Errno::NOMEM) } else { Plain.release(file, offset, bytes) }
     }
+
+    fn seal(&self, file: &Self::File) -> std::result::Result<(), Errno> {
+        if self.seals.get() { Err(Errno::BUSY) } else { Plain.seal(file) }
+    }
 }
 
 #[test]
@@ -204,6 +229,12 @@ fn memory_that_fails_leaves_all_as_it_was() {
     store.audit();
     bad.releases.set(false);
     assert!(fill(&mut store, container, file, 2).unwrap());
+    store.audit();
+    let small = version(2, 1, 10);
+    assert!(fill(&mut store, container, small, 0).unwrap());
+    bad.seals.set(true);
+    assert!(matches!(store.lend(small.key, container), Err(Error::Memory(Errno::BUSY))));
+    assert_eq!(store.stats().lent, 0);
     store.audit();
 }
 

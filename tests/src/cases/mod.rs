@@ -124,6 +124,11 @@ const CARGO: &[Case] = &[
         "test --config=build.rustflags=[\"--cfg=shuttle\"] --target-dir target/shuttle --package vellum-union --test coherence",
     )
     .aside(),
+    Case::cargo(
+        "cache/orders",
+        "test --config=build.rustflags=[\"--cfg=shuttle\"] --target-dir target/shuttle --package vellum-cache --test orders",
+    )
+    .aside(),
     // A source of layers that programs for users do not have.
     Case::cargo("unit/memory-layers", "test --package vellum --features memory-layers --test memory"),
     Case { kind: Kind::Tool("scripts/fuzz --jobs 1 --seconds 60"), ..Case::cargo("fuzz", "") }.aside(),

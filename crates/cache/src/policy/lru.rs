@@ -30,8 +30,13 @@ impl Policy for Lru {
         self.entries.forget(at);
     }
 
-    fn victim(&mut self) -> Option<u32> {
-        let at = self.row.oldest()?;
+    fn victim_by(&mut self, uses: &mut dyn FnMut(u32) -> u8) -> Option<u32> {
+        let mut at = self.row.oldest()?;
+        // Ends: a use is taken once.
+        while self.entries.get(at).is_some_and(|item| uses(*item) > 0) {
+            self.hit(Handle(at));
+            at = self.row.oldest()?;
+        }
         self.row.take(&mut self.entries, at);
         self.entries.forget(at)
     }

@@ -25,8 +25,13 @@ pub trait Policy: std::fmt::Debug + Send {
     fn hit(&mut self, entry: Handle);
     /// Takes an entry out without having chosen it. Nothing happens where there is none.
     fn remove(&mut self, entry: Handle);
-    /// Chooses an entry, takes it out, and says what it stood for. None: the queue is empty.
-    fn victim(&mut self) -> Option<u32>;
+    /// Chooses an entry, takes it out, and says what it stood for. None: the queue is empty. `uses` takes how often an item was used
+    /// beside [`Policy::hit`] since it was last asked: it is asked of every item that is looked at.
+    fn victim_by(&mut self, uses: &mut dyn FnMut(u32) -> u8) -> Option<u32>;
+    /// As [`Policy::victim_by`], where every use has been told.
+    fn victim(&mut self) -> Option<u32> {
+        self.victim_by(&mut |_| 0)
+    }
     /// How many entries there are.
     fn len(&self) -> usize;
     /// Whether there is none.

@@ -66,10 +66,10 @@ impl S3Fifo {
     }
 
     /// The trial's oldest: over to the main queue, or its end.
-    fn try_oldest(&mut self, at: u32) -> Option<u32> {
+    fn try_oldest(&mut self, at: u32, uses: &mut dyn FnMut(u32) -> u8) -> Option<u32> {
         self.trial.take(&mut self.entries, at);
         let entry = self.entries.get_mut(at)?;
-        if entry.uses > TRIAL_USES {
+        if entry.uses.saturating_add(uses(entry.item)) > TRIAL_USES {
             entry.uses = 0;
             entry.in_main = true;
             self.main.push(&mut self.entries, at);
@@ -83,16 +83,15 @@ impl S3Fifo {
     }
 
     /// The main queue's oldest: another round, or its end.
-    fn sift_main(&mut self, at: u32) -> Option<u32> {
+    fn sift_main(&mut self, at: u32, uses: &mut dyn FnMut(u32) -> u8) -> Option<u32> {
         self.main.take(&mut self.entries, at);
-        match self.entries.get_mut(at)? {
-            Entry { uses: 0, .. } => self.end_of(at),
-            entry => {
-                entry.uses -= 1;
-                self.main.push(&mut self.entries, at);
-                None
-            }
-        }
+        let entry = self.entries.get_mut(at)?;
+        let Some(left) = entry.uses.saturating_add(uses(entry.item)).min(USES_MAX).checked_sub(1) else {
+            return self.end_of(at);
+        };
+        entry.uses = left;
+        self.main.push(&mut self.entries, at);
+        None
     }
 }
 
@@ -119,14 +118,14 @@ impl Policy for S3Fifo {
         self.entries.forget(at);
     }
 
-    fn victim(&mut self) -> Option<u32> {
+    fn victim_by(&mut self, uses: &mut dyn FnMut(u32) -> u8) -> Option<u32> {
         // Ends: every round ends an entry, moves one of the trial, or takes a use away.
         loop {
             let trial_full = self.trial.len() > self.len() / TRIAL_PART;
             let item = match (self.trial.oldest(), self.main.oldest()) {
-                (Some(at), main) if trial_full || main.is_none() => self.try_oldest(at),
-                (_, Some(at)) => self.sift_main(at),
-                (Some(at), None) => self.try_oldest(at),
+                (Some(at), main) if trial_full || main.is_none() => self.try_oldest(at, uses),
+                (_, Some(at)) => self.sift_main(at, uses),
+                (Some(at), None) => self.try_oldest(at, uses),
                 (None, None) => return None,
             };
             if item.is_some() {

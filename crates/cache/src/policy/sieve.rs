@@ -43,9 +43,10 @@ impl Policy for Sieve {
         self.entries.forget(at);
     }
 
-    fn victim(&mut self) -> Option<u32> {
+    fn victim_by(&mut self, uses: &mut dyn FnMut(u32) -> u8) -> Option<u32> {
         let mut at = self.hand.or(self.row.oldest())?;
-        while let Some(entry) = self.entries.get_mut(at).filter(|entry| entry.visited) {
+        let mut used = |entry: &Entry| uses(entry.item) > 0 || entry.visited;
+        while let Some(entry) = self.entries.get_mut(at).filter(|entry| used(entry)) {
             entry.visited = false;
             at = self.entries.newer(at).or(self.row.oldest())?;
         }

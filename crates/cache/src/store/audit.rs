@@ -20,6 +20,10 @@ impl<M: Memory> Store<M> {
             }
             let file = &self.files[block.file as usize];
             assert_eq!(file.blocks.get(&block.index).map(|id| *id as usize), Some(id));
+            assert!(
+                !file.sealed || file.blocks.len() as u64 == file.version.blocks(),
+                "no hole where it was lent"
+            );
         }
         assert_eq!(size, self.size, "the size");
         assert!(size <= self.config.capacity && self.files.len() <= self.config.files, "the bounds");

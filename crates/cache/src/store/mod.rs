@@ -50,6 +50,8 @@ struct File<F> {
     blocks: BTreeMap<BlockIndex, u32>,
     /// How often it is lent.
     lent: usize,
+    /// It was lent once: a borrower may have a mapping that nobody hears of. So nothing of it is freed but the whole, by dropping it.
+    sealed: bool,
     /// It was invalidated while it was lent: nobody finds it, and it goes when it comes back.
     doomed: bool,
     /// Blocks that a queue (of the container at a place) has chosen meanwhile.
@@ -101,6 +103,11 @@ impl<M: Memory> Store<M> {
             size: 0,
             lent: 0,
         }
+    }
+
+    /// It may hold so many bytes, if those are more than so far.
+    pub fn grow(&mut self, capacity: u64) {
+        self.config.capacity = self.config.capacity.max(capacity);
     }
 
     /// A further container, with its weight.
@@ -205,6 +212,19 @@ impl<M: Memory> Store<M> {
         Ok(Some(len))
     }
 
+    /// The memory of these contents, where some of them is there.
+    pub(crate) fn memory_of(&self, version: Version) -> Option<&M::File> {
+        let file = self.files.get(self.file_of(version.key)? as usize)?;
+        (file.version == version).then_some(&file.memory)
+    }
+
+    /// A container has used something without the store.
+    pub(crate) fn used(&mut self, container: Container) {
+        if let Ok(place) = self.shares.place(container) {
+            self.shares.used(place);
+        }
+    }
+
     /// Whether a block is there. Counts for nothing.
     #[must_use]
     pub fn contains(&self, key: Key, index: BlockIndex) -> bool {
@@ -280,15 +300,17 @@ impl<M: Memory> Store<M> {
         }
         self.shares.used(place);
         let blocks: Vec<u32> = file.blocks.values().copied().collect();
-        if file.lent == 0 {
-            let bytes = self.bytes_of(id);
-            if self.lent + bytes > self.config.capacity / LENT_MAX {
-                return Ok(None);
-            }
-            self.lent += bytes;
+        let bytes = if file.lent == 0 { self.bytes_of(id) } else { 0 };
+        if bytes > 0 && self.lent + bytes > self.config.capacity / LENT_MAX {
+            return Ok(None);
         }
         if let Some(file) = self.files.get_mut(id as usize) {
+            if !file.sealed {
+                self.memory.seal(&file.memory)?;
+                file.sealed = true;
+            }
             file.lent += 1;
+            self.lent += bytes;
         }
         for block in blocks {
             self.uses(block, place);
@@ -296,7 +318,7 @@ impl<M: Memory> Store<M> {
         Ok(Some(Lent { file: id }))
     }
 
-    /// The memory of a file that is lent. To be opened read-only before it goes to anybody.
+    /// The memory of a file that is lent. Nobody can write to it any more.
     #[must_use]
     pub fn lent(&self, lent: &Lent) -> Option<&M::File> {
         self.files.get(lent.file as usize).map(|file| &file.memory)
@@ -458,7 +480,13 @@ impl<M: Memory> Store<M> {
             let can_give =
                 |place: u32| self.queues.get(place as usize).is_some_and(|queue| !queue.is_empty());
             let Some(place) = self.shares.most(Some((asking, bytes)), can_give) else { return Ok(false) };
-            let Some(id) = self.queues.get_mut(place as usize).and_then(|queue| queue.victim()) else {
+            let Self { memory, files, blocks, queues, .. } = self;
+            let mut uses = |id: u32| {
+                let block = blocks.get(id as usize);
+                let file = block.and_then(|block| Some((block, files.get(block.file as usize)?)));
+                file.map_or(0, |(block, file)| memory.uses(&file.memory, place, block.index.0))
+            };
+            let Some(id) = queues.get_mut(place as usize).and_then(|queue| queue.victim_by(&mut uses)) else {
                 return Ok(false);
             };
             let Some(block) = self.blocks.get_mut(id as usize) else { continue };
@@ -471,11 +499,13 @@ impl<M: Memory> Store<M> {
             }
             if block.users.len() > 1 {
                 block.users.leave(place, block.bytes, &mut self.shares);
-            } else if let Err(error) = self.drop_block(id) {
-                self.queue_again(id, place);
-                return Err(error);
             } else {
-                self.all.evictions += 1;
+                let before = self.blocks.len();
+                if let Err(error) = self.drop_block(id) {
+                    self.queue_again(id, place);
+                    return Err(error);
+                }
+                self.all.evictions += before.saturating_sub(self.blocks.len()) as u64;
             }
             if let Some(counts) = self.counts.get_mut(place as usize) {
                 counts.evictions += 1;
@@ -499,8 +529,15 @@ impl<M: Memory> Store<M> {
             return Ok(None);
         }
         let memory = self.memory.create(version.size)?;
-        let file =
-            File { version, memory, blocks: BTreeMap::new(), lent: 0, doomed: false, waiting: Vec::new() };
+        let file = File {
+            version,
+            memory,
+            blocks: BTreeMap::new(),
+            lent: 0,
+            sealed: false,
+            doomed: false,
+            waiting: vec![],
+        };
         let Ok(id) = u32::try_from(self.files.insert(file)) else { return Ok(None) };
         self.objects.entry(version.key.object).or_default().push(id);
         Ok(Some(id))
@@ -524,12 +561,16 @@ impl<M: Memory> Store<M> {
         Ok(id)
     }
 
-    /// A block of a file that is not lent goes. After an error it is still there.
+    /// A block of a file that is not lent goes; of one that ever was, all of it. After an error it is still there.
     fn drop_block(&mut self, id: u32) -> Result<()> {
         let Some(block) = self.blocks.get(id as usize) else { return Ok(()) };
         let (file_id, index, bytes) = (block.file, block.index, block.bytes);
         let Some(file) = self.files.get_mut(file_id as usize) else { return Ok(()) };
         debug_assert_eq!(file.lent, 0, "what is lent stays");
+        if file.sealed {
+            self.end(file_id);
+            return Ok(());
+        }
         // The memory of a file's last block goes with the file.
         if file.blocks.len() > 1 {
             self.memory.release(&file.memory, index.0 * BLOCK_BYTES, bytes)?;
@@ -563,6 +604,9 @@ impl<M: Memory> Store<M> {
         let Some(file) = self.files.get_mut(id as usize) else { return };
         file.doomed = true;
         let (object, lent) = (file.version.key.object, file.lent > 0);
+        if lent {
+            self.memory.hide(&file.memory);
+        }
         if let Some(ids) = self.objects.get_mut(&object) {
             ids.retain(|other| *other != id);
             if ids.is_empty() {

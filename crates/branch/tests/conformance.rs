@@ -1,4 +1,4 @@
-//! What every branch must answer. The same cases run over a local directory and over memory.
+//! What every branch must answer. The same cases run over a local directory and over memory, and over both read through a cache.
 
 #![allow(unreachable_pub, clippy::unwrap_used, reason = "modules of one test program")]
 
@@ -49,6 +49,24 @@ macro_rules! cases {
             $(mod $module {
                 $(#[test]
                 fn $case() { crate::$module::$case(&crate::support::Fixture::memory()); })*
+            })*
+        }
+        mod cached_directory {
+            $(mod $module {
+                $(#[test]
+                fn $case() {
+                    let fixture = crate::support::Fixture::local().cached();
+                    $(if !crate::runs_here(stringify!($needs), &fixture) {
+                        return;
+                    })*
+                    crate::$module::$case(&fixture);
+                })*
+            })*
+        }
+        mod cached_memory {
+            $(mod $module {
+                $(#[test]
+                fn $case() { crate::$module::$case(&crate::support::Fixture::memory().cached()); })*
             })*
         }
     };

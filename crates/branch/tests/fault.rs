@@ -148,10 +148,6 @@ fn listing_can_fail_between_batches() {
     assert!(seen > 100 && seen < 3000, "{seen}");
 }
 
-fn both() -> [Fixture; 2] {
-    [Fixture::local(), Fixture::memory()]
-}
-
 #[test]
 fn every_change_of_a_branch_can_fail_and_be_the_last() {
     let plan = FaultPlan::new();
@@ -160,7 +156,7 @@ fn every_change_of_a_branch_can_fail_and_be_the_last() {
     let (changes, steps) = (plan.changes(), plan.steps());
     assert_eq!((changes, steps), (7, 9), "mkdir, create, write, xattr, sync, rename, sync; two opens");
     for change in 0..changes {
-        for f in both() {
+        for f in Fixture::all() {
             let plan = FaultPlan::new();
             let branch = FaultBranch::new(Arc::clone(&f.branch), Arc::clone(&plan));
             plan.fail_change(change, Errno::NOSPC);
@@ -169,7 +165,7 @@ fn every_change_of_a_branch_can_fail_and_be_the_last() {
             whole_or_absent(&*f.root(), DATA);
         }
         for torn in [false, true] {
-            for f in both() {
+            for f in Fixture::all() {
                 let plan = FaultPlan::new();
                 let branch = FaultBranch::new(Arc::clone(&f.branch), Arc::clone(&plan));
                 plan.set_torn(torn);
@@ -219,7 +215,7 @@ fn one_step_fails_and_the_next_goes_on() {
 /// Operations on two objects reach the branch inside with its own objects, in every combination.
 #[test]
 fn wrapped_objects_work_together() {
-    for f in both() {
+    for f in Fixture::all() {
         let plan = FaultPlan::new();
         let branch = FaultBranch::new(Arc::clone(&f.branch), Arc::clone(&plan));
         let root = branch.root();

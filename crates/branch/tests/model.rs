@@ -39,6 +39,16 @@ fn seed() -> u64 {
 
 #[test]
 fn memory_answers_as_ext4_does() {
+    answers_as_ext4_does(Fixture::memory);
+}
+
+/// What is read through a cache is what was written, whatever else happens to the file.
+#[test]
+fn a_cached_branch_answers_as_ext4_does() {
+    answers_as_ext4_does(|| Fixture::memory().cached());
+}
+
+fn answers_as_ext4_does(model: impl Fn() -> Fixture) {
     if !suitable() {
         return;
     }
@@ -51,7 +61,7 @@ fn memory_answers_as_ext4_does() {
         ..ProptestConfig::default()
     };
     proptest!(config, |(operations in operation::sequence())| {
-        let (disk, model) = (Fixture::local(), Fixture::memory());
+        let (disk, model) = (Fixture::local(), model());
         let mut real = World::new(&disk);
         let mut memory = World::new(&model);
         for (number, operation) in operations.iter().enumerate() {

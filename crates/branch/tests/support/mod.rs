@@ -4,7 +4,9 @@
 use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::sync::Arc;
-use vellum_branch::{LocalBranch, MemoryBranch};
+use std::time::Duration;
+use vellum_branch::{CachedBranch, LocalBranch, MemoryBranch, Sharing};
+use vellum_cache::{Config, Kind, MemFd, Shared};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Name, OpenMode, Result};
 
 /// A name from a literal.
@@ -53,6 +55,19 @@ impl Fixture {
         Self { branch: MemoryBranch::new(), dir: None }
     }
 
+    /// The branch, read through a small cache.
+    pub fn cached(self) -> Self {
+        let member = cache().join(100).expect("join a new cache");
+        // Tests do not wait for files to settle: all their changes go through the branch.
+        let sharing = Sharing::Shared { settle: Duration::ZERO };
+        Self { branch: CachedBranch::new(self.branch, member, sharing), dir: self.dir }
+    }
+
+    /// A directory and memory, by themselves and read through a cache.
+    pub fn all() -> [Self; 4] {
+        [Self::local(), Self::memory(), Self::local().cached(), Self::memory().cached()]
+    }
+
     pub fn root(&self) -> Arc<dyn BranchDir> {
         self.branch.root()
     }
@@ -60,6 +75,11 @@ impl Fixture {
     pub fn path(&self) -> &Path {
         self.dir.as_ref().expect("a local branch").path()
     }
+}
+
+/// A cache with room for 16 blocks of 64 KiB.
+pub fn cache() -> Arc<Shared<MemFd>> {
+    Shared::new(Config { capacity: 1 << 20, files: 100, policy: Kind::default() }, MemFd)
 }
 
 pub const RW: OpenMode = OpenMode::READ.union(OpenMode::WRITE);

@@ -1,0 +1,168 @@
+//! A branch around another one that reads through a cache.
+//!
+//! Regular files that are opened to be read only are read in blocks of 64 KiB from one copy for all who share the cache; everything else
+//! is the other branch's. Contents are called by filesystem, inode, time of the last change of the inode, and size, which are asked
+//! when a file is opened, and after each fetch. So a change by others is seen by the next open at the latest (close-to-open), and
+//! one through this branch at once: it takes what is cached of the file away. Renames and removals need nothing of the kind, for no
+//! name is part of what contents are called by.
+//!
+//! A file's descriptor is the other branch's: the kernel, which reads by it in `passthrough`, has its own cache.
+
+mod file;
+mod macros;
+mod objects;
+
+use self::file::CachedFile;
+use self::objects::{CachedDir, CachedObject};
+use std::ffi::CStr;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant, SystemTime};
+use vellum_cache::{Key, MemFd, Member, Opened, Version};
+use vellum_vfs::{Adopted, Attr, Branch, BranchDir, BranchFile, Object, OpenMode, Result, StatFs, Timestamp};
+
+/// Who may change the files of a branch, and so how often their versions are asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nobody, as long as they are open: asked when they are opened.
+    Immutable,
+    /// Others, too: asked after each fetch as well. A file that has changed within the last `settle` is not cached: a storage whose
+    /// clock is coarse ([`SETTLE`]) may give a further change the same time, and a write moves it when it begins.
+    Shared {
+        /// How long a file has to have been left alone.
+        settle: Duration,
+    },
+}
+
+/// The coarsest clock of a filesystem in use: two seconds (FAT), one (ext4 with small inodes, NFS), some milliseconds (Linux before
+/// 6.13).
+pub const SETTLE: Duration = Duration::from_secs(2);
+
+/// A branch that reads through a cache.
+pub struct CachedBranch {
+    inner: Arc<dyn Branch>,
+    way: Arc<Way>,
+}
+
+/// The way by which files are read.
+struct Way {
+    member: Arc<Member<MemFd>>,
+    sharing: Sharing,
+}
+
+impl CachedBranch {
+    /// Reads `inner` through the cache that `member` is in, at that container's expense.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Branch>, member: Arc<Member<MemFd>>, sharing: Sharing) -> Arc<Self> {
+        Arc::new(Self { inner, way: Arc::new(Way { member, sharing }) })
+    }
+}
+
+impl Way {
+    /// A file that was opened in `mode`.
+    fn opened(self: &Arc<Self>, inner: Arc<dyn BranchFile>, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
+        let is_read_only = !mode.intersects(OpenMode::WRITE | OpenMode::TRUNCATE);
+        let contents = if is_read_only { self.contents(&*inner) } else { None };
+        let file = CachedFile::new(inner, contents, self);
+        if mode.contains(OpenMode::TRUNCATE) {
+            file.changed()?;
+        }
+        Ok(Arc::new(file))
+    }
+
+    /// The file's contents as they are now. None: they are not cached.
+    fn contents(&self, file: &dyn BranchFile) -> Option<Opened<MemFd>> {
+        static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+        // Where this fails, it fails again for who reads.
+        let attr = file.stat().ok()?;
+        self.member.shared().time_is(BEGUN.elapsed().as_secs());
+        self.sharing.trusts(attr.ctime).then(|| self.member.open(version(&attr))).flatten()
+    }
+
+    fn invalidate(&self, object: vellum_cache::Object) {
+        self.member.shared().invalidate(object);
+    }
+
+    fn wrap_dir(self: &Arc<Self>, inner: Arc<dyn BranchDir>) -> Arc<dyn BranchDir> {
+        Arc::new(CachedDir { inner, way: Arc::clone(self) })
+    }
+
+    fn wrap_object(self: &Arc<Self>, inner: Arc<dyn Object>) -> Arc<dyn Object> {
+        Arc::new(CachedObject { inner, way: Arc::clone(self) })
+    }
+}
+
+impl Sharing {
+    /// Whether a change that comes now would have another time.
+    fn trusts(self, changed: Timestamp) -> bool {
+        let Self::Shared { settle } = self else { return true };
+        if settle.is_zero() {
+            return true;
+        }
+        let at = u64::try_from(changed.secs).map(|secs| Duration::new(secs, changed.nanos));
+        let since = at.ok().and_then(|at| SystemTime::UNIX_EPOCH.checked_add(at)).map(|at| at.elapsed());
+        // A time to come is that of another clock.
+        matches!(since, Some(Ok(since)) if since >= settle)
+    }
+}
+
+/// What the cache calls the contents of a file with such attributes.
+const fn version(attr: &Attr) -> Version {
+    const NANOS_A_SECOND: i64 = 1_000_000_000;
+    // Each change of contents changes this time, and nobody can set it.
+    let changed = attr.ctime.secs.wrapping_mul(NANOS_A_SECOND).wrapping_add(attr.ctime.nanos as i64);
+    let object = vellum_cache::Object { filesystem: attr.dev, inode: attr.ino };
+    Version { key: Key { object, version: changed.cast_unsigned() }, size: attr.size }
+}
+
+impl Branch for CachedBranch {
+    fn root(&self) -> Arc<dyn BranchDir> {
+        self.way.wrap_dir(self.inner.root())
+    }
+
+    fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>> {
+        Ok(self.way.wrap_dir(self.inner.open_dir_path(path)?))
+    }
+
+    fn statfs(&self) -> Result<StatFs> {
+        self.inner.statfs()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.inner.sync()
+    }
+
+    fn adopt(&self, descriptor: OwnedFd) -> Result<Adopted> {
+        Ok(match self.inner.adopt(descriptor)? {
+            Adopted::Dir(dir) => Adopted::Dir(self.way.wrap_dir(dir)),
+            Adopted::Other(object) => Adopted::Other(self.way.wrap_object(object)),
+        })
+    }
+
+    fn exchanges(&self) -> bool {
+        self.inner.exchanges()
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        self.inner.directory()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_just_changed_is_not_trusted() {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let ago = |secs: i64| Timestamp { secs: now.as_secs().cast_signed() - secs, nanos: 0 };
+        let shared = Sharing::Shared { settle: SETTLE };
+        assert_eq!([60, 1, -60, i64::MAX].map(|secs| shared.trusts(ago(secs))), [true, false, false, false]);
+        assert!(Sharing::Immutable.trusts(ago(0)));
+    }
+}

@@ -25,13 +25,11 @@ impl Buffer {
         self.store.get(self.start..self.start + self.len).unwrap_or_default()
     }
 
-    /// Puts pages behind it, from the byte `from` up to `to` or its end.
-    pub(crate) fn touch(&mut self, from: usize, to: usize) {
-        const PAGE: usize = 4096;
-        let end = to.min(self.bytes().len());
-        let bytes = self.bytes_mut().get_mut(from.min(end)..end).unwrap_or_default();
+    /// Puts pages behind all of it.
+    pub(crate) fn touch(&mut self) {
+        let bytes = self.bytes_mut();
         let last = bytes.len().saturating_sub(1);
-        for at in (0..last).step_by(PAGE).chain([last]) {
+        for at in (0..last).step_by(ALIGN).chain([last]) {
             if let Some(byte) = bytes.get_mut(at) {
                 *byte = std::hint::black_box(0);
             }

@@ -26,9 +26,6 @@ const HALF: usize = ENTRY * ENTRIES + 2 * CARRIED;
 /// puts that into use.
 const WORDS: usize = ENTRY + 2 * HALF;
 
-/// Word of the first entry that says that long requests have come.
-const LARGE: usize = 1;
-
 /// What workers are carrying out, and what those of predecessors were.
 #[derive(Debug)]
 pub struct Inflight {
@@ -107,18 +104,6 @@ impl Inflight {
     pub fn has_unfinished(&self) -> bool {
         let is_open = |word: &usize| self.words.word(*word).is_some_and(|id| id.load(Acquire) != 0);
         self.begun.values().any(|(_, carried)| is_open(carried))
-    }
-
-    /// Whether long requests come on this connection.
-    pub(crate) fn is_large(&self) -> bool {
-        self.words.word(LARGE).is_some_and(|word| word.load(Relaxed) != 0)
-    }
-
-    /// Notes that they do.
-    pub(crate) fn set_large(&self) {
-        if let Some(word) = self.words.word(LARGE) {
-            word.store(1, Relaxed);
-        }
     }
 
     /// A worker begins.

@@ -28,8 +28,6 @@ const OUT_HEADER: usize = size_of::<wire::OutHeader>();
 const WRITE_HEAD: usize = size_of::<wire::InHeader>() + size_of::<wire::WriteIn>();
 /// Room in a request beside the data of a WRITE (bytes): headers, two names, extensions.
 const REQUEST_SPARE: usize = 4096;
-/// Requests up to this length (bytes) find pages behind the buffer that they are read into, from the first on.
-const ROOM_AT_FIRST: usize = 32 << 10;
 /// Errors from receiving, one after the other, after which a worker gives up.
 const RECEIVE_ERRORS_MAX: u32 = 100;
 
@@ -146,8 +144,6 @@ struct Worker<'a, F: ?Sized> {
     /// When the request in the inbox arrived.
     arrived: Instant,
     inbox: Buffer,
-    /// So much of it has pages, in bytes.
-    room: usize,
     outbox: Buffer,
 }
 
@@ -165,19 +161,22 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             spinner: Spinner::new(crew.spin),
             arrived: Instant::now(),
             inbox: Buffer::new(data + REQUEST_SPARE, WRITE_HEAD),
-            room: 0,
             outbox: Buffer::new(data + OUT_HEADER, OUT_HEADER),
         }
     }
 
     fn serve(&mut self) {
         let mut errors = 0;
-        self.make_room(0);
+        if self.crew.inflight.is_some() {
+            // A process that is killed while the kernel waits for a page to read a request into takes the request with it: its sender
+            // gets EIO in spite of a successor. So every page is there first, 1 MiB for each worker: the first long request can
+            // come without a sign.
+            self.inbox.touch();
+        }
         loop {
             match self.receive() {
                 Ok((Received::Request(len), at_once)) => {
                     errors = 0;
-                    self.make_room(len);
                     let client = client(self.inbox.bytes().get(..len).unwrap_or_default());
                     let need = self.crew.pool.begin(self.slot, client, at_once);
                     self.crew.provide(need);
@@ -196,21 +195,6 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                     }
                 }
             }
-        }
-    }
-
-    /// Where a successor is to go on with what this process leaves: sees to it that there are pages behind the buffer that requests
-    /// are read into. A process that is killed while the kernel waits for such a page takes the request with it, and who asked gets
-    /// EIO. Of the largest kind of request only as much as has come before, for memory's sake.
-    fn make_room(&mut self, len: usize) {
-        let Some(inflight) = &self.crew.inflight else { return };
-        if len > ROOM_AT_FIRST {
-            inflight.set_large();
-        }
-        let wanted = if inflight.is_large() { usize::MAX } else { ROOM_AT_FIRST };
-        if self.room < wanted {
-            self.room = wanted;
-            self.inbox.touch(len, wanted);
         }
     }
 

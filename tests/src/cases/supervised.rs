@@ -6,7 +6,7 @@ use super::handover::{fill, under_load};
 use super::pool::Pools;
 use crate::harness::mount::{MountKind, only_vellum};
 use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq, fail, skip};
-use crate::harness::{Cx, Mount, Profile, shell, user};
+use crate::harness::{Cx, Mount, Profile, Rng, rng, shell, user};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 pub(super) const CASES: &[Case] = &[
     Case::mounted("supervised/killed-under-load", 120, killed_under_load),
+    Case::of(Profile::Cached, "supervised/killed-in-a-long-write", 120, killed_in_a_long_write),
     Case::mounted("supervised/killed-before-it-serves", 60, killed_before_it_serves),
     Case::mounted("supervised/each-in-turn", 60, each_in_turn),
     Case::once("supervised/ordinary-user", 60, ordinary_user),
@@ -103,6 +104,40 @@ fn killed_under_load(cx: &Cx) -> Outcome {
         family.get(rng.below(FAMILY as u64) as usize).map_or_else(|| fail("nobody to kill"), |one| kill(*one))
     })?;
     ensure!(kills > 10, "only {kills} processes were killed");
+    Ok(())
+}
+
+/// A service is killed while it reads the first long request of its mount: the request is carried out by the next one.
+fn killed_in_a_long_write(cx: &Cx) -> Outcome {
+    const LEN: usize = 1 << 20;
+    const ROUNDS: u64 = 80;
+    only_vellum("has no supervisor")?;
+    let layers = cx.layers("l", 1)?;
+    let seed = rng::seed();
+    println!("seed {seed}");
+    let mut rng = Rng::new(seed);
+    for round in 0..ROUNDS {
+        let mut mount = cx.mount(&layers)?;
+        let file = File::create(mount.path("file"))?;
+        let data = vec![1 + (round % 250) as u8; LEN];
+        file.write_all_at(&data, 0)?;
+        let service = mount.service()?;
+        let delay = Duration::from_micros(rng.below(400));
+        let begin = Instant::now();
+        let killer = std::thread::spawn(move || {
+            while begin.elapsed() < delay {
+                std::hint::spin_loop();
+            }
+            kill_process(service, Signal::KILL)
+        });
+        let synced = file.sync_data();
+        let killed = killer.join();
+        synced.doing(format!("fdatasync in round {round}, killed after {delay:?}"))?;
+        ensure!(matches!(killed, Ok(Ok(()))), "nothing was killed in round {round}: {killed:?}");
+        drop(file);
+        mount.unmount()?;
+        ensure!(fs::read(layers.upper().join("file"))? == data, "the data of round {round} are not there");
+    }
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use vellum_bench::guard;
 use vellum_bench::keep;
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::mounts::Mounts;
-use vellum_bench::page;
+use vellum_bench::page::{self, markdown};
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
 use vellum_bench::stop;
@@ -49,6 +49,8 @@ enum Command {
     Figure(Figure),
     /// Make a page for a browser from what `compare --json` has written.
     Page(Page),
+    /// Print a table of Markdown of what `compare --json` has written, for documents.
+    Table(Table),
     /// Keep what `compare --json` has written beside the documents: what pages and figures are made of, in a file that is named after
     /// date and machine, and whose name is printed.
     Keep(Keep),
@@ -138,6 +140,19 @@ struct Page {
 }
 
 #[derive(Args)]
+struct Table {
+    /// What `compare --json` has written; tasks of later files replace those of earlier ones on the same filesystem.
+    #[arg(required = true, value_name = "RESULTS.json")]
+    from: Vec<PathBuf>,
+    /// Tasks, by how their names begin [default: all].
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    tasks: Vec<String>,
+    /// Which numbers.
+    #[arg(long, value_enum, default_value_t)]
+    of: markdown::Of,
+}
+
+#[derive(Args)]
 struct Keep {
     /// What `compare --json` has written.
     from: PathBuf,
@@ -188,6 +203,9 @@ fn main() -> ExitCode {
         },
         Command::Figure(args) => figure::make(&args.from, &args.to, args.of),
         Command::Page(args) => page::make(&args.from, &args.to),
+        Command::Table(args) => {
+            markdown::make(&args.from, &args.tasks, args.of).map(|table| print!("{table}"))
+        }
         Command::Keep(args) => keep::make(&args.from, &args.to).map(|kept| println!("{}", kept.display())),
         Command::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Roundtrip(args) => run_roundtrip(args),

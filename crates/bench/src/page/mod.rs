@@ -5,6 +5,7 @@ mod figure;
 mod heading;
 pub(crate) mod html;
 mod kinds;
+pub mod markdown;
 mod naming;
 pub(crate) mod numbers;
 mod results;

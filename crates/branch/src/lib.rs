@@ -11,5 +11,5 @@ mod path;
 
 pub use cached::{CachedBranch, SETTLE, Sharing};
 pub use fault::{DEAD, FaultBranch, FaultExport, FaultPlan};
-pub use local::{ExportRoots, LocalBranch, LocalExport};
+pub use local::{LocalBranch, LocalExport};
 pub use memory::{MemoryBranch, MemoryOptions};

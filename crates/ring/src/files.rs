@@ -30,13 +30,10 @@ pub const GREETING_HEAD: usize = 4;
 /// Places for mounts whose files may be handed out.
 pub const MOUNTS_MAX: usize = 64;
 /// Numbers of one: the mount's `st_dev`, the `st_dev` of the upper layer's filesystem, the id of the mount by which descriptors are
-/// opened (`stx_mnt_id`, asked for with [`MOUNT_IDS`]), which tells them from all others, and flags ([`VOLATILE`], [`READ_ONLY`]).
+/// opened (`stx_mnt_id`, asked for with [`MOUNT_IDS`]), which tells them from all others, and flags ([`VOLATILE`]).
 pub const MOUNT_NUMBERS: usize = 4;
 /// Flag of a mount: a sync of a file does nothing.
 pub const VOLATILE: u64 = 1;
-/// Flag of a mount: by its descriptors nothing of a file can be changed. What the program may change all the same, it changes by a
-/// descriptor of the union's.
-pub const READ_ONLY: u64 = 2;
 /// What is asked of statx(2) for the id of a mount: `STATX_MNT_ID_UNIQUE`, and `STATX_MNT_ID` where the kernel does not know that.
 pub const MOUNT_IDS: u32 = 0x4000 | 0x1000;
 /// Numbers of a greeting.

@@ -30,9 +30,6 @@ pub trait Export: Send + Sync + 'static {
     /// Holds the directory at `path` (components joined by `/`, no leading slash, empty for the branch's root) if its inode number is
     /// `ino`. ESTALE: another one is there. Nothing on the way may be a symbolic link.
     fn open_dir(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>>;
-    /// As [`Export::open_dir`], for files that are only read: by what is opened there nothing of a file can be changed, now or later.
-    /// EOPNOTSUPP: such files are not handed out here.
-    fn open_dir_to_read(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>>;
     /// Opens the file at `path`, as [`ExportDir::open`].
     fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported>;
     /// Gives an opened file what it was not opened with: [`HandoutFlags::APPEND`] and [`HandoutFlags::DIRECT`] as `flags` have them, and

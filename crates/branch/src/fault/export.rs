@@ -36,11 +36,6 @@ impl Export for FaultExport {
         Ok(FaultExportDir::wrap(self.inner.open_dir(path, ino)?, &self.plan))
     }
 
-    fn open_dir_to_read(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>> {
-        self.plan.look()?;
-        Ok(FaultExportDir::wrap(self.inner.open_dir_to_read(path, ino)?, &self.plan))
-    }
-
     fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
         self.plan.look()?;
         self.inner.open_file(path, flags)

@@ -16,48 +16,35 @@ const LEASE_MAX: Duration = Duration::from_millis(2);
 /// How directories are opened.
 const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Mounts of one directory, or descriptors of it that do for mounts.
-#[derive(Debug)]
-pub struct ExportRoots {
-    /// By which files are opened that are written to.
-    pub write: OwnedFd,
-    /// By which files are opened that are only read, and nothing can be changed; None: these are not handed out.
-    pub read: Option<OwnedFd>,
-}
-
 /// The face by which a local directory's files are handed out.
 pub struct LocalExport<S: Sys = Real> {
     sys: S,
-    roots: ExportRoots,
+    root: OwnedFd,
     /// `st_dev` of files in it.
     device: u64,
 }
 
 impl LocalExport<Real> {
-    /// Takes mounts of a directory.
-    pub fn new(roots: ExportRoots) -> Result<Arc<Self>> {
-        Self::with(Real, roots)
+    /// Takes a mount of a directory, or a descriptor of it that does for one.
+    pub fn new(root: OwnedFd) -> Result<Arc<Self>> {
+        Self::with(Real, root)
     }
 }
 
 impl<S: Sys> LocalExport<S> {
     /// As [`LocalExport::new`], by way of `sys`.
-    pub fn with(sys: S, roots: ExportRoots) -> Result<Arc<Self>> {
-        let device = sys.stat(roots.write.as_fd())?.dev;
-        Ok(Arc::new(Self { sys, roots, device }))
+    pub fn with(sys: S, root: OwnedFd) -> Result<Arc<Self>> {
+        let device = sys.stat(root.as_fd())?.dev;
+        Ok(Arc::new(Self { sys, root, device }))
     }
 
-    /// Opens something beneath a root, and says what it is. ESTALE: it is of another filesystem.
-    fn beneath(&self, root: &OwnedFd, path: &[u8], flags: OFlags) -> Result<(OwnedFd, Attr)> {
+    /// Opens something beneath the root, and says what it is. ESTALE: it is of another filesystem.
+    fn beneath(&self, path: &[u8], flags: OFlags) -> Result<(OwnedFd, Attr)> {
         let path = CString::new(if path.is_empty() { b"." } else { path }).map_err(|_| Errno::INVAL)?;
-        let found = self.sys.open_beneath(root.as_fd(), &path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC)?;
+        let found =
+            self.sys.open_beneath(self.root.as_fd(), &path, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC)?;
         let attr = attr(&self.sys.stat(found.as_fd())?);
         if attr.dev == self.device { Ok((found, attr)) } else { Err(Errno::STALE.into()) }
-    }
-
-    fn dir_beneath(&self, root: &OwnedFd, path: &[u8], ino: u64) -> Result<OwnedFd> {
-        let (found, attr) = self.beneath(root, path, OFlags::PATH | OFlags::DIRECTORY)?;
-        if attr.ino == ino { Ok(found) } else { Err(Errno::STALE.into()) }
     }
 
     fn held(&self, fd: OwnedFd) -> Arc<dyn ExportDir> {
@@ -90,17 +77,13 @@ fn open_flags(flags: HandoutFlags) -> OFlags {
 
 impl<S: Sys> Export for LocalExport<S> {
     fn open_dir(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>> {
-        Ok(self.held(self.dir_beneath(&self.roots.write, path, ino)?))
-    }
-
-    fn open_dir_to_read(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>> {
-        let root = self.roots.read.as_ref().ok_or(Errno::OPNOTSUPP)?;
-        Ok(self.held(self.dir_beneath(root, path, ino)?))
+        let (found, attr) = self.beneath(path, OFlags::PATH | OFlags::DIRECTORY)?;
+        if attr.ino == ino { Ok(self.held(found)) } else { Err(Errno::STALE.into()) }
     }
 
     fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
         let flags = open_flags(flags) | OFlags::NONBLOCK;
-        let open = || self.beneath(&self.roots.write, path, flags).map_err(|error| error.errno());
+        let open = || self.beneath(path, flags).map_err(|error| error.errno());
         let (file, attr) = open_beside_leases(LEASE_MAX, open)?;
         Ok(exported(&self.sys, file, attr))
     }

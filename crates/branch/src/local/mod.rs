@@ -10,7 +10,7 @@ mod export;
 mod file;
 mod held;
 
-pub use self::export::{ExportRoots, LocalExport};
+pub use self::export::LocalExport;
 
 use self::convert::stat_fs;
 use self::dir::LocalDir;

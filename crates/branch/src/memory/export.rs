@@ -65,10 +65,6 @@ impl Export for MemoryExport {
         self.dir(path, ino)
     }
 
-    fn open_dir_to_read(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>> {
-        self.dir(path, ino)
-    }
-
     fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
         let (above, last) = match path.iter().rposition(|byte| *byte == b'/') {
             Some(at) => (path.get(..at).unwrap_or_default(), path.get(at + 1..).unwrap_or_default()),

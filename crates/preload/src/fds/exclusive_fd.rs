@@ -3,7 +3,7 @@
 //! through the mount: locks must be seen by those who have the file open there, and programs without this library must see one file.
 
 use crate::fds::handed_fds::{self, Mount};
-use crate::fds::handed_numbers::{ANY, ANY_READ, HELD, READ};
+use crate::fds::handed_numbers::{ANY, HELD};
 use crate::fds::{closing, companion};
 use crate::shim::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW, STATX_INO, STATX_TYPE};
 use crate::shim::mountinfo::{self, Room, read_table, with_room};
@@ -11,45 +11,6 @@ use crate::shim::paths::{self, PATH_MAX};
 use crate::shim::{process, raw};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
-
-/// Before something of a file, but not its contents, is changed by a descriptor. By one that was handed out to be read that cannot be
-/// done; by the mount's own it can, for who may.
-#[inline]
-pub(crate) fn before_change(fd: i32) {
-    if ANY_READ.load(Relaxed) {
-        before_change_read(fd);
-    }
-}
-
-fn before_change_read(fd: i32) {
-    let Ok(at) = usize::try_from(fd) else { return };
-    let was_read = READ.get(at / 64).is_some_and(|word| word.load(Relaxed) & 1 << (at % 64) != 0);
-    if was_read
-        && process::is_on()
-        && !process::is_borrowed()
-        && handed_fds::of(fd).is_some_and(|mount| mount.is_read_only)
-    {
-        replace(fd);
-    }
-}
-
-/// Before the program opens a descriptor once more by a path, to write: the file may be one that was handed out to be read.
-///
-/// # Safety
-/// The path must be the program's, readable as far as it is mapped at all.
-pub(crate) unsafe fn before_open(path: usize) {
-    if !ANY_READ.load(Relaxed) || path == 0 {
-        return;
-    }
-    // As long as such a path may be.
-    let mut text = [0; 32];
-    // SAFETY: the caller's.
-    let Some(len) = (unsafe { paths::take(raw::AT_FDCWD, path, &mut text) }) else { return };
-    let text = text.get(..len).unwrap_or_default();
-    if let Some(fd) = paths::descriptor_of(text) {
-        before_change_read(fd);
-    }
-}
 
 /// Before this process shares its descriptors with another one.
 pub(crate) fn before_sharing() {

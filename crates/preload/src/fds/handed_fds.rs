@@ -7,7 +7,7 @@ use crate::shim::{process, raw};
 use crate::thresholds::calls::AT_ROOT as AT_ROOT_MAX;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use vellum_ring::files::{MOUNTS_MAX, READ_ONLY, VOLATILE};
+use vellum_ring::files::{MOUNTS_MAX, VOLATILE};
 
 /// A mount of the pool, and by which mount its files are handed out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,8 +20,6 @@ pub(crate) struct Mount {
     pub(crate) id: u64,
     /// A sync of its files does nothing.
     pub(crate) is_volatile: bool,
-    /// By these descriptors nothing of a file can be changed.
-    pub(crate) is_read_only: bool,
 }
 
 struct Place {
@@ -110,7 +108,6 @@ fn mounts() -> impl Iterator<Item = Mount> {
             upper: place.upper.load(Relaxed),
             id,
             is_volatile: flags & VOLATILE != 0,
-            is_read_only: flags & READ_ONLY != 0,
         }
     })
 }

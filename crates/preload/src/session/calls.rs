@@ -62,22 +62,19 @@ pub(crate) enum Outcome<T> {
 /// Opens in a row that had nothing to do with what is served. After many of them not each is looked at.
 pub(crate) static FOREIGN: AtomicU32 = AtomicU32::new(0);
 
-/// Opens a file, or creates it. The mode has the umask applied.
+/// Opens a file to write, or creates it. The mode has the umask applied.
 ///
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
 pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) -> Outcome<i32> {
     let is_known = flags & !FLAGS == 0 && flags & O_ACCMODE != O_ACCMODE;
     let only_reads = flags & (O_ACCMODE | O_CREAT) == 0;
-    if !is_known || (only_reads && !own_fds::is_live()) || is_skipped(only_reads) {
+    if !is_known || only_reads || is_skipped() {
         return Outcome::Kernel;
     }
     let Some(mut hold) = take(Kind::Open) else { return Outcome::Kernel };
     // SAFETY: the caller's.
     let Some(name) = (unsafe { Name::take(&mut hold, directory, path) }) else { return Outcome::Kernel };
-    if only_reads && !name.is_guess(&hold) {
-        return Outcome::Kernel;
-    }
     let request =
         Request { opcode: OPEN, args: [0, flags as u32 as u64, mode.into(), 0, 0], ..Request::default() };
     let answered = match name.request(&mut hold, Kind::Open, request, &[]) {
@@ -87,7 +84,7 @@ pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) ->
     let [tag, ..] = answered.response.values;
     let opened = collect(&mut hold, tag, flags & O_CLOEXEC != 0);
     if let Outcome::Done(fd) = opened {
-        handed_numbers::hold(fd, only_reads);
+        handed_numbers::hold(fd);
     }
     opened
 }
@@ -198,11 +195,9 @@ fn move_proof(hold: &mut SessionGuard) -> Option<isize> {
     Some(moved)
 }
 
-fn is_skipped(only_reads: bool) -> bool {
-    !only_reads && {
-        let seen = FOREIGN.load(Relaxed);
-        seen >= FOREIGN_MANY && !FOREIGN.fetch_add(1, Relaxed).is_multiple_of(FOREIGN_EACH)
-    }
+fn is_skipped() -> bool {
+    let seen = FOREIGN.load(Relaxed);
+    seen >= FOREIGN_MANY && !FOREIGN.fetch_add(1, Relaxed).is_multiple_of(FOREIGN_EACH)
 }
 
 /// Takes the file that has come with an answer.

@@ -177,14 +177,14 @@ fn opens(ground: &Ground) {
     let done = unsafe { stat::statx(fd, c"".as_ptr(), libc::AT_EMPTY_PATH, 0x7ff, (&raw mut shown).cast()) };
     assert_eq!((done, shown.device(), shown.size), (0, union.dev(), 4));
     assert_eq!(close(fd), 0);
-    // To read, because it is the directory of the last call; without the flag it stays open on exec.
-    let fd = open(&there, libc::O_RDONLY, 0);
+    // Without the flag it stays open on exec.
+    let fd = open(&there, libc::O_RDWR, 0);
     // SAFETY: a number.
     assert_eq!(unsafe { libc::fcntl(fd, libc::F_GETFD) }, 0);
     assert!(handed_fds::of(fd).is_some());
     assert_eq!(close(fd), 0);
     assert_eq!(by(Kind::Open, By::Ring), before + 2);
-    // Not of another directory, nor of this one named in another way.
+    // To read, it is the kernel's.
     fs::write(ground.union.join("sub/k"), "").unwrap();
     let fd = open(&ground.union.join("sub/k"), libc::O_RDONLY, 0);
     assert!(fd >= 0 && handed_fds::of(fd).is_none());

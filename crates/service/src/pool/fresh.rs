@@ -1,6 +1,6 @@
 //! A mount that somebody has made and nobody serves yet: its tree, its session, and what a successor will find of it.
 
-use super::handout_mounts::{HandoutMounts, Roots};
+use super::handout_mounts::HandoutMounts;
 use super::mount_record::{self, MountRecord};
 use super::pool_service::Tree;
 use super::wire::MountRequest;
@@ -78,9 +78,7 @@ impl Fresh {
         let device = all.next().ok_or_else(missing)?;
         let layers = OpenLayers::of(&request.config, &mut all, Vec::new())?;
         let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
-        let root = all.by_ref().take(request.handouts.into()).next();
-        let reading = all.by_ref().take(request.reading.into()).next();
-        let handouts = root.map(|root| Roots { root, reading });
+        let handouts = all.by_ref().take(request.handouts.into()).next();
         let failed = |e: vellum_vfs::Error| match e.errno() {
             // Most of it is never touched, but all of it counts.
             Errno::FBIG => Failure::input(
@@ -100,7 +98,7 @@ impl Fresh {
         );
         let mut record =
             MountRecord::new(request.clone(), &device, &layers, &locks, handouts.as_ref(), numbers);
-        let (handouts, export) = handouts.and_then(|roots| HandoutMounts::of(roots, request.device)).unzip();
+        let (handouts, export) = handouts.and_then(|root| HandoutMounts::of(root, request.device)).unzip();
         let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export };
         let made = make(request, layers, kept, &inflight)?;
         let mountpoint = made.config.mountpoint.clone();

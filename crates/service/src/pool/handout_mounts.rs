@@ -6,8 +6,8 @@ use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use vellum_branch::{ExportRoots, LocalExport};
-use vellum_ring::files::{MOUNT_IDS, MOUNT_NUMBERS, READ_ONLY};
+use vellum_branch::LocalExport;
+use vellum_ring::files::{MOUNT_IDS, MOUNT_NUMBERS};
 use vellum_sys::mount::{Restrictions, alone, restrict};
 use vellum_vfs::Export;
 
@@ -20,43 +20,17 @@ pub(super) struct HandoutMounts {
     device: u64,
     /// Its id, as statx(2) gives it.
     mount: u64,
-    /// The id of the one for files that are only read; None: no file is handed out to be read alone.
-    reading: Option<u64>,
 }
 
-/// The mounts that files of an upper layer are handed out by. They come in this order from whoever mounts, and stay for a successor.
-#[derive(Debug)]
-pub(super) struct Roots<T> {
-    /// For files that are written to.
-    pub(super) root: T,
-    /// For files that are only read.
-    pub(super) reading: Option<T>,
-}
-
-impl<T> Roots<T> {
-    /// All of them.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        [&self.root].into_iter().chain(&self.reading)
-    }
-}
-
-/// New mounts of a directory, for whoever may make some. What the union's mount does not do these do not do either.
-pub(super) fn mounts_of(directory: &OwnedFd, flags: &MountFlags) -> Option<Roots<OwnedFd>> {
-    let plain = Restrictions {
+/// A new mount of a directory, for whoever may make one. What the union's mount does not do it does not do either.
+pub(super) fn mount_of(directory: &OwnedFd, flags: &MountFlags) -> Option<OwnedFd> {
+    let what = Restrictions {
         no_exec: flags.exec == Some(false),
         no_atime: flags.access_times == AccessTimes::Never,
         ..Restrictions::default()
     };
-    let make = |what: Restrictions, without: &'static str| {
-        let made = alone(directory).and_then(|mount| restrict(&mount, what).map(|()| mount));
-        made.inspect_err(|error| tracing::debug!(%error, "{without}")).ok()
-    };
-    // A file that cannot be changed keeps its access time.
-    let reading = plain.no_atime.then_some(Restrictions { read_only: true, ..plain });
-    Some(Roots {
-        root: make(plain, "no files are handed out")?,
-        reading: reading.and_then(|what| make(what, "no files are handed out to be read")),
-    })
+    let made = alone(directory).and_then(|mount| restrict(&mount, what).map(|()| mount));
+    made.inspect_err(|error| tracing::debug!(%error, "no files are handed out")).ok()
 }
 
 /// The id of a mount, which no other one has at any time where the kernel gives such (Linux 6.8), and `st_dev` of what is in it.
@@ -75,21 +49,16 @@ pub(super) fn device_of(mountpoint: &Path) -> u64 {
 }
 
 impl HandoutMounts {
-    /// What is known of mounts, and the face by which files are opened in them. `shown`: `st_dev` of the union's. None: they cannot be told
+    /// What is known of a mount, and the face by which files are opened in it. `shown`: `st_dev` of the union's. None: it cannot be told
     /// from others.
-    pub(super) fn of(roots: Roots<OwnedFd>, shown: u64) -> Option<(Arc<Self>, Arc<dyn Export>)> {
-        let Roots { root, reading } = roots;
+    pub(super) fn of(root: OwnedFd, shown: u64) -> Option<(Arc<Self>, Arc<dyn Export>)> {
         let (mount, device) = id_of(&root)?;
-        let reading = reading.and_then(|root| id_of(&root).map(|(id, _)| (root, id)));
-        let numbers = Self { shown, device, mount, reading: reading.as_ref().map(|(_, id)| *id) };
-        let roots = ExportRoots { write: root, read: reading.map(|(root, _)| root) };
-        let export = LocalExport::new(roots).ok()?;
-        (shown != 0).then(|| (Arc::new(numbers), export as Arc<dyn Export>))
+        let export = LocalExport::new(root).ok()?;
+        (shown != 0).then(|| (Arc::new(Self { shown, device, mount }), export as Arc<dyn Export>))
     }
 
     /// As a greeting has them.
-    pub(super) fn numbers(&self, flags: u64) -> impl Iterator<Item = [u64; MOUNT_NUMBERS]> {
-        let reading = self.reading.map(|id| [self.shown, self.device, id, flags | READ_ONLY]);
-        [[self.shown, self.device, self.mount, flags]].into_iter().chain(reading)
+    pub(super) fn numbers(&self, flags: u64) -> [u64; MOUNT_NUMBERS] {
+        [self.shown, self.device, self.mount, flags]
     }
 }

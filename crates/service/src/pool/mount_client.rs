@@ -1,6 +1,6 @@
 //! Who mounts: makes the mount with its own rights in its own namespaces, and has the pool's service serve it.
 
-use super::handout_mounts::{self, Roots};
+use super::handout_mounts;
 use super::wire::{self, MountRequest, Reply, Request, Status};
 use super::{FORMAT, format};
 use crate::config::Config;
@@ -142,11 +142,10 @@ fn hand_over(
     let handouts = layers
         .upper
         .as_ref()
-        .and_then(|(upper, _)| handout_mounts::mounts_of(upper.root.as_ref()?, &config.flags));
-    let request = MountRequest::new(config, mountpoint, &layers, handouts.as_ref());
+        .and_then(|(upper, _)| handout_mounts::mount_of(upper.root.as_ref()?, &config.flags));
+    let request = MountRequest::new(config, mountpoint, &layers, handouts.is_some());
     let locks: Vec<OwnedFd> = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
-    let handouts = handouts.iter().flat_map(Roots::iter);
-    let all = [device].into_iter().chain(layers.roots()).chain(&locks).chain(handouts);
+    let all = [device].into_iter().chain(layers.roots()).chain(&locks).chain(&handouts);
     let descriptors: Vec<BorrowedFd<'_>> = all.map(AsFd::as_fd).collect();
     wire::send(service, &Request::Mount(Box::new(request)), &descriptors)?;
     Ok(wire::receive(service)?.0)

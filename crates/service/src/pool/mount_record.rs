@@ -2,7 +2,6 @@
 
 use super::FORMAT;
 use super::format::{Unread, said};
-use super::handout_mounts::Roots;
 use super::wire::MountRequest;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -33,8 +32,6 @@ pub(super) struct MountRecord {
     locks: Vec<RawFd>,
     #[serde(deserialize_with = "plain::required")]
     handouts: Option<RawFd>,
-    #[serde(deserialize_with = "plain::required")]
-    reading: Option<RawFd>,
     ledger: RawFd,
     inflight: RawFd,
     /// None: no program reads from mappings here.
@@ -49,7 +46,7 @@ pub(super) struct Found {
     pub(super) record: MountRecord,
     pub(super) device: OwnedFd,
     pub(super) layers: OpenLayers,
-    pub(super) handouts: Option<Roots<OwnedFd>>,
+    pub(super) handouts: Option<OwnedFd>,
     pub(super) ledger: OwnedFd,
     pub(super) inflight: OwnedFd,
     pub(super) generations: Option<OwnedFd>,
@@ -64,7 +61,7 @@ impl MountRecord {
         device: &impl AsRawFd,
         layers: &OpenLayers,
         locks: &[OwnedFd],
-        handouts: Option<&Roots<OwnedFd>>,
+        handouts: Option<&OwnedFd>,
         (ledger, inflight, generations): (RawFd, RawFd, Option<RawFd>),
     ) -> Self {
         let number = |fd: &OwnedFd| fd.as_raw_fd();
@@ -74,8 +71,7 @@ impl MountRecord {
             device: device.as_raw_fd(),
             roots: layers.roots().map(number).collect(),
             locks: locks.iter().map(number).collect(),
-            handouts: handouts.map(|roots| number(&roots.root)),
-            reading: handouts.and_then(|roots| roots.reading.as_ref().map(number)),
+            handouts: handouts.map(number),
             ledger,
             inflight,
             generations,
@@ -165,8 +161,7 @@ fn complete(
     };
     let roots = record.roots.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let locks = record.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
-    let reading = record.reading.map(&mut take).transpose()?;
-    let handouts = record.handouts.map(&mut take).transpose()?.map(|root| Roots { root, reading });
+    let handouts = record.handouts.map(&mut take).transpose()?;
     let (ledger, inflight) = (take(record.ledger)?, take(record.inflight)?);
     let generations = record.generations.map(take).transpose()?;
     let locks = locks.into_iter().map(Into::into).collect();
@@ -183,7 +178,7 @@ mod tests {
     fn record() -> Value {
         let config = Config { lowers: vec![Path::new("/l").into()], ..Config::default() };
         let layers = OpenLayers::of(&config, &mut blank().into_iter(), Vec::new()).unwrap();
-        let request = MountRequest::new(&config, "/m".as_ref(), &layers, None);
+        let request = MountRequest::new(&config, "/m".as_ref(), &layers, false);
         let record = MountRecord::new(request, &blank().unwrap(), &layers, &[], None, (3, 4, None));
         serde_json::to_value(record).unwrap()
     }

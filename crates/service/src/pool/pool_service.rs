@@ -229,7 +229,7 @@ impl PoolService {
         let held: HashMap<RawFd, OwnedFd> =
             ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
         let (handouts, export) =
-            handouts.and_then(|roots| HandoutMounts::of(roots, record.request.device)).unzip();
+            handouts.and_then(|root| HandoutMounts::of(root, record.request.device)).unzip();
         let kept = Kept { ledger: Some(Arc::clone(&ledger)), generations: generations.clone(), export };
         let made = fresh::make(&record.request, layers, kept, &inflight)?;
         made.tree.resume(held);
@@ -381,7 +381,7 @@ impl PoolService {
     }
 
     fn handout_mounts(&self) -> Vec<[u64; MOUNT_NUMBERS]> {
-        self.doors().iter().flat_map(Door::numbers).collect()
+        self.doors().iter().filter_map(Door::numbers).collect()
     }
 
     fn accept(self: &Arc<Self>, listener: &UnixListener) -> io::Result<()> {

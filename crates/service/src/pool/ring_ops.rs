@@ -35,10 +35,9 @@ impl Door {
     }
 
     /// As a greeting has it; nothing of one that is not served any more.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = [u64; MOUNT_NUMBERS]> {
-        let tree = self.tree.upgrade();
-        let flags = tree.as_ref().is_some_and(|tree| tree.inner().is_volatile()).then_some(VOLATILE);
-        self.handouts.numbers(flags.unwrap_or_default()).filter(move |_| tree.is_some())
+    pub(super) fn numbers(&self) -> Option<[u64; MOUNT_NUMBERS]> {
+        let tree = self.tree.upgrade()?;
+        Some(self.handouts.numbers(if tree.inner().is_volatile() { VOLATILE } else { 0 }))
     }
 }
 

@@ -86,7 +86,7 @@ impl<'a> Mount<'a> {
         layers: OpenLayers,
         pending: Option<&'a Pending>,
     ) -> Result<Self, Failure> {
-        let request = MountRequest::new(config, point, &layers, None);
+        let request = MountRequest::new(config, point, &layers, false);
         let OpenLayers { lowers, upper, locks, .. } = layers;
         let upper = upper.into_iter().flat_map(|(upper, work)| [upper, work]);
         let roots = upper.chain(lowers).filter_map(|layer| layer.root);

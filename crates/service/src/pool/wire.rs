@@ -2,7 +2,6 @@
 //!
 //! Both ends belong to one user, or one is root; still every length is checked, and nothing is waited for without end.
 
-use super::handout_mounts::Roots;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
@@ -42,7 +41,7 @@ pub(super) enum Request {
 }
 
 /// A mount that has been made, and its layers. The descriptors come in the order: the device, the roots of layers that have one, as
-/// [`OpenLayers::all`] has them, the locks, the upper's own mounts if there are any.
+/// [`OpenLayers::all`] has them, the locks, the upper's own mount if there is one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MountRequest {
@@ -51,26 +50,18 @@ pub(super) struct MountRequest {
     pub(super) locks: usize,
     /// `st_dev` of the mount.
     pub(super) device: u64,
-    /// There is a mount of the upper of its own, for files that are handed out;
+    /// There is a mount of the upper of its own, for files that are handed out.
     pub(super) handouts: bool,
-    /// and one for those of them that are only read.
-    pub(super) reading: bool,
 }
 
 impl MountRequest {
     /// What has been mounted, of what was asked for.
-    pub(super) fn new(
-        config: &Config,
-        mountpoint: &Path,
-        layers: &OpenLayers,
-        handouts: Option<&Roots<OwnedFd>>,
-    ) -> Self {
+    pub(super) fn new(config: &Config, mountpoint: &Path, layers: &OpenLayers, handouts: bool) -> Self {
         Self {
             config: layers.found(config, mountpoint),
             locks: layers.locks.len(),
             device: super::handout_mounts::device_of(mountpoint),
-            handouts: handouts.is_some(),
-            reading: handouts.is_some_and(|roots| roots.reading.is_some()),
+            handouts,
         }
     }
 
@@ -84,8 +75,7 @@ impl MountRequest {
     /// How many descriptors go with it.
     pub(super) fn descriptors(&self) -> usize {
         let (written, only_read) = self.roots();
-        let mounts = usize::from(self.handouts) + usize::from(self.reading);
-        1 + written + only_read + self.locks + mounts
+        1 + written + only_read + self.locks + usize::from(self.handouts)
     }
 }
 

@@ -13,8 +13,8 @@ use crate::coherence::writers::Handouts;
 use crate::layers::marks::WHITEOUT_PREFIX;
 use crate::nodes::node::{At, Dir, File, Node};
 use crate::union::Core;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::{Arc, OnceLock};
 use vellum_vfs::{
     Connection, Error, ExportDir, Features, FileKind, Name, NodeId, Refused, Result, Verdict, Wanted,
 };
@@ -24,8 +24,6 @@ pub struct Directory {
     node: Arc<Node>,
     /// The directory in the upper layer.
     at: Arc<dyn ExportDir>,
-    /// The directory for files that are only read, from when one is; None: there are none.
-    reading: OnceLock<Option<Arc<dyn ExportDir>>>,
 }
 
 impl std::fmt::Debug for Directory {
@@ -36,7 +34,7 @@ impl std::fmt::Debug for Directory {
 
 impl Directory {
     fn new(node: Arc<Node>, at: Arc<dyn ExportDir>) -> Self {
-        Self { node, at, reading: OnceLock::new() }
+        Self { node, at }
     }
 }
 
@@ -95,16 +93,6 @@ impl Core {
         names.reverse();
         let ino = dir.upper.lock().as_ref().map(|upper| upper.ino);
         Ok((names.join(&b'/'), ino.ok_or(Refused::Kernel)?))
-    }
-
-    /// Where files of a directory are opened that are only read: nothing of them can be changed by what is handed out, for a client could
-    /// set their mode, or open them once more, unseen.
-    fn to_read<'a>(&self, directory: &'a Directory) -> Verdict<&'a Arc<dyn ExportDir>> {
-        let open = || {
-            let (path, ino) = self.upper_place(&directory.node).ok()?;
-            self.handouts().ok()?.export.open_dir_to_read(&path, ino).ok()
-        };
-        directory.reading.get_or_init(open).as_ref().ok_or(Refused::Kernel)
     }
 
     /// Whether names of a directory may change without the front: that has heard all answers that are older. The caller holds the

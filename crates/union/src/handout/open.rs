@@ -65,7 +65,7 @@ impl Core {
         handouts.export.set_owner(&made.file, client.uid, gid).map_err(|error| error.errno())
     }
 
-    /// A file that is there, opened, and cut if that is asked for.
+    /// A file that is there, opened to write, and cut if that is asked for.
     pub(super) fn hand_out(
         &self,
         client: &Client<'_>,
@@ -74,12 +74,11 @@ impl Core {
     ) -> Verdict<Given> {
         let (handouts, _) = (self.handouts()?, self.front()?);
         let (parent, _) = self.shared_dir_of(at)?;
-        let writes = flags.contains(HandoutFlags::WRITE);
-        if !writes && flags.contains(HandoutFlags::TRUNCATE) {
+        // A client could set the mode of a file that it has open to read only, or open it once more, and nobody would see it.
+        if !flags.contains(HandoutFlags::WRITE) {
             return Err(Refused::Kernel);
         }
         policy::uses(client, self.inherit_of(parent)?, policy::SEARCH)?;
-        let from = if writes { &at.dir.at } else { self.to_read(at.dir)? };
         // Dropped after the lock.
         let node;
         // Exclusively: a lookup at the same time would answer with attributes that are not to be believed any more.
@@ -95,25 +94,21 @@ impl Core {
             if known && !at.checked {
                 return Err(Refused::Known);
             }
-            if writes {
-                handouts.opens(node.ino);
-            }
-            let opened = from.open(at.name, flags)?;
+            handouts.opens(node.ino);
+            let opened = at.dir.at.open(at.name, flags)?;
             policy::gets(client, &opened, flags, known)?;
             handouts.export.set_flags(&opened.file, flags)?;
             if opened.attr.ino != node.ino {
                 return Err(Refused::Kernel);
             }
-            let _shorter = if writes { self.truncates(&node, file) } else { None };
+            let _shorter = self.truncates(&node, file);
             // An open by way of the front's cache may have begun meanwhile.
             if !self.is_whole(&node, file) {
                 return Err(Refused::Kernel);
             }
-            if writes {
-                handouts.hands_out(node.ino);
-                if known {
-                    names.recalls_file(node.id);
-                }
+            handouts.hands_out(node.ino);
+            if known {
+                names.recalls_file(node.id);
             }
             opened.file
         };

@@ -11,6 +11,7 @@
 //! | files made in a sticky directory | `fs.protected_regular` and its kin |
 //! | writing to a file with a set-id bit | the bit goes with the first write, unless the writer has a capability |
 //! | writing to a file that can be run, and that the kernel knows | it may be running (ETXTBSY) |
+//! | opening to read only | by such a descriptor its holder could change the mode unseen; and nothing is faster by it |
 //! | set-id bits on files; an owner given away; a group the client is not known to be in | capabilities, further groups |
 //! | the mode of a symbolic link, and what one leads to | the kernel follows it, through mounts |
 //! | errors other than a full disk or quota, a long name, a taken name | the kernel may find another one first |
@@ -66,13 +67,12 @@ pub(super) fn makes_file(client: &Client<'_>, inherit: Inherit, mode: u32) -> Ve
     kernel_unless(inherit.owner.mode & S_ISVTX == 0)
 }
 
-/// The client gets a file that has been opened as `flags` say. `known`: the kernel knows it.
+/// The client gets a file that has been opened to write, as `flags` say. `known`: the kernel knows it.
 pub(super) fn gets(client: &Client<'_>, opened: &Exported, flags: HandoutFlags, known: bool) -> Verdict<()> {
-    let if_asked = |flag, bit| if flags.contains(flag) { bit } else { 0 };
-    let access = if_asked(HandoutFlags::READ, READ) | if_asked(HandoutFlags::WRITE, WRITE);
+    let access = if flags.contains(HandoutFlags::READ) { READ | WRITE } else { WRITE };
     let mode = opened.attr.mode;
     // Whether a program runs, and must not be written to, the kernel knows of those that it knows.
-    let special = access & WRITE != 0 && (mode & SET_IDS != 0 || known && mode & ANY_EXECUTE != 0);
+    let special = mode & SET_IDS != 0 || known && mode & ANY_EXECUTE != 0;
     kernel_unless(!special && !opened.acl && may(client, owner_of(&opened.attr), access))
 }
 

@@ -28,10 +28,6 @@ impl Export for Slow {
         Ok(Arc::new(SlowDir(self.0.open_dir(path, ino)?)))
     }
 
-    fn open_dir_to_read(&self, path: &[u8], ino: u64) -> Result<Arc<dyn ExportDir>> {
-        Ok(Arc::new(SlowDir(self.0.open_dir_to_read(path, ino)?)))
-    }
-
     fn open_file(&self, path: &[u8], flags: HandoutFlags) -> Result<Exported> {
         slowly(|| self.0.open_file(path, flags))
     }

@@ -7,91 +7,15 @@ use crate::cases::watching::stats_of;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
 use crate::harness::raw::maps_to_run;
 use crate::harness::{Cx, shell};
-use libc::{O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, Timestamps, XattrFlags};
-use rustix::io::Errno;
-use rustix::process::{Gid, Uid};
+use libc::{O_CREAT, O_EXCL, O_RDWR, O_TRUNC, O_WRONLY};
+use rustix::fs::StatVfsMountFlags;
 use std::fs;
 use std::io::Write;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use vellum_ring::files::ASK_KERNEL;
-
-/// By a descriptor to read nothing of a file can be changed, whatever its holder may do to the file.
-pub(super) fn only_read(cx: &Cx) -> Outcome {
-    let ground = Ground::new(cx, |_| Ok(()))?;
-    let path = ground.path("new/key");
-    fs::write(&path, "private")?;
-    let program = ground.program()?;
-    let dir = program.enter(&ground.path("new"))?.or_else(status)?;
-    std::thread::sleep(SETTLED);
-    let file = program.open(dir, "key", O_RDONLY, 0)?.or_else(status)?;
-    let before = (fs::metadata(&path)?.mode(), fs::metadata(&path)?.ctime_nsec());
-    ensure_eq!(rustix::io::read(&file, &mut [0; 7])?, 7, "bytes read");
-    let number = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let held = rustix::fs::open(&*number, OFlags::PATH, Mode::empty())?;
-    let held_by = format!("/proc/self/fd/{}", held.as_raw_fd());
-    let now = Timestamps {
-        last_access: rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 },
-        last_modification: rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 },
-    };
-    let mode = Mode::from_raw_mode(0o600);
-    let tried = [
-        ("fchmod", rustix::fs::fchmod(&file, mode)),
-        ("fchown", rustix::fs::fchown(&file, Some(Uid::ROOT), Some(Gid::ROOT))),
-        ("futimens", rustix::fs::futimens(&file, &now)),
-        ("fsetxattr", rustix::fs::fsetxattr(&file, "user.x", b"x", XattrFlags::empty())),
-        ("chmod by a path that leads to it", rustix::fs::chmodat(CWD, &*number, mode, AtFlags::empty())),
-        ("chmod by another", rustix::fs::chmodat(CWD, &*held_by, mode, AtFlags::empty())),
-        ("an open to write", rustix::fs::open(&*number, OFlags::WRONLY, mode).map(drop)),
-        ("an open to cut it", rustix::fs::open(&*held_by, OFlags::RDWR | OFlags::TRUNC, mode).map(drop)),
-    ];
-    for (what, done) in tried {
-        ensure_eq!(done, Err(Errno::ROFS), "{what}");
-    }
-    ensure!(rustix::io::write(&file, b"x").is_err(), "written to");
-    let after = (fs::metadata(&path)?.mode(), fs::metadata(&path)?.ctime_nsec());
-    ensure_eq!((before, fs::read(&path)?), (after, b"private".to_vec()), "mode, time of change and contents");
-    for flags in [O_CREAT | O_RDONLY, O_TRUNC | O_RDONLY] {
-        ensure_eq!(program.open(dir, "key", flags, 0o600)?.err(), Some(ASK_KERNEL), "flags {flags:o}");
-    }
-    with_the_library(&ground)
-}
-
-/// A program with the library does with such a descriptor what it does on the host, and everybody sees it.
-fn with_the_library(ground: &Ground<'_>) -> Outcome {
-    const PROGRAM: &str = r#"
-import os, subprocess, sys
-def mount(fd): return [l.split()[1] for l in open(f"/proc/self/fdinfo/{fd}") if l.startswith("mnt_id")][0]
-def seen(what): return subprocess.run(["stat", "-c", what, "theirs"], env={}, stdout=subprocess.PIPE).stdout.decode().strip()
-os.chdir(sys.argv[1])
-for i in range(40):
-    with open(f"n{i}", "w") as f: f.write("x")
-here = mount(os.open(".", os.O_RDONLY))
-def fresh():
-    fd = os.open("theirs", os.O_RDONLY)
-    assert mount(fd) != here, "not handed out"
-    return fd
-fd = fresh(); os.fchmod(fd, 0o600); assert seen("%a") == "600", seen("%a")
-assert mount(fd) == here and os.read(fd, 3) == b"key"
-fd = fresh(); os.utime(fd, (7, 8)); assert seen("%X %Y") == "7 8", seen("%X %Y")
-fd = fresh(); os.setxattr(fd, "user.x", b"y"); assert os.getxattr("theirs", "user.x") == b"y"
-fd = fresh(); w = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND); os.write(w, b" and more"); assert seen("%s") == "12", seen("%s")
-fd = fresh(); os.fchown(fd, 5, 6); assert seen("%u %g") == "5 6", seen("%u %g")
-"#;
-    if !shell::have("python3") {
-        return skip("python3 is missing: run make deps");
-    }
-    let path = ground.path("new/theirs");
-    fs::write(&path, "key")?;
-    // As what opens files by the ring: its own rights are root's, without capabilities.
-    let mut command = Command::new("python3");
-    ground.preload(&mut command, &library()?);
-    shell::run(command.args(["-c", PROGRAM]).arg(ground.path("new")).env("VELLUM_RING", "on"))?;
-    Ok(())
-}
 
 /// What a program has removed it makes again: the place of a whiteout is the kernel's to take.
 pub(super) fn made_again(cx: &Cx) -> Outcome {
@@ -145,7 +69,6 @@ pub(super) fn running(cx: &Cx) -> Outcome {
         for flags in [O_WRONLY, O_RDWR, O_WRONLY | O_TRUNC, O_CREAT | O_WRONLY] {
             ensure_eq!(program.open(dir, "sleep", flags, 0o755)?.err(), Some(ASK_KERNEL), "flags {flags:o}");
         }
-        program.open(dir, "sleep", O_RDONLY, 0)?.or_else(status)?;
         ensure_eq!(fs::metadata(&path)?.len(), fs::metadata(sleep)?.len(), "length of what runs");
         Ok(dir)
     })();
@@ -186,15 +109,11 @@ pub(super) fn mount_options(cx: &Cx) -> Outcome {
         let name = format!("f{expected}");
         let written = program.open(dir, &name, O_CREAT | O_EXCL | O_RDWR, 0o755)?.or_else(status)?;
         written.set_len(4096)?;
-        let read = program.open(dir, &name, O_RDONLY, 0)?.or_else(status)?;
-        for (file, only_read) in [(&written, false), (&read, true)] {
-            let flags = rustix::fs::fstatvfs(file)?.f_flag;
-            let always = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV;
-            ensure!(flags.contains(always), "{flags:?}");
-            ensure_eq!(flags.contains(StatVfsMountFlags::NOEXEC), expected, "noexec of {options:?}");
-            ensure_eq!(flags.contains(StatVfsMountFlags::RDONLY), only_read, "read-only");
-            ensure_eq!(maps_to_run(file.as_fd()), !expected, "mapped to be run");
-        }
+        let flags = rustix::fs::fstatvfs(&written)?.f_flag;
+        let always = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV;
+        ensure!(flags.contains(always), "{flags:?}");
+        ensure_eq!(flags.contains(StatVfsMountFlags::NOEXEC), expected, "noexec of {options:?}");
+        ensure_eq!(maps_to_run(written.as_fd()), !expected, "mapped to be run");
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use libc::{O_APPEND, O_CREAT, O_EXCL, O_NONBLOCK, O_WRONLY};
 use rustix::fs::{OFlags, fcntl_getfl};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 use vellum_ring::files::ASK_KERNEL;
 
@@ -20,9 +20,10 @@ pub(super) fn leases(cx: &Cx) -> Outcome {
     let program = ground.program()?;
     let dir = program.enter(&ground.path("new"))?.or_else(status)?;
     std::thread::sleep(SETTLED);
-    drop(program.open(dir, "file", O_CREAT | O_EXCL | O_WRONLY, 0o644)?.or_else(status)?);
+    let made = program.open(dir, "file", O_CREAT | O_EXCL | O_WRONLY, 0o644)?.or_else(status)?;
     // By a descriptor of the layer's, as programs may have them.
-    let holder = program.open(dir, "file", libc::O_RDONLY, 0)?.or_else(status)?;
+    let holder = fs::File::open(format!("/proc/self/fd/{}", made.as_raw_fd()))?;
+    drop(made);
     vellum_sys::lease_to_read(holder.as_fd())?;
     let begin = Instant::now();
     ensure_eq!(program.open(dir, "file", O_WRONLY, 0)?.err(), Some(ASK_KERNEL), "over the ring");

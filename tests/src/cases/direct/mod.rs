@@ -56,7 +56,6 @@ pub(super) const CASES: &[Case] = &[
     Case::of(PASSTHROUGH, "direct/writes-and-kills", 120, programs::writes_and_kills),
     Case::of(PASSTHROUGH, "direct/reopened", 60, reopened::reopened),
     Case::of(PASSTHROUGH, "direct/leases", 60, leases::leases),
-    Case::of(PASSTHROUGH, "direct/only-read", 60, held::only_read),
     Case::of(PASSTHROUGH, "direct/made-again", 60, held::made_again),
     Case::of(PASSTHROUGH, "direct/running", 60, held::running),
     Case::of(PASSTHROUGH, "direct/mount-options", 60, held::mount_options),
@@ -229,7 +228,7 @@ fn believed_before(cx: &Cx) -> Outcome {
     fs::rename(new.join("old"), new.join("older"))?;
     old.write_all(b"still")?;
     ensure_eq!(fs::read(new.join("older"))?, b"still", "after a rename");
-    ensure_eq!(program.open(dir, "old", O_RDONLY, 0)?.err(), Some(libc::ENOENT as u32), "the old name");
+    ensure_eq!(program.open(dir, "old", O_WRONLY, 0)?.err(), Some(libc::ENOENT as u32), "the old name");
     // A directory that has moved, and one that has gone.
     fs::rename(&new, ground.path("moved"))?;
     std::thread::sleep(SETTLED);
@@ -267,13 +266,11 @@ fn refused(cx: &Cx) -> Outcome {
             let opened = program.open(dir, name, flags, 0o644)?;
             let refused = match name {
                 "a/b" => LOOK,
-                // What has been removed is not there, unless it is to be made.
-                "gone" if flags & O_CREAT == 0 => libc::ENOENT as u32,
+                // What has been removed is not there, unless it is to be made. To read is the kernel's.
+                "gone" if flags & O_CREAT == 0 && flags != O_RDONLY => libc::ENOENT as u32,
                 _ => ASK_KERNEL,
             };
-            // Set-id bits are no reason not to be read.
-            let is_given = name == "set" && flags == O_RDONLY;
-            ensure_eq!(opened.err(), (!is_given).then_some(refused), "{name:?} {flags:o}");
+            ensure_eq!(opened.err(), Some(refused), "{name:?} {flags:o}");
         }
     }
     for (flags, mode) in

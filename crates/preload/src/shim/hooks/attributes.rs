@@ -1,14 +1,12 @@
-//! Modes, owners and times, by name. Those of descriptors are the kernel's; where the service has handed the file out to be read, they
-//! are changed by a descriptor of the mount's, which takes its place.
+//! Modes, owners and times, by name. Those of descriptors are the kernel's.
 
 use super::files::settle;
-use crate::fds::exclusive_fd;
 use crate::session::calls::{self, Change};
-use crate::shim::attributes::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW};
+use crate::shim::attributes::AT_SYMLINK_NOFOLLOW;
 use crate::shim::hook_macros::{hooks, next};
 use crate::shim::raw::{self, AT_FDCWD};
 use crate::shim::{copy, process};
-use core::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use core::ffi::{c_char, c_int, c_uint};
 use vellum_ring::files::{
     ACCESSED_NOW, FOLLOW, MODIFIED_NOW, SET_ACCESSED, SET_GROUP, SET_MODE, SET_MODIFIED, SET_OWNER,
 };
@@ -17,22 +15,14 @@ type Chmod = unsafe extern "C" fn(*const c_char, c_uint) -> c_int;
 type ChmodAt = unsafe extern "C" fn(c_int, *const c_char, c_uint, c_int) -> c_int;
 type Chown = unsafe extern "C" fn(*const c_char, c_uint, c_uint) -> c_int;
 type ChownAt = unsafe extern "C" fn(c_int, *const c_char, c_uint, c_uint, c_int) -> c_int;
-type SetXattr = unsafe extern "C" fn(c_int, *const c_char, *const c_void, usize, c_int) -> c_int;
 type UtimensAt = unsafe extern "C" fn(c_int, *const c_char, *const Times, c_int) -> c_int;
 
 /// Two of `struct timespec`.
 type Times = [[i64; 2]; 2];
-type Utimes = unsafe extern "C" fn(*const c_char, *const Times) -> c_int;
-type Utime = unsafe extern "C" fn(*const c_char, *const [i64; 2]) -> c_int;
 
-const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
-const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const UTIME_NOW: i64 = 0x3fff_ffff;
 const UTIME_OMIT: i64 = 0x3fff_fffe;
 const SECOND: i64 = 1_000_000_000;
-/// Microseconds of a second, and nanoseconds of a microsecond.
-const MICROS: i64 = 1_000_000;
-const MICRO: i64 = 1000;
 /// No error of these calls: when the service has died in the middle of one, it is done once more.
 const NEVER: c_int = 0;
 
@@ -85,36 +75,6 @@ unsafe fn times(from: *const Times) -> Option<Change> {
     set_times(if from.is_null() { now } else { unsafe { copied(from, now) }? })
 }
 
-/// Times with microseconds, which have no special values.
-///
-/// # Safety
-/// What is pointed to must be the program's.
-unsafe fn times_in_micros(from: *const Times) -> Option<Change> {
-    let now: Times = [[0, UTIME_NOW]; 2];
-    if from.is_null() {
-        return set_times(now);
-    }
-    // SAFETY: the caller's.
-    let mut both = unsafe { copied(from, now) }?;
-    for [_, part] in &mut both {
-        *part = (0..MICROS).contains(part).then_some(*part * MICRO)?;
-    }
-    set_times(both)
-}
-
-/// Whole seconds.
-///
-/// # Safety
-/// What is pointed to must be the program's.
-unsafe fn times_in_seconds(from: *const [i64; 2]) -> Option<Change> {
-    if from.is_null() {
-        return set_times([[0, UTIME_NOW]; 2]);
-    }
-    // SAFETY: the caller's.
-    let both = unsafe { copied(from, [0; 2]) }?;
-    set_times(both.map(|seconds| [seconds, 0]))
-}
-
 fn set_times(both: Times) -> Option<Change> {
     let mut change = Change::default();
     let bits = [(SET_ACCESSED, ACCESSED_NOW), (SET_MODIFIED, MODIFIED_NOW)];
@@ -144,9 +104,6 @@ hooks! {
     }
 
     fn fchmodat(directory: c_int, path: *const c_char, bits: c_uint, flags: c_int) -> c_int {
-        if flags & AT_EMPTY_PATH != 0 {
-            exclusive_fd::before_change(directory);
-        }
         let next = || match next!(FCHMODAT as ChmodAt) {
             // SAFETY: passed on as it came.
             Some(next) => unsafe { next(directory, path, bits, flags) },
@@ -177,9 +134,6 @@ hooks! {
     }
 
     fn fchownat(directory: c_int, path: *const c_char, owner: c_uint, group: c_uint, flags: c_int) -> c_int {
-        if flags & AT_EMPTY_PATH != 0 {
-            exclusive_fd::before_change(directory);
-        }
         let next = || match next!(FCHOWNAT as ChownAt) {
             // SAFETY: passed on as it came.
             Some(next) => unsafe { next(directory, path, owner, group, flags) },
@@ -195,92 +149,10 @@ hooks! {
             Some(next) => unsafe { next(directory, path, to, flags) },
             None => raw::abort(),
         };
-        if path.is_null() {
-            exclusive_fd::before_change(directory);
-        }
         // SAFETY: the program's times.
         let change = if path.is_null() { None } else { unsafe { times(to) } };
         // SAFETY: the program's path.
         unsafe { set_by(directory, path, flags, change, next) }
-    }
-
-    fn utimes(path: *const c_char, to: *const Times) -> c_int {
-        let next = || match next!(UTIMES as Utimes) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path, to) },
-            None => raw::abort(),
-        };
-        // SAFETY: the program's path and times.
-        unsafe { set_by(AT_FDCWD, path, 0, times_in_micros(to), next) }
-    }
-
-    fn lutimes(path: *const c_char, to: *const Times) -> c_int {
-        let next = || match next!(LUTIMES as Utimes) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path, to) },
-            None => raw::abort(),
-        };
-        // SAFETY: the program's path and times.
-        unsafe { set_by(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, times_in_micros(to), next) }
-    }
-
-    fn utime(path: *const c_char, to: *const [i64; 2]) -> c_int {
-        let next = || match next!(UTIME as Utime) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path, to) },
-            None => raw::abort(),
-        };
-        // SAFETY: the program's path and times.
-        unsafe { set_by(AT_FDCWD, path, 0, times_in_seconds(to), next) }
-    }
-}
-
-macro_rules! by_descriptor {
-    ($name:ident as $type:ty, $fd:ident $(, $arg:ident)*) => {{
-        exclusive_fd::before_change($fd);
-        match next!($name as $type) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($fd $(, $arg)*) },
-            None => raw::abort(),
-        }
-    }};
-}
-
-hooks! {
-    fn fchmod(fd: c_int, bits: c_uint) -> c_int {
-        by_descriptor!(FCHMOD as unsafe extern "C" fn(c_int, c_uint) -> c_int, fd, bits)
-    }
-
-    fn fchown(fd: c_int, owner: c_uint, group: c_uint) -> c_int {
-        by_descriptor!(FCHOWN as unsafe extern "C" fn(c_int, c_uint, c_uint) -> c_int, fd, owner, group)
-    }
-
-    fn futimens(fd: c_int, to: *const Times) -> c_int {
-        by_descriptor!(FUTIMENS as unsafe extern "C" fn(c_int, *const Times) -> c_int, fd, to)
-    }
-
-    fn futimes(fd: c_int, to: *const c_void) -> c_int {
-        by_descriptor!(FUTIMES as unsafe extern "C" fn(c_int, *const c_void) -> c_int, fd, to)
-    }
-
-    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: usize, flags: c_int) -> c_int {
-        by_descriptor!(FSETXATTR as SetXattr, fd, name, value, len, flags)
-    }
-
-    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-        // Not every libc has it as a word of this length.
-        if matches!(request as u32, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR) {
-            exclusive_fd::before_change(fd);
-        }
-        match next!(IOCTL as unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(fd, request, argument) },
-            None => raw::abort(),
-        }
-    }
-
-    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
-        by_descriptor!(FREMOVEXATTR as unsafe extern "C" fn(c_int, *const c_char) -> c_int, fd, name)
     }
 }
 
@@ -297,16 +169,6 @@ mod tests {
         let (both, now) = (SET_ACCESSED | SET_MODIFIED, ACCESSED_NOW | MODIFIED_NOW);
         assert_eq!(read([[1, 2], [-1, 999_999_999]]), Some((both, [1_000_000_002, -1])));
         assert_eq!(read([[5, UTIME_OMIT], [7, UTIME_NOW]]), Some((SET_MODIFIED | MODIFIED_NOW, [0, 0])));
-        let micros = |times: Times| {
-            // SAFETY: they are there.
-            unsafe { times_in_micros(&raw const times) }.map(|change| (change.which, change.times))
-        };
-        assert_eq!(micros([[1, 2], [-1, 999_999]]), Some((both, [1_000_002_000, -1000])));
-        assert!(micros([[1, MICROS], [1, 0]]).is_none() && micros([[1, -1], [1, 0]]).is_none());
-        // SAFETY: they are there, and nothing is read.
-        let (seconds, none) = unsafe { (times_in_seconds(&[3, -4]), times_in_seconds(core::ptr::null())) };
-        assert_eq!(seconds.unwrap().times, [3 * SECOND, -4 * SECOND]);
-        assert_eq!(none.unwrap().which, both | now);
         // SAFETY: nothing is read.
         let none = unsafe { super::times(core::ptr::null()) }.unwrap();
         assert_eq!(none.which, both | now);

@@ -1,8 +1,7 @@
 //! Opening and creating, new directories and symbolic links.
 
 use super::identity;
-use crate::fds::exclusive_fd;
-use crate::session::calls::{self, O_ACCMODE, O_CREAT, O_EXCL, O_NOFOLLOW, O_TRUNC, O_WRONLY, Outcome};
+use crate::session::calls::{self, O_CREAT, O_EXCL, O_NOFOLLOW, O_TRUNC, O_WRONLY, Outcome};
 use crate::shim::hook_macros::{errno, hooks, next, set_errno, system};
 use crate::shim::process;
 use crate::shim::raw::{self, AT_FDCWD, word};
@@ -33,10 +32,6 @@ unsafe fn open_by(
 ) -> c_int {
     if !process::is_on() {
         return next(flags);
-    }
-    if flags & O_ACCMODE != 0 {
-        // SAFETY: the caller's.
-        unsafe { exclusive_fd::before_open(path as usize) };
     }
     let mode = if flags & O_CREAT == 0 { 0 } else { mode & 0o7777 & !identity::mask() };
     // SAFETY: the caller's.

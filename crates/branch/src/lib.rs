@@ -1,15 +1,21 @@
-//! Branches, the storage under a union: local directories, and memory for tests and models.
+//! Branches, the storage under a union: local directories, directories of CephFS, and memory for tests and models.
 //!
 //! [`CachedBranch`] reads any of them through a cache, [`FaultBranch`] puts faults in front of any of them.
 #![forbid(unsafe_code)]
 
+mod acl;
 mod cached;
+mod ceph;
+mod checks;
+mod convert;
 mod fault;
 mod local;
 mod memory;
 mod path;
+mod xattr;
 
 pub use cached::{CachedBranch, SETTLE, Sharing};
+pub use ceph::{CephAccess, CephBranch, CephClient, CephRefusal};
 pub use fault::{DEAD, FaultBranch, FaultExport, FaultPlan};
 pub use local::{LocalBranch, LocalExport};
 pub use memory::{MemoryBranch, MemoryOptions};

@@ -1,9 +1,13 @@
-//! What every branch must answer. The same cases run over a local directory and over memory, and over both read through a cache.
+//! What every branch must answer. The same cases run over a local directory and over memory, over both read through a cache, and
+//! over CephFS where a cluster can be started.
 
 #![allow(unreachable_pub, clippy::unwrap_used, reason = "modules of one test program")]
 
 #[path = "support/mod.rs"]
 mod support;
+
+use support::Fixture;
+use vellum_branch::{CephAccess, CephClient};
 
 #[path = "conformance/attributes.rs"]
 mod attributes;
@@ -16,19 +20,30 @@ mod moves;
 #[path = "conformance/xattrs.rs"]
 mod xattrs;
 
-/// Whether a case can run on this local branch. `root`: it needs privileges. `ext4`: it is about limits that
-/// other filesystems draw elsewhere, and the memory branch draws where ext4 does.
-fn runs_here(needs: &str, fixture: &support::Fixture) -> bool {
+/// What a branch has not that a case needs. `root`: privileges, on a local directory. `ext4`: the case is about limits that other
+/// filesystems draw elsewhere, and the memory branch draws where ext4 does. `exchange`: renames with flags. `unnamed`: files without
+/// a name. `reserve`: space for files.
+fn lacks(needs: &str, fixture: &Fixture) -> Option<&'static str> {
     let (met, what) = match needs {
-        "root" => (support::is_root(), "root"),
+        "root" => (fixture.dir.is_none() || support::is_root(), "root"),
         "ext4" => (support::is_ext4(fixture), "a build directory on ext4"),
+        "exchange" => (fixture.branch.exchanges(), "renames with flags"),
+        "reserve" => (support::reserves(fixture), "reserved space"),
+        "unnamed" => (support::makes_unnamed(fixture), "files without a name"),
         other => panic!("{other}?"),
     };
-    if !met {
-        eprintln!("SKIPPED: needs {what}");
-    }
-    met
+    (!met).then_some(what)
 }
+
+/// Whether all that a case needs is there; says what is not.
+fn runs_here(needs: &[&str], fixture: &Fixture) -> bool {
+    let lacks: Vec<_> = needs.iter().filter_map(|needs| lacks(needs, fixture)).collect();
+    lacks.iter().for_each(|what| eprintln!("SKIPPED: needs {what}"));
+    lacks.is_empty()
+}
+
+/// A case: its name, what it needs, and itself.
+type Case = (&'static str, &'static [&'static str], fn(&Fixture));
 
 /// Makes a test over each branch of every case. After its name stands what it needs on a local directory.
 macro_rules! cases {
@@ -37,38 +52,39 @@ macro_rules! cases {
             $(mod $module {
                 $(#[test]
                 fn $case() {
-                    let fixture = crate::support::Fixture::local();
-                    $(if !crate::runs_here(stringify!($needs), &fixture) {
-                        return;
-                    })*
-                    crate::$module::$case(&fixture);
+                    let fixture = crate::Fixture::local();
+                    if crate::runs_here(&[$(stringify!($needs)),*], &fixture) {
+                        crate::$module::$case(&fixture);
+                    }
                 })*
             })*
         }
         mod memory {
             $(mod $module {
                 $(#[test]
-                fn $case() { crate::$module::$case(&crate::support::Fixture::memory()); })*
+                fn $case() { crate::$module::$case(&crate::Fixture::memory()); })*
             })*
         }
         mod cached_directory {
             $(mod $module {
                 $(#[test]
                 fn $case() {
-                    let fixture = crate::support::Fixture::local().cached();
-                    $(if !crate::runs_here(stringify!($needs), &fixture) {
-                        return;
-                    })*
-                    crate::$module::$case(&fixture);
+                    let fixture = crate::Fixture::local().cached();
+                    if crate::runs_here(&[$(stringify!($needs)),*], &fixture) {
+                        crate::$module::$case(&fixture);
+                    }
                 })*
             })*
         }
         mod cached_memory {
             $(mod $module {
                 $(#[test]
-                fn $case() { crate::$module::$case(&crate::support::Fixture::memory().cached()); })*
+                fn $case() { crate::$module::$case(&crate::Fixture::memory().cached()); })*
             })*
         }
+        const CASES: &[Case] = &[$($(
+            (concat!(stringify!($module), "::", stringify!($case)), &[$(stringify!($needs)),*], $module::$case),
+        )*)*];
     };
 }
 
@@ -86,6 +102,24 @@ fn local_with_old_calls() {
     assert!(!report.contains("running 0 tests"), "{report}");
 }
 
+/// All cases over CephFS. What it cannot do, it says itself; those cases are named and left out.
+#[test]
+fn ceph() {
+    support::cluster::beside_a_cluster("ceph", || {
+        let client = CephClient::connect(CephAccess::default()).unwrap();
+        let mut failed = Vec::new();
+        for (name, needs, case) in CASES {
+            let fixture = Fixture::ceph(&client);
+            if let Some(what) = needs.iter().find_map(|needs| lacks(needs, &fixture)) {
+                println!("{name}: CephFS has not {what}");
+            } else if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(&fixture))).is_err() {
+                failed.push(name);
+            }
+        }
+        assert!(failed.is_empty(), "{} of {} cases: {failed:#?}", failed.len(), CASES.len());
+    });
+}
+
 cases! {
     entries {
         a_new_branch_is_empty,
@@ -100,6 +134,7 @@ cases! {
         remove_dir_takes_empty_directories_only,
         a_removed_directory_takes_nothing_more ext4,
         set_group_id_directories_hand_their_group_on root,
+        an_unnamed_file_gets_its_directorys_group root unnamed,
         list_shows_every_entry_once,
         list_ends_with_the_error_of_its_callback,
         list_can_be_nested_and_change_the_directory,
@@ -126,19 +161,23 @@ cases! {
         copy_range_copies,
         copy_range_within_a_file_must_not_overlap,
         clone_shares_or_refuses,
-        unnamed_files_get_a_name,
-        unnamed_files_vanish,
+        unnamed_files_get_a_name unnamed,
+        unnamed_files_vanish unnamed,
     }
     attributes {
         modes_are_kept,
         owners_are_kept root,
         a_new_owner_takes_set_id_bits_away root,
         times_are_kept,
+        times_before_1970_are_kept ext4,
         times_have_limits ext4,
         changes_move_times_forward,
+        allocation_moves_times_forward reserve,
+        an_unnamed_file_moves_no_times unnamed,
         symlinks_have_no_mode_of_their_own,
         links_are_counted,
-        directories_count_their_children,
+        directories_count_their_children ext4,
+        exchanged_directories_are_counted exchange,
     }
     xattrs {
         values_come_back,
@@ -150,17 +189,20 @@ cases! {
         too_much_does_not_fit ext4,
         an_access_acl_shows_in_the_mode root,
         a_default_acl_is_inherited root,
+        an_unnamed_file_inherits_an_acl root unnamed,
         acls_have_their_place root,
         writing_takes_capabilities_away root,
+        allocation_takes_capabilities_away root reserve,
     }
     moves {
         rename_moves_and_replaces,
         rename_checks_kinds,
         rename_onto_itself_does_nothing,
+        rename_onto_itself_with_flags exchange,
         rename_between_two_names_of_one_file_does_nothing,
-        noreplace_keeps_what_is_there,
-        exchange_swaps,
-        a_whiteout_stays_behind root,
+        noreplace_keeps_what_is_there exchange,
+        exchange_swaps exchange,
+        a_whiteout_stays_behind root exchange,
         a_whiteout_that_was_taken_back_shows_in_the_times root ext4,
         flags_exclude_each_other,
         a_directory_cannot_go_into_itself,

@@ -1,10 +1,11 @@
-//! Every system call that Vellum uses, behind a trait with a fault-injecting twin.
+//! Every system call that Vellum uses, behind a trait with a fault-injecting twin, and the calls of libcephfs.
 //!
 //! [`Sys`] is the trait, [`Real`] the kernel, [`Faulty`] the twin. `unsafe` stays in the small modules that wrap
 //! calls for which no safe wrapper exists.
 
 mod beneath;
 mod call;
+pub mod ceph;
 mod daemon;
 mod family_words;
 mod fault;

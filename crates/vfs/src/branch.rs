@@ -178,7 +178,8 @@ pub trait BranchDir: Object {
     fn remove_dir(&self, name: Name<'_>) -> Result<()>;
     /// Makes another name `to_name` in `to` for `name` in this directory. `to` is of the same branch.
     fn link(&self, name: Name<'_>, to: &dyn BranchDir, to_name: Name<'_>) -> Result<()>;
-    /// Renames `name` in this directory to `to_name` in `to`, as renameat2(2). `to` is of the same branch.
+    /// Renames `name` in this directory to `to_name` in `to`, as renameat2(2). `to` is of the same branch. EINVAL: flags that the
+    /// branch has not.
     fn rename(&self, name: Name<'_>, to: &dyn BranchDir, to_name: Name<'_>, flags: RenameFlags)
     -> Result<()>;
 
@@ -205,7 +206,8 @@ pub trait Branch: Send + Sync + 'static {
         drop(descriptor);
         Err(rustix::io::Errno::OPNOTSUPP.into())
     }
-    /// Whether two names can change places in one step ([`RenameFlags::EXCHANGE`]). An upper layer has to be able to do that.
+    /// Whether two names can change places in one step ([`RenameFlags::EXCHANGE`]). An upper layer has to be able to do that. A branch
+    /// that cannot has no other flags of renames, either.
     fn exchanges(&self) -> bool;
     /// The directory of this host that it is, by which it can be found again; None: it is none.
     fn directory(&self) -> Option<&Path> {

@@ -1,9 +1,10 @@
 //! Directories.
 
-use super::convert::{attr, timestamps};
 use super::file::LocalFile;
-use super::held::{LocalHandle, impl_object, open_flags, open_noatime, require_regular, without_flags};
+use super::held::{LocalHandle, impl_object, open_flags, open_noatime, without_flags};
 use super::{DIR_FLAGS, LIST_FLAGS};
+use crate::checks::require_regular;
+use crate::convert::{attr, timestamps};
 use rustix::fs::OFlags;
 use std::any::Any;
 use std::cell::Cell;
@@ -98,11 +99,11 @@ impl<S: Sys> BranchDir for LocalDir<S> {
     fn open_file(&self, name: Name<'_>, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
         let dir = self.fd.as_fd();
         // Asked first, because opening a device can already do something.
-        require_regular(self.sys.stat_at(dir, name.as_c_str())?.mode)?;
+        require_regular(FileKind::from_mode(self.sys.stat_at(dir, name.as_c_str())?.mode))?;
         let flags = open_flags(mode) | OFlags::NOFOLLOW;
         let fd = open_noatime(flags, |flags| self.sys.open(dir, name.as_c_str(), flags, 0))?;
         // And again, because the name may lead elsewhere by now.
-        require_regular(self.sys.stat(fd.as_fd())?.mode)?;
+        require_regular(FileKind::from_mode(self.sys.stat(fd.as_fd())?.mode))?;
         Ok(LocalFile::boxed(self.sys.clone(), fd))
     }
 

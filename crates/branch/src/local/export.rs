@@ -1,7 +1,7 @@
 //! Files of a local directory that are handed out, each opened by a mount of the directory of its own: so everybody can tell them from
 //! files that were opened otherwise, and their paths in /proc are those in the mount.
 
-use super::convert::attr;
+use crate::convert::attr;
 use rustix::fs::{OFlags, fcntl_setfl};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

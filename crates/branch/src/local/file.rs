@@ -1,7 +1,7 @@
 //! Open regular files.
 
-use super::convert::{attr, timestamps};
 use super::held::{impl_object, open_flags, open_noatime, without_flags};
+use crate::convert::{attr, timestamps};
 use rustix::io::Errno;
 use std::any::Any;
 use std::ffi::CStr;

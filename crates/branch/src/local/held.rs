@@ -1,7 +1,8 @@
 //! What directories, files and handles have in common, and the handle itself.
 
-use super::convert::{attr, timestamps};
 use super::file::LocalFile;
+use crate::checks::require_regular;
+use crate::convert::{attr, timestamps};
 use rustix::fs::OFlags;
 use std::any::Any;
 use std::ffi::CStr;
@@ -93,16 +94,6 @@ pub(super) fn open_noatime(
     })
 }
 
-/// EISDIR, ELOOP or ENXIO when `mode` (with type bits) is not that of a regular file.
-pub(super) fn require_regular(mode: u32) -> Result<()> {
-    match FileKind::from_mode(mode) {
-        Some(FileKind::Regular) => Ok(()),
-        Some(FileKind::Directory) => Err(Error::new(Errno::ISDIR, "open file")),
-        Some(FileKind::Symlink) => Err(Error::new(Errno::LOOP, "open file")),
-        _ => Err(Error::new(Errno::NXIO, "open file")),
-    }
-}
-
 /// Anything in a directory, held by an O_PATH descriptor.
 pub(super) struct LocalHandle<S> {
     pub(super) sys: S,
@@ -116,7 +107,7 @@ impl_object!(LocalHandle, XattrOf::Held, {
 
     fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
         // Asked before opening: an object that is held never changes its kind, and a device must not be opened.
-        require_regular(self.sys.stat(self.fd.as_fd())?.mode)?;
+        require_regular(FileKind::from_mode(self.sys.stat(self.fd.as_fd())?.mode))?;
         let fd = open_noatime(open_flags(mode), |flags| self.sys.reopen(self.fd.as_fd(), flags))?;
         Ok(LocalFile::boxed(self.sys.clone(), fd))
     }

@@ -4,7 +4,6 @@
 //! nothing leads out of the root. A directory is an O_PATH descriptor: it is cheaper to open, needs no read
 //! permission, and only listing and syncing need a readable one, which is then opened for that moment.
 
-mod convert;
 mod dir;
 mod export;
 mod file;
@@ -12,10 +11,10 @@ mod held;
 
 pub use self::export::LocalExport;
 
-use self::convert::stat_fs;
 use self::dir::LocalDir;
 use self::file::LocalFile;
 use self::held::LocalHandle;
+use crate::convert::stat_fs;
 use crate::path;
 use rustix::fs::{CWD, OFlags};
 use std::ffi::{CStr, CString};

@@ -1,9 +1,10 @@
 //! The inodes of a disk in memory, its clock, and who holds what.
 
-use super::acl;
 use super::data::{BLOCK, Data};
 use super::power::History;
-use super::xattr::CAPABILITY;
+use crate::acl;
+use crate::checks::{check_owner, check_times};
+use crate::xattr::CAPABILITY;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -124,8 +125,8 @@ impl Inode {
 
     /// File capabilities do not outlive a change; an empty attribute counts as none.
     fn drop_capability(&mut self) {
-        if self.xattrs.get(CAPABILITY).is_some_and(|value| !value.is_empty()) {
-            self.xattrs.remove(CAPABILITY);
+        if self.xattrs.get(CAPABILITY.to_bytes()).is_some_and(|value| !value.is_empty()) {
+            self.xattrs.remove(CAPABILITY.to_bytes());
         }
     }
 }
@@ -308,17 +309,6 @@ impl State {
         inode.mtime = pick(mtime, inode.mtime);
         Ok(())
     }
-}
-
-/// EINVAL for the id that means "stays" to the kernel. Checked before anything is looked up.
-pub(super) fn check_owner(uid: Option<u32>, gid: Option<u32>) -> Result<(), Errno> {
-    if uid == Some(u32::MAX) || gid == Some(u32::MAX) { Err(Errno::INVAL) } else { Ok(()) }
-}
-
-/// EINVAL for nanoseconds that are none. Checked before anything is looked up.
-pub(super) fn check_times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<(), Errno> {
-    let bad = |time| matches!(time, Some(SetTime::At(at)) if at.nanos >= 1_000_000_000);
-    if bad(atime) || bad(mtime) { Err(Errno::INVAL) } else { Ok(()) }
 }
 
 /// The nearest time that ext4's 34 bits can hold.

@@ -3,7 +3,6 @@
 //! It answers as ext4 does to root, errno for errno, with a clock that counts changes instead of time, so that a
 //! run can be repeated exactly. [`MemoryBranch::fork`] gives the disk as a crash would leave it.
 
-mod acl;
 mod data;
 mod disk;
 mod export;

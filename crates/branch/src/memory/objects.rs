@@ -1,8 +1,9 @@
 //! The branch traits' objects over a disk in memory.
 
 use super::data::{BLOCK, Data, MAX_SIZE};
-use super::disk::{Body, Disk, Pin, State, check_owner, check_times};
-use super::xattr::check_len as check_attr_len;
+use super::disk::{Body, Disk, Pin, State};
+use crate::checks::{check_offset, check_owner, check_times};
+use crate::xattr::check_len as check_attr_len;
 use std::any::Any;
 use std::ffi::{CStr, CString};
 use std::os::fd::OwnedFd;
@@ -139,11 +140,6 @@ impl MemoryFile {
             .filter(|file| Arc::ptr_eq(&file.pin.disk, &self.pin.disk))
             .ok_or(Error::new(Errno::XDEV, "copy between branches"))
     }
-}
-
-/// Offsets beyond this are negative numbers to the kernel.
-fn check_offset(offset: u64) -> Result<()> {
-    if i64::try_from(offset).is_ok() { Ok(()) } else { Err(Errno::INVAL.into()) }
 }
 
 /// How much of `len` bytes copy_file_range(2) copies; its checks in its order. EOVERFLOW: a range ends beyond all

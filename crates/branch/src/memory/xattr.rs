@@ -1,50 +1,16 @@
-//! Extended attributes, with the rules of Linux and the limits of ext4.
+//! Extended attributes, with the limits of ext4.
 
-use super::acl::{self, Acl};
 use super::disk::{Body, Inode, State};
-use vellum_vfs::{Errno, FileKind};
+use crate::acl::{self, Acl};
+use crate::xattr::{
+    CAPABILITY, CREATE, REPLACE, check_acl, check_form, check_get, check_remove, check_set, is_acl,
+};
+use vellum_vfs::Errno;
 
-/// File capabilities.
-pub(super) const CAPABILITY: &[u8] = b"security.capability";
-
-const CREATE: u32 = 1;
-const REPLACE: u32 = 2;
-
-/// Longest name in bytes.
-const NAME_MAX: usize = 255;
-/// Largest value in bytes that any filesystem takes.
-const VALUE_MAX: usize = 64 << 10;
 /// Room for all attributes of an inode in bytes: about one block, as on ext4 without large values.
 const ROOM: usize = 4000;
 /// What each attribute costs besides its name and value.
 const ENTRY: usize = 20;
-
-/// ERANGE for a name that is empty or too long. Checked before anything is looked up.
-pub(super) const fn check_len(name: &[u8]) -> Result<(), Errno> {
-    if name.is_empty() || name.len() > NAME_MAX { Err(Errno::RANGE) } else { Ok(()) }
-}
-
-/// Whether a name is of a known namespace. EOPNOTSUPP: it is not; EINVAL: nothing follows; ERANGE: see above.
-fn check_name(name: &[u8]) -> Result<(), Errno> {
-    check_len(name)?;
-    if matches!(name, acl::ACCESS | acl::DEFAULT) {
-        return Ok(());
-    }
-    for space in [b"user.".as_slice(), b"trusted.", b"security."] {
-        if let Some(rest) = name.strip_prefix(space) {
-            return if rest.is_empty() { Err(Errno::INVAL) } else { Ok(()) };
-        }
-    }
-    Err(Errno::OPNOTSUPP)
-}
-
-const fn may_have_user(kind: FileKind) -> bool {
-    matches!(kind, FileKind::Regular | FileKind::Directory)
-}
-
-fn is_acl(name: &[u8]) -> bool {
-    matches!(name, acl::ACCESS | acl::DEFAULT)
-}
 
 /// Copies into `buf`, or only measures when it is empty.
 fn deliver(value: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
@@ -52,16 +18,6 @@ fn deliver(value: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
         buf.get_mut(..value.len()).ok_or(Errno::RANGE)?.copy_from_slice(value);
     }
     Ok(value.len())
-}
-
-fn valid_capability(value: &[u8]) -> bool {
-    /// Beside the revision there is one flag: effective.
-    const EFFECTIVE: u32 = 1;
-    const REVISION_2: u32 = 0x0200_0000;
-    const REVISION_3: u32 = 0x0300_0000;
-    let head = value.first_chunk().map_or(0, |head| u32::from_le_bytes(*head)) & !EFFECTIVE;
-    // The kernel does not look at an empty one.
-    matches!((value.len(), head), (0, _) | (20, REVISION_2) | (24, REVISION_3))
 }
 
 fn used(inode: &Inode, except: &[u8]) -> usize {
@@ -72,43 +28,25 @@ fn used(inode: &Inode, except: &[u8]) -> usize {
 impl State {
     pub(super) fn get_xattr(&self, ino: u64, name: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
         let inode = self.inode(ino)?;
-        if name.starts_with(b"user.") && !may_have_user(inode.kind()) {
-            return Err(Errno::NODATA);
-        }
-        check_name(name)?;
-        if is_acl(name) && inode.kind() == FileKind::Symlink {
-            return Err(Errno::OPNOTSUPP);
-        }
+        check_get(name, inode.kind())?;
         let value = inode.xattrs.get(name).ok_or(Errno::NODATA)?;
         // An empty one can be set, but not read.
-        if name == CAPABILITY && value.is_empty() {
+        if name == CAPABILITY.to_bytes() && value.is_empty() {
             return Err(Errno::INVAL);
         }
         deliver(value, buf)
     }
 
     pub(super) fn set_xattr(&mut self, ino: u64, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
-        if flags & !(CREATE | REPLACE) != 0 {
-            return Err(Errno::INVAL);
-        }
-        check_len(name)?;
-        if value.len() > VALUE_MAX {
-            return Err(Errno::TOOBIG);
-        }
+        check_form(name, value, flags)?;
         if is_acl(name) {
             return self.set_acl(ino, name, Acl::parse(value)?);
         }
         let inode = self.inode(ino)?;
-        if name.starts_with(b"user.") && !may_have_user(inode.kind()) {
-            return Err(Errno::PERM);
-        }
         if name.starts_with(b"trusted.") && !self.options.trusted {
             return Err(Errno::PERM);
         }
-        if name == CAPABILITY && !valid_capability(value) {
-            return Err(Errno::INVAL);
-        }
-        check_name(name)?;
+        check_set(name, value, inode.kind())?;
         let exists = inode.xattrs.contains_key(name);
         if exists && flags & CREATE != 0 {
             return Err(Errno::EXIST);
@@ -124,15 +62,8 @@ impl State {
     }
 
     fn set_acl(&mut self, ino: u64, name: &[u8], list: Option<Acl>) -> Result<(), Errno> {
-        let inode = self.inode(ino)?;
-        if inode.kind() == FileKind::Symlink {
-            return Err(Errno::OPNOTSUPP);
-        }
-        if name == acl::DEFAULT && !inode.is_dir() {
-            return if list.is_some() { Err(Errno::ACCESS) } else { Ok(()) };
-        }
-        if let Some(list) = &list {
-            list.check()?;
+        if !check_acl(name, list.as_ref(), self.inode(ino)?.kind())? {
+            return Ok(());
         }
         let inode = self.change(ino)?;
         match list {
@@ -165,10 +96,7 @@ impl State {
         if is_acl(name) {
             return self.set_acl(ino, name, None);
         }
-        if name.starts_with(b"user.") && !may_have_user(inode.kind()) {
-            return Err(Errno::PERM);
-        }
-        check_name(name)?;
+        check_remove(name, inode.kind())?;
         if !inode.xattrs.contains_key(name) {
             return Err(Errno::NODATA);
         }

@@ -208,6 +208,12 @@ pub fn set_group_id_directories_hand_their_group_on(f: &Fixture) {
     assert_eq!(dir.stat_at(n(c"l")).unwrap().gid, 1234);
     let sub = dir.stat_at(n(c"sub")).unwrap();
     assert_eq!((sub.gid, sub.perm()), (1234, 0o2700));
+}
+
+pub fn an_unnamed_file_gets_its_directorys_group(f: &Fixture) {
+    let dir = subdir(&*f.root(), c"d");
+    dir.set_owner(None, Some(1234)).unwrap();
+    dir.set_mode(0o2775).unwrap();
     assert_eq!(dir.create_unnamed(0o600).unwrap().stat().unwrap().gid, 1234);
 }
 

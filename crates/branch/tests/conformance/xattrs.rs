@@ -193,10 +193,20 @@ pub fn an_access_acl_shows_in_the_mode(f: &Fixture) {
     assert_eq!(errno(file.set_xattr(ACCESS, &[1, 0, 0, 0], 0)), Errno::OPNOTSUPP);
 }
 
+fn a_default_acl() -> Vec<u8> {
+    acl(&[(1, 7, NOBODY), (2, 6, 1000), (4, 5, NOBODY), (0x10, 7, NOBODY), (0x20, 1, NOBODY)])
+}
+
+pub fn an_unnamed_file_inherits_an_acl(f: &Fixture) {
+    let dir = subdir(&*f.root(), c"d");
+    dir.set_xattr(DEFAULT, &a_default_acl(), 0).unwrap();
+    assert_eq!(dir.create_unnamed(0o600).unwrap().stat().unwrap().perm(), 0o600);
+}
+
 pub fn a_default_acl_is_inherited(f: &Fixture) {
     let root = f.root();
     let dir = subdir(&*root, c"d");
-    let default = acl(&[(1, 7, NOBODY), (2, 6, 1000), (4, 5, NOBODY), (0x10, 7, NOBODY), (0x20, 1, NOBODY)]);
+    let default = a_default_acl();
     dir.set_xattr(DEFAULT, &default, 0).unwrap();
     assert_eq!(dir.stat().unwrap().perm(), 0o755);
     let file = dir.create(n(c"f"), 0o664).unwrap();
@@ -207,7 +217,6 @@ pub fn a_default_acl_is_inherited(f: &Fixture) {
     let sub = subdir(&*dir, c"sub");
     assert_eq!(value(&*sub, DEFAULT), default);
     assert_eq!(sub.stat().unwrap().perm(), 0o751);
-    assert_eq!(dir.create_unnamed(0o600).unwrap().stat().unwrap().perm(), 0o600);
     dir.make_node(n(c"p"), 0o010_666, 0).unwrap();
     assert_eq!(dir.stat_at(n(c"p")).unwrap().perm(), 0o660);
     dir.make_symlink(n(c"l"), c"f").unwrap();
@@ -227,18 +236,29 @@ pub fn acls_have_their_place(f: &Fixture) {
     assert_eq!(errno(link.get_xattr(ACCESS, &mut [0; 100])), Errno::OPNOTSUPP);
 }
 
-pub fn writing_takes_capabilities_away(f: &Fixture) {
-    let root = f.root();
-    let file = put(&*root, c"f", b"data");
-    let name = c"security.capability";
+fn a_capability() -> (&'static CStr, [u8; 20]) {
     let mut capability = [0; 20];
     capability[3] = 2;
     capability[4] = 1;
+    (c"security.capability", capability)
+}
+
+pub fn allocation_takes_capabilities_away(f: &Fixture) {
+    let file = put(&*f.root(), c"f", b"data");
+    let (name, capability) = a_capability();
+    file.set_xattr(name, &capability, 0).unwrap();
+    file.allocate(0, 0, 10).unwrap();
+    assert_eq!(errno(file.get_xattr(name, &mut [0; 32])), Errno::NODATA);
+}
+
+pub fn writing_takes_capabilities_away(f: &Fixture) {
+    let root = f.root();
+    let file = put(&*root, c"f", b"data");
+    let (name, capability) = a_capability();
     let mut buf = [0; 32];
-    let changes: [(&str, &dyn Fn()); 5] = [
+    let changes: [(&str, &dyn Fn()); 4] = [
         ("write", &|| done(file.write_at(b"x", 0).unwrap())),
         ("truncate", &|| file.truncate(2).unwrap()),
-        ("allocate", &|| file.allocate(0, 0, 10).unwrap()),
         ("owner", &|| file.set_owner(None, None).unwrap()),
         ("copy", &|| done(file.copy_range(10, &*file, 0, 1).unwrap())),
     ];

@@ -1,6 +1,8 @@
 //! What the tests of branches share.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+pub mod cluster;
+
 use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::sync::Arc;
@@ -49,6 +51,10 @@ impl Fixture {
         let dir = scratch();
         let branch = LocalBranch::open(dir.path()).expect("open it as a branch");
         Self { branch, dir: Some(dir) }
+    }
+
+    pub fn ceph(client: &Arc<vellum_branch::CephClient>) -> Self {
+        Self { branch: cluster::directory(client), dir: None }
     }
 
     pub fn memory() -> Self {
@@ -136,4 +142,17 @@ pub fn done<T>(_: T) {}
 pub fn is_ext4(fixture: &Fixture) -> bool {
     const MAGIC: u64 = 0xef53;
     fixture.branch.statfs().expect("statfs").fstype == MAGIC
+}
+
+/// Whether a branch has files without a name.
+pub fn makes_unnamed(fixture: &Fixture) -> bool {
+    fixture.root().create_unnamed(0o600).is_ok()
+}
+
+/// Whether space can be reserved for a file of a branch.
+pub fn reserves(fixture: &Fixture) -> bool {
+    let root = fixture.root();
+    let reserved = put(&*root, c"probe", b"").allocate(0, 0, 1).is_ok();
+    root.remove(n(c"probe")).expect("remove");
+    reserved
 }

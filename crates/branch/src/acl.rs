@@ -2,8 +2,8 @@
 
 use vellum_vfs::Errno;
 
-pub(super) const ACCESS: &[u8] = b"system.posix_acl_access";
-pub(super) const DEFAULT: &[u8] = b"system.posix_acl_default";
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const UNDEFINED_ID: u32 = u32::MAX;
@@ -24,12 +24,12 @@ struct Entry {
 
 /// A list.
 #[derive(Clone)]
-pub(super) struct Acl(Vec<Entry>);
+pub(crate) struct Acl(Vec<Entry>);
 
 impl Acl {
     /// The list in an attribute's value, not yet [checked](Self::check); None when it has no entries. EINVAL, or
     /// EOPNOTSUPP for a version that nobody knows.
-    pub(super) fn parse(value: &[u8]) -> Result<Option<Self>, Errno> {
+    pub(crate) fn parse(value: &[u8]) -> Result<Option<Self>, Errno> {
         if value.is_empty() {
             return Ok(None);
         }
@@ -64,7 +64,7 @@ impl Acl {
     }
 
     /// Each class in its order, the three base entries once, a mask where there are named entries. EINVAL.
-    pub(super) fn check(&self) -> Result<(), Errno> {
+    pub(crate) fn check(&self) -> Result<(), Errno> {
         let count = |tag| self.0.iter().filter(|entry| entry.tag == tag).count();
         let sane = self.0.iter().all(|entry| entry.perm <= 7);
         let ordered = self.0.is_sorted_by_key(|entry| entry.tag);
@@ -73,7 +73,7 @@ impl Acl {
         if sane && ordered && base && masked { Ok(()) } else { Err(Errno::INVAL) }
     }
 
-    pub(super) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut value = VERSION.to_le_bytes().to_vec();
         for entry in &self.0 {
             value.extend(entry.tag.to_le_bytes());
@@ -84,7 +84,7 @@ impl Acl {
     }
 
     /// Whether a mode says as much.
-    pub(super) fn is_minimal(&self) -> bool {
+    pub(crate) fn is_minimal(&self) -> bool {
         self.0.iter().all(|entry| matches!(entry.tag, USER_OBJ | GROUP_OBJ | OTHER))
     }
 
@@ -94,7 +94,7 @@ impl Acl {
     }
 
     /// The permission bits that show this list.
-    pub(super) fn mode_bits(&self) -> u32 {
+    pub(crate) fn mode_bits(&self) -> u32 {
         let group = self.group_class();
         self.0.iter().fold(0, |mode, entry| {
             let perm = u32::from(entry.perm);
@@ -122,12 +122,12 @@ impl Acl {
     }
 
     /// chmod.
-    pub(super) fn set_mode(&mut self, mode: u32) {
+    pub(crate) fn set_mode(&mut self, mode: u32) {
         self.each_class(|_, bits| bits, mode);
     }
 
     /// What an object created with `mode` gets from this default list.
-    pub(super) fn inherit(&self, mode: u32) -> Self {
+    pub(crate) fn inherit(&self, mode: u32) -> Self {
         let mut child = self.clone();
         child.each_class(|perm, bits| perm & bits, mode);
         child

@@ -10,7 +10,7 @@ const fn timestamp(time: Time) -> Timestamp {
 
 /// Attributes of an object.
 #[inline]
-pub(super) const fn attr(stat: &Stat) -> Attr {
+pub(crate) const fn attr(stat: &Stat) -> Attr {
     Attr {
         ino: stat.ino,
         dev: stat.dev,
@@ -30,7 +30,7 @@ pub(super) const fn attr(stat: &Stat) -> Attr {
 }
 
 /// Times for utimensat(2). EINVAL when the nanoseconds are none: the call gives some such values a meaning.
-pub(super) fn timestamps(atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<Timestamps, Errno> {
+pub(crate) fn timestamps(atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<Timestamps, Errno> {
     const NANOS_A_SECOND: u32 = 1_000_000_000;
     let one = |time| match time {
         None => Ok(Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT }),
@@ -44,7 +44,7 @@ pub(super) fn timestamps(atime: Option<SetTime>, mtime: Option<SetTime>) -> Resu
 }
 
 /// Space and inodes.
-pub(super) const fn stat_fs(found: &FsStat) -> StatFs {
+pub(crate) const fn stat_fs(found: &FsStat) -> StatFs {
     StatFs {
         frsize: found.frsize,
         bsize: found.bsize,

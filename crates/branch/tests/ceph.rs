@@ -1,0 +1,163 @@
+//! What is CephFS's own: clusters that cannot be used, other clients, being expelled.
+#![allow(unreachable_pub, clippy::unwrap_used, reason = "one test program")]
+
+mod support;
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use support::cluster::beside_a_cluster;
+use support::*;
+use vellum_branch::{CephAccess, CephBranch, CephClient};
+use vellum_vfs::{Branch, Errno, OpenMode, RenameFlags};
+
+#[test]
+fn ceph() {
+    beside_a_cluster("ceph", || {
+        unusable_clusters_are_refused_soon();
+        nothing_leads_out();
+        clients_see_each_others_changes();
+        an_expelled_client_says_so();
+    });
+}
+
+fn client() -> Arc<CephClient> {
+    CephClient::connect(CephAccess::default()).unwrap()
+}
+
+/// What `ceph` says to an administrator.
+fn administrator(words: &[&str]) -> String {
+    let output = Command::new("ceph").args(words).output().unwrap();
+    assert!(output.status.success(), "ceph {words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn unusable_clusters_are_refused_soon() {
+    let dir = tempfile::tempdir().unwrap();
+    let usual = std::fs::read_to_string(std::env::var_os("CEPH_CONF").unwrap()).unwrap();
+    let conf = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        CString::new(path.as_os_str().as_bytes()).unwrap()
+    };
+    let keyring = dir.path().join("keyring");
+    let made = Command::new("ceph-authtool")
+        .args([
+            Path::new("--create-keyring"),
+            &keyring,
+            Path::new("--gen-key"),
+            Path::new("--name=client.admin"),
+        ])
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let (good, none) = (conf("good", &usual), conf("none", "[global]\nauth client required = none\n"));
+    let nobody = conf("nobody", "[global]\nmon host = 127.0.0.1:1\nauth client required = none\n");
+    let wrong = format!("{usual}\n[client]\nkeyring = {}\n", keyring.display());
+    let wrong = conf("wrong", &wrong);
+    let cases = [
+        ("no file", CephAccess { conf: Some(c"/nowhere/ceph.conf"), ..CephAccess::default() }),
+        ("no monitors", CephAccess { conf: Some(&none), ..CephAccess::default() }),
+        ("nobody answers", CephAccess { conf: Some(&nobody), ..CephAccess::default() }),
+        ("wrong key", CephAccess { conf: Some(&wrong), ..CephAccess::default() }),
+        ("no such client", CephAccess { conf: Some(&good), id: Some(c"other"), ..CephAccess::default() }),
+        (
+            "no such filesystem",
+            CephAccess { conf: Some(&good), filesystem: Some(c"x"), ..CephAccess::default() },
+        ),
+    ];
+    for (what, access) in cases {
+        let begin = Instant::now();
+        let refused = CephClient::connect(access).err().expect(what).to_string();
+        let took = begin.elapsed();
+        println!("{what}: {refused} ({} ms)", took.as_millis());
+        assert!(took < Duration::from_secs(10), "{what}: {took:?}");
+        assert!(!refused.contains('\n') && refused.starts_with("Ceph by "), "{what}: {refused}");
+    }
+    let good = CephAccess { conf: Some(&good), id: Some(c"admin"), filesystem: Some(c"cephfs") };
+    CephClient::connect(good).unwrap().root().unwrap();
+}
+
+fn nothing_leads_out() {
+    let client = client();
+    let f = Fixture::ceph(&client);
+    let root = f.root();
+    put(&*subdir(&*root, c"d"), c"f", b"F");
+    root.make_symlink(n(c"l"), c"d").unwrap();
+    root.make_symlink(n(c"m"), c"d/f").unwrap();
+    root.make_symlink(n(c"up"), c"..").unwrap();
+    for name in [c"l", c"up"] {
+        assert_eq!(errno(root.open_dir(n(name))), Errno::NOTDIR);
+        assert_eq!(errno(f.branch.open_dir_path(name)), Errno::NOTDIR);
+    }
+    assert_eq!(errno(root.open_file(n(c"m"), OpenMode::READ)), Errno::LOOP);
+    assert_eq!(errno(root.create(n(c"m"), 0o600)), Errno::EXIST);
+    for bad in [c"..", c"../fixture-0", c"d/..", c"/d"] {
+        assert_eq!(errno(f.branch.open_dir_path(bad)), Errno::INVAL, "{bad:?}");
+    }
+    assert_eq!(errno(CephBranch::open(&client, c"nowhere")), Errno::NOENT);
+    assert_eq!(errno(CephBranch::open(&client, c"fixture-0/../fixture-0")), Errno::INVAL);
+    // No snapshots by names of files, and no settings by names of attributes.
+    assert_eq!(errno(root.stat_at(n(c".snap"))), Errno::NOENT);
+    subdir(&*subdir(&*root, c".snap"), c"one");
+    assert!(names(&*root).contains(&".snap".to_owned()));
+    root.open_dir(n(c".snap")).unwrap().remove_dir(n(c"one")).unwrap();
+    for name in [c"ceph.quota.max_bytes", c"ceph.dir.layout", c"ceph.dir.rctime"] {
+        assert_eq!(errno(root.set_xattr(name, b"1", 0)), Errno::OPNOTSUPP, "{name:?}");
+        assert_eq!(errno(root.get_xattr(name, &mut [0; 64])), Errno::OPNOTSUPP, "{name:?}");
+    }
+}
+
+fn clients_see_each_others_changes() {
+    let (one, other) = (client(), client());
+    let f = Fixture::ceph(&one);
+    let path = CString::new(f.branch.describe().trim_start_matches("ceph:")).unwrap();
+    let there = CephBranch::open(&other, &path).unwrap().root();
+    let here = f.root();
+    let file = put(&*here, c"f", b"one");
+    assert_eq!(get_at(&*there, c"f"), b"one", "not synced yet");
+    assert_eq!(there.stat_at(n(c"f")).unwrap(), here.stat_at(n(c"f")).unwrap());
+    there.open_file(n(c"f"), OpenMode::WRITE).unwrap().write_at(b"two!", 0).unwrap();
+    assert_eq!(get(&*file), b"two!");
+    there.rename(n(c"f"), &*there, n(c"g"), RenameFlags::empty()).unwrap();
+    assert_eq!(names(&*here), ["g"]);
+    assert_eq!(errno(here.stat_at(n(c"f"))), Errno::NOENT);
+    // An inode of one client means nothing to the other.
+    assert_eq!(errno(here.rename(n(c"g"), &*there, n(c"h"), RenameFlags::empty())), Errno::XDEV);
+    assert_eq!(errno(here.link(n(c"g"), &*there, n(c"h"))), Errno::XDEV);
+    assert_eq!(errno(there.link_object(&*file, n(c"h"))), Errno::XDEV);
+}
+
+fn an_expelled_client_says_so() {
+    let client = client();
+    let f = Fixture::ceph(&client);
+    let root = f.root();
+    let file = put(&*root, c"f", b"data");
+    // The only one that there is.
+    let sessions = administrator(&["tell", "mds.a", "client", "ls"]);
+    let id = sessions.split("\"id\": ").nth(1).and_then(|rest| rest.split([',', '\n', ' ']).next()).unwrap();
+    administrator(&["tell", "mds.a", "client", "evict", &format!("id={id}")]);
+    let begin = Instant::now();
+    let outcome = loop {
+        match root.create(n(c"g"), 0o600).and_then(|made| made.sync(false)) {
+            Err(error) => break error,
+            Ok(()) => assert!(begin.elapsed() < Duration::from_secs(60), "it may go on"),
+        }
+        root.remove(n(c"g")).ok();
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    println!("expelled: {outcome} ({} ms)", begin.elapsed().as_millis());
+    for result in [
+        root.make_dir(n(c"d"), 0o755),
+        file.write_at(b"more", 0).map(drop).and_then(|()| file.sync(false)),
+        root.list(&mut |_| Ok(())),
+    ] {
+        assert!(matches!(errno(result), Errno::IO | Errno::STALE));
+    }
+    drop((file, root, f, client));
+    // Another one goes on.
+    assert!(!names(&*Fixture::ceph(&self::client()).root()).contains(&"d".to_owned()));
+}

@@ -10,6 +10,8 @@
 mod apply;
 #[path = "model/base.rs"]
 mod base;
+#[path = "../../branch/tests/support/cluster.rs"]
+mod cluster;
 mod common;
 #[path = "model/door.rs"]
 mod door;
@@ -27,7 +29,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestError, TestRng, TestRunner};
 use std::cell::Cell;
 use std::hash::{BuildHasher, Hasher};
-use world::{Abilities, Setup, World};
+use vellum_branch::{CephAccess, CephClient};
+use world::{Abilities, Elsewhere, Setup, World};
 
 /// Sequences per test when nothing else is asked for; all tests together take less than a minute.
 const CASES: u32 = 3_000;
@@ -35,8 +38,12 @@ const CASES: u32 = 3_000;
 const OPS_MAX: usize = 120;
 
 fn run(setup: &Setup, ops: &[Op]) {
+    run_above(setup, ops, None);
+}
+
+fn run_above(setup: &Setup, ops: &[Op], elsewhere: Option<Elsewhere<'_>>) {
     let _watched = Watched::new(format!("{setup:?}\n{ops:?}"));
-    let mut world = World::new(setup.clone());
+    let mut world = World::new(setup.clone(), elsewhere);
     world.compare(true);
     for (step, op) in ops.iter().enumerate() {
         watchdog::moved();
@@ -77,26 +84,32 @@ fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value
 
 /// How many sequences were tried.
 fn check(privileged: bool, passthrough: bool, door: bool) -> u32 {
+    let cases = number("VELLUM_TEST_CASES").and_then(|n| u32::try_from(n).ok()).unwrap_or(CASES);
+    check_some(cases, setup(privileged, passthrough, door), door, None);
+    cases
+}
+
+fn check_some(cases: u32, setup: impl Strategy<Value = Setup>, door: bool, elsewhere: Option<Elsewhere<'_>>) {
     let random = || std::hash::RandomState::new().build_hasher().finish();
     let seed = number("VELLUM_TEST_SEED").unwrap_or_else(random);
-    let cases = number("VELLUM_TEST_CASES").and_then(|n| u32::try_from(n).ok()).unwrap_or(CASES);
     println!("VELLUM_TEST_SEED={seed} VELLUM_TEST_CASES={cases}");
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let config = ProptestConfig {
         cases,
         failure_persistence: None,
-        max_shrink_iters: 20_000,
+        max_shrink_iters: if elsewhere.is_some() { 300 } else { 20_000 },
         ..ProptestConfig::default()
     };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
     let op =
         move || if door { prop_oneof![1 => ops::op(), 1 => ops::door()].boxed() } else { ops::op().boxed() };
-    let sequences = (setup(privileged, passthrough, door), proptest::collection::vec(op(), 1..OPS_MAX));
+    let sequences = (setup, proptest::collection::vec(op(), 1..OPS_MAX));
     // Shrinking makes a thousand panics; only the last one is of interest.
     let result = quietly(|| {
         runner.run(&sequences, |(setup, ops)| {
-            let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&setup, &ops)));
+            let done =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_above(&setup, &ops, elsewhere)));
             done.map_err(|panic| {
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
@@ -112,7 +125,6 @@ fn check(privileged: bool, passthrough: bool, door: bool) -> u32 {
             TestError::Abort(why) => panic!("VELLUM_TEST_SEED={seed}: {why}"),
         }
     }
-    cases
 }
 
 #[test]
@@ -136,4 +148,15 @@ fn past_the_kernel() {
     let sequences = check(true, true, true) as usize;
     // The rarest of them is done in one of 25 sequences.
     door::all_done(sequences / 100);
+}
+
+/// Lower layers on CephFS.
+#[test]
+fn above_cephfs() {
+    /// A layer takes some tens of milliseconds to make.
+    const CASES: u32 = 150;
+    cluster::beside_a_cluster("above_cephfs", || {
+        let client = CephClient::connect(CephAccess::default()).unwrap();
+        check_some(CASES, setup(true, false, false), false, Some(&|| cluster::directory(&client)));
+    });
 }

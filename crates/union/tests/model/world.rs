@@ -100,6 +100,9 @@ pub struct Session {
     pub seen: HashSet<CString>,
 }
 
+/// Makes an empty lower layer that is not in memory.
+pub type Elsewhere<'a> = &'a dyn Fn() -> Arc<dyn Branch>;
+
 pub struct World {
     pub setup: Setup,
     pub layers: Layers,
@@ -120,7 +123,8 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(setup: Setup) -> Self {
+    /// `elsewhere` makes the empty lower layers; None: they are in memory.
+    pub fn new(setup: Setup, elsewhere: Option<Elsewhere<'_>>) -> Self {
         let abilities = setup.disk;
         let disk = MemoryBranch::with_options(MemoryOptions {
             reflink: abilities.reflink,
@@ -137,9 +141,12 @@ impl World {
             .iter()
             .enumerate()
             .map(|(number, items)| {
-                let layer = base_disk.subtree(&format!("base{number}")).expect("a layer");
+                let layer: Arc<dyn Branch> = match elsewhere {
+                    Some(make) => make(),
+                    None => base_disk.subtree(&format!("base{number}")).expect("a layer"),
+                };
                 base::build(&*layer, items, abilities.privileged);
-                layer as Arc<dyn Branch>
+                layer
             })
             .collect();
         let flat = MemoryBranch::new();

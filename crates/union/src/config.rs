@@ -1,8 +1,8 @@
 //! What a union is made of.
 
 use crate::coherence::generations::Generations;
-use crate::nodes::handles::Budget;
-use crate::recovery::ledger::Ledger;
+use crate::layers::handles::Budget;
+use crate::nodes::recovery::ledger::Ledger;
 use std::sync::Arc;
 use std::time::Duration;
 use vellum_vfs::{Branch, Export, IdMap};

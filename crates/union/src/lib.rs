@@ -45,7 +45,6 @@ mod handout;
 mod layers;
 mod nodes;
 mod ops;
-mod recovery;
 mod sync;
 mod union;
 
@@ -54,8 +53,8 @@ pub use config::{
     OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Squash, UnionConfig, UpperConfig,
 };
 pub use handout::Directory;
-pub use nodes::handles::Budget;
+pub use layers::handles::Budget;
 pub use ops::explain::{Blocks, NodeReport, Summary};
 pub use ops::flatten::{Extent, Flattening};
-pub use recovery::ledger::Ledger;
+pub use nodes::recovery::ledger::Ledger;
 pub use union::Union;

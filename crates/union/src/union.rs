@@ -11,11 +11,11 @@ use crate::layers::maps;
 use crate::layers::marks::{self, DirMarks, Marking, Own, Space};
 use crate::layers::overrides::Format;
 use crate::layers::work::{Whiteouts, Work};
-use crate::nodes::handles::Share;
+use crate::layers::handles::Share;
 use crate::nodes::ino;
 use crate::nodes::node::{Body, Dir, Node, Place, UpperDir};
 use crate::nodes::table::Table;
-use crate::recovery::pending::Recovery;
+use crate::nodes::recovery::pending::Recovery;
 use crate::sync::AtomicBool;
 use crate::sync::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -363,7 +363,7 @@ impl Core {
         }
         let (handle, filled) = upper.slot.fill(handle);
         if filled {
-            self.budget.watch(crate::nodes::handles::weak_slot(&upper.slot), handle.as_descriptor());
+            self.budget.watch(crate::layers::handles::weak_slot(&upper.slot), handle.as_descriptor());
         }
         Some(handle)
     }
@@ -381,14 +381,14 @@ impl Core {
     pub(crate) fn set_upper(&self, dir: &Dir, upper: UpperDir) {
         let handle = upper.slot.get();
         let descriptor = handle.as_ref().and_then(|handle| handle.as_descriptor());
-        self.budget.watch(crate::nodes::handles::weak_slot(&upper.slot), descriptor);
+        self.budget.watch(crate::layers::handles::weak_slot(&upper.slot), descriptor);
         *dir.upper.lock() = Some(upper);
     }
 }
 
 impl UpperDir {
     pub(crate) fn new(ino: u64, handle: Arc<dyn BranchDir>, marks: &DirMarks) -> Self {
-        let slot = crate::nodes::handles::Slot::empty();
+        let slot = crate::layers::handles::Slot::empty();
         slot.fill(handle);
         Self { ino, slot: Arc::new(slot), xwhiteouts: marks.xwhiteouts, impure: marks.impure }
     }

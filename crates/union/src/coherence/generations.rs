@@ -3,7 +3,7 @@
 //! A client that has mapped a file would read zeros, or fault, beyond a new end. So it reads the number, then the mapping, then the
 //! number again, and believes nothing if that has changed since the mapping was made. Clients map the numbers read-only; nothing here
 //! depends on them. The memory outlives the process as the
-//! [ledger](crate::recovery::ledger) does, and numbers only grow, also when a slot is given to another node.
+//! [ledger](crate::nodes::recovery::ledger) does, and numbers only grow, also when a slot is given to another node.
 
 use crate::nodes::ids::{CHUNK, MAX_CHUNKS, slot_of};
 use crate::sync::{AtomicU32, AtomicU64, turn};

@@ -1,7 +1,7 @@
 //! Layers, and lower directories in them.
 
 use crate::layers::marks::{DirMarks, Marking, WHITEOUT_PREFIX};
-use crate::nodes::handles::{Budget, Slot};
+use crate::layers::handles::{Budget, Slot};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -81,7 +81,7 @@ impl LowerDir {
     pub(crate) fn keep(&self, handle: Arc<dyn BranchDir>, budget: &Budget) -> Arc<dyn BranchDir> {
         let (handle, filled) = self.slot.fill(handle);
         if filled {
-            budget.watch(crate::nodes::handles::weak_slot(&self.slot), handle.as_descriptor());
+            budget.watch(crate::layers::handles::weak_slot(&self.slot), handle.as_descriptor());
         }
         handle
     }

@@ -1,5 +1,6 @@
 //! The layers: what a directory of one holds and means, and how one name is found through all of them.
 
+pub(crate) mod handles;
 pub(crate) mod layer;
 pub(crate) mod links;
 pub(crate) mod maps;

@@ -7,7 +7,7 @@ use crate::copyup::unsynced::Unsynced;
 use crate::extents::PartialFile;
 use crate::layers::layer::{InodeKey, LowerDir};
 use crate::layers::maps::DoomedSidecar;
-use crate::nodes::handles::Slot;
+use crate::layers::handles::Slot;
 use crate::nodes::names::Names;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};

@@ -8,7 +8,7 @@ use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::HandleIds;
 use crate::nodes::ids::{CHUNK, MAX_CHUNKS, id_of, slot_of};
 use crate::nodes::node::{Keeper, Node};
-use crate::recovery::ledger::Ledger;
+use crate::nodes::recovery::ledger::Ledger;
 use crate::sync::Mutex;
 use arc_swap::ArcSwapOption;
 use std::collections::{HashMap, HashSet};

@@ -6,7 +6,7 @@ use crate::layers::marks::{self, DirMarks, Own, WHITEOUT_PREFIX};
 use crate::layers::merge::Found;
 use crate::layers::overrides::Override;
 use crate::layers::work::{Whiteouts, Work};
-use crate::nodes::handles::weak_slot;
+use crate::layers::handles::weak_slot;
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Body, Dir, File, FileState, Inherit, Io, Node, Owner, Place, UpperDir};
 use crate::ops::attr::Target;

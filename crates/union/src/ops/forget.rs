@@ -3,7 +3,7 @@
 use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::{Note, Remembered};
 use crate::nodes::node::{At, Body, File, Node};
-use crate::recovery::ledger::Flags;
+use crate::nodes::recovery::ledger::Flags;
 use crate::union::Core;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;

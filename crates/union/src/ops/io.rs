@@ -2,10 +2,10 @@
 
 use crate::copyup::whole::Need;
 use crate::layers::read::read_full;
-use crate::nodes::handles::weak_slot;
+use crate::layers::handles::weak_slot;
 use crate::nodes::node::{At, File, Io, Node};
 use crate::ops::attr::without_set_ids;
-use crate::recovery::ledger::Flags;
+use crate::nodes::recovery::ledger::Flags;
 use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -9,7 +9,7 @@ use crate::layers::marks::{Own, Space};
 use crate::layers::merge::{Found, is_absent, lower_path};
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
-use crate::recovery::ledger::Flags;
+use crate::nodes::recovery::ledger::Flags;
 use crate::sync::RwLockWriteGuard;
 use crate::union::{Core, path_of};
 use std::ffi::CStr;

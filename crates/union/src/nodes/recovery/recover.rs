@@ -1,4 +1,4 @@
-//! Going on where a predecessor of the process was killed: nodes are made again from the [ledger](crate::recovery::ledger) and the layers,
+//! Going on where a predecessor of the process was killed: nodes are made again from the [ledger](crate::nodes::recovery::ledger) and the layers,
 //! each when it is first asked for, under the id by which the kernel knows it.
 //!
 //! Also what the union writes into the ledger while it lives.
@@ -9,7 +9,7 @@ use crate::layers::marks::{DirMarks, Space};
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place};
 use crate::ops::lookup::InLayer;
-use crate::recovery::ledger::{Flags, Holding, Record};
+use crate::nodes::recovery::ledger::{Flags, Holding, Record};
 use crate::union::Core;
 use std::collections::HashMap;
 use std::os::fd::{OwnedFd, RawFd};

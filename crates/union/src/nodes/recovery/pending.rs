@@ -1,6 +1,6 @@
 //! What a predecessor has left that has not been made again yet.
 
-use crate::recovery::ledger::{Flags, Ledger};
+use crate::nodes::recovery::ledger::{Flags, Ledger};
 use crate::sync::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;

@@ -5,8 +5,12 @@
 //! [`vellum_vfs::Handout`], and it stores through [`vellum_vfs::Branch`].
 //!
 //! Where to find what: `layers` is what the layers hold and how one name is found through all of them, `nodes` what a
-//! front holds, `ops` the operations, `copyup` copy-up, `extents` files that are copied block by block, `coherence` what
-//! the kernel and programs may believe, `recovery` what a successor goes on with, `handout` files handed to programs.
+//! front holds, and what a successor goes on with (`nodes::recovery`), `ops` the operations, `copyup` copy-up, `extents` files
+//! that are copied block by block, `coherence` what the kernel and programs may believe, `handout` files handed to programs.
+//!
+//! What operations share is in four parts: `Layers`, `Nodes`, `Upper` and `Coherence`. A method belongs to the smallest that it
+//! needs (what is only written to the upper layer to `Work`), and what can change in a part is changed in its folder alone.
+//! Operations that need several parts belong to `Core`, which has all.
 //!
 //! Locks, in the order in which they are taken (never the other way round). Of one kind several are taken only where that is said:
 //!
@@ -31,7 +35,7 @@
 //! 12. `Entries::known`, and under it `Recovery::spots`: what is known of names. No node is dropped with it held.
 //! 13. `Slot::handle`, by which files and directories are open; `Budget::queue`, in which they stand.
 //! 14. For the length of a few instructions, and nothing under them but what follows: `NegativeDentries`, `DirLease::waits` (which asks the
-//!     kernel's side what it is answering), `HandleIds::notes`, `LayerLinks::moved`, `Core::partials`, `Recovery::held`, `Table::allocator`, `Chunk::slots`,
+//!     kernel's side what it is answering), `HandleIds::notes`, `LayerLinks::moved`, `Upper::partials`, `Recovery::held`, `Table::allocator`, `Chunk::slots`,
 //!     `Ledger::kept`, `Work::remake` and `Work::cleaner` (which wait for nobody in the union).
 //!
 //! There is no lock of the whole mount.
@@ -54,7 +58,7 @@ pub use config::{
 };
 pub use handout::Directory;
 pub use layers::handles::Budget;
+pub use nodes::recovery::ledger::Ledger;
 pub use ops::explain::{Blocks, NodeReport, Summary};
 pub use ops::flatten::{Extent, Flattening};
-pub use nodes::recovery::ledger::Ledger;
 pub use union::Union;

@@ -1,12 +1,13 @@
 //! Which files may be mapped to write is kept up as they are opened and closed.
 
+use crate::coherence::Coherence;
 use crate::coherence::no_writers::Known;
 use crate::nodes::node::{File, Node};
 use crate::union::Core;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_vfs::Attr;
 
-impl Core {
+impl Coherence {
     /// A file is about to be handed to the kernel for somebody who may map it to write; `known`: the kernel may know its attributes.
     pub(crate) fn opens_to_map(&self, node: &Node, file: &File, known: bool) {
         let Some(mapped) = &self.mapped else { return };
@@ -24,11 +25,14 @@ impl Core {
         let _ = file.mappable.fetch_update(SeqCst, SeqCst, |opens| opens.checked_sub(1));
         self.tell_attributes_changed(node);
     }
+}
 
+impl Core {
     /// Whether somebody may be storing to a file by a mapping.
     pub(crate) fn may_be_mapped(&self, node: &Node, attr: &Attr) -> bool {
         let Some(file) = node.as_file().filter(|_| attr.is_file()) else { return false };
-        let Some(mapped) = self.mapped.as_ref().filter(|mapped| mapped.opened.have(attr.ino)) else {
+        let Some(mapped) = self.coherence.mapped.as_ref().filter(|mapped| mapped.opened.have(attr.ino))
+        else {
             return false;
         };
         if file.mappable.load(SeqCst) != 0 {

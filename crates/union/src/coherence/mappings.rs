@@ -1,6 +1,8 @@
 //! What readers of mappings are told, and that a file is about to become shorter.
 
+use crate::coherence::Coherence;
 use crate::coherence::generations::{Mappable, Watched};
+use crate::nodes::Nodes;
 use crate::nodes::ids::slot_of;
 use crate::nodes::node::{File, Node};
 use crate::union::{Core, Union};
@@ -17,10 +19,10 @@ impl Drop for Truncating<'_> {
     }
 }
 
-impl Core {
+impl Coherence {
     /// To be called before anything that may make a file shorter.
     pub(crate) fn truncates<'a>(&self, node: &Node, file: &'a File) -> Option<Truncating<'a>> {
-        let generations = self.config.generations.as_deref()?;
+        let generations = self.generations.as_deref()?;
         // First that it is under way, then the words: who asks in between is told nothing, and who has asked before sees his word
         // change. `mappable` does it the other way round.
         file.watched.truncating.fetch_add(1, SeqCst);
@@ -32,9 +34,11 @@ impl Core {
         }
         Some(under_way)
     }
+}
 
+impl Core {
     fn mappable(&self, id: NodeId) -> Result<Option<Mappable>> {
-        let Some(generations) = self.config.generations.as_deref() else { return Ok(None) };
+        let Some(generations) = self.coherence.generations.as_deref() else { return Ok(None) };
         let node = self.node(id)?;
         let Some(file) = node.as_file().filter(|file| file.kind == FileKind::Regular) else {
             return Ok(None);
@@ -42,7 +46,7 @@ impl Core {
         // A file is mapped through one node only, so that whoever truncates it through another knows whose word to change.
         if let Err(other) = file.watched.through.compare_exchange(0, id.0, SeqCst, SeqCst)
             && other != id.0
-            && !self.takes_over(file, other, id)
+            && !self.nodes.takes_over(file, other, id)
         {
             return Ok(None);
         }
@@ -65,10 +69,12 @@ impl Core {
         let memory = generations.id();
         Ok(u32::try_from(slot).ok().map(|slot| Mappable { slot, serial, generation, memory, size }))
     }
+}
 
+impl Nodes {
     /// Whether a file may be mapped through another node from now on: the one so far is no more, or stale.
     fn takes_over(&self, file: &File, before: u64, id: NodeId) -> bool {
-        let gone = self.table.get(NodeId(before)).map_or(true, |node| node.stale.load(SeqCst));
+        let gone = self.get(NodeId(before)).map_or(true, |node| node.stale.load(SeqCst));
         gone && file.watched.through.compare_exchange(before, id.0, SeqCst, SeqCst).is_ok()
     }
 }

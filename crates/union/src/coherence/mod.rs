@@ -8,7 +8,7 @@
 //! | a file's attributes | until told; for no time while somebody writes past it ([`no_writers`]), for 20 ms where it may be mapped to write ([`mapped`]) | - | change them unseen: a filter says of which files that may be so ([`writers`]) | `inval_inode` without data; the kernel orders answers that are under way itself |
 //! | a directory's attributes | until told ([`leases`]) | - | change them with names | the same, by [`names::LockedNames`] when it is dropped |
 //! | a list of names | until told ([`leases`]) | - | change it | `expire_data`, by [`names::LockedNames`]; a list that is under way is waited for, by refusing |
-//! | one name that is there | until the kernel removes it | - | make names only ([`unknown_to_kernel`]) | the kernel is never contradicted |
+//! | one name that is there | until the kernel removes it | - | make names only ([`Nodes::is_unknown_to_kernel`](crate::nodes::Nodes::is_unknown_to_kernel)) | the kernel is never contradicted |
 //! | one name that is not there | until the kernel makes it ([`negative`]) | - | do not make it | not at all: it is the kernel's to make |
 //! | data | one page cache in passthrough; else none of files that are handed out | the same pages | the same pages | - |
 //! | a file's length | with its attributes | while the generation stays ([`generations`]) | may cut the file: it is mapped by nobody then | [`generations`], before the file is cut |
@@ -28,5 +28,96 @@ pub(crate) mod negative;
 pub(crate) mod no_writers;
 pub(crate) mod stated;
 pub(crate) mod told;
-pub(crate) mod unknown_to_kernel;
 pub(crate) mod writers;
+
+use crate::coherence::ctimes::Ctimes;
+use crate::coherence::generations::Generations;
+use crate::coherence::mapped::Mapped;
+use crate::coherence::writers::Handouts;
+use crate::config::{Profile, Squash};
+use crate::layers::Layers;
+use std::sync::{Arc, OnceLock};
+use vellum_vfs::{Connection, Features, IdMap, NodeId, Refused, Result, Timestamp, Verdict};
+
+/// What parties were given that holds for all nodes; the rest is noted with the nodes themselves.
+pub(crate) struct Coherence {
+    kernel: OnceLock<Connection>,
+    /// Files are handed out to programs.
+    handouts: Option<Handouts>,
+    /// Files that may be mapped past the mount; None: the kernel serves none itself.
+    mapped: Option<Mapped>,
+    /// When files were changed; None: nobody states it.
+    ctimes: Option<Ctimes>,
+    /// What readers of mappings look at.
+    generations: Option<Arc<Generations>>,
+}
+
+impl Coherence {
+    /// `kept`: a predecessor may have told anything.
+    pub(crate) fn new(layers: &Layers, kept: bool) -> Self {
+        let config = &layers.config;
+        let writable = config.upper.is_some();
+        let passthrough = layers.is_passthrough() && writable;
+        // Only where a file is in the upper layer what the union shows of it.
+        let hands_out = passthrough
+            && config.uid_map == IdMap::default()
+            && config.gid_map == IdMap::default()
+            && config.squash == Squash::default()
+            && layers.first().is_some_and(|layer| {
+                layer.fs == 0 && layer.overrides.xattr().is_none() && layer.marking.may_be_handed_out()
+            });
+        let export = config.export.clone().filter(|_| hands_out);
+        Self {
+            kernel: OnceLock::new(),
+            handouts: export.map(|export| Handouts::new(export, kept)),
+            mapped: passthrough.then(|| Mapped::new(kept)),
+            ctimes: (config.profile == Profile::Cached && writable).then(Ctimes::new),
+            generations: config.generations.clone(),
+        }
+    }
+
+    /// The kernel begins to ask.
+    pub(crate) fn start(&self, connection: Connection) {
+        let _ = self.kernel.set(connection);
+    }
+
+    pub(crate) fn kernel(&self) -> Option<&Connection> {
+        self.kernel.get()
+    }
+
+    /// Whether files may be handed out to programs.
+    pub(crate) fn hands_out(&self) -> bool {
+        self.handouts.is_some()
+    }
+
+    pub(crate) fn handouts(&self) -> Verdict<&Handouts> {
+        self.handouts.as_ref().ok_or(Refused::Kernel)
+    }
+
+    /// The front, if it has no pages of its own of the files that it hands to the kernel.
+    pub(crate) fn front(&self) -> Verdict<&Connection> {
+        self.kernel().filter(|front| front.features.contains(Features::PASSTHROUGH)).ok_or(Refused::Kernel)
+    }
+
+    /// Whether it is remembered when the kernel says that files were changed.
+    pub(crate) fn keeps_ctimes(&self) -> bool {
+        self.ctimes.is_some()
+    }
+
+    /// When a file was changed, if the kernel has said so: its number, and what its layer says.
+    pub(crate) fn ctime(&self, ino: u64, layer: Timestamp) -> Option<Timestamp> {
+        self.ctimes.as_ref()?.of(ino, layer)
+    }
+
+    /// Has the kernel forget a file's attributes.
+    pub(crate) fn recall_attributes(&self, id: NodeId) -> Result<()> {
+        self.kernel().map_or(Ok(()), |kernel| kernel.notifier.inval_inode(id, -1, 0))
+    }
+
+    /// Has readers of a file's mapping not believe it any more.
+    pub(crate) fn recall_mapping(&self, id: NodeId) {
+        if let Some(generations) = &self.generations {
+            generations.advance(id);
+        }
+    }
+}

@@ -4,7 +4,7 @@
 //! [`Change`] ([`LockedNames::change`]): the entries, the places of the node, the ledger, the
 //! books of inodes, what the kernel believes. What the kernel has to hear is said when the lock has been given back.
 
-use crate::layers::layer::InodeKey;
+use crate::coherence::Coherence;
 use crate::nodes::node::{Body, Dir, FileState, Node, Place};
 use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
@@ -74,9 +74,11 @@ impl Core {
         sorted.dedup_by_key(|node| node.id);
         sorted.into_iter().map(|node| self.lock_names(node, By::Kernel)).collect::<Result<_>>().map(ManyNames)
     }
+}
 
+impl Coherence {
     fn tell(&self, node: &Node, notices: Notices) -> bool {
-        let Some(kernel) = self.kernel.get() else { return true };
+        let Some(kernel) = self.kernel() else { return true };
         let has_heard = |told: Result<()>| match told {
             Ok(()) => true,
             Err(error) if error.errno() == Errno::NOENT => false,
@@ -146,7 +148,7 @@ impl<'a> LockedNames<'a> {
     fn end(&mut self) -> bool {
         // The kernel may be waiting for an answer that takes the lock.
         drop(self.ops.take());
-        self.core.tell(self.node, self.notices.take())
+        self.core.coherence.tell(self.node, self.notices.take())
     }
 }
 
@@ -170,22 +172,22 @@ impl Change<'_> {
             dir.lease.nothing();
             dir.entries.none();
         }
-        self.is_new_inode((0, raw));
-        let node = self.core.enter(self.node, name, ino, body, None)?;
+        self.core.nodes.is_new_inode((0, raw));
+        let node = self.core.nodes.enter(self.node, name, ino, body, None)?;
         self.names(name, Some(&node), ino, kind);
         Ok(node)
     }
 
     /// A new file of the upper layer has got a name, and no node as yet.
     pub(crate) fn made_file(&self, name: Name<'_>, raw: u64) {
-        self.is_new_inode((0, raw));
-        self.names(name, None, self.core.shown_ino(0, raw), FileKind::Regular);
+        self.core.nodes.is_new_inode((0, raw));
+        self.names(name, None, self.core.layers.shown_ino(0, raw), FileKind::Regular);
     }
 
     /// A file has one more name.
     pub(crate) fn links(&self, name: Name<'_>, node: &Arc<Node>, state: &mut FileState) {
         state.names.insert(self.node, name);
-        self.core.write_names(node, state);
+        self.core.nodes.write_names(node, state);
         self.names(name, Some(node), node.ino, node.kind());
     }
 
@@ -198,7 +200,7 @@ impl Change<'_> {
     /// A file has lost a name to another object, of which that is noted next.
     pub(crate) fn unlinks_for(&self, name: Name<'_>, node: &Node, state: &mut FileState) {
         state.names.remove(self.node, name);
-        self.core.write_names(node, state);
+        self.core.nodes.write_names(node, state);
     }
 
     /// A directory has been removed.
@@ -212,7 +214,7 @@ impl Change<'_> {
         // Nothing can be made in it any more.
         victim.removed.store(true, Relaxed);
         let place = victim.place.write().take();
-        self.core.write_place(node, None);
+        self.core.nodes.write_place(node, None);
         // Dropped after the lock: the parent may go with it.
         drop(place);
     }
@@ -220,7 +222,7 @@ impl Change<'_> {
     /// A directory has come here from `from`, which something else has now, if it was an exchange.
     pub(crate) fn moves_dir(&self, name: Name<'_>, node: &Arc<Node>, dir: &Dir, from: From<'_>) {
         *dir.place.write() = Some(Place::new(self.node, name));
-        self.core.write_place(node, Some((self.node, name)));
+        self.core.nodes.write_place(node, Some((self.node, name)));
         self.moves(name, node, &from);
     }
 
@@ -228,7 +230,7 @@ impl Change<'_> {
     pub(crate) fn moves_file(&self, name: Name<'_>, node: &Arc<Node>, state: &mut FileState, from: From<'_>) {
         state.names.remove(from.change.node, from.name);
         state.names.insert(self.node, name);
-        self.core.write_names(node, state);
+        self.core.nodes.write_names(node, state);
         self.moves(name, node, &from);
     }
 
@@ -237,12 +239,6 @@ impl Change<'_> {
             from.change.unnames(from.name);
         }
         self.names(name, Some(node), node.ino, node.kind());
-    }
-
-    /// A number may have been another object's before, and is going to be again.
-    fn is_new_inode(&self, key: InodeKey) {
-        self.core.inodes.remove(key);
-        self.core.table.handle_ids.drop_key(key);
     }
 
     fn names(&self, name: Name<'_>, node: Option<&Arc<Node>>, ino: u64, kind: FileKind) {
@@ -262,9 +258,9 @@ impl Change<'_> {
 
     /// The kernel does not believe any more that a name is not there for which it looked before.
     fn kernel_made(&self, name: Name<'_>) {
-        if self.core.handouts.is_some()
+        if self.core.coherence.hands_out()
             && self.dir.lease.negative.remove(name)
-            && let Some(ledger) = &self.core.table.ledger
+            && let Some(ledger) = self.core.nodes.ledger()
         {
             ledger.set_negative(self.node.id, false);
         }

@@ -1,10 +1,10 @@
 //! What is noted when the kernel states, or should state, when a file was changed.
 
+use crate::coherence::Coherence;
 use crate::nodes::node::File;
-use crate::union::Core;
 use vellum_vfs::{Attr, Result, Timestamp};
 
-impl Core {
+impl Coherence {
     /// Attributes of a file that is about to be written back to. If the kernel has not stated when the file was changed, that is when it has been
     /// told: it states nothing where its clock has not moved since.
     pub(crate) fn before_writing(&self, file: &File, stat: impl FnOnce() -> Result<Attr>) -> Result<Attr> {

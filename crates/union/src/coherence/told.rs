@@ -5,24 +5,53 @@
 //! itself. For lists of names it does not: so a directory is the kernel's alone until the answers that were under way have arrived. A name
 //! of which it was told that it is not there is the kernel's to make.
 
+use crate::coherence::Coherence;
 use crate::coherence::no_writers::Known;
 use crate::nodes::node::{At, Dir, File, Node};
 use crate::union::Core;
 use std::sync::atomic::Ordering::SeqCst;
 use vellum_vfs::{FileKind, Name, NodeId, OpenMode, Result};
 
-impl Core {
+impl Coherence {
     /// Whether programs may ever have been writing to a file.
     pub(crate) fn was_written(&self, node: &Node) -> bool {
         let is_file = node.as_file().is_some_and(|file| file.kind == FileKind::Regular);
         is_file && self.handouts.as_ref().is_some_and(|handouts| handouts.written.have(node.ino))
     }
 
+    /// To be called before the front is told attributes of a directory; true: those that were read before must be read again.
+    pub(crate) fn tells_attributes(&self, node: &Node) -> bool {
+        match node.as_dir() {
+            Some(dir) if self.handouts.is_some() && !dir.lease.attributes.load(SeqCst) => {
+                dir.lease.attributes.store(true, SeqCst);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// To be called before the front is told names of a directory, with its `ops` held.
+    pub(crate) fn tells_names(&self, dir: &Dir) {
+        if self.handouts.is_some() {
+            dir.lease.tells_names();
+        }
+    }
+
+    /// Has the kernel forget what it knows of a file's attributes. Where set-id bits have gone, before it is answered: it does not expect
+    /// that of a write or an open, and would go on to run the file with them.
+    pub(crate) fn tell_attributes_changed(&self, node: &Node) {
+        if let Err(error) = self.recall_attributes(node.id) {
+            tracing::warn!(%error, "the kernel was not told of changed attributes");
+        }
+    }
+}
+
+impl Core {
     /// Whether programs may be writing to a file just now. Who begins later takes back what the front was told of it. To be asked before
     /// attributes are read: what was written by one that has ended is in them then.
     pub(crate) fn has_writers(&self, node: &Node) -> bool {
-        let (Some(file), Some(handouts)) = (node.as_file(), &self.handouts) else { return false };
-        if !self.was_written(node) {
+        let (Some(file), Some(handouts)) = (node.as_file(), &self.coherence.handouts) else { return false };
+        if !self.coherence.was_written(node) {
             return false;
         }
         let Known::Nothing(then) = handouts.no_writers.look(node.ino) else { return false };
@@ -41,13 +70,13 @@ impl Core {
             if matches!(state.at, At::Lower(_)) || state.below.is_some() {
                 return Ok(false);
             }
-            Ok(self.target_of(&state)?.1.open(OpenMode::READ)?.has_writers())
+            Ok(self.layers.target_of(&state)?.1.open(OpenMode::READ)?.has_writers())
         };
         if !asked().unwrap_or(true) {
             return false;
         }
         // The union itself may have it open from before. Of what a predecessor had open not all can be opened again.
-        if self.recovery.is_active() {
+        if self.nodes.is_recovering() {
             return true;
         }
         let was_open = file.io.drop_handle().is_some();
@@ -56,23 +85,13 @@ impl Core {
 
     /// Whether programs may be making a file shorter just now. To be asked before its size is.
     pub(crate) fn has_cutters(&self, node: &Node) -> bool {
-        self.handouts.as_ref().is_some_and(|handouts| handouts.cut.have(node.ino)) && self.has_writers(node)
-    }
-
-    /// To be called before the front is told attributes of a directory; true: those that were read before must be read again.
-    pub(crate) fn tells_attributes(&self, node: &Node) -> bool {
-        match node.as_dir() {
-            Some(dir) if self.handouts.is_some() && !dir.lease.attributes.load(SeqCst) => {
-                dir.lease.attributes.store(true, SeqCst);
-                true
-            }
-            _ => false,
-        }
+        let handouts = self.coherence.handouts.as_ref();
+        handouts.is_some_and(|handouts| handouts.cut.have(node.ino)) && self.has_writers(node)
     }
 
     /// To be called before the front is told that a name is not there, with no lock held: whether it may believe it.
     pub(crate) fn tells_negative(&self, parent: NodeId, name: Name<'_>) -> bool {
-        let Some(handouts) = &self.handouts else { return true };
+        let Some(handouts) = &self.coherence.handouts else { return true };
         let Ok(node) = self.node(parent) else { return false };
         let Some(dir) = node.as_dir() else { return false };
         // Programs make names with it held exclusively: whoever does so later finds this name noted.
@@ -87,16 +106,9 @@ impl Core {
             return false;
         }
         seen.negative.add(name);
-        if let Some(ledger) = &self.table.ledger {
+        if let Some(ledger) = self.nodes.ledger() {
             ledger.set_negative(parent, true);
         }
         true
-    }
-
-    /// To be called before the front is told names of a directory, with its `ops` held.
-    pub(crate) fn tells_names(&self, dir: &Dir) {
-        if self.handouts.is_some() {
-            dir.lease.tells_names();
-        }
     }
 }

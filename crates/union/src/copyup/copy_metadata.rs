@@ -2,11 +2,11 @@
 
 use crate::layers::marks;
 use crate::layers::overrides::Override;
-use crate::union::Core;
+use crate::layers::work::Work;
 use std::ffi::CStr;
 use vellum_vfs::{Attr, BranchDir, Errno, FileKind, Object, Result, SetTime};
 
-impl Core {
+impl Work {
     /// Gives a copy everything that its original has, except data: attributes, owner, mode, times. `has_mode`: it was
     /// made with its mode, apart from set-id bits. `cut`: it is shorter than its original, so it was changed now, whatever comes
     /// of the rest of the operation.
@@ -19,7 +19,7 @@ impl Core {
         cut: bool,
     ) -> Result<()> {
         let symlink = attr.kind() == FileKind::Symlink;
-        if let Some(xattr) = self.layers.first().and_then(|l| l.overrides.xattr()) {
+        if let Some(xattr) = self.overrides.xattr() {
             let real = to.stat()?;
             let kind = (real.kind() != attr.kind()).then_some((attr.kind(), attr.rdev));
             let value = Override { uid: attr.uid, gid: attr.gid, mode: attr.perm(), kind };
@@ -28,7 +28,7 @@ impl Core {
                 other => other?,
             }
         } else {
-            let chown = self.service_ids() != (attr.uid, attr.gid);
+            let chown = self.ids != (attr.uid, attr.gid);
             if chown {
                 to.set_owner(Some(attr.uid), Some(attr.gid))?;
             }

@@ -7,3 +7,38 @@ pub(crate) mod publish;
 pub(crate) mod unfinished;
 pub(crate) mod unsynced;
 pub(crate) mod whole;
+
+use crate::copyup::unfinished::Unfinished;
+use crate::layers::marks::Space;
+use crate::layers::work::Work;
+use crate::sync::{AtomicBool, Mutex};
+use std::collections::VecDeque;
+use vellum_vfs::{Errno, Error, Result};
+
+/// The upper layer as something that is written to.
+pub(crate) struct Upper {
+    /// The work directory; None: read-only.
+    work: Option<Work>,
+    /// It may hold whiteouts in the AUFS format.
+    pub(crate) aufs: bool,
+    /// Partial files that were opened for writing and may be completed when there is time.
+    partials: Mutex<VecDeque<Unfinished>>,
+    /// Its root says which layers are below it, or cannot.
+    lowers_recorded: AtomicBool,
+}
+
+impl Upper {
+    pub(crate) fn new(work: Option<Work>, aufs: bool) -> Self {
+        Self { work, aufs, partials: Mutex::default(), lowers_recorded: AtomicBool::new(false) }
+    }
+
+    /// The work directory. EROFS: there is none, the union is read-only.
+    pub(crate) fn work(&self) -> Result<&Work> {
+        self.work.as_ref().ok_or(Error::new(Errno::ROFS, "read-only union"))
+    }
+
+    /// Where marks are written.
+    pub(crate) fn space(&self) -> Space {
+        self.work.as_ref().map_or(Space::Trusted, |w| w.space)
+    }
+}

@@ -1,8 +1,10 @@
 //! Partial files in the union: when a file becomes one, how it is opened, and when it is whole again.
 
+use crate::copyup::Upper;
 use crate::copyup::unfinished::Unfinished;
 use crate::copyup::whole::Need;
 use crate::extents::{BlockIndex, Holes, Origin, PartialFile, Record};
+use crate::layers::Layers;
 use crate::layers::marks;
 use crate::layers::marks::{GUARD, METACOPY_PARTIAL, Own, Space};
 use crate::layers::work::Work;
@@ -20,7 +22,7 @@ const SIDECAR_SHIFT: u8 = 12;
 /// What is said of a file below that is not the one that a file was made from.
 const CHANGED: &str = "its origin has other data than when this file was made from it";
 
-impl Core {
+impl Layers {
     /// The record of the partial file that a copy-up should make of a lower file of `size` bytes; None: copy it whole.
     pub(crate) fn wanted_record(&self, work: &Work, size: u64, need: Need) -> Option<Record> {
         let Need::Data(keep) = need else { return None };
@@ -62,7 +64,7 @@ impl Core {
 
     /// Opens a file of a layer that is whole.
     pub(crate) fn open_lower(&self, at: &LowerAt) -> Result<Arc<dyn BranchFile>> {
-        let dir = at.dir.open(&self.layers, &self.budget)?;
+        let dir = at.dir.open(self)?;
         dir.open_file(Name::new(&at.name)?, OpenMode::READ)
     }
 
@@ -96,40 +98,19 @@ impl Core {
         below: Arc<dyn BranchFile>,
         writable: bool,
     ) -> Result<Option<PartialFile>> {
-        let layer = self.layers.get(usize::from(layer)).ok_or(Error::new(Errno::IO, "no such layer"))?;
+        let layer = self.layer(layer).ok_or(Error::new(Errno::IO, "no such layer"))?;
         let space = layer.marking.own.unwrap_or(Space::Trusted);
         let record = match Record::read(object_of(file), space.partial()) {
             Ok(record) => record,
             Err(_) if !own_mark(object_of(file), space)?.is_some_and(|own| own.below) => return Ok(None),
             Err(e) => return Err(e),
         };
-        let record = self.known_again(record, file, &*below, (space, writable))?;
+        let record = known_again(record, file, &*below, (space, writable))?;
         let index: Box<dyn BlockIndex> = match record.sidecar {
             Some(number) => Box::new(layer.sidecar(number, writable)?),
             None => Box::new(Holes),
         };
         PartialFile::new(Arc::clone(file), below, index, record, space.partial()).map(Some)
-    }
-
-    /// Looks whether the data below are those that a partial file was made from, and notes how they are known from now on. EIO: they
-    /// are not.
-    fn known_again(
-        &self,
-        record: Record,
-        file: &Arc<dyn BranchFile>,
-        below: &dyn BranchFile,
-        (space, writable): (Space, bool),
-    ) -> Result<Record> {
-        let Some(origin) = record.origin else { return Ok(record) };
-        let seen = origin.look(below)?.ok_or(Error::new(Errno::IO, CHANGED))?;
-        let record = Record { origin: Some(seen), ..record };
-        if writable
-            && seen != origin
-            && let Err(error) = file.set_xattr(space.partial(), &record.encode(), 0)
-        {
-            tracing::debug!(%error, "the file below is looked at again next time");
-        }
-        Ok(record)
     }
 
     /// Opens a partial file, or finds it open. The caller holds the file's state.
@@ -160,15 +141,17 @@ impl Core {
         };
         Ok(Io { file: Arc::clone(&partial) as Arc<dyn BranchFile>, writable, partial: Some(partial) })
     }
+}
 
+impl Core {
     /// Makes a partial file an ordinary one if nothing is missing.
     pub(crate) fn finish_partial(&self, file: &File, partial: &PartialFile) -> Result<bool> {
         let _one = file.copy.lock();
         if !file.state.read().partial {
             return Ok(false);
         }
-        let space = self.space();
-        let done = partial.finish(!self.config.volatile, |object| unmark(object, space))?;
+        let space = self.upper.space();
+        let done = partial.finish(!self.layers.config.volatile, |object| unmark(object, space))?;
         if done {
             let mut state = file.state.write();
             state.below = None;
@@ -176,7 +159,7 @@ impl Core {
             *file.partial.lock() = Weak::new();
             file.unsynced.change();
             if let Some(number) = partial.sidecar() {
-                self.drop_sidecar(number);
+                self.layers.drop_sidecar(number);
             }
             // Others go on with the file in its other form, which is all its own now.
             let last = file.io.replace(None);
@@ -189,11 +172,11 @@ impl Core {
     /// Says on the upper's root that there are files which take data from other layers, and from which ones: to those who complete the
     /// upper later, and to fuse-overlayfs. Before the first such file has a name. What cannot be said has to be known then.
     pub(crate) fn record_lowers(&self) {
-        if self.lowers_recorded.swap(true, Relaxed) {
+        if self.upper.lowers_recorded.swap(true, Relaxed) {
             return;
         }
-        let Some((upper, lowers)) = self.layers.split_first() else { return };
-        let (root, space) = (upper.branch.root(), self.space());
+        let Some((upper, lowers)) = self.layers.all().split_first() else { return };
+        let (root, space) = (upper.branch.root(), self.upper.space());
         // A layer that is no directory of this host cannot be found again by a path.
         let paths = lowers.iter().map(|layer| {
             let path = layer.branch.directory().filter(|path| path.is_absolute())?;
@@ -214,42 +197,23 @@ impl Core {
     /// Whether files of the upper may take data from other layers, as its root says.
     pub(crate) fn needs_lowers(&self) -> bool {
         self.layers.first().is_some_and(|upper| {
-            self.work.is_some() && upper.branch.root().get_xattr(self.space().lowers(), &mut []).is_ok()
+            let root = upper.branch.root();
+            self.upper.work.is_some() && root.get_xattr(self.upper.space().lowers(), &mut []).is_ok()
         })
     }
 
     /// Takes that back: no file does any more.
     pub(crate) fn forget_lowers(&self) -> Result<()> {
         let Some(upper) = self.layers.first() else { return Ok(()) };
-        let (root, space) = (upper.branch.root(), self.space());
+        let (root, space) = (upper.branch.root(), self.upper.space());
         if marks::read_value(&*root, space.guard(), GUARD.len() + 1)
             .is_ok_and(|v| v.as_deref() == Some(GUARD))
         {
             root.remove_xattr(space.guard())?;
         }
         remove_if_set(&*root, space.lowers())?;
-        self.lowers_recorded.store(false, Relaxed);
+        self.upper.lowers_recorded.store(false, Relaxed);
         Ok(())
-    }
-
-    /// Remembers a partial file that is being written to, for [`crate::Union::background_fill`].
-    pub(crate) fn note_partial(&self, node: &Arc<Node>) {
-        /// Beyond so many, the oldest are left as they are.
-        const NOTED_MAX: usize = 1024;
-        let place = || node.as_file().and_then(|file| file.state.read().names.first().cloned());
-        let mut oldest = None;
-        let mut noted = self.partials.lock();
-        if !noted.iter().any(|known| std::ptr::eq(known.node.as_ptr(), Arc::as_ptr(node)))
-            && let Some(place) = place()
-        {
-            if noted.len() >= NOTED_MAX {
-                oldest = noted.pop_front();
-            }
-            noted.push_back(Unfinished { node: Arc::downgrade(node), place });
-        }
-        // Dropped after the lock: a node may go with it.
-        drop(noted);
-        drop(oldest);
     }
 
     /// The node of a file that was noted, also if the kernel has forgotten it meanwhile.
@@ -272,6 +236,74 @@ impl Core {
             tracing::warn!(path = crate::union::path_of(node), %error, "a partial file stays partial");
         }
     }
+}
+
+impl Upper {
+    /// Remembers a partial file that is being written to, for [`crate::Union::background_fill`].
+    pub(crate) fn note_partial(&self, node: &Arc<Node>) {
+        /// Beyond so many, the oldest are left as they are.
+        const NOTED_MAX: usize = 1024;
+        let place = || node.as_file().and_then(|file| file.state.read().names.first().cloned());
+        let mut oldest = None;
+        let mut noted = self.partials.lock();
+        if !noted.iter().any(|known| std::ptr::eq(known.node.as_ptr(), Arc::as_ptr(node)))
+            && let Some(place) = place()
+        {
+            if noted.len() >= NOTED_MAX {
+                oldest = noted.pop_front();
+            }
+            noted.push_back(Unfinished { node: Arc::downgrade(node), place });
+        }
+        // Dropped after the lock: a node may go with it.
+        drop(noted);
+        drop(oldest);
+    }
+
+    /// Takes the file out that was noted first.
+    pub(crate) fn next_partial(&self) -> Option<Unfinished> {
+        self.partials.lock().pop_front()
+    }
+
+    /// Puts a file back that was taken out.
+    pub(crate) fn put_back(&self, noted: Unfinished) {
+        self.partials.lock().push_front(noted);
+    }
+
+    /// How many files are noted.
+    pub(crate) fn partials(&self) -> usize {
+        self.partials.lock().len()
+    }
+
+    /// Those of them whose nodes are there.
+    pub(crate) fn partial_nodes(&self) -> Vec<Arc<Node>> {
+        self.partials.lock().iter().filter_map(|noted| noted.node.upgrade()).collect()
+    }
+
+    /// Forgets all of them; for the end of a mount: they hold nodes, too.
+    pub(crate) fn forget_partials(&self) {
+        let noted = std::mem::take(&mut *self.partials.lock());
+        drop(noted);
+    }
+}
+
+/// Looks whether the data below are those that a partial file was made from, and notes how they are known from now on. EIO: they
+/// are not.
+fn known_again(
+    record: Record,
+    file: &Arc<dyn BranchFile>,
+    below: &dyn BranchFile,
+    (space, writable): (Space, bool),
+) -> Result<Record> {
+    let Some(origin) = record.origin else { return Ok(record) };
+    let seen = origin.look(below)?.ok_or(Error::new(Errno::IO, CHANGED))?;
+    let record = Record { origin: Some(seen), ..record };
+    if writable
+        && seen != origin
+        && let Err(error) = file.set_xattr(space.partial(), &record.encode(), 0)
+    {
+        tracing::debug!(%error, "the file below is looked at again next time");
+    }
+    Ok(record)
 }
 
 /// Says on a file that its data are below, all or those of some blocks. `redirect`: its origin has another path.

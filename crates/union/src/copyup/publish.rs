@@ -2,6 +2,7 @@
 
 use crate::copyup::copy_metadata::restore_times;
 use crate::extents::Record;
+use crate::layers::Layers;
 use crate::layers::work::Work;
 use crate::nodes::node::{At, Below, File, FileState, Node, Place};
 use crate::sync::RwLockWriteGuard;
@@ -90,13 +91,13 @@ impl Core {
             state.orphan_times = None;
             state.at = At::Held(object);
         } else {
-            self.give_names(work, &state, copy, &*object)?;
+            self.layers.give_names(work, &state, copy, &*object)?;
             if linked {
-                self.inodes.set((0, ino), node);
+                self.nodes.links((0, ino), node);
                 if let At::Lower(_) = state.at
                     && let Some(key) = state.inode
                 {
-                    self.inodes.remove(key);
+                    self.nodes.forget_inode(key);
                 }
             }
             state.at = At::Upper;
@@ -136,6 +137,38 @@ impl Core {
         }
     }
 
+    /// Gives a file a new node if the kernel has its lower file as the backing of the old one; further names of it, found
+    /// by the number `ino` of its inode in the upper layer, lead to the same node.
+    fn swap_if_shown(
+        &self,
+        state: RwLockWriteGuard<'_, FileState>,
+        node: &Arc<Node>,
+        file: &Arc<File>,
+        ino: u64,
+    ) {
+        if node.lower_passthrough.load(Relaxed) {
+            self.nodes.links((0, ino), node);
+            self.swap_node(state, node, file);
+        }
+    }
+
+    /// The data of a file, whose inode in the upper layer is `ino`, are in that now, all or (`partial`) in blocks.
+    pub(crate) fn live_there(&self, node: &Arc<Node>, file: &Arc<File>, ino: u64, partial: bool) {
+        let mut state = file.state.write();
+        if !partial {
+            state.below = None;
+        }
+        state.partial = partial;
+        if partial {
+            self.record_lowers();
+        }
+        file.unsynced.change();
+        file.io.replace(None);
+        self.swap_if_shown(state, node, file, ino);
+    }
+}
+
+impl Layers {
     /// Gives a copy all names of the file: all, or none when one of them fails.
     fn give_names(&self, work: &Work, state: &FileState, copy: &Copy, object: &dyn Object) -> Result<()> {
         for (count, place) in state.names.iter().enumerate() {
@@ -180,35 +213,5 @@ impl Core {
     fn upper_parent(&self, place: &Place) -> Result<Arc<dyn BranchDir>> {
         let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
         self.upper_of(parent)?.ok_or_else(|| Errno::STALE.into())
-    }
-
-    /// Gives a file a new node if the kernel has its lower file as the backing of the old one; further names of it, found
-    /// by the number `ino` of its inode in the upper layer, lead to the same node.
-    fn swap_if_shown(
-        &self,
-        state: RwLockWriteGuard<'_, FileState>,
-        node: &Arc<Node>,
-        file: &Arc<File>,
-        ino: u64,
-    ) {
-        if node.lower_passthrough.load(Relaxed) {
-            self.inodes.set((0, ino), node);
-            self.swap_node(state, node, file);
-        }
-    }
-
-    /// The data of a file, whose inode in the upper layer is `ino`, are in that now, all or (`partial`) in blocks.
-    pub(crate) fn live_there(&self, node: &Arc<Node>, file: &Arc<File>, ino: u64, partial: bool) {
-        let mut state = file.state.write();
-        if !partial {
-            state.below = None;
-        }
-        state.partial = partial;
-        if partial {
-            self.record_lowers();
-        }
-        file.unsynced.change();
-        file.io.replace(None);
-        self.swap_if_shown(state, node, file, ino);
     }
 }

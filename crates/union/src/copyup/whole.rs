@@ -9,13 +9,12 @@ use crate::copyup::copy_metadata::restore_times;
 use crate::copyup::data as copyup_data;
 use crate::copyup::partial;
 use crate::copyup::publish::{Copy, Missing};
+use crate::layers::Layers;
 use crate::layers::layer::{c_string, join};
 use crate::layers::marks::{DirMarks, Own};
-use crate::layers::moves::{ELSEWHERE_BYTES, add_places};
 use crate::layers::work::Work;
 use crate::nodes::node::{At, Below, Dir, File, FileState, LowerAt, Node, UpperDir};
 use crate::union::{Core, path_of};
-use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::sync::Arc;
 use vellum_vfs::{
@@ -35,10 +34,10 @@ impl Core {
     /// The directory's handle in the upper layer; copies it, and its parents, up.
     pub(crate) fn ensure_upper_dir(&self, node: &Arc<Node>) -> Result<Arc<dyn BranchDir>> {
         let dir = node.as_dir().ok_or(Errno::NOTDIR)?;
-        if let Some(handle) = self.upper_of(dir)? {
+        if let Some(handle) = self.layers.upper_of(dir)? {
             return Ok(handle);
         }
-        let work = self.work()?;
+        let work = self.upper.work()?;
         let mut chain = vec![Arc::clone(node)];
         while let Some(last) = chain.last() {
             let last = last.as_dir().ok_or(Errno::NOTDIR)?;
@@ -53,45 +52,10 @@ impl Core {
         }
         while let Some(next) = chain.pop() {
             let dir = next.as_dir().ok_or(Errno::NOTDIR)?;
-            self.copy_up_dir(work, dir).map_err(|e| e.doing("copy-up of a directory").at(path_of(&next)))?;
+            let copied = self.layers.copy_up_dir(work, dir);
+            copied.map_err(|e| e.doing("copy-up of a directory").at(path_of(&next)))?;
         }
-        self.upper_of(dir)?.ok_or(Error::new(Errno::IO, "copy-up of a directory"))
-    }
-
-    fn copy_up_dir(&self, work: &Work, dir: &Dir) -> Result<()> {
-        let _one = dir.copy.lock();
-        if dir.upper.lock().is_some() {
-            return Ok(());
-        }
-        let gone = || Error::new(Errno::NOENT, "the directory was removed");
-        let place = dir.place.read().clone().ok_or_else(gone)?;
-        let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
-        let parent = self.upper_of(parent)?.ok_or_else(gone)?;
-        let lower = dir.lowers.first().ok_or_else(gone)?;
-        let from = lower.open(&self.layers, &self.budget)?;
-        let attr = self.recorded(lower.layer, from.stat()?, |x, buf| from.get_xattr(x, buf))?;
-        let temp = work.temp_name();
-        let temp = Name::new(&temp)?;
-        work.dir().make_dir(temp, 0o700)?;
-        let made = (|| {
-            let copy = work.dir().open_dir(temp)?;
-            self.copy_metadata(&*copy, &*from, &attr, false, false)?;
-            let before = parent.stat()?;
-            work.dir().rename(temp, &*parent, Name::new(&place.name)?, RenameFlags::empty())?;
-            restore_times(&*parent, &before);
-            let ino = copy.stat()?.ino;
-            Ok(UpperDir::new(ino, copy, &DirMarks::default()))
-        })();
-        match made {
-            Ok(upper) => {
-                self.set_upper(dir, upper);
-                Ok(())
-            }
-            Err(error) => {
-                let _ = work.dir().remove_dir(temp);
-                Err(error)
-            }
-        }
+        self.layers.upper_of(dir)?.ok_or(Error::new(Errno::IO, "copy-up of a directory"))
     }
 
     /// Copies the attributes of a file up.
@@ -104,7 +68,7 @@ impl Core {
         if is_enough(&file.state.read(), need) {
             return Ok(());
         }
-        let work = self.work()?;
+        let work = self.upper.work()?;
         let _one = file.copy.lock();
         let (lower, below) = {
             let state = file.state.read();
@@ -137,35 +101,38 @@ impl Core {
         data: &Arc<Below>,
         need: Need,
     ) -> Result<()> {
-        let dir = at.dir.open(&self.layers, &self.budget)?;
+        let dir = at.dir.open(&self.layers)?;
         let name = Name::new(&at.name)?;
         let from = dir.hold(name)?;
         let raw = from.stat()?;
-        let attr = self.recorded(at.dir.layer, raw, |x, buf| from.get_xattr(x, buf))?;
+        let attr = self.layers.recorded(at.dir.layer, raw, |x, buf| from.get_xattr(x, buf))?;
         if raw.nlink > 1 {
-            self.find_other_names(at.dir.layer, raw.ino)?;
+            // So that its node knows all names of it that show in the union.
+            for path in self.layers.paths_to(at.dir.layer, raw.ino)? {
+                self.walk(&path)?;
+            }
         }
         let mut missing = Missing::Nothing;
         if raw.is_file() && raw.size > 0 {
-            if need == Need::Attrs && self.config.metacopy {
+            if need == Need::Attrs && self.layers.config.metacopy {
                 missing = Missing::All;
-            } else if let Some(record) = self.wanted_record(work, raw.size, need) {
+            } else if let Some(record) = self.layers.wanted_record(work, raw.size, need) {
                 missing = Missing::Blocks(record);
             }
         }
         let chained = missing != Missing::Nothing && below_is_elsewhere(&data.at, at);
-        let own = self.origin_mark(at, chained.then_some(&data.at), &raw, &dir)?;
+        let own = self.layers.origin_mark(at, chained.then_some(&data.at), &raw, &dir)?;
         let regular = attr.is_file() && raw.is_file();
         let copy = if regular {
             self.new_file(work, file, attr.perm())?
         } else {
-            self.copy_special(work, &*from, (&raw, &attr), name)?
+            work.copy_special(&*from, (&raw, &attr), name)?
         };
         let result = (|| {
             if regular {
-                let redirect = if raw.nlink > 1 { self.origin_path(file) } else { None };
+                let redirect = if raw.nlink > 1 { origin_path(file) } else { None };
                 let open = copy.open(work)?;
-                missing = self.bring_data(
+                missing = self.layers.bring_data(
                     work,
                     &open,
                     data,
@@ -173,10 +140,10 @@ impl Core {
                     (missing, need),
                 )?;
             } else {
-                self.mark_whole(&*copy.object(work)?, &own)?;
+                work.mark_whole(&*copy.object(work)?, &own)?;
             }
             let cut = missing == Missing::Nothing && matches!(need, Need::Data(limit) if limit < raw.size);
-            self.copy_metadata(&*copy.object(work)?, &*from, &attr, matches!(copy, Copy::Unnamed(_)), cut)?;
+            work.copy_metadata(&*copy.object(work)?, &*from, &attr, matches!(copy, Copy::Unnamed(_)), cut)?;
             self.publish(work, node, file, &copy, (data, missing), raw.nlink > 1)
         })();
         if result.is_err()
@@ -185,66 +152,6 @@ impl Core {
             let _ = work.dir().remove(Name::new(name)?);
         }
         result
-    }
-
-    /// Gives a new file its data, or marks that say where they are. Returns what is missing in the end.
-    fn bring_data(
-        &self,
-        work: &Work,
-        to: &Arc<dyn BranchFile>,
-        data: &Below,
-        (own, redirect, size): (&Own, Option<&CStr>, u64),
-        (mut missing, need): (Missing, Need),
-    ) -> Result<Missing> {
-        if matches!(missing, Missing::Blocks(_)) && self.try_clone(work, &**to, data)? {
-            missing = Missing::Nothing;
-        } else {
-            if let Missing::Blocks(record) = missing {
-                missing = Missing::Blocks(self.with_origin(record, data)?);
-            }
-            if missing != Missing::Nothing {
-                missing = self.mark_below(&**to, own, redirect, size, missing)?;
-            }
-            if missing == Missing::Nothing {
-                let limit = if let Need::Data(limit) = need { limit } else { u64::MAX };
-                self.copy_data(&**to, data, limit)?;
-            }
-        }
-        if missing == Missing::Nothing {
-            self.mark_whole(to.as_ref(), own)?;
-        }
-        Ok(missing)
-    }
-
-    /// The mark of a copy of the lower file at `at`.
-    fn origin_mark(
-        &self,
-        at: &LowerAt,
-        data: Option<&LowerAt>,
-        raw: &Attr,
-        dir: &Arc<dyn BranchDir>,
-    ) -> Result<Own> {
-        // A copy of a copy shows the first origin's number.
-        let before = self.own_mark_at(at.dir.layer, &**dir, Name::new(&at.name)?)?.unwrap_or_default();
-        let layer = self.layers.get(usize::from(at.dir.layer)).ok_or(Errno::IO)?;
-        let (fsid, ino) = if before.origin { (before.fsid, before.ino) } else { (layer.fsid, raw.ino) };
-        let mtime = match data {
-            Some(data) => {
-                let handle = data.dir.open(&self.layers, &self.budget)?;
-                handle.stat_at(Name::new(&data.name)?)?.mtime
-            }
-            None => raw.mtime,
-        };
-        Ok(Own {
-            origin: true,
-            below: false,
-            partial: false,
-            fsid,
-            ino,
-            mtime,
-            null_device: before.null_device,
-            literal: before.literal,
-        })
     }
 
     /// A new empty file, without a name where the filesystem can do that. It is made where it will be, since filesystems
@@ -273,112 +180,9 @@ impl Core {
         Ok(Copy::Named(temp))
     }
 
-    /// A copy of a symbolic link, device, fifo or socket.
-    fn copy_special(
-        &self,
-        work: &Work,
-        from: &dyn Object,
-        (raw, attr): (&Attr, &Attr),
-        name: Name<'_>,
-    ) -> Result<Copy> {
-        let temp = work.temp_name();
-        let to = Name::new(&temp)?;
-        if raw.kind() == FileKind::Symlink {
-            let mut target = vec![0; 4096];
-            let n = from.read_link(&mut target)?;
-            target.truncate(n);
-            work.dir().make_symlink(to, &c_string(target))?;
-        } else if raw.is_file() && self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
-            // Recorded as something else in an override attribute, there as here.
-            work.dir().create(to, 0o600)?;
-        } else {
-            work.dir().make_node(to, attr.mode, attr.rdev).map_err(|e| e.at(name.bytes()))?;
-        }
-        Ok(Copy::Named(temp))
-    }
-
-    /// Says on a new file that data of it are below, and returns which: none if the layer takes no such mark.
-    fn mark_below(
-        &self,
-        to: &dyn BranchFile,
-        own: &Own,
-        redirect: Option<&CStr>,
-        size: u64,
-        missing: Missing,
-    ) -> Result<Missing> {
-        match partial::mark(to, self.space(), own, redirect, missing.record()) {
-            Ok(()) => {
-                to.truncate(size)?;
-                Ok(missing)
-            }
-            Err(e) if matches!(e.errno(), Errno::OPNOTSUPP | Errno::PERM | Errno::RANGE | Errno::TOOBIG) => {
-                partial::unmark_all(to, self.space())?;
-                Ok(Missing::Nothing)
-            }
-            Err(e) => Err(e),
-        }
-    }
-
-    /// Notes the origin of a whole copy. Mostly it only keeps the inode number: without it the file is still right.
-    fn mark_whole(&self, to: &dyn Object, own: &Own) -> Result<()> {
-        match to.set_xattr(self.space().own(), &own.encode(), 0) {
-            Err(error) if own.null_device || own.literal => Err(error.doing("marking a copy")),
-            Err(error) => {
-                tracing::debug!(%error, "no mark of the origin; the inode number may change with a remount");
-                Ok(())
-            }
-            Ok(()) => Ok(()),
-        }
-    }
-
-    /// The path that leads to a lower file in the union of the lower layers.
-    fn origin_path(&self, file: &File) -> Option<Box<CStr>> {
-        let state = file.state.read();
-        let place = state.names.first()?;
-        let parent = place.parent.as_dir()?.lower_path.clone()?;
-        Some(absolute(&join(&parent, Name::new(&place.name).ok()?)))
-    }
-
-    fn copy_data(&self, to: &dyn BranchFile, from: &Below, limit: u64) -> Result<()> {
-        if limit > 0 {
-            let file = self.open_below(from)?;
-            copyup_data::copy(to, &*file, limit)?;
-            to.truncate(to.stat()?.size.max(file.stat()?.size.min(limit)))?;
-            if self.config.sync_copy_up && !self.config.volatile {
-                to.sync(true)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Looks up all names of a lower inode that show in the union, so that its node knows them.
-    fn find_other_names(&self, layer: u16, ino: u64) -> Result<()> {
-        let at = usize::from(layer);
-        let Some((links, holder)) = self.links.get(at).zip(self.layers.get(at)) else { return Ok(()) };
-        let names = links.paths(&*holder.branch, ino)?;
-        let mut paths: BTreeSet<Vec<u8>> = names.iter().map(|path| path.to_bytes().to_vec()).collect();
-        // On the way up, each layer may have moved the directories in which the names are.
-        let mut above = Vec::new();
-        for (links, layer) in self.links.iter().zip(&self.layers).take(at).rev() {
-            above.push(links.moved(&*layer.branch, layer.marking.spaces)?);
-        }
-        if !add_places(&mut paths, above.iter().map(|moves| &**moves), ELSEWHERE_BYTES) {
-            let layer = holder.branch.describe();
-            tracing::warn!(
-                layer,
-                ino,
-                "too many paths may lead to a file: copy-up does not find all its names"
-            );
-        }
-        for path in paths {
-            self.walk(&path)?;
-        }
-        Ok(())
-    }
-
     /// The node at a path of the union, if there is one. Takes directories' `ops`, one at a time.
     pub(crate) fn walk(&self, path: &[u8]) -> Result<Option<Arc<Node>>> {
-        let Some(mut node) = self.root.get().cloned() else { return Ok(None) };
+        let mut node = Arc::clone(self.nodes.root());
         for name in path.split(|b| *b == b'/').filter(|n| !n.is_empty()) {
             let Some(dir) = node.as_dir() else { return Ok(None) };
             let name = c_string(name.to_vec());
@@ -399,29 +203,29 @@ impl Core {
         let Need::Data(limit) = need else { return Ok(()) };
         let object = {
             let state = file.state.read();
-            self.target_of(&state)?.1.hold()?
+            self.layers.target_of(&state)?.1.hold()?
         };
         let _times = file.times.read();
         let before = object.stat()?;
         let to = object.reopen(OpenMode::READ | OpenMode::WRITE)?;
-        if let Some(record) = self.wanted_record(work, before.size, need)
-            && !self.try_clone(work, &*to, below)?
+        if let Some(record) = self.layers.wanted_record(work, before.size, need)
+            && !self.layers.try_clone(work, &*to, below)?
         {
             // The blocks follow as they are written.
-            let own = partial::own_mark(&*object, self.space())?.unwrap_or_default();
-            let record = self.with_origin(record, below)?;
-            partial::mark(&*object, self.space(), &own, None, Some(&record))?;
+            let own = partial::own_mark(&*object, work.space)?.unwrap_or_default();
+            let record = self.layers.with_origin(record, below)?;
+            partial::mark(&*object, work.space, &own, None, Some(&record))?;
             self.live_there(node, file, before.ino, true);
             return Ok(());
         }
         // First the data, which nobody sees as long as the file has its size and its marks; then, if it is to be shorter,
         // the size, from which on the file counts as whole; then the marks.
         let done = (|| {
-            self.copy_data(&*to, below, limit)?;
+            self.layers.copy_data(&*to, below, limit)?;
             if limit < before.size {
                 to.truncate(limit)?;
             }
-            partial::unmark(&*object, self.space())
+            partial::unmark(&*object, work.space)
         })();
         // What is cut is changed now, whatever comes of the rest of the operation.
         let mtime =
@@ -440,6 +244,178 @@ impl Core {
         self.live_there(node, file, before.ino, false);
         Ok(())
     }
+}
+
+impl Layers {
+    fn copy_up_dir(&self, work: &Work, dir: &Dir) -> Result<()> {
+        let _one = dir.copy.lock();
+        if dir.upper.lock().is_some() {
+            return Ok(());
+        }
+        let gone = || Error::new(Errno::NOENT, "the directory was removed");
+        let place = dir.place.read().clone().ok_or_else(gone)?;
+        let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let parent = self.upper_of(parent)?.ok_or_else(gone)?;
+        let lower = dir.lowers.first().ok_or_else(gone)?;
+        let from = lower.open(self)?;
+        let attr = self.recorded(lower.layer, from.stat()?, |x, buf| from.get_xattr(x, buf))?;
+        let temp = work.temp_name();
+        let temp = Name::new(&temp)?;
+        work.dir().make_dir(temp, 0o700)?;
+        let made = (|| {
+            let copy = work.dir().open_dir(temp)?;
+            work.copy_metadata(&*copy, &*from, &attr, false, false)?;
+            let before = parent.stat()?;
+            work.dir().rename(temp, &*parent, Name::new(&place.name)?, RenameFlags::empty())?;
+            restore_times(&*parent, &before);
+            let ino = copy.stat()?.ino;
+            Ok(UpperDir::new(ino, copy, &DirMarks::default()))
+        })();
+        match made {
+            Ok(upper) => {
+                self.set_upper(dir, upper);
+                Ok(())
+            }
+            Err(error) => {
+                let _ = work.dir().remove_dir(temp);
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives a new file its data, or marks that say where they are. Returns what is missing in the end.
+    fn bring_data(
+        &self,
+        work: &Work,
+        to: &Arc<dyn BranchFile>,
+        data: &Below,
+        (own, redirect, size): (&Own, Option<&CStr>, u64),
+        (mut missing, need): (Missing, Need),
+    ) -> Result<Missing> {
+        if matches!(missing, Missing::Blocks(_)) && self.try_clone(work, &**to, data)? {
+            missing = Missing::Nothing;
+        } else {
+            if let Missing::Blocks(record) = missing {
+                missing = Missing::Blocks(self.with_origin(record, data)?);
+            }
+            if missing != Missing::Nothing {
+                missing = work.mark_below(&**to, own, redirect, size, missing)?;
+            }
+            if missing == Missing::Nothing {
+                let limit = if let Need::Data(limit) = need { limit } else { u64::MAX };
+                self.copy_data(&**to, data, limit)?;
+            }
+        }
+        if missing == Missing::Nothing {
+            work.mark_whole(to.as_ref(), own)?;
+        }
+        Ok(missing)
+    }
+
+    /// The mark of a copy of the lower file at `at`.
+    fn origin_mark(
+        &self,
+        at: &LowerAt,
+        data: Option<&LowerAt>,
+        raw: &Attr,
+        dir: &Arc<dyn BranchDir>,
+    ) -> Result<Own> {
+        // A copy of a copy shows the first origin's number.
+        let before = self.own_mark_at(at.dir.layer, &**dir, Name::new(&at.name)?)?.unwrap_or_default();
+        let layer = self.layer(at.dir.layer).ok_or(Errno::IO)?;
+        let (fsid, ino) = if before.origin { (before.fsid, before.ino) } else { (layer.fsid, raw.ino) };
+        let mtime = match data {
+            Some(data) => {
+                let handle = data.dir.open(self)?;
+                handle.stat_at(Name::new(&data.name)?)?.mtime
+            }
+            None => raw.mtime,
+        };
+        Ok(Own {
+            origin: true,
+            below: false,
+            partial: false,
+            fsid,
+            ino,
+            mtime,
+            null_device: before.null_device,
+            literal: before.literal,
+        })
+    }
+
+    fn copy_data(&self, to: &dyn BranchFile, from: &Below, limit: u64) -> Result<()> {
+        if limit > 0 {
+            let file = self.open_below(from)?;
+            copyup_data::copy(to, &*file, limit)?;
+            to.truncate(to.stat()?.size.max(file.stat()?.size.min(limit)))?;
+            if self.config.sync_copy_up && !self.config.volatile {
+                to.sync(true)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    /// A copy of a symbolic link, device, fifo or socket.
+    fn copy_special(&self, from: &dyn Object, (raw, attr): (&Attr, &Attr), name: Name<'_>) -> Result<Copy> {
+        let temp = self.temp_name();
+        let to = Name::new(&temp)?;
+        if raw.kind() == FileKind::Symlink {
+            let mut target = vec![0; 4096];
+            let n = from.read_link(&mut target)?;
+            target.truncate(n);
+            self.dir().make_symlink(to, &c_string(target))?;
+        } else if raw.is_file() && self.overrides.xattr().is_some() {
+            // Recorded as something else in an override attribute, there as here.
+            self.dir().create(to, 0o600)?;
+        } else {
+            self.dir().make_node(to, attr.mode, attr.rdev).map_err(|e| e.at(name.bytes()))?;
+        }
+        Ok(Copy::Named(temp))
+    }
+
+    /// Says on a new file that data of it are below, and returns which: none if the layer takes no such mark.
+    fn mark_below(
+        &self,
+        to: &dyn BranchFile,
+        own: &Own,
+        redirect: Option<&CStr>,
+        size: u64,
+        missing: Missing,
+    ) -> Result<Missing> {
+        match partial::mark(to, self.space, own, redirect, missing.record()) {
+            Ok(()) => {
+                to.truncate(size)?;
+                Ok(missing)
+            }
+            Err(e) if matches!(e.errno(), Errno::OPNOTSUPP | Errno::PERM | Errno::RANGE | Errno::TOOBIG) => {
+                partial::unmark_all(to, self.space)?;
+                Ok(Missing::Nothing)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Notes the origin of a whole copy. Mostly it only keeps the inode number: without it the file is still right.
+    fn mark_whole(&self, to: &dyn Object, own: &Own) -> Result<()> {
+        match to.set_xattr(self.space.own(), &own.encode(), 0) {
+            Err(error) if own.null_device || own.literal => Err(error.doing("marking a copy")),
+            Err(error) => {
+                tracing::debug!(%error, "no mark of the origin; the inode number may change with a remount");
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+}
+
+/// The path that leads to a lower file in the union of the lower layers.
+fn origin_path(file: &File) -> Option<Box<CStr>> {
+    let state = file.state.read();
+    let place = state.names.first()?;
+    let parent = place.parent.as_dir()?.lower_path.clone()?;
+    Some(absolute(&join(&parent, Name::new(&place.name).ok()?)))
 }
 
 /// Whether a lower file's data are another file's: it is itself a copy without data.

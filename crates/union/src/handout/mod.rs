@@ -9,15 +9,13 @@ mod open;
 mod ops;
 mod policy;
 
-use crate::coherence::writers::Handouts;
+use crate::coherence::Coherence;
 use crate::layers::marks::WHITEOUT_PREFIX;
 use crate::nodes::node::{At, Dir, File, Node};
 use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use vellum_vfs::{
-    Connection, Error, ExportDir, Features, FileKind, Name, NodeId, Refused, Result, Verdict, Wanted,
-};
+use vellum_vfs::{Error, ExportDir, FileKind, Name, NodeId, Refused, Result, Verdict, Wanted};
 
 /// A directory of the union's, whether the front knows it or not. It stays the same one when it is moved.
 pub struct Directory {
@@ -38,27 +36,32 @@ impl Directory {
     }
 }
 
+impl Coherence {
+    /// Whether names of a directory may change without the front: that has heard all answers that are older. The caller holds the
+    /// directory's `ops` exclusively.
+    fn is_settled(&self, dir: &Dir) -> Verdict<()> {
+        let (handouts, front) = (self.handouts()?, self.front()?);
+        if dir.lease.is_settled(&*front.notifier, handouts.now()) { Ok(()) } else { Err(Refused::Kernel) }
+    }
+
+    /// Whether a client may make a name in a directory without the front. The caller holds the directory's `ops` exclusively.
+    fn lets_make(&self, dir: &Dir, name: Name<'_>) -> Verdict<()> {
+        self.is_settled(dir)?;
+        // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
+        // directory, and a service that waits so cannot even be killed.
+        if dir.lease.negative.has(name) { Err(Refused::Kernel) } else { Ok(()) }
+    }
+}
+
 impl Core {
-    fn handouts(&self) -> Verdict<&Handouts> {
-        self.handouts.as_ref().ok_or(Refused::Kernel)
-    }
-
-    /// The front, if it has no pages of its own of the files that it hands to the kernel.
-    fn front(&self) -> Verdict<&Connection> {
-        self.kernel
-            .get()
-            .filter(|front| front.features.contains(Features::PASSTHROUGH))
-            .ok_or(Refused::Kernel)
-    }
-
     /// A directory of the upper layer, where clients may do something themselves.
     fn shared_dir<'a>(&self, node: &'a Node) -> Verdict<&'a Dir> {
-        self.handouts()?;
+        self.coherence.handouts()?;
         let dir = node.as_dir().ok_or(Refused::Stale)?;
         if dir.removed.load(Relaxed) {
             return Err(Refused::Stale);
         }
-        if dir.upper.lock().is_none() || self.upper_aufs {
+        if dir.upper.lock().is_none() || self.upper.aufs {
             return Err(Refused::Kernel);
         }
         Ok(dir)
@@ -69,8 +72,7 @@ impl Core {
         let node = &at.dir.node;
         let dir = self.shared_dir(node)?;
         let name = at.name.bytes();
-        let is_map = self.has_maps && self.is_maps(dir, name);
-        if is_map || name.starts_with(WHITEOUT_PREFIX) {
+        if self.layers.is_maps(dir, name) || name.starts_with(WHITEOUT_PREFIX) {
             return Err(Refused::Kernel);
         }
         Ok((node, dir))
@@ -94,43 +96,28 @@ impl Core {
         let ino = dir.upper.lock().as_ref().map(|upper| upper.ino);
         Ok((names.join(&b'/'), ino.ok_or(Refused::Kernel)?))
     }
+}
 
-    /// Whether names of a directory may change without the front: that has heard all answers that are older. The caller holds the
-    /// directory's `ops` exclusively.
-    fn is_settled(&self, dir: &Dir) -> Verdict<()> {
-        let (handouts, front) = (self.handouts()?, self.front()?);
-        if dir.lease.is_settled(&*front.notifier, handouts.now()) { Ok(()) } else { Err(Refused::Kernel) }
-    }
+/// A file that a client may be given itself: a regular one, wholly in the upper layer, under its own number.
+fn is_whole(node: &Node, file: &File) -> bool {
+    let state = file.state.read();
+    file.kind == FileKind::Regular
+        && matches!(state.at, At::Upper)
+        && state.below.is_none()
+        && !state.partial
+        && !state.lost_data
+        && !state.null_device
+        && !node.alias
+        && !node.stale.load(SeqCst)
+        && file.cached_opens.load(SeqCst) == 0
+}
 
-    /// Whether a client may make a name in a directory without the front. The caller holds the directory's `ops` exclusively.
-    fn lets_make(&self, dir: &Dir, name: Name<'_>) -> Verdict<()> {
-        self.is_settled(dir)?;
-        // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
-        // directory, and a service that waits so cannot even be killed.
-        if dir.lease.negative.has(name) { Err(Refused::Kernel) } else { Ok(()) }
+/// Does something that is not the same when it is done twice, of which the client hears before.
+fn once<T>(client: &vellum_vfs::Client<'_>, act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    client.progress.begins();
+    let done = act();
+    if done.is_err() {
+        client.progress.has_failed();
     }
-
-    /// A file that a client may be given itself: a regular one, wholly in the upper layer, under its own number.
-    fn is_whole(&self, node: &Node, file: &File) -> bool {
-        let state = file.state.read();
-        file.kind == FileKind::Regular
-            && matches!(state.at, At::Upper)
-            && state.below.is_none()
-            && !state.partial
-            && !state.lost_data
-            && !state.null_device
-            && !node.alias
-            && !node.stale.load(SeqCst)
-            && file.cached_opens.load(SeqCst) == 0
-    }
-
-    /// Does something that is not the same when it is done twice, of which the client hears before.
-    fn once<T>(client: &vellum_vfs::Client<'_>, act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-        client.progress.begins();
-        let done = act();
-        if done.is_err() {
-            client.progress.has_failed();
-        }
-        done
-    }
+    done
 }

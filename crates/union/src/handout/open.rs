@@ -1,7 +1,9 @@
 //! Files that clients are given: made, opened, opened once more.
 
-use super::{Directory, policy};
+use super::ops::still_there;
+use super::{Directory, is_whole, once, policy};
 use crate::coherence::names::By;
+use crate::coherence::writers::Handouts;
 use crate::nodes::node::Inherit;
 use crate::union::Core;
 use std::sync::Arc;
@@ -16,53 +18,22 @@ impl Core {
         flags: HandoutFlags,
         mode: u32,
     ) -> Verdict<Given> {
-        let handouts = self.handouts()?;
+        let handouts = self.coherence.handouts()?;
         let (node, dir) = self.shared_dir_of(at)?;
         let names = self.lock_names(node, By::Client)?;
-        self.still_there(dir)?;
+        still_there(dir)?;
         let inherit = self.inherit_of(node)?;
         policy::makes_file(client, inherit, mode)?;
-        self.lets_make(dir, at.name)?;
+        self.coherence.lets_make(dir, at.name)?;
         if !dir.lowers.is_empty() && names.child(at.name)?.is_some() {
             return Err(Refused::Error(Errno::EXIST));
         }
         let change = names.change();
-        let (made, ino) = self.make_given(client, at, flags, mode, inherit).map_err(policy::told)?;
+        let (made, ino) = handouts.make_given(client, at, flags, mode, inherit).map_err(policy::told)?;
         handouts.opens(ino);
         handouts.hands_out(ino);
         change.made_file(at.name, ino);
         Ok(made)
-    }
-
-    /// Makes a file in the upper layer that is the client's; its inode number. Nothing stays of what is not finished.
-    fn make_given(
-        &self,
-        client: &Client<'_>,
-        at: &Wanted<'_, Directory>,
-        flags: HandoutFlags,
-        mode: u32,
-        inherit: Inherit,
-    ) -> Result<(Given, u64), Errno> {
-        let dir = &at.dir.at;
-        let made = Self::once(client, || dir.create(at.name, flags, mode)).map_err(|error| error.errno())?;
-        match self.give(client, &made, inherit) {
-            Ok(()) => Ok((made.file, made.attr.ino)),
-            Err(errno) => {
-                let _ = dir.remove(at.name);
-                Err(if errno == Errno::EXIST { Errno::IO } else { errno })
-            }
-        }
-    }
-
-    /// Gives a new file to the client.
-    fn give(&self, client: &Client<'_>, made: &Exported, inherit: Inherit) -> Result<(), Errno> {
-        // A set-group-id directory has given it its group.
-        let gid = if inherit.is_setgid() { made.attr.gid } else { client.gid };
-        if (made.attr.uid, made.attr.gid) == (client.uid, gid) {
-            return Ok(());
-        }
-        let handouts = self.handouts.as_ref().ok_or(Errno::IO)?;
-        handouts.export.set_owner(&made.file, client.uid, gid).map_err(|error| error.errno())
     }
 
     /// A file that is there, opened to write, and cut if that is asked for.
@@ -72,7 +43,7 @@ impl Core {
         at: &Wanted<'_, Directory>,
         flags: HandoutFlags,
     ) -> Verdict<Given> {
-        let (handouts, _) = (self.handouts()?, self.front()?);
+        let (handouts, _) = (self.coherence.handouts()?, self.coherence.front()?);
         let (parent, _) = self.shared_dir_of(at)?;
         // A client could set the mode of a file that it has open to read only, or open it once more, and nobody would see it.
         if !flags.contains(HandoutFlags::WRITE) {
@@ -87,10 +58,10 @@ impl Core {
             policy::uses(client, self.inherit_of(parent)?, policy::SEARCH)?;
             node = names.child(at.name)?.ok_or(Refused::Error(Errno::NOENT))?;
             let file = node.as_file().ok_or(Refused::Kernel)?;
-            if !self.is_whole(&node, file) {
+            if !is_whole(&node, file) {
                 return Err(Refused::Kernel);
             }
-            let known = !self.is_unknown_to_kernel(&node);
+            let known = !self.nodes.is_unknown_to_kernel(&node);
             if known && !at.checked {
                 return Err(Refused::Known);
             }
@@ -101,9 +72,9 @@ impl Core {
             if opened.attr.ino != node.ino {
                 return Err(Refused::Kernel);
             }
-            let _shorter = self.truncates(&node, file);
+            let _shorter = self.coherence.truncates(&node, file);
             // An open by way of the front's cache may have begun meanwhile.
-            if !self.is_whole(&node, file) {
+            if !is_whole(&node, file) {
                 return Err(Refused::Kernel);
             }
             handouts.hands_out(node.ino);
@@ -129,28 +100,28 @@ impl Core {
         id: NodeId,
         flags: HandoutFlags,
     ) -> Verdict<Given> {
-        let (handouts, _) = (self.handouts()?, self.front()?);
+        let (handouts, _) = (self.coherence.handouts()?, self.coherence.front()?);
         // There a sync by way of the front does nothing.
-        if self.config.volatile {
+        if self.layers.config.volatile {
             return Err(Refused::Kernel);
         }
         let node = self.node(id).map_err(|_| Refused::Stale)?;
         let file = node.as_file().ok_or(Refused::Kernel)?;
         let place = file.state.read().names.first().cloned().ok_or(Refused::Kernel)?;
         let name = Name::new(&place.name).map_err(|_| Refused::Kernel)?;
-        if !self.is_whole(&node, file) {
+        if !is_whole(&node, file) {
             return Err(Refused::Kernel);
         }
-        let raw = self.target_of(&file.state.read())?.1.stat()?.ino;
-        if self.shown_ino(0, raw) != node.ino {
+        let raw = self.layers.target_of(&file.state.read())?.1.stat()?.ino;
+        if self.layers.shown_ino(0, raw) != node.ino {
             // It is going to be synced past the union. Before any lock is taken: that waits for the disk.
-            self.settle_names(&node, file, &*self.readable(file)?.file, false)?;
+            self.layers.settle_names(&node, file, &*self.layers.readable(file)?.file, false)?;
         }
         // As in `hand_out`.
         let names = self.lock_names(&place.parent, By::Client)?;
         let opened = {
             let is_there = file.state.read().names.contains(&place.parent, name);
-            if !is_there || !self.is_whole(&node, file) {
+            if !is_there || !is_whole(&node, file) {
                 return Err(Refused::Kernel);
             }
             let (mut path, _) = self.upper_place(&place.parent)?;
@@ -159,12 +130,12 @@ impl Core {
             }
             path.extend_from_slice(place.name.to_bytes());
             // Once copied up it is shown under a number that it does not have itself.
-            let itself = self.target_of(&file.state.read())?.1.stat()?.ino;
+            let itself = self.layers.target_of(&file.state.read())?.1.stat()?.ino;
             handouts.written.add(node.ino);
             let opened = handouts.export.open_file(&path, flags | HandoutFlags::WRITE)?;
             policy::gets_again(client, &opened)?;
             handouts.export.set_flags(&opened.file, flags)?;
-            if opened.attr.ino != itself || !self.is_whole(&node, file) {
+            if opened.attr.ino != itself || !is_whole(&node, file) {
                 return Err(Refused::Kernel);
             }
             handouts.hands_out(node.ino);
@@ -179,7 +150,39 @@ impl Core {
     pub(super) fn hand_out_dir(&self, id: NodeId) -> Verdict<Directory> {
         let node = self.node(id).map_err(|_| Refused::Stale)?;
         let (path, ino) = self.upper_place(&node)?;
-        let at = self.handouts()?.export.open_dir(&path, ino)?;
+        let at = self.coherence.handouts()?.export.open_dir(&path, ino)?;
         Ok(Directory::new(Arc::clone(&node), at))
+    }
+}
+
+impl Handouts {
+    /// Makes a file in the upper layer that is the client's; its inode number. Nothing stays of what is not finished.
+    fn make_given(
+        &self,
+        client: &Client<'_>,
+        at: &Wanted<'_, Directory>,
+        flags: HandoutFlags,
+        mode: u32,
+        inherit: Inherit,
+    ) -> Result<(Given, u64), Errno> {
+        let dir = &at.dir.at;
+        let made = once(client, || dir.create(at.name, flags, mode)).map_err(|error| error.errno())?;
+        match self.give(client, &made, inherit) {
+            Ok(()) => Ok((made.file, made.attr.ino)),
+            Err(errno) => {
+                let _ = dir.remove(at.name);
+                Err(if errno == Errno::EXIST { Errno::IO } else { errno })
+            }
+        }
+    }
+
+    /// Gives a new file to the client.
+    fn give(&self, client: &Client<'_>, made: &Exported, inherit: Inherit) -> Result<(), Errno> {
+        // A set-group-id directory has given it its group.
+        let gid = if inherit.is_setgid() { made.attr.gid } else { client.gid };
+        if (made.attr.uid, made.attr.gid) == (client.uid, gid) {
+            return Ok(());
+        }
+        self.export.set_owner(&made.file, client.uid, gid).map_err(|error| error.errno())
     }
 }

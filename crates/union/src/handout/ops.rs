@@ -1,6 +1,6 @@
 //! The calls of clients one by one.
 
-use super::{Directory, policy};
+use super::{Directory, once, policy};
 use crate::coherence::names::By;
 use crate::nodes::node::{At, Body, Dir, Node};
 use crate::ops::create::{Made, Make};
@@ -17,11 +17,6 @@ fn context(client: &Client<'_>) -> Context<'static> {
 }
 
 impl Core {
-    /// [`Refused::Stale`]: a directory has been removed. The caller holds its `ops`.
-    pub(super) fn still_there(&self, dir: &Dir) -> Verdict<()> {
-        if dir.removed.load(Relaxed) { Err(Refused::Stale) } else { Ok(()) }
-    }
-
     /// Makes something that is no file.
     fn make_shared(
         &self,
@@ -32,13 +27,18 @@ impl Core {
     ) -> Verdict<Made> {
         let (node, dir) = self.shared_dir_of(at)?;
         let names = self.lock_names(node, By::Client)?;
-        self.still_there(dir)?;
+        still_there(dir)?;
         policy::makes(client, self.inherit_of(node)?, mode)?;
-        self.lets_make(dir, at.name)?;
+        self.coherence.lets_make(dir, at.name)?;
         let cx = context(client);
-        let made = Self::once(client, || self.make_alone(&cx, &names, at.name, what, mode));
+        let made = once(client, || self.make_alone(&cx, &names, at.name, what, mode));
         made.map_err(|error| policy::told(error.errno()))
     }
+}
+
+/// [`Refused::Stale`]: a directory has been removed. The caller holds its `ops`.
+pub(super) fn still_there(dir: &Dir) -> Verdict<()> {
+    if dir.removed.load(Relaxed) { Err(Refused::Stale) } else { Ok(()) }
 }
 
 impl Handout for Union {
@@ -62,7 +62,7 @@ impl Handout for Union {
         policy::uses(client, core.inherit_of(&dir.node)?, policy::SEARCH)?;
         let node = shared.entries.node(name);
         match node {
-            Some(node) if node.as_dir().is_some() && core.is_unknown_to_kernel(&node) => Ok(node.id),
+            Some(node) if node.as_dir().is_some() && core.nodes.is_unknown_to_kernel(&node) => Ok(node.id),
             _ => Err(Refused::Known),
         }
     }
@@ -100,7 +100,7 @@ impl Handout for Union {
         let names = core.lock_names(parent, By::Client)?;
         policy::uses(client, core.inherit_of(parent)?, policy::SEARCH)?;
         node = names.child(at.name)?.ok_or(Refused::Kernel)?;
-        if !core.is_unknown_to_kernel(&node) {
+        if !core.nodes.is_unknown_to_kernel(&node) {
             return Err(Refused::Known);
         }
         let is_upper = match &node.body {
@@ -137,12 +137,12 @@ impl Union {
     /// Whether files of this tree may be handed out.
     #[must_use]
     pub fn hands_out(&self) -> bool {
-        self.0.handouts.is_some()
+        self.0.coherence.hands_out()
     }
 
     /// Whether nothing has to be on disk before the mount ends.
     #[must_use]
     pub fn is_volatile(&self) -> bool {
-        self.0.config.volatile
+        self.0.layers.config.volatile
     }
 }

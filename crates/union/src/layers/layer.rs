@@ -1,11 +1,11 @@
 //! Layers, and lower directories in them.
 
+use crate::layers::handles::Slot;
 use crate::layers::marks::{DirMarks, Marking, WHITEOUT_PREFIX};
-use crate::layers::handles::{Budget, Slot};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
-use vellum_vfs::{Branch, BranchDir, Errno, Error, NAME_MAX, Name, Result};
+use vellum_vfs::{Branch, BranchDir, NAME_MAX, Name};
 
 /// An inode in a layer: layer index and the layer's own inode number.
 pub(crate) type InodeKey = (u16, u64);
@@ -45,7 +45,7 @@ pub(crate) struct LowerDir {
     /// Files in it may be without data, in the kernel's format.
     pub(crate) impure: bool,
     aufs: AtomicU8,
-    slot: Arc<Slot<dyn BranchDir>>,
+    pub(super) slot: Arc<Slot<dyn BranchDir>>,
 }
 
 impl LowerDir {
@@ -61,29 +61,10 @@ impl LowerDir {
         }
     }
 
-    /// A handle to the directory.
-    pub(crate) fn open(&self, layers: &[Layer], budget: &Budget) -> Result<Arc<dyn BranchDir>> {
-        if let Some(handle) = self.slot.get() {
-            return Ok(handle);
-        }
-        let layer = layers.get(usize::from(self.layer)).ok_or(Error::new(Errno::IO, "no such layer"))?;
-        let handle = layer.branch.open_dir_path(&self.path).map_err(|e| e.at(self.path.to_bytes()))?;
-        Ok(self.keep(handle, budget))
-    }
-
     /// Keeps a handle as long as the directory is known.
     pub(crate) fn pin(&self, handle: Arc<dyn BranchDir>) {
         self.slot.fill(handle);
         self.slot.pin();
-    }
-
-    /// Keeps a handle that has just been opened.
-    pub(crate) fn keep(&self, handle: Arc<dyn BranchDir>, budget: &Budget) -> Arc<dyn BranchDir> {
-        let (handle, filled) = self.slot.fill(handle);
-        if filled {
-            budget.watch(crate::layers::handles::weak_slot(&self.slot), handle.as_descriptor());
-        }
-        handle
     }
 
     /// The path of an entry of this directory.

@@ -1,8 +1,8 @@
 //! How one name is found through lower layers.
 
+use crate::layers::Layers;
 use crate::layers::layer::{LowerDir, aufs_name, c_string, join};
 use crate::layers::marks::{self, DirMarks, OPAQUE_NAME, WHITEOUT_PREFIX};
-use crate::union::Core;
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -70,10 +70,10 @@ pub(crate) fn is_absent(error: &Error) -> bool {
     matches!(error.errno(), Errno::NOENT | Errno::NOTDIR)
 }
 
-impl Core {
+impl Layers {
     /// Namespaces of the marks that count in a layer.
     pub(crate) fn mark_spaces(&self, layer: u16) -> &'static [marks::Space] {
-        self.layers.get(usize::from(layer)).map_or(&[], |layer| layer.marking.spaces)
+        self.layer(layer).map_or(&[], |layer| layer.marking.spaces)
     }
 
     /// A directory's marks, the AUFS one included.
@@ -115,7 +115,7 @@ impl Core {
     fn find_deep(&self, stack: &[Arc<LowerDir>], name: Name<'_>, limit: Limit<'_>) -> Result<Found> {
         let mut parts: Vec<Arc<LowerDir>> = Vec::new();
         for (at, dir) in stack.iter().enumerate() {
-            let handle = dir.open(&self.layers, &self.budget)?;
+            let handle = dir.open(self)?;
             let attr = match handle.stat_at(name) {
                 Ok(attr) => attr,
                 Err(e) if is_absent(&e) => {
@@ -146,7 +146,7 @@ impl Core {
                 self.all_dir_marks(dir.layer, &*child).map_err(|e| e.at(dir.path_of(name).to_bytes()))?;
             let ino = self.shown_ino(dir.layer, attr.ino);
             let part = Arc::new(LowerDir::new(dir.layer, dir.path_of(name), ino, &marks));
-            part.keep(child, &self.budget);
+            part.keep(child, self);
             parts.push(part);
             if marks.opaque {
                 break;

@@ -1,13 +1,85 @@
 //! The layers: what a directory of one holds and means, and how one name is found through all of them.
 
+pub(crate) mod attrs;
+pub(crate) mod data_below;
+mod dirs;
 pub(crate) mod handles;
 pub(crate) mod layer;
 pub(crate) mod links;
+mod list;
 pub(crate) mod maps;
 pub(crate) mod marks;
 pub(crate) mod merge;
 pub(crate) mod moves;
+mod open;
+mod other_names;
 pub(crate) mod overrides;
+mod own_marks;
 pub(crate) mod read;
 pub(crate) mod sidecars;
+pub(crate) mod target;
 pub(crate) mod work;
+
+use crate::config::{Profile, UnionConfig};
+use crate::layers::handles::{Share, Slot, weak_slot};
+use crate::layers::layer::{Layer, LowerDir};
+use crate::layers::links::LayerLinks;
+use crate::nodes::ino;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use vellum_vfs::Result;
+
+/// The layers, and what is kept open of them. Nothing of it changes but that.
+pub(crate) struct Layers {
+    pub(crate) config: UnionConfig,
+    /// All layers, uppermost first; the writable one, if any, is number 0.
+    stack: Vec<Layer>,
+    /// Roots of the lower layers, uppermost first.
+    lower_roots: Vec<Arc<LowerDir>>,
+    /// Hard links inside each layer.
+    links: Vec<LayerLinks>,
+    /// Some layer has a directory of block maps.
+    has_maps: bool,
+    budget: Share,
+}
+
+impl Layers {
+    /// All layers, uppermost first.
+    pub(crate) fn all(&self) -> &[Layer] {
+        &self.stack
+    }
+
+    /// A layer by its number.
+    pub(crate) fn layer(&self, at: u16) -> Option<&Layer> {
+        self.stack.get(usize::from(at))
+    }
+
+    /// The uppermost layer: the writable one, if there is one.
+    pub(crate) fn first(&self) -> Option<&Layer> {
+        self.stack.first()
+    }
+
+    /// An inode number of a layer as the union shows it.
+    pub(crate) fn shown_ino(&self, layer: u16, raw: u64) -> u64 {
+        ino::shown(self.layer(layer).map_or(0, |l| l.fs), raw)
+    }
+
+    /// Whether regular files are handed to the kernel.
+    pub(crate) fn is_passthrough(&self) -> bool {
+        self.config.profile == Profile::Passthrough
+    }
+
+    /// Keeps a handle open that has just been put into a slot, as long as the budget allows; `descriptor`: its own.
+    pub(crate) fn watch<T: ?Sized + Send + Sync + 'static>(
+        &self,
+        slot: &Arc<Slot<T>>,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) {
+        self.budget.watch(weak_slot(slot), descriptor);
+    }
+
+    /// Whether a descriptor like this one may be kept for as long as a client likes. ENFILE.
+    pub(crate) fn has_room(&self, like: Option<BorrowedFd<'_>>) -> Result<()> {
+        self.budget.room_to_hold(like)
+    }
+}

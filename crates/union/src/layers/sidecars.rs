@@ -1,21 +1,22 @@
 //! Which sidecars the upper layer has, makes and takes away.
 
 use crate::extents::Record;
+use crate::layers::Layers;
 use crate::layers::maps::{DoomedSidecar, MAPS, named, remove};
+use crate::layers::marks::Space;
 use crate::nodes::node::{At, Dir, File, FileState};
-use crate::union::Core;
 use std::hash::{BuildHasher, RandomState};
 use vellum_vfs::{Errno, Error, Name, Result};
 
-impl Core {
+impl Layers {
     /// After a file of the upper has lost a name: if that was the last one, its sidecar goes when nobody has it open any more.
-    pub(crate) fn doom_sidecar(&self, file: &File, state: &FileState) {
+    pub(crate) fn doom_sidecar(&self, file: &File, state: &FileState, space: Space) {
         let At::Held(object) = &state.at else { return };
         if state.partial
-            && let Ok(record) = Record::read(&**object, self.space().partial())
+            && let Ok(record) = Record::read(&**object, space.partial())
             && let Some(number) = record.sidecar
             && object.stat().is_ok_and(|attr| attr.nlink == 0)
-            && let Some(maps) = self.layers.first().and_then(|layer| layer.maps.clone())
+            && let Some(maps) = self.first().and_then(|layer| layer.maps.clone())
         {
             *file.doomed.lock() = Some(DoomedSidecar::new(maps, number));
         }
@@ -23,7 +24,7 @@ impl Core {
 
     /// The numbers of all sidecars in the upper layer.
     pub(crate) fn sidecars(&self) -> Result<Vec<u64>> {
-        let Some(maps) = self.layers.first().and_then(|layer| layer.maps.as_ref()) else { return Ok(vec![]) };
+        let Some(maps) = self.first().and_then(|layer| layer.maps.as_ref()) else { return Ok(vec![]) };
         let mut numbers = Vec::new();
         maps.list(&mut |item| {
             let number = std::str::from_utf8(item.name.bytes()).ok();
@@ -35,7 +36,7 @@ impl Core {
 
     /// Makes an empty sidecar in the upper layer.
     pub(crate) fn new_sidecar(&self) -> Result<u64> {
-        let maps = self.layers.first().and_then(|layer| layer.maps.as_ref());
+        let maps = self.first().and_then(|layer| layer.maps.as_ref());
         let maps = maps.ok_or(Error::new(Errno::IO, "no directory of block maps"))?;
         // Numbers by chance: layers are copied, so what was counted on one may exist on another.
         let random = RandomState::new();
@@ -52,17 +53,13 @@ impl Core {
 
     /// Takes a sidecar away that nobody refers to any more.
     pub(crate) fn drop_sidecar(&self, number: u64) {
-        if let Some(maps) = self.layers.first().and_then(|layer| layer.maps.as_ref()) {
+        if let Some(maps) = self.first().and_then(|layer| layer.maps.as_ref()) {
             remove(&**maps, number);
         }
     }
 
     /// Whether a name in a directory is that of the directory of sidecars, which nobody sees.
     pub(crate) fn is_maps(&self, dir: &Dir, name: &[u8]) -> bool {
-        self.has_maps && name == MAPS.to_bytes() && dir.place.read().is_none() && self.is_root(dir)
-    }
-
-    fn is_root(&self, dir: &Dir) -> bool {
-        self.root.get().and_then(|root| root.as_dir()).is_some_and(|root| std::ptr::eq(root, dir))
+        self.has_maps && name == MAPS.to_bytes() && dir.is_root()
     }
 }

@@ -4,6 +4,7 @@ use crate::config::UpperConfig;
 use crate::extents;
 use crate::layers::layer::{aufs_name, c_string};
 use crate::layers::marks::Space;
+use crate::layers::overrides::Format;
 use crate::sync::Mutex;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -43,6 +44,8 @@ pub(crate) struct Work {
     pub(crate) ids: (u32, u32),
     /// Where marks are written.
     pub(crate) space: Space,
+    /// How owner, mode and type are recorded.
+    pub(crate) overrides: Format,
     /// How whiteouts are written.
     pub(crate) whiteouts: Whiteouts,
     /// Remaking the shared whiteout, when its inode has too many links.
@@ -60,7 +63,7 @@ pub(crate) struct Work {
 
 impl Work {
     /// Prepares the work directory: clears what an earlier service left, and finds out what the filesystem can do.
-    pub(crate) fn open(config: &UpperConfig, background: bool) -> Result<Self> {
+    pub(crate) fn open(config: &UpperConfig, overrides: Format, background: bool) -> Result<Self> {
         let root = config.work.root();
         let name = Name::new(WORK_NAME)?;
         match root.make_dir(name, 0o700) {
@@ -96,6 +99,7 @@ impl Work {
             dir,
             serial: AtomicU64::new(1),
             space,
+            overrides,
             whiteouts: if device { Whiteouts::Device } else { Whiteouts::Aufs },
             remake: Mutex::new(()),
             unnamed: AtomicBool::new(true),

@@ -12,7 +12,7 @@ impl Core {
     /// Whether a program certainly writes to a file past the mount. While somebody has it open by way of the mount that cannot be told, for
     /// the kernel has the layer's file open to write then; nor of what a predecessor had open.
     pub(crate) fn is_being_written(&self, node: &Node) -> bool {
-        let Some(ledger) = self.table.ledger.as_ref().filter(|_| !self.recovery.is_active()) else {
+        let Some(ledger) = self.nodes.ledger().filter(|_| !self.nodes.is_recovering()) else {
             return false;
         };
         for look in 0..LOOKS {

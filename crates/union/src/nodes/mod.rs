@@ -1,11 +1,149 @@
-//! What a kernel holds: nodes, their table, their names and numbers, and the open directories behind them.
+//! What a kernel holds: nodes, their table, their names and numbers.
 
 pub(crate) mod busy;
 pub(crate) mod handle_ids;
 pub(crate) mod ids;
 pub(crate) mod ino;
+pub(crate) mod inodes;
 pub(crate) mod listing;
 pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod recovery;
 pub(crate) mod table;
+
+use crate::config::UnionConfig;
+use crate::layers::layer::InodeKey;
+use crate::nodes::handle_ids::{Note, Remembered};
+use crate::nodes::inodes::{Inodes, Shard};
+use crate::nodes::node::{Body, Dir, File, Node};
+use crate::nodes::recovery::ledger::{Flags, Ledger};
+use crate::nodes::recovery::pending::Recovery;
+use crate::nodes::table::Table;
+use std::sync::Arc;
+use vellum_vfs::{NodeId, Result};
+
+/// All nodes, and where they are written down.
+pub(crate) struct Nodes {
+    table: Arc<Table>,
+    inodes: Inodes,
+    /// Nodes of a predecessor that have not been made again yet.
+    recovery: Recovery,
+    root: Arc<Node>,
+}
+
+impl Nodes {
+    /// The root alone: a directory and its inode number.
+    pub(crate) fn new(config: &UnionConfig, (dir, ino): (Dir, u64)) -> Self {
+        let recovery = Recovery::of(config.ledger.as_deref());
+        let table = Arc::new(Table::new(config.ledger.clone(), config.generations.clone()));
+        if table.ledger.as_ref().is_some_and(|ledger| ledger.negative(NodeId::ROOT)) {
+            dir.lease.negative.may_be_anything();
+        }
+        let root = Arc::new(Node::new(NodeId::ROOT, ino, Body::Dir(Box::new(dir)), &table));
+        table.acquire(&root);
+        Self { table, inodes: Inodes::new(), recovery, root }
+    }
+
+    /// Drops all nodes; for the end of a mount.
+    pub(crate) fn clear(&self) {
+        self.table.clear();
+    }
+
+    /// How many ids are taken.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn root(&self) -> &Arc<Node> {
+        &self.root
+    }
+
+    /// The node of an id. ESTALE: it has none, or none yet.
+    pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>> {
+        if id == NodeId::ROOT { Ok(Arc::clone(&self.root)) } else { self.table.get(id) }
+    }
+
+    /// Where nodes are written down for a successor, if they are.
+    pub(crate) fn ledger(&self) -> Option<&Ledger> {
+        self.table.ledger.as_deref()
+    }
+
+    /// Whether there may be nodes of a predecessor that have not been made again.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.recovery.is_active()
+    }
+
+    /// A new node; with the id that its object had before, if `key` says which one that is.
+    pub(crate) fn make(&self, key: Option<InodeKey>, ino: u64, body: Body) -> Result<Arc<Node>> {
+        let id = match key.and_then(|key| self.table.handle_ids.take(key)) {
+            Some(id) => id,
+            None => self.table.reserve()?,
+        };
+        Ok(Arc::new(Node::new(id, ino, body, &self.table)))
+    }
+
+    /// Makes another node of a file, for a handle with an id that it had before; None: the id is not free.
+    pub(crate) fn make_alias(&self, id: NodeId, ino: u64, file: Arc<File>) -> Option<Arc<Node>> {
+        if !self.table.handle_ids.claim(id) {
+            return None;
+        }
+        let node = Arc::new(Node::alias(id, ino, file, &self.table));
+        if let Some(file) = node.as_file() {
+            self.write_new(&node, &file.state.read().names);
+            self.write_flags(&node, Flags::STALE);
+        }
+        Some(node)
+    }
+
+    /// Counts one lookup of a node by the kernel.
+    pub(crate) fn acquire(&self, node: &Arc<Node>) {
+        self.table.acquire(node);
+    }
+
+    /// Takes back `count` lookups by the kernel; the node, if none are left.
+    pub(crate) fn forget(&self, id: NodeId, count: u64) -> Option<Arc<Node>> {
+        self.table.forget(id, count)
+    }
+
+    /// Remembers a forgotten node for handles.
+    pub(crate) fn remember(&self, id: NodeId, note: Note) {
+        self.table.handle_ids.note(id, note).for_each(|free| self.table.release(free));
+    }
+
+    /// What is remembered of a forgotten node.
+    pub(crate) fn remembered(&self, id: NodeId) -> Option<Remembered> {
+        self.table.handle_ids.find(id)
+    }
+
+    /// Closes what is kept open for handles alone.
+    pub(crate) fn let_go(&self) {
+        self.table.handle_ids.let_go().into_iter().for_each(|free| self.table.release(free));
+    }
+
+    /// Whether the kernel has never heard of a node, or has forgotten it: a program has made it past the mount. So nothing of it is
+    /// believed anywhere else, and nothing can be mounted over it.
+    pub(crate) fn is_unknown_to_kernel(&self, node: &Node) -> bool {
+        self.table.lookups(node.id) == 0
+    }
+
+    /// The part of the nodes by inode that holds `key`; locked while a node is found or made.
+    pub(crate) fn shard(&self, key: InodeKey) -> &Shard {
+        self.inodes.shard(key)
+    }
+
+    /// Notes the node of an inode that has several links.
+    pub(crate) fn links(&self, key: InodeKey, node: &Arc<Node>) {
+        self.inodes.set(key, node);
+    }
+
+    /// Forgets what is known of an inode.
+    pub(crate) fn forget_inode(&self, key: InodeKey) {
+        self.inodes.remove(key);
+    }
+
+    /// An inode's number may have been another object's before, and is going to be again.
+    pub(crate) fn is_new_inode(&self, key: InodeKey) {
+        self.inodes.remove(key);
+        self.table.handle_ids.drop_key(key);
+    }
+}

@@ -5,14 +5,15 @@ use crate::coherence::generations::Watched;
 use crate::coherence::leases::DirLease;
 use crate::copyup::unsynced::Unsynced;
 use crate::extents::PartialFile;
+use crate::layers::handles::Slot;
 use crate::layers::layer::{InodeKey, LowerDir};
 use crate::layers::maps::DoomedSidecar;
-use crate::layers::handles::Slot;
 use crate::nodes::names::Names;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
 use std::cell::RefCell;
 use std::ffi::CStr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
 
@@ -316,6 +317,11 @@ fn drop_parent(parent: Arc<Node>) {
 }
 
 impl Dir {
+    /// Whether it is the root: what has been removed has no place either, and says so before it loses that.
+    pub(crate) fn is_root(&self) -> bool {
+        self.place.read().is_none() && !self.removed.load(Relaxed)
+    }
+
     /// The directory in the layer where it is found first.
     pub(crate) fn key(&self) -> Option<InodeKey> {
         match &*self.upper.lock() {
@@ -348,6 +354,23 @@ impl Inherit {
     pub(crate) const fn is_setgid(&self) -> bool {
         const S_ISGID: u32 = 0o2000;
         self.owner.mode & S_ISGID != 0
+    }
+}
+
+impl FileState {
+    /// Of a file that has its data itself.
+    pub(crate) fn whole(names: Names, at: At, inode: InodeKey) -> Self {
+        Self {
+            names,
+            at,
+            inode: Some(inode),
+            below: None,
+            partial: false,
+            lost_data: false,
+            orphan_times: None,
+            lost: 0,
+            null_device: false,
+        }
     }
 }
 

@@ -1,15 +1,16 @@
 //! New names: files, directories, devices, links.
 
 use crate::coherence::names::{By, Change, LockedNames};
-use crate::layers::layer::c_string;
+use crate::layers::Layers;
+use crate::layers::attrs::{S_ISGID, S_ISUID, S_IXGRP};
+use crate::layers::layer::{c_string, join};
 use crate::layers::marks::{self, DirMarks, Own, WHITEOUT_PREFIX};
 use crate::layers::merge::Found;
 use crate::layers::overrides::Override;
+use crate::layers::target::Target;
 use crate::layers::work::{Whiteouts, Work};
-use crate::layers::handles::weak_slot;
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Body, Dir, File, FileState, Inherit, Io, Node, Owner, Place, UpperDir};
-use crate::ops::attr::Target;
 use crate::union::Core;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -17,9 +18,6 @@ use vellum_vfs::{
     Attr, BranchDir, BranchFile, Context, Entry, Errno, Error, FileKind, Name, Object, RenameFlags, Result,
 };
 
-const S_ISGID: u32 = 0o2000;
-const S_ISUID: u32 = 0o4000;
-const S_IXGRP: u32 = 0o0010;
 const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
 const ACCESS_ACL: &CStr = c"system.posix_acl_access";
 
@@ -59,31 +57,14 @@ impl Core {
             return Ok(known);
         }
         let attr = self.attr_of(node)?;
-        let (_, handle) = self.top_of(dir)?;
+        let (_, handle) = self.layers.top_of(dir)?;
         let default_acl = handle.get_xattr(DEFAULT_ACL, &mut []).is_ok_and(|len| len > 0);
-        let acl = self.handouts.is_some() && handle.get_xattr(ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
+        let acl =
+            self.coherence.hands_out() && handle.get_xattr(ACCESS_ACL, &mut []).is_ok_and(|len| len > 0);
         let owner = Owner { uid: attr.uid, gid: attr.gid, mode: attr.mode };
         let now = Inherit { owner, default_acl, acl };
         *inherit = Some(now);
         Ok(now)
-    }
-
-    /// Owner and mode of what `cx` makes in a directory: umask, set-group-id directories, mappings.
-    fn owner_of(&self, cx: &Context<'_>, inherit: Inherit, what: Make<'_>, mode: u32) -> Owner {
-        let mut mode = mode & 0o7777;
-        if !inherit.default_acl {
-            mode &= !cx.umask;
-        }
-        let gid = if inherit.is_setgid() { inherit.owner.gid } else { cx.gid };
-        if inherit.is_setgid() {
-            if matches!(what, Make::Dir) {
-                mode |= S_ISGID;
-            } else if mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && cx.uid != 0 && !cx.in_group(gid) {
-                // As the kernel does for a caller outside the group: else anyone could make such a program.
-                mode &= !S_ISGID;
-            }
-        }
-        Owner { uid: self.config.uid_map.to_layer(cx.uid), gid: self.config.gid_map.to_layer(gid), mode }
     }
 
     /// Makes something in a directory for the kernel, and what that is told of it: programs must not change it in between.
@@ -111,7 +92,7 @@ impl Core {
         what: Make<'_>,
         mode: u32,
     ) -> Result<Made> {
-        let work = self.work()?;
+        let work = self.upper.work()?;
         let (parent, dir) = (names.node(), names.dir());
         names.is_there()?;
         // Without lower parts, the layer itself says EEXIST.
@@ -120,26 +101,27 @@ impl Core {
         }
         let handle = self.ensure_upper_dir(parent)?;
         let inherit = self.inherit_of(parent)?;
-        let owner = self.owner_of(cx, inherit, what, mode);
-        let own = self.own_mark_for(work, name, what)?;
+        let owner = self.layers.owner_of(cx, inherit, what, mode);
+        let own = work.own_mark_for(name, what)?;
         // An AUFS whiteout beside the name goes last, and then a lower directory must not show through.
-        let opaque = matches!(what, Make::Dir) && self.upper_aufs && self.shows_from_below(dir, name)?;
+        let opaque =
+            matches!(what, Make::Dir) && self.upper.aufs && self.layers.shows_from_below(dir, name)?;
         let direct = own == Own::default() && !opaque;
         let change = names.change();
         let mut is_at_free_name = false;
         let file =
-            match if direct { self.make_at(&*handle, name, what, owner) } else { Err(Errno::EXIST.into()) } {
+            match if direct { work.make_at(&*handle, name, what, owner) } else { Err(Errno::EXIST.into()) } {
                 Ok(file) => {
-                    is_at_free_name = !self.upper_aufs;
+                    is_at_free_name = !self.upper.aufs;
                     file
                 }
                 Err(e) if e.errno() == Errno::EXIST => {
                     let xwhiteouts = dir.upper.lock().as_ref().is_some_and(|upper| upper.xwhiteouts);
-                    self.make_over(work, (&*handle, xwhiteouts), name, what, owner, &own)?
+                    self.layers.make_over(work, (&*handle, xwhiteouts), name, what, owner, &own)?
                 }
                 Err(e) => return Err(e),
             };
-        if self.upper_aufs {
+        if self.upper.aufs {
             work.remove_aufs_whiteout(&*handle, name)?;
         }
         let made = self.enter_new(parent, &change, &*handle, name, file, &own);
@@ -150,113 +132,142 @@ impl Core {
         made
     }
 
-    /// The mark that something needs so that it is not mistaken for a whiteout.
-    fn own_mark_for(&self, work: &Work, name: Name<'_>, what: Make<'_>) -> Result<Own> {
-        let mut own = Own::default();
-        let regular = matches!(what, Make::File);
-        if matches!(what, Make::Node(FileKind::CharDevice, 0)) {
-            own.null_device = true;
-        }
-        if name.bytes().starts_with(WHITEOUT_PREFIX) && (regular || own.null_device) {
-            if work.whiteouts == Whiteouts::Aufs {
-                return Err(Error::new(Errno::INVAL, "this name is a whiteout in this layer's format"));
+    /// Makes the node of something that has just been made in the upper layer.
+    fn enter_new(
+        &self,
+        parent: &Arc<Node>,
+        change: &Change<'_>,
+        handle: &dyn BranchDir,
+        name: Name<'_>,
+        file: Option<Arc<dyn BranchFile>>,
+        own: &Own,
+    ) -> Result<Made> {
+        let raw = match &file {
+            Some(file) => file.stat()?,
+            None => handle.stat_at(name)?,
+        };
+        let mut attr = self.present(0, handle, name, raw)?;
+        attr.ino = self.layers.shown_ino(0, raw.ino);
+        let place = Place::new(parent, name);
+        let body = if raw.is_dir() {
+            let new = Dir::new(Some(place), Vec::new(), None);
+            self.layers.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, &DirMarks::default()));
+            Body::Dir(Box::new(new))
+        } else {
+            if own.null_device {
+                attr.mode = FileKind::CharDevice.mode_bits() | attr.perm();
             }
-            own.literal = true;
-        }
-        Ok(own)
+            let state = FileState::whole(Names::one(place), At::Upper, (0, raw.ino));
+            let state = FileState { null_device: own.null_device, ..state };
+            let new = Arc::new(File::new(attr.kind(), state));
+            new.unsynced.note_original();
+            if let Some(file) = file {
+                self.layers.keep_io(&new, file);
+            }
+            Body::File(new)
+        };
+        let node = change.made(name, (raw.ino, attr.ino, attr.kind()), body)?;
+        Ok(Made { node, attr })
     }
 
-    /// Makes something under a name that is free in the layer; what fails half-way is taken away again.
-    fn make_at(
-        &self,
-        dir: &dyn BranchDir,
-        name: Name<'_>,
-        what: Make<'_>,
-        owner: Owner,
-    ) -> Result<Option<Arc<dyn BranchFile>>> {
-        let mut there = false;
-        let made = self.try_make_at(dir, name, what, owner, &mut there);
-        if made.is_err() && there {
-            what.take_away(dir, name);
+    /// Creates a file without a name, for open(2) with O_TMPFILE.
+    pub(crate) fn make_unnamed(&self, cx: &Context<'_>, parent: &Arc<Node>, mode: u32) -> Result<Made> {
+        let work = self.upper.work()?;
+        let handle = self.ensure_upper_dir(parent)?;
+        self.room_to_hold(handle.as_descriptor())?;
+        let inherit = self.inherit_of(parent)?;
+        let owner = self.layers.owner_of(cx, inherit, Make::File, mode);
+        let file = handle.create_unnamed(owner.mode)?;
+        if (owner.uid, owner.gid) != work.ids {
+            file.set_owner(Some(owner.uid), Some(owner.gid))?;
+            if owner.mode & (S_ISGID | S_ISUID) != 0 {
+                file.set_mode(file.stat()?.perm() & 0o1777 | owner.mode & (S_ISGID | S_ISUID))?;
+            }
         }
-        made
+        let raw = file.stat()?;
+        let mut attr = raw;
+        self.layers.map_owner(&mut attr);
+        attr.ino = self.layers.shown_ino(0, raw.ino);
+        let held: Arc<dyn Object> = Arc::clone(&file) as Arc<dyn Object>;
+        let state = FileState::whole(Names::default(), At::Held(held), (0, raw.ino));
+        let new = Arc::new(File::new(FileKind::Regular, state));
+        new.unsynced.note_original();
+        self.layers.keep_io(&new, file);
+        let node = self.nodes.make(None, attr.ino, Body::File(new))?;
+        self.nodes.write_new(&node, &[]);
+        if let Some(file) = node.as_file() {
+            self.write_held(&node, &file.state.read());
+        }
+        Ok(Made { node, attr })
     }
 
-    /// `there` says afterwards whether the name is taken by what was made: what is there on failure may also be a whiteout.
-    fn try_make_at(
-        &self,
-        dir: &dyn BranchDir,
-        name: Name<'_>,
-        what: Make<'_>,
-        owner: Owner,
-        there: &mut bool,
-    ) -> Result<Option<Arc<dyn BranchFile>>> {
-        if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
-            return self.make_overridden(dir, name, what, owner, there);
+    /// Makes another name for a file.
+    pub(crate) fn make_link(&self, node: &Arc<Node>, parent: &Arc<Node>, name: Name<'_>) -> Result<()> {
+        let work = self.upper.work()?;
+        let file = node.as_file().ok_or(Error::new(Errno::PERM, "hard link to a directory"))?;
+        // What has lost its last name does not get another one, as with any filesystem. (What never had one is in the upper layer.)
+        let gone = matches!(file.state.read().at, At::Lower(_)) && self.attr_of(node)?.nlink == 0;
+        if !gone {
+            // Before any directory is locked: copy-up may walk the tree.
+            self.copy_up_attrs(node, file)?;
         }
-        let mut file = None;
-        match what {
-            Make::File => file = Some(dir.create(name, owner.mode)?),
-            Make::Dir => dir.make_dir(name, owner.mode)?,
-            // A 0:0 device is a whiteout; it is stored as an empty file with a mark.
-            Make::Node(FileKind::CharDevice, 0) | Make::Node(FileKind::Regular, _) => {
-                drop(dir.create(name, owner.mode)?);
+        let names = self.lock_names(parent, By::Kernel)?;
+        names.is_there()?;
+        if names.child(name)?.is_some() {
+            return Err(Error::new(Errno::EXIST, ""));
+        }
+        if gone {
+            return Err(Error::new(Errno::NOENT, "the file was removed"));
+        }
+        let handle = self.ensure_upper_dir(parent)?;
+        let mut state = file.state.write();
+        let change = names.change();
+        let (_, target) = self.layers.target_of(&state)?;
+        work.mark_moved(&state, &target, name)?;
+        let object = target.hold()?;
+        let key = (0, object.stat()?.ino);
+        self.nodes.links(key, node);
+        match link_target(&target, &*object, &*handle, name) {
+            Ok(()) => {}
+            Err(e) if e.errno() == Errno::EXIST => {
+                // A whiteout: replaced by a link that was made beside it.
+                let temp = work.temp_name();
+                let temp = Name::new(&temp)?;
+                link_target(&target, &*object, work.dir(), temp)?;
+                work.dir().rename(temp, &*handle, name, RenameFlags::empty()).inspect_err(|_| {
+                    let _ = work.dir().remove(temp);
+                })?;
             }
-            Make::Node(kind, rdev) => dir.make_node(name, kind.mode_bits() | owner.mode, rdev)?,
-            Make::Symlink(target) => dir.make_symlink(name, target)?,
+            Err(e) => return Err(e),
         }
-        *there = true;
-        let (uid, gid) = self.service_ids();
-        let chowned = (owner.uid, owner.gid) != (uid, gid);
-        if chowned {
-            match &file {
-                Some(file) => file.set_owner(Some(owner.uid), Some(owner.gid))?,
-                None => dir.set_owner_at(name, Some(owner.uid), Some(owner.gid))?,
-            }
+        if self.upper.aufs {
+            work.remove_aufs_whiteout(&*handle, name)?;
         }
-        // mkdir(2) drops set-id bits; so does a change of owner. The other bits may come from an ACL, and stay.
-        if owner.mode & (S_ISGID | S_ISUID) != 0
-            && (chowned || matches!(what, Make::Dir))
-            && !matches!(what, Make::Symlink(_))
-        {
-            let now = dir.stat_at(name)?.perm();
-            let wanted = now & 0o1777 | owner.mode & (S_ISGID | S_ISUID);
-            if wanted != now {
-                dir.set_mode_at(name, wanted)?;
-            }
+        if matches!(state.at, At::Held(_)) && state.names.is_empty() {
+            state.at = At::Upper;
         }
-        Ok(file)
+        change.links(name, node, &mut state);
+        Ok(())
     }
+}
 
-    /// Makes something whose owner, mode and type are recorded in an attribute.
-    fn make_overridden(
-        &self,
-        dir: &dyn BranchDir,
-        name: Name<'_>,
-        what: Make<'_>,
-        owner: Owner,
-        there: &mut bool,
-    ) -> Result<Option<Arc<dyn BranchFile>>> {
-        let Some(xattr) = self.layers.first().and_then(|l| l.overrides.xattr()) else { return Ok(None) };
-        let mut file = None;
-        let mut kind = None;
-        match what {
-            Make::File => file = Some(dir.create(name, 0o600 | owner.mode & 0o777)?),
-            Make::Dir => dir.make_dir(name, 0o700 | owner.mode & 0o777)?,
-            Make::Symlink(target) => {
-                // Symbolic links take no user attributes: they show the service's own ids.
-                dir.make_symlink(name, target)?;
-                return Ok(None);
-            }
-            Make::Node(node, rdev) => {
-                kind = Some((node, rdev));
-                drop(dir.create(name, 0o600)?);
+impl Layers {
+    /// Owner and mode of what `cx` makes in a directory: umask, set-group-id directories, mappings.
+    fn owner_of(&self, cx: &Context<'_>, inherit: Inherit, what: Make<'_>, mode: u32) -> Owner {
+        let mut mode = mode & 0o7777;
+        if !inherit.default_acl {
+            mode &= !cx.umask;
+        }
+        let gid = if inherit.is_setgid() { inherit.owner.gid } else { cx.gid };
+        if inherit.is_setgid() {
+            if matches!(what, Make::Dir) {
+                mode |= S_ISGID;
+            } else if mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP && cx.uid != 0 && !cx.in_group(gid) {
+                // As the kernel does for a caller outside the group: else anyone could make such a program.
+                mode &= !S_ISGID;
             }
         }
-        *there = true;
-        let value = Override { uid: owner.uid, gid: owner.gid, mode: owner.mode, kind };
-        dir.hold(name)?.set_xattr(xattr, value.format().as_bytes(), 0)?;
-        Ok(file)
+        Owner { uid: self.config.uid_map.to_layer(cx.uid), gid: self.config.gid_map.to_layer(gid), mode }
     }
 
     /// Makes something in place of a whiteout, or with a mark, so that it appears complete and at once.
@@ -297,7 +308,7 @@ impl Core {
         let place: &dyn BranchDir = nest.as_deref().unwrap_or(work.dir());
         let is_dir = matches!(what, Make::Dir);
         let result = (|| {
-            let file = self.make_at(place, temp, what, owner)?;
+            let file = work.make_at(place, temp, what, owner)?;
             if is_dir {
                 place.open_dir(temp)?.set_xattr(work.space.opaque(), b"y", 0)?;
             } else if *own != Own::default() {
@@ -320,181 +331,12 @@ impl Core {
         result
     }
 
-    /// Makes the node of something that has just been made in the upper layer.
-    fn enter_new(
-        &self,
-        parent: &Arc<Node>,
-        change: &Change<'_>,
-        handle: &dyn BranchDir,
-        name: Name<'_>,
-        file: Option<Arc<dyn BranchFile>>,
-        own: &Own,
-    ) -> Result<Made> {
-        let raw = match &file {
-            Some(file) => file.stat()?,
-            None => handle.stat_at(name)?,
-        };
-        let mut attr = self.present(0, handle, name, raw)?;
-        attr.ino = self.shown_ino(0, raw.ino);
-        let place = Place::new(parent, name);
-        let body = if raw.is_dir() {
-            let new = Dir::new(Some(place), Vec::new(), None);
-            self.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, &DirMarks::default()));
-            Body::Dir(Box::new(new))
-        } else {
-            if own.null_device {
-                attr.mode = FileKind::CharDevice.mode_bits() | attr.perm();
-            }
-            let state = FileState {
-                names: Names::one(place),
-                at: At::Upper,
-                inode: Some((0, raw.ino)),
-                below: None,
-                partial: false,
-                lost: 0,
-                lost_data: false,
-                orphan_times: None,
-                null_device: own.null_device,
-            };
-            let new = Arc::new(File::new(attr.kind(), state));
-            new.unsynced.note_original();
-            if let Some(file) = file {
-                self.keep_io(&new, file);
-            }
-            Body::File(new)
-        };
-        let node = change.made(name, (raw.ino, attr.ino, attr.kind()), body)?;
-        Ok(Made { node, attr })
-    }
-
     /// Keeps the open file of a new or newly opened upper file.
     pub(crate) fn keep_io(&self, file: &File, open: Arc<dyn BranchFile>) {
         let (io, filled) = file.io.fill(Arc::new(Io { file: open, writable: true, partial: None }));
         if filled {
-            self.budget.watch(weak_slot(&file.io), io.file.as_descriptor());
+            self.watch(&file.io, io.file.as_descriptor());
         }
-    }
-
-    /// Creates a file without a name, for open(2) with O_TMPFILE.
-    pub(crate) fn make_unnamed(&self, cx: &Context<'_>, parent: &Arc<Node>, mode: u32) -> Result<Made> {
-        self.work()?;
-        let handle = self.ensure_upper_dir(parent)?;
-        self.room_to_hold(handle.as_descriptor())?;
-        let inherit = self.inherit_of(parent)?;
-        let owner = self.owner_of(cx, inherit, Make::File, mode);
-        let file = handle.create_unnamed(owner.mode)?;
-        let (uid, gid) = self.service_ids();
-        if (owner.uid, owner.gid) != (uid, gid) {
-            file.set_owner(Some(owner.uid), Some(owner.gid))?;
-            if owner.mode & (S_ISGID | S_ISUID) != 0 {
-                file.set_mode(file.stat()?.perm() & 0o1777 | owner.mode & (S_ISGID | S_ISUID))?;
-            }
-        }
-        let raw = file.stat()?;
-        let mut attr = raw;
-        attr.uid = self.config.squash.uid.unwrap_or(self.config.uid_map.to_mount(attr.uid));
-        attr.gid = self.config.squash.gid.unwrap_or(self.config.gid_map.to_mount(attr.gid));
-        attr.ino = self.shown_ino(0, raw.ino);
-        let held: Arc<dyn Object> = Arc::clone(&file) as Arc<dyn Object>;
-        let state = FileState {
-            names: Names::default(),
-            at: At::Held(held),
-            inode: Some((0, raw.ino)),
-            below: None,
-            partial: false,
-            lost: 0,
-            lost_data: false,
-            orphan_times: None,
-            null_device: false,
-        };
-        let new = Arc::new(File::new(FileKind::Regular, state));
-        new.unsynced.note_original();
-        self.keep_io(&new, file);
-        let id = self.table.reserve()?;
-        let node = Arc::new(Node::new(id, attr.ino, Body::File(new), &self.table));
-        self.write_new(&node, &[]);
-        if let Some(file) = node.as_file() {
-            self.write_held(&node, &file.state.read());
-        }
-        Ok(Made { node, attr })
-    }
-
-    /// Makes another name for a file.
-    pub(crate) fn make_link(&self, node: &Arc<Node>, parent: &Arc<Node>, name: Name<'_>) -> Result<()> {
-        let work = self.work()?;
-        let file = node.as_file().ok_or(Error::new(Errno::PERM, "hard link to a directory"))?;
-        // What has lost its last name does not get another one, as with any filesystem. (What never had one is in the upper layer.)
-        let gone = matches!(file.state.read().at, At::Lower(_)) && self.attr_of(node)?.nlink == 0;
-        if !gone {
-            // Before any directory is locked: copy-up may walk the tree.
-            self.copy_up_attrs(node, file)?;
-        }
-        let names = self.lock_names(parent, By::Kernel)?;
-        names.is_there()?;
-        if names.child(name)?.is_some() {
-            return Err(Error::new(Errno::EXIST, ""));
-        }
-        if gone {
-            return Err(Error::new(Errno::NOENT, "the file was removed"));
-        }
-        let handle = self.ensure_upper_dir(parent)?;
-        let mut state = file.state.write();
-        let change = names.change();
-        let (_, target) = self.target_of(&state)?;
-        self.mark_moved(&state, &target, name)?;
-        let object = target.hold()?;
-        let key = (0, object.stat()?.ino);
-        self.inodes.set(key, node);
-        match link_target(&target, &*object, &*handle, name) {
-            Ok(()) => {}
-            Err(e) if e.errno() == Errno::EXIST => {
-                // A whiteout: replaced by a link that was made beside it.
-                let temp = work.temp_name();
-                let temp = Name::new(&temp)?;
-                link_target(&target, &*object, work.dir(), temp)?;
-                work.dir().rename(temp, &*handle, name, RenameFlags::empty()).inspect_err(|_| {
-                    let _ = work.dir().remove(temp);
-                })?;
-            }
-            Err(e) => return Err(e),
-        }
-        if self.upper_aufs {
-            work.remove_aufs_whiteout(&*handle, name)?;
-        }
-        if matches!(state.at, At::Held(_)) && state.names.is_empty() {
-            state.at = At::Upper;
-        }
-        change.links(name, node, &mut state);
-        Ok(())
-    }
-
-    /// Before a file gets a name other than the one it was looked up by: its data, if they are below, must be found
-    /// without the name, and a name that looks like a whiteout must not be taken for one.
-    pub(crate) fn mark_moved(&self, state: &FileState, target: &Target<'_>, name: Name<'_>) -> Result<()> {
-        let space = self.space();
-        if let Some(below) = &state.below {
-            let held = target.hold()?;
-            if held.get_xattr(space.redirect(), &mut []).is_err()
-                && let Some(place) = state.names.first()
-                && let Some(dir) = place.parent.as_dir()
-                && let Some(path) = &dir.lower_path
-            {
-                let path = crate::layers::layer::join(path, Name::new(&place.name)?);
-                tracing::debug!(below = %below.at.name.to_string_lossy(), "redirect of a file's data");
-                held.set_xattr(space.redirect(), crate::copyup::whole::absolute(&path).to_bytes(), 0)?;
-            }
-        }
-        if name.bytes().starts_with(WHITEOUT_PREFIX) && target.stat()?.is_file() {
-            if self.work()?.whiteouts == Whiteouts::Aufs {
-                return Err(Error::new(Errno::INVAL, "this name is a whiteout in this layer's format"));
-            }
-            let held = target.hold()?;
-            let mut value = [0u8; 64];
-            let stored = held.get_xattr(space.own(), &mut value).ok();
-            let own = stored.and_then(|n| Own::decode(value.get(..n)?).ok()).unwrap_or_default();
-            held.set_xattr(space.own(), &Own { literal: true, ..own }.encode(), 0)?;
-        }
-        Ok(())
     }
 
     /// Whether the layers below show something under a name, so that removing the upper's entry takes a whiteout.
@@ -504,10 +346,144 @@ impl Core {
         }
         Ok(!matches!(self.find(&dir.lowers, name)?, Found::Nothing))
     }
+}
 
-    /// Owner of what the service itself makes.
-    pub(crate) fn service_ids(&self) -> (u32, u32) {
-        self.work.as_ref().map_or((0, 0), |work| work.ids)
+impl Work {
+    /// The mark that something needs so that it is not mistaken for a whiteout.
+    fn own_mark_for(&self, name: Name<'_>, what: Make<'_>) -> Result<Own> {
+        let mut own = Own::default();
+        let regular = matches!(what, Make::File);
+        if matches!(what, Make::Node(FileKind::CharDevice, 0)) {
+            own.null_device = true;
+        }
+        if name.bytes().starts_with(WHITEOUT_PREFIX) && (regular || own.null_device) {
+            if self.whiteouts == Whiteouts::Aufs {
+                return Err(Error::new(Errno::INVAL, "this name is a whiteout in this layer's format"));
+            }
+            own.literal = true;
+        }
+        Ok(own)
+    }
+
+    /// Makes something under a name that is free in the layer; what fails half-way is taken away again.
+    fn make_at(
+        &self,
+        dir: &dyn BranchDir,
+        name: Name<'_>,
+        what: Make<'_>,
+        owner: Owner,
+    ) -> Result<Option<Arc<dyn BranchFile>>> {
+        let mut there = false;
+        let made = self.try_make_at(dir, name, what, owner, &mut there);
+        if made.is_err() && there {
+            what.take_away(dir, name);
+        }
+        made
+    }
+
+    /// `there` says afterwards whether the name is taken by what was made: what is there on failure may also be a whiteout.
+    fn try_make_at(
+        &self,
+        dir: &dyn BranchDir,
+        name: Name<'_>,
+        what: Make<'_>,
+        owner: Owner,
+        there: &mut bool,
+    ) -> Result<Option<Arc<dyn BranchFile>>> {
+        if self.overrides.xattr().is_some() {
+            return self.make_overridden(dir, name, what, owner, there);
+        }
+        let mut file = None;
+        match what {
+            Make::File => file = Some(dir.create(name, owner.mode)?),
+            Make::Dir => dir.make_dir(name, owner.mode)?,
+            // A 0:0 device is a whiteout; it is stored as an empty file with a mark.
+            Make::Node(FileKind::CharDevice, 0) | Make::Node(FileKind::Regular, _) => {
+                drop(dir.create(name, owner.mode)?);
+            }
+            Make::Node(kind, rdev) => dir.make_node(name, kind.mode_bits() | owner.mode, rdev)?,
+            Make::Symlink(target) => dir.make_symlink(name, target)?,
+        }
+        *there = true;
+        let chowned = (owner.uid, owner.gid) != self.ids;
+        if chowned {
+            match &file {
+                Some(file) => file.set_owner(Some(owner.uid), Some(owner.gid))?,
+                None => dir.set_owner_at(name, Some(owner.uid), Some(owner.gid))?,
+            }
+        }
+        // mkdir(2) drops set-id bits; so does a change of owner. The other bits may come from an ACL, and stay.
+        if owner.mode & (S_ISGID | S_ISUID) != 0
+            && (chowned || matches!(what, Make::Dir))
+            && !matches!(what, Make::Symlink(_))
+        {
+            let now = dir.stat_at(name)?.perm();
+            let wanted = now & 0o1777 | owner.mode & (S_ISGID | S_ISUID);
+            if wanted != now {
+                dir.set_mode_at(name, wanted)?;
+            }
+        }
+        Ok(file)
+    }
+
+    /// Makes something whose owner, mode and type are recorded in an attribute.
+    fn make_overridden(
+        &self,
+        dir: &dyn BranchDir,
+        name: Name<'_>,
+        what: Make<'_>,
+        owner: Owner,
+        there: &mut bool,
+    ) -> Result<Option<Arc<dyn BranchFile>>> {
+        let Some(xattr) = self.overrides.xattr() else { return Ok(None) };
+        let mut file = None;
+        let mut kind = None;
+        match what {
+            Make::File => file = Some(dir.create(name, 0o600 | owner.mode & 0o777)?),
+            Make::Dir => dir.make_dir(name, 0o700 | owner.mode & 0o777)?,
+            Make::Symlink(target) => {
+                // Symbolic links take no user attributes: they show the service's own ids.
+                dir.make_symlink(name, target)?;
+                return Ok(None);
+            }
+            Make::Node(node, rdev) => {
+                kind = Some((node, rdev));
+                drop(dir.create(name, 0o600)?);
+            }
+        }
+        *there = true;
+        let value = Override { uid: owner.uid, gid: owner.gid, mode: owner.mode, kind };
+        dir.hold(name)?.set_xattr(xattr, value.format().as_bytes(), 0)?;
+        Ok(file)
+    }
+
+    /// Before a file gets a name other than the one it was looked up by: its data, if they are below, must be found
+    /// without the name, and a name that looks like a whiteout must not be taken for one.
+    pub(crate) fn mark_moved(&self, state: &FileState, target: &Target<'_>, name: Name<'_>) -> Result<()> {
+        let space = self.space;
+        if let Some(below) = &state.below {
+            let held = target.hold()?;
+            if held.get_xattr(space.redirect(), &mut []).is_err()
+                && let Some(place) = state.names.first()
+                && let Some(dir) = place.parent.as_dir()
+                && let Some(path) = &dir.lower_path
+            {
+                let path = join(path, Name::new(&place.name)?);
+                tracing::debug!(below = %below.at.name.to_string_lossy(), "redirect of a file's data");
+                held.set_xattr(space.redirect(), crate::copyup::whole::absolute(&path).to_bytes(), 0)?;
+            }
+        }
+        if name.bytes().starts_with(WHITEOUT_PREFIX) && target.stat()?.is_file() {
+            if self.whiteouts == Whiteouts::Aufs {
+                return Err(Error::new(Errno::INVAL, "this name is a whiteout in this layer's format"));
+            }
+            let held = target.hold()?;
+            let mut value = [0u8; 64];
+            let stored = held.get_xattr(space.own(), &mut value).ok();
+            let own = stored.and_then(|n| Own::decode(value.get(..n)?).ok()).unwrap_or_default();
+            held.set_xattr(space.own(), &Own { literal: true, ..own }.encode(), 0)?;
+        }
+        Ok(())
     }
 }
 

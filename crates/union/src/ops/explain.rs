@@ -77,8 +77,11 @@ impl Union {
                 }
             }
             Body::File(file) => {
-                let partial =
-                    if file.state.read().partial { core.readable(file)?.partial.clone() } else { None };
+                let partial = if file.state.read().partial {
+                    core.layers.readable(file)?.partial.clone()
+                } else {
+                    None
+                };
                 if let Some(partial) = partial {
                     report.blocks = Some(Blocks { limit: partial.limit(), own: partial.own_bytes()? });
                 }
@@ -107,14 +110,14 @@ impl Union {
     /// How many nodes the kernel holds.
     #[must_use]
     pub fn nodes(&self) -> usize {
-        self.0.table.len()
+        self.0.nodes.len()
     }
 
     /// How many files were written to and still take blocks from below, of those that were written to last: not more are remembered
     /// than a thousand.
     #[must_use]
     pub fn partial_files(&self) -> usize {
-        self.0.partials.lock().len()
+        self.0.upper.partials()
     }
 
     /// What the union is made of.
@@ -122,15 +125,15 @@ impl Union {
     pub fn summary(&self) -> Summary {
         let core = &self.0;
         Summary {
-            layers: core.layers.iter().map(|l| l.branch.describe()).collect(),
-            writable: core.work.is_some(),
+            layers: core.layers.all().iter().map(|l| l.branch.describe()).collect(),
+            writable: core.upper.work().is_ok(),
             nodes: self.nodes(),
-            whiteouts: match core.work.as_ref().map(|w| w.whiteouts) {
+            whiteouts: match core.upper.work().ok().map(|w| w.whiteouts) {
                 Some(crate::layers::work::Whiteouts::Device) => "device",
                 Some(crate::layers::work::Whiteouts::Aufs) => "aufs",
                 None => "",
             },
-            xattrs: match core.space() {
+            xattrs: match core.upper.space() {
                 crate::layers::marks::Space::Trusted => "trusted",
                 crate::layers::marks::Space::User => "user",
             },

@@ -3,6 +3,7 @@
 //! They are those of the file in its layer. Immutable and append-only cannot be set: a front that caches writes would not ask before
 //! it takes one, so they would protect nothing; nor what changes how the layer stores or finds things.
 
+use crate::layers::Layers;
 use crate::nodes::node::{At, Body, File, Node};
 use crate::union::Core;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ const CHANGEABLE: u32 = SECURE_REMOVAL
     | TOP_DIR
     | NO_COW;
 
-impl Core {
+impl Layers {
     /// Flags of a regular file or a directory.
     pub(crate) fn flags(&self, node: &Node) -> Result<u32> {
         let (in_upper, flags) = match &node.body {
@@ -47,16 +48,21 @@ impl Core {
                 require_regular(file)?;
                 let state = file.state.read();
                 let lower = matches!(state.at, At::Lower(_));
-                (self.has_upper() && !lower, self.target_of(&state)?.1.open(OpenMode::READ)?.flags()?)
+                (
+                    self.config.upper.is_some() && !lower,
+                    self.target_of(&state)?.1.open(OpenMode::READ)?.flags()?,
+                )
             }
         };
         // In a lower layer these say nothing of what may be done here.
         Ok(if in_upper { flags } else { flags & !(IMMUTABLE | APPEND) })
     }
+}
 
+impl Core {
     /// Sets all flags.
     pub(crate) fn set_flags(&self, node: &Arc<Node>, flags: u32) -> Result<()> {
-        let changed = self.flags(node)? ^ flags;
+        let changed = self.layers.flags(node)? ^ flags;
         if changed & !CHANGEABLE != 0 {
             return Err(Error::new(Errno::OPNOTSUPP, "a flag that cannot be changed here"));
         }
@@ -66,26 +72,20 @@ impl Core {
         let wanted = |now: u32| now & !CHANGEABLE | flags & CHANGEABLE;
         match &node.body {
             Body::Dir(_) => {
-                self.work()?;
+                self.upper.work()?;
                 let handle = self.ensure_upper_dir(node)?;
                 handle.set_flags(wanted(handle.flags()?))?;
             }
             Body::File(file) => {
                 self.copy_up_attrs(node, file)?;
                 let state = file.state.read();
-                let open = self.target_of(&state)?.1.open(OpenMode::READ)?;
+                let open = self.layers.target_of(&state)?.1.open(OpenMode::READ)?;
                 open.set_flags(wanted(open.flags()?))?;
             }
         }
         // The time of the last change is another.
-        if let Some(kernel) = self.kernel.get() {
-            let _ = kernel.notifier.inval_inode(node.id, -1, 0);
-        }
+        let _ = self.coherence.recall_attributes(node.id);
         Ok(())
-    }
-
-    fn has_upper(&self) -> bool {
-        self.config.upper.is_some()
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::copyup::partial;
 use crate::copyup::whole::Need;
+use crate::layers::Layers;
 use crate::layers::layer::{c_string, join};
+use crate::layers::marks::Space;
 use crate::nodes::node::Node;
 use crate::union::{Core, Union, path_of};
 use std::ffi::CStr;
@@ -71,10 +73,11 @@ impl Union {
     /// is no upper layer. Files that cannot be completed are named in the result; ENOSPC and its like end the work.
     pub fn flatten(&self, extent: Extent, watch: &mut dyn FnMut(&Flattening) -> bool) -> Result<Flattening> {
         let core = &self.0;
-        core.work()?;
+        let space = core.upper.work()?.space;
         let upper = core.layers.first().ok_or(Error::new(Errno::ROFS, "no upper layer"))?;
         let mut wanting = Vec::new();
-        let searched = core.find_wanting(&upper.branch.root(), &mut wanting)?;
+        let search = |found: &mut Vec<Wanting>| core.layers.find_wanting(&upper.branch.root(), space, found);
+        let searched = search(&mut wanting)?;
         wanting.sort_by_key(|file| file.bytes);
         let found = wanting.len();
         let within = extent.within(&*upper.branch)?;
@@ -112,9 +115,8 @@ impl Union {
         }
         let mut left = Vec::new();
         // Once more, for what the tree does not show was not completed.
-        if searched && (found == 0 || core.find_wanting(&upper.branch.root(), &mut left)? && left.is_empty())
-        {
-            core.sidecars()?.into_iter().for_each(|number| core.drop_sidecar(number));
+        if searched && (found == 0 || search(&mut left)? && left.is_empty()) {
+            core.layers.sidecars()?.into_iter().for_each(|number| core.layers.drop_sidecar(number));
             core.forget_lowers()?;
         }
         Ok(state)
@@ -126,7 +128,7 @@ impl Union {
         let core = &self.0;
         let mut copied = 0;
         while copied < bytes {
-            let Some(noted) = core.partials.lock().pop_front() else { break };
+            let Some(noted) = core.upper.next_partial() else { break };
             // Removed, or moved while nobody had it: the next write notes it again.
             let Ok(Some(node)) = core.unfinished(&noted) else { continue };
             let budget = bytes - copied;
@@ -138,7 +140,7 @@ impl Union {
             copied += here;
             match done {
                 Ok(true) => {}
-                Ok(false) => core.partials.lock().push_front(noted),
+                Ok(false) => core.upper.put_back(noted),
                 Err(error) => tracing::warn!(path = path_of(&node), %error, "completing a partial file"),
             }
         }
@@ -173,10 +175,15 @@ fn ends_work(errno: Errno) -> bool {
     matches!(errno, Errno::NOSPC | Errno::DQUOT | Errno::ROFS | Errno::NOMEM | Errno::MFILE | Errno::NFILE)
 }
 
-impl Core {
+impl Layers {
     /// Files of the upper layer whose own mark says that data are below. Those that have become whole lose what else was to
     /// be taken from them then. False: some directories are too deep to be searched.
-    fn find_wanting(&self, root: &Arc<dyn BranchDir>, found: &mut Vec<Wanting>) -> Result<bool> {
+    fn find_wanting(
+        &self,
+        root: &Arc<dyn BranchDir>,
+        space: Space,
+        found: &mut Vec<Wanting>,
+    ) -> Result<bool> {
         let mut all = true;
         let mut to_list: Vec<(Arc<dyn BranchDir>, Box<CStr>, usize)> =
             vec![(Arc::clone(root), c_string(Vec::new()), 0)];
@@ -205,14 +212,16 @@ impl Core {
                         let own = attr.blocks.saturating_mul(512);
                         found.push(Wanting { path: at, bytes: attr.size.saturating_sub(own) });
                     } else {
-                        partial::end_unmark(&*dir, name, self.space())?;
+                        partial::end_unmark(&*dir, name, space)?;
                     }
                 }
             }
         }
         Ok(all)
     }
+}
 
+impl Core {
     /// Copies what a file of the upper layer takes from below, piece by piece, and makes it an ordinary one. `watch` gets the
     /// bytes that are done with; false: it has had enough.
     pub(crate) fn complete(&self, node: &Arc<Node>, watch: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
@@ -231,7 +240,7 @@ impl Core {
         }
         // Where only attributes were copied, it becomes a partial file first, so that every piece counts.
         self.copy_up(node, file, Need::Data(u64::MAX))?;
-        let io = self.readable(file)?;
+        let io = self.layers.readable(file)?;
         let Some(partial) = &io.partial else { return Ok(true) };
         let (mut at, mut copied) = (0, 0);
         loop {

@@ -1,9 +1,9 @@
 //! Nodes are forgotten by the kernel, and found again by handles.
 
+use crate::layers::Layers;
 use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::{Note, Remembered};
 use crate::nodes::node::{At, Body, File, Node};
-use crate::nodes::recovery::ledger::Flags;
 use crate::union::Core;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,27 +13,21 @@ use vellum_vfs::{Errno, Error, Name, NodeId, Result};
 impl Core {
     /// Takes back `count` lookups of a node by the kernel.
     pub(crate) fn forget(&self, id: NodeId, count: u64) {
-        match self.table.forget(id, count) {
+        match self.nodes.forget(id, count) {
             // Others may hold it still: its id is given back when it is dropped.
-            Some(node) if self.exports() => self.note_forgotten(&node),
+            // A front that holds nothing can ask for nothing by a handle.
+            Some(node) if self.coherence.kernel().is_some() => self.note_forgotten(&node),
             Some(_) => {}
-            None => self.forget_unrecovered(id),
+            None => self.nodes.forget_unrecovered(id),
         }
-    }
-
-    /// Whether handles may be asked for: a front that holds nothing can ask for nothing.
-    fn exports(&self) -> bool {
-        self.kernel.get().is_some()
     }
 
     /// Whether a client may have another object held for as long as it likes ([`crate::Budget`]). What is kept open for handles that
     /// nobody may ever use goes first.
     pub(crate) fn room_to_hold(&self, like: Option<BorrowedFd<'_>>) -> Result<()> {
-        self.budget.room_to_hold(like).or_else(|_| {
-            for free in self.table.handle_ids.let_go() {
-                self.table.release(free);
-            }
-            self.budget.room_to_hold(like)
+        self.layers.has_room(like).or_else(|_| {
+            self.nodes.let_go();
+            self.layers.has_room(like)
         })
     }
 
@@ -50,28 +44,8 @@ impl Core {
             return;
         }
         let only_for_handles = node.alias || node.stale.load(Relaxed);
-        let key = if only_for_handles { None } else { self.key_of(node) };
-        let note = Note { place, ino: node.ino, key, file, kept, dropped: false };
-        for free in self.table.handle_ids.note(node.id, note) {
-            self.table.release(free);
-        }
-    }
-
-    /// The object that a node shows, in the layer where it is found first.
-    fn key_of(&self, node: &Node) -> Option<InodeKey> {
-        match &node.body {
-            Body::Dir(dir) => dir.key(),
-            Body::File(file) => self.key_of_file(file),
-        }
-    }
-
-    /// The inode of a file.
-    pub(crate) fn key_of_file(&self, file: &File) -> Option<InodeKey> {
-        let state = file.state.read();
-        match state.inode {
-            Some(key) => Some(key),
-            None => Some((0, self.target_of(&state).ok()?.1.stat().ok()?.ino)),
-        }
+        let key = if only_for_handles { None } else { self.layers.key_of(node) };
+        self.nodes.remember(node.id, Note { place, ino: node.ino, key, file, kept, dropped: false });
     }
 
     /// The node that a forgotten id stands for. ESTALE: not known, or not there any more.
@@ -92,19 +66,11 @@ impl Core {
             return Ok(node);
         }
         let stale = || Error::new(Errno::STALE, "handle");
-        let Remembered { place, ino, file, kept } = self.table.handle_ids.find(id).ok_or_else(stale)?;
+        let Remembered { place, ino, file, kept } = self.nodes.remembered(id).ok_or_else(stale)?;
         let alias = |file: Arc<File>| {
             // The kernel holds the file through two nodes, and serves it itself through both.
-            let free = self.is_passthrough() && self.table.handle_ids.claim(id);
-            if !free {
-                return Err(stale());
-            }
-            let node = Arc::new(Node::alias(id, ino, file, &self.table));
-            if let Some(file) = node.as_file() {
-                self.write_new(&node, &file.state.read().names);
-                self.write_flags(&node, Flags::STALE);
-            }
-            Ok(node)
+            let passthrough = self.layers.is_passthrough();
+            passthrough.then(|| self.nodes.make_alias(id, ino, file)).flatten().ok_or_else(stale)
         };
         if let Some(file) = file {
             if kept {
@@ -128,6 +94,25 @@ impl Core {
             return Ok(node);
         }
         alias(Arc::clone(node.as_file().ok_or_else(stale)?))
+    }
+}
+
+impl Layers {
+    /// The object that a node shows, in the layer where it is found first.
+    fn key_of(&self, node: &Node) -> Option<InodeKey> {
+        match &node.body {
+            Body::Dir(dir) => dir.key(),
+            Body::File(file) => self.key_of_file(file),
+        }
+    }
+
+    /// The inode of a file.
+    pub(crate) fn key_of_file(&self, file: &File) -> Option<InodeKey> {
+        let state = file.state.read();
+        match state.inode {
+            Some(key) => Some(key),
+            None => Some((0, self.target_of(&state).ok()?.1.stat().ok()?.ino)),
+        }
     }
 }
 

@@ -1,8 +1,11 @@
 //! The union as a front sees it. Each operation finds its nodes, calls, and answers; nothing else.
 
 use crate::config::Profile;
+use crate::layers::target::Target;
 use crate::nodes::node::Node;
 use crate::ops::create::{Make, check_target};
+use crate::ops::io::regular;
+use crate::ops::readdir::parent_of;
 use crate::union::Union;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -26,7 +29,7 @@ const O_RDWR: u32 = 0o2;
 
 impl Union {
     fn features(&self) -> Features {
-        self.0.kernel.get().map_or(Features::empty(), |kernel| kernel.features)
+        self.0.coherence.kernel().map_or(Features::empty(), |kernel| kernel.features)
     }
 
     /// The node of an id that must be a directory.
@@ -40,7 +43,7 @@ impl Union {
 
     /// How a file that was just created is to be used.
     fn opened(&self, node: &Arc<Node>, flags: u32) -> Result<Opened> {
-        match self.0.config.profile {
+        match self.0.layers.config.profile {
             Profile::Cached => Ok(Opened { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } }),
             // O_TRUNC has been done, or there was nothing to cut.
             Profile::Passthrough => self.hand_over(node, flags & !0o1000, false),
@@ -52,7 +55,7 @@ impl Union {
         let io = self.0.open(node, flags)?;
         let handle = match (&io, node.as_file()) {
             (OpenIo::Passthrough(_), Some(file)) if flags & O_ACCMODE == O_RDWR => {
-                self.0.opens_to_map(node, file, known);
+                self.0.coherence.opens_to_map(node, file, known);
                 MAPPABLE
             }
             (OpenIo::Passthrough(_), _) => NO_HANDLE,
@@ -73,11 +76,7 @@ impl Union {
 
     fn writable(&self, id: NodeId) -> Result<Arc<dyn BranchFile>> {
         let node = self.0.node(id)?;
-        let file = node.as_file().ok_or(Error::new(Errno::ISDIR, ""))?;
-        if file.kind != FileKind::Regular {
-            return Err(Error::new(Errno::INVAL, "not a regular file"));
-        }
-        self.0.writable(&node, file, u64::MAX)
+        self.0.writable(&node, regular(&node)?, u64::MAX)
     }
 
     /// After a change of data by `cx` that the kernel does not qualify. It says beforehand that set-id bits are to go, where it is new
@@ -91,26 +90,21 @@ impl Union {
     }
 
     fn readable(&self, id: NodeId) -> Result<Arc<crate::nodes::node::Io>> {
-        let node = self.0.node(id)?;
-        let file = node.as_file().ok_or(Error::new(Errno::ISDIR, ""))?;
-        if file.kind != FileKind::Regular {
-            return Err(Error::new(Errno::INVAL, "not a regular file"));
-        }
-        self.0.readable(file)
+        self.0.layers.readable(regular(&*self.0.node(id)?)?)
     }
 }
 
 impl Filesystem for Union {
     fn start(&self, connection: Connection) {
-        let _ = self.0.kernel.set(connection);
-        if let Some(work) = &self.0.work {
+        self.0.coherence.start(connection);
+        if let Ok(work) = self.0.upper.work() {
             work.begin();
         }
     }
 
     fn stop(&self) {
         self.0.forget_all();
-        if let Some(work) = &self.0.work {
+        if let Ok(work) = self.0.upper.work() {
             work.finish();
         }
     }
@@ -120,7 +114,7 @@ impl Filesystem for Union {
     }
 
     fn negative_ttl(&self, parent: NodeId, name: Name<'_>) -> Duration {
-        if self.0.tells_negative(parent, name) { self.0.config.ttl } else { Duration::ZERO }
+        if self.0.tells_negative(parent, name) { self.0.layers.config.ttl } else { Duration::ZERO }
     }
 
     fn lookup_node(&self, _: &Context<'_>, node: NodeId) -> Result<Entry> {
@@ -129,7 +123,7 @@ impl Filesystem for Union {
     }
 
     fn lookup_parent(&self, _: &Context<'_>, node: NodeId) -> Result<Entry> {
-        let parent = self.0.parent_of(&self.0.recall(node)?)?;
+        let parent = parent_of(&self.0.recall(node)?)?;
         self.0.entry(&parent, None)
     }
 
@@ -149,9 +143,9 @@ impl Filesystem for Union {
         let node = self.0.node(node)?;
         let file = node.as_file().ok_or(Error::new(Errno::INVAL, ""))?;
         let state = file.state.read();
-        match &self.0.target_of(&state)?.1 {
-            crate::ops::attr::Target::At(dir, name) => dir.read_link_at(Name::new(name)?, buf),
-            crate::ops::attr::Target::Held(object) => object.read_link(buf),
+        match &self.0.layers.target_of(&state)?.1 {
+            Target::At(dir, name) => dir.read_link_at(Name::new(name)?, buf),
+            Target::Held(object) => object.read_link(buf),
         }
     }
 
@@ -202,16 +196,14 @@ impl Filesystem for Union {
     }
 
     fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {
-        if self.0.is_passthrough() {
+        if self.0.layers.is_passthrough() {
             return self.hand_over(&self.0.node(node)?, flags, true);
         }
         if self.features().contains(Features::NO_OPEN) {
             return Err(Error::new(Errno::NOSYS, "open"));
         }
         if flags & 0o1000 != 0 {
-            let node = self.0.node(node)?;
-            let file = node.as_file().ok_or(Error::new(Errno::ISDIR, ""))?;
-            self.0.truncate(&node, file, 0)?;
+            self.0.truncate(&self.0.node(node)?, 0)?;
         }
         Ok(Opened { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } })
     }
@@ -252,7 +244,7 @@ impl Filesystem for Union {
     }
 
     fn read(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.0.read(&*self.0.node(node)?, offset, buf)
+        self.0.layers.read(&*self.0.node(node)?, offset, buf)
     }
 
     fn write(
@@ -275,8 +267,8 @@ impl Filesystem for Union {
             && let Some(file) = node.as_file()
         {
             match handle {
-                CACHED => self.0.count_cached(&node, file, -1),
-                _ => self.0.closes_to_map(&node, file),
+                CACHED => self.0.nodes.count_cached(&node, file, -1),
+                _ => self.0.coherence.closes_to_map(&node, file),
             }
         }
     }
@@ -318,8 +310,8 @@ impl Filesystem for Union {
     fn fsyncdir(&self, _: &Context<'_>, node: NodeId, _: Handle, _: bool) -> Result<()> {
         let node = self.dir(node)?;
         let dir = node.as_dir().ok_or(Errno::NOTDIR)?;
-        match self.0.upper_of(dir)? {
-            Some(handle) if !self.0.config.volatile => handle.sync_dir(),
+        match self.0.layers.upper_of(dir)? {
+            Some(handle) if !self.0.layers.config.volatile => handle.sync_dir(),
             _ => Ok(()),
         }
     }
@@ -341,11 +333,11 @@ impl Filesystem for Union {
     }
 
     fn getxattr(&self, _: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-        self.0.get_xattr(&*self.0.node(node)?, name, buf)
+        self.0.layers.get_xattr(&*self.0.node(node)?, name, buf)
     }
 
     fn listxattr(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
-        self.0.list_xattr(&*self.0.node(node)?, buf)
+        self.0.layers.list_xattr(&*self.0.node(node)?, buf)
     }
 
     fn removexattr(&self, _: &Context<'_>, node: NodeId, name: &CStr) -> Result<()> {
@@ -374,7 +366,7 @@ impl Filesystem for Union {
     fn lseek(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, whence: Seek) -> Result<u64> {
         // With write-back the kernel may hold data that are not in the file yet, and does not write them first: only
         // it could say where the holes are. ENOSYS makes it answer "all data", which is never wrong.
-        if self.0.config.profile == Profile::Cached && self.features().contains(Features::WRITEBACK) {
+        if self.0.layers.config.profile == Profile::Cached && self.features().contains(Features::WRITEBACK) {
             return Err(Error::new(Errno::NOSYS, "lseek"));
         }
         self.readable(node)?.file.seek(offset, whence)
@@ -396,7 +388,7 @@ impl Filesystem for Union {
     }
 
     fn flags(&self, _: &Context<'_>, node: NodeId) -> Result<u32> {
-        self.0.flags(&*self.0.node(node)?)
+        self.0.layers.flags(&*self.0.node(node)?)
     }
 
     fn set_flags(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<()> {
@@ -404,11 +396,11 @@ impl Filesystem for Union {
     }
 
     fn front_note(&self, node: NodeId) -> FrontNote {
-        self.0.table.ledger.as_ref().map(|ledger| ledger.note(node)).unwrap_or_default()
+        self.0.nodes.ledger().map(|ledger| ledger.note(node)).unwrap_or_default()
     }
 
     fn keep_front_note(&self, node: NodeId, note: FrontNote) {
-        if let Some(ledger) = &self.0.table.ledger {
+        if let Some(ledger) = self.0.nodes.ledger() {
             ledger.set_note(node, note);
         }
     }

@@ -1,10 +1,11 @@
 //! Data of regular files.
 
 use crate::copyup::whole::Need;
+use crate::layers::Layers;
+use crate::layers::attrs::without_set_ids;
 use crate::layers::read::read_full;
-use crate::layers::handles::weak_slot;
+use crate::nodes::Nodes;
 use crate::nodes::node::{At, File, Io, Node};
-use crate::ops::attr::without_set_ids;
 use crate::nodes::recovery::ledger::Flags;
 use crate::union::Core;
 use std::sync::Arc;
@@ -20,15 +21,7 @@ const O_DSYNC: u32 = 0o10000;
 /// The kernel opens it to run it (`FMODE_EXEC`).
 const FMODE_EXEC: u32 = 0o40;
 
-impl Core {
-    fn regular<'a>(&self, node: &'a Node) -> Result<&'a Arc<File>> {
-        match node.as_file() {
-            Some(file) if file.kind == FileKind::Regular => Ok(file),
-            Some(_) => Err(Error::new(Errno::INVAL, "not a regular file")),
-            None => Err(Error::new(Errno::ISDIR, "")),
-        }
-    }
-
+impl Layers {
     /// The open file to read from.
     pub(crate) fn readable(&self, file: &File) -> Result<Arc<Io>> {
         if let Some(io) = file.io.get() {
@@ -58,212 +51,14 @@ impl Core {
         let (io, filled) = file.io.fill(Arc::new(io));
         drop(state);
         if filled {
-            self.budget.watch(weak_slot(&file.io), io.file.as_descriptor());
+            self.watch(&file.io, io.file.as_descriptor());
         }
         Ok(io)
     }
 
-    /// The open file to write to; its first `keep` bytes are there.
-    pub(crate) fn writable(
-        &self,
-        node: &Arc<Node>,
-        file: &Arc<File>,
-        keep: u64,
-    ) -> Result<Arc<dyn BranchFile>> {
-        if let Some(io) = file.io.get()
-            && io.writable
-        {
-            return Ok(Arc::clone(&io.file));
-        }
-        self.copy_up(node, file, Need::Data(keep))?;
-        let io = self.readable(file)?;
-        if io.partial.is_some() {
-            self.note_partial(node);
-        }
-        if !io.writable {
-            return Err(Error::new(Errno::ACCESS, "the upper layer's file cannot be opened for writing"));
-        }
-        Ok(Arc::clone(&io.file))
-    }
-
     pub(crate) fn read(&self, node: &Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let io = self.readable(self.regular(node)?)?;
+        let io = self.readable(regular(node)?)?;
         read_full(&*io.file, buf, offset)
-    }
-
-    pub(crate) fn write(
-        &self,
-        cx: &Context<'_>,
-        node: &Arc<Node>,
-        offset: u64,
-        data: &[u8],
-        flags: WriteFlags,
-    ) -> Result<usize> {
-        let file = self.regular(node)?;
-        let open = self.writable(node, file, u64::MAX)?;
-        // The kernel is the authority on the time of what it writes back, and states a new one itself.
-        // With its write-back cache the kernel keeps the time of the last change and sends it; without, a page that was
-        // changed through a mapping is a write like any other.
-        let kept = flags.contains(WriteFlags::WRITEBACK)
-            && !self.is_passthrough()
-            && self.kernel.get().is_none_or(|kernel| kernel.features.contains(Features::WRITEBACK));
-        let times = kept.then(|| file.times.read());
-        let before = if kept { Some(self.before_writing(file, || open.stat())?.mtime) } else { None };
-        let written = open.write_at(data, offset)?;
-        if let Some(mtime) = before {
-            open.set_times(None, Some(SetTime::At(mtime)))?;
-            self.keep_ctime(file, None, || open.stat())?;
-        }
-        drop(times);
-        if flags.contains(WriteFlags::KILL_SUIDGID) {
-            self.kill_set_ids(cx, node, file, &*open)?;
-        }
-        Ok(written)
-    }
-
-    /// Takes set-id bits away, as a write by somebody without privilege does.
-    pub(crate) fn kill_set_ids(
-        &self,
-        cx: &Context<'_>,
-        node: &Node,
-        file: &File,
-        open: &dyn BranchFile,
-    ) -> Result<()> {
-        let killed = if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
-            let state = file.state.read();
-            let (_, target) = self.target_of(&state)?;
-            let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
-            self.apply(cx, &target, file.kind, &set)?
-        } else {
-            let attr = open.stat()?;
-            let without = without_set_ids(attr.perm(), cx.in_group(self.config.gid_map.to_mount(attr.gid)));
-            if without != attr.perm() {
-                open.set_mode(without)?;
-            }
-            without != attr.perm()
-        };
-        if killed {
-            self.tell_attributes_changed(node);
-        }
-        Ok(())
-    }
-
-    /// Cuts or extends a file; of a lower file no more is copied than stays.
-    pub(crate) fn truncate(&self, node: &Arc<Node>, _: &Arc<File>, size: u64) -> Result<()> {
-        let file = self.regular(node)?;
-        let _under_way = self.truncates(node, file);
-        self.writable(node, file, size)?.truncate(size)?;
-        if let Some(io) = file.io.get() {
-            self.settle_partial(node, &io);
-        }
-        Ok(())
-    }
-
-    /// Opens a file for a front that hands it to the kernel. ESTALE: look the name up again.
-    pub(crate) fn open(&self, node: &Arc<Node>, flags: u32) -> Result<OpenIo> {
-        let file = self.regular(node)?;
-        let stale = || Error::new(Errno::STALE, "the file has a new node");
-        if node.stale.load(Relaxed) {
-            return Err(stale());
-        }
-        // The kernel knows who writes through it; of those who write to the upper layer's file only this side can know.
-        if flags & FMODE_EXEC != 0 && self.is_being_written(node) {
-            return Err(Error::new(Errno::TXTBSY, "a program is writing to it"));
-        }
-        let truncate = flags & O_TRUNC != 0;
-        let writes = flags & O_ACCMODE != 0 || truncate;
-        // Nothing is done for an open that must fail: a file without a name has no other node to be found by.
-        if writes
-            && node.lower_passthrough.load(Relaxed)
-            && !self.readable(file)?.writable
-            && file.state.read().names.is_empty()
-        {
-            return Err(stale());
-        }
-        let io = if writes {
-            let _under_way = if truncate { self.truncates(node, file) } else { None };
-            let keep = if truncate { 0 } else { u64::MAX };
-            let open = self.writable(node, file, keep)?;
-            // The kernel may hold the lower file through this node; the upper must come through another.
-            if node.stale.load(Relaxed) {
-                return Err(stale());
-            }
-            if truncate {
-                open.truncate(0)?;
-                if let Some(io) = file.io.get() {
-                    self.settle_partial(node, &io);
-                }
-            }
-            let io = self.readable(file)?;
-            if io.file.descriptor().is_some() {
-                self.settle_names(node, file, &*io.file, flags & O_DSYNC != 0)?;
-            }
-            io
-        } else {
-            let io = self.readable(file)?;
-            if !io.writable && io.file.descriptor().is_some() {
-                node.lower_passthrough.store(true, Relaxed);
-                self.write_flags(node, Flags::LOWER_OPEN);
-                // A copy-up that did not see the mark has replaced the file by now.
-                let now = self.readable(file)?;
-                if now.writable {
-                    let state = file.state.write();
-                    if !node.stale.load(Relaxed) {
-                        self.swap_node(state, node, file);
-                    }
-                    return Err(stale());
-                }
-            }
-            io
-        };
-        // A file that is partial, or was when it was opened, goes through the kernel's cache until all its opens have ended.
-        // Counted before looking, so that one who finds it whole at the same time sees the count.
-        let descriptor = io.file.descriptor();
-        if descriptor.is_none() {
-            self.count_cached(node, file, 1);
-            return Ok(OpenIo::Cached { keep: !node.alias });
-        }
-        match descriptor {
-            Some(descriptor) if file.cached_opens.load(Relaxed) == 0 => Ok(OpenIo::Passthrough(descriptor)),
-            _ => {
-                self.count_cached(node, file, 1);
-                Ok(OpenIo::Cached { keep: !node.alias })
-            }
-        }
-    }
-
-    /// Counts opens through the kernel's cache.
-    pub(crate) fn count_cached(&self, node: &Node, file: &File, change: i32) {
-        let before = if change < 0 {
-            file.cached_opens.fetch_sub(change.unsigned_abs(), Relaxed)
-        } else {
-            file.cached_opens.fetch_add(change.unsigned_abs(), Relaxed)
-        };
-        if let Some(ledger) = &self.table.ledger {
-            ledger.set_cached_opens(node.id, before.saturating_add_signed(change));
-        }
-    }
-
-    /// Makes a file durable.
-    pub(crate) fn fsync(&self, node: &Node, datasync: bool) -> Result<()> {
-        let Some(file) = node.as_file() else { return Ok(()) };
-        if self.config.volatile || file.kind != FileKind::Regular {
-            return Ok(());
-        }
-        if let Some(io) = file.io.get()
-            && io.writable
-        {
-            file.unsynced.sync(datasync, |datasync| io.file.sync(datasync))?;
-            self.settle_partial(node, &io);
-            return Ok(());
-        }
-        let state = file.state.read();
-        if let At::Lower(_) = state.at {
-            return Ok(());
-        }
-        let (_, target) = self.target_of(&state)?;
-        let open = target.hold()?.reopen(OpenMode::READ)?;
-        file.unsynced.sync(datasync, |datasync| open.sync(datasync))
     }
 
     /// Before a file is given to somebody who writes to it and syncs it past the union (by msync, RWF_DSYNC, or a descriptor
@@ -286,5 +81,218 @@ impl Core {
             unsynced.note_original();
         }
         if strictly || !unsynced.is_original() { unsynced.settle(|| open.sync(false)) } else { Ok(()) }
+    }
+}
+
+impl Core {
+    /// The open file to write to; its first `keep` bytes are there.
+    pub(crate) fn writable(
+        &self,
+        node: &Arc<Node>,
+        file: &Arc<File>,
+        keep: u64,
+    ) -> Result<Arc<dyn BranchFile>> {
+        if let Some(io) = file.io.get()
+            && io.writable
+        {
+            return Ok(Arc::clone(&io.file));
+        }
+        self.copy_up(node, file, Need::Data(keep))?;
+        let io = self.layers.readable(file)?;
+        if io.partial.is_some() {
+            self.upper.note_partial(node);
+        }
+        if !io.writable {
+            return Err(Error::new(Errno::ACCESS, "the upper layer's file cannot be opened for writing"));
+        }
+        Ok(Arc::clone(&io.file))
+    }
+
+    pub(crate) fn write(
+        &self,
+        cx: &Context<'_>,
+        node: &Arc<Node>,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<usize> {
+        let file = regular(node)?;
+        let open = self.writable(node, file, u64::MAX)?;
+        // The kernel is the authority on the time of what it writes back, and states a new one itself.
+        // With its write-back cache the kernel keeps the time of the last change and sends it; without, a page that was
+        // changed through a mapping is a write like any other.
+        let kept = flags.contains(WriteFlags::WRITEBACK)
+            && !self.layers.is_passthrough()
+            && self.coherence.kernel().is_none_or(|kernel| kernel.features.contains(Features::WRITEBACK));
+        let times = kept.then(|| file.times.read());
+        let before =
+            if kept { Some(self.coherence.before_writing(file, || open.stat())?.mtime) } else { None };
+        let written = open.write_at(data, offset)?;
+        if let Some(mtime) = before {
+            open.set_times(None, Some(SetTime::At(mtime)))?;
+            self.coherence.keep_ctime(file, None, || open.stat())?;
+        }
+        drop(times);
+        if flags.contains(WriteFlags::KILL_SUIDGID) {
+            self.kill_set_ids(cx, node, file, &*open)?;
+        }
+        Ok(written)
+    }
+
+    /// Takes set-id bits away, as a write by somebody without privilege does.
+    pub(crate) fn kill_set_ids(
+        &self,
+        cx: &Context<'_>,
+        node: &Node,
+        file: &File,
+        open: &dyn BranchFile,
+    ) -> Result<()> {
+        let killed = if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
+            let state = file.state.read();
+            let (_, target) = self.layers.target_of(&state)?;
+            let set = SetAttr { kill_suidgid: true, ..SetAttr::default() };
+            self.layers.apply(cx, &target, file.kind, &set)?
+        } else {
+            let attr = open.stat()?;
+            let in_group = cx.in_group(self.layers.config.gid_map.to_mount(attr.gid));
+            let without = without_set_ids(attr.perm(), in_group);
+            if without != attr.perm() {
+                open.set_mode(without)?;
+            }
+            without != attr.perm()
+        };
+        if killed {
+            self.coherence.tell_attributes_changed(node);
+        }
+        Ok(())
+    }
+
+    /// Cuts or extends a file; of a lower file no more is copied than stays.
+    pub(crate) fn truncate(&self, node: &Arc<Node>, size: u64) -> Result<()> {
+        let file = regular(node)?;
+        let _under_way = self.coherence.truncates(node, file);
+        self.writable(node, file, size)?.truncate(size)?;
+        if let Some(io) = file.io.get() {
+            self.settle_partial(node, &io);
+        }
+        Ok(())
+    }
+
+    /// Opens a file for a front that hands it to the kernel. ESTALE: look the name up again.
+    pub(crate) fn open(&self, node: &Arc<Node>, flags: u32) -> Result<OpenIo> {
+        let file = regular(node)?;
+        let stale = || Error::new(Errno::STALE, "the file has a new node");
+        if node.stale.load(Relaxed) {
+            return Err(stale());
+        }
+        // The kernel knows who writes through it; of those who write to the upper layer's file only this side can know.
+        if flags & FMODE_EXEC != 0 && self.is_being_written(node) {
+            return Err(Error::new(Errno::TXTBSY, "a program is writing to it"));
+        }
+        let truncate = flags & O_TRUNC != 0;
+        let writes = flags & O_ACCMODE != 0 || truncate;
+        // Nothing is done for an open that must fail: a file without a name has no other node to be found by.
+        if writes
+            && node.lower_passthrough.load(Relaxed)
+            && !self.layers.readable(file)?.writable
+            && file.state.read().names.is_empty()
+        {
+            return Err(stale());
+        }
+        let io = if writes {
+            let _under_way = if truncate { self.coherence.truncates(node, file) } else { None };
+            let keep = if truncate { 0 } else { u64::MAX };
+            let open = self.writable(node, file, keep)?;
+            // The kernel may hold the lower file through this node; the upper must come through another.
+            if node.stale.load(Relaxed) {
+                return Err(stale());
+            }
+            if truncate {
+                open.truncate(0)?;
+                if let Some(io) = file.io.get() {
+                    self.settle_partial(node, &io);
+                }
+            }
+            let io = self.layers.readable(file)?;
+            if io.file.descriptor().is_some() {
+                self.layers.settle_names(node, file, &*io.file, flags & O_DSYNC != 0)?;
+            }
+            io
+        } else {
+            let io = self.layers.readable(file)?;
+            if !io.writable && io.file.descriptor().is_some() {
+                node.lower_passthrough.store(true, Relaxed);
+                self.nodes.write_flags(node, Flags::LOWER_OPEN);
+                // A copy-up that did not see the mark has replaced the file by now.
+                let now = self.layers.readable(file)?;
+                if now.writable {
+                    let state = file.state.write();
+                    if !node.stale.load(Relaxed) {
+                        self.swap_node(state, node, file);
+                    }
+                    return Err(stale());
+                }
+            }
+            io
+        };
+        // A file that is partial, or was when it was opened, goes through the kernel's cache until all its opens have ended.
+        // Counted before looking, so that one who finds it whole at the same time sees the count.
+        let descriptor = io.file.descriptor();
+        if descriptor.is_none() {
+            self.nodes.count_cached(node, file, 1);
+            return Ok(OpenIo::Cached { keep: !node.alias });
+        }
+        match descriptor {
+            Some(descriptor) if file.cached_opens.load(Relaxed) == 0 => Ok(OpenIo::Passthrough(descriptor)),
+            _ => {
+                self.nodes.count_cached(node, file, 1);
+                Ok(OpenIo::Cached { keep: !node.alias })
+            }
+        }
+    }
+
+    /// Makes a file durable.
+    pub(crate) fn fsync(&self, node: &Node, datasync: bool) -> Result<()> {
+        let Some(file) = node.as_file() else { return Ok(()) };
+        if self.layers.config.volatile || file.kind != FileKind::Regular {
+            return Ok(());
+        }
+        if let Some(io) = file.io.get()
+            && io.writable
+        {
+            file.unsynced.sync(datasync, |datasync| io.file.sync(datasync))?;
+            self.settle_partial(node, &io);
+            return Ok(());
+        }
+        let state = file.state.read();
+        if let At::Lower(_) = state.at {
+            return Ok(());
+        }
+        let (_, target) = self.layers.target_of(&state)?;
+        let open = target.hold()?.reopen(OpenMode::READ)?;
+        file.unsynced.sync(datasync, |datasync| open.sync(datasync))
+    }
+}
+
+impl Nodes {
+    /// Counts opens through the kernel's cache.
+    pub(crate) fn count_cached(&self, node: &Node, file: &File, change: i32) {
+        let before = if change < 0 {
+            file.cached_opens.fetch_sub(change.unsigned_abs(), Relaxed)
+        } else {
+            file.cached_opens.fetch_add(change.unsigned_abs(), Relaxed)
+        };
+        if let Some(ledger) = self.ledger() {
+            ledger.set_cached_opens(node.id, before.saturating_add_signed(change));
+        }
+    }
+}
+
+/// The regular file that a node is. EISDIR, EINVAL: it is none.
+pub(crate) fn regular(node: &Node) -> Result<&Arc<File>> {
+    match node.as_file() {
+        Some(file) if file.kind == FileKind::Regular => Ok(file),
+        Some(_) => Err(Error::new(Errno::INVAL, "not a regular file")),
+        None => Err(Error::new(Errno::ISDIR, "")),
     }
 }

@@ -1,14 +1,13 @@
 //! A name becomes a node.
 
 use crate::coherence::entries::{Entered, Look};
-use crate::copyup::partial;
-use crate::extents::Record;
-use crate::layers::layer::{InodeKey, LowerDir};
-use crate::layers::links::{Known, prune};
-use crate::layers::marks::{Own, Space};
+use crate::layers::data_below::InLayer;
+use crate::layers::layer::{InodeKey, LowerDir, c_string, join};
 use crate::layers::merge::{Found, is_absent, lower_path};
+use crate::nodes::Nodes;
+use crate::nodes::inodes::{Known, prune};
 use crate::nodes::names::Names;
-use crate::nodes::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
+use crate::nodes::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
 use crate::nodes::recovery::ledger::Flags;
 use crate::sync::RwLockWriteGuard;
 use crate::union::{Core, path_of};
@@ -19,22 +18,6 @@ use vellum_vfs::{Attr, BranchDir, Entry, Errno, Error, FileKind, Name, Result};
 
 /// Fruitless searches in a directory after which all its names are listed: from then on they cost nothing.
 const SEARCHES_MAX: u8 = 6;
-
-/// Longest chain of files of which only attributes were copied up.
-const BELOW_MAX: usize = 512;
-
-/// A file as a layer holds it.
-pub(crate) struct InLayer<'a> {
-    pub(crate) layer: u16,
-    pub(crate) handle: &'a dyn BranchDir,
-    pub(crate) name: Name<'a>,
-    /// As stored.
-    pub(crate) attr: Attr,
-    /// The directory holds copies that the kernel made; this may be one without data.
-    pub(crate) impure: bool,
-    /// Parts of the same directory in the layers below.
-    pub(crate) rest: &'a [Arc<LowerDir>],
-}
 
 impl Core {
     /// The node of `name` in `parent`; None if there is no such name. The caller holds the parent's `ops`.
@@ -50,7 +33,7 @@ impl Core {
         name: Name<'_>,
     ) -> Result<Option<(Arc<Node>, Option<Attr>)>> {
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
-        if self.has_maps && self.is_maps(dir, name.bytes()) {
+        if self.layers.is_maps(dir, name.bytes()) {
             return Ok(None);
         }
         match dir.entries.look(name) {
@@ -60,7 +43,7 @@ impl Core {
         }
         let found = self.search(parent, dir, name)?;
         if found.is_none() && dir.entries.searched(SEARCHES_MAX) {
-            self.ensure_listing(dir)?;
+            self.layers.ensure_listing(dir)?;
         }
         Ok(found)
     }
@@ -71,12 +54,12 @@ impl Core {
         dir: &Dir,
         name: Name<'_>,
     ) -> Result<Option<(Arc<Node>, Option<Attr>)>> {
-        if let Some(handle) = self.upper_of(dir)? {
+        if let Some(handle) = self.layers.upper_of(dir)? {
             match handle.stat_at(name) {
                 Ok(attr) => {
                     let marks = dir.upper.lock().as_ref().map(|u| (u.xwhiteouts, u.impure));
                     let (xwhiteouts, impure) = marks.unwrap_or_default();
-                    if self.is_hidden(&*handle, 0, xwhiteouts, name, &attr)? {
+                    if self.layers.is_hidden(&*handle, 0, xwhiteouts, name, &attr)? {
                         return Ok(None);
                     }
                     if attr.is_dir() {
@@ -87,21 +70,21 @@ impl Core {
                     return self.adopt_file(parent, name, at, At::Upper).map(Some);
                 }
                 Err(e) if is_absent(&e) => {
-                    if self.upper_aufs && self.has_aufs_whiteout(0, &*handle, name)? {
+                    if self.upper.aufs && self.layers.has_aufs_whiteout(0, &*handle, name)? {
                         return Ok(None);
                     }
                 }
                 Err(e) => return Err(e),
             }
         }
-        match self.find(&dir.lowers, name)? {
+        match self.layers.find(&dir.lowers, name)? {
             Found::Nothing => Ok(None),
             Found::Dir(parts) => {
                 let path = lower_path(dir.lower_path.as_deref(), name);
                 self.adopt_dir(parent, name, parts, path, None).map(Some)
             }
             Found::File { dir: lower, name: stored, attr, rest } => {
-                let handle = lower.open(&self.layers, &self.budget)?;
+                let handle = lower.open(&self.layers)?;
                 let at = At::Lower(LowerAt { dir: Arc::clone(&lower), name: stored.clone() });
                 let stored = Name::new(&stored)?;
                 let impure = lower.impure;
@@ -121,19 +104,19 @@ impl Core {
         attr: &Attr,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
         let child = handle.open_dir(name)?;
-        let marks = self.all_dir_marks(0, &*child)?;
+        let marks = self.layers.all_dir_marks(0, &*child)?;
         let mut path = None;
         let below = if marks.opaque {
             Found::Nothing
         } else if let Some(redirect) = &marks.redirect {
             path = Some(redirect_path(dir, redirect));
-            self.follow_redirect(redirect, 0, &dir.lowers)?
-        } else if self.upper_aufs && self.has_aufs_whiteout(0, handle, name)? {
+            self.layers.follow_redirect(redirect, 0, &dir.lowers)?
+        } else if self.upper.aufs && self.layers.has_aufs_whiteout(0, handle, name)? {
             // The whiteout hides what is below, and not the directory beside it.
             Found::Nothing
         } else {
             path = lower_path(dir.lower_path.as_deref(), name);
-            self.find(&dir.lowers, name)?
+            self.layers.find(&dir.lowers, name)?
         };
         let parts = if let Found::Dir(parts) = below { parts } else { Vec::new() };
         let upper = UpperDir::new(attr.ino, child, &marks);
@@ -152,7 +135,7 @@ impl Core {
         // The number of the lowest part: it stays when further layers are put on top.
         let ino = match (parts.last(), &upper) {
             (Some(part), _) => part.ino,
-            (None, Some(upper)) => self.shown_ino(0, upper.ino),
+            (None, Some(upper)) => self.layers.shown_ino(0, upper.ino),
             (None, None) => return Err(Error::new(Errno::IO, "a directory without parts")),
         };
         let path = if parts.is_empty() { None } else { path };
@@ -161,50 +144,14 @@ impl Core {
             (None, part) => part.map(|part| (part.layer, part.ino)),
         };
         let dir = Dir::new(Some(Place::new(parent, name)), parts, path);
-        if !self.recovery.is_active() {
+        if !self.nodes.is_recovering() {
             dir.lease.nothing();
         }
         if let Some(upper) = upper {
-            self.set_upper(&dir, upper);
+            self.layers.set_upper(&dir, upper);
         }
-        let node = self.enter(parent, name, ino, Body::Dir(Box::new(dir)), key)?;
+        let node = self.nodes.enter(parent, name, ino, Body::Dir(Box::new(dir)), key)?;
         Ok((node, None))
-    }
-
-    /// Makes a node known under a name; if the name has one already, that one is returned. `key`: the object, which may
-    /// have had a node before.
-    pub(crate) fn enter(
-        &self,
-        parent: &Arc<Node>,
-        name: Name<'_>,
-        ino: u64,
-        body: Body,
-        key: Option<InodeKey>,
-    ) -> Result<Arc<Node>> {
-        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
-        let body = match body {
-            body if self.recovery.is_active() => match self.enter_recovered(parent, name, ino, body) {
-                Ok(node) => return Ok(node),
-                Err(body) => body,
-            },
-            body => body,
-        };
-        let id = match key.and_then(|key| self.table.handle_ids.take(key)) {
-            Some(id) => id,
-            None => self.table.reserve()?,
-        };
-        let node = Arc::new(Node::new(id, ino, body, &self.table));
-        let entered = dir.entries.enter(name, || -> Result<_> {
-            if let Some(ledger) = &self.table.ledger {
-                ledger.enter(id, ino, Some((parent.id, name)), Flags::empty());
-            }
-            Ok(Arc::clone(&node))
-        });
-        // The node that is not needed is dropped after the lock: dropping a node takes it.
-        match entered? {
-            Entered::Before(first) => Ok(first),
-            Entered::Now(node) => Ok(node),
-        }
     }
 
     /// Makes the node of something that is not a directory, or finds the node of the same inode.
@@ -216,22 +163,22 @@ impl Core {
         at: At,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
         let key = (found.layer, found.attr.ino);
-        let mut shard = self.inodes.shard(key).lock();
+        let mut shard = self.nodes.shard(key).lock();
         if let Some((ino, (file, node))) = shard.get(&key).and_then(|known| Some((known.ino, known.get()?))) {
             drop(shard);
             let node = match node {
                 Some(node) => node,
                 None => self.successor_of(&file, ino)?,
             };
-            self.add_name(&node, parent, name)?;
+            self.nodes.add_name(&node, parent, name)?;
             return Ok((self.current(node)?, None));
         }
         let names = Names::one(Place::new(parent, name));
         let (file, ino, attr) = self.file_in(&found, names, at)?;
         if found.attr.nlink > 1 {
             // Under the shard's lock, so that two names of one inode never become two nodes.
-            let node = self.enter(parent, name, ino, Body::File(file), Some(key))?;
-            self.write_flags(&node, Flags::LINKED);
+            let node = self.nodes.enter(parent, name, ino, Body::File(file), Some(key))?;
+            self.nodes.write_flags(&node, Flags::LINKED);
             prune(&mut shard);
             shard.insert(key, Known::new(&node));
             return Ok((node, None));
@@ -241,7 +188,7 @@ impl Core {
             let state = file.state.read();
             !state.null_device && state.below.is_none()
         };
-        let node = self.enter(parent, name, ino, Body::File(file), Some(key))?;
+        let node = self.nodes.enter(parent, name, ino, Body::File(file), Some(key))?;
         Ok((node, plain.then_some(attr)))
     }
 
@@ -253,12 +200,13 @@ impl Core {
         at: At,
     ) -> Result<(Arc<File>, u64, Attr)> {
         let key = (found.layer, found.attr.ino);
-        let mut own = self.own_mark_at(found.layer, found.handle, found.name)?;
-        let mut below = self.data_below(found, own.as_ref(), 0);
+        let space = self.upper.work().ok().map(|work| work.space);
+        let mut own = self.layers.own_mark_at(found.layer, found.handle, found.name)?;
+        let mut below = self.layers.data_below(found, own.as_ref(), space, 0);
         if below.is_err() {
             // A passing error must not be taken for data that are lost; and a file of a lower layer may just have become whole.
-            own = self.own_mark_at(found.layer, found.handle, found.name)?;
-            below = self.data_below(found, own.as_ref(), 0);
+            own = self.layers.own_mark_at(found.layer, found.handle, found.name)?;
+            below = self.layers.data_below(found, own.as_ref(), space, 0);
         }
         let (below, lost_data) = match below {
             Ok(below) => (below, false),
@@ -272,19 +220,9 @@ impl Core {
         let attr = self.present(found.layer, found.handle, found.name, attr)?;
         let null_device = own.is_some_and(|o| o.null_device) && attr.is_file() && attr.size == 0;
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
-        let ino = own.as_ref().and_then(|o| self.origin_ino(o));
-        let ino = ino.unwrap_or_else(|| self.shown_ino(found.layer, found.attr.ino));
-        let state = FileState {
-            names,
-            at,
-            inode: Some(key),
-            below,
-            partial,
-            lost: 0,
-            lost_data,
-            orphan_times: None,
-            null_device,
-        };
+        let ino = own.as_ref().and_then(|o| self.layers.origin_ino(o));
+        let ino = ino.unwrap_or_else(|| self.layers.shown_ino(found.layer, found.attr.ino));
+        let state = FileState { below, partial, lost_data, null_device, ..FileState::whole(names, at, key) };
         Ok((Arc::new(File::new(kind, state)), ino, attr))
     }
 
@@ -304,7 +242,7 @@ impl Core {
         if let Some(next) = last.filter(is_now) {
             return Ok(next);
         }
-        let key = self.key_of_file(file);
+        let key = self.layers.key_of_file(file);
         let names = file.state.read().names.copy();
         // Dropped after the lock: a node's end takes its file's state.
         let last;
@@ -313,13 +251,9 @@ impl Core {
         if let Some(next) = last.clone().filter(is_now) {
             return Ok(next);
         }
-        let id = match key.and_then(|key| self.table.handle_ids.take(key)) {
-            Some(id) => id,
-            None => self.table.reserve()?,
-        };
-        let next = Arc::new(Node::new(id, ino, Body::File(Arc::clone(file)), &self.table));
+        let next = self.nodes.make(key, ino, Body::File(Arc::clone(file)))?;
         *successor = Arc::downgrade(&next);
-        self.write_new(&next, &names);
+        self.nodes.write_new(&next, &names);
         drop(successor);
         if names.is_empty() {
             self.write_held(&next, &file.state.read());
@@ -337,19 +271,67 @@ impl Core {
         let last = file.successor.lock().upgrade();
         for old in [Some(node), last.as_deref()].into_iter().flatten() {
             old.stale.store(true, SeqCst);
-            self.write_flags(old, Flags::STALE);
-            if let Some(generations) = &self.config.generations {
-                generations.advance(old.id);
-            }
+            self.nodes.write_flags(old, Flags::STALE);
+            self.coherence.recall_mapping(old.id);
         }
         // What the kernel remembers of the old node's attributes would never be corrected: changes come through the new
         // one. A kernel that is gone needs no word.
-        if let Some(kernel) = self.kernel.get() {
-            let _ = kernel.notifier.inval_inode(node.id, -1, 0);
-        }
+        let _ = self.coherence.recall_attributes(node.id);
         drop(state);
         // The successor so far: dropping a node locks the file's state.
         drop(last);
+    }
+
+    /// The entry that the kernel gets: one more lookup of the node, and its attributes.
+    pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
+        // From here on it is known: programs that change it past the mount tell the kernel.
+        self.nodes.acquire(node);
+        let again = self.coherence.tells_attributes(node) || self.coherence.was_written(node);
+        let has_writers = self.has_writers(node);
+        let mut attr = match attr {
+            Some(attr) if !again => attr,
+            _ => self.attr_of(node).inspect_err(|e| {
+                tracing::debug!(path = path_of(node), error = %e, "attributes");
+                self.forget(node.id, 1);
+            })?,
+        };
+        attr.ino = node.ino;
+        let attr_ttl = self.attr_ttl(node, &attr, has_writers);
+        Ok(Entry { node: node.id, generation: 0, attr, entry_ttl: self.layers.config.ttl, attr_ttl })
+    }
+}
+
+impl Nodes {
+    /// Makes a node known under a name; if the name has one already, that one is returned. `key`: the object, which may
+    /// have had a node before.
+    pub(crate) fn enter(
+        &self,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+        ino: u64,
+        body: Body,
+        key: Option<InodeKey>,
+    ) -> Result<Arc<Node>> {
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let body = match body {
+            body if self.is_recovering() => match self.enter_recovered(parent, name, ino, body) {
+                Ok(node) => return Ok(node),
+                Err(body) => body,
+            },
+            body => body,
+        };
+        let node = self.make(key, ino, body)?;
+        let entered = dir.entries.enter(name, || -> Result<_> {
+            if let Some(ledger) = self.ledger() {
+                ledger.enter(node.id, ino, Some((parent.id, name)), Flags::empty());
+            }
+            Ok(Arc::clone(&node))
+        });
+        // The node that is not needed is dropped after the lock: dropping a node takes it.
+        match entered? {
+            Entered::Before(first) => Ok(first),
+            Entered::Now(node) => Ok(node),
+        }
     }
 
     /// Notes another name of a file.
@@ -364,157 +346,16 @@ impl Core {
         parent.as_dir().ok_or(Errno::NOTDIR)?.entries.leads_to(name.as_c_str(), node);
         Ok(())
     }
-
-    /// Where the data of a file are of which only the attributes, or some blocks, are in its layer. EIO: the origin has
-    /// changed, or is not there.
-    fn data_below(&self, found: &InLayer<'_>, own: Option<&Own>, depth: usize) -> Result<Option<Arc<Below>>> {
-        if !self.is_metacopy(found, own)? {
-            return Ok(None);
-        }
-        let partial = own.is_some_and(|o| o.partial);
-        let size = if partial { self.record_of(found)?.origin_size } else { found.attr.size };
-        let mut origin = self.origin_of(found)?;
-        for _ in depth..BELOW_MAX {
-            let Found::File { dir, name, attr, rest } = origin else {
-                return Err(self.lost_origin(found, "its origin is missing"));
-            };
-            let handle = dir.open(&self.layers, &self.budget)?;
-            let stored = Name::new(&name)?;
-            if !partial && attr.is_file() && attr.size > size && own.is_some_and(|o| o.below) {
-                // Cut after its first bytes were copied up, and not unmarked before a crash: it is whole. Should it grow to
-                // its old size, that would be forgotten.
-                if found.layer == 0 && self.work().is_ok() {
-                    partial::unmark(&*found.handle.hold(found.name)?, self.space())?;
-                }
-                return Ok(None);
-            }
-            if !attr.is_file() || attr.size != size {
-                return Err(self.changed_origin(found, &dir, stored, "its origin has another size"));
-            }
-            let impure = dir.impure;
-            let next =
-                InLayer { layer: dir.layer, handle: &*handle, name: stored, attr, impure, rest: &rest };
-            let next_own = self.own_mark_at(dir.layer, &*handle, stored)?;
-            // In a chain the data are the first file's that has some, so it is that one's time that tells a change.
-            let next_partial = next_own.is_some_and(|o| o.partial);
-            if next_partial || !self.is_metacopy(&next, next_own.as_ref())? {
-                if own.is_some_and(|o| o.below && o.mtime != attr.mtime) {
-                    return Err(self.changed_origin(found, &dir, stored, "its origin has changed"));
-                }
-                let rest = self.data_below(&next, next_own.as_ref(), depth + 1)?;
-                let at = LowerAt { dir: Arc::clone(&dir), name: name.clone() };
-                return Ok(Some(Arc::new(Below { at, next: rest })));
-            }
-            origin = self.origin_of(&next)?;
-        }
-        Err(self.lost_origin(found, "its origins form a loop"))
-    }
-
-    /// The record of a partial file in a layer.
-    fn record_of(&self, found: &InLayer<'_>) -> Result<Record> {
-        let space =
-            self.layers.get(usize::from(found.layer)).and_then(|l| l.marking.own).unwrap_or(Space::Trusted);
-        let mut value = [0; 64];
-        let record = found
-            .handle
-            .get_xattr_at(found.name, space.partial(), &mut value)
-            .ok()
-            .and_then(|n| Record::decode(value.get(..n)?).ok());
-        record.ok_or_else(|| self.lost_origin(found, "the record of its blocks is missing or damaged"))
-    }
-
-    /// A lower file is not the one that a file above was made from.
-    fn changed_origin(
-        &self,
-        found: &InLayer<'_>,
-        dir: &LowerDir,
-        name: Name<'_>,
-        why: &'static str,
-    ) -> Error {
-        let describe = |layer: u16| self.layers.get(usize::from(layer)).map(|l| l.branch.describe());
-        let (layer, below) =
-            (describe(found.layer).unwrap_or_default(), describe(dir.layer).unwrap_or_default());
-        let path = dir.path_of(name);
-        tracing::error!(
-            layer, name = %found.name, why, below, origin = %path.to_string_lossy(), "a file's data are lost"
-        );
-        Error::new(Errno::IO, why).at(found.name.bytes())
-    }
-
-    fn lost_origin(&self, found: &InLayer<'_>, why: &'static str) -> Error {
-        let layer = self.layers.get(usize::from(found.layer)).map(|l| l.branch.describe());
-        tracing::error!(layer = layer.unwrap_or_default(), name = %found.name, why, "a file's data are lost");
-        Error::new(Errno::IO, why).at(found.name.bytes())
-    }
-
-    /// Whether only the attributes of a file are in its layer. The kernel marks a directory with such files as impure,
-    /// so that elsewhere no look at the file is needed.
-    fn is_metacopy(&self, found: &InLayer<'_>, own: Option<&Own>) -> Result<bool> {
-        let attr = &found.attr;
-        if !attr.is_file() || attr.size == 0 {
-            return Ok(false);
-        }
-        if own.is_some_and(|o| o.below) {
-            return Ok(true);
-        }
-        // A file without any block may be one as well, if it was copied here alone.
-        if !found.impure && attr.blocks > 0 {
-            return Ok(false);
-        }
-        for space in self.mark_spaces(found.layer) {
-            match found.handle.get_xattr_at(found.name, space.metacopy(), &mut []) {
-                Ok(_) => return Ok(true),
-                Err(e) if crate::layers::marks::is_none(&e) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(false)
-    }
-
-    /// What the data of a file without data in its layer come from.
-    fn origin_of(&self, found: &InLayer<'_>) -> Result<Found> {
-        for space in self.mark_spaces(found.layer) {
-            let mut value = vec![0u8; 4096];
-            match found.handle.get_xattr_at(found.name, space.redirect(), &mut value) {
-                Ok(n) => {
-                    value.truncate(n);
-                    crate::layers::marks::check_redirect(&value)?;
-                    return self.follow_redirect(&value, found.layer, found.rest);
-                }
-                Err(e) if crate::layers::marks::is_none(&e) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        self.find(found.rest, found.name)
-    }
-
-    /// The entry that the kernel gets: one more lookup of the node, and its attributes.
-    pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
-        // From here on it is known: programs that change it past the mount tell the kernel.
-        self.table.acquire(node);
-        let again = self.tells_attributes(node) || self.was_written(node);
-        let has_writers = self.has_writers(node);
-        let mut attr = match attr {
-            Some(attr) if !again => attr,
-            _ => self.attr_of(node).inspect_err(|e| {
-                tracing::debug!(path = path_of(node), error = %e, "attributes");
-                self.forget(node.id, 1);
-            })?,
-        };
-        attr.ino = node.ino;
-        let attr_ttl = self.attr_ttl(node, &attr, has_writers);
-        Ok(Entry { node: node.id, generation: 0, attr, entry_ttl: self.config.ttl, attr_ttl })
-    }
 }
 
 /// The path in the union of the lower layers that a redirect of a directory in `parent` means.
 fn redirect_path(parent: &Dir, redirect: &[u8]) -> Box<CStr> {
     match redirect.strip_prefix(b"/") {
-        Some(path) => crate::layers::layer::c_string(path.to_vec()),
+        Some(path) => c_string(path.to_vec()),
         None => {
-            let name = crate::layers::layer::c_string(redirect.to_vec());
+            let name = c_string(redirect.to_vec());
             let parent = parent.lower_path.as_deref().unwrap_or(c"");
-            Name::new(&name).map_or_else(|_| name.clone(), |name| crate::layers::layer::join(parent, name))
+            Name::new(&name).map_or_else(|_| name.clone(), |name| join(parent, name))
         }
     }
 }

@@ -1,142 +1,13 @@
-//! Directories are listed: the names of all layers, merged.
+//! Directories are listed.
 
-use crate::layers::maps::MAPS;
-use crate::layers::marks::{OPAQUE_NAME, WHITEOUT_PREFIX};
-use crate::nodes::listing::{DOT, DOT_DOT, Listing};
+use crate::nodes::listing::{DOT, DOT_DOT};
 use crate::nodes::node::{Dir, Node};
 use crate::union::Core;
-use std::collections::HashSet;
 use std::ffi::CStr;
 use std::sync::Arc;
-use vellum_vfs::{BranchDir, DirEntry, DirSink, Errno, FileKind, NAME_MAX, Name, Result};
-
-/// A name and its kind and number, as one part of a directory has it.
-struct Item {
-    name: Box<CStr>,
-    ino: u64,
-    kind: Option<FileKind>,
-}
+use vellum_vfs::{DirEntry, DirSink, Errno, FileKind, NAME_MAX, Name, Result};
 
 impl Core {
-    /// Lists a directory's names, unless that has been done. The caller holds its `ops`.
-    pub(crate) fn ensure_listing(&self, dir: &Dir) -> Result<()> {
-        if !dir.entries.is_listed() {
-            dir.entries.keep(self.list(dir)?);
-        }
-        Ok(())
-    }
-
-    /// Whether a directory of the union has no entries. The caller holds its `ops`.
-    pub(crate) fn is_empty(&self, dir: &Dir) -> Result<bool> {
-        self.ensure_listing(dir)?;
-        Ok(dir.entries.listed(Listing::is_empty).unwrap_or(false))
-    }
-
-    fn list(&self, dir: &Dir) -> Result<Listing> {
-        let mut listing = Listing::default();
-        // Names that a higher part hides from the parts below it.
-        let mut hidden: HashSet<Box<CStr>> = HashSet::new();
-        if let Some(handle) = self.upper_of(dir)? {
-            let xwhiteouts = dir.upper.lock().as_ref().is_some_and(|u| u.xwhiteouts);
-            self.list_part(&mut listing, &mut hidden, 0, &*handle, xwhiteouts, true)?;
-        }
-        for part in &dir.lowers {
-            let handle = part.open(&self.layers, &self.budget)?;
-            let some =
-                self.list_part(&mut listing, &mut hidden, part.layer, &*handle, part.xwhiteouts, false)?;
-            part.set_aufs(some);
-        }
-        if self.is_maps(dir, MAPS.to_bytes()) {
-            listing.remove(MAPS.to_bytes());
-        }
-        Ok(listing)
-    }
-
-    /// Adds the names of one part; true if some of them look like AUFS whiteouts.
-    fn list_part(
-        &self,
-        listing: &mut Listing,
-        hidden: &mut HashSet<Box<CStr>>,
-        layer: u16,
-        handle: &dyn BranchDir,
-        xwhiteouts: bool,
-        upper: bool,
-    ) -> Result<bool> {
-        let mut doubtful: Vec<Item> = Vec::new();
-        let mut whiteouts: Vec<Box<CStr>> = Vec::new();
-        let marked = self.layers.get(usize::from(layer)).is_some_and(|l| l.marking.own.is_some());
-        let add = |listing: &mut Listing, name: &CStr, ino: u64, kind: Option<FileKind>| {
-            if hidden.contains(name) {
-                return;
-            }
-            let is_dir = kind == Some(FileKind::Directory);
-            match listing.get(name.to_bytes()) {
-                // A directory may be opaque, or moved; then what has its name below does not belong to it.
-                None => listing.put(name, ino, kind, !is_dir || !marked),
-                Some(above) if above.kind == Some(FileKind::Directory) && is_dir => {
-                    listing.put(name, ino, kind, false);
-                }
-                Some(_) => {}
-            }
-        };
-        handle.list(&mut |item| {
-            let name = item.name.bytes();
-            let unclear = match item.kind {
-                None | Some(FileKind::CharDevice) => true,
-                Some(FileKind::Regular) => name.starts_with(WHITEOUT_PREFIX) || xwhiteouts || upper || marked,
-                Some(FileKind::Directory) => false,
-                Some(_) => upper || marked,
-            };
-            if unclear {
-                doubtful.push(Item { name: item.name.as_c_str().into(), ino: item.ino, kind: item.kind });
-            } else {
-                add(listing, item.name.as_c_str(), self.shown_ino(layer, item.ino), item.kind);
-            }
-            Ok(())
-        })?;
-        let mut aufs = false;
-        for item in doubtful {
-            let name = Name::new(&item.name)?;
-            let looks_aufs = name.bytes().starts_with(WHITEOUT_PREFIX);
-            aufs |= looks_aufs;
-            let needs_stat =
-                looks_aufs || xwhiteouts || matches!(item.kind, None | Some(FileKind::CharDevice));
-            let mut kind = item.kind;
-            if needs_stat {
-                let attr = match handle.stat_at(name) {
-                    Ok(attr) => attr,
-                    Err(e) if e.errno() == Errno::NOENT => continue,
-                    Err(e) => return Err(e),
-                };
-                if self.is_hidden(handle, layer, xwhiteouts, name, &attr)? {
-                    if looks_aufs && attr.is_file() && item.name.as_ref() != OPAQUE_NAME {
-                        let hides = name.bytes().get(WHITEOUT_PREFIX.len()..).unwrap_or_default();
-                        whiteouts.push(crate::layers::layer::c_string(hides.to_vec()));
-                    }
-                    whiteouts.push(item.name);
-                    continue;
-                }
-                kind = Some(attr.kind());
-            }
-            let own = self.own_mark_at(layer, handle, name).ok().flatten();
-            if own.is_some_and(|o| o.null_device) {
-                kind = Some(FileKind::CharDevice);
-            }
-            let ino = own.and_then(|o| self.origin_ino(&o));
-            add(listing, &item.name, ino.unwrap_or_else(|| self.shown_ino(layer, item.ino)), kind);
-        }
-        // They hide from the parts below, not from their own.
-        hidden.extend(whiteouts);
-        Ok(aufs)
-    }
-
-    /// The parent of a directory, and itself for the root.
-    pub(crate) fn parent_of(&self, node: &Arc<Node>) -> Result<Arc<Node>> {
-        let dir = node.as_dir().ok_or(Errno::NOTDIR)?;
-        let place = dir.place.read().clone();
-        Ok(place.map_or_else(|| Arc::clone(node), |place| place.parent))
-    }
-
     /// Lists a directory from an offset until the sink is full.
     pub(crate) fn read_dir(
         &self,
@@ -151,13 +22,13 @@ impl Core {
                 if !sink.fits(name.len()) {
                     return Ok(());
                 }
-                let ino = if cookie == DOT { node.ino } else { self.parent_of(node)?.ino };
+                let ino = if cookie == DOT { node.ino } else { parent_of(node)?.ino };
                 sink.push(DirEntry { ino, cookie, kind: Some(FileKind::Directory), name }, None);
             }
         }
         let _names = dir.entries.share();
-        self.tells_names(dir);
-        self.ensure_listing(dir)?;
+        self.coherence.tells_names(dir);
+        self.layers.ensure_listing(dir)?;
         if plus {
             self.read_dir_plus(node, dir, offset, sink)
         } else {
@@ -218,4 +89,11 @@ impl Core {
             sink.push(DirEntry { ino, cookie, kind, name: c_name.to_bytes() }, entry.as_ref());
         }
     }
+}
+
+/// The parent of a directory, and itself for the root.
+pub(crate) fn parent_of(node: &Arc<Node>) -> Result<Arc<Node>> {
+    let dir = node.as_dir().ok_or(Errno::NOTDIR)?;
+    let place = dir.place.read().clone();
+    Ok(place.map_or_else(|| Arc::clone(node), |place| place.parent))
 }

@@ -1,6 +1,7 @@
 //! Names go: unlink and rmdir.
 
 use crate::coherence::names::By;
+use crate::layers::Layers;
 use crate::layers::work::Work;
 use crate::nodes::node::{At, Body, Dir, File, Node};
 use crate::union::Core;
@@ -13,7 +14,7 @@ pub(crate) const RETRIES: usize = 1000;
 impl Core {
     /// Removes a name that is not a directory.
     pub(crate) fn unlink(&self, parent: &Arc<Node>, name: Name<'_>) -> Result<()> {
-        let work = self.work()?;
+        let work = self.upper.work()?;
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         self.unlink_prepare(parent, dir, name)?;
         let names = self.lock_names(parent, By::Kernel)?;
@@ -21,8 +22,9 @@ impl Core {
         let Body::File(file) = &node.body else { return Err(Error::new(Errno::ISDIR, "")) };
         // What is served from below shows from below.
         let lower = matches!(file.state.read().at, At::Lower(_));
-        let covered = lower || self.shows_from_below(dir, name)?;
-        let handle = if covered { Some(self.ensure_upper_dir(parent)?) } else { self.upper_of(dir)? };
+        let covered = lower || self.layers.shows_from_below(dir, name)?;
+        let handle =
+            if covered { Some(self.ensure_upper_dir(parent)?) } else { self.layers.upper_of(dir)? };
         let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
         self.room_to_hold(handle.as_descriptor())?;
         let change = names.change();
@@ -38,7 +40,7 @@ impl Core {
             At::Upper | At::Held(_) => {
                 if matches!(state.at, At::Upper) && state.names.len() <= 1 {
                     // Whoever has it open goes on using it; the kernel does not say who does.
-                    state.at = At::Held(self.held_file(file, &*handle, name)?);
+                    state.at = At::Held(held_file(file, &*handle, name)?);
                 }
                 self.write_held(&node, &state);
                 if covered {
@@ -49,22 +51,8 @@ impl Core {
             }
         }
         change.unlinks(name, &node, &mut state);
-        self.doom_sidecar(file, &state);
+        self.layers.doom_sidecar(file, &state, work.space);
         Ok(())
-    }
-
-    /// A handle to a file in the upper layer; the open file, if there is one, saves a system call.
-    pub(crate) fn held_file(
-        &self,
-        file: &File,
-        dir: &dyn BranchDir,
-        name: Name<'_>,
-    ) -> Result<Arc<dyn Object>> {
-        match file.io.get() {
-            // Of a file with blocks below only the inode is held: it opens again in whatever form it has then.
-            Some(io) if io.writable && io.partial.is_none() => Ok(Arc::clone(&io.file) as Arc<dyn Object>),
-            _ => dir.hold(name),
-        }
     }
 
     /// A lower file with several names is copied up before one of them goes, so that the count of links is right and
@@ -76,23 +64,16 @@ impl Core {
         };
         if let Some(node) = node
             && let Some(file) = node.as_file()
-            && self.has_more_links(file)?
+            && self.layers.has_more_links(file)?
         {
             self.copy_up_attrs(&node, file)?;
         }
         Ok(())
     }
 
-    fn has_more_links(&self, file: &File) -> Result<bool> {
-        let state = file.state.read();
-        let At::Lower(at) = &state.at else { return Ok(false) };
-        let handle = at.dir.open(&self.layers, &self.budget)?;
-        Ok(handle.stat_at(Name::new(&at.name)?)?.nlink > 1)
-    }
-
     /// Removes an empty directory.
     pub(crate) fn rmdir(&self, parent: &Arc<Node>, name: Name<'_>) -> Result<()> {
-        let work = self.work()?;
+        let work = self.upper.work()?;
         let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
         for _ in 0..RETRIES {
             let found = {
@@ -107,21 +88,32 @@ impl Core {
                 Some(now) if Arc::ptr_eq(&now, &node) => {}
                 _ => continue,
             }
-            if !self.is_empty(victim)? {
+            if !self.layers.is_empty_dir(victim)? {
                 return Err(Error::new(Errno::NOTEMPTY, ""));
             }
-            let covered = self.shows_from_below(dir, name)?;
-            let handle = if covered { Some(self.ensure_upper_dir(parent)?) } else { self.upper_of(dir)? };
+            let covered = self.layers.shows_from_below(dir, name)?;
+            let handle =
+                if covered { Some(self.ensure_upper_dir(parent)?) } else { self.layers.upper_of(dir)? };
             let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
             self.room_to_hold(handle.as_descriptor())?;
             let _one = victim.copy.lock();
             self.write_held_dir(&node, victim);
             let change = names.change();
-            self.take_dir_away(work, &*handle, name, victim, covered)?;
+            self.layers.take_dir_away(work, &*handle, name, victim, covered)?;
             change.removes_dir(name, &node, victim);
             return Ok(());
         }
         Err(Error::new(Errno::AGAIN, "rmdir"))
+    }
+}
+
+impl Layers {
+    /// Whether a file is a lower one with several names.
+    pub(crate) fn has_more_links(&self, file: &File) -> Result<bool> {
+        let state = file.state.read();
+        let At::Lower(at) = &state.at else { return Ok(false) };
+        let handle = at.dir.open(self)?;
+        Ok(handle.stat_at(Name::new(&at.name)?)?.nlink > 1)
     }
 
     /// Takes an empty directory's name out of the upper layer, with the whiteouts that may be in it.
@@ -149,5 +141,14 @@ impl Core {
                 work.take_dir(handle, name, covered)
             }
         }
+    }
+}
+
+/// A handle to a file in the upper layer; the open file, if there is one, saves a system call.
+pub(crate) fn held_file(file: &File, dir: &dyn BranchDir, name: Name<'_>) -> Result<Arc<dyn Object>> {
+    match file.io.get() {
+        // Of a file with blocks below only the inode is held: it opens again in whatever form it has then.
+        Some(io) if io.writable && io.partial.is_none() => Ok(Arc::clone(&io.file) as Arc<dyn Object>),
+        _ => dir.hold(name),
     }
 }

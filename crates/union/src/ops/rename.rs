@@ -4,9 +4,10 @@
 //! through to (a redirect). Nothing is copied.
 
 use crate::coherence::names::{Change, From};
+use crate::layers::Layers;
 use crate::layers::work::{Whiteouts, Work};
 use crate::nodes::node::{At, Body, Dir, File, FileState, Node};
-use crate::ops::remove::RETRIES;
+use crate::ops::remove::{RETRIES, held_file};
 use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
 use smallvec::SmallVec;
@@ -19,7 +20,7 @@ type Side<'a> = (&'a Arc<Node>, Name<'a>);
 impl Core {
     /// Renames, as renameat2(2) does with NOREPLACE or EXCHANGE or neither.
     pub(crate) fn rename(&self, from: Side<'_>, to: Side<'_>, flags: RenameFlags) -> Result<()> {
-        let work = self.work()?;
+        let work = self.upper.work()?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if flags.contains(RenameFlags::WHITEOUT) || exchange && flags.contains(RenameFlags::NOREPLACE) {
             return Err(Error::new(Errno::INVAL, "rename flags"));
@@ -48,7 +49,7 @@ impl Core {
             }
             if let Some(target) = &target
                 && let Some(file) = target.as_file()
-                && (exchange || self.has_lower_links(file)?)
+                && (exchange || self.layers.has_more_links(file)?)
             {
                 self.copy_up_attrs(target, file)?;
             }
@@ -65,7 +66,9 @@ impl Core {
             }
             let (leaves, enters) = (from_names.change(), to_names.change());
             return match &target {
-                Some(target) if exchange => self.exchange((from, &leaves), &source, (to, &enters), target),
+                Some(target) if exchange => {
+                    self.exchange(work, (from, &leaves), &source, (to, &enters), target)
+                }
                 None if exchange => Err(Error::new(Errno::NOENT, "")),
                 target => self.replace(work, (from, &leaves), &source, (to, &enters), target.as_ref()),
             };
@@ -82,17 +85,11 @@ impl Core {
         self.child(side.0, side.1)
     }
 
-    fn has_lower_links(&self, file: &File) -> Result<bool> {
-        let state = file.state.read();
-        let At::Lower(at) = &state.at else { return Ok(false) };
-        Ok(at.dir.open(&self.layers, &self.budget)?.stat_at(Name::new(&at.name)?)?.nlink > 1)
-    }
-
     /// Prepares a directory for another place: what shows through it must not depend on its name, and nothing else
     /// may show through it at the new place.
-    fn mark_dir_moved(&self, node: &Arc<Node>, dir: &Dir, covered: bool) -> Result<()> {
+    fn mark_dir_moved(&self, work: &Work, node: &Arc<Node>, dir: &Dir, covered: bool) -> Result<()> {
         let handle = self.ensure_upper_dir(node)?;
-        let space = self.space();
+        let space = work.space;
         match &dir.lower_path {
             Some(path) if !dir.lowers.is_empty() => {
                 handle.set_xattr(space.redirect(), crate::copyup::whole::absolute(path).to_bytes(), 0)
@@ -107,15 +104,6 @@ impl Core {
         })
     }
 
-    /// What was found out of moved directories of the upper layer no longer holds.
-    fn note_moved(&self, nodes: &[&Arc<Node>]) {
-        if nodes.iter().any(|node| node.as_dir().is_some())
-            && let Some(links) = self.links.first()
-        {
-            links.moved_again();
-        }
-    }
-
     /// Moves `source` over `target`. The caller holds the names of both directories, and of a directory that is replaced.
     fn replace(
         &self,
@@ -128,7 +116,7 @@ impl Core {
         let before = From { change: leaves, name: from.1, exchanged: false };
         let (from_dir, to_dir) = (from.0.as_dir().ok_or(Errno::NOTDIR)?, to.0.as_dir().ok_or(Errno::NOTDIR)?);
         if let Some(victim) = target.and_then(|t| t.as_dir())
-            && !self.is_empty(victim)?
+            && !self.layers.is_empty_dir(victim)?
         {
             return Err(Error::new(Errno::NOTEMPTY, ""));
         }
@@ -137,18 +125,18 @@ impl Core {
         if target.is_some() {
             self.room_to_hold(to_handle.as_descriptor())?;
         }
-        let uncovers = self.shows_from_below(from_dir, from.1)?;
-        let covers = self.shows_from_below(to_dir, to.1)?;
+        let uncovers = self.layers.shows_from_below(from_dir, from.1)?;
+        let covers = self.layers.shows_from_below(to_dir, to.1)?;
         match &source.body {
             Body::Dir(dir) => {
-                self.mark_dir_moved(source, dir, covers)?;
+                self.mark_dir_moved(work, source, dir, covers)?;
                 let victim = target.and_then(|t| t.as_dir());
                 let _copies = lock_copies(&[Some(source), target]);
                 if let (Some(gone), Some(victim)) = (target, victim) {
                     self.write_held_dir(gone, victim);
                 }
-                self.write_move(source, to);
-                self.move_dir(work, (&*from_handle, from.1), (&*to_handle, to.1), victim, uncovers)?;
+                self.nodes.write_move(source, to);
+                self.layers.move_dir(work, (&*from_handle, from.1), (&*to_handle, to.1), victim, uncovers)?;
                 if let (Some(gone), Some(victim)) = (target, victim) {
                     enters.removes_dir_for(gone, victim);
                 }
@@ -157,15 +145,15 @@ impl Core {
             Body::File(file) => {
                 let victim = target.and_then(|t| t.as_file());
                 let (mut state, mut other) = lock_states(file, victim);
-                let (_, moved) = self.target_of(&state)?;
-                self.mark_moved(&state, &moved, to.1)?;
+                let (_, moved) = self.layers.target_of(&state)?;
+                work.mark_moved(&state, &moved, to.1)?;
                 if state.below.is_some() {
                     file.unsynced.change();
                 }
                 if let (Some(gone), Some(victim)) = (&mut other, victim) {
                     match &gone.at {
                         At::Upper if gone.names.len() <= 1 => {
-                            gone.at = At::Held(self.held_file(victim, &*to_handle, to.1)?);
+                            gone.at = At::Held(held_file(victim, &*to_handle, to.1)?);
                         }
                         At::Lower(_) => gone.lost += 1,
                         _ => {}
@@ -174,61 +162,73 @@ impl Core {
                         target.iter().for_each(|node| self.write_held(node, gone));
                     }
                 }
-                self.write_move(source, to);
-                self.move_entry(work, (&*from_handle, from.1), (&*to_handle, to.1), uncovers)?;
+                self.nodes.write_move(source, to);
+                work.move_entry((&*from_handle, from.1), (&*to_handle, to.1), uncovers)?;
                 if let (Some(gone), Some(node), Some(victim)) = (&mut other, target, victim) {
                     enters.unlinks_for(to.1, node, gone);
-                    self.doom_sidecar(victim, gone);
+                    self.layers.doom_sidecar(victim, gone, work.space);
                 }
                 enters.moves_file(to.1, source, &mut state, before);
             }
         }
-        self.note_moved(&[source]);
-        if self.upper_aufs {
+        self.layers.note_moved(&[source]);
+        if self.upper.aufs {
             work.remove_aufs_whiteout(&*to_handle, to.1)?;
         }
         Ok(())
     }
 
-    /// Moves an entry of the upper layer over whatever else is there that is no directory, and leaves a whiteout if
-    /// something would show up from below.
-    fn move_entry(
+    fn exchange(
         &self,
         work: &Work,
-        from: (&dyn BranchDir, Name<'_>),
-        to: (&dyn BranchDir, Name<'_>),
-        uncovers: bool,
+        (from, leaves): (Side<'_>, &Change<'_>),
+        source: &Arc<Node>,
+        (to, enters): (Side<'_>, &Change<'_>),
+        target: &Arc<Node>,
     ) -> Result<()> {
-        if !uncovers {
-            return from.0.rename(from.1, to.0, to.1, RenameFlags::empty());
-        }
-        if work.whiteouts == Whiteouts::Aufs {
-            work.whiteout(from.0, from.1)?;
-            return from.0.rename(from.1, to.0, to.1, RenameFlags::empty());
-        }
-        match from.0.rename(from.1, to.0, to.1, RenameFlags::WHITEOUT) {
-            // A filesystem that cannot do both at once: between the two steps a crash lets the lower entry show again.
-            Err(e) if matches!(e.errno(), Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
-                let replaces = to.0.stat_at(to.1).is_ok();
-                from.0.rename(from.1, to.0, to.1, RenameFlags::empty())?;
-                match work.whiteout(from.0, from.1) {
-                    Err(error) if replaces => {
-                        // What was there is gone, so there is no way back.
-                        let name = from.1;
-                        tracing::error!(%error, %name, "no whiteout after a rename: a lower file shows again");
-                    }
-                    Err(error) => {
-                        to.0.rename(to.1, from.0, from.1, RenameFlags::empty())?;
-                        return Err(error);
-                    }
-                    Ok(()) => {}
-                }
-                Ok(())
+        let (from_dir, to_dir) = (from.0.as_dir().ok_or(Errno::NOTDIR)?, to.0.as_dir().ok_or(Errno::NOTDIR)?);
+        let from_handle = self.ensure_upper_dir(from.0)?;
+        let to_handle = self.ensure_upper_dir(to.0)?;
+        for (node, dir, name) in [(source, to_dir, to.1), (target, from_dir, from.1)] {
+            if let Some(moved) = node.as_dir() {
+                self.mark_dir_moved(work, node, moved, self.layers.shows_from_below(dir, name)?)?;
             }
-            other => other,
         }
+        let _copies = lock_copies(&[Some(source), Some(target)]);
+        let mut nodes =
+            [(source, (leaves, from.1), (enters, to.1)), (target, (enters, to.1), (leaves, from.1))];
+        nodes.sort_unstable_by_key(|(node, _, _)| node.as_file().map(Arc::as_ptr));
+        let mut states: SmallVec<[Option<RwLockWriteGuard<'_, FileState>>; 2]> = SmallVec::new();
+        for (node, _, new) in &nodes {
+            let Some(file) = node.as_file() else {
+                states.push(None);
+                continue;
+            };
+            let state = file.state.write();
+            let (_, moved) = self.layers.target_of(&state)?;
+            work.mark_moved(&state, &moved, new.1)?;
+            if state.below.is_some() {
+                file.unsynced.change();
+            }
+            states.push(Some(state));
+        }
+        self.nodes.write_move(source, to);
+        self.nodes.write_move(target, from);
+        from_handle.rename(from.1, &*to_handle, to.1, RenameFlags::EXCHANGE)?;
+        self.layers.note_moved(&[source, target]);
+        for ((node, (change, name), new), state) in nodes.into_iter().zip(&mut states) {
+            let before = From { change, name, exchanged: true };
+            match (&node.body, state) {
+                (Body::Dir(dir), _) => new.0.moves_dir(new.1, node, dir, before),
+                (Body::File(_), Some(state)) => new.0.moves_file(new.1, node, state, before),
+                (Body::File(_), None) => {}
+            }
+        }
+        Ok(())
     }
+}
 
+impl Layers {
     fn move_dir(
         &self,
         work: &Work,
@@ -244,7 +244,7 @@ impl Core {
                     upper.slot.pin();
                 }
                 let kept = self.upper_of(victim)?;
-                self.empty_dir(work, to.0, to.1, kept.as_deref())?;
+                work.empty_dir(to.0, to.1, kept.as_deref())?;
             }
         } else if let Ok(attr) = to.0.stat_at(to.1) {
             if attr.is_dir() {
@@ -262,13 +262,52 @@ impl Core {
             }
             return Ok(());
         }
-        self.move_entry(work, from, to, uncovers)
+        work.move_entry(from, to, uncovers)
+    }
+}
+
+impl Work {
+    /// Moves an entry of the upper layer over whatever else is there that is no directory, and leaves a whiteout if
+    /// something would show up from below.
+    fn move_entry(
+        &self,
+        from: (&dyn BranchDir, Name<'_>),
+        to: (&dyn BranchDir, Name<'_>),
+        uncovers: bool,
+    ) -> Result<()> {
+        if !uncovers {
+            return from.0.rename(from.1, to.0, to.1, RenameFlags::empty());
+        }
+        if self.whiteouts == Whiteouts::Aufs {
+            self.whiteout(from.0, from.1)?;
+            return from.0.rename(from.1, to.0, to.1, RenameFlags::empty());
+        }
+        match from.0.rename(from.1, to.0, to.1, RenameFlags::WHITEOUT) {
+            // A filesystem that cannot do both at once: between the two steps a crash lets the lower entry show again.
+            Err(e) if matches!(e.errno(), Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                let replaces = to.0.stat_at(to.1).is_ok();
+                from.0.rename(from.1, to.0, to.1, RenameFlags::empty())?;
+                match self.whiteout(from.0, from.1) {
+                    Err(error) if replaces => {
+                        // What was there is gone, so there is no way back.
+                        let name = from.1;
+                        tracing::error!(%error, %name, "no whiteout after a rename: a lower file shows again");
+                    }
+                    Err(error) => {
+                        to.0.rename(to.1, from.0, from.1, RenameFlags::empty())?;
+                        return Err(error);
+                    }
+                    Ok(()) => {}
+                }
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// Makes a directory of the upper layer really empty: in the union it is, but it may hold whiteouts.
     fn empty_dir(
         &self,
-        work: &Work,
         parent: &dyn BranchDir,
         name: Name<'_>,
         victim: Option<&dyn BranchDir>,
@@ -283,65 +322,17 @@ impl Core {
             return Ok(());
         }
         let attr = victim.stat()?;
-        let temp = work.temp_name();
+        let temp = self.temp_name();
         let temp = Name::new(&temp)?;
-        work.dir().make_dir(temp, 0o700)?;
-        let fresh = work.dir().open_dir(temp)?;
+        self.dir().make_dir(temp, 0o700)?;
+        let fresh = self.dir().open_dir(temp)?;
         let swapped = fresh
-            .set_xattr(work.space.opaque(), b"y", 0)
+            .set_xattr(self.space.opaque(), b"y", 0)
             .and_then(|()| fresh.set_owner(Some(attr.uid), Some(attr.gid)))
             .and_then(|()| fresh.set_mode(attr.perm()))
-            .and_then(|()| work.dir().rename(temp, parent, name, RenameFlags::EXCHANGE));
-        work.discard_dir(temp);
+            .and_then(|()| self.dir().rename(temp, parent, name, RenameFlags::EXCHANGE));
+        self.discard_dir(temp);
         swapped
-    }
-
-    fn exchange(
-        &self,
-        (from, leaves): (Side<'_>, &Change<'_>),
-        source: &Arc<Node>,
-        (to, enters): (Side<'_>, &Change<'_>),
-        target: &Arc<Node>,
-    ) -> Result<()> {
-        let (from_dir, to_dir) = (from.0.as_dir().ok_or(Errno::NOTDIR)?, to.0.as_dir().ok_or(Errno::NOTDIR)?);
-        let from_handle = self.ensure_upper_dir(from.0)?;
-        let to_handle = self.ensure_upper_dir(to.0)?;
-        for (node, dir, name) in [(source, to_dir, to.1), (target, from_dir, from.1)] {
-            if let Some(moved) = node.as_dir() {
-                self.mark_dir_moved(node, moved, self.shows_from_below(dir, name)?)?;
-            }
-        }
-        let _copies = lock_copies(&[Some(source), Some(target)]);
-        let mut nodes =
-            [(source, (leaves, from.1), (enters, to.1)), (target, (enters, to.1), (leaves, from.1))];
-        nodes.sort_unstable_by_key(|(node, _, _)| node.as_file().map(Arc::as_ptr));
-        let mut states: SmallVec<[Option<RwLockWriteGuard<'_, FileState>>; 2]> = SmallVec::new();
-        for (node, _, new) in &nodes {
-            let Some(file) = node.as_file() else {
-                states.push(None);
-                continue;
-            };
-            let state = file.state.write();
-            let (_, moved) = self.target_of(&state)?;
-            self.mark_moved(&state, &moved, new.1)?;
-            if state.below.is_some() {
-                file.unsynced.change();
-            }
-            states.push(Some(state));
-        }
-        self.write_move(source, to);
-        self.write_move(target, from);
-        from_handle.rename(from.1, &*to_handle, to.1, RenameFlags::EXCHANGE)?;
-        self.note_moved(&[source, target]);
-        for ((node, (change, name), new), state) in nodes.into_iter().zip(&mut states) {
-            let before = From { change, name, exchanged: true };
-            match (&node.body, state) {
-                (Body::Dir(dir), _) => new.0.moves_dir(new.1, node, dir, before),
-                (Body::File(_), Some(state)) => new.0.moves_file(new.1, node, state, before),
-                (Body::File(_), None) => {}
-            }
-        }
-        Ok(())
     }
 }
 

@@ -8,12 +8,11 @@ impl Union {
     pub fn sync_all(&self) -> Result<()> {
         let core = &self.0;
         let Some(upper) = core.layers.first() else { return Ok(()) };
-        if core.config.volatile || core.work.is_none() {
+        if core.layers.config.volatile || core.upper.work().is_err() {
             return Ok(());
         }
         // Of the blocks that files have of their own, a map beside them learns when it is told to.
-        let noted: Vec<_> = core.partials.lock().iter().filter_map(|noted| noted.node.upgrade()).collect();
-        for node in noted {
+        for node in core.upper.partial_nodes() {
             if let Some(io) = node.as_file().and_then(|file| file.io.get())
                 && io.partial.as_ref().is_some_and(|partial| partial.sidecar().is_some())
             {

@@ -1,6 +1,8 @@
 //! Extended attributes of the union's files, without the union's own.
 
-use crate::layers::marks::is_private;
+use crate::layers::Layers;
+use crate::layers::marks::{XATTR_MAX, is_private};
+use crate::layers::target::as_object;
 use crate::nodes::node::{Body, Node};
 use crate::union::Core;
 use std::ffi::CStr;
@@ -12,7 +14,7 @@ const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 const ACL_USER: u16 = 0x02;
 const ACL_GROUP: u16 = 0x08;
 
-impl Core {
+impl Layers {
     fn check_name(&self, name: &CStr) -> Result<()> {
         let bytes = name.to_bytes();
         if self.config.no_xattr || is_private(bytes) || self.config.no_acl && bytes.starts_with(ACL_PREFIX) {
@@ -28,7 +30,7 @@ impl Core {
     /// The object that holds a node's attributes.
     fn holder(&self, node: &Node) -> Result<Arc<dyn Object>> {
         match &node.body {
-            Body::Dir(dir) => Ok(crate::ops::attr::as_object(self.top_of(dir)?.1)),
+            Body::Dir(dir) => Ok(as_object(self.top_of(dir)?.1)),
             Body::File(file) => {
                 let state = file.state.read();
                 self.target_of(&state)?.1.hold()
@@ -52,56 +54,6 @@ impl Core {
         Ok(n)
     }
 
-    pub(crate) fn set_xattr(
-        &self,
-        node: &Arc<Node>,
-        name: &CStr,
-        value: &[u8],
-        flags: XattrFlags,
-    ) -> Result<()> {
-        self.check_name(name)?;
-        let mapped;
-        let mut value = value;
-        if self.maps_ids() && name.to_bytes().starts_with(ACL_PREFIX) {
-            let mut copy = value.to_vec();
-            map_acl(&mut copy, |id| self.config.uid_map.to_layer(id), |id| self.config.gid_map.to_layer(id));
-            mapped = copy;
-            value = &mapped;
-        }
-        let done = self.upper_holder(node)?.set_xattr(name, value, flags.bits());
-        self.inherit_changed(node);
-        done
-    }
-
-    pub(crate) fn remove_xattr(&self, node: &Arc<Node>, name: &CStr) -> Result<()> {
-        self.check_name(name)?;
-        match self.holder(node)?.get_xattr(name, &mut []) {
-            // A file without an ACL of its own: there is nothing to do, and nothing to complain about.
-            Err(e) if e.errno() == Errno::NODATA && name.to_bytes().starts_with(ACL_PREFIX) => return Ok(()),
-            other => other?,
-        };
-        let done = self.upper_holder(node)?.remove_xattr(name);
-        self.inherit_changed(node);
-        done
-    }
-
-    /// The node's object in the upper layer, to which it is copied if it is not there.
-    fn upper_holder(&self, node: &Arc<Node>) -> Result<Arc<dyn Object>> {
-        match &node.body {
-            Body::Dir(_) => Ok(crate::ops::attr::as_object(self.ensure_upper_dir(node)?)),
-            Body::File(file) => {
-                self.copy_up_attrs(node, file)?;
-                self.holder(node)
-            }
-        }
-    }
-
-    fn inherit_changed(&self, node: &Node) {
-        if let Some(dir) = node.as_dir() {
-            dir.inherit.lock().take();
-        }
-    }
-
     pub(crate) fn list_xattr(&self, node: &Node, buf: &mut [u8]) -> Result<usize> {
         if self.config.no_xattr {
             return Ok(0);
@@ -111,8 +63,8 @@ impl Core {
         let len = loop {
             match holder.list_xattr(&mut all) {
                 Ok(len) => break len,
-                Err(e) if e.errno() == Errno::RANGE && all.len() < crate::layers::marks::XATTR_MAX => {
-                    all.resize(crate::layers::marks::XATTR_MAX, 0);
+                Err(e) if e.errno() == Errno::RANGE && all.len() < XATTR_MAX => {
+                    all.resize(XATTR_MAX, 0);
                 }
                 Err(e) if e.errno() == Errno::OPNOTSUPP && node.kind() != FileKind::Directory => break 0,
                 Err(e) => return Err(e),
@@ -131,6 +83,59 @@ impl Core {
             used += name.len();
         }
         Ok(used)
+    }
+}
+
+impl Core {
+    pub(crate) fn set_xattr(
+        &self,
+        node: &Arc<Node>,
+        name: &CStr,
+        value: &[u8],
+        flags: XattrFlags,
+    ) -> Result<()> {
+        self.layers.check_name(name)?;
+        let mapped;
+        let mut value = value;
+        if self.layers.maps_ids() && name.to_bytes().starts_with(ACL_PREFIX) {
+            let mut copy = value.to_vec();
+            let config = &self.layers.config;
+            map_acl(&mut copy, |id| config.uid_map.to_layer(id), |id| config.gid_map.to_layer(id));
+            mapped = copy;
+            value = &mapped;
+        }
+        let done = self.upper_holder(node)?.set_xattr(name, value, flags.bits());
+        inherit_changed(node);
+        done
+    }
+
+    pub(crate) fn remove_xattr(&self, node: &Arc<Node>, name: &CStr) -> Result<()> {
+        self.layers.check_name(name)?;
+        match self.layers.holder(node)?.get_xattr(name, &mut []) {
+            // A file without an ACL of its own: there is nothing to do, and nothing to complain about.
+            Err(e) if e.errno() == Errno::NODATA && name.to_bytes().starts_with(ACL_PREFIX) => return Ok(()),
+            other => other?,
+        };
+        let done = self.upper_holder(node)?.remove_xattr(name);
+        inherit_changed(node);
+        done
+    }
+
+    /// The node's object in the upper layer, to which it is copied if it is not there.
+    fn upper_holder(&self, node: &Arc<Node>) -> Result<Arc<dyn Object>> {
+        match &node.body {
+            Body::Dir(_) => Ok(as_object(self.ensure_upper_dir(node)?)),
+            Body::File(file) => {
+                self.copy_up_attrs(node, file)?;
+                self.layers.holder(node)
+            }
+        }
+    }
+}
+
+fn inherit_changed(node: &Node) {
+    if let Some(dir) = node.as_dir() {
+        dir.inherit.lock().take();
     }
 }
 

@@ -4,11 +4,12 @@
 //! Also what the union writes into the ledger while it lives.
 
 use crate::coherence::entries::Entered;
+use crate::layers::data_below::InLayer;
 use crate::layers::layer::LowerDir;
 use crate::layers::marks::{DirMarks, Space};
+use crate::nodes::Nodes;
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place};
-use crate::ops::lookup::InLayer;
 use crate::nodes::recovery::ledger::{Flags, Holding, Record};
 use crate::union::Core;
 use std::collections::HashMap;
@@ -28,8 +29,8 @@ impl Core {
     /// Takes the descriptors that hold what has no name, and makes the nodes at once that must be known before they are asked
     /// for: files with several names. To be called before the kernel asks for anything.
     pub(crate) fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
-        *self.recovery.held.lock() = held;
-        let Some(ledger) = &self.table.ledger else { return };
+        *self.nodes.recovery.held.lock() = held;
+        let Some(ledger) = self.nodes.ledger() else { return };
         for record in ledger.records() {
             let linked = record.flags.contains(Flags::LINKED) && record.lookups > 0;
             if linked && let Err(error) = self.recover(record.id) {
@@ -40,11 +41,11 @@ impl Core {
 
     /// The node of an id that a predecessor gave out. ESTALE: it is not known.
     pub(crate) fn recover(&self, id: NodeId) -> Result<Arc<Node>> {
-        let ledger = self.table.ledger.as_deref().ok_or(stale("node"))?;
+        let ledger = self.nodes.ledger().ok_or(stale("node"))?;
         // Up to what is there, then down again: without recursion, for a tree may be deeper than a stack.
         let mut chain = Vec::new();
         let mut next = Some(id);
-        while let Some(id) = next.filter(|id| *id != NodeId::ROOT && self.table.get(*id).is_err()) {
+        while let Some(id) = next.filter(|id| self.nodes.get(*id).is_err()) {
             let Some(record) = ledger.read(id) else {
                 tracing::warn!(id = id.0, "an id that the last service did not know");
                 return Err(stale("node"));
@@ -67,12 +68,12 @@ impl Core {
         }
         match node {
             Some(node) => Ok(node),
-            None => self.table.get(id),
+            None => self.nodes.get(id),
         }
     }
 
     fn recover_one(&self, record: &Record) -> Result<Arc<Node>> {
-        if let Ok(node) = self.table.get(record.id) {
+        if let Ok(node) = self.nodes.get(record.id) {
             return Ok(node);
         }
         if record.flags.contains(Flags::GONE) {
@@ -90,7 +91,7 @@ impl Core {
             if record.flags.contains(Flags::STALE)
                 && let Some(file) = node.as_file()
             {
-                return Ok(self.recover_second(record, file));
+                return Ok(self.nodes.recover_second(record, file));
             }
             if node.id == record.id {
                 return Ok(node);
@@ -103,89 +104,12 @@ impl Core {
         Err(stale("node"))
     }
 
-    /// A node whose file has another one.
-    fn recover_second(&self, record: &Record, file: &Arc<File>) -> Arc<Node> {
-        let _one = self.recovery.gone.lock();
-        if let Ok(node) = self.table.get(record.id) {
-            return node;
-        }
-        let node = Arc::new(Node::new(record.id, record.ino, Body::File(Arc::clone(file)), &self.table));
-        node.stale.store(true, Relaxed);
-        self.table.recovered(&node);
-        node
-    }
-
-    /// Gives a node that is being made the id of its predecessor, if the object had one; else the body comes back.
-    pub(crate) fn enter_recovered(
-        &self,
-        parent: &Node,
-        name: Name<'_>,
-        ino: u64,
-        body: Body,
-    ) -> std::result::Result<Arc<Node>, Body> {
-        let Some(dir) = parent.as_dir() else { return Err(body) };
-        let mut taken = None;
-        // Under the lock of the names, so that of two who look one makes the node, and with this id.
-        let entered = dir.entries.enter(name, || {
-            let (Some(record), Some(ledger)) = (self.take_record(parent.id, name, ino), &self.table.ledger)
-            else {
-                return Err(body);
-            };
-            if let Body::Dir(dir) = &body
-                && ledger.negative(record.id)
-            {
-                dir.lease.negative.may_be_anything();
-            }
-            let node = Arc::new(Node::new(record.id, ino, body, &self.table));
-            taken = Some((record, ledger));
-            Ok(node)
-        });
-        let node = match entered? {
-            Entered::Before(first) => return Ok(first),
-            Entered::Now(node) => node,
-        };
-        let Some((record, ledger)) = taken else { return Ok(node) };
-        self.restore_state(&node, &record);
-        ledger.settle(record.id, Some((parent.id, name)));
-        self.table.recovered(&node);
-        Ok(node)
-    }
-
-    /// What a predecessor has written down of the object at a place. Inode numbers are used again: what has been given up since, or
-    /// was found at its other place, is another object.
-    fn take_record(&self, parent: NodeId, name: Name<'_>, ino: u64) -> Option<Record> {
-        let ledger = self.table.ledger.as_deref()?;
-        loop {
-            let id = self.recovery.take(parent, name, ino)?;
-            let record = ledger.read(id).filter(|record| !record.flags.contains(Flags::GONE));
-            if record.is_some() && !self.table.has_node(id) {
-                return record;
-            }
-        }
-    }
-
-    fn restore_state(&self, node: &Node, record: &Record) {
-        let Some(file) = node.as_file() else { return };
-        file.cached_opens.store(record.cached_opens, Relaxed);
-        if record.flags.contains(Flags::LOWER_OPEN) {
-            node.lower_passthrough.store(true, Relaxed);
-            // Killed between a copy-up and the word of it: the kernel has the lower file open through this node.
-            let state = file.state.read();
-            let copied = !matches!(state.at, At::Lower(_)) && (state.below.is_none() || state.partial);
-            drop(state);
-            if copied {
-                node.stale.store(true, Relaxed);
-                self.write_flags(node, Flags::STALE);
-            }
-        }
-    }
-
     /// The node of an object that has no name any more.
     fn recover_gone(&self, record: &Record) -> Result<Arc<Node>> {
         let holding = record.held.ok_or(stale("nothing holds the object"))?;
         // One at a time: who comes second finds the node.
-        let _one = self.recovery.gone.lock();
-        if let Ok(node) = self.table.get(record.id) {
+        let _one = self.nodes.recovery.gone.lock();
+        if let Ok(node) = self.nodes.get(record.id) {
             return Ok(node);
         }
         let body = if holding.in_dir {
@@ -194,16 +118,16 @@ impl Core {
             let (branch, descriptor) = self.take_held(holding)?;
             self.gone_above(record, branch.adopt(descriptor)?)?
         };
-        let node = Arc::new(Node::new(record.id, record.ino, body, &self.table));
-        self.restore_state(&node, record);
-        self.table.recovered(&node);
+        let node = Arc::new(Node::new(record.id, record.ino, body, &self.nodes.table));
+        self.nodes.restore_state(&node, record);
+        self.nodes.table.recovered(&node);
         Ok(node)
     }
 
     /// A descriptor that holds something, and the branch of what it holds.
     fn take_held(&self, holding: Holding) -> Result<(&dyn Branch, OwnedFd)> {
-        let descriptor = self.recovery.held.lock().remove(&holding.descriptor);
-        let layer = self.layers.get(usize::from(holding.layer)).ok_or(stale("no such layer"))?;
+        let descriptor = self.nodes.recovery.held.lock().remove(&holding.descriptor);
+        let layer = self.layers.layer(holding.layer).ok_or(stale("no such layer"))?;
         Ok((&*layer.branch, descriptor.ok_or(stale("the object is not held"))?))
     }
 
@@ -212,7 +136,7 @@ impl Core {
         let (branch, descriptor) = self.take_held(holding)?;
         let copy = descriptor.try_clone().map_err(|_| Errno::MFILE)?;
         // Under its number, which is written down.
-        if let Some(ledger) = &self.table.ledger {
+        if let Some(ledger) = self.nodes.ledger() {
             ledger.keep(id, descriptor);
         }
         match branch.adopt(copy)? {
@@ -225,23 +149,20 @@ impl Core {
     fn gone_above(&self, record: &Record, adopted: Adopted) -> Result<Body> {
         let Adopted::Other(object) = adopted else { return Err(stale("a directory")) };
         let attr = object.stat()?;
-        let own = self.own_mark_of(&*object);
+        let own = self.layers.own_mark_of(&*object);
         let null_device = own.is_some_and(|own| own.null_device) && attr.is_file() && attr.size == 0;
         let marked = |space: &Space| object.get_xattr(space.metacopy(), &mut []).is_ok();
         let is_below = attr.is_file()
-            && (own.is_some_and(|own| own.below || own.partial) || self.mark_spaces(0).iter().any(marked));
+            && (own.is_some_and(|own| own.below || own.partial)
+                || self.layers.mark_spaces(0).iter().any(marked));
         let below = if is_below { self.data_of(record) } else { None };
         let state = FileState {
-            names: Names::default(),
-            inode: Some((0, attr.ino)),
             partial: below.is_some() && own.is_some_and(|own| own.partial),
-            lost: 0,
             // Of data in a chain of files only the first is held.
             lost_data: is_below && below.is_none(),
             below,
-            orphan_times: None,
             null_device,
-            at: At::Held(object),
+            ..FileState::whole(Names::default(), At::Held(object), (0, attr.ino))
         };
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
         Ok(Body::File(Arc::new(File::new(kind, state))))
@@ -272,9 +193,120 @@ impl Core {
         Ok(Body::File(file))
     }
 
+    /// Before a file loses its last name: what holds it.
+    pub(crate) fn write_held(&self, node: &Node, state: &FileState) {
+        let Some(ledger) = self.nodes.ledger() else { return };
+        match &state.at {
+            At::Held(object) => {
+                if let Some(below) = &state.below
+                    && below.next.is_none()
+                    && let Ok(handle) = below.at.dir.open(&self.layers)
+                    && let Ok(name) = Name::new(&below.at.name)
+                {
+                    ledger.hold_below(node.id, handle.as_descriptor(), below.at.dir.layer, name);
+                }
+                ledger.hold(node.id, object.as_descriptor());
+            }
+            At::Lower(at) => {
+                if let Ok(handle) = at.dir.open(&self.layers) {
+                    ledger.hold_dir(node.id, handle.as_descriptor(), at.dir.layer);
+                }
+            }
+            At::Upper => {}
+        }
+    }
+
+    /// Before a directory is removed: what holds it.
+    pub(crate) fn write_held_dir(&self, node: &Node, dir: &Dir) {
+        let Some(ledger) = self.nodes.ledger() else { return };
+        ledger.add(node.id, Flags::DIR);
+        match self.layers.top_of(dir) {
+            Ok((layer, handle)) => ledger.hold_dir(node.id, handle.as_descriptor(), layer),
+            Err(error) => tracing::debug!(%error, "a removed directory is not held"),
+        }
+    }
+}
+
+impl Nodes {
+    /// A node whose file has another one.
+    fn recover_second(&self, record: &Record, file: &Arc<File>) -> Arc<Node> {
+        let _one = self.recovery.gone.lock();
+        if let Ok(node) = self.get(record.id) {
+            return node;
+        }
+        let node = Arc::new(Node::new(record.id, record.ino, Body::File(Arc::clone(file)), &self.table));
+        node.stale.store(true, Relaxed);
+        self.table.recovered(&node);
+        node
+    }
+
+    /// Gives a node that is being made the id of its predecessor, if the object had one; else the body comes back.
+    pub(crate) fn enter_recovered(
+        &self,
+        parent: &Node,
+        name: Name<'_>,
+        ino: u64,
+        body: Body,
+    ) -> std::result::Result<Arc<Node>, Body> {
+        let Some(dir) = parent.as_dir() else { return Err(body) };
+        let mut taken = None;
+        // Under the lock of the names, so that of two who look one makes the node, and with this id.
+        let entered = dir.entries.enter(name, || {
+            let (Some(record), Some(ledger)) = (self.take_record(parent.id, name, ino), self.ledger()) else {
+                return Err(body);
+            };
+            if let Body::Dir(dir) = &body
+                && ledger.negative(record.id)
+            {
+                dir.lease.negative.may_be_anything();
+            }
+            let node = Arc::new(Node::new(record.id, ino, body, &self.table));
+            taken = Some((record, ledger));
+            Ok(node)
+        });
+        let node = match entered? {
+            Entered::Before(first) => return Ok(first),
+            Entered::Now(node) => node,
+        };
+        let Some((record, ledger)) = taken else { return Ok(node) };
+        self.restore_state(&node, &record);
+        ledger.settle(record.id, Some((parent.id, name)));
+        self.table.recovered(&node);
+        Ok(node)
+    }
+
+    /// What a predecessor has written down of the object at a place. Inode numbers are used again: what has been given up since, or
+    /// was found at its other place, is another object.
+    fn take_record(&self, parent: NodeId, name: Name<'_>, ino: u64) -> Option<Record> {
+        let ledger = self.ledger()?;
+        loop {
+            let id = self.recovery.take(parent, name, ino)?;
+            let record = ledger.read(id).filter(|record| !record.flags.contains(Flags::GONE));
+            if record.is_some() && !self.table.has_node(id) {
+                return record;
+            }
+        }
+    }
+
+    fn restore_state(&self, node: &Node, record: &Record) {
+        let Some(file) = node.as_file() else { return };
+        file.cached_opens.store(record.cached_opens, Relaxed);
+        if record.flags.contains(Flags::LOWER_OPEN) {
+            node.lower_passthrough.store(true, Relaxed);
+            // Killed between a copy-up and the word of it: the kernel has the lower file open through this node.
+            let state = file.state.read();
+            let copied = !matches!(state.at, At::Lower(_)) && (state.below.is_none() || state.partial);
+            drop(state);
+            if copied {
+                node.stale.store(true, Relaxed);
+                self.write_flags(node, Flags::STALE);
+            }
+        }
+    }
+
     /// A node that has not been made again will not be asked for any more.
     pub(crate) fn forget_unrecovered(&self, id: NodeId) {
-        let Some(ledger) = self.table.ledger.as_deref().filter(|_| self.recovery.is_active()) else { return };
+        let Some(ledger) = self.ledger().filter(|_| self.is_recovering()) else { return };
         if !self.table.is_forgotten(id) {
             return;
         }
@@ -289,9 +321,9 @@ impl Core {
         self.table.release(id);
     }
 
-    /// Writes a node down that came to be without [`Core::enter`].
+    /// Writes a node down that came to be without [`Nodes::enter`].
     pub(crate) fn write_new(&self, node: &Node, names: &[Place]) {
-        let Some(ledger) = &self.table.ledger else { return };
+        let Some(ledger) = self.ledger() else { return };
         let place = first_of(names);
         let flags = if names.len() > 1 { Flags::LINKED } else { Flags::empty() };
         ledger.enter(node.id, node.ino, place, flags);
@@ -299,14 +331,14 @@ impl Core {
 
     /// Writes down what has become of a node.
     pub(crate) fn write_flags(&self, node: &Node, flags: Flags) {
-        if let Some(ledger) = &self.table.ledger {
+        if let Some(ledger) = self.ledger() {
             ledger.add(node.id, flags);
         }
     }
 
     /// Writes down where a file is, after its names have changed.
     pub(crate) fn write_names(&self, node: &Node, state: &FileState) {
-        let Some(ledger) = &self.table.ledger else { return };
+        let Some(ledger) = self.ledger() else { return };
         ledger.settle(node.id, first_of(&state.names));
         if state.names.len() > 1 {
             ledger.add(node.id, Flags::LINKED);
@@ -315,48 +347,15 @@ impl Core {
 
     /// Writes down where a directory is, after a rename; None: it has been removed.
     pub(crate) fn write_place(&self, node: &Node, place: Option<(&Node, Name<'_>)>) {
-        if let Some(ledger) = &self.table.ledger {
+        if let Some(ledger) = self.ledger() {
             ledger.settle(node.id, place.map(|(parent, name)| (parent.id, name)));
         }
     }
 
     /// Before a rename: where the object will be.
     pub(crate) fn write_move(&self, node: &Node, to: (&Arc<Node>, Name<'_>)) {
-        if let Some(ledger) = &self.table.ledger {
+        if let Some(ledger) = self.ledger() {
             ledger.prepare_move(node.id, (to.0.id, to.1));
-        }
-    }
-
-    /// Before a file loses its last name: what holds it.
-    pub(crate) fn write_held(&self, node: &Node, state: &FileState) {
-        let Some(ledger) = &self.table.ledger else { return };
-        match &state.at {
-            At::Held(object) => {
-                if let Some(below) = &state.below
-                    && below.next.is_none()
-                    && let Ok(handle) = below.at.dir.open(&self.layers, &self.budget)
-                    && let Ok(name) = Name::new(&below.at.name)
-                {
-                    ledger.hold_below(node.id, handle.as_descriptor(), below.at.dir.layer, name);
-                }
-                ledger.hold(node.id, object.as_descriptor());
-            }
-            At::Lower(at) => {
-                if let Ok(handle) = at.dir.open(&self.layers, &self.budget) {
-                    ledger.hold_dir(node.id, handle.as_descriptor(), at.dir.layer);
-                }
-            }
-            At::Upper => {}
-        }
-    }
-
-    /// Before a directory is removed: what holds it.
-    pub(crate) fn write_held_dir(&self, node: &Node, dir: &Dir) {
-        let Some(ledger) = &self.table.ledger else { return };
-        ledger.add(node.id, Flags::DIR);
-        match self.top_of(dir) {
-            Ok((layer, handle)) => ledger.hold_dir(node.id, handle.as_descriptor(), layer),
-            Err(error) => tracing::debug!(%error, "a removed directory is not held"),
         }
     }
 }

@@ -1,0 +1,158 @@
+//! Where the data of a file are that has them not itself.
+
+use crate::copyup::partial;
+use crate::extents::Record;
+use crate::layers::Layers;
+use crate::layers::layer::LowerDir;
+use crate::layers::marks::{self, Own, Space};
+use crate::layers::merge::Found;
+use crate::nodes::node::{Below, LowerAt};
+use std::sync::Arc;
+use vellum_vfs::{Attr, BranchDir, Errno, Error, Name, Result};
+
+/// Longest chain of files of which only attributes were copied up.
+const BELOW_MAX: usize = 512;
+
+/// A file as a layer holds it.
+pub(crate) struct InLayer<'a> {
+    pub(crate) layer: u16,
+    pub(crate) handle: &'a dyn BranchDir,
+    pub(crate) name: Name<'a>,
+    /// As stored.
+    pub(crate) attr: Attr,
+    /// The directory holds copies that the kernel made; this may be one without data.
+    pub(crate) impure: bool,
+    /// Parts of the same directory in the layers below.
+    pub(crate) rest: &'a [Arc<LowerDir>],
+}
+
+impl Layers {
+    /// Where the data of a file are of which only the attributes, or some blocks, are in its layer. EIO: the origin has
+    /// changed, or is not there. `space`: where marks are written in the upper layer; None: they are not.
+    /// `depth`: how many files of a chain were there before this one.
+    pub(crate) fn data_below(
+        &self,
+        found: &InLayer<'_>,
+        own: Option<&Own>,
+        space: Option<Space>,
+        depth: usize,
+    ) -> Result<Option<Arc<Below>>> {
+        if !self.is_metacopy(found, own)? {
+            return Ok(None);
+        }
+        let partial = own.is_some_and(|o| o.partial);
+        let size = if partial { self.record_of(found)?.origin_size } else { found.attr.size };
+        let mut origin = self.origin_of(found)?;
+        for _ in depth..BELOW_MAX {
+            let Found::File { dir, name, attr, rest } = origin else {
+                return Err(self.lost_origin(found, "its origin is missing"));
+            };
+            let handle = dir.open(self)?;
+            let stored = Name::new(&name)?;
+            if !partial && attr.is_file() && attr.size > size && own.is_some_and(|o| o.below) {
+                // Cut after its first bytes were copied up, and not unmarked before a crash: it is whole. Should it grow to
+                // its old size, that would be forgotten.
+                if let Some(space) = space.filter(|_| found.layer == 0) {
+                    partial::unmark(&*found.handle.hold(found.name)?, space)?;
+                }
+                return Ok(None);
+            }
+            if !attr.is_file() || attr.size != size {
+                return Err(self.changed_origin(found, &dir, stored, "its origin has another size"));
+            }
+            let impure = dir.impure;
+            let next =
+                InLayer { layer: dir.layer, handle: &*handle, name: stored, attr, impure, rest: &rest };
+            let next_own = self.own_mark_at(dir.layer, &*handle, stored)?;
+            // In a chain the data are the first file's that has some, so it is that one's time that tells a change.
+            let next_partial = next_own.is_some_and(|o| o.partial);
+            if next_partial || !self.is_metacopy(&next, next_own.as_ref())? {
+                if own.is_some_and(|o| o.below && o.mtime != attr.mtime) {
+                    return Err(self.changed_origin(found, &dir, stored, "its origin has changed"));
+                }
+                let rest = self.data_below(&next, next_own.as_ref(), space, depth + 1)?;
+                let at = LowerAt { dir: Arc::clone(&dir), name: name.clone() };
+                return Ok(Some(Arc::new(Below { at, next: rest })));
+            }
+            origin = self.origin_of(&next)?;
+        }
+        Err(self.lost_origin(found, "its origins form a loop"))
+    }
+
+    /// The record of a partial file in a layer.
+    fn record_of(&self, found: &InLayer<'_>) -> Result<Record> {
+        let space = self.layer(found.layer).and_then(|l| l.marking.own).unwrap_or(Space::Trusted);
+        let mut value = [0; 64];
+        let record = found
+            .handle
+            .get_xattr_at(found.name, space.partial(), &mut value)
+            .ok()
+            .and_then(|n| Record::decode(value.get(..n)?).ok());
+        record.ok_or_else(|| self.lost_origin(found, "the record of its blocks is missing or damaged"))
+    }
+
+    /// A lower file is not the one that a file above was made from.
+    fn changed_origin(
+        &self,
+        found: &InLayer<'_>,
+        dir: &LowerDir,
+        name: Name<'_>,
+        why: &'static str,
+    ) -> Error {
+        let describe = |layer: u16| self.layer(layer).map(|l| l.branch.describe());
+        let (layer, below) =
+            (describe(found.layer).unwrap_or_default(), describe(dir.layer).unwrap_or_default());
+        let path = dir.path_of(name);
+        tracing::error!(
+            layer, name = %found.name, why, below, origin = %path.to_string_lossy(), "a file's data are lost"
+        );
+        Error::new(Errno::IO, why).at(found.name.bytes())
+    }
+
+    fn lost_origin(&self, found: &InLayer<'_>, why: &'static str) -> Error {
+        let layer = self.layer(found.layer).map(|l| l.branch.describe());
+        tracing::error!(layer = layer.unwrap_or_default(), name = %found.name, why, "a file's data are lost");
+        Error::new(Errno::IO, why).at(found.name.bytes())
+    }
+
+    /// Whether only the attributes of a file are in its layer. The kernel marks a directory with such files as impure,
+    /// so that elsewhere no look at the file is needed.
+    fn is_metacopy(&self, found: &InLayer<'_>, own: Option<&Own>) -> Result<bool> {
+        let attr = &found.attr;
+        if !attr.is_file() || attr.size == 0 {
+            return Ok(false);
+        }
+        if own.is_some_and(|o| o.below) {
+            return Ok(true);
+        }
+        // A file without any block may be one as well, if it was copied here alone.
+        if !found.impure && attr.blocks > 0 {
+            return Ok(false);
+        }
+        for space in self.mark_spaces(found.layer) {
+            match found.handle.get_xattr_at(found.name, space.metacopy(), &mut []) {
+                Ok(_) => return Ok(true),
+                Err(e) if marks::is_none(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(false)
+    }
+
+    /// What the data of a file without data in its layer come from.
+    fn origin_of(&self, found: &InLayer<'_>) -> Result<Found> {
+        for space in self.mark_spaces(found.layer) {
+            let mut value = vec![0u8; 4096];
+            match found.handle.get_xattr_at(found.name, space.redirect(), &mut value) {
+                Ok(n) => {
+                    value.truncate(n);
+                    marks::check_redirect(&value)?;
+                    return self.follow_redirect(&value, found.layer, found.rest);
+                }
+                Err(e) if marks::is_none(&e) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.find(found.rest, found.name)
+    }
+}

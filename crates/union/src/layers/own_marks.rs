@@ -1,0 +1,40 @@
+//! Our own mark on what the layers hold.
+
+use crate::layers::Layers;
+use crate::layers::marks::Own;
+use crate::nodes::ino;
+use vellum_vfs::{BranchDir, Errno, Name, Object, Result};
+
+impl Layers {
+    /// The inode number that a file shows whose mark names an origin; None if the origin's filesystem is not here.
+    pub(crate) fn origin_ino(&self, own: &Own) -> Option<u64> {
+        let layer = self.stack.iter().find(|l| own.origin && l.fsid == own.fsid)?;
+        Some(ino::shown(layer.fs, own.ino))
+    }
+
+    /// Our own mark on an entry of a layer's directory; None if the layer's files carry none.
+    pub(crate) fn own_mark_at(&self, layer: u16, dir: &dyn BranchDir, name: Name<'_>) -> Result<Option<Own>> {
+        let Some(space) = self.layer(layer).and_then(|l| l.marking.own) else {
+            return Ok(None);
+        };
+        let mut value = [0u8; 64];
+        match dir.get_xattr_at(name, space.own(), &mut value) {
+            Ok(n) => Own::decode(value.get(..n).unwrap_or_default()).map(Some).map_err(|e| {
+                tracing::error!(layer, name = %name, "damaged vellum.o attribute");
+                e.at(name.bytes())
+            }),
+            Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {
+                Ok(None)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Our own mark on an object of the upper layer, if it has a good one.
+    pub(crate) fn own_mark_of(&self, object: &dyn Object) -> Option<Own> {
+        let space = self.first()?.marking.own?;
+        let mut value = [0u8; 64];
+        let len = object.get_xattr(space.own(), &mut value).ok()?;
+        Own::decode(value.get(..len)?).ok()
+    }
+}

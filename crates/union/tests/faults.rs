@@ -6,6 +6,8 @@
 #![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "modules of one test program")]
 
 mod common;
+#[path = "faults/completed.rs"]
+mod completed;
 #[path = "faults/door.rs"]
 mod door;
 #[path = "faults/flattened.rs"]

@@ -144,12 +144,14 @@ impl Layers {
 }
 
 impl Core {
-    /// Makes a partial file an ordinary one if nothing is missing.
+    /// Makes a partial file an ordinary one if nothing is missing, and somebody else has not; says whether it is one now.
     pub(crate) fn finish_partial(&self, file: &File, partial: &PartialFile) -> Result<bool> {
         let _one = file.copy.lock();
-        if !file.state.read().partial {
-            return Ok(false);
+        let state = file.state.read();
+        if !state.partial {
+            return Ok(state.below.is_none());
         }
+        drop(state);
         let space = self.upper.space();
         let done = partial.finish(!self.layers.config.volatile, |object| unmark(object, space))?;
         if done {

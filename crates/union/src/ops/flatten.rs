@@ -14,6 +14,9 @@ use vellum_vfs::{Branch, BranchDir, Errno, Error, FileKind, Name, Result};
 /// Deepest directory that is searched.
 const DEPTH_MAX: usize = 4096;
 
+/// How often a file is completed of which a write that fails takes a block back meanwhile.
+const TRIES: usize = 8;
+
 /// Most bytes that stay free.
 const SPARE_MAX: u64 = 4 << 30;
 
@@ -242,17 +245,23 @@ impl Core {
         self.copy_up(node, file, Need::Data(u64::MAX))?;
         let io = self.layers.readable(file)?;
         let Some(partial) = &io.partial else { return Ok(true) };
-        let (mut at, mut copied) = (0, 0);
-        loop {
-            let times = file.times.read();
-            let Some((next, bytes)) = partial.fill(at)? else { break };
-            drop(times);
-            at = next;
-            copied += bytes;
-            if !watch(copied) {
-                return Ok(false);
+        let mut copied = 0;
+        for _ in 0..TRIES {
+            let mut at = 0;
+            loop {
+                let times = file.times.read();
+                let Some((next, bytes)) = partial.fill(at)? else { break };
+                drop(times);
+                at = next;
+                copied += bytes;
+                if !watch(copied) {
+                    return Ok(false);
+                }
+            }
+            if self.finish_partial(file, partial)? {
+                return Ok(true);
             }
         }
-        self.finish_partial(file, partial)
+        Err(Error::new(Errno::AGAIN, "blocks of it go missing again"))
     }
 }

@@ -100,17 +100,22 @@ impl Layers {
     ) -> Result<Option<PartialFile>> {
         let layer = self.layer(layer).ok_or(Error::new(Errno::IO, "no such layer"))?;
         let space = layer.marking.own.unwrap_or(Space::Trusted);
-        let record = match Record::read(object_of(file), space.partial()) {
-            Ok(record) => record,
-            Err(_) if !own_mark(object_of(file), space)?.is_some_and(|own| own.below) => return Ok(None),
-            Err(e) => return Err(e),
-        };
-        let record = known_again(record, file, &*below, (space, writable))?;
-        let index: Box<dyn BlockIndex> = match record.sidecar {
-            Some(number) => Box::new(layer.sidecar(number, writable)?),
-            None => Box::new(Holes),
-        };
-        PartialFile::new(Arc::clone(file), below, index, record, space.partial()).map(Some)
+        let assembled = (|| {
+            let record = Record::read(object_of(file), space.partial())?;
+            let record = known_again(record, file, &*below, (space, writable))?;
+            let index: Box<dyn BlockIndex> = match record.sidecar {
+                Some(number) => Box::new(layer.sidecar(number, writable)?),
+                None => Box::new(Holes),
+            };
+            PartialFile::new(Arc::clone(file), below, index, record, space.partial())
+        })();
+        // A file of a lower layer may be completed at this moment: it says first that it is whole, and loses what it says of its
+        // blocks after that, or keeps it.
+        let is_whole = || own_mark(object_of(file), space).map(|own| own.is_some_and(|own| !own.below));
+        if (!writable || assembled.is_err()) && is_whole()? {
+            return Ok(None);
+        }
+        assembled.map(Some)
     }
 
     /// Opens a partial file, or finds it open. The caller holds the file's state.

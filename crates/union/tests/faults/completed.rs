@@ -56,3 +56,47 @@ fn a_file_that_others_complete_is_done_with() {
     let done = done.unwrap();
     assert_eq!((done.files, done.files_done, done.files_failed), (2, 2, 0));
 }
+
+/// Marks that say nothing any more may stay on a file. A tree that has its layer below, and has looked it up before, does not go by
+/// them.
+#[test]
+fn what_has_become_whole_is_whole_for_those_who_knew_it_before() {
+    let _watched = Watched::new("whole for others".into());
+    for sidecars in [false, true] {
+        let mut whole = 0;
+        for fails in 0.. {
+            let disk = disk(&[c"file"]);
+            let plan = FaultPlan::new();
+            let fs = union(&disk, &plan, sidecars);
+            let file = node(&fs, "file");
+            write(&fs, file, b"x");
+            let lowers = ["upper", "lower"].map(|path| disk.subtree(path).unwrap() as Arc<dyn Branch>);
+            let above = Union::new(UnionConfig { lowers: lowers.into(), ..UnionConfig::new() }).unwrap();
+            let known = node(&above, "file");
+            write(&fs, file, &[8; SIZE]);
+            plan.reset();
+            plan.fail_change(fails, Errno::IO);
+            let _ = fs.fsync(&ROOT, file, NO_HANDLE, false);
+            let changes = plan.changes();
+            plan.reset();
+            if fs.explain(file).unwrap().blocks.is_none() {
+                whole += 1;
+                // As it may look now that none of its holes shows the file below.
+                fs.fallocate(&ROOT, file, NO_HANDLE, 4096, 8192, 3).unwrap();
+                let what = format!("sidecars {sidecars}, change {fails} of {changes} failed");
+                assert!(read(&above, known, &what) == read(&fs, file, &what), "{what}: other data");
+            }
+            if changes <= fails {
+                break;
+            }
+        }
+        assert!(whole > 1, "sidecars {sidecars}: none has stayed whole");
+    }
+}
+
+fn read(fs: &Union, node: NodeId, what: &str) -> Vec<u8> {
+    let mut data = vec![0; SIZE];
+    let len = fs.read(&ROOT, node, NO_HANDLE, 0, &mut data).unwrap_or_else(|e| panic!("{what}: {e}"));
+    data.truncate(len);
+    data
+}

@@ -77,6 +77,7 @@ fn measure(dir: &Path, mode: &str) {
         passthrough: false,
         writable: true,
         keep_awake: false,
+        cache: false,
     };
     let deep = open(&dir.join("upper").join(DEEP));
     let _entered = enter(&plan);

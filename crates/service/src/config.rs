@@ -87,6 +87,32 @@ impl Default for FillAtEnd {
     }
 }
 
+/// Who may change lower layers that are read through a cache, beside this mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sharing {
+    /// Others: their changes are seen when a file is opened anew.
+    Shared,
+    /// Nobody.
+    Immutable,
+}
+
+/// A cache of the service through which lower layers are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cache {
+    /// Who else may change the layers.
+    pub sharing: Sharing,
+    /// Bytes that it may hold. The mounts of a service have one cache, as large as the largest that one of them asks for.
+    pub bytes: u64,
+}
+
+impl Cache {
+    /// Least bytes: a block for each of some files.
+    pub const MIN: u64 = 1 << 20;
+    /// Bytes where nothing else is said.
+    pub const USUAL: u64 = 256 << 20;
+}
+
 /// What the mount itself allows, as the flags of mount(2). None: the default for the caller's privileges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -181,6 +207,9 @@ pub struct Config {
     pub background_fill: Option<u64>,
     /// How much of what the upper takes from other layers is copied when the mount has ended.
     pub fill_at_end: FillAtEnd,
+    /// The cache through which lower layers are read; None: they are read as they are.
+    #[serde(deserialize_with = "plain::required")]
+    pub cache: Option<Cache>,
     /// What the mount itself allows.
     pub flags: MountFlags,
     /// Whether others than the one who mounts may enter. None: only when root mounts.
@@ -265,6 +294,9 @@ impl Config {
         if let Some(workers) = self.workers.filter(|workers| workers.get() > WORKERS_MAX) {
             return wrong(format!("{workers} workers, more than {WORKERS_MAX}"));
         }
+        if let Some(cache) = self.cache.filter(|cache| cache.bytes < Cache::MIN) {
+            return wrong(format!("a cache of {} bytes, less than {}", cache.bytes, Cache::MIN));
+        }
         Ok(())
     }
 }
@@ -311,6 +343,7 @@ mod tests {
             timeout: Some(Duration::from_millis(1500)),
             block_copy: BlockCopy::From(1 << 40),
             background_fill: Some(u64::MAX),
+            cache: Some(Cache { sharing: Sharing::Immutable, bytes: Cache::MIN }),
             flags: MountFlags {
                 dev: Some(false),
                 access_times: AccessTimes::Always,
@@ -356,7 +389,8 @@ mod tests {
         full().check().unwrap();
         let many = Config { lowers: vec![Path::new("/l").into(); LAYERS_MAX + 1], ..full() };
         let threads = Config { workers: NonZeroUsize::new(WORKERS_MAX + 1), ..full() };
-        for bad in [Config::default(), many, threads, Config { work: None, ..full() }] {
+        let small = Config { cache: Some(Cache { sharing: Sharing::Shared, bytes: 0 }), ..full() };
+        for bad in [Config::default(), many, threads, small, Config { work: None, ..full() }] {
             assert_eq!(bad.check().unwrap_err().exit_status(), 2);
         }
         for (name, bad) in [

@@ -3,6 +3,7 @@
 //! The questions come through the mount itself, as extended attributes whose names begin with [`PREFIX`]: no socket, no
 //! file, nothing that outlives the mount. They are answered only to those who could look at the service anyway.
 
+use crate::cache::Member;
 use crate::client::pid_depth;
 use crate::explain::{Explain, InstanceReport};
 use crate::ring_stats::{Counts, RingStats};
@@ -86,6 +87,8 @@ pub struct Instance<F> {
     forgotten: AtomicU32,
     /// None where no files are handed out.
     doors: OnceLock<Doors>,
+    /// None where layers are read as they are.
+    cache: OnceLock<Member>,
     /// What a predecessor had begun, as long as it may come again.
     begun_before: Mutex<Option<(Arc<Inflight>, Instant)>>,
     is_settled: AtomicBool,
@@ -106,6 +109,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             owner: rustix::process::geteuid().as_raw(),
             forgotten: AtomicU32::new(0),
             doors: OnceLock::new(),
+            cache: OnceLock::new(),
             begun_before: Mutex::default(),
             is_settled: AtomicBool::new(true),
         }
@@ -149,6 +153,11 @@ impl<F: Filesystem + Explain> Instance<F> {
         let _ = self.processors.set(what);
     }
 
+    /// Says through which cache layers are read.
+    pub(crate) fn reads_through(&self, cache: Member) {
+        let _ = self.cache.set(cache);
+    }
+
     /// Lets programs show that they may write to a directory or a file.
     pub(crate) fn open_doors(&self) {
         let _ = self.doors.set(Doors::default());
@@ -168,6 +177,9 @@ impl<F: Filesystem + Explain> Instance<F> {
         let mut figures = self.inner.figures();
         if let Some(doors) = self.doors.get() {
             figures.append(&mut doors.stats.figures());
+        }
+        if let Some(cache) = self.cache.get() {
+            figures.append(&mut cache.figures());
         }
         figures
     }

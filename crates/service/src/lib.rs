@@ -7,6 +7,7 @@
 
 mod access_times;
 mod background_fill;
+mod cache;
 mod client;
 pub mod config;
 pub mod daemon;

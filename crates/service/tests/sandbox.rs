@@ -189,6 +189,7 @@ fn tried(plan: &str, dir: &Path) -> ExitCode {
         passthrough: plan == "passthrough",
         writable,
         keep_awake: false,
+        cache: false,
     });
     let mut verdict = Verdict::default();
     if plan == "warn" {

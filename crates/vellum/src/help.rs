@@ -31,6 +31,9 @@ Behaviour:
                            are given no files then (elsewhere they are allowed anyway)
   keep_awake=auto|on|off   processors do not sleep while requests come in numbers, where that is permitted (auto: on
                            machines with at most 4)
+  cache=off|shared|immutable, cache_size=SIZE
+                           read lower layers through a cache of the service (256m), for layers that are slow;
+                           shared: others may change them
   block_copy=off|SIZE      lower files from this size on are copied block by block as they are written to
                            (128k; passthrough: 1m); off: whole, at the first write
   block_map=holes|sidecar  how it is recorded which blocks were copied

@@ -9,7 +9,7 @@ use std::time::Duration;
 use vellum::options::argv::{Classic, is_subcommand, parse};
 use vellum::options::{LogTarget, Options, Request, split};
 use vellum_service::LayerSource;
-use vellum_service::config::{AccessTimes, OverrideStat, Profile, Propagation};
+use vellum_service::config::{AccessTimes, OverrideStat, Profile, Propagation, Sharing};
 
 fn args(list: &[&str]) -> Vec<OsString> {
     list.iter().map(OsString::from).collect()
@@ -154,6 +154,10 @@ fn each_option_means_something() {
     let of = |option: &str| request(&["v", "-o", &format!("lowerdir=/a,{option}"), "/m"]);
     assert_eq!(of("profile=passthrough").config.profile, Profile::Passthrough);
     assert_eq!(of("profile=cached").config.profile, Profile::Cached);
+    let cache = |option: &str| of(option).config.cache.map(|cache| (cache.sharing, cache.bytes));
+    assert_eq!(cache("cache=shared"), Some((Sharing::Shared, 256 << 20)));
+    assert_eq!(cache("cache_size=1G,cache=immutable"), Some((Sharing::Immutable, 1 << 30)));
+    assert_eq!((cache("cache=shared,cache=off"), cache("ro")), (None, None));
     assert_eq!(of("squash_to_root").config.squash_uid, Some(0));
     let squashed = of("squash_to_root,squash_to_uid=7").config;
     assert_eq!((squashed.squash_uid, squashed.squash_gid), (Some(7), Some(0)));
@@ -269,6 +273,13 @@ fn refusals_name_option_value_and_remedy() {
         ("timeout=nan", "option timeout=nan: not a time; write timeout=SECONDS, 0 or more, e.g. timeout=1.5"),
         ("writeback=2", "option writeback=2: not a number in range; write writeback=N with N from 0 to 1"),
         ("workers=0", "option workers=0: not a number in range; write workers=N with N from 1 to 64"),
+        ("cache=yes", "option cache=yes: no such value; write cache=off|shared|immutable"),
+        ("cache_size=1M", "option cache_size: there is no cache; add cache=shared or cache=immutable"),
+        ("cache=shared,cache_size=9", "option cache_size: 9 is too small; write 1M or more"),
+        (
+            "cache=shared,profile=passthrough",
+            "option cache: with profile=passthrough the kernel reads layers itself; leave one of both out",
+        ),
         ("profile=fast", "option profile=fast: no such value; write profile=cached|passthrough"),
         ("xattr_permissions=3", "option xattr_permissions=3: no such value; write xattr_permissions=0|1|2"),
         (

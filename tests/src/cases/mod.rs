@@ -2,6 +2,7 @@
 
 mod bench;
 mod blocks;
+mod cache;
 mod comparison;
 mod conformance;
 mod differential;
@@ -153,6 +154,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         noticed::CASES,
         surface::CASES,
         blocks::CASES,
+        cache::CASES,
         durable::CASES,
         handover::CASES,
         supervised::CASES,

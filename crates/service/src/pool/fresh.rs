@@ -4,7 +4,8 @@ use super::handout_mounts::HandoutMounts;
 use super::mount_record::{self, MountRecord};
 use super::pool_service::Tree;
 use super::wire::MountRequest;
-use crate::config::Config;
+use crate::cache::Member;
+use crate::config::{Cache, Config};
 use crate::explain::InstanceReport;
 use crate::failure::Failure;
 use crate::instance::Instance;
@@ -41,6 +42,19 @@ pub(super) struct Made {
     pub(super) report: InstanceReport,
     pub(super) options: SessionOptions,
     pub(super) locks: Vec<OwnedFd>,
+    /// Where lower layers are read through a cache.
+    pub(super) cache: Option<Member>,
+}
+
+impl Made {
+    /// The tree with what is to be told of it.
+    pub(super) fn instance(tree: Union, report: InstanceReport, cache: Option<Member>) -> Arc<Tree> {
+        let instance = Instance::new(tree, report);
+        if let Some(cache) = cache {
+            instance.reads_through(cache);
+        }
+        Arc::new(instance)
+    }
 }
 
 /// The tree of a request, and what goes with it.
@@ -53,13 +67,17 @@ pub(super) fn make(
     let config = request.config.clone();
     config.check()?;
     let mut layers = layers.into_branches()?;
+    let cache = config.cache.map(Member::new).transpose()?;
+    if let Some((cache, Cache { sharing, .. })) = cache.as_ref().zip(config.cache) {
+        layers.lowers = layers.lowers.into_iter().map(|layer| cache.layer(layer, sharing)).collect();
+    }
     let locks = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
     let mut options = session_options(&config, &layers);
     options.inflight = Some(Arc::clone(inflight));
     let report = report(&config, &layers, &options);
     let tree = tree::build_kept(&config, layers, kept)?;
     options.allow_idmap &= !tree.hands_out();
-    Ok(Made { config, tree, report, options, locks })
+    Ok(Made { config, tree, report, options, locks, cache })
 }
 
 impl Fresh {
@@ -102,7 +120,7 @@ impl Fresh {
         let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export };
         let made = make(request, layers, kept, &inflight)?;
         let mountpoint = made.config.mountpoint.clone();
-        let instance = Arc::new(Instance::new(made.tree, made.report));
+        let instance = Made::instance(made.tree, made.report, made.cache);
         let mounted = Mounted { device, mountpoint: mountpoint.clone() };
         let session = Session::new(Arc::clone(&instance), mounted, made.options)
             .map_err(|e| Failure::system(format!("mount point {}", mountpoint.display())).because(e))?;

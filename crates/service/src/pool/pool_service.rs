@@ -234,8 +234,8 @@ impl PoolService {
         let made = fresh::make(&record.request, layers, kept, &inflight)?;
         made.tree.resume(held);
         let mountpoint = Some(made.config.mountpoint.clone());
-        let Made { config, tree, report, options, locks, .. } = made;
-        let instance = Arc::new(Instance::new(tree, report));
+        let Made { config, tree, report, options, locks, cache } = made;
+        let instance = Made::instance(tree, report, cache);
         let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
         instance.goes_on_with(&inflight);
         // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that

@@ -140,6 +140,7 @@ impl Charge for Mount<'_> {
             passthrough: config.profile == Profile::Passthrough,
             writable: config.writable(),
             keep_awake: config.keep_awake.is_wanted(online_processors()),
+            cache: config.cache.is_some(),
         })
     }
 

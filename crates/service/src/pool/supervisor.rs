@@ -144,7 +144,7 @@ impl Charge for Pool<'_> {
 
     fn plan(&self) -> Result<Plan, Failure> {
         let mode = self.manner.sandbox;
-        Ok(Plan { mode, roots: None, passthrough: true, writable: true, keep_awake: true })
+        Ok(Plan { mode, roots: None, passthrough: true, writable: true, keep_awake: true, cache: true })
     }
 
     fn program(&self) -> &Path {

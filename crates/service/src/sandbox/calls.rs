@@ -231,7 +231,7 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 fn rules(plan: &Plan) -> Result<Rules, BackendError> {
     let mut rules: Rules = ALLOWED.iter().chain(ALLOWED_HERE).map(|call| (*call, Vec::new())).collect();
     if plan.roots.is_none() {
-        // Clients of the socket that is open, and what is kept for a successor.
+        // Clients of the socket that is open.
         for call in [
             libc::SYS_accept4,
             libc::SYS_recvmsg,
@@ -239,13 +239,16 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
             libc::SYS_sendmsg,
             libc::SYS_getsockopt,
             libc::SYS_setsockopt,
-            libc::SYS_memfd_create,
         ] {
             rules.insert(call, Vec::new());
         }
         // A directory for a proof, as a mount of its own that is nowhere in the tree.
         let mounts = one(2, SeccompCmpOp::Eq, vellum_sys::mount::alone_flags().bits().into())?;
         rules.insert(libc::SYS_open_tree, vec![mounts]);
+    }
+    if plan.roots.is_none() || plan.cache {
+        // What is kept for a successor, and the files of a cache.
+        rules.insert(libc::SYS_memfd_create, Vec::new());
     }
     let is = |argument, value| one(argument, SeccompCmpOp::Eq, value);
     let programs = plan.roots.is_none().then_some(PROGRAM_IOCTLS);
@@ -282,7 +285,7 @@ mod tests {
     use super::*;
 
     fn plan(roots: Option<crate::sandbox::Roots>) -> Plan {
-        Plan { mode: Mode::On, roots, passthrough: false, writable: true, keep_awake: false }
+        Plan { mode: Mode::On, roots, passthrough: false, writable: true, keep_awake: false, cache: false }
     }
 
     #[test]
@@ -324,6 +327,12 @@ mod tests {
             assert!(!rules.contains_key(&call), "{call}");
         }
         assert!(compile(rules, SeccompAction::Log, SeccompAction::Allow).unwrap().len() > 100);
+    }
+
+    #[test]
+    fn memory_files_are_made_only_where_there_is_a_cache() {
+        let plan = Plan { cache: true, ..plan(Some(crate::sandbox::Roots::default())) };
+        assert!(rules(&plan).unwrap().contains_key(&libc::SYS_memfd_create));
     }
 
     #[test]

@@ -97,7 +97,7 @@ mod tests {
     use crate::sandbox::Mode;
 
     fn plan(writable: bool) -> Plan {
-        Plan { mode: Mode::On, roots: None, passthrough: false, writable, keep_awake: false }
+        Plan { mode: Mode::On, roots: None, passthrough: false, writable, keep_awake: false, cache: false }
     }
 
     #[test]

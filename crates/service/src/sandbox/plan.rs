@@ -80,6 +80,8 @@ pub struct Plan {
     pub writable: bool,
     /// Processors are kept awake.
     pub keep_awake: bool,
+    /// Layers are read through a cache, whose files lie in memory files.
+    pub cache: bool,
 }
 
 impl Plan {

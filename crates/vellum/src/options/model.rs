@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 use vellum_service::LayerSource;
 use vellum_service::config::{
-    AccessTimes, BlockCopy, BlockMap, Config, FillAtEnd, LAYERS_MAX, OverrideStat, Profile, Propagation,
-    WORKERS_MAX,
+    AccessTimes, BlockCopy, BlockMap, Cache, Config, FillAtEnd, LAYERS_MAX, OverrideStat, Profile,
+    Propagation, Sharing, WORKERS_MAX,
 };
 use vellum_service::keep_awake::KeepAwake;
 use vellum_vfs::IdMap;
@@ -133,6 +133,8 @@ const KNOWN: &[&str] = &[
     "workers",
     "idmap",
     "keep_awake",
+    "cache",
+    "cache_size",
     "block_copy",
     "block_map",
     "background_fill",
@@ -191,6 +193,8 @@ pub struct Options {
     pool: Option<OsString>,
     log: Option<String>,
     log_to: LogTarget,
+    cache: Option<Sharing>,
+    cache_size: Option<u64>,
 }
 
 impl LogTarget {
@@ -288,6 +292,7 @@ impl Options {
             self.config.squash_gid.get_or_insert(0);
         }
         self.config.mountpoint = mountpoint;
+        self.config.cache = self.cache()?;
         if !self.remount {
             self.check_layers()?;
         }
@@ -300,6 +305,22 @@ impl Options {
             log: self.log,
             log_to: self.log_to,
         })
+    }
+
+    fn cache(&self) -> Result<Option<Cache>, BadInput> {
+        let bytes = self.cache_size.unwrap_or(Cache::USUAL);
+        match self.cache {
+            None if self.cache_size.is_some() => Err(BadInput::new(
+                "option cache_size: there is no cache; add cache=shared or cache=immutable",
+            )),
+            Some(_) if self.config.profile == Profile::Passthrough => Err(BadInput::new(
+                "option cache: with profile=passthrough the kernel reads layers itself; leave one of both out",
+            )),
+            Some(_) if bytes < Cache::MIN => {
+                Err(BadInput::new(format!("option cache_size: {bytes} is too small; write 1M or more")))
+            }
+            sharing => Ok(sharing.map(|sharing| Cache { sharing, bytes })),
+        }
     }
 
     fn check_layers(&self) -> Result<(), BadInput> {
@@ -431,6 +452,15 @@ impl Options {
                 let alone = raw.value.is_none();
                 config.keep_awake = if alone { KeepAwake::On } else { choice(key, raw, &named)? };
             }
+            "cache" => {
+                let named = [
+                    ("off", None),
+                    ("shared", Some(Sharing::Shared)),
+                    ("immutable", Some(Sharing::Immutable)),
+                ];
+                self.cache = choice(key, raw, &named)?;
+            }
+            "cache_size" => self.cache_size = Some(bytes(key, raw, "write a number of bytes, e.g. 256M")?),
             "block_copy" => config.block_copy = block_copy(key, raw)?,
             "block_map" => {
                 let named = [("holes", BlockMap::Holes), ("sidecar", BlockMap::Sidecar)];

@@ -41,4 +41,3 @@ pub use mount::{Method, MountError, MountOptions, Mounted, is_mounted, mount, un
 pub use notify::{FuseNotifier, disbelieve};
 pub use session::{Session, SessionHandle};
 pub use stats::{Counts, TIME_CLASSES, Times, class_limit};
-pub use workers::cpu_latency::{Burst, CpuLatency};

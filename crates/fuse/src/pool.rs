@@ -33,7 +33,7 @@ use vellum_vfs::Answering;
 use zerocopy::FromBytes;
 
 /// How often the watchdog looks, while there is work.
-pub(crate) const TICK: Duration = Duration::from_millis(2);
+const TICK: Duration = vellum_sys::cpu_latency::TICK;
 /// The longest time between two looks, in ticks. As long as no look finds a worker at work, each comes after twice the time of the
 /// one before: who is stuck is noticed that much later at most, and a look wakes a thread. Of the switches between threads in 64
 /// services that each start a program, most were those of their watchdogs.

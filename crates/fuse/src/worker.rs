@@ -11,7 +11,6 @@ use crate::session::Core;
 use crate::stats::Counters;
 use crate::transport::{Device, Received, Transport};
 use crate::wire::{self, InitFlags, Opcode};
-use crate::workers::cpu_latency::{CpuLatency, Pulse};
 use crate::workers::slot::Slot;
 use crate::workers::spin::Spinner;
 use rustix::io::Errno;
@@ -20,6 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use vellum_sys::cpu_latency::{CpuLatency, Pulse};
 use vellum_vfs::{Answering, Answers, Filesystem};
 use zerocopy::IntoBytes;
 

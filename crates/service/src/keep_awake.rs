@@ -5,7 +5,7 @@
 //! much.
 
 use serde::{Deserialize, Serialize};
-use vellum_fuse::CpuLatency;
+use vellum_sys::cpu_latency::CpuLatency;
 
 /// By default they are kept awake on machines with at most so many.
 pub const FEW: usize = 4;

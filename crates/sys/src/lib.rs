@@ -6,6 +6,7 @@
 mod beneath;
 mod call;
 pub mod ceph;
+pub mod cpu_latency;
 mod daemon;
 mod family_words;
 mod fault;

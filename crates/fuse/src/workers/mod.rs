@@ -2,7 +2,6 @@
 //! waiting awake pays.
 
 pub(crate) mod client_count;
-pub(crate) mod cpu_latency;
 pub(crate) mod slot;
 pub(crate) mod spin;
 pub(crate) mod thread_state;

@@ -29,8 +29,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
-use vellum_fuse::{CpuLatency, Inflight, Negotiated, Session, SessionHandle};
+use vellum_fuse::{Inflight, Negotiated, Session, SessionHandle};
 use vellum_ring::files::{MOUNT_NUMBERS, RING_WANTED};
+use vellum_sys::cpu_latency::CpuLatency;
 use vellum_sys::{HeldSignals, Inherited};
 use vellum_union::{Generations, Ledger, Union};
 

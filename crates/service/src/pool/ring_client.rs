@@ -18,9 +18,9 @@ use std::num::NonZeroU16;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vellum_fuse::Burst;
 use vellum_ring::files::{OPEN, PROVE, REOPEN, RING_WANTED, SLOT_BYTES, SLOTS};
 use vellum_ring::{Call, Layout, Linux, Response, Session};
+use vellum_sys::cpu_latency::Burst;
 use vellum_sys::{Ids, SharedRegion};
 use vellum_vfs::{Client, Progress, Refused};
 

@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::pool::TICK;
-
-/// So many requests within a tick of the watchdog make it worth while.
+/// The time within which requests are counted. Whoever counts for a [`Pulse`] looks so often, while there is work.
+pub const TICK: Duration = Duration::from_millis(2);
+/// So many requests within a tick make it worth while.
 const MANY: u32 = 16;
 /// So many ticks with fewer requests end it.
 const QUIET_TICKS: u32 = 5;
@@ -145,20 +145,21 @@ impl Drop for Held {
 
 /// The requests of a session, as its watchdog counts them.
 #[derive(Debug)]
-pub(crate) struct Pulse {
-    /// None: processors are left alone.
+pub struct Pulse {
     latency: Option<Arc<CpuLatency>>,
     held: Option<Held>,
     quiet: u32,
 }
 
 impl Pulse {
-    pub(crate) const fn new(latency: Option<Arc<CpuLatency>>) -> Self {
+    /// No requests yet; None: processors are left alone.
+    #[must_use]
+    pub const fn new(latency: Option<Arc<CpuLatency>>) -> Self {
         Self { latency, held: None, quiet: 0 }
     }
 
     /// So many ticks have gone by with so many requests; returns whether processors are kept awake from now on.
-    pub(crate) fn beat(&mut self, requests: u64, ticks: u32) -> bool {
+    pub fn beat(&mut self, requests: u64, ticks: u32) -> bool {
         let Some(latency) = &self.latency else { return false };
         if requests >= u64::from(MANY) * u64::from(ticks) {
             self.quiet = 0;

@@ -6,9 +6,7 @@
 use crate::cache::Member;
 use crate::client::pid_depth;
 use crate::explain::{Explain, InstanceReport};
-use crate::ring_stats::{Counts, RingStats};
 use crate::stats::InstanceStats;
-use crate::tokens::{Shower, Tokens};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -16,12 +14,14 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use vellum_door::Entrance;
 use vellum_fuse::{Inflight, SessionHandle};
-use vellum_ring::files::{TOKEN, TOKEN_BYTES};
+use vellum_ring::files::TOKEN;
 use vellum_union::Mappable;
 use vellum_vfs::{
-    AttrReply, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, FrontNote, Handle,
-    Name, NodeId, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags, XattrFlags,
+    AttrReply, Client, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, FrontNote,
+    Given, Handle, Handout, HandoutFlags, Name, NodeId, Opened, Refused, RenameFlags, Result, Seek, SetAttr,
+    StatFs, Verdict, Wanted, WriteFlags, XattrFlags,
 };
 
 /// How the names of the questions begin.
@@ -58,15 +58,6 @@ const TRIM_EVERY: u32 = 50_000;
 /// After so long whatever a predecessor had in hand has come again, or never will: the kernel sends it before anything else.
 const COMES_AGAIN: Duration = Duration::from_secs(10);
 
-/// Where files are handed out to programs.
-#[derive(Debug, Default)]
-struct Doors {
-    /// Directories and files that programs have shown.
-    tokens: Tokens,
-    /// What they were given.
-    stats: RingStats,
-}
-
 /// A tree, and what is known of it beside its files.
 pub struct Instance<F> {
     inner: F,
@@ -85,8 +76,8 @@ pub struct Instance<F> {
     owner: u32,
     /// Nodes forgotten since memory was last given back.
     forgotten: AtomicU32,
-    /// None where no files are handed out.
-    doors: OnceLock<Doors>,
+    /// How programs come to its files; None where none are handed out.
+    entrance: OnceLock<Arc<Entrance>>,
     /// None where layers are read as they are.
     cache: OnceLock<Member>,
     /// What a predecessor had begun, as long as it may come again.
@@ -108,7 +99,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             pid_depth: pid_depth(std::process::id()),
             owner: rustix::process::geteuid().as_raw(),
             forgotten: AtomicU32::new(0),
-            doors: OnceLock::new(),
+            entrance: OnceLock::new(),
             cache: OnceLock::new(),
             begun_before: Mutex::default(),
             is_settled: AtomicBool::new(true),
@@ -122,7 +113,7 @@ impl<F: Filesystem + Explain> Instance<F> {
     }
 
     /// Whether nothing that a predecessor had begun comes again: what is carried out a second time must find names as it has left them.
-    pub(crate) fn is_settled(&self) -> bool {
+    fn is_settled(&self) -> bool {
         if self.is_settled.load(SeqCst) {
             return true;
         }
@@ -159,24 +150,14 @@ impl<F: Filesystem + Explain> Instance<F> {
     }
 
     /// Lets programs show that they may write to a directory or a file.
-    pub(crate) fn open_doors(&self) {
-        let _ = self.doors.set(Doors::default());
-    }
-
-    /// What a program has shown, once.
-    pub(crate) fn redeem(&self, who: Shower, token: &[u8; TOKEN_BYTES]) -> Option<NodeId> {
-        self.doors.get()?.tokens.redeem(who, token)
-    }
-
-    /// Counts for a program that has a ring and enters a directory here; None where no files are handed out.
-    pub(crate) fn counts(&self) -> Option<Arc<Counts>> {
-        self.doors.get().map(|doors| doors.stats.add_program())
+    pub(crate) fn entered_by(&self, entrance: Arc<Entrance>) {
+        let _ = self.entrance.set(entrance);
     }
 
     fn figures(&self) -> BTreeMap<String, u64> {
         let mut figures = self.inner.figures();
-        if let Some(doors) = self.doors.get() {
-            figures.append(&mut doors.stats.figures());
+        if let Some(entrance) = self.entrance.get() {
+            figures.append(&mut entrance.figures());
         }
         if let Some(cache) = self.cache.get() {
             figures.append(&mut cache.figures());
@@ -272,10 +253,10 @@ fn features(features: Features) -> Vec<String> {
 
 /// Passes calls on as they are.
 macro_rules! pass_on {
-    ($(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+    ($trait:ident: $(fn $name:ident($($arg:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
         $(#[inline]
         fn $name(&self, $($arg: $type),*) $(-> $result)? {
-            self.inner.$name($($arg),*)
+            $trait::$name(&self.inner, $($arg),*)
         })*
     };
 }
@@ -314,8 +295,7 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         flags: XattrFlags,
     ) -> Result<()> {
         if name == TOKEN {
-            let doors = self.doors.get().ok_or(Errno::OPNOTSUPP)?;
-            return doors.tokens.note(Shower::of(cx)?, node, value);
+            return self.entrance.get().ok_or(Errno::OPNOTSUPP)?.note(cx, node, value);
         }
         if is_question(name) {
             return Err(Errno::OPNOTSUPP.into());
@@ -331,6 +311,7 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
     }
 
     pass_on! {
+        Filesystem:
         fn stop();
         fn lookup(cx: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>>;
         fn negative_ttl(parent: NodeId, name: Name<'_>) -> Duration;
@@ -369,6 +350,46 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         fn set_flags(cx: &Context<'_>, node: NodeId, flags: u32) -> Result<()>;
         fn front_note(node: NodeId) -> FrontNote;
         fn keep_front_note(node: NodeId, note: FrontNote);
+    }
+}
+
+impl<F: Filesystem + Explain + Handout> Instance<F> {
+    /// Names are the kernel's alone while something that a predecessor had begun may come again.
+    fn settled(&self) -> Verdict<&F> {
+        if self.is_settled() { Ok(&self.inner) } else { Err(Refused::Kernel) }
+    }
+}
+
+impl<F: Filesystem + Explain + Handout> Handout for Instance<F> {
+    type Dir = F::Dir;
+
+    fn create(
+        &self,
+        client: &Client<'_>,
+        at: &Wanted<'_, F::Dir>,
+        flags: HandoutFlags,
+        mode: u32,
+    ) -> Verdict<Given> {
+        Handout::create(self.settled()?, client, at, flags, mode)
+    }
+
+    fn mkdir(&self, client: &Client<'_>, at: &Wanted<'_, F::Dir>, mode: u32) -> Verdict<Option<F::Dir>> {
+        Handout::mkdir(self.settled()?, client, at, mode)
+    }
+
+    fn symlink(&self, client: &Client<'_>, at: &Wanted<'_, F::Dir>, target: &CStr) -> Verdict<()> {
+        Handout::symlink(self.settled()?, client, at, target)
+    }
+
+    pass_on! {
+        Handout:
+        fn enter(node: NodeId) -> Verdict<F::Dir>;
+        fn ino(dir: &F::Dir) -> u64;
+        fn node(dir: &F::Dir) -> NodeId;
+        fn below(client: &Client<'_>, dir: &F::Dir, name: Name<'_>) -> Verdict<NodeId>;
+        fn open(client: &Client<'_>, at: &Wanted<'_, F::Dir>, flags: HandoutFlags) -> Verdict<Given>;
+        fn reopen(client: &Client<'_>, node: NodeId, flags: HandoutFlags) -> Verdict<Given>;
+        fn setattr(client: &Client<'_>, at: &Wanted<'_, F::Dir>, set: &SetAttr, follows: bool) -> Verdict<()>;
     }
 }
 

@@ -25,13 +25,11 @@ mod memory;
 pub mod mountpoint;
 mod plain;
 pub mod pool;
-mod ring_stats;
 pub mod sandbox;
 pub mod session_setup;
 pub mod source;
 pub mod stats;
 pub mod store;
-mod tokens;
 pub mod tree;
 pub mod unmount;
 

@@ -51,7 +51,7 @@ pub use process::{
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
 pub use shared_words::SharedWords;
-pub use socket::{Peer, has_unread, peer, refuse_rights, refuses_rights};
+pub use socket::{Peer, SENT_AT_ONCE, has_unread, peer, refuse_rights, refuses_rights, send_with};
 pub use stat::{Stat, Time};
 pub use stat_fs::FsStat;
 pub use sys::{Real, Result, Sys};

@@ -1,8 +1,14 @@
-//! What the kernel says of sockets of one's own machine.
+//! Sockets of one's own machine: who is at the other end, and descriptors that are sent.
 
 use crate::daemon::last_errno;
-use rustix::io::Result;
+use rustix::io::{Errno, Result};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Most descriptors that are sent at once; the kernel takes 253.
+pub const SENT_AT_ONCE: usize = 128;
 
 /// Of Linux 6.16, the same on all machines that this runs on.
 const SO_PASSRIGHTS: libc::c_int = 83;
@@ -54,6 +60,21 @@ pub fn refuses_rights(socket: BorrowedFd<'_>) -> bool {
     option(socket, SO_PASSRIGHTS) == Ok(0)
 }
 
+/// Sends bytes together with descriptors, at most [`SENT_AT_ONCE`]; how many bytes went. EINVAL: there are more.
+pub fn send_with(
+    socket: BorrowedFd<'_>,
+    body: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT_AT_ONCE))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::INVAL);
+    }
+    sendmsg(socket, &[IoSlice::new(body)], &mut control, flags | SendFlags::NOSIGNAL)
+}
+
 /// Whether something that was sent has not been taken yet: as long as descriptors are under way, that is so.
 pub fn has_unread(socket: BorrowedFd<'_>) -> Result<bool> {
     let mut bytes: libc::c_int = 0;
@@ -65,18 +86,12 @@ pub fn has_unread(socket: BorrowedFd<'_>) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-    use std::io::{IoSlice, Read};
-    use std::mem::MaybeUninit;
+    use std::io::Read;
     use std::os::fd::AsFd;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     fn send_descriptor(socket: &UnixStream) -> Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [socket.as_fd()];
-        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
-        sendmsg(socket, &[IoSlice::new(b"12345678")], &mut control, SendFlags::NOSIGNAL)
+        send_with(socket.as_fd(), b"12345678", &[socket.as_fd()], SendFlags::empty())
     }
 
     #[test]
@@ -101,14 +116,14 @@ mod tests {
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
         let before = UnixStream::connect(dir.path().join("s")).unwrap();
         match refuse_rights(listener.as_fd()) {
-            Err(rustix::io::Errno::NOPROTOOPT) => return,
+            Err(Errno::NOPROTOOPT) => return,
             done => done.unwrap(),
         }
         let after = UnixStream::connect(dir.path().join("s")).unwrap();
         let [first, second] = [(); 2].map(|()| listener.accept().unwrap().0);
         assert!(!refuses_rights(first.as_fd()) && refuses_rights(second.as_fd()));
         assert!(send_descriptor(&before).is_ok());
-        assert_eq!(send_descriptor(&after), Err(rustix::io::Errno::PERM));
+        assert_eq!(send_descriptor(&after), Err(Errno::PERM));
     }
 
     #[test]

@@ -31,8 +31,7 @@ impl Ground {
         fs::write(dir.join("lower/big"), vec![2; 2 << 20]).unwrap();
         fs::write(dir.join("upper/own"), vec![3; 10_000]).unwrap();
         let generations = Arc::new(Generations::create().unwrap());
-        let words =
-            SharedWords::open(generations.descriptor().as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let words = SharedWords::open(generations.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let mut config = UnionConfig::new();
         config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
         config.lowers = vec![branch("lower")];

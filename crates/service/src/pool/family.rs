@@ -10,8 +10,7 @@ use super::board::Board;
 use super::fresh::Fresh;
 use super::mount_client::user_namespace;
 use super::pool_service::{self, Begin, Orders};
-use super::proof::Room;
-use super::session::Listeners;
+use super::sockets::Listeners;
 use super::{AT_ONCE, ENDING, FAILED, KEEPERS, REPLACE, SIGHUP, over};
 use crate::daemon::{self, Pending, Word};
 use crate::failure::Failure;
@@ -27,6 +26,7 @@ use std::convert::Infallible;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use vellum_door::Room;
 use vellum_sys::{Fork, HeldSignals, Inherited, close_all_but, fork, fork_with_descriptors};
 
 // Signal numbers as on every architecture of Linux that we build for.

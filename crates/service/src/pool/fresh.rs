@@ -12,7 +12,7 @@ use crate::instance::Instance;
 use crate::layers::OpenLayers;
 use crate::session_setup::{report, session_options};
 use crate::tree::{self, Kept};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use vellum_fuse::{Inflight, Mounted, Session, SessionOptions};
 use vellum_union::{Generations, Ledger, Union};
@@ -32,7 +32,7 @@ pub(super) struct Beside {
     pub(super) locks: Vec<OwnedFd>,
     /// None: no program can reach the service.
     pub(super) generations: Option<Arc<Generations>>,
-    pub(super) handouts: Option<Arc<HandoutMounts>>,
+    pub(super) handouts: Option<HandoutMounts>,
 }
 
 /// A tree that is ready to be served.
@@ -112,7 +112,7 @@ impl Fresh {
         let numbers = (
             number(ledger.descriptor()),
             number(inflight.descriptor()),
-            generations.as_deref().map(|generations| number(generations.descriptor())),
+            generations.as_deref().map(|generations| number(generations.as_fd())),
         );
         let mut record =
             MountRecord::new(request.clone(), &device, &layers, &locks, handouts.as_ref(), numbers);

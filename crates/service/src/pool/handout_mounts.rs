@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use vellum_branch::LocalExport;
-use vellum_ring::files::{MOUNT_IDS, MOUNT_NUMBERS};
+use vellum_ring::files::{MOUNT_IDS, MOUNT_NUMBERS, VOLATILE};
 use vellum_sys::mount::{Restrictions, alone, restrict};
 use vellum_vfs::Export;
 
@@ -51,14 +51,14 @@ pub(super) fn device_of(mountpoint: &Path) -> u64 {
 impl HandoutMounts {
     /// What is known of a mount, and the face by which files are opened in it. `shown`: `st_dev` of the union's. None: it cannot be told
     /// from others.
-    pub(super) fn of(root: OwnedFd, shown: u64) -> Option<(Arc<Self>, Arc<dyn Export>)> {
+    pub(super) fn of(root: OwnedFd, shown: u64) -> Option<(Self, Arc<dyn Export>)> {
         let (mount, device) = id_of(&root)?;
         let export = LocalExport::new(root).ok()?;
-        (shown != 0).then(|| (Arc::new(Self { shown, device, mount }), export as Arc<dyn Export>))
+        (shown != 0).then_some((Self { shown, device, mount }, export as Arc<dyn Export>))
     }
 
     /// As a greeting has them.
-    pub(super) fn numbers(&self, flags: u64) -> [u64; MOUNT_NUMBERS] {
-        [self.shown, self.device, self.mount, flags]
+    pub(super) fn numbers(&self, is_volatile: bool) -> [u64; MOUNT_NUMBERS] {
+        [self.shown, self.device, self.mount, if is_volatile { VOLATILE } else { 0 }]
     }
 }

@@ -16,23 +16,18 @@ mod mount_client;
 mod mount_record;
 mod over;
 mod pool_service;
-mod proof;
-mod ring_client;
-mod ring_ops;
-mod session;
-mod setattr;
 mod single;
+mod sockets;
 mod supervisor;
-mod underway;
 mod wire;
 
 pub use format::{Unread, answer as format, said};
 pub use mount_client::{Joined, Pool, look, restart, stop};
 pub use mount_record::asked_for;
-pub use session::{
+pub use single::run as serve_alone;
+pub use sockets::{
     directory as session_directory, make_directory as make_session_directory, path as session_path,
 };
-pub use single::run as serve_alone;
 pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
 

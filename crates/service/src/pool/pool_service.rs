@@ -5,12 +5,9 @@ use super::fresh::{self, Beside, Fresh, Made};
 use super::handout_mounts::HandoutMounts;
 use super::mount_client::user_namespace;
 use super::mount_record::{self, Found};
-use super::proof::Room;
-use super::ring_ops::Door;
-use super::session::{self, Listeners};
-use super::underway::{Line, Underway};
+use super::sockets::{self, Listeners};
 use super::wire::{self, Reply, Request, Status};
-use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, over, ring_client};
+use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, over};
 use crate::daemon::Pending;
 use crate::failure::Failure;
 use crate::instance::Instance;
@@ -23,14 +20,13 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
-use vellum_fuse::{Inflight, Negotiated, Session, SessionHandle};
-use vellum_ring::files::{MOUNT_NUMBERS, RING_WANTED};
+use vellum_door::{Door, Entrance, Files, Readable, Room, Waiting};
+use vellum_fuse::{Inflight, Negotiated, Session};
 use vellum_sys::cpu_latency::CpuLatency;
 use vellum_sys::{HeldSignals, Inherited};
 use vellum_union::{Generations, Ledger, Union};
@@ -43,43 +39,16 @@ const LOOK: Duration = Duration::from_millis(500);
 const IDLE: Duration = Duration::from_secs(1);
 /// Clients that are heard at the same time.
 const CLIENTS_MAX: usize = 64;
-/// Rings at the same time.
-const PROGRAMS_MAX: usize = 1024;
 
 pub(super) type Tree = Instance<Union>;
 
-/// A mount that is being served.
-struct Served {
-    /// Keeps the connection's device open until the record has gone.
-    _session: SessionHandle,
-    generations: Option<Arc<Generations>>,
-    /// Processors are kept awake for it.
-    keep_awake: bool,
-    /// Where its files may be handed out. It is on the record, and so stays open in any case.
-    door: Option<Door>,
-}
-
-/// A ring that no program has yet.
-struct Spare {
-    memory: OwnedFd,
-    /// To whom it is given; the thread of the ring waits for him.
-    give: SyncSender<Line>,
-}
-
 #[derive(Default)]
 struct Books {
-    /// The mounts that are being served.
-    mounts: HashMap<u64, Served>,
-    next: u64,
+    /// Mounts that are being served.
+    mounts: usize,
     /// Mounts that have ended, and whose upper layers are being completed.
     ending: usize,
     clients: usize,
-    /// Rings.
-    programs: usize,
-    /// A ring for the next program.
-    spare: Option<Spare>,
-    /// Somebody is making one.
-    spare_comes: bool,
     /// Somebody has asked for the end.
     stopping: bool,
 }
@@ -94,15 +63,13 @@ pub(super) struct PoolService {
     confined: BTreeMap<String, String>,
     processors: Option<usize>,
     /// Keeps processors awake for sessions and rings.
-    pub(super) latency: Arc<CpuLatency>,
+    latency: Arc<CpuLatency>,
     /// It has sockets.
     pooled: bool,
     board: Board,
     books: Mutex<Books>,
-    /// What programs were sent and have not taken.
-    underway: Arc<Underway>,
-    /// Where programs show what no domain keeps them from; None: they cannot, and are given nothing.
-    pub(super) room: Option<Arc<Room>>,
+    /// How programs come to files beside the mounts.
+    door: Arc<Door<Tree>>,
     /// A mount has gone.
     changed: Condvar,
 }
@@ -151,6 +118,7 @@ impl Begin {
 pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
     let begun = Instant::now();
     let restarts = orders.board.restarts();
+    let latency = Arc::<CpuLatency>::default();
     let service = Arc::new(PoolService {
         restarts,
         program: orders.program.to_owned(),
@@ -158,12 +126,11 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
         user_namespace: orders.user_namespace,
         confined: orders.confined.clone(),
         processors: orders.processors,
-        latency: Arc::default(),
+        door: Door::new(orders.room.clone(), Arc::clone(&latency)),
+        latency,
         pooled: orders.listeners.is_some(),
         board: orders.board,
         books: Mutex::default(),
-        underway: Arc::default(),
-        room: orders.room.clone(),
         changed: Condvar::new(),
     });
     let pending = match begin {
@@ -177,7 +144,7 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
         }
     };
     if restarts > 0 {
-        let mounts = service.books.lock().mounts.len();
+        let mounts = service.books.lock().mounts;
         tracing::info!(mounts, milliseconds = begun.elapsed().as_millis() as u64, "gone on with");
     }
     let (ending, word) = (Arc::clone(&service), orders.word.try_clone()?);
@@ -266,17 +233,14 @@ impl PoolService {
         {
             tracing::warn!("partial files stay partial: {e}");
         }
-        let number = {
-            let mut books = self.books.lock();
-            books.next += 1;
-            let number = books.next;
-            if instance.inner().hands_out() {
-                instance.open_doors();
-            }
-            let door = handouts.map(|handouts| Door { tree: Arc::downgrade(&instance), handouts });
-            books.mounts.insert(number, Served { _session: handle.clone(), generations, keep_awake, door });
-            number
-        };
+        let files = handouts.filter(|_| instance.inner().hands_out()).map(|handouts| {
+            let entrance = Arc::<Entrance>::default();
+            instance.entered_by(Arc::clone(&entrance));
+            Files { tree: Arc::downgrade(&instance), entrance, numbers: handouts.numbers(config.volatile) }
+        });
+        let memory = generations.map(|memory| Readable { id: memory.id(), memory });
+        let number = self.door.add(vellum_door::Mount { memory, files, keep_awake });
+        self.books.lock().mounts += 1;
         let service = Arc::clone(self);
         let (ended, config) = (instance, config.clone());
         let end = move || {
@@ -285,12 +249,13 @@ impl PoolService {
             }
             // The record first: a successor must not find a mount whose descriptors are being closed.
             drop(record);
-            let handle = {
+            service.door.remove(number);
+            drop(handle);
+            {
                 let mut books = service.books.lock();
                 books.ending += 1;
-                books.mounts.remove(&number)
-            };
-            drop(handle);
+                books.mounts -= 1;
+            }
             let locks: Vec<DirLock> = locks.into_iter().map(DirLock::from).collect();
             ending::complete(ended.inner(), &config, &locks);
             drop(ended);
@@ -305,7 +270,7 @@ impl PoolService {
     /// Waits until the last mount has gone, and nothing more is done about its upper layer.
     fn wait(&self) {
         let mut books = self.books.lock();
-        while !books.mounts.is_empty() || books.ending > 0 {
+        while books.mounts > 0 || books.ending > 0 {
             self.changed.wait(&mut books);
         }
     }
@@ -313,16 +278,16 @@ impl PoolService {
     /// Hears clients, until there have been neither mounts nor clients for a while.
     fn listen(self: &Arc<Self>, listeners: &Listeners, stay: bool) -> Result<(), Failure> {
         let mut idle_since = Instant::now();
-        let mut waiting = session::Waiting::default();
+        let mut waiting = Waiting::default();
         let namespace = user_namespace().unwrap_or_default();
         let mut short = false;
         // A predecessor of another version may not have done so.
-        session::refuse_rights(&listeners.session);
+        sockets::refuse_rights(&listeners.session);
         loop {
-            self.underway.sweep();
+            self.door.sweep();
             let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
             // Programs that have sent what cannot be closed keep others away, but nobody from mounting.
-            let no_programs = short || self.underway.is_full();
+            let no_programs = short || self.door.is_full();
             let programs = if no_programs { PollFlags::empty() } else { PollFlags::IN };
             // Those who cannot be let in for want of descriptors are there all the time: they are not looked at for a while.
             let owners = if short { PollFlags::empty() } else { PollFlags::IN };
@@ -337,21 +302,19 @@ impl PoolService {
                 Ok(0) | Err(Errno::INTR) => {}
                 Ok(_) => {
                     if control {
-                        short |= self.accept(&listeners.control).is_err_and(|e| session::is_shortage(&e));
+                        short |= self.accept(&listeners.control).is_err_and(|e| sockets::is_shortage(&e));
                     }
                     if session {
-                        let mounts = self.handout_mounts();
-                        let client = session::answer(&listeners.session, &self.underway, &mounts, namespace);
-                        short |= client.as_ref().is_err_and(session::is_shortage);
-                        waiting.extend(client.ok());
+                        let greeted = self.door.greet(&listeners.session, namespace, &mut waiting);
+                        short |= greeted.is_err_and(|e| sockets::is_shortage(&e));
                     }
-                    waiting.look(|program, asked| self.give(program, asked));
+                    self.door.hear(&mut waiting);
                 }
                 Err(e) => return Err(Failure::system("the pool's socket").because(e)),
             }
             let books = self.books.lock();
             let stopping = books.stopping || self.board.is_ending();
-            if !books.mounts.is_empty() || books.clients + books.ending > 0 && !stopping {
+            if books.mounts > 0 || books.clients + books.ending > 0 && !stopping {
                 idle_since = Instant::now();
             } else if stopping || !stay && idle_since.elapsed() >= IDLE {
                 return Ok(());
@@ -359,142 +322,27 @@ impl PoolService {
         }
     }
 
-    /// Something of all mounts, of the newest first.
-    fn of_mounts<T>(&self, what: impl Fn(&Served) -> Option<T>) -> Vec<T> {
-        let books = self.books.lock();
-        let mut all: Vec<_> = books.mounts.iter().collect();
-        all.sort_unstable_by_key(|(number, _)| std::cmp::Reverse(**number));
-        all.into_iter().filter_map(|(_, served)| what(served)).collect()
-    }
-
-    fn generations(&self) -> Vec<Arc<Generations>> {
-        self.of_mounts(|served| served.generations.clone())
-    }
-
-    /// Where files are handed out.
-    pub(super) fn doors(&self) -> Vec<Door> {
-        self.of_mounts(|served| served.door.clone().filter(Door::is_open))
-    }
-
-    /// Whether processors are kept awake for one of the mounts.
-    pub(super) fn keeps_awake(&self) -> bool {
-        self.books.lock().mounts.values().any(|served| served.keep_awake)
-    }
-
-    fn handout_mounts(&self) -> Vec<[u64; MOUNT_NUMBERS]> {
-        self.doors().iter().filter_map(Door::numbers).collect()
-    }
-
+    /// Hears an owner in a thread of his own, unless there are as many as there may be.
     fn accept(self: &Arc<Self>, listener: &UnixListener) -> io::Result<()> {
         let (client, _) = listener.accept()?;
-        self.serve_apart(
-            "vellum-client",
-            CLIENTS_MAX,
-            |books| &mut books.clients,
-            move |service| service.hear(client),
-        );
-        Ok(())
-    }
-
-    /// Gives a program what it asks for.
-    fn give(self: &Arc<Self>, mut program: Line, asked: u64) {
-        if asked == RING_WANTED {
-            return self.give_ring(program);
-        }
-        let memory = self.generations().into_iter().find(|memory| memory.id() == asked);
-        if let Some(Err(error)) = memory.map(|memory| session::send_memory(&mut program, &memory)) {
-            tracing::debug!(%error, "a program that wanted a memory");
-        }
-    }
-
-    /// Serves a program over a ring: the one that has been made beforehand, if there is one.
-    fn give_ring(self: &Arc<Self>, mut program: Line) {
-        if self.doors().is_empty() {
-            return;
-        }
-        let spare = {
-            let mut books = self.books.lock();
-            // Whoever was making one may have failed.
-            books.spare_comes = false;
-            books.spare.take()
-        };
-        let Some(spare) = spare else {
-            self.make_ring(move |_, memory| {
-                ring_client::send_ring(&mut program, memory)?;
-                Ok(program)
-            });
-            return;
-        };
-        // The memory first: the program goes on with it while the thread wakes up.
-        if let Err(error) = ring_client::send_ring(&mut program, spare.memory.as_fd()) {
-            tracing::debug!(%error, "a program that wanted a ring");
-            self.books.lock().spare = Some(spare);
-        } else if spare.give.send(program).is_err() {
-            tracing::debug!("a ring has gone");
-        }
-    }
-
-    /// Makes a ring for the next program that asks: the most of what a session costs has been done then.
-    fn keep_spare(self: &Arc<Self>) {
         {
             let mut books = self.books.lock();
-            if books.spare.is_some() || std::mem::replace(&mut books.spare_comes, true) {
-                return;
+            if books.clients >= CLIENTS_MAX {
+                return Ok(());
             }
-        }
-        self.make_ring(|service, memory| {
-            let (give, given) = sync_channel(1);
-            let spare = Spare { memory: memory.try_clone_to_owned()?, give };
-            {
-                let mut books = service.books.lock();
-                books.spare = Some(spare);
-                books.spare_comes = false;
-            }
-            given.recv().map_err(std::io::Error::other)
-        });
-    }
-
-    fn make_ring(
-        self: &Arc<Self>,
-        give: impl FnOnce(&Self, BorrowedFd<'_>) -> std::io::Result<Line> + Send + 'static,
-    ) {
-        self.serve_apart(
-            "vellum-program",
-            PROGRAMS_MAX,
-            |books| &mut books.programs,
-            move |service| {
-                ring_client::serve(service, |memory| give(service, memory), || service.keep_spare())
-            },
-        );
-    }
-
-    /// Serves somebody in a thread of his own, unless there are as many of his kind as there may be.
-    fn serve_apart(
-        self: &Arc<Self>,
-        name: &str,
-        most: usize,
-        count: fn(&mut Books) -> &mut usize,
-        serve: impl FnOnce(&Arc<Self>) -> std::io::Result<()> + Send + 'static,
-    ) {
-        {
-            let mut books = self.books.lock();
-            let count = count(&mut books);
-            if *count >= most {
-                return;
-            }
-            *count += 1;
+            books.clients += 1;
         }
         // Whatever becomes of the thread.
-        let counted = Counted { service: Arc::clone(self), count };
-        let started = std::thread::Builder::new().name(name.into()).spawn(move || {
-            if let Err(error) = serve(&counted.service) {
-                let thread = std::thread::current();
-                tracing::debug!(%error, "{}", thread.name().unwrap_or_default());
+        let counted = Counted(Arc::clone(self));
+        let started = std::thread::Builder::new().name("vellum-client".into()).spawn(move || {
+            if let Err(error) = counted.0.hear(client) {
+                tracing::debug!(%error, "a client");
             }
         });
         if let Err(error) = started {
-            tracing::debug!(%error, "a thread for {name}");
+            tracing::debug!(%error, "a thread for a client");
         }
+        Ok(())
     }
 
     fn hear(self: &Arc<Self>, mut client: UnixStream) -> std::io::Result<()> {
@@ -524,7 +372,7 @@ impl PoolService {
                 }
                 Request::Stop => {
                     let mut books = self.books.lock();
-                    books.stopping = books.mounts.is_empty();
+                    books.stopping = books.mounts == 0;
                     let used = (!books.stopping).then(|| Failure::input("something is mounted"));
                     Reply::of(used.map_or(Ok(()), Err))
                 }
@@ -542,7 +390,7 @@ impl PoolService {
             user_namespace: self.user_namespace,
             restarts: self.restarts,
             program: self.program.to_string_lossy().into_owned(),
-            mounts: self.books.lock().mounts.len(),
+            mounts: self.books.lock().mounts,
         }
     }
 
@@ -564,14 +412,11 @@ impl PoolService {
     }
 }
 
-/// Somebody who is served apart, and counted until this is dropped.
-struct Counted {
-    service: Arc<PoolService>,
-    count: fn(&mut Books) -> &mut usize,
-}
+/// A client that is counted until this is dropped.
+struct Counted(Arc<PoolService>);
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        *(self.count)(&mut self.service.books.lock()) -= 1;
+        self.0.books.lock().clients -= 1;
     }
 }

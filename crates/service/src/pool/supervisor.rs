@@ -1,7 +1,7 @@
 //! A pool that is supervised: its sockets, and how another program goes on with it.
 
 use super::family::{self, Charge, Family};
-use super::session::{self, Listeners};
+use super::sockets::{self, Listeners};
 use super::{FORMAT, format};
 use crate::failure::Failure;
 use crate::mountpoint;
@@ -61,8 +61,8 @@ pub fn listen(socket: &Path) -> Result<Option<Supervised>, Failure> {
         Err(e) => return Err(failed(e.into())),
     }
     // The one for programs first: who finds the service finds both.
-    let session = session::bind(socket).map_err(failed)?;
-    let control = session::bind_at(socket, 0o600).map_err(failed)?;
+    let session = sockets::bind(socket).map_err(failed)?;
+    let control = sockets::bind_at(socket, 0o600).map_err(failed)?;
     let socket = socket.to_owned();
     let listeners = Listeners { control, session };
     Ok(Some(Supervised { listeners, lock, socket, before: BTreeSet::new(), restarts: 0, heir: None }))
@@ -128,7 +128,7 @@ pub fn supervise(pool: Supervised, manner: &Manner<'_>, signals: &HeldSignals) -
     family.keep()?;
     // Whoever connects from now on finds nobody, and starts another supervisor, which waits for the lock.
     let _ = fs::remove_file(&pool.socket);
-    let _ = fs::remove_file(session::path(&pool.socket));
+    let _ = fs::remove_file(sockets::path(&pool.socket));
     Ok(())
 }
 

@@ -6,24 +6,20 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
 use crate::source::LayerSource;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use vellum_sys::{SENT_AT_ONCE, send_with};
 
 /// Longest message in bytes: paths of all layers, in JSON.
 const BODY_MAX: usize = 16 << 20;
 /// Most descriptors of a message: a device, an upper and its work directory, all lowers, and locks.
 const DESCRIPTORS_MAX: usize = crate::config::LAYERS_MAX + 16;
-/// Descriptors that travel together; the kernel takes 253.
-const BATCH: usize = 128;
 /// The byte that descriptors travel with.
 const MARK: u8 = b'+';
 
@@ -121,27 +117,6 @@ fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// Sends bytes together with descriptors, at most [`BATCH`]; how many bytes went.
-fn send_with(
-    to: BorrowedFd<'_>,
-    body: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-    flags: SendFlags,
-) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(invalid("no room for descriptors"));
-    }
-    Ok(sendmsg(to, &[IoSlice::new(body)], &mut control, flags | SendFlags::NOSIGNAL)?)
-}
-
-/// Sends all of `body` with descriptors, or nothing, without waiting: it is less than any socket's buffer.
-pub(super) fn send_whole(to: BorrowedFd<'_>, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    let sent = send_with(to, body, descriptors, SendFlags::DONTWAIT)?;
-    if sent == body.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
-}
-
 /// Sends a message and descriptors, which stay open here.
 pub(super) fn send<T: Serialize>(
     to: &mut UnixStream,
@@ -156,7 +131,7 @@ pub(super) fn send<T: Serialize>(
     head[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
     head[4..].copy_from_slice(&(descriptors.len() as u32).to_le_bytes());
     to.write_all(&head)?;
-    for batch in descriptors.chunks(BATCH) {
+    for batch in descriptors.chunks(SENT_AT_ONCE) {
         send_with(to.as_fd(), &[MARK], batch, SendFlags::empty())?;
     }
     to.write_all(&body)
@@ -174,7 +149,7 @@ pub(super) fn receive<T: DeserializeOwned>(from: &mut UnixStream) -> io::Result<
     }
     let mut descriptors = Vec::with_capacity(count);
     while descriptors.len() < count {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT_AT_ONCE))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut mark = [0];
         let received =

@@ -76,12 +76,6 @@ impl Generations {
         Ok(opened)
     }
 
-    /// Its memory.
-    #[must_use]
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.words.as_fd()
-    }
-
     /// Which memory it is.
     #[must_use]
     pub fn id(&self) -> u64 {
@@ -116,6 +110,13 @@ impl Generations {
     }
 }
 
+/// Its memory.
+impl AsFd for Generations {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.words.as_fd()
+    }
+}
+
 fn unusable(errno: Errno) -> Error {
     Error::new(errno, "memory for generations")
 }
@@ -132,7 +133,7 @@ mod tests {
         assert_eq!(one.of(node).unwrap().load(SeqCst), 0);
         one.advance(node);
         one.leave(node);
-        let other = Generations::open(one.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        let other = Generations::open(one.as_fd().try_clone_to_owned().unwrap()).unwrap();
         drop(one);
         assert_eq!(other.of(node).unwrap().load(SeqCst), LEFT + 1);
         assert_eq!(other.id(), id);

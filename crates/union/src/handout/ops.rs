@@ -139,10 +139,4 @@ impl Union {
     pub fn hands_out(&self) -> bool {
         self.0.coherence.hands_out()
     }
-
-    /// Whether nothing has to be on disk before the mount ends.
-    #[must_use]
-    pub fn is_volatile(&self) -> bool {
-        self.0.layers.config.volatile
-    }
 }

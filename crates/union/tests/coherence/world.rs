@@ -3,6 +3,7 @@
 use crate::export::Slow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{CStr, CString};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use vellum_branch::MemoryBranch;
 use vellum_sys::SharedWords;
@@ -165,7 +166,7 @@ impl World {
         let disk = MemoryBranch::new();
         let part = |path: &str| disk.subtree(path).unwrap();
         let generations = Arc::new(Generations::create().unwrap());
-        let words = SharedWords::open(generations.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        let words = SharedWords::open(generations.as_fd().try_clone_to_owned().unwrap()).unwrap();
         let mut config = UnionConfig::new();
         config.upper = Some(UpperConfig { branch: part("upper") as Arc<dyn Branch>, work: part("work") });
         config.lowers = vec![part("lower") as Arc<dyn Branch>];

@@ -9,12 +9,15 @@
 //! the kernel does not let it send any, a connection is closed at once; else by a thread of its own.
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
-use vellum_sys::{has_unread, refuses_rights};
+use vellum_sys::{has_unread, refuses_rights, send_with};
 
 /// Descriptors that are under way at the same time, and those to one user, or to those who share a place with him.
 const MOST: usize = 64;
@@ -26,7 +29,7 @@ const WAITING: usize = 256;
 
 /// What is under way.
 #[derive(Debug)]
-pub(super) struct Underway {
+pub(crate) struct Underway {
     all: AtomicUsize,
     users: [AtomicUsize; USERS],
     /// Connections that are over, with what has not been taken.
@@ -84,7 +87,7 @@ impl Underway {
     }
 
     /// To be called now and then: lets go of connections whose descriptors have been taken, and closes those that could not be.
-    pub(super) fn sweep(self: &Arc<Self>) {
+    pub(crate) fn sweep(self: &Arc<Self>) {
         let mut over = Vec::new();
         {
             let mut left = self.left.lock();
@@ -102,7 +105,7 @@ impl Underway {
     }
 
     /// Whether nobody else can be heard.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.closing.lock().len() >= WAITING
     }
 
@@ -126,7 +129,7 @@ impl Underway {
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(crate) struct Line {
     /// None: it is over.
     socket: Option<UnixStream>,
     uid: u32,
@@ -135,18 +138,18 @@ pub(super) struct Line {
 }
 
 impl Line {
-    pub(super) const fn new(of: Arc<Underway>, socket: UnixStream, uid: u32) -> Self {
+    pub(crate) const fn new(of: Arc<Underway>, socket: UnixStream, uid: u32) -> Self {
         Self { socket: Some(socket), uid, seat: None, of }
     }
 
     /// The connection, as long as there is one.
-    pub(super) const fn socket(&self) -> Option<&UnixStream> {
+    pub(crate) const fn socket(&self) -> Option<&UnixStream> {
         self.socket.as_ref()
     }
 
     /// Its descriptor.
-    pub(super) fn fd(&self) -> std::io::Result<BorrowedFd<'_>> {
-        self.socket().map(AsFd::as_fd).ok_or_else(|| std::io::ErrorKind::NotConnected.into())
+    pub(crate) fn fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.socket().map(AsFd::as_fd).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
 
     fn is_taken(&self) -> bool {
@@ -154,20 +157,34 @@ impl Line {
     }
 
     /// Whether a descriptor may be sent now: the last one has been taken, and there are not too many others.
-    pub(super) fn may_send(&mut self) -> bool {
+    pub(crate) fn may_send(&mut self) -> bool {
         self.is_taken() && self.may_send_first()
     }
 
     /// Whether the first descriptor may be sent now: there are not too many others. Other things may have been sent before it.
-    pub(super) fn may_send_first(&mut self) -> bool {
+    fn may_send_first(&mut self) -> bool {
         if self.seat.is_none() {
             self.seat = self.of.seat(self.uid);
         }
         self.seat.is_some()
     }
 
+    /// Sends the first descriptor, with a number. EAGAIN: there are too many others.
+    pub(crate) fn send_first(&mut self, number: u64, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        if !self.may_send_first() {
+            return Err(Errno::AGAIN.into());
+        }
+        self.send(&number.to_ne_bytes(), &[descriptor])
+    }
+
+    /// Sends all of `body` with descriptors, or nothing, without waiting: it is less than any socket's buffer.
+    pub(crate) fn send(&self, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let sent = send_with(self.fd()?, body, descriptors, SendFlags::DONTWAIT)?;
+        if sent == body.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
+    }
+
     /// Nothing is being sent just now: what has been taken is under way no more.
-    pub(super) fn rest(&mut self) {
+    pub(crate) fn rest(&mut self) {
         if self.seat.is_some() && self.is_taken() {
             self.seat = None;
         }

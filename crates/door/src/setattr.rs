@@ -9,15 +9,15 @@ const SECOND: i64 = 1_000_000_000;
 
 /// What is to be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SetAttrCall {
-    pub(super) set: SetAttr,
+pub(crate) struct SetAttrCall {
+    pub(crate) set: SetAttr,
     /// Of a symbolic link that is meant which it leads to.
-    pub(super) follows: bool,
+    pub(crate) follows: bool,
 }
 
 impl SetAttrCall {
     /// As a request has it. None: of another form.
-    pub(super) fn new(args: &[u64; 5]) -> Option<Self> {
+    pub(crate) fn new(args: &[u64; 5]) -> Option<Self> {
         const KNOWN: u64 = SET_MODE
             | SET_OWNER
             | SET_GROUP

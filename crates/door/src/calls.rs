@@ -3,89 +3,59 @@
 //! Here is read what a request says, and found which directory and which mount it means. What the program may do, and whether that means the
 //! same as by way of the kernel, is the tree's to know.
 
-use super::handout_mounts::HandoutMounts;
-use super::pool_service::Tree;
-use super::ring_client::Program;
-use super::setattr::SetAttrCall;
-use crate::ring_stats::{Call, Counts};
-use crate::tokens::Shower;
+use crate::counts::{Call, Counts};
+use crate::mount::Entrance;
+use crate::program::Program;
+use crate::setattr::SetAttrCall;
 use rustix::fs::OFlags;
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use vellum_ring::Request;
 use vellum_ring::files::{
-    ASK_KERNEL, CHECKED, DEPTH_MAX, ENTER, LOOK, MAKE_DIR, MAKE_LINK, MOUNT_NUMBERS, NAME_MAX, OPEN, PROVE,
-    REOPEN, SET_ATTRIBUTES, SLOT_BYTES, STALE, TOKEN_BYTES, VOLATILE,
+    ASK_KERNEL, CHECKED, DEPTH_MAX, ENTER, LOOK, MAKE_DIR, MAKE_LINK, NAME_MAX, OPEN, PROVE, REOPEN,
+    SET_ATTRIBUTES, SLOT_BYTES, STALE, TOKEN_BYTES,
 };
-use vellum_union::{Directory, Union};
 use vellum_vfs::{Client, Given, Handout, HandoutFlags, Name, NodeId, Progress, Refused, Verdict, Wanted};
 
-/// Where the files of a mount are handed out.
-#[derive(Clone)]
-pub(super) struct Door {
-    pub(super) tree: Weak<Tree>,
-    pub(super) handouts: Arc<HandoutMounts>,
-}
-
-impl Door {
-    /// Whether the mount is still served, and is one whose files are handed out.
-    pub(super) fn is_open(&self) -> bool {
-        self.tree.upgrade().is_some_and(|tree| tree.inner().hands_out())
-    }
-
-    /// As a greeting has it; nothing of one that is not served any more.
-    pub(super) fn numbers(&self) -> Option<[u64; MOUNT_NUMBERS]> {
-        let tree = self.tree.upgrade()?;
-        Some(self.handouts.numbers(if tree.inner().is_volatile() { VOLATILE } else { 0 }))
-    }
-}
-
 /// A directory that a program has entered, or is to enter.
-pub(super) struct Entered {
+pub(crate) struct Entered<T: Handout> {
     /// Its number, from when it is entered.
-    pub(super) number: u64,
-    tree: Weak<Tree>,
-    dir: Directory,
+    pub(crate) number: u64,
+    tree: Weak<T>,
+    dir: T::Dir,
     /// Its node, and its inode number.
     node: NodeId,
     ino: u64,
     counts: Arc<Counts>,
 }
 
-impl Entered {
+impl<T: Handout> Entered<T> {
     /// Whether its mount is still served.
-    pub(super) fn is_there(&self) -> bool {
+    pub(crate) fn is_there(&self) -> bool {
         self.tree.strong_count() > 0
     }
 
-    fn new(tree: &Arc<Tree>, dir: Directory, counts: Arc<Counts>) -> Self {
-        let (node, ino) = (tree.inner().node(&dir), tree.inner().ino(&dir));
+    fn new(tree: &Arc<T>, dir: T::Dir, counts: Arc<Counts>) -> Self {
+        let (node, ino) = (tree.node(&dir), tree.ino(&dir));
         Self { number: 0, tree: Arc::downgrade(tree), dir, node, ino, counts }
     }
 
     /// As the answer has it.
-    pub(super) fn values(&self) -> [u64; 6] {
+    pub(crate) fn values(&self) -> [u64; 6] {
         [self.number, self.ino, 0, 0, 0, 0]
     }
 }
 
-/// Who a program is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Identity {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-}
-
 /// What came of a call.
-pub(super) enum Done {
+pub(crate) enum Done<T: Handout> {
     Values([u64; 6]),
     File(OwnedFd),
     /// A directory that is to be entered.
-    Directory(Entered),
+    Directory(Entered<T>),
 }
 
-impl Done {
+impl<T: Handout> Done<T> {
     const NOTHING: Self = Self::Values([0; 6]);
 
     /// A file that can be sent.
@@ -98,7 +68,7 @@ impl Done {
 }
 
 /// The status of a response.
-pub(super) fn status(refused: Refused) -> i32 {
+pub(crate) fn status(refused: Refused) -> i32 {
     let number = match refused {
         Refused::Error(errno) => return errno.raw_os_error(),
         Refused::Kernel => ASK_KERNEL,
@@ -113,12 +83,12 @@ fn kernel<T>(_: T) -> Refused {
 }
 
 /// Carries out a call. `progress` hears how far it has come.
-pub(super) fn carry_out(
-    program: &mut Program<'_>,
+pub(crate) fn carry_out<T: Handout>(
+    program: &mut Program<'_, T>,
     request: &Request,
     data: &[u8],
     progress: &dyn Progress,
-) -> Verdict<Done> {
+) -> Verdict<Done<T>> {
     let [directory, flags, mode, ..] = request.args;
     let client = program.client(progress);
     match request.opcode {
@@ -178,7 +148,12 @@ impl<const N: usize> Text<N> {
 
 /// The number of the directory that a path leads to from another one, through directories that the program has entered, may search, and
 /// that the kernel does not know. Whatever is not so is to be asked by a path through the kernel.
-fn descend(program: &mut Program<'_>, client: &Client<'_>, from: u64, path: &[u8]) -> Verdict<u64> {
+fn descend<T: Handout>(
+    program: &mut Program<'_, T>,
+    client: &Client<'_>,
+    from: u64,
+    path: &[u8],
+) -> Verdict<u64> {
     let mut at = from;
     for (depth, name) in path.split(|byte| *byte == b'/').enumerate() {
         if depth >= DEPTH_MAX {
@@ -187,75 +162,75 @@ fn descend(program: &mut Program<'_>, client: &Client<'_>, from: u64, path: &[u8
         let name = Text::<{ NAME_MAX + 1 }>::new(name)?;
         let entered = program.find(at).ok_or(Refused::Stale)?;
         let tree = entered.tree.upgrade().ok_or(Refused::Stale)?;
-        let below = tree.inner().below(client, &entered.dir, name.name()?)?;
-        let is_it = |entered: &&Entered| entered.node == below && entered.tree.as_ptr() == Arc::as_ptr(&tree);
+        let below = tree.below(client, &entered.dir, name.name()?)?;
+        let is_it =
+            |entered: &&Entered<T>| entered.node == below && entered.tree.as_ptr() == Arc::as_ptr(&tree);
         at = program.entered.iter().find(is_it).map(|entered| entered.number).ok_or(Refused::Known)?;
     }
     Ok(at)
 }
 
 /// A directory in which the program shows that no domain holds it.
-fn prove(program: &mut Program<'_>) -> Verdict<Done> {
-    let room = program.service.room.as_ref().ok_or(Refused::Kernel)?;
+fn prove<T: Handout>(program: &mut Program<'_, T>) -> Verdict<Done<T>> {
+    let room = program.door.room.as_ref().ok_or(Refused::Kernel)?;
     program.proof.ask(room).map(Done::File).map_err(|error| {
         tracing::debug!(%error, "a directory for a proof");
         Refused::Kernel
     })
 }
 
-fn enter(program: &mut Program<'_>, data: &[u8]) -> Verdict<Done> {
+fn enter<T: Handout>(program: &mut Program<'_, T>, data: &[u8]) -> Verdict<Done<T>> {
     let shown = Shown::find(program, data)?;
-    let dir = shown.tree.inner().enter(shown.node)?;
-    let counts = shown.counts(program)?;
+    let dir = shown.tree.enter(shown.node)?;
+    let counts = shown.counts(program);
     Ok(Done::Directory(Entered::new(&shown.tree, dir, counts)))
 }
 
 /// The file of a descriptor, to write.
-fn reopen(program: &mut Program<'_>, client: &Client<'_>, flags: u32, data: &[u8]) -> Verdict<Done> {
+fn reopen<T: Handout>(
+    program: &mut Program<'_, T>,
+    client: &Client<'_>,
+    flags: u32,
+    data: &[u8],
+) -> Verdict<Done<T>> {
     let known = OFlags::NONBLOCK | OFlags::DSYNC | OFlags::SYNC | OFlags::LARGEFILE;
     let flags = OFlags::from_bits_retain(flags);
     if !known.contains(flags) {
         return Err(Refused::Kernel);
     }
     let shown = Shown::find(program, data)?;
-    let counts = shown.counts(program)?;
-    let done = shown.tree.inner().reopen(client, shown.node, wanted_flags(flags | OFlags::WRONLY));
+    let counts = shown.counts(program);
+    let done = shown.tree.reopen(client, shown.node, wanted_flags(flags | OFlags::WRONLY));
     counts.count(if done.is_ok() { Call::Open } else { Call::Kernel });
     Done::file(done?)
 }
 
 /// Something that a program has shown, and where.
-struct Shown {
-    door: Door,
-    tree: Arc<Tree>,
+struct Shown<T> {
+    tree: Arc<T>,
+    entrance: Arc<Entrance>,
     node: NodeId,
 }
 
-impl Shown {
+impl<T: Handout> Shown<T> {
     /// Nothing is found for a program that may be held by a domain, which does not see what the service opens.
-    fn find(program: &mut Program<'_>, token: &[u8]) -> Verdict<Self> {
+    fn find(program: &mut Program<'_, T>, token: &[u8]) -> Verdict<Self> {
         if !program.proof.is_given() {
             return Err(Refused::Kernel);
         }
         let token = <[u8; TOKEN_BYTES]>::try_from(token).map_err(kernel)?;
-        let Identity { uid, gid } = program.who;
-        let who = Shower { uid, gid, process: program.number };
-        program
-            .service
-            .doors()
-            .into_iter()
-            .find_map(|door| {
-                let tree = door.tree.upgrade()?;
-                let node = tree.redeem(who, &token)?;
-                Some(Self { door, tree, node })
-            })
-            .ok_or(Refused::Kernel)
+        let shown = program.door.find(|files| {
+            let node = files.entrance.tokens.redeem(program.who, &token)?;
+            Some(Self { tree: files.tree.upgrade()?, entrance: Arc::clone(&files.entrance), node })
+        });
+        shown.ok_or(Refused::Kernel)
     }
 
     /// The program's counts there.
-    fn counts(&self, program: &Program<'_>) -> Verdict<Arc<Counts>> {
-        let same = program.entered.iter().find(|entered| entered.tree.ptr_eq(&self.door.tree));
-        same.map(|entered| Arc::clone(&entered.counts)).or_else(|| self.tree.counts()).ok_or(Refused::Kernel)
+    fn counts(&self, program: &Program<'_, T>) -> Arc<Counts> {
+        let is_same = |entered: &&Entered<T>| entered.tree.as_ptr() == Arc::as_ptr(&self.tree);
+        let same = program.entered.iter().find(is_same);
+        same.map_or_else(|| self.entrance.stats.add_program(), |entered| Arc::clone(&entered.counts))
     }
 }
 
@@ -282,29 +257,20 @@ fn wanted_flags(flags: OFlags) -> HandoutFlags {
 }
 
 /// A call about a name in a directory.
-struct Asked<'a> {
+struct Asked<'a, T: Handout> {
     client: Client<'a>,
-    tree: Arc<Tree>,
-    entered: &'a Entered,
+    tree: Arc<T>,
+    entered: &'a Entered<T>,
     name: Name<'a>,
     checked: bool,
 }
 
-impl Asked<'_> {
-    fn wanted(&self) -> Wanted<'_, Directory> {
+impl<T: Handout> Asked<'_, T> {
+    fn wanted(&self) -> Wanted<'_, T::Dir> {
         Wanted { dir: &self.entered.dir, name: self.name, checked: self.checked }
     }
 
-    fn handout(&self) -> &Union {
-        self.tree.inner()
-    }
-
-    /// Names are the kernel's alone while something that a predecessor had begun may come again.
-    fn settled(&self) -> Verdict<()> {
-        if self.tree.is_settled() { Ok(()) } else { Err(Refused::Kernel) }
-    }
-
-    fn open(&self, flags: u32, mode: u32) -> Verdict<Done> {
+    fn open(&self, flags: u32, mode: u32) -> Verdict<Done<T>> {
         let known = OFlags::RWMODE
             | OFlags::CREATE
             | OFlags::EXCL
@@ -326,35 +292,30 @@ impl Asked<'_> {
         if only_reads && flags.intersects(OFlags::CREATE | OFlags::TRUNC) {
             return Err(Refused::Kernel);
         }
-        if flags.contains(OFlags::CREATE) {
-            self.settled()?;
-        }
-        let opened = self.handout().open_or_create(&self.client, &self.wanted(), wanted_flags(flags), mode);
+        let opened = self.tree.open_or_create(&self.client, &self.wanted(), wanted_flags(flags), mode);
         Done::file(opened?)
     }
 
     /// Makes a directory, and enters it.
-    fn make_dir(&self, mode: u32) -> Verdict<Done> {
-        self.settled()?;
-        let made = self.handout().mkdir(&self.client, &self.wanted(), mode)?;
+    fn make_dir(&self, mode: u32) -> Verdict<Done<T>> {
+        let made = self.tree.mkdir(&self.client, &self.wanted(), mode)?;
         // Where it could not be entered it is made all the same. The program enters it like any other.
         Ok(made.map_or(Done::NOTHING, |dir| {
             Done::Directory(Entered::new(&self.tree, dir, Arc::clone(&self.entered.counts)))
         }))
     }
 
-    fn make_link(&self, target: &[u8]) -> Verdict<Done> {
+    fn make_link(&self, target: &[u8]) -> Verdict<Done<T>> {
         if target.is_empty() {
             return Err(Refused::Kernel);
         }
-        self.settled()?;
         let target = Text::<{ SLOT_BYTES as usize }>::new(target)?;
-        self.handout().symlink(&self.client, &self.wanted(), target.c_str()?).map(|()| Done::NOTHING)
+        self.tree.symlink(&self.client, &self.wanted(), target.c_str()?).map(|()| Done::NOTHING)
     }
 
-    fn set(&self, args: &[u64; 5]) -> Verdict<Done> {
+    fn set(&self, args: &[u64; 5]) -> Verdict<Done<T>> {
         let SetAttrCall { set, follows } = SetAttrCall::new(args).ok_or(Refused::Kernel)?;
-        self.handout().setattr(&self.client, &self.wanted(), &set, follows).map(|()| Done::NOTHING)
+        self.tree.setattr(&self.client, &self.wanted(), &set, follows).map(|()| Done::NOTHING)
     }
 }
 

@@ -3,11 +3,11 @@
 //! Who it is, is taken from the kernel once, when it connects. A program that becomes somebody else begins anew; one that does not is
 //! noticed with its next call, for the kernel says who the process is now.
 
-use super::pool_service::PoolService;
-use super::proof::Proof;
-use super::ring_ops::{self, Entered, Identity};
-use super::underway::Line;
-use super::wire::send_whole;
+use crate::calls::{self, Entered};
+use crate::door::Door;
+use crate::proof::Proof;
+use crate::tokens::Shower;
+use crate::underway::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
@@ -18,11 +18,11 @@ use std::num::NonZeroU16;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use vellum_ring::files::{OPEN, PROVE, REOPEN, RING_WANTED, SLOT_BYTES, SLOTS};
+use vellum_ring::files::{OPEN, PROVE, REOPEN, SLOT_BYTES, SLOTS};
 use vellum_ring::{Call, Layout, Linux, Response, Session};
 use vellum_sys::cpu_latency::Burst;
 use vellum_sys::{Ids, SharedRegion};
-use vellum_vfs::{Client, Progress, Refused};
+use vellum_vfs::{Client, Handout, Progress, Refused};
 
 /// How long to look for the next call before sleeping, in nanoseconds: longer than a program takes to write a small file. Not at all
 /// while processors are kept awake: between two calls there is often a request to a worker, which needs the processor.
@@ -33,26 +33,16 @@ const LOOK: Duration = Duration::from_secs(1);
 const ENTERED_MAX: usize = 64;
 
 /// A program with a ring.
-pub(super) struct Program<'a> {
-    pub(super) service: &'a PoolService,
-    pub(super) who: Identity,
-    /// Number of the process, as long as it lives.
-    pub(super) number: u32,
+pub(crate) struct Program<'a, T: Handout> {
+    pub(crate) door: &'a Door<T>,
+    pub(crate) who: Shower,
     process: Process,
     line: Line,
     /// That no domain holds it.
-    pub(super) proof: Proof,
-    pub(super) entered: VecDeque<Entered>,
+    pub(crate) proof: Proof,
+    pub(crate) entered: VecDeque<Entered<T>>,
     /// The last number that was given.
     next: u64,
-}
-
-/// Gives a program the memory of a ring.
-pub(super) fn send_ring(line: &mut Line, memory: BorrowedFd<'_>) -> io::Result<()> {
-    if !line.may_send_first() {
-        return Err(Errno::AGAIN.into());
-    }
-    send_whole(line.fd()?, &RING_WANTED.to_ne_bytes(), &[memory])
 }
 
 fn other(what: impl std::fmt::Display) -> io::Error {
@@ -61,8 +51,8 @@ fn other(what: impl std::fmt::Display) -> io::Error {
 
 /// Makes a ring and serves a program over it, until it is gone, or is not who it was. `give` is shown the ring's memory, and comes back
 /// with the connection of a program that has it. `idle` is called once, when the program asks for nothing.
-pub(super) fn serve(
-    service: &PoolService,
+pub(crate) fn serve<T: Handout>(
+    door: &Door<T>,
     give: impl FnOnce(BorrowedFd<'_>) -> io::Result<Line>,
     idle: impl FnOnce(),
 ) -> io::Result<()> {
@@ -74,31 +64,23 @@ pub(super) fn serve(
     let line = give(memory.as_fd())?;
     let socket = line.fd()?;
     let peer = vellum_sys::peer(socket)?;
-    let who = Identity { uid: peer.uid, gid: peer.gid };
     let number = peer.process.ok_or(Errno::SRCH)?;
+    let who = Shower { uid: peer.uid, gid: peer.gid, process: number.unsigned_abs() };
     let process = Process::of(socket, number)?;
     // What it has asked, which is known.
     let _ = recv(socket, &mut [0; 8], RecvFlags::DONTWAIT);
     let mut poller = ring.poller();
     let mut idle = Some(idle);
-    let mut program = Program {
-        service,
-        who,
-        number: number.unsigned_abs(),
-        process,
-        line,
-        proof: Proof::default(),
-        entered: VecDeque::new(),
-        next: 0,
-    };
+    let mut program =
+        Program { door, who, process, line, proof: Proof::default(), entered: VecDeque::new(), next: 0 };
     let mut looked = Instant::now();
-    let mut burst = Burst::new(Arc::clone(&service.latency));
+    let mut burst = Burst::new(Arc::clone(&door.latency));
     loop {
         poller.ran_on(Linux.core());
         if let Some(call) = poller.poll_for(if burst.is_awake() { 0 } else { SPIN }) {
-            burst.call(|| service.keeps_awake());
+            burst.call(|| door.keeps_awake());
             if !program.process.is(program.who) {
-                call.reply(Response::status(ring_ops::status(Refused::Kernel)));
+                call.reply(Response::status(calls::status(Refused::Kernel)));
                 break;
             }
             program.answer(call)?;
@@ -143,7 +125,7 @@ impl Process {
     }
 
     /// Whether it is somebody now. A process that has died is nobody.
-    fn is(&self, who: Identity) -> bool {
+    fn is(&self, who: Shower) -> bool {
         let ids = (who.uid, who.gid);
         match self {
             Self::Itself(process) => {
@@ -168,9 +150,9 @@ impl Progress for Announced<'_, '_> {
     }
 }
 
-impl Program<'_> {
+impl<T: Handout> Program<'_, T> {
     /// It, as trees see it.
-    pub(super) fn client<'a>(&self, progress: &'a dyn Progress) -> Client<'a> {
+    pub(crate) fn client<'a>(&self, progress: &'a dyn Progress) -> Client<'a> {
         Client { uid: self.who.uid, gid: self.who.gid, progress }
     }
 
@@ -188,22 +170,22 @@ impl Program<'_> {
         let data = data.get(..len).unwrap_or_default();
         // Before anything is done of which a descriptor would come.
         if matches!(request.opcode, OPEN | REOPEN | PROVE) && !self.line.may_send() {
-            call.reply(Response::status(ring_ops::status(Refused::Kernel)));
+            call.reply(Response::status(calls::status(Refused::Kernel)));
             return Ok(());
         }
-        let response = match ring_ops::carry_out(self, &request, data, &Announced(&call)) {
-            Ok(ring_ops::Done::Values(values)) => Ok(Response { status: 0, len: 0, values }),
-            Ok(ring_ops::Done::Directory(entered)) => {
+        let response = match calls::carry_out(self, &request, data, &Announced(&call)) {
+            Ok(calls::Done::Values(values)) => Ok(Response { status: 0, len: 0, values }),
+            Ok(calls::Done::Directory(entered)) => {
                 Ok(Response { status: 0, len: 0, values: self.enter(entered) })
             }
-            Ok(ring_ops::Done::File(file)) => {
+            Ok(calls::Done::File(file)) => {
                 self.hand_out(&file).map(|tag| Response { status: 0, len: 0, values: [tag, 0, 0, 0, 0, 0] })
             }
-            Err(refused) => Ok(Response::status(ring_ops::status(refused))),
+            Err(refused) => Ok(Response::status(calls::status(refused))),
         };
         let (response, outcome) = match response {
             Ok(response) => (response, Ok(())),
-            Err(error) => (Response::status(ring_ops::status(Refused::Kernel)), Err(error)),
+            Err(error) => (Response::status(calls::status(Refused::Kernel)), Err(error)),
         };
         call.reply(response);
         outcome
@@ -212,7 +194,7 @@ impl Program<'_> {
     /// Sends a descriptor, and says by which tag it comes. Whoever does not take his descriptors is served no more.
     fn hand_out(&mut self, descriptor: &OwnedFd) -> io::Result<u64> {
         let tag = self.number();
-        send_whole(self.line.fd()?, &tag.to_ne_bytes(), &[descriptor.as_fd()])?;
+        self.line.send(&tag.to_ne_bytes(), &[descriptor.as_fd()])?;
         Ok(tag)
     }
 
@@ -223,7 +205,7 @@ impl Program<'_> {
     }
 
     /// The directory that has been entered under a number.
-    pub(super) fn find(&mut self, number: u64) -> Option<&Entered> {
+    pub(crate) fn find(&mut self, number: u64) -> Option<&Entered<T>> {
         let at = self.entered.iter().position(|entered| entered.number == number)?;
         // Those that are not asked for come to lie in front, and are the first to go.
         if at >= self.entered.len() / 2 {
@@ -235,7 +217,7 @@ impl Program<'_> {
     }
 
     /// Enters a directory, which gets a number; what is to be answered.
-    fn enter(&mut self, mut entered: Entered) -> [u64; 6] {
+    fn enter(&mut self, mut entered: Entered<T>) -> [u64; 6] {
         entered.number = self.number();
         let values = entered.values();
         if self.entered.len() >= ENTERED_MAX {

@@ -24,9 +24,9 @@ const FILES: u32 = 16_384;
 /// The directory of [`PROOF_TO`].
 const INTO: &str = "into";
 
-/// A filesystem in memory, for all programs.
+/// A filesystem in memory in which all programs show that no domain holds them.
 #[derive(Debug)]
-pub(super) struct Room {
+pub struct Room {
     root: OwnedFd,
     next: AtomicU64,
     /// Directories that could not be removed: somebody was making files there.
@@ -34,8 +34,9 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// A new one. None: this process may not make any.
-    pub(super) fn create() -> Option<Arc<Self>> {
+    /// A new one. None: this process may not make any, and programs are given no files.
+    #[must_use]
+    pub fn create() -> Option<Arc<Self>> {
         let made = vellum_sys::mount::in_memory(FILES);
         let root = made.inspect_err(|error| tracing::info!(%error, "programs are given no files")).ok()?;
         Some(Arc::new(Self { root, next: AtomicU64::new(0), left: Mutex::default() }))
@@ -139,21 +140,21 @@ impl Drop for Yard {
 
 /// What is known of a program.
 #[derive(Debug, Default)]
-pub(super) struct Proof {
+pub(crate) struct Proof {
     yard: Option<Yard>,
     given: bool,
 }
 
 impl Proof {
     /// A directory for the program to show it in.
-    pub(super) fn ask(&mut self, room: &Arc<Room>) -> Result<OwnedFd> {
+    pub(crate) fn ask(&mut self, room: &Arc<Room>) -> Result<OwnedFd> {
         let (yard, outer) = Yard::create(room)?;
         self.yard = Some(yard);
         Ok(outer)
     }
 
     /// Whether it has been shown.
-    pub(super) fn is_given(&mut self) -> bool {
+    pub(crate) fn is_given(&mut self) -> bool {
         if let Some(yard) = self.yard.take_if(|yard| yard.is_moved()) {
             self.given = true;
             drop(yard);

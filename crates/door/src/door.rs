@@ -1,0 +1,214 @@
+//! The door of a service: the mounts behind it, and the rings of all programs.
+
+use crate::greeting::{self, Waiting};
+use crate::mount::{Files, Mount};
+use crate::program;
+use crate::proof::Room;
+use crate::underway::{Line, Underway};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use vellum_ring::files::{MOUNT_NUMBERS, RING_WANTED};
+use vellum_sys::cpu_latency::CpuLatency;
+use vellum_vfs::Handout;
+
+/// Rings at the same time.
+const PROGRAMS_MAX: usize = 1024;
+
+/// A ring that no program has yet.
+struct Spare {
+    memory: OwnedFd,
+    /// To whom it is given; the thread of the ring waits for him.
+    give: SyncSender<Line>,
+}
+
+struct Books<T> {
+    mounts: BTreeMap<u64, Mount<T>>,
+    /// The last number that a mount was given.
+    last: u64,
+    /// Rings.
+    programs: usize,
+    /// A ring for the next program.
+    spare: Option<Spare>,
+    /// Somebody is making one.
+    spare_comes: bool,
+}
+
+/// The door of a service whose trees are `T`. A thread serves each program that has a ring, as long as it lives.
+pub struct Door<T> {
+    books: Mutex<Books<T>>,
+    /// What programs were sent and have not taken.
+    underway: Arc<Underway>,
+    /// Where programs show what no domain keeps them from; None: they cannot, and are given nothing.
+    pub(crate) room: Option<Arc<Room>>,
+    /// Keeps processors awake for rings.
+    pub(crate) latency: Arc<CpuLatency>,
+}
+
+impl<T: Handout> Door<T> {
+    /// A door with no mount behind it. Without a `room` no files are handed out.
+    #[must_use]
+    pub fn new(room: Option<Arc<Room>>, latency: Arc<CpuLatency>) -> Arc<Self> {
+        let books = Books { mounts: BTreeMap::new(), last: 0, programs: 0, spare: None, spare_comes: false };
+        Arc::new(Self { books: Mutex::new(books), underway: Arc::default(), room, latency })
+    }
+
+    /// Lets programs come to a mount; its number here.
+    pub fn add(&self, mount: Mount<T>) -> u64 {
+        let mut books = self.books.lock();
+        books.last += 1;
+        let number = books.last;
+        books.mounts.insert(number, mount);
+        number
+    }
+
+    /// A mount is served no more.
+    pub fn remove(&self, number: u64) {
+        let gone = self.books.lock().mounts.remove(&number);
+        drop(gone);
+    }
+
+    /// To be called now and then: closes connections that are over, as far as nobody has to be waited for.
+    pub fn sweep(&self) {
+        self.underway.sweep();
+    }
+
+    /// Whether no further program can be heard.
+    pub fn is_full(&self) -> bool {
+        self.underway.is_full()
+    }
+
+    /// Greets one program, if there is one at the socket, which is not waited for. `namespace`: the service's user namespace.
+    pub fn greet(&self, listener: &UnixListener, namespace: u64, waiting: &mut Waiting) -> io::Result<()> {
+        let (program, outcome) = match greeting::answer(listener, &self.underway, &self.numbers(), namespace)
+        {
+            Ok(program) => (Some(program), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        waiting.extend(program);
+        outcome
+    }
+
+    /// Gives those who have been greeted what they have asked for by now.
+    pub fn hear(self: &Arc<Self>, waiting: &mut Waiting) {
+        waiting.look(|program, asked| self.give(program, asked));
+    }
+
+    /// What is found where files are handed out, at the newest mount that has it.
+    pub(crate) fn find<R>(&self, what: impl FnMut(&Files<T>) -> Option<R>) -> Option<R> {
+        self.books.lock().mounts.values().rev().filter_map(|mount| mount.files.as_ref()).find_map(what)
+    }
+
+    /// Whether processors are kept awake for one of the mounts.
+    pub(crate) fn keeps_awake(&self) -> bool {
+        self.books.lock().mounts.values().any(|mount| mount.keep_awake)
+    }
+
+    /// What a greeting says of the mounts, of the newest first.
+    fn numbers(&self) -> Vec<[u64; MOUNT_NUMBERS]> {
+        let books = self.books.lock();
+        let files = books.mounts.values().rev().filter_map(|mount| mount.files.as_ref());
+        files.filter(|files| files.is_there()).map(|files| files.numbers).collect()
+    }
+
+    /// Gives a program what it asks for.
+    fn give(self: &Arc<Self>, mut program: Line, asked: u64) {
+        if asked == RING_WANTED {
+            return self.give_ring(program);
+        }
+        let memory = {
+            let books = self.books.lock();
+            let mut all = books.mounts.values().filter_map(|mount| mount.memory.as_ref());
+            all.find(|memory| memory.id == asked).cloned()
+        };
+        if let Some(Err(error)) = memory.map(|memory| greeting::send_memory(&mut program, &memory)) {
+            tracing::debug!(%error, "a program that wanted a memory");
+        }
+    }
+
+    /// Serves a program over a ring: the one that has been made beforehand, if there is one.
+    fn give_ring(self: &Arc<Self>, mut program: Line) {
+        if self.find(|files| files.is_there().then_some(())).is_none() {
+            return;
+        }
+        let spare = {
+            let mut books = self.books.lock();
+            // Whoever was making one may have failed.
+            books.spare_comes = false;
+            books.spare.take()
+        };
+        let Some(spare) = spare else {
+            self.make_ring(move |_, memory| {
+                program.send_first(RING_WANTED, memory)?;
+                Ok(program)
+            });
+            return;
+        };
+        // The memory first: the program goes on with it while the thread wakes up.
+        if let Err(error) = program.send_first(RING_WANTED, spare.memory.as_fd()) {
+            tracing::debug!(%error, "a program that wanted a ring");
+            self.books.lock().spare = Some(spare);
+        } else if spare.give.send(program).is_err() {
+            tracing::debug!("a ring has gone");
+        }
+    }
+
+    /// Makes a ring for the next program that asks: the most of what a session costs has been done then.
+    fn keep_spare(self: &Arc<Self>) {
+        {
+            let mut books = self.books.lock();
+            if books.spare.is_some() || std::mem::replace(&mut books.spare_comes, true) {
+                return;
+            }
+        }
+        self.make_ring(|door, memory| {
+            let (give, given) = sync_channel(1);
+            let spare = Spare { memory: memory.try_clone_to_owned()?, give };
+            {
+                let mut books = door.books.lock();
+                books.spare = Some(spare);
+                books.spare_comes = false;
+            }
+            given.recv().map_err(io::Error::other)
+        });
+    }
+
+    /// Serves a program over a new ring, unless there are as many as there may be. `give` is shown the ring's memory, and comes back with
+    /// the connection of a program that has it.
+    fn make_ring(
+        self: &Arc<Self>,
+        give: impl FnOnce(&Self, BorrowedFd<'_>) -> io::Result<Line> + Send + 'static,
+    ) {
+        {
+            let mut books = self.books.lock();
+            if books.programs >= PROGRAMS_MAX {
+                return;
+            }
+            books.programs += 1;
+        }
+        // Whatever becomes of the thread.
+        let counted = Counted(Arc::clone(self));
+        let started = std::thread::Builder::new().name("vellum-program".into()).spawn(move || {
+            let door = &counted.0;
+            if let Err(error) = program::serve(door, |memory| give(door, memory), || door.keep_spare()) {
+                tracing::debug!(%error, "a program with a ring");
+            }
+        });
+        if let Err(error) = started {
+            tracing::debug!(%error, "a thread for a program");
+        }
+    }
+}
+
+/// A ring that is counted until this is dropped.
+struct Counted<T>(Arc<Door<T>>);
+
+impl<T> Drop for Counted<T> {
+    fn drop(&mut self) {
+        self.0.books.lock().programs -= 1;
+    }
+}

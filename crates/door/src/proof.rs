@@ -8,19 +8,20 @@
 //! A domain that knows of nothing but ports or signals does not hold anybody from files, and from this neither.
 
 use parking_lot::Mutex;
-use rustix::fs::{
-    AtFlags, Dir, FileType, Mode, OFlags, RenameFlags, fstat, mkdirat, openat, renameat_with, statat,
-    unlinkat,
-};
+use rustix::fs::{AtFlags, Mode, OFlags, fstat, mkdirat, openat, statat};
 use rustix::io::{Errno, Result};
+use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_ring::files::{PROOF_FROM, PROOF_TO};
+use vellum_sys::remove_tree_at;
 
 /// Files and directories of all programs together. Three are for one, until it has shown what it is to show.
 const FILES: u32 = 16_384;
+/// Entries that are looked at where one program's are removed: each several times, however deep they lie.
+const LOOKS: u64 = 4 * FILES as u64;
 /// The directory of [`PROOF_TO`].
 const INTO: &str = "into";
 
@@ -30,7 +31,7 @@ pub struct Room {
     root: OwnedFd,
     next: AtomicU64,
     /// Directories that could not be removed: somebody was making files there.
-    left: Mutex<Vec<String>>,
+    left: Mutex<Vec<CString>>,
 }
 
 impl Room {
@@ -42,49 +43,18 @@ impl Room {
         Some(Arc::new(Self { root, next: AtomicU64::new(0), left: Mutex::default() }))
     }
 
-    fn name(&self) -> String {
-        self.next.fetch_add(1, Relaxed).to_string()
-    }
-
-    /// Removes a directory with what a program has put there. Directories in it are moved up and wait for their turn.
-    fn remove(&self, name: String) {
+    /// Removes a directory with what a program has put there, and those that are left from before.
+    fn remove(&self, name: CString) {
         let mut waiting = std::mem::take(&mut *self.left.lock());
         waiting.push(name);
-        // Somebody may be making more of them.
-        let mut steps = FILES;
         while let Some(name) = waiting.pop() {
-            steps = steps.saturating_sub(1);
-            let gone = unlinkat(&self.root, name.as_str(), AtFlags::REMOVEDIR);
-            if !matches!(gone, Err(Errno::NOTEMPTY)) {
-                continue;
-            }
-            if steps == 0 || self.empty(&name, &mut waiting).is_err() {
-                self.left.lock().push(name);
+            // Somebody may be making more of them.
+            if remove_tree_at(&self.root, &name, LOOKS).is_err() {
+                waiting.push(name);
                 break;
             }
-            waiting.push(name);
         }
         self.left.lock().append(&mut waiting);
-    }
-
-    fn empty(&self, name: &str, moved: &mut Vec<String>) -> Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let dir = openat(&self.root, name, flags, Mode::empty())?;
-        for entry in Dir::read_from(&dir)?.take(FILES as usize) {
-            let entry = entry?;
-            let here = entry.file_name();
-            if matches!(here.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            if entry.file_type() == FileType::Directory {
-                let there = self.name();
-                renameat_with(&dir, here, &self.root, there.as_str(), RenameFlags::NOREPLACE)?;
-                moved.push(there);
-            } else {
-                unlinkat(&dir, here, AtFlags::empty())?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -92,7 +62,7 @@ impl Room {
 #[derive(Debug)]
 struct Yard {
     room: Arc<Room>,
-    name: String,
+    name: CString,
     into: OwnedFd,
     /// Number of the file.
     file: u64,
@@ -101,13 +71,15 @@ struct Yard {
 impl Yard {
     /// A new one, and the directory for the program.
     fn create(room: &Arc<Room>) -> Result<(Self, OwnedFd)> {
-        let (name, room) = (room.name(), Arc::clone(room));
+        let room = Arc::clone(room);
+        let name = room.next.fetch_add(1, Relaxed).to_string();
+        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
         // Names in it cannot be listed by anybody but root, and can be made by all.
         let mode = Mode::from_raw_mode(0o733);
-        mkdirat(&room.root, name.as_str(), mode)?;
+        mkdirat(&room.root, &name, mode)?;
         let made = || {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let outer = openat(&room.root, name.as_str(), flags, Mode::empty())?;
+            let outer = openat(&room.root, &name, flags, Mode::empty())?;
             // Whoever has it cannot go up from it, where the kernel makes such mounts.
             let outer = vellum_sys::mount::alone(&outer).unwrap_or(outer);
             mkdirat(&outer, INTO, mode)?;
@@ -221,10 +193,10 @@ mod tests {
         drop(proof);
         let mut next = Proof::default();
         while next.ask(&room).is_err() {
-            room.remove("none".into());
+            room.remove(c"none".into());
         }
         drop(next);
-        room.remove("none".into());
+        room.remove(c"none".into());
         assert_eq!(files(&room), none);
     }
 }

@@ -17,7 +17,6 @@ mod own;
 pub mod pool;
 mod privilege;
 mod regular;
-mod remove;
 pub mod settings;
 pub mod store;
 pub mod uids;

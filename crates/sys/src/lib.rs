@@ -22,6 +22,7 @@ mod offspring;
 mod pidfd;
 mod proc_path;
 mod process;
+mod remove_tree;
 mod seccomp;
 mod shared_region;
 mod shared_words;
@@ -48,6 +49,7 @@ pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thr
 pub use process::{
     clear_umask, descriptor_limit, lift_limits, raise_descriptor_limit, trim_memory, unshare_ipc,
 };
+pub use remove_tree::{remove_tree, remove_tree_at};
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
 pub use shared_words::SharedWords;

@@ -5,7 +5,6 @@ use super::runtime::Runtime;
 use super::union::{self, SERVICE_WAIT};
 use crate::image::LayerStore;
 use crate::own::Owned;
-use crate::remove::remove;
 use crate::uids::UidRange;
 use std::ffi::OsStr;
 use std::fs;
@@ -15,6 +14,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vellum_service::Failure;
+use vellum_sys::remove_tree;
 
 /// Where root's state is.
 const SYSTEM: &str = "/var/lib/vellum";
@@ -156,7 +156,7 @@ fn discard_all(owned: Owned, id: &str, patience: Duration) -> Result<(), Failure
     for entry in fs::read_dir(owned.path()).into_iter().flatten().flatten() {
         take_away(&entry.path(), id, patience)?;
     }
-    remove(owned.path()).map_err(|e| Failure::system(format!("{}", owned.path().display())).because(e))
+    remove_tree(owned.path()).map_err(|e| Failure::system(format!("{}", owned.path().display())).because(e))
 }
 
 /// Takes away what one run of a container has made: what still runs, the mount, the directory. Nothing is removed that is still served.
@@ -184,9 +184,9 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     }
     let failed = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
     if let Some(work) = note(dir, WORK_NOTE) {
-        remove(&work).map_err(|e| failed(&work, e))?;
+        remove_tree(&work).map_err(|e| failed(&work, e))?;
     }
-    remove(dir).map_err(|e| failed(dir, e))?;
+    remove_tree(dir).map_err(|e| failed(dir, e))?;
     drop(right);
     Ok(())
 }

@@ -6,13 +6,13 @@ use super::digest::Digesting;
 use super::layout::Blob;
 use super::unpack::{Trouble, unpack};
 use crate::own::Owned;
-use crate::remove::remove;
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vellum_service::Failure;
+use vellum_sys::remove_tree;
 
 /// What a directory is called while a layer is being unpacked there.
 const UNFINISHED: &str = "unfinished-";
@@ -41,7 +41,7 @@ impl LayerStore {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
                 && let Ok(Some(dead)) = Owned::existing(&entry.path())
-                && let Err(e) = remove(dead.path())
+                && let Err(e) = remove_tree(dead.path())
             {
                 tracing::warn!("{}: cannot be removed: {e}", entry.path().display());
             }
@@ -67,7 +67,7 @@ impl LayerStore {
         };
         // Somebody may have been done with it just before.
         let outcome = if done.is_dir() { Ok(true) } else { unpack_to(blob, unfinished.path(), &done, stop) };
-        if let Err(e) = remove(unfinished.path()) {
+        if let Err(e) = remove_tree(unfinished.path()) {
             tracing::warn!("{}: cannot be removed: {e}", unfinished.path().display());
         }
         Ok(outcome?.then_some(done))
@@ -81,7 +81,7 @@ fn unpack_to(blob: &Blob, unfinished: &Path, done: &Path, stop: &dyn Fn() -> boo
     let system = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
     let tree = unfinished.join(TREE);
     // What an interrupted command has left is of no use.
-    remove(&tree).map_err(|e| system(&tree, e))?;
+    remove_tree(&tree).map_err(|e| system(&tree, e))?;
     fs::create_dir(&tree).map_err(|e| system(&tree, e))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(&tree, flags, Mode::empty()).map_err(|e| system(&tree, e.into()))?;

@@ -1,4 +1,4 @@
-//! Removing a tree that a container has made: however deep it is, and whatever is being changed in it meanwhile.
+//! Removing a tree that others have made: however deep it is, and whatever is being changed in it meanwhile.
 //!
 //! Somebody may still have a part of the tree open, and put a symbolic link where a directory was a moment ago. So nothing is reached by
 //! a path: each directory is opened from the one above it by one name that may be no link and no mount, and entries are removed and moved
@@ -7,7 +7,7 @@
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::fs::{openat2, renameat_with, unlinkat};
 use rustix::io::{Errno, retry_on_intr};
-use std::ffi::{CStr, OsStr};
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,7 @@ const OPEN_MAX: u32 = 32;
 const ATTEMPTS: u32 = 16;
 
 /// Removes `top` and all that is in it, without following links, also on the way to it. What is not there is removed.
-pub(crate) fn remove(top: &Path) -> io::Result<()> {
+pub fn remove_tree(top: &Path) -> io::Result<()> {
     let (Some(above), Some(name)) = (top.parent(), top.file_name()) else {
         return Err(Errno::INVAL.into());
     };
@@ -28,17 +28,21 @@ pub(crate) fn remove(top: &Path) -> io::Result<()> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     match retry_on_intr(|| openat2(rustix::fs::CWD, above, flags, Mode::empty(), resolve)) {
         Err(Errno::NOENT) => Ok(()),
-        above => Ok(remove_at(&above?, name)?),
+        above => {
+            let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
+            Ok(remove_tree_at(above?, &name, u64::MAX)?)
+        }
     }
 }
 
-fn remove_at(above: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
-    let name = std::ffi::CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
+/// Removes what has this name, with all that is in it. ENOTEMPTY: not all of it, after a look at `most` entries.
+pub fn remove_tree_at(above: impl AsFd, name: &CStr, mut most: u64) -> Result<(), Errno> {
     let mut idle = 0;
-    while !unlink(above, &name)? {
-        let Some(top) = directory(above, &name)? else { continue };
-        let mut tree = Tree { top: &top, number: 0 };
+    while !unlink(&above, name)? {
+        let Some(top) = directory(&above, name)? else { continue };
+        let mut tree = Tree { top: &top, number: 0, most };
         tree.clear(&top, 1)?;
+        most = tree.most;
         idle = if tree.number == 0 { idle + 1 } else { 0 };
         if idle > ATTEMPTS {
             return Err(Errno::NOTEMPTY);
@@ -51,6 +55,8 @@ struct Tree<'a> {
     top: &'a OwnedFd,
     /// Of directories that have been moved right below the top.
     number: u64,
+    /// Entries that are still to be looked at.
+    most: u64,
 }
 
 impl Tree<'_> {
@@ -59,7 +65,11 @@ impl Tree<'_> {
         for entry in Dir::read_from(dir)? {
             let entry = entry?;
             let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") || unlink(dir, name)? {
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            self.most = self.most.checked_sub(1).ok_or(Errno::NOTEMPTY)?;
+            if unlink(dir, name)? {
                 continue;
             }
             if open < OPEN_MAX {
@@ -152,10 +162,21 @@ mod tests {
             }
             deep = openat(&deep, "a-directory-with-a-name", OFlags::RDONLY, Mode::empty()).unwrap();
         }
-        remove(&top).unwrap();
+        remove_tree(&top).unwrap();
         assert!(!top.exists() && dir.path().join("outside").exists());
-        remove(&top).unwrap();
-        remove(&top.join("below")).unwrap();
+        remove_tree(&top).unwrap();
+        remove_tree(&top.join("below")).unwrap();
+    }
+
+    #[test]
+    fn it_ends_after_so_many_entries() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("top/a/b/c")).unwrap();
+        fs::write(dir.path().join("top/a/file"), "").unwrap();
+        let above = fs::File::open(dir.path()).unwrap();
+        assert_eq!(remove_tree_at(&above, c"top", 3), Err(Errno::NOTEMPTY));
+        remove_tree_at(&above, c"top", 4).unwrap();
+        assert!(!dir.path().join("top").exists());
     }
 
     #[test]
@@ -163,11 +184,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("real/inner")).unwrap();
         symlink("real", dir.path().join("link")).unwrap();
-        assert!(remove(&dir.path().join("link/inner")).is_err());
+        assert!(remove_tree(&dir.path().join("link/inner")).is_err());
         assert!(dir.path().join("real/inner").is_dir());
-        remove(&dir.path().join("link")).unwrap();
+        remove_tree(&dir.path().join("link")).unwrap();
         assert!(dir.path().join("real/inner").is_dir());
-        assert!(remove(Path::new("/")).is_err());
+        assert!(remove_tree(Path::new("/")).is_err());
     }
 
     /// Directories are exchanged with links that lead out of the tree, at all depths, while it is being removed.
@@ -205,7 +226,7 @@ mod tests {
                         }
                     }
                 });
-                let removed = remove(&top);
+                let removed = remove_tree(&top);
                 done.store(true, Relaxed);
                 removed.unwrap();
             });

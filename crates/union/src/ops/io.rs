@@ -190,6 +190,10 @@ impl Core {
             return Err(Error::new(Errno::TXTBSY, "a program is writing to it"));
         }
         let truncate = flags & O_TRUNC != 0;
+        // Of an open to write the kernel finds out beforehand that the file is being run; of one to read that cuts it, only afterwards.
+        if truncate && flags & O_ACCMODE == 0 && self.may_be_running(node)? {
+            return Err(Error::new(Errno::TXTBSY, "a program may be running from it"));
+        }
         let writes = flags & O_ACCMODE != 0 || truncate;
         // Nothing is done for an open that must fail: a file without a name has no other node to be found by.
         if writes

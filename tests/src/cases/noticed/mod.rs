@@ -12,6 +12,7 @@ mod open_files;
 mod options;
 mod owners;
 mod privilege;
+mod running;
 mod setid;
 
 pub(super) use layers::no_leftovers;
@@ -67,6 +68,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/killed-clients", 60, kernel_cache::killed_clients),
     Case::mounted("noticed/large-copies", 60, kernel_cache::large_copies),
     Case::mounted("noticed/full-disk", 120, kernel_cache::full_disk),
+    Case::mounted("noticed/running-is-not-cut", 60, running::is_not_cut),
     Case::mounted("noticed/more-open-than-the-service-may", 60, open_files::more_than_the_service_may),
     Case::mounted("noticed/id-mapping", 60, privilege::mapping),
     Case::once("noticed/owners-in-attributes", 60, owners::in_attributes),

@@ -10,6 +10,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const LOWER: &str = r"lowerdir=memory\:known=from memory;dir/inner=deeper";
 
@@ -79,6 +80,83 @@ fn a_lower_in_memory_is_served_and_gone_on_with() {
         drop(known);
         place.unmount();
         assert_eq!(fs::read_to_string(place.at("upper/dir/inner")).unwrap(), "deeper!");
+    }
+}
+
+/// A pool in a directory of its own, which is deleted at the end.
+struct Pool {
+    store: tempfile::TempDir,
+    name: String,
+}
+
+impl Pool {
+    /// None: control groups, which a pool needs, are not mounted here; that is said.
+    fn new() -> Option<Self> {
+        if !fs::read_to_string("/proc/self/mounts").unwrap().lines().any(|line| line.contains(" cgroup")) {
+            eprintln!("SKIPPED: control groups are needed for a pool");
+            return None;
+        }
+        // Groups are the host's.
+        let name = format!("memory-{}", std::process::id());
+        let pool = Self { store: tempfile::tempdir().unwrap(), name };
+        let made = pool.command(&["pool", "create", &pool.name]).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+        Some(pool)
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(VELLUM);
+        command.args(arguments).env("VELLUM_POOLS", self.store.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn shown(&self) -> serde_json::Value {
+        let shown = self.command(&["pool", "show", &self.name, "--json"]).output().unwrap();
+        serde_json::from_slice(&shown.stdout).unwrap_or_else(|e| panic!("{e}: {shown:?}"))
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Its service ends a moment after the mount.
+        let end = Instant::now() + common::PATIENCE;
+        while !self.command(&["pool", "delete", &self.name]).output().unwrap().status.success() {
+            if Instant::now() > end {
+                eprintln!("the pool {} is left", self.name);
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// The command says over the pool's socket where layers come from, and the pool's service in the record that it leaves: each of its
+/// successors makes the tree again.
+#[test]
+fn the_service_of_a_pool_is_sent_a_lower_in_memory_and_leaves_it_to_the_next() {
+    if !can_mount() {
+        return;
+    }
+    let Some(pool) = Pool::new() else { return };
+    for profile in ["cached", "passthrough"] {
+        let place = Place::new();
+        let options = over(&place, LOWER, &format!(",profile={profile},pool={}", pool.name));
+        let merged = place.at("merged");
+        let output = pool.command(&["-o", &options]).arg(&merged).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        let shown = pool.shown();
+        let service = shown["mounts"][0]["service"].as_u64();
+        assert_eq!(service, Some(place.service().into()), "it is served by another: {shown}");
+        replace_service(&place);
+        // Read for the first time, by a successor.
+        assert_eq!(names(&merged), ["dir", "known"]);
+        assert_eq!(fs::read_to_string(merged.join("known")).unwrap(), "from memory");
+        replace_service(&place);
+        assert_eq!(fs::read_to_string(merged.join("dir/inner")).unwrap(), "deeper");
+        let output = common::run(&["inspect", merged.to_str().unwrap()]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains("memory:"), "{said}");
+        place.unmount();
     }
 }
 

@@ -77,8 +77,12 @@ impl Layers {
     }
 }
 
-/// A kernel that is told everything and answers at once.
-pub struct Deaf;
+/// A kernel that answers at once, and hears of changes what it likes.
+#[derive(Default)]
+pub struct Deaf {
+    /// It has forgotten every file, and that has not been heard of yet.
+    pub forgetful: bool,
+}
 
 impl Answers for Deaf {
     fn answering(&self) -> Answering {
@@ -91,7 +95,7 @@ impl Answers for Deaf {
 
 impl Notifier for Deaf {
     fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {
-        Ok(())
+        if self.forgetful { Err(Errno::NOENT.into()) } else { Ok(()) }
     }
     fn expire_data(&self, _: NodeId) -> Result<()> {
         Ok(())

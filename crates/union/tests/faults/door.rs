@@ -1,15 +1,12 @@
 //! What clients do past the kernel.
 
-use crate::common::{ROOT, name, walk};
+use crate::common::{Deaf, ROOT, name, walk};
 use crate::scenarios::{List, Scenario, USER, place};
 use crate::stage::{Kind, Stage};
 use std::sync::Arc;
 use vellum_branch::FaultPlan;
 use vellum_union::{Directory, Union};
-use vellum_vfs::{
-    Answering, Answers, Client, Context, Errno, Handout, HandoutFlags, NodeId, Notifier, Refused, Result,
-    SetAttr, Verdict, Wanted,
-};
+use vellum_vfs::{Client, Context, Errno, Handout, HandoutFlags, Refused, Result, SetAttr, Verdict, Wanted};
 
 /// What a client does past the kernel, with a name in a directory that it enters first. A refusal is EAGAIN.
 fn past<T>(
@@ -58,32 +55,11 @@ pub fn past_the_kernel() -> Vec<Scenario> {
     list.0
 }
 
-/// A kernel that has forgotten every file, and has not been heard of that yet.
-struct Forgetful;
-
-impl Answers for Forgetful {
-    fn answering(&self) -> Answering {
-        Answering::default()
-    }
-    fn has_answered(&self, _: &Answering) -> bool {
-        true
-    }
-}
-
-impl Notifier for Forgetful {
-    fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {
-        Err(Errno::NOENT.into())
-    }
-    fn expire_data(&self, _: NodeId) -> Result<()> {
-        Ok(())
-    }
-}
-
 /// Who is refused asks the kernel for the same, which may say no: until then the file stays as it is.
 #[test]
 fn a_file_that_the_kernel_has_just_forgotten_is_not_cut_by_a_refused_open() {
     let stage = Stage::new(Kind::DOOR);
-    let fs = stage.mount_under(&stage.disk(), &FaultPlan::new(), Arc::new(Forgetful));
+    let fs = stage.mount_under(&stage.disk(), &FaultPlan::new(), Arc::new(Deaf { forgetful: true }));
     let (parent, last) = place(&fs, "updir/in").unwrap();
     let size = |fs: &Union| walk(fs, "updir/in").unwrap().unwrap().attr.size;
     // The kernel knows it from here on, as far as one can tell.

@@ -80,7 +80,7 @@ impl Stage {
 
     /// Mounts the layers on a disk; `plan` rules over the upper and the work directory, and the lowers.
     pub fn mount(&self, disk: &MemoryBranch, plan: &Arc<FaultPlan>) -> Union {
-        self.mount_under(disk, plan, Arc::new(Deaf))
+        self.mount_under(disk, plan, Arc::new(Deaf::default()))
     }
 
     /// As [`mount`](Self::mount), under a kernel that is told of changes.

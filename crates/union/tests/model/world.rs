@@ -214,7 +214,7 @@ impl World {
     fn start(&self, union: &Union) {
         if self.setup.exports || self.setup.door {
             let features = if self.setup.door { Features::PASSTHROUGH } else { Features::empty() };
-            union.start(Connection { features, notifier: Arc::new(Deaf) });
+            union.start(Connection { features, notifier: Arc::new(Deaf::default()) });
         }
     }
 

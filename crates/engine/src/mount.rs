@@ -204,7 +204,10 @@ pub fn remount(config: &Config) -> Result<(), Failure> {
     }
     rustix::mount::mount_remount(&point, flags, c"")
         .and_then(|()| config.propagation.map_or(Ok(()), |propagation| propagate(&point, propagation)))
-        .map_err(|e| Failure::system(format!("option remount: {shown}: {e}; only root may change a mount")))
+        .map_err(|e| {
+            let failure = Failure::system(format!("option remount: {shown}"));
+            failure.because(e).remedy("only root may change a mount")
+        })
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl Store {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(self.no_such(name)),
             text => text.map_err(|e| self.failed(&file, &e))?,
         };
-        let bad = |why: &str| Failure::input(format!("{}: {why}; mend the file", file.display()));
+        let bad = |why: &str| Failure::input(format!("{}: {why}", file.display())).remedy("mend the file");
         let settings: Settings =
             toml::from_str(&text).map_err(|e| bad(e.to_string().lines().last().unwrap_or_default()))?;
         settings.check().map_err(|why| bad(&why))?;

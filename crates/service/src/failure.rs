@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt;
 
-/// One line for a person, whether what was asked for was at fault, and the errors that lie behind it. It goes from process to process
-/// as it is.
+/// One line for a person: what was not done, the errors that lie behind that, and what to do about it. And whether what was asked for was at
+/// fault. It goes from process to process as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Failure {
@@ -14,6 +14,9 @@ pub struct Failure {
     input: bool,
     #[serde(deserialize_with = "plain::required")]
     cause: Option<Box<Cause>>,
+    /// Comes last, behind all causes. One that knows of none may have been written by a program that has no such field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
 }
 
 /// What an error said, and the one behind it.
@@ -29,13 +32,13 @@ impl Failure {
     /// What was asked for cannot be: exit status 2.
     #[must_use]
     pub fn input(line: impl Into<String>) -> Self {
-        Self { line: line.into(), input: true, cause: None }
+        Self { line: line.into(), input: true, cause: None, remedy: None }
     }
 
     /// The system did not do it: exit status 1.
     #[must_use]
     pub fn system(line: impl Into<String>) -> Self {
-        Self { line: line.into(), input: false, cause: None }
+        Self { line: line.into(), input: false, cause: None, remedy: None }
     }
 
     /// Adds what lies behind the failure. What an error says of its own causes is not kept twice.
@@ -52,6 +55,12 @@ impl Failure {
         }
         self.cause = all.into_iter().rev().fold(None, |cause, said| Some(Box::new(Cause { said, cause })));
         self
+    }
+
+    /// Says what to do about it.
+    #[must_use]
+    pub fn remedy(self, what: impl Into<String>) -> Self {
+        Self { remedy: Some(what.into()), ..self }
     }
 
     /// Puts before the line the thing it happened to.
@@ -74,7 +83,7 @@ fn write_plain(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 impl fmt::Display for Failure {
-    /// With all that lies behind it.
+    /// With all that lies behind it, and then what to do about it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_plain(&self.line, f)?;
         let mut next = self.cause.as_deref();
@@ -82,6 +91,10 @@ impl fmt::Display for Failure {
             f.write_str(": ")?;
             write_plain(said, f)?;
             next = cause.as_deref();
+        }
+        if let Some(remedy) = &self.remedy {
+            f.write_str("; ")?;
+            write_plain(remedy, f)?;
         }
         Ok(())
     }
@@ -122,6 +135,15 @@ mod tests {
         fn source(&self) -> Option<&(dyn Error + 'static)> {
             Some(&self.0)
         }
+    }
+
+    #[test]
+    fn what_to_do_comes_last() {
+        let failure =
+            Failure::input("layer /a").remedy("give\nanother").because(std::io::Error::other("no disk"));
+        assert_eq!(failure.clone().of("m").to_string(), "m: layer /a: no disk; give\\nanother");
+        let text = serde_json::to_vec(&failure).unwrap();
+        assert_eq!(serde_json::from_slice::<Failure>(&text).unwrap(), failure);
     }
 
     #[test]

@@ -26,9 +26,9 @@ pub fn run(
     watch: &mut dyn FnMut(&Flattening) -> bool,
 ) -> Result<Flattening, Failure> {
     let (given, shown) = (upper, upper.display());
-    let upper = upper
-        .canonicalize()
-        .map_err(|e| Failure::input(format!("upper layer {shown}: {e}; give the directory of one")))?;
+    let failed =
+        |e| Failure::input(format!("upper layer {shown}")).because(e).remedy("give the directory of one");
+    let upper = upper.canonicalize().map_err(failed)?;
     let lowers = match lowers {
         // A whole layer needs none.
         [] if crate::store::is_upper(&upper) && !crate::store::needs_lowers(&upper) => Vec::new(),
@@ -100,10 +100,9 @@ impl WorkDir {
         let beside = upper.parent().unwrap_or(upper);
         let path = beside.join(format!(".vellum-flatten-{}", std::process::id()));
         rustix::fs::mkdirat(CWD, &path, Mode::RWXU).map_err(|e| {
-            Failure::input(format!(
-                "work directory {}: {e}; name one on the same filesystem with --work",
-                path.display()
-            ))
+            Failure::input(format!("work directory {}", path.display()))
+                .because(e)
+                .remedy("name one on the same filesystem with --work")
         })?;
         Ok(Self(path))
     }

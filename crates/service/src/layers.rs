@@ -253,7 +253,9 @@ fn see(option: &str, path: &Path) -> Result<Seen, Failure> {
             std::io::ErrorKind::NotADirectory => {
                 Failure::input(format!("{option} {shown}: not a directory; give one"))
             }
-            _ => Failure::input(format!("{option} {shown}: {e}; give a directory that can be entered")),
+            _ => Failure::input(format!("{option} {shown}"))
+                .because(e)
+                .remedy("give a directory that can be entered"),
         }
     };
     let absolute = path.canonicalize().map_err(refused)?;
@@ -318,9 +320,8 @@ fn check_pair(upper: &Seen, work: &Seen, mountpoint: &Path) -> Result<(), Failur
             )));
         }
         if let Err(e) = access {
-            return Err(Failure::input(format!(
-                "{option} {shown}: cannot be written to: {e}; or mount with ro"
-            )));
+            let failure = Failure::input(format!("{option} {shown}: cannot be written to"));
+            return Err(failure.because(e).remedy("or mount with ro"));
         }
     }
     Ok(())

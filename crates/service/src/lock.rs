@@ -45,7 +45,9 @@ impl DirLock {
         let shown = path.display();
         let dir =
             open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).map_err(|e| {
-                Failure::input(format!("{option} {shown}: cannot open it: {e}; make it readable"))
+                Failure::input(format!("{option} {shown}: cannot open it"))
+                    .because(e)
+                    .remedy("make it readable")
             })?;
         let end = Instant::now() + wait;
         let mut gap = ATTEMPT_GAP;

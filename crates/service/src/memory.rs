@@ -53,7 +53,7 @@ impl Tree {
     }
 
     fn failed(&self, why: &vellum_vfs::Error) -> Failure {
-        Failure::input(format!("layer {self}: {why}; write memory:NAME=TEXT;NAME=TEXT"))
+        Failure::input(format!("layer {self}")).because(why).remedy("write memory:NAME=TEXT;NAME=TEXT")
     }
 }
 

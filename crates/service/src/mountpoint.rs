@@ -48,7 +48,9 @@ fn refused(path: &Path, e: &io::Error) -> Failure {
         _ if is_dead(e) => Failure::system(format!(
             "mount point {shown}: a mount whose service has died is in the way; run umount {shown}"
         )),
-        _ => Failure::input(format!("mount point {shown}: {e}; give a directory that can be entered")),
+        _ => Failure::input(format!("mount point {shown}"))
+            .because(e)
+            .remedy("give a directory that can be entered"),
     }
 }
 

@@ -83,16 +83,15 @@ impl Sink {
             LogTarget::Auto | LogTarget::Stderr => Self::Stderr,
             LogTarget::Syslog => Self::Syslog(syslog()),
             LogTarget::Kmsg => Self::Kmsg(OpenOptions::new().write(true).open("/dev/kmsg").map_err(|e| {
-                Failure::input(format!("option log_to=kmsg: {e}; write log_to=syslog or a file's path"))
+                let failure = Failure::input("option log_to=kmsg").because(e);
+                failure.remedy("write log_to=syslog or a file's path")
             })?),
             LogTarget::File(path) => {
                 // Names of files stand in it, and a service has no mask.
                 let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
                 Self::File(opened.map_err(|e| {
-                    Failure::input(format!(
-                        "option log_to={}: {e}; give a file that can be written",
-                        path.display()
-                    ))
+                    let failure = Failure::input(format!("option log_to={}", path.display()));
+                    failure.because(e).remedy("give a file that can be written")
                 })?)
             }
         })

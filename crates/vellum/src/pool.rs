@@ -113,7 +113,8 @@ fn storage(name: &PoolName, dirs: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure>
     let resolved = |dir: PathBuf| {
         dir.canonicalize().map_err(|e| {
             let dir = dir.display();
-            Failure::input(format!("pool {name}: option --storage {dir}: {e}; give a directory that exists"))
+            let failure = Failure::input(format!("pool {name}: option --storage {dir}"));
+            failure.because(e).remedy("give a directory that exists")
         })
     };
     dirs.into_iter().map(resolved).collect()

@@ -147,10 +147,12 @@ fn hostname(request: &Request, id: &str) -> Result<String, Failure> {
 }
 
 fn kept(upper: &Path) -> Result<PathBuf, Failure> {
-    let bad = |why: &str| Failure::input(format!("option --upper {}: {why}", upper.display()));
-    let path = upper.canonicalize().map_err(|e| bad(&format!("{e}; make the directory first")))?;
+    let shown = upper.display();
+    let failed =
+        |e| Failure::input(format!("option --upper {shown}")).because(e).remedy("make the directory first");
+    let path = upper.canonicalize().map_err(failed)?;
     if !path.is_dir() || path.file_name().is_none() {
-        return Err(bad("give a directory other than /"));
+        return Err(Failure::input(format!("option --upper {shown}: give a directory other than /")));
     }
     Ok(path)
 }

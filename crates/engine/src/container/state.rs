@@ -73,8 +73,9 @@ impl State {
         let dir =
             dir.ok_or_else(|| Failure::input("no directory for containers: set HOME, or give --state DIR"))?;
         let failed = |e: io::Error| {
-            let line = format!("option --state {}: {e}; give a directory that can be written", dir.display());
-            if asked.is_some() { Failure::input(line) } else { Failure::system(line) }
+            let line = format!("option --state {}", dir.display());
+            let failure = if asked.is_some() { Failure::input(line) } else { Failure::system(line) };
+            failure.because(e).remedy("give a directory that can be written")
         };
         fs::DirBuilder::new().recursive(true).mode(0o755).create(&dir).map_err(failed)?;
         let dir = dir.canonicalize().map_err(failed)?;

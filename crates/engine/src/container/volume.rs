@@ -38,7 +38,8 @@ impl Volume {
             Some("ro") => true,
             Some(_) => return Err(bad("after the second colon there can be ro or rw only")),
         };
-        let from = Path::new(from).canonicalize().map_err(|e| bad(&format!("{e}; make it first")))?;
+        let failed = |e| Failure::input(format!("option --volume {text}")).because(e).remedy("make it first");
+        let from = Path::new(from).canonicalize().map_err(failed)?;
         if from.to_str().is_none() {
             return Err(bad("the path has to be UTF-8"));
         }

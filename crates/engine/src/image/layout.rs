@@ -184,9 +184,9 @@ impl Reader<'_> {
             && digest::of(&text) != wanted
         {
             let is = digest::of(&text);
-            return Err(bad(&format!("its digest is {is}; get the image again")));
+            return Err(bad(&format!("its digest is {is}")).remedy("get the image again"));
         }
-        serde_json::from_slice(&text).map_err(|e| bad(&format!("{e}; get the image again")))
+        serde_json::from_slice(&text).map_err(|e| failed(e.into()).remedy("get the image again"))
     }
 }
 

@@ -41,9 +41,8 @@ impl FromStr for Listen {
             return Ok(Self::Unix(path.into()));
         }
         let bad = |why: &str| {
-            Failure::input(format!(
-                "option --listen {text}: {why}; write 127.0.0.1:PORT, [::1]:PORT or unix:PATH"
-            ))
+            Failure::input(format!("option --listen {text}: {why}"))
+                .remedy("write 127.0.0.1:PORT, [::1]:PORT or unix:PATH")
         };
         let address: SocketAddr = text.parse().map_err(|_| bad("not an address"))?;
         if address.ip().is_loopback() {
@@ -62,7 +61,8 @@ pub fn serve(listen: &Listen) -> Result<(), Failure> {
         match listen {
             Listen::Loopback(address) => {
                 let listener = TcpListener::bind(address).await.map_err(|e| {
-                    Failure::system(format!("option --listen {address}: {e}; take another port"))
+                    let failure = Failure::system(format!("option --listen {address}"));
+                    failure.because(e).remedy("take another port")
                 })?;
                 loop {
                     if let Ok((stream, _)) = listener.accept().await {

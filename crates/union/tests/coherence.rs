@@ -1,6 +1,7 @@
 //! What several parties believe of one directory, tried in many orders: a kernel that keeps what it is told until that is recalled, a
 //! program that makes and opens names past it, and one that reads a file from a mapping.
 //! The union is the real one, over a disk in memory; its locks and the atomics by which parties agree are the checker's (`sync`).
+//! In half of it the service dies at any moment, between two stores to the ledger for one, and another goes on with what it leaves.
 //!
 //! After a change was answered nobody may believe what it made wrong. That this would be noticed is tried, too: parties that do not
 //! hear, or do not look, must be caught.
@@ -15,6 +16,8 @@ mod export;
 mod kernel;
 #[path = "coherence/parties.rs"]
 mod parties;
+#[path = "coherence/service.rs"]
+mod service;
 #[path = "coherence/world.rs"]
 mod world;
 
@@ -38,14 +41,17 @@ fn runs() -> usize {
     std::env::var("COHERENCE_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(500)
 }
 
-fn scenario(deaf: Option<Deaf>) {
+fn scenario(deaf: Option<Deaf>, takeover: bool) {
     let world = World::new(deaf);
-    let threads = [
+    let mut threads = vec![
         spawn(&world, |world| (0..STEPS).for_each(|_| kernel::step(world, 1))),
         spawn(&world, |world| (0..STEPS).for_each(|_| kernel::step(world, 2))),
         spawn(&world, |world| (0..STEPS).for_each(|_| parties::program(world))),
         spawn(&world, |world| (0..STEPS).for_each(|_| parties::reader(world))),
     ];
+    if takeover {
+        threads.push(spawn(&world, parties::takeover));
+    }
     for thread in threads {
         thread.join().unwrap();
     }
@@ -60,18 +66,27 @@ fn spawn(
     shuttle::thread::spawn(move || what(&world))
 }
 
-fn explore(deaf: Option<Deaf>, seed: u64, runs: usize) {
+fn explore(deaf: Option<Deaf>, takeover: bool, seed: u64, runs: usize) {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
-    Runner::new(RandomScheduler::new_from_seed(seed, runs), config.clone()).run(move || scenario(deaf));
-    Runner::new(PctScheduler::new_from_seed(seed, CHANGES, runs), config).run(move || scenario(deaf));
+    Runner::new(RandomScheduler::new_from_seed(seed, runs), config.clone())
+        .run(move || scenario(deaf, takeover));
+    Runner::new(PctScheduler::new_from_seed(seed, CHANGES, runs), config)
+        .run(move || scenario(deaf, takeover));
 }
 
 #[test]
 fn nobody_believes_what_has_changed() {
     let seed = seed();
     println!("seed {seed}");
-    explore(None, seed, runs());
+    explore(None, false, seed, runs());
+}
+
+#[test]
+fn nobody_believes_what_has_changed_over_a_takeover() {
+    let seed = seed();
+    println!("seed {seed}");
+    explore(None, true, seed, runs());
 }
 
 /// Each is found with the seed that is drawn, or the exploration finds too little.
@@ -80,7 +95,7 @@ fn who_does_not_hear_or_look_is_caught() {
     let seed = seed();
     println!("seed {seed}");
     for deaf in Deaf::ALL {
-        let found = catch_unwind(AssertUnwindSafe(|| explore(Some(deaf), seed, 4 * runs())));
+        let found = catch_unwind(AssertUnwindSafe(|| explore(Some(deaf), false, seed, 4 * runs())));
         assert!(found.is_err(), "{deaf:?} was not noticed");
     }
 }

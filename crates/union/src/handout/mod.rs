@@ -96,6 +96,15 @@ impl Core {
         let ino = dir.upper.lock().as_ref().map(|upper| upper.ino);
         Ok((names.join(&b'/'), ino.ok_or(Refused::Kernel)?))
     }
+
+    /// Notes for a successor that programs are about to change names of a directory past the kernel.
+    fn notes_shared(&self, node: &Node, dir: &Dir) {
+        if dir.lease.shared.load(Relaxed) == 0
+            && let Some(ledger) = self.nodes.ledger()
+        {
+            ledger.set_shared(node.id);
+        }
+    }
 }
 
 /// A file that a client may be given itself: a regular one, wholly in the upper layer, under its own number.

@@ -24,6 +24,7 @@ impl Core {
         still_there(dir)?;
         let inherit = self.inherit_of(node)?;
         policy::makes_file(client, inherit, mode)?;
+        self.notes_shared(node, dir);
         self.coherence.lets_make(dir, at.name)?;
         if !dir.lowers.is_empty() && names.child(at.name)?.is_some() {
             return Err(Refused::Error(Errno::EXIST));

@@ -29,6 +29,7 @@ impl Core {
         let names = self.lock_names(node, By::Client)?;
         still_there(dir)?;
         policy::makes(client, self.inherit_of(node)?, mode)?;
+        self.notes_shared(node, dir);
         self.coherence.lets_make(dir, at.name)?;
         let cx = context(client);
         let made = once(client, || self.make_alone(&cx, &names, at.name, what, mode));

@@ -97,6 +97,7 @@ impl Union {
 impl Filesystem for Union {
     fn start(&self, connection: Connection) {
         self.0.coherence.start(connection);
+        self.0.recall_shared();
         if let Ok(work) = self.0.upper.work() {
             work.begin();
         }

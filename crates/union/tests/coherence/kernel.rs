@@ -1,12 +1,14 @@
-//! What the kernel does on behalf of programs that know nothing of rings.
+//! What the kernel does on behalf of programs that know nothing of rings. What a service leaves unanswered it asks the next one.
 
 use crate::world::{NAMES, NO_HANDLE, Names, SIZE, USER, World, name};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread::yield_now;
 use std::collections::HashMap;
 use std::ffi::CStr;
-use vellum_vfs::{AttrReply, Entry, Filesystem, NodeId, SetAttr};
+use vellum_union::Union;
+use vellum_vfs::{AttrReply, Entry, Errno, Filesystem, NodeId, Result, SetAttr};
 
+const O_EXCL: u32 = 0o200;
 /// `O_CREAT | O_EXCL | O_WRONLY`.
 const NEW: u32 = 0o301;
 /// Turns of others in which one of them makes a file.
@@ -25,20 +27,43 @@ pub fn step(world: &World, worker: usize) {
     }
 }
 
-/// Asks the union, and says what is to be believed once the answer has arrived.
-fn ask<R>(world: &World, worker: usize, call: impl FnOnce() -> R) -> R {
-    {
-        let mut under_way = world.kernel.under_way.lock().unwrap();
-        let next = under_way.get(&usize::MAX).copied().unwrap_or(0) + 1;
-        // Kept beside them: numbers are never used again.
-        under_way.insert(usize::MAX, next);
-        under_way.insert(worker, next);
+/// Asks the union; the answer has arrived when this returns. If the service dies before, the next one is asked, and `call` hears whether the
+/// first one had begun what cannot be carried out twice. `once`: the name of such a request.
+fn ask<T>(
+    world: &World,
+    worker: usize,
+    once: Option<&'static CStr>,
+    call: impl Fn(&Union, bool) -> Result<T>,
+) -> Result<T> {
+    let kernel = &world.kernel;
+    loop {
+        let service = world.served();
+        {
+            let mut under_way = kernel.under_way.lock().unwrap();
+            let next = under_way.get(&usize::MAX).copied().unwrap_or(0) + 1;
+            // Kept beside them: numbers are never used again.
+            under_way.insert(usize::MAX, next);
+            under_way.insert(worker, next);
+        }
+        if let Some(once) = once {
+            kernel.begun.lock().unwrap().insert(worker, once);
+        }
+        let was_begun = kernel.again.lock().unwrap().contains(&worker);
+        let answer = call(&service.fs, was_begun);
+        if answer.is_err() && !service.life.is_over() {
+            // Nothing has come of it.
+            kernel.begun.lock().unwrap().remove(&worker);
+        }
+        // It is on its way, now and then for as long as others take for a whole call.
+        let steps = if thread_rng().gen_bool(0.25) { LONG } else { 1 };
+        (0..steps).for_each(|_| yield_now());
+        if !service.life.is_over() {
+            kernel.begun.lock().unwrap().remove(&worker);
+            kernel.again.lock().unwrap().remove(&worker);
+            return answer;
+        }
+        world.note(|| format!("kernel {worker}: asks again"));
     }
-    let answer = call();
-    // It is on its way, now and then for as long as others take for a whole call.
-    let steps = if thread_rng().gen_bool(0.25) { LONG } else { 1 };
-    (0..steps).for_each(|_| yield_now());
-    answer
 }
 
 fn arrived(world: &World, worker: usize) {
@@ -84,14 +109,15 @@ pub fn look(world: &World, worker: usize, what: &'static CStr) {
 /// Looks a name up, with the directory's lock held.
 fn found(world: &World, worker: usize, what: &'static CStr) -> Option<NodeId> {
     let before = world.kernel.beliefs().recalls.clone();
-    let (entry, holds) = ask(world, worker, || {
-        let entry = world.fs.lookup(&USER, world.dir, name(what)).unwrap();
+    let looked_up = ask(world, worker, None, |fs, _| {
+        let entry = fs.lookup(&USER, world.dir, name(what))?;
         let holds = match &entry {
             Some(entry) => !entry.entry_ttl.is_zero(),
-            None => !world.fs.negative_ttl(world.dir, name(what)).is_zero(),
+            None => !fs.negative_ttl(world.dir, name(what)).is_zero(),
         };
-        (entry, holds)
+        Ok((entry, holds))
     });
+    let (entry, holds) = looked_up.unwrap();
     let node = entry.as_ref().map(|entry| entry.node);
     world.note(|| {
         format!(
@@ -125,12 +151,13 @@ fn list(world: &World, worker: usize) {
     if world.kernel.beliefs().list.is_some() {
         return;
     }
-    let names = ask(world, worker, || {
+    let names = ask(world, worker, None, |fs, _| {
         let mut names = Names::default();
-        world.fs.readdir(&USER, world.dir, NO_HANDLE, 0, &mut names).unwrap();
-        names
+        fs.readdir(&USER, world.dir, NO_HANDLE, 0, &mut names).map(|_| names)
     });
-    world.kernel.beliefs().list = Some(names.0);
+    let names = names.unwrap().0;
+    world.note(|| format!("kernel {worker}: lists {names:?}"));
+    world.kernel.beliefs().list = Some(names);
     arrived(world, worker);
 }
 
@@ -139,7 +166,7 @@ fn attributes(world: &World, worker: usize, node: NodeId) {
         return;
     }
     let before = versions(world, node);
-    let reply = ask(world, worker, || world.fs.getattr(&USER, node, None).unwrap());
+    let reply = ask(world, worker, None, |fs, _| fs.getattr(&USER, node, None)).unwrap();
     world.note(|| format!("kernel {worker}: {node:?} has {:?}", (reply.ttl, reply.attr.size)));
     believe(world, node, reply, before);
     arrived(world, worker);
@@ -160,7 +187,11 @@ pub fn create(world: &World, worker: usize, what: &'static CStr) {
     if is_there || (!is_missing && found(world, worker, what).is_some()) {
         return;
     }
-    let made = ask(world, worker, || world.fs.create(&USER, world.dir, name(what), 0o644, NEW));
+    let made = ask(world, worker, Some(what), |fs, was_begun| {
+        // What is there already has been made by a predecessor.
+        let flags = if was_begun { NEW & !O_EXCL } else { NEW };
+        fs.create(&USER, world.dir, name(what), 0o644, flags)
+    });
     world.note(|| {
         format!(
             "kernel {worker}: made {what:?}: {:?}",
@@ -169,10 +200,11 @@ pub fn create(world: &World, worker: usize, what: &'static CStr) {
     });
     changed(world);
     if let Ok((entry, opened)) = made {
+        world.counts(what, 1);
         world.kernel.beliefs().missing.remove(what);
         known(world, what, &entry, 0);
         arrived(world, worker);
-        world.fs.release(entry.node, opened.handle);
+        world.served().fs.release(entry.node, opened.handle);
     }
     arrived(world, worker);
 }
@@ -184,8 +216,18 @@ pub fn remove(world: &World, worker: usize, what: &'static CStr) {
     if is_missing || (!is_there && found(world, worker, what).is_none()) {
         return;
     }
-    let removed = ask(world, worker, || world.fs.unlink(&USER, world.dir, name(what)));
-    world.note(|| format!("kernel {worker}: removed {what:?}: {}", removed.is_ok()));
+    let removed = ask(world, worker, Some(what), |fs, was_begun| {
+        match fs.unlink(&USER, world.dir, name(what)) {
+            // By a predecessor.
+            Err(error) if was_begun && error.errno() == Errno::NOENT => Ok(()),
+            removed => removed,
+        }
+    });
+    let is_removed = removed.is_ok();
+    world.note(|| format!("kernel {worker}: removed {what:?}: {is_removed}"));
+    if is_removed {
+        world.counts(what, -1);
+    }
     changed(world);
     let node = world.kernel.beliefs().names.remove(what);
     if let Some(node) = node {
@@ -199,7 +241,7 @@ fn cut(world: &World, worker: usize, size: u64) {
     let _lock = world.kernel.file_lock.lock().unwrap();
     let before = versions(world, world.file).0;
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    let reply = ask(world, worker, || world.fs.setattr(&USER, world.file, None, &set));
+    let reply = ask(world, worker, None, |fs, _| fs.setattr(&USER, world.file, None, &set));
     if let Ok(reply) = reply {
         tell(world, world.file, reply, before);
     }

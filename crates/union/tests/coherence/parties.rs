@@ -1,24 +1,78 @@
-//! Programs that go past the kernel: by the ring, and by a mapping.
+//! Programs that go past the kernel, by the ring and by a mapping; and death.
 
 use crate::export::object;
 use crate::kernel;
+use crate::service::Life;
 use crate::world::{Deaf, FILE, NAMES, SIZE, USER, World, name};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread::yield_now;
 use std::ffi::CStr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
-use vellum_union::Directory;
-use vellum_vfs::{BranchFile, Client, Errno, Handout, HandoutFlags, Refused, Wanted};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use vellum_union::{Directory, Union};
+use vellum_vfs::{BranchFile, Client, Errno, Handout, HandoutFlags, Progress, Refused, Verdict, Wanted};
 
 /// The kernel's worker for what the ring refers to it.
 const WORKER: usize = 3;
 
-const CLIENT: Client<'static> = Client { uid: USER.uid, gid: USER.gid, progress: &() };
 const TO_WRITE: HandoutFlags = HandoutFlags::READ.union(HandoutFlags::WRITE);
+/// Turns of others before the service dies, at most.
+const LIFE: usize = 250;
 
-fn wanted<'a>(world: &'a World, what: &'static CStr) -> Wanted<'a, Directory> {
-    Wanted { dir: &world.shared, name: name(what), checked: false }
+/// Whether a call has announced that it begins something, while the service lived.
+struct Announced<'a>(AtomicBool, &'a Life);
+
+impl Announced<'_> {
+    fn set(&self, begun: bool) {
+        if !self.1.is_over() {
+            self.0.store(begun, SeqCst);
+        }
+    }
+}
+
+impl Progress for Announced<'_> {
+    fn begins(&self) {
+        self.set(true);
+    }
+    fn has_failed(&self) {
+        self.set(false);
+    }
+}
+
+/// What came of a call over the ring.
+enum Came<T> {
+    Answer(Verdict<T>),
+    /// The service died before it answered.
+    Lost {
+        begun: bool,
+    },
+}
+
+/// A call over the ring about a name in the directory.
+fn past<T>(
+    world: &World,
+    what: &'static CStr,
+    checked: bool,
+    call: impl FnOnce(&Union, &Client<'_>, &Wanted<'_, Directory>) -> Verdict<T>,
+) -> Came<T> {
+    let service = world.service();
+    let announced = Announced(AtomicBool::new(false), &service.life);
+    if service.life.is_over() {
+        return Came::Lost { begun: false };
+    }
+    let client = Client { uid: USER.uid, gid: USER.gid, progress: &announced };
+    let wanted = Wanted { dir: service.shared(), name: name(what), checked };
+    let verdict = call(&service.fs, &client, &wanted);
+    if service.life.is_over() {
+        return Came::Lost { begun: announced.0.load(SeqCst) };
+    }
+    Came::Answer(verdict)
+}
+
+/// The service dies at some moment, and another goes on.
+pub fn takeover(world: &World) {
+    (0..thread_rng().gen_range(0..LIFE)).for_each(|_| yield_now());
+    world.is_taken_over();
 }
 
 /// One call over the ring.
@@ -33,20 +87,34 @@ pub fn program(world: &World) {
 }
 
 fn make(world: &World, what: &'static CStr) {
-    let made = world.fs.create(&CLIENT, &wanted(world, what), TO_WRITE, 0o644).map(object);
-    if made.is_ok() {
-        // It has been answered, and nobody has done anything since.
-        let beliefs = world.kernel.beliefs();
-        let is_missing = beliefs.missing.contains(what);
-        world.check(!is_missing, || format!("{what:?} was made and is believed not to be there"));
-        let is_listed = beliefs.list.as_ref().is_none_or(|list| list.contains(what));
-        world.check(is_listed, || format!("{what:?} was made and is not in the list"));
-    }
-    world.note(|| format!("program: made {what:?}: {:?}", made.as_ref().map(|f| f.stat().unwrap().ino)));
+    let made = past(world, what, false, |fs, client, at| {
+        // As the ring's thread does before it calls.
+        let is_settled = world.is_settled();
+        is_settled.then_some(()).ok_or(Refused::Kernel)?;
+        fs.create(client, at, TO_WRITE, 0o644).map(object)
+    });
     match made {
-        Ok(file) => appends(world, &file, what),
-        Err(Refused::Error(errno)) => assert_eq!(errno, Errno::EXIST),
-        Err(_) => kernel::create(world, WORKER, what),
+        Came::Answer(Ok(file)) => {
+            // It has been answered, and nobody has done anything since.
+            world.counts(what, 1);
+            let beliefs = world.kernel.beliefs();
+            let is_missing = beliefs.missing.contains(what);
+            world.check(!is_missing, || format!("{what:?} was made and is believed not to be there"));
+            let is_listed = beliefs.list.as_ref().is_none_or(|list| list.contains(what));
+            world.check(is_listed, || format!("{what:?} was made and is not in the list"));
+            drop(beliefs);
+            world.note(|| format!("program: made {what:?}: {}", file.stat().unwrap().ino));
+            appends(world, &file, what);
+        }
+        Came::Answer(Err(Refused::Error(errno))) => assert_eq!(errno, Errno::EXIST),
+        Came::Answer(Err(_)) => kernel::create(world, WORKER, what),
+        Came::Lost { begun } => {
+            world.note(|| format!("program: nobody answers whether {what:?} was made; begun: {begun}"));
+            if begun {
+                world.may_have_made(what);
+            }
+            kernel::create(world, WORKER, what);
+        }
     }
 }
 
@@ -57,17 +125,16 @@ fn remove(world: &World, what: &'static CStr) {
 
 /// Opens a file to write, and writes and cuts.
 fn write(world: &World, what: &'static CStr) {
-    let mut wanted = wanted(world, what);
     let flags = if thread_rng().gen_bool(0.3) { TO_WRITE | HandoutFlags::TRUNCATE } else { TO_WRITE };
-    let mut opened = world.fs.open(&CLIENT, &wanted, flags).map(object);
-    if matches!(opened, Err(Refused::Known)) {
+    let open = |checked| past(world, what, checked, |fs, client, at| fs.open(client, at, flags).map(object));
+    let mut opened = open(false);
+    if matches!(opened, Came::Answer(Err(Refused::Known))) {
         // The program has the kernel walk the path.
         kernel::look(world, WORKER, what);
-        wanted.checked = true;
-        opened = world.fs.open(&CLIENT, &wanted, flags).map(object);
+        opened = open(true);
     }
-    world.note(|| format!("program: opened {what:?}: {:?}", opened.as_ref().map(|f| f.stat().unwrap().ino)));
-    if let Ok(file) = opened {
+    if let Came::Answer(Ok(file)) = opened {
+        world.note(|| format!("program: opened {what:?}: {}", file.stat().unwrap().ino));
         is_shown(world, &file, what);
         appends(world, &file, what);
         if thread_rng().gen_bool(0.5) {
@@ -101,7 +168,11 @@ fn is_shown(world: &World, file: &Arc<dyn BranchFile>, what: &CStr) {
 
 /// Maps the file and reads from the mapping as long as that is said to hold.
 pub fn reader(world: &World) {
-    let Ok(Some(told)) = world.fs.mappable(world.file) else { return };
+    let service = world.service();
+    let Ok(Some(told)) = service.fs.mappable(world.file) else { return };
+    if service.life.is_over() {
+        return;
+    }
     let word = || {
         yield_now();
         // 512 words come before those of slots.

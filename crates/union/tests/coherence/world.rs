@@ -1,16 +1,16 @@
 //! One directory, what is true of it, and what the kernel believes.
 
-use crate::export::Slow;
+use crate::service::{Life, Service};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use vellum_branch::MemoryBranch;
 use vellum_sys::SharedWords;
-use vellum_union::{Directory, Generations, Profile, Union, UnionConfig, UpperConfig};
+use vellum_union::{Generations, Ledger};
 use vellum_vfs::{
-    Answering, Answers, Attr, Branch, BranchDir, Connection, Context, DirEntry, DirSink, Entry, Errno,
-    Features, Filesystem, Handle, Name, NodeId, Notifier, Result,
+    Answering, Answers, Attr, Branch, BranchDir, Context, DirEntry, DirSink, Entry, Errno, Filesystem,
+    Handle, Name, NodeId, Notifier, Result,
 };
 
 pub const USER: Context<'static> = Context { uid: 1000, gid: 1000, pid: 1, umask: 0, groups: &[], who: None };
@@ -59,6 +59,10 @@ pub struct Kernel {
     pub beliefs: Mutex<Beliefs>,
     /// Operations whose answers have not arrived.
     pub under_way: Mutex<BTreeMap<usize, u64>>,
+    /// Workers with a request that cannot be carried out twice, and its name.
+    pub begun: Mutex<BTreeMap<usize, &'static CStr>>,
+    /// Those whose request was begun by a service that has died.
+    pub again: Mutex<BTreeSet<usize>>,
     pub dir: Mutex<NodeId>,
     /// The lock of the directory: lookups and lists share it.
     pub lock: shuttle::sync::RwLock<()>,
@@ -68,15 +72,21 @@ pub struct Kernel {
 }
 
 pub struct World {
-    pub fs: Union,
+    service: Mutex<Arc<Service>>,
+    /// Services that have died: whatever they hold stays, as with a process of which others have the descriptors.
+    over: Mutex<Vec<Arc<Service>>>,
+    disk: Arc<MemoryBranch>,
+    generations: Arc<Generations>,
     pub kernel: Arc<Kernel>,
     /// The directory, as the union knows it and as it is on the disk.
     pub dir: NodeId,
-    pub shared: Directory,
     pub upper: Arc<dyn BranchDir>,
     pub file: NodeId,
     pub words: SharedWords,
     pub deaf: Option<Deaf>,
+    /// How often each name was made, by those who make it only where it is free, less how often it was removed. None: somebody cannot know
+    /// whether he has made it.
+    made: Mutex<HashMap<&'static CStr, Option<i64>>>,
     /// What happened, for those who have to find out why.
     notes: Mutex<Vec<String>>,
 }
@@ -88,18 +98,24 @@ impl Kernel {
     }
 }
 
-/// The union's way back; it must not keep the kernel.
-struct Way(Weak<Kernel>);
+/// A service's way back, as long as it lives; it must not keep the kernel.
+pub struct Way(pub Weak<Kernel>, pub Arc<Life>);
+
+impl Way {
+    fn kernel(&self) -> Option<Arc<Kernel>> {
+        self.0.upgrade().filter(|_| !self.1.is_over())
+    }
+}
 
 impl Answers for Way {
     fn answering(&self) -> Answering {
-        let Some(kernel) = self.0.upgrade() else { return Answering::default() };
+        let Some(kernel) = self.kernel() else { return Answering::default() };
         let under_way = kernel.under_way.lock().unwrap();
         Answering(under_way.iter().map(|(worker, number)| (*worker, *number)).collect())
     }
 
     fn has_answered(&self, these: &Answering) -> bool {
-        let Some(kernel) = self.0.upgrade() else { return true };
+        let Some(kernel) = self.kernel() else { return true };
         let under_way = kernel.under_way.lock().unwrap();
         let is_under_way = |(worker, number): &(usize, u64)| under_way.get(worker) == Some(number);
         kernel.deaf == Some(Deaf::Answers) || !these.0.iter().any(is_under_way)
@@ -109,7 +125,7 @@ impl Answers for Way {
 impl Notifier for Way {
     fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()> {
         shuttle::thread::yield_now();
-        let Some(kernel) = self.0.upgrade() else { return Ok(()) };
+        let Some(kernel) = self.kernel() else { return Ok(()) };
         let dir = *kernel.dir.lock().unwrap();
         if kernel.deaf == Some(Deaf::Attributes) {
             return Ok(());
@@ -128,7 +144,7 @@ impl Notifier for Way {
 
     fn expire_data(&self, node: NodeId) -> Result<()> {
         shuttle::thread::yield_now();
-        let Some(kernel) = self.0.upgrade() else { return Ok(()) };
+        let Some(kernel) = self.kernel() else { return Ok(()) };
         let dir = *kernel.dir.lock().unwrap();
         let mut beliefs = kernel.beliefs();
         *beliefs.recalls.entry(node).or_default() += 1;
@@ -167,47 +183,98 @@ impl World {
         let part = |path: &str| disk.subtree(path).unwrap();
         let generations = Arc::new(Generations::create().unwrap());
         let words = SharedWords::open(generations.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        let mut config = UnionConfig::new();
-        config.upper = Some(UpperConfig { branch: part("upper") as Arc<dyn Branch>, work: part("work") });
-        config.lowers = vec![part("lower") as Arc<dyn Branch>];
-        config.upper.as_ref().unwrap().branch.root().set_mode(0o777).unwrap();
-        config.profile = Profile::Passthrough;
-        config.background = false;
-        config.export = Some(Arc::new(Slow(part("upper").export())));
-        config.generations = Some(generations);
-        let fs = Union::new(config).unwrap();
+        part("upper").root().set_mode(0o777).unwrap();
         let kernel = Arc::new(Kernel {
             beliefs: Mutex::default(),
             under_way: Mutex::default(),
+            begun: Mutex::default(),
+            again: Mutex::default(),
             dir: Mutex::new(NodeId::ROOT),
             lock: shuttle::sync::RwLock::new(()),
             file_lock: shuttle::sync::Mutex::new(()),
             deaf,
         });
-        let features = Features::PASSTHROUGH | Features::NO_OPENDIR | Features::DEFAULT_PERMISSIONS;
-        fs.start(Connection { features, notifier: Arc::new(Way(Arc::downgrade(&kernel))) });
-        let dir = fs.mkdir(&USER, NodeId::ROOT, name(c"dir"), 0o755).unwrap().node;
+        let ledger = Arc::new(Ledger::create().unwrap());
+        let service = Service::begin(&disk, &generations, ledger, &kernel);
+        let dir = service.fs.mkdir(&USER, NodeId::ROOT, name(c"dir"), 0o755).unwrap().node;
         *kernel.dir.lock().unwrap() = dir;
-        let (file, opened) = fs.create(&USER, dir, name(FILE), 0o644, 0o301).unwrap();
-        fs.release(file.node, opened.handle);
+        let (file, opened) = service.fs.create(&USER, dir, name(FILE), 0o644, 0o301).unwrap();
+        service.fs.release(file.node, opened.handle);
         let upper = part("upper/dir").root();
         let content = upper.open_file(name(FILE), vellum_vfs::OpenMode::WRITE).unwrap();
         content.write_at(&[1; SIZE as usize], 0).unwrap();
         drop(content);
         kernel.beliefs().names.insert(FILE.to_owned(), file.node);
         kernel.beliefs().nodes.extend([dir, file.node]);
-        let shared = vellum_vfs::Handout::enter(&fs, dir).unwrap();
+        service.is_entered(dir);
         Arc::new(Self {
-            fs,
+            service: Mutex::new(Arc::new(service)),
+            over: Mutex::default(),
+            disk,
+            generations,
             kernel,
             dir,
-            shared,
             upper,
             file: file.node,
             words,
             deaf,
+            made: Mutex::default(),
             notes: Mutex::default(),
         })
+    }
+
+    /// The service that there was last; it may have died.
+    pub fn service(&self) -> Arc<Service> {
+        Arc::clone(&self.service.lock().unwrap())
+    }
+
+    /// A service that is alive, once there is one.
+    pub fn served(&self) -> Arc<Service> {
+        loop {
+            let service = self.service();
+            if !service.life.is_over() {
+                return service;
+            }
+            shuttle::thread::yield_now();
+        }
+    }
+
+    /// The service dies, whatever its threads are doing, and another goes on with what it leaves: the disk, the ledger, the generations,
+    /// and requests that have not been answered.
+    pub fn is_taken_over(&self) {
+        let before = self.service();
+        let left = before.dies();
+        self.kernel.under_way.lock().unwrap().retain(|worker, _| *worker == usize::MAX);
+        let begun = self.kernel.begun.lock().unwrap().clone();
+        self.note(|| format!("the service dies; {begun:?} had begun"));
+        for (worker, what) in begun {
+            self.kernel.again.lock().unwrap().insert(worker);
+            // A program may have been at the name since the request was carried out, and before it was answered: nobody can tell.
+            self.may_have_made(what);
+        }
+        let ledger = Arc::new(Ledger::open(left).unwrap());
+        let next = Service::begin(&self.disk, &self.generations, ledger, &self.kernel);
+        next.is_entered(self.dir);
+        self.note(|| "another goes on".into());
+        let before = std::mem::replace(&mut *self.service.lock().unwrap(), Arc::new(next));
+        self.over.lock().unwrap().push(before);
+    }
+
+    /// Whether nothing that a predecessor had begun comes again.
+    pub fn is_settled(&self) -> bool {
+        self.kernel.again.lock().unwrap().is_empty()
+    }
+
+    /// A name was made where it was free, or removed.
+    pub fn counts(&self, what: &'static CStr, made: i64) {
+        if let Some(count) = self.made.lock().unwrap().entry(what).or_insert(Some(0)) {
+            *count += made;
+        }
+    }
+
+    /// Nobody knows whether a name was made.
+    pub fn may_have_made(&self, what: &'static CStr) {
+        self.made.lock().unwrap().insert(what, None);
     }
 
     pub fn note(&self, what: impl FnOnce() -> String) {
@@ -225,7 +292,9 @@ impl World {
     /// Nobody does anything any more: whatever the kernel believes is so.
     pub fn believes_what_is(&self) {
         let mut found = Names::default();
-        self.fs.readdir(&USER, self.dir, NO_HANDLE, 0, &mut found).unwrap();
+        let fs = &self.service().fs;
+        fs.readdir(&USER, self.dir, NO_HANDLE, 0, &mut found).unwrap();
+        let made = std::mem::take(&mut *self.made.lock().unwrap());
         let beliefs = std::mem::take(&mut *self.kernel.beliefs());
         for what in NAMES {
             let exists = self.upper.stat_at(name(what)).is_ok();
@@ -236,12 +305,17 @@ impl World {
             self.check(exists || !beliefs.names.contains_key(what), || {
                 format!("{what:?} is believed to be there")
             });
+            if let Some(times) = made.get(what).copied().unwrap_or(Some(0)) {
+                self.check(times == i64::from(exists), || {
+                    format!("{what:?} was made {times} times more than removed; it is there: {exists}")
+                });
+            }
         }
         if let Some(list) = beliefs.list {
             self.check(list == found.0, || format!("{list:?} is believed to be {:?}", found.0));
         }
         for (node, attr) in beliefs.attributes {
-            let now = self.fs.getattr(&USER, node, None).unwrap().attr;
+            let now = fs.getattr(&USER, node, None).unwrap().attr;
             let shown = |attr: Attr| (attr.size, attr.mode, attr.nlink, attr.mtime, attr.ctime, attr.uid);
             self.check(shown(attr) == shown(now), || {
                 format!("{attr:?} of {node:?} is believed, and it is {now:?}")

@@ -11,7 +11,7 @@
 //! Records are in the order of the slots of the [table](crate::nodes::table). The memory of a chunk of slots is given back with it.
 
 use crate::nodes::ids::{CHUNK, MAX_CHUNKS, slot_of};
-use crate::sync::Mutex;
+use crate::sync::{Mutex, turn};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -57,9 +57,14 @@ mod word {
     /// As HELD: the directory in which the data are of an object that has no name any more, under the name in the place that is not
     /// in use.
     pub(super) const BELOW: usize = 24;
-    /// Of a directory: whether the kernel believes of any name that it is not in it.
-    pub(super) const NEGATIVE: usize = 25;
+    /// Of a directory: what the kernel believes of its names ([`NEGATIVE`](super::NEGATIVE), [`SHARED`](super::SHARED)).
+    pub(super) const NAMES: usize = 25;
 }
+
+/// The kernel believes of some name that it is not in the directory.
+const NEGATIVE: u64 = 1;
+/// Programs have changed names past the kernel, which may not have heard of the last change.
+const SHARED: u64 = 2;
 
 /// Words of a place: the parent's id, then the name's length (a byte) and the name.
 const PLACE: usize = 8;
@@ -172,6 +177,7 @@ impl Ledger {
 
     /// The head of an id's record, if it has one.
     fn head(&self, id: NodeId) -> Option<(&AtomicU64, Flags)> {
+        turn();
         let at = self.at(id, word::HEAD)?;
         let value = at.load(Acquire);
         (value as u32 == slot_of(id).1).then_some((at, Flags::from_bits_truncate(value)))
@@ -217,7 +223,7 @@ impl Ledger {
 
     /// A new node. `place`: None if it has no name.
     pub(crate) fn enter(&self, id: NodeId, ino: u64, place: Option<(NodeId, Name<'_>)>, flags: Flags) {
-        for word in (word::LOOKUPS..word::PLACES).chain([word::BELOW, word::NEGATIVE]) {
+        for word in (word::LOOKUPS..word::PLACES).chain([word::BELOW, word::NAMES]) {
             self.set(id, word, 0);
         }
         self.set(id, word::INO, ino);
@@ -226,6 +232,7 @@ impl Ledger {
             Some(place) => self.write_place(id, false, place),
             None => flags |= Flags::GONE,
         }
+        turn();
         if let Some(at) = self.at(id, word::HEAD) {
             at.store(u64::from(slot_of(id).1) | flags.bits(), Release);
         }
@@ -254,13 +261,19 @@ impl Ledger {
     /// Whether the kernel believes of any name that it is not in a directory.
     pub(crate) fn set_negative(&self, id: NodeId, any: bool) {
         // Mostly it says so already.
-        if self.negative(id) != any {
-            self.set(id, word::NEGATIVE, any.into());
+        if self.negative(id) != any
+            && let Some(names) = self.at(id, word::NAMES)
+        {
+            if any {
+                names.fetch_or(NEGATIVE, Relaxed)
+            } else {
+                names.fetch_and(!NEGATIVE, Relaxed)
+            };
         }
     }
 
     pub(crate) fn negative(&self, id: NodeId) -> bool {
-        self.get(id, word::NEGATIVE) != 0
+        self.get(id, word::NAMES) & NEGATIVE != 0
     }
 
     /// Opens through the kernel's cache.
@@ -427,6 +440,19 @@ impl Ledger {
             let bits = self.words.word(HEADER + index).map_or(0, |word| word.load(Relaxed));
             (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| index * 64 + bit)
         })
+    }
+
+    /// Programs are about to change names of a directory past the kernel.
+    pub(crate) fn set_shared(&self, id: NodeId) {
+        if let Some(names) = self.at(id, word::NAMES) {
+            names.fetch_or(SHARED, Relaxed);
+        }
+    }
+
+    /// Directories that the kernel knows, and of which programs have changed names past it.
+    pub(crate) fn shared(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let known = self.records().filter(|record| record.lookups > 0).map(|record| record.id);
+        std::iter::once(NodeId::ROOT).chain(known).filter(|id| self.get(*id, word::NAMES) & SHARED != 0)
     }
 
     /// The ids that the kernel may know.

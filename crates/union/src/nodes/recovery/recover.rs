@@ -39,6 +39,33 @@ impl Core {
         }
     }
 
+    /// A predecessor may have died between a change of names by a program and the word of it to the kernel: what that believes of those
+    /// directories is taken back.
+    pub(crate) fn recall_shared(&self) {
+        if !self.coherence.hands_out() {
+            return;
+        }
+        let (Some(ledger), Some(kernel)) = (self.nodes.ledger(), self.coherence.kernel()) else { return };
+        let shared: Vec<NodeId> = ledger.shared().collect();
+        if shared.is_empty() {
+            return;
+        }
+        let notifier = Arc::clone(&kernel.notifier);
+        let recall = move || {
+            for dir in shared {
+                if let Err(error) = notifier.expire_data(dir) {
+                    tracing::warn!(%error, "the kernel was not told of a change");
+                }
+            }
+        };
+        // A page of a list may be held by somebody who waits for an answer.
+        let is_aside = self.layers.config.background
+            && std::thread::Builder::new().name("vellum-recall".into()).spawn(recall.clone()).is_ok();
+        if !is_aside {
+            recall();
+        }
+    }
+
     /// The node of an id that a predecessor gave out. ESTALE: it is not known.
     pub(crate) fn recover(&self, id: NodeId) -> Result<Arc<Node>> {
         let ledger = self.nodes.ledger().ok_or(stale("node"))?;

@@ -12,6 +12,7 @@ mod fault;
 mod local;
 mod memory;
 mod path;
+mod whole;
 mod xattr;
 
 pub use cached::{CachedBranch, SETTLE, Sharing};

@@ -3,6 +3,7 @@
 use crate::acl::Acl;
 use crate::checks::{check_offset, check_owner, check_times, require_regular};
 use crate::convert::attr;
+use crate::whole;
 use crate::xattr::{CAPABILITY, check_acl, check_form, check_get, check_remove, check_set, is_acl};
 use rustix::fs::{FallocateFlags, OFlags};
 use std::any::Any;
@@ -277,17 +278,7 @@ impl BranchFile for CephFile {
         }
         check_offset(offset)?;
         self.require_readable()?;
-        let mut done = 0;
-        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.open.read_at(rest, offset.saturating_add(done as u64)) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                // What has been read is good; the error comes again when the rest is asked for.
-                Err(_) if done > 0 => break,
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(done)
+        whole::read(buf, offset, |rest, at| self.open.read_at(rest, at))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
@@ -297,16 +288,7 @@ impl BranchFile for CephFile {
         check_offset(offset)?;
         self.require_writable(Errno::BADF)?;
         self.held.drop_capability()?;
-        let mut done = 0;
-        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
-            match self.open.write_at(rest, offset.saturating_add(done as u64)) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(_) if done > 0 => break,
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(done)
+        whole::write(data, offset, |rest, at| self.open.write_at(rest, at))
     }
 
     fn sync(&self, datasync: bool) -> Result<()> {

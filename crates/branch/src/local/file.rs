@@ -2,6 +2,7 @@
 
 use super::held::{impl_object, open_flags, open_noatime, without_flags};
 use crate::convert::{attr, timestamps};
+use crate::whole;
 use rustix::io::Errno;
 use std::any::Any;
 use std::ffi::CStr;
@@ -51,30 +52,11 @@ impl_object!(LocalFile, XattrOf::File, {
 
 impl<S: Sys> BranchFile for LocalFile<S> {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        while let Some(rest) = buf.get_mut(done..).filter(|rest| !rest.is_empty()) {
-            match self.sys.read_at(self.fd.as_fd(), rest, offset.saturating_add(done as u64)) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                // What has been read is good; the error comes again when the rest is asked for.
-                Err(_) if done > 0 => break,
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(done)
+        whole::read(buf, offset, |rest, at| self.sys.read_at(self.fd.as_fd(), rest, at))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        while let Some(rest) = data.get(done..).filter(|rest| !rest.is_empty()) {
-            match self.sys.write_at(self.fd.as_fd(), rest, offset.saturating_add(done as u64)) {
-                Ok(0) => break,
-                Ok(count) => done += count,
-                Err(_) if done > 0 => break,
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(done)
+        whole::write(data, offset, |rest, at| self.sys.write_at(self.fd.as_fd(), rest, at))
     }
 
     fn sync(&self, datasync: bool) -> Result<()> {

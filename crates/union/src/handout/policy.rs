@@ -16,6 +16,7 @@
 //! | the mode of a symbolic link, and what one leads to | the kernel follows it, through mounts |
 //! | errors other than a full disk or quota, a long name, a taken name | the kernel may find another one first |
 
+use crate::nodes::busy::ANY_EXECUTE;
 use crate::nodes::node::{Inherit, Owner};
 use vellum_vfs::{Attr, Client, Errno, Exported, FileKind, HandoutFlags, Refused, SetAttr, Verdict};
 
@@ -27,7 +28,6 @@ pub(super) const SEARCH: u32 = 1;
 const S_ISVTX: u32 = 0o1000;
 const S_ISGID: u32 = 0o2000;
 const SET_IDS: u32 = 0o6000;
-const ANY_EXECUTE: u32 = 0o111;
 
 /// Whether the client may do all of `wanted` with something of this owner, group and mode, whatever further groups it is in.
 fn may(client: &Client<'_>, of: Owner, wanted: u32) -> bool {

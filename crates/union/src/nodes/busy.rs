@@ -6,7 +6,8 @@ use crate::union::Core;
 use std::time::Duration;
 use vellum_vfs::Result;
 
-const ANY_EXECUTE: u32 = 0o111;
+/// The bits of a mode that let somebody run a file.
+pub(crate) const ANY_EXECUTE: u32 = 0o111;
 
 /// How often it is looked, and what is between two looks: the service itself may be opening the file to write, for a moment.
 const LOOKS: u32 = 3;

@@ -2,6 +2,7 @@
 #   make         builds the release binary
 #   make demo    a container's root tree on Vellum, shown step by step (root: real layers and podman;
 #                ordinary user: the rootless form)
+#   make demo-ceph  the same of tenants whose image lies on CephFS, in a cluster in memory (as root)
 #   make test    installs what the tests need and runs all of them (as root)
 #   make bench   compares with the other filesystems of this machine (an hour and more, as root), keeps what it has
 #                measured in docs/benchmarks, and makes a page of it
@@ -16,7 +17,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo test bench bench-quick fuzz replay deps check library install clean
+.PHONY: all build demo demo-ceph test bench bench-quick fuzz replay deps check library install clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -30,6 +31,9 @@ library:
 
 demo:
 	@scripts/demo
+
+demo-ceph:
+	@scripts/demo-ceph
 
 deps:
 	@scripts/deps

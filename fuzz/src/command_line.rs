@@ -6,7 +6,7 @@ use vellum::options::argv::{Classic, is_subcommand, parse};
 use vellum::options::split;
 
 /// Any list of arguments, parted by NUL.
-pub(crate) fn feed(bytes: &[u8]) {
+pub(crate) fn feed(bytes: &[u8]) -> bool {
     let args: Vec<OsString> =
         bytes.split(|byte| *byte == 0).map(|arg| OsString::from_vec(arg.to_vec())).collect();
     let _ = is_subcommand(&args);
@@ -17,8 +17,12 @@ pub(crate) fn feed(bytes: &[u8]) {
                     lower.directory().map(|path| path.as_os_str().as_encoded_bytes()).unwrap_or_default();
                 assert_eq!(split::unescape(&split::escape(path)), path);
             }
+            true
         }
-        Ok(_) => {}
-        Err(refused) => assert!(!refused.to_string().chars().any(char::is_control)),
+        Ok(_) => false,
+        Err(refused) => {
+            assert!(!refused.to_string().chars().any(char::is_control));
+            false
+        }
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 use vellum_engine::image::{Layout, read_all};
 
 /// A layer's archive, entry by entry, with its data.
-pub(crate) fn archive(bytes: &[u8]) {
-    let _ = read_all(bytes);
+pub(crate) fn archive(bytes: &[u8]) -> bool {
+    let is_whole = read_all(bytes).is_ok();
     // A header is only read when its checksum is right, which bytes hardly ever are by chance.
     let mut blocks: Vec<u8> = bytes.to_vec();
     for block in blocks.as_chunks_mut::<512>().0 {
@@ -19,28 +19,27 @@ pub(crate) fn archive(bytes: &[u8]) {
             .sum();
         block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     }
-    let _ = read_all(&blocks);
+    read_all(&blocks).is_ok() || is_whole
 }
 
 /// An OCI layout: its index, and below it what is found by digest.
-pub(crate) fn layout(bytes: &[u8]) {
+pub(crate) fn layout(bytes: &[u8]) -> bool {
     let mut input = Input(bytes);
     let tag = if input.byte() & 1 == 0 { None } else { Some("latest") };
     let mut documents: Vec<Vec<u8>> = input.0.split(|byte| *byte == 0).take(4).map(<[u8]>::to_vec).collect();
-    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return };
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else { return false };
     // The last is written first, and its digest and size take the place of a word in those before it.
     let mut named = Vec::new();
     while let Some(document) = documents.pop() {
         let text = fill_in(&document, &named);
         let digest: String = Sha256::digest(&text).iter().map(|byte| format!("{byte:02x}")).collect();
         if write(dir.path(), &digest, &text, documents.is_empty()).is_err() {
-            return;
+            return false;
         }
         named = format!("sha256:{digest}").into_bytes();
     }
-    if let Ok(layout) = Layout::open(dir.path(), tag) {
-        let _ = format!("{:?}", layout.defaults());
-    }
+    let opened = Layout::open(dir.path(), tag);
+    opened.is_ok_and(|layout| !format!("{:?}", layout.defaults()).is_empty())
 }
 
 /// The text with `@` replaced.

@@ -10,7 +10,8 @@ use vellum_vfs::{
     RenameFlags, SetAttr, WriteFlags,
 };
 
-const ROOT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None };
+const ROOT: Context<'static> =
+    Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None, progress: &() };
 const NO_HANDLE: Handle = Handle(0);
 /// Layers, uppermost first; the first is written to, or read as the others are.
 const LAYERS: [&str; 3] = ["upper", "middle", "low"];
@@ -47,45 +48,64 @@ const MARKS: [&CStr; 20] = [
 const LOOKS: usize = 32;
 
 /// Layers that a sequence of instructions has marked, as a writable and as a read-only union.
-pub(crate) fn marks(bytes: &[u8]) {
+pub(crate) fn marks(bytes: &[u8]) -> bool {
     let mut input = Input(bytes);
     let options = input.byte();
-    let Some(disk) = layers() else { return };
+    let Some(disk) = layers() else { return false };
+    let mut marked = false;
     let mut steps = 0;
     while !input.is_empty() && steps < 16 {
         steps += 1;
-        let _ = instruction(&disk, &mut input);
+        marked |= matches!(instruction(&disk, &mut input), Ok(true));
     }
-    try_union(&disk, options);
+    try_union(&disk, options) && marked
 }
 
-/// One file with a record of what it has of its own, whose checksum is right, over a file below.
-pub(crate) fn record(bytes: &[u8]) {
+/// One file with a record of what it has of its own over a file below, and a mark that says where it comes from. Both are right
+/// in what nobody hits by chance, unless the first byte says otherwise: checksums (0x80), the time in the mark (0x40), the inode number and
+/// time in the record (0x20).
+pub(crate) fn record(bytes: &[u8]) -> bool {
     let mut input = Input(bytes);
     let (options, size) = (input.byte(), u64::from(input.byte()) << 9);
-    let mut record = [0; 32];
-    let stored = input.bytes(record.len());
-    record.iter_mut().zip(stored).for_each(|(to, from)| *to = *from);
-    if options & 0x80 == 0 {
-        record[2..4].fill(0);
-        let hash = record.iter().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
-        record[2..4].copy_from_slice(&((hash ^ (hash >> 16)) as u16).to_le_bytes());
-    }
-    let Some(disk) = layers() else { return };
+    let Some(disk) = layers() else { return false };
     let mut marked = || -> vellum_vfs::Result<()> {
         let low = disk.subtree(LAYERS[1])?.root().open_file(name(FILES[0])?, OpenMode::WRITE)?;
         low.write_at(&[7; 9000], 0)?;
+        let below = low.stat()?;
+        // Of the second version there is more.
+        let len = if input.0.first() == Some(&2) { 64 } else { 32 };
+        let mut record = input.bytes(len).to_vec();
+        record.resize(len, 0);
+        let mut mark = input.part().to_vec();
+        if options & 0x20 == 0 && len == 64 {
+            let known = [below.ino.to_le_bytes(), below.ctime.secs.to_le_bytes()];
+            record[32..48].copy_from_slice(known.as_flattened());
+            record[48..52].copy_from_slice(&below.ctime.nanos.to_le_bytes());
+        }
+        if options & 0x40 == 0 && mark.len() == 28 {
+            mark[16..24].copy_from_slice(&below.mtime.secs.to_le_bytes());
+            mark[24..28].copy_from_slice(&below.mtime.nanos.to_le_bytes());
+        }
+        if options & 0x80 == 0 {
+            [&mut record, &mut mark].into_iter().for_each(|bytes| sign(bytes));
+        }
         let upper = disk.subtree(LAYERS[0])?.root();
         upper.set_xattr(c"trusted.vellum.format", b"1", 0)?;
         let file = upper.open_file(name(FILES[0])?, OpenMode::WRITE)?;
         file.truncate(size)?;
         file.set_xattr(c"trusted.overlay.metacopy", b"p", 0)?;
         file.set_xattr(c"trusted.vellum.p", &record, 0)?;
-        let origin = input.part();
-        file.set_xattr(c"trusted.vellum.o", origin, 0)
+        file.set_xattr(c"trusted.vellum.o", &mark, 0)
     };
-    if marked().is_ok() {
-        try_union(&disk, options);
+    marked().is_ok() && try_union(&disk, options)
+}
+
+/// Writes the checksum into a mark or a record.
+fn sign(bytes: &mut [u8]) {
+    if let Some(sum) = bytes.get_mut(2..4) {
+        sum.fill(0);
+        let hash = bytes.iter().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193));
+        bytes[2..4].copy_from_slice(&((hash ^ (hash >> 16)) as u16).to_le_bytes());
     }
 }
 
@@ -108,14 +128,15 @@ fn layers() -> Option<Arc<MemoryBranch>> {
     Some(disk)
 }
 
-/// Sets an attribute of an object, makes something with a name that means something, or removes something.
-fn instruction(disk: &MemoryBranch, input: &mut Input<'_>) -> vellum_vfs::Result<()> {
+/// Sets an attribute of an object (true), makes something with a name that means something, or removes something.
+fn instruction(disk: &MemoryBranch, input: &mut Input<'_>) -> vellum_vfs::Result<bool> {
     let (place, what) = (input.byte(), input.byte());
     let layer = LAYERS[usize::from(place & 3) % LAYERS.len()];
     let dir = DIRS[usize::from(place >> 2 & 3)];
     let dir: Arc<dyn BranchDir> = disk.subtree(&format!("{layer}/{dir}"))?.root();
     let file = FILES[usize::from(place >> 4 & 3) % FILES.len()];
     let odd = NAMES[usize::from(what >> 3) % NAMES.len()];
+    let is_mark = what & 7 > 5;
     match what & 7 {
         0 => dir.create(name(odd)?, 0o644).map(drop),
         1 => dir.make_node(name(odd)?, 0o020_000, 0),
@@ -131,11 +152,13 @@ fn instruction(disk: &MemoryBranch, input: &mut Input<'_>) -> vellum_vfs::Result
             let mark = MARKS[usize::from(input.byte()) % MARKS.len()];
             dir.hold(name(file)?)?.set_xattr(mark, input.part(), 0)
         }
-    }
+    }?;
+    Ok(is_mark)
 }
 
-/// Looks at all of it, changes it, and looks at what the changed layer shows as a lower one.
-fn try_union(disk: &Arc<MemoryBranch>, options: u8) {
+/// Looks at all of it, changes it, and looks at what the changed layer shows as a lower one. True: all of it could be read the first
+/// time.
+fn try_union(disk: &Arc<MemoryBranch>, options: u8) -> bool {
     let layer = |number: usize| disk.subtree(LAYERS[number]).map(|branch| branch as Arc<dyn Branch>);
     let config = |first: usize| {
         let mut config = UnionConfig::new();
@@ -155,12 +178,11 @@ fn try_union(disk: &Arc<MemoryBranch>, options: u8) {
     if let (Ok(branch), Ok(work)) = (layer(0), disk.subtree("work")) {
         writable.upper = Some(UpperConfig { branch, work });
     }
-    if let Ok(union) = Union::new(writable) {
-        walk(&union, true);
-    }
+    let is_read = Union::new(writable).is_ok_and(|union| walk(&union, true));
     if let Ok(union) = Union::new(config(0)) {
         walk(&union, false);
     }
+    is_read
 }
 
 /// Names of a directory.
@@ -178,9 +200,10 @@ impl DirSink for Names {
     }
 }
 
-fn walk(union: &Union, change: bool) {
+/// True: nothing that was looked at was found damaged.
+fn walk(union: &Union, change: bool) -> bool {
     let mut dirs = vec![NodeId::ROOT];
-    let mut looks = 0;
+    let (mut looks, mut is_read) = (0, true);
     while let Some(dir) = dirs.pop() {
         let mut names = Names::default();
         let _ = union.readdir(&ROOT, dir, NO_HANDLE, 0, &mut names);
@@ -190,8 +213,10 @@ fn walk(union: &Union, change: bool) {
                 continue;
             }
             let Ok(name) = Name::new(text) else { continue };
-            let Ok(Some(entry)) = union.lookup(&ROOT, dir, name) else { continue };
-            look(union, &entry);
+            let found = union.lookup(&ROOT, dir, name);
+            is_read &= found.is_ok();
+            let Ok(Some(entry)) = found else { continue };
+            is_read &= look(union, &entry);
             if change {
                 alter(union, dir, name, &entry);
             }
@@ -200,16 +225,19 @@ fn walk(union: &Union, change: bool) {
             }
         }
     }
+    is_read
 }
 
-fn look(union: &Union, entry: &Entry) {
+/// True: it has data, or needs none.
+fn look(union: &Union, entry: &Entry) -> bool {
     let mut buffer = [0; 8192];
     let _ = union.getattr(&ROOT, entry.node, None);
     let _ = union.readlink(&ROOT, entry.node, &mut buffer);
     let _ = union.listxattr(&ROOT, entry.node, &mut buffer);
     let _ = union.getxattr(&ROOT, entry.node, c"user.overlay.redirect", &mut buffer);
-    let _ = union.read(&ROOT, entry.node, NO_HANDLE, 0, &mut buffer);
-    let _ = union.read(&ROOT, entry.node, NO_HANDLE, entry.attr.size.saturating_sub(1), &mut buffer);
+    let end = entry.attr.size.saturating_sub(1);
+    let read = [0, end].map(|at| union.read(&ROOT, entry.node, NO_HANDLE, at, &mut buffer));
+    !entry.attr.is_file() || read.iter().all(Result::is_ok)
 }
 
 fn alter(union: &Union, dir: NodeId, name: Name<'_>, entry: &Entry) {

@@ -15,8 +15,8 @@ mod ring;
 pub struct Target {
     /// Its name, and that of the directory of its corpus.
     pub name: &'static str,
-    /// Takes bytes; panics when something does not hold.
-    pub feed: fn(&[u8]),
+    /// Takes bytes; panics when something does not hold. True: they were accepted, and not only refused without harm.
+    pub feed: fn(&[u8]) -> bool,
 }
 
 /// All targets.
@@ -78,12 +78,13 @@ mod tests {
     fn everything_that_was_kept_still_holds() {
         let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
         for target in TARGETS {
-            let mut fed = 0;
+            let mut accepted = 0;
             for entry in fs::read_dir(corpus.join(target.name)).expect(target.name) {
-                (target.feed)(&fs::read(entry.expect("an entry").path()).expect("a file"));
-                fed += 1;
+                let bytes = fs::read(entry.expect("an entry").path()).expect("a file");
+                accepted += usize::from((target.feed)(&bytes));
             }
-            assert!(fed > 0, "{} has no corpus", target.name);
+            // One of which everything is refused at its first field, as that of an older format is, tries nothing behind that.
+            assert!(accepted > 0, "nothing in the corpus of {} is accepted", target.name);
             (target.feed)(&[]);
         }
     }

@@ -14,4 +14,6 @@ static TARGET: LazyLock<&Target> = LazyLock::new(|| {
     })
 });
 
-fuzz_target!(|data: &[u8]| (TARGET.feed)(data));
+fuzz_target!(|data: &[u8]| {
+    (TARGET.feed)(data);
+});

@@ -4,15 +4,17 @@ use vellum_service::config::Config;
 use vellum_service::pool::asked_for;
 
 /// Any bytes as a mount record. What was mounted comes back when it is written again.
-pub(crate) fn feed(bytes: &[u8]) {
-    match asked_for(bytes) {
-        Ok(config) => again(&config),
+pub(crate) fn feed(bytes: &[u8]) -> bool {
+    let record = asked_for(bytes);
+    match &record {
+        Ok(config) => again(config),
         Err(refused) => assert!(!refused.to_string().chars().any(char::is_control)),
     }
     if let Ok(config) = serde_json::from_slice::<Config>(bytes) {
         let _ = config.check();
         again(&config);
     }
+    record.is_ok()
 }
 
 fn again(config: &Config) {

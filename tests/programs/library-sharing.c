@@ -55,6 +55,32 @@ static void same_file(int fd, const char *name) {
     CHECK(stat(target, &other) == 0 && one.st_ino == other.st_ino);
 }
 
+/* Copies from a file that was opened to read, which is the mount's, to a new one, which may have no name any more. */
+static void copies(int has_name) {
+    char data[10000], found[sizeof data];
+    for (size_t at = 0; at < sizeof data; at++) {
+        data[at] = at * 7 + at / 251;
+    }
+    int from = fresh("from", 0);
+    CHECK(write(from, data, sizeof data) == sizeof data && close(from) == 0);
+    from = open(in("from"), O_RDONLY);
+    int to = fresh("to", 0);
+    CHECK(from >= 0 && (has_name || unlink(in("to")) == 0));
+    for (ssize_t left = sizeof data, done; left > 0; left -= done) {
+        done = copy_file_range(from, NULL, to, NULL, left, 0);
+        CHECK(done > 0);
+    }
+    CHECK(copy_file_range(from, NULL, to, NULL, 1, 0) == 0);
+    CHECK(lseek(from, 0, SEEK_CUR) == sizeof data && lseek(to, 0, SEEK_CUR) == sizeof data);
+    CHECK(pread(to, found, sizeof found, 0) == sizeof found && memcmp(data, found, sizeof data) == 0);
+    off_t from_at = 5000, to_at = 3;
+    CHECK(copy_file_range(from, &from_at, to, &to_at, 100, 0) == 100 && from_at == 5100 && to_at == 103);
+    CHECK(pread(to, found, 100, 3) == 100 && memcmp(data + 5000, found, 100) == 0);
+    CHECK(lseek(from, 0, SEEK_CUR) == sizeof data && lseek(to, 0, SEEK_CUR) == sizeof data);
+    close(from);
+    close(to);
+}
+
 int main(int count, char **arguments) {
     (void)count;
     dir = arguments[1];
@@ -120,6 +146,9 @@ int main(int count, char **arguments) {
     CHECK(lseek(fd, 0, SEEK_CUR) == 3);
     close(fd);
     CHECK(without("test \"$(cat shared given)\" = 12345678") == 0);
+
+    copies(1);
+    copies(0);
 
     /* A file without a name stays one file. */
     fd = fresh("gone", 0);

@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Some("internal-init") => runner::child::init(&args),
         Some("internal-case") => runner::child::case(&args),
         Some("internal-worker") => cases::stress::worker(&args),
+        Some("internal-hands") => cases::differential::serve_hands(&args),
         Some("internal-program") => cases::direct::program(&args),
         Some("--help" | "-h") => {
             println!("{}", runner::USAGE);

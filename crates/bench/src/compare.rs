@@ -7,7 +7,7 @@ use crate::measure::Sample;
 use crate::mounts::Mounts;
 use crate::service::Service;
 use crate::stop;
-use crate::tasks::{Metric, Task};
+use crate::tasks::{Metric, Task, shares};
 use crate::testbed::{self, Testbed};
 use crate::testbeds::Testbeds;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -179,6 +179,9 @@ fn measure(task: &Task, testbed: &Testbed, mounts: &Mounts) -> Result<Sample> {
     }
     let mut client = mounts.client(testbed, task)?;
     let mut sample = client.run()?;
+    if let (Metric::Shares, Some(cache)) = (task.metric, &task.cache) {
+        sample.off_share = Some(shares::off(mounts.roots(), cache.ideal)?);
+    }
     client.end()?;
     if task.space {
         rustix::fs::sync();

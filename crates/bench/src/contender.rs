@@ -44,11 +44,13 @@ pub enum Kind {
     VellumCachedPools,
     /// `VellumPassthrough`, with the service of each tenant in a pool of its own.
     VellumPassthroughPools,
+    /// `VellumCached`, all mounts in one pool, whose service's cache they share.
+    VellumShares,
 }
 
 impl Kind {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Host,
         Self::Overlay,
         Self::OverlayXfs,
@@ -60,6 +62,7 @@ impl Kind {
         Self::VellumLibrary,
         Self::VellumCachedPools,
         Self::VellumPassthroughPools,
+        Self::VellumShares,
     ];
 
     /// Its name on the command line.
@@ -77,6 +80,7 @@ impl Kind {
             Self::VellumLibrary => "vellum-library",
             Self::VellumCachedPools => "vellum-cached-pools",
             Self::VellumPassthroughPools => "vellum-passthrough-pools",
+            Self::VellumShares => "vellum-shares",
         }
     }
 
@@ -95,6 +99,7 @@ impl Kind {
             Self::VellumLibrary => "Vellum, profile=passthrough in a pool, its clients with the library",
             Self::VellumCachedPools => "Vellum, profile=cached, a pool for each tenant",
             Self::VellumPassthroughPools => "Vellum, profile=passthrough, a pool for each tenant",
+            Self::VellumShares => "Vellum, profile=cached, mounts of one pool that share its cache by weight",
         }
     }
 
@@ -119,7 +124,8 @@ impl Kind {
     /// Whether its mounts are in pools.
     #[must_use]
     pub fn has_pools(self) -> bool {
-        matches!(self, Self::VellumCachedPools | Self::VellumPassthroughPools) || self.has_library()
+        matches!(self, Self::VellumCachedPools | Self::VellumPassthroughPools | Self::VellumShares)
+            || self.has_library()
     }
 
     /// Whether Vellum's library is in the processes that work on it.
@@ -128,10 +134,13 @@ impl Kind {
         self == Self::VellumLibrary
     }
 
-    /// Whether it takes part in a task: pools are for tenants, and the library is for what it can be in.
+    /// Whether it takes part in a task: pools are for tenants, the library is for what it can be in, and a cache is shared by those
+    /// that have one.
     #[must_use]
     pub fn takes_part(self, task: &Task) -> bool {
         match self {
+            Self::VellumShares => task.cache.is_some(),
+            _ if task.cache.is_some() => false,
             Self::VellumLibrary => task.library,
             _ => task.tenants || !self.has_pools(),
         }
@@ -212,7 +221,8 @@ impl Contender {
             | Kind::VellumPassthrough
             | Kind::VellumLibrary
             | Kind::VellumCachedPools
-            | Kind::VellumPassthroughPools => {
+            | Kind::VellumPassthroughPools
+            | Kind::VellumShares => {
                 let beside = std::env::current_exe()
                     .ok()
                     .map(|own| own.with_file_name("vellum"))
@@ -231,12 +241,13 @@ impl Contender {
 
     /// Mounts it over `layers`. A host directory becomes a copy of the lower layer when the task changes it, that layer itself
     /// with a new directory in it when it changes only that one, and is that layer otherwise.
-    /// `tenant`: his number, and the pools where the subject has some.
+    /// `tenant`: his number, and the pools where the subject has some. `more`: options of this mount alone, each with a comma before it.
     pub(crate) fn mount(
         &self,
         layers: &Layers,
         task: &Task,
         tenant: Option<(usize, &Pools)>,
+        more: &str,
     ) -> Result<Mounted> {
         let lower = layers.lower.display();
         let (upper, work) = (layers.upper.display(), layers.work.display());
@@ -266,13 +277,14 @@ impl Contender {
             Kind::Overlay | Kind::OverlayXfs | Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => union,
             Kind::UnionfsFuse => "cow,use_ino,suid,dev,default_permissions".into(),
             // What is done after a mount has ended is not to disturb what comes next.
-            Kind::VellumCached | Kind::VellumCachedPools => {
+            Kind::VellumCached | Kind::VellumCachedPools | Kind::VellumShares => {
                 format!("{union},profile=cached,fill_at_end=off")
             }
             Kind::VellumPassthrough | Kind::VellumLibrary | Kind::VellumPassthroughPools => {
                 format!("{union},profile=passthrough,fill_at_end=off")
             }
         };
+        options.push_str(more);
         if let Some(more) = &self.options {
             options.push(',');
             options.push_str(more);

@@ -25,6 +25,7 @@ pub(crate) mod pools;
 pub mod report;
 pub mod requests;
 pub mod roundtrip;
+mod scale;
 pub mod service;
 pub mod statistics;
 pub mod stop;

@@ -63,7 +63,7 @@ enum Command {
 
 #[derive(Args)]
 struct Compare {
-    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `s1` and `s2` are the experiments of Enhanced OverlayFS (with small files made, looked at and removed) and of Danaus, `private` is those of two threads on a file each, `work` is whole pieces of work in a Debian tree, `all` is all].
+    /// Tasks to run, by name [default: all but the long ones; `blocks` is those on blocks of a large file, `s1` and `s2` are the experiments of Enhanced OverlayFS (with small files made, looked at and removed) and of Danaus, `s3` those on shares of the service's cache, `private` is those of two threads on a file each, `work` is whole pieces of work in a Debian tree, `all` is all].
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     tasks: Vec<String>,
     /// Filesystems to compare, by name [default: all that are there].

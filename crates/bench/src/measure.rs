@@ -32,6 +32,8 @@ pub struct Sample {
     pub upper_bytes: Option<u64>,
     /// Resident memory of the service at its largest in this run, in bytes, where the task looks.
     pub resident_peak_bytes: Option<u64>,
+    /// How far a mount's part of the service's cache is off its ideal one at the most, as a part of that, where the task looks.
+    pub off_share: Option<f64>,
 }
 
 /// Measures from its making to its end.
@@ -97,6 +99,7 @@ impl Meter {
             resident_bytes: resident.reduce(|sum, more| sum + more),
             upper_bytes: None,
             resident_peak_bytes: None,
+            off_share: None,
         })
     }
 }

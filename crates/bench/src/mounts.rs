@@ -28,15 +28,34 @@ impl Mounts {
         let uppers = clones.iter().map(|layers| layers.upper.clone()).collect();
         let pools = match &subject.program {
             Some(program) if subject.kind.has_pools() => {
-                Some(Pools::make(program, testbed.top(), clones.len())?)
+                let tenants = if task.cache.is_some() { 1 } else { clones.len() };
+                Some(Pools::make(program, testbed.top(), tenants)?)
             }
             _ => None,
         };
-        let mounts = clones
+        // Whoever shares a cache is in the first pool.
+        let tenant = |number: usize| {
+            let number = if task.cache.is_some() { 0 } else { number };
+            pools.as_ref().map(|pools| (number, pools))
+        };
+        let cache = |number: usize| {
+            let cache = task.cache.as_ref()?;
+            let (bytes, weight) = ((cache.bytes)(testbed), cache.weights.get(number)?);
+            Some(format!(",cache=immutable,cache_size={bytes},weight={weight}"))
+        };
+        let mut mounts = clones
             .iter()
             .enumerate()
-            .map(|(number, layers)| subject.mount(layers, task, pools.as_ref().map(|pools| (number, pools))))
+            .map(|(number, layers)| {
+                subject.mount(layers, task, tenant(number), &cache(number).unwrap_or_default())
+            })
             .collect::<Result<Vec<Mounted>>>()?;
+        if task.cache.is_some()
+            && let Some((_, others)) = mounts.split_last_mut()
+        {
+            // One service for all: it ends after the last.
+            others.iter_mut().for_each(|mounted| mounted.service = None);
+        }
         let roots = mounts.iter().map(|mounted| mounted.root.clone()).collect();
         let mut variables = Variables::new();
         if let (Some(library), Some(pools)) = (&subject.library, &pools) {

@@ -8,7 +8,7 @@ use crate::memcg::Charged;
 use crate::requests::Requests;
 use crate::statistics::{confidence, is_noisy, median, spread};
 use crate::syscalls::Calls;
-use crate::targets::{ALONE, Target, Unit, target_for};
+use crate::targets::{Target, Unit, target_for};
 use crate::tasks::Metric;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -98,6 +98,9 @@ pub struct SubjectReport {
     pub noisy: bool,
     /// The median of the service's resident memory at the end, in bytes.
     pub resident_bytes: Option<f64>,
+    /// How far a mount's part of the service's cache was off its ideal one at the most, in all rounds, as a part of that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub off_share: Option<f64>,
     /// Requests from the kernel to the service in all passes of one measurement, by kind.
     pub requests: Option<Requests>,
     /// Requests per operation.
@@ -147,20 +150,22 @@ impl TaskReport {
     #[must_use]
     pub fn of(done: &TaskOutcome, denominator: Option<Kind>, before: &[Self]) -> Self {
         let base = done.outcomes.iter().find(|outcome| Some(outcome.kind) == denominator);
-        let undisturbed = before.iter().find(|task| task.name == ALONE).map(|task| task.results.as_slice());
         let mut results: Vec<SubjectReport> = done
             .outcomes
             .iter()
             .map(|outcome| {
-                let mut alone = undisturbed.unwrap_or_default().iter();
-                let alone = alone.find(|alone| alone.subject == outcome.kind.name());
-                let alone = alone.map(|alone| alone.samples.as_slice()).unwrap_or_default();
-                SubjectReport::of(done, outcome, base, alone)
+                let other = target_for(done.task.name, outcome.kind).and_then(|bar| bar.unit.other_task());
+                let other = before.iter().find(|task| Some(task.name) == other);
+                let mut other = other.map(|task| task.results.as_slice()).unwrap_or_default().iter();
+                let other = other.find(|other| other.subject == outcome.kind.name());
+                let other = other.map(|other| other.samples.as_slice()).unwrap_or_default();
+                SubjectReport::of(done, outcome, base, other)
             })
             .collect();
         let judged = |result: &SubjectReport| match done.task.metric {
             Metric::Time => result.seconds,
             Metric::Resident => result.resident_bytes,
+            Metric::Shares => result.off_share,
         };
         let peers: Vec<(&'static str, f64)> = results
             .iter()
@@ -189,8 +194,8 @@ impl TaskReport {
 }
 
 impl SubjectReport {
-    /// `alone`: the samples of the same subject in [`ALONE`].
-    fn of(done: &TaskOutcome, outcome: &Outcome, base: Option<&Outcome>, alone: &[Option<Sample>]) -> Self {
+    /// `other`: the samples of the same subject in the task that its bar is relative to.
+    fn of(done: &TaskOutcome, outcome: &Outcome, base: Option<&Outcome>, other: &[Option<Sample>]) -> Self {
         let all = |of: fn(&Sample) -> Option<f64>| {
             let values: Vec<f64> = outcome.measured().filter_map(of).collect();
             (!values.is_empty()).then_some(values)
@@ -200,6 +205,8 @@ impl SubjectReport {
         let ratio = (!ratios.is_empty()).then(|| median(&ratios));
         let resident_bytes =
             all(|sample| sample.resident_bytes.map(|bytes| bytes as f64)).map(|v| median(&v));
+        // The worst round counts.
+        let off_share = all(|sample| sample.off_share).map(|all| all.into_iter().fold(0.0, f64::max));
         let per_operation = |value: f64| value / done.operations.max(1) as f64;
         let counted = |counts: &Option<BTreeMap<String, u64>>| {
             let sum: u64 = counts.as_ref()?.values().sum();
@@ -211,10 +218,11 @@ impl SubjectReport {
         let judged = bar.and_then(|bar| match bar.unit {
             // A bar is relative to the subject that it names, and to no other.
             Unit::TimesOverlayfs | Unit::TimesHost | Unit::TimesFuseOverlayfs2 => {
-                let other = done.outcomes.iter().find(|outcome| Some(outcome.kind) == bar.unit.base());
-                middle_ratio(outcome, other.map(|other| other.samples.as_slice()).unwrap_or_default())
+                let base = done.outcomes.iter().find(|outcome| Some(outcome.kind) == bar.unit.base());
+                middle_ratio(outcome, base.map(|base| base.samples.as_slice()).unwrap_or_default())
             }
-            Unit::TimesAlone => middle_ratio(outcome, alone),
+            Unit::TimesAlone | Unit::TimesEqual => middle_ratio(outcome, other),
+            Unit::PercentOffShare => off_share.map(|off| off * 100.0),
             Unit::Milliseconds => seconds.as_deref().map(|seconds| median(seconds) * 1e3),
             Unit::ResidentMib => resident_bytes.map(|bytes| bytes / f64::from(1 << 20)),
         });
@@ -227,6 +235,7 @@ impl SubjectReport {
             ratio_confidence: confidence(&ratios),
             noisy: ratio.is_some() && is_noisy(&ratios),
             resident_bytes,
+            off_share,
             requests: counts.requests.clone(),
             requests_per_operation: counted(&counts.requests),
             client_switches_per_operation: middle(|sample| Some(sample.client_switches)),
@@ -369,6 +378,8 @@ fn verdict(result: &SubjectReport) -> String {
                 Unit::TimesOverlayfs => format!("{} {met}", bar.at_most),
                 Unit::TimesHost => format!("{} x host {met}", bar.at_most),
                 Unit::TimesAlone => format!("{} x alone {met}", bar.at_most),
+                Unit::TimesEqual => format!("{} x equal weights {met}", bar.at_most),
+                Unit::PercentOffShare => format!("{} % off {met}", bar.at_most),
                 Unit::TimesFuseOverlayfs2 => format!("{} x fuse-overlayfs-2 {met}", bar.at_most),
                 Unit::Milliseconds => format!("{} ms {met}", bar.at_most),
                 Unit::ResidentMib => format!("{} MiB {met}", bar.at_most),
@@ -376,6 +387,9 @@ fn verdict(result: &SubjectReport) -> String {
         }
         _ => String::new(),
     };
+    if let Some(off) = result.off_share {
+        let _ = write!(text, " {:.3} % off", off * 100.0);
+    }
     if let Some(peak) = result.samples.iter().flatten().find_map(|sample| sample.resident_peak_bytes) {
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
         let now = mib(result.resident_bytes.unwrap_or(0.0));
@@ -416,6 +430,7 @@ fn time(seconds: f64) -> String {
 mod tests {
     use super::*;
     use crate::counts::Counts;
+    use crate::targets::ALONE;
     use crate::tasks;
 
     fn outcome(kind: Kind, seconds: &[f64]) -> Outcome {
@@ -506,6 +521,32 @@ mod tests {
         assert_eq!((slow.results[0].bar_met, slow.results[1].bar_met), (None, Some(false)));
         assert!(table(&slow).contains("1.05 x alone NOT MET"));
         assert_eq!(run("s2-isolation-web", &[1.0, 1.0], &[]).results[1].bar_met, None);
+    }
+
+    #[test]
+    fn shares_are_judged_by_their_distance_and_weights_by_equal_ones() {
+        let mut off = outcome(Kind::VellumShares, &[1.0, 1.0]);
+        off.samples
+            .iter_mut()
+            .flatten()
+            .zip([0.004, 0.009])
+            .for_each(|(sample, off)| sample.off_share = Some(off));
+        let task = |name| tasks::named(name).unwrap();
+        let of = |name, outcome, before: &[TaskReport]| {
+            let done = TaskOutcome { task: task(name), operations: 1, outcomes: vec![outcome] };
+            TaskReport::of(&done, None, before)
+        };
+        let shares = of("s3-shares-four", off.clone(), &[]);
+        assert_eq!(shares.results[0].bar_met, Some(true));
+        assert!(table(&shares).contains("1 % off met 0.900 % off"), "{}", table(&shares));
+        off.samples[0].as_mut().unwrap().off_share = Some(0.011);
+        assert_eq!(of("s3-shares-four", off, &[]).results[0].bar_met, Some(false));
+        let timed = |name, seconds: &[f64], before: &[TaskReport]| {
+            of(name, outcome(Kind::VellumShares, seconds), before)
+        };
+        let before = [timed("s3-throughput-equal", &[1.0, 2.0], &[])];
+        let met = |seconds: &[f64]| timed("s3-throughput-four", seconds, &before).results[0].bar_met;
+        assert_eq!((met(&[1.01, 2.02]), met(&[1.1, 2.2])), (Some(true), Some(false)));
     }
 
     #[test]

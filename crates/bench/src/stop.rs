@@ -91,8 +91,7 @@ fn force() -> ! {
     }
     for dir in DIRS.lock().unwrap_or_else(PoisonError::into_inner).iter().rev() {
         // Never into something that is still mounted.
-        let left = is_mounted_below(dir)
-            || (std::fs::remove_dir(dir).is_err() && dir.exists() && std::fs::remove_dir_all(dir).is_err());
+        let left = is_mounted_below(dir) || (std::fs::remove_dir(dir).is_err() && remove(dir).is_err());
         if left {
             eprintln!("vellum-bench: left behind: {}", dir.display());
         }
@@ -100,8 +99,43 @@ fn force() -> ! {
     std::process::exit(i32::from(EXIT_INTERRUPTED));
 }
 
+/// Removes a directory with all that is in it. The main thread and the way out by force may do so at the same time: what is gone is
+/// removed.
+pub fn remove(dir: &Path) -> std::io::Result<()> {
+    match std::fs::remove_dir_all(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
 /// Whether anything is mounted on `dir` or below it.
 fn is_mounted_below(dir: &Path) -> bool {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     table.lines().any(|line| line.split(' ').nth(1).is_some_and(|point| Path::new(point).starts_with(dir)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn two_that_remove_the_same_directory_are_both_content() {
+        for _ in 0..20 {
+            let dir = tempfile::tempdir().unwrap();
+            let top = dir.path().join("top");
+            (0..50).for_each(|n| std::fs::create_dir_all(top.join(format!("{n}/a/b"))).unwrap());
+            let together = Barrier::new(2);
+            let body = || {
+                together.wait();
+                remove(&top)
+            };
+            let (mine, other) = std::thread::scope(|scope| {
+                let other = scope.spawn(body);
+                (body(), other.join().unwrap())
+            });
+            assert!(mine.is_ok() && other.is_ok() && !top.exists(), "{mine:?} {other:?}");
+        }
+        assert!(remove(Path::new("/proc/self")).is_err(), "what cannot be removed is told");
+    }
 }

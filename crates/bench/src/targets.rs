@@ -16,6 +16,10 @@ pub enum Unit {
     TimesFuseOverlayfs2,
     /// Time as a multiple of the same subject's in [`ALONE`], in the same round.
     TimesAlone,
+    /// Time as a multiple of the same subject's in [`EQUAL`], in the same round.
+    TimesEqual,
+    /// How far parts of a cache are off their ideal ones, in percent of these.
+    PercentOffShare,
     /// Milliseconds.
     Milliseconds,
     /// MiB of resident memory of the service.
@@ -30,13 +34,29 @@ impl Unit {
             Self::TimesOverlayfs => Some(Kind::Overlay),
             Self::TimesHost => Some(Kind::Host),
             Self::TimesFuseOverlayfs2 => Some(Kind::FuseOverlayfs2),
-            Self::TimesAlone | Self::Milliseconds | Self::ResidentMib => None,
+            Self::TimesAlone
+            | Self::TimesEqual
+            | Self::PercentOffShare
+            | Self::Milliseconds
+            | Self::ResidentMib => None,
+        }
+    }
+
+    /// The task whose times of the same subject times are divided by, where they are. It comes before those that are judged by it.
+    #[must_use]
+    pub fn other_task(self) -> Option<&'static str> {
+        match self {
+            Self::TimesAlone => Some(ALONE),
+            Self::TimesEqual => Some(EQUAL),
+            _ => None,
         }
     }
 }
 
-/// The task that says what a tenant reaches without neighbours. It comes before those that are judged by it.
+/// The task that says what a tenant reaches without neighbours.
 pub const ALONE: &str = "s2-isolation-alone";
+/// The task that says what mounts of equal weights reach together.
+pub const EQUAL: &str = "s3-throughput-equal";
 
 /// One bar.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -100,6 +120,11 @@ const fn peer_speed(task: &'static str) -> Target {
 /// A neighbour costs a tenant at most a twentieth of its speed.
 const fn isolated(task: &'static str) -> Target {
     Target { unit: Unit::TimesAlone, ..alone(task, 1.05) }
+}
+
+/// Parts of a cache are within a hundredth of what they should be.
+const fn share(task: &'static str) -> Target {
+    Target { unit: Unit::PercentOffShare, ..alone(task, 1.0) }
 }
 
 /// All bars.
@@ -177,6 +202,11 @@ pub const TARGETS: &[Target] = &[
     peer_speed("s2-rocksdb-get-1"),
     peer_speed("s2-rocksdb-get-2"),
     peer_speed("s2-rocksdb-get-4"),
+    share("s3-shares-four"),
+    share("s3-shares-equal"),
+    share("s3-shares-one-file"),
+    within("s3-idle", 10_000.0),
+    Target { unit: Unit::TimesEqual, ..alone("s3-throughput-four", 1.02) },
 ];
 
 /// The bar that `kind` has to reach in `task`: its own, or else that of all.
@@ -196,7 +226,7 @@ mod tests {
         for bar in TARGETS {
             assert!(TASKS.iter().any(|task| task.name == bar.task), "{}", bar.task);
         }
-        assert_eq!(TARGETS.len(), 73);
+        assert_eq!(TARGETS.len(), 78);
     }
 
     #[test]

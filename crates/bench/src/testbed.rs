@@ -2,6 +2,7 @@
 //! share, and fresh upper layers for each run. It is removed at the end.
 
 use crate::failure::{Failure, Result, While};
+use crate::scale::scaled;
 use crate::stop;
 use crate::tree::{self, Tree};
 use crate::workload::{debian, rocksdb, server};
@@ -33,6 +34,10 @@ static TESTBEDS: AtomicU32 = AtomicU32::new(0);
 
 /// The name of the tree in a layer, and of the directory in an archive.
 pub const TREE_NAME: &str = "tree";
+/// The file of [`Lower::Shares`] that is read by all.
+pub const SHARES_COMMON: &str = "common";
+/// A unit of data there at scale 1, in MiB.
+const SHARE_UNIT_MIB: usize = 64;
 /// The name of the large file in a layer.
 pub const LARGE_NAME: &str = "large";
 
@@ -55,6 +60,8 @@ pub enum Lower {
     RocksDb,
     /// The root tree of a Debian system.
     Debian,
+    /// For mounts that share a cache: files `0` to `3` of two units each, and [`SHARES_COMMON`] of one.
+    Shares,
 }
 
 /// The filesystem of an image.
@@ -99,6 +106,7 @@ pub struct Testbed {
     server_lower: OnceCell<PathBuf>,
     rocksdb_lower: OnceCell<PathBuf>,
     debian_lower: OnceCell<PathBuf>,
+    shares_lower: OnceCell<PathBuf>,
     archive: OnceCell<PathBuf>,
     /// Different in every process.
     salt: u128,
@@ -148,6 +156,7 @@ impl Testbed {
             server_lower: OnceCell::new(),
             rocksdb_lower: OnceCell::new(),
             debian_lower: OnceCell::new(),
+            shares_lower: OnceCell::new(),
             archive: OnceCell::new(),
             salt: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()),
             runs: Cell::new(0),
@@ -203,6 +212,12 @@ impl Testbed {
         (((MILLION * self.scale) as usize).div_ceil(MILLION_PER_DIR), MILLION_PER_DIR)
     }
 
+    /// A unit of data of one of the mounts that share a cache, in MiB.
+    #[must_use]
+    pub fn share_unit_mib(&self) -> usize {
+        self.scaled(SHARE_UNIT_MIB)
+    }
+
     /// Values in the lower database.
     #[must_use]
     pub fn rocksdb_values(&self) -> usize {
@@ -252,6 +267,11 @@ impl Testbed {
             }),
             Lower::Debian => self.layer_once(&self.debian_lower, "lower-debian", |layer| {
                 debian::make(layer, &self.debian_inputs(), self.debian_files())
+            }),
+            Lower::Shares => self.layer_once(&self.shares_lower, "lower-shares", |layer| {
+                let unit = (self.share_unit_mib() as u64) << 20;
+                (0..4).try_for_each(|number| tree::write_large(&layer.join(number.to_string()), 2 * unit))?;
+                tree::write_large(&layer.join(SHARES_COMMON), unit)
             }),
             Lower::Million => self.layer_once(&self.million_lower, "lower-million", |layer| {
                 let (dirs, files) = self.million();
@@ -348,12 +368,7 @@ impl Testbed {
     /// Removes what [`Testbed::layers`] made. Nothing may be mounted there.
     pub fn clear(&self) -> Result<()> {
         let run = self.run_dir();
-        match fs::remove_dir_all(&run) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).doing(|| format!("removing {}", run.display()))
-            }
-            _ => Ok(()),
-        }
+        stop::remove(&run).doing(|| format!("removing {}", run.display()))
     }
 }
 
@@ -368,15 +383,10 @@ impl Drop for Testbed {
             }
             stop::unregister(&self.top);
         }
-        if let Err(error) = fs::remove_dir_all(&self.outer) {
+        if let Err(error) = stop::remove(&self.outer) {
             eprintln!("vellum-bench: removing {}: {error}", self.outer.display());
         }
     }
-}
-
-/// `count` at a scale, at least 1.
-pub(crate) fn scaled(count: usize, scale: f64) -> usize {
-    ((count as f64 * scale).round() as usize).max(1)
 }
 
 /// Empty directories for a mount, in `dir`.

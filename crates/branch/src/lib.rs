@@ -16,7 +16,10 @@ mod whole;
 mod xattr;
 
 pub use cached::{CachedBranch, SETTLE, Sharing};
-pub use ceph::{CephAccess, CephBranch, CephClient, CephRefusal};
+pub use ceph::{
+    CephAccess, CephBranch, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, ceph_clients,
+    load_ceph,
+};
 pub use fault::{DEAD, FaultBranch, FaultExport, FaultPlan};
 pub use local::{LocalBranch, LocalExport};
 pub use memory::{MemoryBranch, MemoryOptions};

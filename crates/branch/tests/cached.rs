@@ -5,11 +5,14 @@
 mod support;
 
 use proptest::prelude::*;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 use support::*;
 use vellum_branch::{CachedBranch, FaultBranch, FaultPlan, SETTLE, Sharing};
-use vellum_cache::{BLOCK_BYTES, MemFd, Shared};
+use vellum_cache::{BLOCK_BYTES, Config, Kind, Packed, Shared};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, OpenMode, RenameFlags};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -20,7 +23,7 @@ struct World {
     f: Fixture,
     plan: Arc<FaultPlan>,
     counted: Arc<FaultBranch>,
-    cache: Arc<Shared<MemFd>>,
+    cache: Arc<Shared<Packed>>,
 }
 
 impl World {
@@ -28,6 +31,12 @@ impl World {
         let (f, plan) = (Fixture::memory(), FaultPlan::new());
         let counted = FaultBranch::new(Arc::clone(&f.branch), Arc::clone(&plan));
         Self { f, plan, counted, cache: cache() }
+    }
+
+    /// With a cache of so many bytes.
+    fn with_cache(capacity: u64) -> Self {
+        let config = Config { capacity, files: 100, policy: Kind::default() };
+        Self { cache: Shared::new(config, Packed::default()), ..Self::new() }
     }
 
     fn branch(&self, sharing: Sharing) -> Arc<CachedBranch> {
@@ -81,6 +90,55 @@ fn one_copy_is_for_all() {
         let new = open(&*other.root(), OpenMode::READ);
         assert_eq!(world.steps(|| assert_eq!(read(&*new, 0, 10), data[..10])), fetch);
     }
+}
+
+/// Contents of a descriptor that was lent.
+fn lent(copy: &OwnedFd, len: usize) -> Vec<u8> {
+    let mut found = vec![0; len];
+    File::from(copy.try_clone().unwrap()).read_exact_at(&mut found, 0).unwrap();
+    found
+}
+
+#[test]
+fn what_is_whole_is_lent() {
+    let world = World::with_cache(4 << 20);
+    let data = bytes(3 * BLOCK + 5);
+    let writer = put(&*world.f.root(), c"f", &data);
+    let (one, other) = (world.branch(Sharing::Immutable), world.branch(Sharing::Immutable));
+    let file = open(&*one.root(), OpenMode::READ);
+    assert!(file.descriptor().is_none());
+    // Fetched as a whole, for it is small.
+    let copy = file.lent().unwrap();
+    assert_eq!(lent(&copy, data.len()), data);
+    let kept = File::from(copy.try_clone().unwrap());
+    assert_eq!(kept.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(libc::EPERM));
+    assert_eq!(world.steps(|| assert!(Arc::ptr_eq(&file.lent().unwrap(), &copy))), 0);
+    let second = open(&*other.root(), OpenMode::READ);
+    assert_eq!(world.steps(|| assert_eq!(lent(&second.lent().unwrap(), data.len()), data)), 0);
+    // Others may write to it: it is not lent.
+    assert!(open(&*world.branch(SHARED).root(), OpenMode::READ).lent().is_none());
+    assert!(open(&*one.root(), RW).lent().is_none());
+    // A change is seen by the next open; what was lent stays as it was.
+    let mut changed = data.clone();
+    changed.extend(b"more");
+    writer.write_at(&changed, 0).unwrap();
+    let third = open(&*one.root(), OpenMode::READ);
+    assert_eq!(lent(&third.lent().unwrap(), changed.len()), changed);
+    assert_eq!(lent(&copy, data.len()), data);
+    drop((file, second, third));
+    world.cache.audit();
+}
+
+#[test]
+fn a_large_file_is_lent_when_it_has_been_read() {
+    let world = World::with_cache(4 << 20);
+    let data = bytes(20 * BLOCK);
+    put(&*world.f.root(), c"f", &data);
+    let branch = world.branch(Sharing::Immutable);
+    let file = open(&*branch.root(), OpenMode::READ);
+    assert_eq!(world.steps(|| assert!(file.lent().is_none())), 0);
+    assert_eq!(read(&*file, 0, data.len() - 1), data[..data.len() - 1]);
+    assert_eq!(lent(&file.lent().unwrap(), data.len()), data);
 }
 
 #[test]

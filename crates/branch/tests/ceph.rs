@@ -11,8 +11,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::cluster::beside_a_cluster;
 use support::*;
-use vellum_branch::{CephAccess, CephBranch, CephClient};
-use vellum_vfs::{Branch, Errno, OpenMode, RenameFlags};
+use vellum_branch::{
+    CachedBranch, CephAccess, CephBranch, CephClient, CephLineage, CephSetup, SETTLE, Sharing,
+};
+use vellum_vfs::{Branch, Errno, OpenMode, RenameFlags, SetTime, Timestamp};
 
 #[test]
 fn ceph() {
@@ -20,6 +22,9 @@ fn ceph() {
         unusable_clusters_are_refused_soon();
         nothing_leads_out();
         clients_see_each_others_changes();
+        a_cache_above_sees_every_change();
+        a_successor_takes_the_place_of_one_that_has_died();
+        a_writer_is_alone_and_what_it_was_answered_stays();
         an_expelled_client_says_so();
     });
 }
@@ -129,6 +134,94 @@ fn clients_see_each_others_changes() {
     assert_eq!(errno(here.rename(n(c"g"), &*there, n(c"h"), RenameFlags::empty())), Errno::XDEV);
     assert_eq!(errno(here.link(n(c"g"), &*there, n(c"h"))), Errno::XDEV);
     assert_eq!(errno(there.link_object(&*file, n(c"h"))), Errno::XDEV);
+}
+
+/// Also one that leaves size and times as they were, that has just come, and that the other client has not synced.
+fn a_cache_above_sees_every_change() {
+    let (one, other) = (client(), client());
+    let f = Fixture::ceph(&one);
+    let path = CString::new(f.branch.describe().trim_start_matches("ceph:")).unwrap();
+    let there = CephBranch::open(&other, &path).unwrap().root();
+    let made = put(&*there, c"f", b"contents 000");
+    for sharing in [Sharing::Shared { settle: SETTLE }, Sharing::Immutable] {
+        let cache = cache();
+        let cached = CachedBranch::new(Arc::clone(&f.branch), cache.join(100).unwrap(), sharing).root();
+        let mut before = made.version().unwrap().1.unwrap();
+        for number in 0..100 {
+            let text = format!("contents {number:03}");
+            made.write_at(text.as_bytes(), 0).unwrap();
+            made.set_times(None, Some(SetTime::At(Timestamp { secs: 1, nanos: 0 }))).unwrap();
+            for _ in 0..2 {
+                assert_eq!(get_at(&*cached, c"f"), text.as_bytes(), "{sharing:?}");
+            }
+            let now = made.version().unwrap().1.unwrap();
+            assert_ne!(now, before, "a change that does not count");
+            before = now;
+        }
+        let stats = cache.stats();
+        assert!(stats.hits > 50, "it was not read from the cache: {stats:?}");
+    }
+}
+
+fn a_successor_takes_the_place_of_one_that_has_died() {
+    let sessions = || administrator(&["tell", "mds.a", "client", "ls"]).matches("vellum-test").count();
+    let connect = |goes_on| {
+        let lineage = CephLineage { name: c"vellum-test", goes_on };
+        CephSetup::of(CephAccess::default()).unwrap().connect(Some(lineage)).unwrap()
+    };
+    let first = connect(false);
+    let path = c"lineage";
+    CephBranch::open(&first, c"").unwrap().root().make_dir(n(path), 0o755).unwrap();
+    let root = CephBranch::open(&first, path).unwrap().root();
+    put(&*root, c"f", b"data").sync(false).unwrap();
+    assert_eq!(sessions(), 1);
+    let begin = Instant::now();
+    let second = connect(true);
+    println!("a successor: {} ms", begin.elapsed().as_millis());
+    assert_eq!(sessions(), 1, "the first is still waited for");
+    assert_eq!(get_at(&*CephBranch::open(&second, path).unwrap().root(), c"f"), b"data");
+    assert!(!second.is_expelled() && first.is_expelled());
+    drop((root, first));
+    // One without a predecessor is no error.
+    drop(second);
+    assert!(!connect(true).is_expelled());
+}
+
+/// Whoever writes to a directory is the only one, among all clients; the next one comes when its session has ended, in whatever way. What it was
+/// answered is there then, though nobody has synced anything.
+fn a_writer_is_alone_and_what_it_was_answered_stays() {
+    let connect = |goes_on| {
+        let lineage = CephLineage { name: c"vellum-writer", goes_on };
+        CephSetup::of(CephAccess::default()).unwrap().connect(Some(lineage)).unwrap()
+    };
+    let (first, other) = (connect(false), client());
+    let path = c"written";
+    CephBranch::open(&first, c"").unwrap().root().make_dir(n(path), 0o755).unwrap();
+    let writer = CephBranch::open_to_write(&first, path).unwrap();
+    for client in [&first, &other] {
+        let refused = CephBranch::open_to_write(client, path).err().unwrap();
+        assert_eq!(refused.errno(), Errno::AGAIN, "{refused}");
+        CephBranch::open(client, path).unwrap();
+    }
+    drop(writer);
+    drop(CephBranch::open_to_write(&other, path).unwrap());
+    let writer = CephBranch::open_to_write(&first, path).unwrap();
+    let data: Vec<u8> = (0..300_000).map(|at| (at / 3) as u8).collect();
+    let file = put(&*writer.root(), c"f", &data);
+    file.set_mode(0o4750).unwrap();
+    file.set_xattr(c"user.kept", b"value", 0).unwrap();
+    file.truncate(200_000).unwrap();
+    // As if its process had died: the session ends, and what it still kept goes with it.
+    let second = connect(true);
+    assert!(first.is_expelled());
+    let branch = CephBranch::open_to_write(&second, path).unwrap();
+    let found = branch.root().stat_at(n(c"f")).unwrap();
+    assert_eq!((found.size, found.mode & 0o7777), (200_000, 0o4750));
+    assert_eq!(get_at(&*branch.root(), c"f"), data[..200_000]);
+    let mut value = [0; 5];
+    assert_eq!(branch.root().get_xattr_at(n(c"f"), c"user.kept", &mut value), Ok(5));
+    assert_eq!(&value, b"value");
+    drop((file, writer));
 }
 
 fn an_expelled_client_says_so() {

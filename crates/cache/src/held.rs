@@ -154,6 +154,10 @@ impl<M: Memory> Memory for Shown<M> {
         Ok(Entry(Arc::new(Held { words, memory, marks: Mutex::default() })))
     }
 
+    fn is_shared(&self, bytes: u64) -> bool {
+        self.0.is_shared(bytes)
+    }
+
     fn write(&self, entry: &Self::File, data: &[u8], offset: u64) -> Result<(), Errno> {
         self.0.write(&*entry.file()?, data, offset)?;
         entry.0.show(offset / BLOCK_BYTES);
@@ -182,6 +186,17 @@ impl<M: Memory> Memory for Shown<M> {
 
     fn hide(&self, entry: &Self::File) {
         entry.0.hide_all();
+    }
+
+    fn heir(
+        &self,
+        entry: &Self::File,
+        block: u64,
+        is_there: &dyn Fn(Container) -> bool,
+    ) -> Option<Container> {
+        let all = entry.0.marks.lock();
+        let mut used = all.iter().filter(|(of, marks)| is_there(*of) && marks.take(block) > 0);
+        used.next().map(|(of, _)| *of)
     }
 
     fn uses(&self, entry: &Self::File, place: u32, block: u64) -> u8 {

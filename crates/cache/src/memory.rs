@@ -1,6 +1,7 @@
 //! Where the bytes of cached files lie: one piece of memory for each file, with every block at its own place, so that a file that
 //! is whole can be handed to the kernel or to a program as it is.
 
+use crate::shares::Container;
 use crate::sync::Mutex;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, SealFlags, fallocate, fchmod, fcntl_add_seals, ftruncate, memfd_create,
@@ -17,6 +18,10 @@ pub trait Memory {
 
     /// Memory for a file of so many bytes. None of them is taken before it is written.
     fn create(&self, bytes: u64) -> Result<Self::File, Errno>;
+    /// Whether a file of so many bytes takes no descriptor of its own, as long as it is not sealed.
+    fn is_shared(&self, _bytes: u64) -> bool {
+        false
+    }
     /// Writes all of `data` at `offset`. After an error part of it may be there.
     fn write(&self, file: &Self::File, data: &[u8], offset: u64) -> Result<(), Errno>;
     /// Fills all of `buf` from `offset`. EIO: the memory is shorter.
@@ -27,6 +32,15 @@ pub trait Memory {
     fn seal(&self, file: &Self::File) -> Result<(), Errno>;
     /// Nothing of a file is found any more, though it is not dropped yet: for memory that others read without the store.
     fn hide(&self, _file: &Self::File) {}
+    /// One of the containers that have used a block without the store since this was last asked about it, if `is_there` says that it is.
+    fn heir(
+        &self,
+        _file: &Self::File,
+        _block: u64,
+        _is_there: &dyn Fn(Container) -> bool,
+    ) -> Option<Container> {
+        None
+    }
     /// Takes how often the container at a place has used a block without the store since this was last asked.
     fn uses(&self, _file: &Self::File, _place: u32, _block: u64) -> u8 {
         0

@@ -9,9 +9,11 @@
 
 use crate::counter::Counter;
 use crate::error::Result;
+use crate::fair::DEPTH;
 use crate::fills::Fill;
 use crate::held::{Entry, Held, Marks, Shown};
 use crate::key::{BLOCK_BYTES, BlockIndex, Key, Object, Version};
+use crate::lane::{Lane, Lanes, Storages};
 use crate::memory::Memory;
 use crate::shares::{Container, IDLE_TICKS, LENT_SHIFT_MAX};
 use crate::stats::{ContainerStats, Stats};
@@ -21,13 +23,18 @@ use arc_swap::ArcSwapOption;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// A file of more blocks (16 GiB) is not cached: each has a word, and a file may claim any size.
 pub const BLOCKS_MAX: u64 = 1 << 18;
 /// Blocks that are fetched at once when a file is read from front to back: 1 MiB.
 pub const AHEAD_MAX: u64 = 16;
+
+/// After so many bytes have come in, it is asked again how much room there is.
+const GROWTH_BYTES: u64 = 2 << 20;
+/// Blocks that go in one piece where there is too little room.
+const GIVEN_AT_ONCE: usize = 64;
 
 /// After so many seconds without anybody all are as idle as they can be.
 const TICKS_MAX: u64 = (IDLE_TICKS + LENT_SHIFT_MAX) as u64;
@@ -47,12 +54,23 @@ pub trait Source {
     fn read(&self, buf: &mut [u8], offset: u64) -> std::result::Result<usize, Self::Error>;
 }
 
+/// How much memory there is for a cache.
+pub trait Room: Send + Sync {
+    /// How many bytes it may hold now, where it holds `held`. It is asked without a lock.
+    fn bytes(&self, held: u64) -> u64;
+}
+
 /// A cache that many threads use at once.
 pub struct Shared<M: Memory> {
     memory: Arc<M>,
     tables: Mutex<Tables<M>>,
+    /// None: there is always enough.
+    room: Option<Box<dyn Room>>,
+    /// Bytes that have come in since it was last asked how much room there is.
+    grown: AtomicU64,
     /// What it has last been told of the time.
     seconds: AtomicU64,
+    storages: Storages,
 }
 
 struct Tables<M: Memory> {
@@ -65,12 +83,24 @@ struct Tables<M: Memory> {
 impl<M: Memory> Shared<M> {
     /// An empty one.
     pub fn new(config: Config, memory: M) -> Arc<Self> {
+        Self::with(config, memory, DEPTH, None)
+    }
+
+    /// An empty one that has at most `depth` fetches under way at each storage, and never holds more than there is room for.
+    pub fn with(config: Config, memory: M, depth: u32, room: Option<Box<dyn Room>>) -> Arc<Self> {
         let memory = Arc::new(memory);
-        let store = Store::new(config, Shown(Arc::clone(&memory)));
+        let mut store = Store::new(config, Shown(Arc::clone(&memory)));
+        if let Some(room) = &room {
+            // Nothing is there yet that would have to go.
+            store.limit(room.bytes(0), 0).ok();
+        }
         Arc::new(Self {
             memory,
+            room,
+            grown: AtomicU64::new(0),
             tables: Mutex::new(Tables { store, fetches: HashMap::new(), hits: Vec::new() }),
             seconds: AtomicU64::new(0),
+            storages: Storages::new(depth),
         })
     }
 
@@ -80,7 +110,7 @@ impl<M: Memory> Shared<M> {
         let mut tables = self.tables.lock();
         let container = tables.store.join(weight)?;
         tables.hits.push((container, Arc::clone(&hits), 0));
-        Ok(Arc::new(Member { shared: Arc::clone(self), container, hits }))
+        Ok(Arc::new(Member { shared: Arc::clone(self), container, hits, lanes: Lanes::new(weight) }))
     }
 
     /// Nothing of a file is found any more, nor comes in by fetches that are under way.
@@ -93,7 +123,25 @@ impl<M: Memory> Shared<M> {
         self.tables.lock().store.grow(capacity);
     }
 
-    /// So many seconds have passed since a moment that stays. To be told by whoever comes by: only the first in a second does anything.
+    /// Asks how much room there is, and gives up what there is none for. To be called now and then; the cache itself does as it grows.
+    pub fn look(&self) {
+        let Some(room) = &self.room else { return };
+        self.grown.store(0, Relaxed);
+        let held = self.tables.lock().store.size();
+        let ceiling = room.bytes(held);
+        // The lock for some blocks at a time: others read meanwhile.
+        while matches!(self.tables.lock().store.limit(ceiling, GIVEN_AT_ONCE), Ok(false)) {}
+    }
+
+    /// So many bytes are about to come in.
+    fn grows(&self, bytes: u64) {
+        if self.room.is_some() && self.grown.fetch_add(bytes, Relaxed) + bytes >= GROWTH_BYTES {
+            self.look();
+        }
+    }
+
+    /// So many seconds have passed since a moment that stays. To be told at least once a second: only the first time in a second does
+    /// anything.
     pub fn time_is(&self, seconds: u64) {
         // Read first, so that the line stays with all processors.
         if self.seconds.load(Relaxed) >= seconds {
@@ -146,6 +194,7 @@ pub struct Member<M: Memory> {
     shared: Arc<Shared<M>>,
     container: Container,
     hits: Arc<Counter>,
+    lanes: Lanes,
 }
 
 impl<M: Memory> Member<M> {
@@ -158,6 +207,8 @@ impl<M: Memory> Member<M> {
             view: ArcSwapOption::empty(),
             has_changed: AtomicBool::new(false),
             ahead: Ahead::default(),
+            lane: OnceLock::new(),
+            untold: Mutex::default(),
         })
     }
 
@@ -165,6 +216,13 @@ impl<M: Memory> Member<M> {
     #[must_use]
     pub fn stats(&self) -> Option<ContainerStats> {
         self.shared.stats().containers.into_iter().find(|stats| stats.container == self.container)
+    }
+
+    /// Another weight, from now on. Nothing goes at once: shares follow as blocks come.
+    pub fn set_weight(&self, weight: u32) -> Result<()> {
+        self.shared.tables.lock().store.set_weight(self.container, weight)?;
+        self.lanes.set_weight(weight);
+        Ok(())
     }
 
     /// The cache that it is in.
@@ -222,6 +280,21 @@ pub struct Opened<M: Memory> {
     /// The storage has other contents by now.
     has_changed: AtomicBool,
     ahead: Ahead,
+    /// By which it comes to its storage; found at the first fetch.
+    lane: OnceLock<Arc<Lane>>,
+    /// Blocks whose use the store has not been told of, for somebody was busy with it: it hears of them with the next one.
+    untold: Mutex<SmallVec<[BlockIndex; 8]>>,
+}
+
+/// Uses that are kept to be told: who reads a file once has to pay for it too.
+const UNTOLD_MAX: usize = 1024;
+
+impl<M: Memory> Drop for Opened<M> {
+    fn drop(&mut self) {
+        if !self.untold.lock().is_empty() {
+            self.tell_rest(&mut self.member.shared.tables.lock().store);
+        }
+    }
 }
 
 /// What to do about a block that was not found.
@@ -256,7 +329,7 @@ impl<M: Memory> Opened<M> {
             let is_direct = self.has_changed.load(Relaxed) || done == 0 && at >= self.version.size;
             let result = if is_direct {
                 let len = rest.len();
-                source.read(rest, at).map(|count| (count, len))
+                self.ask(source, rest, at).map(|count| (count, len))
             } else {
                 self.read_block(source, rest, at)
             };
@@ -304,7 +377,23 @@ impl<M: Memory> Opened<M> {
                 Missing::Refused => break,
             }
         }
-        source.read(piece, at).map(|count| (count, len))
+        self.ask(source, piece, at).map(|count| (count, len))
+    }
+
+    /// Reads the storage itself, once it is this container's turn.
+    fn ask<S: Source>(
+        &self,
+        source: &S,
+        buf: &mut [u8],
+        offset: u64,
+    ) -> std::result::Result<usize, S::Error> {
+        let lane = self.lane.get().cloned().unwrap_or_else(|| {
+            let filesystem = self.version.key.object.filesystem;
+            let lane = self.member.lanes.to(filesystem, &self.member.shared.storages);
+            Arc::clone(self.lane.get_or_init(|| lane))
+        });
+        let _turn = lane.turn(buf.len() as u64);
+        source.read(buf, offset)
     }
 
     /// Whether all of `buf` was found. Counts for nothing.
@@ -329,7 +418,14 @@ impl<M: Memory> Opened<M> {
 
     /// Tells the store of a use, if nobody is just busy with it. Whether it has counted it.
     fn tell(&self, index: BlockIndex, marks: &Marks) -> bool {
-        let Some(mut tables) = self.member.shared.tables.try_lock() else { return false };
+        let Some(mut tables) = self.member.shared.tables.try_lock() else {
+            let mut untold = self.untold.lock();
+            if untold.len() < UNTOLD_MAX && untold.last() != Some(&index) {
+                untold.push(index);
+            }
+            return false;
+        };
+        self.tell_rest(&mut tables.store);
         let found = tables.store.read(self.version.key, index, self.member.container, 0, &mut []);
         let counted = matches!(found, Ok(Some(_)));
         if counted {
@@ -338,8 +434,16 @@ impl<M: Memory> Opened<M> {
         counted
     }
 
+    /// Tells the store what it could not be told before.
+    fn tell_rest(&self, store: &mut Store<Shown<M>>) {
+        for index in std::mem::take(&mut *self.untold.lock()) {
+            store.told(self.version.key, index, self.member.container);
+        }
+    }
+
     fn missing(&self, first: BlockIndex, wanted: u64) -> Missing<'_, M> {
         let mut tables = self.member.shared.tables.lock();
+        self.tell_rest(&mut tables.store);
         let Tables { store, fetches, .. } = &mut *tables;
         let key = self.version.key;
         if let Some(gate) = fetches.get(&(key, first)) {
@@ -392,7 +496,7 @@ impl<M: Memory> Opened<M> {
             buffer.resize(len, 0);
         }
         let data = buffer.get_mut(..len).unwrap_or_default();
-        let count = source.read(data, start);
+        let count = self.ask(source, data, start);
         if let Ok(count) = count {
             let is_current = || source.version().is_ok_and(|version| version == self.version);
             if count == len && is_current() {
@@ -445,6 +549,7 @@ impl<M: Memory> Fetch<'_, M> {
     /// What was fetched comes in, as far as there is room. The lock is held for a block at a time.
     fn bring(mut self, data: &[u8]) {
         let opened = self.opened;
+        opened.member.shared.grows(data.len() as u64);
         for block in data.chunks(BLOCK_BYTES as usize) {
             if self.fills.is_empty() {
                 break;

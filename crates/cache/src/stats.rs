@@ -5,7 +5,7 @@ use crate::shares::Container;
 /// A cache, and each container in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stats {
-    /// Bytes that it may hold.
+    /// Bytes that it may hold now.
     pub capacity: u64,
     /// Bytes that it holds, in pages.
     pub size: u64,

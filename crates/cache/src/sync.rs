@@ -3,12 +3,12 @@
 #[cfg(not(shuttle))]
 pub(crate) use parking_lot::Mutex;
 #[cfg(not(shuttle))]
-pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, fence};
+pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 
 #[cfg(shuttle)]
 pub(crate) use checked::Mutex;
 #[cfg(shuttle)]
-pub(crate) use shuttle::sync::atomic::{AtomicU8, AtomicU32, fence};
+pub(crate) use shuttle::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 
 /// A gate that is shut until it is opened once, for all who wait.
 #[derive(Debug, Default)]
@@ -24,6 +24,10 @@ impl Gate {
     pub(crate) fn open(&self) {
         *self.is_open.lock() = true;
         self.opens.notify_all();
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        *self.is_open.lock()
     }
 
     pub(crate) fn wait(&self) {

@@ -12,10 +12,12 @@
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::Mutex;
+use shuttle::sync::atomic::AtomicU64;
 use shuttle::{Config as RunConfig, Runner};
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use vellum_cache::*;
 
 const FILES: usize = 3;
@@ -150,6 +152,45 @@ fn nobody_reads_what_is_older_than_what_was_asked() {
     let seed = seed();
     println!("seed {seed}");
     explore(false, seed);
+}
+
+/// Several fetch from a storage that takes two at a time; some change their minds.
+fn turns() {
+    const DEPTH: u32 = 2;
+    let fair = Arc::new(Fair::new(DEPTH));
+    let under_way = Arc::new(AtomicU64::new(0));
+    let threads: Vec<_> = (1..5)
+        .map(|weight| {
+            let (fair, under_way) = (Arc::clone(&fair), Arc::clone(&under_way));
+            shuttle::thread::spawn(move || {
+                let flow = Flow::new(weight);
+                for bytes in 0..STEPS as u64 {
+                    let turn = fair.ask(&flow, bytes * BLOCK_BYTES);
+                    if thread_rng().gen_range(0..4) == 0 {
+                        continue;
+                    }
+                    turn.wait();
+                    assert!(under_way.fetch_add(1, SeqCst) < u64::from(DEPTH), "too many are under way");
+                    shuttle::thread::yield_now();
+                    under_way.fetch_sub(1, SeqCst);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(fair.counts(), (0, 0));
+}
+
+#[test]
+fn no_fetch_waits_for_ever_and_no_more_are_under_way_than_may_be() {
+    let seed = seed();
+    println!("seed {seed}");
+    let mut config = RunConfig::new();
+    config.stack_size = 1 << 20;
+    Runner::new(RandomScheduler::new_from_seed(seed, runs()), config.clone()).run(turns);
+    Runner::new(PctScheduler::new_from_seed(seed, CHANGES, runs()), config).run(turns);
 }
 
 #[test]

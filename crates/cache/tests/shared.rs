@@ -369,3 +369,118 @@ fn many_threads() {
     assert!(stats.evictions > 0 && stats.hits > 0, "{stats:?}");
     assert_eq!((stats.lent, stats.containers.len()), (0, 0));
 }
+
+#[test]
+fn what_only_others_than_its_payers_still_use_stays() {
+    const USERS: usize = 2 * PAYERS_MAX;
+    let cache = cache(64, MemFd);
+    let shared = Disk::new(1, BLOCK);
+    let members: Vec<_> = (0..USERS).map(|_| cache.join(100).unwrap()).collect();
+    let opened: Vec<_> = members.iter().map(|member| member.open(shared.now()).unwrap()).collect();
+    for opened in &opened {
+        read(opened, &shared, 0, 1);
+    }
+    let pays = |member: &Arc<Member<MemFd>>| member.stats().unwrap().charge > 0;
+    let (payers, others): (Vec<_>, Vec<_>) = (0..USERS).partition(|user| pays(&members[*user]));
+    assert_eq!(payers.len(), PAYERS_MAX);
+    shared.reads();
+    // One that does not pay goes on reading, while those that do read much else.
+    for round in 0..40 {
+        for (number, payer) in payers.iter().enumerate() {
+            let own = Disk::new(100 + (number * 100 + round) as u64, 2 * BLOCK);
+            read(&members[*payer].open(own.now()).unwrap(), &own, 0, 2 * BLOCK);
+        }
+        read(&opened[others[0]], &shared, 0, 1);
+        cache.audit();
+    }
+    assert!(shared.reads().is_empty(), "it was fetched again");
+    assert!(pays(&members[others[0]]), "who still uses it pays for it");
+}
+
+/// Room that somebody else decides on.
+#[derive(Clone)]
+struct Decided(Arc<AtomicU64>);
+
+impl Room for Decided {
+    fn bytes(&self, _held: u64) -> u64 {
+        self.0.load(SeqCst)
+    }
+}
+
+#[test]
+fn a_cache_holds_what_there_is_room_for_and_reads_go_on() {
+    const MIB: u64 = 1 << 20;
+    let room = Decided(Arc::new(AtomicU64::new(8 * MIB)));
+    let config = Config { capacity: 64 * MIB, files: 100, policy: Kind::default() };
+    let cache = Shared::with(config, MemFd, DEPTH, Some(Box::new(room.clone())));
+    let disk = Disk::new(1, 16 << 20);
+    let member = cache.join(100).unwrap();
+    let opened = member.open(disk.now()).unwrap();
+    let all = disk.all();
+    let size = || {
+        assert_eq!(read(&opened, &disk, 0, all.len()), all);
+        cache.audit();
+        cache.stats().size
+    };
+    assert_eq!((size(), cache.stats().capacity), (8 * MIB, 8 * MIB));
+    // There is less while it is read: the cache itself looks.
+    room.0.store(3 * MIB, SeqCst);
+    assert_eq!(size(), 3 * MIB);
+    room.0.store(u64::MAX, SeqCst);
+    // What was fetched before it looked again is missing after the first time.
+    assert!(size() > 8 * MIB);
+    assert_eq!(size(), 16 * MIB);
+    // And while nobody reads.
+    room.0.store(MIB, SeqCst);
+    cache.look();
+    assert_eq!(cache.stats().size, MIB);
+    room.0.store(0, SeqCst);
+    cache.look();
+    assert_eq!((cache.stats().size, size()), (0, 0));
+}
+
+/// A storage that says how many read it at once.
+struct Crowded {
+    inode: u64,
+    now: Arc<AtomicU64>,
+    most: Arc<AtomicU64>,
+}
+
+impl Source for Crowded {
+    type Error = Errno;
+
+    fn version(&self) -> std::result::Result<Version, Errno> {
+        let object = Object { filesystem: 3, inode: self.inode };
+        Ok(Version { key: Key { object, version: 1 }, size: 50 * BLOCK_BYTES })
+    }
+
+    fn read(&self, buf: &mut [u8], _offset: u64) -> std::result::Result<usize, Errno> {
+        let now = self.now.fetch_add(1, SeqCst) + 1;
+        self.most.fetch_max(now, SeqCst);
+        thread::sleep(std::time::Duration::from_micros(200));
+        self.now.fetch_sub(1, SeqCst);
+        Ok(buf.len())
+    }
+}
+
+#[test]
+fn no_more_fetches_are_under_way_than_a_storage_takes() {
+    let config = Config { capacity: 64 * BLOCK_BYTES, files: 100, policy: Kind::default() };
+    let cache = Shared::with(config, MemFd, 3, None);
+    let (now, most) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+    thread::scope(|scope| {
+        for inode in 0..8 {
+            let source = Crowded { inode, now: Arc::clone(&now), most: Arc::clone(&most) };
+            let member = cache.join(1 + inode as u32).unwrap();
+            scope.spawn(move || {
+                let opened = member.open(source.version().unwrap()).unwrap();
+                let mut buf = vec![0; BLOCK];
+                for index in 0..50 {
+                    assert_eq!(opened.read(&source, &mut buf, index * BLOCK_BYTES), Ok(BLOCK));
+                }
+            });
+        }
+    });
+    assert_eq!((now.load(SeqCst), most.load(SeqCst)), (0, 3));
+    cache.audit();
+}

@@ -117,6 +117,37 @@ fn a_file_of_four_is_paid_in_parts() {
 }
 
 #[test]
+fn a_file_of_very_many_is_paid_by_lot_and_costs_little() {
+    const USERS: usize = 256;
+    const BLOCKS: u64 = 1000;
+    let mut run = Run::new(4 * BLOCKS, &[100; USERS]);
+    let shared = 9999;
+    let mut of_all = |users: std::ops::Range<usize>| {
+        for block in 0..BLOCKS {
+            for container in users.clone() {
+                run.read(container, shared, block);
+            }
+        }
+    };
+    of_all(0..1);
+    // The data are there; what is added is what is kept about users.
+    let used = allocation_counter::measure(|| of_all(1..USERS));
+    let each = used.bytes_current / BLOCKS as i64;
+    println!("{each} bytes are kept of a block with {USERS} users");
+    assert!(each < 1024, "{each} bytes a block");
+    let held = run.held();
+    assert_eq!(held.iter().sum::<f64>(), BLOCKS as f64);
+    // Each pays for an eighth of some 31 blocks, give or take three times the deviation of that.
+    let mean = BLOCKS as f64 / USERS as f64;
+    assert!(held.iter().all(|held| (held - mean).abs() < 0.6 * mean), "{held:?}");
+    // Weights hold for what each has of its own beside it.
+    run.all_read(0..40);
+    let held = run.held();
+    let mean = held.iter().sum::<f64>() / USERS as f64;
+    assert!(held.iter().all(|held| (held - mean).abs() <= 1.0), "{held:?}");
+}
+
+#[test]
 fn what_all_use_stays_while_each_is_held_to_its_share() {
     let mut run = Run::new(4 * UNIT, &[100, 200, 400, 800]);
     let (shared, blocks) = (99, UNIT / 10);

@@ -251,3 +251,40 @@ fn damage_is_noticed_and_dropped() {
     assert_eq!(store.read(file.key, BlockIndex(0), container, 9, &mut [0]), Ok(None));
     store.audit();
 }
+
+#[test]
+fn what_there_is_no_memory_for_goes_by_weight_and_what_is_lent_when_it_comes_back() {
+    for policy in Kind::ALL {
+        let mut store = Store::new(Config { capacity: 40 * BLOCK_BYTES, files: 100, policy }, Plain);
+        let (one, other) = (store.join(100).unwrap(), store.join(300).unwrap());
+        let lent = version(1, 1, 4 * BLOCK_BYTES);
+        (0..4).for_each(|index| assert!(fill(&mut store, one, lent, index).unwrap()));
+        let loan = store.lend(lent.key, one).unwrap().unwrap();
+        for index in 0..16 {
+            assert!(fill(&mut store, one, version(2, 1, 16 * BLOCK_BYTES), index).unwrap());
+            assert!(fill(&mut store, other, version(3, 1, 16 * BLOCK_BYTES), index).unwrap());
+        }
+        let held = |store: &Store<Plain>| {
+            let stats = store.stats();
+            stats.containers.iter().map(|one| one.charge / BLOCK_BYTES).collect::<Vec<_>>()
+        };
+        assert_eq!(held(&store), [20, 16]);
+        // In pieces, until there is nothing more to do.
+        assert_eq!(store.limit(16 * BLOCK_BYTES, 3), Ok(false));
+        assert_eq!(store.limit(16 * BLOCK_BYTES, 100), Ok(true));
+        store.audit();
+        assert_eq!((held(&store), store.stats().capacity), (vec![4, 12], 16 * BLOCK_BYTES));
+        // What is lent stays, and is still the cache's.
+        assert_eq!(store.limit(0, 100), Ok(true));
+        store.audit();
+        assert_eq!(held(&store), [4, 0]);
+        assert!(!fill(&mut store, other, version(5, 1, 10), 0).unwrap(), "there is no room");
+        store.give_back(loan);
+        store.audit();
+        assert_eq!(store.stats().size, 0);
+        // And once there is memory again, all is as before.
+        assert_eq!(store.limit(u64::MAX, 0), Ok(true));
+        assert!(fill(&mut store, other, version(5, 1, 10), 0).unwrap());
+        assert_eq!(store.stats().capacity, 40 * BLOCK_BYTES);
+    }
+}

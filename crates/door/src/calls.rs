@@ -234,16 +234,12 @@ impl<T: Handout> Shown<T> {
     }
 }
 
-/// Flags of open(2) in the words of the tree; those that make no difference to a regular file are left out.
+/// Flags of an open(2) to write in the words of the tree; those that make no difference to a regular file are left out.
 fn wanted_flags(flags: OFlags) -> HandoutFlags {
-    let access = match flags & OFlags::RWMODE {
-        OFlags::WRONLY => HandoutFlags::WRITE,
-        OFlags::RDWR => HandoutFlags::READ | HandoutFlags::WRITE,
-        _ => HandoutFlags::READ,
-    };
     // Of the two bits of O_SYNC that of O_DSYNC; rustix has one value, with both, for both.
     const DSYNC: OFlags = OFlags::from_bits_retain(0o10_000);
     let others = [
+        (OFlags::RDWR, HandoutFlags::READ),
         (OFlags::CREATE, HandoutFlags::CREATE),
         (OFlags::EXCL, HandoutFlags::EXCLUSIVE),
         (OFlags::TRUNC, HandoutFlags::TRUNCATE),
@@ -253,7 +249,8 @@ fn wanted_flags(flags: OFlags) -> HandoutFlags {
         (OFlags::SYNC, HandoutFlags::SYNC),
         (OFlags::DIRECT, HandoutFlags::DIRECT),
     ];
-    others.into_iter().filter(|(asked, _)| flags.contains(*asked)).fold(access, |all, (_, flag)| all | flag)
+    let named = others.into_iter().filter(|(asked, _)| flags.contains(*asked));
+    named.fold(HandoutFlags::WRITE, |all, (_, flag)| all | flag)
 }
 
 /// A call about a name in a directory.
@@ -285,11 +282,8 @@ impl<T: Handout> Asked<'_, T> {
             | OFlags::CLOEXEC
             | OFlags::NOCTTY;
         let flags = OFlags::from_bits_retain(flags);
-        if !known.contains(flags) || flags.contains(OFlags::RWMODE) || mode & !0o1777 != 0 {
-            return Err(Refused::Kernel);
-        }
-        let only_reads = flags & OFlags::RWMODE == OFlags::RDONLY;
-        if only_reads && flags.intersects(OFlags::CREATE | OFlags::TRUNC) {
+        let writes = [OFlags::WRONLY, OFlags::RDWR].contains(&(flags & OFlags::RWMODE));
+        if !known.contains(flags) || !writes || mode & !0o1777 != 0 {
             return Err(Refused::Kernel);
         }
         let opened = self.tree.open_or_create(&self.client, &self.wanted(), wanted_flags(flags), mode);

@@ -2,8 +2,10 @@
 //!
 //! `name` and `settings` say what a pool is, `store` keeps pools as files that a person can read and edit, `cgroup` makes them
 //! real, and `pool` puts them together. `mount` has a tree served, in a pool or not. `image` says what a container's root is made of, `container` runs it.
+//! `balance` shares the kernel's page cache among control groups.
 #![forbid(unsafe_code)]
 
+pub mod balance;
 pub mod bytes;
 pub mod cgroup;
 pub mod container;

@@ -57,6 +57,7 @@ impl Mount {
         let pool = self.pool()?;
         if let Some(pool) = &pool {
             self.show_as_the_pools(pool)?;
+            self.config.weight = self.config.weight.or(pool.settings().mount_weight);
         }
         // Who stays in the foreground, or has a process watch over the service, wants a service of its own.
         if !self.foreground
@@ -144,6 +145,7 @@ impl Mount {
 
     /// Has the pool's service serve the mount. False: a process of the mount's own must.
     fn join(&self, pool: &Pool, program: &Path) -> Result<bool, Failure> {
+        pool.require_reach(&self.config)?;
         let start = || start(pool, program);
         let prepare = |layers: &[&Path]| pool.prepare(layers);
         let service = vellum_service::pool::Pool { socket: pool.socket(), start: &start, prepare: &prepare };

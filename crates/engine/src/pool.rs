@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
+use vellum_service::config::Config;
 use vellum_service::mountpoint;
 use vellum_service::pool as service;
 
@@ -95,6 +96,7 @@ impl Pool {
     /// Changes its settings, for the services that it has as well. What cannot be had is not kept.
     pub fn set(&mut self, store: &Store, settings: Settings) -> Result<(), Failure> {
         checked(&self.name, &settings)?;
+        self.keeps_reach(&settings)?;
         let _lock = own_ids(store, &self.name, self.settings.uid_range, &settings)?;
         let before = std::mem::replace(&mut self.settings, settings);
         let done = self.apply().and_then(|()| store.write(&self.name, &self.settings));
@@ -154,6 +156,29 @@ impl Pool {
             return Ok(());
         }
         self.groups.make(&self.settings, &device::disks(layers))
+    }
+
+    /// Refuses layers on CephFS where its service may not reach a cluster.
+    pub fn require_reach(&self, config: &Config) -> Result<(), Failure> {
+        let name = &self.name;
+        match config.ceph_layers().next() {
+            Some(layer) if !self.settings.ceph => Err(Failure::input(format!(
+                "pool {name}: layer {layer}: its service reaches no Ceph cluster"
+            ))
+            .remedy(format!("vellum pool set {name} --ceph on"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses to take away what its mounts may need: a service without it could not go on with them.
+    fn keeps_reach(&self, settings: &Settings) -> Result<(), Failure> {
+        let mounts = || self.service().map_or(0, |service| service.mounts);
+        if !self.settings.ceph || settings.ceph || mounts() == 0 {
+            return Ok(());
+        }
+        let name = &self.name;
+        Err(Failure::input(format!("pool {name}: option --ceph: mounts in it may have layers on CephFS"))
+            .remedy("unmount them first"))
     }
 
     /// Where its service listens, when it has one.

@@ -4,11 +4,8 @@ use crate::bytes::Bytes;
 use crate::cpus::Cpus;
 use crate::uids::UidRange;
 use serde::{Deserialize, Serialize};
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-
-/// Weights, as control groups of version 2 have them; 100 is what everybody has who has none.
-pub const WEIGHTS: RangeInclusive<u16> = 1..=10_000;
+use vellum_service::config::WEIGHTS;
 
 /// Below this a service that serves one small tree would be killed for want of memory.
 pub const MEMORY_MIN: Bytes = Bytes(16 << 20);
@@ -26,6 +23,9 @@ pub struct Settings {
     /// Its share of processors and disks where others want them too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
+    /// The weight of those of its mounts that were given none: their shares of its service's cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mount_weight: Option<u16>,
     /// Bytes per second that its services read from the disks of its layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_limit: Option<Bytes>,
@@ -35,6 +35,9 @@ pub struct Settings {
     /// Users and groups of the host that its containers' users and groups are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid_range: Option<UidRange>,
+    /// Its service may reach Ceph clusters, for mounts with layers on CephFS.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ceph: bool,
     /// Mounts with layers below one of these directories belong to the pool without saying so.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub storage: Vec<PathBuf>,
@@ -51,11 +54,13 @@ impl Settings {
 
     /// What cannot be, if anything, in a line that says what to do instead.
     pub fn check(&self) -> Result<(), String> {
-        if let Some(weight) = self.weight
-            && !WEIGHTS.contains(&weight)
-        {
-            let (low, high) = (WEIGHTS.start(), WEIGHTS.end());
-            return Err(format!("weight {weight}: give a number from {low} to {high}; 100 is the usual one"));
+        for (name, weight) in [("weight", self.weight), ("mount_weight", self.mount_weight)] {
+            if let Some(weight) = weight.filter(|weight| !WEIGHTS.contains(weight)) {
+                let (low, high) = (WEIGHTS.start(), WEIGHTS.end());
+                return Err(format!(
+                    "{name} {weight}: give a number from {low} to {high}; 100 is the usual one"
+                ));
+            }
         }
         if let Some(memory) = self.memory
             && memory < MEMORY_MIN
@@ -83,7 +88,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let text = "cpus = \"2-3\"\nmemory = \"2G\"\nweight = 200\nwrite_limit = \"5M\"\nuid_range = \"9:5\"\nstorage = [\"/x\"]\n";
+        let text = "cpus = \"2-3\"\nmemory = \"2G\"\nweight = 200\nmount_weight = 50\nwrite_limit = \"5M\"\nuid_range = \"9:5\"\nceph = true\nstorage = [\"/x\"]\n";
         let settings: Settings = toml::from_str(text).unwrap();
         assert_eq!(settings.memory, Some(Bytes(2 << 30)));
         assert_eq!(toml::to_string(&settings).unwrap(), text);
@@ -95,10 +100,11 @@ mod tests {
             "weight = \"1\"",
             "uid_range = \"0:5\"",
             "uid_range = 5",
+            "ceph = \"on\"",
         ] {
             assert!(toml::from_str::<Settings>(bad).is_err(), "{bad}");
         }
-        for bad in ["weight = 0", "memory = \"15M\"", "storage = [\"x\"]"] {
+        for bad in ["weight = 0", "mount_weight = 10001", "memory = \"15M\"", "storage = [\"x\"]"] {
             assert!(toml::from_str::<Settings>(bad).unwrap().check().is_err(), "{bad}");
         }
     }

@@ -28,6 +28,9 @@ struct Backing {
     opens: u64,
 }
 
+/// The identity of copies that were lent: all of a node are alike.
+const COPY: u64 = u64::MAX;
+
 /// How an open that asked for passthrough is to be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grant {
@@ -78,16 +81,16 @@ impl BackingTable {
         self.shards.get(node.0 as usize % SHARDS).map(|shard| &shard.0)
     }
 
-    /// Counts an open of `node` with this file. EIO: the node is open with another file (the filesystem should
+    /// Counts an open of `node` with this file, or with a copy of it. EIO: the node is open with another file (the filesystem should
     /// have swapped the node id).
     pub(crate) fn open(
         &self,
         device: &OwnedFd,
         fs: &(impl Filesystem + ?Sized),
         node: NodeId,
-        file: &OwnedFd,
+        (file, is_copy): (&OwnedFd, bool),
     ) -> Result<Grant, Errno> {
-        let inode = identity(file);
+        let inode = if is_copy { COPY } else { identity(file) };
         let mut table = self.shard(node).ok_or(Errno::IO)?.lock();
         self.recall(&mut table, fs, node);
         if let Some(backing) = table.get_mut(&node) {
@@ -116,6 +119,20 @@ impl BackingTable {
         }
         table.insert(node, backing);
         Ok(id.map_or(Grant::Cached, Grant::Id))
+    }
+
+    /// Counts an open to read of a node that is open with a backing file already, which the kernel would not let be cached beside. None: it
+    /// is not.
+    pub(crate) fn join(&self, fs: &(impl Filesystem + ?Sized), node: NodeId) -> Option<i32> {
+        let mut table = self.shard(node)?.lock();
+        self.recall(&mut table, fs, node);
+        let backing = table.get_mut(&node)?;
+        let id = backing.id?;
+        backing.opens += 1;
+        if self.kept {
+            fs.keep_front_note(node, backing.to_note());
+        }
+        Some(id)
     }
 
     /// Takes an open back. At the last one the id is given back to the kernel.

@@ -2,7 +2,7 @@
 
 use crate::backing::{BackingTable, Grant};
 use crate::convert;
-use crate::inflight::Replay;
+use crate::inflight::{Mark, Replay, place};
 use crate::init::Negotiated;
 use crate::ioctl;
 use crate::listing::{self, Listing};
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use vellum_vfs::{
-    AttrReply, Context, Entry, Error, Features, Filesystem, Handle, Name, NodeId, OpenIo, Opened,
+    AttrReply, Context, Entry, Error, Features, Filesystem, Handle, Name, NodeId, OpenIo, Opened, Progress,
     RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
 };
 use zerocopy::{Immutable, IntoBytes};
@@ -56,6 +56,8 @@ pub(crate) struct Dispatcher<'a, F: ?Sized> {
     pub(crate) device: &'a OwnedFd,
     /// Whether the request has been begun by a predecessor.
     pub(crate) replay: Replay,
+    /// Hears when a name is made.
+    pub(crate) progress: &'a dyn Progress,
 }
 
 impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
@@ -233,7 +235,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 let flags = match opened.io {
                     OpenIo::Cached { keep: true } => OpenFlags::CACHE_DIR | OpenFlags::KEEP_CACHE,
                     OpenIo::Cached { keep: false } => OpenFlags::CACHE_DIR,
-                    OpenIo::Direct | OpenIo::Passthrough(_) => OpenFlags::empty(),
+                    OpenIo::Direct | OpenIo::Passthrough(_) | OpenIo::Lent(_) => OpenFlags::empty(),
                 };
                 promise.open = Some((node, opened.handle.0, true));
                 put(body, &wire::OpenOut { fh: opened.handle.0, open_flags: flags.bits(), backing_id: 0 })
@@ -302,27 +304,33 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
         }
     }
 
-    /// What to write down of a request before it is begun; None: it can be carried out twice.
-    pub(crate) fn detail(&self, request: &Request<'_>) -> Option<u64> {
-        match &request.operation {
-            Operation::Rename { from, flags, .. } if *flags & RenameFlags::EXCHANGE.bits() != 0 => {
+    /// What is to be written down of a request, if it is not the same when it is carried out twice; and whether `fs` says when it is begun.
+    pub(crate) fn mark(&self, request: &Request<'_>) -> Option<(Mark, bool)> {
+        let (name, makes) = match &request.operation {
+            Operation::Mknod { name, .. }
+            | Operation::Mkdir { name, .. }
+            | Operation::Symlink { name, .. }
+            | Operation::Link { name, .. }
+            | Operation::Create { name, .. } => (Some(name), true),
+            Operation::Unlink { name } | Operation::Rmdir { name } | Operation::Rename { from: name, .. } => {
+                (Some(name), false)
+            }
+            Operation::Setxattr { .. } | Operation::Removexattr { .. } => (None, false),
+            _ => return None,
+        };
+        let detail = match (&request.operation, self.replay) {
+            // The first to begin knew how it was before.
+            (_, Replay::Begun(detail)) => detail,
+            (Operation::Rename { from, flags, .. }, _) if *flags & RenameFlags::EXCHANGE.bits() != 0 => {
                 // Twice would be as good as not at all.
                 let found = self.fs.lookup(&self.context(request), request.node(), *from).ok()??;
                 self.fs.forget(found.node, 1);
-                Some(found.attr.ino)
+                found.attr.ino
             }
-            Operation::Mknod { .. }
-            | Operation::Mkdir { .. }
-            | Operation::Symlink { .. }
-            | Operation::Link { .. }
-            | Operation::Create { .. }
-            | Operation::Unlink { .. }
-            | Operation::Rmdir { .. }
-            | Operation::Rename { .. }
-            | Operation::Setxattr { .. }
-            | Operation::Removexattr { .. } => Some(0),
-            _ => None,
-        }
+            _ => 0,
+        };
+        let place = name.map_or(0, |name| place(request.node(), *name));
+        Some((Mark { detail, place }, makes && self.replay == Replay::Fresh))
     }
 
     /// Whether a predecessor has exchanged two names already: what was at the first is not there any more.
@@ -356,7 +364,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
         }
     }
 
-    fn context<'r>(&self, request: &'r Request<'_>) -> Context<'r> {
+    fn context<'r>(&'r self, request: &'r Request<'_>) -> Context<'r> {
         Context {
             uid: request.header.uid,
             gid: request.header.gid,
@@ -364,6 +372,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             umask: 0,
             groups: request.groups.as_slice(),
             who: self.negotiated.flags.contains(InitFlags::ALLOW_IDMAP).then_some(vellum_sys::ids_of_thread),
+            progress: self.progress,
         }
     }
 
@@ -395,16 +404,23 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
         promise: &mut Promise,
     ) -> Result<wire::OpenOut, Error> {
         let mut out = wire::OpenOut { fh: opened.handle.0, ..wire::OpenOut::default() };
+        let read_only = flags & O_ACCMODE == O_RDONLY;
         let open_flags = match &opened.io {
+            OpenIo::Cached { .. } if read_only && self.joins(node, &mut out) => {
+                OpenFlags::PASSTHROUGH | OpenFlags::NOFLUSH
+            }
             OpenIo::Cached { keep: true } => OpenFlags::KEEP_CACHE,
             OpenIo::Cached { keep: false } => OpenFlags::empty(),
             OpenIo::Direct => OpenFlags::DIRECT_IO | OpenFlags::PARALLEL_DIRECT_WRITES,
-            OpenIo::Passthrough(_) if !self.negotiated.flags.contains(InitFlags::PASSTHROUGH) => {
+            OpenIo::Passthrough(_) | OpenIo::Lent(_)
+                if !self.negotiated.flags.contains(InitFlags::PASSTHROUGH) =>
+            {
                 OpenFlags::empty()
             }
-            OpenIo::Passthrough(file) => {
+            OpenIo::Passthrough(file) | OpenIo::Lent(file) => {
+                let is_copy = matches!(opened.io, OpenIo::Lent(_));
                 let grant = if out.fh & HANDLE_COUNTED == 0 {
-                    self.backing.open(self.device, self.fs, node, file)
+                    self.backing.open(self.device, self.fs, node, (file, is_copy))
                 } else {
                     Err(Errno::OVERFLOW)
                 };
@@ -427,11 +443,21 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 }
             }
         };
-        let read_only = flags & O_ACCMODE == O_RDONLY;
         let noflush = if read_only { OpenFlags::NOFLUSH } else { OpenFlags::empty() };
         out.open_flags = (open_flags | noflush).bits();
         promise.open = Some((node, out.fh, false));
         Ok(out)
+    }
+
+    /// Has an open go by the file that the node is open with already, if it is.
+    fn joins(&self, node: NodeId, out: &mut wire::OpenOut) -> bool {
+        if !self.negotiated.flags.contains(InitFlags::PASSTHROUGH) || out.fh & HANDLE_COUNTED != 0 {
+            return false;
+        }
+        let Some(id) = self.backing.join(self.fs, node) else { return false };
+        out.fh |= HANDLE_COUNTED;
+        out.backing_id = id;
+        true
     }
 
     fn create_reply(

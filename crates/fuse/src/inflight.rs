@@ -3,8 +3,14 @@
 //! The kernel sends requests again that a predecessor has not answered. Most can be carried out twice: who reads, writes or sets
 //! something does it again. But a directory that was made is there already the second time, and a name that was removed is not
 //! there any more: these are then successes. So each worker writes down, in memory that outlives the process, what it has begun of
-//! this kind, and strikes it out when it has failed or has been answered. The kernel holds the directory's lock until it has its
-//! answer, so nobody else can have been at the same name in between.
+//! this kind, and strikes it out when it has failed or has been answered.
+//!
+//! What is found at the name by a request that had been begun must be what that request has left. The kernel holds the directory's lock until
+//! it has its answer. Others who make names, past the kernel, ask before they do ([`Inflight::has_begun`]) and let be what is written
+//! down here, be it by a predecessor; both sides hold the directory's names meanwhile:
+//!
+//! - What takes a name away is written down before it is looked at. The name is there, so that nobody can make it before it is gone.
+//! - What makes a name is written down once it was seen to be free.
 
 use crate::wire::UNIQUE_RESEND;
 use rustix::io::Errno;
@@ -12,7 +18,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use vellum_sys::SharedWords;
-use vellum_vfs::{Error, Result};
+use vellum_vfs::{Error, Name, NodeId, Result};
 
 /// Words of a worker's entry: two cache lines, which nobody else writes to.
 const ENTRY: usize = 16;
@@ -20,8 +26,10 @@ const ENTRY: usize = 16;
 const ENTRIES: usize = crate::init::WORKERS_MAX + 1;
 /// Requests of predecessors that have not been heard of again.
 const CARRIED: usize = 1024;
-/// Words of a half: the entries of workers, then what is carried on, an id and a detail each.
-const HALF: usize = ENTRY * ENTRIES + 2 * CARRIED;
+/// Words of what is written down of a request: its id, a detail, the place that it is about.
+const NOTE: usize = 3;
+/// Words of a half: the entries of workers, then what is carried on.
+const HALF: usize = ENTRY * ENTRIES + NOTE * CARRIED;
 /// A first entry that says which half is in use, then two halves. A successor collects what it finds in one in the other, and then
 /// puts that into use.
 const WORDS: usize = ENTRY + 2 * HALF;
@@ -33,7 +41,26 @@ pub struct Inflight {
     /// First word of the half in use.
     half: usize,
     /// Ids of requests that predecessors had begun: what was written down of each, and where it is carried on.
-    begun: HashMap<u64, (u64, usize)>,
+    begun: HashMap<u64, (Mark, usize)>,
+}
+
+/// What is written down of a request that is not the same when it is carried out twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// What a second one has to know of how it was before.
+    pub(crate) detail: u64,
+    /// The [`place`] that it is about; 0: none.
+    pub(crate) place: u64,
+}
+
+/// A name in a directory, as it is written down: two may be the same, which only keeps others away from both.
+pub(crate) fn place(dir: NodeId, name: Name<'_>) -> u64 {
+    // FNV-1a: a successor may be another program.
+    let bytes = dir.0.to_le_bytes();
+    let bytes = bytes.iter().chain(name.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    }) | 1
 }
 
 /// Whether a request has been begun before.
@@ -66,19 +93,19 @@ impl Inflight {
                 word.store(value, Relaxed);
             }
         };
-        let carried = |half: usize, number: usize| half + ENTRY * ENTRIES + 2 * number;
+        let carried = |half: usize, number: usize| half + ENTRY * ENTRIES + NOTE * number;
         let workers = (0..ENTRIES).map(|worker| old + worker * ENTRY);
         let found = workers.chain((0..CARRIED).map(|number| carried(old, number)));
-        let found = found.map(|word| (load(word), load(word + 1))).filter(|(id, _)| *id != 0);
+        let mark = |word: usize| Mark { detail: load(word + 1), place: load(word + 2) };
+        let found = found.map(|word| (load(word), mark(word))).filter(|(id, _)| *id != 0);
         // Two may be the same: begun by one, and again by the next.
-        let found: HashMap<u64, u64> = found.take(CARRIED).collect();
+        let found: HashMap<u64, Mark> = found.take(CARRIED).collect();
         (0..HALF).for_each(|word| store(half + word, 0));
         let mut begun = HashMap::new();
-        for ((id, detail), number) in found.into_iter().zip(0..CARRIED) {
+        for ((id, mark), number) in found.into_iter().zip(0..CARRIED) {
             let at = carried(half, number);
-            store(at, id);
-            store(at + 1, detail);
-            begun.insert(id, (detail, at));
+            [id, mark.detail, mark.place].into_iter().zip(at..).for_each(|(value, word)| store(word, value));
+            begun.insert(id, (mark, at));
         }
         in_use.store(first.into(), Release);
         Ok(Self { words, half, begun })
@@ -95,22 +122,27 @@ impl Inflight {
         if unique & UNIQUE_RESEND == 0 {
             return Replay::Fresh;
         }
-        self.begun.get(&(unique & !UNIQUE_RESEND)).map_or(Replay::Fresh, |(detail, _)| Replay::Begun(*detail))
+        self.begun
+            .get(&(unique & !UNIQUE_RESEND))
+            .map_or(Replay::Fresh, |(mark, _)| Replay::Begun(mark.detail))
     }
 
-    /// Whether something that a predecessor had begun may still come again. One that was answered in the moment in which the predecessor died
-    /// never does.
-    #[must_use]
-    pub fn has_unfinished(&self) -> bool {
-        let is_open = |word: &usize| self.words.word(*word).is_some_and(|id| id.load(Acquire) != 0);
-        self.begun.values().any(|(_, carried)| is_open(carried))
+    /// Whether a request about this place has been begun, and may come again. One that was answered in the moment in which a predecessor died
+    /// never does, and its place is said to be such for as long as the mount is there.
+    pub(crate) fn has_begun(&self, place: u64) -> bool {
+        let word = |word: usize| self.words.word(word).map_or(0, |word| word.load(Acquire));
+        let workers = (0..ENTRIES).map(|worker| self.half + worker * ENTRY);
+        let here = workers.filter(|entry| word(entry + 2) == place);
+        let carried = self.begun.values().filter(|(mark, _)| mark.place == place).map(|(_, at)| *at);
+        here.chain(carried).any(|entry| word(entry) != 0)
     }
 
     /// A worker begins.
-    pub(crate) fn begin(&self, worker: usize, unique: u64, detail: u64) {
-        let word = self.half + worker * ENTRY;
-        if let (Some(id), Some(at)) = (self.words.word(word), self.words.word(word + 1)) {
-            at.store(detail, Relaxed);
+    pub(crate) fn begin(&self, worker: usize, unique: u64, mark: Mark) {
+        let word = |word: usize| self.words.word(self.half + worker * ENTRY + word);
+        if let (Some(id), Some(detail), Some(place)) = (word(0), word(1), word(2)) {
+            detail.store(mark.detail, Relaxed);
+            place.store(mark.place, Relaxed);
             id.store(unique & !UNIQUE_RESEND, Release);
         }
     }
@@ -133,11 +165,15 @@ impl Inflight {
 mod tests {
     use super::*;
 
+    const fn with(detail: u64) -> Mark {
+        Mark { detail, place: 100 + detail }
+    }
+
     #[test]
     fn a_successor_knows_what_was_begun_and_not_answered() {
         let first = Inflight::create().unwrap();
-        first.begin(0, 10, 77);
-        first.begin(1, 12, 0);
+        first.begin(0, 10, with(77));
+        first.begin(1, 12, with(0));
         first.end(1, 12);
         let next = Inflight::open(first.descriptor().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(next.replay(10 | UNIQUE_RESEND), Replay::Begun(77));
@@ -145,23 +181,40 @@ mod tests {
         // A new request with an old id is a new request.
         assert_eq!(next.replay(10), Replay::Fresh);
         // Killed again, while it does something else and before it has heard of it.
-        next.begin(0, 14, 0);
+        next.begin(0, 14, with(0));
         let third = Inflight::open(next.descriptor().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(third.replay(10 | UNIQUE_RESEND), Replay::Begun(77));
         assert_eq!(third.replay(14 | UNIQUE_RESEND), Replay::Begun(0));
         // And again before it has heard of anything; then one of them is answered.
         let fourth = Inflight::open(third.descriptor().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(fourth.replay(10 | UNIQUE_RESEND), Replay::Begun(77));
-        assert!(fourth.has_unfinished() && !first.has_unfinished());
-        fourth.begin(0, 10 | UNIQUE_RESEND, 77);
+        fourth.begin(0, 10 | UNIQUE_RESEND, with(77));
         fourth.end(0, 10 | UNIQUE_RESEND);
-        assert!(fourth.has_unfinished(), "the other one");
         let fifth = Inflight::open(fourth.descriptor().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(fifth.replay(10 | UNIQUE_RESEND), Replay::Fresh);
         assert_eq!(fifth.replay(14 | UNIQUE_RESEND), Replay::Begun(0));
-        fifth.begin(3, 14 | UNIQUE_RESEND, 0);
-        assert!(fifth.has_unfinished());
-        fifth.end(3, 14 | UNIQUE_RESEND);
-        assert!(!fifth.has_unfinished());
+    }
+
+    #[test]
+    fn a_name_is_left_alone_from_the_beginning_to_the_answer() {
+        let first = Inflight::create().unwrap();
+        let (name, other) = (Name::new(c"name").unwrap(), Name::new(c"other").unwrap());
+        let place = place(NodeId::ROOT, name);
+        assert!(place != super::place(NodeId::ROOT, other) && place != super::place(NodeId(2), name));
+        let mark = Mark { detail: 0, place };
+        assert!(!first.has_begun(place));
+        first.begin(3, 10, mark);
+        assert!(first.has_begun(place) && !first.has_begun(super::place(NodeId::ROOT, other)));
+        first.end(3, 10);
+        assert!(!first.has_begun(place));
+        // Over a death, and over another before it has come again.
+        first.begin(3, 12, mark);
+        let next = Inflight::open(first.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        assert!(next.has_begun(place));
+        let third = Inflight::open(next.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        third.begin(0, 12 | UNIQUE_RESEND, mark);
+        assert!(third.has_begun(place));
+        third.end(0, 12 | UNIQUE_RESEND);
+        assert!(!third.has_begun(place));
     }
 }

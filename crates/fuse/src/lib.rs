@@ -38,6 +38,6 @@ mod workers;
 pub use inflight::Inflight;
 pub use init::{MAX_WRITE_LIMIT, Negotiated, Profile, SessionOptions, WORKERS_MAX, Workers};
 pub use mount::{Method, MountError, MountOptions, Mounted, is_mounted, mount, unmount};
-pub use notify::{FuseNotifier, disbelieve};
+pub use notify::{FuseNotifier, disbelieve, resend};
 pub use session::{Session, SessionHandle};
 pub use stats::{Counts, TIME_CLASSES, Times, class_limit};

@@ -5,6 +5,7 @@
 //! one that is to answer. So answers that must not arrive before pages have gone ([`crate::pages`]) are sent by a thread of their own. It
 //! starts with the first of them; most mounts never have one.
 
+use crate::inflight::{Inflight, place};
 use crate::wire::{self, Notify};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -13,7 +14,7 @@ use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use vellum_vfs::{Answering, Answers, Error, NodeId, Notifier, Result};
+use vellum_vfs::{Answering, Answers, Error, Name, NodeId, Notifier, Result};
 use zerocopy::IntoBytes;
 
 /// Most ranges of pages that wait for being dropped.
@@ -46,6 +47,8 @@ struct Shared {
     filled: Condvar,
     /// Who answers; none before the session is served.
     workers: OnceLock<Box<dyn Answers>>,
+    /// What is written down of requests for a successor.
+    inflight: Option<Arc<Inflight>>,
 }
 
 /// The way from a filesystem back to the kernel. Clones share one queue.
@@ -53,9 +56,10 @@ struct Shared {
 pub struct FuseNotifier(Arc<Shared>);
 
 impl FuseNotifier {
-    pub(crate) fn new(device: Arc<OwnedFd>) -> Self {
+    pub(crate) fn new(device: Arc<OwnedFd>, inflight: Option<Arc<Inflight>>) -> Self {
         Self(Arc::new(Shared {
             device,
+            inflight,
             queue: Mutex::default(),
             filled: Condvar::new(),
             workers: OnceLock::new(),
@@ -82,7 +86,7 @@ impl FuseNotifier {
     /// Has the kernel send again every request that has been read and not answered, with
     /// [`wire::UNIQUE_RESEND`] in its id: for a successor. Takes no lock in the kernel.
     pub fn resend(&self) -> Result<()> {
-        notify(&self.0.device, Notify::Resend, &[]).map_err(|error| Error::new(error, "notify: resend"))
+        resend(&self.0.device)
     }
 
     /// Data were written past pages that the kernel may have: these are dropped first, then who wrote is answered, through `device`.
@@ -144,6 +148,10 @@ impl Notifier for FuseNotifier {
             Err(errno) => Err(Error::new(errno, "notification")),
         }
     }
+
+    fn has_begun(&self, dir: NodeId, name: Name<'_>) -> bool {
+        self.0.inflight.as_ref().is_some_and(|inflight| inflight.has_begun(place(dir, name)))
+    }
 }
 
 impl Answers for FuseNotifier {
@@ -204,6 +212,11 @@ fn notify(device: &OwnedFd, code: Notify, body: &[u8]) -> Result<(), Errno> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Does what [`Notifier::resend`] does, for a connection that is not served yet.
+pub fn resend(device: &OwnedFd) -> Result<()> {
+    notify(device, Notify::Resend, &[]).map_err(|error| Error::new(error, "notify: resend"))
 }
 
 /// Has the kernel believe nothing any more of a connection that nobody will serve again: neither attributes of the root and of

@@ -116,8 +116,10 @@ impl Pool {
 
     /// A slot for a new worker, which is a reader from the start.
     pub(crate) fn hire(&self) -> Arc<Slot> {
-        let slot = Arc::new(Slot::default());
         let mut books = self.books.lock();
+        let is_free = |number: &usize| books.slots.iter().all(|slot| slot.number != *number);
+        let number = (0..).find(is_free).unwrap_or_default();
+        let slot = Arc::new(Slot::new(number));
         books.slots.push(Arc::clone(&slot));
         books.alive += 1;
         self.readers.fetch_add(1, Ordering::Relaxed);

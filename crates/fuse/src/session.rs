@@ -159,7 +159,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
         pages: Pages,
         mountpoint: Option<PathBuf>,
     ) -> Self {
-        let notifier = FuseNotifier::new(Arc::clone(&device));
+        let notifier = FuseNotifier::new(Arc::clone(&device), options.inflight.clone());
         let core = Core {
             device,
             devices: Mutex::default(),

@@ -2,7 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::dispatch::{Answer, Dispatcher, Promise};
-use crate::inflight::{Inflight, Replay};
+use crate::inflight::{Inflight, Mark, Replay};
 use crate::init::{WORKERS_MAX, Workers};
 use crate::pages;
 use crate::pool::{Need, Pool, client, takes_long};
@@ -14,13 +14,13 @@ use crate::wire::{self, InitFlags, Opcode};
 use crate::workers::slot::Slot;
 use crate::workers::spin::Spinner;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vellum_sys::cpu_latency::{CpuLatency, Pulse};
-use vellum_vfs::{Answering, Answers, Filesystem};
+use vellum_vfs::{Answering, Answers, Filesystem, Progress};
 use zerocopy::IntoBytes;
 
 const OUT_HEADER: usize = size_of::<wire::OutHeader>();
@@ -45,7 +45,6 @@ pub(crate) struct Crew<F: ?Sized> {
     spin: Duration,
     /// Through which processors are kept awake; None: they are left alone.
     latency: Option<Arc<CpuLatency>>,
-    hired: AtomicUsize,
     /// Where what is being carried out is written down for a successor.
     inflight: Option<Arc<Inflight>>,
 }
@@ -64,7 +63,6 @@ impl<F: Filesystem + ?Sized> Crew<F> {
             pool: Pool::new(workers.max.clamp(1, WORKERS_MAX)),
             spin: workers.spin,
             latency,
-            hired: AtomicUsize::new(0),
             inflight,
         }
     }
@@ -85,12 +83,11 @@ impl<F: Filesystem + ?Sized> Crew<F> {
     fn hire(self: &Arc<Self>) -> std::io::Result<()> {
         let slot = self.pool.hire();
         let crew = Arc::clone(self);
-        let number = self.hired.fetch_add(1, Ordering::Relaxed);
         let for_thread = Arc::clone(&slot);
-        let started = std::thread::Builder::new().name(format!("vellum-{number}")).spawn(move || {
+        let started = std::thread::Builder::new().name(format!("vellum-{}", slot.number)).spawn(move || {
             let slot = for_thread;
             slot.take();
-            Worker::new(&crew, &slot, number).serve();
+            Worker::new(&crew, &slot).serve();
             // One worker only ends when the connection has.
             crew.pool.close();
             crew.pool.dismiss(&slot);
@@ -135,8 +132,6 @@ impl<F: Filesystem + ?Sized> Answers for Answerers<F> {
 struct Worker<'a, F: ?Sized> {
     crew: &'a Arc<Crew<F>>,
     slot: &'a Slot,
-    /// Which of the workers it is.
-    number: usize,
     device: Arc<OwnedFd>,
     transport: Device,
     counters: Arc<Counters>,
@@ -148,13 +143,12 @@ struct Worker<'a, F: ?Sized> {
 }
 
 impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
-    fn new(crew: &'a Arc<Crew<F>>, slot: &'a Slot, number: usize) -> Self {
+    fn new(crew: &'a Arc<Crew<F>>, slot: &'a Slot) -> Self {
         let data = (crew.core.negotiated.max_write as usize).max(wire::XATTR_MAX);
         let (device, own) = crew.core.worker_device();
         Self {
             crew,
             slot,
-            number,
             transport: Device::new(Arc::clone(&device), own),
             device,
             counters: crew.core.counters.add_worker(),
@@ -265,26 +259,25 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         {
             core.pages.add(request.header.nodeid, self.arrived);
         }
+        let inflight = self.crew.inflight.as_deref();
+        let beginning = Beginning { inflight, worker: self.slot.number, unique, mark: Cell::new(None) };
         let dispatcher = Dispatcher {
             fs: &*self.crew.fs,
             negotiated: &core.negotiated,
             features: core.negotiated.features(),
             backing: &core.backing,
             device: &self.device,
-            replay: self.crew.inflight.as_ref().map_or(Replay::Fresh, |inflight| inflight.replay(unique)),
+            replay: inflight.map_or(Replay::Fresh, |inflight| inflight.replay(unique)),
+            progress: &beginning,
         };
-        let inflight = self.crew.inflight.as_deref();
-        let written = inflight.and_then(|inflight| {
-            let detail = match dispatcher.replay {
-                // The first to begin knew how it was before.
-                Replay::Begun(detail) => detail,
-                // A panic here loses nothing: the request is carried out as any other.
-                Replay::Fresh => {
-                    catch_unwind(AssertUnwindSafe(|| dispatcher.detail(&request))).ok().flatten()?
-                }
-            };
-            inflight.begin(self.number, unique, detail);
-            Some(inflight)
+        let written = inflight.filter(|_| {
+            // A panic here loses nothing: the request is carried out as any other.
+            let mark = catch_unwind(AssertUnwindSafe(|| dispatcher.mark(&request))).ok().flatten();
+            beginning.mark.set(mark.map(|(mark, _)| mark));
+            if mark.is_some_and(|(_, is_told)| !is_told) {
+                beginning.begins();
+            }
+            mark.is_some()
         });
         let mut promise = Promise::default();
         let body = self.outbox.bytes_mut().get_mut(OUT_HEADER..).unwrap_or_default();
@@ -304,7 +297,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             Answer::Status(errno) => {
                 // The next time it is refused again.
                 if let Some(inflight) = written {
-                    inflight.end(self.number, unique);
+                    inflight.end(self.slot.number, unique);
                 }
                 (-errno.raw_os_error(), 0)
             }
@@ -325,7 +318,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         }
         let sent = send(&mut self.transport, self.outbox.bytes_mut(), unique, error, body_len);
         if let Some(inflight) = written {
-            inflight.end(self.number, unique);
+            inflight.end(self.slot.number, unique);
         }
         if let Err(error) = sent {
             // ENOENT: the request was given up by the kernel. Whatever else: it did not arrive either.
@@ -340,6 +333,26 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         }
         (matches!(request.operation, Operation::Destroy), Some(opcode))
     }
+}
+
+/// Writes down for a successor that a request has been begun.
+struct Beginning<'a> {
+    inflight: Option<&'a Inflight>,
+    worker: usize,
+    unique: u64,
+    /// None: it can be carried out twice.
+    mark: Cell<Option<Mark>>,
+}
+
+impl Progress for Beginning<'_> {
+    fn begins(&self) {
+        if let (Some(inflight), Some(mark)) = (self.inflight, self.mark.get()) {
+            inflight.begin(self.worker, self.unique, mark);
+        }
+    }
+
+    /// Struck out when the answer is known, and says the same.
+    fn has_failed(&self) {}
 }
 
 /// Puts the header in front of the body that lies in `outbox` already.

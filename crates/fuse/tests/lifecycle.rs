@@ -5,17 +5,20 @@ mod common;
 
 use common::{Manner, Mount, cached, errno, mount_with, wait_for};
 use rustix::io::Errno;
+use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use vellum_fuse::wire::{InitFlags, Opcode};
 use vellum_fuse::{
-    Method, MountError, MountOptions, Session, SessionOptions, disbelieve, is_mounted, mount, unmount,
+    FuseNotifier, Inflight, Method, MountError, MountOptions, Session, SessionOptions, disbelieve,
+    is_mounted, mount, unmount,
 };
-use vellum_vfs::Notifier;
+use vellum_vfs::{Name, Notifier};
 
 macro_rules! need {
     ($mount:expr) => {
@@ -198,6 +201,47 @@ fn a_successor_goes_on() {
     assert_eq!(fs::read(dir.path().join("f")).unwrap(), b"goes on");
     handle.unmount(false).unwrap();
     thread.join().unwrap().unwrap();
+}
+
+/// Who makes names past the kernel has to leave those alone of which a request may come a second time.
+#[test]
+fn names_of_requests_that_were_begun_are_known() {
+    let make = |path: PathBuf| fs::File::create_new(path).map(drop);
+    let remove = |path: PathBuf| fs::remove_file(path);
+    type Act = fn(PathBuf) -> std::io::Result<()>;
+    // The first has not seen yet whether the name is free.
+    let acts: [(&str, Act, bool); 3] =
+        [("gated-create", make, false), ("gated-made", make, true), ("gated-unlink", remove, true)];
+    for (name, act, is_begun) in acts {
+        let inflight = Arc::new(Inflight::create().unwrap());
+        let options = SessionOptions { inflight: Some(Arc::clone(&inflight)), ..SessionOptions::default() };
+        let manner = Manner { ttl: Duration::from_secs(9), ..Manner::default() };
+        let m = need!(mount_with(manner, options.clone()));
+        fs::create_dir(m.at("d")).unwrap();
+        fs::write(m.at("d/gated-unlink"), b"").unwrap();
+        let dir = m.fs.nodes_of(fs::metadata(m.at("d")).unwrap().ino())[0];
+        let has_begun = |notifier: &FuseNotifier, name: &str| {
+            let name = CString::new(name).unwrap();
+            notifier.has_begun(dir, Name::new(&name).unwrap())
+        };
+        m.fs.set_gate(false);
+        let path = m.at("d").join(name);
+        let client = std::thread::spawn(move || act(path));
+        wait_for("it to be under way", || m.fs.waiting.load(Ordering::Relaxed) == 1);
+        let notifier = m.handle.notifier();
+        assert_eq!(has_begun(&notifier, name), is_begun, "{name}");
+        assert!(!has_begun(&notifier, "other"));
+        // A service that went on with it would know as much.
+        let left = Inflight::open(inflight.descriptor().try_clone_to_owned().unwrap()).unwrap();
+        let options = SessionOptions { inflight: Some(Arc::new(left)), ..options };
+        let device = m.handle.device().try_clone_to_owned().unwrap();
+        let negotiated = m.handle.negotiated().clone();
+        let next = Session::from_fd(Arc::clone(&m.fs), device, negotiated, options, None);
+        assert_eq!(has_begun(&next.handle().notifier(), name), is_begun, "{name}, over a death");
+        m.fs.set_gate(true);
+        client.join().unwrap().unwrap();
+        wait_for("the answer to be noted", || !has_begun(&notifier, name));
+    }
 }
 
 #[test]

@@ -258,12 +258,14 @@ pub(crate) fn forked() {
     }
 }
 
-/// Why there is no answer.
+/// Why a call has brought nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// Nothing was sent, or nothing has come of it.
-    NotDone,
-    /// Whether it was carried out is not known.
+pub(crate) enum Missed {
+    /// It has failed, with this error number.
+    Failed(i32),
+    /// Nothing happened: the kernel is to be asked.
+    Kernel,
+    /// It may have been carried out, or not.
     Unknown,
 }
 
@@ -426,10 +428,10 @@ impl SessionGuard {
     }
 
     /// A call.
-    pub(crate) fn call(&mut self, request: Request, data: &[u8]) -> Result<Response, Failure> {
-        let Some(client) = self.client else { return Err(Failure::NotDone) };
+    pub(crate) fn call(&mut self, request: Request, data: &[u8]) -> Result<Response, Missed> {
+        let Some(client) = self.client else { return Err(Missed::Kernel) };
         if data.len() > client.layout().data_bytes() {
-            return Err(Failure::NotDone);
+            return Err(Missed::Kernel);
         }
         self.tag = self.tag.wrapping_add(1);
         let core = Linux.core();
@@ -437,13 +439,13 @@ impl SessionGuard {
         let Ok(mut slot) = client.claim(caller) else {
             // With one call at a time a slot is free, unless the service has gone or still has what was given up.
             self.fail();
-            return Err(Failure::NotDone);
+            return Err(Missed::Kernel);
         };
         slot.write_data(0, data);
         let request = Request { len: data.len() as u32, tag: self.tag, ..request };
         let Ok(mut pending) = slot.send(request) else {
             self.fail();
-            return Err(Failure::NotDone);
+            return Err(Missed::Kernel);
         };
         for turn in 0..SLICES {
             match pending.wait(Some((SLICE << turn).min(SLICE_MAX))) {
@@ -453,10 +455,10 @@ impl SessionGuard {
                     let last = match left.wait(Some(0)) {
                         Ok(answer) => Ok(answer.response()),
                         Err(WaitError::TimedOut(left)) => Err(match left.give_up() {
-                            Left::NotBegun | Left::NothingChanged => Failure::NotDone,
-                            Left::Unknown => Failure::Unknown,
+                            Left::NotBegun | Left::NothingChanged => Missed::Kernel,
+                            Left::Unknown => Missed::Unknown,
                         }),
-                        Err(WaitError::Gone) => Err(Failure::Unknown),
+                        Err(WaitError::Gone) => Err(Missed::Unknown),
                     };
                     // Not before: this takes the ring's memory away.
                     self.fail();
@@ -464,13 +466,13 @@ impl SessionGuard {
                 }
                 Err(WaitError::Gone) => {
                     self.fail();
-                    return Err(Failure::Unknown);
+                    return Err(Missed::Unknown);
                 }
             }
         }
         drop(pending);
         self.fail();
-        Err(Failure::Unknown)
+        Err(Missed::Unknown)
     }
 }
 

@@ -88,52 +88,47 @@ pub(crate) fn start() {
     COUNTING.store(true, Relaxed);
 }
 
+fn add(counter: Option<&AtomicU64>, number: u64) {
+    if COUNTING.load(Relaxed)
+        && let Some(counter) = counter
+    {
+        counter.fetch_add(number, Relaxed);
+    }
+}
+
 #[inline]
 pub(crate) fn count(reason: Reason, bytes: usize) {
-    if COUNTING.load(Relaxed) {
-        if let Some(count) = COUNTS.get(reason as usize) {
-            count.fetch_add(1, Relaxed);
-        }
-        BYTES.fetch_add(bytes as u64, Relaxed);
-    }
+    add(COUNTS.get(reason as usize), 1);
+    add(Some(&BYTES), bytes as u64);
 }
 
 #[inline]
 pub(crate) fn count_call(kind: Kind, by: By) {
-    if COUNTING.load(Relaxed)
-        && let Some(count) = CALLS.get(kind as usize).and_then(|ways| ways.get(by as usize))
-    {
-        count.fetch_add(1, Relaxed);
-    }
+    add(CALLS.get(kind as usize).and_then(|ways| ways.get(by as usize)), 1);
 }
 
 #[inline]
 pub(crate) fn count_write(past: Past) {
-    if COUNTING.load(Relaxed)
-        && let Some(count) = WRITES.get(past as usize)
-    {
-        count.fetch_add(1, Relaxed);
-    }
+    add(WRITES.get(past as usize), 1);
+}
+
+fn load<const N: usize>(counts: &[AtomicU64; N]) -> [u64; N] {
+    counts.each_ref().map(|count| count.load(Relaxed))
 }
 
 /// Writes at an offset, and syncs: past the mount, and through it.
 pub(crate) fn writes() -> [u64; 2] {
-    WRITES.each_ref().map(|count| count.load(Relaxed))
+    load(&WRITES)
 }
 
 /// Calls of each [`Kind`].
 pub(crate) fn calls() -> [[u64; WAYS]; CALLED.len()] {
-    let mut counts = [[0; WAYS]; CALLED.len()];
-    let from = CALLS.as_flattened();
-    counts.as_flattened_mut().iter_mut().zip(from).for_each(|(to, from)| *to = from.load(Relaxed));
-    counts
+    CALLS.each_ref().map(load)
 }
 
 /// All counts, and the bytes from mappings.
 pub(crate) fn all() -> ([u64; KINDS], u64) {
-    let mut counts = [0; KINDS];
-    counts.iter_mut().zip(&COUNTS).for_each(|(to, from)| *to = from.load(Relaxed));
-    (counts, BYTES.load(Relaxed))
+    (load(&COUNTS), BYTES.load(Relaxed))
 }
 
 /// Room for a whole report.
@@ -152,6 +147,14 @@ impl Text {
                 *to = *byte;
                 self.len += 1;
             }
+        }
+    }
+
+    /// Numbers, each with what stands before it.
+    fn numbers(&mut self, all: &[(&str, u64)]) {
+        for (name, value) in all {
+            self.add(name.as_bytes());
+            self.number(*value);
         }
     }
 
@@ -190,7 +193,7 @@ fn compose(counts: [u64; KINDS], bytes: u64, writes: [u64; 2], calls: &[[u64; WA
     let mut text = Text { bytes: [0; TEXT], len: 0 };
     let [served, not_vellum, few, beyond, changed, no_socket, other] = counts;
     let by_kernel = not_vellum + few + beyond + changed + no_socket + other;
-    for (name, value) in [
+    text.numbers(&[
         ("vellum: preads from mappings: ", served),
         ("\nvellum: bytes from mappings: ", bytes),
         ("\nvellum: preads by the kernel: ", by_kernel),
@@ -200,19 +203,14 @@ fn compose(counts: [u64; KINDS], bytes: u64, writes: [u64; 2], calls: &[[u64; WA
         (", changed ", changed),
         (", no socket ", no_socket),
         (", other ", other),
-    ] {
-        text.add(name.as_bytes());
-        text.number(value);
-    }
+    ]);
     text.add(b")\n");
     if writes != [0; 2] {
         let [past, through] = writes;
-        for (name, value) in
-            [("vellum: pwrites and syncs past the mount: ", past), (", through the mount: ", through)]
-        {
-            text.add(name.as_bytes());
-            text.number(value);
-        }
+        text.numbers(&[
+            ("vellum: pwrites and syncs past the mount: ", past),
+            (", through the mount: ", through),
+        ]);
         text.add(b"\n");
     }
     for (kind, [ring, asked, look, gone, busy]) in CALLED.iter().zip(*calls) {
@@ -222,17 +220,14 @@ fn compose(counts: [u64; KINDS], bytes: u64, writes: [u64; 2], calls: &[[u64; WA
         }
         text.add(b"vellum: ");
         text.add(kind.as_bytes());
-        for (name, value) in [
+        text.numbers(&[
             (" by the ring: ", ring),
             (", by the kernel: ", by_kernel),
             (" (asked to ", asked),
             (", had to look ", look),
             (", service gone ", gone),
             (", busy ", busy),
-        ] {
-            text.add(name.as_bytes());
-            text.number(value);
-        }
+        ]);
         text.add(b")\n");
     }
     text

@@ -78,6 +78,7 @@ fn measure(dir: &Path, mode: &str) {
         writable: true,
         keep_awake: false,
         cache: false,
+        ceph: None,
     };
     let deep = open(&dir.join("upper").join(DEEP));
     let _entered = enter(&plan);

@@ -3,6 +3,7 @@
 //! It is made of a command line once, by the command. Services are sent it, and leave it to their successors, by serde. What is
 //! read so must be complete: a field that is missing or not known is an error, for it was said by another version.
 
+use crate::ceph::CephLayer;
 use crate::failure::Failure;
 use crate::keep_awake::KeepAwake;
 use crate::plain;
@@ -86,6 +87,11 @@ impl Default for FillAtEnd {
         Self(1 << 30)
     }
 }
+
+/// Weights of mounts, as control groups of version 2 have them.
+pub const WEIGHTS: std::ops::RangeInclusive<u16> = 1..=10_000;
+/// The weight of a mount that was given none.
+pub const WEIGHT_USUAL: u16 = 100;
 
 /// Who may change lower layers that are read through a cache, beside this mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -210,6 +216,9 @@ pub struct Config {
     /// The cache through which lower layers are read; None: they are read as they are.
     #[serde(deserialize_with = "plain::required")]
     pub cache: Option<Cache>,
+    /// Its share of the cache where other mounts of the service want it too ([`WEIGHTS`]). None: the pool's, or [`WEIGHT_USUAL`].
+    #[serde(deserialize_with = "plain::required")]
+    pub weight: Option<u16>,
     /// What the mount itself allows.
     pub flags: MountFlags,
     /// Whether others than the one who mounts may enter. None: only when root mounts.
@@ -274,6 +283,11 @@ impl Config {
         self.upper.iter().chain(&self.lowers).filter_map(LayerSource::directory).collect()
     }
 
+    /// Those of its layers that lie on CephFS.
+    pub fn ceph_layers(&self) -> impl Iterator<Item = &CephLayer> {
+        self.only_read().filter_map(LayerSource::ceph)
+    }
+
     /// Shows the ids of the layers as others: `LAYER:MOUNT:LEN[:LAYER:MOUNT:LEN...]`, for users and groups.
     pub fn show_ids(&mut self, mapping: &str) -> Result<(), Failure> {
         let map = IdMap::parse(mapping).map_err(|why| Failure::input(format!("ids {mapping}: {why}")))?;
@@ -291,11 +305,19 @@ impl Config {
         if self.writable() && self.work.is_none() {
             return wrong("an upper layer without a work directory".into());
         }
+        if let Some(layer) = self.upper.iter().chain(&self.work).find_map(LayerSource::ceph) {
+            return wrong(format!(
+                "an upper layer or work directory on CephFS, {layer}, which cannot be yet"
+            ));
+        }
         if let Some(workers) = self.workers.filter(|workers| workers.get() > WORKERS_MAX) {
             return wrong(format!("{workers} workers, more than {WORKERS_MAX}"));
         }
         if let Some(cache) = self.cache.filter(|cache| cache.bytes < Cache::MIN) {
             return wrong(format!("a cache of {} bytes, less than {}", cache.bytes, Cache::MIN));
+        }
+        if let Some(weight) = self.weight.filter(|weight| !WEIGHTS.contains(weight)) {
+            return wrong(format!("weight {weight}, where 1 to 10000 can be"));
         }
         Ok(())
     }
@@ -328,11 +350,22 @@ mod tests {
         OsString::from_vec(bytes.to_vec())
     }
 
+    fn on_ceph() -> CephLayer {
+        let mut layer = CephLayer::at(b"a/\xff");
+        layer.cluster.conf = Some(odd(b"/c\xfe").into());
+        layer.cluster.id = Some("x".into());
+        layer
+    }
+
     /// One with something in every field.
     fn full() -> Config {
         Config {
             mountpoint: odd(b"/m\xff\n").into(),
-            lowers: vec![LayerSource::named(odd(b"/l\xc3")), LayerSource::named("/\"ü\u{2028}".into())],
+            lowers: vec![
+                LayerSource::named(odd(b"/l\xc3")),
+                LayerSource::named("/\"ü\u{2028}".into()),
+                LayerSource::Ceph(on_ceph()),
+            ],
             upper: Some(LayerSource::named(odd(b"\x80"))),
             work: Some(Path::new("/w").into()),
             profile: Profile::Passthrough,
@@ -344,6 +377,7 @@ mod tests {
             block_copy: BlockCopy::From(1 << 40),
             background_fill: Some(u64::MAX),
             cache: Some(Cache { sharing: Sharing::Immutable, bytes: Cache::MIN }),
+            weight: Some(200),
             flags: MountFlags {
                 dev: Some(false),
                 access_times: AccessTimes::Always,
@@ -390,7 +424,11 @@ mod tests {
         let many = Config { lowers: vec![Path::new("/l").into(); LAYERS_MAX + 1], ..full() };
         let threads = Config { workers: NonZeroUsize::new(WORKERS_MAX + 1), ..full() };
         let small = Config { cache: Some(Cache { sharing: Sharing::Shared, bytes: 0 }), ..full() };
-        for bad in [Config::default(), many, threads, small, Config { work: None, ..full() }] {
+        let upper = Config { upper: Some(LayerSource::Ceph(on_ceph())), ..full() };
+        let weightless = Config { weight: Some(0), ..full() };
+        for bad in
+            [Config::default(), many, threads, small, weightless, upper, Config { work: None, ..full() }]
+        {
             assert_eq!(bad.check().unwrap_err().exit_status(), 2);
         }
         for (name, bad) in [

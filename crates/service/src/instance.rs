@@ -5,23 +5,24 @@
 
 use crate::cache::Member;
 use crate::client::pid_depth;
+use crate::config::WEIGHTS;
 use crate::explain::{Explain, InstanceReport};
+use crate::pool::KeptRecord;
 use crate::stats::InstanceStats;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use vellum_door::Entrance;
-use vellum_fuse::{Inflight, SessionHandle};
+use vellum_fuse::SessionHandle;
 use vellum_ring::files::TOKEN;
 use vellum_union::Mappable;
 use vellum_vfs::{
     AttrReply, Client, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, FrontNote,
-    Given, Handle, Handout, HandoutFlags, Name, NodeId, Opened, Refused, RenameFlags, Result, Seek, SetAttr,
-    StatFs, Verdict, Wanted, WriteFlags, XattrFlags,
+    Given, Handle, Handout, HandoutFlags, Name, NodeId, Opened, RenameFlags, Result, Seek, SetAttr, StatFs,
+    Verdict, Wanted, WriteFlags, XattrFlags,
 };
 
 /// How the names of the questions begin.
@@ -51,12 +52,13 @@ pub const SYNC: &CStr = c"vellum.sync";
 /// Asked of any object, with the number of a layer at its end (0 is the top one): the layer's path.
 pub const LAYER: &str = "vellum.layer.";
 
+/// Asked of any object, with a weight at its end: the mount has that one from now on in the service's cache, and the answer says
+/// which it had. A question, for attributes cannot be set where a mount is read-only. EOPNOTSUPP: it has no cache.
+pub const WEIGHT: &str = "vellum.weight.";
+
 /// Forgotten nodes after which memory is given back to the system: the allocator keeps it otherwise, and the kernel
 /// forgets by the hundred thousand when it needs memory itself.
 const TRIM_EVERY: u32 = 50_000;
-
-/// After so long whatever a predecessor had in hand has come again, or never will: the kernel sends it before anything else.
-const COMES_AGAIN: Duration = Duration::from_secs(10);
 
 /// A tree, and what is known of it beside its files.
 pub struct Instance<F> {
@@ -80,9 +82,8 @@ pub struct Instance<F> {
     entrance: OnceLock<Arc<Entrance>>,
     /// None where layers are read as they are.
     cache: OnceLock<Member>,
-    /// What a predecessor had begun, as long as it may come again.
-    begun_before: Mutex<Option<(Arc<Inflight>, Instant)>>,
-    is_settled: AtomicBool,
+    /// What a successor will find of the mount.
+    record: OnceLock<Arc<KeptRecord>>,
 }
 
 impl<F: Filesystem + Explain> Instance<F> {
@@ -101,32 +102,8 @@ impl<F: Filesystem + Explain> Instance<F> {
             forgotten: AtomicU32::new(0),
             entrance: OnceLock::new(),
             cache: OnceLock::new(),
-            begun_before: Mutex::default(),
-            is_settled: AtomicBool::new(true),
+            record: OnceLock::new(),
         }
-    }
-
-    /// Goes on with what a predecessor had begun.
-    pub(crate) fn goes_on_with(&self, inflight: &Arc<Inflight>) {
-        *self.begun_before.lock() = Some((Arc::clone(inflight), Instant::now()));
-        self.is_settled.store(false, SeqCst);
-    }
-
-    /// Whether nothing that a predecessor had begun comes again: what is carried out a second time must find names as it has left them.
-    fn is_settled(&self) -> bool {
-        if self.is_settled.load(SeqCst) {
-            return true;
-        }
-        let mut before = self.begun_before.lock();
-        let is_open = |(inflight, since): &(Arc<Inflight>, Instant)| {
-            inflight.has_unfinished() && since.elapsed() < COMES_AGAIN
-        };
-        if before.as_ref().is_some_and(is_open) {
-            return false;
-        }
-        before.take();
-        self.is_settled.store(true, SeqCst);
-        true
     }
 
     /// Says which session serves it, so that it can be asked what it has done.
@@ -149,6 +126,18 @@ impl<F: Filesystem + Explain> Instance<F> {
         let _ = self.cache.set(cache);
     }
 
+    /// Sees to it that what is cached makes way where memory is short, and where a mount is idle. Call once threads may be started.
+    pub(crate) fn watch_cache(&self) {
+        if let Some(Err(why)) = self.cache.get().map(Member::watch) {
+            tracing::warn!("the cache shrinks only as it is used, and no mount counts as idle: {why}");
+        }
+    }
+
+    /// Says where it is written down what a successor begins with.
+    pub(crate) fn recorded_by(&self, record: Arc<KeptRecord>) {
+        let _ = self.record.set(record);
+    }
+
     /// Lets programs show that they may write to a directory or a file.
     pub(crate) fn entered_by(&self, entrance: Arc<Entrance>) {
         let _ = self.entrance.set(entrance);
@@ -159,10 +148,23 @@ impl<F: Filesystem + Explain> Instance<F> {
         if let Some(entrance) = self.entrance.get() {
             figures.append(&mut entrance.figures());
         }
-        if let Some(cache) = self.cache.get() {
-            figures.append(&mut cache.figures());
-        }
         figures
+    }
+
+    /// Gives the mount another weight, for a successor as well. The one that it had.
+    fn weigh(&self, weight: &str) -> Result<Vec<u8>> {
+        let weight = weight.parse().ok().filter(|weight| WEIGHTS.contains(weight)).ok_or(Errno::INVAL)?;
+        let cache = self.cache.get().ok_or(Errno::OPNOTSUPP)?;
+        let before = cache.stats().map(|stats| stats.weight).unwrap_or_default();
+        if let Some(record) = self.record.get() {
+            // First: what a successor does not go on with is not done.
+            record.weigh(weight).map_err(|why| {
+                tracing::error!("a weight: {why}");
+                Error::new(Errno::IO, "a record")
+            })?;
+        }
+        cache.set_weight(weight).map_err(|_| Errno::INVAL)?;
+        Ok(before.to_string().into_bytes())
     }
 
     fn stats(&self) -> InstanceStats {
@@ -175,6 +177,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             profile: report.profile.clone(),
             seconds: self.begun.elapsed().as_secs_f64(),
             figures: self.figures(),
+            cache: self.cache.get().and_then(Member::stats),
             ..done
         }
     }
@@ -226,6 +229,9 @@ impl<F: Filesystem + Explain> Instance<F> {
             return json(serde_json::to_vec(&self.inner.explain(node)?));
         }
         let text = question.to_str().map_err(|_| unknown())?;
+        if let Some(weight) = text.strip_prefix(WEIGHT) {
+            return self.weigh(weight);
+        }
         let number = text.strip_prefix(LAYER).and_then(|number| number.parse::<usize>().ok());
         let path = number.and_then(|number| self.report.layers.get(number)).ok_or_else(unknown)?;
         Ok(path.as_bytes().to_vec())
@@ -353,33 +359,8 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
     }
 }
 
-impl<F: Filesystem + Explain + Handout> Instance<F> {
-    /// Names are the kernel's alone while something that a predecessor had begun may come again.
-    fn settled(&self) -> Verdict<&F> {
-        if self.is_settled() { Ok(&self.inner) } else { Err(Refused::Kernel) }
-    }
-}
-
 impl<F: Filesystem + Explain + Handout> Handout for Instance<F> {
     type Dir = F::Dir;
-
-    fn create(
-        &self,
-        client: &Client<'_>,
-        at: &Wanted<'_, F::Dir>,
-        flags: HandoutFlags,
-        mode: u32,
-    ) -> Verdict<Given> {
-        Handout::create(self.settled()?, client, at, flags, mode)
-    }
-
-    fn mkdir(&self, client: &Client<'_>, at: &Wanted<'_, F::Dir>, mode: u32) -> Verdict<Option<F::Dir>> {
-        Handout::mkdir(self.settled()?, client, at, mode)
-    }
-
-    fn symlink(&self, client: &Client<'_>, at: &Wanted<'_, F::Dir>, target: &CStr) -> Verdict<()> {
-        Handout::symlink(self.settled()?, client, at, target)
-    }
 
     pass_on! {
         Handout:
@@ -388,6 +369,9 @@ impl<F: Filesystem + Explain + Handout> Handout for Instance<F> {
         fn node(dir: &F::Dir) -> NodeId;
         fn below(client: &Client<'_>, dir: &F::Dir, name: Name<'_>) -> Verdict<NodeId>;
         fn open(client: &Client<'_>, at: &Wanted<'_, F::Dir>, flags: HandoutFlags) -> Verdict<Given>;
+        fn create(client: &Client<'_>, at: &Wanted<'_, F::Dir>, flags: HandoutFlags, mode: u32) -> Verdict<Given>;
+        fn mkdir(client: &Client<'_>, at: &Wanted<'_, F::Dir>, mode: u32) -> Verdict<Option<F::Dir>>;
+        fn symlink(client: &Client<'_>, at: &Wanted<'_, F::Dir>, target: &CStr) -> Verdict<()>;
         fn reopen(client: &Client<'_>, node: NodeId, flags: HandoutFlags) -> Verdict<Given>;
         fn setattr(client: &Client<'_>, at: &Wanted<'_, F::Dir>, set: &SetAttr, follows: bool) -> Verdict<()>;
     }

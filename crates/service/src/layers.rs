@@ -55,8 +55,12 @@ impl OpenLayer {
     }
 
     /// One that is opened where it is served.
-    fn opened_later(source: &LayerSource) -> Self {
-        Self { source: source.clone(), root: None }
+    fn opened_later(source: &LayerSource) -> Result<Self, Failure> {
+        let source = match source {
+            LayerSource::Ceph(layer) => LayerSource::Ceph(layer.found()?),
+            other => other.clone(),
+        };
+        Ok(Self { source, root: None })
     }
 
     fn branch(self) -> Result<Arc<dyn Branch>, Failure> {
@@ -68,6 +72,7 @@ impl OpenLayer {
                     .map(|branch| branch as Arc<dyn Branch>)
                     .map_err(|e| Failure::input(format!("layer {shown}: cannot open it: {}", e.errno())))
             }
+            LayerSource::Ceph(layer) => layer.branch(),
             #[cfg(feature = "memory-layers")]
             LayerSource::Memory(tree) => tree.branch(),
         }
@@ -177,7 +182,7 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
                     upper_seen = Some(open_upper(config, (upper, work), mountpoint, &mut layers)?);
                 }
                 (None, None) => {
-                    layers.upper = Some((OpenLayer::opened_later(upper), OpenLayer::opened_later(work)));
+                    layers.upper = Some((OpenLayer::opened_later(upper)?, OpenLayer::opened_later(work)?));
                 }
                 _ => {
                     return Err(Failure::input(format!(
@@ -190,14 +195,14 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
             let root = open_lower("upperdir", &path, mountpoint)?;
             layers.lowers.push(OpenLayer::directory(path, root));
         } else {
-            layers.lowers.push(OpenLayer::opened_later(upper));
+            layers.lowers.push(OpenLayer::opened_later(upper)?);
         }
     }
     let mapped = !config.uid_map.is_identity() || !config.gid_map.is_identity();
     let table = if mapped { std::fs::read("/proc/self/mountinfo").unwrap_or_default() } else { Vec::new() };
     for lower in &config.lowers {
         let Some(path) = lower.directory() else {
-            layers.lowers.push(OpenLayer::opened_later(lower));
+            layers.lowers.push(OpenLayer::opened_later(lower)?);
             continue;
         };
         let mut seen = see("lowerdir", path)?;

@@ -1,8 +1,9 @@
 //! Where layers come from.
 //!
-//! So far, a layer is a directory of this host. Another kind of source is another variant here: what an option calls it, what goes from
-//! process to process for it, and what becomes of it when the process that serves it dies. [`crate::layers`] opens it.
+//! A layer is a directory of this host, or one of CephFS. Another kind of source is another variant here: what an option calls it, what
+//! goes from process to process for it, and what becomes of it when the process that serves it dies. [`crate::layers`] opens it.
 
+use crate::ceph::CephLayer;
 use crate::plain;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -14,15 +15,23 @@ use std::path::{Path, PathBuf};
 pub enum LayerSource {
     /// A directory of this host.
     Directory(#[serde(with = "plain")] PathBuf),
+    /// A directory of CephFS, which its own library reaches, and not the kernel.
+    Ceph(CephLayer),
     /// A tree in memory; for tests, in programs that are built for them.
     #[cfg(feature = "memory-layers")]
     Memory(crate::memory::Tree),
 }
 
 impl LayerSource {
-    /// What an option names.
+    /// What an option names that holds one layer.
     #[must_use]
     pub fn named(text: OsString) -> Self {
+        CephLayer::named(&text).map_or_else(|| Self::local(text), Self::Ceph)
+    }
+
+    /// What an option names, where it is nothing on a cluster, whatever it is called.
+    #[must_use]
+    pub fn local(text: OsString) -> Self {
         #[cfg(feature = "memory-layers")]
         if let Some(tree) = crate::memory::Tree::named(&text) {
             return Self::Memory(tree);
@@ -32,12 +41,21 @@ impl LayerSource {
 
     /// The directory, where it is one: it has a place in the tree of files, and disks that can be limited.
     #[must_use]
-    #[allow(clippy::unnecessary_wraps, reason = "other sources are no directories")]
     pub fn directory(&self) -> Option<&Path> {
         match self {
             Self::Directory(path) => Some(path),
+            Self::Ceph(_) => None,
             #[cfg(feature = "memory-layers")]
             Self::Memory(_) => None,
+        }
+    }
+
+    /// Where it lies on CephFS, if it does.
+    #[must_use]
+    pub const fn ceph(&self) -> Option<&CephLayer> {
+        match self {
+            Self::Ceph(layer) => Some(layer),
+            _ => None,
         }
     }
 
@@ -49,7 +67,7 @@ impl LayerSource {
     /// Whether what a process has written to it is there for the next one.
     pub(crate) fn outlives_its_service(&self) -> bool {
         match self {
-            Self::Directory(_) => true,
+            Self::Directory(_) | Self::Ceph(_) => true,
             #[cfg(feature = "memory-layers")]
             Self::Memory(_) => false,
         }
@@ -72,6 +90,7 @@ impl fmt::Display for LayerSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Directory(path) => path.display().fmt(f),
+            Self::Ceph(layer) => layer.fmt(f),
             #[cfg(feature = "memory-layers")]
             Self::Memory(tree) => tree.fmt(f),
         }

@@ -25,6 +25,47 @@ pub struct InstanceStats {
     pub passed_through: usize,
     /// What the tree counts, by name.
     pub figures: BTreeMap<String, u64>,
+    /// What it has of the service's cache; None: its layers are read as they are.
+    pub cache: Option<CacheStats>,
+}
+
+/// What one mount has of its service's cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheStats {
+    /// Its weight among the mounts of the service.
+    pub weight: u32,
+    /// It has read nothing for a while, and part of its share is lent to others.
+    pub is_idle: bool,
+    /// Bytes that it pays for: its parts of what it uses.
+    pub bytes: u64,
+    /// Bytes of that whose files are in the hands of the kernel or of programs.
+    pub lent_bytes: u64,
+    /// Its reads of a block that was there.
+    pub hits: u64,
+    /// Its reads of a block that was not.
+    pub misses: u64,
+    /// Blocks that it has given up to make room; others may still use them.
+    pub evictions: u64,
+}
+
+impl CacheStats {
+    /// The part of its reads that found their block, in percent. None: there were none.
+    #[must_use]
+    pub fn hit_percent(&self) -> Option<f64> {
+        let reads = self.hits + self.misses;
+        (reads > 0).then(|| self.hits as f64 * 100.0 / reads as f64)
+    }
+
+    /// What was added since `earlier`; what it has is as it is now.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            hits: self.hits.saturating_sub(earlier.hits),
+            misses: self.misses.saturating_sub(earlier.misses),
+            evictions: self.evictions.saturating_sub(earlier.evictions),
+            ..*self
+        }
+    }
 }
 
 /// Requests of one kind.
@@ -123,6 +164,7 @@ impl InstanceStats {
         Self {
             seconds: (self.seconds - earlier.seconds).max(0.0),
             operations: operations.filter(|(_, operation)| operation.count > 0).collect(),
+            cache: self.cache.map(|now| now.since(&earlier.cache.unwrap_or_default())),
             ..self.clone()
         }
     }
@@ -157,6 +199,14 @@ mod tests {
         assert_eq!(sum, OperationStats { count: 13, seconds: 4.0, classes: vec![2, 6, 5] });
         // A service that was started anew counts from nothing.
         assert_eq!(before.since(&now).count, 0);
+    }
+
+    #[test]
+    fn what_a_cache_has_is_as_it_is_now() {
+        let at = |bytes, hits, misses| CacheStats { weight: 7, bytes, hits, misses, ..CacheStats::default() };
+        let passed = at(5, 30, 10).since(&at(9, 0, 0));
+        assert_eq!((passed, passed.hit_percent()), (at(5, 30, 10), Some(75.0)));
+        assert_eq!(at(5, 30, 10).since(&at(9, 30, 10)).hit_percent(), None);
     }
 
     #[test]

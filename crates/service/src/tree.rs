@@ -1,5 +1,6 @@
 //! The union of an instance: from plain data to the union's own terms.
 
+use crate::boot;
 use crate::config::{BlockCopy, BlockMap, Config, OverrideStat, Profile};
 use crate::explain::{Explain, NodeAnswer};
 use crate::failure::Failure;
@@ -52,8 +53,7 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
         no_acl: config.no_acl,
         ledger: kept.ledger,
         generations: kept.generations,
-        // A program asks by its own ids; what an idmapped mount makes of them is the kernel's to know.
-        export: kept.export.filter(|_| !config.idmap),
+        export: kept.export,
         handles: handles(),
         ..UnionConfig::new()
     };
@@ -65,6 +65,7 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
         BlockCopy::Off => wanted.partial_from = None,
         BlockCopy::From(bytes) => wanted.partial_from = Some(bytes),
     }
+    wanted.run = boot::run();
     wanted.sidecars = config.block_map == BlockMap::Sidecar;
     if let Some(timeout) = config.timeout {
         wanted.ttl = timeout;

@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::fmt::{Debug, Display};
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -27,10 +27,10 @@ use vellum_sys::{FileHandle, Real, Sys};
 /// An ordinary user.
 const USER: u32 = 1000;
 
-const PLANS: [&str; 6] = ["cached", "passthrough", "read-only", "nofiles", "later", "warn"];
+const PLANS: [&str; 7] = ["cached", "passthrough", "read-only", "cluster", "nofiles", "later", "warn"];
 
 /// Those that have rules about files.
-const WITH_FILES: [&str; 3] = ["cached", "passthrough", "read-only"];
+const WITH_FILES: [&str; 4] = ["cached", "passthrough", "read-only", "cluster"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -78,6 +78,7 @@ fn one(plan: &str, as_user: bool) -> bool {
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o0)).unwrap();
         rustix::fs::setxattr(&closed, "trusted.overlay.opaque", b"y", XattrFlags::empty()).unwrap();
     }
+    fs::write(dir.path().join("key"), "key").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = Command::new(program);
     command.args(["--child", plan]).arg(dir.path());
@@ -190,6 +191,7 @@ fn tried(plan: &str, dir: &Path) -> ExitCode {
         writable,
         keep_awake: false,
         cache: false,
+        ceph: (plan == "cluster").then(|| vec![dir.join("key")]),
     });
     let mut verdict = Verdict::default();
     if plan == "warn" {
@@ -199,12 +201,13 @@ fn tried(plan: &str, dir: &Path) -> ExitCode {
     let has_files = in_force(&mut verdict, &entered, "files") && WITH_FILES.contains(&plan);
     in_force(&mut verdict, &entered, "capabilities");
     if in_force(&mut verdict, &entered, "calls") {
-        calls(&mut verdict, dir, &before, plan == "later");
+        calls(&mut verdict, dir, &before, plan);
     }
     capabilities(&mut verdict, root);
     if has_files {
         files_outside(&mut verdict, dir, root);
         lower_is_only_read(&mut verdict, dir, &before);
+        verdict.refused("changing a client's key", fs::write(dir.join("key"), "another"));
     }
     serving(&mut verdict, &before);
     if writable {
@@ -228,7 +231,7 @@ fn in_force(verdict: &mut Verdict, entered: &Entered, part: &str) -> bool {
     !missing
 }
 
-fn calls(verdict: &mut Verdict, dir: &Path, before: &Before, later: bool) {
+fn calls(verdict: &mut Verdict, dir: &Path, before: &Before, plan: &str) {
     verdict.refused("a program", Command::new("/bin/true").status());
     let upper = dir.join("upper");
     verdict.refused("a mount", rustix::mount::mount("x", &upper, "tmpfs", MountFlags::empty(), None));
@@ -241,7 +244,13 @@ fn calls(verdict: &mut Verdict, dir: &Path, before: &Before, later: bool) {
     let seized = nix::sys::ptrace::seize(traced, nix::sys::ptrace::Options::empty());
     verdict.refused("tracing the parent", seized);
     verdict.refused("a signal to another process", rustix::process::test_kill_process(parent));
-    verdict.refused("TCP", TcpStream::connect(before.address));
+    if plan == "cluster" {
+        verdict.works("TCP to a cluster", TcpStream::connect(before.address));
+        verdict.works("the client's key", fs::read(dir.join("key")));
+    } else {
+        verdict.refused("TCP", TcpStream::connect(before.address));
+    }
+    verdict.refused("hearing datagrams", UdpSocket::bind("127.0.0.1:0"));
     verdict.refused("listening", TcpListener::bind("127.0.0.1:0"));
     verdict.refused("a daemon's socket", UnixStream::connect(dir.join("upper/socket")));
     verdict.refused("a new socket", UnixDatagram::unbound());
@@ -255,7 +264,7 @@ fn calls(verdict: &mut Verdict, dir: &Path, before: &Before, later: bool) {
     verdict.refused("another user", rustix::thread::set_thread_uid(user));
     let memory = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::empty());
     // What a pool's service keeps for its successor; it can be read, and not be run.
-    if !later {
+    if !matches!(plan, "later" | "cluster") {
         verdict.refused("a file in memory", memory);
     }
     if let Some((handle, filesystem)) = &before.handle {

@@ -43,7 +43,8 @@ pub use lease::{give_lease_back, has_writers, ignore_leases, lease_to_read, open
 pub use lock::{LockKind, is_ofd_shared};
 pub use map::ReadMap;
 pub use offspring::{
-    Inherited, close_all_but, fork_with_descriptors, keep_over_exec, open_descriptors, signal_on_data,
+    Inherited, close_all_but, end_process, fork_with_descriptors, keep_over_exec, open_descriptors,
+    signal_on_data,
 };
 pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thread};
 pub use process::{

@@ -35,6 +35,9 @@ pub enum OverrideStat {
     User,
 }
 
+/// What names a run of the machine, from one crash to the next.
+pub type Run = [u8; 16];
+
 /// The writable layer and the directory for work in progress; both on one filesystem.
 #[derive(Clone)]
 pub struct UpperConfig {
@@ -86,6 +89,9 @@ pub struct UnionConfig {
     pub partial_from: Option<u64>,
     /// List the own blocks of partial files in sidecars, as for filesystems that cannot tell holes from data.
     pub sidecars: bool,
+    /// What names the run of the machine, from one crash to the next: what was written and is not durable yet is believed in the same run
+    /// only. None: it is not known, and a crash of the process loses what a crash of the machine would. Only sidecars ask.
+    pub run: Option<Run>,
     /// How long the kernel may believe names and attributes.
     pub ttl: Duration,
     /// Descriptors that the union may keep open to save opening them again; unions of one process share it.
@@ -126,6 +132,7 @@ impl UnionConfig {
             metacopy: true,
             partial_from: Some(PARTIAL_FROM),
             sidecars: false,
+            run: None,
             ttl: Duration::from_secs(86_400),
             handles: Arc::new(Budget::new(Self::HANDLES, u64::MAX)),
             ledger: None,

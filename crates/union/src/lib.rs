@@ -30,7 +30,7 @@
 //! 9. `File::partial`: the one partial file behind a file, until it has been opened. `File::stated`: until a file's time of change has been
 //!    read and kept. `File::doomed`: for an assignment.
 //! 10. Of a partial file `Busy::ranges` (waited for with nothing of it held), `PartialFile::shape`, `BlockMap::chunks`,
-//!     `Sidecar::syncing` and then `Sidecar::dirty`.
+//!     `Recent::file`; `Sidecar::syncing` and then `Sidecar::dirty`.
 //! 11. `Dir::place`, then `Dir::upper`: for a copy of what they say.
 //! 12. `Entries::known`, and under it `Recovery::spots`: what is known of names. No node is dropped with it held.
 //! 13. `Slot::handle`, by which files and directories are open; `Budget::queue`, in which they stand.
@@ -54,7 +54,7 @@ mod union;
 
 pub use coherence::generations::{Generations, Mappable};
 pub use config::{
-    OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Squash, UnionConfig, UpperConfig,
+    OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Run, Squash, UnionConfig, UpperConfig,
 };
 pub use handout::Directory;
 pub use layers::handles::Budget;

@@ -24,10 +24,13 @@ mod world;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use world::{Deaf, World};
+use world::{Deaf, NAMES, World};
 
 /// Steps of each party.
 const STEPS: usize = 3;
+/// Turns of others before the service dies, at most: with all parties, and with two of them.
+const LIFE: usize = 250;
+const SHORT_LIFE: usize = 80;
 /// How many threads are the less urgent one at some moment, in the orders that change seldom.
 const CHANGES: usize = 3;
 
@@ -41,7 +44,34 @@ fn runs() -> usize {
     std::env::var("COHERENCE_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(500)
 }
 
-fn scenario(deaf: Option<Deaf>, takeover: bool) {
+/// What is tried.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scenario {
+    /// All parties, in one service.
+    Alive,
+    /// All parties, and the service dies.
+    Takeover,
+    /// The kernel and a program make and remove one name, and the service dies.
+    OneName,
+}
+
+fn one_name(deaf: Option<Deaf>) {
+    let world = World::new(deaf);
+    let threads = [
+        spawn(&world, |world| (0..STEPS).for_each(|_| kernel::make_or_remove(world, 1, NAMES[0]))),
+        spawn(&world, |world| (0..STEPS).for_each(|_| parties::make(world, NAMES[0]))),
+        spawn(&world, |world| parties::takeover(world, SHORT_LIFE)),
+    ];
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    world.believes_what_is();
+}
+
+fn scenario(deaf: Option<Deaf>, what: Scenario) {
+    if what == Scenario::OneName {
+        return one_name(deaf);
+    }
     let world = World::new(deaf);
     let mut threads = vec![
         spawn(&world, |world| (0..STEPS).for_each(|_| kernel::step(world, 1))),
@@ -49,8 +79,8 @@ fn scenario(deaf: Option<Deaf>, takeover: bool) {
         spawn(&world, |world| (0..STEPS).for_each(|_| parties::program(world))),
         spawn(&world, |world| (0..STEPS).for_each(|_| parties::reader(world))),
     ];
-    if takeover {
-        threads.push(spawn(&world, parties::takeover));
+    if what == Scenario::Takeover {
+        threads.push(spawn(&world, |world| parties::takeover(world, LIFE)));
     }
     for thread in threads {
         thread.join().unwrap();
@@ -66,27 +96,32 @@ fn spawn(
     shuttle::thread::spawn(move || what(&world))
 }
 
-fn explore(deaf: Option<Deaf>, takeover: bool, seed: u64, runs: usize) {
+fn explore(deaf: Option<Deaf>, what: Scenario, seed: u64, runs: usize) {
     let mut config = Config::new();
     config.stack_size = 1 << 20;
-    Runner::new(RandomScheduler::new_from_seed(seed, runs), config.clone())
-        .run(move || scenario(deaf, takeover));
-    Runner::new(PctScheduler::new_from_seed(seed, CHANGES, runs), config)
-        .run(move || scenario(deaf, takeover));
+    Runner::new(RandomScheduler::new_from_seed(seed, runs), config.clone()).run(move || scenario(deaf, what));
+    Runner::new(PctScheduler::new_from_seed(seed, CHANGES, runs), config).run(move || scenario(deaf, what));
 }
 
 #[test]
 fn nobody_believes_what_has_changed() {
     let seed = seed();
     println!("seed {seed}");
-    explore(None, false, seed, runs());
+    explore(None, Scenario::Alive, seed, runs());
 }
 
 #[test]
 fn nobody_believes_what_has_changed_over_a_takeover() {
     let seed = seed();
     println!("seed {seed}");
-    explore(None, true, seed, runs());
+    explore(None, Scenario::Takeover, seed, runs());
+}
+
+#[test]
+fn a_request_that_comes_again_finds_its_name_as_it_has_left_it() {
+    let seed = seed();
+    println!("seed {seed}");
+    explore(None, Scenario::OneName, seed, 4 * runs());
 }
 
 /// Each is found with the seed that is drawn, or the exploration finds too little.
@@ -95,7 +130,8 @@ fn who_does_not_hear_or_look_is_caught() {
     let seed = seed();
     println!("seed {seed}");
     for deaf in Deaf::ALL {
-        let found = catch_unwind(AssertUnwindSafe(|| explore(Some(deaf), false, seed, 4 * runs())));
+        let what = if deaf == Deaf::Begun { Scenario::OneName } else { Scenario::Alive };
+        let found = catch_unwind(AssertUnwindSafe(|| explore(Some(deaf), what, seed, 4 * runs())));
         assert!(found.is_err(), "{deaf:?} was not noticed");
     }
 }

@@ -14,6 +14,8 @@ mod door;
 mod flattened;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
+#[path = "faults/sidecars.rs"]
+mod sidecars;
 #[path = "faults/stage.rs"]
 mod stage;
 #[path = "faults/synced.rs"]
@@ -112,7 +114,9 @@ fn one_failure(
     let seen = tree::of_union_with(&union, false, &mut |_| false);
     let state = state_of(known, &seen, scenario, stage.kind, false, &what);
     // Where a rename leaves no whiteout, it may be too late to go back.
-    let late = !stage.kind.rename_whiteout && scenario.name.starts_with("rename") && state == State::Between;
+    let late = !(stage.kind.rename_whiteout && stage.kind.exchange)
+        && scenario.name.starts_with("rename")
+        && state == State::Between;
     if result.is_ok() && !late {
         assert_eq!(state, State::After, "{} {:?}, {what}: success without effect", scenario.name, stage.kind);
     }
@@ -185,7 +189,7 @@ fn all(kinds: &[Kind], times: impl Fn(&Known) -> u64, each: impl Fn(&Stage, &Sce
         let stage = Stage::new(kind);
         let scenarios = if kind.door { door::past_the_kernel() } else { scenarios::all() };
         for scenario in scenarios {
-            if scenario.needs_privilege && !kind.privileged {
+            if !(scenario.fits)(&kind) {
                 continue;
             }
             let _watched = Watched::new(format!("{} {kind:?}", scenario.name));

@@ -8,7 +8,7 @@ use common::{ROOT, bare, name, walk};
 use std::sync::Arc;
 use vellum_branch::{MemoryBranch, MemoryOptions};
 use vellum_union::{Union, UnionConfig, UpperConfig};
-use vellum_vfs::{Branch, BranchDir, Errno, Filesystem, NodeId, Object, SetAttr};
+use vellum_vfs::{Branch, BranchDir, Errno, Filesystem, NodeId, Object, RenameFlags, SetAttr};
 
 /// `a/a/a`, each with a redirect to `/a/a/a`, in many layers: followed to the end, that would be 3 to the power of the number
 /// of layers.
@@ -69,19 +69,22 @@ fn where_too_many_directories_have_moved_links_are_broken_and_nothing_else() {
     assert_eq!(links_below_moved_directories((1 << 15) + 1), [2; 3]);
 }
 
-/// A directory is copied up, and a whiteout put in place of a name, by an exchange of two names: storage without it is refused at once,
-/// not at the first such change.
+/// Where a storage cannot exchange two names, a union on it cannot either, and says so before it marks anything.
 #[test]
-fn an_upper_where_names_cannot_change_places_is_refused() {
-    let mount = |exchange: bool| {
-        let disk = MemoryBranch::with_options(MemoryOptions { exchange, ..MemoryOptions::default() });
-        let [upper, work, lower] =
-            ["upper", "work", "lower"].map(|name| disk.subtree(name).unwrap() as Arc<dyn Branch>);
-        let upper = Some(UpperConfig { branch: upper, work });
-        Union::new(UnionConfig { upper, lowers: vec![lower], ..UnionConfig::new() })
-    };
-    mount(true).unwrap();
-    let refused = mount(false).err().unwrap();
-    assert_eq!(refused.errno(), Errno::INVAL);
-    assert!(refused.to_string().contains("cannot change places"), "{refused}");
+fn an_upper_where_names_cannot_change_places_refuses_to_exchange() {
+    let disk = MemoryBranch::with_options(MemoryOptions { exchange: false, ..MemoryOptions::default() });
+    let [upper, work, lower] =
+        ["upper", "work", "lower"].map(|name| disk.subtree(name).unwrap() as Arc<dyn Branch>);
+    for dir in [c"a", c"b"] {
+        lower.root().make_dir(name(dir), 0o755).unwrap();
+    }
+    let config = UpperConfig { branch: Arc::clone(&upper), work };
+    let fs =
+        Union::new(UnionConfig { upper: Some(config), lowers: vec![lower], ..UnionConfig::new() }).unwrap();
+    let rename = |flags| fs.rename(&ROOT, (NodeId::ROOT, name(c"a")), (NodeId::ROOT, name(c"b")), flags);
+    assert_eq!(rename(RenameFlags::EXCHANGE).unwrap_err().errno(), Errno::INVAL);
+    assert_eq!(upper.root().stat_at(name(c"a")).unwrap_err().errno(), Errno::NOENT);
+    rename(RenameFlags::empty()).unwrap();
+    assert!(walk(&fs, "a").unwrap().is_none() && walk(&fs, "b").unwrap().is_some());
+    upper.root().stat_at(name(c".wh.a")).unwrap();
 }

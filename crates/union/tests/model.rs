@@ -69,7 +69,8 @@ fn number(variable: &str) -> Option<u64> {
 fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value = Setup> {
     let layers = proptest::collection::vec(proptest::collection::vec(base::placed(), 0..14), 0..4);
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    let disk = (proptest::bool::weighted(0.8), proptest::bool::weighted(0.8), proptest::bool::weighted(0.2));
+    let likely = || proptest::bool::weighted(0.8);
+    let disk = (likely(), likely(), likely(), proptest::bool::weighted(0.2));
     (layers, flags, disk).prop_map(move |(base, (far, metacopy, exports, few_handles), disk)| Setup {
         base,
         far,
@@ -78,7 +79,13 @@ fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value
         exports: exports || door,
         few_handles,
         door,
-        disk: Abilities { privileged, unnamed: disk.0, rename_whiteout: disk.1, reflink: disk.2 },
+        disk: Abilities {
+            privileged,
+            unnamed: disk.0,
+            rename_whiteout: disk.1,
+            exchange: disk.2,
+            reflink: disk.3,
+        },
     })
 }
 

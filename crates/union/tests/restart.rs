@@ -17,7 +17,8 @@ use vellum_vfs::{
     Context, Entry, Filesystem, Handle, Name, NodeId, RenameFlags, SetAttr, SetTime, WriteFlags,
 };
 
-const ROOT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None };
+const ROOT: Context<'static> =
+    Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None, progress: &() };
 const NO_HANDLE: Handle = Handle(0);
 const O_EXCL: u32 = 0o200;
 

@@ -2,7 +2,7 @@
 
 use rustix::fs::lgetxattr;
 use rustix::io::Errno;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::path::Path;
 use vellum_service::Failure;
 
@@ -11,20 +11,28 @@ const ANSWER_MAX: usize = 65_536;
 
 /// Asks the service behind `path`.
 pub(crate) fn ask(path: &Path, question: CString) -> Result<Vec<u8>, Failure> {
-    let shown = path.display();
+    answer(path, &question).map_err(|e| refused(path, e))
+}
+
+/// Asks the service behind `path`; an error is the kernel's or the service's.
+pub(crate) fn answer(path: &Path, question: &CStr) -> Result<Vec<u8>, Errno> {
     let mut answer = vec![0; ANSWER_MAX];
-    match lgetxattr(path, question.as_c_str(), answer.as_mut_slice()) {
-        Ok(len) => {
-            answer.truncate(len);
-            Ok(answer)
+    let len = lgetxattr(path, question, answer.as_mut_slice())?;
+    answer.truncate(len);
+    Ok(answer)
+}
+
+/// What is to be said of a question that was not answered.
+pub(crate) fn refused(path: &Path, e: Errno) -> Failure {
+    let shown = path.display();
+    match e {
+        Errno::NODATA | Errno::OPNOTSUPP => {
+            Failure::input(format!("{shown}: not in a vellum mount of yours; give a path in one"))
         }
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
-            Err(Failure::input(format!("{shown}: not in a vellum mount of yours; give a path in one")))
+        Errno::NOTCONN => {
+            Failure::system(format!("{shown}: the mount's service has died; run vellum umount on it"))
         }
-        Err(Errno::NOTCONN) => {
-            Err(Failure::system(format!("{shown}: the mount's service has died; run vellum umount on it")))
-        }
-        Err(e) => Err(Failure::input(format!("{shown}")).because(e)),
+        e => Failure::input(format!("{shown}")).because(e),
     }
 }
 

@@ -39,8 +39,12 @@ pub enum Command {
     Stats(StatsArgs),
     /// Show what the services of mounts do at the moment, again and again.
     Top(TopArgs),
+    /// Give a mount another weight among those of its service, from now on: its share of the service's cache.
+    Weight(WeightArgs),
     /// Tell Prometheus what services and pools have done.
     Metrics(MetricsArgs),
+    /// Share the kernel's page cache among control groups by weight, until it is ended.
+    Balance(BalanceArgs),
     /// Run a command in a container whose root is a Vellum tree, by crun or runc.
     Run(Box<RunArgs>),
     /// What `run` starts a runtime by.
@@ -221,6 +225,9 @@ pub struct PoolSettings {
     /// Its share of processors and disks, from 1 to 10000; who has none has 100.
     #[arg(long, value_name = "NUMBER")]
     pub weight: Option<String>,
+    /// The weight of those of its mounts that are given none, from 1 to 10000: their shares of its service's cache.
+    #[arg(long, value_name = "NUMBER")]
+    pub mount_weight: Option<String>,
     /// Bytes per second that its services read from the disks of its layers, e.g. 50M.
     #[arg(long, value_name = "BYTES")]
     pub read_limit: Option<String>,
@@ -230,6 +237,9 @@ pub struct PoolSettings {
     /// Users and groups of the host that its containers run as: their root is START, e.g. 100000:65536. No two pools share any.
     #[arg(long, value_name = "START:COUNT")]
     pub uid_range: Option<String>,
+    /// Whether its service may connect to Ceph clusters, for layers on CephFS: on, or none. A service that is there: vellum pool restart.
+    #[arg(long, value_name = "on")]
+    pub ceph: Option<String>,
     /// Mounts with layers below this directory belong to the pool without saying so; may be repeated.
     #[arg(long, value_name = "DIR")]
     pub storage: Vec<PathBuf>,
@@ -278,6 +288,31 @@ pub struct TopArgs {
     pub times: Option<u64>,
 }
 
+/// Arguments of `vellum balance`.
+#[derive(Args, Debug)]
+pub struct BalanceArgs {
+    /// Print at each look what every group has and may keep.
+    #[arg(long)]
+    pub show: bool,
+    /// Seconds between two looks.
+    #[arg(long, short, default_value_t = 1.0, value_name = "SECONDS")]
+    pub interval: f64,
+    /// End after so many looks.
+    #[arg(long, short = 'n', value_name = "NUMBER")]
+    pub times: Option<u64>,
+    /// The group whose children share, e.g. machine.slice; otherwise that of all pools.
+    pub group: Option<PathBuf>,
+}
+
+/// Arguments of `vellum weight`.
+#[derive(Args, Debug)]
+pub struct WeightArgs {
+    /// Where it is mounted, or any path in it.
+    pub mountpoint: PathBuf,
+    /// From 1 to 10000; who was given none has 100.
+    pub weight: String,
+}
+
 /// Arguments of `vellum metrics`.
 #[derive(Args, Debug)]
 pub struct MetricsArgs {
@@ -295,6 +330,12 @@ pub struct RunArgs {
     /// The pool that serves the mount and holds the container's processes.
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
+    /// Its share of the pool's cache where others want it too, from 1 to 10000; otherwise the pool's, or 100.
+    #[arg(long, value_name = "NUMBER")]
+    pub weight: Option<String>,
+    /// Read the image through a cache of the service, for an image that lies on a slow storage.
+    #[arg(long, value_enum)]
+    pub cache: Option<CacheArg>,
     /// Keep what the container writes, in this directory.
     #[arg(long, value_name = "DIR")]
     pub upper: Option<PathBuf>,
@@ -350,6 +391,17 @@ pub struct RunArgs {
     /// The command and its arguments; otherwise the image's.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+/// A cache by who may change what is read through it.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum CacheArg {
+    /// None.
+    Off,
+    /// Others, too.
+    Shared,
+    /// Nobody.
+    Immutable,
 }
 
 /// A container's network.

@@ -4,10 +4,13 @@
 pub const HELP: &str = "\
 usage: vellum -o lowerdir=DIR[:DIR...][,upperdir=DIR,workdir=DIR][,OPTION...] MOUNTPOINT
        vellum SOURCE MOUNTPOINT -o OPTIONS
-       vellum mount|umount|inspect|flatten|pool|run|stats|top|metrics|bench ...   (vellum mount --help)
+       vellum mount|umount|inspect|flatten|pool|run|stats|top|weight|metrics|bench ...   (vellum mount --help)
 
 Layers:
   lowerdir=DIR[:DIR...]    layers, the top one first; a backslash before : , or \\ makes it part of a path
+  lowerdir=ceph:PATH[:...] a layer on CephFS (package libcephfs2); a directory called ceph is written ./ceph
+  ceph.conf=FILE, ceph.id=NAME, ceph.fs=NAME
+                           its cluster, client and filesystem, as for ceph-fuse
   upperdir=DIR             the layer that takes changes; without it the tree is read-only
   workdir=DIR              a directory for unfinished work, on the filesystem of upperdir
 
@@ -34,6 +37,7 @@ Behaviour:
   cache=off|shared|immutable, cache_size=SIZE
                            read lower layers through a cache of the service (256m), for layers that are slow;
                            shared: others may change them
+  weight=N                 the mount's share of that cache where others want it too, 1 to 10000 (100)
   block_copy=off|SIZE      lower files from this size on are copied block by block as they are written to
                            (128k; passthrough: 1m); off: whole, at the first write
   block_map=holes|sidecar  how it is recorded which blocks were copied

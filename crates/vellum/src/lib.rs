@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+pub mod balance;
 pub mod bench;
 pub mod cli;
 pub mod flatten;
@@ -19,3 +20,4 @@ pub mod run;
 pub mod stats;
 pub mod top;
 pub mod umount;
+pub mod weight;

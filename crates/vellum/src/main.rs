@@ -12,7 +12,7 @@ use vellum::cli::{Cli, Command};
 use vellum::mounts::Choice;
 use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
-use vellum::{bench, flatten, help, inspect, metrics, mount, pool, run, stats, top, umount};
+use vellum::{balance, bench, flatten, help, inspect, metrics, mount, pool, run, stats, top, umount, weight};
 use vellum_engine::container::{STATUS_FAILED, tied};
 use vellum_service::Failure;
 
@@ -71,6 +71,10 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             let choice = chosen(arguments.pool.as_deref(), Vec::new())?;
             top::run(&choice, interval(arguments.interval)?, arguments.times)
         }
+        Command::Balance(arguments) => {
+            balance::run(arguments.group, interval(arguments.interval)?, arguments.times, arguments.show)
+        }
+        Command::Weight(arguments) => weight::run(&arguments.mountpoint, &arguments.weight),
         Command::Metrics(arguments) => match arguments.listen {
             Some(listen) => metrics::serve(&listen.parse()?),
             None => print(&metrics::text()?),

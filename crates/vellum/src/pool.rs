@@ -76,12 +76,24 @@ fn changed(name: &PoolName, mut settings: Settings, given: PoolSettings) -> Resu
     take(name, "read-limit", given.read_limit, &mut settings.read_limit)?;
     take(name, "write-limit", given.write_limit, &mut settings.write_limit)?;
     take(name, "uid-range", given.uid_range, &mut settings.uid_range)?;
-    if let Some(text) = given.weight {
+    for (option, given, setting) in [
+        ("weight", given.weight, &mut settings.weight),
+        ("mount-weight", given.mount_weight, &mut settings.mount_weight),
+    ] {
+        let Some(text) = given else { continue };
         let weight = text.parse().map(Some).or_else(|_| if text == NONE { Ok(None) } else { Err(()) });
-        settings.weight = weight.map_err(|()| {
-            Failure::input(format!("pool {name}: option --weight {text}: give a number from 1 to 10000"))
+        *setting = weight.map_err(|()| {
+            Failure::input(format!("pool {name}: option --{option} {text}: give a number from 1 to 10000"))
         })?;
     }
+    settings.ceph = match given.ceph.as_deref() {
+        None => settings.ceph,
+        Some("on") => true,
+        Some(NONE) => false,
+        Some(text) => {
+            return Err(Failure::input(format!("pool {name}: option --ceph {text}: write on or {NONE}")));
+        }
+    };
     if !given.storage.is_empty() {
         let none = given.storage.iter().all(|dir| dir.as_os_str() == NONE);
         settings.storage = if none { Vec::new() } else { storage(name, given.storage)? };
@@ -187,10 +199,14 @@ impl PoolReport {
         line("cpus", &or(settings.cpus.as_ref(), "all"));
         line("memory", &or(settings.memory, "no limit"));
         line("weight", &or(settings.weight, "100"));
+        line("mounts weigh", &or(settings.mount_weight, "100"));
         let rate = |limit: Option<Bytes>| limit.map_or("no limit".to_owned(), |bytes| format!("{bytes}/s"));
         line("reading", &rate(settings.read_limit));
         line("writing", &rate(settings.write_limit));
         line("uid range", &or(settings.uid_range, "none"));
+        if settings.ceph {
+            line("ceph", "its service may connect to clusters");
+        }
         for storage in &settings.storage {
             line("storage", &storage.display().to_string());
         }
@@ -279,16 +295,21 @@ mod tests {
             memory: Some("2G".into()),
             weight: Some("300".into()),
             uid_range: Some("100000:65536".into()),
+            ceph: Some("on".into()),
             ..given()
         };
         let settings = changed(&name, Settings::default(), some).unwrap();
-        assert_eq!((settings.memory, settings.weight), (Some(Bytes(2 << 30)), Some(300)));
+        assert_eq!(
+            (settings.memory, settings.weight, settings.ceph),
+            (Some(Bytes(2 << 30)), Some(300), true)
+        );
         assert_eq!(settings.uid_range.map(|range| range.to_string()).as_deref(), Some("100000:65536"));
         let none = || Some("none".to_owned());
-        let back = PoolSettings { memory: none(), weight: none(), uid_range: none(), ..given() };
+        let back =
+            PoolSettings { memory: none(), weight: none(), uid_range: none(), ceph: none(), ..given() };
         let settings = changed(&name, settings, back).unwrap();
         assert_eq!((settings.memory, settings.weight, settings.uid_range), (None, None, None));
-        assert!(settings.cpus.is_some());
+        assert!(settings.cpus.is_some() && !settings.ceph);
     }
 
     #[test]
@@ -298,7 +319,9 @@ mod tests {
             (PoolSettings { cpus: Some("x".into()), ..given() }, ["--cpus x", "0-3,8"]),
             (PoolSettings { memory: Some("2X".into()), ..given() }, ["--memory 2X", "512M"]),
             (PoolSettings { weight: Some("70000".into()), ..given() }, ["--weight 70000", "10000"]),
+            (PoolSettings { mount_weight: Some("x".into()), ..given() }, ["--mount-weight x", "10000"]),
             (PoolSettings { uid_range: Some("0:9".into()), ..given() }, ["--uid-range 0:9", "START:COUNT"]),
+            (PoolSettings { ceph: Some("yes".into()), ..given() }, ["--ceph yes", "on or none"]),
             (
                 PoolSettings { storage: vec!["/nonexistent".into()], ..given() },
                 ["--storage /nonexistent", "exists"],

@@ -19,8 +19,8 @@ pub(crate) fn run(
     if let Some(heritage) = inherit {
         // Before anything else is opened.
         let inherited = Supervised::inherit(heritage, &socket)?;
-        prepare(store, name, background)?;
-        return serve(inherited, name, background);
+        let pool = prepare(store, name, background)?;
+        return serve(inherited, &pool, background);
     }
     close_callers();
     if !background {
@@ -37,11 +37,12 @@ pub(crate) fn run(
 
 fn begin(store: &Store, name: &PoolName, socket: &Path, pending: Option<Pending>) -> Result<(), Failure> {
     let background = pending.is_some();
-    match prepare(store, name, background).and_then(|()| listen(socket)) {
-        Ok(Some(supervised)) => {
+    let listens = |pool| listen(socket).map(|supervised| supervised.map(|supervised| (pool, supervised)));
+    match prepare(store, name, background).and_then(listens) {
+        Ok(Some((pool, supervised))) => {
             pending.as_ref().map_or(Ok(()), Pending::ready)?;
             drop(pending);
-            serve(supervised, name, background)
+            serve(supervised, &pool, background)
         }
         // Another was faster, which is as good.
         Ok(None) if background => pending.as_ref().map_or(Ok(()), Pending::ready),
@@ -58,22 +59,25 @@ fn begin(store: &Store, name: &PoolName, socket: &Path, pending: Option<Pending>
 }
 
 /// Makes this process one of the pool, before it starts a thread or fills memory that the tenant has to pay for.
-fn prepare(store: &Store, name: &PoolName, background: bool) -> Result<(), Failure> {
-    Pool::open(store, name)?.enter::<PathBuf>(&[])?;
+fn prepare(store: &Store, name: &PoolName, background: bool) -> Result<Pool, Failure> {
+    let pool = Pool::open(store, name)?;
+    pool.enter::<PathBuf>(&[])?;
     own_ipc();
     settle();
-    log::start_service(!background)
+    log::start_service(!background)?;
+    Ok(pool)
 }
 
-fn serve(supervised: Supervised, name: &PoolName, background: bool) -> Result<(), Failure> {
+fn serve(supervised: Supervised, pool: &Pool, background: bool) -> Result<(), Failure> {
     let signals = Supervised::hold()?;
     let program = std::env::current_exe();
     let program = program.map_err(|e| Failure::system("cannot tell where this program is").because(e))?;
     let arguments = |heritage: &str| {
-        let always = ["pool", "serve", name.as_str(), "--inherit", heritage];
+        let always = ["pool", "serve", pool.name().as_str(), "--inherit", heritage];
         always.into_iter().chain(background.then_some("--background")).map(str::to_owned).collect()
     };
     let sandbox = Mode::from_environment()?;
-    let manner = Manner { stay: !background, sandbox, program: &program, arguments: &arguments };
+    let ceph = pool.settings().ceph;
+    let manner = Manner { stay: !background, sandbox, ceph, program: &program, arguments: &arguments };
     supervise(supervised, &manner, &signals)
 }

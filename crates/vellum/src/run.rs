@@ -1,10 +1,12 @@
 //! `vellum run`: a command in a container whose root is a Vellum tree.
 
-use crate::cli::{NetworkArg, RunArgs};
+use crate::cli::{CacheArg, NetworkArg, RunArgs};
 use crate::log;
+use crate::weight::parse;
 use vellum_engine::Failure;
 use vellum_engine::container::{Asked, Ending, Request, STATUS_FAILED, Volume, run as run_container};
 use vellum_engine::image::Source;
+use vellum_service::config::Sharing;
 
 /// Runs it to its end. The exit status: the command's, or for failures what podman has; and why, if there is something to say.
 pub fn run(arguments: RunArgs) -> (u8, Option<Failure>) {
@@ -35,6 +37,12 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
         image: Source::parse(image)?,
         volumes: arguments.volume.iter().map(|text| Volume::parse(text)).collect::<Result<_, _>>()?,
         pool: arguments.pool.map(|name| name.parse()).transpose()?,
+        weight: arguments.weight.map(|text| parse("option --weight", &text)).transpose()?,
+        cache: match arguments.cache {
+            None | Some(CacheArg::Off) => None,
+            Some(CacheArg::Shared) => Some(Sharing::Shared),
+            Some(CacheArg::Immutable) => Some(Sharing::Immutable),
+        },
         new_privileges: new_privileges(&arguments.security_opt)?,
         asked: Asked {
             command: arguments.command,

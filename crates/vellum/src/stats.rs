@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
 use vellum_engine::{Failure, PoolName};
-use vellum_service::stats::{InstanceStats, OperationStats};
+use vellum_service::stats::{CacheStats, InstanceStats, OperationStats};
 
 /// A mount, for programs.
 #[derive(Debug, Serialize)]
@@ -71,6 +71,9 @@ fn text(all: &[Answer]) -> String {
         if !figures.is_empty() {
             let _ = writeln!(text, "  {}", figures.join(", "));
         }
+        if let Some(cache) = &stats.cache {
+            let _ = writeln!(text, "  cache: {}", cached(cache));
+        }
         if stats.operations.is_empty() {
             continue;
         }
@@ -94,6 +97,21 @@ fn text(all: &[Answer]) -> String {
         }
     }
     text
+}
+
+/// What a mount has of its service's cache.
+fn cached(cache: &CacheStats) -> String {
+    let idle = if cache.is_idle { " (idle)" } else { "" };
+    let found = cache.hit_percent().map_or(String::new(), |percent| format!(" ({percent:.1} % found)"));
+    format!(
+        "weight {}{idle}, {} KiB, of which {} KiB are lent, {} hits, {} misses{found}, {} evictions",
+        cache.weight,
+        cache.bytes >> 10,
+        cache.lent_bytes >> 10,
+        cache.hits,
+        cache.misses,
+        cache.evictions
+    )
 }
 
 fn mean(operation: &OperationStats) -> Duration {
@@ -121,6 +139,7 @@ mod tests {
         let stats = InstanceStats {
             mountpoint: "/m".into(),
             operations: BTreeMap::from([("LOOKUP".into(), of(1000, 0.002)), ("FSYNC".into(), of(2, 0.5))]),
+            cache: Some(CacheStats { weight: 200, bytes: 4096, hits: 3, misses: 1, ..CacheStats::default() }),
             ..InstanceStats::default()
         };
         let text = text(&[Answer {
@@ -131,8 +150,11 @@ mod tests {
         }]);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].contains("pool blue") && lines[0].contains("1002 requests"), "{text}");
-        assert!(lines[2].contains("FSYNC") && lines[2].contains("250.0 ms"), "{text}");
-        assert!(lines[3].contains("2.0 us"), "{text}");
+        let cache =
+            "weight 200, 4 KiB, of which 0 KiB are lent, 3 hits, 1 misses (75.0 % found), 0 evictions";
+        assert_eq!(lines[1], format!("  cache: {cache}"));
+        assert!(lines[3].contains("FSYNC") && lines[3].contains("250.0 ms"), "{text}");
+        assert!(lines[4].contains("2.0 us"), "{text}");
         assert_eq!(super::text(&[]), "no mounts\n");
     }
 }

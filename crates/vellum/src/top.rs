@@ -86,18 +86,47 @@ impl Row {
             kinds.iter().filter_map(|kind| self.passed.operations.get(*kind)).map(|one| one.count).sum();
         count as f64 / self.seconds
     }
+
+    /// The columns about the service's cache.
+    fn cache(&self) -> String {
+        let Some(cache) = &self.passed.cache else {
+            return ["-"; 5]
+                .iter()
+                .zip([8, 10, 8, 9, 10])
+                .map(|(none, width)| format!("{none:>width$}"))
+                .collect();
+        };
+        format!(
+            "{:>8}{:>10}{:>8}{:>9.0}{:>10}",
+            cache.weight,
+            mib(cache.bytes),
+            cache.hit_percent().map_or("-".to_owned(), |percent| format!("{percent:.0}%")),
+            cache.evictions as f64 / self.seconds,
+            mib(cache.lent_bytes)
+        )
+    }
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
 }
 
 fn table(rows: &[Row], most: Option<usize>) -> String {
     let mut text = format!(
-        "{:<14}{:>10}{:>9}{:>9}{:>9}{:>9}{:>8}{:>10}{:>10}  MOUNT\n",
+        "{:<14}{:>10}{:>9}{:>9}{:>9}{:>9}{:>8}{:>10}{:>10}",
         "POOL", "REQ/S", "LOOK/S", "OPEN/S", "READ/S", "WRITE/S", "BUSY", "99 % <", "MEMORY"
     );
+    // Most mounts have no cache.
+    let cached = rows.iter().any(|row| row.passed.cache.is_some());
+    if cached {
+        let _ = write!(text, "{:>8}{:>10}{:>8}{:>9}{:>10}", "WEIGHT", "CACHE", "HITS", "EVICT/S", "LENT");
+    }
+    text.push_str("  MOUNT\n");
     for row in rows.iter().take(most.unwrap_or(usize::MAX)) {
         let total = row.passed.total();
-        let _ = writeln!(
+        let _ = write!(
             text,
-            "{:<14}{:>10.0}{:>9.0}{:>9.0}{:>9.0}{:>9.0}{:>7.0}%{:>10}{:>10}  {}",
+            "{:<14}{:>10.0}{:>9.0}{:>9.0}{:>9.0}{:>9.0}{:>7.0}%{:>10}{:>10}",
             row.pool,
             total.count as f64 / row.seconds,
             row.rate(&["LOOKUP", "GETATTR", "READDIR", "READDIRPLUS", "STATX"]),
@@ -106,9 +135,12 @@ fn table(rows: &[Row], most: Option<usize>) -> String {
             row.rate(&["WRITE"]),
             row.busy() * 100.0,
             total.quantile(0.99).map_or("-".to_owned(), time),
-            row.resident.map_or("-".to_owned(), |bytes| format!("{} MiB", bytes >> 20)),
-            row.mountpoint
+            row.resident.map_or("-".to_owned(), mib),
         );
+        if cached {
+            text.push_str(&row.cache());
+        }
+        let _ = writeln!(text, "  {}", row.mountpoint);
     }
     if rows.is_empty() {
         text.push_str("no mounts\n");
@@ -119,7 +151,7 @@ fn table(rows: &[Row], most: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vellum_service::stats::OperationStats;
+    use vellum_service::stats::{CacheStats, OperationStats};
 
     fn answer(pid: u32, seconds: f64, reads: u64) -> Answer {
         let read = OperationStats { count: reads, seconds: reads as f64 * 1e-4, classes: vec![0, reads] };
@@ -147,5 +179,18 @@ mod tests {
         assert_eq!((rows[0].busy() * 100.0).round(), 2.0);
         let text = table(&rows, Some(1));
         assert!(text.contains("/m2") && !text.contains("/m1"), "{text}");
+        assert!(!text.contains("WEIGHT"), "{text}");
+    }
+
+    #[test]
+    fn caches_have_columns_where_there_is_one() {
+        let cache = CacheStats { weight: 300, bytes: 5 << 20, hits: 8, misses: 2, ..CacheStats::default() };
+        let cached = InstanceStats { cache: Some(cache), ..answer(1, 1.0, 5).stats };
+        let all = [Answer { stats: cached, ..answer(1, 1.0, 5) }, answer(2, 1.0, 1)];
+        let text = table(&rows(&all, &Before::new()), None);
+        let words: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(text.contains("WEIGHT") && words.len() == 3, "{text}");
+        assert!(words[1].ends_with(&["300", "5", "MiB", "80%", "0", "0", "MiB", "/m1"]), "{text}");
+        assert!(words[2].ends_with(&["-", "-", "-", "-", "-", "/m2"]), "{text}");
     }
 }

@@ -158,6 +158,7 @@ fn each_option_means_something() {
     assert_eq!(cache("cache=shared"), Some((Sharing::Shared, 256 << 20)));
     assert_eq!(cache("cache_size=1G,cache=immutable"), Some((Sharing::Immutable, 1 << 30)));
     assert_eq!((cache("cache=shared,cache=off"), cache("ro")), (None, None));
+    assert_eq!((of("weight=10000").config.weight, of("ro").config.weight), (Some(10_000), None));
     assert_eq!(of("squash_to_root").config.squash_uid, Some(0));
     let squashed = of("squash_to_root,squash_to_uid=7").config;
     assert_eq!((squashed.squash_uid, squashed.squash_gid), (Some(7), Some(0)));
@@ -275,6 +276,7 @@ fn refusals_name_option_value_and_remedy() {
         ("workers=0", "option workers=0: not a number in range; write workers=N with N from 1 to 64"),
         ("cache=yes", "option cache=yes: no such value; write cache=off|shared|immutable"),
         ("cache_size=1M", "option cache_size: there is no cache; add cache=shared or cache=immutable"),
+        ("weight=0", "option weight=0: not a number in range; write weight=N with N from 1 to 10000"),
         ("cache=shared,cache_size=9", "option cache_size: 9 is too small; write 1M or more"),
         (
             "cache=shared,profile=passthrough",
@@ -430,7 +432,7 @@ proptest! {
         name in proptest::sample::select(vec![
             "lowerdir", "upperdir", "workdir", "uidmapping", "gidmapping", "squash_to_uid", "timeout", "threaded",
             "workers", "fsync", "noxattrs", "xattr_permissions", "profile", "log_to",
-            "fsname", "max_read", "context", "plugins", "lowerdir+",
+            "fsname", "max_read", "context", "plugins", "lowerdir+", "ceph.conf", "ceph.id", "ceph.fs",
         ]),
         value in any_bytes(40),
     ) {
@@ -441,7 +443,7 @@ proptest! {
     #[test]
     fn an_escaped_path_comes_back(paths in proptest::collection::vec(any_bytes(30), 1..8), upper in any_bytes(30)) {
         let paths: Vec<Vec<u8>> = paths.into_iter().filter(|path| !path.is_empty()).collect();
-        prop_assume!(!paths.is_empty() && !upper.is_empty());
+        prop_assume!(!paths.is_empty() && !upper.is_empty() && !upper.starts_with(b"ceph:"));
         let lowers: Vec<Vec<u8>> = paths.iter().map(|path| split::escape(path)).collect();
         let upper_text = split::escape(&upper);
         let lowers = lowers.join(&b':');
@@ -450,10 +452,52 @@ proptest! {
         options.take(OsStr::from_bytes(&text.concat()), false).unwrap();
         let got = options.finish("/m".into(), false).unwrap();
         let named: Vec<LayerSource> =
-            paths.into_iter().map(|path| LayerSource::named(OsString::from_vec(path))).collect();
+            paths.into_iter().map(|path| LayerSource::local(OsString::from_vec(path))).collect();
         prop_assert_eq!(got.config.lowers, named);
-        prop_assert_eq!(got.config.upper, Some(LayerSource::named(OsString::from_vec(upper))));
+        prop_assert_eq!(got.config.upper, Some(LayerSource::local(OsString::from_vec(upper))));
         prop_assert!(got.config.volatile);
+    }
+}
+
+#[test]
+fn layers_on_cephfs_have_their_cluster() {
+    let got = request(&[
+        "vellum",
+        "-o",
+        "ceph.id=x,lowerdir=ceph:/a:/b:ceph:c/d,lowerdir+=ceph:/e:f,upperdir=/u,workdir=/w,ceph.conf=c.conf,ceph.fs=y",
+        "/m",
+    ]);
+    let shown: Vec<String> = got.config.lowers.iter().map(ToString::to_string).collect();
+    assert_eq!(shown, ["ceph:/a", "/b", "ceph:/c/d", "ceph:/e:f"]);
+    let layers: Vec<_> = got.config.ceph_layers().collect();
+    assert_eq!(layers.len(), 3);
+    for layer in layers {
+        assert_eq!(layer.cluster.conf.as_deref(), Some(Path::new("c.conf")));
+        assert_eq!(
+            (layer.cluster.id.as_deref(), layer.cluster.filesystem.as_deref()),
+            (Some("x"), Some("y"))
+        );
+    }
+    // A directory of that name.
+    for list in ["./ceph:/b", "/b:ceph", r"\ceph:/b", r"ceph\:/b"] {
+        let got = request(&["vellum", "-o", &format!("lowerdir={list}"), "/m"]);
+        assert_eq!(got.config.ceph_layers().count(), 0, "{list}");
+    }
+    let cached = "lowerdir=/a:ceph:/b,profile=passthrough,cache=immutable";
+    assert!(request(&["vellum", "-o", cached, "/m"]).config.cache.is_some());
+}
+
+#[test]
+fn what_cannot_lie_on_cephfs_is_refused() {
+    for (options, words) in [
+        ("lowerdir=/a,upperdir=ceph:/u,workdir=/w", ["upperdir=ceph:/u", "yet"]),
+        ("lowerdir=/a,upperdir=ceph:/u,workdir=ceph:/w,ro", ["upperdir=ceph:/u", "yet"]),
+        ("lowerdir=ceph:/a,upperdir=/u,workdir=ceph:w", ["workdir=ceph:/w", "yet"]),
+        ("lowerdir=/a,ceph.id=x", ["ceph.id", "lowerdir=ceph:PATH"]),
+        ("lowerdir=ceph:/a,ceph.id=", ["ceph.id", "needs a value"]),
+    ] {
+        let line = refusal(&["vellum", "-o", options, "/m"]);
+        assert!(words.iter().all(|word| line.contains(word)), "{line}");
     }
 }
 

@@ -128,10 +128,20 @@ pub trait BranchFile: Object {
     fn clone_from(&self, from: &dyn BranchFile) -> Result<()>;
     /// The descriptor behind, for passthrough; None where there is none (memory, distributed storage).
     fn descriptor(&self) -> Option<Arc<OwnedFd>>;
+    /// A copy of the contents that nobody changes any more, to read and map without asking: of a file that is open to be read only,
+    /// and has no descriptor of its own. None: there is none at present.
+    fn lent(&self) -> Option<Arc<OwnedFd>> {
+        None
+    }
     /// Whether anybody, in whatever process, has the file open to be written. For a file that is open to be read only; true where it
     /// cannot be told.
     fn has_writers(&self) -> bool {
         true
+    }
+    /// Attributes, and a number that stands for what the file is now: every change of contents or attributes, by whoever, that was
+    /// done before has given it another one. None: the storage counts no changes, and the time of the last one has to do.
+    fn version(&self) -> Result<(Attr, Option<u64>)> {
+        Ok((self.stat()?, None))
     }
 }
 
@@ -206,8 +216,8 @@ pub trait Branch: Send + Sync + 'static {
         drop(descriptor);
         Err(rustix::io::Errno::OPNOTSUPP.into())
     }
-    /// Whether two names can change places in one step ([`RenameFlags::EXCHANGE`]). An upper layer has to be able to do that. A branch
-    /// that cannot has no other flags of renames, either.
+    /// Whether two names can change places in one step ([`RenameFlags::EXCHANGE`]). In an upper layer without it,
+    /// whiteouts stand beside the names that they hide. A branch that cannot has no other flags of renames, either.
     fn exchanges(&self) -> bool;
     /// The directory of this host that it is, by which it can be found again; None: it is none.
     fn directory(&self) -> Option<&Path> {

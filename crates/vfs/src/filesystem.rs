@@ -59,6 +59,9 @@ pub enum OpenIo {
     /// Reads, writes and mappings go to this file and never come to the instance. One file per node:
     /// while a node has opens, each of them must give the same `Arc`.
     Passthrough(Arc<OwnedFd>),
+    /// Reads and mappings go to this copy of the file's contents, which nobody changes any more. Copies are alike: a node that is open
+    /// with one goes on with that, whatever a later open gives.
+    Lent(Arc<OwnedFd>),
 }
 
 /// An open file.
@@ -118,6 +121,9 @@ pub trait Notifier: Answers {
     /// All that is known of `node` is no longer good, attributes and data. Done when this returns. It waits for reads of that data: not
     /// to be called by one, nor with a lock held that one may need.
     fn expire_data(&self, node: NodeId) -> Result<()>;
+    /// Whether the kernel has not been answered yet about a request that makes this name or takes it away, which has been begun, and may be
+    /// carried out a second time by a successor. Asked with the names of the directory held.
+    fn has_begun(&self, dir: NodeId, name: Name<'_>) -> bool;
 }
 
 /// Who answers operations, and whether the answers have arrived.

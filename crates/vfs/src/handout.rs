@@ -4,7 +4,7 @@
 //! is, carries words and descriptors, and believes nothing else; the instance judges what the client may do and whether doing it here
 //! means the same as doing it by way of the kernel. Whatever is not certain is refused, and the client asks the kernel as ever.
 
-use crate::{Errno, Error, Given, Name, NodeId, SetAttr};
+use crate::{Errno, Error, Given, Name, NodeId, Progress, SetAttr};
 use bitflags::bitflags;
 use std::ffi::CStr;
 
@@ -57,20 +57,6 @@ impl From<Error> for Refused {
 
 /// The answer to a client.
 pub type Verdict<T> = std::result::Result<T, Refused>;
-
-/// Hears how far a call has come, for those who must know when the service dies before it answers.
-pub trait Progress {
-    /// Something is about to be changed that is not the same when it is done twice.
-    fn begins(&self);
-    /// It has not been changed after all.
-    fn has_failed(&self);
-}
-
-/// Nobody wants to know.
-impl Progress for () {
-    fn begins(&self) {}
-    fn has_failed(&self) {}
-}
 
 /// Who asks. Ids are those by which its accesses to files are judged, in the service's user namespace, as the kernel states them; nothing
 /// more than these is known of the client: no further groups, no capabilities.

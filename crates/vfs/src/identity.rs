@@ -1,5 +1,7 @@
 //! Who asks.
 
+use crate::Progress;
+
 /// An id that is not told.
 pub const UNKNOWN: u32 = u32::MAX;
 
@@ -7,7 +9,7 @@ pub const UNKNOWN: u32 = u32::MAX;
 pub type Asking = fn(u32) -> Option<(u32, u32)>;
 
 /// The caller of an operation, as the kernel states it; never taken from the client's own words.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy)]
 pub struct Context<'a> {
     /// Filesystem user id, in the service's user namespace: of what is made, where something is; [`UNKNOWN`] where a front is told
     /// only that. See [`Context::ids`].
@@ -23,6 +25,14 @@ pub struct Context<'a> {
     pub groups: &'a [u32],
     /// Tells user and group of a thread, for requests that do not; None where they all do.
     pub who: Option<Asking>,
+    /// Hears when a name is made for the caller: with the directory's names held, once the name was seen to be free.
+    pub progress: &'a dyn Progress,
+}
+
+impl Default for Context<'_> {
+    fn default() -> Self {
+        Self { uid: 0, gid: 0, pid: 0, umask: 0, groups: &[], who: None, progress: &() }
+    }
 }
 
 impl Context<'_> {

@@ -14,6 +14,7 @@ mod handout;
 mod identity;
 mod idmap;
 mod name;
+mod progress;
 
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use branch::{Adopted, Branch, BranchDir, BranchFile, DirItem, Object, OpenMode, RenameFlags, Seek};
@@ -23,8 +24,9 @@ pub use filesystem::{
     Answering, Answers, AttrReply, Connection, DirEntry, DirSink, Entry, Features, Filesystem, FrontNote,
     Handle, NodeId, Notifier, OpenIo, Opened, WriteFlags, XattrFlags,
 };
-pub use handout::{Client, Handout, HandoutFlags, Progress, Refused, Verdict, Wanted};
+pub use handout::{Client, Handout, HandoutFlags, Refused, Verdict, Wanted};
 pub use identity::{Asking, Context, UNKNOWN};
 pub use idmap::{ID_RANGES_MAX, IdMap, IdMapError, IdRange, OVERFLOW_ID};
 pub use name::{NAME_MAX, Name};
+pub use progress::Progress;
 pub use rustix::io::Errno;

@@ -17,6 +17,9 @@ use std::path::Path;
 pub(super) const CASES: &[Case] = &[
     Case::of(Profile::Cached, "cache/tree", 120, tree),
     Case::of(Profile::Cached, "cache/one-copy", 120, one_copy),
+    Case::of(Profile::Cached, "cache/weights", 120, weights),
+    Case::of(Profile::Cached, "cache/memory-limit", 120, memory_limit),
+    Case::of(Profile::Cached, "cache/idle", 120, idle),
 ];
 
 const BLOCK: usize = 64 << 10;
@@ -55,7 +58,7 @@ fn compare(mount: &Mount, contents: &Contents) -> Outcome {
 }
 
 fn figure(mount: &Mount, name: &str) -> Outcome<u64> {
-    Ok(stats_of(mount)?["figures"][name].as_u64().unwrap_or_default())
+    Ok(stats_of(mount)?["cache"][name].as_u64().unwrap_or_default())
 }
 
 fn tree(cx: &Cx) -> Outcome {
@@ -69,7 +72,7 @@ fn tree(cx: &Cx) -> Outcome {
             compare(&mount, &contents)?;
         }
         let (hits, misses, bytes) =
-            (figure(&mount, "cache_hits")?, figure(&mount, "cache_misses")?, figure(&mount, "cache_bytes")?);
+            (figure(&mount, "hits")?, figure(&mount, "misses")?, figure(&mount, "bytes")?);
         ensure!(hits > 0 && misses > 0, "{sharing}: {hits} hits, {misses} misses");
         ensure!(bytes > 0 && bytes <= 8 << 20, "{sharing}: {bytes} bytes are cached");
         // What the mount writes: into files, as new files over them, in place of removed ones, by other names.
@@ -107,13 +110,164 @@ fn one_copy(cx: &Cx) -> Outcome {
     let options = [pool.as_str(), "cache=immutable", "cache_size=64M"];
     let (first, second) = (pools.mount_with(&first, &options)?, pools.mount_with(&second, &options)?);
     compare(&first, &contents)?;
-    let all = figure(&first, "cache_bytes")?;
+    let all = figure(&first, "bytes")?;
     compare(&second, &contents)?;
-    let (fetched, again) = (figure(&first, "cache_misses")?, figure(&second, "cache_misses")?);
+    let (fetched, again) = (figure(&first, "misses")?, figure(&second, "misses")?);
     ensure!(fetched > 0, "nothing was fetched");
     ensure_eq!(again, 0, "blocks that the second mount has fetched, too");
-    let (one, other) = (figure(&first, "cache_bytes")?, figure(&second, "cache_bytes")?);
+    let (one, other) = (figure(&first, "bytes")?, figure(&second, "bytes")?);
     ensure_eq!(one + other, all, "bytes that both pay for together");
     ensure!(other >= all / 4, "the second pays for {other} bytes of {all}");
+    Ok(())
+}
+
+/// Reads files of several mounts from front to back, a piece of each in turn, whatever the kernel has cached of them.
+fn read_in_turn(mounts: &[&Mount]) -> Outcome {
+    let open = |mount: &&Mount| -> Outcome<File> {
+        let file = File::open(mount.path("large"))?;
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+        Ok(file)
+    };
+    let files = mounts.iter().map(open).collect::<Outcome<Vec<File>>>()?;
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        let mut all = 0;
+        for mut file in &files {
+            all += file.read(&mut piece)?;
+        }
+        if all == 0 {
+            return Ok(());
+        }
+    }
+}
+
+/// Two mounts of a pool that read more than their cache holds have parts of it by weight: as asked for, by the pool's default, as
+/// changed while they are used, and after another service has gone on.
+fn weights(cx: &Cx) -> Outcome {
+    const LARGE: usize = 24 << 20;
+    const CACHE: u64 = 16 << 20;
+    let pools = Pools::new(cx)?;
+    pools.run("create", &["--mount-weight", "300"])?;
+    let pool = format!("pool={}", pools.name());
+    let mount = |name: &str, more: &[&str]| {
+        let layers = cx.layers(name, 1)?;
+        fs::write(layers.lower().join("large"), vec![name.len() as u8; LARGE])?;
+        let options = [pool.as_str(), "cache=immutable", "cache_size=16M"];
+        pools.mount_with(&layers, &[options.as_slice(), more].concat())
+    };
+    let (light, heavy) = (mount("light", &["weight=100"])?, mount("heavy", &[])?);
+    let check = |light_part: u64| -> Outcome {
+        read_in_turn(&[&light, &heavy])?;
+        let (one, other) = (figure(&light, "bytes")?, figure(&heavy, "bytes")?);
+        ensure!(
+            one + other <= CACHE && one + other >= CACHE - (1 << 20),
+            "{one} and {other} of {CACHE} are used"
+        );
+        let ideal = CACHE * light_part / 4;
+        ensure!(one.abs_diff(ideal) <= 2 * BLOCK as u64, "the light one has {one} bytes, not {ideal}");
+        Ok(())
+    };
+    ensure_eq!((figure(&light, "weight")?, figure(&heavy, "weight")?), (100, 300), "weights");
+    check(1)?;
+    pools.weigh(&light, "900")?;
+    check(3)?;
+    pools.run("restart", &[])?;
+    ensure_eq!((figure(&light, "weight")?, figure(&heavy, "weight")?), (900, 300), "a successor's weights");
+    check(3)?;
+    for bad in ["0", "10001", "much"] {
+        ensure!(pools.weigh(&light, bad).is_err(), "weight {bad} was taken");
+    }
+    let without = pools.mount_with(&cx.layers("without", 1)?, &[&pool, "weight=7"])?;
+    ensure!(pools.weigh(&without, "8").is_err(), "a mount without a cache has a weight");
+    Ok(())
+}
+
+/// A mount that reads nothing lends its share, also to one that opens nothing new, and has it back as soon as it reads.
+fn idle(cx: &Cx) -> Outcome {
+    const LARGE: usize = 24 << 20;
+    const CACHE: u64 = 16 << 20;
+    let pools = Pools::new(cx)?;
+    pools.run("create", &[])?;
+    let pool = format!("pool={}", pools.name());
+    let mount = |name: &str| {
+        let layers = cx.layers(name, 1)?;
+        fs::write(layers.lower().join("large"), vec![name.len() as u8; LARGE])?;
+        pools.mount_with(&layers, &[&pool, "cache=immutable", "cache_size=16M"])
+    };
+    let (sleeps, works) = (mount("sleeps")?, mount("works")?);
+    read_in_turn(&[&sleeps, &works])?;
+    let held = |mount: &Mount| figure(mount, "bytes");
+    ensure!(held(&sleeps)?.abs_diff(CACHE / 2) <= 2 * BLOCK as u64, "it has {} at first", held(&sleeps)?);
+    let begin = std::time::Instant::now();
+    while begin.elapsed().as_secs() < 12 {
+        read_in_turn(&[&works])?;
+    }
+    ensure!(held(&sleeps)? <= CACHE / 20, "after 12 s it still has {}", held(&sleeps)?);
+    read_in_turn(&[&sleeps, &works])?;
+    ensure!(held(&sleeps)?.abs_diff(CACHE / 2) <= 2 * BLOCK as u64, "it has {} again", held(&sleeps)?);
+    Ok(())
+}
+
+/// Reads a large file through a mount, and compares it with what is in the layer.
+fn compare_large(mount: &Mount, lower: &Path) -> Outcome {
+    let (mut file, mut original) = (File::open(mount.path("large"))?, File::open(lower.join("large"))?);
+    fadvise(&file, 0, None, Advice::DontNeed)?;
+    let (mut piece, mut expected) = (vec![0; 1 << 20], vec![0; 1 << 20]);
+    for number in 0.. {
+        let count = file.read(&mut piece).doing("a read of more than the pool's memory")?;
+        if count == 0 {
+            break;
+        }
+        let expected = expected.get_mut(..count).unwrap_or_default();
+        original.read_exact(expected)?;
+        ensure!(piece.get(..count) == Some(&*expected), "piece {number} is not what is in the layer");
+    }
+    ensure_eq!(original.read(&mut piece)?, 0, "bytes that were not read");
+    Ok(())
+}
+
+/// A cache that is told to hold more than the pool's memory holds what there is room for: reads go on, and nobody is killed, also when
+/// others in the pool need memory.
+fn memory_limit(cx: &Cx) -> Outcome {
+    const LIMIT: u64 = 64 << 20;
+    const OTHERS: u64 = 24 << 20;
+    let pools = Pools::new(cx)?;
+    pools.run("create", &["--memory", "64M"])?;
+    let layers = cx.layers("l", 1)?;
+    let data: Vec<u8> = (0..160_usize << 20).map(|at| (at / 97) as u8 ^ (at >> 20) as u8).collect();
+    fs::write(layers.lower().join("large"), data)?;
+    let pool = format!("pool={}", pools.name());
+    let mount = pools.mount_with(&layers, &[&pool, "cache=immutable", "cache_size=512M"])?;
+    let before = pools.show()?["service"]["service"].clone();
+    for _ in 0..3 {
+        compare_large(&mount, layers.lower())?;
+    }
+    let bytes = figure(&mount, "bytes")?;
+    ensure!((LIMIT / 4..LIMIT).contains(&bytes), "{bytes} bytes are cached where {LIMIT} are allowed");
+    // Somebody else takes memory in the pool within some seconds, and holds it for some.
+    let groups = pools.show()?["control_groups"].clone();
+    let groups = groups.as_array().into_iter().flatten().filter_map(serde_json::Value::as_str);
+    let script = format!(
+        "for g; do echo $$ > $g/cgroup.procs || exit 1; done; mib() {{ head -c 1M /dev/zero; sleep 0.1; }}
+         (for n in $(seq {}); do mib; done; sleep 3) | tail -c {OTHERS} > /dev/null",
+        OTHERS >> 20
+    );
+    let mut other = std::process::Command::new("sh").args(["-c", &script, "sh"]).args(groups).spawn()?;
+    let begin = std::time::Instant::now();
+    let mut least = bytes;
+    while other.try_wait()?.is_none() {
+        ensure!(begin.elapsed().as_secs() < 30, "the other one does not end");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        least = least.min(figure(&mount, "bytes")?);
+    }
+    ensure!(other.wait()?.success(), "the other one was killed");
+    ensure!(least + OTHERS / 2 <= bytes, "of {bytes} bytes {least} stayed while others needed {OTHERS}");
+    compare_large(&mount, layers.lower())?;
+    let now = pools.show()?["service"].clone();
+    ensure_eq!(
+        (&now["service"], now["restarts"].as_u64()),
+        (&before, Some(0)),
+        "the service and its restarts"
+    );
     Ok(())
 }

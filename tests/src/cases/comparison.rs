@@ -17,6 +17,7 @@ pub(super) const CASES: &[Case] = &[
     Case { turn: Turn::Alone, ..Case::once("bench/compare", 120, compare) },
     Case { turn: Turn::Alone, ..Case::once("bench/tenants", 120, tenants) },
     Case { turn: Turn::Alone, ..Case::once("bench/rocksdb", 120, rocksdb) },
+    Case { turn: Turn::Alone, ..Case::once("bench/shares", 120, shares) },
     Case { turn: Turn::Alone, ..Case::once("bench/library", 120, library) },
     Case { turn: Turn::Alone, ..Case::once("bench/work", 300, work) },
     Case { turn: Turn::Alone, ..Case::once("bench/interrupted", 120, interrupted) },
@@ -113,6 +114,38 @@ fn tenants(cx: &Cx) -> Outcome {
     let find = "find /sys/fs/cgroup -maxdepth 4 -type d -path '*/vellum/bench-*' 2> /dev/null || true";
     let left = shell::run(&mut shell::bash(find))?;
     ensure_eq!(left.trim(), "", "pools that are left behind");
+    nothing_is_left(cx)
+}
+
+/// Mounts of one pool share its cache by weight, as the experiments on that see it.
+fn shares(cx: &Cx) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let mut command = bench(cx)?;
+    command.args([
+        "--tasks",
+        "s3",
+        "--subjects",
+        "vellum-cached,vellum-shares",
+        "--scale",
+        "0.1",
+        "--rounds",
+        "1",
+    ]);
+    let said = shell::run(command.args(["--no-counts", "--json"]).arg(&json))?;
+    let report = report(&json)?;
+    let tasks = report["tasks"].as_array().cloned().unwrap_or_default();
+    ensure_eq!(tasks.len(), 6, "tasks");
+    for task in &tasks {
+        let name = task["name"].as_str().unwrap_or_default();
+        let results = task["results"].as_array().cloned().unwrap_or_default();
+        ensure_eq!(results.len(), 1, "{name}: subjects");
+        let result = results.first().cloned().unwrap_or_default();
+        ensure!(result["seconds"].as_f64().is_some(), "{name}: not timed: {said}");
+        let off = result["off_share"].as_f64();
+        ensure_eq!(off.is_some(), name.starts_with("s3-shares-"), "{name}: a distance");
+        // The lightest has 17 blocks of 64 KiB at this scale, so that a block or two are as many hundredths of its share.
+        ensure!(off.is_none_or(|off| off < 0.2), "{name}: {off:?} off");
+    }
     nothing_is_left(cx)
 }
 

@@ -351,7 +351,7 @@ pub(super) fn under_load(
 }
 
 /// Kills the service of a pool, if it has one at the moment.
-fn kill_service(pools: &Pools<'_>) -> Outcome {
+pub(super) fn kill_service(pools: &Pools<'_>) -> Outcome {
     let shown = pools.show()?;
     let Some(pid) = shown["service"]["service"].as_i64().and_then(|pid| i32::try_from(pid).ok()) else {
         return Ok(());

@@ -1,11 +1,13 @@
 //! The cases: every one has a name, what it needs, and how long it may take.
 
+mod balance;
 mod bench;
 mod blocks;
 mod cache;
+mod ceph;
 mod comparison;
 mod conformance;
-mod differential;
+pub(crate) mod differential;
 pub(crate) mod direct;
 mod durable;
 mod engines;
@@ -113,7 +115,8 @@ const CARGO: &[Case] = &[
     Case::cargo("source/format", "fmt --all --check"),
     Case::cargo("source/clippy", "clippy --workspace --all-targets -- -D warnings").aside(),
     Case::cargo("source/tidy", "run --quiet --package xtask -- tidy"),
-    Case::cargo("unit", "test --workspace --no-fail-fast"),
+    // With a source of layers that programs for users do not have.
+    Case::cargo("unit", "test --workspace --no-fail-fast --features vellum/memory-layers"),
     // Optimised, for it tries some hundred thousand executions.
     Case::cargo(
         "ring/loom",
@@ -130,8 +133,6 @@ const CARGO: &[Case] = &[
         "test --config=build.rustflags=[\"--cfg=shuttle\"] --target-dir target/shuttle --package vellum-cache --test orders",
     )
     .aside(),
-    // A source of layers that programs for users do not have.
-    Case::cargo("unit/memory-layers", "test --package vellum --features memory-layers --test memory"),
     Case { kind: Kind::Tool("scripts/fuzz --jobs 1 --seconds 60"), ..Case::cargo("fuzz", "") }.aside(),
 ];
 
@@ -155,6 +156,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         surface::CASES,
         blocks::CASES,
         cache::CASES,
+        ceph::CASES,
         durable::CASES,
         handover::CASES,
         supervised::CASES,
@@ -165,6 +167,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         sandbox::CASES,
         running::CASES,
         watching::CASES,
+        balance::CASES,
         bench::CASES,
         comparison::CASES,
         stress::CASES,

@@ -76,6 +76,11 @@ impl<'a> Pools<'a> {
         serde_json::from_str(&self.run("show", &["--json"])?).doing("pool show --json")
     }
 
+    /// Gives a mount another weight.
+    pub(super) fn weigh(&self, mount: &Mount, weight: &str) -> Outcome<String> {
+        shell::run(self.command()?.arg("weight").arg(mount.root()).arg(weight))
+    }
+
     /// The socket for programs.
     pub(super) fn session_socket(&self) -> Outcome<PathBuf> {
         let run = fs::read_dir(self.cx.dir.join("pools/.run")).doing("where sockets are")?;

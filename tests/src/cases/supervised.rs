@@ -7,6 +7,7 @@ use super::pool::Pools;
 use crate::harness::mount::{MountKind, only_vellum};
 use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, Mount, Profile, Rng, rng, shell, user};
+use rustix::fs::{Advice, fadvise, syncfs};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant};
 pub(super) const CASES: &[Case] = &[
     Case::mounted("supervised/killed-under-load", 120, killed_under_load),
     Case::of(Profile::Cached, "supervised/killed-in-a-long-write", 120, killed_in_a_long_write),
+    Case::mounted("supervised/killed-with-sidecars", 60, killed_with_sidecars),
     Case::mounted("supervised/killed-before-it-serves", 60, killed_before_it_serves),
     Case::mounted("supervised/each-in-turn", 60, each_in_turn),
     Case::once("supervised/ordinary-user", 60, ordinary_user),
@@ -139,6 +141,36 @@ fn killed_in_a_long_write(cx: &Cx) -> Outcome {
         ensure!(fs::read(layers.upper().join("file"))? == data, "the data of round {round} are not there");
     }
     Ok(())
+}
+
+/// With `block_map=sidecar`, blocks that the service has written, and that nobody has synced, are there for the next one.
+fn killed_with_sidecars(cx: &Cx) -> Outcome {
+    const LEN: usize = 4 << 20;
+    only_vellum("has no supervisor")?;
+    let layers = cx.layers("l", 1)?;
+    let mut data: Vec<u8> = (0..LEN).map(|at| (at / 5) as u8).collect();
+    fs::write(layers.lower().join("file"), &data)?;
+    let mut mount = cx.mount_with(&layers, &["block_map=sidecar"])?;
+    for round in 0..4_usize {
+        let file = File::options().read(true).write(true).open(mount.path("file"))?;
+        for at in [100 + round, (round + 1) * 500_000, LEN - 1 - round] {
+            file.write_all_at(&[7], at as u64)?;
+            *data.get_mut(at).ok_or("no such byte").doing("the file")? = 7;
+        }
+        // From the kernel to the service, and no further.
+        syncfs(&file)?;
+        kill_process(mount.service()?, Signal::KILL)?;
+        fadvise(&file, 0, None, Advice::DontNeed)?;
+        let mut found = vec![0; LEN];
+        file.read_exact_at(&mut found, 0)?;
+        ensure!(found == data, "what was written before the death in round {round} is not there");
+        drop(file);
+        if round % 2 == 1 {
+            mount.remount()?;
+            ensure!(fs::read(mount.path("file"))? == data, "after another mount, round {round}");
+        }
+    }
+    mount.unmount()
 }
 
 /// Services that are killed before they serve are given up when there are too many of them one after the other, and not when others

@@ -92,6 +92,17 @@ pub(crate) fn close(file: OwnedFd) -> Result<(), Errno> {
     if unsafe { libc::close(file.into_raw_fd()) } == 0 { Ok(()) } else { Err(last()) }
 }
 
+/// Copies from one file to another, by the C library, which the preload library sees; how many bytes.
+pub(crate) fn copy_range(
+    (from, from_at): (BorrowedFd<'_>, &mut i64),
+    (to, to_at): (BorrowedFd<'_>, &mut i64),
+    len: usize,
+) -> Result<usize, Errno> {
+    // SAFETY: the offsets are there for as long as the call takes.
+    let done = unsafe { libc::copy_file_range(from.as_raw_fd(), from_at, to.as_raw_fd(), to_at, len, 0) };
+    usize::try_from(done).map_err(|_| last())
+}
+
 /// Acts as another user on filesystems, in this thread, until dropped.
 pub(crate) struct AsUser(());
 

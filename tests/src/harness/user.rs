@@ -1,6 +1,7 @@
 //! What an ordinary user does.
 
 use super::{Cx, Outcome, mount::MountKind, shell, skip};
+use nix::unistd::{Gid, Uid, setegid, seteuid};
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -34,4 +35,25 @@ pub(crate) fn ordinary_user(cx: &Cx, script: &str) -> Outcome<Command> {
         .env("HOME", &home)
         .stdin(Stdio::null());
     Ok(command)
+}
+
+/// While it is there, all of this process is an ordinary user, without capabilities in effect, and by the C library, so that the preload
+/// library hears of it. [`AsUser`](super::raw::AsUser) has one thread's accesses to files alone judged as a user's.
+pub(crate) struct WholeUser(());
+
+impl WholeUser {
+    /// Takes on the ids.
+    pub(crate) fn new(id: u32) -> std::io::Result<Self> {
+        setegid(Gid::from_raw(id))?;
+        let user = Self(());
+        seteuid(Uid::from_raw(id))?;
+        Ok(user)
+    }
+}
+
+impl Drop for WholeUser {
+    fn drop(&mut self) {
+        let _ = seteuid(Uid::from_raw(0));
+        let _ = setegid(Gid::from_raw(0));
+    }
 }

@@ -31,6 +31,7 @@ const LOOKS: &[(&str, &str)] = &[
     ("vellum-library", "own library"),
     ("vellum-cached-pools", "own"),
     ("vellum-passthrough-pools", "own passthrough"),
+    ("vellum-shares", "own"),
 ];
 
 /// A row of the figure.

@@ -208,7 +208,7 @@ mod tests {
         let rows = rows(&[SMALL]);
         assert_eq!(rows.len(), 5);
         let all = rows.last().unwrap();
-        has(all, &["Page cache by weight", "instead of 24.0 %", "not there yet", "Checkpoint isolation"]);
+        has(all, &["Checkpoint isolation", "up to 50 times", "not there yet"]);
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub(super) fn limit(bar: &Bar) -> String {
         Unit::TimesOverlayfs => format!("{at_most}\u{a0}×"),
         Unit::TimesHost => format!("{at_most}\u{a0}×\u{a0}host"),
         Unit::TimesAlone => format!("{at_most}\u{a0}×\u{a0}alone"),
+        Unit::TimesEqual => format!("{at_most}\u{a0}×\u{a0}equal weights"),
+        Unit::PercentOffShare => format!("{at_most}\u{a0}%\u{a0}off"),
         Unit::TimesFuseOverlayfs2 => format!("{at_most}\u{a0}×\u{a0}fuse-overlayfs-2"),
         Unit::Milliseconds => format!("{at_most}\u{a0}ms"),
         Unit::ResidentMib => format!("{at_most}\u{a0}MiB"),

@@ -7,6 +7,7 @@ mod memory;
 mod names;
 mod private;
 mod rocksdb;
+pub(crate) mod shares;
 mod small;
 mod sources;
 mod tenants;
@@ -45,6 +46,19 @@ pub enum Metric {
     Time,
     /// Resident memory of the service after the caches were dropped.
     Resident,
+    /// How far mounts' parts of the service's cache are off their ideal ones.
+    Shares,
+}
+
+/// The service's cache of a task, which all its mounts read through in one pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Cache {
+    /// How many bytes it holds.
+    pub bytes: fn(&Testbed) -> u64,
+    /// What each mount weighs.
+    pub weights: &'static [u16],
+    /// How much of the cache each should have at the end, in relation to the others.
+    pub ideal: &'static [u16],
 }
 
 /// A task.
@@ -78,6 +92,8 @@ pub struct Task {
     pub clones: fn(&Testbed) -> usize,
     /// Whether each mount is a tenant's, who has processors of his own where there are enough.
     pub tenants: bool,
+    /// The cache that its mounts share; None: layers are read as they are.
+    pub cache: Option<Cache>,
     /// Whether Vellum's library can be in the processes that do it: it knows one pool, and so one mount of those of a task.
     pub library: bool,
     /// Cores below which it is left out of its group.
@@ -122,6 +138,7 @@ const SMALL: Task = Task {
     passes: 1,
     clones: |_| 1,
     tenants: false,
+    cache: None,
     library: true,
     cores: 1,
     needs: || None,
@@ -465,6 +482,12 @@ pub const TASKS: &[Task] = &[
     tenants::OUT_4,
     tenants::UP_2,
     tenants::UP_4,
+    shares::FOUR,
+    shares::EQUAL,
+    shares::ONE_FILE,
+    shares::IDLE,
+    shares::THROUGHPUT_EQUAL,
+    shares::THROUGHPUT_FOUR,
     sources::APPEND,
     sources::SHARED_READ,
     sources::START_UP_1,
@@ -545,17 +568,21 @@ mod tests {
         let takes_part = |name| Kind::VellumLibrary.takes_part(named(name).unwrap());
         assert!(["s1-oltp", "untar", "private-create", "s2-rocksdb-put-1"].into_iter().all(takes_part));
         assert!(!["s2-append", "s2-start-up-1", "s2-rocksdb-get-4"].into_iter().any(takes_part));
+        let shares =
+            |kind: Kind| TASKS.iter().filter(|task| kind.takes_part(task) && task.cache.is_some()).count();
+        assert_eq!((shares(Kind::VellumShares), shares(Kind::VellumCached), shares(Kind::Host)), (6, 0, 0));
+        assert!(!Kind::VellumShares.takes_part(named("grep").unwrap()));
     }
 
-    /// Every task does its work on a plain directory, at a small scale. Those in a Debian tree take minutes to prepare; they are run
-    /// on every filesystem by a case of their own.
+    /// Every task that is for one does its work on a plain directory, at a small scale. Those in a Debian tree take minutes to prepare; they are
+    /// run on every filesystem by a case of their own.
     #[test]
     fn tasks_run_on_a_directory() {
         let testbed = Testbed::new(&std::env::temp_dir(), None, 0.005).unwrap();
         let host = Contender::find(Kind::Host, &Vec::new()).unwrap();
         let small =
             |task: &&Task| !task.drops_caches && task.lower != Lower::Debian && task.lacks().is_none();
-        for task in TASKS.iter().filter(small) {
+        for task in TASKS.iter().filter(small).filter(|task| host.kind.takes_part(task)) {
             let mounts = Mounts::mount(&host, &testbed, task).unwrap();
             assert_eq!(mounts.roots().len(), (task.clones)(&testbed));
             let mut client = mounts.client(&testbed, task).unwrap();

@@ -1,19 +1,30 @@
 //! Regular files that are read through the cache, or whose changes take away what is cached of them.
 
 use super::macros::passed_on;
-use super::{Sharing, Way, version};
+use super::{Sharing, Way, object, version};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use vellum_cache::{MemFd, Opened, Source, Version};
-use vellum_vfs::{BranchFile, Error, Result, Seek};
+use vellum_cache::{Loan, Opened, Packed, Source, Version};
+use vellum_vfs::{Attr, BranchFile, Error, Result, Seek};
+
+/// A file of at most so many bytes is fetched as a whole when somebody would have it lent: one who opens a program or a library is about
+/// to read most of it.
+const FETCHED_WHOLE: u64 = 1 << 20;
+/// It is fetched in pieces of so many bytes.
+const PIECE: usize = 128 << 10;
 
 pub(super) struct CachedFile {
     pub(super) inner: Arc<dyn BranchFile>,
     /// None: it is not read through the cache.
-    contents: Option<Opened<MemFd>>,
+    contents: Option<Opened<Packed>>,
     pub(super) way: Arc<Way>,
     /// What the cache calls it; asked before its first change.
     object: OnceLock<vellum_cache::Object>,
+    /// Fetching it as a whole has been tried.
+    fetched: AtomicBool,
+    /// What was lent stays lent as long as this is open.
+    loan: OnceLock<(Loan<Packed>, Arc<OwnedFd>)>,
 }
 
 /// Where the cache fetches contents.
@@ -27,7 +38,7 @@ impl Source for Storage<'_> {
     type Error = Error;
 
     fn version(&self) -> Result<Version> {
-        self.version.map_or_else(|| self.file.stat().map(|attr| version(&attr)), Ok)
+        self.version.map_or_else(|| self.file.version().map(|(attr, count)| version(&attr, count)), Ok)
     }
 
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
@@ -36,15 +47,43 @@ impl Source for Storage<'_> {
 }
 
 impl CachedFile {
-    pub(super) fn new(inner: Arc<dyn BranchFile>, contents: Option<Opened<MemFd>>, way: &Arc<Way>) -> Self {
-        Self { inner, contents, way: Arc::clone(way), object: OnceLock::new() }
+    pub(super) fn new(inner: Arc<dyn BranchFile>, contents: Option<Opened<Packed>>, way: &Arc<Way>) -> Self {
+        Self {
+            inner,
+            contents,
+            way: Arc::clone(way),
+            object: OnceLock::new(),
+            fetched: AtomicBool::new(false),
+            loan: OnceLock::new(),
+        }
+    }
+
+    fn read_through(&self, contents: &Opened<Packed>, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let version = (self.way.sharing == Sharing::Immutable).then(|| contents.version());
+        contents.read(&Storage { file: &*self.inner, version }, buf, offset)
+    }
+
+    /// Reads all of a small file, once, so that it is in the cache. One that cannot be read is not lent, and who reads it hears why.
+    fn fetch(&self, contents: &Opened<Packed>) {
+        let size = contents.version().size;
+        if size > FETCHED_WHOLE || self.fetched.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let mut piece = vec![0; PIECE];
+        let mut offset = 0;
+        while offset < size {
+            match self.read_through(contents, &mut piece, offset) {
+                Ok(0) | Err(_) => return,
+                Ok(read) => offset += read as u64,
+            }
+        }
     }
 
     fn object(&self) -> Result<vellum_cache::Object> {
         if let Some(object) = self.object.get() {
             return Ok(*object);
         }
-        let object = version(&self.inner.stat()?).key.object;
+        let object = object(&self.inner.stat()?);
         Ok(*self.object.get_or_init(|| object))
     }
 
@@ -70,14 +109,28 @@ impl BranchFile for CachedFile {
         fn seek(offset: u64, whence: Seek) -> Result<u64>;
         fn descriptor() -> Option<Arc<OwnedFd>>;
         fn has_writers() -> bool;
+        fn version() -> Result<(Attr, Option<u64>)>;
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         let Some(contents) = self.contents.as_ref().filter(|_| !buf.is_empty()) else {
             return self.inner.read_at(buf, offset);
         };
-        let version = (self.way.sharing == Sharing::Immutable).then(|| contents.version());
-        contents.read(&Storage { file: &*self.inner, version }, buf, offset)
+        self.read_through(contents, buf, offset)
+    }
+
+    /// Only of a layer that nobody changes: a loan stays as it is, and the kernel, which reads by it, never asks again.
+    fn lent(&self) -> Option<Arc<OwnedFd>> {
+        let contents = self.contents.as_ref().filter(|_| self.way.sharing == Sharing::Immutable)?;
+        if let Some((_, copy)) = self.loan.get() {
+            return Some(Arc::clone(copy));
+        }
+        self.fetch(contents);
+        let loan = contents.lend().ok()??;
+        let copy = Arc::new(OwnedFd::from(loan.memory().file()?.try_clone().ok()?));
+        // Of two at once the second one gives its loan back: the memory is the same.
+        let (_, copy) = self.loan.get_or_init(|| (loan, copy));
+        Some(Arc::clone(copy))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {

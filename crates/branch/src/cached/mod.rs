@@ -1,8 +1,8 @@
 //! A branch around another one that reads through a cache.
 //!
 //! Regular files that are opened to be read only are read in blocks of 64 KiB from one copy for all who share the cache; everything else
-//! is the other branch's. Contents are called by filesystem, inode, time of the last change of the inode, and size, which are asked
-//! when a file is opened, and after each fetch. So a change by others is seen by the next open at the latest (close-to-open), and
+//! is the other branch's. Contents are called by filesystem, inode, size, and the storage's count of the inode's changes, or where it has
+//! none the time of the last; these are asked when a file is opened, and after each fetch. So a change by others is seen by the next open at the latest (close-to-open), and
 //! one through this branch at once: it takes what is cached of the file away. Renames and removals need nothing of the kind, for no
 //! name is part of what contents are called by.
 //!
@@ -17,9 +17,9 @@ use self::objects::{CachedDir, CachedObject};
 use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant, SystemTime};
-use vellum_cache::{Key, MemFd, Member, Opened, Version};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use vellum_cache::{Key, Member, Opened, Packed, Version};
 use vellum_vfs::{Adopted, Attr, Branch, BranchDir, BranchFile, Object, OpenMode, Result, StatFs, Timestamp};
 
 /// Who may change the files of a branch, and so how often their versions are asked.
@@ -47,14 +47,14 @@ pub struct CachedBranch {
 
 /// The way by which files are read.
 struct Way {
-    member: Arc<Member<MemFd>>,
+    member: Arc<Member<Packed>>,
     sharing: Sharing,
 }
 
 impl CachedBranch {
     /// Reads `inner` through the cache that `member` is in, at that container's expense.
     #[must_use]
-    pub fn new(inner: Arc<dyn Branch>, member: Arc<Member<MemFd>>, sharing: Sharing) -> Arc<Self> {
+    pub fn new(inner: Arc<dyn Branch>, member: Arc<Member<Packed>>, sharing: Sharing) -> Arc<Self> {
         Arc::new(Self { inner, way: Arc::new(Way { member, sharing }) })
     }
 }
@@ -72,12 +72,12 @@ impl Way {
     }
 
     /// The file's contents as they are now. None: they are not cached.
-    fn contents(&self, file: &dyn BranchFile) -> Option<Opened<MemFd>> {
-        static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    fn contents(&self, file: &dyn BranchFile) -> Option<Opened<Packed>> {
         // Where this fails, it fails again for who reads.
-        let attr = file.stat().ok()?;
-        self.member.shared().time_is(BEGUN.elapsed().as_secs());
-        self.sharing.trusts(attr.ctime).then(|| self.member.open(version(&attr))).flatten()
+        let (attr, count) = file.version().ok()?;
+        // A count has no clock that could be coarse.
+        let trusted = count.is_some() || self.sharing.trusts(attr.ctime);
+        trusted.then(|| self.member.open(version(&attr, count))).flatten()
     }
 
     fn invalidate(&self, object: vellum_cache::Object) {
@@ -107,13 +107,21 @@ impl Sharing {
     }
 }
 
-/// What the cache calls the contents of a file with such attributes.
-const fn version(attr: &Attr) -> Version {
+/// What the cache calls the contents of a file with such attributes. `count`: of its changes, where the storage has one.
+const fn version(attr: &Attr, count: Option<u64>) -> Version {
     const NANOS_A_SECOND: i64 = 1_000_000_000;
     // Each change of contents changes this time, and nobody can set it.
     let changed = attr.ctime.secs.wrapping_mul(NANOS_A_SECOND).wrapping_add(attr.ctime.nanos as i64);
-    let object = vellum_cache::Object { filesystem: attr.dev, inode: attr.ino };
-    Version { key: Key { object, version: changed.cast_unsigned() }, size: attr.size }
+    let version = match count {
+        Some(count) => count,
+        None => changed.cast_unsigned(),
+    };
+    Version { key: Key { object: object(attr), version }, size: attr.size }
+}
+
+/// What the cache calls a file.
+const fn object(attr: &Attr) -> vellum_cache::Object {
+    vellum_cache::Object { filesystem: attr.dev, inode: attr.ino }
 }
 
 impl Branch for CachedBranch {

@@ -349,4 +349,10 @@ impl BranchFile for CephFile {
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         None
     }
+
+    /// The time of the last change is that of the writing client's clock, and may stand still; the inode's own count does not.
+    fn version(&self) -> Result<(Attr, Option<u64>)> {
+        let (stat, version) = self.held.inode.stat_version()?;
+        Ok((attr(&stat), version))
+    }
 }

@@ -113,6 +113,7 @@ impl BranchFile for FaultFile {
         change fn truncate(size: u64) -> Result<()>;
         change fn allocate(mode: u32, offset: u64, len: u64) -> Result<()>;
         look fn seek(offset: u64, whence: Seek) -> Result<u64>;
+        look fn version() -> Result<(Attr, Option<u64>)>;
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
@@ -143,6 +144,10 @@ impl BranchFile for FaultFile {
 
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         self.inner.descriptor()
+    }
+
+    fn lent(&self) -> Option<Arc<OwnedFd>> {
+        self.inner.lent()
     }
 
     fn has_writers(&self) -> bool {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use vellum_branch::{CachedBranch, LocalBranch, MemoryBranch, Sharing};
-use vellum_cache::{Config, Kind, MemFd, Shared};
+use vellum_cache::{Config, Kind, Packed, Shared};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Name, OpenMode, Result};
 
 /// A name from a literal.
@@ -84,8 +84,8 @@ impl Fixture {
 }
 
 /// A cache with room for 16 blocks of 64 KiB.
-pub fn cache() -> Arc<Shared<MemFd>> {
-    Shared::new(Config { capacity: 1 << 20, files: 100, policy: Kind::default() }, MemFd)
+pub fn cache() -> Arc<Shared<Packed>> {
+    Shared::new(Config { capacity: 1 << 20, files: 100, policy: Kind::default() }, Packed::default())
 }
 
 pub const RW: OpenMode = OpenMode::READ.union(OpenMode::WRITE);

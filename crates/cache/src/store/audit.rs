@@ -26,7 +26,14 @@ impl<M: Memory> Store<M> {
             );
         }
         assert_eq!(size, self.size, "the size");
-        assert!(size <= self.config.capacity && self.files.len() <= self.config.files, "the bounds");
+        let waits = self.queues.iter().all(|queue| queue.is_empty());
+        assert!(
+            size <= self.bound() || size <= self.config.capacity && waits,
+            "the bound, as far as anything can go"
+        );
+        assert!(size <= self.config.capacity && self.wide <= self.config.files, "the bounds");
+        let wide = self.files.iter().filter(|(_, file)| file.is_wide).count();
+        assert_eq!(wide, self.wide, "files with descriptors");
         assert_eq!(charges.iter().sum::<u64>(), size, "all is paid for");
         for (place, (charge, queued)) in (0..).zip(charges.iter().zip(&queued)) {
             assert_eq!(self.shares.charge_at(place), *charge, "what {place} pays");

@@ -6,6 +6,8 @@
 //! others, and nobody loses what it uses because somebody else does not.
 
 mod audit;
+mod report;
+mod room;
 
 use crate::checksum::sum;
 use crate::error::{Error, Result};
@@ -14,8 +16,8 @@ use crate::key::{BLOCK_BYTES, BlockIndex, Key, Object, Version, charged};
 use crate::memory::Memory;
 use crate::policy::{Handle, Kind, Policy};
 use crate::shares::{Container, NOBODY, Shares};
-use crate::stats::{ContainerStats, Counts, Stats};
-use crate::users::{User, Users};
+use crate::stats::Counts;
+use crate::users::{Place, User, Users};
 use hashbrown::HashMap;
 use slab::Slab;
 use smallvec::SmallVec;
@@ -31,7 +33,7 @@ const FILE_ROOM_BLOCKS: usize = 64;
 pub struct Config {
     /// Bytes, in pages.
     pub capacity: u64,
-    /// Files, for each has a descriptor.
+    /// Files that have a descriptor of their own: large ones, and those that were ever lent.
     pub files: usize,
     /// Which block of a container goes first.
     pub policy: Kind,
@@ -52,6 +54,8 @@ struct File<F> {
     lent: usize,
     /// It was lent once: a borrower may have a mapping that nobody hears of. So nothing of it is freed but the whole, by dropping it.
     sealed: bool,
+    /// It has a descriptor of its own.
+    is_wide: bool,
     /// It was invalidated while it was lent: nobody finds it, and it goes when it comes back.
     doomed: bool,
     /// Blocks that a queue (of the container at a place) has chosen meanwhile.
@@ -72,9 +76,13 @@ struct Block {
 /// A cache.
 pub struct Store<M: Memory> {
     config: Config,
+    /// Bytes that there is memory for.
+    ceiling: u64,
     memory: M,
     objects: HashMap<Object, SmallVec<[u32; 1]>>,
     files: Slab<File<M::File>>,
+    /// Those with a descriptor of their own.
+    wide: usize,
     blocks: Slab<Block>,
     /// By place, as `counts`.
     queues: Vec<Box<dyn Policy>>,
@@ -91,9 +99,11 @@ impl<M: Memory> Store<M> {
     pub fn new(config: Config, memory: M) -> Self {
         Self {
             config,
+            ceiling: u64::MAX,
             memory,
             objects: HashMap::new(),
             files: Slab::new(),
+            wide: 0,
             blocks: Slab::new(),
             queues: vec![config.policy.make()],
             counts: vec![Counts::default()],
@@ -108,6 +118,12 @@ impl<M: Memory> Store<M> {
     /// It may hold so many bytes, if those are more than so far.
     pub fn grow(&mut self, capacity: u64) {
         self.config.capacity = self.config.capacity.max(capacity);
+    }
+
+    /// Bytes that it holds, in pages.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.size
     }
 
     /// A further container, with its weight.
@@ -212,6 +228,13 @@ impl<M: Memory> Store<M> {
         Ok(Some(len))
     }
 
+    /// A container has used a block, if it is still there: told later, and counted elsewhere.
+    pub(crate) fn told(&mut self, key: Key, index: BlockIndex, container: Container) {
+        if let (Ok(place), Some(id)) = (self.shares.place(container), self.find(key, index)) {
+            self.uses(id, place);
+        }
+    }
+
     /// The memory of these contents, where some of them is there.
     pub(crate) fn memory_of(&self, version: Version) -> Option<&M::File> {
         let file = self.files.get(self.file_of(version.key)? as usize)?;
@@ -262,7 +285,7 @@ impl<M: Memory> Store<M> {
             return Ok(true);
         }
         let bytes = charged(data.len() as u64);
-        if bytes > self.config.capacity || !self.make_room(place, bytes)? {
+        if bytes > self.bound() || !self.make_room(place, bytes)? {
             return Ok(false);
         }
         let Some(file) = self.file_for(version, place, bytes)? else { return Ok(false) };
@@ -301,13 +324,17 @@ impl<M: Memory> Store<M> {
         self.shares.used(place);
         let blocks: Vec<u32> = file.blocks.values().copied().collect();
         let bytes = if file.lent == 0 { self.bytes_of(id) } else { 0 };
-        if bytes > 0 && self.lent + bytes > self.config.capacity / LENT_MAX {
+        if bytes > 0 && self.lent + bytes > self.bound() / LENT_MAX {
+            return Ok(None);
+        }
+        if !file.is_wide && self.wide >= self.config.files {
             return Ok(None);
         }
         if let Some(file) = self.files.get_mut(id as usize) {
             if !file.sealed {
                 self.memory.seal(&file.memory)?;
                 file.sealed = true;
+                self.wide += usize::from(!std::mem::replace(&mut file.is_wide, true));
             }
             file.lent += 1;
             self.lent += bytes;
@@ -340,47 +367,8 @@ impl<M: Memory> Store<M> {
         for (block, place) in waiting {
             self.queue_again(block, place);
         }
-    }
-
-    /// Its bounds, sizes and counters. Takes time in proportion to what is lent.
-    #[must_use]
-    pub fn stats(&self) -> Stats {
-        let mut lent = vec![0; self.queues.len()];
-        for (_, file) in self.files.iter().filter(|(_, file)| file.lent > 0) {
-            for block in file.blocks.values().filter_map(|id| self.blocks.get(*id as usize)) {
-                for (place, part) in block.users.parts(block.bytes) {
-                    if let Some(lent) = lent.get_mut(place as usize) {
-                        *lent += part;
-                    }
-                }
-            }
-        }
-        let container = |container| {
-            let place = self.shares.place(container).ok()? as usize;
-            let counts = self.counts.get(place)?;
-            Some(ContainerStats {
-                container,
-                weight: self.shares.weight(container)?,
-                idle: self.shares.is_idle(container),
-                charge: self.shares.charge(container)?,
-                lent: lent.get(place).copied()?,
-                hits: counts.hits,
-                misses: counts.misses,
-                evictions: counts.evictions,
-            })
-        };
-        Stats {
-            capacity: self.config.capacity,
-            size: self.size,
-            lent: self.lent,
-            ownerless: self.shares.charge_at(NOBODY),
-            files: self.files.len(),
-            blocks: self.blocks.len(),
-            hits: self.all.hits,
-            misses: self.all.misses,
-            evictions: self.all.evictions,
-            containers: self.shares.containers().filter_map(container).collect(),
-        }
+        // There may have been too little room meanwhile. What cannot go now goes when room is needed.
+        self.make_room(NOBODY, 0).ok();
     }
 
     fn count(&mut self, place: u32, count: impl Fn(&mut Counts)) {
@@ -431,7 +419,7 @@ impl<M: Memory> Store<M> {
         Err(Error::Damaged)
     }
 
-    /// A container uses a block: a mark in its queue, or its place there and its part of the price.
+    /// A container uses a block: a mark in its queue, or its place there and its part of the price, unless too many others pay.
     fn uses(&mut self, id: u32, place: u32) {
         let print = self.print(id);
         let Self { blocks, queues, shares, .. } = self;
@@ -443,7 +431,17 @@ impl<M: Memory> Store<M> {
             }
             return;
         }
+        let drawn = block.users.draw(print);
+        if drawn == Place::None {
+            return;
+        }
         let entry = Some(queue.insert(id, print));
+        if let Place::Of(other) = drawn
+            && let Some(User { entry: Some(entry), .. }) = block.users.leave(other, block.bytes, shares)
+            && let Some(queue) = queues.get_mut(other as usize)
+        {
+            queue.remove(entry);
+        }
         block.users.join(User { place, entry }, block.bytes, shares);
         if let Some(User { entry: Some(entry), .. }) = block.users.leave(NOBODY, block.bytes, shares)
             && let Some(queue) = queues.get_mut(NOBODY as usize)
@@ -463,78 +461,30 @@ impl<M: Memory> Store<M> {
         }
     }
 
-    /// False: nothing more can go.
-    fn make_room(&mut self, asking: u32, bytes: u64) -> Result<bool> {
-        while self.size + bytes > self.config.capacity {
-            if !self.give_one(asking, bytes)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Whoever holds most gives up one block, of which it may not have been the last user. False: nobody has one to give. Ends,
-    /// for with each round something less stands in the queues.
-    fn give_one(&mut self, asking: u32, bytes: u64) -> Result<bool> {
-        loop {
-            let can_give =
-                |place: u32| self.queues.get(place as usize).is_some_and(|queue| !queue.is_empty());
-            let Some(place) = self.shares.most(Some((asking, bytes)), can_give) else { return Ok(false) };
-            let Self { memory, files, blocks, queues, .. } = self;
-            let mut uses = |id: u32| {
-                let block = blocks.get(id as usize);
-                let file = block.and_then(|block| Some((block, files.get(block.file as usize)?)));
-                file.map_or(0, |(block, file)| memory.uses(&file.memory, place, block.index.0))
-            };
-            let Some(id) = queues.get_mut(place as usize).and_then(|queue| queue.victim_by(&mut uses)) else {
-                return Ok(false);
-            };
-            let Some(block) = self.blocks.get_mut(id as usize) else { continue };
-            let Some(user) = block.users.get_mut(place) else { continue };
-            user.entry = None;
-            let Some(file) = self.files.get_mut(block.file as usize) else { continue };
-            if file.lent > 0 {
-                file.waiting.push((id, place));
-                continue;
-            }
-            if block.users.len() > 1 {
-                block.users.leave(place, block.bytes, &mut self.shares);
-            } else {
-                let before = self.blocks.len();
-                if let Err(error) = self.drop_block(id) {
-                    self.queue_again(id, place);
-                    return Err(error);
-                }
-                self.all.evictions += before.saturating_sub(self.blocks.len()) as u64;
-            }
-            if let Some(counts) = self.counts.get_mut(place as usize) {
-                counts.evictions += 1;
-            }
-            return Ok(true);
-        }
-    }
-
     /// The file of some contents, which may be new. None: there are too many.
     fn file_for(&mut self, version: Version, asking: u32, bytes: u64) -> Result<Option<u32>> {
         if let Some(id) = self.file_of(version.key) {
             let same = self.files.get(id as usize).is_some_and(|file| file.version == version);
             return if same { Ok(Some(id)) } else { Err(Error::Length) };
         }
+        let is_wide = !self.memory.is_shared(version.size);
         for _ in 0..FILE_ROOM_BLOCKS {
-            if self.files.len() < self.config.files || !self.give_one(asking, bytes)? {
+            if !is_wide || self.wide < self.config.files || !self.give_one(asking, bytes)? {
                 break;
             }
         }
-        if self.files.len() >= self.config.files {
+        if is_wide && self.wide >= self.config.files {
             return Ok(None);
         }
         let memory = self.memory.create(version.size)?;
+        self.wide += usize::from(is_wide);
         let file = File {
             version,
             memory,
             blocks: BTreeMap::new(),
             lent: 0,
             sealed: false,
+            is_wide,
             doomed: false,
             waiting: vec![],
         };
@@ -620,6 +570,7 @@ impl<M: Memory> Store<M> {
 
     fn free(&mut self, id: u32) {
         let Some(file) = self.files.try_remove(id as usize) else { return };
+        self.wide = self.wide.saturating_sub(usize::from(file.is_wide));
         for block in file.blocks.into_values() {
             self.forget_block(block);
         }

@@ -92,6 +92,12 @@ impl Hierarchies {
         self.all.iter().map(|hierarchy| hierarchy.top.as_path())
     }
 
+    /// The hierarchy that has a controller: its version, and the group in which those of pools are made.
+    pub(crate) fn with(&self, controller: Controller) -> Option<(Version, PathBuf)> {
+        let hierarchy = self.all.iter().find(|hierarchy| hierarchy.controllers.contains(&controller))?;
+        Some((hierarchy.version, hierarchy.top.clone()))
+    }
+
     /// Whether all controllers are those of version 2.
     pub(crate) fn is_unified(&self) -> bool {
         !self.all.is_empty() && self.all.iter().all(|hierarchy| hierarchy.version == Version::Two)

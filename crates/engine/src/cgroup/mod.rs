@@ -16,7 +16,7 @@ use std::time::Duration;
 use vellum_service::Failure;
 
 /// The group that holds those of all pools.
-const TOP: &str = "vellum";
+pub(crate) const TOP: &str = "vellum";
 
 /// One of a pool's groups, and what it controls.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
+use vellum_service::config::{Cache, Config, Sharing};
 use vellum_service::pool::session_path;
 
 /// What is to run, and where.
@@ -35,6 +36,10 @@ pub struct Request {
     pub volumes: Vec<Volume>,
     /// The pool that it is in; none: the one that claims its layers, if any.
     pub pool: Option<PoolName>,
+    /// Its weight among the mounts of the service; none: the pool's.
+    pub weight: Option<u16>,
+    /// Whether its layers are read through the service's cache, and who may change them.
+    pub cache: Option<Sharing>,
     /// An upper layer that is kept.
     pub upper: Option<PathBuf>,
     /// Its name.
@@ -198,7 +203,14 @@ impl Start<'_> {
             place.open_to(ids)?;
         }
         let union = Union { lowers: &lowers, upper: &upper, work: &work, merged: &merged };
-        union.mount(&self.request.vellum, pool.map(Pool::name), ids)?;
+        let Request { vellum, weight, cache, .. } = self.request;
+        let cache = cache.map(|sharing| Cache { sharing, bytes: Cache::USUAL });
+        union.mount(
+            vellum,
+            pool.map(Pool::name),
+            ids,
+            Config { weight: *weight, cache, ..Config::default() },
+        )?;
         let placement = placement::place(pool, place.id(), &self.runtime)?;
         self.configure(place, &placement, ids)?;
         if let (true, Some(pool)) = (placement.enter, pool) {

@@ -31,13 +31,14 @@ pub(super) struct Union<'a> {
 }
 
 impl Union<'_> {
-    /// Mounts it as any other tree. `ids`: what its owners are shown as, the same as the container's own. This process has threads, so
-    /// the program `vellum` does it.
+    /// Mounts it as any other tree. `ids`: what its owners are shown as, the same as the container's own; `asked`: everything else that
+    /// was asked for. This process has threads, so the program `vellum` does it.
     pub(super) fn mount(
         &self,
         vellum: &Path,
         pool: Option<&PoolName>,
         ids: Option<UidRange>,
+        asked: Config,
     ) -> Result<(), Failure> {
         let mut config = Config {
             mountpoint: self.merged.to_owned(),
@@ -46,7 +47,7 @@ impl Union<'_> {
             work: Some(self.work.into()),
             // What the container leaves is removed at once, or the service's end is waited for.
             fill_at_end: FillAtEnd(0),
-            ..Config::default()
+            ..asked
         };
         if let Some(ids) = ids {
             config.show_ids(&ids.mapping())?;

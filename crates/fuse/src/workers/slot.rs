@@ -27,6 +27,8 @@ pub(crate) mod state {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(crate) struct Slot {
+    /// Which of the workers it is: below the most that there are at a time.
+    pub(crate) number: usize,
     pub(crate) state: AtomicU32,
     /// Requests that it has begun.
     pub(crate) begun: AtomicU64,
@@ -43,6 +45,10 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    pub(crate) fn new(number: usize) -> Self {
+        Self { number, ..Self::default() }
+    }
+
     /// The calling thread is the worker.
     pub(crate) fn take(&self) {
         if let Some(thread) = ThreadState::of_this_thread() {

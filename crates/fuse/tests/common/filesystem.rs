@@ -136,6 +136,9 @@ impl Filesystem for MemFs {
     }
 
     fn unlink(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
+        if name.bytes() == b"gated-unlink" {
+            self.pass_gate();
+        }
         let mut state = self.state.lock();
         let ino = state.inode(parent)?.take(name)?;
         state.drop_link(ino);
@@ -205,6 +208,10 @@ impl Filesystem for MemFs {
         flags: u32,
     ) -> Result<(Entry, Opened)> {
         if name.bytes() == b"gated-create" {
+            self.pass_gate();
+        }
+        cx.progress.begins();
+        if name.bytes() == b"gated-made" {
             self.pass_gate();
         }
         let file = self.manner.backing.as_ref().map(|_| self.new_file()).transpose()?;

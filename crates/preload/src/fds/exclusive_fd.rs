@@ -32,12 +32,10 @@ pub(crate) fn before_sharing() {
     }
 }
 
-/// Before a descriptor gets another number, or a lock.
+/// Before a descriptor gets another number, or a lock. Whether it was one that was handed out, and is one of the mount now.
 #[inline]
-pub(crate) fn before_use(fd: i32) {
-    if handed_fds::any() && process::is_on() && !process::is_borrowed() {
-        replace(fd);
-    }
+pub(crate) fn before_use(fd: i32) -> bool {
+    handed_fds::any() && process::is_on() && !process::is_borrowed() && replace(fd)
 }
 
 /// Puts a descriptor of the mount in the place of one that was handed out. False: it is none, or that cannot be done.

@@ -1,9 +1,9 @@
 //! A name that a call is about: the program's path, in which directory the service has it, and the whole call.
 
-use crate::session::calls::{FOREIGN, Never, Outcome, is_served, prove};
+use crate::session::calls::{FOREIGN, is_served, prove};
 use crate::session::dirs::{self, Place, Shown};
 use crate::session::mount_type;
-use crate::session::{Failure, SessionGuard};
+use crate::session::{Missed, SessionGuard};
 use crate::shim::attributes::{self, AT_STATX_DONT_SYNC, AT_SYMLINK_NOFOLLOW};
 use crate::shim::attributes::{STATX_ATTR_MOUNT_ROOT, STATX_INO, STATX_MNT_ID};
 use crate::shim::paths::{self, PATH_MAX, Split};
@@ -39,7 +39,7 @@ pub(crate) struct Answered {
 impl Name {
     /// # Safety
     /// The path must be the program's, readable as far as it is mapped at all.
-    pub(crate) unsafe fn take(hold: &mut SessionGuard, directory: i32, path: usize) -> Option<Self> {
+    pub(crate) unsafe fn take(hold: &mut SessionGuard, directory: i32, path: usize) -> Result<Self, Missed> {
         // SAFETY: the caller's.
         unsafe { Self::take_as(hold, directory, path, paths::split) }
     }
@@ -51,11 +51,11 @@ impl Name {
         directory: i32,
         path: usize,
         split: impl FnOnce(&[u8]) -> Option<Split>,
-    ) -> Option<Self> {
+    ) -> Result<Self, Missed> {
         // SAFETY: the caller's.
-        let len = unsafe { paths::take(directory, path, &mut hold.path) }?;
-        let split = split(hold.path.get(..len)?)?;
-        Some(Self { directory, split, parent: split.parent })
+        let len = unsafe { paths::take(directory, path, &mut hold.path) };
+        let split = len.and_then(|len| split(hold.path.get(..len)?)).ok_or(Missed::Kernel)?;
+        Ok(Self { directory, split, parent: split.parent })
     }
 
     /// Whether it is likely to be the service's: in the directory of the last call, or in one that the program has made.
@@ -113,9 +113,9 @@ impl Name {
         kind: Kind,
         request: Request,
         more: &[u8],
-    ) -> Result<Answered, Outcome<Never>> {
+    ) -> Result<Answered, Missed> {
         if !hold.is_worth_it() {
-            return Err(Outcome::Kernel);
+            return Err(Missed::Kernel);
         }
         if let Some(below) = self.below(hold) {
             if let Some(answered) = below.ask(hold, kind, request, more)? {
@@ -127,7 +127,7 @@ impl Name {
                 state.fresh.forget(self.directory, text);
             }
         }
-        self.ask(hold, kind, request, more)?.ok_or(Outcome::Kernel)
+        self.ask(hold, kind, request, more)?.ok_or(Missed::Kernel)
     }
 
     /// None: the kernel knows of the directories that were left to the service.
@@ -137,8 +137,8 @@ impl Name {
         kind: Kind,
         mut request: Request,
         more: &[u8],
-    ) -> Result<Option<Answered>, Outcome<Never>> {
-        let place = self.place(hold).ok_or(Outcome::Kernel)?;
+    ) -> Result<Option<Answered>, Missed> {
+        let place = self.place(hold).ok_or(Missed::Kernel)?;
         let mut number = self.number(hold, kind, &place)?;
         let mut entered_again = false;
         loop {
@@ -163,17 +163,17 @@ impl Name {
                     hold.pay(REFERRED);
                     hold.dirs.missed();
                     count_call(kind, By::Look);
-                    return Err(Outcome::Kernel);
+                    return Err(Missed::Kernel);
                 }
                 // A call that the service has dropped.
                 EIO => {
                     count_call(kind, By::Gone);
-                    return Err(Outcome::Unknown);
+                    return Err(Missed::Unknown);
                 }
                 error if error < STATUSES => {
                     self.went_well(hold);
                     count_call(kind, By::Ring);
-                    return Err(Outcome::Failed(error as i32));
+                    return Err(Missed::Failed(error as i32));
                 }
                 status => {
                     hold.pay(REFERRED);
@@ -181,7 +181,7 @@ impl Name {
                         hold.dirs.missed();
                     }
                     count_call(kind, By::Asked);
-                    return Err(Outcome::Kernel);
+                    return Err(Missed::Kernel);
                 }
             }
         }
@@ -202,30 +202,22 @@ impl Name {
         kind: Kind,
         mut request: Request,
         more: &[u8],
-    ) -> Result<Response, Outcome<Never>> {
+    ) -> Result<Response, Missed> {
         let mut data = [0; SLOT_BYTES as usize];
         let name = hold.path.get(self.split.name..self.split.end).unwrap_or_default();
-        let data = data.get_mut(..name.len() + more.len()).ok_or(Outcome::Kernel)?;
+        let data = data.get_mut(..name.len() + more.len()).ok_or(Missed::Kernel)?;
         data.iter_mut().zip(name.iter().chain(more)).for_each(|(to, from)| *to = *from);
         if request.opcode == MAKE_LINK {
             let [_, len, ..] = &mut request.args;
             *len = name.len() as u64;
         }
-        hold.call(request, data).map_err(|failure| {
-            count_call(kind, By::Gone);
-            match failure {
-                Failure::NotDone => Outcome::Kernel,
-                Failure::Unknown => Outcome::Unknown,
-            }
-        })
+        hold.call(request, data).inspect_err(|_| count_call(kind, By::Gone))
     }
 
     /// The number by which the service knows the directory.
-    fn number(&self, hold: &mut SessionGuard, kind: Kind, place: &Place) -> Result<u64, Outcome<Never>> {
-        match hold.dirs.find(place) {
-            Some(Some(number)) => return Ok(number),
-            Some(None) => return Err(Outcome::Kernel),
-            None => {}
+    fn number(&self, hold: &mut SessionGuard, kind: Kind, place: &Place) -> Result<u64, Missed> {
+        if let Some(known) = hold.dirs.find(place) {
+            return known.ok_or(Missed::Kernel);
         }
         let (directory, device) = (self.directory, place.device);
         let is_union = |hold: &mut SessionGuard| {
@@ -235,10 +227,10 @@ impl Name {
         };
         match is_served(hold, device, is_union) {
             Some(true) => FOREIGN.store(0, Relaxed),
-            Some(false) => return Err(Outcome::Kernel),
+            Some(false) => return Err(Missed::Kernel),
             None => {
                 FOREIGN.fetch_add(1, Relaxed);
-                return Err(Outcome::Kernel);
+                return Err(Missed::Kernel);
             }
         }
         let show = |hold: &mut SessionGuard| {
@@ -251,13 +243,13 @@ impl Name {
                 if refused == Shown::Never {
                     hold.dirs.keep(*place, None);
                 }
-                return Err(Outcome::Kernel);
+                return Err(Missed::Kernel);
             }
         };
         let request = Request { opcode: ENTER, ..Request::default() };
         let Ok(response) = hold.call(request, &token) else {
             count_call(kind, By::Gone);
-            return Err(Outcome::Kernel);
+            return Err(Missed::Kernel);
         };
         hold.pay(ENTERING);
         let [number, ..] = response.values;
@@ -265,7 +257,7 @@ impl Name {
         hold.dirs.keep(*place, number);
         number.ok_or_else(|| {
             count_call(kind, By::Asked);
-            Outcome::Kernel
+            Missed::Kernel
         })
     }
 

@@ -1,11 +1,11 @@
 //! Opens, new directories and links, and changes of attributes by the ring: what may go there, and what the answers mean.
 
 use crate::fds::{handed_fds, handed_numbers, own_fds};
-use crate::session::call_path::{Answered, Name};
+use crate::session::call_path::Name;
 use crate::session::dirs::{self, Place, Shown};
 use crate::session::mount_type;
 use crate::session::socket::{self, Take};
-use crate::session::{SessionGuard, end_for_good};
+use crate::session::{Missed, SessionGuard, end_for_good};
 use crate::shim::paths;
 use crate::shim::raw::{self, AT_FDCWD};
 use crate::stats::{By, Kind, count_call};
@@ -47,18 +47,6 @@ const FLAGS: i32 = O_ACCMODE
     | O_CLOEXEC
     | O_NOCTTY;
 
-/// What became of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome<T> {
-    Done(T),
-    /// With this error number.
-    Failed(i32),
-    /// Nothing happened: the kernel is to be asked.
-    Kernel,
-    /// It may have been carried out, or not.
-    Unknown,
-}
-
 /// Opens in a row that had nothing to do with what is served. After many of them not each is looked at.
 pub(crate) static FOREIGN: AtomicU32 = AtomicU32::new(0);
 
@@ -66,27 +54,21 @@ pub(crate) static FOREIGN: AtomicU32 = AtomicU32::new(0);
 ///
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
-pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) -> Outcome<i32> {
+pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) -> Result<i32, Missed> {
     let is_known = flags & !FLAGS == 0 && flags & O_ACCMODE != O_ACCMODE;
     let only_reads = flags & (O_ACCMODE | O_CREAT) == 0;
     if !is_known || only_reads || is_skipped() {
-        return Outcome::Kernel;
+        return Err(Missed::Kernel);
     }
-    let Some(mut hold) = take(Kind::Open) else { return Outcome::Kernel };
+    let mut hold = take(Kind::Open)?;
     // SAFETY: the caller's.
-    let Some(name) = (unsafe { Name::take(&mut hold, directory, path) }) else { return Outcome::Kernel };
+    let name = unsafe { Name::take(&mut hold, directory, path) }?;
     let request =
         Request { opcode: OPEN, args: [0, flags as u32 as u64, mode.into(), 0, 0], ..Request::default() };
-    let answered = match name.request(&mut hold, Kind::Open, request, &[]) {
-        Ok(answered) => answered,
-        Err(outcome) => return outcome.cast(),
-    };
-    let [tag, ..] = answered.response.values;
-    let opened = collect(&mut hold, tag, flags & O_CLOEXEC != 0);
-    if let Outcome::Done(fd) = opened {
-        handed_numbers::hold(fd);
-    }
-    opened
+    let [tag, ..] = name.request(&mut hold, Kind::Open, request, &[])?.response.values;
+    let fd = collect(&mut hold, tag, flags & O_CLOEXEC != 0)?;
+    handed_numbers::hold(fd);
+    Ok(fd)
 }
 
 /// The file of a descriptor once more, to write to it past the mount. The device is the descriptor's. Err: whether that may be otherwise
@@ -94,7 +76,7 @@ pub(crate) unsafe fn open(directory: i32, path: usize, flags: i32, mode: u32) ->
 pub(crate) fn reopen(fd: i32, device: u64, flags: i32) -> Result<i32, bool> {
     const LATER: Result<i32, bool> = Err(true);
     const NEVER: Result<i32, bool> = Err(false);
-    let Some(mut hold) = take(Kind::Open) else { return LATER };
+    let Ok(mut hold) = take(Kind::Open) else { return LATER };
     let hold = &mut hold;
     hold.hurry();
     let is_union = |_: &mut SessionGuard| {
@@ -112,10 +94,7 @@ pub(crate) fn reopen(fd: i32, device: u64, flags: i32) -> Result<i32, bool> {
     };
     let request = Request { opcode: REOPEN, args: [0, flags as u32 as u64, 0, 0, 0], ..Request::default() };
     match hold.call(request, &token) {
-        Ok(Response { status: 0, values: [tag, ..], .. }) => match collect(hold, tag, true) {
-            Outcome::Done(fd) => Ok(fd),
-            _ => LATER,
-        },
+        Ok(Response { status: 0, values: [tag, ..], .. }) => collect(hold, tag, true).or(LATER),
         Ok(_) => {
             count_call(Kind::Open, By::Asked);
             NEVER
@@ -187,7 +166,7 @@ fn move_proof(hold: &mut SessionGuard) -> Option<isize> {
     let Ok(Response { status: 0, values: [tag, ..], .. }) = hold.call(request, &[]) else {
         return None;
     };
-    let Outcome::Done(directory) = receive(hold, tag, true) else { return None };
+    let directory = receive(hold, tag, true).ok()?;
     let at = raw::word(directory);
     let words = [at, PROOF_FROM.as_ptr() as usize, at, PROOF_TO.as_ptr() as usize, 0, 0];
     let moved = raw::plain(raw::number::RENAMEAT, words);
@@ -201,88 +180,74 @@ fn is_skipped() -> bool {
 }
 
 /// Takes the file that has come with an answer.
-fn collect(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) -> Outcome<i32> {
+fn collect(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) -> Result<i32, Missed> {
     let opened = receive(hold, tag, close_on_exec);
     match opened {
-        Outcome::Done(_) => count_call(Kind::Open, By::Ring),
-        _ if hold.socket() < 0 => count_call(Kind::Open, By::Gone),
-        _ => {}
+        Ok(_) => count_call(Kind::Open, By::Ring),
+        Err(_) if hold.socket() < 0 => count_call(Kind::Open, By::Gone),
+        Err(_) => {}
     }
     opened
 }
 
 /// Takes the descriptor that has come with an answer.
-pub(crate) fn receive(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) -> Outcome<i32> {
+pub(crate) fn receive(hold: &mut SessionGuard, tag: u64, close_on_exec: bool) -> Result<i32, Missed> {
     for _ in 0..LEFT_OVER {
         let Some(delivery) = socket::take(hold.socket(), Take::Now { close_on_exec }) else { break };
         match delivery.fd {
-            Some(fd) if delivery.number == tag => return Outcome::Done(fd),
+            Some(fd) if delivery.number == tag => return Ok(fd),
             Some(left_over) => {
                 raw::close(left_over);
             }
             // No number was free, or something else of the kernel's did not let it through: it will say.
-            None if delivery.number == tag && delivery.was_cut => return Outcome::Unknown,
+            None if delivery.number == tag && delivery.was_cut => return Err(Missed::Unknown),
             None => {}
         }
     }
     hold.fail();
-    Outcome::Unknown
-}
-
-/// What a call that says nothing has come to.
-fn done(kind: Kind, answered: Result<Answered, Outcome<Never>>) -> Outcome<()> {
-    match answered {
-        Ok(_) => {
-            count_call(kind, By::Ring);
-            Outcome::Done(())
-        }
-        Err(outcome) => outcome.cast(),
-    }
+    Err(Missed::Unknown)
 }
 
 /// Makes a directory. The mode has the umask applied. The service knows it by a number then, as it would once it had been shown.
 ///
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
-pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Outcome<()> {
+pub(crate) unsafe fn make_dir(directory: i32, path: usize, mode: u32) -> Result<(), Missed> {
     if !own_fds::is_live() {
-        return Outcome::Kernel;
+        return Err(Missed::Kernel);
     }
-    let Some(mut hold) = take(Kind::MakeDir) else { return Outcome::Kernel };
+    let mut hold = take(Kind::MakeDir)?;
     // SAFETY: the caller's.
-    let name = unsafe { Name::take_as(&mut hold, directory, path, paths::split_dir) };
-    let Some(name) = name else { return Outcome::Kernel };
+    let name = unsafe { Name::take_as(&mut hold, directory, path, paths::split_dir) }?;
     let request = Request { opcode: MAKE_DIR, args: [0, 0, mode.into(), 0, 0], ..Request::default() };
-    let answered = match name.request(&mut hold, Kind::MakeDir, request, &[]) {
-        Ok(answered) => answered,
-        Err(outcome) => return outcome.cast(),
-    };
+    let answered = name.request(&mut hold, Kind::MakeDir, request, &[])?;
     count_call(Kind::MakeDir, By::Ring);
     let [number, ino, ..] = answered.response.values;
     if number != 0 {
         hold.dirs.keep(Place { ino, ..answered.place }, Some(number));
         name.is_made(&mut hold, answered.base);
     }
-    Outcome::Done(())
+    Ok(())
 }
 
 /// Makes a symbolic link.
 ///
 /// # Safety
 /// Both strings must be the program's, readable as far as they are mapped at all.
-pub(crate) unsafe fn make_link(target: usize, directory: i32, path: usize) -> Outcome<()> {
+pub(crate) unsafe fn make_link(target: usize, directory: i32, path: usize) -> Result<(), Missed> {
     if !own_fds::is_live() {
-        return Outcome::Kernel;
+        return Err(Missed::Kernel);
     }
     let mut text = [0; SLOT_BYTES as usize];
     // SAFETY: the caller's.
     let target = unsafe { paths::take(AT_FDCWD, target, &mut text) }.and_then(|len| text.get(..len));
-    let Some(target) = target.filter(|target| !target.is_empty()) else { return Outcome::Kernel };
-    let Some(mut hold) = take(Kind::MakeLink) else { return Outcome::Kernel };
+    let target = target.filter(|target| !target.is_empty()).ok_or(Missed::Kernel)?;
+    let mut hold = take(Kind::MakeLink)?;
     // SAFETY: the caller's.
-    let Some(name) = (unsafe { Name::take(&mut hold, directory, path) }) else { return Outcome::Kernel };
+    let name = unsafe { Name::take(&mut hold, directory, path) }?;
     let request = Request { opcode: MAKE_LINK, ..Request::default() };
-    done(Kind::MakeLink, name.request(&mut hold, Kind::MakeLink, request, target))
+    let answered = name.request(&mut hold, Kind::MakeLink, request, target);
+    answered.map(|_| count_call(Kind::MakeLink, By::Ring))
 }
 
 /// Attributes that are to be changed, as a request has them.
@@ -301,44 +266,31 @@ pub(crate) struct Change {
 ///
 /// # Safety
 /// The path must be the program's, readable as far as it is mapped at all.
-pub(crate) unsafe fn set(directory: i32, path: usize, change: &Change) -> Outcome<()> {
+pub(crate) unsafe fn set(directory: i32, path: usize, change: &Change) -> Result<(), Missed> {
     let names_ids = change.which & (SET_OWNER | SET_GROUP) != 0;
     if !own_fds::is_live() || names_ids && !handed_fds::has_same_ids() {
-        return Outcome::Kernel;
+        return Err(Missed::Kernel);
     }
-    let Some(mut hold) = take(Kind::SetAttributes) else { return Outcome::Kernel };
+    let mut hold = take(Kind::SetAttributes)?;
     // SAFETY: the caller's.
-    let Some(name) = (unsafe { Name::take(&mut hold, directory, path) }) else { return Outcome::Kernel };
+    let name = unsafe { Name::take(&mut hold, directory, path) }?;
     if !name.is_guess(&hold) && !name.is_fresh(&hold) {
-        return Outcome::Kernel;
+        return Err(Missed::Kernel);
     }
     let two = |low: u64, high: u32| low | u64::from(high) << 32;
     let [accessed, modified] = change.times.map(i64::cast_unsigned);
     let (which, owners) = (two(change.which, change.mode), two(change.owner.into(), change.group));
     let args = [0, which, owners, accessed, modified];
     let request = Request { opcode: SET_ATTRIBUTES, args, ..Request::default() };
-    done(Kind::SetAttributes, name.request(&mut hold, Kind::SetAttributes, request, &[]))
+    let answered = name.request(&mut hold, Kind::SetAttributes, request, &[]);
+    answered.map(|_| count_call(Kind::SetAttributes, By::Ring))
 }
 
 /// The right to make a call. Where there are sessions it is said if others have them.
-fn take(kind: Kind) -> Option<SessionGuard> {
+fn take(kind: Kind) -> Result<SessionGuard, Missed> {
     let hold = SessionGuard::take();
     if hold.as_ref().is_none_or(|hold| hold.socket() < 0) && own_fds::is_live() {
         count_call(kind, By::Busy);
     }
-    hold
-}
-
-/// Nothing is done.
-pub(crate) enum Never {}
-
-impl Outcome<Never> {
-    pub(crate) fn cast<T>(self) -> Outcome<T> {
-        match self {
-            Self::Done(never) => match never {},
-            Self::Failed(error) => Outcome::Failed(error),
-            Self::Kernel => Outcome::Kernel,
-            Self::Unknown => Outcome::Unknown,
-        }
-    }
+    hold.ok_or(Missed::Kernel)
 }

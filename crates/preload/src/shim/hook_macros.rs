@@ -27,6 +27,18 @@ macro_rules! pass_on {
     };
 }
 
+/// Calls the next function of a name, or of the other one: a libc without it has no program that could have called ours.
+macro_rules! call_next {
+    ($name:ident $(or $other:ident)? as $type:ty, ($($argument:ident),*)) => {{
+        use crate::shim::hook_macros::next;
+        match next!($name as $type)$(.or_else(|| next!($other as $type)))? {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($($argument),*) },
+            None => crate::shim::raw::abort(),
+        }
+    }};
+}
+
 /// Defines the functions of libc.
 macro_rules! hooks {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)*) => {
@@ -39,7 +51,7 @@ macro_rules! hooks {
     };
 }
 
-pub(crate) use {hooks, next, pass_on};
+pub(crate) use {call_next, hooks, next, pass_on};
 
 macro_rules! names {
     ($($constant:ident = $name:literal,)*) => {
@@ -158,6 +170,7 @@ names! {
     DUP = c"dup",
     READLINK = c"readlink",
     READLINKAT = c"readlinkat",
+    COPY_FILE_RANGE = c"copy_file_range",
 }
 
 /// A system call's result as libc would return it.

@@ -2,15 +2,17 @@
 //! of the signals that say of faults. All of them end at the next library's function of that name.
 #![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
 
+use self::copies::End;
 use crate::fds::closing::{Closing, closing, closing_range};
 use crate::fds::{companion, exclusive_fd, own_fds, reads};
-use crate::shim::hook_macros::{self, errno, hooks, next, pass_on, set_errno, system};
+use crate::shim::hook_macros::{self, call_next, errno, hooks, next, pass_on, set_errno, system};
 use crate::shim::signals::{self, Action};
 use crate::shim::{environment, process, raw, single_thread};
 use crate::{session, stats};
 use core::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 pub mod attributes;
+pub mod copies;
 pub mod files;
 pub mod identity;
 pub mod sharing;
@@ -212,32 +214,20 @@ hooks! {
             stats::report();
         }
         let _closing = closing(fd);
-        match next!(FCLOSE as unsafe extern "C" fn(*mut c_void) -> c_int) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(stream) },
-            None => raw::abort(),
-        }
+        call_next!(FCLOSE as unsafe extern "C" fn(*mut c_void) -> c_int, (stream))
     }
 
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void {
         // SAFETY: the program's stream.
         let _closing = closing(unsafe { fd_of(stream) });
-        match next!(FREOPEN as Reopen) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path, mode, stream) },
-            None => raw::abort(),
-        }
+        call_next!(FREOPEN as Reopen, (path, mode, stream))
     }
 
     fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut c_void) -> *mut c_void {
         // SAFETY: the program's stream.
         let _closing = closing(unsafe { fd_of(stream) });
         // Where one libc has two names for it, another has one.
-        match next!(FREOPEN64 as Reopen).or_else(|| next!(FREOPEN as Reopen)) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path, mode, stream) },
-            None => raw::abort(),
-        }
+        call_next!(FREOPEN64 or FREOPEN as Reopen, (path, mode, stream))
     }
 
     fn daemon(stay: c_int, keep: c_int) -> c_int {
@@ -290,11 +280,7 @@ hooks! {
     fn login_tty(fd: c_int) -> c_int {
         let _closing = closing_range(0, 2);
         let _itself = closing(fd);
-        match next!(LOGIN_TTY as unsafe extern "C" fn(c_int) -> c_int) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(fd) },
-            None => raw::abort(),
-        }
+        call_next!(LOGIN_TTY as unsafe extern "C" fn(c_int) -> c_int, (fd))
     }
 
     fn unshare(flags: c_int) -> c_int {
@@ -308,30 +294,18 @@ hooks! {
 
     fn io_uring_setup(entries: c_uint, parameters: *mut c_void) -> c_int {
         before_ring();
-        match next!(IO_URING_SETUP as unsafe extern "C" fn(c_uint, *mut c_void) -> c_int) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(entries, parameters) },
-            None => raw::abort(),
-        }
+        call_next!(IO_URING_SETUP as unsafe extern "C" fn(c_uint, *mut c_void) -> c_int, (entries, parameters))
     }
 
     fn io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int {
         before_ring();
-        match next!(IO_URING_QUEUE_INIT as unsafe extern "C" fn(c_uint, *mut c_void, c_uint) -> c_int) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(entries, ring, flags) },
-            None => raw::abort(),
-        }
+        call_next!(IO_URING_QUEUE_INIT as unsafe extern "C" fn(c_uint, *mut c_void, c_uint) -> c_int, (entries, ring, flags))
     }
 
     fn io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, parameters: *mut c_void) -> c_int {
         type Init = unsafe extern "C" fn(c_uint, *mut c_void, *mut c_void) -> c_int;
         before_ring();
-        match next!(IO_URING_QUEUE_INIT_PARAMS as Init) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(entries, ring, parameters) },
-            None => raw::abort(),
-        }
+        call_next!(IO_URING_QUEUE_INIT_PARAMS as Init, (entries, ring, parameters))
     }
 
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -358,10 +332,18 @@ hooks! {
             raw::number::IO_URING_SETUP => before_ring(),
             _ => {}
         }
-        match next!(SYSCALL as Syscall) {
+        let next = || match next!(SYSCALL as Syscall) {
             // SAFETY: passed on as it came.
             Some(next) => unsafe { next(number, a, b, c, d, e, f) },
             None => system(number as usize, [a, b, c, d, e, f]) as c_long,
+        };
+        match number as usize {
+            raw::number::COPY_FILE_RANGE => {
+                let [from, to] = [(a, b), (c, d)].map(|(fd, at)| End { fd: fd as c_int, at: at as *mut i64 });
+                // SAFETY: the program's offsets.
+                (unsafe { copies::copy_by(from, to, e, || next() as isize) }) as c_long
+            }
+            _ => next(),
         }
     }
 
@@ -382,21 +364,13 @@ hooks! {
         if let Some(before) = signals::next_sigaction().and_then(|set| signals::set_simple(set, number, handler)) {
             return before;
         }
-        match next!(SIGNAL as unsafe extern "C" fn(c_int, usize) -> usize) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(number, handler) },
-            None => raw::abort(),
-        }
+        call_next!(SIGNAL as unsafe extern "C" fn(c_int, usize) -> usize, (number, handler))
     }
 
     fn sigprocmask(how: c_int, set: *const u64, old: *mut u64) -> c_int {
         // SAFETY: the program's set, if there is one.
         unsafe { before_mask(how, set) };
-        match next!(SIGPROCMASK as Mask) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(how, set, old) },
-            None => raw::abort(),
-        }
+        call_next!(SIGPROCMASK as Mask, (how, set, old))
     }
 
     fn pthread_sigmask(how: c_int, set: *const u64, old: *mut u64) -> c_int {

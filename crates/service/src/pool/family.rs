@@ -7,14 +7,16 @@
 //! All have one table of descriptors, so that one of them is enough to keep the mounts.
 
 use super::board::Board;
-use super::fresh::Fresh;
 use super::mount_client::user_namespace;
 use super::pool_service::{self, Begin, Orders};
 use super::sockets::Listeners;
 use super::{AT_ONCE, ENDING, FAILED, KEEPERS, REPLACE, SIGHUP, over};
+use crate::boot;
+use crate::ceph;
 use crate::daemon::{self, Pending, Word};
 use crate::failure::Failure;
 use crate::keep_awake::online_processors;
+use crate::memory_group;
 use crate::sandbox::{self, Plan};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{
@@ -23,6 +25,7 @@ use rustix::process::{
 };
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -49,11 +52,11 @@ pub(super) trait Charge {
         None
     }
 
-    /// What a service gives up.
+    /// What a service gives up. What it needs for that which it has no right to afterwards is done.
     fn plan(&self) -> Result<Plan, Failure>;
 
     /// Without sockets, in the first service, before anything is given up: what it begins with.
-    fn first(&self) -> Result<Fresh, Failure> {
+    fn first(&self) -> Result<Begin, Failure> {
         Err(Failure::system("there is nothing to begin with"))
     }
 
@@ -94,6 +97,8 @@ pub(super) struct Family<'a> {
     pub(super) own: BTreeSet<RawFd>,
     pub(super) signals: &'a HeldSignals,
     pub(super) board: Board,
+    /// A number by chance that stands for all services of this family, one after the other.
+    pub(super) number: u64,
     /// By which the service wakes the supervisor, and the first one says why it cannot begin.
     pub(super) word: Word,
     service: Pending,
@@ -144,6 +149,11 @@ pub(super) fn hold() -> Result<HeldSignals, Failure> {
     HeldSignals::hold(&all).map_err(|e| Failure::system("cannot hold signals").because(e))
 }
 
+/// A number for a new family.
+pub(super) fn number() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
 /// Names this process for lists of processes.
 fn call_this(name: &str) {
     if let Ok(name) = std::ffi::CString::new(name) {
@@ -152,17 +162,18 @@ fn call_this(name: &str) {
 }
 
 impl<'a> Family<'a> {
-    /// Call before any thread has been started.
+    /// Call before any thread has been started. How many services were before, and the number of their family.
     pub(super) fn new(
         charge: &'a dyn Charge,
         own: BTreeSet<RawFd>,
         signals: &'a HeldSignals,
-        restarts: u64,
+        (restarts, number): (u64, u64),
     ) -> Result<Self, Failure> {
         let board = Board::create(restarts)?;
         let (word, service) = daemon::word()?;
+        let (heir, asked, short_lives) = (None, false, 0);
         let mut family =
-            Self { charge, own, signals, board, word, service, heir: None, asked: false, short_lives: 0 };
+            Self { charge, own, signals, board, number, word, service, heir, asked, short_lives };
         family.own.extend([family.word.number(), family.service.number()]);
         family.be_woken();
         Ok(family)
@@ -307,7 +318,7 @@ impl<'a> Family<'a> {
                 if dies_too.is_err() || getppid() != Some(supervisor) {
                     std::process::exit(1);
                 }
-                std::process::exit(self.serve(supervisor, over));
+                vellum_sys::end_process(self.serve(supervisor, over));
             }
             Err(e) => Err(format!("it cannot be started: {e}")),
         }
@@ -328,23 +339,35 @@ impl<'a> Family<'a> {
         } else {
             None
         };
+        let is_first = heritage.is_none();
+        // Somebody waits for the first one to begin.
+        let failed = |failure: Failure| {
+            if !is_first {
+                return ended(failure);
+            }
+            self.service.failed(&failure);
+            FAILED
+        };
+        ceph::be_one_of(self.number, self.board.restarts());
         let plan = match self.charge.plan() {
             Ok(plan) => plan,
-            Err(failure) => return ended(failure),
+            Err(failure) => return failed(failure),
         };
-        let begin =
-            match heritage.map(Begin::Heritage).map_or_else(|| self.charge.first().map(Begin::fresh), Ok) {
-                Ok(begin) => begin,
-                Err(failure) => {
-                    self.service.failed(&failure);
-                    return FAILED;
-                }
-            };
+        if plan.cache {
+            memory_group::open();
+        }
+        let begin = match heritage.map(Begin::Heritage).map_or_else(|| self.charge.first(), Ok) {
+            Ok(begin) => begin,
+            Err(failure) => return failed(failure),
+        };
         // Before the first thread is started: each has the privileges of the one that started it.
         let processors = online_processors();
+        // Nor can this be read.
+        boot::run();
         // Nothing can be mounted afterwards.
         let room = self.charge.listeners().and_then(|_| Room::create());
         let confined = sandbox::enter(&plan);
+        let reaches_ceph = plan.ceph.is_some();
         drop(plan);
         let orders = Orders {
             listeners: self.charge.listeners(),
@@ -355,6 +378,7 @@ impl<'a> Family<'a> {
             user_namespace: user_namespace(),
             confined: confined.parts.clone(),
             processors,
+            reaches_ceph,
             signals: self.signals,
             room,
             board: self.board,
@@ -372,8 +396,10 @@ impl<'a> Family<'a> {
             };
             service.spawn_scoped(scope, work).map(std::thread::ScopedJoinHandle::join)
         });
+        ceph::leave();
         match served {
             Ok(Ok(Ok(()))) => 0,
+            Ok(Ok(Err(failure))) if !self.board.has_served() => failed(failure),
             Ok(Ok(Err(failure))) => ended(failure),
             Ok(Err(_)) => ended(Failure::system("panic")),
             Err(e) => ended(Failure::system("cannot start a thread").because(e)),

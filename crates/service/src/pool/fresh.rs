@@ -5,7 +5,7 @@ use super::mount_record::{self, MountRecord};
 use super::pool_service::Tree;
 use super::wire::MountRequest;
 use crate::cache::Member;
-use crate::config::{Cache, Config};
+use crate::config::{Cache, Config, WEIGHT_USUAL};
 use crate::explain::InstanceReport;
 use crate::failure::Failure;
 use crate::instance::Instance;
@@ -67,7 +67,8 @@ pub(super) fn make(
     let config = request.config.clone();
     config.check()?;
     let mut layers = layers.into_branches()?;
-    let cache = config.cache.map(Member::new).transpose()?;
+    let weight = config.weight.unwrap_or(WEIGHT_USUAL);
+    let cache = config.cache.map(|cache| Member::new(cache, weight)).transpose()?;
     if let Some((cache, Cache { sharing, .. })) = cache.as_ref().zip(config.cache) {
         layers.lowers = layers.lowers.into_iter().map(|layer| cache.layer(layer, sharing)).collect();
     }
@@ -114,9 +115,11 @@ impl Fresh {
             number(inflight.descriptor()),
             generations.as_deref().map(|generations| number(generations.as_fd())),
         );
-        let mut record =
-            MountRecord::new(request.clone(), &device, &layers, &locks, handouts.as_ref(), numbers);
-        let (handouts, export) = handouts.and_then(|root| HandoutMounts::of(root, request.device)).unzip();
+        // Only what stays open may be named in the record: a successor loses a mount of which a descriptor is missing.
+        let root = handouts.as_ref().map(AsRawFd::as_raw_fd);
+        let (handouts, export) = handouts.and_then(|root| HandoutMounts::of(root, request)).unzip();
+        let root = root.filter(|_| export.is_some());
+        let mut record = MountRecord::new(request.clone(), &device, &layers, &locks, root, numbers);
         let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export };
         let made = make(request, layers, kept, &inflight)?;
         let mountpoint = made.config.mountpoint.clone();

@@ -1,6 +1,7 @@
 //! A mount of an upper layer of its own, seen nowhere: files that are handed out to programs are opened by it, so that everybody can
 //! tell them from files that were opened otherwise, and their paths in /proc are those in the union.
 
+use super::wire::MountRequest;
 use crate::config::{AccessTimes, MountFlags};
 use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
 use std::os::fd::OwnedFd;
@@ -49,12 +50,17 @@ pub(super) fn device_of(mountpoint: &Path) -> u64 {
 }
 
 impl HandoutMounts {
-    /// What is known of a mount, and the face by which files are opened in it. `shown`: `st_dev` of the union's. None: it cannot be told
-    /// from others.
-    pub(super) fn of(root: OwnedFd, shown: u64) -> Option<(Self, Arc<dyn Export>)> {
+    /// What is known of a mount, and the face by which files are opened in it, for what is asked for. None: no files are handed out, as the
+    /// mount cannot be told from others, or the union's may have clones with mapped ids: a program asks by its own ids, and what such
+    /// a clone makes of them is the kernel's to know.
+    pub(super) fn of(root: OwnedFd, request: &MountRequest) -> Option<(Self, Arc<dyn Export>)> {
         let (mount, device) = id_of(&root)?;
+        let shown = request.device;
+        if shown == 0 || request.config.idmap {
+            return None;
+        }
         let export = LocalExport::new(root).ok()?;
-        (shown != 0).then_some((Self { shown, device, mount }, export as Arc<dyn Export>))
+        Some((Self { shown, device, mount }, export as Arc<dyn Export>))
     }
 
     /// As a greeting has them.

@@ -16,6 +16,7 @@ mod mount_client;
 mod mount_record;
 mod over;
 mod pool_service;
+mod resume;
 mod single;
 mod sockets;
 mod supervisor;
@@ -23,6 +24,7 @@ mod wire;
 
 pub use format::{Unread, answer as format, said};
 pub use mount_client::{Joined, Pool, look, restart, stop};
+pub(crate) use mount_record::KeptRecord;
 pub use mount_record::asked_for;
 pub use single::run as serve_alone;
 pub use sockets::{
@@ -32,7 +34,7 @@ pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
 
 /// Version of everything that one service leaves to the next: mount records, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 10;
+pub const FORMAT: u32 = 13;
 
 /// What supervisors and heirs are called in lists of processes.
 pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-heir"];

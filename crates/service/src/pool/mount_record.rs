@@ -7,6 +7,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
 use crate::plain;
+use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -61,7 +62,7 @@ impl MountRecord {
         device: &impl AsRawFd,
         layers: &OpenLayers,
         locks: &[OwnedFd],
-        handouts: Option<&OwnedFd>,
+        handouts: Option<RawFd>,
         (ledger, inflight, generations): (RawFd, RawFd, Option<RawFd>),
     ) -> Self {
         let number = |fd: &OwnedFd| fd.as_raw_fd();
@@ -71,7 +72,7 @@ impl MountRecord {
             device: device.as_raw_fd(),
             roots: layers.roots().map(number).collect(),
             locks: locks.iter().map(number).collect(),
-            handouts: handouts.map(number),
+            handouts,
             ledger,
             inflight,
             generations,
@@ -88,6 +89,35 @@ impl MountRecord {
             Ok(_) => Err(failed(io::Error::other("it is cut off"))),
             Err(e) => Err(failed(e)),
         }
+    }
+}
+
+/// The record of a mount that is being served.
+#[derive(Debug)]
+pub(crate) struct KeptRecord(Mutex<Option<OwnedFd>>);
+
+impl KeptRecord {
+    pub(super) const fn new(written: OwnedFd) -> Self {
+        Self(Mutex::new(Some(written)))
+    }
+
+    /// A successor finds another weight. Nothing is done where the mount has ended.
+    pub(crate) fn weigh(&self, weight: u16) -> Result<(), Failure> {
+        let mut written = self.0.lock();
+        let Some(old) = written.as_ref() else { return Ok(()) };
+        let Some(mut record) = read(old)? else { return Ok(()) };
+        record.request.config.weight = Some(weight);
+        // A second one, for a write of more than a page can be cut off by a death. Of two the successor takes either: the other one's
+        // connection has been taken by then.
+        let new = blank()?;
+        record.write(&new)?;
+        *written = Some(new);
+        Ok(())
+    }
+
+    /// The mount has ended: a successor must not find it.
+    pub(super) fn close(&self) {
+        drop(self.0.lock().take());
     }
 }
 
@@ -191,6 +221,22 @@ mod tests {
     fn what_was_mounted_is_read_from_it() {
         let config = read(&record()).unwrap();
         assert_eq!((config.mountpoint.as_path(), config.lowers.len()), ("/m".as_ref(), 1));
+    }
+
+    #[test]
+    fn a_weight_that_changes_is_a_successors_too() {
+        let blank = blank().unwrap();
+        rustix::io::pwrite(&blank, &serde_json::to_vec(&record()).unwrap(), 0).unwrap();
+        let kept = KeptRecord::new(blank);
+        kept.weigh(700).unwrap();
+        let weight = |kept: &KeptRecord| {
+            let written = kept.0.lock();
+            super::read(written.as_ref().unwrap()).unwrap().unwrap().request.config.weight
+        };
+        assert_eq!(weight(&kept), Some(700));
+        kept.close();
+        kept.weigh(5).unwrap();
+        assert!(kept.0.lock().is_none());
     }
 
     #[test]

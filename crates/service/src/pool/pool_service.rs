@@ -1,35 +1,33 @@
 //! The service: serves all mounts of a pool, or one of its own, those of its predecessor first.
 
 use super::board::Board;
-use super::fresh::{self, Beside, Fresh, Made};
-use super::handout_mounts::HandoutMounts;
+use super::fresh::{Beside, Fresh};
 use super::mount_client::user_namespace;
-use super::mount_record::{self, Found};
+use super::mount_record::KeptRecord;
 use super::sockets::{self, Listeners};
-use super::wire::{self, Reply, Request, Status};
-use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, over};
+use super::wire::{self, Gift, Reply, Request, Status};
+use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, resume};
+use crate::ceph;
 use crate::daemon::Pending;
 use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::lock::DirLock;
-use crate::tree::Kept;
 use crate::{background_fill, ending};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Pid;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vellum_door::{Door, Entrance, Files, Readable, Room, Waiting};
-use vellum_fuse::{Inflight, Negotiated, Session};
 use vellum_sys::cpu_latency::CpuLatency;
 use vellum_sys::{HeldSignals, Inherited};
-use vellum_union::{Generations, Ledger, Union};
+use vellum_union::Union;
 
 /// How long a client may take over one message.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -62,6 +60,8 @@ pub(super) struct PoolService {
     /// What has been given up, for those who ask.
     confined: BTreeMap<String, String>,
     processors: Option<usize>,
+    /// It may connect to Ceph clusters.
+    reaches_ceph: bool,
     /// Keeps processors awake for sessions and rings.
     latency: Arc<CpuLatency>,
     /// It has sockets.
@@ -90,6 +90,8 @@ pub(super) struct Orders<'a> {
     pub(super) confined: BTreeMap<String, String>,
     /// Of this machine, as far as is known.
     pub(super) processors: Option<usize>,
+    /// It may connect to Ceph clusters.
+    pub(super) reaches_ceph: bool,
     /// What is to end the service.
     pub(super) signals: &'a HeldSignals,
     /// Where programs show what no domain keeps them from.
@@ -104,6 +106,8 @@ pub(super) struct Orders<'a> {
 pub(super) enum Begin {
     /// A mount that has just been made.
     Fresh(Box<Fresh>),
+    /// One whose layers can be opened only when everything has been given up.
+    Asked(Box<Gift>),
     /// What a predecessor had open.
     Heritage(Inherited),
 }
@@ -126,6 +130,7 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
         user_namespace: orders.user_namespace,
         confined: orders.confined.clone(),
         processors: orders.processors,
+        reaches_ceph: orders.reaches_ceph,
         door: Door::new(orders.room.clone(), Arc::clone(&latency)),
         latency,
         pooled: orders.listeners.is_some(),
@@ -138,8 +143,13 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
             service.run(*fresh)?;
             orders.pending
         }
+        Begin::Asked(gift) => {
+            let Gift { request, descriptors } = *gift;
+            service.run(Fresh::prepare(&request, descriptors, false)?)?;
+            orders.pending
+        }
         Begin::Heritage(inherited) => {
-            service.resume(inherited);
+            resume::all(&service, inherited);
             None
         }
     };
@@ -169,57 +179,14 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
 }
 
 impl PoolService {
-    /// Goes on with what a predecessor was serving.
-    fn resume(self: &Arc<Self>, mut inherited: Inherited) {
-        let (found, all) = mount_record::find(&mut inherited);
-        for found in found {
-            let mountpoint = found.record.request.config.mountpoint.to_string_lossy().into_owned();
-            let (device, ledger) = (found.device.try_clone(), found.ledger.try_clone());
-            if let Err(failure) = self.resume_one(found, &mut inherited) {
-                tracing::error!(mountpoint, "a mount is lost: {failure}");
-                over::end(device.ok().as_slice(), ledger.into_iter().collect());
-            }
-        }
-        // Now that nothing waits at them any more: further descriptors of the connections, and whatever the predecessor was in the
-        // middle of. Connections of mounts that are served lose nothing but what the kernel can ask for again.
-        if all { inherited.close_rest() } else { over::end_all(inherited) }
-    }
-
-    fn resume_one(self: &Arc<Self>, found: Found, inherited: &mut Inherited) -> Result<(), Failure> {
-        let Found { record, device, layers, handouts, ledger, inflight, generations, written } = found;
-        layers.outlive_their_service()?;
-        let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
-        let negotiated = Negotiated::from_numbers(record.negotiated)
-            .ok_or_else(|| Failure::system("its record says nothing sensible of the connection"))?;
-        let ledger = Arc::new(Ledger::open(ledger).map_err(failed)?);
-        let inflight = Arc::new(Inflight::open(inflight).map_err(failed)?);
-        let generations = generations.map(Generations::open).transpose().map_err(failed)?.map(Arc::new);
-        let held: HashMap<RawFd, OwnedFd> =
-            ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
-        let (handouts, export) =
-            handouts.and_then(|root| HandoutMounts::of(root, record.request.device)).unzip();
-        let kept = Kept { ledger: Some(Arc::clone(&ledger)), generations: generations.clone(), export };
-        let made = fresh::make(&record.request, layers, kept, &inflight)?;
-        made.tree.resume(held);
-        let mountpoint = Some(made.config.mountpoint.clone());
-        let Made { config, tree, report, options, locks, cache } = made;
-        let instance = Made::instance(tree, report, cache);
-        let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
-        instance.goes_on_with(&inflight);
-        // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that
-        // has ended has nothing to send.
-        if let Err(error) = session.handle().notifier().resend() {
-            tracing::debug!(%error, "nothing is sent again");
-        }
-        let beside = Beside { record: written, locks, generations, handouts };
-        self.run(Fresh { config, instance, session, beside })
-    }
-
     /// Serves a mount; the record and the locks are held until it has gone.
-    fn run(self: &Arc<Self>, fresh: Fresh) -> Result<(), Failure> {
+    pub(super) fn run(self: &Arc<Self>, fresh: Fresh) -> Result<(), Failure> {
         let Fresh { config, instance, mut session, beside } = fresh;
         let Beside { record, locks, generations, handouts } = beside;
         instance.served_by(session.handle());
+        let record = Arc::new(KeptRecord::new(record));
+        instance.recorded_by(Arc::clone(&record));
+        instance.watch_cache();
         instance.confined_by(self.confined.clone());
         instance.has_processors(config.keep_awake.report(self.processors, &self.latency));
         let keep_awake = config.keep_awake.is_wanted(self.processors);
@@ -248,7 +215,7 @@ impl PoolService {
                 tracing::error!("a session has ended badly");
             }
             // The record first: a successor must not find a mount whose descriptors are being closed.
-            drop(record);
+            record.close();
             service.door.remove(number);
             drop(handle);
             {
@@ -265,6 +232,12 @@ impl PoolService {
         };
         std::thread::Builder::new().name("vellum-end".into()).spawn(end).map_err(|e| failed(&e))?;
         Ok(())
+    }
+
+    /// Counts a mount that will be served, so that the service stays for it.
+    pub(super) fn expect(self: &Arc<Self>) -> Expected {
+        self.books.lock().mounts += 1;
+        Expected(Arc::clone(self))
     }
 
     /// Waits until the last mount has gone, and nothing more is done about its upper layer.
@@ -362,13 +335,14 @@ impl PoolService {
             let reply = match request {
                 Request::Status => Reply::Status(self.status()),
                 Request::Mount(request) => {
-                    let fresh = Fresh::prepare(&request, descriptors, true);
+                    let fresh = ceph::require_reach(&request.config, self.reaches_ceph)
+                        .and_then(|()| Fresh::prepare(&request, descriptors, true));
                     Reply::of(fresh.and_then(|fresh| self.run(fresh)))
                 }
                 Request::Restart => {
                     wire::send(&mut client, &Reply::Done, &[])?;
                     // In the middle of everything, as if it were killed; the supervisor knows this status.
-                    std::process::exit(REPLACE);
+                    vellum_sys::end_process(REPLACE);
                 }
                 Request::Stop => {
                     let mut books = self.books.lock();
@@ -399,9 +373,9 @@ impl PoolService {
         while let Ok(signal) = signals.wait() {
             match signal {
                 // In the middle of everything, as if it were killed.
-                SIGHUP if self.pooled => std::process::exit(REPLACE),
+                SIGHUP if self.pooled => vellum_sys::end_process(REPLACE),
                 _ if !ENDING.contains(&signal) => {}
-                _ if self.board.is_ending() => std::process::exit(AT_ONCE),
+                _ if self.board.is_ending() => vellum_sys::end_process(AT_ONCE),
                 _ => {
                     tracing::info!(signal, "unmounting");
                     self.board.end();
@@ -409,6 +383,16 @@ impl PoolService {
                 }
             }
         }
+    }
+}
+
+/// A mount that is counted until this is dropped.
+pub(super) struct Expected(Arc<PoolService>);
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.0.books.lock().mounts -= 1;
+        self.0.changed.notify_all();
     }
 }
 

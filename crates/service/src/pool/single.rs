@@ -2,7 +2,9 @@
 
 use super::family::{self, Charge, Family};
 use super::fresh::Fresh;
-use super::wire::MountRequest;
+use super::pool_service::Begin;
+use super::wire::{Gift, MountRequest};
+use crate::ceph;
 use crate::config::{Config, Profile};
 use crate::daemon::Pending;
 use crate::failure::Failure;
@@ -11,7 +13,7 @@ use crate::layers::{self, OpenLayers};
 use crate::mountpoint::{self, mounts};
 use crate::sandbox::{Plan, Roots};
 use crate::session_setup::{mount_at, settle};
-use rustix::fs::fstat;
+use rustix::fs::{Mode, OFlags, fstat};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -26,6 +28,9 @@ pub fn run(config: &Config, pending: Option<&Pending>) -> Result<(), Failure> {
     let own = open_descriptors();
     let mountpoint = mountpoint::resolve(&config.mountpoint)?;
     let layers = layers::open(config, &mountpoint)?;
+    if pending.is_some() && config.ceph_layers().next().is_some() {
+        be_quiet();
+    }
     let mounted = mount_at(config, &mountpoint)?;
     let take_away = || {
         if let Err(stays) = vellum_fuse::unmount(&mountpoint, true) {
@@ -34,7 +39,7 @@ pub fn run(config: &Config, pending: Option<&Pending>) -> Result<(), Failure> {
     };
     let mount = Mount::new(config, &mountpoint, mounted.device, layers, pending);
     let mount = mount.inspect_err(|_| take_away())?;
-    let family = Family::new(&mount, own, &signals, 0);
+    let family = Family::new(&mount, own, &signals, (0, family::number()));
     let mut family = family.inspect_err(|_| take_away())?;
     let kept = family.keep();
     let served = family.board.has_served();
@@ -48,11 +53,12 @@ pub fn run(config: &Config, pending: Option<&Pending>) -> Result<(), Failure> {
     kept
 }
 
-/// What the first service is given.
-struct Gift {
-    request: MountRequest,
-    /// In the order of a [`MountRequest`].
-    descriptors: Vec<OwnedFd>,
+/// Ceph's library prints some of what it cannot do. What is wrong with a mount is said in one line, by whoever waits for it.
+fn be_quiet() {
+    let null = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    if let Err(error) = null.and_then(rustix::stdio::dup2_stderr) {
+        tracing::debug!(%error, "Ceph's library may print");
+    }
 }
 
 /// A value whose descriptors are another process's to close, by the same table.
@@ -141,13 +147,21 @@ impl Charge for Mount<'_> {
             writable: config.writable(),
             keep_awake: config.keep_awake.is_wanted(online_processors()),
             cache: config.cache.is_some(),
+            ceph: match &self.gift.borrow().0 {
+                Some(gift) => ceph::prepare(&gift.request.config)?,
+                None => None,
+            },
         })
     }
 
-    fn first(&self) -> Result<Fresh, Failure> {
+    fn first(&self) -> Result<Begin, Failure> {
         let gift = self.gift.borrow_mut().0.take();
         let gift = gift.ok_or_else(|| Failure::system("there is nothing to begin with"))?;
-        Fresh::prepare(&gift.request, gift.descriptors, false)
+        if gift.request.config.ceph_layers().next().is_some() {
+            // Their client has threads.
+            return Ok(Begin::Asked(Box::new(gift)));
+        }
+        Fresh::prepare(&gift.request, gift.descriptors, false).map(Begin::fresh)
     }
 
     fn pending(&self) -> Option<&Pending> {

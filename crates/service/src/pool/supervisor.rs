@@ -3,6 +3,7 @@
 use super::family::{self, Charge, Family};
 use super::sockets::{self, Listeners};
 use super::{FORMAT, format};
+use crate::ceph;
 use crate::failure::Failure;
 use crate::mountpoint;
 use crate::sandbox::{self, Plan};
@@ -29,6 +30,8 @@ pub struct Supervised {
     /// Descriptors that a predecessor of this program had open: they are the service's.
     before: BTreeSet<RawFd>,
     restarts: u64,
+    /// The number of the family.
+    number: u64,
     /// The heir of that program.
     heir: Option<Pid>,
 }
@@ -39,6 +42,8 @@ pub struct Manner<'a> {
     pub stay: bool,
     /// How much a service gives up.
     pub sandbox: sandbox::Mode,
+    /// Mounts may have layers on CephFS.
+    pub ceph: bool,
     /// The program that goes on in the place of this process, as it is on disk then.
     pub program: &'a Path,
     /// Its arguments, given what [`Supervised::heritage`] says.
@@ -65,7 +70,8 @@ pub fn listen(socket: &Path) -> Result<Option<Supervised>, Failure> {
     let control = sockets::bind_at(socket, 0o600).map_err(failed)?;
     let socket = socket.to_owned();
     let listeners = Listeners { control, session };
-    Ok(Some(Supervised { listeners, lock, socket, before: BTreeSet::new(), restarts: 0, heir: None }))
+    let (before, number) = (BTreeSet::new(), family::number());
+    Ok(Some(Supervised { listeners, lock, socket, before, restarts: 0, number, heir: None }))
 }
 
 impl Supervised {
@@ -74,7 +80,7 @@ impl Supervised {
         let Listeners { control, session } = &self.listeners;
         let (control, session) = (control.as_raw_fd(), session.as_raw_fd());
         let heir = heir.map_or(0, |heir| heir.as_raw_nonzero().get());
-        format!("{control}:{}:{restarts}:{session}:{heir}", self.lock.as_raw_fd())
+        format!("{control}:{}:{restarts}:{session}:{heir}:{}", self.lock.as_raw_fd(), self.number)
     }
 
     /// Goes on where a predecessor has started this program in its own place. Call before anything has been opened.
@@ -84,6 +90,7 @@ impl Supervised {
         let mut numbers = heritage.split(':').map(|number| number.parse::<u64>().ok());
         let mut next = || numbers.next().flatten().ok_or_else(bad);
         let (control, lock, restarts, session, heir) = (next()?, next()?, next()?, next()?, next()?);
+        let number = next()?;
         let mut inherited = Inherited::all_but(&BTreeSet::new()).ok_or_else(bad)?;
         let mut take = |number: u64| {
             let taken = RawFd::try_from(number).ok().and_then(|number| inherited.take(number));
@@ -93,7 +100,7 @@ impl Supervised {
         let before = inherited.numbers().collect();
         let listeners = Listeners { control: control.into(), session: session.into() };
         let heir = i32::try_from(heir).ok().and_then(Pid::from_raw);
-        Ok(Self { listeners, lock, socket: socket.to_owned(), before, restarts, heir })
+        Ok(Self { listeners, lock, socket: socket.to_owned(), before, restarts, number, heir })
     }
 
     /// Descriptors of this process itself.
@@ -123,7 +130,7 @@ pub fn supervise(pool: Supervised, manner: &Manner<'_>, signals: &HeldSignals) -
     // From now on this process opens nothing any more.
     let own = pool.own();
     let charge = Pool { pool: &pool, manner };
-    let mut family = Family::new(&charge, own, signals, pool.restarts)?;
+    let mut family = Family::new(&charge, own, signals, (pool.restarts, pool.number))?;
     pool.dismiss_old_heir();
     family.keep()?;
     // Whoever connects from now on finds nobody, and starts another supervisor, which waits for the lock.
@@ -143,8 +150,19 @@ impl Charge for Pool<'_> {
     }
 
     fn plan(&self) -> Result<Plan, Failure> {
-        let mode = self.manner.sandbox;
-        Ok(Plan { mode, roots: None, passthrough: true, writable: true, keep_awake: true, cache: true })
+        let Manner { sandbox: mode, ceph, .. } = *self.manner;
+        if ceph {
+            ceph::load();
+        }
+        Ok(Plan {
+            mode,
+            roots: None,
+            passthrough: true,
+            writable: true,
+            keep_awake: true,
+            cache: true,
+            ceph: ceph.then(Vec::new),
+        })
     }
 
     fn program(&self) -> &Path {

@@ -75,6 +75,13 @@ impl MountRequest {
     }
 }
 
+/// What the first service of a mount of its own is given, without a socket.
+pub(super) struct Gift {
+    pub(super) request: MountRequest,
+    /// In the order of a [`MountRequest`].
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
 /// What a service says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {

@@ -4,8 +4,8 @@
 //! lacks something costs a feature and not the mount. Nothing is killed. What is refused stands in the kernel's audit log (type
 //! 1326, where auditing is on).
 //!
-//! Not in the list are above all: running programs, tracing and signalling others, mounts and namespaces, sockets (one that is open
-//! for the log stays open, but finds no restarted daemon), handles of files, keys, BPF, modules, io_uring, memory that can be
+//! Not in the list are above all: running programs, tracing and signalling others, mounts and namespaces, sockets but those of layers on
+//! CephFS (one that is open for the log stays open, but finds no restarted daemon), handles of files, keys, BPF, modules, io_uring, memory that can be
 //! run.
 //!
 //! Calls that come with requests are allowed without a look at their arguments: the kernel keeps those in a bitmap and does not
@@ -175,6 +175,35 @@ const IOCTLS: [u64; 10] = [
 /// SIOCOUTQ, for services of pools: whether a program has taken what it was sent.
 const PROGRAM_IOCTLS: [u64; 1] = [0x5411];
 
+/// What libcephfs calls: it connects to its cluster and waits for that, and listens to nobody. Sockets themselves are looked at.
+const CEPH: &[c_long] = &[
+    libc::SYS_connect,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_shutdown,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_eventfd2,
+    libc::SYS_pipe2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+];
+
+#[cfg(target_arch = "x86_64")]
+const CEPH_HERE: &[c_long] = &[libc::SYS_epoll_create, libc::SYS_epoll_wait, libc::SYS_pipe];
+#[cfg(not(target_arch = "x86_64"))]
+const CEPH_HERE: &[c_long] = &[];
+
+/// FIONREAD: how long an answer of a name server is.
+const CEPH_IOCTLS: [u64; 1] = [0x541b];
+
 /// What starts a thread, and nothing else: in the memory of its creator and in none but its namespaces.
 const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
 const NAMESPACES: u64 = (libc::CLONE_NEWNS
@@ -246,13 +275,21 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
         let mounts = one(2, SeccompCmpOp::Eq, vellum_sys::mount::alone_flags().bits().into())?;
         rules.insert(libc::SYS_open_tree, vec![mounts]);
     }
-    if plan.roots.is_none() || plan.cache {
-        // What is kept for a successor, and the files of a cache.
+    if plan.ceph.is_some() {
+        rules.extend(CEPH.iter().chain(CEPH_HERE).map(|call| (*call, Vec::new())));
+        // TCP, and UDP to name servers; above all none of the local ones, by which daemons are reached.
+        let kinds = [libc::AF_INET, libc::AF_INET6].map(|kind| one(0, SeccompCmpOp::Eq, kind as u64));
+        rules.insert(libc::SYS_socket, kinds.into_iter().collect::<Result<_, _>>()?);
+    }
+    if plan.roots.is_none() || plan.cache || plan.ceph.is_some() {
+        // What is kept for a successor, which is made now where a layer can be opened only now; and the files of a cache.
         rules.insert(libc::SYS_memfd_create, Vec::new());
     }
     let is = |argument, value| one(argument, SeccompCmpOp::Eq, value);
     let programs = plan.roots.is_none().then_some(PROGRAM_IOCTLS);
+    let cluster = plan.ceph.is_some().then_some(CEPH_IOCTLS);
     let ioctls = IOCTLS.iter().chain(programs.as_slice().as_flattened());
+    let ioctls = ioctls.chain(cluster.as_slice().as_flattened());
     let ioctls: Result<_, _> = ioctls.map(|request| is(1, *request)).collect();
     rules.insert(libc::SYS_ioctl, ioctls?);
     // No memory that can be run.
@@ -285,7 +322,15 @@ mod tests {
     use super::*;
 
     fn plan(roots: Option<crate::sandbox::Roots>) -> Plan {
-        Plan { mode: Mode::On, roots, passthrough: false, writable: true, keep_awake: false, cache: false }
+        Plan {
+            mode: Mode::On,
+            roots,
+            passthrough: false,
+            writable: true,
+            keep_awake: false,
+            cache: false,
+            ceph: None,
+        }
     }
 
     #[test]
@@ -333,6 +378,21 @@ mod tests {
     fn memory_files_are_made_only_where_there_is_a_cache() {
         let plan = Plan { cache: true, ..plan(Some(crate::sandbox::Roots::default())) };
         assert!(rules(&plan).unwrap().contains_key(&libc::SYS_memfd_create));
+    }
+
+    #[test]
+    fn sockets_are_made_only_for_clusters_and_hear_nobody() {
+        for roots in [None, Some(crate::sandbox::Roots::default())] {
+            let pooled = roots.is_none();
+            let rules = rules(&Plan { ceph: Some(Vec::new()), ..plan(roots) }).unwrap();
+            assert_eq!(rules[&libc::SYS_socket].len(), 2);
+            assert!(rules.contains_key(&libc::SYS_connect));
+            for call in [libc::SYS_bind, libc::SYS_listen, libc::SYS_accept] {
+                assert!(!rules.contains_key(&call), "{call}");
+            }
+            assert_eq!(rules.contains_key(&libc::SYS_accept4), pooled);
+        }
+        assert!(!rules(&plan(None)).unwrap().contains_key(&libc::SYS_socket));
     }
 
     #[test]

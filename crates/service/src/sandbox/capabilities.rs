@@ -97,7 +97,15 @@ mod tests {
     use crate::sandbox::Mode;
 
     fn plan(writable: bool) -> Plan {
-        Plan { mode: Mode::On, roots: None, passthrough: false, writable, keep_awake: false, cache: false }
+        Plan {
+            mode: Mode::On,
+            roots: None,
+            passthrough: false,
+            writable,
+            keep_awake: false,
+            cache: false,
+            ceph: None,
+        }
     }
 
     #[test]

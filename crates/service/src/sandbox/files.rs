@@ -13,6 +13,7 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,
 };
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 
 /// The newest version of Landlock that is made use of; older kernels do with what they have.
 const NEWEST: ABI = ABI::V9;
@@ -37,6 +38,16 @@ const DEVICE: BitFlags<AccessFs> = landlock::make_bitflags!(AccessFs::{ReadFile 
 /// The file that keeps processors awake while it is open.
 const AWAKE: &str = "/dev/cpu_dma_latency";
 
+/// What the C library reads to find a cluster's monitors by name, and OpenSSL before it computes.
+const CEPH: [&str; 6] = [
+    "/etc/hosts",
+    "/etc/resolv.conf",
+    "/etc/nsswitch.conf",
+    "/etc/host.conf",
+    "/etc/gai.conf",
+    "/etc/ssl/openssl.cnf",
+];
+
 /// A rule belongs to an inode, and those of a process in /proc come and go unless somebody holds them.
 pub(super) type Kept = PathFd;
 
@@ -54,8 +65,13 @@ pub(super) fn restrict(plan: &Plan) -> Result<(String, Option<Kept>), String> {
             .map_err(|e| e.to_string())?;
     }
     let own = PathFd::new(if client::can_open_threads() { OWN } else { ALL }).ok();
+    let mut ports = AccessNet::from_all(NEWEST);
+    if plan.ceph.is_some() {
+        // A cluster says itself where its servers are, at whatever ports.
+        ports.remove(AccessNet::ConnectTcp);
+    }
     let status = rules
-        .handle_access(AccessNet::from_all(NEWEST))
+        .handle_access(ports)
         .and_then(|rules| rules.scope(Scope::from_all(NEWEST)))
         .and_then(Ruleset::create)
         .and_then(|created| match plan.roots() {
@@ -100,7 +116,11 @@ fn allow(
         created = created.add_rule(PathBeneath::new(own, AccessFs::ReadFile))?;
     }
     let awake = plan.keep_awake.then_some((AWAKE, AccessFs::WriteFile.into()));
-    for (path, access) in PLACES.into_iter().chain(awake) {
+    let keys = plan.ceph.iter().flatten().map(PathBuf::as_path);
+    let cluster = plan.ceph.iter().flat_map(|_| CEPH).map(Path::new).chain(keys);
+    let cluster = cluster.map(|path| (path, AccessFs::ReadFile.into()));
+    let places = PLACES.into_iter().chain(awake).map(|(path, access)| (Path::new(path), access));
+    for (path, access) in places.chain(cluster) {
         // What is not there will not be opened either.
         if let Ok(file) = PathFd::new(path) {
             created = created.add_rule(PathBeneath::new(file, access))?;

@@ -53,6 +53,9 @@ pub fn enter(plan: &Plan) -> Entered {
         entered.say("calls", calls::restrict(plan));
         return entered;
     }
+    if plan.ceph.is_some() {
+        entered.parts.insert("connections".into(), "to clusters, and so to any address (TCP, Ceph)".into());
+    }
     // Without it, an ordinary user may not give anything up; with it, running a program never gains anything.
     entered.say("new privileges", no_new_privileges());
     let files = files::restrict(plan).map(|(what, kept)| {

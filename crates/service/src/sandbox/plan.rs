@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 /// The environment's say in it.
 pub const VARIABLE: &str = "VELLUM_SANDBOX";
@@ -82,6 +83,8 @@ pub struct Plan {
     pub keep_awake: bool,
     /// Layers are read through a cache, whose files lie in memory files.
     pub cache: bool,
+    /// Layers may lie on CephFS: connections to clusters are made, by keys in these files. None: no connection is made.
+    pub ceph: Option<Vec<PathBuf>>,
 }
 
 impl Plan {

@@ -1,7 +1,7 @@
 //! Inodes, open files and listings of a client. Each holds its client and gives its own reference back.
 
 use super::library::{Dir, Fh, Inode, Statx};
-use super::{CephClient, Handle, outcome};
+use super::{CephClient, Handle};
 use crate::stat::{Stat, Time};
 use crate::stat_fs::FsStat;
 use crate::sys::Result;
@@ -10,9 +10,12 @@ use std::ffi::{CStr, c_int, c_uint};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// CEPH_STATX_ALL_STATS without CEPH_STATX_VERSION.
 const ATTRIBUTES: c_uint = 0x0fff;
+/// CEPH_STATX_VERSION.
+const VERSION: c_uint = 0x1000;
 /// Most bytes of one read or write: the library counts in an int.
 const STEP: usize = 1 << 30;
 
@@ -26,7 +29,7 @@ macro_rules! on_inode {
         let code = unsafe {
             (client.library.$function)(client.mount.raw(), inode.raw.raw() $(, $argument)*, client.identity.raw())
         };
-        outcome(code)
+        client.outcome(code)
     }};
 }
 
@@ -107,6 +110,13 @@ impl CephInode {
         Ok(self.found(&stat))
     }
 
+    /// Attributes, and a number that every change of the inode changes, by whatever client; None: the cluster does not say.
+    pub fn stat_version(&self) -> Result<(Stat, Option<u64>)> {
+        let mut stat = Statx::new();
+        on_inode!(self, ceph_ll_getattr, &raw mut stat, ATTRIBUTES | VERSION, 0)?;
+        Ok((self.found(&stat), (stat.mask & VERSION != 0).then_some(stat.version)))
+    }
+
     /// Changes attributes.
     pub fn set(&self, change: &CephChange) -> Result<()> {
         // CEPH_SETATTR_*.
@@ -136,7 +146,13 @@ impl CephInode {
         if let Some(size) = change.size {
             (stat.size, mask) = (size, mask | SIZE);
         }
-        on_inode!(self, ceph_ll_setattr, &raw mut stat, mask).map(drop)
+        on_inode!(self, ceph_ll_setattr, &raw mut stat, mask)?;
+        self.send()
+    }
+
+    /// Gives the cluster what the client keeps of changes, where that is not to be left to later.
+    fn send(&self) -> Result<()> {
+        if self.client.writes_through.load(Ordering::Relaxed) { self.sync() } else { Ok(()) }
     }
 
     /// Reads an extended attribute; an empty buffer asks for its length. ERANGE, ENODATA.
@@ -146,7 +162,8 @@ impl CephInode {
 
     /// Sets an extended attribute; `flags` as in setxattr(2).
     pub fn set_xattr(&self, name: &CStr, value: &[u8], flags: c_int) -> Result<()> {
-        on_inode!(self, ceph_ll_setxattr, name.as_ptr(), value.as_ptr().cast(), value.len(), flags).map(drop)
+        on_inode!(self, ceph_ll_setxattr, name.as_ptr(), value.as_ptr().cast(), value.len(), flags)?;
+        self.send()
     }
 
     /// Names of extended attributes, each ended by NUL; an empty buffer asks for their length. ERANGE.
@@ -158,7 +175,8 @@ impl CephInode {
 
     /// Removes an extended attribute. ENODATA.
     pub fn remove_xattr(&self, name: &CStr) -> Result<()> {
-        on_inode!(self, ceph_ll_removexattr, name.as_ptr()).map(drop)
+        on_inode!(self, ceph_ll_removexattr, name.as_ptr())?;
+        self.send()
     }
 
     /// A symbolic link's target, cut to the buffer. EINVAL on anything else.
@@ -171,7 +189,7 @@ impl CephInode {
         // SAFETY: the client is mounted and the inode referenced.
         let code =
             unsafe { (self.client.library.ceph_ll_sync_inode)(self.client.mount.raw(), self.raw.raw(), 0) };
-        outcome(code).map(drop)
+        self.client.outcome(code).map(drop)
     }
 
     /// Space and inodes, as far as the cluster says.
@@ -183,7 +201,7 @@ impl CephInode {
         let code = unsafe {
             (self.client.library.ceph_ll_statfs)(self.client.mount.raw(), self.raw.raw(), found.as_mut_ptr())
         };
-        outcome(code)?;
+        self.client.outcome(code)?;
         // SAFETY: all of its fields are numbers, for which zero is good too.
         let found = unsafe { found.assume_init() };
         Ok(FsStat {
@@ -304,7 +322,7 @@ impl CephFile {
         let code = unsafe {
             (client.library.ceph_ll_read)(client.mount.raw(), self.raw.raw(), offset, len as u64, to)
         };
-        Ok(outcome(code)?.min(len))
+        Ok(client.outcome(code)?.min(len))
     }
 
     /// Writes at `offset` (bytes), perhaps not all.
@@ -316,7 +334,29 @@ impl CephFile {
         let code = unsafe {
             (client.library.ceph_ll_write)(client.mount.raw(), self.raw.raw(), offset, len as u64, from)
         };
-        Ok(outcome(code)?.min(len))
+        let written = client.outcome(code)?.min(len);
+        self.send()?;
+        Ok(written)
+    }
+
+    /// As an inode's.
+    fn send(&self) -> Result<()> {
+        if self.inode.client.writes_through.load(Ordering::Relaxed) { self.sync(false) } else { Ok(()) }
+    }
+
+    /// Takes the only lock of the whole file, for `owner`, which no other lock of this process has; it goes with the file's end, and with the client's session.
+    /// EAGAIN: somebody has it.
+    pub fn lock(&self, owner: u64) -> Result<()> {
+        let client = &self.inode.client;
+        // SAFETY: all fields are numbers; zeros mean the whole file.
+        let mut lock: libc::flock = unsafe { MaybeUninit::zeroed().assume_init() };
+        lock.l_type = libc::F_WRLCK as libc::c_short;
+        lock.l_whence = libc::SEEK_SET as libc::c_short;
+        // SAFETY: the file is open, and the lock is read and written during the call only.
+        let code = unsafe {
+            (client.library.ceph_ll_setlk)(client.mount.raw(), self.raw.raw(), &raw mut lock, owner, 0)
+        };
+        client.outcome(code).map(drop)
     }
 
     /// Makes data (and, unless `datasync`, attributes) durable.
@@ -325,7 +365,7 @@ impl CephFile {
         // SAFETY: the file is open.
         let code =
             unsafe { (client.library.ceph_ll_fsync)(client.mount.raw(), self.raw.raw(), datasync.into()) };
-        outcome(code).map(drop)
+        client.outcome(code).map(drop)
     }
 
     /// fallocate(2), as far as CephFS can.
@@ -337,7 +377,8 @@ impl CephFile {
         let code = unsafe {
             (client.library.ceph_ll_fallocate)(client.mount.raw(), self.raw.raw(), mode, offset, len)
         };
-        outcome(code).map(drop)
+        client.outcome(code)?;
+        self.send()
     }
 }
 
@@ -364,7 +405,7 @@ impl CephListing<'_> {
         let code = unsafe {
             (client.library.ceph_readdir_r)(client.mount.raw(), self.raw.raw(), self.entry.as_mut_ptr())
         };
-        if outcome(code)? == 0 {
+        if client.outcome(code)? == 0 {
             return Ok(None);
         }
         // SAFETY: the call has filled it, and all of its fields are numbers, for which zero is good too.

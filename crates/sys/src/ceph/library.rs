@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 /// The name that it has had since Ceph 10, and the package that has it.
 const NAME: &str = "libcephfs.so.2";
-const PACKAGE: &str = "libcephfs2";
+pub(super) const PACKAGE: &str = "libcephfs2";
 
 /// A client, mounted or not.
 #[repr(C)]
@@ -83,9 +83,7 @@ macro_rules! library {
 
         impl Library {
             fn load() -> Result<Self, String> {
-                let failed = |error: libloading::Error| {
-                    format!("cannot load {NAME}: {error}; install the package {PACKAGE}")
-                };
+                let failed = |error: libloading::Error| format!("cannot load {NAME}: {error}");
                 // SAFETY: what the library does when it is loaded is what every program that is linked with it has done.
                 let loaded = unsafe { libloading::Library::new(NAME) }.map_err(failed)?;
                 // Never unloaded: it has threads of its own.
@@ -109,6 +107,10 @@ library! {
     ceph_conf_set(*mut Mount, *const c_char, *const c_char) -> c_int;
     ceph_conf_get(*mut Mount, *const c_char, *mut c_char, size_t) -> c_int;
     ceph_select_filesystem(*mut Mount, *const c_char) -> c_int;
+    ceph_init(*mut Mount) -> c_int;
+    ceph_start_reclaim(*mut Mount, *const c_char, c_uint) -> c_int;
+    ceph_finish_reclaim(*mut Mount);
+    ceph_set_uuid(*mut Mount, *const c_char);
     ceph_mount(*mut Mount, *const c_char) -> c_int;
     ceph_unmount(*mut Mount) -> c_int;
     ceph_release(*mut Mount) -> c_int;
@@ -167,11 +169,12 @@ library! {
     ceph_ll_write(*mut Mount, *mut Fh, i64, u64, *const c_char) -> c_int;
     ceph_ll_fsync(*mut Mount, *mut Fh, c_int) -> c_int;
     ceph_ll_fallocate(*mut Mount, *mut Fh, c_int, i64, i64) -> c_int;
+    ceph_ll_setlk(*mut Mount, *mut Fh, *mut libc::flock, u64, c_int) -> c_int;
     ceph_ll_close(*mut Mount, *mut Fh) -> c_int;
 }
 
 impl Library {
-    /// The library, loaded once. The error is one line that names the package.
+    /// The library, loaded once. The error is one line.
     pub(super) fn get() -> Result<&'static Self, &'static str> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         LIBRARY.get_or_init(Self::load).as_ref().map_err(String::as_str)

@@ -5,41 +5,22 @@
 
 mod inode;
 mod library;
+mod setup;
 
 pub use inode::{CephChange, CephFile, CephInode, CephListing};
+pub use setup::{CephAccess, CephLineage, CephRefusal, CephSetup, CephTrouble, load};
 
 use crate::stat_fs::FsStat;
 use crate::sys::Result;
 use library::{Library, Mount, UserPerm};
 use rustix::io::Errno;
 use std::ffi::{CStr, c_int};
-use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Longest time that connecting may take in each of its steps, in seconds.
-const PATIENCE: &CStr = c"8";
 /// What statfs(2) calls CephFS.
 const MAGIC: u64 = 0x00c3_6400;
-
-/// What every client has, whatever its configuration file says.
-const OPTIONS: [(&CStr, &CStr); 9] = [
-    (c"client_mount_timeout", PATIENCE),
-    // Access-control lists are honoured as the kernel's client honours them.
-    (c"client_acl_type", c"posix_acl"),
-    // Rights are judged above, as on any layer.
-    (c"client_permissions", c"false"),
-    // `.snap` is an ordinary name: nobody makes snapshots or looks into them by names of files.
-    (c"client_snapdir", c""),
-    // The size of a directory does not change with what is below it.
-    (c"client_dirsize_rbytes", c"false"),
-    // What goes wrong is answered, not printed.
-    (c"err_to_stderr", c"false"),
-    (c"log_to_stderr", c"false"),
-    (c"admin_socket", c""),
-    // A service's handlers of signals are its own.
-    (c"fatal_signal_handlers", c"false"),
-];
 
 /// A thing of libcephfs's.
 struct Handle<T>(NonNull<T>);
@@ -73,29 +54,6 @@ fn outcome(code: c_int) -> Result<usize> {
     }
 }
 
-/// How a cluster is reached. What is None is what Ceph's own programs take.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CephAccess<'a> {
-    /// The configuration file.
-    pub conf: Option<&'a CStr>,
-    /// The client's name without `client.`.
-    pub id: Option<&'a CStr>,
-    /// The filesystem's name.
-    pub filesystem: Option<&'a CStr>,
-}
-
-/// Why there is no client: one line for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CephRefusal(String);
-
-impl fmt::Display for CephRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for CephRefusal {}
-
 /// A client: one mounted filesystem, with a cache and about 14 threads. Whatever came from it keeps it.
 pub struct CephClient {
     library: &'static Library,
@@ -104,38 +62,25 @@ pub struct CephClient {
     identity: Handle<UserPerm>,
     mounted: bool,
     device: u64,
+    /// The cluster has expelled it.
+    expelled: AtomicBool,
+    /// Changes are the cluster's before they are answered.
+    writes_through: AtomicBool,
+}
+
+/// Clients that are connected, or about to say goodbye.
+static CONNECTED: AtomicUsize = AtomicUsize::new(0);
+
+/// How many clients of this process their clusters still wait for. One that is dropped counts until its cluster knows that.
+pub fn connected() -> usize {
+    CONNECTED.load(Ordering::Acquire)
 }
 
 impl CephClient {
-    /// Connects to a cluster and mounts its filesystem; within some 10 seconds it is done or refused. To be called in the process
+    /// Connects to a cluster and mounts its filesystem; each step of that is done or refused within 8 s. To be called in the process
     /// that will use it, after the last fork: threads are started.
     pub fn connect(access: CephAccess<'_>) -> std::result::Result<Arc<Self>, CephRefusal> {
-        let library = Library::get().map_err(|why| CephRefusal(why.into()))?;
-        let refuse = |why: &str| CephRefusal(refusal(access, why));
-        let mut client = Self::create(library, access.id).map_err(|e| refuse(&e.to_string()))?;
-        client.configure(access).map_err(|why| refuse(&why))?;
-        let root = ptr::null();
-        // SAFETY: the client is configured and not mounted; no path stands for the root.
-        let mounted = unsafe { (library.ceph_mount)(client.mount.raw(), root) };
-        match -mounted {
-            0 => client.mounted = true,
-            libc::ETIMEDOUT => return Err(refuse("no answer from the monitors or the metadata server")),
-            libc::EACCES | libc::EPERM => {
-                return Err(refuse("the cluster refuses the client's key or its rights"));
-            }
-            libc::ENOENT => {
-                return Err(refuse(
-                    "it names no monitors, has no key for this client, or the filesystem is not there",
-                ));
-            }
-            1000 => return Err(refuse("the configuration names no monitors")),
-            other => return Err(refuse(&Errno::from_raw_os_error(other.clamp(1, 4095)).to_string())),
-        }
-        // Modes are those that calls ask for; the library takes its own umask for the caller's.
-        // SAFETY: the client is mounted; the rest is a number.
-        unsafe { (library.ceph_umask)(client.mount.raw(), 0) };
-        client.device = client.identify();
-        Ok(Arc::new(client))
+        CephSetup::of(access)?.connect(None)
     }
 
     fn create(library: &'static Library, id: Option<&CStr>) -> Result<Self> {
@@ -146,26 +91,36 @@ impl CephClient {
         let mount = Handle::new(mount)?;
         // SAFETY: no groups, so no array.
         let identity = unsafe { (library.ceph_userperm_new)(0, 0, 0, ptr::null_mut()) };
-        Ok(Self { library, mount, identity: Handle::new(identity)?, mounted: false, device: 0 })
+        let (identity, expelled) = (Handle::new(identity)?, AtomicBool::new(false));
+        let writes_through = AtomicBool::new(false);
+        Ok(Self { library, mount, identity, mounted: false, device: 0, expelled, writes_through })
     }
 
-    fn configure(&self, access: CephAccess<'_>) -> std::result::Result<(), String> {
-        let conf = access.conf.map_or(ptr::null(), CStr::as_ptr);
-        // SAFETY: the path ends with NUL or is none, which stands for the usual places.
-        outcome(unsafe { (self.library.ceph_conf_read_file)(self.mount.raw(), conf) })
-            .map_err(|e| format!("cannot read the configuration: {e}"))?;
-        for (name, value) in OPTIONS {
-            // SAFETY: both end with NUL.
-            let set =
-                unsafe { (self.library.ceph_conf_set)(self.mount.raw(), name.as_ptr(), value.as_ptr()) };
-            outcome(set).map_err(|e| format!("option {}: {e}", name.to_string_lossy()))?;
+    /// From now on the cluster has each change before the call that makes it returns: what was answered outlives this process.
+    /// The library alone keeps attributes and data that it need not send yet for some seconds.
+    pub fn write_through(&self) {
+        self.writes_through.store(true, Ordering::Relaxed);
+    }
+
+    /// What a call returned, as [`outcome`]; a cluster that has expelled the client says so in any call.
+    fn outcome(&self, code: c_int) -> Result<usize> {
+        if code == -libc::ESHUTDOWN {
+            self.expelled.store(true, Ordering::Relaxed);
         }
-        if let Some(name) = access.filesystem {
-            // SAFETY: the name ends with NUL.
-            outcome(unsafe { (self.library.ceph_select_filesystem)(self.mount.raw(), name.as_ptr()) })
-                .map_err(|e| e.to_string())?;
+        outcome(code)
+    }
+
+    /// Whether the cluster has expelled it, so that it can do nothing any more. Asks the cluster, and waits for it.
+    pub fn is_expelled(self: &Arc<Self>) -> bool {
+        static ASKED: AtomicU64 = AtomicU64::new(0);
+        let is_known = || self.expelled.load(Ordering::Relaxed);
+        if !is_known() {
+            // A name that the client knows nothing of yet, so that it has to ask.
+            let name = format!(".vellum-{}-{}", std::process::id(), ASKED.fetch_add(1, Ordering::Relaxed));
+            let asked = std::ffi::CString::new(name).map_err(|_| Errno::INVAL);
+            let _ = asked.and_then(|name| self.root()?.lookup(&name).map(drop));
         }
-        Ok(())
+        is_known()
     }
 
     /// A device number for files in it: the same in every client of this filesystem, and none that the kernel gives.
@@ -190,7 +145,7 @@ impl CephClient {
     pub fn root(self: &Arc<Self>) -> Result<CephInode> {
         let mut found = ptr::null_mut();
         // SAFETY: the client is mounted; the inode is written to a place of ours, with a reference.
-        outcome(unsafe { (self.library.ceph_ll_lookup_root)(self.mount.raw(), &raw mut found) })?;
+        self.outcome(unsafe { (self.library.ceph_ll_lookup_root)(self.mount.raw(), &raw mut found) })?;
         CephInode::new(self, found)
     }
 
@@ -203,7 +158,7 @@ impl CephClient {
     /// Makes all that was written by this client durable.
     pub fn sync(&self) -> Result<()> {
         // SAFETY: the client is mounted.
-        outcome(unsafe { (self.library.ceph_sync_fs)(self.mount.raw()) }).map(drop)
+        self.outcome(unsafe { (self.library.ceph_sync_fs)(self.mount.raw()) }).map(drop)
     }
 }
 
@@ -212,19 +167,13 @@ impl Drop for CephClient {
         if self.mounted {
             // SAFETY: the client is mounted, and nothing that came from it is left.
             unsafe { (self.library.ceph_unmount)(self.mount.raw()) };
+            CONNECTED.fetch_sub(1, Ordering::Release);
         }
         // SAFETY: no call is made with it any more.
         unsafe { (self.library.ceph_userperm_destroy)(self.identity.raw()) };
         // SAFETY: it is unmounted and not used again.
         unsafe { (self.library.ceph_release)(self.mount.raw()) };
     }
-}
-
-fn refusal(access: CephAccess<'_>, why: &str) -> String {
-    let or =
-        |given: Option<&CStr>, usual: &str| given.map_or(usual.into(), CStr::to_string_lossy).into_owned();
-    let (conf, id) = (or(access.conf, "the usual configuration"), or(access.id, "admin"));
-    format!("Ceph by {conf} as client.{id}: {why}")
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Which files programs may be writing to past the mount, and since when programs make names.
 
+use crate::coherence::listed::Listed;
 use crate::coherence::no_writers::NoWriters;
 use crate::sync::AtomicU8;
 use std::sync::Arc;
@@ -53,6 +54,8 @@ pub(crate) struct Handouts {
     pub(crate) no_writers: NoWriters,
     /// Those that programs may also make shorter past the mount.
     pub(crate) cut: WriterFilter,
+    /// Of which of them a list of names says whether that is so.
+    pub(crate) listed: Listed,
     clock: Instant,
 }
 
@@ -60,7 +63,14 @@ impl Handouts {
     /// `kept`: a predecessor may have handed out anything.
     pub(crate) fn new(export: Arc<dyn Export>, kept: bool) -> Self {
         let [written, cut] = [(); 2].map(|()| WriterFilter::new(kept));
-        Self { export, written, no_writers: NoWriters::new(), cut, clock: Instant::now() }
+        Self {
+            export,
+            written,
+            no_writers: NoWriters::new(),
+            cut,
+            listed: Listed::new(),
+            clock: Instant::now(),
+        }
     }
 
     /// A file is about to be opened for a program, to do with it what it wants.

@@ -104,7 +104,7 @@ impl Layers {
             let record = Record::read(object_of(file), space.partial())?;
             let record = known_again(record, file, &*below, (space, writable))?;
             let index: Box<dyn BlockIndex> = match record.sidecar {
-                Some(number) => Box::new(layer.sidecar(number, writable)?),
+                Some(number) => Box::new(layer.sidecar(number, writable, self.config.run)?),
                 None => Box::new(Holes),
             };
             PartialFile::new(Arc::clone(file), below, index, record, space.partial())

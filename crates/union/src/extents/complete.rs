@@ -72,10 +72,10 @@ impl PartialFile {
         if n < data.len() {
             let torn = (start + n as u64) >> shift << shift;
             self.undo_torn(torn)?;
-            self.note(start >> shift..torn >> shift, shape);
+            self.note(start >> shift..torn >> shift, shape)?;
             return Err(Error::new(Errno::NOSPC, "completing a partial file"));
         }
-        self.note(start >> shift..end.div_ceil(block), shape);
+        self.note(start >> shift..end.div_ceil(block), shape)?;
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! How it is known which blocks of a partial file are its own, when it is opened.
 
 use super::map::{BlockMap, CHUNK_BLOCKS, ChunkBits};
+use super::recent::Recent;
 use crate::sync::Mutex;
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -11,7 +12,10 @@ use vellum_vfs::{BranchFile, Errno, Result, Seek};
 pub(crate) trait BlockIndex: Send + Sync {
     /// The own blocks of a chunk; `end` (bytes) is where the file's blocks end that may come from below.
     fn load(&self, upper: &dyn BranchFile, chunk: u64, shift: u8, end: u64) -> Result<ChunkBits>;
-    /// Blocks have become own: they are written, but perhaps not durable.
+    /// Blocks are written, but perhaps not durable, and about to be noted as own: from now on a process after this one finds them, if the
+    /// machine does not crash meanwhile.
+    fn record(&self, blocks: Range<u64>) -> Result<()>;
+    /// Blocks have become own, after [`BlockIndex::record`].
     fn noted(&self, blocks: Range<u64>);
     /// Makes durable what was noted so far, and before that, with `data`, the blocks themselves.
     fn sync(&self, map: &BlockMap, blocks: u64, data: &dyn Fn() -> Result<()>) -> Result<()>;
@@ -46,6 +50,11 @@ impl BlockIndex for Holes {
         Ok(bits)
     }
 
+    /// The filesystem shows them.
+    fn record(&self, _: Range<u64>) -> Result<()> {
+        Ok(())
+    }
+
     fn noted(&self, _: Range<u64>) {}
 
     fn sync(&self, _: &BlockMap, _: u64, data: &dyn Fn() -> Result<()>) -> Result<()> {
@@ -62,9 +71,11 @@ impl BlockIndex for Holes {
 }
 
 /// A block is own when its bit in a file beside says so: for filesystems that cannot tell holes from data. A bit
-/// becomes durable after its block, never before: a crash leaves the block as it was, not empty.
+/// becomes durable after its block, never before: a crash of the machine leaves the block as it was, not empty. A crash of this process
+/// alone loses nothing ([`Recent`]).
 pub(crate) struct Sidecar {
     file: Arc<dyn BranchFile>,
+    recent: Option<Recent>,
     /// Chunks in which blocks have become own since the last sync.
     dirty: Mutex<BTreeSet<u64>>,
     syncing: Mutex<()>,
@@ -74,8 +85,10 @@ pub(crate) struct Sidecar {
 const CHUNK_BYTES: usize = (CHUNK_BLOCKS / 8) as usize;
 
 impl Sidecar {
-    pub(crate) fn new(file: Arc<dyn BranchFile>) -> Self {
-        Self { file, dirty: Mutex::default(), syncing: Mutex::default() }
+    /// `recent`: where bits are written that are not durable yet. None: nobody writes, or a crash of the process is taken for one of the
+    /// machine.
+    pub(crate) fn new(file: Arc<dyn BranchFile>, recent: Option<Recent>) -> Self {
+        Self { file, recent, dirty: Mutex::default(), syncing: Mutex::default() }
     }
 
     fn write(&self, states: &[(u64, ChunkBits)]) -> Result<()> {
@@ -94,6 +107,13 @@ impl BlockIndex for Sidecar {
         let mut bytes = [0; CHUNK_BYTES];
         let n = self.file.read_at(&mut bytes, chunk * CHUNK_BYTES as u64)?;
         Ok(ChunkBits::from_bytes(bytes.get(..n).unwrap_or_default()))
+    }
+
+    fn record(&self, blocks: Range<u64>) -> Result<()> {
+        match &self.recent {
+            Some(recent) if blocks.start < blocks.end => recent.write(blocks),
+            _ => Ok(()),
+        }
     }
 
     fn noted(&self, blocks: Range<u64>) {

@@ -9,10 +9,12 @@ mod model_test;
 mod origin;
 mod partial;
 mod probe;
+mod recent;
 mod record;
 
 pub(crate) use index::{BlockIndex, Holes, Sidecar};
 pub(crate) use origin::Origin;
 pub(crate) use partial::PartialFile;
 pub(crate) use probe::hole_shift;
+pub(crate) use recent::Recent;
 pub(crate) use record::Record;

@@ -131,12 +131,15 @@ impl PartialFile {
         Ok(all)
     }
 
-    pub(super) fn note(&self, blocks: Range<u64>, shape: Shape) {
+    /// Notes blocks that were written as own. After an error they are not.
+    pub(super) fn note(&self, blocks: Range<u64>, shape: Shape) -> Result<()> {
         let blocks = blocks.start..blocks.end.min(self.blocks(shape));
         if blocks.start < blocks.end {
+            self.index.record(blocks.clone())?;
             self.map.set(blocks.clone(), self.blocks(shape));
             self.index.noted(blocks);
         }
+        Ok(())
     }
 
     /// The shape, once the recorded limit is no larger than the real one: only then may the file grow.
@@ -228,7 +231,7 @@ impl PartialFile {
             // The last block may have been begun: its rest must not read as zeros.
             self.mend(end, size, shape)?;
         }
-        self.note(at >> shift..end.div_ceil(self.record.block()), shape);
+        self.note(at >> shift..end.div_ceil(self.record.block()), shape)?;
         Ok((n, n == data.len()))
     }
 
@@ -287,7 +290,7 @@ impl PartialFile {
             }
             return Err(Errno::NOSPC.into());
         }
-        self.note(number..number + 1, shape);
+        self.note(number..number + 1, shape)?;
         Ok((n, true))
     }
 

@@ -15,7 +15,7 @@ use crate::nodes::node::{At, Dir, File, Node};
 use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use vellum_vfs::{Error, ExportDir, FileKind, Name, NodeId, Refused, Result, Verdict, Wanted};
+use vellum_vfs::{ExportDir, FileKind, Name, NodeId, Refused, Verdict, Wanted};
 
 /// A directory of the union's, whether the front knows it or not. It stays the same one when it is moved.
 pub struct Directory {
@@ -37,19 +37,17 @@ impl Directory {
 }
 
 impl Coherence {
-    /// Whether names of a directory may change without the front: that has heard all answers that are older. The caller holds the
-    /// directory's `ops` exclusively.
-    fn is_settled(&self, dir: &Dir) -> Verdict<()> {
-        let (handouts, front) = (self.handouts()?, self.front()?);
-        if dir.lease.is_settled(&*front.notifier, handouts.now()) { Ok(()) } else { Err(Refused::Kernel) }
-    }
-
     /// Whether a client may make a name in a directory without the front. The caller holds the directory's `ops` exclusively.
-    fn lets_make(&self, dir: &Dir, name: Name<'_>) -> Verdict<()> {
-        self.is_settled(dir)?;
-        // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
-        // directory, and a service that waits so cannot even be killed.
-        if dir.lease.negative.has(name) { Err(Refused::Kernel) } else { Ok(()) }
+    fn lets_make(&self, node: &Node, dir: &Dir, name: Name<'_>) -> Verdict<()> {
+        let (handouts, front) = (self.handouts()?, self.front()?);
+        // The front has heard all answers that are older.
+        let may = dir.lease.is_settled(&*front.notifier, handouts.now())
+            // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
+            // directory, and a service that waits so cannot even be killed.
+            && !dir.lease.negative.has(name)
+            // What is carried out a second time must find the name as it has left it.
+            && !front.notifier.has_begun(node.id, name);
+        if may { Ok(()) } else { Err(Refused::Kernel) }
     }
 }
 
@@ -119,14 +117,4 @@ fn is_whole(node: &Node, file: &File) -> bool {
         && !node.alias
         && !node.stale.load(SeqCst)
         && file.cached_opens.load(SeqCst) == 0
-}
-
-/// Does something that is not the same when it is done twice, of which the client hears before.
-fn once<T>(client: &vellum_vfs::Client<'_>, act: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    client.progress.begins();
-    let done = act();
-    if done.is_err() {
-        client.progress.has_failed();
-    }
-    done
 }

@@ -1,7 +1,7 @@
 //! Files that clients are given: made, opened, opened once more.
 
 use super::ops::still_there;
-use super::{Directory, is_whole, once, policy};
+use super::{Directory, is_whole, policy};
 use crate::coherence::names::By;
 use crate::coherence::writers::Handouts;
 use crate::nodes::node::Inherit;
@@ -25,7 +25,7 @@ impl Core {
         let inherit = self.inherit_of(node)?;
         policy::makes_file(client, inherit, mode)?;
         self.notes_shared(node, dir);
-        self.coherence.lets_make(dir, at.name)?;
+        self.coherence.lets_make(node, dir, at.name)?;
         if !dir.lowers.is_empty() && names.child(at.name)?.is_some() {
             return Err(Refused::Error(Errno::EXIST));
         }
@@ -167,7 +167,8 @@ impl Handouts {
         inherit: Inherit,
     ) -> Result<(Given, u64), Errno> {
         let dir = &at.dir.at;
-        let made = once(client, || dir.create(at.name, flags, mode)).map_err(|error| error.errno())?;
+        let made =
+            client.progress.once(|| dir.create(at.name, flags, mode)).map_err(|error| error.errno())?;
         match self.give(client, &made, inherit) {
             Ok(()) => Ok((made.file, made.attr.ino)),
             Err(errno) => {

@@ -1,6 +1,6 @@
 //! The calls of clients one by one.
 
-use super::{Directory, once, policy};
+use super::{Directory, policy};
 use crate::coherence::names::By;
 use crate::nodes::node::{At, Body, Dir, Node};
 use crate::ops::create::{Made, Make};
@@ -12,8 +12,8 @@ use vellum_vfs::{
     Client, Context, Given, Handout, HandoutFlags, Name, NodeId, Refused, SetAttr, Verdict, Wanted,
 };
 
-fn context(client: &Client<'_>) -> Context<'static> {
-    Context { uid: client.uid, gid: client.gid, pid: 0, umask: 0, groups: &[], who: None }
+fn context<'a>(client: &Client<'a>) -> Context<'a> {
+    Context { uid: client.uid, gid: client.gid, progress: client.progress, ..Context::default() }
 }
 
 impl Core {
@@ -30,9 +30,8 @@ impl Core {
         still_there(dir)?;
         policy::makes(client, self.inherit_of(node)?, mode)?;
         self.notes_shared(node, dir);
-        self.coherence.lets_make(dir, at.name)?;
-        let cx = context(client);
-        let made = once(client, || self.make_alone(&cx, &names, at.name, what, mode));
+        self.coherence.lets_make(node, dir, at.name)?;
+        let made = self.make_alone(&context(client), &names, at.name, what, mode);
         made.map_err(|error| policy::told(error.errno()))
     }
 }

@@ -1,7 +1,8 @@
 //! Sidecars: files beside the tree, in a directory of the layer's root that nobody sees, that list the own blocks of partial
 //! files on filesystems that cannot tell holes from data.
 
-use crate::extents::Sidecar;
+use crate::config::Run;
+use crate::extents::{Recent, Sidecar};
 use crate::layers::layer::{Layer, c_string};
 use crate::layers::marks::Space;
 use std::ffi::CStr;
@@ -28,6 +29,50 @@ pub(crate) fn make(root: &dyn BranchDir) -> Result<Arc<dyn BranchDir>> {
     root.open_dir(name)
 }
 
+/// What the names end with of files for bits that are not durable yet.
+const RECENT: &[u8] = b".recent";
+
+/// The name of the file beside a sidecar for bits that are not durable yet.
+fn recent_of(number: u64) -> Box<CStr> {
+    let mut name = named(number).to_bytes().to_vec();
+    name.extend(RECENT);
+    c_string(name)
+}
+
+/// Takes over what a service has left that died: bits of blocks that were written in this `run` of the machine become durable, after all blocks by
+/// `sync`; those of another run are not believed.
+pub(crate) fn adopt(maps: &dyn BranchDir, run: Option<Run>, sync: &dyn Fn() -> Result<()>) -> Result<()> {
+    let mut left: Vec<Box<CStr>> = Vec::new();
+    maps.list(&mut |item| {
+        if item.name.bytes().ends_with(RECENT) {
+            left.push(item.name.as_c_str().into());
+        }
+        Ok(())
+    })?;
+    let mut synced = false;
+    for name in left {
+        let whole = name.to_bytes().strip_suffix(RECENT).unwrap_or_default();
+        let sidecar = c_string(whole.to_vec());
+        let name = Name::new(&name)?;
+        let file = maps.open_file(name, OpenMode::READ)?;
+        if Recent::is_of(&*file, run)? {
+            match maps.open_file(Name::new(&sidecar)?, OpenMode::READ | OpenMode::WRITE) {
+                Ok(sidecar) => {
+                    if !synced {
+                        sync()?;
+                        synced = true;
+                    }
+                    Recent::adopt(&*file, &*sidecar)?;
+                }
+                Err(e) if e.errno() == Errno::NOENT => {}
+                Err(e) => return Err(e),
+            }
+        }
+        maps.remove(name)?;
+    }
+    Ok(())
+}
+
 /// The name of a sidecar.
 pub(crate) fn named(number: u64) -> Box<CStr> {
     c_string(format!("{number:016x}").into_bytes())
@@ -38,13 +83,16 @@ fn lost(number: u64) -> Error {
 }
 
 impl Layer {
-    /// Opens a sidecar.
-    pub(crate) fn sidecar(&self, number: u64, writable: bool) -> Result<Sidecar> {
+    /// Opens a sidecar; `run`: of the machine.
+    pub(crate) fn sidecar(&self, number: u64, writable: bool, run: Option<Run>) -> Result<Sidecar> {
         let maps = self.maps.as_ref().ok_or_else(|| lost(number))?;
         let mode = if writable { OpenMode::READ | OpenMode::WRITE } else { OpenMode::READ };
         let name = named(number);
         match maps.open_file(Name::new(&name)?, mode) {
-            Ok(file) => Ok(Sidecar::new(file)),
+            Ok(file) => {
+                let recent = run.filter(|_| writable);
+                Ok(Sidecar::new(file, recent.map(|run| Recent::new(maps, recent_of(number), run))))
+            }
             Err(e) if e.errno() == Errno::NOENT => Err(lost(number)),
             Err(e) => Err(e),
         }
@@ -71,10 +119,12 @@ impl Drop for DoomedSidecar {
 
 /// Removes a sidecar.
 pub(crate) fn remove(maps: &dyn BranchDir, number: u64) {
-    if let Ok(name) = Name::new(&named(number))
-        && let Err(error) = maps.remove(name)
-        && error.errno() != Errno::NOENT
-    {
-        tracing::debug!(%error, "removing a block map");
+    for name in [recent_of(number), named(number)] {
+        if let Ok(name) = Name::new(&name)
+            && let Err(error) = maps.remove(name)
+            && error.errno() != Errno::NOENT
+        {
+            tracing::debug!(%error, "removing a block map");
+        }
     }
 }

@@ -40,11 +40,6 @@ impl Layers {
         }
         let (work, aufs) = match (&config.upper, stack.first_mut()) {
             (Some(upper), Some(layer)) => {
-                if !upper.branch.exchanges() {
-                    let error =
-                        Error::new(Errno::INVAL, "an upper layer where two names cannot change places");
-                    return Err(error.at(upper.branch.describe()));
-                }
                 let mut work = Work::open(upper, layer.overrides, config.background)?;
                 let adopted = adopt_upper(&*upper.branch.root(), &mut work, layer)?;
                 let aufs = adopted || work.whiteouts == Whiteouts::Aufs;
@@ -62,6 +57,13 @@ impl Layers {
             && layer.marking.own.is_some()
         {
             layer.maps = Some(maps::make(&*layer.branch.root())?);
+        }
+        if config.upper.is_some()
+            && let Some(layer) = stack.first()
+            && let Some(maps) = &layer.maps
+        {
+            maps::adopt(&**maps, config.run, &|| layer.branch.sync())
+                .map_err(|e| e.doing("taking over maps of blocks").at(layer.branch.describe()))?;
         }
         let layers = Self {
             lower_roots: lower_roots(&stack, first_lower)?,

@@ -48,6 +48,9 @@ pub(crate) struct Work {
     pub(crate) overrides: Format,
     /// How whiteouts are written.
     pub(crate) whiteouts: Whiteouts,
+    /// Two names of the upper layer can change places. Where they cannot, whiteouts stand beside the names that they hide, so that
+    /// one is there before another thing goes.
+    pub(crate) exchanges: bool,
     /// Remaking the shared whiteout, when its inode has too many links.
     remake: Mutex<()>,
     /// Files without a name can be made.
@@ -94,13 +97,15 @@ impl Work {
             Space::User
         };
         let whiteout = Name::new(WHITEOUT_NAME)?;
-        let device = dir.make_node(whiteout, FileKind::CharDevice.mode_bits(), 0).is_ok();
+        let exchanges = config.branch.exchanges();
+        let device = exchanges && dir.make_node(whiteout, FileKind::CharDevice.mode_bits(), 0).is_ok();
         Ok(Self {
             dir,
             serial: AtomicU64::new(1),
             space,
             overrides,
             whiteouts: if device { Whiteouts::Device } else { Whiteouts::Aufs },
+            exchanges,
             remake: Mutex::new(()),
             unnamed: AtomicBool::new(true),
             clones: AtomicBool::new(true),
@@ -168,6 +173,12 @@ impl Work {
         }
     }
 
+    /// Makes a whiteout that stands under the name itself one beside it, so that the name is free.
+    pub(crate) fn free_name(&self, dir: &dyn BranchDir, name: Name<'_>) -> Result<()> {
+        self.whiteout(dir, name)?;
+        dir.remove(name)
+    }
+
     /// Replaces an entry of `dir` that is not a directory by a whiteout, in one step.
     pub(crate) fn replace_by_whiteout(&self, dir: &dyn BranchDir, name: Name<'_>) -> Result<()> {
         match self.whiteouts {
@@ -179,10 +190,7 @@ impl Work {
                     let _ = self.dir.remove(temp);
                 })
             }
-            Whiteouts::Aufs => {
-                self.whiteout(dir, name)?;
-                dir.remove(name)
-            }
+            Whiteouts::Aufs => self.free_name(dir, name),
         }
     }
 

@@ -94,7 +94,7 @@ impl Core {
 
     pub(crate) fn attr_reply(&self, node: &Node) -> Result<AttrReply> {
         self.coherence.tells_attributes(node);
-        let has_writers = self.has_writers(node);
+        let has_writers = self.has_writers_now(node);
         let attr = self.attr_of(node)?;
         Ok(AttrReply { attr, ttl: self.attr_ttl(node, &attr, has_writers) })
     }

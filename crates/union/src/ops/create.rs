@@ -78,6 +78,10 @@ impl Core {
         mode: u32,
     ) -> Result<(Arc<Node>, Entry)> {
         let names = self.lock_names(parent, By::Kernel)?;
+        // A program may have made the name since the kernel looked: to be seen before it is said that this has begun to make it.
+        if self.nodes.is_shared(parent.id) && names.child(name)?.is_some() {
+            return Err(Error::new(Errno::EXIST, ""));
+        }
         let made = self.make_alone(cx, &names, name, what, mode)?;
         let entry = self.entry(&made.node, Some(made.attr))?;
         Ok((made.node, entry))
@@ -108,28 +112,27 @@ impl Core {
             matches!(what, Make::Dir) && self.upper.aufs && self.layers.shows_from_below(dir, name)?;
         let direct = own == Own::default() && !opaque;
         let change = names.change();
-        let mut is_at_free_name = false;
-        let file =
-            match if direct { work.make_at(&*handle, name, what, owner) } else { Err(Errno::EXIST.into()) } {
-                Ok(file) => {
-                    is_at_free_name = !self.upper.aufs;
-                    file
-                }
+        cx.progress.once(|| {
+            let made_at =
+                if direct { work.make_at(&*handle, name, what, owner) } else { Err(Errno::EXIST.into()) };
+            let is_at_free_name = made_at.is_ok() && !self.upper.aufs;
+            let file = match made_at {
                 Err(e) if e.errno() == Errno::EXIST => {
                     let xwhiteouts = dir.upper.lock().as_ref().is_some_and(|upper| upper.xwhiteouts);
                     self.layers.make_over(work, (&*handle, xwhiteouts), name, what, owner, &own)?
                 }
-                Err(e) => return Err(e),
+                made_at => made_at?,
             };
-        if self.upper.aufs {
-            work.remove_aufs_whiteout(&*handle, name)?;
-        }
-        let made = self.enter_new(parent, &change, &*handle, name, file, &own);
-        if made.is_err() && is_at_free_name {
-            // Who is told that it has failed may go another way, and must find the name free.
-            what.take_away(&*handle, name);
-        }
-        made
+            if self.upper.aufs {
+                work.remove_aufs_whiteout(&*handle, name)?;
+            }
+            let made = self.enter_new(parent, &change, &*handle, name, file, &own);
+            if made.is_err() && is_at_free_name {
+                // Who is told that it has failed may go another way, and must find the name free.
+                what.take_away(&*handle, name);
+            }
+            made
+        })
     }
 
     /// Makes the node of something that has just been made in the upper layer.
@@ -202,7 +205,13 @@ impl Core {
     }
 
     /// Makes another name for a file.
-    pub(crate) fn make_link(&self, node: &Arc<Node>, parent: &Arc<Node>, name: Name<'_>) -> Result<()> {
+    pub(crate) fn make_link(
+        &self,
+        cx: &Context<'_>,
+        node: &Arc<Node>,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+    ) -> Result<()> {
         let work = self.upper.work()?;
         let file = node.as_file().ok_or(Error::new(Errno::PERM, "hard link to a directory"))?;
         // What has lost its last name does not get another one, as with any filesystem. (What never had one is in the upper layer.)
@@ -227,6 +236,7 @@ impl Core {
         let object = target.hold()?;
         let key = (0, object.stat()?.ino);
         self.nodes.links(key, node);
+        cx.progress.begins();
         match link_target(&target, &*object, &*handle, name) {
             Ok(()) => {}
             Err(e) if e.errno() == Errno::EXIST => {
@@ -314,10 +324,13 @@ impl Layers {
             } else if *own != Own::default() {
                 place.hold(temp)?.set_xattr(work.space.own(), &own.encode(), 0)?;
             }
-            if is_dir && replaces {
+            if is_dir && replaces && work.exchanges {
                 place.rename(temp, dir, name, RenameFlags::EXCHANGE)?;
                 place.remove(temp)?;
             } else {
+                if is_dir && replaces {
+                    work.free_name(dir, name)?;
+                }
                 place.rename(temp, dir, name, RenameFlags::empty())?;
             }
             Ok(file)

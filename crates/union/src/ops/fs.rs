@@ -58,7 +58,7 @@ impl Union {
                 self.0.coherence.opens_to_map(node, file, known);
                 MAPPABLE
             }
-            (OpenIo::Passthrough(_), _) => NO_HANDLE,
+            (OpenIo::Passthrough(_) | OpenIo::Lent(_), _) => NO_HANDLE,
             _ => CACHED,
         };
         Ok(Opened { handle, io })
@@ -171,9 +171,9 @@ impl Filesystem for Union {
         Ok(self.0.make(cx, &parent, name, Make::Symlink(&target), 0o777)?.1)
     }
 
-    fn link(&self, _: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry> {
+    fn link(&self, cx: &Context<'_>, node: NodeId, parent: NodeId, name: Name<'_>) -> Result<Entry> {
         let (node, parent) = (self.0.node(node)?, self.dir(parent)?);
-        self.0.make_link(&node, &parent, name)?;
+        self.0.make_link(cx, &node, &parent, name)?;
         self.0.entry(&node, None)
     }
 
@@ -218,24 +218,20 @@ impl Filesystem for Union {
         flags: u32,
     ) -> Result<(Entry, Opened)> {
         let dir = self.dir(parent)?;
-        match self.0.make(cx, &dir, name, Make::File, mode) {
-            Ok((node, mut entry)) => {
-                // An error must not leave a lookup counted.
-                let opened = self.opened(&node, flags).inspect_err(|_| self.0.forget(entry.node, 1))?;
-                // Open, it may come to be mapped.
-                let has_writers = self.0.has_writers(&node);
-                entry.attr_ttl = entry.attr_ttl.min(self.0.attr_ttl(&node, &entry.attr, has_writers));
-                Ok((entry, opened))
-            }
+        let (node, mut entry) = match self.0.make(cx, &dir, name, Make::File, mode) {
             // Another client was faster.
             Err(e) if e.errno() == Errno::EXIST && flags & O_EXCL == 0 => {
                 let entry = self.look(parent, name)?.ok_or(e)?;
-                let node = self.0.node(entry.node)?;
-                let opened = self.opened(&node, flags).inspect_err(|_| self.0.forget(entry.node, 1))?;
-                Ok((entry, opened))
+                (self.0.node(entry.node)?, entry)
             }
-            Err(e) => Err(e),
-        }
+            made => made?,
+        };
+        // An error must not leave a lookup counted.
+        let opened = self.opened(&node, flags).inspect_err(|_| self.0.forget(entry.node, 1))?;
+        // Open, it may come to be mapped.
+        let has_writers = self.0.has_writers(&node);
+        entry.attr_ttl = entry.attr_ttl.min(self.0.attr_ttl(&node, &entry.attr, has_writers));
+        Ok((entry, opened))
     }
 
     fn tmpfile(&self, cx: &Context<'_>, parent: NodeId, mode: u32, flags: u32) -> Result<(Entry, Opened)> {
@@ -337,8 +333,8 @@ impl Filesystem for Union {
         self.0.layers.get_xattr(&*self.0.node(node)?, name, buf)
     }
 
-    fn listxattr(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
-        self.0.layers.list_xattr(&*self.0.node(node)?, buf)
+    fn listxattr(&self, cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
+        self.0.layers.list_xattr(cx, &*self.0.node(node)?, buf)
     }
 
     fn removexattr(&self, _: &Context<'_>, node: NodeId, name: &CStr) -> Result<()> {

@@ -224,7 +224,7 @@ impl Core {
             io
         } else {
             let io = self.layers.readable(file)?;
-            if !io.writable && io.file.descriptor().is_some() {
+            if !io.writable && (io.file.descriptor().is_some() || io.file.lent().is_some()) {
                 node.lower_passthrough.store(true, Relaxed);
                 self.nodes.write_flags(node, Flags::LOWER_OPEN);
                 // A copy-up that did not see the mark has replaced the file by now.
@@ -243,7 +243,14 @@ impl Core {
         // Counted before looking, so that one who finds it whole at the same time sees the count.
         let descriptor = io.file.descriptor();
         if descriptor.is_none() {
+            let copy = if io.writable { None } else { io.file.lent() };
             self.nodes.count_cached(node, file, 1);
+            // An open beside this one that goes through the cache has been counted, or will find the copy.
+            if let Some(copy) = copy
+                && self.nodes.uncount_alone(node, file)
+            {
+                return Ok(OpenIo::Lent(copy));
+            }
             return Ok(OpenIo::Cached { keep: !node.alias });
         }
         match descriptor {
@@ -289,6 +296,15 @@ impl Nodes {
         if let Some(ledger) = self.ledger() {
             ledger.set_cached_opens(node.id, before.saturating_add_signed(change));
         }
+    }
+
+    /// Takes back the count of an open through the kernel's cache, if it is the only one.
+    fn uncount_alone(&self, node: &Node, file: &File) -> bool {
+        let alone = file.cached_opens.compare_exchange(1, 0, Relaxed, Relaxed).is_ok();
+        if alone && let Some(ledger) = self.ledger() {
+            ledger.set_cached_opens(node.id, 0);
+        }
+        alone
     }
 }
 

@@ -284,10 +284,24 @@ impl Core {
 
     /// The entry that the kernel gets: one more lookup of the node, and its attributes.
     pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
+        self.entry_with(node, attr, Self::has_writers)
+    }
+
+    /// The entry of a file in a list of names, of which the kernel may never ask more.
+    pub(crate) fn listed_entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
+        self.entry_with(node, attr, Self::may_have_writers)
+    }
+
+    fn entry_with(
+        &self,
+        node: &Arc<Node>,
+        attr: Option<Attr>,
+        has_writers: impl FnOnce(&Self, &Node) -> bool,
+    ) -> Result<Entry> {
         // From here on it is known: programs that change it past the mount tell the kernel.
         self.nodes.acquire(node);
         let again = self.coherence.tells_attributes(node) || self.coherence.was_written(node);
-        let has_writers = self.has_writers(node);
+        let has_writers = has_writers(self, node);
         let mut attr = match attr {
             Some(attr) if !again => attr,
             _ => self.attr_of(node).inspect_err(|e| {

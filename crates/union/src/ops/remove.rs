@@ -23,10 +23,7 @@ impl Core {
         // What is served from below shows from below.
         let lower = matches!(file.state.read().at, At::Lower(_));
         let covered = lower || self.layers.shows_from_below(dir, name)?;
-        let handle =
-            if covered { Some(self.ensure_upper_dir(parent)?) } else { self.layers.upper_of(dir)? };
-        let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
-        self.room_to_hold(handle.as_descriptor())?;
+        let handle = self.where_to_remove(parent, covered)?;
         let change = names.change();
         let mut state = file.state.write();
         match &state.at {
@@ -53,6 +50,16 @@ impl Core {
         change.unlinks(name, &node, &mut state);
         self.layers.doom_sidecar(file, &state, work.space);
         Ok(())
+    }
+
+    /// The directory of the upper layer that a name goes from, or gets a whiteout in. There is room to hold what loses its name.
+    fn where_to_remove(&self, parent: &Arc<Node>, covered: bool) -> Result<Arc<dyn BranchDir>> {
+        let dir = parent.as_dir().ok_or(Errno::NOTDIR)?;
+        let handle =
+            if covered { Some(self.ensure_upper_dir(parent)?) } else { self.layers.upper_of(dir)? };
+        let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
+        self.room_to_hold(handle.as_descriptor())?;
+        Ok(handle)
     }
 
     /// A lower file with several names is copied up before one of them goes, so that the count of links is right and
@@ -92,10 +99,7 @@ impl Core {
                 return Err(Error::new(Errno::NOTEMPTY, ""));
             }
             let covered = self.layers.shows_from_below(dir, name)?;
-            let handle =
-                if covered { Some(self.ensure_upper_dir(parent)?) } else { self.layers.upper_of(dir)? };
-            let handle = handle.ok_or(Error::new(Errno::STALE, "nothing to remove"))?;
-            self.room_to_hold(handle.as_descriptor())?;
+            let handle = self.where_to_remove(parent, covered)?;
             let _one = victim.copy.lock();
             self.write_held_dir(&node, victim);
             let change = names.change();

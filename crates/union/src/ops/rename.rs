@@ -22,7 +22,8 @@ impl Core {
     pub(crate) fn rename(&self, from: Side<'_>, to: Side<'_>, flags: RenameFlags) -> Result<()> {
         let work = self.upper.work()?;
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if flags.contains(RenameFlags::WHITEOUT) || exchange && flags.contains(RenameFlags::NOREPLACE) {
+        let unknown = exchange && (flags.contains(RenameFlags::NOREPLACE) || !work.exchanges);
+        if flags.contains(RenameFlags::WHITEOUT) || unknown {
             return Err(Error::new(Errno::INVAL, "rename flags"));
         }
         for _ in 0..RETRIES {
@@ -237,14 +238,16 @@ impl Layers {
         victim: Option<&Dir>,
         uncovers: bool,
     ) -> Result<()> {
-        let victim_in_upper = victim.is_some_and(|v| v.upper.lock().is_some());
-        if victim_in_upper {
-            if let Some(victim) = victim {
-                if let Some(upper) = &*victim.upper.lock() {
-                    upper.slot.pin();
+        let in_upper = victim.and_then(|victim| Some((victim, victim.upper.lock().clone()?)));
+        if let Some((victim, upper)) = in_upper {
+            upper.slot.pin();
+            if let Some(kept) = self.upper_of(victim)?
+                && !holds_nothing(&*kept)?
+            {
+                if !work.exchanges {
+                    return work.replace_dir(from, to, uncovers);
                 }
-                let kept = self.upper_of(victim)?;
-                work.empty_dir(to.0, to.1, kept.as_deref())?;
+                work.empty_dir(to.0, to.1, &*kept)?;
             }
         } else if let Ok(attr) = to.0.stat_at(to.1) {
             if attr.is_dir() {
@@ -252,6 +255,10 @@ impl Layers {
             }
             if uncovers && work.whiteouts == Whiteouts::Aufs {
                 work.whiteout(from.0, from.1)?;
+            }
+            if !work.exchanges {
+                work.free_name(to.0, to.1)?;
+                return from.0.rename(from.1, to.0, to.1, RenameFlags::empty());
             }
             // A whiteout there. The two change places: the whiteout is then where one may be needed, and else does no harm.
             from.0.rename(from.1, to.0, to.1, RenameFlags::EXCHANGE)?;
@@ -275,11 +282,11 @@ impl Work {
         to: (&dyn BranchDir, Name<'_>),
         uncovers: bool,
     ) -> Result<()> {
-        if !uncovers {
-            return from.0.rename(from.1, to.0, to.1, RenameFlags::empty());
-        }
-        if self.whiteouts == Whiteouts::Aufs {
+        let is_aufs = self.whiteouts == Whiteouts::Aufs;
+        if uncovers && is_aufs {
             self.whiteout(from.0, from.1)?;
+        }
+        if !uncovers || is_aufs {
             return from.0.rename(from.1, to.0, to.1, RenameFlags::empty());
         }
         match from.0.rename(from.1, to.0, to.1, RenameFlags::WHITEOUT) {
@@ -305,22 +312,29 @@ impl Work {
         }
     }
 
-    /// Makes a directory of the upper layer really empty: in the union it is, but it may hold whiteouts.
-    fn empty_dir(
+    /// Puts a directory in the place of one that holds nothing but whiteouts, where names cannot change places. A crash may come when
+    /// the one has gone and the other is not there yet.
+    fn replace_dir(
         &self,
-        parent: &dyn BranchDir,
-        name: Name<'_>,
-        victim: Option<&dyn BranchDir>,
+        from: (&dyn BranchDir, Name<'_>),
+        to: (&dyn BranchDir, Name<'_>),
+        uncovers: bool,
     ) -> Result<()> {
-        let Some(victim) = victim else { return Ok(()) };
-        let mut empty = true;
-        victim.list(&mut |_| {
-            empty = false;
-            Ok(())
-        })?;
-        if empty {
-            return Ok(());
+        let temp = self.temp_name();
+        let temp = Name::new(&temp)?;
+        self.whiteout(to.0, to.1)?;
+        to.0.rename(to.1, self.dir(), temp, RenameFlags::empty())?;
+        let moved = self.move_entry(from, to, uncovers);
+        if moved.is_ok() {
+            self.discard_dir(temp);
+        } else if let Err(error) = self.dir().rename(temp, to.0, to.1, RenameFlags::empty()) {
+            tracing::error!(%error, name = %to.1, "an empty directory is gone that was to be replaced");
         }
+        moved
+    }
+
+    /// Makes a directory of the upper layer really empty: in the union it is, but it holds whiteouts.
+    fn empty_dir(&self, parent: &dyn BranchDir, name: Name<'_>, victim: &dyn BranchDir) -> Result<()> {
         let attr = victim.stat()?;
         let temp = self.temp_name();
         let temp = Name::new(&temp)?;
@@ -334,6 +348,16 @@ impl Work {
         self.discard_dir(temp);
         swapped
     }
+}
+
+/// Whether there is nothing in a directory of a layer, not even a whiteout.
+fn holds_nothing(dir: &dyn BranchDir) -> Result<bool> {
+    let mut empty = true;
+    dir.list(&mut |_| {
+        empty = false;
+        Ok(())
+    })?;
+    Ok(empty)
 }
 
 /// Whether `node` is `dir` or lies in it.
@@ -352,11 +376,7 @@ fn is_inside(node: &Arc<Node>, dir: &Arc<Node>) -> bool {
 }
 
 fn is_same(a: Option<&Arc<Node>>, b: Option<&Arc<Node>>) -> bool {
-    match (a, b) {
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-        (None, None) => true,
-        _ => false,
-    }
+    a.map(Arc::as_ptr) == b.map(Arc::as_ptr)
 }
 
 /// Whether two nodes show one file: renaming a file onto another name of its own does nothing.
@@ -368,10 +388,7 @@ fn shows_same(a: &Arc<Node>, b: &Arc<Node>) -> bool {
 }
 
 fn check_kinds(source: &Node, target: Option<&Arc<Node>>, flags: RenameFlags) -> Result<()> {
-    let Some(target) = target else { return Ok(()) };
-    if flags.contains(RenameFlags::EXCHANGE) {
-        return Ok(());
-    }
+    let Some(target) = target.filter(|_| !flags.contains(RenameFlags::EXCHANGE)) else { return Ok(()) };
     match (source.kind() == FileKind::Directory, target.kind() == FileKind::Directory) {
         (true, false) => Err(Error::new(Errno::NOTDIR, "")),
         (false, true) => Err(Error::new(Errno::ISDIR, "")),

@@ -7,8 +7,9 @@ use crate::nodes::node::{Body, Node};
 use crate::union::Core;
 use std::ffi::CStr;
 use std::sync::Arc;
-use vellum_vfs::{Errno, Error, FileKind, IdMap, Object, Result, XattrFlags};
+use vellum_vfs::{Context, Errno, Error, FileKind, IdMap, Object, Result, XattrFlags};
 
+const TRUSTED_PREFIX: &[u8] = b"trusted.";
 const ACL_PREFIX: &[u8] = b"system.posix_acl_";
 /// Tags of ACL entries that carry an id, in the on-disk form (4 bytes version, then 8 per entry).
 const ACL_USER: u16 = 0x02;
@@ -54,7 +55,8 @@ impl Layers {
         Ok(n)
     }
 
-    pub(crate) fn list_xattr(&self, node: &Node, buf: &mut [u8]) -> Result<usize> {
+    /// Names of attributes. Those for administrators alone are listed to root alone, as filesystems do: the kernel lists what it is told.
+    pub(crate) fn list_xattr(&self, cx: &Context<'_>, node: &Node, buf: &mut [u8]) -> Result<usize> {
         if self.config.no_xattr {
             return Ok(0);
         }
@@ -71,9 +73,15 @@ impl Layers {
             }
         };
         let mut used = 0;
+        // Asked only if there is such a name: the request may not say.
+        let mut root = None;
+        let mut is_root = || *root.get_or_insert_with(|| cx.ids().0 == 0);
         for name in all.get(..len).unwrap_or_default().split_inclusive(|b| *b == 0) {
             let bare = name.strip_suffix(&[0]).unwrap_or(name);
             if is_private(bare) || self.config.no_acl && bare.starts_with(ACL_PREFIX) {
+                continue;
+            }
+            if bare.starts_with(TRUSTED_PREFIX) && !is_root() {
                 continue;
             }
             if !buf.is_empty() {

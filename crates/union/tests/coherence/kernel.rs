@@ -1,12 +1,12 @@
 //! What the kernel does on behalf of programs that know nothing of rings. What a service leaves unanswered it asks the next one.
 
-use crate::world::{NAMES, NO_HANDLE, Names, SIZE, USER, World, name};
+use crate::service::{Life, Service};
+use crate::world::{Kernel, NAMES, NO_HANDLE, Names, SIZE, USER, World, name};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread::yield_now;
 use std::collections::HashMap;
 use std::ffi::CStr;
-use vellum_union::Union;
-use vellum_vfs::{AttrReply, Entry, Errno, Filesystem, NodeId, Result, SetAttr};
+use vellum_vfs::{AttrReply, Context, Entry, Errno, Filesystem, NodeId, Progress, Result, SetAttr};
 
 const O_EXCL: u32 = 0o200;
 /// `O_CREAT | O_EXCL | O_WRONLY`.
@@ -27,13 +27,35 @@ pub fn step(world: &World, worker: usize) {
     }
 }
 
+/// One or the other.
+pub fn make_or_remove(world: &World, worker: usize, what: &'static CStr) {
+    if thread_rng().gen_bool(0.5) { create(world, worker, what) } else { remove(world, worker, what) }
+}
+
+/// Writes down that a request has begun to make a name, while the service lives.
+struct Begins<'a> {
+    kernel: &'a Kernel,
+    worker: usize,
+    what: &'static CStr,
+    life: &'a Life,
+}
+
+impl Progress for Begins<'_> {
+    fn begins(&self) {
+        if !self.life.is_over() {
+            self.kernel.begun.lock().unwrap().insert(self.worker, self.what);
+        }
+    }
+    fn has_failed(&self) {}
+}
+
 /// Asks the union; the answer has arrived when this returns. If the service dies before, the next one is asked, and `call` hears whether the
-/// first one had begun what cannot be carried out twice. `once`: the name of such a request.
+/// first one had begun what cannot be carried out twice. `takes`: the name that the request takes away.
 fn ask<T>(
     world: &World,
     worker: usize,
-    once: Option<&'static CStr>,
-    call: impl Fn(&Union, bool) -> Result<T>,
+    takes: Option<&'static CStr>,
+    call: impl Fn(&Service, bool) -> Result<T>,
 ) -> Result<T> {
     let kernel = &world.kernel;
     loop {
@@ -45,11 +67,11 @@ fn ask<T>(
             under_way.insert(usize::MAX, next);
             under_way.insert(worker, next);
         }
-        if let Some(once) = once {
-            kernel.begun.lock().unwrap().insert(worker, once);
+        if let Some(takes) = takes {
+            kernel.begun.lock().unwrap().insert(worker, takes);
         }
         let was_begun = kernel.again.lock().unwrap().contains(&worker);
-        let answer = call(&service.fs, was_begun);
+        let answer = call(&service, was_begun);
         if answer.is_err() && !service.life.is_over() {
             // Nothing has come of it.
             kernel.begun.lock().unwrap().remove(&worker);
@@ -109,7 +131,7 @@ pub fn look(world: &World, worker: usize, what: &'static CStr) {
 /// Looks a name up, with the directory's lock held.
 fn found(world: &World, worker: usize, what: &'static CStr) -> Option<NodeId> {
     let before = world.kernel.beliefs().recalls.clone();
-    let looked_up = ask(world, worker, None, |fs, _| {
+    let looked_up = ask(world, worker, None, |Service { fs, .. }, _| {
         let entry = fs.lookup(&USER, world.dir, name(what))?;
         let holds = match &entry {
             Some(entry) => !entry.entry_ttl.is_zero(),
@@ -151,7 +173,7 @@ fn list(world: &World, worker: usize) {
     if world.kernel.beliefs().list.is_some() {
         return;
     }
-    let names = ask(world, worker, None, |fs, _| {
+    let names = ask(world, worker, None, |Service { fs, .. }, _| {
         let mut names = Names::default();
         fs.readdir(&USER, world.dir, NO_HANDLE, 0, &mut names).map(|_| names)
     });
@@ -166,7 +188,7 @@ fn attributes(world: &World, worker: usize, node: NodeId) {
         return;
     }
     let before = versions(world, node);
-    let reply = ask(world, worker, None, |fs, _| fs.getattr(&USER, node, None)).unwrap();
+    let reply = ask(world, worker, None, |service, _| service.fs.getattr(&USER, node, None)).unwrap();
     world.note(|| format!("kernel {worker}: {node:?} has {:?}", (reply.ttl, reply.attr.size)));
     believe(world, node, reply, before);
     arrived(world, worker);
@@ -187,10 +209,11 @@ pub fn create(world: &World, worker: usize, what: &'static CStr) {
     if is_there || (!is_missing && found(world, worker, what).is_some()) {
         return;
     }
-    let made = ask(world, worker, Some(what), |fs, was_begun| {
+    let made = ask(world, worker, None, |Service { fs, life, .. }, was_begun| {
         // What is there already has been made by a predecessor.
         let flags = if was_begun { NEW & !O_EXCL } else { NEW };
-        fs.create(&USER, world.dir, name(what), 0o644, flags)
+        let progress = &Begins { kernel: &world.kernel, worker, what, life };
+        fs.create(&Context { progress, ..USER }, world.dir, name(what), 0o644, flags)
     });
     world.note(|| {
         format!(
@@ -216,7 +239,7 @@ pub fn remove(world: &World, worker: usize, what: &'static CStr) {
     if is_missing || (!is_there && found(world, worker, what).is_none()) {
         return;
     }
-    let removed = ask(world, worker, Some(what), |fs, was_begun| {
+    let removed = ask(world, worker, Some(what), |Service { fs, .. }, was_begun| {
         match fs.unlink(&USER, world.dir, name(what)) {
             // By a predecessor.
             Err(error) if was_begun && error.errno() == Errno::NOENT => Ok(()),
@@ -241,7 +264,7 @@ fn cut(world: &World, worker: usize, size: u64) {
     let _lock = world.kernel.file_lock.lock().unwrap();
     let before = versions(world, world.file).0;
     let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    let reply = ask(world, worker, None, |fs, _| fs.setattr(&USER, world.file, None, &set));
+    let reply = ask(world, worker, None, |service, _| service.fs.setattr(&USER, world.file, None, &set));
     if let Ok(reply) = reply {
         tell(world, world.file, reply, before);
     }

@@ -16,8 +16,6 @@ use vellum_vfs::{BranchFile, Client, Errno, Handout, HandoutFlags, Progress, Ref
 const WORKER: usize = 3;
 
 const TO_WRITE: HandoutFlags = HandoutFlags::READ.union(HandoutFlags::WRITE);
-/// Turns of others before the service dies, at most.
-const LIFE: usize = 250;
 
 /// Whether a call has announced that it begins something, while the service lived.
 struct Announced<'a>(AtomicBool, &'a Life);
@@ -69,9 +67,9 @@ fn past<T>(
     Came::Answer(verdict)
 }
 
-/// The service dies at some moment, and another goes on.
-pub fn takeover(world: &World) {
-    (0..thread_rng().gen_range(0..LIFE)).for_each(|_| yield_now());
+/// The service dies after some turns of others, less than `life`, and another goes on.
+pub fn takeover(world: &World, life: usize) {
+    (0..thread_rng().gen_range(0..life)).for_each(|_| yield_now());
     world.is_taken_over();
 }
 
@@ -86,13 +84,8 @@ pub fn program(world: &World) {
     }
 }
 
-fn make(world: &World, what: &'static CStr) {
-    let made = past(world, what, false, |fs, client, at| {
-        // As the ring's thread does before it calls.
-        let is_settled = world.is_settled();
-        is_settled.then_some(()).ok_or(Refused::Kernel)?;
-        fs.create(client, at, TO_WRITE, 0o644).map(object)
-    });
+pub fn make(world: &World, what: &'static CStr) {
+    let made = past(world, what, false, |fs, client, at| fs.create(client, at, TO_WRITE, 0o644).map(object));
     match made {
         Came::Answer(Ok(file)) => {
             // It has been answered, and nobody has done anything since.

@@ -13,7 +13,8 @@ use vellum_vfs::{
     Handle, Name, NodeId, Notifier, Result,
 };
 
-pub const USER: Context<'static> = Context { uid: 1000, gid: 1000, pid: 1, umask: 0, groups: &[], who: None };
+pub const USER: Context<'static> =
+    Context { uid: 1000, gid: 1000, pid: 1, umask: 0, groups: &[], who: None, progress: &() };
 pub const NO_HANDLE: Handle = Handle(0);
 /// Names that the parties make and remove.
 pub const NAMES: [&CStr; 3] = [c"a", c"b", c"c"];
@@ -33,10 +34,12 @@ pub enum Deaf {
     Answers,
     /// Who reads from a mapping does not look whether it still holds.
     Cuts,
+    /// Who makes names past the kernel does not look what the kernel has begun.
+    Begun,
 }
 
 impl Deaf {
-    pub const ALL: [Self; 4] = [Self::Data, Self::Attributes, Self::Answers, Self::Cuts];
+    pub const ALL: [Self; 5] = [Self::Data, Self::Attributes, Self::Answers, Self::Cuts, Self::Begun];
 }
 
 /// What the kernel believes of the directory, until that is recalled.
@@ -123,6 +126,12 @@ impl Answers for Way {
 }
 
 impl Notifier for Way {
+    fn has_begun(&self, _: NodeId, what: Name<'_>) -> bool {
+        let Some(kernel) = self.kernel() else { return false };
+        let is_begun = kernel.begun.lock().unwrap().values().any(|begun| *begun == what.as_c_str());
+        is_begun && kernel.deaf != Some(Deaf::Begun)
+    }
+
     fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()> {
         shuttle::thread::yield_now();
         let Some(kernel) = self.kernel() else { return Ok(()) };
@@ -247,22 +256,13 @@ impl World {
         self.kernel.under_way.lock().unwrap().retain(|worker, _| *worker == usize::MAX);
         let begun = self.kernel.begun.lock().unwrap().clone();
         self.note(|| format!("the service dies; {begun:?} had begun"));
-        for (worker, what) in begun {
-            self.kernel.again.lock().unwrap().insert(worker);
-            // A program may have been at the name since the request was carried out, and before it was answered: nobody can tell.
-            self.may_have_made(what);
-        }
+        self.kernel.again.lock().unwrap().extend(begun.into_keys());
         let ledger = Arc::new(Ledger::open(left).unwrap());
         let next = Service::begin(&self.disk, &self.generations, ledger, &self.kernel);
         next.is_entered(self.dir);
         self.note(|| "another goes on".into());
         let before = std::mem::replace(&mut *self.service.lock().unwrap(), Arc::new(next));
         self.over.lock().unwrap().push(before);
-    }
-
-    /// Whether nothing that a predecessor had begun comes again.
-    pub fn is_settled(&self) -> bool {
-        self.kernel.again.lock().unwrap().is_empty()
     }
 
     /// A name was made where it was free, or removed.

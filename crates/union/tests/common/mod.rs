@@ -15,7 +15,8 @@ use vellum_vfs::{
 };
 
 /// The superuser, with no umask.
-pub const ROOT: Context<'static> = Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None };
+pub const ROOT: Context<'static> =
+    Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None, progress: &() };
 /// No state per open.
 pub const NO_HANDLE: Handle = Handle(0);
 
@@ -94,6 +95,9 @@ impl Answers for Deaf {
 }
 
 impl Notifier for Deaf {
+    fn has_begun(&self, _: NodeId, _: Name<'_>) -> bool {
+        false
+    }
     fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {
         if self.forgetful { Err(Errno::NOENT.into()) } else { Ok(()) }
     }

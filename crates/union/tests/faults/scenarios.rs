@@ -10,14 +10,16 @@ use vellum_vfs::{
     XattrFlags,
 };
 
-pub const USER: Context<'static> = Context { uid: 1000, gid: 1000, pid: 2, umask: 0, groups: &[], who: None };
+pub const USER: Context<'static> =
+    Context { uid: 1000, gid: 1000, pid: 2, umask: 0, groups: &[], who: None, progress: &() };
 
 type Act = dyn Fn(&Union) -> Result<()>;
 
 pub struct Scenario {
     pub name: &'static str,
     pub act: Box<Act>,
-    pub needs_privilege: bool,
+    /// Whether the disk can do what it takes.
+    pub fits: fn(&Kind) -> bool,
 }
 
 fn node(fs: &Union, path: &str) -> Result<NodeId> {
@@ -134,9 +136,14 @@ pub struct List(pub Vec<Scenario>);
 
 impl List {
     pub fn add(&mut self, name: &'static str, act: impl Fn(&Union) -> Result<()> + 'static) -> &mut Scenario {
-        self.0.push(Scenario { name, act: Box::new(act), needs_privilege: false });
+        self.0.push(Scenario { name, act: Box::new(act), fits: |_| true });
         self.0.last_mut().unwrap()
     }
+}
+
+/// Names that look like whiteouts can be marked: whiteouts are devices.
+fn marks_names(kind: &Kind) -> bool {
+    kind.privileged && kind.exchange
 }
 
 /// All of them.
@@ -151,7 +158,7 @@ pub fn all() -> Vec<Scenario> {
     list.add("create for a user", create(USER, "new"));
     list.add("create for a user over a whiteout", create(USER, "gone"));
     list.add("create in a set-group-id directory", create(USER, "setgid/new"));
-    list.add("create like a whiteout", create(ROOT, ".wh.file")).needs_privilege = true;
+    list.add("create like a whiteout", create(ROOT, ".wh.file")).fits = marks_names;
     list.add("mkdir", mkdir(ROOT, "new"));
     list.add("mkdir for a user", mkdir(USER, "new"));
     list.add("mkdir over a whiteout", mkdir(ROOT, "gone"));
@@ -159,7 +166,7 @@ pub fn all() -> Vec<Scenario> {
     list.add("mkdir in a set-group-id directory", mkdir(ROOT, "setgid/new"));
     list.add("mkdir in a set-group-id directory over a whiteout", mkdir(USER, "setgid/hidden"));
     list.add("mknod", mknod("new", 0o010_640, 0));
-    list.add("mknod of a device", mknod("new", 0o020_640, 0x501)).needs_privilege = true;
+    list.add("mknod of a device", mknod("new", 0o020_640, 0x501)).fits = |kind| kind.privileged;
     list.add("mknod of a null device", mknod("new", 0o020_640, 0));
     list.add("mknod of a null device over a whiteout", mknod("gone", 0o020_640, 0));
     list.add("symlink", symlink("new"));
@@ -190,7 +197,7 @@ pub fn all() -> Vec<Scenario> {
     list.add("rename of a file without data", rename("meta", "new", plain));
     list.add("rename of a file without data over another", rename("meta", "meta2", plain));
     list.add("rename of an upper file over a lower one, away", rename("over", "new", plain));
-    list.add("rename like a whiteout", rename("file", ".wh.other", plain)).needs_privilege = true;
+    list.add("rename like a whiteout", rename("file", ".wh.other", plain)).fits = marks_names;
     list.add("rename of an upper directory", rename("updir", "new", plain));
     list.add("rename of an upper directory over a whiteout", rename("updir", "gonedir", plain));
     list.add("rename of a lower directory", rename("dir", "new", plain));
@@ -199,12 +206,15 @@ pub fn all() -> Vec<Scenario> {
     list.add("rename of an upper directory over an empty one", rename("updir", "upempty", plain));
     list.add("rename of an upper directory over an empty lower one", rename("updir", "empty", plain));
     list.add("rename of a lower directory over an emptied one", rename("dir", "emptied", plain));
-    list.add("exchange of upper files", rename("upper", "upper2", exchange));
-    list.add("exchange of lower files", rename("file", "swap", exchange));
-    list.add("exchange of a lower file and an upper one", rename("file", "upper", exchange));
-    list.add("exchange of lower directories", rename("dir", "dir2", exchange));
-    list.add("exchange of a lower directory and a file", rename("dir", "file", exchange));
-    list.add("exchange of a merged and an upper directory", rename("merged", "updir", exchange));
+    list.add("exchange of upper files", rename("upper", "upper2", exchange)).fits = |kind| kind.exchange;
+    list.add("exchange of lower files", rename("file", "swap", exchange)).fits = |kind| kind.exchange;
+    list.add("exchange of a lower file and an upper one", rename("file", "upper", exchange)).fits =
+        |kind| kind.exchange;
+    list.add("exchange of lower directories", rename("dir", "dir2", exchange)).fits = |kind| kind.exchange;
+    list.add("exchange of a lower directory and a file", rename("dir", "file", exchange)).fits =
+        |kind| kind.exchange;
+    list.add("exchange of a merged and an upper directory", rename("merged", "updir", exchange)).fits =
+        |kind| kind.exchange;
     list.add("write to an upper file", write("upper", 100));
     list.add("write to a lower file", write("file", 100));
     list.add("write beyond the end of a lower file", write("holey", 100_000));
@@ -292,7 +302,7 @@ pub fn in_parts(name: &str, kind: Kind, died: bool, before: &Tree, after: &Tree,
             [before, after].iter().any(|tree| tree.get(path).is_some_and(|one| like(one, seen)))
         });
     }
-    if name.starts_with("rename") && !(kind.rename_whiteout && kind.privileged) {
+    if name.starts_with("rename") && !(kind.rename_whiteout && kind.privileged && kind.exchange) {
         // What shows under the old name may even be a file that the one that was moved has hidden.
         let each = |(path, seen): (&String, &Seen)| {
             let old = before.get(path).is_some_and(|old| old.kind == seen.kind);

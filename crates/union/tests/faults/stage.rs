@@ -18,6 +18,7 @@ pub struct Kind {
     pub privileged: bool,
     pub unnamed: bool,
     pub rename_whiteout: bool,
+    pub exchange: bool,
     pub metacopy: bool,
     /// Files are copied block by block.
     pub blocks: bool,
@@ -30,6 +31,7 @@ impl Kind {
         privileged: true,
         unnamed: true,
         rename_whiteout: true,
+        exchange: true,
         metacopy: true,
         blocks: false,
         door: false,
@@ -39,11 +41,12 @@ impl Kind {
 
     pub const DOOR: Self = Self { door: true, ..Self::USUAL };
 
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::USUAL,
         Self { metacopy: false, ..Self::USUAL },
         Self { unnamed: false, rename_whiteout: false, ..Self::USUAL },
         Self { privileged: false, ..Self::USUAL },
+        Self { unnamed: false, exchange: false, ..Self::BLOCKS },
         Self::BLOCKS,
         Self::DOOR,
     ];
@@ -60,6 +63,7 @@ impl Stage {
         let disk = MemoryBranch::with_options(MemoryOptions {
             unnamed: kind.unnamed,
             rename_whiteout: kind.rename_whiteout,
+            exchange: kind.exchange,
             devices: kind.privileged,
             trusted: kind.privileged,
             ..MemoryOptions::default()
@@ -122,7 +126,7 @@ impl Stage {
     pub fn check_work(&self, disk: &MemoryBranch, what: &str) {
         let work = disk.subtree("work").unwrap().root().open_dir(name(c"work")).unwrap();
         let left: Vec<CString> = tree::entries(&*work).into_iter().map(|(left, _)| left).collect();
-        let fixed: &[&CStr] = if self.kind.privileged { &[c"whiteout"] } else { &[] };
+        let fixed: &[&CStr] = if self.kind.privileged && self.kind.exchange { &[c"whiteout"] } else { &[] };
         assert_eq!(left, fixed, "{what}: left in the work directory");
     }
 }

@@ -16,7 +16,7 @@ const O_CREAT_EXCL: u32 = 0o300;
 const O_TRUNC: u32 = 0o1000;
 const DEFAULT_ACL: &CStr = c"system.posix_acl_default";
 pub const USER: Context<'static> =
-    Context { uid: 1000, gid: 1001, pid: 2, umask: 0o027, groups: &[], who: None };
+    Context { uid: 1000, gid: 1001, pid: 2, umask: 0o027, groups: &[], who: None, progress: &() };
 
 /// An ACL with an entry for one user and a mask, in its stored form.
 fn acl(user: u32, perm: u16) -> Vec<u8> {
@@ -39,7 +39,8 @@ fn readable_and_writable(flat: &Flat) -> Arc<dyn BranchFile> {
 impl World {
     /// Names that would be whiteouts where those are files cannot be made there; that is a documented limit.
     fn allowed(&self, at: &CStr) -> bool {
-        self.setup.disk.privileged || !(at.to_bytes().starts_with(b".wh.") || at.to_bytes().len() > 251)
+        let beside = !(self.setup.disk.privileged && self.setup.disk.exchange);
+        !beside || !(at.to_bytes().starts_with(b".wh.") || at.to_bytes().len() > 251)
     }
 
     /// A directory and a name in it, to make something there.

@@ -6,7 +6,13 @@ use crate::run;
 use crate::world::{Abilities, Setup};
 
 fn setup(base: Vec<Vec<Placed>>) -> Setup {
-    let disk = Abilities { privileged: true, unnamed: false, rename_whiteout: false, reflink: false };
+    let disk = Abilities {
+        privileged: true,
+        unnamed: false,
+        rename_whiteout: false,
+        exchange: true,
+        reflink: false,
+    };
     Setup {
         base,
         far: false,

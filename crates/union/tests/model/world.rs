@@ -55,6 +55,7 @@ pub struct Abilities {
     pub privileged: bool,
     pub unnamed: bool,
     pub rename_whiteout: bool,
+    pub exchange: bool,
     pub reflink: bool,
 }
 
@@ -130,6 +131,7 @@ impl World {
             reflink: abilities.reflink,
             unnamed: abilities.unnamed,
             rename_whiteout: abilities.rename_whiteout,
+            exchange: abilities.exchange,
             devices: abilities.privileged,
             trusted: abilities.privileged,
             ..MemoryOptions::default()
@@ -149,7 +151,10 @@ impl World {
                 layer
             })
             .collect();
-        let flat = MemoryBranch::new();
+        let flat = MemoryBranch::with_options(MemoryOptions {
+            exchange: abilities.exchange,
+            ..MemoryOptions::default()
+        });
         let vague = base::merge(&base, &*flat);
         let mut world = Self {
             setup,

@@ -15,7 +15,7 @@ use std::fmt;
 use vellum_engine::cgroup::PoolUse;
 use vellum_engine::{Failure, Pool, PoolName};
 use vellum_service::pool::Status;
-use vellum_service::stats::class_limit;
+use vellum_service::stats::{CacheStats, class_limit};
 
 /// What is to be told, at one moment.
 #[derive(Debug, Default)]
@@ -87,6 +87,34 @@ const MOUNT_GAUGES: &[MountGauge] = &[
     }),
 ];
 
+/// A number of what a mount has of its service's cache: whether it only grows, and what it is.
+type CacheNumber = (&'static str, &'static str, Option<Unit>, MetricType, fn(&CacheStats) -> u64);
+
+const CACHE_NUMBERS: &[CacheNumber] = &[
+    ("cache_weight", "Weight of a mount in its service's cache", None, MetricType::Gauge, |cache| {
+        cache.weight.into()
+    }),
+    ("cache", "Cached bytes that a mount pays for", Some(Unit::Bytes), MetricType::Gauge, |cache| {
+        cache.bytes
+    }),
+    (
+        "cache_lent",
+        "Cached bytes that a mount pays for, in the hands of the kernel or of programs",
+        Some(Unit::Bytes),
+        MetricType::Gauge,
+        |cache| cache.lent_bytes,
+    ),
+    ("cache_hits", "Reads of a block that was cached", None, MetricType::Counter, |cache| cache.hits),
+    ("cache_misses", "Reads of a block that was not cached", None, MetricType::Counter, |cache| cache.misses),
+    (
+        "cache_evictions",
+        "Blocks that a mount has given up to make room",
+        None,
+        MetricType::Counter,
+        |cache| cache.evictions,
+    ),
+];
+
 /// A number of a pool: whether it only grows, and what it is.
 type PoolNumber = (&'static str, &'static str, Option<Unit>, MetricType, fn(&PoolMoment) -> Option<f64>);
 
@@ -127,6 +155,7 @@ impl Collector for Moment {
                 }
             }
         }
+        self.caches(&mut encoder)?;
         let help = "Mounts whose service has not answered in time";
         encoder
             .encode_descriptor("silent_mounts", help, None, MetricType::Gauge)?
@@ -148,6 +177,23 @@ impl Collector for Moment {
 }
 
 impl Moment {
+    /// What mounts have of their services' caches.
+    fn caches(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for (name, help, unit, kind, of) in CACHE_NUMBERS {
+            let mut family = encoder.encode_descriptor(name, help, unit.as_ref(), *kind)?;
+            for answer in &self.answers.all {
+                let Some(cache) = &answer.stats.cache else { continue };
+                let (labels, value) = (labels(answer), of(cache) as f64);
+                let mut one = family.encode_family(&labels)?;
+                match kind {
+                    MetricType::Counter => one.encode_counter::<NoLabelSet, f64, f64>(&value, None)?,
+                    _ => one.encode_gauge(&value)?,
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// How many calls over rings there were of each kind.
     fn ring_calls(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         const KINDS: [(&str, &str); 5] = [
@@ -220,6 +266,7 @@ mod tests {
             seconds: 5.0,
             operations: BTreeMap::from([("READ".into(), read)]),
             figures: BTreeMap::from([("nodes".into(), 7)]),
+            cache: Some(CacheStats { weight: 50, bytes: 4096, hits: 9, ..CacheStats::default() }),
             ..InstanceStats::default()
         };
         let pool: PoolName = "blue".parse().unwrap();
@@ -237,6 +284,9 @@ mod tests {
             "# TYPE vellum_request_seconds histogram",
             "vellum_nodes{mount=\"/m \\\"quoted\\\"\\n\\\\\",pool=\"blue\",profile=\"cached\"} 7.0",
             "vellum_silent_mounts 1.0",
+            "vellum_cache_weight{mount=\"/m \\\"quoted\\\"\\n\\\\\",pool=\"blue\",profile=\"cached\"} 50.0",
+            "vellum_cache_bytes{mount=\"/m \\\"quoted\\\"\\n\\\\\",pool=\"blue\",profile=\"cached\"} 4096.0",
+            "vellum_cache_hits_total{mount=\"/m \\\"quoted\\\"\\n\\\\\",pool=\"blue\",profile=\"cached\"} 9.0",
             "vellum_waiting_requests{mount=\"/m \\\"quoted\\\"\\n\\\\\",pool=\"blue\",profile=\"cached\"} 3.0",
             "vellum_pool_cpu_seconds_total{pool=\"blue\"} 1.5",
             "vellum_pool_memory_bytes{pool=\"blue\"} 4096.0",

@@ -1,171 +1,22 @@
 //! What each option means.
 
-use super::bad::{BadInput, shown};
+use super::bad::BadInput;
+use super::cluster;
+use super::names;
 use super::split::{self, RawOption};
+use super::values::{
+    at_most, block_copy, bytes, choice, id_map, layer, listed, needed, number, os, path, plain, seconds, text,
+};
 use std::ffi::{OsStr, OsString};
-use std::fmt::Display;
 use std::num::NonZeroUsize;
-use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::time::Duration;
 use vellum_service::LayerSource;
+use vellum_service::ceph::Cluster;
 use vellum_service::config::{
-    AccessTimes, BlockCopy, BlockMap, Cache, Config, FillAtEnd, LAYERS_MAX, OverrideStat, Profile,
-    Propagation, Sharing, WORKERS_MAX,
+    AccessTimes, BlockMap, Cache, Config, FillAtEnd, LAYERS_MAX, OverrideStat, Profile, Propagation, Sharing,
+    WEIGHTS, WORKERS_MAX,
 };
 use vellum_service::keep_awake::KeepAwake;
-use vellum_vfs::IdMap;
-
-/// Options that mount(8), libfuse, fuse-overlayfs or kernel overlayfs take and that change nothing here. Those that
-/// are for other programs (systemd, fstab) count as well.
-const SILENT: &[&str] = &[
-    // mount(8) and fstab
-    "auto",
-    "noauto",
-    "user",
-    "nouser",
-    "users",
-    "nousers",
-    "owner",
-    "noowner",
-    "group",
-    "nogroup",
-    "nofail",
-    "defaults",
-    "_netdev",
-    "comment",
-    "silent",
-    "loud",
-    "diratime",
-    "nodiratime",
-    "iversion",
-    "noiversion",
-    "mand",
-    "nomand",
-    "lazytime",
-    "nolazytime",
-    "symfollow",
-    "nosymfollow",
-    "helper",
-    "uhelper",
-    "norelatime",
-    "nostrictatime",
-    // of engines: what they have done already to the labels of a volume
-    "z",
-    "Z",
-    // libfuse
-    "uid",
-    "gid",
-    "umask",
-    "fmask",
-    "dmask",
-    "nonempty",
-    "big_writes",
-    "user_id",
-    "group_id",
-    "rootmode",
-    "large_read",
-    "default_permissions",
-    "async_read",
-    "sync_read",
-    "atomic_o_trunc",
-    "max_write",
-    "max_readahead",
-    "max_background",
-    "congestion_threshold",
-    "no_remote_lock",
-    "no_remote_posix_lock",
-    "no_remote_flock",
-    "splice_read",
-    "no_splice_read",
-    "splice_write",
-    "no_splice_write",
-    "splice_move",
-    "no_splice_move",
-    "clone_fd",
-    "max_idle_threads",
-    "async_dio",
-    "auto_inval_data",
-    "no_auto_inval_data",
-    "writeback_cache",
-    "auto_cache",
-    "noauto_cache",
-    "kernel_cache",
-    "readdirplus",
-    "nopath",
-    "intr",
-    // fuse-overlayfs: the tree's inode numbers and the caching are what these ask for already, or cannot be
-    "fast_ino",
-    "nfs_filehandles",
-    "xino",
-    // kernel overlayfs: redirects, marks and inode numbers are as the layers allow
-    "index",
-    "nfs_export",
-    "metacopy",
-    "uuid",
-    "redirect_dir",
-    "userxattr",
-    "override_creds",
-    "nooverride_creds",
-];
-
-/// Option names that a misspelt one may have meant.
-const KNOWN: &[&str] = &[
-    "lowerdir",
-    "upperdir",
-    "workdir",
-    "uidmapping",
-    "gidmapping",
-    "squash_to_root",
-    "squash_to_uid",
-    "squash_to_gid",
-    "timeout",
-    "threaded",
-    "fsync",
-    "volatile",
-    "writeback",
-    "noxattrs",
-    "noacl",
-    "static_nlink",
-    "xattr_permissions",
-    "plugins",
-    "profile",
-    "workers",
-    "idmap",
-    "keep_awake",
-    "cache",
-    "cache_size",
-    "block_copy",
-    "block_map",
-    "background_fill",
-    "fill_at_end",
-    "log",
-    "log_to",
-    "pool",
-    "allow_other",
-    "allow_root",
-    "private",
-    "rprivate",
-    "shared",
-    "rshared",
-    "slave",
-    "rslave",
-    "unbindable",
-    "runbindable",
-    "fsname",
-    "subtype",
-    "max_read",
-    "context",
-    "remount",
-    "relatime",
-    "noatime",
-    "nosuid",
-    "nodev",
-    "noexec",
-    "dirsync",
-    "auto_unmount",
-    "max_threads",
-];
 
 /// Where log lines go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -195,6 +46,7 @@ pub struct Options {
     log_to: LogTarget,
     cache: Option<Sharing>,
     cache_size: Option<u64>,
+    cluster: Cluster,
 }
 
 impl LogTarget {
@@ -234,7 +86,7 @@ impl Options {
         for raw in split::options(text) {
             let known = self.apply(raw)?;
             if !known && !sloppy {
-                return Err(unknown(raw));
+                return Err(names::unknown(raw));
             }
         }
         Ok(())
@@ -292,6 +144,9 @@ impl Options {
             self.config.squash_gid.get_or_insert(0);
         }
         self.config.mountpoint = mountpoint;
+        if !self.remount {
+            cluster::place(&mut self.config, &self.cluster)?;
+        }
         self.config.cache = self.cache()?;
         if !self.remount {
             self.check_layers()?;
@@ -313,9 +168,15 @@ impl Options {
             None if self.cache_size.is_some() => Err(BadInput::new(
                 "option cache_size: there is no cache; add cache=shared or cache=immutable",
             )),
-            Some(_) if self.config.profile == Profile::Passthrough => Err(BadInput::new(
-                "option cache: with profile=passthrough the kernel reads layers itself; leave one of both out",
-            )),
+            // Files on CephFS have nothing that could be handed to the kernel.
+            Some(_)
+                if self.config.profile == Profile::Passthrough
+                    && self.config.ceph_layers().next().is_none() =>
+            {
+                Err(BadInput::new(
+                    "option cache: with profile=passthrough the kernel reads layers itself; leave one of both out",
+                ))
+            }
             Some(_) if bytes < Cache::MIN => {
                 Err(BadInput::new(format!("option cache_size: {bytes} is too small; write 1M or more")))
             }
@@ -345,7 +206,7 @@ impl Options {
     /// Takes one option; false when its name is not known.
     fn apply(&mut self, raw: RawOption<'_>) -> Result<bool, BadInput> {
         let Ok(key) = std::str::from_utf8(raw.key) else { return Ok(false) };
-        if SILENT.contains(&key) || key.starts_with("x-") || key.starts_with("X-") {
+        if names::is_silent(key) {
             return Ok(true);
         }
         if self.apply_flag(key) {
@@ -401,8 +262,7 @@ impl Options {
         match key {
             "lowerdir" => {
                 let text = needed(key, raw, "give it as lowerdir=DIR[:DIR...]")?;
-                config.lowers =
-                    split::pieces(text, b':').map(|piece| layer(split::unescape(piece))).collect();
+                config.lowers = split::layers(text).into_iter().map(listed).collect();
             }
             "lowerdir+" => config.lowers.push(layer(plain(key, raw, "give it as lowerdir+=DIR")?)),
             "upperdir" => config.upper = Some(layer(plain(key, raw, "give it as upperdir=DIR")?)),
@@ -452,6 +312,9 @@ impl Options {
                 let alone = raw.value.is_none();
                 config.keep_awake = if alone { KeepAwake::On } else { choice(key, raw, &named)? };
             }
+            "ceph.conf" => self.cluster.conf = Some(path(plain(key, raw, "write ceph.conf=FILE")?)),
+            "ceph.id" => self.cluster.id = Some(text(key, raw, "write ceph.id=NAME, without client.")?),
+            "ceph.fs" => self.cluster.filesystem = Some(text(key, raw, "write ceph.fs=NAME")?),
             "cache" => {
                 let named = [
                     ("off", None),
@@ -461,6 +324,7 @@ impl Options {
                 self.cache = choice(key, raw, &named)?;
             }
             "cache_size" => self.cache_size = Some(bytes(key, raw, "write a number of bytes, e.g. 256M")?),
+            "weight" => config.weight = Some(number(key, raw, *WEIGHTS.start(), *WEIGHTS.end())?),
             "block_copy" => config.block_copy = block_copy(key, raw)?,
             "block_map" => {
                 let named = [("holes", BlockMap::Holes), ("sidecar", BlockMap::Sidecar)];
@@ -494,125 +358,4 @@ impl Options {
         }
         Ok(true)
     }
-}
-
-fn block_copy(key: &str, raw: RawOption<'_>) -> Result<BlockCopy, BadInput> {
-    const REMEDY: &str = "write off, or the size of the smallest file, e.g. 1M";
-    if raw.value == Some(b"off") {
-        return Ok(BlockCopy::Off);
-    }
-    bytes(key, raw, REMEDY).map(BlockCopy::From)
-}
-
-/// A number of bytes, with k, M or G (powers of 1024) behind it or not.
-fn bytes(key: &str, raw: RawOption<'_>, remedy: &'static str) -> Result<u64, BadInput> {
-    let value = needed(key, raw, remedy)?;
-    std::str::from_utf8(value)
-        .ok()
-        .and_then(|text| vellum_engine::bytes::parse(text, "KMG"))
-        .filter(|number| *number <= i64::MAX as u64)
-        .ok_or_else(|| BadInput::value(key, value, "not a number of bytes", remedy))
-}
-
-fn unknown(raw: RawOption<'_>) -> BadInput {
-    let key = shown(raw.key);
-    let value = raw.value.map(|value| format!("={}", shown(value))).unwrap_or_default();
-    let remedy = match nearest(&key) {
-        Some(known) => format!("did you mean {known}?"),
-        None => "leave it out (vellum --help lists what there is)".into(),
-    };
-    BadInput::new(format!("option {key}{value}: unknown; {remedy}"))
-}
-
-/// The known option that is at most two edits away.
-fn nearest(key: &str) -> Option<&'static str> {
-    let distance = |known: &str| {
-        let known: Vec<char> = known.chars().take(32).collect();
-        let mut row: Vec<usize> = (0..=known.len()).collect();
-        for (i, typed) in key.chars().take(32).enumerate() {
-            let mut diagonal = i;
-            let mut left = i + 1;
-            for (cell, wanted) in row.iter_mut().skip(1).zip(&known) {
-                let best = (diagonal + usize::from(typed != *wanted)).min(left + 1).min(*cell + 1);
-                diagonal = *cell;
-                *cell = best;
-                left = best;
-            }
-            if let Some(first) = row.first_mut() {
-                *first = i + 1;
-            }
-        }
-        row.last().copied().unwrap_or(usize::MAX)
-    };
-    KNOWN.iter().map(|known| (distance(known), *known)).filter(|(d, _)| *d <= 2).min().map(|(_, known)| known)
-}
-
-fn needed<'a>(key: &str, raw: RawOption<'a>, remedy: &str) -> Result<&'a [u8], BadInput> {
-    raw.value
-        .filter(|value| !value.is_empty())
-        .ok_or_else(|| BadInput::new(format!("option {key}: it needs a value; {remedy}")))
-}
-
-fn plain(key: &str, raw: RawOption<'_>, remedy: &str) -> Result<Vec<u8>, BadInput> {
-    needed(key, raw, remedy)?;
-    Ok(raw.plain_value().unwrap_or_default())
-}
-
-fn text(key: &str, raw: RawOption<'_>, remedy: &str) -> Result<String, BadInput> {
-    let bytes = plain(key, raw, remedy)?;
-    String::from_utf8(bytes).map_err(|e| BadInput::value(key, e.as_bytes(), "it is not UTF-8", remedy))
-}
-
-fn os(bytes: Vec<u8>) -> OsString {
-    OsString::from_vec(bytes)
-}
-
-fn layer(bytes: Vec<u8>) -> LayerSource {
-    LayerSource::named(os(bytes))
-}
-
-fn path(bytes: Vec<u8>) -> PathBuf {
-    os(bytes).into()
-}
-
-fn id_map(key: &str, raw: RawOption<'_>) -> Result<IdMap, BadInput> {
-    let remedy = format!("write {key}=LAYER:MOUNT:LEN[:LAYER:MOUNT:LEN...]");
-    let text = text(key, raw, &remedy)?;
-    IdMap::parse(&text).map_err(|why| BadInput::value(key, text.as_bytes(), why, &remedy))
-}
-
-fn number<N>(key: &str, raw: RawOption<'_>, min: N, max: N) -> Result<N, BadInput>
-where
-    N: std::str::FromStr + PartialOrd + Display,
-{
-    let remedy = format!("write {key}=N with N from {min} to {max}");
-    let text = text(key, raw, &remedy)?;
-    match text.parse::<N>() {
-        Ok(n) if n >= min && n <= max => Ok(n),
-        _ => Err(BadInput::value(key, text.as_bytes(), "not a number in range", &remedy)),
-    }
-}
-
-fn seconds(key: &str, raw: RawOption<'_>) -> Result<Duration, BadInput> {
-    let remedy = format!("write {key}=SECONDS, 0 or more, e.g. {key}=1.5");
-    let text = text(key, raw, &remedy)?;
-    text.parse::<f64>()
-        .ok()
-        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-        .ok_or_else(|| BadInput::value(key, text.as_bytes(), "not a time", &remedy))
-}
-
-fn choice<T: Copy>(key: &str, raw: RawOption<'_>, named: &[(&str, T)]) -> Result<T, BadInput> {
-    let names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
-    let remedy = format!("write {key}={}", names.join("|"));
-    let text = text(key, raw, &remedy)?;
-    let found = named.iter().find(|(name, _)| *name == text);
-    found
-        .map(|(_, value)| *value)
-        .ok_or_else(|| BadInput::value(key, text.as_bytes(), "no such value", &remedy))
-}
-
-/// A number of threads from options that allow any; None: the default.
-fn at_most(threads: i32) -> Option<NonZeroUsize> {
-    NonZeroUsize::new(usize::try_from(threads).unwrap_or(0).min(WORKERS_MAX))
 }

@@ -40,15 +40,41 @@ pub fn options(text: &OsStr) -> impl Iterator<Item = RawOption<'_>> {
     })
 }
 
-/// The pieces of `text` between separators that no backslash precedes, escapes kept; empty pieces left out.
-pub fn pieces(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+/// The pieces of `text` between separators that no backslash precedes, escapes kept; empty ones are there, too.
+fn pieces(text: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
     let mut escaped = false;
     text.split(move |byte| {
         let splits = *byte == separator && !escaped;
         escaped = *byte == b'\\' && !escaped;
         splits
     })
-    .filter(|piece| !piece.is_empty())
+}
+
+/// A layer in a list of them, without escapes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// Of this host, whatever it is called.
+    Local(Vec<u8>),
+    /// A path on CephFS.
+    Ceph(Vec<u8>),
+}
+
+/// The word before a colon that makes what follows a path on CephFS.
+const CEPH: &[u8] = b"ceph";
+
+/// The layers in a list between colons; empty ones are left out. The word `ceph` and a colon are no layer, but belong to the next one:
+/// a directory of that name is written `./ceph`, or is the last.
+pub fn layers(text: &[u8]) -> Vec<Listed> {
+    let (mut all, mut pieces) = (Vec::new(), pieces(text, b':'));
+    while let Some(piece) = pieces.next() {
+        let path = if piece == CEPH { pieces.next() } else { None };
+        match path {
+            Some(path) => all.push(Listed::Ceph(unescape(path))),
+            None if piece.is_empty() => {}
+            None => all.push(Listed::Local(unescape(piece))),
+        }
+    }
+    all
 }
 
 /// `text` without its backslashes; each makes the byte after it ordinary. One at the very end stays.
@@ -69,6 +95,9 @@ pub fn unescape(text: &[u8]) -> Vec<u8> {
 #[must_use]
 pub fn escape(path: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(path.len());
+    if path == CEPH {
+        text.push(b'\\');
+    }
     for (at, byte) in path.iter().enumerate() {
         if matches!(byte, b'\\' | b':' | b',') || (at == 0 && *byte == b'"') {
             text.push(b'\\');
@@ -154,13 +183,32 @@ mod tests {
 
     #[test]
     fn layers_are_split_at_colons() {
-        let split = |text: &str| {
-            pieces(text.as_bytes(), b':')
-                .map(|piece| String::from_utf8(unescape(piece)).unwrap())
-                .collect::<Vec<_>>()
+        let local = |paths: &[&str]| -> Vec<Listed> {
+            paths.iter().map(|path| Listed::Local(path.as_bytes().to_vec())).collect()
         };
-        assert_eq!(split("/a:/b::/c:"), ["/a", "/b", "/c"]);
-        assert_eq!(split(r"/a\:b:/c\\:/d"), ["/a:b", r"/c\", "/d"]);
-        assert_eq!(split(""), Vec::<String>::new());
+        assert_eq!(layers(b"/a:/b::/c:"), local(&["/a", "/b", "/c"]));
+        assert_eq!(layers(br"/a\:b:/c\\:/d"), local(&["/a:b", r"/c\", "/d"]));
+        assert_eq!(layers(b""), []);
+    }
+
+    #[test]
+    fn a_word_says_that_a_layer_lies_on_cephfs() {
+        let shown = |text: &str| -> Vec<String> {
+            let text_of = |path: Vec<u8>| String::from_utf8(path).unwrap();
+            let shown = |layer| match layer {
+                Listed::Local(path) => text_of(path),
+                Listed::Ceph(path) => format!("<{}>", text_of(path)),
+            };
+            layers(text.as_bytes()).into_iter().map(shown).collect()
+        };
+        assert_eq!(shown("ceph:/a:/b:ceph:c"), ["</a>", "/b", "<c>"]);
+        assert_eq!(shown(r"ceph:/a\:b\,:ceph:"), ["</a:b,>", "<>"]);
+        assert_eq!(shown("ceph:ceph:ceph"), ["<ceph>", "ceph"]);
+        // Not this word, or nothing behind it.
+        for list in ["./ceph:/a", "/ceph:/a", "xceph:/a", "/a:ceph"] {
+            assert_eq!(shown(list), list.split(':').collect::<Vec<_>>());
+        }
+        assert_eq!(shown(r"ceph\:/a"), ["ceph:/a"]);
+        assert_eq!(shown(r"\ceph:/a"), ["ceph", "/a"]);
     }
 }

@@ -4,6 +4,7 @@ use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::raw::Mapping;
 use crate::harness::{Cx, Layers, Mount, Profile, rng, shell};
 use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -427,7 +428,17 @@ pub(super) fn maps_go(cx: &Cx) -> Outcome {
     let (layers, mut mount) = mounted(cx, &["block_map=sidecar"])?;
     fs::copy(layers.lower().join("big"), layers.lower().join("more"))?;
     mount.remount()?;
-    let maps = || -> Outcome<usize> { Ok(fs::read_dir(layers.upper().join(".vellum.maps"))?.count()) };
+    let maps = || -> Outcome<usize> {
+        let mut names = BTreeSet::new();
+        for entry in fs::read_dir(layers.upper().join(".vellum.maps"))? {
+            names.insert(entry?.file_name().into_string().unwrap_or_default());
+        }
+        // What is not durable yet stands beside a map, and goes with it.
+        let (recent, whole): (Vec<_>, Vec<_>) = names.iter().partition(|name| name.ends_with(".recent"));
+        let lost = recent.iter().find(|name| !names.contains(name.trim_end_matches(".recent")));
+        ensure!(lost.is_none(), "{lost:?} has no map");
+        Ok(whole.len())
+    };
     let wait = |expected: usize| -> Outcome {
         // The kernel forgets a file some time after its last user.
         let begin = Instant::now();

@@ -14,22 +14,30 @@
 //! - Without its index, it does not know hard links across copy-up: files with several names are not compared
 //!   where it reads our upper. Nor does it hide the attributes in which Vellum records things.
 
+mod hands;
+mod library;
 mod lower;
 mod ops;
 mod side;
 
+pub(crate) use library::serve_hands;
+
 use super::Case;
-use crate::harness::outcome::{Doing, Outcome, ensure};
+use crate::harness::outcome::{Doing, Outcome, ensure, fail};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Layers, Mount, Profile, Stop, rng};
-use ops::Step;
+use library::Pool;
+use ops::{Kind, Op, Step};
 use side::Side;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-pub(super) const CASES: &[Case] =
-    &[Case::mounted("differential/random", 300, random), Case::mounted("differential/crashes", 300, crashes)];
+pub(super) const CASES: &[Case] = &[
+    Case::mounted("differential/random", 300, random),
+    Case::mounted("differential/crashes", 300, crashes),
+    Case::of(Profile::Passthrough, "differential/library", 300, with_library),
+];
 
 /// How long new runs are begun.
 const TIME: Duration = Duration::from_secs(30);
@@ -40,122 +48,163 @@ const SHRINK: Duration = Duration::from_secs(90);
 /// Steps of one run: VELLUM_TEST_OPS, or this.
 const STEPS: usize = 400;
 
+/// Of one by a program with the library, so that enough calls go by rings.
+const STEPS_WITH_LIBRARY: usize = 800;
+
 /// Attributes in which Vellum records things; its own mounts hide them.
 const OUR_MARKS: [&[u8]; 3] = [b"trusted.vellum.", b"user.vellum.", b"security.fuseoverlayfs.override_stat"];
 
 fn random(cx: &Cx) -> Outcome {
-    runs(cx, false)
+    Test { cx, kind: Kind::Random, pool: None }.runs()
 }
 
 fn crashes(cx: &Cx) -> Outcome {
-    runs(cx, true)
+    Test { cx, kind: Kind::Crashes, pool: None }.runs()
 }
 
-fn runs(cx: &Cx, crashes: bool) -> Outcome {
-    let first = rng::seed();
-    let given = std::env::var_os("VELLUM_TEST_SEED").is_some();
-    let steps = std::env::var("VELLUM_TEST_OPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS);
-    let begin = Instant::now();
-    let mut seed = first;
-    while begin.elapsed() < TIME {
-        let plan = ops::run(&mut rng::Rng::new(seed), steps, crashes);
-        if let Err(Stop::Fail(why)) = run(cx, seed, &plan) {
-            println!("seed {seed}: {why}");
-            let (plan, why) = shrink(cx, seed, plan, why);
-            println!("seed {seed}, shortest run found ({} steps):", plan.len());
-            plan.iter().for_each(|step| println!("    {step:?}"));
-            return Err(Stop::Fail(format!("VELLUM_TEST_SEED={seed}: {why}")));
-        }
-        seed += 1;
-        if given {
-            break;
-        }
-    }
-    println!("seeds {first} to {} passed", seed - 1);
-    Ok(())
+/// Operations by a program with the preload library.
+fn with_library(cx: &Cx) -> Outcome {
+    Test { cx, kind: Kind::Library, pool: Some(Pool::new(cx)?) }.runs()
 }
 
-/// Leaves out of a failing run what it fails without, first in large pieces.
-fn shrink(cx: &Cx, seed: u64, mut plan: Vec<Step>, mut why: String) -> (Vec<Step>, String) {
-    let begin = Instant::now();
-    let mut piece = plan.len() / 2;
-    while piece > 0 {
-        let mut at = 0;
-        while at < plan.len() {
-            if begin.elapsed() > SHRINK {
-                return (plan, why);
-            }
-            let mut shorter = plan.clone();
-            shorter.drain(at..(at + piece).min(plan.len()));
-            match run(cx, seed, &shorter) {
-                // A failure of another kind is another one's.
-                Err(Stop::Fail(still)) if still.split(' ').next() == why.split(' ').next() => {
-                    (plan, why) = (shorter, still)
+/// One of the cases.
+struct Test<'a> {
+    cx: &'a Cx,
+    kind: Kind,
+    /// For programs with the library.
+    pool: Option<Pool<'a>>,
+}
+
+/// What a run is made of: steps, with their numbers in the whole plan.
+type Plan = Vec<(usize, Step)>;
+
+impl Test<'_> {
+    fn runs(&self) -> Outcome {
+        let first = rng::seed();
+        let given = std::env::var_os("VELLUM_TEST_SEED").is_some();
+        let usual = if self.pool.is_some() { STEPS_WITH_LIBRARY } else { STEPS };
+        let steps = std::env::var("VELLUM_TEST_OPS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
+        let begin = Instant::now();
+        let mut seed = first;
+        let mut by_ring = 0;
+        while begin.elapsed() < TIME {
+            let plan = ops::run(&mut rng::Rng::new(seed), steps, self.kind);
+            let plan: Plan = plan.into_iter().enumerate().collect();
+            match self.run(seed, steps, &plan) {
+                Err(Stop::Fail(why)) => {
+                    println!("seed {seed}: {why}");
+                    let (plan, why) = self.shrink(seed, steps, plan, why);
+                    println!("seed {seed}, shortest run found ({} steps):", plan.len());
+                    plan.iter().for_each(|(_, step)| println!("    {step:?}"));
+                    return fail(format!("VELLUM_TEST_SEED={seed}: {why}"));
                 }
-                _ => at += piece,
+                Err(skip) => return Err(skip),
+                Ok(calls) => {
+                    let few = self.pool.is_some() && calls < library::FEWEST;
+                    ensure!(!few, "VELLUM_TEST_SEED={seed}: only {calls} calls went by a ring");
+                    by_ring += calls;
+                }
+            }
+            seed += 1;
+            if given {
+                break;
             }
         }
-        piece /= 2;
+        println!("seeds {first} to {} passed, calls by rings: {by_ring}", seed - 1);
+        Ok(())
     }
-    (plan, why)
-}
 
-/// One run over fresh layers.
-fn run(cx: &Cx, seed: u64, plan: &[Step]) -> Outcome {
-    let base = cx.dir.join("run");
-    let _ = fs::remove_dir_all(&base);
-    let result = run_in(cx, &base, seed, plan);
-    if std::env::var_os("VELLUM_TEST_KEEP").is_none_or(|keep| keep.is_empty()) {
-        let _ = fs::remove_dir_all(&base);
-    }
-    result
-}
-
-fn run_in(cx: &Cx, base: &Path, seed: u64, plan: &[Step]) -> Outcome {
-    // Every time that the clock gives during the test is later, every other time earlier.
-    let since = clock() - 3600;
-    let count = 1 + (seed % 4) as usize;
-    let make = |name: &str| -> Outcome<Layers> {
-        let layers = Layers::new(&base.join(name), count)?;
-        lower::fill(&layers, &mut rng::Rng::new(seed))?;
-        Ok(layers)
-    };
-    let (ours, theirs) = (make("ours")?, make("theirs")?);
-    let early = cx.profile == Some(Profile::Passthrough);
-    // In a third of the runs every file is copied block by block.
-    let blocks = seed / 4 % 3 == 1;
-    let options: &[&str] = if blocks { &["block_copy=1"] } else { &[] };
-    let mut a = Side::new(cx.mount_with(&ours, options)?, since, early);
-    let mut b = Side::new(Mount::kernel(&theirs)?, since, true);
-    (a.without_setid, b.without_setid) = (early, early);
-    compare("at first", &a, &b, since)?;
-    for (at, step) in plan.iter().enumerate() {
-        match step {
-            Step::Do(ops::Op::Rename { from, to, .. }, true) if early && from == to => {}
-            Step::Do(op, as_user) => {
-                let (x, y) = (a.act(op, *as_user), b.act(op, *as_user));
-                ensure!(
-                    x == y,
-                    "step {at} {op:?}{}: {}, overlayfs {}",
-                    if *as_user { " by a user" } else { "" },
-                    brief(&x),
-                    brief(&y)
-                );
-                // Overlayfs changes the times of directories before it notices that a rename cannot be.
-                if let (ops::Op::Rename { from, to, .. }, Err(_)) = (op, &x) {
-                    // With a dot, for a parent may be a symbolic link to the directory that is meant.
-                    for path in [from, to].map(|path| path.rsplit_once('/').map_or("", |(parent, _)| parent))
-                    {
-                        let path = if path.is_empty() { String::from(".") } else { format!("{path}/.") };
-                        let times = ops::Op::Times { path, secs: 1_000_000_000, nanos: 0 };
-                        let _ = (a.act(&times, false), b.act(&times, false));
+    /// Leaves out of a failing run what it fails without, first in large pieces.
+    fn shrink(&self, seed: u64, steps: usize, mut plan: Plan, mut why: String) -> (Plan, String) {
+        let begin = Instant::now();
+        let mut piece = plan.len() / 2;
+        while piece > 0 {
+            let mut at = 0;
+            while at < plan.len() {
+                if begin.elapsed() > SHRINK {
+                    return (plan, why);
+                }
+                let mut shorter = plan.clone();
+                shorter.drain(at..(at + piece).min(plan.len()));
+                match self.run(seed, steps, &shorter) {
+                    // A failure of another kind is another one's.
+                    Err(Stop::Fail(still)) if still.split(' ').next() == why.split(' ').next() => {
+                        (plan, why) = (shorter, still)
                     }
+                    _ => at += piece,
                 }
             }
-            Step::Compare => compare(&format!("at step {at}"), &a, &b, since)?,
+            piece /= 2;
+        }
+        (plan, why)
+    }
+
+    /// One run over fresh layers; how many calls went by a ring.
+    fn run(&self, seed: u64, steps: usize, plan: &Plan) -> Outcome<u64> {
+        let base = self.cx.dir.join("run");
+        let _ = fs::remove_dir_all(&base);
+        let result = self.run_in(&base, seed, steps, plan);
+        if std::env::var_os("VELLUM_TEST_KEEP").is_none_or(|keep| keep.is_empty()) {
+            let _ = fs::remove_dir_all(&base);
+        }
+        result
+    }
+
+    fn run_in(&self, base: &Path, seed: u64, steps: usize, plan: &Plan) -> Outcome<u64> {
+        // Every time that the clock gives during the test is later, every other time earlier.
+        let since = clock() - 3600;
+        let count = 1 + (seed % 4) as usize;
+        let make = |name: &str| -> Outcome<Layers> {
+            let layers = Layers::new(&base.join(name), count)?;
+            lower::fill(&layers, &mut rng::Rng::new(seed))?;
+            Ok(layers)
+        };
+        let (ours, theirs) = (make("ours")?, make("theirs")?);
+        let early = self.cx.profile == Some(Profile::Passthrough);
+        // In a third of the runs every file is copied block by block.
+        let blocks = seed / 4 % 3 == 1;
+        let options: &[&str] = if blocks { &["block_copy=1"] } else { &[] };
+        let mut a = match &self.pool {
+            None => Side::new(self.cx.mount_with(&ours, options)?, since, early, early),
+            Some(pool) => {
+                let mount = pool.mount(&ours, options)?;
+                let program = pool.program(&mount, seed, steps, since)?;
+                Side::of_program(mount, program)
+            }
+        };
+        let mut b = Side::new(Mount::kernel(&theirs)?, since, true, early);
+        compare("at first", &a, &b, since, early)?;
+        for (at, step) in plan {
+            self.step(*at, step, &mut a, &mut b, since)?;
+        }
+        a.close_all()?;
+        let seen = tree::take(a.mount.root(), since).doing("ours, at the end")?;
+        tree::inodes_are_unique(&seen)?;
+        let (mut mount, by_ring) = a.end()?;
+        mount.unmount()?;
+        drop(b);
+        others_agree(self.cx, &ours, &seen, since, blocks)?;
+        Ok(by_ring)
+    }
+
+    fn step(&self, at: usize, step: &Step, a: &mut Side, b: &mut Side, since: i64) -> Outcome {
+        let early = self.cx.profile == Some(Profile::Passthrough);
+        match step {
+            Step::Do(Op::Rename { from, to, .. }, true) if early && from == to => Ok(()),
+            Step::Do(op, as_user) => {
+                let (x, y) = (a.act(at, op, *as_user)?, b.act(at, op, *as_user)?);
+                let by = if *as_user { " by a user" } else { "" };
+                ensure!(x == y, "step {at} {op:?}{by}: {x}, overlayfs {y}");
+                Ok(())
+            }
+            Step::Compare => compare(&format!("at step {at}"), a, b, since, early),
+            Step::Close => {
+                a.close_all()?;
+                b.close_all()
+            }
             Step::Remount | Step::Crash => {
-                a.close_all();
-                b.close_all();
+                a.close_all()?;
+                b.close_all()?;
                 a.sync()?;
                 if *step == Step::Crash {
                     a.mount.crash()?
@@ -163,16 +212,10 @@ fn run_in(cx: &Cx, base: &Path, seed: u64, plan: &[Step]) -> Outcome {
                     a.mount.remount()?
                 }
                 b.mount.remount()?;
-                compare(&format!("after {step:?} at step {at}"), &a, &b, since)?;
+                compare(&format!("after {step:?} at step {at}"), a, b, since, early)
             }
         }
     }
-    a.close_all();
-    let seen = tree::take(a.mount.root(), since).doing("ours, at the end")?;
-    tree::inodes_are_unique(&seen)?;
-    a.mount.unmount()?;
-    drop(b);
-    others_agree(cx, &ours, &seen, since, blocks)
 }
 
 /// The upper is now a layer like any other: kernel overlayfs and a read-only mount show the same. Only files that were
@@ -208,25 +251,15 @@ fn others_agree(cx: &Cx, ours: &Layers, seen: &tree::Tree, since: i64, blocks: b
     kernel.unmount()
 }
 
-fn compare(when: &str, a: &Side, b: &Side, since: i64) -> Outcome {
+fn compare(when: &str, a: &Side, b: &Side, since: i64, without_setid: bool) -> Outcome {
     let mut x = tree::take(a.mount.root(), since).doing(format!("{when}, ours"))?;
     let mut y = tree::take_overlayfs(b.mount.root(), since).doing(format!("{when}, overlayfs"))?;
-    if a.without_setid {
+    if without_setid {
         for node in x.values_mut().chain(y.values_mut()) {
-            node.mode = side::without_setid(node.mode);
+            node.mode = hands::without_setid(node.mode);
         }
     }
     tree::same(&format!("{when}: left ours, right overlayfs"), &x, &y, Ignore::default())
-}
-
-fn brief(result: &Result<side::Value, rustix::io::Errno>) -> String {
-    match result {
-        Ok(side::Value::Bytes(bytes)) => {
-            format!("{} bytes {:x} {:02x?}", bytes.len(), tree::sum(bytes), &bytes[..bytes.len().min(16)])
-        }
-        Ok(value) => format!("{value:?}"),
-        Err(errno) => format!("{errno}"),
-    }
 }
 
 fn clock() -> i64 {

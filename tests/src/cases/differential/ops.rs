@@ -1,5 +1,7 @@
 //! The operations that a run is made of, and their random choice.
 
+mod unpacking;
+
 use crate::harness::Rng;
 
 /// Descriptors that are held open at most.
@@ -19,6 +21,19 @@ pub(super) enum Open {
     CreateNew,
     CreateTruncate,
     Append,
+    /// A new file, only to write to, as an archive is unpacked.
+    Unpack,
+}
+
+/// What a run is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Operations and remounts.
+    Random,
+    /// The service crashes, too.
+    Crashes,
+    /// Operations by a program with the preload library, much of it what unpacks archives.
+    Library,
 }
 
 /// What mknod(2) makes.
@@ -38,6 +53,8 @@ pub(super) enum Step {
     Do(Op, bool),
     /// Compare the whole trees.
     Compare,
+    /// Close every descriptor; programs end, and are begun once more.
+    Close,
     /// Unmount and mount again.
     Remount,
     /// Kill the daemon, mount again.
@@ -57,6 +74,8 @@ pub(super) enum Op {
     Sync { slot: usize },
     StatOpen { slot: usize },
     ChmodOpen { slot: usize, mode: u32 },
+    ChownOpen { slot: usize, uid: Option<u32>, gid: Option<u32> },
+    TimesOpen { slot: usize, secs: u64, nanos: u32 },
     MapWrite { slot: usize, at: usize, len: usize, seed: u64 },
     Truncate { path: String, len: u64 },
     ReadFile { path: String },
@@ -117,25 +136,36 @@ fn mode(rng: &mut Rng) -> u32 {
     *rng.pick(&[0o644, 0o600, 0o755, 0o700, 0o777, 0o666, 0o444, 0o2755, 0o4755, 0o1777, 0o000, 0o2775])
 }
 
-/// A random run of `count` steps, closed by a comparison.
-pub(super) fn run(rng: &mut Rng, count: usize, crashes: bool) -> Vec<Step> {
-    let mut steps: Vec<Step> = (0..count)
-        .map(|at| match rng.below(400) {
-            0 => Step::Remount,
-            1 if crashes => Step::Crash,
-            _ if at % 80 == 79 => Step::Compare,
-            _ => {
-                let user = rng.one_in(4);
-                Step::Do(op(rng), user)
-            }
-        })
-        .collect();
+/// Owner and group; one of the two at least.
+fn owner(rng: &mut Rng) -> (Option<u32>, Option<u32>) {
+    let id = |rng: &mut Rng| *rng.pick(&[None, Some(0), Some(USER), Some(1234), Some(65_534)]);
+    let (uid, gid) = (id(rng), id(rng));
+    (uid.or(gid.is_none().then_some(USER)), gid)
+}
+
+/// A random run of about `count` steps, closed by a comparison.
+pub(super) fn run(rng: &mut Rng, count: usize, kind: Kind) -> Vec<Step> {
+    let mut steps: Vec<Step> = match kind {
+        Kind::Library => unpacking::run(rng, count),
+        _ => (0..count)
+            .map(|at| match rng.below(400) {
+                0 => Step::Remount,
+                1 if kind == Kind::Crashes => Step::Crash,
+                _ if at % 80 == 79 => Step::Compare,
+                _ => {
+                    let user = rng.one_in(4);
+                    Step::Do(op(rng, path), user)
+                }
+            })
+            .collect(),
+    };
     steps.extend([Step::Compare, Step::Remount, Step::Compare]);
     steps
 }
 
-fn op(rng: &mut Rng) -> Op {
-    let path = path(rng);
+/// An operation, on paths that `choose` gives.
+fn op(rng: &mut Rng, choose: impl Fn(&mut Rng) -> String) -> Op {
+    let path = choose(rng);
     let slot = rng.below(SLOTS as u64) as usize;
     match rng.below(100) {
         0..=13 => {
@@ -187,16 +217,15 @@ fn op(rng: &mut Rng) -> Op {
         61..=70 => {
             // NOREPLACE and EXCHANGE are tried less often than neither.
             let flags = *rng.pick(&[0, 0, 0, 1, 2]);
-            Op::Rename { from: path, to: self::path(rng), flags }
+            Op::Rename { from: path, to: choose(rng), flags }
         }
-        71..=75 => Op::Link { from: path, to: self::path(rng) },
-        76 | 77 => Op::Symlink { target: self::path(rng), path },
+        71..=75 => Op::Link { from: path, to: choose(rng) },
+        76 | 77 => Op::Symlink { target: choose(rng), path },
         78 => Op::Readlink { path },
         79..=81 => Op::Chmod { path, mode: mode(rng) },
         82 | 83 => {
-            let id = |rng: &mut Rng| *rng.pick(&[None, Some(0), Some(USER), Some(1234), Some(65_534)]);
-            let (uid, gid) = (id(rng), id(rng));
-            Op::Chown { path, uid: uid.or(gid.is_none().then_some(USER)), gid }
+            let (uid, gid) = owner(rng);
+            Op::Chown { path, uid, gid }
         }
         84 | 85 => {
             Op::Times { path, secs: rng.below(1_500_000_000) as i64, nanos: rng.below(1_000_000_000) as u32 }

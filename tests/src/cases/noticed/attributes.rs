@@ -3,6 +3,7 @@
 use super::{as_on_plain, filled};
 use crate::harness::outcome::{Outcome, ensure, ensure_eq};
 use crate::harness::raw::{AsUser, umask};
+use crate::harness::user::WholeUser;
 use crate::harness::{Cx, Profile, tree};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, SeekFrom, Timespec, Timestamps, Uid,
@@ -259,6 +260,33 @@ pub(super) fn setid_on_write(cx: &Cx) -> Outcome {
         Ok(said)
     };
     as_on_plain(cx, fill, act, |dir| NAMES.iter().map(|name| mode_and_owner(&dir.join(name))).collect())
+}
+
+/// Names of attributes that are for administrators alone are not listed to others.
+pub(super) fn trusted_names(cx: &Cx) -> Outcome {
+    let (_, mount) = filled(cx, |dir| {
+        fs::write(dir.join("file"), "below")?;
+        for name in ["user.one", "trusted.two"] {
+            rustix::fs::setxattr(dir.join("file"), name, b"x", XattrFlags::empty())?;
+        }
+        Ok(fs::create_dir(dir.join("dir"))?)
+    })?;
+    rustix::fs::setxattr(mount.path("dir"), "trusted.two", b"x", XattrFlags::empty())?;
+    let list = |name: &str| -> Outcome<_> {
+        let mut list = vec![0; 200];
+        let len = rustix::fs::listxattr(mount.path(name), &mut list)?;
+        let room = rustix::fs::listxattr_query(mount.path(name))?;
+        ensure_eq!(room, len, "the length of {name}'s list");
+        let mut names: Vec<_> = list[..len].split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
+        names.sort();
+        Ok(names.join(" ").trim().to_owned())
+    };
+    for (name, all, users) in [("file", "trusted.two user.one", "user.one"), ("dir", "trusted.two", "")] {
+        ensure_eq!(list(name)?, all, "root's list of {name}");
+        let _user = WholeUser::new(USER)?;
+        ensure_eq!(list(name)?, users, "a user's list of {name}");
+    }
+    Ok(())
 }
 
 /// What the kernel shows of a file's times after it has forgotten the file is what it showed before.

@@ -72,6 +72,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/more-open-than-the-service-may", 60, open_files::more_than_the_service_may),
     Case::mounted("noticed/id-mapping", 60, privilege::mapping),
     Case::once("noticed/owners-in-attributes", 60, owners::in_attributes),
+    Case::mounted("noticed/trusted-names", 60, attributes::trusted_names),
     Case::mounted("noticed/squash", 60, privilege::squash),
     Case::mounted("noticed/user-namespace", 60, privilege::user_namespace),
 ];

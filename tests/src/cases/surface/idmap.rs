@@ -1,9 +1,10 @@
 //! Mounts of a mount that map ids (mount_setattr(2), MOUNT_ATTR_IDMAP).
 
+use crate::cases::handover::kill_service;
 use crate::cases::pool::Pools;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::raw::AsUser;
-use crate::harness::{Cx, MountKind, Profile, shell};
+use crate::harness::{Cx, MountKind, Profile, Stop, shell};
 use rustix::fs::{FallocateFlags, XattrFlags, copy_file_range};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt, chown};
@@ -119,6 +120,25 @@ pub(super) fn set_ids(cx: &Cx) -> Outcome {
     mount.unmount()
 }
 
+/// Whether the descriptor of the upper's own mount, by which files are given out, is a directory; None: the record of the pool's only mount
+/// names none.
+fn recorded_handouts(pools: &Pools<'_>) -> Outcome<Option<bool>> {
+    let shown = pools.show()?;
+    let open = Path::new("/proc").join(shown["service"]["service"].to_string()).join("fd");
+    for entry in fs::read_dir(&open)? {
+        let path = entry?.path();
+        if fs::read_link(&path).is_ok_and(|link| link == Path::new("/memfd:vellum-card (deleted)")) {
+            let record = serde_json::from_slice::<serde_json::Value>(&fs::read(&path)?);
+            let record = record.map_err(|error| Stop::Fail(format!("the record: {error}")))?;
+            return Ok(match &record["handouts"] {
+                serde_json::Value::Null => None,
+                number => Some(fs::metadata(open.join(number.to_string())).is_ok_and(|found| found.is_dir())),
+            });
+        }
+    }
+    Err(Stop::Fail("the service has no record of its mount".into()))
+}
+
 /// Where programs are given files there are no idmapped mounts; with `idmap` it is the other way round.
 pub(super) fn in_a_pool(cx: &Cx) -> Outcome {
     let pools = Pools::new(cx)?;
@@ -131,12 +151,24 @@ pub(super) fn in_a_pool(cx: &Cx) -> Outcome {
         let profile = format!("profile={}", Profile::Passthrough);
         let options = [&*pool, &*profile, "idmap"];
         let mut mount = pools.mount_with(&layers, &options[..if idmap { 3 } else { 2 }])?;
+        ensure_eq!(
+            recorded_handouts(&pools)?,
+            (!idmap).then_some(true),
+            "the upper's own mount in the record"
+        );
         // Programs show by this that they may write to a directory.
         let shown = rustix::fs::setxattr(mount.root(), TOKEN, &[7; TOKEN_BYTES], XattrFlags::empty());
         ensure_eq!(shown.is_ok(), !idmap, "programs may ask for files: {shown:?}");
         if idmap {
             let seen = lines(cx, mount.root(), "mapped")?;
             crate::cases::noticed::same("through the mount", &expected, &seen)?;
+            fs::write(mount.path("left"), "left")?;
+            // A successor finds what it is left, twice.
+            for time in ["first", "second"] {
+                kill_service(&pools)?;
+                let found = fs::read(mount.path("left")).doing("after a service was killed")?;
+                ensure_eq!(found, b"left", "after the {time} service was killed");
+            }
         } else {
             let refused = script(cx, mount.root(), "refused")?;
             ensure_eq!(refused.status.code(), Some(1), "exit status of the script");

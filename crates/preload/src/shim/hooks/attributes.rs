@@ -3,9 +3,9 @@
 use super::files::settle;
 use crate::session::calls::{self, Change};
 use crate::shim::attributes::AT_SYMLINK_NOFOLLOW;
-use crate::shim::hook_macros::{hooks, next};
-use crate::shim::raw::{self, AT_FDCWD};
-use crate::shim::{copy, process};
+use crate::shim::copy;
+use crate::shim::hook_macros::{call_next, hooks};
+use crate::shim::raw::AT_FDCWD;
 use core::ffi::{c_char, c_int, c_uint};
 use vellum_ring::files::{
     ACCESSED_NOW, FOLLOW, MODIFIED_NOW, SET_ACCESSED, SET_GROUP, SET_MODE, SET_MODIFIED, SET_OWNER,
@@ -37,14 +37,12 @@ unsafe fn set_by(
     change: Option<Change>,
     next: impl Fn() -> c_int,
 ) -> c_int {
-    let Some(mut change) = change.filter(|_| process::is_on() && flags & !AT_SYMLINK_NOFOLLOW == 0) else {
-        return next();
-    };
+    let Some(mut change) = change.filter(|_| flags & !AT_SYMLINK_NOFOLLOW == 0) else { return next() };
     if flags & AT_SYMLINK_NOFOLLOW == 0 {
         change.which |= FOLLOW;
     }
     // SAFETY: the caller's.
-    settle(unsafe { calls::set(directory, path as usize, &change) }, NEVER, next)
+    settle(|| unsafe { calls::set(directory, path as usize, &change) }, NEVER, next)
 }
 
 fn mode(mode: c_uint) -> Option<Change> {
@@ -94,61 +92,37 @@ fn set_times(both: Times) -> Option<Change> {
 
 hooks! {
     fn chmod(path: *const c_char, bits: c_uint) -> c_int {
-        let next = || match next!(CHMOD as Chmod) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path, bits) },
-            None => raw::abort(),
-        };
+        let next = || call_next!(CHMOD as Chmod, (path, bits));
         // SAFETY: the program's path.
         unsafe { set_by(AT_FDCWD, path, 0, mode(bits), next) }
     }
 
     fn fchmodat(directory: c_int, path: *const c_char, bits: c_uint, flags: c_int) -> c_int {
-        let next = || match next!(FCHMODAT as ChmodAt) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(directory, path, bits, flags) },
-            None => raw::abort(),
-        };
+        let next = || call_next!(FCHMODAT as ChmodAt, (directory, path, bits, flags));
         // SAFETY: the program's path.
         unsafe { set_by(directory, path, flags, mode(bits), next) }
     }
 
     fn chown(path: *const c_char, owner: c_uint, group: c_uint) -> c_int {
-        let next = || match next!(CHOWN as Chown) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path, owner, group) },
-            None => raw::abort(),
-        };
+        let next = || call_next!(CHOWN as Chown, (path, owner, group));
         // SAFETY: the program's path.
         unsafe { set_by(AT_FDCWD, path, 0, ids(owner, group), next) }
     }
 
     fn lchown(path: *const c_char, owner: c_uint, group: c_uint) -> c_int {
-        let next = || match next!(LCHOWN as Chown) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path, owner, group) },
-            None => raw::abort(),
-        };
+        let next = || call_next!(LCHOWN as Chown, (path, owner, group));
         // SAFETY: the program's path.
         unsafe { set_by(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, ids(owner, group), next) }
     }
 
     fn fchownat(directory: c_int, path: *const c_char, owner: c_uint, group: c_uint, flags: c_int) -> c_int {
-        let next = || match next!(FCHOWNAT as ChownAt) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(directory, path, owner, group, flags) },
-            None => raw::abort(),
-        };
+        let next = || call_next!(FCHOWNAT as ChownAt, (directory, path, owner, group, flags));
         // SAFETY: the program's path.
         unsafe { set_by(directory, path, flags, ids(owner, group), next) }
     }
 
     fn utimensat(directory: c_int, path: *const c_char, to: *const Times, flags: c_int) -> c_int {
-        let next = || match next!(UTIMENSAT as UtimensAt) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(directory, path, to, flags) },
-            None => raw::abort(),
-        };
+        let next = || call_next!(UTIMENSAT as UtimensAt, (directory, path, to, flags));
         // SAFETY: the program's times.
         let change = if path.is_null() { None } else { unsafe { times(to) } };
         // SAFETY: the program's path.

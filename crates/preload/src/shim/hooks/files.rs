@@ -1,8 +1,9 @@
 //! Opening and creating, new directories and symbolic links.
 
 use super::identity;
-use crate::session::calls::{self, O_CREAT, O_EXCL, O_NOFOLLOW, O_TRUNC, O_WRONLY, Outcome};
-use crate::shim::hook_macros::{errno, hooks, next, set_errno, system};
+use crate::session::Missed;
+use crate::session::calls::{self, O_CREAT, O_EXCL, O_NOFOLLOW, O_TRUNC, O_WRONLY};
+use crate::shim::hook_macros::{call_next, errno, hooks, next, set_errno, system};
 use crate::shim::process;
 use crate::shim::raw::{self, AT_FDCWD, word};
 use core::ffi::{c_char, c_int, c_uint};
@@ -27,22 +28,23 @@ unsafe fn open_by(
     directory: c_int,
     path: *const c_char,
     flags: c_int,
-    mode: c_uint,
+    mode: Option<c_uint>,
     next: impl Fn(c_int) -> c_int,
 ) -> c_int {
-    if !process::is_on() {
-        return next(flags);
-    }
-    let mode = if flags & O_CREAT == 0 { 0 } else { mode & 0o7777 & !identity::mask() };
+    let mode = match mode {
+        _ if flags & O_CREAT == 0 => Some(0),
+        mode => mode.map(|mode| mode & 0o7777 & !identity::mask()),
+    };
+    let Some(mode) = mode.filter(|_| process::is_on()) else { return next(flags) };
     // SAFETY: the caller's.
     match unsafe { calls::open(directory, path as usize, flags, mode) } {
-        Outcome::Done(fd) => fd,
-        Outcome::Failed(error) => {
+        Ok(fd) => fd,
+        Err(Missed::Failed(error)) => {
             set_errno(error);
             -1
         }
-        Outcome::Kernel => next(flags),
-        Outcome::Unknown => {
+        Err(Missed::Kernel) => next(flags),
+        Err(Missed::Unknown) => {
             let before = errno();
             let fd = next(flags);
             // It is there because this call has made it, as far as anybody can tell.
@@ -56,30 +58,18 @@ unsafe fn open_by(
     }
 }
 
-fn open_raw(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    let words = [word(directory), path as usize, flags as usize, mode as usize, 0, 0];
+fn open_raw(directory: c_int, path: *const c_char, flags: c_int, mode: Option<c_uint>) -> c_int {
+    let words = [word(directory), path as usize, flags as usize, mode.unwrap_or(0) as usize, 0, 0];
     system(raw::number::OPENAT, words) as c_int
 }
 
+/// The forms that have been compiled to be checked have no mode.
 macro_rules! open {
-    ($name:ident, $path:ident, $flags:expr, $mode:ident) => {{
-        let flags = $flags;
-        let next = |flags: c_int| match next!($name as Open) {
+    ($name:ident as $type:ty: ($($arg:ident),*), $directory:expr, $path:ident, $flags:ident, $mode:expr) => {{
+        let next = |$flags: c_int| match next!($name as $type) {
             // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($path, flags, $mode) },
-            None => open_raw(AT_FDCWD, $path, flags, $mode),
-        };
-        // SAFETY: the program's path.
-        unsafe { open_by(AT_FDCWD, $path, flags, $mode, next) }
-    }};
-}
-
-macro_rules! openat {
-    ($name:ident, $directory:ident, $path:ident, $flags:ident, $mode:ident) => {{
-        let next = |flags: c_int| match next!($name as OpenAt) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($directory, $path, flags, $mode) },
-            None => open_raw($directory, $path, flags, $mode),
+            Some(next) => unsafe { next($($arg),*) },
+            None => open_raw($directory, $path, $flags, $mode),
         };
         // SAFETY: the program's path.
         unsafe { open_by($directory, $path, $flags, $mode, next) }
@@ -92,54 +82,27 @@ macro_rules! creat {
         let next = |flags: c_int| match next!($name as Creat) {
             // SAFETY: passed on as it came.
             Some(next) if flags == FLAGS => unsafe { next($path, $mode) },
-            _ => open_raw(AT_FDCWD, $path, flags, $mode),
+            _ => open_raw(AT_FDCWD, $path, flags, Some($mode)),
         };
         // SAFETY: the program's path.
-        unsafe { open_by(AT_FDCWD, $path, FLAGS, $mode, next) }
+        unsafe { open_by(AT_FDCWD, $path, FLAGS, Some($mode), next) }
     }};
 }
 
-/// The forms that have been compiled to be checked: without a mode.
-macro_rules! open_2 {
-    ($name:ident, $path:ident, $flags:ident) => {{
-        let next = |flags: c_int| match next!($name as Open2) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($path, flags) },
-            None => open_raw(AT_FDCWD, $path, flags, 0),
-        };
-        if $flags & O_CREAT != 0 {
-            return next($flags);
-        }
-        // SAFETY: the program's path.
-        unsafe { open_by(AT_FDCWD, $path, $flags, 0, next) }
-    }};
-}
-
-macro_rules! openat_2 {
-    ($name:ident, $directory:ident, $path:ident, $flags:ident) => {{
-        let next = |flags: c_int| match next!($name as OpenAt2) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($directory, $path, flags) },
-            None => open_raw($directory, $path, flags, 0),
-        };
-        if $flags & O_CREAT != 0 {
-            return next($flags);
-        }
-        // SAFETY: the program's path.
-        unsafe { open_by($directory, $path, $flags, 0, next) }
-    }};
-}
-
-/// What a call about a name comes to. `already`: the error of the next function if what was to be done has been done.
-pub(super) fn settle(outcome: Outcome<()>, already: c_int, next: impl Fn() -> c_int) -> c_int {
-    match outcome {
-        Outcome::Done(()) => 0,
-        Outcome::Kernel => next(),
-        Outcome::Failed(error) => {
+/// A call about a name, by the ring, or by the next function. `already`: that one's error if what was to be done has been done.
+pub(super) fn settle(
+    call: impl FnOnce() -> Result<(), Missed>,
+    already: c_int,
+    next: impl Fn() -> c_int,
+) -> c_int {
+    match if process::is_on() { call() } else { Err(Missed::Kernel) } {
+        Ok(()) => 0,
+        Err(Missed::Kernel) => next(),
+        Err(Missed::Failed(error)) => {
             set_errno(error);
             -1
         }
-        Outcome::Unknown => {
+        Err(Missed::Unknown) => {
             let before = errno();
             let done = next();
             if done != 0 && errno() == already {
@@ -162,13 +125,9 @@ unsafe fn make_dir_by(
     mode: c_uint,
     next: impl Fn() -> c_int,
 ) -> c_int {
-    if !process::is_on() {
-        return next();
-    }
     let mode = mode & 0o1777 & !identity::mask();
     // SAFETY: the caller's.
-    let outcome = unsafe { calls::make_dir(directory, path as usize, mode) };
-    settle(outcome, EEXIST, next)
+    settle(|| unsafe { calls::make_dir(directory, path as usize, mode) }, EEXIST, next)
 }
 
 /// A symbolic link made by the ring, or by the next function.
@@ -181,11 +140,8 @@ unsafe fn make_link_by(
     path: *const c_char,
     next: impl Fn() -> c_int,
 ) -> c_int {
-    if !process::is_on() {
-        return next();
-    }
     // SAFETY: the caller's.
-    settle(unsafe { calls::make_link(target as usize, directory, path as usize) }, EEXIST, next)
+    settle(|| unsafe { calls::make_link(target as usize, directory, path as usize) }, EEXIST, next)
 }
 
 fn make_dir_raw(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
@@ -195,19 +151,19 @@ fn make_dir_raw(directory: c_int, path: *const c_char, mode: c_uint) -> c_int {
 // In C the mode is there only with some flags. Where it is not, what comes in its place is not looked at.
 hooks! {
     fn open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-        open!(OPEN, path, flags, mode)
+        open!(OPEN as Open: (path, flags, mode), AT_FDCWD, path, flags, Some(mode))
     }
 
     fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-        open!(OPEN64, path, flags, mode)
+        open!(OPEN64 as Open: (path, flags, mode), AT_FDCWD, path, flags, Some(mode))
     }
 
     fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-        openat!(OPENAT, directory, path, flags, mode)
+        open!(OPENAT as OpenAt: (directory, path, flags, mode), directory, path, flags, Some(mode))
     }
 
     fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-        openat!(OPENAT64, directory, path, flags, mode)
+        open!(OPENAT64 as OpenAt: (directory, path, flags, mode), directory, path, flags, Some(mode))
     }
 
     fn creat(path: *const c_char, mode: c_uint) -> c_int {
@@ -219,19 +175,19 @@ hooks! {
     }
 
     fn __open_2(path: *const c_char, flags: c_int) -> c_int {
-        open_2!(OPEN_2, path, flags)
+        open!(OPEN_2 as Open2: (path, flags), AT_FDCWD, path, flags, None)
     }
 
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
-        open_2!(OPEN64_2, path, flags)
+        open!(OPEN64_2 as Open2: (path, flags), AT_FDCWD, path, flags, None)
     }
 
     fn __openat_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
-        openat_2!(OPENAT_2, directory, path, flags)
+        open!(OPENAT_2 as OpenAt2: (directory, path, flags), directory, path, flags, None)
     }
 
     fn __openat64_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
-        openat_2!(OPENAT64_2, directory, path, flags)
+        open!(OPENAT64_2 as OpenAt2: (directory, path, flags), directory, path, flags, None)
     }
 
     fn mkdir(path: *const c_char, mode: c_uint) -> c_int {
@@ -255,21 +211,13 @@ hooks! {
     }
 
     fn symlink(target: *const c_char, path: *const c_char) -> c_int {
-        let next = || match next!(SYMLINK as Link) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(target, path) },
-            None => raw::abort(),
-        };
+        let next = || call_next!(SYMLINK as Link, (target, path));
         // SAFETY: the program's strings.
         unsafe { make_link_by(target, AT_FDCWD, path, next) }
     }
 
     fn symlinkat(target: *const c_char, directory: c_int, path: *const c_char) -> c_int {
-        let next = || match next!(SYMLINKAT as LinkAt) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(target, directory, path) },
-            None => raw::abort(),
-        };
+        let next = || call_next!(SYMLINKAT as LinkAt, (target, directory, path));
         // SAFETY: the program's strings.
         unsafe { make_link_by(target, directory, path, next) }
     }

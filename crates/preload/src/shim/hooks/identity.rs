@@ -2,7 +2,7 @@
 //! differ from each other there is none any more. And the mask of modes, which is applied here.
 
 use crate::session;
-use crate::shim::hook_macros::{hooks, next};
+use crate::shim::hook_macros::{call_next, hooks, next};
 use crate::shim::{process, raw};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::sync::atomic::AtomicU32;
@@ -82,11 +82,7 @@ macro_rules! change {
 macro_rules! differ {
     ($name:ident as $type:ty, $($arg:ident),*) => {{
         differs();
-        match next!($name as $type) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($($arg),*) },
-            None => raw::abort(),
-        }
+        call_next!($name as $type, ($($arg),*))
     }};
 }
 
@@ -156,11 +152,7 @@ hooks! {
         if option == PR_SET_SECCOMP {
             differs();
         }
-        match next!(PRCTL as unsafe extern "C" fn(c_int, ...) -> c_int) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(option, a, b, c, d) },
-            None => raw::abort(),
-        }
+        call_next!(PRCTL as unsafe extern "C" fn(c_int, ...) -> c_int, (option, a, b, c, d))
     }
 
     fn setns(fd: c_int, kind: c_int) -> c_int {

@@ -5,7 +5,7 @@
 #![allow(clippy::missing_safety_doc, reason = "as libc's functions of these names")]
 
 use crate::fds::{companion, exclusive_fd, handed_fds};
-use crate::shim::hook_macros::{hooks, next, system as system_raw};
+use crate::shim::hook_macros::{call_next, hooks, next, system as system_raw};
 use crate::shim::paths::{self, PATH_MAX};
 use crate::shim::{hook_macros, process, raw, single_thread};
 use core::arch::naked_asm;
@@ -99,22 +99,14 @@ macro_rules! fcntl {
             // Other numbers of the same descriptor get the flags, too.
             companion::end_all();
         }
-        match next!($name as Fcntl).or_else(|| next!(FCNTL as Fcntl)) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($fd, $command, $argument) },
-            None => raw::abort(),
-        }
+        call_next!($name or FCNTL as Fcntl, ($fd, $command, $argument))
     }};
 }
 
 macro_rules! lockf {
     ($name:ident, $fd:ident, $command:ident, $len:ident) => {{
         exclusive_fd::before_use($fd);
-        match next!($name as Lockf).or_else(|| next!(LOCKF as Lockf)) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next($fd, $command, $len) },
-            None => raw::abort(),
-        }
+        call_next!($name or LOCKF as Lockf, ($fd, $command, $len))
     }};
 }
 
@@ -157,22 +149,14 @@ hooks! {
         if let Some(done) = link(path, to, len) {
             return done;
         }
-        match next!(READLINK as unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(path, to, len) },
-            None => raw::abort(),
-        }
+        call_next!(READLINK as unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> isize, (path, to, len))
     }
 
     fn readlinkat(directory: c_int, path: *const c_char, to: *mut c_char, len: usize) -> isize {
         if let Some(done) = link(path, to, len) {
             return done;
         }
-        match next!(READLINKAT as unsafe extern "C" fn(c_int, *const c_char, *mut c_char, usize) -> isize) {
-            // SAFETY: passed on as it came.
-            Some(next) => unsafe { next(directory, path, to, len) },
-            None => raw::abort(),
-        }
+        call_next!(READLINKAT as unsafe extern "C" fn(c_int, *const c_char, *mut c_char, usize) -> isize, (directory, path, to, len))
     }
 }
 

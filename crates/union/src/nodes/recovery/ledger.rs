@@ -449,10 +449,15 @@ impl Ledger {
         }
     }
 
+    /// Whether programs have changed names of a directory past the kernel.
+    pub(crate) fn is_shared(&self, id: NodeId) -> bool {
+        self.get(id, word::NAMES) & SHARED != 0
+    }
+
     /// Directories that the kernel knows, and of which programs have changed names past it.
     pub(crate) fn shared(&self) -> impl Iterator<Item = NodeId> + '_ {
         let known = self.records().filter(|record| record.lookups > 0).map(|record| record.id);
-        std::iter::once(NodeId::ROOT).chain(known).filter(|id| self.get(*id, word::NAMES) & SHARED != 0)
+        std::iter::once(NodeId::ROOT).chain(known).filter(|id| self.is_shared(*id))
     }
 
     /// The ids that the kernel may know.

@@ -348,6 +348,11 @@ impl Nodes {
         self.table.release(id);
     }
 
+    /// Whether programs have changed names of a directory past the kernel, and a successor may have to know.
+    pub(crate) fn is_shared(&self, id: NodeId) -> bool {
+        self.ledger().is_some_and(|ledger| ledger.is_shared(id))
+    }
+
     /// Writes a node down that came to be without [`Nodes::enter`].
     pub(crate) fn write_new(&self, node: &Node, names: &[Place]) {
         let Some(ledger) = self.ledger() else { return };

@@ -1,0 +1,400 @@
+//! Control groups as files: what is read of them, and where a share is written.
+//!
+//! Version 2: `memory.low`, which the kernel's reclaim leaves alone as long as it finds enough elsewhere. Version 1 has no such
+//! thing: there it is `memory.limit_in_bytes`, moved as shares move.
+
+use super::control::Seen;
+use crate::cgroup::{Controller, Hierarchies, Version};
+use rustix::fs::{FlockOperation, XattrFlags, flock, getxattr, removexattr, setxattr};
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use vellum_service::Failure;
+
+/// What a limit was before, as an attribute of the group: a killed process leaves it to the next one.
+const BEFORE: &str = "trusted.vellum.before";
+/// A limit in version 1 leaves at least so much beyond what cannot be dropped, in bytes.
+const FLOOR: u64 = 8 << 20;
+/// Of what the groups hold, an eighth stays unprotected where others of the host compete for the same memory.
+const PROTECTED: (u64, u64) = (7, 8);
+/// Version 1 has no word for "no limit" but numbers as large as this.
+const NO_LIMIT: u64 = 1 << 62;
+
+/// The group whose children share.
+#[derive(Debug)]
+pub(super) struct Parent {
+    dir: PathBuf,
+    version: Version,
+    /// The top of the hierarchy.
+    top: PathBuf,
+    /// Directories of the parent where processors, time on them and disks are controlled, in version 1.
+    siblings: Siblings,
+    /// Groups from this one up whose protection was changed, in version 2.
+    protected: Vec<Limit>,
+    /// Held as long as this is.
+    _lock: File,
+}
+
+/// A group's directories in other hierarchies of version 1.
+#[derive(Clone, Debug, Default)]
+struct Siblings {
+    cpu: Option<PathBuf>,
+    cpuacct: Option<PathBuf>,
+    io: Option<PathBuf>,
+}
+
+impl Parent {
+    pub(super) fn open(asked: Option<PathBuf>) -> Result<Self, Failure> {
+        let hierarchies = Hierarchies::here()?;
+        let of = |controller| hierarchies.with(controller);
+        let Some((version, top)) = of(Controller::Memory) else {
+            return Err(Failure::system("control groups: no hierarchy with the controller memory")
+                .remedy("mount one, or have it delegated (systemd: Delegate=yes)"));
+        };
+        let named = asked.unwrap_or_else(|| PathBuf::from(crate::cgroup::TOP));
+        // An absolute path stays as it is.
+        let wanted = top.join(&named);
+        let bad = |why: String| Failure::input(format!("control group {}: {why}", wanted.display()));
+        let dir = fs::canonicalize(&wanted).map_err(|e| {
+            bad(e.to_string()).remedy("name a group whose children share, such as machine.slice")
+        })?;
+        let Some(below) = dir.strip_prefix(&top).ok().filter(|below| *below != Path::new("")) else {
+            return Err(bad(format!("not below {}", top.display()))
+                .remedy("name a group whose children share, such as machine.slice"));
+        };
+        let lock = File::open(&dir).map_err(|e| bad(e.to_string()))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                return Err(bad("another process balances it".into()).remedy("end that one first"));
+            }
+            Err(e) => return Err(Failure::system(format!("control group {}", dir.display())).because(e)),
+        }
+        let beside = |controller| match version {
+            Version::One => of(controller).map(|(_, top)| top.join(below)),
+            Version::Two => None,
+        };
+        let siblings = Siblings {
+            cpu: beside(Controller::Cpu),
+            cpuacct: beside(Controller::CpuAcct),
+            io: beside(Controller::Io),
+        };
+        Ok(Self { dir, version, top, siblings, protected: Vec::new(), _lock: lock })
+    }
+
+    /// The names of its children.
+    pub(super) fn children(&self) -> Result<BTreeSet<String>, Failure> {
+        let failed =
+            |e: io::Error| Failure::system(format!("control group {}", self.dir.display())).because(e);
+        let mut names = BTreeSet::new();
+        for entry in fs::read_dir(&self.dir).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir())
+                && let Ok(name) = entry.file_name().into_string()
+            {
+                names.insert(name);
+            }
+        }
+        Ok(names)
+    }
+
+    /// A child; None when it has gone.
+    pub(super) fn child(&self, name: &str) -> Option<Group> {
+        let dir = self.dir.join(name);
+        let beside = |dir: &Option<PathBuf>| dir.as_ref().map(|dir| dir.join(name));
+        let siblings = Siblings {
+            cpu: beside(&self.siblings.cpu),
+            cpuacct: beside(&self.siblings.cpuacct),
+            io: beside(&self.siblings.io),
+        };
+        let limit = Limit::take(&dir, self.version)?;
+        Some(Group { dir, version: self.version, siblings, fixed: 0, limit })
+    }
+
+    /// Bytes of page cache for all children, which hold `held` now.
+    pub(super) fn room(&self, held: u64) -> Result<u64, Failure> {
+        let memory = Memory::read(&self.dir, self.version)
+            .map_err(|e| Failure::system(format!("control group {}", self.dir.display())).because(e))?;
+        if let Some(limit) = self.limit(&memory) {
+            return Ok(limit.saturating_sub(memory.fixed));
+        }
+        match self.version {
+            Version::Two => Ok(held / PROTECTED.1 * PROTECTED.0),
+            // Limits are limits: all that is to be had must be in somebody's.
+            Version::One => {
+                let text = fs::read_to_string("/proc/meminfo")
+                    .map_err(|e| Failure::system("/proc/meminfo").because(e))?;
+                Ok(number_after(&text, "MemAvailable:").unwrap_or(0) * 1024)
+            }
+        }
+    }
+
+    /// The smallest limit from this group up.
+    fn limit(&self, memory: &Memory) -> Option<u64> {
+        match self.version {
+            Version::One => memory.hierarchical_limit,
+            Version::Two => self.ancestors().filter_map(|dir| number_in(&dir.join("memory.max"))).min(),
+        }
+    }
+
+    /// This group and those above it, without the top, which has no limits.
+    fn ancestors(&self) -> impl Iterator<Item = &Path> {
+        self.dir.ancestors().take_while(|dir| *dir != self.top)
+    }
+
+    /// In version 2 a group's protection counts only as far as those above it have as much. Where one has a limit, reclaim begins
+    /// there and looks no further up.
+    pub(super) fn protect(&mut self, bytes: u64) {
+        if self.version == Version::One {
+            return;
+        }
+        if self.protected.is_empty() {
+            let open = |dir: &&Path| number_in(&dir.join("memory.max")).is_none();
+            let open: Vec<PathBuf> = self.ancestors().take_while(open).map(Path::to_owned).collect();
+            self.protected = open.iter().filter_map(|dir| Limit::take(dir, Version::Two)).collect();
+        }
+        for limit in &self.protected {
+            limit.write(bytes.max(limit.before_in_bytes()));
+        }
+    }
+}
+
+/// A group that has a share.
+#[derive(Debug)]
+pub(super) struct Group {
+    dir: PathBuf,
+    version: Version,
+    siblings: Siblings,
+    /// Memory that is no page cache, at the last look, in bytes.
+    fixed: u64,
+    limit: Limit,
+}
+
+impl Group {
+    /// None: it has gone.
+    pub(super) fn look(&mut self) -> Option<Seen> {
+        let memory = Memory::read(&self.dir, self.version).ok()?;
+        self.fixed = memory.fixed;
+        Some(Seen { weight: self.weight(), cache: memory.cache, refaults: memory.refaults, cpu: self.cpu() })
+    }
+
+    /// Lets it keep `share` bytes of page cache. One that has just gone needs nothing.
+    pub(super) fn allow(&self, share: u64) {
+        let bytes = match self.version {
+            Version::Two => self.fixed.saturating_add(share),
+            Version::One => self.fixed.saturating_add(share.max(FLOOR)).min(self.limit.before_in_bytes()),
+        };
+        self.limit.write(bytes);
+    }
+
+    /// What engines and pools have set: that of disks, or else that of processors.
+    fn weight(&self) -> u16 {
+        let (disks, cpus) = match self.version {
+            Version::Two => {
+                let file = |name: &str| fs::read_to_string(self.dir.join(name)).ok();
+                let disks = file("io.weight").or_else(|| file("io.bfq.weight"));
+                (
+                    disks.and_then(|text| default_weight(&text)),
+                    file("cpu.weight").and_then(|text| text.trim().parse().ok()),
+                )
+            }
+            Version::One => {
+                let number = |dir: &Option<PathBuf>, name: &str| number_in(&dir.as_ref()?.join(name));
+                let bfq = number(&self.siblings.io, "blkio.bfq.weight");
+                // 500 is the usual one there.
+                let cfq = || number(&self.siblings.io, "blkio.weight").map(|weight| weight / 5);
+                let shares = number(&self.siblings.cpu, "cpu.shares");
+                (bfq.or_else(cfq), shares.map(|shares| shares.saturating_mul(USUAL) / 1024))
+            }
+        };
+        let chosen = disks.filter(|weight| *weight != USUAL).or(cpus).unwrap_or(USUAL);
+        u16::try_from(chosen.clamp(1, 10_000)).unwrap_or(u16::MAX)
+    }
+
+    /// Time on processors so far.
+    fn cpu(&self) -> Duration {
+        let read = || match self.version {
+            Version::Two => {
+                let text = fs::read_to_string(self.dir.join("cpu.stat")).ok()?;
+                number_after(&text, "usage_usec").map(Duration::from_micros)
+            }
+            Version::One => {
+                number_in(&self.siblings.cpuacct.as_ref()?.join("cpuacct.usage")).map(Duration::from_nanos)
+            }
+        };
+        read().unwrap_or_default()
+    }
+}
+
+/// The weight of a group that was given none.
+const USUAL: u64 = 100;
+
+/// `default 200`, or `200` alone.
+fn default_weight(text: &str) -> Option<u64> {
+    number_after(text, "default").or_else(|| text.lines().next()?.trim().parse().ok())
+}
+
+/// What a group's memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Memory {
+    /// Page cache that can be dropped, in bytes: without files in memory (tmpfs).
+    cache: u64,
+    /// All else, in bytes.
+    fixed: u64,
+    refaults: u64,
+    /// The smallest limit from the group up, where version 1 says so.
+    hierarchical_limit: Option<u64>,
+}
+
+impl Memory {
+    fn read(dir: &Path, version: Version) -> io::Result<Self> {
+        let text = fs::read_to_string(dir.join("memory.stat"))?;
+        let all = match version {
+            Version::One => "memory.usage_in_bytes",
+            Version::Two => "memory.current",
+        };
+        let used = number_in(&dir.join(all)).ok_or(io::ErrorKind::InvalidData)?;
+        Ok(Self::of(&text, used, version))
+    }
+
+    fn of(text: &str, used: u64, version: Version) -> Self {
+        let [file, shmem, refaults] = match version {
+            Version::One => ["total_cache", "total_shmem", "total_workingset_refault_file"],
+            Version::Two => ["file", "shmem", "workingset_refault_file"],
+        };
+        let number = |name: &str| number_after(text, name).unwrap_or(0);
+        let cache = number(file).saturating_sub(number(shmem));
+        Self {
+            cache,
+            fixed: used.saturating_sub(cache),
+            refaults: number(refaults),
+            hierarchical_limit: number_after(text, "hierarchical_memory_limit")
+                .filter(|limit| *limit < NO_LIMIT),
+        }
+    }
+}
+
+/// A file with a limit, which has its contents of before again when this is dropped.
+#[derive(Debug)]
+struct Limit {
+    dir: PathBuf,
+    file: PathBuf,
+    before: String,
+}
+
+impl Limit {
+    /// None: there is no such file here, or not any more.
+    fn take(dir: &Path, version: Version) -> Option<Self> {
+        let file = dir.join(match version {
+            Version::One => "memory.limit_in_bytes",
+            Version::Two => "memory.low",
+        });
+        let now = fs::read_to_string(&file).ok()?.trim().to_owned();
+        let mut value = [0; 32];
+        let left = getxattr(dir, BEFORE, value.as_mut_slice()).ok();
+        let left = left.and_then(|length| String::from_utf8(value.get(..length)?.to_vec()).ok());
+        let before = left.filter(|text| text == "max" || text.parse::<u64>().is_ok()).unwrap_or(now);
+        if let Err(error) = setxattr(dir, BEFORE, before.as_bytes(), XattrFlags::empty()) {
+            tracing::debug!(%error, group = %dir.display(), "its limit is not kept for a process after this one");
+        }
+        Some(Self { dir: dir.to_owned(), file, before })
+    }
+
+    /// A number as large as can be where it was none.
+    fn before_in_bytes(&self) -> u64 {
+        self.before.parse().unwrap_or(NO_LIMIT)
+    }
+
+    fn write(&self, bytes: u64) {
+        if let Err(error) = fs::write(&self.file, bytes.to_string())
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            // Version 1 refuses a limit that it cannot reclaim down to at once; the next step tries again.
+            tracing::debug!(%error, file = %self.file.display(), bytes, "a share was refused");
+        }
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        // Version 1 shows "no limit" as a number, and takes it.
+        match fs::write(&self.file, &self.before) {
+            Ok(()) => drop(removexattr(&self.dir, BEFORE)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(%error, file = %self.file.display(), "its limit stays"),
+        }
+    }
+}
+
+fn number_in(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The number in the line that begins with `name`.
+fn number_after(text: &str, name: &str) -> Option<u64> {
+    let mut of_lines = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
+    of_lines.find(|(first, _)| *first == name)?.1.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_both_versions() {
+        let v1 = "cache 1\nhierarchical_memory_limit 9223372036854771712\ntotal_cache 100\ntotal_shmem 30\n\
+                  total_workingset_refault_file 5\n";
+        let memory = Memory::of(v1, 1000, Version::One);
+        assert_eq!(memory, Memory { cache: 70, fixed: 930, refaults: 5, hierarchical_limit: None });
+        let v2 = "anon 12\nfile 100\nfile_mapped 7\nshmem 30\nworkingset_refault_file 5\n";
+        assert_eq!(Memory::of(v2, 1000, Version::Two), memory);
+        let limited = Memory::of("hierarchical_memory_limit 4096\n", 10, Version::One);
+        assert_eq!(limited, Memory { cache: 0, fixed: 10, refaults: 0, hierarchical_limit: Some(4096) });
+    }
+
+    /// A group of version 2, as files.
+    fn group(dir: &Path, files: &[(&str, &str)]) -> Group {
+        for (name, text) in files {
+            fs::write(dir.join(name), text).unwrap();
+        }
+        let limit = Limit::take(dir, Version::Two).unwrap();
+        Group { dir: dir.to_owned(), version: Version::Two, siblings: Siblings::default(), fixed: 0, limit }
+    }
+
+    #[test]
+    fn a_share_lies_above_what_is_no_cache_and_goes_with_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = [
+            ("memory.low", "17\n"),
+            ("memory.stat", "file 100\nshmem 0\n"),
+            ("memory.current", "300\n"),
+            ("cpu.stat", "usage_usec 5\nuser_usec 1\n"),
+            ("io.weight", "default 250\n8:0 7\n"),
+        ];
+        let mut group = group(dir.path(), &files);
+        let seen = group.look().unwrap();
+        assert_eq!(seen, Seen { weight: 250, cache: 100, refaults: 0, cpu: Duration::from_micros(5) });
+        group.allow(40);
+        let low = || fs::read_to_string(dir.path().join("memory.low")).unwrap();
+        assert_eq!(low(), "240");
+        drop(group);
+        assert_eq!(low(), "17");
+    }
+
+    #[test]
+    fn weights_are_those_of_disks_or_else_of_processors() {
+        for (files, weight) in [
+            (vec![("io.weight", "default 100\n"), ("cpu.weight", "300\n")], 300),
+            (vec![("io.weight", "default 50\n"), ("cpu.weight", "300\n")], 50),
+            (vec![("io.bfq.weight", "70\n")], 70),
+            (vec![("cpu.weight", "0\n")], 1),
+            (vec![], 100),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("memory.low"), "0\n").unwrap();
+            assert_eq!(group(dir.path(), &files).weight(), weight, "{files:?}");
+        }
+    }
+}

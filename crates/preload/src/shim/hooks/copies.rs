@@ -1,0 +1,129 @@
+//! Copies from one descriptor to another. A file that was handed out and one of the mount's the kernel takes for files of two filesystems,
+//! and refuses to copy between them.
+
+use crate::fds::{exclusive_fd, handed_fds};
+use crate::shim::hook_macros::{errno, hooks, pass_on, result, set_errno};
+use crate::shim::raw::{self, number, word};
+use crate::shim::{attributes, process};
+use core::ffi::{c_int, c_uint};
+
+type CopyRange = unsafe extern "C" fn(c_int, *mut i64, c_int, *mut i64, usize, c_uint) -> isize;
+
+const EXDEV: c_int = 18;
+
+/// From where, and to where. An offset that is null is the descriptor's own.
+#[derive(Clone, Copy)]
+pub(super) struct End {
+    pub(super) fd: c_int,
+    pub(super) at: *mut i64,
+}
+
+impl End {
+    /// # Safety
+    /// The offset must be null, or readable.
+    unsafe fn offset(self) -> isize {
+        const SEEK_CUR: usize = 1;
+        // SAFETY: the caller's.
+        match unsafe { self.at.as_ref() } {
+            Some(at) => *at as isize,
+            None => raw::plain(number::LSEEK, [word(self.fd), 0, SEEK_CUR, 0, 0, 0]),
+        }
+    }
+
+    /// # Safety
+    /// The offset must be null, or writable.
+    unsafe fn set(self, offset: isize) {
+        const SEEK_SET: usize = 0;
+        // SAFETY: the caller's.
+        match unsafe { self.at.as_mut() } {
+            Some(at) => *at = offset as i64,
+            None => drop(raw::plain(number::LSEEK, [word(self.fd), offset as usize, SEEK_SET, 0, 0, 0])),
+        }
+    }
+}
+
+/// A copy by the next function, and where the kernel refuses as it would not without rings, by descriptors of the mount, or by a buffer.
+///
+/// # Safety
+/// The offsets must be the program's.
+pub(super) unsafe fn copy_by(from: End, to: End, len: usize, next: impl Fn() -> isize) -> isize {
+    let before = errno();
+    let done = next();
+    let is_refused = |done| done < 0 && errno() == EXDEV;
+    if !is_refused(done) || !process::is_on() || process::is_borrowed() || !is_one_mount(from.fd, to.fd) {
+        return done;
+    }
+    if [from.fd, to.fd].map(exclusive_fd::before_use) != [false; 2] {
+        set_errno(before);
+        let done = next();
+        if !is_refused(done) {
+            return done;
+        }
+    }
+    // It has no name any more, or the program may not open it again.
+    if attributes::of(from.fd).map(|file| file.ino) == attributes::of(to.fd).map(|file| file.ino) {
+        return done;
+    }
+    set_errno(before);
+    // SAFETY: the caller's; the kernel has read both offsets.
+    result(unsafe { by_buffer(from, to, len) })
+}
+
+/// Whether one of the two was handed out, and the other is of that mount.
+fn is_one_mount(from: c_int, to: c_int) -> bool {
+    let (mount, other) = match [from, to].map(handed_fds::of) {
+        [Some(mount), None] => (mount, to),
+        [None, Some(mount)] => (mount, from),
+        _ => return false,
+    };
+    attributes::of(other).is_ok_and(|other| other.device() == mount.union)
+}
+
+/// Copies some: how much, or the error.
+///
+/// # Safety
+/// The offsets must be null, or readable and writable.
+unsafe fn by_buffer(from: End, to: End, len: usize) -> isize {
+    let mut buffer = [0u8; 4096];
+    // SAFETY: the caller's.
+    let (read_at, write_at) = unsafe { (from.offset(), to.offset()) };
+    let words = [word(from.fd), buffer.as_mut_ptr() as usize, len.min(buffer.len()), read_at as usize, 0, 0];
+    // SAFETY: no more than the buffer has room for.
+    let got = unsafe { raw::call(number::PREAD64, words) };
+    if got <= 0 {
+        return got;
+    }
+    let words = [word(to.fd), buffer.as_ptr() as usize, got as usize, write_at as usize, 0, 0];
+    // SAFETY: what has just been read.
+    let put = unsafe { raw::call(number::PWRITE64, words) };
+    if put > 0 {
+        // SAFETY: the caller's.
+        unsafe {
+            from.set(read_at + put);
+            to.set(write_at + put);
+        }
+    }
+    put
+}
+
+hooks! {
+    fn copy_file_range(
+        from: c_int,
+        from_at: *mut i64,
+        to: c_int,
+        to_at: *mut i64,
+        len: usize,
+        flags: c_uint
+    ) -> isize {
+        let next = || {
+            pass_on!(
+                COPY_FILE_RANGE as CopyRange,
+                (from, from_at, to, to_at, len, flags),
+                COPY_FILE_RANGE,
+                [word(from), from_at as usize, word(to), to_at as usize, len, flags as usize]
+            )
+        };
+        // SAFETY: the program's offsets.
+        unsafe { copy_by(End { fd: from, at: from_at }, End { fd: to, at: to_at }, len, next) }
+    }
+}

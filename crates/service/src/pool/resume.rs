@@ -1,0 +1,150 @@
+//! Going on with the mounts of a predecessor.
+
+use super::fresh::{self, Beside, Fresh, Made};
+use super::handout_mounts::HandoutMounts;
+use super::mount_record::{self, Found, MountRecord};
+use super::over;
+use super::pool_service::PoolService;
+use crate::ceph;
+use crate::failure::Failure;
+use crate::layers::OpenLayers;
+use crate::tree::Kept;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+use vellum_fuse::{Inflight, Negotiated, Session, resend};
+use vellum_sys::Inherited;
+use vellum_union::{Generations, Ledger};
+
+/// Time between two attempts to reach a cluster.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A mount as a predecessor has left it, with everything that belongs to it.
+struct Left {
+    record: MountRecord,
+    device: OwnedFd,
+    layers: OpenLayers,
+    handouts: Option<OwnedFd>,
+    ledger: Arc<Ledger>,
+    /// What the ledger names, by its numbers.
+    held: HashMap<RawFd, OwnedFd>,
+    inflight: OwnedFd,
+    generations: Option<OwnedFd>,
+    /// The record itself.
+    written: OwnedFd,
+}
+
+/// Goes on with what a predecessor was serving.
+pub(super) fn all(service: &Arc<PoolService>, mut inherited: Inherited) {
+    let (found, all) = mount_record::find(&mut inherited);
+    for found in found {
+        let end = End::of(&found.record, &found.device, &found.ledger);
+        let resumed = Left::take(found, &mut inherited).and_then(|left| {
+            let on_a_cluster = left.record.request.config.ceph_layers().next().is_some();
+            if on_a_cluster { later(service, left) } else { one(service, left) }
+        });
+        if let Err(failure) = resumed {
+            end.report(&failure);
+        }
+    }
+    // Now that nothing waits at them any more: further descriptors of the connections, and whatever the predecessor was in the
+    // middle of. Connections of mounts that are served lose nothing but what the kernel can ask for again.
+    if all { inherited.close_rest() } else { over::end_all(inherited) }
+}
+
+impl Left {
+    fn take(found: Found, inherited: &mut Inherited) -> Result<Self, Failure> {
+        let Found { record, device, layers, handouts, ledger, inflight, generations, written } = found;
+        layers.outlive_their_service()?;
+        let ledger = Arc::new(Ledger::open(ledger).map_err(|e| Failure::system(e.to_string()))?);
+        let held = ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
+        Ok(Self { record, device, layers, handouts, ledger, held, inflight, generations, written })
+    }
+}
+
+/// Goes on with a mount as soon as the clusters of its layers can be reached. Until then those who use it wait, as they would have if the
+/// service had lived on; other mounts do not.
+fn later(service: &Arc<PoolService>, left: Left) -> Result<(), Failure> {
+    // Before further descriptors of the connection are closed: with them goes what had been read by them.
+    if let Err(error) = resend(&left.device) {
+        tracing::debug!(%error, "nothing is sent again");
+    }
+    let expected = service.expect();
+    let again = Arc::clone(service);
+    let work = move || {
+        let mut said = false;
+        let reached = loop {
+            let config = &left.record.request.config;
+            match ceph::reach(config) {
+                Ok(reached) => break reached,
+                Err(_) if !is_connected(&left.device) => return,
+                Err(failure) if !said => {
+                    let mountpoint = config.mountpoint.display();
+                    tracing::error!("{mountpoint} waits for its cluster: {failure}");
+                    said = true;
+                }
+                Err(_) => {}
+            }
+            std::thread::sleep(PAUSE);
+        };
+        let end = End::of(&left.record, &left.device, &left.ledger.descriptor());
+        if let Err(failure) = one(&again, left) {
+            end.report(&failure);
+        }
+        drop((reached, expected));
+    };
+    let started = std::thread::Builder::new().name("vellum-resume".into()).spawn(work);
+    started.map(drop).map_err(|e| Failure::system("cannot start a thread").because(e))
+}
+
+fn is_connected(device: &OwnedFd) -> bool {
+    let mut state = [PollFd::new(device, PollFlags::IN)];
+    poll(&mut state, Some(&Timespec::default())).is_err()
+        || !state.iter().any(|state| state.revents().contains(PollFlags::ERR))
+}
+
+fn one(service: &Arc<PoolService>, left: Left) -> Result<(), Failure> {
+    let Left { record, device, layers, handouts, ledger, held, inflight, generations, written } = left;
+    let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
+    let negotiated = Negotiated::from_numbers(record.negotiated)
+        .ok_or_else(|| Failure::system("its record says nothing sensible of the connection"))?;
+    let inflight = Arc::new(Inflight::open(inflight).map_err(failed)?);
+    let generations = generations.map(Generations::open).transpose().map_err(failed)?.map(Arc::new);
+    let (handouts, export) = handouts.and_then(|root| HandoutMounts::of(root, &record.request)).unzip();
+    let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export };
+    let made = fresh::make(&record.request, layers, kept, &inflight)?;
+    made.tree.resume(held);
+    let mountpoint = Some(made.config.mountpoint.clone());
+    let Made { config, tree, report, options, locks, cache } = made;
+    let instance = Made::instance(tree, report, cache);
+    let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
+    // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that
+    // has ended has nothing to send.
+    if let Err(error) = session.handle().notifier().resend() {
+        tracing::debug!(%error, "nothing is sent again");
+    }
+    let beside = Beside { record: written, locks, generations, handouts };
+    service.run(Fresh { config, instance, session, beside })
+}
+
+/// What is left to do for a mount that cannot be gone on with.
+struct End {
+    mountpoint: String,
+    device: Option<OwnedFd>,
+    ledger: Option<OwnedFd>,
+}
+
+impl End {
+    fn of(record: &MountRecord, device: &impl AsFd, ledger: &impl AsFd) -> Self {
+        let mountpoint = record.request.config.mountpoint.to_string_lossy().into_owned();
+        let copy = |of: BorrowedFd<'_>| of.try_clone_to_owned().ok();
+        Self { mountpoint, device: copy(device.as_fd()), ledger: copy(ledger.as_fd()) }
+    }
+
+    fn report(self, failure: &Failure) {
+        tracing::error!(mountpoint = self.mountpoint, "a mount is lost: {failure}");
+        over::end(self.device.as_slice(), self.ledger.into_iter().collect());
+    }
+}

@@ -1,0 +1,98 @@
+#!/bin/sh
+# balance.sh VELLUM DIR MIB [IMAGE-OF-V2]: four control groups with weights 100, 200, 400 and 800 below one that may have MIB of memory; each
+# reads a file of MIB in DIR again and again. Prints lines "WHEN WEIGHT BYTES" of their page cache: `without` vellum
+# balance, then `with` it; then `idle`, when the last one has not read for a while, and `back`, when it reads again; and
+# `limits` before and after, which must be equal; and `read WHEN BYTES`, what all have read meanwhile. Plain sh, and busybox: it also runs in a virtual machine.
+set -eu
+vellum=$1 dir=$2 mib=$3
+weights="100 200 400 800"
+name=vellum-balance-$$
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+  version=2 mem=/sys/fs/cgroup cpu=/sys/fs/cgroup
+  limit=memory.low
+  echo "+memory +cpu" > $mem/cgroup.subtree_control
+else
+  version=1 mem=/sys/fs/cgroup/memory cpu=/sys/fs/cgroup/cpu
+  limit=memory.limit_in_bytes
+fi
+groups() { for w in $weights; do echo "$mem/$name/$w"; done; }
+finish() {
+  for g in $(groups); do
+    for p in $(cat "$g/cgroup.procs" 2>/dev/null); do kill -9 "$p" 2>/dev/null || true; done
+  done
+  [ -z "${balance:-}" ] || kill "$balance" 2>/dev/null || true
+  wait 2>/dev/null || true
+  sleep 1
+  for w in $weights; do rmdir "$mem/$name/$w" "$cpu/$name/$w" 2>/dev/null || true; done
+  rmdir "$mem/$name" "$cpu/$name" 2>/dev/null || true
+}
+trap finish EXIT
+mkdir -p $mem/$name $cpu/$name
+if [ $version = 2 ]; then
+  echo "+memory +cpu" > $mem/$name/cgroup.subtree_control
+  echo $((mib << 20)) > $mem/$name/memory.max
+else
+  echo $((mib << 20)) > $mem/$name/memory.limit_in_bytes
+fi
+for w in $weights; do
+  mkdir -p $mem/$name/$w $cpu/$name/$w
+  if [ $version = 2 ]; then echo $w > $cpu/$name/$w/cpu.weight; else echo $((w * 1024 / 100)) > $cpu/$name/$w/cpu.shares; fi
+  [ -e "$dir/$w" ] || dd if=/dev/zero of="$dir/$w" bs=1048576 count=$mib 2>/dev/null
+done
+sync
+# Whoever made the pages pays for them; from here on the readers do.
+echo 1 > /proc/sys/vm/drop_caches
+# A reader of a group reads until a file says so, and then waits for somebody to write to a pipe.
+reader() {
+  w=$1
+  sh -c 'echo $$ > "$1/cgroup.procs"; [ "$2" = "$1" ] || echo $$ > "$2/cgroup.procs"
+    while :; do cat "$3" > /dev/null; [ ! -e "$3.wait" ] || cat "$3.go"; done' \
+    reader "$mem/$name/$w" "$cpu/$name/$w" "$dir/$w" &
+  readers="${readers:-} $!"
+}
+# Bytes that all readers have read so far.
+have_read() { for p in $readers; do cat "/proc/$p/io"; done | awk '$1 == "rchar:" { n += $2 } END { printf "%.0f", n }'; }
+cache() {
+  if [ $version = 2 ]; then
+    awk '$1 == "file" { f = $2 } $1 == "shmem" { s = $2 } END { print f - s }' "$mem/$name/$1/memory.stat"
+  else
+    awk '$1 == "total_cache" { f = $2 } $1 == "total_shmem" { s = $2 } END { print f - s }' "$mem/$name/$1/memory.stat"
+  fi
+}
+# The mean of some looks, for a group's cache moves by what it reads in the meantime.
+look() {
+  for w in $weights; do eval "sum$w=0"; done
+  from=$(have_read)
+  looks=${LOOKS:-8} i=0
+  while [ $i -lt "$looks" ]; do
+    i=$((i + 1))
+    for w in $weights; do eval "sum$w=\$((sum$w + $(cache $w)))"; done
+    sleep 0.3
+  done
+  echo "read $1 $(awk -v a="$from" -v b="$(have_read)" 'BEGIN { printf "%.0f", b - a }')"
+  for w in $weights; do eval "echo $1 $w \$((sum$w / looks))"; done
+}
+limits() { echo "limits $1 $(for g in $(groups); do cat "$g/$limit"; done | tr '\n' ' ')"; }
+for w in $weights; do reader $w; done
+sleep "${WARM:-6}"
+look without
+limits before
+"$vellum" balance --interval 0.5 "$name" &
+balance=$!
+sleep "${WARM:-6}"
+look with
+[ -p "$dir/800.go" ] || mkfifo "$dir/800.go"
+touch "$dir/800.wait"
+sleep "${IDLE:-14}"
+look idle
+rm "$dir/800.wait"
+: > "$dir/800.go"
+sleep 8
+look back
+# Killed, it leaves its limits to the next one, which ends by itself.
+kill -9 $balance
+wait $balance 2>/dev/null || true
+limits killed
+"$vellum" balance --interval 0.1 -n 2 "$name"
+balance=
+limits after

@@ -1,0 +1,84 @@
+//! The kernel's page cache by weight: `vellum balance` on real control groups, of this host and, of version 2, in a virtual machine.
+
+use super::Case;
+use crate::harness::mount::MountKind;
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, skip};
+use crate::harness::{Cx, shell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub(super) const CASES: &[Case] =
+    &[Case::once("balance/host", 120, host), Case::once("balance/version-2", 300, version_2)];
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/programs/balance.sh");
+const VM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/vm");
+
+fn program() -> Outcome<PathBuf> {
+    match MountKind::under_test() {
+        MountKind::Program(program, _) => Ok(program),
+        _ => skip("only Vellum shares the page cache"),
+    }
+}
+
+/// In whatever version of control groups this host has.
+fn host(cx: &Cx) -> Outcome {
+    let groups = ["/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    if !groups.iter().any(|file| Path::new(file).exists()) {
+        return skip("no control groups with memory are mounted here");
+    }
+    let dir = cx.dir.join("files");
+    std::fs::create_dir(&dir)?;
+    let text = shell::run(Command::new(SCRIPT).arg(program()?).arg(dir).arg("160"))?;
+    judge(&text)
+}
+
+/// Of version 2, with a kernel of Debian's in a virtual machine, wherever this host has version 1.
+fn version_2(cx: &Cx) -> Outcome {
+    let text = shell::run(
+        Command::new(VM)
+            .args(["--mem", "512M", "--disk", "600M", "--limit", "280", "--program"])
+            .arg(program()?)
+            .args(["--add", &format!("{SCRIPT}:balance.sh"), "--"])
+            .arg("mount -t cgroup2 none /sys/fs/cgroup && WARM=8 IDLE=16 sh /balance.sh /bin/vellum /disk 96")
+            .current_dir(&cx.dir),
+    )?;
+    judge(&text)
+}
+
+/// What the script has printed.
+fn judge(text: &str) -> Outcome {
+    let mut shares: BTreeMap<&str, BTreeMap<u64, u64>> = BTreeMap::new();
+    let mut limits = BTreeMap::new();
+    for line in text.lines() {
+        match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+            ["read", ..] => {}
+            ["limits", when, all @ ..] => drop(limits.insert(*when, all.join(" "))),
+            [when, weight, bytes] => {
+                let (Ok(weight), Ok(bytes)) = (weight.parse(), bytes.parse()) else { continue };
+                shares.entry(when).or_default().insert(weight, bytes);
+            }
+            _ => {}
+        }
+    }
+    // In thousandths of all that the groups have.
+    let share = |when: &str, weight: u64| -> Outcome<u64> {
+        let all = shares.get(when).ok_or("no such line").doing(text)?;
+        let part = all.get(&weight).ok_or("no such weight").doing(text)?;
+        Ok(part * 1000 / all.values().sum::<u64>().max(1))
+    };
+    for weight in [100, 200, 400, 800] {
+        let (with, ideal) = (share("with", weight)?, weight * 1000 / 1500);
+        ensure!(with.abs_diff(ideal) < 20, "weight {weight}: {with} of 1000, {ideal} is ideal\n{text}");
+        let back = share("back", weight)?;
+        ensure!(back.abs_diff(ideal) < 50, "weight {weight}: {back} of 1000 when all read again\n{text}");
+    }
+    // The kernel alone gives more to those that read faster, which a weight for processors decides; but not by weight.
+    let without = share("without", 800)?;
+    ensure!(without < 460, "weight 800: {without} of 1000 without it\n{text}");
+    let (lent, kept) = (share("idle", 400)?, share("idle", 800)?);
+    ensure!(lent > 450, "an idle share is lent: weight 400 has {lent} of 1000, the idle one {kept}\n{text}");
+    ensure_eq!(limits.get("after"), limits.get("before"), "limits are as they were\n{text}");
+    ensure!(limits.get("killed") != limits.get("before"), "they were others in between\n{text}");
+    Ok(())
+}

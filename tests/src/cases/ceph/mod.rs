@@ -1,0 +1,57 @@
+//! Lower layers on CephFS, in a cluster of its own on this machine: they show what local copies of them show, what goes wrong is said,
+//! and what the cluster goes through is waited for.
+
+mod cluster;
+mod failures;
+mod lent;
+mod trees;
+
+use super::Case;
+use crate::harness::mount::only_vellum;
+use crate::harness::{Cx, Outcome, Stop};
+use crate::runner::child::note;
+use cluster::Cluster;
+use std::time::Instant;
+
+pub(super) const CASES: &[Case] = &[Case::once("ceph", 240, ceph)];
+
+/// A part of the case.
+type Part = fn(&Cx, &mut Cluster) -> Outcome;
+
+/// In this order: what is done to the cluster comes last.
+const PARTS: &[(&str, Part)] = &[
+    ("as-local", trees::as_local),
+    ("changed", trees::changed),
+    ("large-file", trees::large_file),
+    ("lent", lent::lent),
+    ("refused", failures::refused),
+    ("pool", trees::pool),
+    ("successor", trees::successor),
+    ("successor-waits", trees::successor_waits),
+    ("storage-stopped", failures::storage_stopped),
+    ("server-restarted", failures::server_restarted),
+    ("expelled", failures::expelled),
+];
+
+/// All parts beside one cluster: it takes longer to start than most of them.
+fn ceph(cx: &Cx) -> Outcome {
+    only_vellum("cannot reach a cluster")?;
+    let mut cluster = Cluster::start()?;
+    let mut failed = Vec::new();
+    for (name, part) in PARTS {
+        let begin = Instant::now();
+        let dir = cx.dir.join(name);
+        std::fs::create_dir_all(&dir)?;
+        let outcome = part(&Cx { dir, profile: None }, &mut cluster);
+        println!("{name}: {outcome:?} ({} ms)", begin.elapsed().as_millis());
+        match outcome {
+            Ok(()) => note("ok", name, ""),
+            Err(Stop::Skip(why)) => note("skip", name, &why),
+            Err(Stop::Fail(why)) => {
+                note("fail", name, &why);
+                failed.push(*name);
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { crate::harness::fail(failed.join(", ")) }
+}

@@ -100,6 +100,8 @@ fn compare(cx: &Cx) -> Outcome {
 fn tenants(cx: &Cx) -> Outcome {
     let json = cx.dir.join("r.json");
     let mut command = bench(cx)?;
+    // Groups are the host's, and outlive a run that was killed there.
+    let before = groups_of_pools()?;
     command.args(["--tasks", "s2-scale-out-2,s2-isolation-cpu,lstat", "--scale", "0.01", "--rounds", "1"]);
     command.args(["--subjects", "overlayfs,vellum-cached,vellum-cached-pools", "--no-counts"]);
     let said = shell::run(command.arg("--json").arg(&json))?;
@@ -111,10 +113,15 @@ fn tenants(cx: &Cx) -> Outcome {
         // One tenant alone needs no pool.
         ensure_eq!(timed, if name == "lstat" { 2 } else { 3 }, "{name}: {said}");
     }
-    let find = "find /sys/fs/cgroup -maxdepth 4 -type d -path '*/vellum/bench-*' 2> /dev/null || true";
-    let left = shell::run(&mut shell::bash(find))?;
-    ensure_eq!(left.trim(), "", "pools that are left behind");
+    let left: Vec<String> = groups_of_pools()?.into_iter().filter(|group| !before.contains(group)).collect();
+    ensure!(left.is_empty(), "pools that are left behind: {left:?}");
     nothing_is_left(cx)
+}
+
+/// The control groups of all pools that benchmarks have made on this host.
+fn groups_of_pools() -> Outcome<Vec<String>> {
+    let find = "find /sys/fs/cgroup -maxdepth 4 -type d -path '*/vellum/bench-*' 2> /dev/null || true";
+    Ok(shell::run(&mut shell::bash(find))?.lines().map(str::to_owned).collect())
 }
 
 /// Mounts of one pool share its cache by weight, as the experiments on that see it.

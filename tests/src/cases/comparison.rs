@@ -18,8 +18,8 @@ pub(super) const CASES: &[Case] = &[
     Case { turn: Turn::Alone, ..Case::once("bench/tenants", 120, tenants) },
     Case { turn: Turn::Alone, ..Case::once("bench/rocksdb", 120, rocksdb) },
     Case { turn: Turn::Alone, ..Case::once("bench/shares", 120, shares) },
-    Case { turn: Turn::Alone, ..Case::once("bench/library", 120, library) },
-    Case { turn: Turn::Alone, ..Case::once("bench/work", 300, work) },
+    Case::once("bench/library", 240, library),
+    Case::once("bench/work", 400, work),
     Case { turn: Turn::Alone, ..Case::once("bench/interrupted", 120, interrupted) },
     Case::once("bench/bad-input", 30, bad_input),
 ];

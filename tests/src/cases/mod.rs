@@ -105,6 +105,11 @@ impl Case {
         }
     }
 
+    /// Others may run at the same time: most of its tests use one processor.
+    const fn beside(self) -> Self {
+        Self { turn: Turn::Together, limit: Duration::from_secs(1200), ..self }
+    }
+
     const fn aside(self) -> Self {
         Self { turn: Turn::Aside, limit: Duration::from_secs(1500), ..self }
     }
@@ -115,8 +120,9 @@ const CARGO: &[Case] = &[
     Case::cargo("source/format", "fmt --all --check"),
     Case::cargo("source/clippy", "clippy --workspace --all-targets -- -D warnings").aside(),
     Case::cargo("source/tidy", "run --quiet --package xtask -- tidy"),
-    // With a source of layers that programs for users do not have.
-    Case::cargo("unit", "test --workspace --no-fail-fast --features vellum/memory-layers"),
+    // With a source of layers that programs for users do not have. The compiler uses both processors; most tests then use one.
+    Case::cargo("unit/build", "test --workspace --features vellum/memory-layers --no-run"),
+    Case::cargo("unit", "test --workspace --no-fail-fast --features vellum/memory-layers").beside(),
     // Optimised, for it tries some hundred thousand executions.
     Case::cargo(
         "ring/loom",

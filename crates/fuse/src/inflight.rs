@@ -55,12 +55,8 @@ pub(crate) struct Mark {
 
 /// A name in a directory, as it is written down: two may be the same, which only keeps others away from both.
 pub(crate) fn place(dir: NodeId, name: Name<'_>) -> u64 {
-    // FNV-1a: a successor may be another program.
-    let bytes = dir.0.to_le_bytes();
-    let bytes = bytes.iter().chain(name.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-    }) | 1
+    // A successor may be another program.
+    vellum_sys::fnv1a(dir.0.to_le_bytes().into_iter().chain(name.bytes().iter().copied())) | 1
 }
 
 /// Whether a request has been begun before.

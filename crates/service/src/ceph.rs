@@ -146,10 +146,7 @@ fn is_first() -> bool {
 fn lineage(cluster: &Cluster) -> Option<(CString, bool)> {
     let (family, before) = FAMILY.get()?;
     // Clients of one cluster under several names would drive each other out.
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in serde_json::to_vec(cluster).ok()? {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    }
+    let hash = vellum_sys::fnv1a(serde_json::to_vec(cluster).ok()?);
     Some((CString::new(format!("vellum-{family:016x}-{hash:016x}")).ok()?, *before > 0))
 }
 

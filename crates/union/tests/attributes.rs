@@ -3,21 +3,16 @@
 
 mod common;
 
-use common::{NO_HANDLE, ROOT, name, walk};
+use common::{NO_HANDLE, ROOT, faulty, name, walk};
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
-use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch};
-use vellum_union::{Union, UnionConfig, UpperConfig};
+use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_union::Union;
 use vellum_vfs::{Branch, Errno, Filesystem, NodeId, SetAttr, SetTime, Timestamp, WriteFlags};
 
 fn union(disk: &Arc<MemoryBranch>, plan: &Arc<FaultPlan>) -> Union {
-    let branch =
-        |path: &str| -> Arc<dyn Branch> { FaultBranch::new(disk.subtree(path).unwrap(), Arc::clone(plan)) };
-    let mut config = UnionConfig::new();
-    config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
-    config.lowers = vec![branch("lower")];
-    config.background = false;
+    let mut config = faulty(disk, plan);
     config.partial_from = Some(128 << 10);
     Union::new(config).unwrap()
 }

@@ -477,3 +477,24 @@ impl MountArgs {
         options.finish(mountpoint.into(), self.foreground)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Cli;
+    use crate::options::argv::SUBCOMMANDS;
+    use clap::CommandFactory;
+
+    /// A word that is missing there would be taken for a mount point.
+    #[test]
+    fn every_subcommand_is_known_as_one() {
+        let command = Cli::command();
+        let names = command.get_subcommands().flat_map(|one| {
+            std::iter::once(one.get_name())
+                .chain(one.get_all_aliases())
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        });
+        let unknown: Vec<String> = names.filter(|name| !SUBCOMMANDS.contains(&name.as_str())).collect();
+        assert!(unknown.is_empty(), "{unknown:?}");
+    }
+}

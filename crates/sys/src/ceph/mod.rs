@@ -131,13 +131,7 @@ impl CephClient {
         unsafe { (self.library.ceph_conf_get)(self.mount.raw(), c"fsid".as_ptr(), to, fsid.len()) };
         // SAFETY: the client is mounted.
         let number = unsafe { (self.library.ceph_get_fs_cid)(self.mount.raw()) };
-        // FNV-1a.
-        let hash = fsid
-            .into_iter()
-            .chain(number.to_le_bytes())
-            .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte: u8| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
+        let hash = crate::fnv1a(fsid.into_iter().chain(number.to_le_bytes()));
         (0xce << 56) | (hash >> 8)
     }
 

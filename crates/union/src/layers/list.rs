@@ -17,6 +17,16 @@ struct Item {
     kind: Option<FileKind>,
 }
 
+/// Whether there is nothing in a directory of a layer, not even a whiteout.
+pub(crate) fn holds_nothing(dir: &dyn BranchDir) -> Result<bool> {
+    let mut empty = true;
+    dir.list(&mut |_| {
+        empty = false;
+        Ok(())
+    })?;
+    Ok(empty)
+}
+
 impl Layers {
     /// Lists a directory's names, unless that has been done. The caller holds its `ops`.
     pub(crate) fn ensure_listing(&self, dir: &Dir) -> Result<()> {

@@ -6,7 +6,7 @@ mod dirs;
 pub(crate) mod handles;
 pub(crate) mod layer;
 pub(crate) mod links;
-mod list;
+pub(crate) mod list;
 pub(crate) mod maps;
 pub(crate) mod marks;
 pub(crate) mod merge;

@@ -5,6 +5,7 @@ use crate::layers::Layers;
 use crate::layers::handles::Share;
 use crate::layers::layer::{Layer, LowerDir};
 use crate::layers::links::LayerLinks;
+use crate::layers::list::holds_nothing;
 use crate::layers::maps;
 use crate::layers::marks::{self, Marking};
 use crate::layers::overrides::Format;
@@ -34,7 +35,7 @@ impl Layers {
         }
         if let (Some(wanted), Some(_), Some(layer)) = (config.override_stat, &config.upper, stack.first_mut())
         {
-            let empty = is_empty(&*layer.branch.root())?;
+            let empty = holds_nothing(&*layer.branch.root())?;
             let settled = layer.overrides.wanted(wanted, layer.marking, empty);
             layer.overrides = settled.map_err(|e| e.at(layer.branch.describe()))?;
         }
@@ -102,7 +103,7 @@ fn adopt_upper(root: &dyn BranchDir, work: &mut Work, layer: &mut Layer) -> Resu
     if layer.marking.own == Some(work.space) {
         return Ok(layer.marking.adopted);
     }
-    let empty = is_empty(root)?;
+    let empty = holds_nothing(root)?;
     match layer.marking.own {
         // One of an ordinary user's, in the hands of root: what is marked in one namespace is not found in the other.
         Some(space) => work.space = space,
@@ -112,15 +113,6 @@ fn adopt_upper(root: &dyn BranchDir, work: &mut Work, layer: &mut Layer) -> Resu
         },
     }
     Ok(!empty)
-}
-
-fn is_empty(root: &dyn BranchDir) -> Result<bool> {
-    let mut empty = true;
-    root.list(&mut |_| {
-        empty = false;
-        Ok(())
-    })?;
-    Ok(empty)
 }
 
 fn lower_roots(layers: &[Layer], first: u16) -> Result<Vec<Arc<LowerDir>>> {

@@ -5,6 +5,7 @@
 
 use crate::coherence::names::{Change, From};
 use crate::layers::Layers;
+use crate::layers::list::holds_nothing;
 use crate::layers::work::{Whiteouts, Work};
 use crate::nodes::node::{At, Body, Dir, File, FileState, Node};
 use crate::ops::remove::{RETRIES, held_file};
@@ -348,16 +349,6 @@ impl Work {
         self.discard_dir(temp);
         swapped
     }
-}
-
-/// Whether there is nothing in a directory of a layer, not even a whiteout.
-fn holds_nothing(dir: &dyn BranchDir) -> Result<bool> {
-    let mut empty = true;
-    dir.list(&mut |_| {
-        empty = false;
-        Ok(())
-    })?;
-    Ok(empty)
 }
 
 /// Whether `node` is `dir` or lies in it.

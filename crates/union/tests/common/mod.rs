@@ -7,7 +7,7 @@ pub mod watchdog;
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use vellum_branch::MemoryBranch;
+use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch};
 use vellum_union::{Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
     Answering, Answers, Branch, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name,
@@ -28,6 +28,17 @@ pub fn name(name: &CStr) -> Name<'_> {
 /// The errno alone, which is what can be compared.
 pub fn bare<T>(result: Result<T>) -> Result<T, Errno> {
     result.map_err(|error| error.errno())
+}
+
+/// An upper layer and one lower in `disk`, where `plan` says what fails; nothing is done in the background.
+pub fn faulty(disk: &MemoryBranch, plan: &Arc<FaultPlan>) -> UnionConfig {
+    let branch =
+        |path: &str| -> Arc<dyn Branch> { FaultBranch::new(disk.subtree(path).unwrap(), Arc::clone(plan)) };
+    let mut config = UnionConfig::new();
+    config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
+    config.lowers = vec![branch("lower")];
+    config.background = false;
+    config
 }
 
 /// The layers on one disk: `upper0` is the first upper, and each later one lies above those before it.

@@ -1,11 +1,11 @@
 //! A file becomes whole while others have it.
 
 use crate::common::watchdog::Watched;
-use crate::common::{NO_HANDLE, ROOT, name, walk};
+use crate::common::{NO_HANDLE, ROOT, faulty, name, walk};
 use std::ffi::CStr;
 use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch};
-use vellum_union::{Extent, Union, UnionConfig, UpperConfig};
+use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_union::{Extent, Union, UnionConfig};
 use vellum_vfs::{Branch, Errno, Filesystem, NodeId, WriteFlags};
 
 /// Large enough to be copied block by block.
@@ -21,12 +21,7 @@ fn disk(files: &[&CStr]) -> Arc<MemoryBranch> {
 }
 
 fn union(disk: &MemoryBranch, plan: &Arc<FaultPlan>, sidecars: bool) -> Union {
-    let branch =
-        |path: &str| -> Arc<dyn Branch> { FaultBranch::new(disk.subtree(path).unwrap(), Arc::clone(plan)) };
-    let mut config = UnionConfig::new();
-    config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
-    config.lowers = vec![branch("lower")];
-    config.background = false;
+    let mut config = faulty(disk, plan);
     config.sidecars = sidecars;
     Union::new(config).unwrap()
 }

@@ -1,10 +1,10 @@
 //! Blocks of files whose own blocks stand in sidecars, when nobody has made them durable.
 
 use crate::common::watchdog::Watched;
-use crate::common::{NO_HANDLE, ROOT, name, walk};
+use crate::common::{NO_HANDLE, ROOT, faulty, name, walk};
 use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch};
-use vellum_union::{Union, UnionConfig, UpperConfig};
+use vellum_branch::{FaultPlan, MemoryBranch};
+use vellum_union::Union;
 use vellum_vfs::{Branch, Errno, Filesystem, NodeId, WriteFlags};
 
 const BLOCK: usize = 4096;
@@ -12,12 +12,7 @@ const BLOCK: usize = 4096;
 const SIZE: usize = (256 << 10) + 100;
 
 fn union(disk: &MemoryBranch, plan: &Arc<FaultPlan>, run: Option<[u8; 16]>) -> Union {
-    let branch =
-        |path: &str| -> Arc<dyn Branch> { FaultBranch::new(disk.subtree(path).unwrap(), Arc::clone(plan)) };
-    let mut config = UnionConfig::new();
-    config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
-    config.lowers = vec![branch("lower")];
-    config.background = false;
+    let mut config = faulty(disk, plan);
     config.sidecars = true;
     config.run = run;
     Union::new(config).unwrap()

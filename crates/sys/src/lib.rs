@@ -33,6 +33,7 @@ mod stat_fs;
 mod sys;
 mod usage;
 mod xattr;
+pub mod zoned;
 
 pub use call::Call;
 pub use daemon::{Fork, HeldSignals, become_io_flusher, calm_signals, fork, thread_count};

@@ -1,0 +1,26 @@
+//! Zoned devices: what they can do ([`ZonedDevice`]), and those there are.
+//!
+//! - [`Kernel`]: a zoned block device of the kernel's.
+//! - [`Emulated`]: memory or a file, with the limits, the timing and the failures of a real device.
+//! - [`Conventional`]: a file or a disk without zones, used in their manner.
+
+mod aligned;
+mod conventional;
+pub mod emulated;
+mod error;
+mod geometry;
+mod kernel;
+mod machine;
+mod zone;
+mod zone_file;
+mod zoned_device;
+
+pub use aligned::AlignedBuf;
+pub use conventional::Conventional;
+pub use emulated::Emulated;
+pub use error::{Error, Result};
+pub use geometry::{BLOCK_SIZES, Geometry, ZONES_MAX};
+pub use kernel::Kernel;
+pub use zone::{Condition, Zone};
+pub use zone_file::has_zone_file;
+pub use zoned_device::ZonedDevice;

@@ -1,0 +1,372 @@
+//! A file, or a disk without zones, that remembers where the write pointers of its zones are.
+//!
+//! # Layout
+//! All numbers are little-endian. A header of 4096 bytes, then a table of zones, then the zones, from a multiple of 1 MiB on. The table has
+//! pages of 4096 bytes, each of them twice: a page is written where its older copy is, and the younger copy that is whole counts. Every page
+//! carries the file's uuid and a CRC-32C of itself.
+//!
+//! # When power is lost
+//! A page says pointers that were true when it was written. Data and pages are written in any order between two flushes, which the rules of
+//! [`ZonedDevice`](super::ZonedDevice) allow, with one exception: a zone that was reset is written to only after the table says that it is
+//! empty, because the old pointer must not stand over new blocks.
+
+use super::error::{Error, Result};
+use super::geometry::Geometry;
+use super::zone::{Condition, Zone};
+use rustix::fs::{FallocateFlags, fallocate, fdatasync};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const MAGIC: [u8; 8] = *b"vlmzones";
+const VERSION: u32 = 1;
+const PAGE: u64 = 4096;
+const ENTRIES: usize = 508;
+/// Zones begin at a multiple of this.
+const DATA_ALIGN: u64 = 1 << 20;
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    version: U32,
+    /// CRC-32C of the header with 0 here.
+    crc: U32,
+    uuid: [u8; 16],
+    zone_blocks: U64,
+    capacity: U64,
+    write_blocks_max: U64,
+    block_size: U32,
+    zones: U32,
+    open_max: U32,
+    active_max: U32,
+    /// What the owner of the file wants to find again.
+    label: [u8; 32],
+}
+
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Page {
+    /// CRC-32C of the page with 0 here.
+    crc: U32,
+    index: U32,
+    generation: U64,
+    uuid: [u8; 16],
+    entries: [Entry; ENTRIES],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Entry {
+    pointer: U32,
+    condition: u8,
+    reserved: [u8; 3],
+}
+
+/// What a file is made with.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) geometry: Geometry,
+    pub(super) capacity: u64,
+    pub(super) label: [u8; 32],
+}
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct ZoneFile {
+    file: File,
+    shape: Shape,
+    uuid: [u8; 16],
+    data_at: u64,
+    /// Of each page, the generation of its younger copy, which is in the slot of its lowest bit.
+    generations: Vec<u64>,
+    changed: BTreeSet<usize>,
+    /// Zones that were reset since the table was written.
+    reset: BTreeSet<u32>,
+}
+
+/// Whether `file` was made by [`Conventional`](super::Conventional) or as the file of an [`Emulated`](super::Emulated) device.
+#[must_use]
+pub fn has_zone_file(file: &File) -> bool {
+    let mut magic = [0; 8];
+    file.read_exact_at(&mut magic, 0).is_ok() && magic == MAGIC
+}
+
+impl ZoneFile {
+    /// Makes the file new, with empty zones. What it held is lost.
+    pub(super) fn create(file: File, shape: Shape) -> Result<Self> {
+        shape.geometry.check()?;
+        if shape.capacity == 0 || shape.capacity > shape.geometry.zone_blocks {
+            return Err(Error::OutOfRange);
+        }
+        let mut uuid = [0; 16];
+        rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty())?;
+        let mut new = Self::with(file, shape, uuid);
+        let end = new.end();
+        if new.file.metadata().map_err(io)?.is_file() {
+            new.file.set_len(end).map_err(io)?;
+        }
+        new.check_length()?;
+        // No header until the table is there.
+        new.file.write_all_at(&[0; PAGE as usize], 0).map_err(io)?;
+        let empty = Zone { capacity: new.shape.capacity, pointer: 0, condition: Condition::Empty };
+        let zones = vec![empty; new.shape.geometry.zones as usize];
+        for _ in 0..2 {
+            new.changed.extend(0..new.generations.len());
+            new.save(&zones)?;
+        }
+        let header = new.header();
+        new.file.write_all_at(header.as_bytes(), 0).map_err(io)?;
+        fdatasync(&new.file)?;
+        Ok(new)
+    }
+
+    /// Opens a file that [`create`](Self::create) has made. Zones on a page of the table that is damaged in both copies are offline.
+    pub(super) fn open(file: File) -> Result<(Self, Vec<Zone>)> {
+        let mut bytes = [0; size_of::<Header>()];
+        file.read_exact_at(&mut bytes, 0).map_err(io)?;
+        let mut header = Header::read_from_bytes(&bytes).map_err(|_| Error::OutOfRange)?;
+        let untrusted = |what: &str| Err(Error::Untrusted(what.to_owned()));
+        if header.magic != MAGIC {
+            return untrusted("no zones were laid out here");
+        }
+        if header.version.get() != VERSION {
+            return Err(Error::Untrusted(format!("layout of zones {}, not {VERSION}", header.version)));
+        }
+        let crc = std::mem::replace(&mut header.crc, U32::new(0));
+        if crc32c::crc32c(header.as_bytes()) != crc.get() {
+            return untrusted("the layout of zones has a wrong checksum");
+        }
+        let geometry = Geometry {
+            block_size: header.block_size.get(),
+            zones: header.zones.get(),
+            zone_blocks: header.zone_blocks.get(),
+            open_max: header.open_max.get(),
+            active_max: header.active_max.get(),
+            write_blocks_max: header.write_blocks_max.get(),
+        };
+        geometry.check()?;
+        let shape = Shape { geometry, capacity: header.capacity.get(), label: header.label };
+        Zone { capacity: shape.capacity, pointer: 0, condition: Condition::Empty }.check(&shape.geometry)?;
+        let mut new = Self::with(file, shape, header.uuid);
+        new.check_length()?;
+        let zones = new.read_table()?;
+        Ok((new, zones))
+    }
+
+    fn with(file: File, shape: Shape, uuid: [u8; 16]) -> Self {
+        let pages = (shape.geometry.zones as usize).div_ceil(ENTRIES);
+        let data_at = (PAGE + 2 * PAGE * pages as u64).next_multiple_of(DATA_ALIGN);
+        Self {
+            file,
+            shape,
+            uuid,
+            data_at,
+            generations: vec![0; pages],
+            changed: BTreeSet::new(),
+            reset: BTreeSet::new(),
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.data_at + self.shape.geometry.byte_at(self.shape.geometry.zones, 0)
+    }
+
+    fn check_length(&self) -> Result<()> {
+        let length = (&self.file).seek(SeekFrom::End(0)).map_err(io)?;
+        if length < self.end() {
+            return Err(Error::Untrusted(format!("{length} bytes, where the zones need {}", self.end())));
+        }
+        Ok(())
+    }
+
+    fn header(&self) -> Header {
+        let geometry = &self.shape.geometry;
+        let mut header = Header {
+            magic: MAGIC,
+            version: U32::new(VERSION),
+            crc: U32::new(0),
+            uuid: self.uuid,
+            zone_blocks: U64::new(geometry.zone_blocks),
+            capacity: U64::new(self.shape.capacity),
+            write_blocks_max: U64::new(geometry.write_blocks_max),
+            block_size: U32::new(geometry.block_size),
+            zones: U32::new(geometry.zones),
+            open_max: U32::new(geometry.open_max),
+            active_max: U32::new(geometry.active_max),
+            label: self.shape.label,
+        };
+        header.crc = U32::new(crc32c::crc32c(header.as_bytes()));
+        header
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Of the file, drawn when it was made.
+    pub(super) fn uuid(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    fn read_table(&mut self) -> Result<Vec<Zone>> {
+        let mut zones = Vec::with_capacity(self.shape.geometry.zones as usize);
+        for index in 0..self.generations.len() {
+            let copies = [self.read_page(index, 0)?, self.read_page(index, 1)?];
+            let page = copies.into_iter().flatten().max_by_key(|page| page.generation.get());
+            if let Some(page) = &page {
+                self.generations[index] = page.generation.get();
+            }
+            let left = self.shape.geometry.zones as usize - zones.len();
+            for number in 0..left.min(ENTRIES) {
+                let entry = page.as_ref().and_then(|page| page.entries.get(number));
+                zones.push(self.zone_of(entry));
+            }
+        }
+        Ok(zones)
+    }
+
+    /// The page's copy in a slot, if it is whole.
+    fn read_page(&self, index: usize, slot: u64) -> Result<Option<Page>> {
+        let mut page = Page::new_zeroed();
+        self.file.read_exact_at(page.as_mut_bytes(), page_at(index, slot)).map_err(io)?;
+        let crc = std::mem::replace(&mut page.crc, U32::new(0));
+        let whole = crc32c::crc32c(page.as_bytes()) == crc.get()
+            && page.uuid == self.uuid
+            && page.index.get() as usize == index
+            && page.generation.get() % 2 == slot;
+        Ok(whole.then_some(page))
+    }
+
+    /// What an entry says; offline where there is none, or it says what cannot be.
+    fn zone_of(&self, entry: Option<&Entry>) -> Zone {
+        let capacity = self.shape.capacity;
+        let offline = Zone { capacity, pointer: 0, condition: Condition::Offline };
+        let Some(entry) = entry else { return offline };
+        let condition = match entry.condition {
+            0 => Condition::Empty,
+            1 => Condition::Closed,
+            2 => Condition::Full,
+            3 => Condition::ReadOnly,
+            _ => return offline,
+        };
+        let zone = Zone { capacity, pointer: u64::from(entry.pointer.get()), condition };
+        if zone.check(&self.shape.geometry).is_ok() { zone } else { offline }
+    }
+
+    /// Writes the pages with changed zones.
+    fn save(&mut self, zones: &[Zone]) -> Result<()> {
+        for index in std::mem::take(&mut self.changed) {
+            if let Err(error) = self.save_page(index, zones) {
+                self.changed.insert(index);
+                return Err(error);
+            }
+        }
+        fdatasync(&self.file)?;
+        self.reset.clear();
+        Ok(())
+    }
+
+    fn save_page(&mut self, index: usize, zones: &[Zone]) -> Result<()> {
+        let generation = self.generations[index] + 1;
+        let mut page = Page::new_zeroed();
+        page.index = U32::new(index as u32);
+        page.generation = U64::new(generation);
+        page.uuid = self.uuid;
+        for (entry, zone) in page.entries.iter_mut().zip(zones.iter().skip(index * ENTRIES)) {
+            entry.pointer = U32::new(zone.pointer as u32);
+            entry.condition = match zone.condition {
+                Condition::Empty => 0,
+                Condition::Full => 2,
+                Condition::ReadOnly => 3,
+                Condition::Offline => 4,
+                _ if zone.pointer == 0 => 0,
+                _ => 1,
+            };
+        }
+        page.crc = U32::new(crc32c::crc32c(page.as_bytes()));
+        self.file.write_all_at(page.as_bytes(), page_at(index, generation % 2)).map_err(io)?;
+        self.generations[index] = generation;
+        Ok(())
+    }
+
+    /// The zone has changed.
+    pub(super) fn note(&mut self, zone: u32) {
+        self.changed.insert(zone as usize / ENTRIES);
+    }
+
+    /// The zone was reset: it holds nothing, also after a loss of power, before it is written to again.
+    pub(super) fn note_reset(&mut self, zone: u32) {
+        self.note(zone);
+        self.reset.insert(zone);
+    }
+
+    pub(super) fn read(&self, zone: u32, block: u64, into: &mut [u8]) -> Result<()> {
+        let at = self.data_at + self.shape.geometry.byte_at(zone, block);
+        self.file.read_exact_at(into, at).map_err(io)
+    }
+
+    /// Writes blocks; `zones` are as they were before.
+    pub(super) fn write(&mut self, zone: u32, block: u64, data: &[u8], zones: &[Zone]) -> Result<()> {
+        if self.reset.contains(&zone) {
+            let emptied: Vec<u32> = self.reset.iter().copied().collect();
+            self.save(zones)?;
+            emptied.into_iter().for_each(|zone| self.discard(zone));
+        }
+        let at = self.data_at + self.shape.geometry.byte_at(zone, block);
+        self.file.write_all_at(data, at).map_err(io)
+    }
+
+    /// Makes everything durable.
+    pub(super) fn flush(&mut self, zones: &[Zone]) -> Result<()> {
+        let emptied: Vec<u32> = self.reset.iter().copied().collect();
+        self.save(zones)?;
+        emptied.into_iter().for_each(|zone| self.discard(zone));
+        Ok(())
+    }
+
+    /// Gives the space of an emptied zone back, where that is possible.
+    fn discard(&self, zone: u32) {
+        let geometry = &self.shape.geometry;
+        let start = self.data_at + geometry.byte_at(zone, 0);
+        let length = geometry.byte_at(1, 0);
+        // The zone is empty by its pointer, so what lies there does not matter.
+        let _ = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, length);
+    }
+
+    /// Zeros from `block` on to the end of a zone that is finished.
+    pub(super) fn zero_rest(&mut self, zone: u32, block: u64, zones: &[Zone]) -> Result<()> {
+        if self.reset.contains(&zone) {
+            self.save(zones)?;
+        }
+        let geometry = &self.shape.geometry;
+        let start = self.data_at + geometry.byte_at(zone, block);
+        let length = (geometry.zone_blocks - block) * u64::from(geometry.block_size);
+        if length == 0 {
+            return Ok(());
+        }
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if fallocate(&self.file, how, start, length).is_ok() {
+            return Ok(());
+        }
+        let zeros = vec![0; 1 << 16];
+        let mut at = start;
+        while at < start + length {
+            let some = zeros.len().min((start + length - at) as usize);
+            self.file.write_all_at(&zeros[..some], at).map_err(io)?;
+            at += some as u64;
+        }
+        Ok(())
+    }
+}
+
+fn page_at(index: usize, slot: u64) -> u64 {
+    PAGE + PAGE * (2 * index as u64 + slot)
+}
+
+fn io(error: std::io::Error) -> Error {
+    Error::Io(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
+}

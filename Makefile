@@ -71,7 +71,7 @@ fuzz:
 # BENCH: more arguments, e.g. BENCH="--program fuse-overlayfs-2=/opt/bin/fuse-overlayfs --dir /mnt".
 bench: build
 	@# What a filesystem cannot do is a failed measurement, and no reason to have no page.
-	target/release/vellum bench compare --tasks all --rounds 5 --json target/bench.json $(BENCH); status=$$?; \
+	target/release/vellum bench compare --tasks all --rounds 5 --patience 30 --json target/bench.json $(BENCH); status=$$?; \
 	kept=$$(target/release/vellum bench keep target/bench.json docs/benchmarks) && echo "kept: $$kept" && \
 	target/release/vellum bench page $$kept target/bench.html && exit $$status
 

@@ -27,6 +27,8 @@ pub struct Plan {
     pub subjects: Vec<Contender>,
     /// How often each task is timed on each subject.
     pub rounds: usize,
+    /// A subject that a task has taken longer than this on, mounting included, is not timed with it again.
+    pub patience: Option<Duration>,
     /// Whether requests, system calls and memory are counted, in one more round.
     pub counts: bool,
 }
@@ -49,9 +51,16 @@ pub struct Outcome {
     pub counts: Counts,
     /// Why it was given up.
     pub failure: Option<String>,
+    /// How long all of it has taken so far.
+    pub spent: Duration,
 }
 
 impl Outcome {
+    /// Whether it is timed once more: it has not failed, and has not taken too long.
+    fn goes_on(&self, patience: Option<Duration>) -> bool {
+        self.failure.is_none() && patience.is_none_or(|patience| self.spent <= patience)
+    }
+
     /// Whether it should have been measured and could not be.
     #[must_use]
     pub fn has_failed(&self, task: &Task) -> bool {
@@ -118,6 +127,7 @@ fn run_task(
         samples: Vec::new(),
         counts: Counts::default(),
         failure: None,
+        spent: Duration::ZERO,
     };
     let subjects = plan.subjects_of(task);
     let mut outcomes: Vec<Outcome> = subjects.iter().map(|subject| empty(subject)).collect();
@@ -134,13 +144,13 @@ fn run_task(
                 continue;
             };
             progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
-            let sample = match &outcome.failure {
-                None if !stop::asked() => {
-                    let sample =
-                        Mounts::during(subject, testbed, task, |mounts| measure(task, testbed, mounts));
-                    unless_stopped(sample, &mut outcome.failure)
-                }
-                _ => None,
+            let sample = if outcome.goes_on(plan.patience) && !stop::asked() {
+                let start = Instant::now();
+                let sample = Mounts::during(subject, testbed, task, |mounts| measure(task, testbed, mounts));
+                outcome.spent += start.elapsed();
+                unless_stopped(sample, &mut outcome.failure)
+            } else {
+                None
             };
             outcome.samples.push(sample);
             progress.inc(1);
@@ -149,7 +159,7 @@ fn run_task(
     if let Some(counters) = counters {
         for ((subject, outcome), testbed) in subjects.iter().zip(&mut outcomes).zip(&places) {
             progress.set_message(format!("{} on {}, counting", task.name, subject.kind.name()));
-            if outcome.failure.is_none() && !stop::asked() {
+            if outcome.goes_on(plan.patience) && !stop::asked() {
                 let counts = counters.count(task, subject, testbed);
                 outcome.counts = unless_stopped(counts, &mut outcome.failure).unwrap_or_default();
             }
@@ -215,4 +225,25 @@ fn at_rest(service: Service) -> Result<u64> {
         }
     }
     Ok(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_that_takes_long_is_not_timed_again() {
+        let outcome = |seconds: u64| Outcome {
+            kind: Kind::Overlay,
+            samples: Vec::new(),
+            counts: Counts::default(),
+            failure: None,
+            spent: Duration::from_secs(seconds),
+        };
+        let patience = Some(Duration::from_secs(5));
+        assert!(outcome(0).goes_on(patience) && outcome(5).goes_on(patience) && outcome(600).goes_on(None));
+        assert!(!outcome(6).goes_on(patience));
+        let failed = Outcome { failure: Some("gone".to_owned()), ..outcome(0) };
+        assert!(!failed.goes_on(patience) && !failed.goes_on(None));
+    }
 }

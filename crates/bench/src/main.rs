@@ -4,6 +4,7 @@
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 use vellum_bench::compare::{self, Plan};
 use vellum_bench::contender::{self, Contender, Kind};
 use vellum_bench::failure::{Failure, Result, While};
@@ -72,6 +73,9 @@ struct Compare {
     /// How often each task is timed on each filesystem.
     #[arg(long, default_value_t = 5, value_name = "N")]
     rounds: usize,
+    /// A filesystem that a task has taken longer than so many seconds on, is not timed with it again, and nothing is counted there; what was measured stays [default: all rounds].
+    #[arg(long, value_name = "SECONDS")]
+    patience: Option<u32>,
     /// A factor for the number of files and for sizes; the bars are for 1.
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
     scale: f64,
@@ -308,7 +312,8 @@ fn measure(
         tasks: Vec::new(),
     };
     print!("{}", report::heading(&report));
-    let plan = Plan { tasks, subjects, rounds: args.rounds, counts: !args.no_counts };
+    let patience = args.patience.map(|seconds| Duration::from_secs(seconds.into()));
+    let plan = Plan { tasks, subjects, rounds: args.rounds, patience, counts: !args.no_counts };
     let done = compare::compare(&plan, &testbeds, |done| {
         let task = TaskReport::of(done, denominator, &report.tasks);
         print!("{}", report::table(&task));

@@ -411,6 +411,10 @@ fn verdict(result: &SubjectReport) -> String {
     if result.noisy && result.samples.len() > 2 {
         text.push_str(" noisy");
     }
+    let timed = result.samples.iter().flatten().count();
+    if timed < result.samples.len() {
+        let _ = write!(text, " {timed} of {} rounds", result.samples.len());
+    }
     if !result.behind.is_empty() {
         let _ = write!(text, ", BEHIND {}", result.behind.join(", "));
     }
@@ -440,6 +444,7 @@ mod tests {
             samples: seconds.iter().map(sample).collect(),
             counts: Counts::default(),
             failure: None,
+            spent: std::time::Duration::ZERO,
         }
     }
 

@@ -17,8 +17,8 @@ mod xattr;
 
 pub use cached::{CachedBranch, SETTLE, Sharing};
 pub use ceph::{
-    CephAccess, CephBranch, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, ceph_clients,
-    load_ceph,
+    CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble,
+    CephWriter, ceph_clients, load_ceph,
 };
 pub use fault::{DEAD, FaultBranch, FaultExport, FaultPlan};
 pub use local::{LocalBranch, LocalExport};

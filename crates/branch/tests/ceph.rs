@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use support::cluster::beside_a_cluster;
 use support::*;
 use vellum_branch::{
-    CachedBranch, CephAccess, CephBranch, CephClient, CephLineage, CephSetup, SETTLE, Sharing,
+    CachedBranch, CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephSetup, CephWriter, SETTLE,
+    Sharing,
 };
 use vellum_vfs::{Branch, Errno, OpenMode, RenameFlags, SetTime, Timestamp};
 
@@ -197,15 +198,27 @@ fn a_writer_is_alone_and_what_it_was_answered_stays() {
     let (first, other) = (connect(false), client());
     let path = c"written";
     CephBranch::open(&first, c"").unwrap().root().make_dir(n(path), 0o755).unwrap();
-    let writer = CephBranch::open_to_write(&first, path).unwrap();
+    let one = CephWriter { name: b"one", goes_on: false, gone: None };
+    let two = CephWriter { name: b"two", ..one };
+    let taken = |client, writer| match CephBranch::open_to_write(client, path, writer) {
+        Ok(CephClaim::Taken(branch)) => Ok(branch),
+        Ok(CephClaim::Left(name)) => Err((Errno::BUSY, name)),
+        Err(error) => Err((error.errno(), Vec::new())),
+    };
+    let writer = taken(&first, one).unwrap();
     for client in [&first, &other] {
-        let refused = CephBranch::open_to_write(client, path).err().unwrap();
-        assert_eq!(refused.errno(), Errno::AGAIN, "{refused}");
-        CephBranch::open(client, path).unwrap();
+        for asks in [one, two, CephWriter { gone: Some(b"one"), ..two }] {
+            assert_eq!(taken(client, asks).err().unwrap().0, Errno::AGAIN);
+        }
+        let reader = CephBranch::open(client, path).unwrap();
+        assert_eq!(reader.writer().unwrap().unwrap(), b"one");
     }
     drop(writer);
-    drop(CephBranch::open_to_write(&other, path).unwrap());
-    let writer = CephBranch::open_to_write(&first, path).unwrap();
+    assert_eq!(CephBranch::open(&first, path).unwrap().writer(), Ok(None));
+    let back = CephWriter { goes_on: true, ..one };
+    assert_eq!(taken(&first, back).err().unwrap().0, Errno::STALE, "it was given up");
+    drop(taken(&other, two).unwrap());
+    let writer = taken(&first, one).unwrap();
     let data: Vec<u8> = (0..300_000).map(|at| (at / 3) as u8).collect();
     let file = put(&*writer.root(), c"f", &data);
     file.set_mode(0o4750).unwrap();
@@ -214,14 +227,24 @@ fn a_writer_is_alone_and_what_it_was_answered_stays() {
     // As if its process had died: the session ends, and what it still kept goes with it.
     let second = connect(true);
     assert!(first.is_expelled());
-    let branch = CephBranch::open_to_write(&second, path).unwrap();
+    // Nobody else may come between, until it is said that the first is gone.
+    assert_eq!(taken(&other, two).err().unwrap(), (Errno::BUSY, b"one".to_vec()));
+    let branch = taken(&second, back).unwrap();
     let found = branch.root().stat_at(n(c"f")).unwrap();
     assert_eq!((found.size, found.mode & 0o7777), (200_000, 0o4750));
     assert_eq!(get_at(&*branch.root(), c"f"), data[..200_000]);
     let mut value = [0; 5];
     assert_eq!(branch.root().get_xattr_at(n(c"f"), c"user.kept", &mut value), Ok(5));
     assert_eq!(&value, b"value");
-    drop((file, writer));
+    drop((branch, file, writer));
+    // The first could not take its record away any more, and its successor has.
+    let third = connect(true);
+    let writer = taken(&third, one).unwrap();
+    let fourth = connect(true);
+    assert_eq!(taken(&other, two).err().unwrap().0, Errno::BUSY);
+    drop(taken(&other, CephWriter { gone: Some(b"one"), ..two }).unwrap());
+    assert_eq!(taken(&fourth, back).err().unwrap().0, Errno::STALE, "another has had it");
+    drop(writer);
 }
 
 fn an_expelled_client_says_so() {

@@ -6,20 +6,20 @@
 
 mod dir;
 mod held;
+mod writer;
 
+pub use self::writer::{CephClaim, CephWriter};
 pub use vellum_sys::ceph::{
     CephAccess, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, connected as ceph_clients,
     load as load_ceph,
 };
 
 use self::held::{CephDir, Held};
+use self::writer::Right;
 use crate::convert::stat_fs;
 use crate::path;
-use rustix::fs::OFlags;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use vellum_sys::ceph::CephFile as OpenFile;
 use vellum_vfs::{Branch, BranchDir, Errno, Error, FileKind, Name, Result, StatFs};
 
 /// A directory of CephFS.
@@ -27,8 +27,8 @@ pub struct CephBranch {
     client: Arc<CephClient>,
     root: Arc<CephDir>,
     path: String,
-    /// A lock on the directory, as long as this lives.
-    _lock: Option<OpenFile>,
+    /// The right to write to it.
+    _right: Option<Right>,
 }
 
 impl CephBranch {
@@ -43,22 +43,7 @@ impl CephBranch {
         let below = bytes.strip_prefix(b"/").unwrap_or(bytes);
         let root = walk(&top, below).map_err(fail)?;
         let path = format!("ceph:/{}", String::from_utf8_lossy(below));
-        Ok(Arc::new(Self { client: Arc::clone(client), root, path, _lock: None }))
-    }
-
-    /// Takes a directory to write to it, as [`CephBranch::open`] does, and the right to: no other mount has it meanwhile, on whatever host. It ends when this
-    /// is dropped, or the client's session does. Changes are the cluster's before they are answered. EAGAIN: another mount has that right.
-    pub fn open_to_write(client: &Arc<CephClient>, path: &CStr) -> Result<Arc<Self>> {
-        /// No two locks of a process have one owner.
-        static OWNER: AtomicU64 = AtomicU64::new(1);
-        let fail = |error: Error| error.doing("lock").at(path.to_bytes());
-        let mut branch = Arc::into_inner(Self::open(client, path)?).ok_or(Errno::IO)?;
-        let lock = branch.root.held().inode.open(OFlags::RDONLY.bits().cast_signed());
-        let lock = lock.map_err(|e| fail(e.into()))?;
-        lock.lock(OWNER.fetch_add(1, Ordering::Relaxed)).map_err(|e| fail(e.into()))?;
-        client.write_through();
-        branch._lock = Some(lock);
-        Ok(Arc::new(branch))
+        Ok(Arc::new(Self { client: Arc::clone(client), root, path, _right: None }))
     }
 }
 

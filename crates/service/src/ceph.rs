@@ -3,31 +3,31 @@
 //! A client has threads, so it connects when the process has given its rights up. What that takes and is given up then comes before
 //! ([`prepare`]): the library is loaded, the configuration read, and it is known where the key is.
 
+mod open;
+
+pub(crate) use open::{layer, reach, upper};
+
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::plain;
 use parking_lot::Mutex;
+use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
-use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use vellum_branch::{
-    CephAccess, CephBranch, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, ceph_clients,
-    load_ceph,
+    CephAccess, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, ceph_clients, load_ceph,
 };
-use vellum_vfs::{Branch, Errno};
 
 /// What names of such layers begin with.
 const SCHEME: &[u8] = b"ceph:";
 /// The configuration where neither an option nor the variable CEPH_CONF says another one.
 const CONF: &str = "/etc/ceph/ceph.conf";
-/// How long whoever mounts waits until a layer is open.
-const PATIENCE: Duration = Duration::from_millis(9500);
-
 /// How long a process that ends waits for its clusters, and the time between two looks.
 const LEAVING: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_millis(2);
@@ -72,6 +72,11 @@ impl CephLayer {
         Self { path: path.into(), cluster: Cluster::default() }
     }
 
+    /// Its path below the filesystem's root, without a slash at either end.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// With the configuration as a path that means the same everywhere. Refuses one that cannot be read.
     pub(crate) fn found(&self) -> Result<Self, Failure> {
         let (option, given) = match (&self.cluster.conf, std::env::var_os("CEPH_CONF")) {
@@ -87,39 +92,6 @@ impl CephLayer {
         let cluster = Cluster { conf: Some(conf), ..self.cluster.clone() };
         Ok(Self { path: self.path.clone(), cluster })
     }
-
-    /// Opens it, within [`PATIENCE`]. To be called when the process has given its rights up: threads are started.
-    pub(crate) fn branch(&self) -> Result<Arc<dyn Branch>, Failure> {
-        let (to_us, answer) = mpsc::channel();
-        let layer = self.clone();
-        // A call of a client waits for its cluster as long as that takes; whoever mounts does not.
-        std::thread::Builder::new()
-            .name("vellum-ceph".into())
-            .spawn(move || drop(to_us.send(layer.open())))
-            .map_err(|e| Failure::system("cannot start a thread").because(e))?;
-        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-            let seconds = PATIENCE.as_secs();
-            Err(Failure::input(format!("layer {self}: the cluster has not answered within {seconds} s"))
-                .remedy(remedy(CephTrouble::Silence)))
-        })
-    }
-
-    fn open(&self) -> Result<Arc<dyn Branch>, Failure> {
-        let named = || format!("layer {self}");
-        let client = client(&self.cluster).map_err(|refusal| refused(&refusal).of(named()))?;
-        let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL.into());
-        match path.and_then(|path| CephBranch::open(&client, &path)) {
-            Ok(branch) => Ok(branch),
-            Err(error) => Err(Failure::input(named()).because(error.errno()).remedy(match error.errno() {
-                Errno::NOENT => "create the directory on the filesystem, or correct the path",
-                Errno::NOTDIR => {
-                    "give a directory; one that a symbolic link leads to is named without the link"
-                }
-                Errno::INVAL => "write the path from the filesystem's root, without ..",
-                _ => "see that the cluster is healthy (ceph -s)",
-            })),
-        }
-    }
 }
 
 impl fmt::Display for CephLayer {
@@ -131,10 +103,19 @@ impl fmt::Display for CephLayer {
 /// Of which family of services this process is one, by a number that no other family has, and how many were before it.
 static FAMILY: OnceLock<(u64, u64)> = OnceLock::new();
 
+/// What this family writes down where it writes: its number, and for people the name of the host.
+static WRITER: OnceLock<String> = OnceLock::new();
+
 /// Says so, before anything else: clusters are told, and forget the client of a service that has died when the next one comes. They would
 /// hold others up for a minute otherwise, waiting for what the dead one may have.
 pub(crate) fn be_one_of(family: u64, before: u64) {
     let _ = FAMILY.set((family, before));
+    let _ = WRITER.set(format!("{family:016x} on {}", uname().nodename().to_string_lossy()));
+}
+
+/// The record of this family.
+fn writer() -> String {
+    WRITER.get().cloned().unwrap_or_else(|| format!("process {}", std::process::id()))
 }
 
 /// Whether no service was before this one, which somebody uses the mounts of.
@@ -241,11 +222,6 @@ const fn remedy(trouble: CephTrouble) -> &'static str {
         CephTrouble::Silence => "see that the cluster is up and can be reached from here (ceph -s)",
         CephTrouble::Other => "see that the cluster is healthy (ceph -s)",
     }
-}
-
-/// Opens the layers on CephFS of a mount, however long their clusters take, so that they are there as long as what is returned is.
-pub(crate) fn reach(config: &Config) -> Result<Vec<Arc<dyn Branch>>, Failure> {
-    config.ceph_layers().map(CephLayer::open).collect()
 }
 
 /// Refuses layers on CephFS in a service that can reach no cluster.

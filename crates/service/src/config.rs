@@ -285,7 +285,8 @@ impl Config {
 
     /// Those of its layers that lie on CephFS.
     pub fn ceph_layers(&self) -> impl Iterator<Item = &CephLayer> {
-        self.only_read().filter_map(LayerSource::ceph)
+        let written = self.written().into_iter().flat_map(|(upper, work)| [upper, work]);
+        written.chain(self.only_read()).filter_map(LayerSource::ceph)
     }
 
     /// Shows the ids of the layers as others: `LAYER:MOUNT:LEN[:LAYER:MOUNT:LEN...]`, for users and groups.
@@ -304,11 +305,6 @@ impl Config {
         }
         if self.writable() && self.work.is_none() {
             return wrong("an upper layer without a work directory".into());
-        }
-        if let Some(layer) = self.upper.iter().chain(&self.work).find_map(LayerSource::ceph) {
-            return wrong(format!(
-                "an upper layer or work directory on CephFS, {layer}, which cannot be yet"
-            ));
         }
         if let Some(workers) = self.workers.filter(|workers| workers.get() > WORKERS_MAX) {
             return wrong(format!("{workers} workers, more than {WORKERS_MAX}"));
@@ -424,11 +420,8 @@ mod tests {
         let many = Config { lowers: vec![Path::new("/l").into(); LAYERS_MAX + 1], ..full() };
         let threads = Config { workers: NonZeroUsize::new(WORKERS_MAX + 1), ..full() };
         let small = Config { cache: Some(Cache { sharing: Sharing::Shared, bytes: 0 }), ..full() };
-        let upper = Config { upper: Some(LayerSource::Ceph(on_ceph())), ..full() };
         let weightless = Config { weight: Some(0), ..full() };
-        for bad in
-            [Config::default(), many, threads, small, weightless, upper, Config { work: None, ..full() }]
-        {
+        for bad in [Config::default(), many, threads, small, weightless, Config { work: None, ..full() }] {
             assert_eq!(bad.check().unwrap_err().exit_status(), 2);
         }
         for (name, bad) in [

@@ -1,6 +1,7 @@
 //! Opening the layers, and refusing what cannot work before anything has been changed.
 
 use crate::access_times;
+use crate::ceph;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::lock::{DirLock, PREDECESSOR_WAIT};
@@ -37,6 +38,8 @@ pub struct OpenLayers {
     pub locks: Vec<DirLock>,
     /// The mount by which the upper is reached, where that is one of its own. While this is open, others can be made of it.
     pub mount: Option<OwnedFd>,
+    /// A process that has died has served them to those who use the mount.
+    pub go_on: bool,
 }
 
 /// The layers of an instance, open.
@@ -72,7 +75,7 @@ impl OpenLayer {
                     .map(|branch| branch as Arc<dyn Branch>)
                     .map_err(|e| Failure::input(format!("layer {shown}: cannot open it: {}", e.errno())))
             }
-            LayerSource::Ceph(layer) => layer.branch(),
+            LayerSource::Ceph(layer) => ceph::layer(&layer),
             #[cfg(feature = "memory-layers")]
             LayerSource::Memory(tree) => tree.branch(),
         }
@@ -102,7 +105,7 @@ impl OpenLayers {
             None => None,
         };
         let lowers = config.only_read().map(open).collect::<Result<_, _>>()?;
-        Ok(Self { lowers, upper, locks, mount: None })
+        Ok(Self { lowers, upper, locks, mount: None, go_on: false })
     }
 
     /// The upper, its work directory, and the lowers.
@@ -150,6 +153,10 @@ impl OpenLayers {
         let upper = match self.upper {
             #[cfg(feature = "memory-layers")]
             Some((OpenLayer { source: LayerSource::Memory(tree), .. }, _)) => Some(tree.pair()?),
+            Some((
+                OpenLayer { source: LayerSource::Ceph(upper), .. },
+                OpenLayer { source: LayerSource::Ceph(work), .. },
+            )) => Some(ceph::upper(&upper, &work, self.go_on)?),
             Some((upper, work)) => Some((upper.branch()?, work.branch()?)),
             None => None,
         };
@@ -182,6 +189,7 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
                     upper_seen = Some(open_upper(config, (upper, work), mountpoint, &mut layers)?);
                 }
                 (None, None) => {
+                    check_far_pair(config, upper, work)?;
                     layers.upper = Some((OpenLayer::opened_later(upper)?, OpenLayer::opened_later(work)?));
                 }
                 _ => {
@@ -330,6 +338,26 @@ fn check_pair(upper: &Seen, work: &Seen, mountpoint: &Path) -> Result<(), Failur
         }
     }
     Ok(())
+}
+
+/// Whether an upper layer and a work directory on CephFS can work together, as far as their names say it: no symbolic link on the way to
+/// them is followed.
+fn check_far_pair(config: &Config, upper: &LayerSource, work: &LayerSource) -> Result<(), Failure> {
+    let (Some(upper), Some(work)) = (upper.ceph(), work.ceph()) else { return Ok(()) };
+    if upper.cluster != work.cluster {
+        return Err(Failure::input(format!(
+            "workdir {work}: on another cluster than upperdir {upper}; give a directory beside it"
+        )));
+    }
+    if upper.path().starts_with(work.path()) || work.path().starts_with(upper.path()) {
+        return Err(Failure::input(format!(
+            "workdir {work}: it and upperdir {upper} lie in each other; give a directory beside it"
+        )));
+    }
+    match config.lowers.iter().filter_map(LayerSource::ceph).find(|lower| *lower == upper) {
+        Some(lower) => Err(Failure::input(format!("lowerdir {lower}: it is the upperdir too; name it once"))),
+        None => Ok(()),
+    }
 }
 
 fn open_plain(option: &str, path: &Path) -> Result<OwnedFd, Failure> {

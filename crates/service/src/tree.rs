@@ -7,7 +7,9 @@ use crate::failure::Failure;
 use crate::layers::Layers;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-use vellum_union::{Budget, Extent, Generations, Ledger, Mappable, Squash, Union, UnionConfig, UpperConfig};
+use vellum_union::{
+    Budget, DURABLE, Extent, Generations, Ledger, Mappable, Squash, Union, UnionConfig, UpperConfig,
+};
 use vellum_vfs::{Errno, Export, NodeId, Result};
 
 /// Hundredths of a filesystem that are left free by what nobody has asked for.
@@ -65,8 +67,10 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
         BlockCopy::Off => wanted.partial_from = None,
         BlockCopy::From(bytes) => wanted.partial_from = Some(bytes),
     }
-    wanted.run = boot::run();
-    wanted.sidecars = config.block_map == BlockMap::Sidecar;
+    // Holes cannot be seen on CephFS, and such a layer may be on another host tomorrow.
+    let far = config.written().is_some_and(|(upper, _)| upper.ceph().is_some());
+    wanted.run = if far { Some(DURABLE) } else { boot::run() };
+    wanted.sidecars = far || config.block_map == BlockMap::Sidecar;
     if let Some(timeout) = config.timeout {
         wanted.ttl = timeout;
     }

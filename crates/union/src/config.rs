@@ -38,6 +38,10 @@ pub enum OverrideStat {
 /// What names a run of the machine, from one crash to the next.
 pub type Run = [u8; 16];
 
+/// The run of an upper layer on which each change is durable before it is answered: whatever crashes, what was written there later is not
+/// there without what was written before. What is left of it is believed in any run, on any machine.
+pub const DURABLE: Run = *b"in every run    ";
+
 /// The writable layer and the directory for work in progress; both on one filesystem.
 #[derive(Clone)]
 pub struct UpperConfig {

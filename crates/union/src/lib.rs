@@ -54,7 +54,8 @@ mod union;
 
 pub use coherence::generations::{Generations, Mappable};
 pub use config::{
-    OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Run, Squash, UnionConfig, UpperConfig,
+    DURABLE, OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Run, Squash, UnionConfig,
+    UpperConfig,
 };
 pub use handout::Directory;
 pub use layers::handles::Budget;

@@ -13,6 +13,7 @@ Layers:
                            its cluster, client and filesystem, as for ceph-fuse
   upperdir=DIR             the layer that takes changes; without it the tree is read-only
   workdir=DIR              a directory for unfinished work, on the filesystem of upperdir
+                           both may lie on CephFS: upperdir=ceph:PATH,workdir=ceph:PATH
 
 Owners:
   uidmapping=L:M:N[:...]   user ids L... in the layers are M... in the mount, N of them

@@ -483,16 +483,23 @@ fn layers_on_cephfs_have_their_cluster() {
         let got = request(&["vellum", "-o", &format!("lowerdir={list}"), "/m"]);
         assert_eq!(got.config.ceph_layers().count(), 0, "{list}");
     }
+    for (options, all) in [
+        ("lowerdir=/a,upperdir=ceph:/u,workdir=ceph:w", 2),
+        ("lowerdir=ceph:/a,upperdir=ceph:/u,workdir=ceph:/w", 3),
+        ("lowerdir=/a,upperdir=ceph:/u,workdir=ceph:/w,ro", 1),
+    ] {
+        let text = format!("{options},ceph.id=x");
+        let got = request(&["vellum", "-o", &text, "/m"]).config;
+        assert_eq!(got.ceph_layers().count(), all, "{options}");
+        assert!(got.ceph_layers().all(|layer| layer.cluster.id.as_deref() == Some("x")), "{options}");
+    }
     let cached = "lowerdir=/a:ceph:/b,profile=passthrough,cache=immutable";
     assert!(request(&["vellum", "-o", cached, "/m"]).config.cache.is_some());
 }
 
 #[test]
-fn what_cannot_lie_on_cephfs_is_refused() {
+fn a_cluster_without_a_layer_is_refused() {
     for (options, words) in [
-        ("lowerdir=/a,upperdir=ceph:/u,workdir=/w", ["upperdir=ceph:/u", "yet"]),
-        ("lowerdir=/a,upperdir=ceph:/u,workdir=ceph:/w,ro", ["upperdir=ceph:/u", "yet"]),
-        ("lowerdir=ceph:/a,upperdir=/u,workdir=ceph:w", ["workdir=ceph:/w", "yet"]),
         ("lowerdir=/a,ceph.id=x", ["ceph.id", "lowerdir=ceph:PATH"]),
         ("lowerdir=ceph:/a,ceph.id=", ["ceph.id", "needs a value"]),
     ] {

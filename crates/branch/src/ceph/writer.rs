@@ -52,11 +52,7 @@ impl Drop for Right {
 impl CephBranch {
     /// Takes a directory to write to it, as [`CephBranch::open`] does, and the right to. Changes are the cluster's before they are answered.
     /// EAGAIN: another mount has that right; ESTALE: it has had it since `writer` had it last.
-    pub fn open_to_write(
-        client: &Arc<CephClient>,
-        path: &CStr,
-        writer: CephWriter<'_>,
-    ) -> Result<CephClaim> {
+    pub fn open_to_write(client: &Arc<CephClient>, path: &CStr, writer: CephWriter<'_>) -> Result<CephClaim> {
         /// No two locks of a process have one owner.
         static OWNER: AtomicU64 = AtomicU64::new(1);
         let fail = |error: Errno| Error::from(error).doing("lock").at(path.to_bytes());

@@ -56,8 +56,9 @@ pub(super) fn all(service: &Arc<PoolService>, mut inherited: Inherited) {
 
 impl Left {
     fn take(found: Found, inherited: &mut Inherited) -> Result<Self, Failure> {
-        let Found { record, device, layers, handouts, ledger, inflight, generations, written } = found;
+        let Found { record, device, mut layers, handouts, ledger, inflight, generations, written } = found;
         layers.outlive_their_service()?;
+        layers.go_on = true;
         let ledger = Arc::new(Ledger::open(ledger).map_err(|e| Failure::system(e.to_string()))?);
         let held = ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
         Ok(Self { record, device, layers, handouts, ledger, held, inflight, generations, written })

@@ -2,9 +2,10 @@
 //!
 //! A file beside the sidecar: a header that names the run of the machine, then bits as in the sidecar. A bit is written there as soon as its
 //! block is. So when the process dies the next one finds it, and makes block and bit durable in that order before it begins. When the
-//! machine crashes, a bit may have reached the disk before its block: in another run none is believed.
+//! machine crashes, a bit may have reached the disk before its block: in another run none is believed. Where each write is durable before
+//! the next one, there is nothing that a crash could take, and the bits are good in any run and on any machine.
 
-use crate::config::Run;
+use crate::config::{DURABLE, Run};
 use crate::sync::Mutex;
 use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
@@ -78,11 +79,11 @@ impl Recent {
         Ok(file)
     }
 
-    /// Whether the bits of a file are of this run.
+    /// Whether the bits of a file are of this run, or good in any.
     pub(crate) fn is_of(file: &dyn BranchFile, run: Option<Run>) -> Result<bool> {
         let mut found = [0; HEADER];
         let n = file.read_at(&mut found, 0)?;
-        Ok(n == HEADER && run.is_some_and(|run| found == header(run)))
+        Ok(n == HEADER && (found == header(DURABLE) || run.is_some_and(|run| found == header(run))))
     }
 
     /// Adds the bits of a file to a sidecar, and makes them durable. Their blocks are durable.

@@ -4,7 +4,7 @@ use crate::common::watchdog::Watched;
 use crate::common::{NO_HANDLE, ROOT, faulty, name, walk};
 use std::sync::Arc;
 use vellum_branch::{FaultPlan, MemoryBranch};
-use vellum_union::Union;
+use vellum_union::{DURABLE, Union};
 use vellum_vfs::{Branch, Errno, Filesystem, NodeId, WriteFlags};
 
 const BLOCK: usize = 4096;
@@ -99,6 +99,27 @@ fn a_death_of_the_process_loses_nothing() {
     fs.fsync(&ROOT, node(&fs), NO_HANDLE, false).unwrap();
     now = expected;
     same(&read(&union(&again.fork().unwrap(), &plan, run(3))), &now, "made durable");
+}
+
+/// Where every write is durable before the next one, the next service may run on another machine, and may not know it that way.
+#[test]
+fn a_layer_that_is_always_durable_moves_between_machines() {
+    let _watched = Watched::new("a machine dies, with sidecars".into());
+    let plan = FaultPlan::new();
+    let (mut disk, base) = disk();
+    let mut expected = base;
+    for (turn, next) in [Some([1; 16]), None, Some(DURABLE)].into_iter().enumerate() {
+        let fs = union(&disk, &plan, Some(DURABLE));
+        change(&fs, &mut expected);
+        let at = (30 + turn) * BLOCK + 1;
+        assert_eq!(write(&fs, at, b"of this turn"), Ok(12));
+        expected[at..at + 12].copy_from_slice(b"of this turn");
+        disk = disk.fork().unwrap();
+        let fs = union(&disk, &plan, next);
+        same(&read(&fs), &expected, &format!("run {next:?}"));
+        fs.fsync(&ROOT, node(&fs), NO_HANDLE, false).unwrap();
+        disk = disk.fork().unwrap();
+    }
 }
 
 /// Each change of the disk fails once: a write that was answered is found by the next service.

@@ -86,6 +86,17 @@ impl Cluster {
         Ok(CephBranch::open(self.client()?, c"").doing("the root")?.root())
     }
 
+    /// Sets how many bytes a directory may hold.
+    pub(super) fn set_quota(&self, path: &str, bytes: u64) -> Outcome {
+        let (client, path) = (self.client()?, CString::new(path).doing("a path")?);
+        let mut inode = client.root().doing("the root")?;
+        for name in path.to_bytes().split(|byte| *byte == b'/') {
+            let name = CString::new(name).doing("a name")?;
+            inode = inode.lookup(&name).doing("a directory")?.0;
+        }
+        inode.set_xattr(c"ceph.quota.max_bytes", bytes.to_string().as_bytes(), 0).doing("a quota")
+    }
+
     /// What an administrator says; the answer.
     pub(super) fn ceph(&self, words: &[&str]) -> Outcome<String> {
         let mut command = Command::new("ceph");

@@ -37,7 +37,7 @@ echo only > bottom/only/file; touch -d '2001-02-03 04:05:06.789012345' top/dir/o
 "#;
 
 /// Makes the layers on this host, and copies the upper of the two to the cluster.
-fn fill(cx: &Cx, cluster: &Cluster, name: &str) -> Outcome<[PathBuf; 2]> {
+pub(super) fn fill(cx: &Cx, cluster: &Cluster, name: &str) -> Outcome<[PathBuf; 2]> {
     shell::run(shell::bash(FILL).arg("fill").arg(&cx.dir))?;
     let [top, bottom] = ["top", "bottom"].map(|name| cx.dir.join(name));
     cluster.put(&top, name)?;
@@ -119,7 +119,7 @@ pub(super) fn program() -> Outcome<PathBuf> {
 }
 
 /// What programs do to a tree. The name of a merged directory cannot be changed by the kernel's overlayfs without redirects, which are on.
-const CHANGE: &str = r#"
+pub(super) const CHANGE: &str = r#"
 cd "$1"
 echo more >> dir/numbers; echo more >> dir/one; chmod 600 large; chown 5:6 empty; ln many/3 many/three
 mv dir/deep moved; mv only many/only; rm many/4; rm -r opaque; mkdir opaque; echo new > opaque/new

@@ -1,0 +1,189 @@
+//! Opening layers on CephFS, to read them or as the only one who writes to them.
+
+use super::{CephLayer, client, refused, remedy, writer};
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::lock::PREDECESSOR_WAIT;
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use vellum_branch::{CephBranch, CephClaim, CephClient, CephTrouble, CephWriter};
+use vellum_vfs::{Branch, Errno, Error, Name, RenameFlags, SetTime};
+
+/// How long whoever mounts waits until a layer is open.
+const PATIENCE: Duration = Duration::from_millis(9500);
+/// How long a service that has died is waited for, where its cluster has ended its session and its mount may go on: a successor takes
+/// some tenths of a second.
+const RETURN_WAIT: Duration = Duration::from_secs(3);
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+/// What is moved from a work directory to an upper layer to see whether that can be done. A whiteout of nothing, should it stay.
+const PROBE: &CStr = c".wh..vellum.probe";
+/// Most of a record that is shown.
+const SHOWN: usize = 80;
+
+/// A branch of any kind.
+type Open = Arc<dyn Branch>;
+
+/// Opens a layer to read it, within [`PATIENCE`]. To be called when the process has given its rights up: threads are started.
+pub(crate) fn layer(layer: &CephLayer) -> Result<Open, Failure> {
+    let its = layer.clone();
+    in_time(layer, move || reader(&its))
+}
+
+/// Opens an upper layer and its work directory, and takes the right to both. `go_on`: for a mount that had it before. As [`layer`].
+pub(crate) fn upper(upper: &CephLayer, work: &CephLayer, go_on: bool) -> Result<(Open, Open), Failure> {
+    let layers = (upper.clone(), work.clone());
+    in_time(upper, move || {
+        let mut gone = None;
+        let taken = "another mount writes to it";
+        let advice = "unmount that first, or mount with ro";
+        let upper = write_to(&layers.0, go_on, &mut gone, (taken, advice))?;
+        let (taken, advice) = ("another mount uses it", "give each mount a workdir of its own");
+        let work = write_to(&layers.1, go_on, &mut gone, (taken, advice))?;
+        require_moves(&layers, &upper, &work)?;
+        Ok((upper, work))
+    })
+}
+
+/// Opens the layers on CephFS of a mount, however long their clusters take, so that they are there as long as what is returned is. Nothing is
+/// written to them.
+pub(crate) fn reach(config: &Config) -> Result<Vec<Open>, Failure> {
+    config.ceph_layers().map(reader).collect()
+}
+
+/// Refuses a work directory from which nothing can be moved to the upper layer: where a quota holds for one of them and not for the other,
+/// CephFS moves nothing between them.
+fn require_moves(layers: &(CephLayer, CephLayer), upper: &Open, work: &Open) -> Result<(), Failure> {
+    let (from, to) = (work.root(), upper.root());
+    let tried = Name::new(PROBE).map_err(Into::into).and_then(|probe| {
+        let before = to.stat()?;
+        drop(from.create(probe, 0o600)?);
+        from.rename(probe, &*to, probe, RenameFlags::empty()).inspect_err(|_| drop(from.remove(probe)))?;
+        to.remove(probe)?;
+        // Its root is the tree's.
+        to.set_times(Some(SetTime::At(before.atime)), Some(SetTime::At(before.mtime)))
+    });
+    match tried {
+        Err(error) if error.errno() == Errno::XDEV => Err(Failure::input(format!(
+            "workdir {}: CephFS moves nothing from there to upperdir {}; set a quota on a directory that holds both",
+            layers.1, layers.0
+        ))),
+        // A full one can be read, and what is removed makes room.
+        Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::DQUOT | Errno::EXIST) => Ok(()),
+        tried => tried.map_err(|error| unopened(&layers.1, &error)),
+    }
+}
+
+/// A call of a client waits for its cluster as long as that takes; whoever mounts does not.
+fn in_time<T: Send + 'static>(
+    layer: &CephLayer,
+    open: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+) -> Result<T, Failure> {
+    let (to_us, answer) = mpsc::channel();
+    std::thread::Builder::new()
+        .name("vellum-ceph".into())
+        .spawn(move || drop(to_us.send(open())))
+        .map_err(|e| Failure::system("cannot start a thread").because(e))?;
+    answer.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        let seconds = PATIENCE.as_secs();
+        Err(Failure::input(format!("layer {layer}: the cluster has not answered within {seconds} s"))
+            .remedy(remedy(CephTrouble::Silence)))
+    })
+}
+
+fn reader(layer: &CephLayer) -> Result<Open, Failure> {
+    let (client, path) = way(layer)?;
+    CephBranch::open(&client, &path).map(|branch| branch as Open).map_err(|error| unopened(layer, &error))
+}
+
+fn way(layer: &CephLayer) -> Result<(Arc<CephClient>, CString), Failure> {
+    let client = client(&layer.cluster).map_err(|refusal| refused(&refusal).of(format!("layer {layer}")))?;
+    let path =
+        CString::new(layer.path.as_os_str().as_bytes()).map_err(|_| unopened(layer, &Errno::INVAL.into()))?;
+    Ok((client, path))
+}
+
+/// Takes the right to a layer, waiting for one who is about to give it up. `gone`: whose record stands for nothing any more, as was found
+/// out; `taken`: what to say, and what to do about it, where somebody has it.
+fn write_to(
+    layer: &CephLayer,
+    goes_on: bool,
+    gone: &mut Option<Vec<u8>>,
+    taken: (&str, &str),
+) -> Result<Open, Failure> {
+    let (client, path) = way(layer)?;
+    let name = writer();
+    let end = Instant::now() + PREDECESSOR_WAIT;
+    let mut left: Option<(Vec<u8>, Instant)> = None;
+    loop {
+        let asked = CephWriter { name: name.as_bytes(), goes_on, gone: gone.as_deref() };
+        match CephBranch::open_to_write(&client, &path, asked) {
+            Ok(CephClaim::Taken(branch)) => return Ok(branch),
+            Ok(CephClaim::Left(whose)) => match &left {
+                Some((before, since)) if *before == whose => {
+                    if since.elapsed() >= RETURN_WAIT {
+                        tracing::warn!("layer {layer}: {} has not unmounted it and is gone", shown(&whose));
+                        *gone = Some(whose);
+                    }
+                }
+                _ => left = Some((whose, Instant::now())),
+            },
+            Err(error) if error.errno() == Errno::AGAIN => {
+                left = None;
+                if Instant::now() >= end {
+                    return Err(occupied(layer, &client, &path, taken));
+                }
+            }
+            Err(error) if error.errno() == Errno::STALE && goes_on => {
+                return Err(Failure::system(format!(
+                    "layer {layer}: another mount has written to it since this one's service died"
+                )));
+            }
+            Err(error) => return Err(unopened(layer, &error)),
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// Says who has the right to a layer, as far as he has said it.
+fn occupied(
+    layer: &CephLayer,
+    client: &Arc<CephClient>,
+    path: &CString,
+    (taken, advice): (&str, &str),
+) -> Failure {
+    let record = CephBranch::open(client, path).and_then(|branch| branch.writer());
+    let by = record.ok().flatten().map(|whose| format!(" ({})", shown(&whose))).unwrap_or_default();
+    Failure::system(format!("layer {layer}: {taken}{by}; {advice}"))
+}
+
+/// A record for people: it may be anybody's.
+fn shown(record: &[u8]) -> String {
+    record
+        .iter()
+        .take(SHOWN)
+        .map(|byte| if byte.is_ascii_graphic() || *byte == b' ' { char::from(*byte) } else { '?' })
+        .collect()
+}
+
+fn unopened(layer: &CephLayer, error: &Error) -> Failure {
+    Failure::input(format!("layer {layer}")).because(error.errno()).remedy(match error.errno() {
+        Errno::NOENT => "create the directory on the filesystem, or correct the path",
+        Errno::NOTDIR => "give a directory; one that a symbolic link leads to is named without the link",
+        Errno::INVAL => "write the path from the filesystem's root, without ..",
+        _ => "see that the cluster is healthy (ceph -s)",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_shown_as_one_line() {
+        assert_eq!(shown(b"0123 host\n\xff\x1b"), "0123 host???");
+        assert_eq!(shown(&[b'x'; 500]).len(), SHOWN);
+    }
+}

@@ -9,6 +9,7 @@ mod layer;
 mod mount_record;
 mod request;
 mod ring;
+mod zoned;
 
 /// Something that bytes can be fed to.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ring", feed: ring::feed },
     Target { name: "archive", feed: image::archive },
     Target { name: "layout", feed: image::layout },
+    Target { name: "zoned", feed: zoned::feed },
 ];
 
 /// Their names.

@@ -1,7 +1,8 @@
 //! A store on zoned devices.
 //!
-//! [`device`] is the device: a trait, and what implements it. Mechanisms and promises: `docs/design/zoned.md`.
+//! [`device`] is the device: a trait, and what implements it. [`store`] has named objects in classes on it. Mechanisms and promises: `docs/design/zoned.md`.
 
 #![forbid(unsafe_code)]
 
 pub mod device;
+pub mod store;

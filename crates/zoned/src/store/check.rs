@@ -1,0 +1,120 @@
+//! Looking at everything.
+
+use super::blocks;
+use super::core::Core;
+use super::error::Result;
+use super::log::{read_record, replay};
+use super::roots::{ROOT_ZONES, last_in};
+use super::state::{Object, State};
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Objects that were read.
+    pub objects: u64,
+    /// Blocks that were compared with their checksums.
+    pub blocks: u64,
+    /// Records of the log.
+    pub records: u64,
+    /// Names of objects that cannot be read in full, and why.
+    pub unreadable: Vec<(Vec<u8>, String)>,
+    /// What is wrong with the metadata, or with a copy of them.
+    pub problems: Vec<String>,
+}
+
+impl CheckReport {
+    /// Whether nothing was found.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.unreadable.is_empty() && self.problems.is_empty()
+    }
+}
+
+/// Reads everything.
+pub(super) fn check(core: &mut Core) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    check_roots(core, &mut report);
+    check_log(core, &mut report);
+    check_zones(core, &mut report);
+    for (name, number) in &core.state.names {
+        let Some(object) = core.state.objects.get(number) else {
+            report.problems.push(format!("{:?} is the name of no object", String::from_utf8_lossy(name)));
+            continue;
+        };
+        report.objects += 1;
+        if let Some(why) = check_object(core, object, &mut report.blocks) {
+            report.unreadable.push((name.clone(), why));
+        }
+    }
+    Ok(report)
+}
+
+fn check_object(core: &Core, object: &Object, blocks: &mut u64) -> Option<String> {
+    let size = core.root.block_size as usize;
+    object.extents.values().find_map(|extent| {
+        let mut data = vec![0; extent.sums.len() * size];
+        *blocks += extent.sums.len() as u64;
+        blocks::read(&*core.device, extent.place, &extent.sums, &mut data)
+            .err()
+            .map(|error| error.to_string())
+    })
+}
+
+fn check_roots(core: &Core, report: &mut CheckReport) {
+    for zone in 0..ROOT_ZONES {
+        match last_in(&*core.device, zone) {
+            Ok(Some(root)) if root == core.root => {}
+            Ok(Some(root)) => report.problems.push(format!(
+                "zone {zone}: the last root is of generation {}, not {}",
+                root.generation, core.root.generation
+            )),
+            Ok(None) => report.problems.push(format!("zone {zone}: no root")),
+            Err(error) => report.problems.push(format!("zone {zone}: {error}")),
+        }
+    }
+}
+
+/// Reads the log again, and compares what it comes to with what is in memory.
+fn check_log(core: &Core, report: &mut CheckReport) {
+    let mut state = State::new(core.zones.all.iter().map(|zone| zone.capacity).collect());
+    match replay(&*core.device, &core.root, &mut state) {
+        Ok(replayed) => {
+            report.records = replayed.records;
+            if replayed.damaged_copies > 0 {
+                let count = replayed.damaged_copies;
+                report.problems.push(format!("{count} records of the log have one whole copy only"));
+            }
+            if !core.has_pending() && !core.is_read_only() && !state.is_as(&core.state) {
+                report.problems.push("the log says something else than what is in memory".to_owned());
+            }
+        }
+        Err(error) => report.problems.push(error.to_string()),
+    }
+    for zone in core.log_parts().iter().flatten().filter(|zone| **zone != super::log::NO_ZONE) {
+        if read_record(&*core.device, &core.root, *zone, 0).is_none() {
+            report.problems.push(format!("zone {zone}: no record of the log at its start"));
+        }
+    }
+}
+
+/// What is live lies below the write pointers, in zones that are not for something else.
+fn check_zones(core: &Core, report: &mut CheckReport) {
+    for (zone, used) in core.state.zones.iter().enumerate() {
+        let Some((block, live)) = used.live.iter().next_back() else { continue };
+        let end = u64::from(*block) + u64::from(live.count);
+        match core.device.report(zone as u32) {
+            Ok(reported) if end <= reported.pointer => {}
+            Ok(reported) => report.problems.push(format!(
+                "zone {zone}: object {} has blocks up to {end}, but the write pointer is at {}",
+                live.object, reported.pointer
+            )),
+            Err(error) => report.problems.push(format!("zone {zone}: {error}")),
+        }
+        let sum: u64 = used.live.values().map(|live| u64::from(live.count)).sum();
+        if sum != used.live_blocks {
+            report
+                .problems
+                .push(format!("zone {zone}: {sum} blocks are live, and {} were counted", used.live_blocks));
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! The store's inside: what is under one lock. Committing, and writing checkpoints of the metadata.
+
+use super::change::Change;
+use super::error::{Error, Result};
+use super::format::Root;
+use super::log::{self, NO_ZONE, Tail};
+use super::roots;
+use super::state::State;
+use super::zones::{For, Role, Zones};
+use crate::device::ZonedDevice;
+use std::sync::Arc;
+
+/// Zones kept back beside those for metadata: one to collect into, and one for a zone that fails meanwhile.
+const SPARE_ZONES: u64 = 2;
+/// Changes that are committed although nobody has asked for it, in bytes.
+const PENDING_MAX: usize = 1 << 20;
+
+/// How often a checkpoint is begun anew in other zones.
+const CHECKPOINT_TRIES: usize = 3;
+
+/// Who writes to a zone that is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lane {
+    /// Normal data.
+    Normal = 0,
+    /// What is moved when zones are collected.
+    Collection = 1,
+}
+
+/// Everything under the lock.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) device: Arc<dyn ZonedDevice>,
+    pub(super) root: Root,
+    /// Which of the root zones has its last root.
+    pub(super) roots_sound: [bool; 2],
+    pub(super) state: State,
+    pub(super) zones: Zones,
+    /// The zones that lanes write to.
+    pub(super) lanes: [Option<u32>; 2],
+    tail: Tail,
+    /// Changes that are not in the log.
+    pending: Vec<Change>,
+    pending_bytes: usize,
+    /// Whether a pending change is one that somebody waits for.
+    is_dirty: bool,
+    /// Smallest capacity of a zone.
+    capacity: u64,
+    /// Parts of the log that the last checkpoint took.
+    checkpoint_parts: usize,
+    /// Why nothing can be written any more.
+    fault: Option<String>,
+    /// Blocks written for users, and for collecting.
+    pub(super) written_blocks: [u64; 2],
+}
+
+impl Core {
+    /// Of a state that was read, or of none. A checkpoint must follow before anything is written.
+    pub(super) fn new(
+        device: Arc<dyn ZonedDevice>,
+        root: Root,
+        state: State,
+        zones: Zones,
+        old_log: &[[u32; 2]],
+    ) -> Self {
+        let capacity = zones.all.iter().map(|zone| zone.capacity).min().unwrap_or(0);
+        let mut tail = Tail::new(root.generation, [NO_ZONE; 2]);
+        tail.parts = old_log.to_vec();
+        Self {
+            device,
+            root,
+            roots_sound: [true; 2],
+            state,
+            zones,
+            lanes: [None; 2],
+            tail,
+            pending: Vec::new(),
+            pending_bytes: 0,
+            is_dirty: false,
+            capacity,
+            checkpoint_parts: 1,
+            fault: None,
+            written_blocks: [0; 2],
+        }
+    }
+
+    /// Refuses when nothing can be written.
+    pub(super) fn check_writable(&self) -> Result<()> {
+        match &self.fault {
+            Some(fault) => Err(Error::ReadOnly(fault.clone())),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing is written from now on.
+    pub(super) fn refuse_changes(&mut self, why: &str) {
+        self.fault = Some(why.to_owned());
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.fault.is_some()
+    }
+
+    /// Whether something is in memory that the log does not say.
+    pub(super) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Makes a change in memory, and remembers it for the log.
+    pub(super) fn change(&mut self, change: Change) -> Result<()> {
+        self.state.apply(&change)?;
+        self.is_dirty |= !matches!(change, Change::Wear { .. });
+        self.pending_bytes += change.encoded_len();
+        self.pending.push(change);
+        Ok(())
+    }
+
+    /// Whether changes are to be committed before more are made.
+    pub(super) fn is_full_of_changes(&self) -> bool {
+        self.pending_bytes > PENDING_MAX
+    }
+
+    /// Parts of the log that a checkpoint needs at most.
+    fn parts_needed(&self) -> u64 {
+        let part = self.capacity.saturating_sub(1) * u64::from(self.root.block_size);
+        // Records are not split between parts, nor changes between records: at most half is lost by that.
+        (2 * self.state.encoded_len()).div_ceil(part.max(1)) + 1
+    }
+
+    /// Free zones that data may not take: those that a checkpoint of the metadata and a further part of the log need, and spare ones. With
+    /// them, whatever is removed can be committed.
+    pub(super) fn reserve(&self) -> u64 {
+        2 * self.parts_needed() + 2 + SPARE_ZONES
+    }
+
+    /// Takes a free zone, whatever is kept back.
+    pub(super) fn take(&mut self, whom: For, role: Role) -> Result<u32> {
+        if !self.zones.has_active_left() {
+            let zone = self.zones.to_finish().ok_or(Error::TooManyWriters)?;
+            self.finish(zone);
+        }
+        let resets = |zone: u32| self.state.zones.get(zone as usize).map_or(0, |used| used.resets);
+        let zone = self.zones.choose(whom, &self.root.placement, resets).ok_or(Error::NoSpace)?;
+        self.zones.set_role(zone, role);
+        Ok(zone)
+    }
+
+    fn finish(&mut self, zone: u32) {
+        match self.device.finish(zone) {
+            Ok(()) => {
+                let capacity = self.zones.get(zone).capacity;
+                self.zones.set_pointer(zone, capacity);
+            }
+            Err(error) => {
+                tracing::warn!("zone {zone} cannot be finished: {error}");
+                self.zones.refresh(zone, &*self.device);
+            }
+        }
+    }
+
+    /// Makes all changes durable.
+    pub(super) fn commit(&mut self) -> Result<()> {
+        self.check_writable()?;
+        if !self.is_dirty {
+            return Ok(());
+        }
+        self.flush()?;
+        let written = self.append_pending();
+        match written {
+            Ok(()) => {
+                self.flush()?;
+                self.tail.flushed = self.tail.sequence;
+                self.forget_pending();
+                if self.tail.is_degraded() {
+                    tracing::warn!("the log has lost a copy; a checkpoint is written");
+                    self.checkpoint()?;
+                }
+            }
+            Err(error) => {
+                tracing::debug!("the log does not go on ({error}); a checkpoint is written");
+                self.checkpoint()?;
+            }
+        }
+        self.release_empty();
+        Ok(())
+    }
+
+    fn forget_pending(&mut self) {
+        self.pending.clear();
+        (self.pending_bytes, self.is_dirty) = (0, false);
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.device.flush().map_err(|error| {
+            // What was not flushed may be gone, and nobody can say what.
+            self.fault = Some(format!("a flush failed: {error}"));
+            Error::Device(error)
+        })
+    }
+
+    fn append_pending(&mut self) -> Result<()> {
+        let record_max = log::record_max(self.device.geometry(), self.capacity);
+        for record in log::pack(self.pending.clone().into_iter(), record_max) {
+            // Where the log has grown long, a checkpoint is shorter.
+            let is_long = self.tail.parts.len() > 2 * self.checkpoint_parts + 1;
+            let is_short_of_zones = self.zones.free() < 2 * self.parts_needed() + 2;
+            if !self.fits(record.len()) && (is_long || is_short_of_zones) {
+                return Err(Error::NoSpace);
+            }
+            let mut tail = self.tail.clone();
+            let done = self.append(&mut tail, &record);
+            self.tail = tail;
+            done?;
+        }
+        Ok(())
+    }
+
+    /// Whether a record of so many bytes of changes goes into the log's last part, with a block left to say where it goes on.
+    fn fits(&self, changes: usize) -> bool {
+        self.fits_in(&self.tail, changes)
+    }
+
+    fn fits_in(&self, tail: &Tail, changes: usize) -> bool {
+        let blocks = (changes + super::format::RECORD_HEAD).div_ceil(self.root.block_size as usize) as u64;
+        tail.at + blocks < self.capacity
+    }
+
+    /// Appends a record, in a further part if it must be.
+    fn append(&mut self, tail: &mut Tail, changes: &[u8]) -> Result<()> {
+        if !self.fits_in(tail, changes.len()) {
+            let zones = self.take_pair()?;
+            let mut next = Vec::new();
+            Change::Next { zones }.encode(&mut next);
+            let done = self.write_record(tail, &next);
+            let full = tail.zones();
+            tail.parts.push(zones);
+            done?;
+            (tail.is_sound, tail.at) = (zones.map(|zone| zone != NO_ZONE), 0);
+            for zone in full.into_iter().filter(|zone| *zone != NO_ZONE) {
+                let info = self.zones.get(zone);
+                if info.is_usable && info.pointer > 0 && info.pointer < info.capacity {
+                    self.finish(zone);
+                }
+            }
+        }
+        self.write_record(tail, changes)
+    }
+
+    /// Two zones for the log; the second is none where only one is left.
+    fn take_pair(&mut self) -> Result<[u32; 2]> {
+        let first = self.take(For::Normal, Role::Log)?;
+        Ok([first, self.take(For::Normal, Role::Log).unwrap_or(NO_ZONE)])
+    }
+
+    /// Writes a record to both zones. An error when neither has it.
+    fn write_record(&mut self, tail: &mut Tail, changes: &[u8]) -> Result<()> {
+        let record = tail.record(&self.root, changes);
+        let mut last = Error::Damaged("the log has no zone".to_owned());
+        for (number, zone) in tail.zones().into_iter().enumerate() {
+            if !tail.is_sound[number] {
+                continue;
+            }
+            if let Err(error) = self.write_at(zone, tail.at, &record) {
+                tracing::error!(
+                    "zone {zone}: record {} of the log cannot be written: {error}",
+                    tail.sequence
+                );
+                tail.is_sound[number] = false;
+                last = error;
+            }
+        }
+        if tail.is_sound == [false; 2] {
+            return Err(last);
+        }
+        tail.at += (record.len() / self.root.block_size as usize) as u64;
+        tail.sequence += 1;
+        Ok(())
+    }
+
+    /// Writes blocks at a zone's pointer.
+    pub(super) fn write_at(&mut self, zone: u32, at: u64, data: &[u8]) -> Result<()> {
+        match self.device.write(zone, at, data) {
+            Ok(()) => {
+                self.zones.set_pointer(zone, at + (data.len() / self.root.block_size as usize) as u64);
+                Ok(())
+            }
+            Err(error) => {
+                self.zones.refresh(zone, &*self.device);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Writes everything that the log comes to into a log of the next generation, and begins anew with that.
+    pub(super) fn checkpoint(&mut self) -> Result<()> {
+        self.check_writable()?;
+        let done = self.write_checkpoint();
+        if let Err(error) = &done {
+            tracing::error!("no checkpoint of the metadata can be written: {error}");
+            self.fault.get_or_insert(format!("the metadata cannot be written: {error}"));
+        }
+        done
+    }
+
+    fn write_checkpoint(&mut self) -> Result<()> {
+        let tail = self.write_log_anew()?;
+        let log = tail.parts.first().copied().unwrap_or([NO_ZONE; 2]);
+        let root = Root { generation: tail.generation, log, ..self.root };
+        if let Err(error) = roots::write(&*self.device, &mut self.zones, &mut self.roots_sound, &root) {
+            self.give_up(&tail);
+            return Err(error);
+        }
+        self.root = root;
+        self.checkpoint_parts = tail.parts.len();
+        let old = std::mem::replace(&mut self.tail, tail);
+        self.forget_pending();
+        self.give_up(&old);
+        self.release_empty();
+        Ok(())
+    }
+
+    /// Writes a log of the next generation, and flushes it. Where both zones of a part fail, it is begun anew in others.
+    fn write_log_anew(&mut self) -> Result<Tail> {
+        let record_max = log::record_max(self.device.geometry(), self.capacity);
+        let mut records = log::pack(self.state.changes(), record_max);
+        if records.is_empty() {
+            // Every log has a record, so that none looks like one whose records are gone.
+            let mut wear = Vec::new();
+            Change::Wear { zone: 0, resets: 0 }.encode(&mut wear);
+            records.push(wear);
+        }
+        let mut last = Error::NoSpace;
+        for _ in 0..CHECKPOINT_TRIES {
+            let mut tail = Tail::new(self.root.generation + 1, self.take_pair()?);
+            match records.iter().try_for_each(|record| self.append(&mut tail, record)) {
+                Ok(()) => {
+                    self.flush()?;
+                    tail.flushed = tail.sequence;
+                    return Ok(tail);
+                }
+                Err(error) => {
+                    self.give_up(&tail);
+                    last = error;
+                }
+            }
+        }
+        Err(last)
+    }
+
+    /// The zones of a log hold nothing that counts.
+    fn give_up(&mut self, tail: &Tail) {
+        for zone in tail.all_zones() {
+            self.zones.set_role(zone, Role::Data);
+        }
+    }
+
+    /// Resets the zones that hold nothing any more. Only after a commit, so that no log knows otherwise.
+    pub(super) fn release_empty(&mut self) {
+        if self.is_dirty {
+            return;
+        }
+        let is_empty =
+            |zone: &u32| self.state.zones.get(*zone as usize).is_some_and(|used| used.live_blocks == 0);
+        let empty: Vec<u32> = self.zones.with_role(Role::Data).filter(is_empty).collect();
+        for zone in empty {
+            self.release(zone);
+        }
+    }
+
+    fn release(&mut self, zone: u32) {
+        let info = self.zones.get(zone);
+        if !info.is_usable {
+            self.zones.set_role(zone, Role::Dead);
+            return;
+        }
+        if info.pointer > 0 {
+            if let Err(error) = self.device.reset(zone) {
+                tracing::warn!("zone {zone} cannot be reset: {error}");
+                self.zones.refresh(zone, &*self.device);
+                self.zones.set_role(zone, Role::Dead);
+                return;
+            }
+            let resets = self.state.zones.get(zone as usize).map_or(0, |used| used.resets);
+            // Applies to any zone there is, and this is one.
+            let _ = self.change(Change::Wear { zone, resets: resets.saturating_add(1) });
+        }
+        self.zones.set_pointer(zone, 0);
+        self.zones.set_role(zone, Role::Free);
+    }
+
+    /// How many parts the last checkpoint had.
+    pub(super) fn checkpoint_len(&self) -> u64 {
+        self.checkpoint_parts as u64
+    }
+
+    /// The zones of each part of the log.
+    pub(super) fn log_parts(&self) -> &[[u32; 2]] {
+        &self.tail.parts
+    }
+}

@@ -1,0 +1,201 @@
+//! The log of changes: written twice, to two zones, and read from whichever copy of a record is whole.
+
+use super::change::Change;
+use super::error::{Error, Result};
+use super::format::{RECORD_HEAD, RECORD_MAX, RecordId, Root, changes_of};
+use super::state::State;
+use crate::device::{Geometry, ZonedDevice};
+use std::collections::BTreeSet;
+
+/// No zone: the log has one copy here.
+pub(super) const NO_ZONE: u32 = u32::MAX;
+/// A record holds at least this, so that any change fits one.
+const RECORD_LEAST: usize = 2048;
+
+/// How long a record may be, in bytes, where zones have `capacity` blocks.
+pub(super) fn record_max(geometry: &Geometry, capacity: u64) -> usize {
+    let size = geometry.block_size as usize;
+    let quarter = (capacity.saturating_sub(1) / 4).min(geometry.write_blocks_max) as usize;
+    quarter.saturating_mul(size).clamp(RECORD_LEAST.next_multiple_of(size), RECORD_MAX)
+}
+
+/// Puts changes into records of at most `record_max` bytes, encoded.
+pub(super) fn pack(changes: impl Iterator<Item = Change>, record_max: usize) -> Vec<Vec<u8>> {
+    let mut packed = vec![Vec::new()];
+    for change in changes {
+        let last = packed.len() - 1;
+        if packed[last].len() + change.encoded_len() + RECORD_HEAD > record_max {
+            packed.push(Vec::new());
+        }
+        let last = packed.len() - 1;
+        change.encode(&mut packed[last]);
+    }
+    packed.retain(|record| !record.is_empty());
+    packed
+}
+
+/// Where the log is written.
+#[derive(Clone, Debug)]
+pub(super) struct Tail {
+    /// The two zones of each part, the first part first.
+    pub(super) parts: Vec<[u32; 2]>,
+    /// Which of the last two can still be written.
+    pub(super) is_sound: [bool; 2],
+    /// The next block of them.
+    pub(super) at: u64,
+    /// Of the next record.
+    pub(super) sequence: u64,
+    /// All records before this one are flushed.
+    pub(super) flushed: u64,
+    pub(super) generation: u64,
+}
+
+impl Tail {
+    pub(super) fn new(generation: u64, zones: [u32; 2]) -> Self {
+        let is_sound = zones.map(|zone| zone != NO_ZONE);
+        Self { parts: vec![zones], is_sound, at: 0, sequence: 0, flushed: 0, generation }
+    }
+
+    pub(super) fn zones(&self) -> [u32; 2] {
+        self.parts.last().copied().unwrap_or([NO_ZONE; 2])
+    }
+
+    pub(super) fn all_zones(&self) -> impl Iterator<Item = u32> + '_ {
+        self.parts.iter().flatten().copied().filter(|zone| *zone != NO_ZONE)
+    }
+
+    /// Whether a copy is missing.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.is_sound != [true; 2]
+    }
+
+    /// The next record, of changes that are encoded.
+    pub(super) fn record(&self, root: &Root, changes: &[u8]) -> Vec<u8> {
+        let id = RecordId {
+            uuid: root.uuid,
+            generation: self.generation,
+            sequence: self.sequence,
+            flushed: self.flushed,
+        };
+        id.encode(changes, root.block_size)
+    }
+}
+
+/// What reading the log has found.
+#[derive(Clone, Debug)]
+pub(super) struct Replayed {
+    /// The zones of each part.
+    pub(super) parts: Vec<[u32; 2]>,
+    /// Records that were read.
+    pub(super) records: u64,
+    /// Copies of records that were not whole, while the other one was.
+    pub(super) damaged_copies: u64,
+}
+
+/// Reads the log of `root` into `state`.
+pub(super) fn replay(device: &dyn ZonedDevice, root: &Root, state: &mut State) -> Result<Replayed> {
+    let mut reader = Reader { device, root, zones: root.log, at: 0, sequence: 0, damaged_copies: 0 };
+    let mut seen: BTreeSet<u32> = BTreeSet::new();
+    let mut parts = Vec::new();
+    reader.enter(root.log, &mut seen, &mut parts)?;
+    while let Some(changes) = reader.next()? {
+        match changes.as_slice() {
+            [Change::Next { zones }] => reader.enter(*zones, &mut seen, &mut parts)?,
+            changes => {
+                for change in changes {
+                    let sequence = reader.sequence - 1;
+                    state.apply(change).map_err(|error| {
+                        Error::Damaged(format!("record {sequence} of log {}: {error}", root.generation))
+                    })?;
+                }
+            }
+        }
+    }
+    reader.check_end()?;
+    for zone in parts.iter().flatten().filter(|zone| **zone != NO_ZONE) {
+        if state.zones.get(*zone as usize).is_none_or(|used| used.live_blocks > 0) {
+            return Error::damaged(format!("zone {zone} has the log, and an object"));
+        }
+    }
+    Ok(Replayed { parts, records: reader.sequence, damaged_copies: reader.damaged_copies })
+}
+
+struct Reader<'a> {
+    device: &'a dyn ZonedDevice,
+    root: &'a Root,
+    zones: [u32; 2],
+    at: u64,
+    sequence: u64,
+    damaged_copies: u64,
+}
+
+impl Reader<'_> {
+    /// Goes on in other zones.
+    fn enter(&mut self, zones: [u32; 2], seen: &mut BTreeSet<u32>, parts: &mut Vec<[u32; 2]>) -> Result<()> {
+        let named: Vec<u32> = zones.into_iter().filter(|zone| *zone != NO_ZONE).collect();
+        let sound =
+            |zone: &u32| *zone >= super::roots::ROOT_ZONES && *zone < self.root.zones && seen.insert(*zone);
+        if named.is_empty() || !named.iter().all(sound) {
+            return Error::damaged(format!("log {} goes on in zones {zones:?}", self.root.generation));
+        }
+        (self.zones, self.at) = (zones, 0);
+        parts.push(zones);
+        Ok(())
+    }
+
+    /// The next record's changes, of whichever copy is whole.
+    fn next(&mut self) -> Result<Option<Vec<Change>>> {
+        let mut found = None;
+        let mut bad = 0;
+        for zone in self.zones.into_iter().filter(|zone| *zone != NO_ZONE) {
+            match read_record(self.device, self.root, zone, self.at) {
+                Some((id, changes, blocks)) if id.sequence == self.sequence => {
+                    found = found.or(Some((changes, blocks)));
+                }
+                _ => bad += 1,
+            }
+        }
+        let Some((changes, blocks)) = found else { return Ok(None) };
+        self.damaged_copies += bad;
+        self.sequence += 1;
+        self.at += blocks;
+        changes_of(&changes).map(Some)
+    }
+
+    /// The log ends here. Not so if a later record says that the one that is missing was flushed.
+    fn check_end(&self) -> Result<()> {
+        for zone in self.zones.into_iter().filter(|zone| *zone != NO_ZONE) {
+            let Ok(reported) = self.device.report(zone) else { continue };
+            for at in self.at..reported.pointer {
+                let Some((id, ..)) = read_record(self.device, self.root, zone, at) else { continue };
+                if id.flushed > self.sequence {
+                    return Error::damaged(format!(
+                        "record {} of log {} is damaged in both copies",
+                        self.sequence, self.root.generation
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The record at a block, if there is a whole one of this log: its changes, encoded, and how many blocks it has.
+pub(super) fn read_record(
+    device: &dyn ZonedDevice,
+    root: &Root,
+    zone: u32,
+    at: u64,
+) -> Option<(RecordId, Vec<u8>, u64)> {
+    let size = device.geometry().block_size as usize;
+    let mut bytes = vec![0; size];
+    device.read(zone, at, &mut bytes).ok()?;
+    let len = RecordId::len_of(&bytes)?.next_multiple_of(size);
+    if len > size {
+        bytes.resize(len, 0);
+        device.read(zone, at, &mut bytes).ok()?;
+    }
+    let (id, changes) = RecordId::decode(&bytes)?;
+    let is_ours = id.uuid == root.uuid && id.generation == root.generation;
+    is_ours.then(|| (id, changes.to_vec(), (len / size) as u64))
+}

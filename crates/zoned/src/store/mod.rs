@@ -1,0 +1,30 @@
+//! The store: named objects in classes on a zoned device.
+//!
+//! How it lies on the device, and why: `docs/design/zoned.md`.
+
+mod blocks;
+mod change;
+mod check;
+mod collect;
+mod core;
+mod error;
+mod format;
+mod log;
+mod named;
+mod open;
+mod overwrite;
+mod parse;
+mod reading;
+mod roots;
+mod shared;
+mod state;
+mod writer;
+mod zones;
+
+pub use change::{Class, EXTENT_BLOCKS_MAX, NAME_MAX, SIZE_MAX};
+pub use check::CheckReport;
+pub use error::{Error, Result};
+pub use format::{Placement, VERSION};
+pub use named::{Entry, Stats, Store};
+pub use parse::parse_hostile;
+pub use writer::Writer;

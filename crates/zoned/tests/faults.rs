@@ -136,7 +136,7 @@ fn an_error_of_any_change_costs_no_other_object() {
                     assert!(is_flush, "{what}: {error}");
                     assert!(
                         matches!(store.put(b"x", Class::Normal, b"x"), Err(Error::ReadOnly(_))),
-                        "{what}"
+                        "{what}: {error}"
                     );
                     refused += 1;
                     let after = Arc::new(device.after_power_loss(Survival::Drawn(at)).expect("a device"));

@@ -310,6 +310,35 @@ fn one_that_only_reads_changes_nothing() {
 }
 
 #[test]
+fn more_images_at_once_than_the_device_has_active_zones_for() {
+    for (device, placement) in devices() {
+        let store = Store::format(device, placement).expect("a store");
+        let mut writers = Vec::new();
+        let refused = (0..12_u8).find_map(|number| {
+            let mut writer = store.writer(Class::Checkpoint).expect("a writer");
+            let result = writer.write(&bytes(u64::from(number), 70_000)).and_then(|()| writer.flush());
+            writers.push((number, writer));
+            result.err()
+        });
+        // Everything else goes on, the log through several checkpoints too.
+        for round in 0..300_u64 {
+            store.put(&[b'n', round as u8 % 4], Class::Normal, &bytes(round, 9000)).expect("put");
+            store.sync().expect("sync");
+        }
+        if refused.is_some() {
+            assert!(matches!(refused, Some(Error::TooManyWriters | Error::NoSpace)), "{refused:?}");
+            drop(writers.pop());
+        }
+        assert!(!writers.is_empty());
+        for (number, writer) in writers {
+            writer.commit(&[number]).expect("commit");
+            assert!(store.get(&[number]).expect("an image") == bytes(u64::from(number), 70_000));
+        }
+        check_clean(&store);
+    }
+}
+
+#[test]
 fn readers_and_writers_side_by_side() {
     let device = emulated(large());
     let store = Store::format(device, Placement::NONE).expect("a store");

@@ -15,6 +15,8 @@ const SPARE_ZONES: u64 = 2;
 /// Changes that are committed although nobody has asked for it, in bytes.
 const PENDING_MAX: usize = 1 << 20;
 
+/// Active zones that a checkpoint of the metadata needs beside the log's own: two parts of its log, while it goes from one to the next.
+pub(super) const LOG_ACTIVE: usize = 4;
 /// How often a checkpoint is begun anew in other zones.
 const CHECKPOINT_TRIES: usize = 3;
 
@@ -135,9 +137,19 @@ impl Core {
 
     /// Takes a free zone, whatever is kept back.
     pub(super) fn take(&mut self, whom: For, role: Role) -> Result<u32> {
-        if !self.zones.has_active_left() {
-            let zone = self.zones.to_finish().ok_or(Error::TooManyWriters)?;
-            self.finish(zone);
+        // Nothing that must be written may wait for the end of something that need not.
+        let closed_lanes = self.lanes.iter().filter(|lane| lane.is_none()).count();
+        let keep = match role {
+            Role::Owned => LOG_ACTIVE + closed_lanes,
+            Role::Lane => LOG_ACTIVE,
+            _ => 0,
+        };
+        let mut refused = Vec::new();
+        while !self.zones.has_active_left(keep) {
+            let zone = self.zones.to_finish(&refused).ok_or(Error::TooManyWriters)?;
+            if !self.finish(zone) {
+                refused.push(zone);
+            }
         }
         let resets = |zone: u32| self.state.zones.get(zone as usize).map_or(0, |used| used.resets);
         let zone = self.zones.choose(whom, &self.root.placement, resets).ok_or(Error::NoSpace)?;
@@ -145,15 +157,18 @@ impl Core {
         Ok(zone)
     }
 
-    fn finish(&mut self, zone: u32) {
+    /// Makes a zone full, so that it is active no longer; false if it is as it was.
+    fn finish(&mut self, zone: u32) -> bool {
         match self.device.finish(zone) {
             Ok(()) => {
                 let capacity = self.zones.get(zone).capacity;
                 self.zones.set_pointer(zone, capacity);
+                true
             }
             Err(error) => {
                 tracing::warn!("zone {zone} cannot be finished: {error}");
                 self.zones.refresh(zone, &*self.device);
+                !self.zones.get(zone).is_begun()
             }
         }
     }
@@ -238,8 +253,9 @@ impl Core {
             (tail.is_sound, tail.at) = (zones.map(|zone| zone != NO_ZONE), 0);
             for zone in full.into_iter().filter(|zone| *zone != NO_ZONE) {
                 let info = self.zones.get(zone);
-                if info.is_usable && info.pointer > 0 && info.pointer < info.capacity {
-                    self.finish(zone);
+                if info.is_begun() {
+                    // It only stays active if that fails.
+                    let _ = self.finish(zone);
                 }
             }
         }

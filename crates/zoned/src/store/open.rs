@@ -1,7 +1,7 @@
 //! Making a store, and finding one again.
 
 use super::change::Class;
-use super::core::{Core, Lane};
+use super::core::{Core, LOG_ACTIVE, Lane};
 use super::error::{Error, Result};
 use super::format::{Placement, Root};
 use super::log::{NO_ZONE, replay};
@@ -15,8 +15,8 @@ use std::sync::Arc;
 const ZONES_LEAST: u32 = 16;
 /// Fewest bytes that a zone must hold.
 const ZONE_BYTES_LEAST: u64 = 16 << 10;
-/// Fewest active zones of a device that has a limit: roots, log, a checkpoint of it, two lanes, one writer.
-const ACTIVE_LEAST: u32 = 9;
+/// Fewest active zones of a device that has a limit: roots, log, a checkpoint of it, two lanes, one zone of a writer.
+const ACTIVE_LEAST: u32 = 2 + 2 + LOG_ACTIVE as u32 + 2 + 1;
 
 /// Makes a store on a device. What it held is lost.
 pub(super) fn format(device: Arc<dyn ZonedDevice>, placement: Placement) -> Result<Core> {

@@ -88,6 +88,15 @@ impl Writer {
         Ok(())
     }
 
+    /// Hands whole blocks that are still in memory to the device; the rest of a block waits for more, or for the commit.
+    pub fn flush(&mut self) -> Result<()> {
+        let whole = self.buffer.len() / self.block_size() * self.block_size();
+        let rest = self.buffer.split_off(whole);
+        self.write_buffer()?;
+        self.buffer = rest;
+        Ok(())
+    }
+
     /// Gives the object its name. An object that had it is gone. Durable after a sync.
     pub fn commit(mut self, name: &[u8]) -> Result<()> {
         check_name(name)?;
@@ -150,13 +159,21 @@ impl Writer {
     /// Writes some first blocks to a zone of this writer's. To another zone if that fails.
     fn write_own(&mut self, data: &[u8]) -> Result<(Place, usize)> {
         let size = self.block_size();
-        let slot = self.chunks % self.zones.len().max(1);
+        let mut slot = self.chunks % self.zones.len().max(1);
         self.chunks += 1;
         let mut last = Error::NoSpace;
         for _ in 0..WRITE_TRIES {
             let own = match self.zones.get(slot).copied().flatten() {
                 Some(own) => own,
-                None => self.take_zone()?,
+                None => match (self.take_zone(), self.any_zone()) {
+                    (Ok(own), _) => own,
+                    // Fewer side by side are slower, and enough.
+                    (Err(Error::TooManyWriters | Error::NoSpace), Some((other, own))) => {
+                        slot = other;
+                        own
+                    }
+                    (Err(error), _) => return Err(error),
+                },
             };
             let count = (data.len() / size).min((own.capacity - own.pointer) as usize);
             let done = self.shared.device.write(own.zone, own.pointer, &data[..count * size]);
@@ -185,6 +202,11 @@ impl Writer {
             }
         }
         Err(last)
+    }
+
+    /// A zone of this writer's, and where it stands in the list.
+    fn any_zone(&self) -> Option<(usize, Own)> {
+        self.zones.iter().enumerate().find_map(|(slot, own)| Some((slot, (*own)?)))
     }
 
     fn take_zone(&self) -> Result<Own> {

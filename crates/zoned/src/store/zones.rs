@@ -33,6 +33,13 @@ pub(super) struct ZoneInfo {
     pub(super) is_usable: bool,
 }
 
+impl ZoneInfo {
+    /// Whether some of it is written, and more can be: such a zone is active.
+    pub(super) fn is_begun(&self) -> bool {
+        self.is_usable && self.pointer > 0 && self.pointer < self.capacity
+    }
+}
+
 /// Whom a zone is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum For {
@@ -89,6 +96,10 @@ impl Zones {
             if reported.condition == Condition::Full {
                 info.pointer = info.capacity;
             }
+            // A first write that failed may have left it active with nothing in it.
+            if reported.condition.is_active() && reported.pointer == 0 {
+                let _ = device.reset(zone);
+            }
         }
     }
 
@@ -114,23 +125,19 @@ impl Zones {
         self.with_role(Role::Free).min_by_key(|zone| (!belongs(*zone), resets(*zone), *zone))
     }
 
-    /// Whether one more zone can be written to.
-    pub(super) fn has_active_left(&self) -> bool {
+    /// Whether one more zone can be written to, and `keep` more.
+    pub(super) fn has_active_left(&self, keep: usize) -> bool {
         let is_active = |info: &&ZoneInfo| {
-            let is_begun = info.pointer > 0 && info.pointer < info.capacity;
             let is_to_begin = info.pointer == 0 && matches!(info.role, Role::Log | Role::Lane | Role::Owned);
-            info.is_usable && (is_begun || is_to_begin)
+            info.is_begun() || (info.is_usable && is_to_begin)
         };
-        self.active_max == 0 || self.all.iter().filter(is_active).count() < self.active_max
+        self.active_max == 0 || self.all.iter().filter(is_active).count() + keep < self.active_max
     }
 
-    /// The zone that costs least to finish, of those to which nobody writes.
-    pub(super) fn to_finish(&self) -> Option<u32> {
-        let begun = |zone: &u32| {
-            let info = self.get(*zone);
-            info.is_usable && info.pointer > 0 && info.pointer < info.capacity
-        };
-        self.with_role(Role::Data).filter(begun).min_by_key(|zone| {
+    /// The zone that costs least to finish, of those to which nobody writes, but for those that have refused it.
+    pub(super) fn to_finish(&self, refused: &[u32]) -> Option<u32> {
+        let is_one = |zone: &u32| self.get(*zone).is_begun() && !refused.contains(zone);
+        self.with_role(Role::Data).filter(is_one).min_by_key(|zone| {
             let info = self.get(*zone);
             info.capacity - info.pointer
         })

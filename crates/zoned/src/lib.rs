@@ -1,8 +1,10 @@
 //! A store on zoned devices.
 //!
-//! [`device`] is the device: a trait, and what implements it. [`store`] has named objects in classes on it. Mechanisms and promises: `docs/design/zoned.md`.
+//! [`device`] is the device: a trait, and what implements it. [`store`] has named objects in classes on it. [`pace`] holds background
+//! writes back while others wait. Mechanisms and promises: `docs/design/zoned.md`.
 
 #![forbid(unsafe_code)]
 
 pub mod device;
+pub mod pace;
 pub mod store;

@@ -1,0 +1,24 @@
+//! What a class of background writes may have.
+
+/// What background writes may have, and what others are promised.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    /// By how much of itself the 99th percentile of others' latencies may grow: 0.1 is a tenth.
+    pub slack: f64,
+    /// Bytes per second that are granted whatever others wait, so that it ends.
+    pub least: u64,
+    /// Bytes per second that are never exceeded while others are at work: what the zones that the writes go to can take, as calibration has
+    /// found. More would only fill the device's write buffer, which all share.
+    pub most: u64,
+    /// Bytes that may be under way at once, if that is more than one piece. A device answers from its write buffer; about 1.6 MiB ahead of
+    /// others' writes to a die are enough to make them wait fifty times as long.
+    pub window: u64,
+}
+
+impl Budget {
+    /// For zones that together take `rate` bytes per second: nearly all of it, a twentieth at least, and 256 KiB under way.
+    #[must_use]
+    pub fn of_rate(rate: u64) -> Self {
+        Self { slack: 0.1, least: (rate / 20).max(1), most: (rate - rate / 20).max(1), window: 256 << 10 }
+    }
+}

@@ -1,0 +1,109 @@
+//! How long reads and writes take when nobody disturbs them.
+
+use hdrhistogram::Histogram;
+use std::collections::BTreeMap;
+
+/// Samples from which a percentile is believed.
+const ENOUGH: u64 = 200;
+/// So many samples, and older ones are forgotten: others' work changes.
+const KEPT: u64 = 8192;
+/// Samples between two looks at the percentile.
+const LOOK: u64 = 64;
+/// Longest latency in nanoseconds that is told from longer ones: a minute.
+const LONGEST: u64 = 60_000_000_000;
+/// Digits of a latency that are kept.
+const DIGITS: u8 = 2;
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// Bytes from the device.
+    Read,
+    /// Bytes to the device.
+    Write,
+}
+
+/// The 99th percentiles of undisturbed latencies, by direction and size (in powers of two).
+#[derive(Debug, Default)]
+pub struct Undisturbed {
+    kinds: BTreeMap<(Direction, u32), Kind>,
+}
+
+/// Latencies of one direction and size.
+#[derive(Debug)]
+struct Kind {
+    /// Samples now, and those before.
+    now: Histogram<u32>,
+    before: Option<u64>,
+    percentile: Option<u64>,
+}
+
+impl Undisturbed {
+    /// Takes the latency of a call that nobody disturbed.
+    pub fn add(&mut self, direction: Direction, bytes: u64, latency: u64) {
+        let kind = self.kinds.entry(key(direction, bytes)).or_insert_with(Kind::new);
+        kind.add(latency);
+    }
+
+    /// The 99th percentile, in nanoseconds. None: not enough is known.
+    #[must_use]
+    pub fn percentile(&self, direction: Direction, bytes: u64) -> Option<u64> {
+        self.kinds.get(&key(direction, bytes)).and_then(|kind| kind.percentile)
+    }
+}
+
+fn key(direction: Direction, bytes: u64) -> (Direction, u32) {
+    (direction, bytes.max(1).ilog2())
+}
+
+impl Kind {
+    fn new() -> Self {
+        // Nothing is refused: the bounds are constants that the crate takes.
+        let now = Histogram::new_with_bounds(1, LONGEST, DIGITS)
+            .unwrap_or_else(|e| unreachable!("bounds of a histogram: {e}"));
+        Self { now, before: None, percentile: None }
+    }
+
+    fn add(&mut self, latency: u64) {
+        self.now.saturating_record(latency);
+        let samples = self.now.len();
+        if samples >= ENOUGH && (samples.is_multiple_of(LOOK) || self.percentile.is_none()) {
+            let now = self.now.value_at_quantile(0.99);
+            // Just begun anew, one sample more or less moves it much.
+            let sure = samples >= KEPT / 4 || self.before.is_none();
+            self.percentile = Some(if sure { now } else { self.before.unwrap_or(now) });
+        }
+        if samples >= KEPT {
+            self.before = self.percentile;
+            self.now.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_known_after_enough_samples_and_follows() {
+        let mut all = Undisturbed::default();
+        let feed = |all: &mut Undisturbed, base: u64, times: u64| {
+            for at in 0..times {
+                all.add(Direction::Write, 4096, base + at % 100 * 100);
+            }
+        };
+        feed(&mut all, 10_000, ENOUGH - 1);
+        assert_eq!(all.percentile(Direction::Write, 4096), None);
+        feed(&mut all, 10_000, 1000);
+        let near = |all: &Undisturbed, expected: f64| {
+            let found = all.percentile(Direction::Write, 4096).unwrap() as f64;
+            assert!((found / expected - 1.0).abs() < 0.02, "{found}");
+        };
+        near(&all, 19_800.0);
+        assert_eq!(all.percentile(Direction::Read, 4096), None);
+        assert_eq!(all.percentile(Direction::Write, 1 << 16), None);
+        // Another load; the old one is forgotten.
+        feed(&mut all, 50_000, 2 * KEPT + KEPT / 2);
+        near(&all, 59_800.0);
+    }
+}

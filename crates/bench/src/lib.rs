@@ -14,6 +14,7 @@ pub mod counts;
 pub mod failure;
 pub mod figure;
 pub mod guard;
+pub mod isolation;
 pub mod keep;
 pub mod kernel;
 pub mod machine;

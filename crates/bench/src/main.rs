@@ -10,6 +10,7 @@ use vellum_bench::contender::{self, Contender, Kind};
 use vellum_bench::failure::{Failure, Result, While};
 use vellum_bench::figure;
 use vellum_bench::guard;
+use vellum_bench::isolation;
 use vellum_bench::keep;
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::mounts::Mounts;
@@ -55,6 +56,8 @@ enum Command {
     /// Keep what `compare --json` has written beside the documents: what pages and figures are made of, in a file that is named after
     /// date and machine, and whose name is printed.
     Keep(Keep),
+    /// Show how reads and writes fare on emulated zoned devices while images of checkpoints are written, in virtual time.
+    Isolation(Isolation),
     /// Take single requests of a mounted filesystem apart: time, requests, context switches.
     Roundtrip(Round),
     /// Do a part of a task, as a process that `compare` has started.
@@ -165,6 +168,19 @@ struct Keep {
 }
 
 #[derive(Args)]
+struct Isolation {
+    /// Emulated devices, by name: small-zone, large-zone [default: all].
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    devices: Vec<String>,
+    /// A factor for the size of an image, which is 1 GiB.
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    scale: f64,
+    /// Write everything that was found to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Args)]
 struct Round {
     /// A directory on the mounted filesystem, which must be writable.
     dir: PathBuf,
@@ -212,6 +228,7 @@ fn main() -> ExitCode {
         }
         Command::Keep(args) => keep::make(&args.from, &args.to).map(|kept| println!("{}", kept.display())),
         Command::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout()),
+        Command::Isolation(args) => run_isolation(&args),
         Command::Roundtrip(args) => run_roundtrip(args),
     };
     match done {
@@ -222,6 +239,26 @@ fn main() -> ExitCode {
             ExitCode::from(if failure.bad_input { EXIT_BAD_INPUT } else { 1 })
         }
     }
+}
+
+fn run_isolation(args: &Isolation) -> Result<()> {
+    check_scale(args.scale)?;
+    let plan = isolation::Plan::named(&args.devices, args.scale)?;
+    stop::watch()?;
+    print!("{}", isolation::heading());
+    let report = isolation::isolation(&plan, |row| println!("{}", row.line()));
+    print!("\n{}", isolation::table(&report));
+    let Some(file) = &args.json else { return Ok(()) };
+    let text = serde_json::to_string_pretty(&report).doing(|| "writing the results")?;
+    std::fs::write(file, text + "\n").doing(|| format!("writing {}", file.display()))
+}
+
+fn check_scale(scale: f64) -> Result<()> {
+    if SCALE_RANGE.contains(&scale) {
+        return Ok(());
+    }
+    let (low, high) = (SCALE_RANGE.start(), SCALE_RANGE.end());
+    Err(Failure::bad_input(format!("option --scale {scale}: give a factor from {low} to {high}")))
 }
 
 fn run_compare(args: &Compare) -> Result<()> {
@@ -249,13 +286,7 @@ fn run_compare(args: &Compare) -> Result<()> {
             args.rounds
         )));
     }
-    if !SCALE_RANGE.contains(&args.scale) {
-        let (low, high) = (SCALE_RANGE.start(), SCALE_RANGE.end());
-        return Err(Failure::bad_input(format!(
-            "option --scale {}: give a factor from {low} to {high}",
-            args.scale
-        )));
-    }
+    check_scale(args.scale)?;
     check_any(&subjects, &missing)?;
     measure(args, tasks, subjects, missing)
 }

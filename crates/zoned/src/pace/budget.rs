@@ -3,12 +3,12 @@
 /// What background writes may have, and what others are promised.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
-    /// By how much of itself the 99th percentile of others' latencies may grow: 0.1 is a tenth.
+    /// By how much of what is usual others' calls may take longer, but for one in a hundred: 0.1 is a tenth.
     pub slack: f64,
     /// Bytes per second that are granted whatever others wait, so that it ends.
     pub least: u64,
-    /// Bytes per second that are never exceeded while others are at work: what the zones that the writes go to can take, as calibration has
-    /// found. More would only fill the device's write buffer, which all share.
+    /// Bytes per second that are never exceeded: what the zones that the writes go to can take, as calibration has found. More would only fill
+    /// the device's write buffer, which all share, and somebody may come any moment. `u64::MAX` where nothing was found.
     pub most: u64,
     /// Bytes that may be under way at once, if that is more than one piece. A device answers from its write buffer; about 1.6 MiB ahead of
     /// others' writes to a die are enough to make them wait fifty times as long.

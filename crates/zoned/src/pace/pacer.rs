@@ -1,8 +1,9 @@
 //! When the next piece of background writes may go.
 //!
-//! The rate is moved by every call of others that was under way beside background writes: a little up when it was answered in time, 99
-//! times as much down when it was not. So it rests where one in a hundred is late, which is what a 99th percentile says. (The same idea finds
-//! a quantile of a stream by steps alone: Robbins and Monro, Annals of Mathematical Statistics, 1951.)
+//! Beside others it begins low and doubles every moment until calls are late, for a device that answers from its buffer shows late
+//! that it is given too much. From then on the rate is moved by every call of others that was under way beside background writes: a little up
+//! when it was answered in time, 99 times as much down when it was not. So it rests where one in a hundred is late, which is what a 99th
+//! percentile says. (The same idea finds a quantile of a stream by steps alone: Robbins and Monro, Annals of Mathematical Statistics, 1951.)
 
 use super::budget::Budget;
 use super::undisturbed::{Direction, Undisturbed};
@@ -12,6 +13,14 @@ use super::{Nanos, SECOND};
 const LATE: f64 = 0.01;
 /// How far one late call moves the logarithm of the rate.
 const STEP: f64 = 0.25;
+/// While calls are in time from the beginning on, the rate doubles in so long, but with one call not more than once.
+const DOUBLES: Nanos = SECOND / 50;
+/// It is known after so many that were late; each halves the rate.
+const LATES: u32 = 3;
+/// Afterwards the logarithm of the rate grows by at least this in a second, for others whose calls are few.
+const GROWS: f64 = 0.1;
+/// Without background writes for so long, how much goes is looked for anew.
+const FORGETS: Nanos = SECOND;
 /// Nobody else has been at work for so long: nobody is disturbed.
 const ALONE: Nanos = SECOND / 10;
 /// A device that has answered goes on writing from its buffer; so long afterwards others still meet that.
@@ -38,10 +47,16 @@ pub struct Pacer {
     budget: Budget,
     /// Bytes per second.
     rate: f64,
+    /// How much goes is not known yet; so many calls were late since it began.
+    search: Option<u32>,
+    /// When the rate was moved last.
+    moved_at: Nanos,
     /// Bytes under way.
     under_way: u64,
-    /// The next piece does not go before.
+    /// The next piece does not go before, beside others,
     next_at: Nanos,
+    /// and when nobody else is there.
+    next_alone_at: Nanos,
     /// When a piece was under way last.
     busy_at: Option<Nanos>,
     others_at: Option<Nanos>,
@@ -56,9 +71,12 @@ impl Pacer {
     pub fn new(budget: Budget) -> Self {
         Self {
             budget,
-            rate: budget.most as f64,
+            rate: least_of(budget),
+            search: Some(0),
+            moved_at: 0,
             under_way: 0,
             next_at: 0,
+            next_alone_at: 0,
             busy_at: None,
             others_at: None,
             probe_until: 0,
@@ -79,16 +97,25 @@ impl Pacer {
         if self.under_way > 0 && self.under_way + bytes > self.budget.window {
             return Turn::AfterDone;
         }
-        let from = if self.is_alone(now) { 0 } else { self.next_at.max(self.probe_until) };
+        let beside = self.next_at.max(self.probe_until);
+        let from = if self.is_alone(now) { self.next_alone_at } else { beside };
         if from > now { Turn::At(from) } else { Turn::Now }
     }
 
     /// A piece goes at `now`; its end is told by [`done`](Self::done).
     pub fn sent(&mut self, now: Nanos, bytes: u64) {
+        if self.under_way == 0 && self.busy_at.is_none_or(|busy| busy + FORGETS <= now) {
+            (self.search, self.moved_at, self.rate) = (Some(0), now, least_of(self.budget));
+        }
         self.under_way += bytes;
         self.busy_at = Some(now);
-        let takes = bytes as f64 * SECOND as f64 / self.rate.max(1.0);
-        self.next_at = self.next_at.max(now) + takes as Nanos;
+        let after = |next_at: Nanos, rate: f64| {
+            next_at.max(now).saturating_add((bytes as f64 * SECOND as f64 / rate.max(1.0)) as Nanos)
+        };
+        self.next_alone_at = after(self.next_alone_at, self.budget.most as f64);
+        // One that went while nobody was there holds up no later one.
+        let from = if self.is_alone(now) { self.next_at.min(now) } else { self.next_at };
+        self.next_at = after(from, self.rate);
     }
 
     /// A piece is done.
@@ -106,14 +133,22 @@ impl Pacer {
             self.undisturbed.add(direction, bytes, latency);
             return;
         }
-        let Some(percentile) = self.undisturbed.percentile(direction, bytes) else {
+        let Some(usual) = self.undisturbed.usual(direction, bytes) else {
             self.probe(now);
             return;
         };
-        let late = latency as f64 > percentile as f64 * (1.0 + self.budget.slack);
-        let step = if late { -STEP * (1.0 - LATE) } else { STEP * LATE };
-        let (least, most) = (self.budget.least as f64, self.budget.most as f64);
-        self.rate = (self.rate * step.exp()).clamp(least.min(most), most);
+        let since = now.saturating_sub(self.moved_at);
+        self.moved_at = now;
+        let late = latency as f64 > usual as f64 * (1.0 + self.budget.slack);
+        let step = match (late, self.search.is_some()) {
+            (true, true) => -std::f64::consts::LN_2,
+            (true, false) => -STEP * (1.0 - LATE),
+            (false, true) => (since as f64 / DOUBLES as f64).min(1.0) * std::f64::consts::LN_2,
+            (false, false) => (STEP * LATE).max(GROWS * since as f64 / SECOND as f64),
+        };
+        // One that is late may be so by itself.
+        self.search = self.search.map(|lates| lates + u32::from(late)).filter(|lates| *lates < LATES);
+        self.rate = (self.rate * step.exp()).clamp(least_of(self.budget), self.budget.most as f64);
     }
 
     /// Holds back until something is known of how others are without.
@@ -127,6 +162,10 @@ impl Pacer {
     fn is_alone(&self, now: Nanos) -> bool {
         self.others_at.is_none_or(|at| at + ALONE <= now)
     }
+}
+
+fn least_of(budget: Budget) -> f64 {
+    budget.least.min(budget.most) as f64
 }
 
 #[cfg(test)]
@@ -151,14 +190,17 @@ mod tests {
     fn nobody_is_waited_for_who_is_not_there() {
         let mut pacer = pacer();
         pacer.sent(0, MIB / 2);
-        assert_eq!(pacer.ask(0, MIB / 2), Turn::Now);
-        pacer.sent(0, MIB / 2);
-        assert_eq!(pacer.ask(0, 1), Turn::AfterDone);
-        pacer.done(1000, MIB / 2);
-        assert_eq!(pacer.ask(1000, MIB / 2), Turn::Now);
+        // At 100 MiB/s, however low the rate beside others is.
+        let next = 5_000_000;
+        assert_eq!(pacer.ask(0, MIB / 2), Turn::At(next));
+        assert_eq!(pacer.ask(next, MIB / 2), Turn::Now);
+        pacer.sent(next, MIB / 2);
+        assert_eq!(pacer.ask(2 * next, 1), Turn::AfterDone);
+        pacer.done(2 * next, MIB / 2);
+        assert_eq!(pacer.ask(2 * next, MIB / 2), Turn::Now);
         // A piece that is longer than the window goes alone.
-        pacer.done(1000, MIB / 2);
-        assert_eq!(pacer.ask(1000, 8 * MIB), Turn::Now);
+        pacer.done(2 * next, MIB / 2);
+        assert_eq!(pacer.ask(2 * next, 8 * MIB), Turn::Now);
     }
 
     #[test]
@@ -167,13 +209,33 @@ mod tests {
         let now = learned(&mut pacer);
         assert_eq!(pacer.ask(now, MIB / 2), Turn::Now);
         pacer.sent(now, MIB / 2);
-        // Half a MiB at 100 MiB/s.
-        assert_eq!(pacer.ask(now, MIB / 2), Turn::At(now + 5_000_000));
+        // Half a MiB at 1 MiB/s.
+        assert_eq!(pacer.ask(now, MIB / 2), Turn::At(now + 500_000_000));
         pacer.done(now + 1, MIB / 2);
-        assert_eq!(pacer.ask(now + 5_000_000, MIB / 2), Turn::Now);
-        // Others stop.
-        pacer.sent(now + 5_000_000, MIB / 2);
+        assert_eq!(pacer.ask(now + 500_000_000, MIB / 2), Turn::Now);
+        // Others stop: at 100 MiB/s it would have been its turn 5 ms after the last one.
         assert_eq!(pacer.ask(now + 200_000_000, MIB / 2), Turn::Now);
+    }
+
+    /// It begins low, and finds soon how much goes when nobody is late; after a while without writes it does so again.
+    #[test]
+    fn how_much_goes_is_found_soon() {
+        let mut pacer = pacer();
+        let mut now = learned(&mut pacer);
+        let others = |pacer: &mut Pacer, now: &mut Nanos, calls: u32| {
+            for _ in 0..calls {
+                *now += 1_000_000;
+                pacer.other_done(*now, Direction::Write, 4096, 10_000);
+            }
+        };
+        pacer.sent(now, 1);
+        assert_eq!(pacer.rate(), MIB);
+        others(&mut pacer, &mut now, 150);
+        assert_eq!(pacer.rate(), 100 * MIB);
+        pacer.done(now, 1);
+        others(&mut pacer, &mut now, 2000);
+        pacer.sent(now, 1);
+        assert_eq!(pacer.rate(), MIB);
     }
 
     /// Others' calls are late as often as the rate is high: it rests where one in a hundred is.
@@ -225,7 +287,7 @@ mod tests {
             now += 100_000;
             pacer.other_done(now, Direction::Read, 4096, 80_000);
         }
-        assert!(pacer.undisturbed.percentile(Direction::Read, 4096).is_some());
+        assert!(pacer.undisturbed.usual(Direction::Read, 4096).is_some());
         assert_eq!(pacer.ask(until, 1000), Turn::Now);
     }
 }

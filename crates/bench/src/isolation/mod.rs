@@ -182,3 +182,34 @@ fn latencies(seen: &Seen) -> (f64, f64) {
     let mean = values.iter().sum::<u64>() as f64 / values.len().max(1) as f64;
     (mean, quantile(&mut values, 0.99) as f64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Others at one point of the experiment, on a device with zones of one die.
+    fn beside_three(direction: Direction, size: u64, rate: u64, mode: Mode) -> Row {
+        one(&SMALL_ZONE, Others { direction, bytes: size, rate }, 3, 128 * MIB, mode)
+    }
+
+    #[test]
+    fn placed_and_paced_images_disturb_nobody_and_end_in_time() {
+        for direction in [Direction::Write, Direction::Read] {
+            for (size, rate) in [(4 * KIB, 5_000_000), (4 * KIB, 200_000_000), (192 * KIB, 200_000_000)] {
+                let row = beside_three(direction, size, rate, Mode::Both);
+                let said = row.line();
+                assert!(row.mean_ratio < 1.1 && row.p99_ratio < 1.1 && row.bandwidth_ratio > 0.9, "{said}");
+                assert!(row.images_ratio.is_some_and(|ratio| ratio < 1.25), "{said}");
+            }
+        }
+    }
+
+    #[test]
+    fn images_that_are_only_placed_or_only_paced_disturb() {
+        let placed = beside_three(Direction::Write, 4 * KIB, 50_000_000, Mode::Placed);
+        assert!(placed.p99_ratio > 10.0, "the write buffer is everybody's: {}", placed.line());
+        let paced = beside_three(Direction::Read, 4 * KIB, 50_000_000, Mode::Paced);
+        let said = paced.line();
+        assert!(paced.p99_ratio > 1.1 || paced.images_ratio.is_none_or(|ratio| ratio > 1.25), "{said}");
+    }
+}

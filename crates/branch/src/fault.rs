@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::SeqCst};
-use vellum_vfs::{Branch, BranchDir, Errno, Error, Result, StatFs};
+use vellum_vfs::{Branch, BranchDir, Errno, Error, RenameFlags, Result, StatFs};
 
 /// What operations answer once the process counts as dead.
 pub const DEAD: Errno = Errno::SHUTDOWN;
@@ -39,6 +39,7 @@ pub struct FaultPlan {
     kill_step: AtomicU64,
     torn: AtomicBool,
     dead: AtomicBool,
+    plain_renames: AtomicBool,
     /// What else happens before a change.
     meanwhile: Mutex<Option<Meanwhile>>,
 }
@@ -64,6 +65,7 @@ impl Default for FaultPlan {
             kill_step: AtomicU64::new(NEVER),
             torn: AtomicBool::new(false),
             dead: AtomicBool::new(false),
+            plain_renames: AtomicBool::new(false),
             meanwhile: Mutex::default(),
         }
     }
@@ -126,6 +128,11 @@ impl FaultPlan {
         self.torn.store(torn, SeqCst);
     }
 
+    /// From now on renames with flags are not known (EINVAL), as on CephFS. That is no fault: [`FaultPlan::reset`] leaves it so.
+    pub fn set_plain_renames(&self) {
+        self.plain_renames.store(true, SeqCst);
+    }
+
     /// Operations so far, failed ones included.
     #[must_use]
     pub fn steps(&self) -> u64 {
@@ -180,6 +187,11 @@ impl FaultPlan {
             return Verdict::Fail(Errno::from_raw_os_error(self.errno.load(SeqCst)));
         }
         Verdict::Go
+    }
+
+    fn check_flags(&self, flags: RenameFlags) -> Result<()> {
+        let refused = !flags.is_empty() && self.plain_renames.load(SeqCst);
+        if refused { Err(Error::new(Errno::INVAL, "rename flags")) } else { Ok(()) }
     }
 
     /// Counts an operation that changes nothing.
@@ -248,7 +260,7 @@ impl Branch for FaultBranch {
     }
 
     fn exchanges(&self) -> bool {
-        self.inner.exchanges()
+        self.inner.exchanges() && !self.plan.plain_renames.load(SeqCst)
     }
 
     fn directory(&self) -> Option<&Path> {

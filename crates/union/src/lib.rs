@@ -36,7 +36,7 @@
 //! 13. `Slot::handle`, by which files and directories are open; `Budget::queue`, in which they stand.
 //! 14. For the length of a few instructions, and nothing under them but what follows: `NegativeDentries`, `DirLease::waits` (which asks the
 //!     kernel's side what it is answering), `HandleIds::notes`, `LayerLinks::moved`, `Upper::partials`, `Recovery::held`, `Table::allocator`, `Chunk::slots`,
-//!     `Ledger::kept`, `Work::remake` and `Work::cleaner` (which wait for nobody in the union).
+//!     `Ledger::kept`, `Work::remake`, `Work::cleaner` and `KeptNames::known` (which wait for nobody in the union).
 //!
 //! There is no lock of the whole mount.
 #![forbid(unsafe_code)]

@@ -7,14 +7,15 @@
 
 use proptest::prelude::*;
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
-use vellum_branch::LocalBranch;
+use vellum_branch::{FaultBranch, FaultPlan, LocalBranch};
 use vellum_union::{Budget, Ledger, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
-    Context, Entry, Filesystem, Handle, Name, NodeId, RenameFlags, SetAttr, SetTime, WriteFlags,
+    Branch, Context, Entry, Errno, Filesystem, Handle, Name, NodeId, RenameFlags, SetAttr, SetTime,
+    WriteFlags,
 };
 
 const ROOT: Context<'static> =
@@ -28,7 +29,7 @@ struct Held {
     lookups: u64,
 }
 
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Seen {
     ino: u64,
     mode: u32,
@@ -37,7 +38,22 @@ struct Seen {
     contents: Option<Vec<u8>>,
 }
 
+/// What the upper layer lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Storage {
+    Local,
+    /// Objects have no descriptors.
+    Far,
+    /// Nor can two names change places, as on CephFS.
+    FarPlain,
+}
+
+const STORAGES: [Storage; 3] = [Storage::Local, Storage::Far, Storage::FarPlain];
+
 struct World {
+    storage: Storage,
+    /// What goes wrong on a far storage.
+    plan: Arc<FaultPlan>,
     dir: tempfile::TempDir,
     union: Union,
     ledger: Arc<Ledger>,
@@ -59,12 +75,18 @@ fn make_layers(dir: &Path) {
     std::fs::write(lower.join("a/large"), vec![b'l'; 200 << 10]).unwrap();
 }
 
-fn open(dir: &Path, ledger: &Arc<Ledger>) -> Union {
-    let branch = |name: &str| LocalBranch::open(dir.join(name)).unwrap();
+fn open(dir: &Path, ledger: &Arc<Ledger>, storage: Storage, plan: &Arc<FaultPlan>) -> Union {
+    let far = storage != Storage::Local;
+    let branch = |name: &str| -> Arc<dyn Branch> {
+        let local = LocalBranch::open(dir.join(name)).unwrap();
+        if far { FaultBranch::new(local, Arc::clone(plan)) } else { local }
+    };
     let mut config = UnionConfig::new();
     config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
     config.lowers = vec![branch("lower")];
     config.background = false;
+    config.sidecars = far;
+    config.run = Some([1; 16]);
     // What was forgotten stays open, so little is kept open for speed.
     config.handles = Arc::new(Budget::new(16, u64::MAX));
     config.ledger = Some(Arc::clone(ledger));
@@ -72,12 +94,17 @@ fn open(dir: &Path, ledger: &Arc<Ledger>) -> Union {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(storage: Storage) -> Self {
         let dir = tempfile::tempdir().unwrap();
         make_layers(dir.path());
         let ledger = Arc::new(Ledger::create().unwrap());
-        let union = open(dir.path(), &ledger);
-        Self { dir, union, ledger, held: vec![Held { node: NodeId::ROOT, lookups: 0 }] }
+        let plan = FaultPlan::new();
+        if storage == Storage::FarPlain {
+            plan.set_plain_renames();
+        }
+        let union = open(dir.path(), &ledger, storage, &plan);
+        let held = vec![Held { node: NodeId::ROOT, lookups: 0 }];
+        Self { storage, plan, dir, union, ledger, held }
     }
 
     fn hold(&mut self, entry: &Entry) {
@@ -100,13 +127,26 @@ impl World {
         Ok(Seen { ino: attr.ino, mode: attr.mode, nlink: attr.nlink, size: attr.size, contents })
     }
 
-    /// The process is gone, and another begins.
+    /// The process is gone, and another begins: what is held is the same.
     fn restart(&mut self) {
         let ids: Vec<NodeId> = self.held.iter().map(|held| held.node).collect();
         let before: Vec<_> = ids.iter().map(|node| self.see(*node)).collect();
+        self.replace();
+        for (node, before) in ids.iter().zip(before) {
+            let after = self.see(*node);
+            // Nothing holds a directory there that has no name.
+            let is_removed_dir = before.as_ref().is_ok_and(|seen| seen.nlink == 0 && seen.contents.is_none());
+            if !(self.storage != Storage::Local && is_removed_dir && after == Err(Errno::STALE)) {
+                assert_eq!(after, before, "{node:?} after a restart");
+            }
+        }
+    }
+
+    /// The process is gone, and another begins.
+    fn replace(&mut self) {
         let memory = self.ledger.descriptor().try_clone_to_owned().unwrap();
         let ledger = Arc::new(Ledger::open(memory).unwrap());
-        let union = open(self.dir.path(), &ledger);
+        let union = open(self.dir.path(), &ledger, self.storage, &self.plan);
         std::mem::forget(std::mem::replace(&mut self.union, union));
         std::mem::forget(std::mem::replace(&mut self.ledger, Arc::clone(&ledger)));
         // Other descriptors of the same objects: those of the first process are still its own here.
@@ -118,9 +158,22 @@ impl World {
         let held: HashMap<RawFd, OwnedFd> = ledger.held().into_iter().filter_map(again).collect();
         assert!(held.values().all(|fd| fd.as_fd().try_clone_to_owned().is_ok()));
         self.union.resume(held);
-        for (node, before) in ids.iter().zip(before) {
-            assert_eq!(self.see(*node), before, "{node:?} after a restart");
+    }
+
+    /// Names of removed files.
+    fn kept(&self) -> Vec<OsString> {
+        let names = std::fs::read_dir(self.dir.path().join("work/work")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.as_encoded_bytes().starts_with(b"@")).collect()
+    }
+
+    /// All is forgotten, and the union ends: nothing is left of what was removed.
+    fn leave(mut self) {
+        for held in self.held.drain(..).skip(1) {
+            self.union.forget(held.node, held.lookups);
         }
+        let left = self.kept();
+        assert!(left.is_empty(), "{left:?}");
     }
 
     fn forget(&mut self, at: usize) {
@@ -245,20 +298,21 @@ fn carry_out(world: &mut World, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
-    fn ids_mean_the_same_after_a_restart(steps in prop::collection::vec(step(), 1..60)) {
-        let mut world = World::new();
+    fn ids_mean_the_same_after_a_restart(steps in prop::collection::vec(step(), 1..60), storage in prop::sample::select(&STORAGES)) {
+        let mut world = World::new(storage);
         for step in &steps {
             carry_out(&mut world, step);
         }
         world.restart();
         world.restart();
+        world.leave();
     }
 }
 
 /// A removed file of a lower layer gets no other name, as the kernel has it.
 #[test]
 fn what_was_removed_is_not_linked() {
-    let mut world = World::new();
+    let mut world = World::new(Storage::Local);
     let steps =
         [Step::Unnamed(0), Step::Lookup(8, 0), Step::Lookup(2, 4), Step::Unlink(10, 4), Step::Lookup(10, 2)];
     for step in steps.iter().chain(&[Step::Link(3, 7, 0), Step::Lookup(0, 0)]) {
@@ -266,4 +320,108 @@ fn what_was_removed_is_not_linked() {
     }
     world.restart();
     world.restart();
+}
+
+/// How a file loses its name.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Unlink,
+    Replace,
+}
+
+/// Takes a file's last name away.
+fn lose(world: &World, loss: Loss, dir: NodeId, name: Name<'_>) -> Result<(), Errno> {
+    match loss {
+        Loss::Unlink => world.union.unlink(&ROOT, dir, name),
+        Loss::Replace => {
+            let from = Name::new(c"other").unwrap();
+            world.union.rename(&ROOT, (dir, from), (dir, name), RenameFlags::empty())
+        }
+    }
+    .map_err(|error| error.errno())
+}
+
+/// Killed at any step of a removal, which is then asked for again: who has the file open still has it, and it has no name.
+#[test]
+fn a_removal_that_is_cut_short_is_carried_out_once() {
+    for storage in [Storage::Far, Storage::FarPlain] {
+        for loss in [Loss::Unlink, Loss::Replace] {
+            // A new file, a copy of a lower one, and one of which only some blocks are a copy.
+            for name in [c"new", c"f1", c"large"] {
+                for used in [false, true] {
+                    let name = Name::new(name).unwrap();
+                    let steps = (0..50).find(|step| !is_cut_short(storage, loss, name, *step, used));
+                    assert!(steps.is_some_and(|steps| steps >= 1), "{storage:?} {loss:?} {name}: {steps:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Removes a file, and kills the process at a change; whether it got so far. `used`: somebody
+/// looks for the name before the request comes again.
+fn is_cut_short(storage: Storage, loss: Loss, name: Name<'_>, step: u64, used: bool) -> bool {
+    let what = format!("{storage:?} {loss:?} {name} {step} {used}");
+    let mut world = World::new(storage);
+    let dir = world.union.lookup(&ROOT, NodeId::ROOT, Name::new(c"a").unwrap()).unwrap().unwrap();
+    world.hold(&dir);
+    let dir = dir.node;
+    let found = world.union.lookup(&ROOT, dir, name).unwrap();
+    let file = found.unwrap_or_else(|| world.union.create(&ROOT, dir, name, 0o640, O_EXCL).unwrap().0);
+    world.hold(&file);
+    let other = world.union.create(&ROOT, dir, Name::new(c"other").unwrap(), 0o640, O_EXCL).unwrap().0;
+    world.hold(&other);
+    world.union.write(&ROOT, file.node, NO_HANDLE, 3, b"written", WriteFlags::empty()).unwrap();
+    let seen = world.see(file.node).unwrap();
+    let gone = Seen { nlink: 0, ..seen.clone() };
+    world.plan.kill_at_change(step);
+    let first = lose(&world, loss, dir, name);
+    let cut = world.plan.is_dead();
+    world.plan.reset();
+    world.replace();
+    let now = world.see(file.node).unwrap_or_else(|errno| panic!("{what}: {errno}"));
+    assert!(now == gone || cut && now == seen, "{what}: {now:?}");
+    if used {
+        let there = world.union.lookup(&ROOT, dir, name).unwrap();
+        let is_there = there.as_ref().is_some_and(|entry| entry.node == file.node);
+        assert_eq!(is_there, now == seen, "{what}");
+        there.iter().for_each(|entry| world.hold(entry));
+    }
+    if first.is_err() {
+        let again = lose(&world, loss, dir, name);
+        assert!(matches!(again, Ok(()) | Err(Errno::NOENT)), "{what}: {again:?}");
+    }
+    for _ in 0..2 {
+        let there = world.union.lookup(&ROOT, dir, name).unwrap();
+        assert!(there.as_ref().is_none_or(|entry| entry.node != file.node), "{what}: it has its name still");
+        there.iter().for_each(|entry| world.hold(entry));
+        assert_eq!(world.see(file.node), Ok(gone.clone()), "{what}");
+        world.restart();
+    }
+    assert_eq!(world.kept().len(), 1, "{what}");
+    world.leave();
+    cut
+}
+
+/// A file that was removed by one name has another, of which the successor does not know until it is looked up.
+#[test]
+fn a_removed_file_with_another_name_loses_that_too() {
+    for storage in STORAGES {
+        let mut world = World::new(storage);
+        let (first, second) = (Name::new(c"first").unwrap(), Name::new(c"second").unwrap());
+        let file = world.union.create(&ROOT, NodeId::ROOT, first, 0o640, O_EXCL).unwrap().0;
+        world.hold(&file);
+        let linked = world.union.link(&ROOT, file.node, NodeId::ROOT, second).unwrap();
+        world.hold(&linked);
+        world.restart();
+        world.union.unlink(&ROOT, NodeId::ROOT, first).unwrap();
+        world.restart();
+        let found = world.union.lookup(&ROOT, NodeId::ROOT, second).unwrap().unwrap();
+        world.hold(&found);
+        world.union.unlink(&ROOT, NodeId::ROOT, second).unwrap();
+        assert!(world.union.lookup(&ROOT, NodeId::ROOT, second).unwrap().is_none(), "{storage:?}");
+        world.see(file.node).unwrap_or_else(|errno| panic!("{storage:?}: {errno}"));
+        world.see(found.node).unwrap_or_else(|errno| panic!("{storage:?}: {errno}"));
+        world.leave();
+    }
 }

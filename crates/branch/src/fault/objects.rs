@@ -215,6 +215,7 @@ impl BranchDir for FaultDir {
         flags: RenameFlags,
     ) -> Result<()> {
         self.plan.change()?;
+        self.plan.check_flags(flags)?;
         self.inner.rename(name, Self::bare(to), to_name, flags)
     }
 }

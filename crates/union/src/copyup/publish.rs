@@ -3,6 +3,7 @@
 use crate::copyup::copy_metadata::restore_times;
 use crate::extents::Record;
 use crate::layers::Layers;
+use crate::layers::keep::Keep;
 use crate::layers::work::Work;
 use crate::nodes::node::{At, Below, File, FileState, Node, Place};
 use crate::sync::RwLockWriteGuard;
@@ -80,13 +81,20 @@ impl Core {
         let object = copy.object(work)?;
         // Nothing may fail once the copy has its names.
         let ino = object.stat()?.ino;
+        let mut before = None;
         if state.names.is_empty() {
             // It has no name any more: it lives on in the open descriptors. Times that it was given so far are its own.
             if let Some((atime, mtime)) = state.orphan_times {
                 object.set_times(Some(SetTime::At(atime)), Some(SetTime::At(mtime)))?;
             }
             if let Copy::Named(temp) = copy {
-                work.dir().remove(Name::new(temp)?)?;
+                match work.kept_name(&*object)? {
+                    Some((kept, _)) => {
+                        work.keep(&kept, Keep::There(temp))?;
+                        before = state.kept.replace(kept);
+                    }
+                    None => work.dir().remove(Name::new(temp)?)?,
+                }
             }
             state.orphan_times = None;
             state.at = At::Held(object);
@@ -113,6 +121,8 @@ impl Core {
         if state.names.is_empty() {
             self.write_held(node, &state);
         }
+        // The ledger has the new one.
+        drop(before);
         if data_moved {
             file.io.replace(None);
         }

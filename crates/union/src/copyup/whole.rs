@@ -113,7 +113,9 @@ impl Core {
             }
         }
         let mut missing = Missing::Nothing;
-        if raw.is_file() && raw.size > 0 {
+        // What has no name any more has nothing by which a successor would find the rest.
+        let is_last = work.kept.is_some() && file.state.read().names.is_empty();
+        if raw.is_file() && raw.size > 0 && !is_last {
             if need == Need::Attrs && self.layers.config.metacopy {
                 missing = Missing::All;
             } else if let Some(record) = self.layers.wanted_record(work, raw.size, need) {

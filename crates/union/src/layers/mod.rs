@@ -4,6 +4,8 @@ pub(crate) mod attrs;
 pub(crate) mod data_below;
 mod dirs;
 pub(crate) mod handles;
+pub(crate) mod keep;
+pub(crate) mod kept;
 pub(crate) mod layer;
 pub(crate) mod links;
 pub(crate) mod list;

@@ -15,7 +15,7 @@ impl Layers {
         if state.partial
             && let Ok(record) = Record::read(&**object, space.partial())
             && let Some(number) = record.sidecar
-            && object.stat().is_ok_and(|attr| attr.nlink == 0)
+            && object.stat().is_ok_and(|attr| state.links(attr.nlink) == 0)
             && let Some(maps) = self.first().and_then(|layer| layer.maps.clone())
         {
             *file.doomed.lock() = Some(DoomedSidecar::new(maps, number));

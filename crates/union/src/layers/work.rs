@@ -2,10 +2,13 @@
 
 use crate::config::UpperConfig;
 use crate::extents;
+use crate::layers::kept::KeptNames;
 use crate::layers::layer::{aufs_name, c_string};
 use crate::layers::marks::Space;
 use crate::layers::overrides::Format;
+use crate::nodes::recovery::ledger::Ledger;
 use crate::sync::Mutex;
+use std::collections::HashSet;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -51,6 +54,8 @@ pub(crate) struct Work {
     /// Two names of the upper layer can change places. Where they cannot, whiteouts stand beside the names that they hide, so that
     /// one is there before another thing goes.
     pub(crate) exchanges: bool,
+    /// Removed files that may be open keep a name here: objects have no descriptors, and a process may come after this one.
+    pub(crate) kept: Option<Arc<KeptNames>>,
     /// Remaking the shared whiteout, when its inode has too many links.
     remake: Mutex<()>,
     /// Files without a name can be made.
@@ -66,7 +71,12 @@ pub(crate) struct Work {
 
 impl Work {
     /// Prepares the work directory: clears what an earlier service left, and finds out what the filesystem can do.
-    pub(crate) fn open(config: &UpperConfig, overrides: Format, background: bool) -> Result<Self> {
+    pub(crate) fn open(
+        config: &UpperConfig,
+        overrides: Format,
+        background: bool,
+        ledger: Option<&Ledger>,
+    ) -> Result<Self> {
         let root = config.work.root();
         let name = Name::new(WORK_NAME)?;
         match root.make_dir(name, 0o700) {
@@ -74,7 +84,11 @@ impl Work {
             _ => {}
         }
         let dir = root.open_dir(name).map_err(|e| e.doing("opening the work directory"))?;
-        clear(&*dir, 0)?;
+        let kept = match (ledger, dir.as_descriptor()) {
+            (Some(ledger), None) => Some(KeptNames::open(&dir, ledger)?),
+            _ => None,
+        };
+        clear(&*dir, 0, &kept.as_ref().map(|kept| kept.names()).unwrap_or_default())?;
         // What is made here must inherit nothing: no ACL, no group.
         for acl in [c"system.posix_acl_default", c"system.posix_acl_access"] {
             match dir.remove_xattr(acl) {
@@ -106,6 +120,7 @@ impl Work {
             overrides,
             whiteouts: if device { Whiteouts::Device } else { Whiteouts::Aufs },
             exchanges,
+            kept,
             remake: Mutex::new(()),
             unnamed: AtomicBool::new(true),
             clones: AtomicBool::new(true),
@@ -295,7 +310,7 @@ fn start_cleaner(dir: &Arc<dyn BranchDir>, hole_shift: Arc<OnceLock<Option<u8>>>
 fn clear_entry(dir: &dyn BranchDir, name: &CStr) {
     let result = Name::new(name).map_err(Into::into).and_then(|name| {
         if let Ok(inner) = dir.open_dir(name) {
-            clear(&*inner, 0)?;
+            clear(&*inner, 0, &HashSet::new())?;
             dir.remove_dir(name)
         } else {
             dir.remove(name)
@@ -306,14 +321,16 @@ fn clear_entry(dir: &dyn BranchDir, name: &CStr) {
     }
 }
 
-/// Removes everything in a directory.
-fn clear(dir: &dyn BranchDir, depth: usize) -> Result<()> {
+/// Removes everything in a directory but what is spared.
+fn clear(dir: &dyn BranchDir, depth: usize, spared: &HashSet<Box<CStr>>) -> Result<()> {
     if depth > CLEAR_DEPTH {
         return Err(vellum_vfs::Error::new(Errno::LOOP, "clearing the work directory"));
     }
     let mut names: Vec<Box<CStr>> = Vec::new();
     dir.list(&mut |item| {
-        names.push(item.name.as_c_str().into());
+        if !spared.contains(item.name.as_c_str()) {
+            names.push(item.name.as_c_str().into());
+        }
         Ok(())
     })?;
     for name in names {
@@ -322,7 +339,7 @@ fn clear(dir: &dyn BranchDir, depth: usize) -> Result<()> {
             Ok(()) => {}
             Err(e) if matches!(e.errno(), Errno::ISDIR | Errno::PERM) => {
                 let inner = dir.open_dir(name)?;
-                clear(&*inner, depth + 1)?;
+                clear(&*inner, depth + 1, &HashSet::new())?;
                 drop(inner);
                 dir.remove_dir(name)?;
             }

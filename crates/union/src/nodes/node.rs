@@ -6,6 +6,7 @@ use crate::coherence::leases::DirLease;
 use crate::copyup::unsynced::Unsynced;
 use crate::extents::PartialFile;
 use crate::layers::handles::Slot;
+use crate::layers::kept::KeptName;
 use crate::layers::layer::{InodeKey, LowerDir};
 use crate::layers::maps::DoomedSidecar;
 use crate::nodes::names::Names;
@@ -177,6 +178,8 @@ pub(crate) struct FileState {
     pub(crate) at: At,
     /// Which inode that is; None after a copy-up, until somebody needs to know.
     pub(crate) inode: Option<InodeKey>,
+    /// Its name in the work directory, if it needs one there.
+    pub(crate) kept: Option<Arc<KeptName>>,
     /// Where its data are, as long as they are not all in the inode.
     pub(crate) below: Option<Arc<Below>>,
     /// Some blocks are in the inode; the others are below. Without it, all data are below.
@@ -364,6 +367,7 @@ impl FileState {
             names,
             at,
             inode: Some(inode),
+            kept: None,
             below: None,
             partial: false,
             lost_data: false,

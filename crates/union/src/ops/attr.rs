@@ -75,6 +75,7 @@ impl Core {
         raw: Attr,
     ) -> Result<Attr> {
         let mut attr = self.present_with(layer, raw, |x, buf| target.get_xattr(x, buf))?;
+        attr.nlink = state.links(attr.nlink);
         if matches!(state.at, At::Lower(_)) {
             attr.nlink = attr.nlink.saturating_sub(state.lost);
         }

@@ -180,7 +180,10 @@ impl Core {
         self.room_to_hold(handle.as_descriptor())?;
         let inherit = self.inherit_of(parent)?;
         let owner = self.layers.owner_of(cx, inherit, Make::File, mode);
-        let file = handle.create_unnamed(owner.mode)?;
+        let (file, kept) = match work.make_kept(&inherit, owner.mode)? {
+            Some((file, kept)) => (file, Some(kept)),
+            None => (handle.create_unnamed(owner.mode)?, None),
+        };
         if (owner.uid, owner.gid) != work.ids {
             file.set_owner(Some(owner.uid), Some(owner.gid))?;
             if owner.mode & (S_ISGID | S_ISUID) != 0 {
@@ -191,8 +194,9 @@ impl Core {
         let mut attr = raw;
         self.layers.map_owner(&mut attr);
         attr.ino = self.layers.shown_ino(0, raw.ino);
+        attr.nlink = 0;
         let held: Arc<dyn Object> = Arc::clone(&file) as Arc<dyn Object>;
-        let state = FileState::whole(Names::default(), At::Held(held), (0, raw.ino));
+        let state = FileState { kept, ..FileState::whole(Names::default(), At::Held(held), (0, raw.ino)) };
         let new = Arc::new(File::new(FileKind::Regular, state));
         new.unsynced.note_original();
         self.layers.keep_io(&new, file);
@@ -215,7 +219,9 @@ impl Core {
         let work = self.upper.work()?;
         let file = node.as_file().ok_or(Error::new(Errno::PERM, "hard link to a directory"))?;
         // What has lost its last name does not get another one, as with any filesystem. (What never had one is in the upper layer.)
-        let gone = matches!(file.state.read().at, At::Lower(_)) && self.attr_of(node)?.nlink == 0;
+        // A block map that goes with the file must not be needed again.
+        let gone = file.doomed.lock().is_some()
+            || matches!(file.state.read().at, At::Lower(_)) && self.attr_of(node)?.nlink == 0;
         if !gone {
             // Before any directory is locked: copy-up may walk the tree.
             self.copy_up_attrs(node, file)?;
@@ -257,6 +263,7 @@ impl Core {
             state.at = At::Upper;
         }
         change.links(name, node, &mut state);
+        drop(state.kept.take());
         Ok(())
     }
 }

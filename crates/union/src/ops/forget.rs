@@ -18,7 +18,14 @@ impl Core {
             // A front that holds nothing can ask for nothing by a handle.
             Some(node) if self.coherence.kernel().is_some() => self.note_forgotten(&node),
             Some(_) => {}
-            None => self.nodes.forget_unrecovered(id),
+            None => {
+                if let Some(number) = self.nodes.forget_unrecovered(id)
+                    && let Ok(work) = self.upper.work()
+                    && let Some(kept) = &work.kept
+                {
+                    kept.release(number);
+                }
+            }
         }
     }
 
@@ -123,7 +130,7 @@ fn is_gone(file: &File) -> bool {
         return false;
     }
     match &state.at {
-        At::Held(object) => !object.stat().is_ok_and(|attr| attr.nlink > 0),
+        At::Held(object) => !object.stat().is_ok_and(|attr| state.links(attr.nlink) > 0),
         At::Lower(_) | At::Upper => true,
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::coherence::names::By;
 use crate::layers::Layers;
+use crate::layers::keep::Keep;
 use crate::layers::work::Work;
 use crate::nodes::node::{At, Body, Dir, File, Node};
 use crate::union::Core;
@@ -35,16 +36,19 @@ impl Core {
                 state.lost += 1;
             }
             At::Upper | At::Held(_) => {
-                if matches!(state.at, At::Upper) && state.names.len() <= 1 {
-                    // Whoever has it open goes on using it; the kernel does not say who does.
-                    state.at = At::Held(held_file(file, &*handle, name)?);
-                }
+                let is_last = matches!(state.at, At::Upper) && state.names.len() <= 1;
+                // Whoever has it open goes on using it; the kernel does not say who does.
+                let is_new = is_last && state.hold(work, held_file(file, &*handle, name)?)?;
                 self.write_held(&node, &state);
-                if covered {
-                    work.replace_by_whiteout(&*handle, name)?;
-                } else {
-                    handle.remove(name)?;
+                let removed = match &state.kept {
+                    Some(kept) if is_new => work.keep(kept, Keep::Instead(&*handle, name, covered)),
+                    _ if covered => work.replace_by_whiteout(&*handle, name),
+                    _ => handle.remove(name),
+                };
+                if removed.is_err() && is_last {
+                    state.unhold();
                 }
+                removed?;
             }
         }
         change.unlinks(name, &node, &mut state);

@@ -5,6 +5,7 @@
 
 use crate::coherence::names::{Change, From};
 use crate::layers::Layers;
+use crate::layers::keep::Keep;
 use crate::layers::list::holds_nothing;
 use crate::layers::work::{Whiteouts, Work};
 use crate::nodes::node::{At, Body, Dir, File, FileState, Node};
@@ -152,10 +153,12 @@ impl Core {
                 if state.below.is_some() {
                     file.unsynced.change();
                 }
+                let (mut is_last, mut is_new) = (false, false);
                 if let (Some(gone), Some(victim)) = (&mut other, victim) {
                     match &gone.at {
                         At::Upper if gone.names.len() <= 1 => {
-                            gone.at = At::Held(held_file(victim, &*to_handle, to.1)?);
+                            is_new = gone.hold(work, held_file(victim, &*to_handle, to.1)?)?;
+                            is_last = true;
                         }
                         At::Lower(_) => gone.lost += 1,
                         _ => {}
@@ -165,7 +168,14 @@ impl Core {
                     }
                 }
                 self.nodes.write_move(source, to);
-                work.move_entry((&*from_handle, from.1), (&*to_handle, to.1), uncovers)?;
+                let kept = other.as_ref().and_then(|gone| gone.kept.as_ref()).filter(|_| is_new);
+                let moved = kept
+                    .map_or(Ok(()), |kept| work.keep(kept, Keep::Beside(&*to_handle, to.1)))
+                    .and_then(|()| work.move_entry((&*from_handle, from.1), (&*to_handle, to.1), uncovers));
+                if let (Err(_), true, Some(gone)) = (&moved, is_last, &mut other) {
+                    gone.unhold();
+                }
+                moved?;
                 if let (Some(gone), Some(node), Some(victim)) = (&mut other, target, victim) {
                     enters.unlinks_for(to.1, node, gone);
                     self.layers.doom_sidecar(victim, gone, work.space);

@@ -86,6 +86,19 @@ impl Cluster {
         Ok(CephBranch::open(self.client()?, c"").doing("the root")?.root())
     }
 
+    /// The names in a directory.
+    pub(super) fn names(&self, path: &str) -> Outcome<Vec<String>> {
+        let path = CString::new(path).doing("a path")?;
+        let dir = CephBranch::open(self.client()?, &path).doing("a directory")?.root();
+        let mut names = Vec::new();
+        dir.list(&mut |item| {
+            names.push(item.name.to_string());
+            Ok(())
+        })
+        .doing("a list")?;
+        Ok(names)
+    }
+
     /// Sets how many bytes a directory may hold.
     pub(super) fn set_quota(&self, path: &str, bytes: u64) -> Outcome {
         let (client, path) = (self.client()?, CString::new(path).doing("a path")?);

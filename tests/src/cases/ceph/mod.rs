@@ -34,6 +34,7 @@ const PARTS: &[(&str, Part)] = &[
     ("upper-moved", upper::moved),
     ("upper-pool", upper::pool),
     ("upper-killed", upper::killed),
+    ("upper-removed", upper::removed),
     ("upper-quota", upper::quota),
     ("upper-expelled", upper::expelled),
     ("storage-stopped", failures::storage_stopped),

@@ -7,10 +7,12 @@ use crate::harness::mount::Profile;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
 use crate::harness::tree::{self, Ignore, Tree};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::process::{Signal, kill_process};
 use std::ffi::CString;
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -218,6 +220,104 @@ fn layers_of(now: &Mount, one: &Layers, other: &Layers) -> Layers {
     if now.root() == one.merged { one.clone() } else { other.clone() }
 }
 
+/// Reads the beginning of a file from its layer.
+fn read(file: &File, len: usize) -> Outcome<Vec<u8>> {
+    rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed)?;
+    let mut found = vec![0; len];
+    file.read_exact_at(&mut found, 0)?;
+    Ok(found)
+}
+
+/// Files that were removed, or replaced, while somebody has them open, and one that never had a name, when the service is killed.
+pub(super) fn removed(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    let [top, bottom] = fill(cx, cluster, "upper-removed")?;
+    let bottom = bottom.display().to_string();
+    for profile in Profile::ALL {
+        let name = format!("upper-removed-{profile}");
+        let layers = far(cx, cluster, &name, &["ceph:/upper-removed", &bottom])?;
+        let mut mount = mount(cluster, &layers, profile, &[])?;
+        let open = |name: &str| {
+            File::options().read(true).write(true).create(true).truncate(false).open(mount.path(name))
+        };
+        let unnamed = {
+            let flags = OFlags::TMPFILE | OFlags::RDWR;
+            File::from(rustix::fs::open(mount.root(), flags, Mode::from_raw_mode(0o640)).doing("O_TMPFILE")?)
+        };
+        let (new, replaced, copied, large) =
+            (open("new")?, open("old")?, open("dir/numbers")?, open("large")?);
+        new.write_all_at(b"removed", 0)?;
+        replaced.write_all_at(b"replaced", 0)?;
+        unnamed.write_all_at(b"unnamed", 0)?;
+        copied.write_all_at(b"COPIED", 0)?;
+        large.write_all_at(b"LARGE", 0)?;
+        let original = File::open(mount.path("many/5"))?;
+        for name in ["new", "dir/numbers", "many/5", "large"] {
+            fs::remove_file(mount.path(name))?;
+        }
+        fs::write(mount.path("other"), "other")?;
+        fs::rename(mount.path("other"), mount.path("old"))?;
+        let all: [(&str, &File, &[u8]); 6] = [
+            ("a new file", &new, b"removed"),
+            ("one that was replaced", &replaced, b"replaced"),
+            ("one without a name", &unnamed, b"unnamed"),
+            ("a copy", &copied, b"COPIED"),
+            ("a partial file", &large, b"LARGE"),
+            ("a lower file", &original, b"number 5"),
+        ];
+        let rest = fs::read(top.join("large"))?.get(5..).unwrap_or_default().to_vec();
+        let before = taken(&mount)?;
+        for round in 0..3 {
+            let service = mount.service()?;
+            kill_process(service, Signal::KILL)?;
+            another_service(&mount, service)?;
+            for (what, file, text) in all {
+                let what = format!("{profile}, {round}: {what}");
+                ensure_eq!(read(file, text.len()).doing(&what)?, text, "{what}");
+                ensure_eq!(file.metadata()?.nlink(), 0, "{what}: links");
+                if what.ends_with("a lower file") {
+                    continue;
+                }
+                file.write_all_at(&text.to_ascii_uppercase(), 0).doing(&what)?;
+                file.sync_all().doing(&what)?;
+                ensure_eq!(read(file, text.len()).doing(&what)?, text.to_ascii_uppercase(), "{what}");
+                file.write_all_at(text, 0)?;
+            }
+            ensure!(read(&large, rest.len() + 5)?[5..] == rest, "{profile}, {round}: blocks from below");
+            tree::same(&format!("{profile}, {round}"), &taken(&mount)?, &before, Ignore::default())?;
+            let names = kept_names(cluster, &name)?;
+            ensure_eq!(names.len(), 5, "{profile}, {round}: in the work directory: {names:?}");
+        }
+        // A name for what had none.
+        let path = format!("/proc/self/fd/{}", unnamed.as_raw_fd());
+        rustix::fs::linkat(CWD, path, CWD, mount.path("named"), AtFlags::SYMLINK_FOLLOW).doing("linkat")?;
+        ensure_eq!(fs::read(mount.path("named"))?, b"unnamed", "{profile}: a file that was given a name");
+        ensure_eq!(fs::metadata(mount.path("named"))?.nlink(), 1, "{profile}: its links");
+        drop(new);
+        let begin = Instant::now();
+        while kept_names(cluster, &name)?.len() > 3 {
+            ensure!(begin.elapsed() < PATIENCE, "{profile}: what nobody has open is kept");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // The others are dropped before the mount is.
+        drop((replaced, unnamed, copied, large, original));
+        mount.unmount()?;
+        let left = kept_names(cluster, &name)?;
+        ensure!(left.is_empty(), "{profile}: in the work directory: {left:?}");
+        let maps = cluster.names(&format!("{name}/upper/.vellum.maps"))?;
+        ensure!(maps.is_empty(), "{profile}: sidecars: {maps:?}");
+        let again = self::mount(cluster, &layers, profile, &[])?;
+        ensure_eq!(fs::read(again.path("named"))?, b"unnamed", "{profile}: afterwards");
+    }
+    Ok(())
+}
+
+/// Names in a work directory that stand for removed files.
+fn kept_names(cluster: &Cluster, name: &str) -> Outcome<Vec<String>> {
+    let mut names = cluster.names(&format!("{name}/work/work"))?;
+    names.retain(|name| name.starts_with('@'));
+    Ok(names)
+}
+
 /// What is open when the service is killed, in the middle of changes.
 pub(super) fn killed(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let [top, bottom] = fill(cx, cluster, "upper-killed")?;
@@ -365,11 +465,15 @@ pub(super) fn quota(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let before = taken(&mount)?;
     mount.remount()?;
     tree::same("a full layer", &taken(&mount)?, &before, Ignore::default())?;
-    // What is removed makes room.
+    // What is removed makes room. It goes through the work directory, and the cluster counts the two directories at different times: there
+    // may be room, and none for a moment, and room again. That is over when there was room for a second.
     fs::remove_file(mount.path("big"))?;
-    let begin = Instant::now();
-    while let Err(error) = fs::write(mount.path("after"), "after") {
-        ensure!(begin.elapsed() < PATIENCE, "after room was made: {error}");
+    let (begin, mut since) = (Instant::now(), Instant::now());
+    while since.elapsed() < Duration::from_secs(1) {
+        if let Err(error) = fs::write(mount.path("after"), "after") {
+            ensure!(begin.elapsed() < PATIENCE, "after room was made: {error}");
+            since = Instant::now();
+        }
         std::thread::sleep(Duration::from_millis(100));
     }
     shell::run(shell::bash(CHANGE).arg("change").arg(mount.root()))?;

@@ -66,6 +66,11 @@ const NEGATIVE: u64 = 1;
 /// Programs have changed names past the kernel, which may not have heard of the last change.
 const SHARED: u64 = 2;
 
+/// In HELD: the rest is the number by which the object has a name in the work directory.
+const KEPT: u64 = 1 << 63;
+/// In HELD: the rest is the layer in which the object is, in the directory of its place.
+const IN_PARENT: u64 = 1 << 62;
+
 /// Words of a place: the parent's id, then the name's length (a byte) and the name.
 const PLACE: usize = 8;
 /// Longest name that a place holds itself, in bytes.
@@ -110,7 +115,18 @@ pub(crate) struct Record {
     pub(crate) held: Option<Holding>,
     /// What holds the directory in which its data are, and their name there.
     pub(crate) below: Option<(Holding, Box<CStr>)>,
+    /// Its number, if it has a name in the work directory by that.
+    pub(crate) kept: Option<u64>,
+    /// Its layer, if it is still there in its parent, below.
+    pub(crate) in_parent: Option<u16>,
     pub(crate) cached_opens: u32,
+}
+
+impl Record {
+    /// Whether the object can be found without a name.
+    pub(crate) const fn is_held(&self) -> bool {
+        self.held.is_some() || self.kept.is_some() || self.in_parent.is_some()
+    }
 }
 
 /// The records of all ids of a tree.
@@ -305,6 +321,16 @@ impl Ledger {
         self.set(id, word::HELD, holding.to_word());
     }
 
+    /// The object is about to lose its last name in the upper layer, and has one in the work directory by that number.
+    pub(crate) fn hold_kept(&self, id: NodeId, number: u64) {
+        self.set(id, word::HELD, KEPT | number);
+    }
+
+    /// The object, of a lower layer that is known by names only, is about to be hidden: it stays in the directory where it is said to be.
+    pub(crate) fn hold_in_parent(&self, id: NodeId, layer: u16) {
+        self.set(id, word::HELD, IN_PARENT | u64::from(layer));
+    }
+
     /// Writes down that the node of `id`, a directory or a file in a lower layer, is found in the directory `dir`. A copy of its descriptor
     /// is kept until the id is given back.
     pub(crate) fn hold_dir(&self, id: NodeId, dir: Option<BorrowedFd<'_>>, layer: u16) {
@@ -422,14 +448,17 @@ impl Ledger {
         }
         let below = Holding::from_word(self.get(id, word::BELOW))
             .and_then(|holding| Some((holding, self.read_place(id, !second)?.1)));
+        let held = self.get(id, word::HELD);
         Some(Record {
             id,
             flags,
             lookups: self.get(id, word::LOOKUPS),
             ino: self.get(id, word::INO),
             places,
-            held: Holding::from_word(self.get(id, word::HELD)),
+            held: Holding::from_word(held),
             below,
+            kept: (held & KEPT != 0).then_some(held & !KEPT),
+            in_parent: (held & (KEPT | IN_PARENT) == IN_PARENT).then_some(held as u16),
             cached_opens: self.get(id, word::CACHED_OPENS) as u32,
         })
     }
@@ -493,6 +522,9 @@ impl Holding {
     }
 
     fn from_word(word: u64) -> Option<Self> {
+        if word & (KEPT | IN_PARENT) != 0 {
+            return None;
+        }
         let number = (word as u32).checked_sub(1).and_then(|number| RawFd::try_from(number).ok())?;
         Some(Self { descriptor: number, layer: (word >> 32) as u16, in_dir: (word >> 48) & 1 == 1 })
     }

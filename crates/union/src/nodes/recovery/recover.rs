@@ -5,6 +5,7 @@
 
 use crate::coherence::entries::Entered;
 use crate::layers::data_below::InLayer;
+use crate::layers::kept::named;
 use crate::layers::layer::LowerDir;
 use crate::layers::marks::{DirMarks, Space};
 use crate::nodes::Nodes;
@@ -36,6 +37,22 @@ impl Core {
             if linked && let Err(error) = self.recover(record.id) {
                 tracing::debug!(%error, node = record.id.0, "a file with several names is not found again");
             }
+            if let Some(number) = record.kept.filter(|_| !record.flags.contains(Flags::GONE)) {
+                self.resume_removal(record.id, number);
+            }
+        }
+    }
+
+    /// A predecessor died while a file lost its last name, and the request will come again. If the file has not lost it, its other name is one
+    /// too many.
+    fn resume_removal(&self, id: NodeId, number: u64) {
+        let Ok(node) = self.recover(id) else { return };
+        let has_name = node.as_file().is_some_and(|file| file.state.read().kept.is_none());
+        if has_name
+            && let Ok(work) = self.upper.work()
+            && let Some(kept) = &work.kept
+        {
+            kept.release(number);
         }
     }
 
@@ -125,7 +142,7 @@ impl Core {
             }
         }
         // Removed, and killed before it could be written down.
-        if record.held.is_some() {
+        if record.is_held() {
             return self.recover_gone(record);
         }
         Err(stale("node"))
@@ -133,17 +150,23 @@ impl Core {
 
     /// The node of an object that has no name any more.
     fn recover_gone(&self, record: &Record) -> Result<Arc<Node>> {
-        let holding = record.held.ok_or(stale("nothing holds the object"))?;
+        let parent = record.in_parent.map(|layer| self.parent_in(record, layer)).transpose()?;
         // One at a time: who comes second finds the node.
         let _one = self.nodes.recovery.gone.lock();
         if let Ok(node) = self.nodes.get(record.id) {
             return Ok(node);
         }
-        let body = if holding.in_dir {
-            self.gone_below(record, holding.layer, self.held_dir(record.id, holding)?)?
-        } else {
-            let (branch, descriptor) = self.take_held(holding)?;
-            self.gone_above(record, branch.adopt(descriptor)?)?
+        let body = match (record.held, record.kept, parent) {
+            (_, Some(number), _) => self.kept_above(number)?,
+            (_, _, Some((layer, handle))) => self.gone_below(record, layer, handle)?,
+            (Some(holding), ..) if holding.in_dir => {
+                self.gone_below(record, holding.layer, self.held_dir(record.id, holding)?)?
+            }
+            (Some(holding), ..) => {
+                let (branch, descriptor) = self.take_held(holding)?;
+                self.gone_above(record, branch.adopt(descriptor)?)?
+            }
+            (None, None, None) => return Err(stale("nothing holds the object")),
         };
         let node = Arc::new(Node::new(record.id, record.ino, body, &self.nodes.table));
         self.nodes.restore_state(&node, record);
@@ -170,6 +193,30 @@ impl Core {
             Adopted::Dir(dir) => Ok(dir),
             Adopted::Other(_) => Err(stale("not a directory")),
         }
+    }
+
+    /// The directory of a layer in which an object is whose place in the union was there.
+    fn parent_in(&self, record: &Record, layer: u16) -> Result<(u16, Arc<dyn BranchDir>)> {
+        let (parent, _) = record.places.first().ok_or(stale("no place"))?;
+        let parent = self.node(*parent)?;
+        let mut parts = parent.as_dir().ok_or(Errno::NOTDIR)?.lowers.iter();
+        let part = parts.find(|part| part.layer == layer).ok_or(stale("no such part"))?;
+        Ok((layer, part.open(&self.layers)?))
+    }
+
+    /// What has a name in the work directory.
+    fn kept_above(&self, number: u64) -> Result<Body> {
+        let work = self.upper.work()?;
+        let (attr, object) = work.kept_by_predecessor(number)?;
+        let name = named(number);
+        let name = Name::new(&name)?;
+        let found = InLayer { layer: 0, handle: work.dir(), name, attr, impure: true, rest: &[] };
+        let (file, ..) = self.file_in(&found, Names::default(), At::Held(object))?;
+        let mut state = file.state.write();
+        state.kept = work.adopt_kept(number);
+        self.layers.doom_sidecar(&file, &state, work.space);
+        drop(state);
+        Ok(Body::File(file))
     }
 
     /// What was in the upper layer.
@@ -226,17 +273,24 @@ impl Core {
         match &state.at {
             At::Held(object) => {
                 if let Some(below) = &state.below
+                    && state.kept.is_none()
                     && below.next.is_none()
                     && let Ok(handle) = below.at.dir.open(&self.layers)
                     && let Ok(name) = Name::new(&below.at.name)
                 {
                     ledger.hold_below(node.id, handle.as_descriptor(), below.at.dir.layer, name);
                 }
-                ledger.hold(node.id, object.as_descriptor());
+                match &state.kept {
+                    Some(kept) => ledger.hold_kept(node.id, kept.number),
+                    None => ledger.hold(node.id, object.as_descriptor()),
+                }
             }
             At::Lower(at) => {
                 if let Ok(handle) = at.dir.open(&self.layers) {
-                    ledger.hold_dir(node.id, handle.as_descriptor(), at.dir.layer);
+                    match handle.as_descriptor() {
+                        None => ledger.hold_in_parent(node.id, at.dir.layer),
+                        dir => ledger.hold_dir(node.id, dir, at.dir.layer),
+                    }
                 }
             }
             At::Upper => {}
@@ -331,21 +385,21 @@ impl Nodes {
         }
     }
 
-    /// A node that has not been made again will not be asked for any more.
-    pub(crate) fn forget_unrecovered(&self, id: NodeId) {
-        let Some(ledger) = self.ledger().filter(|_| self.is_recovering()) else { return };
+    /// A node that has not been made again will not be asked for any more. The number by which its object has a name in the work
+    /// directory, for this record.
+    pub(crate) fn forget_unrecovered(&self, id: NodeId) -> Option<u64> {
+        let ledger = self.ledger().filter(|_| self.is_recovering())?;
         if !self.table.is_forgotten(id) {
-            return;
+            return None;
         }
         // What has a name keeps its record: others may be found through it.
-        let Some(record) = ledger.read(id).filter(|record| record.flags.contains(Flags::GONE)) else {
-            return;
-        };
+        let record = ledger.read(id).filter(|record| record.flags.contains(Flags::GONE))?;
         let all = record.held.into_iter().chain(record.below.map(|(holding, _)| holding));
         let held: Vec<_> =
             all.filter_map(|holding| self.recovery.held.lock().remove(&holding.descriptor)).collect();
         drop(held);
         self.table.release(id);
+        record.kept
     }
 
     /// Whether programs have changed names of a directory past the kernel, and a successor may have to know.

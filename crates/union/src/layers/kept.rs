@@ -1,0 +1,109 @@
+//! Files of the upper layer that have lost their last name, and that somebody may have open.
+//!
+//! A successor finds such a file by a descriptor, where its storage has some. Where it has none, the file keeps a name, in the work directory:
+//! one that nobody else sees, made of its inode number, which the ledger has. It goes with the file's last node, and with the next
+//! mount.
+
+use crate::layers::layer::c_string;
+use crate::nodes::recovery::ledger::Ledger;
+use crate::sync::Mutex;
+use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
+use std::sync::{Arc, Weak};
+use vellum_vfs::{BranchDir, Errno, Name, Result};
+
+/// All such names.
+pub(crate) struct KeptNames {
+    dir: Arc<dyn BranchDir>,
+    /// By inode number: those that are there, or are about to be.
+    known: Mutex<HashMap<u64, Known>>,
+}
+
+/// Who needs a name.
+#[derive(Default)]
+struct Known {
+    /// Files of this process: mostly one, but a file that a predecessor knew by two nodes, or by a name of which this process has not
+    /// heard, may be two here.
+    live: Weak<KeptName>,
+    /// Records of a predecessor for which no node was made again as yet.
+    left: usize,
+}
+
+/// A name in the work directory, which is taken away when this is dropped.
+pub(crate) struct KeptName {
+    all: Arc<KeptNames>,
+    /// The file's inode number.
+    pub(crate) number: u64,
+}
+
+impl Drop for KeptName {
+    fn drop(&mut self) {
+        self.all.remove_unneeded(self.number);
+    }
+}
+
+/// The name of a file.
+pub(crate) fn named(number: u64) -> Box<CStr> {
+    c_string(format!("@{number:x}").into_bytes())
+}
+
+impl KeptNames {
+    /// Those that a predecessor has left in the work directory and written down.
+    pub(crate) fn open(dir: &Arc<dyn BranchDir>, ledger: &Ledger) -> Result<Arc<Self>> {
+        let mut left: HashMap<Box<CStr>, (u64, usize)> = HashMap::new();
+        for number in ledger.records().filter_map(|record| record.kept) {
+            left.entry(named(number)).or_insert((number, 0)).1 += 1;
+        }
+        let mut known = HashMap::new();
+        if !left.is_empty() {
+            dir.list(&mut |item| {
+                if let Some(&(number, left)) = left.get(item.name.as_c_str()) {
+                    known.insert(number, Known { live: Weak::new(), left });
+                }
+                Ok(())
+            })?;
+        }
+        Ok(Arc::new(Self { dir: Arc::clone(dir), known: Mutex::new(known) }))
+    }
+
+    /// The names that are there.
+    pub(crate) fn names(&self) -> HashSet<Box<CStr>> {
+        self.known.lock().keys().copied().map(named).collect()
+    }
+
+    /// The name for a file, and whether it is there already: a second link to one inode cannot be renamed to the first.
+    pub(crate) fn take(self: &Arc<Self>, number: u64) -> (Arc<KeptName>, bool) {
+        let mut known = self.known.lock();
+        let is_there = known.contains_key(&number);
+        let known = known.entry(number).or_default();
+        if let Some(kept) = known.live.upgrade() {
+            return (kept, is_there);
+        }
+        let kept = Arc::new(KeptName { all: Arc::clone(self), number });
+        known.live = Arc::downgrade(&kept);
+        (kept, is_there)
+    }
+
+    /// A predecessor's record does not need its name any more.
+    pub(crate) fn release(&self, number: u64) {
+        if let Some(known) = self.known.lock().get_mut(&number) {
+            known.left = known.left.saturating_sub(1);
+        }
+        self.remove_unneeded(number);
+    }
+
+    fn remove_unneeded(&self, number: u64) {
+        // Held until the name has gone, so that nobody takes it meanwhile.
+        let mut all = self.known.lock();
+        if !all.get(&number).is_some_and(|known| known.left == 0 && known.live.strong_count() == 0) {
+            return;
+        }
+        all.remove(&number);
+        let name = named(number);
+        if let Err(error) = Name::new(&name).map_err(Into::into).and_then(|name| self.dir.remove(name))
+            && error.errno() != Errno::NOENT
+        {
+            tracing::debug!(%error, "a removed file keeps its name in the work directory");
+        }
+    }
+}

@@ -7,7 +7,7 @@
 use crate::layers::layer::c_string;
 use crate::nodes::recovery::ledger::Ledger;
 use crate::sync::Mutex;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CStr;
 use std::sync::{Arc, Weak};
 use vellum_vfs::{BranchDir, Errno, Name, Result};
@@ -67,7 +67,7 @@ impl KeptNames {
     }
 
     /// The names that are there.
-    pub(crate) fn names(&self) -> HashSet<Box<CStr>> {
+    pub(crate) fn names(&self) -> BTreeSet<Box<CStr>> {
         self.known.lock().keys().copied().map(named).collect()
     }
 

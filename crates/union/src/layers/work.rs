@@ -8,7 +8,7 @@ use crate::layers::marks::Space;
 use crate::layers::overrides::Format;
 use crate::nodes::recovery::ledger::Ledger;
 use crate::sync::Mutex;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
@@ -310,7 +310,7 @@ fn start_cleaner(dir: &Arc<dyn BranchDir>, hole_shift: Arc<OnceLock<Option<u8>>>
 fn clear_entry(dir: &dyn BranchDir, name: &CStr) {
     let result = Name::new(name).map_err(Into::into).and_then(|name| {
         if let Ok(inner) = dir.open_dir(name) {
-            clear(&*inner, 0, &HashSet::new())?;
+            clear(&*inner, 0, &BTreeSet::new())?;
             dir.remove_dir(name)
         } else {
             dir.remove(name)
@@ -322,7 +322,7 @@ fn clear_entry(dir: &dyn BranchDir, name: &CStr) {
 }
 
 /// Removes everything in a directory but what is spared.
-fn clear(dir: &dyn BranchDir, depth: usize, spared: &HashSet<Box<CStr>>) -> Result<()> {
+fn clear(dir: &dyn BranchDir, depth: usize, spared: &BTreeSet<Box<CStr>>) -> Result<()> {
     if depth > CLEAR_DEPTH {
         return Err(vellum_vfs::Error::new(Errno::LOOP, "clearing the work directory"));
     }
@@ -339,7 +339,7 @@ fn clear(dir: &dyn BranchDir, depth: usize, spared: &HashSet<Box<CStr>>) -> Resu
             Ok(()) => {}
             Err(e) if matches!(e.errno(), Errno::ISDIR | Errno::PERM) => {
                 let inner = dir.open_dir(name)?;
-                clear(&*inner, depth + 1, &HashSet::new())?;
+                clear(&*inner, depth + 1, &BTreeSet::new())?;
                 drop(inner);
                 dir.remove_dir(name)?;
             }

@@ -10,6 +10,7 @@
 #                with what they cost before
 #   make fuzz    looks for bytes that make a parser panic, an hour for each target (FUZZ="--seconds 60 marks")
 #   make replay  looks at what losses of power leave on ext4 and XFS, at STATES=1000 moments for each filesystem and profile
+#   make explore looks at ORDERS=5000 orders in which parties may change what others believe, of each kind
 #   make deps    only the installing
 #   make library the preload library, target/release/libvellum.so
 #   make install PREFIX=/usr/local: the command, its helper names and manual, and the library if it has been built
@@ -17,7 +18,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo demo-ceph test bench bench-quick fuzz replay deps check library install clean
+.PHONY: all build demo demo-ceph test bench bench-quick fuzz replay explore deps check library install clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -61,6 +62,11 @@ replay:
 	@scripts/step "build, release" cargo build --release --locked --package vellum
 	@scripts/step "build, tests" cargo build --locked --package vellum-tests
 	@VELLUM_REPLAY=$(STATES) target/debug/vellum-tests blocks/replay
+
+# `make test` looks at some, drawn anew each time.
+ORDERS ?= 5000
+explore:
+	COHERENCE_RUNS=$(ORDERS) RUSTFLAGS="--cfg=shuttle" cargo test --locked --target-dir target/shuttle --package vellum-union --test coherence
 
 # What has been found to be worth trying is added to fuzz/corpus.
 FUZZ ?= --seconds 3600 --keep

@@ -6,7 +6,8 @@
 //! After a change was answered nobody may believe what it made wrong. That this would be noticed is tried, too: parties that do not
 //! hear, or do not look, must be caught.
 //!
-//! Built with `--cfg shuttle`. `VELLUM_TEST_SEED` repeats a run, `COHERENCE_RUNS` says how many orders are tried of each kind.
+//! Built with `--cfg shuttle`. `VELLUM_TEST_SEED` repeats a run, `COHERENCE_RUNS` says how many orders are tried of each kind (150;
+//! `make explore` tries more).
 #![cfg(shuttle)]
 #![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "modules of one test program")]
 
@@ -31,6 +32,8 @@ const STEPS: usize = 3;
 /// Turns of others before the service dies, at most: with all parties, and with two of them.
 const LIFE: usize = 250;
 const SHORT_LIFE: usize = 80;
+/// Orders in which what is wrong has been found, however it was drawn.
+const ENOUGH: usize = 2000;
 /// How many threads are the less urgent one at some moment, in the orders that change seldom.
 const CHANGES: usize = 3;
 
@@ -41,7 +44,7 @@ fn seed() -> u64 {
 }
 
 fn runs() -> usize {
-    std::env::var("COHERENCE_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(500)
+    std::env::var("COHERENCE_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(150)
 }
 
 /// What is tried.
@@ -131,7 +134,7 @@ fn who_does_not_hear_or_look_is_caught() {
     println!("seed {seed}");
     for deaf in Deaf::ALL {
         let what = if deaf == Deaf::Begun { Scenario::OneName } else { Scenario::Alive };
-        let found = catch_unwind(AssertUnwindSafe(|| explore(Some(deaf), what, seed, 4 * runs())));
+        let found = catch_unwind(AssertUnwindSafe(|| explore(Some(deaf), what, seed, ENOUGH)));
         assert!(found.is_err(), "{deaf:?} was not noticed");
     }
 }

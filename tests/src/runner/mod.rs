@@ -134,15 +134,16 @@ fn run(jobs: &[Job], width: usize, places: &Places) -> ExitCode {
     for job in of(Turn::Alone) {
         one(job, places, &report);
     }
-    let queue = Mutex::new(of(Turn::Together));
-    let next = || queue.lock().map_or(None, |mut queue| queue.next());
+    let (together, aside) = (Mutex::new(of(Turn::Together)), Mutex::new(of(Turn::Aside)));
+    let next_together = || together.lock().map_or(None, |mut queue| queue.next());
+    let next_aside = || aside.lock().map_or(None, |mut queue| queue.next());
+    let run = |job: &Job| one(job, places, &report);
     std::thread::scope(|scope| {
-        scope.spawn(|| of(Turn::Aside).for_each(|job| one(job, places, &report)));
+        scope.spawn(|| std::iter::from_fn(next_aside).for_each(run));
         for _ in 0..width {
+            // In the end the processors are free for what else runs aside.
             scope.spawn(|| {
-                while let Some(job) = next() {
-                    one(job, places, &report);
-                }
+                std::iter::from_fn(next_together).chain(std::iter::from_fn(next_aside)).for_each(run)
             });
         }
     });

@@ -190,11 +190,15 @@ impl State {
         if sums.is_empty() || sums.len() > EXTENT_BLOCKS_MAX || at > SIZE_MAX || size > SIZE_MAX {
             return bad("an extent that cannot be");
         }
+        // Of blocks that are lost the numbers say nothing, but parts of such an extent are counted on from its first.
+        let capacity = match place.zone {
+            LOST => u64::from(u32::MAX),
+            zone => *self.capacities.get(zone as usize).ok_or_else(|| no_zone(zone))?,
+        };
+        if start + count > capacity {
+            return bad("an extent beyond its zone");
+        }
         if place.zone != LOST {
-            let capacity = *self.capacities.get(place.zone as usize).ok_or_else(|| no_zone(place.zone))?;
-            if start + count > capacity {
-                return bad("an extent beyond its zone");
-            }
             let live = &self.zones[place.zone as usize].live;
             let before = live.range(..(start + count) as u32).next_back();
             if before.is_some_and(|(block, live)| u64::from(*block) + u64::from(live.count) > start) {

@@ -75,6 +75,8 @@ pub const WORKERS_MAX: usize = 64;
 pub struct Workers {
     /// Most threads, 1 to [`WORKERS_MAX`]. They are started as they are needed.
     pub max: usize,
+    /// Most threads as long as all of them wait for something that the filesystem waits for; less than `max`: as many.
+    pub most: usize,
     /// How long a worker waits awake for the next request before it goes to sleep; zero: not at all. It stops by
     /// itself where that does not pay.
     pub spin: Duration,
@@ -82,7 +84,7 @@ pub struct Workers {
 
 impl Default for Workers {
     fn default() -> Self {
-        Self { max: 8, spin: Duration::from_micros(60) }
+        Self { max: 8, most: 8, spin: Duration::from_micros(60) }
     }
 }
 

@@ -13,6 +13,10 @@
 //!
 //! and shrinks when a reader seldom finds such a request while there are others.
 //!
+//! A storage that does not answer can hold as many workers as there are. Where one may, there is a second, higher limit: when all workers
+//! sleep over requests from one look of the watchdog to the next, and none reads, one more is started. Those beyond the usual number end
+//! when they have had nothing to do for some seconds.
+//!
 //! All of this must hold on a busy machine too, where nothing is more ordinary than a worker that has not had a
 //! processor for some milliseconds. One client thread waits for its answer before it asks again, so a second
 //! request of the same thread was not kept waiting by us, however early it is there; and a worker that only
@@ -45,6 +49,8 @@ const QUIET_TICKS: u32 = 25;
 const RUNNING_TICKS: u32 = 5;
 /// READ and WRITE of at least so many bytes count as long.
 const LONG_IO: u32 = 64 << 10;
+/// How long a worker beyond the usual number waits for something to do.
+const LINGER: Duration = Duration::from_secs(10);
 
 /// What the watchdog remembers of a slot from one tick to the next.
 struct Seen {
@@ -74,12 +80,18 @@ struct Books {
     parked: usize,
     /// Parked workers that have been told to read and have not noticed yet.
     called: usize,
+    /// The last look has found all workers asleep over requests.
+    stuck: bool,
     closing: bool,
 }
 
 /// The workers of a session. It knows nothing of what they do.
 pub(crate) struct Pool {
+    /// The usual number of workers at most,
     max: usize,
+    /// and what it may grow to as long as all wait for something else.
+    most: usize,
+    linger: Duration,
     clients: ClientCount,
     books: Mutex<Books>,
     /// Workers that read, or are going to read after their request; changed only with the books locked.
@@ -102,9 +114,11 @@ pub(crate) enum Need {
 }
 
 impl Pool {
-    pub(crate) fn new(max: usize) -> Self {
+    pub(crate) fn new(max: usize, most: usize) -> Self {
         Self {
             max,
+            most: most.max(max),
+            linger: LINGER,
             clients: ClientCount::new(),
             books: Mutex::default(),
             readers: AtomicUsize::new(0),
@@ -126,9 +140,12 @@ impl Pool {
         slot
     }
 
-    /// A worker ends (or could not be started).
+    /// A worker ends (or could not be started). One that was told to, because there are too many, has been struck out.
     pub(crate) fn dismiss(&self, slot: &Arc<Slot>) {
         let mut books = self.books.lock();
+        if !books.slots.iter().any(|other| Arc::ptr_eq(other, slot)) {
+            return;
+        }
         if matches!(slot.state.load(Ordering::Acquire), state::READING | state::BUSY) {
             self.readers.fetch_sub(1, Ordering::Relaxed);
         }
@@ -221,7 +238,17 @@ impl Pool {
         slot.state.store(state::PARKED, Ordering::Release);
         books.parked += 1;
         while books.called == 0 && !books.closing {
-            self.call.wait(books);
+            if books.alive <= self.max {
+                self.call.wait(books);
+            } else if self.call.wait_for(books, self.linger).timed_out()
+                && books.called == 0
+                && books.alive > self.max
+            {
+                books.parked -= 1;
+                books.slots.retain(|other| !std::ptr::eq(Arc::as_ptr(other), slot));
+                books.alive -= 1;
+                return false;
+            }
         }
         books.parked -= 1;
         if books.closing {
@@ -314,7 +341,23 @@ impl Pool {
                 result.hires += 1;
             }
         }
+        // In two looks one after the other: who has just gone to sleep may wake.
+        let stuck = self.is_stuck(books, asleep);
+        if stuck && books.stuck && result.hires == 0 {
+            result.hires = 1;
+        }
+        books.stuck = stuck && result.hires == 0;
+        result.busy |= stuck;
         result
+    }
+
+    /// Whether nobody reads, everybody sleeps over a request, and there may be one more.
+    fn is_stuck(&self, books: &Books, asleep: impl Fn(&Slot) -> bool) -> bool {
+        let waits = |slot: &Arc<Slot>| slot.state.load(Ordering::Acquire) == state::RELIEVED && asleep(slot);
+        self.readers() == 0
+            && !books.closing
+            && (self.max..self.most).contains(&books.alive)
+            && books.slots.iter().all(waits)
     }
 }
 

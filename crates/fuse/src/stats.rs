@@ -76,9 +76,14 @@ impl Counters {
 pub(crate) struct AllCounters(Mutex<Vec<Arc<Counters>>>);
 
 impl AllCounters {
+    /// For one more worker: those of one that has ended go on, if there are any.
     pub(crate) fn add_worker(&self) -> Arc<Counters> {
+        let mut all = self.0.lock();
+        if let Some(left) = all.iter_mut().find_map(|one| Arc::get_mut(one).is_some().then_some(one)) {
+            return Arc::clone(left);
+        }
         let counters = Arc::new(Counters([const { Counter::new() }; SLOTS]));
-        self.0.lock().push(Arc::clone(&counters));
+        all.push(Arc::clone(&counters));
         counters
     }
 
@@ -177,6 +182,19 @@ mod tests {
         assert_eq!(all.sum().of(Opcode::Lookup), 2);
         assert_eq!(all.sum().since(&before).total(), 2);
         assert_eq!(format!("{:?}", all.sum()), r#"{"LOOKUP": 2, "COPY_FILE_RANGE_64": 1}"#);
+    }
+
+    #[test]
+    fn counters_of_a_worker_that_has_ended_go_on() {
+        let all = AllCounters::default();
+        let (one, two) = (all.add_worker(), all.add_worker());
+        one.count(Opcode::Lookup);
+        drop(one);
+        let next = all.add_worker();
+        next.count(Opcode::Lookup);
+        let count = all.0.lock().len();
+        assert_eq!((count, all.sum().of(Opcode::Lookup)), (2, 2));
+        drop(two);
     }
 
     #[test]

@@ -60,7 +60,7 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         Self {
             fs,
             core,
-            pool: Pool::new(workers.max.clamp(1, WORKERS_MAX)),
+            pool: Pool::new(workers.max.clamp(1, WORKERS_MAX), workers.most.min(WORKERS_MAX)),
             spin: workers.spin,
             latency,
             inflight,
@@ -87,9 +87,9 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         let started = std::thread::Builder::new().name(format!("vellum-{}", slot.number)).spawn(move || {
             let slot = for_thread;
             slot.take();
-            Worker::new(&crew, &slot).serve();
-            // One worker only ends when the connection has.
-            crew.pool.close();
+            if Worker::new(&crew, &slot).serve() {
+                crew.pool.close();
+            }
             crew.pool.dismiss(&slot);
         });
         if started.is_err() {
@@ -159,7 +159,8 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         }
     }
 
-    fn serve(&mut self) {
+    /// Serves until the connection has ended (true), or there are workers enough.
+    fn serve(&mut self) -> bool {
         let mut errors = 0;
         if self.crew.inflight.is_some() {
             // A process that is killed while the kernel waits for a page to read a request into takes the request with it: its sender
@@ -175,17 +176,20 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                     let need = self.crew.pool.begin(self.slot, client, at_once);
                     self.crew.provide(need);
                     let goodbye = self.answer(len);
-                    if !self.crew.pool.done(self.slot) || goodbye {
-                        return;
+                    if goodbye {
+                        return true;
+                    }
+                    if !self.crew.pool.done(self.slot) {
+                        return false;
                     }
                 }
                 Ok((Received::Nothing, _)) => {}
-                Ok((Received::Closed, _)) => return,
+                Ok((Received::Closed, _)) => return true,
                 Err(error) => {
                     errors += 1;
                     tracing::error!(%error, "reading from the device");
                     if errors >= RECEIVE_ERRORS_MAX {
-                        return;
+                        return true;
                     }
                 }
             }

@@ -13,6 +13,12 @@ use vellum_vfs::Errno;
 /// Descriptors that the service would like to be allowed: handles of layers are cached.
 const DESCRIPTORS_WANTED: u64 = 1 << 20;
 
+/// Most workers of a mount with layers on a cluster, as long as all wait for it. Each has 1 MiB for the longest request.
+const WORKERS_MOST: usize = 32;
+/// Requests beside those that somebody waits for (reading ahead, writing back) that the kernel has under way at most in such a mount; others
+/// wait in the kernel, also those about other layers.
+const BACKGROUND_FAR: u16 = 1024;
+
 /// Standing with the kernel's out-of-memory killer (-1000 to 1000): a tree that dies takes all its users with it.
 const OOM_SCORE: &str = "-500";
 
@@ -49,8 +55,13 @@ pub(crate) fn session_options(config: &Config, layers: &Layers) -> SessionOption
         slow_xattr: Some(crate::instance::SYNC),
         ..SessionOptions::default()
     };
+    if config.ceph_layers().next().is_some() {
+        // A cluster that does not answer holds whoever asks it, and the others are to be answered.
+        options.workers.most = WORKERS_MOST;
+        options.max_background = BACKGROUND_FAR;
+    }
     if let Some(workers) = config.workers {
-        options.workers = Workers { max: workers.get(), ..Workers::default() };
+        options.workers = Workers { max: workers.get(), most: 0, ..Workers::default() };
     }
     let upper = layers.upper.as_ref().map(|(upper, _)| upper);
     let on_overlay =

@@ -14,7 +14,7 @@ fn serve(pool: &Pool, slot: &Slot, client: u32, at_once: bool) -> Need {
 
 #[test]
 fn clients_that_are_kept_waiting_ask_for_one_more_reader() {
-    let pool = Pool::new(2);
+    let pool = Pool::new(2, 2);
     let slot = pool.hire();
     for i in 1..=3 * BACKLOG {
         let need = serve(&pool, &slot, 7 + i % 2, true);
@@ -34,7 +34,7 @@ fn clients_that_are_kept_waiting_ask_for_one_more_reader() {
 
 #[test]
 fn one_client_thread_never_asks_for_a_second_reader() {
-    let pool = Pool::new(8);
+    let pool = Pool::new(8, 8);
     let slot = pool.hire();
     for i in 0..10_000 {
         assert_eq!(serve(&pool, &slot, 7, true), Need::Nothing);
@@ -52,7 +52,7 @@ fn one_client_thread_never_asks_for_a_second_reader() {
 
 #[test]
 fn what_nobody_waits_for_neither_counts_nor_disturbs() {
-    let pool = Pool::new(2);
+    let pool = Pool::new(2, 2);
     let slot = pool.hire();
     for i in 1..BACKLOG {
         assert_eq!(serve(&pool, &slot, i, true), Need::Nothing);
@@ -66,7 +66,7 @@ fn what_nobody_waits_for_neither_counts_nor_disturbs() {
 
 #[test]
 fn a_reader_stays_while_it_finds_backlog() {
-    let pool = Pool::new(2);
+    let pool = Pool::new(2, 2);
     let (slot, _other) = (pool.hire(), pool.hire());
     // Windows with just enough backlog: begin and done by turns, so that parking would hang.
     for i in 0..10 * WINDOW {
@@ -88,7 +88,7 @@ fn a_reader_stays_while_it_finds_backlog() {
 
 #[test]
 fn the_last_reader_always_stays() {
-    let pool = Pool::new(2);
+    let pool = Pool::new(2, 2);
     let slot = pool.hire();
     for _ in 0..10 * WINDOW {
         let _ = serve(&pool, &slot, 7, false);
@@ -104,7 +104,7 @@ fn the_last_reader_always_stays() {
 
 #[test]
 fn who_steps_aside_reads_again_if_nobody_else_does() {
-    let pool = Pool::new(2);
+    let pool = Pool::new(2, 2);
     let slot = pool.hire();
     // Two clients.
     assert_eq!(serve(&pool, &slot, 6, false), Need::Nothing);
@@ -118,7 +118,7 @@ fn who_steps_aside_reads_again_if_nobody_else_does() {
 
 #[test]
 fn nobody_steps_aside_for_a_client_that_is_alone() {
-    let pool = Pool::new(2);
+    let pool = Pool::new(2, 2);
     let slot = pool.hire();
     let aside = |client| {
         let _ = pool.begin(&slot, Some(client), false);
@@ -133,7 +133,7 @@ fn nobody_steps_aside_for_a_client_that_is_alone() {
 
 #[test]
 fn parked_workers_are_called_and_sent_home() {
-    let pool = Arc::new(Pool::new(2));
+    let pool = Arc::new(Pool::new(2, 2));
     let (first, second) = (pool.hire(), pool.hire());
     let parked = {
         let (pool, second) = (Arc::clone(&pool), Arc::clone(&second));
@@ -166,7 +166,7 @@ fn parked_workers_are_called_and_sent_home() {
 
 #[test]
 fn a_tick_relieves_who_sleeps_over_a_request() {
-    let pool = Pool::new(2);
+    let pool = Pool::new(2, 2);
     let slot = pool.hire();
     let (mut seen, mut books) = (Vec::new(), pool.books.lock());
     let mut tick = |asleep: bool| pool.tick(&mut books, &mut seen, |_| asleep);
@@ -184,7 +184,7 @@ fn a_tick_relieves_who_sleeps_over_a_request() {
 
 #[test]
 fn a_tick_leaves_who_only_wants_a_processor_for_a_while() {
-    let pool = Pool::new(2);
+    let pool = Pool::new(2, 2);
     let slot = pool.hire();
     let (mut seen, mut books) = (Vec::new(), pool.books.lock());
     let mut tick = |asleep: bool| pool.tick(&mut books, &mut seen, |_| asleep).hires;
@@ -201,8 +201,68 @@ fn a_tick_leaves_who_only_wants_a_processor_for_a_while() {
 }
 
 #[test]
+fn more_than_usual_are_started_as_long_as_all_sleep() {
+    let pool = Pool::new(2, 4);
+    let mut slots = Vec::new();
+    let mut seen = Vec::new();
+    // Looks until one hires somebody; None: none of some looks does.
+    let mut hired = |slots: &mut Vec<Arc<Slot>>, asleep: bool| {
+        let look = (1..=4).find(|_| {
+            let tick = pool.tick(&mut pool.books.lock(), &mut seen, |_| asleep);
+            assert!(tick.hires <= 1, "one at a time");
+            tick.hires == 1
+        });
+        look.inspect(|_| slots.push(pool.hire()))
+    };
+    slots.push(pool.hire());
+    for _ in 0..2 {
+        let _ = pool.begin(slots.last().unwrap(), Some(7), false);
+        // The first one makes room for the second.
+        let _ = hired(&mut slots, true);
+    }
+    let last = Arc::clone(slots.last().unwrap());
+    let _ = pool.begin(&last, Some(7), false);
+    let _ = pool.step_aside(&last);
+    let before = slots.len();
+    assert_eq!(hired(&mut slots, false), None, "somebody computes");
+    while slots.len() < 4 {
+        let _ = pool.begin(slots.last().unwrap(), Some(7), false);
+        assert!(hired(&mut slots, true).is_some(), "all sleep, of {}", slots.len());
+    }
+    assert!(before <= 3);
+    let _ = pool.begin(slots.last().unwrap(), Some(7), false);
+    assert_eq!(hired(&mut slots, true), None, "never more than that");
+    assert_eq!(pool.readers(), 0);
+    // Who is first to be done reads.
+    assert!(pool.done(&slots[0]));
+    assert_eq!(pool.readers(), 1);
+}
+
+#[test]
+fn those_beyond_the_usual_number_end_when_nobody_needs_them() {
+    let pool = Arc::new(Pool { linger: Duration::from_millis(20), ..Pool::new(1, 3) });
+    let reader = pool.hire();
+    let others: Vec<_> = (0..2)
+        .map(|_| {
+            let (pool, slot) = (Arc::clone(&pool), pool.hire());
+            std::thread::spawn(move || {
+                let _ = pool.begin(&slot, Some(7), false);
+                let _ = pool.relieve(&slot, &mut pool.books.lock());
+                assert!(!pool.done(&slot), "it ends");
+                pool.dismiss(&slot);
+            })
+        })
+        .collect();
+    others.into_iter().for_each(|other| other.join().unwrap());
+    let books = pool.books.lock();
+    assert_eq!((books.alive, pool.readers(), books.parked, books.closing), (1, 1, 0, false));
+    drop(books);
+    pool.dismiss(&reader);
+}
+
+#[test]
 fn the_watchdog_relieves_who_is_stuck() {
-    let pool = Arc::new(Pool::new(2));
+    let pool = Arc::new(Pool::new(2, 2));
     let slot = pool.hire();
     // This thread computes while it waits below: it is relieved all the same, in the end.
     slot.take();
@@ -229,7 +289,7 @@ fn the_watchdog_relieves_who_is_stuck() {
 
 #[test]
 fn the_watchdog_sleeps_through_no_request() {
-    let pool = Arc::new(Pool::new(2));
+    let pool = Arc::new(Pool::new(2, 2));
     let slot = pool.hire();
     slot.take();
     let watchdog = {
@@ -265,7 +325,7 @@ fn the_watchdog_sleeps_through_no_request() {
 #[test]
 fn the_watchdog_ends_with_the_last_worker() {
     for delay in 0..12 {
-        let pool = Arc::new(Pool::new(2));
+        let pool = Arc::new(Pool::new(2, 2));
         let slot = pool.hire();
         let watchdog = {
             let pool = Arc::clone(&pool);

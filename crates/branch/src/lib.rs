@@ -18,7 +18,7 @@ mod xattr;
 pub use cached::{CachedBranch, SETTLE, Sharing};
 pub use ceph::{
     CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble,
-    CephWriter, ceph_clients, load_ceph,
+    CephWriter, ceph_clients, load_ceph, on_expulsion,
 };
 pub use fault::{DEAD, FaultBranch, FaultExport, FaultPlan};
 pub use local::{LocalBranch, LocalExport};

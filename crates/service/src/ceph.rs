@@ -4,12 +4,16 @@
 //! ([`prepare`]): the library is loaded, the configuration read, and it is known where the key is.
 
 mod open;
+mod visit;
 
+pub use open::CephRight;
 pub(crate) use open::{layer, reach, upper};
+pub use visit::{Visit, end_visitor};
 
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::plain;
+use crate::pool::EXPELLED;
 use parking_lot::Mutex;
 use rustix::system::uname;
 use serde::{Deserialize, Serialize};
@@ -22,6 +26,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use vellum_branch::{
     CephAccess, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, ceph_clients, load_ceph,
+    on_expulsion,
 };
 
 /// What names of such layers begin with.
@@ -60,7 +65,8 @@ pub struct CephLayer {
 
 impl CephLayer {
     /// The directory that an option with one layer names; None: it names none of CephFS.
-    pub(crate) fn named(text: &OsStr) -> Option<Self> {
+    #[must_use]
+    pub fn named(text: &OsStr) -> Option<Self> {
         text.as_bytes().strip_prefix(SCHEME).map(Self::at)
     }
 
@@ -78,7 +84,7 @@ impl CephLayer {
     }
 
     /// With the configuration as a path that means the same everywhere. Refuses one that cannot be read.
-    pub(crate) fn found(&self) -> Result<Self, Failure> {
+    pub fn found(&self) -> Result<Self, Failure> {
         let (option, given) = match (&self.cluster.conf, std::env::var_os("CEPH_CONF")) {
             (Some(conf), _) => ("option ceph.conf=", conf.clone()),
             (None, Some(conf)) if !conf.is_empty() => ("variable CEPH_CONF=", conf.into()),
@@ -111,6 +117,15 @@ static WRITER: OnceLock<String> = OnceLock::new();
 pub(crate) fn be_one_of(family: u64, before: u64) {
     let _ = FAMILY.set((family, before));
     let _ = WRITER.set(format!("{family:016x} on {}", uname().nodename().to_string_lossy()));
+}
+
+/// Has this process end with a status as soon as a cluster has expelled a client of it, for a supervisor to start another: what a killed one
+/// leaves is what that one goes on with. The call that has found it out is not answered, and is sent again with those that are under way.
+pub(crate) fn end_when_expelled() {
+    on_expulsion(|| {
+        tracing::error!("a cluster has expelled the client of this service, which ends for another one");
+        vellum_sys::end_process(EXPELLED);
+    });
 }
 
 /// The record of this family.

@@ -1,5 +1,6 @@
 //! Completing an upper layer that is not mounted.
 
+use crate::ceph::CephLayer;
 use crate::config::{BlockMap, Config};
 use crate::failure::Failure;
 use crate::lock::DirLock;
@@ -25,6 +26,13 @@ pub fn run(
     work: Option<&Path>,
     watch: &mut dyn FnMut(&Flattening) -> bool,
 ) -> Result<Flattening, Failure> {
+    let named = [upper].into_iter().chain(lowers.iter().map(PathBuf::as_path)).chain(work);
+    if let Some(layer) = named.map(Path::as_os_str).find_map(CephLayer::named) {
+        return Err(Failure::input(format!(
+            "layer {layer}: vellum flatten completes layers of this host only"
+        ))
+        .remedy("mount it with its lower layers, and copy what the mount shows"));
+    }
     let (given, shown) = (upper, upper.display());
     let failed =
         |e| Failure::input(format!("upper layer {shown}")).because(e).remedy("give the directory of one");

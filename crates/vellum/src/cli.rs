@@ -324,9 +324,19 @@ pub struct MetricsArgs {
 /// Arguments of `vellum run`. Words that become part of the container's configuration are text, paths of the host need not be.
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// What the root is made of: a directory tree, an OCI image layout, or oci:DIR:TAG. It is only read.
+    /// What the root is made of: a directory tree, an OCI image layout, oci:DIR:TAG, or ceph:PATH, a directory tree on CephFS. It is
+    /// only read.
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<PathBuf>,
+    /// The configuration of the cluster that ceph:PATH is on; otherwise /etc/ceph/ceph.conf.
+    #[arg(long, value_name = "FILE")]
+    pub ceph_conf: Option<PathBuf>,
+    /// As which client it is reached; otherwise client.admin.
+    #[arg(long, value_name = "NAME")]
+    pub ceph_id: Option<String>,
+    /// The filesystem's name there; otherwise the default one.
+    #[arg(long, value_name = "NAME")]
+    pub ceph_fs: Option<String>,
     /// The pool that serves the mount and holds the container's processes.
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,
@@ -336,7 +346,7 @@ pub struct RunArgs {
     /// Read the image through a cache of the service, for an image that lies on a slow storage.
     #[arg(long, value_enum)]
     pub cache: Option<CacheArg>,
-    /// Keep what the container writes, in this directory.
+    /// Keep what the container writes, in this directory, or in one on CephFS: ceph:PATH.
     #[arg(long, value_name = "DIR")]
     pub upper: Option<PathBuf>,
     /// The container's name; otherwise it has one of its own.

@@ -93,6 +93,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Run(arguments) => {
             let (status, said) = run::run(*arguments);
             said.iter().for_each(|failure| say(&failure.to_string()));
+            vellum_service::ceph::end_visitor(status);
             return Ok(ExitCode::from(status));
         }
     };

@@ -6,6 +6,8 @@ use crate::weight::parse;
 use vellum_engine::Failure;
 use vellum_engine::container::{Asked, Ending, Request, STATUS_FAILED, Volume, run as run_container};
 use vellum_engine::image::Source;
+use vellum_service::LayerSource;
+use vellum_service::ceph::Cluster;
 use vellum_service::config::Sharing;
 
 /// Runs it to its end. The exit status: the command's, or for failures what podman has; and why, if there is something to say.
@@ -23,18 +25,22 @@ pub fn run(arguments: RunArgs) -> (u8, Option<Failure>) {
 
 fn request(arguments: RunArgs) -> Result<Request, Failure> {
     let image = arguments.image.as_deref().ok_or_else(|| {
-        Failure::input("no image; give --image DIR, the root as a directory tree, or --image oci:DIR[:TAG]")
+        Failure::input("no image; give --image DIR, the root as a directory tree, --image oci:DIR[:TAG] or --image ceph:PATH")
     })?;
     if arguments.detach {
         return Err(Failure::input(
             "option --detach: a container ends with vellum run; leave the option out, and end the command with & to go on meanwhile",
         ));
     }
+    let cluster = Cluster { conf: arguments.ceph_conf, id: arguments.ceph_id, filesystem: arguments.ceph_fs };
+    let mut image = Source::parse(image)?;
+    let mut upper = arguments.upper.map(|upper| LayerSource::named(upper.into()));
+    place(&mut image, upper.as_mut(), &cluster)?;
     let vellum =
         std::env::current_exe().map_err(|e| Failure::system("cannot find this program").because(e))?;
     Ok(Request {
         vellum,
-        image: Source::parse(image)?,
+        image,
         volumes: arguments.volume.iter().map(|text| Volume::parse(text)).collect::<Result<_, _>>()?,
         pool: arguments.pool.map(|name| name.parse()).transpose()?,
         weight: arguments.weight.map(|text| parse("option --weight", &text)).transpose()?,
@@ -51,7 +57,7 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
             workdir: arguments.workdir,
             user: arguments.user,
         },
-        upper: arguments.upper,
+        upper,
         name: arguments.name,
         terminal: arguments.tty,
         read_only: arguments.read_only,
@@ -60,6 +66,23 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
         runtime: arguments.runtime,
         state: arguments.state,
     })
+}
+
+/// Says of what is on CephFS on which cluster it is. Refuses a cluster that nothing is on.
+fn place(image: &mut Source, upper: Option<&mut LayerSource>, cluster: &Cluster) -> Result<(), Failure> {
+    let mut any = false;
+    let image = if let Source::Far(layer) = image { Some(layer) } else { None };
+    let upper = upper.and_then(|upper| if let LayerSource::Ceph(layer) = upper { Some(layer) } else { None });
+    for layer in image.into_iter().chain(upper) {
+        layer.cluster = cluster.clone();
+        any = true;
+    }
+    if any || *cluster == Cluster::default() {
+        return Ok(());
+    }
+    Err(Failure::input(
+        "options --ceph-conf, --ceph-id and --ceph-fs: nothing is on CephFS; give --image ceph:PATH or --upper ceph:PATH, or leave them out",
+    ))
 }
 
 /// Whether `--security-opt` lets processes gain privileges; they may not when nobody says so.

@@ -11,7 +11,7 @@ mod writer;
 pub use self::writer::{CephClaim, CephWriter};
 pub use vellum_sys::ceph::{
     CephAccess, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, connected as ceph_clients,
-    load as load_ceph,
+    load as load_ceph, on_expulsion,
 };
 
 use self::held::{CephDir, Held};

@@ -6,7 +6,7 @@ use super::process::{self, Asked, Plan};
 use super::runtime::{self, Bundle, Runtime};
 use super::signals::Signals;
 use super::spec::Container;
-use super::state::{self, Place, State};
+use super::state::{self, Keep, Place, State};
 use super::stdio::own_device;
 use super::union::{self, Union};
 use super::user::Known;
@@ -19,9 +19,9 @@ use crate::uids::UidRange;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use vellum_service::Failure;
 use vellum_service::config::{Cache, Config, Sharing};
 use vellum_service::pool::session_path;
+use vellum_service::{Failure, LayerSource};
 
 /// What is to run, and where.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ pub struct Request {
     /// Whether its layers are read through the service's cache, and who may change them.
     pub cache: Option<Sharing>,
     /// An upper layer that is kept.
-    pub upper: Option<PathBuf>,
+    pub upper: Option<LayerSource>,
     /// Its name.
     pub name: Option<String>,
     /// Whether the command has a terminal; none: as standard input and output are.
@@ -81,7 +81,7 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
     let terminal = terminal(request.terminal)?;
     let layout = match &request.image {
         Source::Layout(dir, tag) => Some(Layout::open(dir, tag.as_deref())?),
-        Source::Tree(_) => None,
+        Source::Tree(_) | Source::Far(_) => None,
     };
     let defaults = layout.as_ref().map_or_else(Defaults::default, |layout| layout.defaults().clone());
     let mut own = vec!["container=vellum".to_owned(), format!("HOSTNAME={hostname}")];
@@ -89,7 +89,7 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
         own.push("TERM=xterm".to_owned());
     }
     let plan = process::plan(&defaults, &request.asked, &own, |name| std::env::var(name).ok())?;
-    let keep = request.upper.as_deref().map(kept).transpose()?;
+    let keep = request.upper.as_ref().map(kept).transpose()?;
     let pool = request.pool.as_ref().map(|name| Pool::open(&Store::of_user()?, name)).transpose()?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::input(
@@ -103,8 +103,13 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
     let lowers = match (&request.image, &layout) {
         (_, Some(layout)) => layout.unpacked(&state.layers(), &|| signals.came().is_some())?,
         (Source::Tree(dir) | Source::Layout(dir, _), None) => Some(vec![dir.clone()]),
+        (Source::Far(_), None) => Some(Vec::new()),
     };
     let Some(lowers) = lowers else { return stopped() };
+    let mut lowers: Vec<LayerSource> = lowers.into_iter().map(LayerSource::from).collect();
+    if let Source::Far(layer) = &request.image {
+        lowers.push(LayerSource::Ceph(layer.found()?));
+    }
     let place = state.place(&id)?;
     let start = Start { request, runtime, plan, hostname, terminal, keep, pool, signals: &signals };
     let ended = start.go(&place, lowers);
@@ -151,7 +156,11 @@ fn hostname(request: &Request, id: &str) -> Result<String, Failure> {
     )))
 }
 
-fn kept(upper: &Path) -> Result<PathBuf, Failure> {
+fn kept(upper: &LayerSource) -> Result<Keep, Failure> {
+    let upper = match upper {
+        LayerSource::Ceph(layer) => return Ok(Keep::Far(layer.found()?)),
+        local => local.directory().unwrap_or(Path::new("")),
+    };
     let shown = upper.display();
     let failed =
         |e| Failure::input(format!("option --upper {shown}")).because(e).remedy("make the directory first");
@@ -159,7 +168,7 @@ fn kept(upper: &Path) -> Result<PathBuf, Failure> {
     if !path.is_dir() || path.file_name().is_none() {
         return Err(Failure::input(format!("option --upper {shown}: give a directory other than /")));
     }
-    Ok(path)
+    Ok(Keep::Here(path))
 }
 
 /// The socket of the pool's service that is for the library which containers have preloaded. It is shown to the container as
@@ -175,34 +184,36 @@ struct Start<'a> {
     plan: Plan,
     hostname: String,
     terminal: bool,
-    keep: Option<PathBuf>,
+    keep: Option<Keep>,
     pool: Option<Pool>,
     signals: &'a Signals,
 }
 
 impl Start<'_> {
     /// None: a signal came before it was started.
-    fn go(mut self, place: &Place, mut lowers: Vec<PathBuf>) -> Result<Option<Ending>, Failure> {
-        place.make(&self.runtime, self.keep.as_deref())?;
+    fn go(mut self, place: &Place, mut lowers: Vec<LayerSource>) -> Result<Option<Ending>, Failure> {
+        place.make(&self.runtime, self.keep.as_ref())?;
         let made = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
         if lowers.is_empty() {
             // An image without layers.
             let empty = place.path("empty");
             fs::create_dir(&empty).map_err(|e| made(&empty, e))?;
-            lowers.push(empty);
+            lowers.push(empty.into());
         }
-        let (upper, work, merged) = (place.upper(), place.work(), place.merged());
+        let ((upper, work), merged) = (place.layers(), place.merged());
         if let (None, Some(top)) = (&self.keep, lowers.first()) {
-            union::resemble(&upper, top).map_err(|e| made(&upper, e))?;
+            union::resemble(&place.upper(), top)?;
         }
-        let layers: Vec<&PathBuf> = std::iter::once(&upper).chain(&lowers).collect();
+        let here = upper.clone();
+        let layers: Vec<&Path> =
+            std::iter::once(&here).chain(&lowers).filter_map(LayerSource::directory).collect();
         self.claim(&layers)?;
         let pool = self.pool.as_ref();
         let ids = pool.map_or(Ok(None), Pool::ids)?;
         if let Some(ids) = ids {
             place.open_to(ids)?;
         }
-        let union = Union { lowers: &lowers, upper: &upper, work: &work, merged: &merged };
+        let union = Union { lowers: &lowers, upper, work, merged: &merged };
         let Request { vellum, weight, cache, .. } = self.request;
         let cache = cache.map(|sharing| Cache { sharing, bytes: Cache::USUAL });
         union.mount(
@@ -220,7 +231,7 @@ impl Start<'_> {
     }
 
     /// The pool that claims the layers, as it does for any mount.
-    fn claim(&mut self, layers: &[&PathBuf]) -> Result<(), Failure> {
+    fn claim(&mut self, layers: &[&Path]) -> Result<(), Failure> {
         // Who has no place for pools has none.
         if let (None, Ok(store)) = (&self.pool, Store::of_user()) {
             self.pool = store.of_layers(layers)?.map(|name| Pool::open(&store, &name)).transpose()?;

@@ -6,14 +6,16 @@ use super::union::{self, SERVICE_WAIT};
 use crate::image::LayerStore;
 use crate::own::Owned;
 use crate::uids::UidRange;
-use std::ffi::OsStr;
+use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vellum_service::Failure;
+use vellum_service::ceph::CephLayer;
+use vellum_service::{Failure, LayerSource};
 use vellum_sys::remove_tree;
 
 /// Where root's state is.
@@ -39,6 +41,8 @@ const ATTEMPTS: u32 = 5;
 const RUNTIME_NOTE: &str = "runtime.path";
 const UPPER_NOTE: &str = "upper.path";
 const WORK_NOTE: &str = "work.path";
+/// Of an upper layer on CephFS: that and its work directory.
+const FAR_NOTE: &str = "upper.far";
 
 /// Where layers and containers are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,9 +170,17 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     if let Some(program) = note(dir, RUNTIME_NOTE).filter(|_| known.join(id).exists()) {
         Runtime::at(program).delete(id, &known);
     }
-    let (merged, kept) = (dir.join(super::spec::ROOT), note(dir, UPPER_NOTE));
-    let upper = kept.clone().unwrap_or_else(|| dir.join(UPPER));
-    let ended = || union::take_away(&merged, &upper, kept.is_some(), patience);
+    let merged = dir.join(super::spec::ROOT);
+    let far = far_note(dir);
+    // One client for all that is to be done there.
+    let beside = far.as_ref().and_then(|far| far.work.parent()).map(|beside| beside.visit()).transpose()?;
+    let kept = note(dir, UPPER_NOTE);
+    let is_kept = kept.is_some() || far.is_some();
+    let upper = match &far {
+        Some(far) => LayerSource::Ceph(far.upper.clone()),
+        None => kept.unwrap_or_else(|| dir.join(UPPER)).into(),
+    };
+    let ended = || union::take_away(&merged, &upper, is_kept, patience);
     let mut right = ended()?;
     // Before anything in here is removed, and not by that: what is mounted there is not ours to remove.
     for _ in 0..ATTEMPTS {
@@ -187,6 +199,9 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     if let Some(work) = note(dir, WORK_NOTE) {
         remove_tree(&work).map_err(|e| failed(&work, e))?;
     }
+    if let (Some(beside), Some(name)) = (&beside, far.as_ref().and_then(|far| far.work.file_name())) {
+        beside.remove_all(name)?;
+    }
     remove_tree(dir).map_err(|e| failed(dir, e))?;
     drop(right);
     Ok(())
@@ -195,6 +210,28 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
 fn note(dir: &Path, name: &str) -> Option<PathBuf> {
     let bytes = fs::read(dir.join(name)).ok().filter(|bytes| !bytes.is_empty())?;
     Some(OsStr::from_bytes(&bytes).into())
+}
+
+/// An upper layer on CephFS that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Far {
+    upper: CephLayer,
+    work: CephLayer,
+}
+
+/// A note that is not whole was being written when its writer died: then nothing has been made there.
+fn far_note(dir: &Path) -> Option<Far> {
+    serde_json::from_slice(&fs::read(dir.join(FAR_NOTE)).ok()?).ok()
+}
+
+/// An upper layer that somebody wants to keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// On this host.
+    Here(PathBuf),
+    /// On CephFS.
+    Far(CephLayer),
 }
 
 impl Place {
@@ -227,25 +264,54 @@ impl Place {
         note(&self.dir, WORK_NOTE).unwrap_or_else(|| self.path(WORK))
     }
 
+    /// The upper layer and its work directory as layers, wherever they lie.
+    pub(super) fn layers(&self) -> (LayerSource, LayerSource) {
+        match far_note(&self.dir) {
+            Some(Far { upper, work }) => (LayerSource::Ceph(upper), LayerSource::Ceph(work)),
+            None => (self.upper().into(), self.work().into()),
+        }
+    }
+
     /// Makes the directories of the tree. Those that lie elsewhere are noted before they are made.
-    pub(super) fn make(&self, runtime: &Runtime, keep: Option<&Path>) -> Result<(), Failure> {
+    pub(super) fn make(&self, runtime: &Runtime, keep: Option<&Keep>) -> Result<(), Failure> {
         let failed = |e: io::Error| Failure::system(format!("{}", self.owned.path().display())).because(e);
         let take_note =
             |name: &str, path: &Path| fs::write(self.path(name), path.as_os_str().as_bytes()).map_err(failed);
         take_note(RUNTIME_NOTE, runtime.program())?;
         fs::DirBuilder::new().mode(0o700).create(self.path(PRIVATE)).map_err(failed)?;
+        let beside = |upper: &OsStr| {
+            let mut name = OsStr::new(".").to_owned();
+            name.push(upper);
+            name.push(format!(".work-{}", self.id));
+            name
+        };
         match keep {
-            Some(upper) => {
-                let mut name = OsStr::new(".").to_owned();
-                name.push(upper.file_name().unwrap_or(OsStr::new("upper")));
-                name.push(format!(".work-{}", self.id));
+            Some(Keep::Here(upper)) => {
+                let name = beside(upper.file_name().unwrap_or(OsStr::new("upper")));
                 take_note(UPPER_NOTE, upper)?;
                 take_note(WORK_NOTE, &upper.with_file_name(name))?;
             }
+            Some(Keep::Far(upper)) => return self.make_far(upper, &beside),
             None => fs::create_dir(self.upper()).map_err(failed)?,
         }
         let work = self.work();
         fs::create_dir(&work).map_err(|e| Failure::system(format!("{}", work.display())).because(e))?;
+        fs::create_dir(self.merged()).map_err(failed)
+    }
+
+    /// As [`Self::make`], where the upper layer is on CephFS.
+    fn make_far(&self, upper: &CephLayer, beside: &dyn Fn(&OsStr) -> OsString) -> Result<(), Failure> {
+        let failed = |e: io::Error| Failure::system(format!("{}", self.owned.path().display())).because(e);
+        let (Some(parent), Some(name)) = (upper.parent(), upper.file_name()) else {
+            return Err(Failure::input(format!("option --upper {upper}: give a directory below the root")));
+        };
+        let there = parent.visit()?;
+        // It has to be there, as one of this host has to.
+        drop(upper.visit()?);
+        let far = Far { upper: upper.clone(), work: upper.beside(&beside(name)) };
+        let text = serde_json::to_vec(&far).map_err(|e| Failure::system("a note").because(e))?;
+        fs::write(self.path(FAR_NOTE), text).map_err(failed)?;
+        there.make_dir(far.work.file_name().unwrap_or_default())?;
         fs::create_dir(self.merged()).map_err(failed)
     }
 
@@ -383,7 +449,8 @@ mod tests {
         fs::create_dir(&keep).unwrap();
         for upper in [None, Some(keep.as_path())] {
             let dead = state.place("dead").unwrap();
-            dead.make(&Runtime::at("/nonexistent/crun".into()), upper).unwrap();
+            let kept = upper.map(|upper| Keep::Here(upper.to_owned()));
+            dead.make(&Runtime::at("/nonexistent/crun".into()), kept.as_ref()).unwrap();
             fs::write(dead.upper().join("file"), "words").unwrap();
             let (upper, work) = (dead.upper(), dead.work());
             let served = DirLock::take("upper", &upper, Duration::ZERO, "in use").unwrap();
@@ -410,9 +477,9 @@ mod tests {
         let alive = state.place("alive").unwrap();
         alive.make(&runtime, None).unwrap();
         assert_eq!(state.place("alive").unwrap_err().exit_status(), 2);
-        for (id, upper) in [("dead", None), ("dead-too", Some(keep.as_path()))] {
+        for (id, upper) in [("dead", None), ("dead-too", Some(keep.clone()))] {
             let dead = state.place(id).unwrap();
-            dead.make(&runtime, upper).unwrap();
+            dead.make(&runtime, upper.map(Keep::Here).as_ref()).unwrap();
             fs::create_dir_all(dead.runtime_state().join(id)).unwrap();
             fs::write(dead.upper().join("file"), "words").unwrap();
             assert!(dead.work().is_dir());

@@ -5,13 +5,14 @@ use crate::name::PoolName;
 use crate::uids::UidRange;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
-use vellum_service::Failure;
+use vellum_service::ceph::CephRight;
 use vellum_service::config::{Config, FillAtEnd};
 use vellum_service::lock::DirLock;
 use vellum_service::mountpoint::mounts;
 use vellum_service::unmount::{end, unmount};
+use vellum_service::{Failure, LayerSource};
 
 /// How long what still uses a tree may take to end before the tree is taken away under it.
 const BUSY: Duration = Duration::from_secs(2);
@@ -24,9 +25,9 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub(super) struct Union<'a> {
     /// The top one first.
-    pub(super) lowers: &'a [PathBuf],
-    pub(super) upper: &'a Path,
-    pub(super) work: &'a Path,
+    pub(super) lowers: &'a [LayerSource],
+    pub(super) upper: LayerSource,
+    pub(super) work: LayerSource,
     pub(super) merged: &'a Path,
 }
 
@@ -42,9 +43,9 @@ impl Union<'_> {
     ) -> Result<(), Failure> {
         let mut config = Config {
             mountpoint: self.merged.to_owned(),
-            lowers: self.lowers.iter().map(|lower| lower.as_path().into()).collect(),
-            upper: Some(self.upper.into()),
-            work: Some(self.work.into()),
+            lowers: self.lowers.to_vec(),
+            upper: Some(self.upper.clone()),
+            work: Some(self.work.clone()),
             // What the container leaves is removed at once, or the service's end is waited for.
             fill_at_end: FillAtEnd(0),
             ..asked
@@ -57,10 +58,21 @@ impl Union<'_> {
 }
 
 /// The upper layer's root shows as the tree's: it has to look like that of the layer below.
-pub(super) fn resemble(upper: &Path, lower: &Path) -> std::io::Result<()> {
-    let below = fs::metadata(lower)?;
-    std::os::unix::fs::chown(upper, Some(below.uid()), Some(below.gid()))?;
-    fs::set_permissions(upper, fs::Permissions::from_mode(below.mode() & 0o7777))
+pub(super) fn resemble(upper: &Path, lower: &LayerSource) -> Result<(), Failure> {
+    let (uid, gid, mode) = match lower {
+        LayerSource::Ceph(layer) => layer.visit()?.owner_and_mode()?,
+        local => {
+            let path = local.directory().unwrap_or(upper);
+            let below = fs::metadata(path).map_err(|e| failed(path, e))?;
+            (below.uid(), below.gid(), below.mode() & 0o7777)
+        }
+    };
+    std::os::unix::fs::chown(upper, Some(uid), Some(gid)).map_err(|e| failed(upper, e))?;
+    fs::set_permissions(upper, fs::Permissions::from_mode(mode)).map_err(|e| failed(upper, e))
+}
+
+fn failed(path: &Path, e: std::io::Error) -> Failure {
+    Failure::system(format!("{}", path.display())).because(e)
 }
 
 /// Takes away what is mounted at `merged`, now or in a moment by a command that was about to, and waits until its service has let go of
@@ -70,10 +82,10 @@ pub(super) fn resemble(upper: &Path, lower: &Path) -> std::io::Result<()> {
 /// tree ends for all. `patience`: how long it is waited for where nothing is mounted any more.
 pub(super) fn take_away(
     merged: &Path,
-    upper: &Path,
+    upper: &LayerSource,
     kept: bool,
     patience: Duration,
-) -> Result<Option<DirLock>, Failure> {
+) -> Result<Right, Failure> {
     let begin = Instant::now();
     let mut patience = patience;
     if kept
@@ -94,14 +106,13 @@ pub(super) fn take_away(
                 tracing::debug!("{why}; it is taken away under who uses it");
                 unmount(merged, true)?;
             }
-        } else if let Some(right) = right_to(upper) {
+        } else if let Some(right) = right_to(upper)? {
             return Ok(right);
         }
         if begin.elapsed() > patience {
             return Err(Failure::system(if mounted {
                 format!("{}: cannot be unmounted", merged.display())
             } else {
-                let upper = upper.display();
                 format!(
                     "{upper}: somebody has it open, and its service goes on; a later vellum run takes away what is left"
                 )
@@ -111,13 +122,26 @@ pub(super) fn take_away(
     }
 }
 
-/// The right to a layer, with which nobody serves it. None: a service has it. What cannot be opened has none, and there is no right to it.
-fn right_to(upper: &Path) -> Option<Option<DirLock>> {
-    match DirLock::take("upper layer", upper, Duration::ZERO, "in use") {
-        Ok(right) => Some(Some(right)),
-        Err(why) if why.exit_status() == 2 => Some(None),
+/// The right to a layer, with which nobody serves it. What cannot be opened has none, and there is no right to it.
+#[derive(Default)]
+pub(super) struct Right {
+    _here: Option<DirLock>,
+    _far: Option<CephRight>,
+}
+
+/// None: a service has it.
+fn right_to(upper: &LayerSource) -> Result<Option<Right>, Failure> {
+    let path = match upper {
+        LayerSource::Ceph(layer) => {
+            return Ok(layer.right()?.map(|right| Right { _far: Some(right), ..Right::default() }));
+        }
+        local => local.directory().unwrap_or(Path::new("")),
+    };
+    Ok(match DirLock::take("upper layer", path, Duration::ZERO, "in use") {
+        Ok(right) => Some(Right { _here: Some(right), ..Right::default() }),
+        Err(why) if why.exit_status() == 2 => Some(Right::default()),
         Err(_) => None,
-    }
+    })
 }
 
 fn is_mounted(point: &Path) -> bool {

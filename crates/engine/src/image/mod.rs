@@ -17,8 +17,10 @@ pub use layout::{Defaults, Layout};
 pub(crate) use place::open_beneath;
 pub use store::LayerStore;
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
+use vellum_service::ceph::CephLayer;
 
 /// The file that makes a directory an OCI image layout.
 const LAYOUT_FILE: &str = "oci-layout";
@@ -30,15 +32,25 @@ pub enum Source {
     Tree(PathBuf),
     /// An image layout, and the name of one of its images.
     Layout(PathBuf, Option<String>),
+    /// A directory tree on CephFS, as it is.
+    Far(CephLayer),
 }
 
 impl Source {
-    /// What `--image TEXT` means: a directory, a directory that is an image layout, or `oci:DIR[:TAG]`.
+    /// What `--image TEXT` means: a directory, a directory that is an image layout, `oci:DIR[:TAG]`, or `ceph:PATH`.
     pub fn parse(text: &Path) -> Result<Self, Failure> {
         let bad = |why: &str| Failure::input(format!("option --image {}: {why}", text.display()));
         let layout = |dir: &Path| dir.join(LAYOUT_FILE).is_file();
+        if let Some(tree) = CephLayer::named(text.as_os_str()) {
+            return Ok(Self::Far(tree));
+        }
         let words = text.to_str().and_then(|text| text.strip_prefix("oci:"));
         if let Some(words) = words {
+            if CephLayer::named(OsStr::new(words)).is_some() {
+                return Err(bad(
+                    "image layouts are unpacked from this host only; copy it here, or give ceph:PATH, the root as a directory tree",
+                ));
+            }
             if layout(Path::new(words)) {
                 return Ok(Self::Layout(absolute(Path::new(words))?, None));
             }
@@ -50,7 +62,7 @@ impl Source {
             };
         }
         if !text.is_dir() {
-            return Err(bad("no such directory; give a directory tree, or oci:DIR[:TAG]"));
+            return Err(bad("no such directory; give a directory tree, oci:DIR[:TAG] or ceph:PATH"));
         }
         if layout(text) { Ok(Self::Layout(absolute(text)?, None)) } else { Ok(Self::Tree(absolute(text)?)) }
     }
@@ -100,7 +112,8 @@ mod tests {
             let wanted = Source::Layout(top.join(name), tag.map(str::to_owned));
             assert_eq!(parse(text), Ok(wanted));
         }
-        for bad in ["oci:", "oci:/nonexistent", "oci:/nonexistent:tag", "/nonexistent", ""] {
+        assert_eq!(parse("ceph:/a/b".to_owned()), Ok(Source::Far(CephLayer::at(b"a/b"))));
+        for bad in ["oci:", "oci:/nonexistent", "oci:/nonexistent:tag", "/nonexistent", "", "oci:ceph:/a"] {
             assert_eq!(parse(bad.to_owned()).unwrap_err().exit_status(), 2, "{bad}");
         }
         assert_eq!(parse(format!("oci:{shown}/tree")).unwrap_err().exit_status(), 2);

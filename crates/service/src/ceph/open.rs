@@ -23,6 +23,12 @@ const PROBE: &CStr = c".wh..vellum.probe";
 /// Most of a record that is shown.
 const SHOWN: usize = 80;
 
+/// The right to write to a layer, as long as this is there: no service has it.
+pub struct CephRight {
+    /// None: the directory is not there, and there is nothing that could be written to.
+    _branch: Option<Arc<dyn Branch>>,
+}
+
 /// A branch of any kind.
 type Open = Arc<dyn Branch>;
 
@@ -114,13 +120,27 @@ fn write_to(
     taken: (&str, &str),
 ) -> Result<Open, Failure> {
     let (client, path) = way(layer)?;
+    match claim(layer, (&client, &path), goes_on, gone, PREDECESSOR_WAIT)? {
+        Some(branch) => Ok(branch),
+        None => Err(occupied(layer, &client, &path, taken)),
+    }
+}
+
+/// As [`write_to`], waiting for so long. None: somebody has it.
+fn claim(
+    layer: &CephLayer,
+    (client, path): (&Arc<CephClient>, &CString),
+    goes_on: bool,
+    gone: &mut Option<Vec<u8>>,
+    patience: Duration,
+) -> Result<Option<Open>, Failure> {
     let name = writer();
-    let end = Instant::now() + PREDECESSOR_WAIT;
+    let end = Instant::now() + patience;
     let mut left: Option<(Vec<u8>, Instant)> = None;
     loop {
         let asked = CephWriter { name: name.as_bytes(), goes_on, gone: gone.as_deref() };
-        match CephBranch::open_to_write(&client, &path, asked) {
-            Ok(CephClaim::Taken(branch)) => return Ok(branch),
+        match CephBranch::open_to_write(client, path, asked) {
+            Ok(CephClaim::Taken(branch)) => return Ok(Some(branch)),
             Ok(CephClaim::Left(whose)) => match &left {
                 Some((before, since)) if *before == whose => {
                     if since.elapsed() >= RETURN_WAIT {
@@ -133,7 +153,7 @@ fn write_to(
             Err(error) if error.errno() == Errno::AGAIN => {
                 left = None;
                 if Instant::now() >= end {
-                    return Err(occupied(layer, &client, &path, taken));
+                    return Ok(None);
                 }
             }
             Err(error) if error.errno() == Errno::STALE && goes_on => {
@@ -145,6 +165,22 @@ fn write_to(
         }
         std::thread::sleep(PAUSE);
     }
+}
+
+/// The right to a layer, for a command that has ended what was mounted of it. None: a service has it.
+pub(super) fn right(layer: &CephLayer) -> Result<Option<CephRight>, Failure> {
+    let its = layer.clone();
+    in_time(layer, move || {
+        let (client, path) = way(&its)?;
+        match CephBranch::open(&client, &path) {
+            Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => {
+                return Ok(Some(CephRight { _branch: None }));
+            }
+            _ => {}
+        }
+        let taken = claim(&its, (&client, &path), false, &mut None, Duration::ZERO)?;
+        Ok(taken.map(|branch| CephRight { _branch: Some(branch) }))
+    })
 }
 
 /// Says who has the right to a layer, as far as he has said it.
@@ -168,7 +204,7 @@ fn shown(record: &[u8]) -> String {
         .collect()
 }
 
-fn unopened(layer: &CephLayer, error: &Error) -> Failure {
+pub(super) fn unopened(layer: &CephLayer, error: &Error) -> Failure {
     Failure::input(format!("layer {layer}")).because(error.errno()).remedy(match error.errno() {
         Errno::NOENT => "create the directory on the filesystem, or correct the path",
         Errno::NOTDIR => "give a directory; one that a symbolic link leads to is named without the link",

@@ -10,7 +10,7 @@ use super::board::Board;
 use super::mount_client::user_namespace;
 use super::pool_service::{self, Begin, Orders};
 use super::sockets::Listeners;
-use super::{AT_ONCE, ENDING, FAILED, KEEPERS, REPLACE, SIGHUP, over};
+use super::{AT_ONCE, ENDING, EXPELLED, FAILED, KEEPERS, REPLACE, SIGHUP, over};
 use crate::boot;
 use crate::ceph;
 use crate::daemon::{self, Pending, Word};
@@ -121,6 +121,8 @@ enum End {
     AtOnce,
     /// With its supervisor; this process is the supervisor now.
     Inherited,
+    /// A cluster has expelled its client.
+    Expelled,
     /// By somebody else.
     Killed,
     /// By itself.
@@ -134,6 +136,7 @@ impl End {
             Some(FAILED) => Self::Failed,
             Some(REPLACE) => Self::Replace,
             Some(AT_ONCE) => Self::AtOnce,
+            Some(EXPELLED) => Self::Expelled,
             Some(code) => Self::Died(format!("exit status {code}")),
             None => match status.terminating_signal() {
                 Some(SIGKILL) => Self::Killed,
@@ -233,6 +236,12 @@ impl<'a> Family<'a> {
                 End::Inherited => {
                     self.asked |= self.board.is_ending();
                     "the supervisor has died; another goes on, with another service".to_owned()
+                }
+                End::Expelled => {
+                    // However often: what it was left can be served. But a cluster that expels all who come is not asked in a loop.
+                    self.short_lives = 0;
+                    std::thread::sleep(SHORT_LIFE.saturating_sub(begun.elapsed()));
+                    "a cluster has expelled the service's client; a new service goes on".to_owned()
                 }
                 End::Killed if self.board.is_serving() => {
                     // What it was left can be served: only lives one after the other count.
@@ -349,6 +358,7 @@ impl<'a> Family<'a> {
             FAILED
         };
         ceph::be_one_of(self.number, self.board.restarts());
+        ceph::end_when_expelled();
         let plan = match self.charge.plan() {
             Ok(plan) => plan,
             Err(failure) => return failed(failure),

@@ -45,6 +45,8 @@ const REPLACE: i32 = 64;
 const FAILED: i32 = 65;
 /// Of one that nobody is to wait for.
 const AT_ONCE: i32 = 66;
+/// Of one whose client a cluster has expelled.
+pub(crate) const EXPELLED: i32 = 67;
 
 // Signal numbers as on every architecture of Linux that we build for.
 const SIGHUP: i32 = 1;

@@ -16,8 +16,8 @@ use library::{Library, Mount, UserPerm};
 use rustix::io::Errno;
 use std::ffi::{CStr, c_int};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What statfs(2) calls CephFS.
 const MAGIC: u64 = 0x00c3_6400;
@@ -52,6 +52,15 @@ fn outcome(code: c_int) -> Result<usize> {
             Some(_) => Errno::IO,
         }),
     }
+}
+
+/// What is done when a cluster has expelled a client of this process.
+static ON_EXPULSION: OnceLock<fn()> = OnceLock::new();
+
+/// Has `what` called as soon as a call shows that a cluster has expelled a client of this process, by that call's thread and before the
+/// call returns; once for each client. The first one that is given stays.
+pub fn on_expulsion(what: fn()) {
+    let _ = ON_EXPULSION.set(what);
 }
 
 /// A client: one mounted filesystem, with a cache and about 14 threads. Whatever came from it keeps it.
@@ -104,8 +113,11 @@ impl CephClient {
 
     /// What a call returned, as [`outcome`]; a cluster that has expelled the client says so in any call.
     fn outcome(&self, code: c_int) -> Result<usize> {
-        if code == -libc::ESHUTDOWN {
-            self.expelled.store(true, Ordering::Relaxed);
+        if code == -libc::ESHUTDOWN
+            && !self.expelled.swap(true, Ordering::Relaxed)
+            && let Some(what) = ON_EXPULSION.get()
+        {
+            what();
         }
         outcome(code)
     }

@@ -47,6 +47,8 @@ pub struct Options {
     cache: Option<Sharing>,
     cache_size: Option<u64>,
     cluster: Cluster,
+    /// Somebody has asked for blocks to be filled when the mount has ended.
+    fills: bool,
 }
 
 impl LogTarget {
@@ -186,6 +188,11 @@ impl Options {
 
     fn check_layers(&self) -> Result<(), BadInput> {
         let config = &self.config;
+        if self.fills && config.upper.as_ref().is_some_and(|upper| upper.ceph().is_some()) {
+            return Err(BadInput::new(
+                "option fill_at_end: nothing is filled in an upper layer on CephFS; leave it out",
+            ));
+        }
         if config.lowers.is_empty() {
             return Err(BadInput::new("no lowerdir given; add -o lowerdir=DIR[:DIR...]"));
         }
@@ -334,11 +341,12 @@ impl Options {
                 config.background_fill = Some(bytes(key, raw, "write bytes per second, e.g. 64M")?);
             }
             "fill_at_end" => {
-                config.fill_at_end = FillAtEnd(if raw.value == Some(b"off") {
+                let most = if raw.value == Some(b"off") {
                     0
                 } else {
                     bytes(key, raw, "write off, or the most bytes that may be copied, e.g. 1G")?
-                });
+                };
+                (config.fill_at_end, self.fills) = (FillAtEnd(most), most > 0);
             }
             "log" => self.log = Some(text(key, raw, "write e.g. log=info")?),
             "log_to" => {

@@ -1,0 +1,201 @@
+//! What a command does on a cluster by itself, beside the services that serve layers there: it looks at a directory, makes and removes
+//! one, and waits until nobody writes to one any more.
+
+use super::open::{CephRight, layer, right, unopened};
+use super::{CephLayer, be_one_of, leave};
+use crate::failure::Failure;
+use rustix::fs::{Mode, OFlags};
+use std::ffi::{CString, OsStr};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vellum_vfs::{Branch, BranchDir, Errno, Error, FileKind, Name, Result as Done};
+
+/// This process has had a client.
+static VISITED: AtomicBool = AtomicBool::new(false);
+
+/// Ends a process that has been on a cluster. Nothing happens in another one.
+pub fn end_visitor(status: u8) {
+    if VISITED.load(Ordering::Relaxed) {
+        leave();
+        vellum_sys::end_process(status.into());
+    }
+}
+
+/// A directory of CephFS, looked up by a command. The client is there as long as this is.
+pub struct Visit {
+    layer: CephLayer,
+    branch: Arc<dyn Branch>,
+}
+
+/// The command is a family of its own, which has no successor.
+fn arrive() {
+    if !VISITED.swap(true, Ordering::Relaxed) {
+        be_one_of(RandomState::new().build_hasher().finish(), 0);
+    }
+}
+
+/// Ceph's library prints some of what it cannot do. What is wrong is said in one line, by the command.
+fn quietly<T>(what: impl FnOnce() -> T) -> T {
+    let kept = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3);
+    let null = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    if let (Ok(_), Ok(null)) = (&kept, null) {
+        let _ = rustix::stdio::dup2_stderr(null);
+    }
+    let done = what();
+    if let Ok(kept) = kept {
+        let _ = rustix::stdio::dup2_stderr(kept);
+    }
+    done
+}
+
+impl CephLayer {
+    /// The directory that it lies in; None: it is the filesystem's root.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        Some(Self { path: self.path.parent()?.to_owned(), cluster: self.cluster.clone() })
+    }
+
+    /// Its last name; None: it is the filesystem's root.
+    #[must_use]
+    pub fn file_name(&self) -> Option<&OsStr> {
+        self.path.file_name()
+    }
+
+    /// The one of that name beside it.
+    #[must_use]
+    pub fn beside(&self, name: &OsStr) -> Self {
+        Self { path: self.path.with_file_name(Path::new(name)), cluster: self.cluster.clone() }
+    }
+
+    /// Looks it up, within some seconds. Starts threads.
+    pub fn visit(&self) -> Result<Visit, Failure> {
+        arrive();
+        Ok(Visit { layer: self.clone(), branch: quietly(|| layer(self))? })
+    }
+
+    /// Takes the right to write to it. None: a service has it. One that has died is waited for, but not for long.
+    pub fn right(&self) -> Result<Option<CephRight>, Failure> {
+        arrive();
+        quietly(|| right(self))
+    }
+}
+
+impl Visit {
+    fn said<T>(&self, done: Done<T>) -> Result<T, Failure> {
+        done.map_err(|error| unopened(&self.layer, &error))
+    }
+
+    /// Owner, group and permission bits.
+    pub fn owner_and_mode(&self) -> Result<(u32, u32, u32), Failure> {
+        let attr = self.said(self.branch.root().stat())?;
+        Ok((attr.uid, attr.gid, attr.mode & 0o7777))
+    }
+
+    /// Makes a directory in it that only its owner enters.
+    pub fn make_dir(&self, name: &OsStr) -> Result<(), Failure> {
+        let made = text(name).and_then(|text| self.branch.root().make_dir(Name::new(&text)?, 0o700));
+        self.said(made)
+    }
+
+    /// Removes a directory in it with all that is in that; one that is not there is removed.
+    pub fn remove_all(&self, name: &OsStr) -> Result<(), Failure> {
+        self.said(text(name).and_then(|text| remove_all(&self.branch.root(), &text)))
+    }
+}
+
+fn text(name: &OsStr) -> Done<CString> {
+    CString::new(name.as_bytes()).map_err(|_| Errno::INVAL.into())
+}
+
+/// A directory that is being emptied, and those in it that are left.
+type Level = (Arc<dyn BranchDir>, Vec<CString>);
+
+fn remove_all(dir: &Arc<dyn BranchDir>, name: &CString) -> Done<()> {
+    let first = match dir.open_dir(Name::new(name)?) {
+        Err(error) if error.errno() == Errno::NOENT => return Ok(()),
+        opened => emptied(opened?)?,
+    };
+    // However deep it is: nothing here calls itself.
+    let mut levels = vec![first];
+    while let Some((above, left)) = levels.last_mut() {
+        match left.last() {
+            Some(next) => {
+                let below = above.open_dir(Name::new(next)?)?;
+                let below = emptied(below)?;
+                levels.push(below);
+            }
+            None => {
+                levels.pop();
+                if let Some((above, left)) = levels.last_mut()
+                    && let Some(empty) = left.pop()
+                {
+                    above.remove_dir(Name::new(&empty)?)?;
+                }
+            }
+        }
+    }
+    dir.remove_dir(Name::new(name)?)
+}
+
+/// Removes what is in it but for directories.
+fn emptied(dir: Arc<dyn BranchDir>) -> Done<Level> {
+    let (mut all, mut dirs) = (Vec::new(), Vec::new());
+    dir.list(&mut |item| {
+        all.push((item.name.as_c_str().to_owned(), item.kind));
+        Ok(())
+    })?;
+    for (text, kind) in all {
+        let name = Name::new(&text)?;
+        let kind = kind.map_or_else(|| Ok::<_, Error>(dir.stat_at(name)?.kind()), Ok)?;
+        if kind == FileKind::Directory { dirs.push(text) } else { dir.remove(name)? }
+    }
+    Ok((dir, dirs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vellum_branch::MemoryBranch;
+
+    #[test]
+    fn layers_lie_beside_and_in_others() {
+        let layer = CephLayer::at(b"/a/b");
+        assert_eq!(layer.beside(OsStr::new(".b.work")).to_string(), "ceph:/a/.b.work");
+        assert_eq!(layer.parent().unwrap().to_string(), "ceph:/a");
+        assert_eq!(layer.parent().unwrap().parent().unwrap().to_string(), "ceph:/");
+        let root = CephLayer::at(b"/");
+        assert!(root.file_name().is_none() && root.parent().is_none());
+    }
+
+    #[test]
+    fn a_tree_goes_with_all_that_is_in_it() {
+        let root = MemoryBranch::new().root();
+        let name = |text: &str| CString::new(text).unwrap();
+        let top = name("top");
+        root.make_dir(Name::new(&top).unwrap(), 0o755).unwrap();
+        let mut dir = root.open_dir(Name::new(&top).unwrap()).unwrap();
+        for depth in 0..300 {
+            for one in ["a", "b"] {
+                let below = name(one);
+                dir.make_dir(Name::new(&below).unwrap(), 0o755).unwrap();
+            }
+            let file = name(&format!("file{depth}"));
+            drop(dir.create(Name::new(&file).unwrap(), 0o644).unwrap());
+            let below = name("a");
+            dir = dir.open_dir(Name::new(&below).unwrap()).unwrap();
+        }
+        drop(dir);
+        remove_all(&root, &top).unwrap();
+        let mut left = 0;
+        root.list(&mut |_| {
+            left += 1;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(left, 0);
+        remove_all(&root, &top).unwrap();
+    }
+}

@@ -4,13 +4,14 @@ use super::cluster::Cluster;
 use super::trees::{conf, forget_pages, layers, mount, program};
 use crate::cases::pool::Pools;
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, Layers, shell};
-use rustix::io::Errno;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Who cannot mount is told so within this time.
@@ -157,7 +158,68 @@ pub(super) fn server_restarted(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     Ok(())
 }
 
-/// A client that was expelled can do nothing any more, which is said; a new mount works, also in a pool, where mounts have one client.
+/// Who asks for what is not on the cluster is answered while many others wait for it, in the same mount and in another one of the pool.
+pub(super) fn others_answered(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    const SIZE: usize = 3 << 20;
+    const READERS: usize = 16;
+    let (far, here) = (cx.dir.join("far"), cx.dir.join("here"));
+    fs::create_dir(&far)?;
+    fs::create_dir_all(here.join("dir"))?;
+    for number in 0..READERS {
+        fs::write(far.join(number.to_string()), vec![b'x'; SIZE])?;
+        fs::write(here.join("dir").join(format!("local{number}")), vec![b'y'; 1 << 20])?;
+    }
+    cluster.put(&far, "others")?;
+    let pools = Pools::new(cx)?;
+    pools.run("create", &["--ceph", "on"])?;
+    let (named, conf) = (format!("pool={}", pools.name()), conf(cluster));
+    let lowers = ["ceph:/others", &here.display().to_string()];
+    let first = pools.mount_with(&layers(cx, "first", &lowers)?, &[&named, &conf])?;
+    let second = pools.mount_with(&layers(cx, "second", &lowers)?, &[&named, &conf])?;
+    let threads = || -> Outcome<usize> {
+        Ok(fs::read_dir(format!("/proc/{}/task", first.service()?.as_raw_nonzero()))?.count())
+    };
+    let before = threads()?;
+    let stopped = cluster.stop_storage()?;
+    let readers: Vec<_> = (0..READERS)
+        .map(|number| {
+            let path = first.path(&number.to_string());
+            std::thread::spawn(move || fs::read(path))
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(1));
+    ensure!(!readers.iter().any(std::thread::JoinHandle::is_finished), "they do not wait for the storage");
+    for (what, mount) in [("the same mount", &first), ("another mount", &second)] {
+        let (dir, new) = (mount.path("dir"), mount.path("new"));
+        let asked = std::thread::spawn(move || -> std::io::Result<usize> {
+            let mut bytes = 0;
+            for entry in fs::read_dir(&dir)? {
+                bytes += fs::read(entry?.path())?.len();
+            }
+            fs::write(&new, "new")?;
+            File::open(&new)?.sync_all()?;
+            Ok(bytes)
+        });
+        let begin = Instant::now();
+        while !asked.is_finished() {
+            ensure!(begin.elapsed() < SOON, "{what}: local files wait for the cluster");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let read = asked.join().map_err(|_| crate::harness::Stop::Fail("a reader".into()))??;
+        ensure_eq!(read, READERS << 20, "{what}: bytes");
+        println!("{what}: answered after {} ms", begin.elapsed().as_millis());
+    }
+    println!("{before} threads of the service, {} while {READERS} readers wait", threads()?);
+    drop(stopped);
+    for reader in readers {
+        let read = reader.join().map_err(|_| crate::harness::Stop::Fail("a reader".into()))??;
+        ensure!(read == vec![b'x'; SIZE], "what was read in the end");
+    }
+    Ok(())
+}
+
+/// A client that was expelled is replaced, with its service: who reads goes on and hears nothing of it. Also twice, and in a pool, where
+/// mounts have one client.
 pub(super) fn expelled(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     const SIZE: usize = 1 << 20;
     fill(cx, cluster, "expelled", SIZE)?;
@@ -166,28 +228,51 @@ pub(super) fn expelled(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let (named, conf) = (format!("pool={}", pools.name()), conf(cluster));
     let lower = ["ceph:/expelled"];
     let first = pools.mount_with(&layers(cx, "first", &lower)?, &[&named, &conf])?;
-    ensure_eq!(fs::read(first.path("0"))?.len(), SIZE, "before");
-    cluster.expel(first.service()?)?;
-    let begin = Instant::now();
-    // What the kernel has read already it goes on showing.
-    let error = loop {
-        forget_pages(&first.path("0")).ok();
-        match fs::read(first.path("0")).and_then(|_| fs::metadata(first.path("1"))) {
-            Err(error) => break error,
-            Ok(_) => ensure!(begin.elapsed() < SOON, "it goes on"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    let errno = Errno::from_io_error(&error);
-    if !matches!(errno, Some(Errno::IO | Errno::STALE)) {
-        return fail(format!("expelled: {error}"));
-    }
-    println!("expelled: {error} after {} ms", begin.elapsed().as_millis());
     let second = pools.mount_with(&layers(cx, "second", &lower)?, &[&named, &conf])?;
-    ensure_eq!(second.service()?, first.service()?, "one service");
-    ensure!(fs::read(second.path("1"))? == vec![b'b'; SIZE], "a new mount");
-    // And the old one, by a new service.
-    pools.run("restart", &[])?;
-    ensure!(fs::read(first.path("2"))? == vec![b'c'; SIZE], "the old mount, by a new service");
+    ensure_eq!(fs::read(first.path("0"))?.len(), SIZE, "before");
+    for round in 1..=2 {
+        let service = first.service()?;
+        let ended = Arc::new(AtomicBool::new(false));
+        let readers: Vec<_> = [&first, &second]
+            .into_iter()
+            .flat_map(|mount| (1..4_u8).map(|number| (number, mount.path(&number.to_string()))))
+            .map(|(number, path)| {
+                let ended = Arc::clone(&ended);
+                std::thread::spawn(move || {
+                    let (mut reads, mut errors) = (0, Vec::new());
+                    while !ended.load(Ordering::Relaxed) {
+                        // What the kernel has read already it goes on showing.
+                        forget_pages(&path).ok();
+                        match fs::read(&path) {
+                            Ok(data) if data == vec![b'a' + number; SIZE] => reads += 1,
+                            Ok(_) => errors.push("other contents".to_owned()),
+                            Err(error) => errors.push(error.to_string()),
+                        }
+                    }
+                    (reads, errors)
+                })
+            })
+            .collect();
+        cluster.expel(service)?;
+        let begin = Instant::now();
+        let replaced = super::upper::another_service(&first, service);
+        println!("round {round}: another service after {} ms", begin.elapsed().as_millis());
+        std::thread::sleep(Duration::from_millis(300));
+        ended.store(true, Ordering::Relaxed);
+        let (mut reads, mut errors) = (0, Vec::new());
+        for reader in readers {
+            let (its_reads, its_errors) =
+                reader.join().map_err(|_| crate::harness::Stop::Fail("a reader".into()))?;
+            reads += its_reads;
+            errors.extend(its_errors);
+        }
+        replaced?;
+        println!("round {round}: {reads} reads, errors: {errors:?}");
+        ensure!(errors.is_empty(), "round {round}: {errors:?}");
+        ensure_eq!(cluster.sessions(first.service()?)?.len(), 1, "clients of the service");
+    }
+    let third = pools.mount_with(&layers(cx, "third", &lower)?, &[&named, &conf])?;
+    ensure!(fs::read(third.path("1"))? == vec![b'b'; SIZE], "a new mount");
+    ensure_eq!(third.service()?, first.service()?, "one service");
     Ok(())
 }

@@ -4,6 +4,7 @@
 mod cluster;
 mod failures;
 mod lent;
+mod running;
 mod trees;
 mod upper;
 
@@ -37,7 +38,9 @@ const PARTS: &[(&str, Part)] = &[
     ("upper-removed", upper::removed),
     ("upper-quota", upper::quota),
     ("upper-expelled", upper::expelled),
+    ("run", running::run),
     ("storage-stopped", failures::storage_stopped),
+    ("others-answered", failures::others_answered),
     ("server-restarted", failures::server_restarted),
     ("expelled", failures::expelled),
 ];

@@ -66,7 +66,7 @@ fn without_times(mut tree: Tree) -> Tree {
 }
 
 /// Waits for another service than `before`.
-fn another_service(mount: &Mount, before: rustix::process::Pid) -> Outcome {
+pub(super) fn another_service(mount: &Mount, before: rustix::process::Pid) -> Outcome {
     let begin = Instant::now();
     while mount.service().is_ok_and(|now| now == before) {
         ensure!(begin.elapsed() < PATIENCE, "no other service");
@@ -376,7 +376,33 @@ pub(super) fn expelled(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let mount = mount(cluster, &layers, Profile::Cached, &[])?;
     fs::write(mount.path("file"), "written")?;
     File::open(mount.path("file"))?.sync_all()?;
-    cluster.expel(mount.service()?)?;
+    // The writer's record is still there, so a new client goes on, and nobody hears of it.
+    let service = mount.service()?;
+    cluster.expel(service)?;
+    let begin = Instant::now();
+    while mount.service().is_ok_and(|now| now == service) {
+        let file = File::options().write(true).open(mount.path("file"))?;
+        file.write_all_at(b"rewrite", 0)?;
+        file.sync_all()?;
+        ensure!(begin.elapsed() < PATIENCE, "the client is not replaced");
+    }
+    println!("another client after {} ms", begin.elapsed().as_millis());
+    fs::write(mount.path("file"), "written")?;
+    File::open(mount.path("file"))?.sync_all()?;
+    // Nor does it, where it cannot come back: it stands still, and somebody else takes its place meanwhile.
+    let service = mount.service()?;
+    kill_process(service, Signal::STOP)?;
+    let other = elsewhere(&layers)?;
+    let taken = cluster.expel(service).and_then(|()| {
+        let begin = Instant::now();
+        let next = self::mount(cluster, &other, Profile::Cached, &[])?;
+        println!("another mount after {} ms", begin.elapsed().as_millis());
+        ensure_eq!(fs::read_to_string(next.path("file"))?, "written", "contents");
+        Ok(fs::write(next.path("file"), "by another")?)
+    });
+    kill_process(service, Signal::CONT)?;
+    taken?;
+    // Whoever comes back has to see that it is not his any more, also when the other has gone.
     let begin = Instant::now();
     let error = loop {
         let outcome = File::options()
@@ -384,26 +410,9 @@ pub(super) fn expelled(cx: &Cx, cluster: &mut Cluster) -> Outcome {
             .open(mount.path("file"))
             .and_then(|file| file.write_all_at(b"LOST", 0).and_then(|()| file.sync_all()));
         match outcome {
-            Err(error) => break error,
-            Ok(()) => ensure!(begin.elapsed() < PATIENCE, "it goes on"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    println!("expelled: {error}");
-    let other = elsewhere(&layers)?;
-    let begin = Instant::now();
-    let next = self::mount(cluster, &other, Profile::Cached, &[])?;
-    println!("another mount after {} ms", begin.elapsed().as_millis());
-    ensure_eq!(fs::read_to_string(next.path("file"))?, "written", "contents");
-    fs::write(next.path("file"), "by another")?;
-    // Whoever comes back has to see that it is not his any more, also when the other has gone.
-    drop(next);
-    kill_process(mount.service()?, Signal::KILL)?;
-    let begin = Instant::now();
-    let error = loop {
-        match fs::read_to_string(mount.path("file")) {
             Err(error) if !is_lost(&error) => break error,
-            Err(_) | Ok(_) => ensure!(begin.elapsed() < PATIENCE, "it goes on"),
+            Err(_) => ensure!(begin.elapsed() < PATIENCE, "it goes on"),
+            Ok(()) => return fail("it has written to a layer that is not its own any more"),
         }
         std::thread::sleep(Duration::from_millis(50));
     };
@@ -414,9 +423,9 @@ pub(super) fn expelled(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     Ok(())
 }
 
-/// As an expelled client says it.
+/// As an expelled client says it, and a connection that ends while it is asked.
 fn is_lost(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EIO | libc::ESTALE))
+    matches!(error.raw_os_error(), Some(libc::EIO | libc::ESTALE | libc::ECONNABORTED))
 }
 
 /// A quota that is reached is said, and the union is sound afterwards.

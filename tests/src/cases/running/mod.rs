@@ -3,7 +3,7 @@
 mod ids;
 mod layout;
 mod removal;
-mod support;
+pub(super) mod support;
 mod terminal;
 
 use super::Case;

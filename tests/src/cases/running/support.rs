@@ -10,18 +10,18 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 /// Longest time for something to be seen.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+pub(in crate::cases) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the containers of a case have in common.
-pub(super) struct Runs<'a> {
-    pub(super) cx: &'a Cx,
-    pub(super) program: PathBuf,
-    pub(super) state: PathBuf,
-    pub(super) image: PathBuf,
+pub(in crate::cases) struct Runs<'a> {
+    pub(in crate::cases) cx: &'a Cx,
+    pub(in crate::cases) program: PathBuf,
+    pub(in crate::cases) state: PathBuf,
+    pub(in crate::cases) image: PathBuf,
 }
 
 impl<'a> Runs<'a> {
-    pub(super) fn new(cx: &'a Cx) -> Outcome<Self> {
+    pub(in crate::cases) fn new(cx: &'a Cx) -> Outcome<Self> {
         let MountKind::Program(program, true) = MountKind::under_test() else {
             return skip("only Vellum runs containers");
         };
@@ -36,12 +36,12 @@ impl<'a> Runs<'a> {
     }
 
     /// Runs of this image, with containers and layers kept elsewhere.
-    pub(super) fn elsewhere(&self, state: PathBuf) -> Self {
+    pub(in crate::cases) fn elsewhere(&self, state: PathBuf) -> Self {
         Self { cx: self.cx, program: self.program.clone(), image: self.image.clone(), state }
     }
 
     /// `vellum run --state … ARGUMENTS`.
-    pub(super) fn bare(&self, arguments: &[&str]) -> Command {
+    pub(in crate::cases) fn bare(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command.arg("run").arg("--state").arg(&self.state).args(arguments).stdin(Stdio::null());
         command.env("VELLUM_POOLS", self.cx.dir.join("pools")).env_remove("VELLUM_LIBRARY");
@@ -49,27 +49,27 @@ impl<'a> Runs<'a> {
     }
 
     /// `vellum run` of the image.
-    pub(super) fn command(&self, arguments: &[&str]) -> Command {
+    pub(in crate::cases) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.bare(&["--image"]);
         command.arg(&self.image).args(arguments);
         command
     }
 
     /// What a container says that ends well.
-    pub(super) fn run(&self, arguments: &[&str]) -> Outcome<String> {
+    pub(in crate::cases) fn run(&self, arguments: &[&str]) -> Outcome<String> {
         let said = shell::run(&mut self.command(arguments))?;
         self.nothing_is_left()?;
         Ok(said)
     }
 
-    pub(super) fn output(&self, arguments: &[&str]) -> Outcome<Output> {
+    pub(in crate::cases) fn output(&self, arguments: &[&str]) -> Outcome<Output> {
         let output = self.command(arguments).output()?;
         self.nothing_is_left()?;
         Ok(output)
     }
 
     /// No container, no mount, nothing unfinished.
-    pub(super) fn nothing_is_left(&self) -> Outcome {
+    pub(in crate::cases) fn nothing_is_left(&self) -> Outcome {
         let left: Vec<_> = names(&self.state.join("containers"))?;
         ensure!(left.is_empty(), "containers {left:?} are left");
         let layers = names(&self.state.join("layers"))?;
@@ -86,7 +86,7 @@ impl<'a> Runs<'a> {
     }
 
     /// Starts a container that says `ready` when it is.
-    pub(super) fn start(&self, arguments: &[&str]) -> Outcome<Started> {
+    pub(in crate::cases) fn start(&self, arguments: &[&str]) -> Outcome<Started> {
         use std::io::BufRead;
         let mut child = self.command(arguments).stdout(Stdio::piped()).spawn()?;
         let Some(out) = child.stdout.take() else { return fail("no output") };
@@ -99,10 +99,10 @@ impl<'a> Runs<'a> {
 }
 
 /// A `vellum run` that is killed at the end of the case at the latest.
-pub(super) struct Started(pub(super) Child);
+pub(in crate::cases) struct Started(pub(in crate::cases) Child);
 
 impl Started {
-    pub(super) fn signal(&self, signal: Signal) -> Outcome {
+    pub(in crate::cases) fn signal(&self, signal: Signal) -> Outcome {
         let pid = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
         Ok(kill_process(pid.doing_or("its number")?, signal)?)
     }
@@ -125,7 +125,7 @@ impl<T> OrFail<T> for Option<T> {
     }
 }
 
-pub(super) fn names(dir: &Path) -> Outcome<Vec<String>> {
+pub(in crate::cases) fn names(dir: &Path) -> Outcome<Vec<String>> {
     let Ok(entries) = fs::read_dir(dir) else { return Ok(Vec::new()) };
     Ok(entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
 }
@@ -150,7 +150,7 @@ fn busybox(root: &Path) -> Outcome {
 }
 
 /// Everything about a tree that `find` knows.
-pub(super) fn listing(root: &Path) -> Outcome<String> {
+pub(in crate::cases) fn listing(root: &Path) -> Outcome<String> {
     let line = "find . -printf '%P %y %m %U %G %s %T@ %C@ %i %n %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 cat | cksum";
     shell::run(shell::bash(line).current_dir(root))
 }

@@ -189,8 +189,8 @@ fn measure(task: &Task, testbed: &Testbed, mounts: &Mounts) -> Result<Sample> {
     }
     let mut client = mounts.client(testbed, task)?;
     let mut sample = client.run()?;
-    if let (Metric::Shares, Some(cache)) = (task.metric, &task.cache) {
-        sample.off_share = Some(shares::off(mounts.roots(), cache.ideal)?);
+    if let (Metric::Shares | Metric::Misses, Some(cache)) = (task.metric, &task.cache) {
+        sample.off_share = Some(shares::off(mounts.roots(), cache.ideal, task.metric)?);
     }
     client.end()?;
     if task.space {

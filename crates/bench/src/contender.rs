@@ -1,5 +1,6 @@
 //! What is compared: a directory of the host, kernel overlayfs, and unions over FUSE.
 
+use crate::ceph::{Ceph, Far};
 use crate::failure::{Failure, Result, While};
 use crate::pools::Pools;
 use crate::service::Service;
@@ -239,6 +240,20 @@ impl Contender {
         }
     }
 
+    /// As [`Contender::find`], for layers on CephFS.
+    pub fn find_far(kind: Kind, programs: &Programs, far: Far) -> std::result::Result<Self, String> {
+        let why = match kind {
+            _ if std::env::var_os("CEPH_CONF").is_none() => {
+                "option --ceph: CEPH_CONF names no cluster; see scripts/ceph-local"
+            }
+            _ if on_path("ceph-fuse").is_empty() => "no ceph-fuse on PATH; install the package ceph-fuse",
+            Kind::OverlayXfs => "its layers lie on XFS",
+            Kind::Overlay if far == Far::Both => "the kernel's overlayfs takes no upper layer of ceph-fuse",
+            _ => return Self::find(kind, programs),
+        };
+        Err(why.into())
+    }
+
     /// Mounts it over `layers`. A host directory becomes a copy of the lower layer when the task changes it, that layer itself
     /// with a new directory in it when it changes only that one, and is that layer otherwise.
     /// `tenant`: his number, and the pools where the subject has some. `more`: options of this mount alone, each with a comma before it.
@@ -249,8 +264,12 @@ impl Contender {
         tenant: Option<(usize, &Pools)>,
         more: &str,
     ) -> Result<Mounted> {
-        let lower = layers.lower.display();
-        let (upper, work) = (layers.upper.display(), layers.work.display());
+        let called = |path: &Path| {
+            let far = layers.far.as_ref().filter(|_| self.kind.is_vellum());
+            far.and_then(|(mount, _)| Ceph::called(mount, path)).unwrap_or_else(|| path.display().to_string())
+        };
+        let lower = called(&layers.lower);
+        let (upper, work) = (called(&layers.upper), called(&layers.work));
         let union = format!("lowerdir={lower},upperdir={upper},workdir={work}");
         let mut mounted = Mounted {
             root: layers.merged.clone(),
@@ -262,6 +281,12 @@ impl Contender {
         let mut options = match self.kind {
             Kind::Host if !task.alters => {
                 mounted.root = layers.lower.clone();
+                return Ok(mounted);
+            }
+            Kind::Host if let Some((_, alone)) = &layers.far => {
+                let from = layers.lower.join(".");
+                testbed::run(Command::new("cp").arg("-a").arg(from).arg(alone))?;
+                mounted.root.clone_from(alone);
                 return Ok(mounted);
             }
             Kind::Host if let Some(only) = task.only => {
@@ -285,6 +310,10 @@ impl Contender {
             }
         };
         options.push_str(more);
+        if layers.far.is_some() && self.kind.is_vellum() && task.cache.is_none() {
+            // An image's layers.
+            options.push_str(",cache=immutable");
+        }
         if let Some(more) = &self.options {
             options.push(',');
             options.push_str(more);

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cacheline;
+pub mod ceph;
 pub mod client;
 pub mod compare;
 pub mod contender;

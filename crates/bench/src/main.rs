@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
+use vellum_bench::ceph::Far;
 use vellum_bench::compare::{self, Plan};
 use vellum_bench::contender::{self, Contender, Kind};
 use vellum_bench::failure::{Failure, Result, While};
@@ -91,6 +92,9 @@ struct Compare {
     /// The filesystem of the image.
     #[arg(long, value_enum, default_value = "ext4", requires = "image")]
     format: Format,
+    /// Have layers on CephFS, in the cluster of CEPH_CONF: shown by ceph-fuse to all but Vellum, which reads them through its cache. Vellum's clones are in one pool then, and `host` is ceph-fuse alone. No bars are judged.
+    #[arg(long, value_enum)]
+    ceph: Option<Far>,
     /// Write everything that was measured to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -267,7 +271,11 @@ fn run_compare(args: &Compare) -> Result<()> {
     let options = args.mount_options.iter().map(|text| mount_options(text)).collect::<Result<Vec<_>>>()?;
     let (mut subjects, mut missing) = (Vec::new(), Vec::new());
     for kind in kinds {
-        match Contender::find(kind, &programs) {
+        let found = match args.ceph {
+            Some(far) => Contender::find_far(kind, &programs, far),
+            None => Contender::find(kind, &programs),
+        };
+        match found {
             Ok(mut subject) => {
                 subject.options = options.iter().find(|(k, _)| *k == kind).map(|(_, more)| more.clone());
                 subjects.push(subject);
@@ -325,7 +333,7 @@ fn measure(
     stop::watch()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let image = args.image.map(|mib| (args.format, mib));
-    let testbeds = Testbeds::new(&dir, image, args.scale)?;
+    let testbeds = Testbeds::new(&dir, image, args.scale, args.ceph)?;
     let subjects = at_work(subjects, &testbeds, &mut missing);
     stop::check()?;
     check_any(&subjects, &missing)?;
@@ -346,7 +354,11 @@ fn measure(
     let patience = args.patience.map(|seconds| Duration::from_secs(seconds.into()));
     let plan = Plan { tasks, subjects, rounds: args.rounds, patience, counts: !args.no_counts };
     let done = compare::compare(&plan, &testbeds, |done| {
-        let task = TaskReport::of(done, denominator, &report.tasks);
+        let mut task = TaskReport::of(done, denominator, &report.tasks);
+        if args.ceph.is_some() {
+            // The bars are for layers on a disk of this host.
+            task.results.iter_mut().for_each(|result| (result.bar, result.bar_met) = (None, None));
+        }
         print!("{}", report::table(&task));
         report.tasks.push(task);
     });

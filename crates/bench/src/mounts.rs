@@ -25,17 +25,21 @@ impl Mounts {
     /// Mounts `subject` as often as `task` wants it, on fresh upper layers.
     pub fn mount(subject: &Contender, testbed: &Testbed, task: &Task) -> Result<Self> {
         let clones = testbed.clones(task.lower, (task.clones)(testbed))?;
+        testbed.begin_anew()?;
+        // Clones of an image on CephFS are in one pool, which has one client and one cache, unless each is a tenant's.
+        let together = task.cache.is_some()
+            || (testbed.is_far() && subject.kind.is_vellum() && clones.len() > 1 && !task.tenants);
         let uppers = clones.iter().map(|layers| layers.upper.clone()).collect();
         let pools = match &subject.program {
-            Some(program) if subject.kind.has_pools() => {
-                let tenants = if task.cache.is_some() { 1 } else { clones.len() };
-                Some(Pools::make(program, testbed.top(), tenants)?)
+            Some(program) if subject.kind.has_pools() || together => {
+                let tenants = if together { 1 } else { clones.len() };
+                Some(Pools::make(program, testbed.top(), tenants, testbed.is_far())?)
             }
             _ => None,
         };
-        // Whoever shares a cache is in the first pool.
+        // All that are together are in the first pool.
         let tenant = |number: usize| {
-            let number = if task.cache.is_some() { 0 } else { number };
+            let number = if together { 0 } else { number };
             pools.as_ref().map(|pools| (number, pools))
         };
         let cache = |number: usize| {
@@ -50,9 +54,7 @@ impl Mounts {
                 subject.mount(layers, task, tenant(number), &cache(number).unwrap_or_default())
             })
             .collect::<Result<Vec<Mounted>>>()?;
-        if task.cache.is_some()
-            && let Some((_, others)) = mounts.split_last_mut()
-        {
+        if together && let Some((_, others)) = mounts.split_last_mut() {
             // One service for all: it ends after the last.
             others.iter_mut().for_each(|mounted| mounted.service = None);
         }

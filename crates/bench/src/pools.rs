@@ -24,14 +24,18 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// One for each of `count` tenants, with processors of its own where there are enough; their files are made in `dir`.
-    pub(crate) fn make(program: &Path, dir: &Path, count: usize) -> Result<Self> {
+    /// One for each of `count` tenants, with processors of its own where there are enough; their files are made in `dir`. `far`: they may
+    /// have layers on CephFS.
+    pub(crate) fn make(program: &Path, dir: &Path, count: usize, far: bool) -> Result<Self> {
         let mut pools = Self { program: program.to_owned(), dir: dir.join("pools"), names: Vec::new() };
         for number in 0..count {
             // Groups are the host's, and process numbers are not unique there.
             let now = UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos());
             let name = format!("bench-{now}-{number}");
             let mut command = pools.command("create", &name);
+            if far {
+                command.args(["--ceph", "on"]);
+            }
             if let Some(cpus) = cores::share(number, count) {
                 command.arg("--cpus").arg(cores::list(&cpus));
             }

@@ -165,7 +165,7 @@ impl TaskReport {
         let judged = |result: &SubjectReport| match done.task.metric {
             Metric::Time => result.seconds,
             Metric::Resident => result.resident_bytes,
-            Metric::Shares => result.off_share,
+            Metric::Shares | Metric::Misses => result.off_share,
         };
         let peers: Vec<(&'static str, f64)> = results
             .iter()

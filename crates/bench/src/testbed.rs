@@ -1,6 +1,7 @@
 //! Where a comparison takes place: a directory of its own on one filesystem, with the lower layers that all subjects
 //! share, and fresh upper layers for each run. It is removed at the end.
 
+use crate::ceph::{Ceph, Far};
 use crate::failure::{Failure, Result, While};
 use crate::scale::scaled;
 use crate::stop;
@@ -84,6 +85,8 @@ pub struct Layers {
     pub work: PathBuf,
     /// Where to mount.
     pub merged: PathBuf,
+    /// Where ceph-fuse shows what of them lies on CephFS, and an empty directory there; None: nothing does.
+    pub far: Option<(PathBuf, PathBuf)>,
 }
 
 /// A place for comparisons.
@@ -93,6 +96,8 @@ pub struct Testbed {
     outer: PathBuf,
     /// Where everything lies: `outer`, or a filesystem image mounted in it.
     top: PathBuf,
+    /// What of it lies on CephFS; before the directory that it is mounted in.
+    ceph: Option<Ceph>,
     mounted: bool,
     /// Whether it is this process that removes it.
     ours: bool,
@@ -145,6 +150,7 @@ impl Testbed {
         Self {
             outer: top.to_owned(),
             top: top.to_owned(),
+            ceph: Ceph::of_another(top),
             mounted: false,
             ours: false,
             scale,
@@ -161,6 +167,29 @@ impl Testbed {
             salt: UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos()),
             runs: Cell::new(0),
         }
+    }
+
+    /// From now on its lower layers, or all of them, lie on CephFS.
+    pub fn put_far(&mut self, far: Far) -> Result<()> {
+        let name = self.outer.file_name().unwrap_or_default();
+        self.ceph = Some(Ceph::make(&self.top, Path::new(name), far)?);
+        Ok(())
+    }
+
+    /// Has what shows layers on CephFS begin anew.
+    pub(crate) fn begin_anew(&self) -> Result<()> {
+        self.ceph.as_ref().map_or(Ok(()), Ceph::begin_anew)
+    }
+
+    /// Whether layers lie on CephFS.
+    #[must_use]
+    pub fn is_far(&self) -> bool {
+        self.ceph.is_some()
+    }
+
+    /// Where lower layers lie.
+    fn lowers(&self) -> &Path {
+        self.ceph.as_ref().map_or(&self.top, |ceph| &ceph.dir)
     }
 
     fn mount_image(&mut self, format: Format, mib: u64) -> Result<()> {
@@ -240,7 +269,7 @@ impl Testbed {
     pub fn lower(&self, what: Lower) -> Result<PathBuf> {
         match what {
             Lower::Empty => {
-                let layer = self.top.join("lower-empty");
+                let layer = self.lowers().join("lower-empty");
                 fs::create_dir_all(&layer).doing(|| "making a layer")?;
                 Ok(layer)
             }
@@ -297,7 +326,7 @@ impl Testbed {
         if let Some(layer) = cell.get() {
             return Ok(layer.clone());
         }
-        let layer = self.made(name, |layer| {
+        let layer = made(self.lowers(), name, |layer| {
             fs::create_dir(layer).doing(|| "making a layer")?;
             make(layer)?;
             rustix::fs::sync();
@@ -306,24 +335,13 @@ impl Testbed {
         Ok(cell.get_or_init(|| layer).clone())
     }
 
-    /// What has a name in this place: made unless a process has made it, and there only when it is whole.
-    fn made(&self, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
-        let whole = self.top.join(name);
-        if !whole.exists() {
-            let new = self.top.join(format!("{name}.new"));
-            make(&new)?;
-            fs::rename(&new, &whole).doing(|| format!("renaming {}", new.display()))?;
-        }
-        Ok(whole)
-    }
-
     /// A tar archive of the tree.
     pub fn archive(&self) -> Result<PathBuf> {
         let layer = self.lower(Lower::Tree)?;
         if let Some(archive) = self.archive.get() {
             return Ok(archive.clone());
         }
-        let archive = self.made("tree.tar", |archive| {
+        let archive = made(&self.top, "tree.tar", |archive| {
             run(Command::new("tar").arg("-cf").arg(archive).arg("-C").arg(&layer).arg(TREE_NAME))
         })?;
         Ok(self.archive.get_or_init(|| archive).clone())
@@ -332,7 +350,8 @@ impl Testbed {
     /// Directories for one mount, the upper layer empty.
     pub fn layers(&self, what: Lower) -> Result<Layers> {
         let lower = self.lower(what)?;
-        make_layers(&self.new_run()?, lower)
+        let run = self.new_run()?;
+        self.make_layers(&run, "", lower)
     }
 
     /// Directories for `count` mounts over one lower layer, their upper layers empty.
@@ -345,9 +364,32 @@ impl Testbed {
         let make = |number: usize| {
             let dir = run.join(number.to_string());
             fs::create_dir(&dir).doing(|| format!("making {}", dir.display()))?;
-            make_layers(&dir, lower.clone())
+            self.make_layers(&dir, &number.to_string(), lower.clone())
         };
         (0..count).map(make).collect()
+    }
+
+    /// Empty directories for a mount, in `dir`, and in the part of this run on CephFS those of this number.
+    fn make_layers(&self, dir: &Path, number: &str, lower: PathBuf) -> Result<Layers> {
+        let make = |dir: &Path| fs::create_dir(dir).doing(|| format!("making {}", dir.display()));
+        let there = self.far_run().map(|run| run.join(format!("mount{number}")));
+        let uppers = match (&self.ceph, &there) {
+            (Some(Ceph { far: Far::Both, .. }), Some(there)) => there,
+            _ => dir,
+        };
+        let far = self.ceph.as_ref().zip(there.as_ref());
+        let far = far.map(|(ceph, there)| (ceph.mount_point().to_owned(), there.join("alone")));
+        let (upper, work) = (uppers.join("upper"), uppers.join("work"));
+        let layers = Layers { lower, upper, work, merged: dir.join("merged"), far };
+        there.iter().try_for_each(|there| make(there))?;
+        layers.far.iter().try_for_each(|(_, alone)| make(alone))?;
+        [&layers.upper, &layers.work, &layers.merged].into_iter().try_for_each(|dir| make(dir))?;
+        Ok(layers)
+    }
+
+    /// What of the run lies on CephFS.
+    fn far_run(&self) -> Option<PathBuf> {
+        Some(self.ceph.as_ref()?.dir.join(format!("run-{}", self.runs.get())))
     }
 
     /// An empty directory; what the run before has left is removed.
@@ -356,7 +398,10 @@ impl Testbed {
         // A new name each time: see `spread`.
         self.runs.set(self.runs.get() + 1);
         let run = self.run_dir();
-        fs::create_dir(&run).doing(|| format!("making {}", run.display()))?;
+        let far = self.far_run();
+        for run in [&run].into_iter().chain(&far) {
+            fs::create_dir(run).doing(|| format!("making {}", run.display()))?;
+        }
         Ok(run)
     }
 
@@ -367,8 +412,11 @@ impl Testbed {
 
     /// Removes what [`Testbed::layers`] made. Nothing may be mounted there.
     pub fn clear(&self) -> Result<()> {
-        let run = self.run_dir();
-        stop::remove(&run).doing(|| format!("removing {}", run.display()))
+        let (run, far) = (self.run_dir(), self.far_run());
+        [run]
+            .iter()
+            .chain(&far)
+            .try_for_each(|run| stop::remove(run).doing(|| format!("removing {}", run.display())))
     }
 }
 
@@ -377,6 +425,7 @@ impl Drop for Testbed {
         if !self.ours {
             return;
         }
+        drop(self.ceph.take());
         if self.mounted {
             if unmount(&self.top, UnmountFlags::empty()).is_err() {
                 let _ = unmount(&self.top, UnmountFlags::DETACH);
@@ -389,14 +438,15 @@ impl Drop for Testbed {
     }
 }
 
-/// Empty directories for a mount, in `dir`.
-fn make_layers(dir: &Path, lower: PathBuf) -> Result<Layers> {
-    let layers =
-        Layers { lower, upper: dir.join("upper"), work: dir.join("work"), merged: dir.join("merged") };
-    for dir in [&layers.upper, &layers.work, &layers.merged] {
-        fs::create_dir(dir).doing(|| format!("making {}", dir.display()))?;
+/// What has a name in `place`: made unless a process has made it, and there only when it is whole.
+fn made(place: &Path, name: &str, make: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    let whole = place.join(name);
+    if !whole.exists() {
+        let new = place.join(format!("{name}.new"));
+        make(&new)?;
+        fs::rename(&new, &whole).doing(|| format!("renaming {}", new.display()))?;
     }
-    Ok(layers)
+    Ok(whole)
 }
 
 /// Asks ext4 to put the directories in `dir` far from each other (chattr +T).

@@ -1,5 +1,6 @@
 //! The places of one comparison: one for all subjects but those that are to be seen on another filesystem.
 
+use crate::ceph::Far;
 use crate::contender::Kind;
 use crate::failure::Result;
 use crate::testbed::{Format, Testbed};
@@ -21,9 +22,11 @@ pub struct Testbeds {
 }
 
 impl Testbeds {
-    /// A place below `dir`, on an image of a filesystem of so many MiB where that is given.
-    pub fn new(dir: &Path, image: Option<(Format, u64)>, scale: f64) -> Result<Self> {
-        Ok(Self { main: Testbed::on(dir, image, scale)?, dir: dir.to_owned(), xfs: OnceCell::new() })
+    /// A place below `dir`, on an image of a filesystem of so many MiB where that is given, and with layers on CephFS.
+    pub fn new(dir: &Path, image: Option<(Format, u64)>, scale: f64, far: Option<Far>) -> Result<Self> {
+        let mut main = Testbed::on(dir, image, scale)?;
+        far.map_or(Ok(()), |far| main.put_far(far))?;
+        Ok(Self { main, dir: dir.to_owned(), xfs: OnceCell::new() })
     }
 
     /// The place of all subjects that need no other.

@@ -41,7 +41,7 @@ mod tests {
         assert!(["s1-create-1", "s1-stat-2", "s1-unlink-4"].iter().all(|name| of("s1").contains(name)));
         assert!(of("s2").contains(&"s2-append") && !of("s2").contains(&"s1-oltp"));
         assert!(of("s2").contains(&"s2-rocksdb-put-1") && of("s2").contains(&"s2-rocksdb-get-4"));
-        assert!(of("s3").len() == 6 && of("s3").iter().all(|name| name.starts_with("s3-")));
+        assert!(of("s3").len() == 7 && of("s3").iter().all(|name| name.starts_with("s3-")));
         assert_eq!(of("private").len(), 5);
         assert!(of("work").contains(&"work-dpkg") && of("work").iter().all(|name| name.starts_with("work-")));
         assert!(of("blocks").iter().all(|name| name.starts_with("block-")));

@@ -48,6 +48,8 @@ pub enum Metric {
     Resident,
     /// How far mounts' parts of the service's cache are off their ideal ones.
     Shares,
+    /// How far mounts' parts of what the service has fetched are off their ideal ones.
+    Misses,
 }
 
 /// The service's cache of a task, which all its mounts read through in one pool.
@@ -488,6 +490,7 @@ pub const TASKS: &[Task] = &[
     shares::IDLE,
     shares::THROUGHPUT_EQUAL,
     shares::THROUGHPUT_FOUR,
+    shares::MISSES,
     sources::APPEND,
     sources::SHARED_READ,
     sources::START_UP_1,

@@ -13,6 +13,8 @@ use crate::testbed::{Lower, SHARES_COMMON, Testbed};
 use rustix::fs::{Advice, fadvise, lgetxattr};
 use std::fs::File;
 use std::io::Read;
+use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -103,6 +105,27 @@ pub(crate) const THROUGHPUT_FOUR: Task = timed(of(
     bring_and_read,
 ));
 
+pub(crate) const MISSES: Task = Task {
+    metric: Metric::Misses,
+    operations: |_| 1,
+    ..of(
+        "s3-misses-four",
+        "mounts of weights 100, 200, 400, 800 fetch what is not cached, at random, 8 threads each for 5 s",
+        Some(Cache { bytes: |_| NARROW, weights: FOUR_WEIGHTS, ideal: FOUR_WEIGHTS }),
+        warm_lower,
+        miss,
+    )
+};
+
+/// A cache in which next to nothing is found of what is read at random.
+const NARROW: u64 = 4 << 20;
+/// Threads that miss in each mount: as many fetches as a storage is given at a time.
+const MISSING: usize = 8;
+/// How long they do.
+const MISS_FOR: Duration = Duration::from_secs(5);
+/// What is fetched at a time.
+const BLOCK: u64 = 64 << 10;
+
 /// A third of what all bring.
 fn third(testbed: &Testbed) -> u64 {
     (MOUNTS * 2 * testbed.share_unit_mib() * MIB / 3) as u64
@@ -161,6 +184,38 @@ fn read_again(env: &Env<'_>) -> Result<()> {
 fn bring_and_read(env: &Env<'_>) -> Result<()> {
     read_own(env.roots, usize::MAX)?;
     read_again(env)
+}
+
+/// All read one byte of blocks of their own files at random, each with several threads, for some seconds.
+fn miss(env: &Env<'_>) -> Result<()> {
+    let end = Instant::now() + MISS_FOR;
+    in_all_clones(env.roots, |root| {
+        let path = own_file(env.roots, root);
+        std::thread::scope(|scope| {
+            let path = &path;
+            let spawn = |seed| scope.spawn(move || miss_until(path, seed, end));
+            let threads: Vec<_> = (1..=MISSING as u64).map(spawn).collect();
+            threads.into_iter().try_for_each(|thread| {
+                thread.join().unwrap_or_else(|_| Err(Failure::new("a thread has panicked")))
+            })
+        })
+    })
+}
+
+fn miss_until(path: &Path, seed: u64, end: Instant) -> Result<()> {
+    let file = File::open(path).doing(|| "opening a lower file")?;
+    fadvise(&file, 0, None, Advice::Random).doing(|| "reading nothing ahead")?;
+    let blocks = file.metadata().doing(|| "the size of a lower file")?.len() / BLOCK;
+    let mut number = seed;
+    while Instant::now() < end {
+        stop::check()?;
+        // Knuth's MMIX generator; its upper bits are the good ones.
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let at = (number >> 33) % blocks.max(1) * BLOCK;
+        file.read_exact_at(&mut [0], at).doing(|| "reading a lower file")?;
+        fadvise(&file, at, NonZeroU64::new(BLOCK), Advice::DontNeed).doing(|| "forgetting pages")?;
+    }
+    Ok(())
 }
 
 /// Does `what` on the first mount while the others read.
@@ -234,18 +289,24 @@ fn take_back(env: &Env<'_>) -> Result<()> {
 
 /// Cached bytes that a mount pays for.
 fn held(root: &Path) -> Result<u64> {
+    counted(root, "bytes")
+}
+
+/// What the service says of a mount's part of its cache.
+fn counted(root: &Path, what: &str) -> Result<u64> {
     let mut answer = vec![0; ANSWER_MAX];
     let len =
         lgetxattr(root, STATS, answer.as_mut_slice()).doing(|| "asking a service what it has cached")?;
     let stats: serde_json::Value =
         serde_json::from_slice(answer.get(..len).unwrap_or_default()).doing(|| "a service's answer")?;
-    let bytes = stats.pointer("/cache/bytes").and_then(serde_json::Value::as_u64);
-    bytes.ok_or_else(|| Failure::new("a service says nothing of a cache"))
+    let count = stats.get("cache").and_then(|cache| cache.get(what)).and_then(serde_json::Value::as_u64);
+    count.ok_or_else(|| Failure::new("a service says nothing of a cache"))
 }
 
-/// How far a mount's part of all that is cached is off its ideal part at the most, as a part of that.
-pub(crate) fn off(roots: &[PathBuf], ideal: &[u16]) -> Result<f64> {
-    let held = roots.iter().map(|root| held(root)).collect::<Result<Vec<u64>>>()?;
+/// How far a mount's part of all that is cached, or was fetched, is off its ideal part at the most, as a part of that.
+pub(crate) fn off(roots: &[PathBuf], ideal: &[u16], metric: Metric) -> Result<f64> {
+    let what = if metric == Metric::Misses { "misses" } else { "bytes" };
+    let held = roots.iter().map(|root| counted(root, what)).collect::<Result<Vec<u64>>>()?;
     Ok(largest_distance(&held, ideal))
 }
 

@@ -18,7 +18,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo demo-ceph test bench bench-quick fuzz replay explore deps check library install clean
+.PHONY: all build demo demo-ceph test bench bench-quick fuzz replay explore test-ceph-18 deps check library install clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -45,6 +45,12 @@ test: deps
 	@scripts/step "build, library" scripts/library
 	@scripts/step "build, tests" cargo build --locked --package vellum-tests --package vellum-bench
 	@target/debug/vellum-tests $(TESTS)
+
+# The cases of layers on CephFS with Ceph 18.2, in Debian 13.
+test-ceph-18: deps
+	@scripts/step "build" cargo build --locked --package vellum --package vellum-tests
+	@scripts/step "build, branch" cargo test --quiet --locked --no-run --package vellum-branch --test conformance --test ceph
+	@scripts/ceph-18
 
 # Counts do not depend on how busy the machine is.
 GUARD = scripts/step "counts" target/debug/vellum-bench guard --baseline crates/bench/guard.json \

@@ -74,6 +74,20 @@ pub(super) const GET_4: Task = get::<4>(
     "RocksDB on 4 mounts at once: 8,192 random gets of 128 KiB each, from one lower database of 1 GiB",
 );
 
+/// Clones that are no tenants': on CephFS in one pool.
+const fn clones(task: Task) -> Task {
+    Task { tenants: false, ..task }
+}
+
+pub(super) const PUT_8: Task = clones(put::<8>(
+    "s2-rocksdb-put-8",
+    "RocksDB on 8 clones at once: 4,096 random puts of 128 KiB each, into new databases",
+));
+pub(super) const GET_8: Task = clones(get::<8>(
+    "s2-rocksdb-get-8",
+    "RocksDB on 8 clones at once: 8,192 random gets of 128 KiB each, from one lower database of 1 GiB",
+));
+
 fn puts(testbed: &Testbed) -> Work {
     Work::Put(testbed.scaled(PUTS))
 }

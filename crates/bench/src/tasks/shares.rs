@@ -110,7 +110,7 @@ pub(crate) const MISSES: Task = Task {
     operations: |_| 1,
     ..of(
         "s3-misses-four",
-        "mounts of weights 100, 200, 400, 800 fetch what is not cached, at random, 8 threads each for 5 s",
+        "mounts of weights 100, 200, 400, 800 fetch what is not cached, at random, 16 threads each for 5 s",
         Some(Cache { bytes: |_| NARROW, weights: FOUR_WEIGHTS, ideal: FOUR_WEIGHTS }),
         warm_lower,
         miss,
@@ -119,8 +119,8 @@ pub(crate) const MISSES: Task = Task {
 
 /// A cache in which next to nothing is found of what is read at random.
 const NARROW: u64 = 4 << 20;
-/// Threads that miss in each mount: as many fetches as a storage is given at a time.
-const MISSING: usize = 8;
+/// Threads that miss in each mount: twice as many as a storage is given fetches at a time.
+const MISSING: usize = 16;
 /// How long they do.
 const MISS_FOR: Duration = Duration::from_secs(5);
 /// What is fetched at a time.
@@ -186,7 +186,7 @@ fn bring_and_read(env: &Env<'_>) -> Result<()> {
     read_again(env)
 }
 
-/// All read one byte of blocks of their own files at random, each with several threads, for some seconds.
+/// All read blocks of their own files at random, each with several threads, for some seconds.
 fn miss(env: &Env<'_>) -> Result<()> {
     let end = Instant::now() + MISS_FOR;
     in_all_clones(env.roots, |root| {
@@ -206,13 +206,13 @@ fn miss_until(path: &Path, seed: u64, end: Instant) -> Result<()> {
     let file = File::open(path).doing(|| "opening a lower file")?;
     fadvise(&file, 0, None, Advice::Random).doing(|| "reading nothing ahead")?;
     let blocks = file.metadata().doing(|| "the size of a lower file")?.len() / BLOCK;
-    let mut number = seed;
+    let (mut number, mut block) = (seed, vec![0; BLOCK as usize]);
     while Instant::now() < end {
         stop::check()?;
         // Knuth's MMIX generator; its upper bits are the good ones.
         number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let at = (number >> 33) % blocks.max(1) * BLOCK;
-        file.read_exact_at(&mut [0], at).doing(|| "reading a lower file")?;
+        file.read_exact_at(&mut block, at).doing(|| "reading a lower file")?;
         fadvise(&file, at, NonZeroU64::new(BLOCK), Advice::DontNeed).doing(|| "forgetting pages")?;
     }
     Ok(())

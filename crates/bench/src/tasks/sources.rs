@@ -127,6 +127,15 @@ pub(super) const APPEND: Task = Task {
     ..SOURCE
 };
 
+/// Danaus's Fileappend with eight clones.
+pub(super) const APPEND_8: Task = Task {
+    name: "s2-append-8",
+    title: "8 clones at once append 1 MiB each to their lower file of 1 GiB, fsync",
+    clones: |testbed| clones(testbed, 8),
+    operations: |testbed| clones(testbed, 8),
+    ..APPEND
+};
+
 /// Danaus's Fileread: one copy in memory would do for all clones.
 pub(super) const SHARED_READ: Task = Task {
     name: "s2-shared-read",

@@ -27,3 +27,24 @@ pub(crate) fn require_regular(kind: Option<FileKind>) -> Result<()> {
         _ => Err(Error::new(Errno::NXIO, "open file")),
     }
 }
+
+pub(crate) const KEEP_SIZE: u32 = 0x01;
+pub(crate) const PUNCH_HOLE: u32 = 0x02;
+pub(crate) const COLLAPSE_RANGE: u32 = 0x08;
+pub(crate) const ZERO_RANGE: u32 = 0x10;
+pub(crate) const INSERT_RANGE: u32 = 0x20;
+pub(crate) const UNSHARE_RANGE: u32 = 0x40;
+pub(crate) const WRITE_ZEROES: u32 = 0x80;
+
+/// What the kernel says of the arguments of fallocate(2) before it looks at the file.
+pub(crate) fn check_allocate(mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
+    let negative = |number: u64| i64::try_from(number).is_err();
+    if negative(offset) || negative(len) || len == 0 {
+        return Err(Errno::INVAL);
+    }
+    match (mode & !KEEP_SIZE, mode & KEEP_SIZE != 0) {
+        (0 | ZERO_RANGE | UNSHARE_RANGE, _) | (PUNCH_HOLE, true) => Ok(()),
+        (COLLAPSE_RANGE | INSERT_RANGE | WRITE_ZEROES, false) => Ok(()),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}

@@ -1,4 +1,5 @@
-//! Branches, the storage under a union: local directories, directories of CephFS, and memory for tests and models.
+//! Branches, the storage under a union: local directories, directories of CephFS, the store on zoned devices, and memory for tests and
+//! models.
 //!
 //! [`CachedBranch`] reads any of them through a cache, [`FaultBranch`] puts faults in front of any of them.
 #![forbid(unsafe_code)]
@@ -12,8 +13,10 @@ mod fault;
 mod local;
 mod memory;
 mod path;
+mod tree;
 mod whole;
 mod xattr;
+mod zoned;
 
 pub use cached::{CachedBranch, SETTLE, Sharing};
 pub use ceph::{
@@ -23,3 +26,4 @@ pub use ceph::{
 pub use fault::{DEAD, FaultBranch, FaultExport, FaultPlan};
 pub use local::{LocalBranch, LocalExport};
 pub use memory::{MemoryBranch, MemoryOptions};
+pub use zoned::{ZonedBranch, ZonedTree};

@@ -1,5 +1,5 @@
-//! What every branch must answer. The same cases run over a local directory and over memory, over both read through a cache, and
-//! over CephFS where a cluster can be started.
+//! What every branch must answer. The same cases run over a local directory and over memory, over both read through a cache, over the store
+//! on zoned devices, and over CephFS where a cluster can be started.
 
 #![allow(unreachable_pub, clippy::unwrap_used, reason = "modules of one test program")]
 
@@ -35,6 +35,23 @@ fn lacks(needs: &str, fixture: &Fixture) -> Option<&'static str> {
     (!met).then_some(what)
 }
 
+/// Cases about what the store on zoned devices has not.
+const NOT_ZONED: &[(&str, &str)] = &[
+    ("allocate_and_its_modes", "reserved space, and ranges that are taken out or put in"),
+    ("a_hole_at_the_end", "reserved space"),
+    ("allocate_refuses_nonsense", "ranges that are taken out or put in"),
+    ("allocation_moves_times_forward", "reserved space"),
+    ("allocation_takes_capabilities_away", "reserved space"),
+];
+
+/// Runs a case over stores.
+fn over_stores(name: &str, case: fn(&Fixture)) {
+    if let Some((_, what)) = NOT_ZONED.iter().find(|(not, _)| *not == name) {
+        return println!("{name}: the store has not {what}");
+    }
+    Fixture::all_zoned().iter().for_each(case);
+}
+
 /// Whether all that a case needs is there; says what is not.
 fn runs_here(needs: &[&str], fixture: &Fixture) -> bool {
     let lacks: Vec<_> = needs.iter().filter_map(|needs| lacks(needs, fixture)).collect();
@@ -63,6 +80,12 @@ macro_rules! cases {
             $(mod $module {
                 $(#[test]
                 fn $case() { crate::$module::$case(&crate::Fixture::memory()); })*
+            })*
+        }
+        mod zoned {
+            $(mod $module {
+                $(#[test]
+                fn $case() { crate::over_stores(stringify!($case), crate::$module::$case); })*
             })*
         }
         mod cached_directory {

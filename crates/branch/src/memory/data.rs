@@ -1,5 +1,9 @@
 //! The contents of a sparse file, in blocks.
 
+use crate::checks::{
+    COLLAPSE_RANGE, INSERT_RANGE, KEEP_SIZE, PUNCH_HOLE, UNSHARE_RANGE, WRITE_ZEROES, ZERO_RANGE,
+};
+use crate::tree::Contents;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use vellum_vfs::Errno;
@@ -13,14 +17,6 @@ pub(super) const MAX_SIZE: u64 = 0xffff_ffff * BLOCK;
 
 /// Blocks that a disk has, as far as preallocation is concerned.
 pub(super) const CAPACITY: u64 = 1 << 20;
-
-const KEEP_SIZE: u32 = 0x01;
-const PUNCH_HOLE: u32 = 0x02;
-const COLLAPSE_RANGE: u32 = 0x08;
-const ZERO_RANGE: u32 = 0x10;
-const INSERT_RANGE: u32 = 0x20;
-const UNSHARE_RANGE: u32 = 0x40;
-const WRITE_ZEROES: u32 = 0x80;
 
 #[derive(Clone)]
 pub(super) enum Block {
@@ -55,16 +51,17 @@ fn pieces(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
     })
 }
 
-impl Data {
-    pub(super) const fn size(&self) -> u64 {
+impl Contents for Data {
+    fn size(&self) -> u64 {
         self.size
     }
 
-    /// Allocated blocks.
-    pub(super) fn allocated(&self) -> u64 {
-        self.blocks.len() as u64
+    fn sectors(&self) -> u64 {
+        self.blocks.len() as u64 * (BLOCK / 512)
     }
+}
 
+impl Data {
     pub(super) fn read(&self, buf: &mut [u8], offset: u64) -> usize {
         let len = self.size.saturating_sub(offset).min(buf.len() as u64);
         let mut done = 0;
@@ -142,19 +139,6 @@ impl Data {
             } else if block >= self.blocks.last_key_value().map_or(0, |(last, _)| last + 1) {
                 return;
             }
-        }
-    }
-
-    /// What the kernel says of the arguments of fallocate(2) before it looks at the file.
-    pub(super) fn check_allocate(mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
-        let negative = |number: u64| i64::try_from(number).is_err();
-        if negative(offset) || negative(len) || len == 0 {
-            return Err(Errno::INVAL);
-        }
-        match (mode & !KEEP_SIZE, mode & KEEP_SIZE != 0) {
-            (0 | ZERO_RANGE | UNSHARE_RANGE, _) | (PUNCH_HOLE, true) => Ok(()),
-            (COLLAPSE_RANGE | INSERT_RANGE | WRITE_ZEROES, false) => Ok(()),
-            _ => Err(Errno::OPNOTSUPP),
         }
     }
 
@@ -294,7 +278,7 @@ mod tests {
         assert_eq!(data.seek_hole(10 * BLOCK + 1), Ok(10 * BLOCK + 8));
         data.allocate(PUNCH_HOLE | KEEP_SIZE, 10 * BLOCK, BLOCK).unwrap();
         assert_eq!(data.seek_data(0), Err(Errno::NXIO));
-        assert_eq!(data.allocated(), 0);
+        assert_eq!(data.sectors(), 0);
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! Files of a disk in memory that are handed out: as objects, by which a test writes past whoever serves them.
 
-use super::MemoryBranch;
-use super::disk::Pin;
-use super::objects::{MemoryDir, MemoryFile};
+use super::{MemoryBranch, MemoryDir, MemoryFile};
+use crate::tree::Pin;
 use std::ffi::CString;
 use std::sync::Arc;
 use vellum_vfs::{
@@ -55,7 +54,7 @@ fn held(dir: &dyn BranchDir, ino: u64) -> Result<Arc<dyn ExportDir>> {
     if dir.pin.ino != ino {
         return Err(Errno::STALE.into());
     }
-    let disk = &dir.pin.disk;
+    let disk = &dir.pin.medium;
     let pin = Pin::new(disk, &mut disk.lock(), ino)?;
     Ok(Arc::new(MemoryExportDir(MemoryDir { pin })))
 }
@@ -95,7 +94,7 @@ impl Export for MemoryExport {
 fn exported(file: Arc<dyn BranchFile>) -> Result<Exported> {
     let attr = file.stat()?;
     let acl = file.as_any().downcast_ref::<MemoryFile>().is_some_and(|file| {
-        let state = file.pin.disk.lock();
+        let state = file.pin.medium.lock();
         state.get_xattr(file.pin.ino, ACCESS_ACL, &mut []).is_ok_and(|len| len > 0)
     });
     Ok(Exported { file: Given::Object(file), attr, acl })
@@ -107,9 +106,9 @@ struct MemoryExportDir(MemoryDir);
 impl ExportDir for MemoryExportDir {
     fn create(&self, name: Name<'_>, flags: HandoutFlags, mode: u32) -> Result<Exported> {
         let pin = &self.0.pin;
-        let mut state = pin.disk.lock();
+        let mut state = pin.medium.lock();
         let ino = state.create(pin.ino, name, mode)?;
-        let file = MemoryFile::new(&pin.disk, &mut state, ino, mode_of(flags))?;
+        let file = MemoryFile::new(&pin.medium, &mut state, ino, mode_of(flags))?;
         drop(state);
         exported(Arc::new(file))
     }

@@ -6,17 +6,15 @@
 mod data;
 mod disk;
 mod export;
-mod namespace;
-mod objects;
+mod medium;
 mod power;
-mod xattr;
 
-pub use disk::MemoryOptions;
+pub use crate::tree::Options as MemoryOptions;
 
 use self::data::CAPACITY;
-use self::disk::{Disk, Pin, ROOT};
-use self::objects::{IO_SIZE, MemoryDir};
+use self::disk::Disk;
 use crate::path;
+use crate::tree::{Dir, File, IO_SIZE, Pin, ROOT};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,6 +22,11 @@ use vellum_vfs::{Branch, BranchDir, Errno, Name, Result, StatFs};
 
 /// Device numbers of disks; each new one is another filesystem.
 static NEXT_DEV: AtomicU64 = AtomicU64::new(0x4d00);
+
+/// A directory.
+type MemoryDir = Dir<Disk>;
+/// An open regular file.
+type MemoryFile = File<Disk>;
 
 /// A directory of a disk in memory.
 pub struct MemoryBranch {
@@ -52,7 +55,7 @@ impl MemoryBranch {
 
     fn at(disk: Arc<Disk>, ino: u64, path: String) -> Result<Arc<Self>> {
         let pin = Pin::new(&disk, &mut disk.lock(), ino)?;
-        Ok(Arc::new(Self { disk, root: Arc::new(MemoryDir { pin }), path }))
+        Ok(Arc::new(Self { disk, root: Arc::new(Dir { pin }), path }))
     }
 
     /// A directory below this one as a branch on the same disk, so that one can rename from one into the other.

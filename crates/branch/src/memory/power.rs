@@ -11,7 +11,8 @@
 //!   size, where only such blocks have made it grow, is what it was.
 
 use super::data::{BLOCK, Block, Data};
-use super::disk::{Body, State};
+use super::disk::State;
+use crate::tree::Body;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

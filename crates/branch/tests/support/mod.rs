@@ -7,9 +7,12 @@ use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use vellum_branch::{CachedBranch, LocalBranch, MemoryBranch, Sharing};
+use vellum_branch::{CachedBranch, LocalBranch, MemoryBranch, Sharing, ZonedBranch, ZonedTree};
 use vellum_cache::{Config, Kind, Packed, Shared};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Name, OpenMode, Result};
+use vellum_zoned::device::emulated::{LARGE_ZONE, SMALL_ZONE};
+use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
+use vellum_zoned::store::{Placement, Store};
 
 /// A name from a literal.
 pub fn n(name: &CStr) -> Name<'_> {
@@ -59,6 +62,26 @@ impl Fixture {
 
     pub fn memory() -> Self {
         Self { branch: MemoryBranch::new(), dir: None }
+    }
+
+    /// A new store on a device.
+    pub fn zoned(device: Arc<dyn ZonedDevice>) -> Self {
+        let store = Store::format(device, Placement::NONE).expect("a store");
+        let tree = ZonedTree::open(store).expect("its tree");
+        let branch = ZonedBranch::open(&tree, c"", "zoned:test".to_owned()).expect("open it as a branch");
+        Self { branch, dir: None }
+    }
+
+    /// On an emulated device with small zones, on one with large zones, and on a file without zones; with blocks of 4096 bytes.
+    pub fn all_zoned() -> [Self; 3] {
+        let small = SMALL_ZONE.scaled(64, 32).with_limits(12, 12);
+        let large = LARGE_ZONE.scaled(32, 128).with_limits(14, 14);
+        let emulated =
+            [small, large].map(|profile| Arc::new(Emulated::in_memory(profile, 1).expect("a device")));
+        let file = tempfile::tempfile().expect("a file");
+        let file = Arc::new(Conventional::create(file, 4096, 32, 64).expect("a device"));
+        let [small, large] = emulated.map(|device| Self::zoned(device));
+        [small, large, Self::zoned(file)]
     }
 
     /// The branch, read through a small cache.

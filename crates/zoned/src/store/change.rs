@@ -3,6 +3,9 @@
 //! A change is a head of four bytes (kind, 0, length of the rest) and its fields, little-endian.
 
 use super::error::{Error, Result};
+use super::node::{
+    NODE_LEN, Node, Xattrs, check_entry_name, check_target, decode_xattrs, encode_xattrs, xattrs_len,
+};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -12,6 +15,8 @@ pub const NAME_MAX: usize = 255;
 pub const SIZE_MAX: u64 = 1 << 48;
 /// Most blocks of one extent.
 pub const EXTENT_BLOCKS_MAX: usize = 256;
+/// Longest group of changes, in bytes: any zone has room for the record that it is alone in.
+pub(super) const GROUP_MAX: usize = 11 << 10;
 
 /// What an object is, which decides where its blocks go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -76,7 +81,7 @@ pub(super) enum Change {
         /// The name that is there.
         to: Vec<u8>,
     },
-    /// An object that never had a name is gone.
+    /// An object that has no name, or a node without links, is gone.
     Drop {
         /// The object.
         object: u64,
@@ -93,6 +98,61 @@ pub(super) enum Change {
         /// The zones.
         zones: [u32; 2],
     },
+    /// A node of the tree of files is this now. The contents of a regular file are those of the object of its number.
+    Node {
+        /// Its number.
+        node: u64,
+        /// What it is.
+        is: Node,
+    },
+    /// A node has these extended attributes, and no others.
+    Xattrs {
+        /// The node.
+        node: u64,
+        /// All of them.
+        xattrs: Xattrs,
+    },
+    /// A symbolic link leads there.
+    Target {
+        /// The node.
+        node: u64,
+        /// Where to.
+        target: Vec<u8>,
+    },
+    /// A name in a directory leads to this node, whatever it led to before.
+    Enter {
+        /// The directory.
+        dir: u64,
+        /// The node.
+        node: u64,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// A name in a directory is gone.
+    Leave {
+        /// The directory.
+        dir: u64,
+        /// The name.
+        name: Vec<u8>,
+    },
+    /// An object has this size; blocks that lie beyond it are gone.
+    Size {
+        /// The object.
+        object: u64,
+        /// In bytes.
+        size: u64,
+    },
+    /// Blocks of an object are zeros, and have no place.
+    Punch {
+        /// The object.
+        object: u64,
+        /// The first block.
+        at: u64,
+        /// How many.
+        count: u64,
+    },
+    /// All of these, or none.
+    Group(Vec<Self>),
 }
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -122,6 +182,14 @@ const RENAME: u8 = 5;
 const DROP: u8 = 6;
 const WEAR: u8 = 7;
 const NEXT: u8 = 8;
+const NODE: u8 = 9;
+const XATTRS: u8 = 10;
+const TARGET: u8 = 11;
+const ENTER: u8 = 12;
+const LEAVE: u8 = 13;
+const SIZE: u8 = 14;
+const PUNCH: u8 = 15;
+const GROUP: u8 = 16;
 
 impl Change {
     /// Its length on the device, in bytes.
@@ -134,6 +202,14 @@ impl Change {
             Self::Unlink { name } => name.len(),
             Self::Rename { from, to } => 1 + from.len() + to.len(),
             Self::Drop { .. } | Self::Wear { .. } | Self::Next { .. } => 8,
+            Self::Node { .. } => NODE_LEN,
+            Self::Xattrs { xattrs, .. } => 8 + xattrs_len(xattrs),
+            Self::Target { target, .. } => 8 + target.len(),
+            Self::Enter { name, .. } => 16 + name.len(),
+            Self::Leave { name, .. } => 8 + name.len(),
+            Self::Size { .. } => 16,
+            Self::Punch { .. } => 24,
+            Self::Group(changes) => changes.iter().map(Self::encoded_len).sum(),
         };
         size_of::<Head>() + fields
     }
@@ -149,6 +225,14 @@ impl Change {
             Self::Drop { .. } => DROP,
             Self::Wear { .. } => WEAR,
             Self::Next { .. } => NEXT,
+            Self::Node { .. } => NODE,
+            Self::Xattrs { .. } => XATTRS,
+            Self::Target { .. } => TARGET,
+            Self::Enter { .. } => ENTER,
+            Self::Leave { .. } => LEAVE,
+            Self::Size { .. } => SIZE,
+            Self::Punch { .. } => PUNCH,
+            Self::Group(_) => GROUP,
         };
         let len = U16::new((self.encoded_len() - size_of::<Head>()) as u16);
         into.extend_from_slice(Head { kind, reserved: 0, len }.as_bytes());
@@ -186,6 +270,28 @@ impl Change {
                 into.extend_from_slice(&zone.to_le_bytes());
                 into.extend_from_slice(&value.to_le_bytes());
             }
+            Self::Node { node, is } => is.encode(*node, into),
+            Self::Xattrs { node, xattrs } => {
+                into.extend_from_slice(&node.to_le_bytes());
+                encode_xattrs(xattrs, into);
+            }
+            Self::Target { node: number, target: bytes } | Self::Leave { dir: number, name: bytes } => {
+                into.extend_from_slice(&number.to_le_bytes());
+                into.extend_from_slice(bytes);
+            }
+            Self::Enter { dir, node, name } => {
+                into.extend_from_slice(&dir.to_le_bytes());
+                into.extend_from_slice(&node.to_le_bytes());
+                into.extend_from_slice(name);
+            }
+            Self::Size { object, size } => {
+                into.extend_from_slice(&object.to_le_bytes());
+                into.extend_from_slice(&size.to_le_bytes());
+            }
+            Self::Punch { object, at, count } => {
+                [object, at, count].iter().for_each(|number| into.extend_from_slice(&number.to_le_bytes()));
+            }
+            Self::Group(changes) => changes.iter().for_each(|change| change.encode(into)),
         }
     }
 
@@ -225,9 +331,57 @@ impl Change {
             DROP => Self::Drop { object: number(fields)? },
             WEAR => pair().map(|[zone, resets]| Self::Wear { zone, resets })?,
             NEXT => Self::Next { zones: pair()? },
+            GROUP => decode_group(fields)?,
+            NODE..=PUNCH => decode_of_tree(head.kind, fields)?,
             kind => return Error::damaged(format!("a change of kind {kind}")),
         })
     }
+}
+
+/// A change of the tree, or of the contents of its files.
+fn decode_of_tree(kind: u8, fields: &[u8]) -> Result<Change> {
+    let short = || Error::Damaged("a change that is cut off".to_owned());
+    if kind == NODE {
+        return Node::decode(fields).map(|(node, is)| Change::Node { node, is });
+    }
+    let (first, rest) = U64::read_from_prefix(fields).map_err(|_| short())?;
+    let first = first.get();
+    let numbers = |bytes: &[u8]| -> Result<Vec<u64>> {
+        Ok(<[U64]>::ref_from_bytes(bytes).map_err(|_| short())?.iter().map(|number| number.get()).collect())
+    };
+    let bounded =
+        |number: u64| if number > SIZE_MAX { Error::damaged("a size that cannot be") } else { Ok(number) };
+    Ok(match kind {
+        XATTRS => Change::Xattrs { node: first, xattrs: decode_xattrs(rest)? },
+        TARGET => Change::Target { node: first, target: check_target(rest)?.to_vec() },
+        ENTER => {
+            let (node, name) = U64::read_from_prefix(rest).map_err(|_| short())?;
+            Change::Enter { dir: first, node: node.get(), name: check_entry_name(name)?.to_vec() }
+        }
+        LEAVE => Change::Leave { dir: first, name: check_entry_name(rest)?.to_vec() },
+        SIZE => match numbers(rest)?.as_slice() {
+            [size] => Change::Size { object: first, size: bounded(*size)? },
+            _ => return Err(short()),
+        },
+        _ => match numbers(rest)?.as_slice() {
+            [at, count] => Change::Punch { object: first, at: bounded(*at)?, count: bounded(*count)? },
+            _ => return Err(short()),
+        },
+    })
+}
+
+fn decode_group(mut bytes: &[u8]) -> Result<Change> {
+    let mut changes = Vec::new();
+    if bytes.len() > GROUP_MAX {
+        return Error::damaged("a group that is too long");
+    }
+    while !bytes.is_empty() {
+        if bytes[0] == GROUP || bytes[0] == NEXT {
+            return Error::damaged("a group of what cannot be grouped");
+        }
+        changes.push(Change::decode(&mut bytes)?);
+    }
+    Ok(Change::Group(changes))
 }
 
 fn decode_map(bytes: &[u8]) -> Result<Change> {

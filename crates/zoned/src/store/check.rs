@@ -12,11 +12,13 @@ use super::state::{Object, State};
 pub struct CheckReport {
     /// Objects that were read.
     pub objects: u64,
+    /// Nodes of the tree.
+    pub nodes: u64,
     /// Blocks that were compared with their checksums.
     pub blocks: u64,
     /// Records of the log.
     pub records: u64,
-    /// Names of objects that cannot be read in full, and why.
+    /// Names of objects, and paths of files from `/` on, that cannot be read in full, and why.
     pub unreadable: Vec<(Vec<u8>, String)>,
     /// What is wrong with the metadata, or with a copy of them.
     pub problems: Vec<String>,
@@ -46,7 +48,25 @@ pub(super) fn check(core: &mut Core) -> Result<CheckReport> {
             report.unreadable.push((name.clone(), why));
         }
     }
+    check_tree(core, &mut report);
     Ok(report)
+}
+
+/// The tree makes sense, and its files can be read.
+fn check_tree(core: &Core, report: &mut CheckReport) {
+    let tree = &core.state.tree;
+    report.problems.extend(tree.problems());
+    for (number, node) in &tree.nodes {
+        report.nodes += 1;
+        let Some(object) = core.state.objects.get(number).filter(|_| node.is_regular()) else { continue };
+        if let Some(why) = check_object(core, object, &mut report.blocks) {
+            report.unreadable.push((tree.path_of(*number), why));
+        }
+        let end = object.extents.last_key_value().map_or(0, |(at, extent)| at + extent.sums.len() as u64);
+        if end > object.size.div_ceil(u64::from(core.root.block_size)) {
+            report.problems.push(format!("file {number} has blocks beyond its end"));
+        }
+    }
 }
 
 fn check_object(core: &Core, object: &Object, blocks: &mut u64) -> Option<String> {
@@ -76,7 +96,8 @@ fn check_roots(core: &Core, report: &mut CheckReport) {
 
 /// Reads the log again, and compares what it comes to with what is in memory.
 fn check_log(core: &Core, report: &mut CheckReport) {
-    let mut state = State::new(core.zones.all.iter().map(|zone| zone.capacity).collect());
+    let mut state =
+        State::new(core.zones.all.iter().map(|zone| zone.capacity).collect(), core.root.block_size);
     match replay(&*core.device, &core.root, &mut state) {
         Ok(replayed) => {
             report.records = replayed.records;

@@ -5,8 +5,8 @@ use super::error::{Error, Result};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of everything here.
-pub const VERSION: u32 = 1;
+/// Version of everything here. Version 1 knew no tree of files; it is read, and becomes this one when the store is opened to be written.
+pub const VERSION: u32 = 2;
 /// Longest record, in bytes; a shorter one where a zone or a write can hold no more.
 pub(super) const RECORD_MAX: usize = 64 << 10;
 /// Bytes of a record before its changes.
@@ -123,7 +123,7 @@ impl Root {
         if form.magic != ROOT_MAGIC || crc32c::crc32c(form.as_bytes()) != crc.get() {
             return Ok(None);
         }
-        if form.version.get() != VERSION {
+        if !(1..=VERSION).contains(&form.version.get()) {
             return Error::damaged(format!(
                 "a store of version {}; this program knows {VERSION}",
                 form.version

@@ -54,8 +54,10 @@ pub struct Stats {
     pub log_zones: u64,
     /// Blocks of objects.
     pub live_blocks: u64,
-    /// Objects.
+    /// Objects with a name.
     pub objects: u64,
+    /// Files, directories and other nodes of the tree.
+    pub nodes: u64,
     /// Blocks written for users since the store was opened.
     pub written_blocks: u64,
     /// Blocks moved since the store was opened.
@@ -83,6 +85,10 @@ impl Store {
         let mut core = open::read(Arc::clone(&device))?;
         core.refuse_changes("it was opened to be read");
         Ok(Self::of(device, core))
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     fn of(device: Arc<dyn ZonedDevice>, core: Core) -> Self {
@@ -213,6 +219,7 @@ impl Store {
             log_zones: with(Role::Log),
             live_blocks: core.state.zones.iter().map(|zone| zone.live_blocks).sum(),
             objects: core.state.names.len() as u64,
+            nodes: core.state.tree.nodes.len() as u64,
             written_blocks: core.written_blocks[0],
             moved_blocks: core.written_blocks[1],
             resets: [resets().min().unwrap_or(0), resets().max().unwrap_or(0)],

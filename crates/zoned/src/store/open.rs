@@ -65,7 +65,7 @@ pub(super) fn format(device: Arc<dyn ZonedDevice>, placement: Placement) -> Resu
         zone_blocks: geometry.zone_blocks,
         placement,
     };
-    let state = State::new(reported.iter().map(|zone| zone.capacity).collect());
+    let state = State::new(reported.iter().map(|zone| zone.capacity).collect(), geometry.block_size);
     let mut core = Core::new(device, root, state, zones, &[]);
     core.roots_sound = [false; 2];
     core.checkpoint()?;
@@ -76,7 +76,7 @@ pub(super) fn format(device: Arc<dyn ZonedDevice>, placement: Placement) -> Resu
 pub(super) fn read(device: Arc<dyn ZonedDevice>) -> Result<Core> {
     let root = roots::find(&*device)?;
     let reported = device.report_all()?;
-    let mut state = State::new(reported.iter().map(|zone| zone.capacity).collect());
+    let mut state = State::new(reported.iter().map(|zone| zone.capacity).collect(), root.block_size);
     let replayed = replay(&*device, &root, &mut state)?;
     if replayed.damaged_copies > 0 {
         tracing::warn!("{} records of the log have one whole copy only", replayed.damaged_copies);

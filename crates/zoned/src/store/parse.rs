@@ -7,7 +7,7 @@ use super::state::State;
 #[must_use]
 pub fn parse_hostile(bytes: &[u8]) -> bool {
     let mut accepted = matches!(Root::decode(bytes), Ok(Some(_)));
-    let mut state = State::new(vec![64; 16]);
+    let mut state = State::new(vec![64; 16], 4096);
     let mut left = bytes;
     while let Some((_, changes)) = RecordId::decode(left) {
         let len = RecordId::len_of(left).unwrap_or(left.len());
@@ -31,8 +31,15 @@ fn apply(state: &mut State, changes: &[u8]) -> bool {
         assert_eq!(encoded.len(), change.encoded_len());
     }
     // What the state says of itself makes the same state.
-    let mut copy = State::new(vec![64; 16]);
+    let mut copy = State::new(vec![64; 16], 4096);
     let same = state.changes().all(|change| copy.apply(&change).is_ok());
     assert!(same && copy.is_as(state), "a checkpoint makes something else");
+    let _ = state.tree.problems();
+    let mut opened = copy;
+    opened.drop_nameless();
+    assert!(
+        opened.tree.nodes.values().all(|node| node.nlink > 0 || node.is_directory()),
+        "a node without links stays"
+    );
     accepted
 }

@@ -41,6 +41,48 @@ pub(super) fn pieces(object: &Object, at: u64, count: u64) -> Vec<Piece> {
 }
 
 impl Shared {
+    /// Reads whole blocks from block `at` on, zeros where there are none.
+    pub(super) fn read_blocks(&self, number: u64, at: u64, into: &mut [u8]) -> Result<()> {
+        let size = self.device.geometry().block_size as usize;
+        for (part, from) in
+            into.chunks_mut(READ_BLOCKS as usize * size).zip((at..).step_by(READ_BLOCKS as usize))
+        {
+            self.read_pieces(number, from, part)?;
+        }
+        Ok(())
+    }
+
+    fn read_pieces(&self, number: u64, at: u64, into: &mut [u8]) -> Result<()> {
+        let size = self.device.geometry().block_size as usize;
+        let mut before = None;
+        for _ in 0..READ_TRIES {
+            let pieces = {
+                let core = self.core.lock();
+                let object = core.state.objects.get(&number).ok_or(Error::NotFound)?;
+                pieces(object, at, (into.len() / size) as u64)
+            };
+            into.fill(0);
+            let failed = self.read_each(&pieces, at, into);
+            let Some((piece, error)) = failed else { return Ok(()) };
+            if before.as_ref() == Some(&piece) {
+                tracing::error!("object {number}, block {}: {error}", piece.at);
+                return Err(error);
+            }
+            before = Some(piece);
+        }
+        Err(Error::Damaged("an object is moved again and again while it is read".to_owned()))
+    }
+
+    /// Reads pieces to their places in `into`, which begins with block `at`. The first that fails, and why.
+    fn read_each(&self, pieces: &[Piece], at: u64, into: &mut [u8]) -> Option<(Piece, Error)> {
+        let size = self.device.geometry().block_size as usize;
+        pieces.iter().find_map(|piece| {
+            let start = (piece.at - at) as usize * size;
+            let part = &mut into[start..start + piece.sums.len() * size];
+            Some((piece.clone(), blocks::read(&*self.device, piece.place, &piece.sums, part).err()?))
+        })
+    }
+
     /// Reads from `offset` on, as much as there is. How much that was, in bytes.
     pub(super) fn read(&self, name: &[u8], offset: u64, into: &mut [u8]) -> Result<usize> {
         let number = self.core.lock().state.object(name)?.0;
@@ -71,23 +113,18 @@ impl Shared {
             let pieces = pieces(object, at, count);
             drop(core);
             let mut blocks = vec![0; (count * size) as usize];
-            let failed = pieces.iter().find_map(|piece| {
-                let start = ((piece.at - at) * size) as usize;
-                let part = &mut blocks[start..start + piece.sums.len() * size as usize];
-                Some((piece, blocks::read(&*self.device, piece.place, &piece.sums, part).err()?))
-            });
-            let Some((piece, error)) = failed else {
+            let Some((piece, error)) = self.read_each(&pieces, at, &mut blocks) else {
                 let skipped = (offset - at * size) as usize;
                 into[..wanted].copy_from_slice(&blocks[skipped..skipped + wanted]);
                 return Ok(wanted);
             };
             // It may have been moved, and its zone emptied, meanwhile. Not if it is still known at the same place.
-            if before.as_ref() == Some(piece) {
+            if before.as_ref() == Some(&piece) {
                 let name = String::from_utf8_lossy(name);
                 tracing::error!("object {name:?}, block {}: {error}", piece.at);
                 return Err(error);
             }
-            before = Some(piece.clone());
+            before = Some(piece);
         }
         Err(Error::Damaged("an object is moved again and again while it is read".to_owned()))
     }

@@ -2,6 +2,8 @@
 
 use super::change::{Change, Class, EXTENT_BLOCKS_MAX, LOST, Place, SIZE_MAX, check_name};
 use super::error::{Error, Result};
+use super::node::{FIRST_OBJECT, ROOT_NODE};
+use super::tree_state::TreeState;
 use std::collections::BTreeMap;
 
 /// Blocks of an object that lie side by side.
@@ -52,10 +54,14 @@ pub(super) struct ZoneUse {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     capacities: Vec<u64>,
+    /// Bytes of a block.
+    block_size: u64,
     /// By their numbers.
     pub(super) objects: BTreeMap<u64, Object>,
     /// The objects' names.
     pub(super) names: BTreeMap<Vec<u8>, u64>,
+    /// The tree of files. The contents of a file are an object without a name, of the same number.
+    pub(super) tree: TreeState,
     /// By the zone's number.
     pub(super) zones: Vec<ZoneUse>,
     /// The number of the next object.
@@ -67,16 +73,18 @@ pub(super) struct State {
 }
 
 impl State {
-    /// Nothing, on zones of these capacities.
+    /// Nothing, on zones of these capacities, in blocks of this size.
     #[must_use]
-    pub(super) fn new(capacities: Vec<u64>) -> Self {
+    pub(super) fn new(capacities: Vec<u64>, block_size: u32) -> Self {
         let zones = vec![ZoneUse::default(); capacities.len()];
         Self {
             capacities,
+            block_size: u64::from(block_size.max(1)),
             objects: BTreeMap::new(),
             names: BTreeMap::new(),
+            tree: TreeState::default(),
             zones,
-            next_object: 1,
+            next_object: FIRST_OBJECT,
             extents: 0,
             blocks: 0,
             name_bytes: 0,
@@ -92,6 +100,7 @@ impl State {
             + self.objects.len() as u64 * 13
             + self.name_bytes
             + self.worn_zones * 12
+            + self.tree.encoded_len()
     }
 
     /// The object of a name.
@@ -104,7 +113,8 @@ impl State {
     pub(super) fn apply(&mut self, change: &Change) -> Result<()> {
         match change {
             Change::Create { object, class } => {
-                if self.objects.contains_key(object) || *object == u64::MAX {
+                let is_taken = self.objects.contains_key(object) || self.tree.nodes.contains_key(object);
+                if is_taken || *object == u64::MAX || *object == ROOT_NODE {
                     return Error::damaged(format!("object {object} is made twice"));
                 }
                 let new = Object { class: *class, size: 0, names: 0, extents: BTreeMap::new() };
@@ -115,6 +125,9 @@ impl State {
             Change::Link { object, name } => {
                 check_name(name)?;
                 self.known(*object)?;
+                if self.tree.nodes.contains_key(object) {
+                    return Error::damaged(format!("object {object} is of the tree, and gets a name"));
+                }
                 self.link(*object, name);
             }
             Change::Unlink { name } => {
@@ -129,11 +142,43 @@ impl State {
                 }
             }
             Change::Drop { object } => {
-                if self.known(*object)?.names > 0 {
+                if self.tree.nodes.contains_key(object) {
+                    self.tree.drop_node(*object)?;
+                } else if self.known(*object)?.names > 0 {
                     return Error::damaged(format!("object {object} is dropped, but has a name"));
                 }
                 self.remove(*object);
             }
+            Change::Node { node, is } => {
+                let has_object =
+                    self.objects.get(node).map(|object| object.names == 0 && object.class == Class::Normal);
+                if *node == u64::MAX || has_object != is.is_regular().then_some(true) {
+                    return Error::damaged(format!("node {node} has no contents of its kind"));
+                }
+                self.tree.set_node(*node, *is)?;
+                self.next_object = self.next_object.max(*node + 1);
+            }
+            Change::Xattrs { .. } | Change::Target { .. } | Change::Enter { .. } | Change::Leave { .. } => {
+                self.tree.apply(change)?;
+            }
+            Change::Size { object, size } => {
+                if *size > SIZE_MAX {
+                    return Err(Error::TooLarge);
+                }
+                self.known(*object)?;
+                self.cut_from(*object, size.div_ceil(self.block_size));
+                if let Some(object) = self.objects.get_mut(object) {
+                    object.size = *size;
+                }
+            }
+            Change::Punch { object, at, count } => {
+                self.known(*object)?;
+                if *at > SIZE_MAX || *count > SIZE_MAX {
+                    return Err(Error::TooLarge);
+                }
+                self.cut(*object, *at, *count);
+            }
+            Change::Group(changes) => changes.iter().try_for_each(|change| self.apply(change))?,
             Change::Wear { zone, resets } => {
                 let zone = self.zones.get_mut(*zone as usize).ok_or_else(|| no_zone(*zone))?;
                 self.worn_zones += u64::from(zone.resets == 0 && *resets > 0);
@@ -148,13 +193,18 @@ impl State {
     #[must_use]
     pub(super) fn is_as(&self, other: &Self) -> bool {
         let lives = |state: &Self| state.zones.iter().map(|zone| zone.live.clone()).collect::<Vec<_>>();
-        self.objects == other.objects && self.names == other.names && lives(self) == lives(other)
+        self.objects == other.objects
+            && self.names == other.names
+            && self.tree == other.tree
+            && lives(self) == lives(other)
     }
 
-    /// Removes the objects that have no name.
+    /// Removes the objects that have no name, and the nodes that have no links.
     pub(super) fn drop_nameless(&mut self) {
-        let nameless: Vec<u64> =
-            self.objects.iter().filter(|(_, object)| object.names == 0).map(|(number, _)| *number).collect();
+        self.tree.drop_unlinked();
+        let is_of_none =
+            |(number, object): &(&u64, &Object)| object.names == 0 && !self.tree.nodes.contains_key(*number);
+        let nameless: Vec<u64> = self.objects.iter().filter(is_of_none).map(|(number, _)| *number).collect();
         nameless.into_iter().for_each(|object| self.remove(object));
     }
 
@@ -171,11 +221,14 @@ impl State {
                 size: object.size,
                 sums: extent.sums.to_vec(),
             });
-            std::iter::once(create).chain(maps)
+            // The size that no extent says.
+            let is_hole = object.extents.is_empty() && object.size > 0;
+            let size = is_hole.then_some(Change::Size { object: *number, size: object.size });
+            std::iter::once(create).chain(size).chain(maps)
         });
         let names =
             self.names.iter().map(|(name, object)| Change::Link { object: *object, name: name.clone() });
-        wear.chain(objects).chain(names)
+        wear.chain(objects).chain(names).chain(self.tree.changes())
     }
 
     fn known(&self, object: u64) -> Result<&Object> {
@@ -211,6 +264,16 @@ impl State {
             object.size = size;
         }
         Ok(())
+    }
+
+    /// Takes all blocks from `at` on from an object.
+    fn cut_from(&mut self, object: u64, at: u64) {
+        let last = self.objects.get(&object).and_then(|object| object.extents.last_key_value());
+        if let Some(end) = last.map(|(start, extent)| start + extent.sums.len() as u64)
+            && end > at
+        {
+            self.cut(object, at, end - at);
+        }
     }
 
     /// Takes blocks from an object; what is left of extents at both ends stays.

@@ -1,6 +1,6 @@
 //! Extended attributes, with the limits of ext4.
 
-use super::disk::{Body, Inode, State};
+use super::state::{Body, Contents, Inode, State};
 use crate::acl::{self, Acl};
 use crate::xattr::{
     CAPABILITY, CREATE, REPLACE, check_acl, check_form, check_get, check_remove, check_set, is_acl,
@@ -20,13 +20,13 @@ fn deliver(value: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
     Ok(value.len())
 }
 
-fn used(inode: &Inode, except: &[u8]) -> usize {
+fn used<D>(inode: &Inode<D>, except: &[u8]) -> usize {
     let cost = |name: &Vec<u8>, value: &Vec<u8>| ENTRY + name.len() + value.len();
     inode.xattrs.iter().filter(|(name, _)| *name != except).map(|(name, value)| cost(name, value)).sum()
 }
 
-impl State {
-    pub(super) fn get_xattr(&self, ino: u64, name: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
+impl<D: Contents> State<D> {
+    pub(crate) fn get_xattr(&self, ino: u64, name: &[u8], buf: &mut [u8]) -> Result<usize, Errno> {
         let inode = self.inode(ino)?;
         check_get(name, inode.kind())?;
         let value = inode.xattrs.get(name).ok_or(Errno::NODATA)?;
@@ -37,7 +37,7 @@ impl State {
         deliver(value, buf)
     }
 
-    pub(super) fn set_xattr(&mut self, ino: u64, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
+    pub(crate) fn set_xattr(&mut self, ino: u64, name: &[u8], value: &[u8], flags: u32) -> Result<(), Errno> {
         check_form(name, value, flags)?;
         if is_acl(name) {
             return self.set_acl(ino, name, Acl::parse(value)?);
@@ -85,13 +85,13 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn list_xattr(&self, ino: u64, buf: &mut [u8]) -> Result<usize, Errno> {
+    pub(crate) fn list_xattr(&self, ino: u64, buf: &mut [u8]) -> Result<usize, Errno> {
         let inode = self.inode(ino)?;
         let names: Vec<u8> = inode.xattrs.keys().flat_map(|name| name.iter().copied().chain([0])).collect();
         deliver(&names, buf)
     }
 
-    pub(super) fn remove_xattr(&mut self, ino: u64, name: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn remove_xattr(&mut self, ino: u64, name: &[u8]) -> Result<(), Errno> {
         let inode = self.inode(ino)?;
         if is_acl(name) {
             return self.set_acl(ino, name, None);
@@ -105,7 +105,7 @@ impl State {
     }
 
     /// Gives a new inode what its directory's default list says.
-    pub(super) fn inherit_acl(&self, dir: u64, inode: &mut Inode) -> Result<(), Errno> {
+    pub(crate) fn inherit_acl(&self, dir: u64, inode: &mut Inode<D>) -> Result<(), Errno> {
         let Some(value) = self.inode(dir)?.xattrs.get(acl::DEFAULT) else { return Ok(()) };
         if matches!(inode.body, Body::Symlink(_)) {
             return Ok(());

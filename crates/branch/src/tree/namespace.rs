@@ -1,6 +1,6 @@
 //! Names: making, linking, renaming and removing them, in the order of checks of the kernel and ext4.
 
-use super::disk::{Body, Inode, State};
+use super::state::{Body, Contents, Inode, State};
 use std::collections::BTreeMap;
 use vellum_vfs::{Errno, FileKind, Name, RenameFlags};
 
@@ -10,9 +10,9 @@ const LINK_MAX: u32 = 65_000;
 /// Longest target of a symbolic link in bytes.
 const TARGET_MAX: usize = 4095;
 
-impl State {
+impl<D: Contents> State<D> {
     /// What `name` leads to.
-    pub(super) fn find(&self, dir: u64, name: Name<'_>) -> Result<u64, Errno> {
+    pub(crate) fn find(&self, dir: u64, name: Name<'_>) -> Result<u64, Errno> {
         self.check_name(name)?;
         self.inode(dir)?.entries()?.get(name.bytes()).copied().ok_or(Errno::NOENT)
     }
@@ -31,14 +31,28 @@ impl State {
         }
     }
 
-    /// Changes a directory's entries; its times become now.
-    fn entries_mut(&mut self, dir: u64) -> Result<&mut BTreeMap<Vec<u8>, u64>, Errno> {
+    /// A directory is changed; its times become now.
+    fn change_dir(&mut self, dir: u64) -> Result<&mut BTreeMap<Vec<u8>, u64>, Errno> {
         let inode = self.change(dir)?;
         inode.mtime = inode.ctime;
         match &mut inode.body {
             Body::Directory { entries, .. } => Ok(entries),
             _ => Err(Errno::NOTDIR),
         }
+    }
+
+    /// A name leads to `ino` from now on.
+    fn enter(&mut self, dir: u64, name: Name<'_>, ino: u64) -> Result<(), Errno> {
+        self.change_dir(dir)?.insert(name.bytes().to_vec(), ino);
+        self.touched.entry(dir, name.bytes(), Some(ino));
+        Ok(())
+    }
+
+    /// A name is gone.
+    fn leave(&mut self, dir: u64, name: Name<'_>) -> Result<(), Errno> {
+        self.change_dir(dir)?.remove(name.bytes());
+        self.touched.entry(dir, name.bytes(), None);
+        Ok(())
     }
 
     fn add_nlink(&mut self, ino: u64, by: i32) -> Result<(), Errno> {
@@ -48,7 +62,7 @@ impl State {
     }
 
     /// An inode as it is born in `dir`: the group of a set-group-id directory, and its default ACL.
-    fn born_in(&mut self, dir: u64, mode: u32, body: Body) -> Result<Inode, Errno> {
+    fn born_in(&mut self, dir: u64, mode: u32, body: Body<D>) -> Result<Inode<D>, Errno> {
         let mut inode = self.fresh(mode);
         inode.body = body;
         inode.nlink = if inode.is_dir() { 2 } else { 1 };
@@ -63,10 +77,10 @@ impl State {
         Ok(inode)
     }
 
-    fn make(&mut self, dir: u64, name: Name<'_>, inode: Inode) -> Result<u64, Errno> {
+    fn make(&mut self, dir: u64, name: Name<'_>, inode: Inode<D>) -> Result<u64, Errno> {
         let is_dir = inode.is_dir();
-        let ino = self.add(inode);
-        self.entries_mut(dir)?.insert(name.bytes().to_vec(), ino);
+        let ino = self.add(inode)?;
+        self.enter(dir, name, ino)?;
         if is_dir {
             self.add_nlink(dir, 1)?;
         }
@@ -74,7 +88,7 @@ impl State {
     }
 
     /// Creates a regular file.
-    pub(super) fn create(&mut self, dir: u64, name: Name<'_>, mode: u32) -> Result<u64, Errno> {
+    pub(crate) fn create(&mut self, dir: u64, name: Name<'_>, mode: u32) -> Result<u64, Errno> {
         self.check_free(dir, name)?;
         let mode = FileKind::Regular.mode_bits() | (mode & 0o7777);
         let inode = self.born_in(dir, mode, Body::Regular(Default::default()))?;
@@ -82,7 +96,7 @@ impl State {
     }
 
     /// Creates a regular file without a name.
-    pub(super) fn create_unnamed(&mut self, dir: u64, mode: u32) -> Result<u64, Errno> {
+    pub(crate) fn create_unnamed(&mut self, dir: u64, mode: u32) -> Result<u64, Errno> {
         if !self.options.unnamed {
             return Err(Errno::OPNOTSUPP);
         }
@@ -94,10 +108,10 @@ impl State {
         let mut inode = self.born_in(dir, mode, Body::Regular(Default::default()))?;
         inode.nlink = 0;
         inode.linkable = true;
-        Ok(self.add(inode))
+        self.add(inode)
     }
 
-    pub(super) fn make_dir(&mut self, dir: u64, name: Name<'_>, mode: u32) -> Result<(), Errno> {
+    pub(crate) fn make_dir(&mut self, dir: u64, name: Name<'_>, mode: u32) -> Result<(), Errno> {
         self.check_free(dir, name)?;
         // mkdir(2) takes permission bits and the sticky bit only.
         let mode = FileKind::Directory.mode_bits() | (mode & 0o1777);
@@ -106,7 +120,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn make_node(&mut self, dir: u64, name: Name<'_>, mode: u32, rdev: u64) -> Result<(), Errno> {
+    pub(crate) fn make_node(&mut self, dir: u64, name: Name<'_>, mode: u32, rdev: u64) -> Result<(), Errno> {
         let kind = match FileKind::from_mode(mode) {
             None | Some(FileKind::Symlink) => return Err(Errno::INVAL),
             Some(FileKind::Directory) => return Err(Errno::PERM),
@@ -128,7 +142,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn make_symlink(&mut self, dir: u64, name: Name<'_>, target: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn make_symlink(&mut self, dir: u64, name: Name<'_>, target: &[u8]) -> Result<(), Errno> {
         if target.is_empty() {
             return Err(Errno::NOENT);
         }
@@ -143,7 +157,7 @@ impl State {
     }
 
     /// Another name for an inode.
-    pub(super) fn link(&mut self, ino: u64, dir: u64, name: Name<'_>) -> Result<(), Errno> {
+    pub(crate) fn link(&mut self, ino: u64, dir: u64, name: Name<'_>) -> Result<(), Errno> {
         self.check_free(dir, name)?;
         let inode = self.inode(ino)?;
         if inode.is_dir() {
@@ -158,13 +172,12 @@ impl State {
         let inode = self.change(ino)?;
         inode.nlink += 1;
         inode.linkable = false;
-        self.entries_mut(dir)?.insert(name.bytes().to_vec(), ino);
-        Ok(())
+        self.enter(dir, name, ino)
     }
 
     /// Takes a name away; the inode loses a link.
     fn unname(&mut self, dir: u64, name: Name<'_>, ino: u64) -> Result<(), Errno> {
-        self.entries_mut(dir)?.remove(name.bytes());
+        self.leave(dir, name)?;
         self.lose(dir, ino)
     }
 
@@ -181,7 +194,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn remove(&mut self, dir: u64, name: Name<'_>) -> Result<(), Errno> {
+    pub(crate) fn remove(&mut self, dir: u64, name: Name<'_>) -> Result<(), Errno> {
         let ino = self.find(dir, name)?;
         if self.inode(ino)?.is_dir() {
             return Err(Errno::ISDIR);
@@ -189,7 +202,7 @@ impl State {
         self.unname(dir, name, ino)
     }
 
-    pub(super) fn remove_dir(&mut self, dir: u64, name: Name<'_>) -> Result<(), Errno> {
+    pub(crate) fn remove_dir(&mut self, dir: u64, name: Name<'_>) -> Result<(), Errno> {
         let ino = self.find(dir, name)?;
         if !self.inode(ino)?.entries()?.is_empty() {
             return Err(Errno::NOTEMPTY);
@@ -212,7 +225,7 @@ impl State {
     }
 
     /// renameat2(2).
-    pub(super) fn rename(
+    pub(crate) fn rename(
         &mut self,
         from: (u64, Name<'_>),
         to: (u64, Name<'_>),
@@ -267,14 +280,14 @@ impl State {
             Some(target) if target.is_dir() && !target.entries()?.is_empty() => {
                 // ext4 has written the whiteout by then, and takes it back.
                 if flags.contains(RenameFlags::WHITEOUT) {
-                    self.entries_mut(from.0)?;
+                    self.change_dir(from.0)?;
                 }
                 return Err(Errno::NOTEMPTY);
             }
             _ => {}
         }
-        self.entries_mut(from.0)?.remove(from.1.bytes());
-        self.entries_mut(to.0)?.insert(to.1.bytes().to_vec(), source);
+        self.leave(from.0, from.1)?;
+        self.enter(to.0, to.1, source)?;
         if let Some(target) = target {
             self.lose(to.0, target)?;
         }
@@ -294,8 +307,8 @@ impl State {
         to: (u64, Name<'_>),
         target: u64,
     ) -> Result<(), Errno> {
-        self.entries_mut(from.0)?.insert(from.1.bytes().to_vec(), target);
-        self.entries_mut(to.0)?.insert(to.1.bytes().to_vec(), source);
+        self.enter(from.0, from.1, target)?;
+        self.enter(to.0, to.1, source)?;
         self.move_dir(source, from.0, to.0)?;
         self.move_dir(target, to.0, from.0)?;
         self.change(source)?;

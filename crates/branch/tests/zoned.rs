@@ -375,12 +375,20 @@ fn run(device: &Arc<Emulated>, placement: Placement, seed: u64, steps: usize, at
         dir.make_dir(n(c"d1"), 0o700).unwrap();
     }
     past.moments.push(Moment { tree: walk(&*both[0]), files: BTreeMap::new() });
-    for _ in 0..steps {
+    for number in 0..steps {
         if !step(&mut random, &both, &mut past, &*branch) {
             break;
         }
+        if number % 8 == 0 && device.has_power() {
+            let [model, held] = both.each_ref().map(|dir| by_path(&**dir));
+            assert!(model == held, "seed {seed}, step {number}: the store has something else than the model");
+        }
     }
     past
+}
+
+fn by_path(dir: &dyn BranchDir) -> (Tree, BTreeMap<String, Vec<u8>>) {
+    (walk(dir), contents(dir).into_values().collect())
 }
 
 fn found(device: &Arc<Emulated>, past: &Past, what: &str) {

@@ -79,6 +79,7 @@ fn measure(dir: &Path, mode: &str) {
         keep_awake: false,
         cache: false,
         ceph: None,
+        zoned: false,
     };
     let deep = open(&dir.join("upper").join(DEEP));
     let _entered = enter(&plan);

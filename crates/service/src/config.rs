@@ -289,6 +289,12 @@ impl Config {
         written.chain(self.only_read()).filter_map(LayerSource::ceph)
     }
 
+    /// Whether some of its layers lie in a store on a zoned device.
+    #[must_use]
+    pub fn is_on_zoned(&self) -> bool {
+        self.upper.iter().chain(&self.lowers).any(|layer| layer.zoned().is_some())
+    }
+
     /// Shows the ids of the layers as others: `LAYER:MOUNT:LEN[:LAYER:MOUNT:LEN...]`, for users and groups.
     pub fn show_ids(&mut self, mapping: &str) -> Result<(), Failure> {
         let map = IdMap::parse(mapping).map_err(|why| Failure::input(format!("ids {mapping}: {why}")))?;
@@ -300,8 +306,10 @@ impl Config {
     pub fn check(&self) -> Result<(), Failure> {
         let wrong = |why: String| Err(Failure::input(format!("what is to be mounted: {why}")));
         let layers = self.lowers.len();
-        if layers == 0 || layers > LAYERS_MAX {
-            return wrong(format!("{layers} lower layers, where 1 to {LAYERS_MAX} can be"));
+        // A directory in a store is mounted by itself, too.
+        let least = usize::from(self.upper.as_ref().is_none_or(|upper| upper.zoned().is_none()));
+        if layers < least || layers > LAYERS_MAX {
+            return wrong(format!("{layers} lower layers, where {least} to {LAYERS_MAX} can be"));
         }
         if self.writable() && self.work.is_none() {
             return wrong("an upper layer without a work directory".into());

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::lock::{DirLock, PREDECESSOR_WAIT};
 use crate::mountpoint::mounts;
 use crate::source::LayerSource;
+use crate::zoned;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
@@ -22,7 +23,7 @@ use vellum_vfs::Branch;
 pub struct OpenLayer {
     /// Where it comes from; of a directory, the absolute path.
     pub source: LayerSource,
-    /// Its root, where that is a directory.
+    /// Its root, where that is a directory; of one in a store, the device.
     pub root: Option<OwnedFd>,
 }
 
@@ -76,6 +77,10 @@ impl OpenLayer {
                     .map_err(|e| Failure::input(format!("layer {shown}: cannot open it: {}", e.errno())))
             }
             LayerSource::Ceph(layer) => ceph::layer(&layer),
+            LayerSource::Zoned(layer) => {
+                let device = self.root.ok_or_else(|| zoned::missing(&layer))?;
+                zoned::layer(&layer, device)
+            }
             #[cfg(feature = "memory-layers")]
             LayerSource::Memory(tree) => tree.branch(),
         }
@@ -96,7 +101,7 @@ impl OpenLayers {
         let mut open = |source: &LayerSource| {
             let root = if source.has_root() { Some(roots.next()) } else { None };
             match root {
-                Some(None) => Err(missing(source.directory().unwrap_or(Path::new("")))),
+                Some(None) => Err(Failure::system(format!("layer {source}: its descriptor is missing"))),
                 root => Ok(OpenLayer { source: source.clone(), root: root.flatten() }),
             }
         };
@@ -140,8 +145,9 @@ impl OpenLayers {
         match &self.upper {
             Some((upper, _)) if !upper.source.outlives_its_service() => {
                 let upper = &upper.source;
+                let what = if upper.zoned().is_some() { "not synced" } else { "written to it" };
                 Err(Failure::system(format!(
-                    "upper layer {upper}: what was written to it has gone with the service"
+                    "upper layer {upper}: what was {what} has gone with the service"
                 )))
             }
             _ => Ok(()),
@@ -149,7 +155,7 @@ impl OpenLayers {
     }
 
     /// As the union takes them.
-    pub fn into_branches(self) -> Result<Layers, Failure> {
+    pub fn into_branches(mut self) -> Result<Layers, Failure> {
         let upper = match self.upper {
             #[cfg(feature = "memory-layers")]
             Some((OpenLayer { source: LayerSource::Memory(tree), .. }, _)) => Some(tree.pair()?),
@@ -157,6 +163,14 @@ impl OpenLayers {
                 OpenLayer { source: LayerSource::Ceph(upper), .. },
                 OpenLayer { source: LayerSource::Ceph(work), .. },
             )) => Some(ceph::upper(&upper, &work, self.go_on)?),
+            Some((
+                OpenLayer { source: LayerSource::Zoned(upper), root: Some(device) },
+                OpenLayer { source: LayerSource::Zoned(work), root: Some(second) },
+            )) => {
+                // What a record names stays open as long as the mount is served.
+                self.locks.push(DirLock::from(second));
+                Some(zoned::upper(&upper, &work, device)?)
+            }
             Some((upper, work)) => Some((upper.branch()?, work.branch()?)),
             None => None,
         };
@@ -188,6 +202,9 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
                 (Some(upper), Some(work)) => {
                     upper_seen = Some(open_upper(config, (upper, work), mountpoint, &mut layers)?);
                 }
+                (None, None) if upper.zoned().is_some() && work.zoned().is_some() => {
+                    layers.upper = Some(open_stored_upper(upper, work)?);
+                }
                 (None, None) => {
                     check_far_pair(config, upper, work)?;
                     layers.upper = Some((OpenLayer::opened_later(upper)?, OpenLayer::opened_later(work)?));
@@ -203,14 +220,16 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
             let root = open_lower("upperdir", &path, mountpoint)?;
             layers.lowers.push(OpenLayer::directory(path, root));
         } else {
-            layers.lowers.push(OpenLayer::opened_later(upper)?);
+            let lower = open_far_lower(upper, &layers)?;
+            layers.lowers.push(lower);
         }
     }
     let mapped = !config.uid_map.is_identity() || !config.gid_map.is_identity();
     let table = if mapped { std::fs::read("/proc/self/mountinfo").unwrap_or_default() } else { Vec::new() };
     for lower in &config.lowers {
         let Some(path) = lower.directory() else {
-            layers.lowers.push(OpenLayer::opened_later(lower)?);
+            let lower = open_far_lower(lower, &layers)?;
+            layers.lowers.push(lower);
             continue;
         };
         let mut seen = see("lowerdir", path)?;
@@ -226,6 +245,27 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
         layers.lowers.push(OpenLayer::directory(seen.path, root));
     }
     Ok(layers)
+}
+
+/// Opens an upper layer and its work directory in a store, for which nobody else may have it.
+fn open_stored_upper(upper: &LayerSource, work: &LayerSource) -> Result<(OpenLayer, OpenLayer), Failure> {
+    let (Some(upper), Some(work)) = (upper.zoned(), work.zoned()) else {
+        return Err(Failure::input(format!("workdir {work}: not in a store, as upperdir {upper} is")));
+    };
+    let (upper, work, device) = zoned::open_pair(upper, work)?;
+    let second =
+        device.try_clone().map_err(|e| Failure::system("a second descriptor of a device").because(e))?;
+    let of = |layer, device| OpenLayer { source: LayerSource::Zoned(layer), root: Some(device) };
+    Ok((of(upper, device), of(work, second)))
+}
+
+/// Opens a layer that is only read and no directory of this host.
+fn open_far_lower(source: &LayerSource, layers: &OpenLayers) -> Result<OpenLayer, Failure> {
+    let LayerSource::Zoned(layer) = source else { return OpenLayer::opened_later(source) };
+    // A device is opened once.
+    let others = layers.all().filter_map(|other| other.source.zoned().zip(other.root.as_ref()));
+    let (layer, device) = zoned::open_lower(layer, others)?;
+    Ok(OpenLayer { source: LayerSource::Zoned(layer), root: Some(device) })
 }
 
 /// Opens an upper directory and its work directory, and takes the right to both.

@@ -1,6 +1,6 @@
 //! The filesystem service: a process that serves mounted trees.
 //!
-//! `config` says what an instance is made of, `source` where its layers come from (`ceph`: a cluster), `layers` opens and checks them, `lock` keeps an upper to one writer,
+//! `config` says what an instance is made of, `source` where its layers come from (`ceph`: a cluster, `zoned`: a store on a zoned device), `layers` opens and checks them, `lock` keeps an upper to one writer,
 //! `instance` answers questions about the tree through the tree itself, `daemon` makes the process, `sandbox` takes its
 //! privileges away, and `pool` puts them together, for one mount or for many.
 #![forbid(unsafe_code)]
@@ -35,6 +35,7 @@ pub mod stats;
 pub mod store;
 pub mod tree;
 pub mod unmount;
+pub mod zoned;
 
 pub use failure::Failure;
 pub use source::LayerSource;

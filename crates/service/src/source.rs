@@ -1,10 +1,11 @@
 //! Where layers come from.
 //!
-//! A layer is a directory of this host, or one of CephFS. Another kind of source is another variant here: what an option calls it, what
+//! A layer is a directory of this host, one of CephFS, or one in a store on a zoned device. Another kind of source is another variant here: what an option calls it, what
 //! goes from process to process for it, and what becomes of it when the process that serves it dies. [`crate::layers`] opens it.
 
 use crate::ceph::CephLayer;
 use crate::plain;
+use crate::zoned::ZonedLayer;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
@@ -17,6 +18,8 @@ pub enum LayerSource {
     Directory(#[serde(with = "plain")] PathBuf),
     /// A directory of CephFS, which its own library reaches, and not the kernel.
     Ceph(CephLayer),
+    /// A directory in a store on a zoned device, or on a file or disk that is used like one.
+    Zoned(ZonedLayer),
     /// A tree in memory; for tests, in programs that are built for them.
     #[cfg(feature = "memory-layers")]
     Memory(crate::memory::Tree),
@@ -26,10 +29,13 @@ impl LayerSource {
     /// What an option names that holds one layer.
     #[must_use]
     pub fn named(text: OsString) -> Self {
+        if let Some(layer) = ZonedLayer::named(&text) {
+            return Self::Zoned(layer);
+        }
         CephLayer::named(&text).map_or_else(|| Self::local(text), Self::Ceph)
     }
 
-    /// What an option names, where it is nothing on a cluster, whatever it is called.
+    /// What an option names, where it is on no cluster and in no store, whatever it is called.
     #[must_use]
     pub fn local(text: OsString) -> Self {
         #[cfg(feature = "memory-layers")]
@@ -44,7 +50,7 @@ impl LayerSource {
     pub fn directory(&self) -> Option<&Path> {
         match self {
             Self::Directory(path) => Some(path),
-            Self::Ceph(_) => None,
+            Self::Ceph(_) | Self::Zoned(_) => None,
             #[cfg(feature = "memory-layers")]
             Self::Memory(_) => None,
         }
@@ -59,15 +65,26 @@ impl LayerSource {
         }
     }
 
-    /// Whether a descriptor of its root goes with it to whoever serves it. Without one, it is opened there.
+    /// Where it lies in a store, if it does.
+    #[must_use]
+    pub const fn zoned(&self) -> Option<&ZonedLayer> {
+        match self {
+            Self::Zoned(layer) => Some(layer),
+            _ => None,
+        }
+    }
+
+    /// Whether a descriptor goes with it to whoever serves it: of its root, or of the device that it is on. Without one, it is opened there.
     pub(crate) fn has_root(&self) -> bool {
-        self.directory().is_some()
+        self.directory().is_some() || self.zoned().is_some()
     }
 
     /// Whether what a process has written to it is there for the next one.
     pub(crate) fn outlives_its_service(&self) -> bool {
         match self {
             Self::Directory(_) | Self::Ceph(_) => true,
+            // What was not synced was in its memory.
+            Self::Zoned(_) => false,
             #[cfg(feature = "memory-layers")]
             Self::Memory(_) => false,
         }
@@ -91,6 +108,7 @@ impl fmt::Display for LayerSource {
         match self {
             Self::Directory(path) => path.display().fmt(f),
             Self::Ceph(layer) => layer.fmt(f),
+            Self::Zoned(layer) => layer.fmt(f),
             #[cfg(feature = "memory-layers")]
             Self::Memory(tree) => tree.fmt(f),
         }

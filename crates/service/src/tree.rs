@@ -5,6 +5,7 @@ use crate::config::{BlockCopy, BlockMap, Config, OverrideStat, Profile};
 use crate::explain::{Explain, NodeAnswer};
 use crate::failure::Failure;
 use crate::layers::Layers;
+use crate::source::LayerSource;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use vellum_union::{
@@ -67,8 +68,10 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
         BlockCopy::Off => wanted.partial_from = None,
         BlockCopy::From(bytes) => wanted.partial_from = Some(bytes),
     }
-    // Holes cannot be seen on CephFS, and such a layer may be on another host tomorrow.
-    let far = config.written().is_some_and(|(upper, _)| upper.ceph().is_some());
+    // Holes cannot be seen on CephFS, and such a layer may be on another host tomorrow. What is not synced to a store may be gone with this
+    // process.
+    let is_far = |upper: &LayerSource| upper.ceph().is_some() || upper.zoned().is_some();
+    let far = config.written().is_some_and(|(upper, _)| is_far(upper));
     wanted.run = if far { Some(DURABLE) } else { boot::run() };
     wanted.sidecars = far || config.block_map == BlockMap::Sidecar;
     if let Some(timeout) = config.timeout {

@@ -192,6 +192,7 @@ fn tried(plan: &str, dir: &Path) -> ExitCode {
         keep_awake: false,
         cache: false,
         ceph: (plan == "cluster").then(|| vec![dir.join("key")]),
+        zoned: false,
     });
     let mut verdict = Verdict::default();
     if plan == "warn" {

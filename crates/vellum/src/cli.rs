@@ -1,6 +1,7 @@
 //! The subcommands' arguments.
 
 use crate::options::{BadInput, Options, Request};
+use crate::zoned_mount::ZonedMountArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -47,6 +48,12 @@ pub enum Command {
     Balance(BalanceArgs),
     /// Run a command in a container whose root is a Vellum tree, by crun or runc.
     Run(Box<RunArgs>),
+    /// The store on zoned devices.
+    Zoned {
+        /// What to do.
+        #[command(subcommand)]
+        command: ZonedCommand,
+    },
     /// What `run` starts a runtime by.
     #[command(name = "internal-tied", hide = true)]
     Tied {
@@ -69,6 +76,13 @@ pub enum Command {
     /// Compare Vellum with other filesystems on this machine: `vellum bench compare`, and more (`vellum bench --help`).
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
+}
+
+/// What to do with a store on a zoned device.
+#[derive(Debug, Subcommand)]
+pub enum ZonedCommand {
+    /// Mount the files in the store as a filesystem.
+    Mount(ZonedMountArgs),
 }
 
 /// Arguments of `vellum mount`.

@@ -4,7 +4,7 @@
 pub const HELP: &str = "\
 usage: vellum -o lowerdir=DIR[:DIR...][,upperdir=DIR,workdir=DIR][,OPTION...] MOUNTPOINT
        vellum SOURCE MOUNTPOINT -o OPTIONS
-       vellum mount|umount|inspect|flatten|pool|run|stats|top|weight|metrics|bench ...   (vellum mount --help)
+       vellum mount|umount|inspect|flatten|pool|run|zoned|stats|top|weight|metrics|bench ...   (vellum mount --help)
 
 Layers:
   lowerdir=DIR[:DIR...]    layers, the top one first; a backslash before : , or \\ makes it part of a path
@@ -14,6 +14,8 @@ Layers:
   upperdir=DIR             the layer that takes changes; without it the tree is read-only
   workdir=DIR              a directory for unfinished work, on the filesystem of upperdir
                            both may lie on CephFS: upperdir=ceph:PATH,workdir=ceph:PATH
+  upperdir=zoned:DEVICE/DIR, workdir=zoned:DEVICE/DIR, lowerdir=zoned:DEVICE/DIR[:...]
+                           directories in the store on a zoned device, or on a file or disk that is used like one
 
 Owners:
   uidmapping=L:M:N[:...]   user ids L... in the layers are M... in the mount, N of them

@@ -21,3 +21,4 @@ pub mod stats;
 pub mod top;
 pub mod umount;
 pub mod weight;
+pub mod zoned_mount;

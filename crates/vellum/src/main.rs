@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use vellum::cli::{Cli, Command};
+use vellum::cli::{Cli, Command, ZonedCommand};
 use vellum::mounts::Choice;
 use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
@@ -79,6 +79,9 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             Some(listen) => metrics::serve(&listen.parse()?),
             None => print(&metrics::text()?),
         },
+        Command::Zoned { command: ZonedCommand::Mount(arguments) } => {
+            mount::run(&arguments.request().map_err(refused)?)
+        }
         Command::Pool(arguments) => print(&pool::run(arguments)?),
         Command::Bench(arguments) => Err(bench::run(&arguments.args)),
         Command::Inspect(arguments) => {

@@ -22,6 +22,7 @@ pub(crate) mod stress;
 mod supervised;
 mod surface;
 mod watching;
+mod zoned;
 
 use crate::harness::mount::Profile;
 use crate::harness::{Cx, Outcome};
@@ -164,6 +165,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         blocks::CASES,
         cache::CASES,
         ceph::CASES,
+        zoned::CASES,
         durable::CASES,
         handover::CASES,
         supervised::CASES,

@@ -208,7 +208,7 @@ impl ZonedTree {
         }
     }
 
-    /// The same, and it is with the store then.
+    /// What was not written down of an inode is with the store then, and everything that came before.
     pub(super) fn write_inode(&self, ino: u64) -> Result<()> {
         self.note_inode(ino);
         self.write_changes()

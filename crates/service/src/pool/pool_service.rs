@@ -12,6 +12,7 @@ use crate::daemon::Pending;
 use crate::failure::Failure;
 use crate::instance::Instance;
 use crate::lock::DirLock;
+use crate::zoned;
 use crate::{background_fill, ending};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -225,6 +226,7 @@ impl PoolService {
             }
             let locks: Vec<DirLock> = locks.into_iter().map(DirLock::from).collect();
             ending::complete(ended.inner(), &config, &locks);
+            zoned::write_out();
             drop(ended);
             drop(locks);
             service.books.lock().ending -= 1;

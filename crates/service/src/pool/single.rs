@@ -13,7 +13,7 @@ use crate::layers::{self, OpenLayers};
 use crate::mountpoint::{self, mounts};
 use crate::sandbox::{Plan, Roots};
 use crate::session_setup::{mount_at, settle};
-use rustix::fs::{Mode, OFlags, fstat};
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -124,12 +124,21 @@ impl<'a> Mount<'a> {
             if identity(root)? != *known {
                 return Err(Failure::system("a layer's descriptor has been replaced"));
             }
+            // A device is open already, and nothing else is to be opened there.
+            if !is_directory(root)? {
+                continue;
+            }
             let copy = root.try_clone();
             let copy = copy.map_err(|e| Failure::system("a second descriptor of a layer").because(e))?;
             if number < written { roots.writable.push(copy) } else { roots.read_only.push(copy) }
         }
         Ok(roots)
     }
+}
+
+fn is_directory(root: &OwnedFd) -> Result<bool, Failure> {
+    let found = fstat(root).map_err(|e| Failure::system("a layer").because(e))?;
+    Ok(FileType::from_raw_mode(found.st_mode) == FileType::Directory)
 }
 
 fn identity(root: &OwnedFd) -> Result<Identity, Failure> {
@@ -147,6 +156,7 @@ impl Charge for Mount<'_> {
             writable: config.writable(),
             keep_awake: config.keep_awake.is_wanted(online_processors()),
             cache: config.cache.is_some(),
+            zoned: config.is_on_zoned(),
             ceph: match &self.gift.borrow().0 {
                 Some(gift) => ceph::prepare(&gift.request.config)?,
                 None => None,
@@ -157,8 +167,8 @@ impl Charge for Mount<'_> {
     fn first(&self) -> Result<Begin, Failure> {
         let gift = self.gift.borrow_mut().0.take();
         let gift = gift.ok_or_else(|| Failure::system("there is nothing to begin with"))?;
-        if gift.request.config.ceph_layers().next().is_some() {
-            // Their client has threads.
+        if gift.request.config.ceph_layers().next().is_some() || gift.request.config.is_on_zoned() {
+            // Clusters' clients have threads, and so has a store.
             return Ok(Begin::Asked(Box::new(gift)));
         }
         Fresh::prepare(&gift.request, gift.descriptors, false).map(Begin::fresh)

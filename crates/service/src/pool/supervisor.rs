@@ -162,6 +162,7 @@ impl Charge for Pool<'_> {
             keep_awake: true,
             cache: true,
             ceph: ceph.then(Vec::new),
+            zoned: true,
         })
     }
 

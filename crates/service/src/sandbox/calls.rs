@@ -204,6 +204,11 @@ const CEPH_HERE: &[c_long] = &[];
 /// FIONREAD: how long an answer of a name server is.
 const CEPH_IOCTLS: [u64; 1] = [0x541b];
 
+/// What is done to zones of a block device that is open to be written (`linux/blkzoned.h`): BLKREPORTZONE, BLKRESETZONE, BLKGETZONESZ,
+/// BLKGETNRZONES, BLKOPENZONE, BLKCLOSEZONE, BLKFINISHZONE.
+const ZONED_IOCTLS: [u64; 7] =
+    [0xc010_1282, 0x4010_1283, 0x8004_1284, 0x8004_1285, 0x4010_1286, 0x4010_1287, 0x4010_1288];
+
 /// What starts a thread, and nothing else: in the memory of its creator and in none but its namespaces.
 const THREAD: u64 = (libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SIGHAND) as u64;
 const NAMESPACES: u64 = (libc::CLONE_NEWNS
@@ -281,7 +286,7 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
         let kinds = [libc::AF_INET, libc::AF_INET6].map(|kind| one(0, SeccompCmpOp::Eq, kind as u64));
         rules.insert(libc::SYS_socket, kinds.into_iter().collect::<Result<_, _>>()?);
     }
-    if plan.roots.is_none() || plan.cache || plan.ceph.is_some() {
+    if plan.roots.is_none() || plan.cache || plan.ceph.is_some() || plan.zoned {
         // What is kept for a successor, which is made now where a layer can be opened only now; and the files of a cache.
         rules.insert(libc::SYS_memfd_create, Vec::new());
     }
@@ -289,7 +294,8 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
     let programs = plan.roots.is_none().then_some(PROGRAM_IOCTLS);
     let cluster = plan.ceph.is_some().then_some(CEPH_IOCTLS);
     let ioctls = IOCTLS.iter().chain(programs.as_slice().as_flattened());
-    let ioctls = ioctls.chain(cluster.as_slice().as_flattened());
+    let zones = plan.zoned.then_some(ZONED_IOCTLS);
+    let ioctls = ioctls.chain(cluster.as_slice().as_flattened()).chain(zones.as_slice().as_flattened());
     let ioctls: Result<_, _> = ioctls.map(|request| is(1, *request)).collect();
     rules.insert(libc::SYS_ioctl, ioctls?);
     // No memory that can be run.
@@ -330,6 +336,7 @@ mod tests {
             keep_awake: false,
             cache: false,
             ceph: None,
+            zoned: false,
         }
     }
 

@@ -105,6 +105,7 @@ mod tests {
             keep_awake: false,
             cache: false,
             ceph: None,
+            zoned: false,
         }
     }
 

@@ -85,6 +85,8 @@ pub struct Plan {
     pub cache: bool,
     /// Layers may lie on CephFS: connections to clusters are made, by keys in these files. None: no connection is made.
     pub ceph: Option<Vec<PathBuf>>,
+    /// Layers may lie in a store on a zoned device, which is open already.
+    pub zoned: bool,
 }
 
 impl Plan {

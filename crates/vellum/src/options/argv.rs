@@ -28,6 +28,7 @@ pub const SUBCOMMANDS: &[&str] = &[
     "balance",
     "sync",
     "run",
+    "zoned",
     "internal-tied",
     vellum_engine::mount::HELPER,
     "bench",
@@ -56,7 +57,9 @@ pub fn is_subcommand(args: &[OsString]) -> bool {
     let [program, first, rest @ ..] = args else { return false };
     let named = SUBCOMMANDS.iter().any(|name| OsStr::new(name) == first);
     let any = |begin: &[u8]| rest.iter().any(|arg| arg.as_bytes().starts_with(begin));
-    let free = first == "mount" || first == "internal-tied" || (first == "run" && any(b"--image"));
+    let mounts_a_store = first == "zoned" && rest.first().is_some_and(|word| word == "mount");
+    let free =
+        first == "mount" || mounts_a_store || first == "internal-tied" || (first == "run" && any(b"--image"));
     let switch = |arg: &OsString| matches!(arg.as_bytes(), [b'-', letters @ ..] if letters.first() != Some(&b'-') && letters.contains(&b'o'));
     let misspelt =
         !first.is_empty() && !first.as_bytes().starts_with(b"-") && !first.as_bytes().contains(&b'/');

@@ -193,7 +193,9 @@ impl Options {
                 "option fill_at_end: nothing is filled in an upper layer on CephFS; leave it out",
             ));
         }
-        if config.lowers.is_empty() {
+        // A directory in a store is mounted by itself, too.
+        let is_alone = config.upper.as_ref().is_some_and(|upper| upper.zoned().is_some());
+        if config.lowers.is_empty() && !is_alone {
             return Err(BadInput::new("no lowerdir given; add -o lowerdir=DIR[:DIR...]"));
         }
         if config.writable() && config.work.is_none() {

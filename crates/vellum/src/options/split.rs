@@ -57,18 +57,22 @@ pub enum Listed {
     Local(Vec<u8>),
     /// A path on CephFS.
     Ceph(Vec<u8>),
+    /// A path to a device and on in the store there.
+    Zoned(Vec<u8>),
 }
 
-/// The word before a colon that makes what follows a path on CephFS.
+/// The words before a colon that make what follows a path on CephFS, or in a store on a zoned device.
 const CEPH: &[u8] = b"ceph";
+const ZONED: &[u8] = b"zoned";
 
-/// The layers in a list between colons; empty ones are left out. The word `ceph` and a colon are no layer, but belong to the next one:
-/// a directory of that name is written `./ceph`, or is the last.
+/// The layers in a list between colons; empty ones are left out. The words `ceph` and `zoned` and a colon are no layer, but belong to the next
+/// one: a directory of that name is written `./ceph`, or is the last.
 pub fn layers(text: &[u8]) -> Vec<Listed> {
     let (mut all, mut pieces) = (Vec::new(), pieces(text, b':'));
     while let Some(piece) = pieces.next() {
-        let path = if piece == CEPH { pieces.next() } else { None };
+        let path = if matches!(piece, CEPH | ZONED) { pieces.next() } else { None };
         match path {
+            Some(path) if piece == ZONED => all.push(Listed::Zoned(unescape(path))),
             Some(path) => all.push(Listed::Ceph(unescape(path))),
             None if piece.is_empty() => {}
             None => all.push(Listed::Local(unescape(piece))),
@@ -95,7 +99,7 @@ pub fn unescape(text: &[u8]) -> Vec<u8> {
 #[must_use]
 pub fn escape(path: &[u8]) -> Vec<u8> {
     let mut text = Vec::with_capacity(path.len());
-    if path == CEPH {
+    if matches!(path, CEPH | ZONED) {
         text.push(b'\\');
     }
     for (at, byte) in path.iter().enumerate() {
@@ -192,18 +196,21 @@ mod tests {
     }
 
     #[test]
-    fn a_word_says_that_a_layer_lies_on_cephfs() {
+    fn a_word_says_that_a_layer_lies_elsewhere() {
         let shown = |text: &str| -> Vec<String> {
             let text_of = |path: Vec<u8>| String::from_utf8(path).unwrap();
             let shown = |layer| match layer {
                 Listed::Local(path) => text_of(path),
                 Listed::Ceph(path) => format!("<{}>", text_of(path)),
+                Listed::Zoned(path) => format!("[{}]", text_of(path)),
             };
             layers(text.as_bytes()).into_iter().map(shown).collect()
         };
         assert_eq!(shown("ceph:/a:/b:ceph:c"), ["</a>", "/b", "<c>"]);
         assert_eq!(shown(r"ceph:/a\:b\,:ceph:"), ["</a:b,>", "<>"]);
         assert_eq!(shown("ceph:ceph:ceph"), ["<ceph>", "ceph"]);
+        assert_eq!(shown("zoned:/dev/x/a:/b:ceph:zoned:zoned:/c"), ["[/dev/x/a]", "/b", "<zoned>", "[/c]"]);
+        assert_eq!(shown(r"\zoned:/a:./zoned"), ["zoned", "/a", "./zoned"]);
         // Not this word, or nothing behind it.
         for list in ["./ceph:/a", "/ceph:/a", "xceph:/a", "/a:ceph"] {
             assert_eq!(shown(list), list.split(':').collect::<Vec<_>>());

@@ -11,6 +11,7 @@ use std::time::Duration;
 use vellum_service::LayerSource;
 use vellum_service::ceph::CephLayer;
 use vellum_service::config::{BlockCopy, WORKERS_MAX};
+use vellum_service::zoned::ZonedLayer;
 use vellum_vfs::IdMap;
 
 pub(super) fn block_copy(key: &str, raw: RawOption<'_>) -> Result<BlockCopy, BadInput> {
@@ -59,6 +60,7 @@ pub(super) fn listed(layer: Listed) -> LayerSource {
     match layer {
         Listed::Local(path) => LayerSource::local(os(path)),
         Listed::Ceph(path) => LayerSource::Ceph(CephLayer::at(&path)),
+        Listed::Zoned(path) => LayerSource::Zoned(ZonedLayer::at(&path)),
     }
 }
 

@@ -36,27 +36,53 @@ pub struct Kernel {
     zones: Vec<Mutex<Zone>>,
 }
 
+/// What the kernel says of a device beside the device itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelLimits {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// Zones that may be open at once; 0: any number.
+    pub open_max: u32,
+    /// Zones that may be active at once; 0: any number.
+    pub active_max: u32,
+}
+
+impl KernelLimits {
+    /// As `/sys` has them for an open block device.
+    pub fn of(file: &OwnedFd) -> Result<Self> {
+        let stat = fstat(file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
+            return Err(Error::Untrusted("not a block device".to_owned()));
+        }
+        let queue = format!("/sys/dev/block/{}:{}/queue", major(stat.st_rdev), minor(stat.st_rdev));
+        let block_size = setting(&queue, "logical_block_size").unwrap_or(SECTOR);
+        let block_size = u32::try_from(block_size).unwrap_or(0);
+        let (open_max, active_max) = (limit(&queue, "max_open_zones"), limit(&queue, "max_active_zones"));
+        Ok(Self { block_size, open_max, active_max })
+    }
+}
+
 impl Kernel {
     /// Opens a device, for this process alone. EBUSY when it is mounted or opened by another one. Zones that need not be written sequentially are
     /// taken for offline.
     pub fn open_path(path: &Path) -> Result<Self> {
         let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::EXCL | OFlags::CLOEXEC;
         let file = open(path, flags, Mode::empty())?;
-        let stat = fstat(&file)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::BlockDevice {
-            return Err(Error::Untrusted("not a block device".to_owned()));
-        }
-        let queue = format!("/sys/dev/block/{}:{}/queue", major(stat.st_rdev), minor(stat.st_rdev));
-        let block_size = setting(&queue, "logical_block_size").unwrap_or(SECTOR);
+        let limits = KernelLimits::of(&file)?;
+        Self::open_file(file, limits)
+    }
+
+    /// A device that was opened as by [`open_path`](Self::open_path), with direct I/O, and maybe by another process.
+    pub fn open_file(file: OwnedFd, limits: KernelLimits) -> Result<Self> {
+        let KernelLimits { block_size, open_max, active_max } = limits;
+        let block_size = u64::from(block_size);
         let sectors = u64::from(zone_sectors(&file)?);
         let zones = zone_count(&file)?;
         if zones == 0 || sectors == 0 {
             return Err(Error::Untrusted("a device without zones".to_owned()));
         }
-        let active_max = limit(&queue, "max_active_zones");
-        let open_max = limit(&queue, "max_open_zones");
         let geometry = Geometry {
-            block_size: u32::try_from(block_size).unwrap_or(0),
+            block_size: limits.block_size,
             zones,
             zone_blocks: sectors * SECTOR / block_size.max(1),
             open_max: if active_max == 0 { open_max } else { open_max.min(active_max) },

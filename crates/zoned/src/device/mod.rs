@@ -20,7 +20,7 @@ pub use conventional::Conventional;
 pub use emulated::Emulated;
 pub use error::{Error, Result};
 pub use geometry::{BLOCK_SIZES, Geometry, ZONES_MAX};
-pub use kernel::Kernel;
+pub use kernel::{Kernel, KernelLimits};
 pub use zone::{Condition, Zone};
 pub use zone_file::has_zone_file;
 pub use zoned_device::ZonedDevice;

@@ -1,0 +1,337 @@
+//! Layers in stores on zoned devices: what names them, and the stores that this process has open.
+//!
+//! The device is opened, and locked, by whoever mounts; the store is opened where it is served. One process at a time has a store to write to
+//! it. What was not synced is in that process's memory, so a mount with such an upper layer ends with its service, as if the host had lost
+//! power.
+
+use crate::failure::Failure;
+use crate::lock::PREDECESSOR_WAIT;
+use crate::plain;
+use parking_lot::Mutex;
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::ffi::{CString, OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use vellum_branch::{ZonedBranch, ZonedTree};
+use vellum_vfs::{Branch, Errno as VfsErrno, Name};
+use vellum_zoned::device::{Conventional, Kernel, KernelLimits, ZonedDevice};
+use vellum_zoned::store::{Error, Store};
+
+/// What names of such layers begin with.
+const SCHEME: &[u8] = b"zoned:";
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Mode of directories that are made for a layer.
+const DIR_MODE: u32 = 0o755;
+
+/// A branch of any kind.
+type Open = Arc<dyn Branch>;
+
+/// A directory in a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ZonedLayer {
+    /// The device; with the path in the store behind it, as long as it was not looked for.
+    #[serde(with = "plain")]
+    device: PathBuf,
+    /// The directory, without a slash at either end.
+    #[serde(with = "plain")]
+    path: PathBuf,
+    /// Of a zoned block device: bytes of a block, and how many zones may be open and active. They cannot be read where it is served.
+    #[serde(deserialize_with = "plain::required")]
+    limits: Option<[u32; 3]>,
+}
+
+impl fmt::Display for ZonedLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whole =
+            if self.path.as_os_str().is_empty() { &self.device } else { &self.device.join(&self.path) };
+        write!(f, "zoned:{}", whole.display())
+    }
+}
+
+impl ZonedLayer {
+    /// The directory that an option with one layer names; None: it names none in a store.
+    pub(crate) fn named(text: &OsStr) -> Option<Self> {
+        text.as_bytes().strip_prefix(SCHEME).map(Self::at)
+    }
+
+    /// What lies at a path that leads to a device and goes on in the store there.
+    #[must_use]
+    pub fn at(path: &[u8]) -> Self {
+        Self { device: OsString::from_vec(path.to_vec()).into(), path: PathBuf::new(), limits: None }
+    }
+
+    /// With the device and the path in its store told apart: the first thing on the way that is no directory is the device.
+    fn found(&self, option: &str) -> Result<Self, Failure> {
+        let refused = |why: &str| Failure::input(format!("{option} {self}: {why}"));
+        if self.device.as_os_str().is_empty() {
+            return Err(refused("no path; write zoned:DEVICE/DIR"));
+        }
+        if self.device.components().any(|part| part == Component::ParentDir) {
+            return Err(refused("write the path without .."));
+        }
+        let full = std::path::absolute(&self.device).map_err(|e| refused("not a path").because(e))?;
+        for device in full.ancestors() {
+            match std::fs::metadata(device) {
+                Ok(found) if found.is_dir() => break,
+                Ok(_) => {
+                    let path = full.strip_prefix(device).unwrap_or(Path::new("")).to_owned();
+                    let device = device.canonicalize().map_err(|e| refused("the device").because(e))?;
+                    return Ok(Self { device, path, limits: None });
+                }
+                Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::NOENT | Errno::NOTDIR)) => {}
+                Err(e) => return Err(refused("cannot be reached").because(e)),
+            }
+        }
+        Err(refused(
+            "no device or file there; give a block device or a file with a store, and a directory in it",
+        ))
+    }
+
+    fn with_limits(self, device: &OwnedFd) -> Result<Self, Failure> {
+        let is_zoned = vellum_sys::zoned::zone_count(device).is_ok_and(|zones| zones > 0);
+        if !is_zoned {
+            return Ok(self);
+        }
+        let limits = KernelLimits::of(device)
+            .map_err(|e| Failure::input(format!("layer {self}: not a device that can be used")).because(e))?;
+        Ok(Self { limits: Some([limits.block_size, limits.open_max, limits.active_max]), ..self })
+    }
+}
+
+/// Opens a device as whoever mounts, to be written to or only read, and takes the right to it.
+fn open_device(option: &str, layer: &ZonedLayer, writes: bool) -> Result<OwnedFd, Failure> {
+    let path = &layer.device;
+    let refused = |why: &str| Failure::input(format!("{option} {layer}: {why}"));
+    let failed = |e: Errno| match e {
+        Errno::BUSY => refused("the device is in use; unmount it, or end what has it open"),
+        e => refused("the device cannot be opened")
+            .because(e)
+            .remedy("give one that this user may read and write"),
+    };
+    // Without NONBLOCK, a pipe would be waited for.
+    let flags = OFlags::CLOEXEC | OFlags::NONBLOCK | if writes { OFlags::RDWR } else { OFlags::RDONLY };
+    let mut device = open(path, flags, Mode::empty()).map_err(failed)?;
+    let kind = |device: &OwnedFd| fstat(device).map(|found| FileType::from_raw_mode(found.st_mode));
+    match kind(&device).map_err(failed)? {
+        FileType::RegularFile => {}
+        FileType::BlockDevice => {
+            let is_zoned = vellum_sys::zoned::zone_count(&device).is_ok_and(|zones| zones > 0);
+            // Only direct I/O keeps the order of writes to zones. A zoned device is only opened to be written.
+            let how = if is_zoned { OFlags::DIRECT | OFlags::RDWR } else { OFlags::empty() };
+            device = open(path, flags | OFlags::EXCL | how, Mode::empty()).map_err(failed)?;
+            if kind(&device).map_err(failed)? != FileType::BlockDevice {
+                return Err(refused("it has just been replaced"));
+            }
+        }
+        _ => return Err(refused("neither a block device nor a file; give one with a store")),
+    }
+    let lock =
+        if writes { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+    let end = Instant::now() + PREDECESSOR_WAIT;
+    loop {
+        match flock(&device, lock) {
+            Ok(()) => return Ok(device),
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(PAUSE),
+            Err(Errno::WOULDBLOCK) => {
+                let who = "another mount or command has the store open; unmount that, or wait until it ends";
+                return Err(Failure::system(format!("{option} {layer}: {who}")));
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(refused("the device cannot be locked").because(e)),
+        }
+    }
+}
+
+/// Opens the device of an upper layer and its work directory.
+pub(crate) fn open_pair(
+    upper: &ZonedLayer,
+    work: &ZonedLayer,
+) -> Result<(ZonedLayer, ZonedLayer, OwnedFd), Failure> {
+    let (upper, work) = (upper.found("upperdir")?, work.found("workdir")?);
+    if upper.device != work.device {
+        return Err(Failure::input(format!(
+            "workdir {work}: in another store than upperdir {upper}; give a directory beside it"
+        )));
+    }
+    if upper.path.starts_with(&work.path) || work.path.starts_with(&upper.path) {
+        return Err(Failure::input(format!(
+            "workdir {work}: it and upperdir {upper} lie in each other; give a directory beside it"
+        )));
+    }
+    let device = open_device("upperdir", &upper, true)?;
+    let (upper, work) = (upper.with_limits(&device)?, work.with_limits(&device)?);
+    Ok((upper, work, device))
+}
+
+/// Opens the device of a layer that is only read, unless one of `others` is on it.
+pub(crate) fn open_lower<'a>(
+    lower: &ZonedLayer,
+    mut others: impl Iterator<Item = (&'a ZonedLayer, &'a OwnedFd)>,
+) -> Result<(ZonedLayer, OwnedFd), Failure> {
+    let lower = lower.found("lowerdir")?;
+    let device = match others.find(|(other, _)| other.device == lower.device) {
+        Some((other, _)) if other.path == lower.path => {
+            return Err(Failure::input(format!("lowerdir {lower}: it is another layer too; name it once")));
+        }
+        Some((_, device)) => {
+            device.try_clone().map_err(|e| Failure::system("a second descriptor of a device").because(e))?
+        }
+        None => open_device("lowerdir", &lower, false)?,
+    };
+    Ok((lower.with_limits(&device)?, device))
+}
+
+pub(crate) fn missing(layer: &ZonedLayer) -> Failure {
+    Failure::system(format!("layer {layer}: its descriptor is missing"))
+}
+
+/// Which device it is, whatever path or descriptor leads to it.
+type Identity = (u64, u64);
+
+/// The trees that are open to be written, or only read.
+static OPEN: Mutex<Vec<(Identity, Weak<ZonedTree>)>> = Mutex::new(Vec::new());
+
+/// Makes everything durable that waits in memory, since a mount has ended and its layers may be used by others.
+pub(crate) fn write_out() {
+    let open: Vec<Arc<ZonedTree>> = OPEN.lock().iter().filter_map(|(_, tree)| tree.upgrade()).collect();
+    for tree in open {
+        match tree.sync() {
+            Err(error) if error.errno() != VfsErrno::ROFS => tracing::error!("what was not synced: {error}"),
+            _ => {}
+        }
+    }
+}
+
+/// The tree in a store: one for all layers there, as long as one of them is used. `writes`: it is opened to be written if it is not open yet.
+fn tree(layer: &ZonedLayer, device: OwnedFd, writes: bool) -> Result<Arc<ZonedTree>, Failure> {
+    let refused = |error: &Error| match error {
+        Error::ReadOnly(_) => Failure::input(format!("layer {layer}: the store has no files yet"))
+            .remedy("write to it first: vellum zoned mount DEVICE MOUNTPOINT"),
+        error => Failure::input(format!("layer {layer}: cannot open the store"))
+            .because(error.clone())
+            .remedy("see vellum zoned check"),
+    };
+    let found = fstat(&device).map_err(|e| Failure::system(format!("layer {layer}")).because(e))?;
+    let is_block = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
+    let identity = if is_block { (u64::MAX, found.st_rdev) } else { (found.st_dev, found.st_ino) };
+    let mut open = OPEN.lock();
+    open.retain(|(_, tree)| tree.strong_count() > 0);
+    let known = open.iter().find(|(known, _)| *known == identity).and_then(|(_, tree)| tree.upgrade());
+    if let Some(tree) = known {
+        return Ok(tree);
+    }
+    let device: Result<Arc<dyn ZonedDevice>, _> = match layer.limits {
+        Some([block_size, open_max, active_max]) => {
+            let limits = KernelLimits { block_size, open_max, active_max };
+            Kernel::open_file(device, limits).map(|device| Arc::new(device) as _)
+        }
+        None => Conventional::open(File::from(device)).map(|device| Arc::new(device) as _),
+    };
+    let device = device.map_err(|error| {
+        Failure::input(format!("layer {layer}: there is no store"))
+            .because(error)
+            .remedy("make one with vellum zoned format")
+    })?;
+    let store = if writes { Store::open(device) } else { Store::open_read_only(device) };
+    let store = store.map_err(|error| refused(&error))?;
+    let failed = |error: vellum_vfs::Error| match error.errno() {
+        VfsErrno::ROFS => refused(&Error::ReadOnly(String::new())),
+        _ => Failure::input(format!("layer {layer}: cannot use the store")).because(error),
+    };
+    let tree = ZonedTree::open(store).map_err(failed)?;
+    if writes {
+        tree.keep_writing().map_err(failed)?;
+    }
+    open.push((identity, Arc::downgrade(&tree)));
+    Ok(tree)
+}
+
+fn branch(layer: &ZonedLayer, tree: &Arc<ZonedTree>) -> Result<Open, Failure> {
+    let refused = |e: VfsErrno| {
+        Failure::input(format!("layer {layer}")).because(e).remedy("give a directory in the store")
+    };
+    let path = CString::new(layer.path.as_os_str().as_bytes()).map_err(|_| refused(VfsErrno::INVAL))?;
+    ZonedBranch::open(tree, &path, layer.to_string())
+        .map(|branch| branch as Open)
+        .map_err(|error| refused(error.errno()))
+}
+
+/// Opens a layer to read it.
+pub(crate) fn layer(layer: &ZonedLayer, device: OwnedFd) -> Result<Open, Failure> {
+    branch(layer, &tree(layer, device, false)?)
+}
+
+/// Opens an upper layer and its work directory. Directories that are not there are made.
+pub(crate) fn upper(upper: &ZonedLayer, work: &ZonedLayer, device: OwnedFd) -> Result<(Open, Open), Failure> {
+    let tree = tree(upper, device, true)?;
+    for layer in [upper, work] {
+        make(layer, &tree).map_err(|error| {
+            Failure::input(format!("layer {layer}: cannot make the directory")).because(error.errno())
+        })?;
+    }
+    Ok((branch(upper, &tree)?, branch(work, &tree)?))
+}
+
+fn make(layer: &ZonedLayer, tree: &Arc<ZonedTree>) -> vellum_vfs::Result<()> {
+    let mut dir = ZonedBranch::open(tree, c"", String::new())?.root();
+    for part in layer.path.components() {
+        let name = CString::new(part.as_os_str().as_bytes()).map_err(|_| VfsErrno::INVAL)?;
+        let name = Name::new(&name)?;
+        match dir.make_dir(name, DIR_MODE) {
+            Err(error) if error.errno() != VfsErrno::EXIST => return Err(error),
+            _ => dir = dir.open_dir(name)?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_goes_on_in_the_first_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("store");
+        std::fs::write(&file, "").unwrap();
+        let found = |text: &str| {
+            let text = format!("zoned:{}", dir.path().join(text).display());
+            ZonedLayer::named(text.as_ref()).unwrap().found("upperdir")
+        };
+        for (text, path) in [("store/a/b", "a/b"), ("store//a/./b/", "a/b"), ("store", "")] {
+            let layer = found(text).unwrap();
+            assert_eq!((&layer.device, layer.path.as_os_str()), (&file, path.as_ref()), "{text}");
+        }
+        for text in ["", "none", "none/a", "store/../a"] {
+            let failure = found(text).unwrap_err();
+            assert!(failure.exit_status() == 2 && failure.to_string().contains("zoned:"), "{failure}");
+        }
+        assert_eq!(ZonedLayer::named("./zoned:a".as_ref()), None);
+        assert_eq!(
+            ZonedLayer::named("zoned:".as_ref()).unwrap().found("lowerdir").unwrap_err().exit_status(),
+            2
+        );
+    }
+
+    #[test]
+    fn one_at_a_time_writes() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let layer = ZonedLayer::at(file.path().as_os_str().as_bytes()).found("upperdir").unwrap();
+        let first = open_device("upperdir", &layer, true).unwrap();
+        let refused = open_device("upperdir", &layer, true).unwrap_err();
+        assert!(refused.to_string().contains("another mount"), "{refused}");
+        drop(first);
+        let readers = [(); 2].map(|()| open_device("lowerdir", &layer, false).unwrap());
+        drop(readers);
+        open_device("upperdir", &layer, true).unwrap();
+    }
+}

@@ -69,6 +69,12 @@ replay:
 	@scripts/step "build, tests" cargo build --locked --package vellum-tests
 	@VELLUM_REPLAY=$(STATES) target/debug/vellum-tests blocks/replay
 
+# The suites of others with the upper layer in a store on a zoned device, emulated by a file: two minutes.
+conformance-zoned:
+	@scripts/step "build, release" cargo build --release --locked --package vellum
+	@scripts/step "build, tests" cargo build --locked --package vellum-tests
+	@VELLUM_TEST_ZONED=1 target/debug/vellum-tests conformance
+
 # `make test` looks at some, drawn anew each time.
 ORDERS ?= 5000
 explore:

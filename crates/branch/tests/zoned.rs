@@ -399,11 +399,12 @@ fn found(device: &Arc<Emulated>, past: &Past, what: &str) {
     assert!(report.is_clean(), "{what}: {report:?}");
     let branch = branch_of(store);
     let (tree, files) = (walk(&*branch.root()), contents(&*branch.root()));
+    let block = branch.tree().store().block_size() as usize;
     let is_one = |moment: &Moment| {
         moment.tree == tree
             && moment.files.iter().all(|(ino, (path, _))| {
                 let held = files.values().find(|(known, _)| known == path);
-                held.is_some_and(|(_, bytes)| is_old_or_new(past, *ino, bytes))
+                held.is_some_and(|(_, bytes)| is_old_or_new(past, *ino, bytes, block))
             })
     };
     let at = past.moments[past.synced..].iter().position(is_one);
@@ -421,7 +422,7 @@ fn found(device: &Arc<Emulated>, past: &Past, what: &str) {
 }
 
 /// Each block is as it was when the file was last synced, or as it has been since.
-fn is_old_or_new(past: &Past, ino: u64, bytes: &[u8]) -> bool {
+fn is_old_or_new(past: &Past, ino: u64, bytes: &[u8], block_size: usize) -> bool {
     let since = past.files_synced.get(&ino).copied().unwrap_or(0);
     let versions: Vec<&[u8]> =
         past.moments[since..].iter().filter_map(|moment| Some(&*moment.files.get(&ino)?.1)).collect();
@@ -436,18 +437,19 @@ fn is_old_or_new(past: &Past, ino: u64, bytes: &[u8]) -> bool {
         block
     };
     (least..=most).contains(&bytes.len())
-        && bytes.chunks(BLOCK as usize).enumerate().all(|(number, block)| {
-            let at = number * BLOCK as usize;
+        && bytes.chunks(block_size).enumerate().all(|(number, block)| {
+            let at = number * block_size;
             let is_hole = never_synced && block.iter().all(|byte| *byte == 0);
             is_hole || versions.iter().any(|version| block_of(version, at, block.len()) == block)
         })
 }
 
-fn profiles() -> [(Profile, Placement); 2] {
+fn profiles() -> [(Profile, Placement); 3] {
     let groups = Placement { groups: 4, checkpoint_groups: 1, stripe: 2 };
     [
         (SMALL_ZONE.scaled(64, 16).with_limits(12, 12), groups),
         (LARGE_ZONE.scaled(48, 48).with_limits(14, 14), Placement::NONE),
+        (SMALL_ZONE.with_block_size(512).scaled(64, 128).with_limits(12, 12), Placement::NONE),
     ]
 }
 

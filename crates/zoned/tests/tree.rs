@@ -441,3 +441,35 @@ fn a_tree_that_makes_no_sense_is_found() {
     assert!(report.problems.iter().any(|problem| problem.contains("is in none")), "{report:?}");
     assert!(matches!(store.tree((0, 0), at(0)), Err(Error::Damaged(_))));
 }
+
+/// A file of which a block holds something else is told by its path, and only that file suffers.
+#[test]
+fn a_block_that_holds_something_else_is_an_error_of_its_file() {
+    let [device, _] = emulated_devices();
+    let store = Store::format(Arc::clone(&device) as Arc<dyn ZonedDevice>, Placement::NONE).expect("a store");
+    root_of(&store);
+    for (number, name) in [(40, b"one"), (41, b"two")] {
+        let enter = TreeChange::Enter { dir: ROOT_NODE, name: name.to_vec(), node: number };
+        let group = [TreeChange::Contents(number), TreeChange::Node(number, node(0o100_600, 1)), enter];
+        store.change_tree(group.to_vec()).expect("a file");
+        store.write_blocks(number, 0, &[number as u8; 2 * BLOCK], 2 * BLOCK as u64).1.expect("write");
+        store.sync().expect("sync");
+    }
+    let mut held = vec![0; BLOCK];
+    let is_first_of_one = |zone: u32, block: u64| {
+        let mut bytes = vec![0; BLOCK];
+        device.read(zone, block, &mut bytes).is_ok() && bytes.iter().all(|byte| *byte == 40)
+    };
+    let places = (0..48_u32).flat_map(|zone| (0..16_u64).map(move |block| (zone, block)));
+    let (zone, block) =
+        places.into_iter().find(|(zone, block)| is_first_of_one(*zone, *block)).expect("its block");
+    device.corrupt(zone, block);
+    let report = store.check().expect("a check");
+    let names: Vec<&[u8]> = report.unreadable.iter().map(|(name, _)| name.as_slice()).collect();
+    assert_eq!(names, [b"/one"]);
+    assert!(matches!(store.read_blocks(40, 0, &mut held), Err(Error::Unreadable { .. })));
+    store.read_blocks(40, 1, &mut held).expect("the other block");
+    store.read_blocks(41, 0, &mut held).expect("the other file");
+    store.write_blocks(40, 0, &[9; BLOCK], 2 * BLOCK as u64).1.expect("it is written anew");
+    store.read_blocks(40, 0, &mut held).expect("and read");
+}

@@ -48,10 +48,10 @@ printf Y | dd of=sparse bs=1 seek=2000000 conv=notrunc status=none
 cp -a many copied; mkfifo another; touch -d 2002-02-02 many/10; ln -sf nowhere link; rm -r copied/7; sync -f .
 "#;
 
-/// Makes a store in a file of 256 MiB, with an image in it.
-fn make(file: &Path) -> Outcome {
+/// Makes a store in a file of 2 GiB, which takes space only as it is filled, with an image in it.
+pub(super) fn make(file: &Path) -> Outcome {
     let file = File::options().read(true).write(true).create_new(true).open(file)?;
-    let device = Conventional::create(file, 4096, 256, 256).doing("lay zones out")?;
+    let device = Conventional::create(file, 4096, 1024, 512).doing("lay zones out")?;
     let store = Store::format(Arc::new(device), Placement::NONE).doing("make a store")?;
     store.put(IMAGE, Class::Checkpoint, &[7; 3_000_000]).doing("put")?;
     store.sync().doing("sync")
@@ -69,9 +69,13 @@ fn check(file: &Path) -> Outcome {
 }
 
 fn layers(cx: &Cx, name: &str, store: &Path) -> Outcome<Layers> {
-    let layers = cx.layers(name, 1)?;
+    Ok(stored(&cx.layers(name, 1)?, store))
+}
+
+/// Layers with the upper one in a store.
+pub(super) fn stored(layers: &Layers, store: &Path) -> Layers {
     let [upper, work] = ["upper", "work"].map(|dir| format!("zoned:{}/containers/{dir}", store.display()));
-    Ok(Layers { upper: Some(upper.into()), work: work.into(), ..layers })
+    Layers { upper: Some(upper.into()), work: work.into(), ..layers.clone() }
 }
 
 fn program() -> Outcome<PathBuf> {

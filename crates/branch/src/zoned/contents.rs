@@ -9,7 +9,7 @@ use crate::tree::Contents;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use vellum_vfs::{Errno, Result};
 use vellum_zoned::store::FileShape;
 
@@ -23,6 +23,8 @@ const RUN_MAX: usize = 256;
 pub(crate) struct FileData {
     size: AtomicU64,
     sectors: AtomicU64,
+    /// Whether the tree knows that something waits.
+    is_dirty: AtomicBool,
     inner: RwLock<Inner>,
 }
 
@@ -63,7 +65,17 @@ impl FileData {
         let mut inner = Inner { stored_size: shape.size, ..Inner::default() };
         shape.extents.iter().for_each(|(at, count)| inner.stored.insert(*at, at + count));
         let sectors = inner.stored.count() * (block / 512);
-        Self { size: shape.size.into(), sectors: sectors.into(), inner: RwLock::new(inner) }
+        Self {
+            size: shape.size.into(),
+            sectors: sectors.into(),
+            inner: RwLock::new(inner),
+            ..Self::default()
+        }
+    }
+
+    /// Something waits, or nothing does; what was known before.
+    pub(super) fn set_dirty(&self, is_dirty: bool) -> bool {
+        self.is_dirty.swap(is_dirty, Ordering::Relaxed)
     }
 
     fn with<R>(
@@ -367,6 +379,7 @@ impl Changing<'_> {
             self.inner.stored_size = size;
         }
         self.tree.is_clean(self.ino);
+        self.data.set_dirty(false);
         Ok(())
     }
 }

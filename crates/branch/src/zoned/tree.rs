@@ -37,7 +37,9 @@ pub struct ZonedTree {
     /// Files with something that waits.
     dirty: Mutex<BTreeMap<u64, Arc<FileData>>>,
     /// Blocks that may still be added to those that wait without asking the store.
-    room: Mutex<u64>,
+    room: AtomicU64,
+    /// Held by whoever asks the store for that.
+    asking: Mutex<()>,
     /// Blocks that wait.
     waiting: AtomicU64,
     /// Whether the thread that writes is to end.
@@ -83,7 +85,8 @@ impl ZonedTree {
             queue: Mutex::default(),
             bringing: Mutex::default(),
             dirty: Mutex::default(),
-            room: Mutex::default(),
+            room: AtomicU64::new(0),
+            asking: Mutex::default(),
             waiting: AtomicU64::new(0),
             ending: Arc::default(),
         }))
@@ -221,20 +224,26 @@ impl ZonedTree {
 
     /// One more block waits. ENOSPC: the store has no room for it.
     pub(super) fn waits_more(&self, ino: u64, data: &Arc<FileData>) -> Result<()> {
-        let mut room = self.room.lock();
-        let waiting = self.waiting.load(Ordering::Relaxed);
-        if *room == 0 {
-            let (_, left) = self.store.space();
-            *room = left.saturating_sub(waiting).min(ROOM_MAX);
+        while !self.takes_room() {
+            let _asking = self.asking.lock();
+            // Somebody else may just have asked.
+            if self.room.load(Ordering::Relaxed) == 0 {
+                let (_, left) = self.store.space();
+                let room = left.saturating_sub(self.waiting_blocks()).min(ROOM_MAX);
+                if room == 0 {
+                    return Err(Error::new(Errno::NOSPC, "zoned store"));
+                }
+                self.room.store(room, Ordering::Relaxed);
+            }
         }
-        if *room == 0 {
-            return Err(Error::new(Errno::NOSPC, "zoned store"));
-        }
-        *room -= 1;
-        drop(room);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.is_dirty(ino, data);
         Ok(())
+    }
+
+    fn takes_room(&self) -> bool {
+        let less = |room: u64| room.checked_sub(1);
+        self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     /// Writes out what waits if it is much. Nobody holds the contents of a file.
@@ -253,7 +262,9 @@ impl ZonedTree {
     }
 
     pub(super) fn is_dirty(&self, ino: u64, data: &Arc<FileData>) {
-        self.dirty.lock().entry(ino).or_insert_with(|| Arc::clone(data));
+        if !data.set_dirty(true) {
+            self.dirty.lock().insert(ino, Arc::clone(data));
+        }
     }
 
     pub(super) fn is_clean(&self, ino: u64) {

@@ -6,6 +6,7 @@ use super::error::Result;
 use super::log::{read_record, replay};
 use super::roots::{ROOT_ZONES, last_in};
 use super::state::{Object, State};
+use super::tree_state::path_of;
 
 /// What was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -56,11 +57,13 @@ pub(super) fn check(core: &mut Core) -> Result<CheckReport> {
 fn check_tree(core: &Core, report: &mut CheckReport) {
     let tree = &core.state.tree;
     report.problems.extend(tree.problems());
+    let mut places = None;
     for (number, node) in &tree.nodes {
         report.nodes += 1;
         let Some(object) = core.state.objects.get(number).filter(|_| node.is_regular()) else { continue };
         if let Some(why) = check_object(core, object, &mut report.blocks) {
-            report.unreadable.push((tree.path_of(*number), why));
+            let places = places.get_or_insert_with(|| tree.places());
+            report.unreadable.push((path_of(places, *number), why));
         }
         let end = object.extents.last_key_value().map_or(0, |(at, extent)| at + extent.sums.len() as u64);
         if end > object.size.div_ceil(u64::from(core.root.block_size)) {

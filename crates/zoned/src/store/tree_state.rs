@@ -189,26 +189,15 @@ impl TreeState {
         problems
     }
 
-    /// A path of a node, from `/` on; for messages.
-    pub(super) fn path_of(&self, node: u64) -> Vec<u8> {
-        /// Names of a path that are told.
-        const DEEPEST: usize = 64;
-        let mut path = Vec::new();
-        let mut at = node;
-        for _ in 0..DEEPEST {
-            if at == ROOT_NODE {
-                break;
+    /// One name of each node that has some: the directory, and the name in it.
+    pub(super) fn places(&self) -> BTreeMap<u64, (u64, &[u8])> {
+        let mut places = BTreeMap::new();
+        for (dir, entries) in &self.entries {
+            for (name, node) in entries {
+                places.insert(*node, (*dir, name.as_slice()));
             }
-            let found = self.entries.iter().find_map(|(dir, entries)| {
-                entries.iter().find(|(_, node)| **node == at).map(|(name, _)| (*dir, name))
-            });
-            let Some((dir, name)) = found else {
-                return [format!("node {node}").into_bytes(), path].concat();
-            };
-            path = [b"/".as_slice(), name, &path].concat();
-            at = dir;
         }
-        path
+        places
     }
 
     /// Every directory that has links is reached from the root, once.
@@ -233,4 +222,23 @@ impl TreeState {
             .filter(|(number, node)| node.is_directory() && node.nlink > 0 && !seen.contains(*number));
         problems.extend(lost.map(|(number, _)| format!("directory {number} is in none")));
     }
+}
+
+/// A path of a node, from `/` on; for messages.
+pub(super) fn path_of(places: &BTreeMap<u64, (u64, &[u8])>, node: u64) -> Vec<u8> {
+    /// Names of a path that are told: a tree that makes no sense may have a circle.
+    const DEEPEST: usize = 64;
+    let mut path = Vec::new();
+    let mut at = node;
+    for _ in 0..DEEPEST {
+        if at == ROOT_NODE {
+            break;
+        }
+        let Some((dir, name)) = places.get(&at) else {
+            return [format!("node {node}").into_bytes(), path].concat();
+        };
+        path = [b"/".as_slice(), name, &path].concat();
+        at = *dir;
+    }
+    path
 }

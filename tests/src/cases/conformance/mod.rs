@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// A plain directory and the mount, both open to everybody.
-/// `fill` puts into the layers what is to be below.
+/// `fill` puts into the layers what is to be below. With VELLUM_TEST_ZONED, the upper layer is in a store on a file that is used like a zoned device.
 fn plain_and_mount(cx: &Cx, fill: impl FnOnce(&Layers) -> Outcome) -> Outcome<(PathBuf, Layers, Mount)> {
     let plain = cx.dir.join("plain");
     fs::create_dir(&plain)?;
@@ -30,7 +30,15 @@ fn plain_and_mount(cx: &Cx, fill: impl FnOnce(&Layers) -> Outcome) -> Outcome<(P
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777))?;
     }
     fill(&layers)?;
+    let layers = if std::env::var_os("VELLUM_TEST_ZONED").is_some() {
+        let store = cx.dir.join("store");
+        super::zoned::make(&store)?;
+        super::zoned::stored(&layers, &store)
+    } else {
+        layers
+    };
     let mount = cx.mount(&layers)?;
+    fs::set_permissions(mount.root(), fs::Permissions::from_mode(0o777))?;
     Ok((plain, layers, mount))
 }
 

@@ -200,6 +200,17 @@ type Identity = (u64, u64);
 /// The trees that are open to be written, or only read.
 static OPEN: Mutex<Vec<(Identity, Weak<ZonedTree>)>> = Mutex::new(Vec::new());
 
+/// Refuses to have a successor go on while a store is open to be written: its mounts would end.
+pub(crate) fn check_replaceable() -> Result<(), Failure> {
+    let is_written =
+        |tree: &Weak<ZonedTree>| tree.upgrade().is_some_and(|tree| tree.store().check_writable().is_ok());
+    if OPEN.lock().iter().any(|(_, tree)| is_written(tree)) {
+        let line = "a mount has its upper layer in a store on a zoned device, and would end";
+        return Err(Failure::input(line).remedy("unmount it first"));
+    }
+    Ok(())
+}
+
 /// Makes everything durable that waits in memory, since a mount has ended and its layers may be used by others.
 pub(crate) fn write_out() {
     let open: Vec<Arc<ZonedTree>> = OPEN.lock().iter().filter_map(|(_, tree)| tree.upgrade()).collect();

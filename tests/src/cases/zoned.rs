@@ -204,6 +204,10 @@ mkdir busy; cd busy; for n in $(seq 200); do echo $n > new; mv new file; ln file
             tree::same(&format!("{copy}, round {round}"), &tree, &wanted, Ignore::default())?;
         }
         ensure_eq!(fs::read_dir(alone.point.join("busy"))?.count(), 201 - 110, "links");
+        let file = File::options().write(true).open(alone.point.join("copied/sparse"))?;
+        let reserved = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 1 << 20);
+        ensure_eq!(reserved, Err(rustix::io::Errno::OPNOTSUPP), "reserving space");
+        drop(file);
         let sparse = fs::metadata(alone.point.join("copied/sparse"))?;
         ensure!(std::os::unix::fs::MetadataExt::blocks(&sparse) <= 16, "holes are written: {sparse:?}");
         alone.unmount()?;
@@ -278,6 +282,12 @@ fn pool(cx: &Cx) -> Outcome {
             continue;
         }
         ensure_eq!(fs::read_to_string(&path)?, "unmounted", "what was written before");
+        let refused = pools.attempt("restart", &[])?;
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        ensure!(
+            refused.status.code() == Some(2) && said.contains("would end; unmount it first"),
+            "restart: {said}"
+        );
         fs::write(&path, "synced")?;
         File::open(&path)?.sync_all()?;
         fs::write(beside.path("file"), "beside")?;

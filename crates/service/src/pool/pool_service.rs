@@ -341,6 +341,7 @@ impl PoolService {
                         .and_then(|()| Fresh::prepare(&request, descriptors, true));
                     Reply::of(fresh.and_then(|fresh| self.run(fresh)))
                 }
+                Request::Restart if let Err(failure) = zoned::check_replaceable() => Reply::Failed(failure),
                 Request::Restart => {
                     wire::send(&mut client, &Reply::Done, &[])?;
                     // In the middle of everything, as if it were killed; the supervisor knows this status.
@@ -375,6 +376,9 @@ impl PoolService {
         while let Ok(signal) = signals.wait() {
             match signal {
                 // In the middle of everything, as if it were killed.
+                SIGHUP if self.pooled && zoned::check_replaceable().is_err() => {
+                    tracing::error!("not replaced: a mount has its upper layer in a store on a zoned device");
+                }
                 SIGHUP if self.pooled => vellum_sys::end_process(REPLACE),
                 _ if !ENDING.contains(&signal) => {}
                 _ if self.board.is_ending() => vellum_sys::end_process(AT_ONCE),

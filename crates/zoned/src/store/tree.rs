@@ -125,6 +125,11 @@ impl Store {
         first
     }
 
+    /// READ_ONLY where nothing can be changed.
+    pub fn check_writable(&self) -> Result<()> {
+        self.shared().core.lock().check_writable()
+    }
+
     /// NO_SPACE where nothing more should be made; READ_ONLY where nothing can be changed at all.
     pub fn check_room(&self) -> Result<()> {
         let mut core = self.shared().core.lock();

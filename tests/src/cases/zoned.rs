@@ -204,7 +204,7 @@ mkdir busy; cd busy; for n in $(seq 200); do echo $n > new; mv new file; ln file
             tree::same(&format!("{copy}, round {round}"), &tree, &wanted, Ignore::default())?;
         }
         ensure_eq!(fs::read_dir(alone.point.join("busy"))?.count(), 201 - 110, "links");
-        let file = File::options().write(true).open(alone.point.join("copied/sparse"))?;
+        let file = File::options().write(true).open(alone.point.join("busy/file"))?;
         let reserved = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 1 << 20);
         ensure_eq!(reserved, Err(rustix::io::Errno::OPNOTSUPP), "reserving space");
         drop(file);

@@ -212,3 +212,112 @@ impl<T> Drop for Counted<T> {
         self.0.books.lock().programs -= 1;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::greeting::tests::receive;
+    use crate::mount::Entrance;
+    use crate::tokens::Shower;
+    use rustix::fs::renameat;
+    use std::ffi::CStr;
+    use std::os::unix::net::UnixStream;
+    use std::time::{Duration, Instant};
+    use vellum_ring::files::{ENTER, PROOF_FROM, PROOF_TO, PROVE, TOKEN_BYTES};
+    use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
+    use vellum_sys::SharedRegion;
+    use vellum_vfs::{Given, HandoutFlags, Name, NodeId, Refused, SetAttr, Verdict, Wanted};
+
+    type Asker<'a> = vellum_vfs::Client<'a>;
+    type At<'a> = Wanted<'a, ()>;
+
+    /// A tree that panics when a directory is entered.
+    struct Panics;
+
+    impl Handout for Panics {
+        type Dir = ();
+
+        fn enter(&self, _: NodeId) -> Verdict<()> {
+            // As a panic, and nothing is printed.
+            std::panic::resume_unwind(Box::new("asked for by the test"))
+        }
+
+        fn ino(&self, (): &()) -> u64 {
+            1
+        }
+
+        fn node(&self, (): &()) -> NodeId {
+            NodeId::ROOT
+        }
+
+        fn below(&self, _: &Asker<'_>, (): &(), _: Name<'_>) -> Verdict<NodeId> {
+            Err(Refused::Kernel)
+        }
+
+        fn open(&self, _: &Asker<'_>, _: &At<'_>, _: HandoutFlags) -> Verdict<Given> {
+            Err(Refused::Kernel)
+        }
+
+        fn create(&self, _: &Asker<'_>, _: &At<'_>, _: HandoutFlags, _: u32) -> Verdict<Given> {
+            Err(Refused::Kernel)
+        }
+
+        fn reopen(&self, _: &Asker<'_>, _: NodeId, _: HandoutFlags) -> Verdict<Given> {
+            Err(Refused::Kernel)
+        }
+
+        fn setattr(&self, _: &Asker<'_>, _: &At<'_>, _: &SetAttr, _: bool) -> Verdict<()> {
+            Err(Refused::Kernel)
+        }
+
+        fn mkdir(&self, _: &Asker<'_>, _: &At<'_>, _: u32) -> Verdict<Option<()>> {
+            Err(Refused::Kernel)
+        }
+
+        fn symlink(&self, _: &Asker<'_>, _: &At<'_>, _: &CStr) -> Verdict<()> {
+            Err(Refused::Kernel)
+        }
+    }
+
+    fn call(memory: &SharedRegion, opcode: u16, data: &[u8]) -> Result<Response, CallError> {
+        let client = Client::attach(memory.region().unwrap(), Linux).map_err(|_| CallError::Gone)?;
+        let (caller, request) = (Caller { key: 1, core: Linux.core() }, Request { opcode, ..Request::default() });
+        client.call(caller, request, data, &mut [], Some(30_000_000_000)).map(|(response, _)| response)
+    }
+
+    #[test]
+    fn a_panic_ends_one_ring_and_no_call_waits_for_it() {
+        // Without privileges there is none, and nothing is handed out.
+        let Some(room) = Room::create() else { return };
+        let (tree, entrance) = (Arc::new(Panics), Arc::<Entrance>::default());
+        let door = Door::new(Some(room), Arc::default());
+        let files =
+            Files { tree: Arc::downgrade(&tree), entrance: Arc::clone(&entrance), numbers: [0; MOUNT_NUMBERS] };
+        door.add(Mount { memory: None, files: Some(files), keep_awake: false });
+        let me = Shower {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            process: std::process::id(),
+        };
+        for round in 0..3 {
+            let (ours, socket) = UnixStream::pair().unwrap();
+            door.give_ring(Line::new(Arc::clone(&door.underway), ours, me.uid));
+            let memory = SharedRegion::open(receive(&socket, 1).1.remove(0)).unwrap();
+            call(&memory, PROVE, &[]).unwrap();
+            let proof = receive(&socket, 1).1.remove(0);
+            renameat(&proof, PROOF_FROM, &proof, PROOF_TO).unwrap();
+            entrance.tokens.note(me, NodeId::ROOT, &[7; TOKEN_BYTES]).unwrap();
+            let answer = call(&memory, ENTER, &[7; TOKEN_BYTES]).map(|response| response.status);
+            // The session ends as well; whether its end is seen before the answer is a matter of chance.
+            assert!(matches!(answer, Ok(5) | Err(CallError::Gone)), "round {round}: {answer:?}");
+            let begun = Instant::now();
+            assert_eq!(call(&memory, PROVE, &[]), Err(CallError::Gone), "round {round}: the next call");
+            assert!(begun.elapsed() < Duration::from_secs(10), "round {round}: it took {:?}", begun.elapsed());
+            // The one that no program has yet.
+            while door.books.lock().programs > 1 {
+                assert!(begun.elapsed() < Duration::from_secs(10), "round {round}: the ring is still counted");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+}

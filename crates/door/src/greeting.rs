@@ -85,7 +85,7 @@ impl Waiting {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, recvmsg};
     use std::io::{IoSliceMut, Write};
@@ -95,7 +95,8 @@ mod tests {
     use vellum_ring::files::RING_WANTED;
     use vellum_sys::SharedWords;
 
-    fn receive(stream: &UnixStream, len: usize) -> (Vec<u64>, Vec<OwnedFd>) {
+    /// So many numbers that were sent, with the descriptors that came along.
+    pub(crate) fn receive(stream: &UnixStream, len: usize) -> (Vec<u64>, Vec<OwnedFd>) {
         let mut body = vec![0; len * 8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);

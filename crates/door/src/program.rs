@@ -60,6 +60,7 @@ pub(crate) fn serve<T: Handout>(
     let memory = SharedRegion::create(c"vellum-ring", layout.bytes())?;
     let region = memory.region().ok_or(Errno::FAULT)?;
     let session = Session::create(region, layout, NonZeroU16::MIN, Linux).map_err(other)?;
+    let _ends = Ends(&session);
     let ring = session.ring().ok_or(Errno::INVAL)?;
     let line = give(memory.as_fd())?;
     let socket = line.fd()?;
@@ -100,8 +101,16 @@ pub(crate) fn serve<T: Handout>(
             program.entered.retain(Entered::is_there);
         }
     }
-    session.close();
     Ok(())
+}
+
+/// Closes a session when the thread that serves it ends, in whatever way: no call waits for an answer that nobody gives.
+struct Ends<'a>(&'a Session<'a, Linux>);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// How a process is held.

@@ -68,3 +68,27 @@ impl HandoutMounts {
         [self.shown, self.device, self.mount, if is_volatile { VOLATILE } else { 0 }]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// A program tells by the id where a descriptor comes from: one of a mount that has gone must not seem to come from a later one.
+    #[test]
+    fn no_mount_gets_the_id_of_one_that_has_gone() {
+        /// `STATX_MNT_ID_UNIQUE`.
+        const UNIQUE: u32 = 0x4000;
+        let dir = tempfile::tempdir().unwrap();
+        let directory = OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
+        let flags = StatxFlags::from_bits_retain(UNIQUE);
+        let has_unique = statx(&directory, "", AtFlags::EMPTY_PATH, flags).unwrap().stx_mask & UNIQUE != 0;
+        let mut seen = BTreeSet::new();
+        for _ in 0..64 {
+            // Not for everybody.
+            let Some(mount) = mount_of(&directory, &MountFlags::default()) else { return };
+            let (id, _) = id_of(&mount).unwrap();
+            assert!(seen.insert(id) || !has_unique, "{id} for a second time in {} mounts", seen.len());
+        }
+    }
+}

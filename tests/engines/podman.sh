@@ -157,6 +157,30 @@ uidmap() {
   [ -z "${ROOTLESS-}" ] || maps=(--uidmap 0:1:60000 --gidmap 0:1:60000)
   same "owners" "0:0 1000:1000 0 5:6" "$(run --rm "${maps[@]}" base sh -c 'touch /new; chown 5:6 /new; echo $(stat -c %u:%g /etc/config /home/user) $(id -u) $(stat -c %u:%g /new)')"
 }
+# A volume on a mount of Vellum, mounted once more with mapped ids. runc can do that from 1.2 on, and crun refuses control
+# groups of both versions beside each other, so that it is shown those of version 2.
+idmapped_volume() {
+  [ -n "$PROFILE" ] || { echo "for volumes on Vellum"; return 77; }
+  command -v crun > /dev/null || { echo "crun is missing"; return 77; }
+  mkdir -p idmapped/{lower,upper,work,merged}; echo below > idmapped/lower/file; chown 1000:1000 idmapped/lower/file
+  "$PROGRAM" -o "lowerdir=idmapped/lower,upperdir=idmapped/upper,workdir=idmapped/work,profile=$PROFILE" idmapped/merged
+  local said=0
+  unshare --mount bash -s "$DIR/idmapped" > idmapped/said 2>&1 <<'S' || said=$?
+set -e
+v2=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/self/mounts)
+if [ -n "$v2" ] && [ "$v2" != /sys/fs/cgroup ]; then
+  mkdir "$1/v2"; mount --bind "$v2" "$1/v2"
+  umount --lazy --recursive /sys/fs/cgroup; mount --bind "$1/v2" /sys/fs/cgroup
+fi
+podman --runtime crun run --rm --cgroups=disabled --network=none --uidmap 0:100000:65536 --gidmap 0:100000:65536 \
+  -v "$1/merged:/d:idmap" base sh -c \
+  'echo new > /d/new; chown 5:6 /d/new; echo more >> /d/file; cp /d/file /d/copy; echo $(stat -c %u:%g /d /d/file /d/new /d/copy) $(cat /d/file)'
+S
+  umount idmapped/merged
+  [ $said = 0 ] || { cat idmapped/said; return $said; }
+  same "what the container sees" "0:0 1000:1000 5:6 0:0 below more" "$(tail -n1 idmapped/said)"
+  same "what the layer holds" "1000:1000 5:6 0:0" "$(cd idmapped/upper; stat -c %u:%g file new copy | xargs)"
+}
 keep_id() {
   same "owners" "$(id -u) 0:0 $(id -u)" "$(run --rm --userns=keep-id base sh -c 'touch /tmp/new; echo $(id -u) $(stat -c %u:%g /etc/config) $(stat -c %u /tmp/new)')"
 }
@@ -199,6 +223,7 @@ try rootfs-overlay rootfs_overlay
 try build-volume-overlay build_overlay
 try uidmap uidmap
 [ -z "${ROOTLESS-}" ] || try keep-id keep_id
+[ -n "${ROOTLESS-}" ] || try idmapped-volume idmapped_volume
 [ -n "${NO_BUILD-}" ] || try build-45-layers build
 [ -n "${ROOTLESS-}" ] || try pool pool
 try remove remove

@@ -281,7 +281,8 @@ mod tests {
 
     fn call(memory: &SharedRegion, opcode: u16, data: &[u8]) -> Result<Response, CallError> {
         let client = Client::attach(memory.region().unwrap(), Linux).map_err(|_| CallError::Gone)?;
-        let (caller, request) = (Caller { key: 1, core: Linux.core() }, Request { opcode, ..Request::default() });
+        let (caller, request) =
+            (Caller { key: 1, core: Linux.core() }, Request { opcode, ..Request::default() });
         client.call(caller, request, data, &mut [], Some(30_000_000_000)).map(|(response, _)| response)
     }
 
@@ -291,8 +292,11 @@ mod tests {
         let Some(room) = Room::create() else { return };
         let (tree, entrance) = (Arc::new(Panics), Arc::<Entrance>::default());
         let door = Door::new(Some(room), Arc::default());
-        let files =
-            Files { tree: Arc::downgrade(&tree), entrance: Arc::clone(&entrance), numbers: [0; MOUNT_NUMBERS] };
+        let files = Files {
+            tree: Arc::downgrade(&tree),
+            entrance: Arc::clone(&entrance),
+            numbers: [0; MOUNT_NUMBERS],
+        };
         door.add(Mount { memory: None, files: Some(files), keep_awake: false });
         let me = Shower {
             uid: rustix::process::geteuid().as_raw(),
@@ -312,10 +316,17 @@ mod tests {
             assert!(matches!(answer, Ok(5) | Err(CallError::Gone)), "round {round}: {answer:?}");
             let begun = Instant::now();
             assert_eq!(call(&memory, PROVE, &[]), Err(CallError::Gone), "round {round}: the next call");
-            assert!(begun.elapsed() < Duration::from_secs(10), "round {round}: it took {:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "round {round}: it took {:?}",
+                begun.elapsed()
+            );
             // The one that no program has yet.
             while door.books.lock().programs > 1 {
-                assert!(begun.elapsed() < Duration::from_secs(10), "round {round}: the ring is still counted");
+                assert!(
+                    begun.elapsed() < Duration::from_secs(10),
+                    "round {round}: the ring is still counted"
+                );
                 std::thread::sleep(Duration::from_millis(1));
             }
         }

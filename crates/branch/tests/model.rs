@@ -16,6 +16,7 @@ mod world;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, RngSeed};
 use support::Fixture;
+use vellum_vfs::{Errno, Name, SetTime, Timestamp};
 use world::World;
 
 fn suitable() -> bool {
@@ -75,4 +76,25 @@ fn answers_as_ext4_does(model: impl Fn() -> Fixture) {
             prop_assert_eq!(node, &expected[path], "memory (left) and disk differ at {}", path);
         }
     });
+}
+
+/// What is refused by how large the file would become counts as a change of it; what no file could have does not.
+#[test]
+fn a_refused_allocation_changes_the_time_as_on_ext4() {
+    const INSERT_RANGE: u32 = 0x20;
+    const LARGEST: u64 = (1 << 44) - 4096;
+    if !suitable() {
+        return;
+    }
+    let epoch = Timestamp { secs: 0, nanos: 0 };
+    for fixture in [Fixture::local(), Fixture::memory()] {
+        let file = fixture.root().create(Name::new(c"file").unwrap(), 0o644).unwrap();
+        file.truncate(8192).unwrap();
+        for (mode, len, counts) in [(INSERT_RANGE, LARGEST, true), (0, LARGEST + 8192, false)] {
+            file.set_times(None, Some(SetTime::At(epoch))).unwrap();
+            let refused = file.allocate(mode, 0, len).map_err(|error| error.errno());
+            assert_eq!(refused, Err(Errno::FBIG), "{mode:#x}");
+            assert_eq!(file.stat().unwrap().mtime != epoch, counts, "{mode:#x}");
+        }
+    }
 }

@@ -61,8 +61,10 @@ impl Medium for Disk {
         if cached {
             inode.data_mut()?.seen(offset, len);
         }
-        // ext4 counts it as a change before it sees that a range does not fit the file.
-        if matches!(result, Ok(()) | Err(Errno::INVAL)) {
+        // ext4 counts it as a change before it sees that a range does not fit the file, or that the file would become too large by it;
+        // a range that no file has is refused before that.
+        let is_seen = result != Err(Errno::FBIG) || offset.saturating_add(len) <= MAX_SIZE;
+        if matches!(result, Ok(()) | Err(Errno::INVAL | Errno::FBIG)) && is_seen {
             inode.modified(now);
         }
         Ok(result?)

@@ -1,5 +1,6 @@
-//! What several parties believe of one directory, tried in many orders: a kernel that keeps what it is told until that is recalled, a
-//! program that makes and opens names past it, and one that reads a file from a mapping.
+//! What several parties believe of one directory, tried in many orders: a kernel that keeps what it is told until that is recalled, and
+//! makes, moves and removes names and has a file of the lower layer copied; a program that makes and opens names past it, and is given
+//! files that it has open; and one that reads a file from a mapping.
 //! The union is the real one, over a disk in memory; its locks and the atomics by which parties agree are the checker's (`sync`).
 //! In half of it the service dies at any moment, between two stores to the ledger for one, and another goes on with what it leaves.
 //!
@@ -54,14 +55,16 @@ enum Scenario {
     Alive,
     /// All parties, and the service dies.
     Takeover,
-    /// The kernel and a program make and remove one name, and the service dies.
+    /// The kernel and a program make, move and remove one name, and the service dies.
     OneName,
 }
 
 fn one_name(deaf: Option<Deaf>) {
     let world = World::new(deaf);
     let threads = [
-        spawn(&world, |world| (0..STEPS).for_each(|_| kernel::make_or_remove(world, 1, NAMES[0]))),
+        spawn(&world, |world| {
+            (0..STEPS).for_each(|_| kernel::make_or_take_away(world, 1, NAMES[0], NAMES[1]));
+        }),
         spawn(&world, |world| (0..STEPS).for_each(|_| parties::make(world, NAMES[0]))),
         spawn(&world, |world| parties::takeover(world, SHORT_LIFE)),
     ];

@@ -1,12 +1,14 @@
 //! What the kernel does on behalf of programs that know nothing of rings. What a service leaves unanswered it asks the next one.
 
 use crate::service::{Life, Service};
-use crate::world::{Kernel, NAMES, NO_HANDLE, Names, SIZE, USER, World, name};
+use crate::world::{BELOW, FILE, Kernel, NAMES, NO_HANDLE, Names, SIZE, USER, World, name};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread::yield_now;
 use std::collections::HashMap;
 use std::ffi::CStr;
-use vellum_vfs::{AttrReply, Context, Entry, Errno, Filesystem, NodeId, Progress, Result, SetAttr};
+use vellum_vfs::{
+    AttrReply, Context, Entry, Errno, Filesystem, NodeId, Progress, RenameFlags, Result, SetAttr,
+};
 
 const O_EXCL: u32 = 0o200;
 /// `O_CREAT | O_EXCL | O_WRONLY`.
@@ -17,19 +19,27 @@ const LONG: usize = 100;
 /// One operation; `worker` answers it.
 pub fn step(world: &World, worker: usize) {
     let what = NAMES[thread_rng().gen_range(0..NAMES.len())];
-    match thread_rng().gen_range(0..7) {
+    let file = if thread_rng().gen_bool(0.5) { FILE } else { BELOW };
+    match thread_rng().gen_range(0..10) {
         0 | 1 => look(world, worker, what),
         2 => list(world, worker),
-        3 => attributes(world, worker, if thread_rng().gen_bool(0.5) { world.dir } else { world.file }),
-        4 => create(world, worker, what),
-        5 => remove(world, worker, what),
-        _ => cut(world, worker, thread_rng().gen_range(0..=SIZE)),
+        3 => attributes(world, worker, world.dir),
+        4 => attributes(world, worker, world.node(file)),
+        5 => create(world, worker, what),
+        6 => remove(world, worker, what),
+        7 => rename(world, worker, what, NAMES[thread_rng().gen_range(0..NAMES.len())]),
+        8 => set_mode(world, worker),
+        _ => cut(world, worker, file, thread_rng().gen_range(0..=SIZE)),
     }
 }
 
-/// One or the other.
-pub fn make_or_remove(world: &World, worker: usize, what: &'static CStr) {
-    if thread_rng().gen_bool(0.5) { create(world, worker, what) } else { remove(world, worker, what) }
+/// One of these.
+pub fn make_or_take_away(world: &World, worker: usize, what: &'static CStr, to: &'static CStr) {
+    match thread_rng().gen_range(0..5) {
+        0 | 1 => create(world, worker, what),
+        2 | 3 => remove(world, worker, what),
+        _ => rename(world, worker, what, to),
+    }
 }
 
 /// Writes down that a request has begun to make a name, while the service lives.
@@ -259,14 +269,68 @@ pub fn remove(world: &World, worker: usize, what: &'static CStr) {
     arrived(world, worker);
 }
 
-/// Makes the file shorter, or longer.
-fn cut(world: &World, worker: usize, size: u64) {
-    let _lock = world.kernel.file_lock.lock().unwrap();
-    let before = versions(world, world.file).0;
-    let set = SetAttr { size: Some(size), ..SetAttr::default() };
-    let reply = ask(world, worker, None, |service, _| service.fs.setattr(&USER, world.file, None, &set));
+/// Moves what is at one name to another, in place of what is there.
+fn rename(world: &World, worker: usize, from: &'static CStr, to: &'static CStr) {
+    let _lock = world.kernel.lock.write().unwrap();
+    let is_there = |what: &'static CStr| {
+        let (is_missing, is_known) = {
+            let beliefs = world.kernel.beliefs();
+            (beliefs.missing.contains(what), beliefs.names.contains_key(what))
+        };
+        is_known || !is_missing && found(world, worker, what).is_some()
+    };
+    if from == to || !is_there(from) {
+        return;
+    }
+    let replaces = is_there(to);
+    // So that what is made there meanwhile is not replaced without being counted.
+    let flags = if replaces { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    let moved = ask(world, worker, Some(from), |Service { fs, .. }, was_begun| {
+        match fs.rename(&USER, (world.dir, name(from)), (world.dir, name(to)), flags) {
+            // By a predecessor.
+            Err(error) if was_begun && error.errno() == Errno::NOENT => Ok(()),
+            moved => moved,
+        }
+    });
+    world.note(|| format!("kernel {worker}: moved {from:?} to {to:?}: {moved:?}"));
+    changed(world);
+    if moved.is_ok() {
+        world.counts(from, -1);
+        world.counts(to, i64::from(!replaces));
+        let mut beliefs = world.kernel.beliefs();
+        beliefs.missing.remove(to);
+        let moved = beliefs.names.remove(from);
+        let replaced = moved.and_then(|node| beliefs.names.insert(to.to_owned(), node));
+        for node in [moved, replaced].into_iter().flatten() {
+            beliefs.attributes.remove(&node);
+            *beliefs.recalls.entry(node).or_default() += 1;
+        }
+    }
+    arrived(world, worker);
+}
+
+/// Makes a file shorter, or longer; the one below is copied.
+fn cut(world: &World, worker: usize, what: &'static CStr, size: u64) {
+    let lock = if what == FILE { &world.kernel.file_lock } else { &world.kernel.below_lock };
+    let _lock = lock.lock().unwrap();
+    set(world, worker, world.node(what), &SetAttr { size: Some(size), ..SetAttr::default() });
+}
+
+/// Sets the mode of the file below, whose attributes are copied.
+fn set_mode(world: &World, worker: usize) {
+    let mode = if thread_rng().gen_bool(0.5) { 0o644 } else { 0o664 };
+    let _lock = world.kernel.below_lock.lock().unwrap();
+    set(world, worker, world.below, &SetAttr { mode: Some(mode), ..SetAttr::default() });
+}
+
+/// The caller holds the file's lock.
+fn set(world: &World, worker: usize, node: NodeId, set: &SetAttr) {
+    let before = versions(world, node).0;
+    let reply = ask(world, worker, None, |service, _| service.fs.setattr(&USER, node, None, set));
     if let Ok(reply) = reply {
-        tell(world, world.file, reply, before);
+        world
+            .note(|| format!("kernel {worker}: set {set:?} of {node:?}: {:?}", (reply.ttl, reply.attr.size)));
+        tell(world, node, reply, before);
     }
     arrived(world, worker);
 }

@@ -2,8 +2,8 @@
 
 use crate::export::object;
 use crate::kernel;
-use crate::service::Life;
-use crate::world::{Deaf, FILE, NAMES, SIZE, USER, World, name};
+use crate::service::{Life, Service};
+use crate::world::{BELOW, Deaf, FILE, NAMES, SIZE, USER, World, name};
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread::yield_now;
 use std::ffi::CStr;
@@ -53,14 +53,21 @@ fn past<T>(
     checked: bool,
     call: impl FnOnce(&Union, &Client<'_>, &Wanted<'_, Directory>) -> Verdict<T>,
 ) -> Came<T> {
+    over_the_ring(world, |service, client| {
+        let wanted = Wanted { dir: service.shared(), name: name(what), checked };
+        call(&service.fs, client, &wanted)
+    })
+}
+
+/// A call over the ring.
+fn over_the_ring<T>(world: &World, call: impl FnOnce(&Service, &Client<'_>) -> Verdict<T>) -> Came<T> {
     let service = world.service();
     let announced = Announced(AtomicBool::new(false), &service.life);
     if service.life.is_over() {
         return Came::Lost { begun: false };
     }
     let client = Client { uid: USER.uid, gid: USER.gid, progress: &announced };
-    let wanted = Wanted { dir: service.shared(), name: name(what), checked };
-    let verdict = call(&service.fs, &client, &wanted);
+    let verdict = call(&service, &client);
     if service.life.is_over() {
         return Came::Lost { begun: announced.0.load(SeqCst) };
     }
@@ -76,11 +83,13 @@ pub fn takeover(world: &World, life: usize) {
 /// One call over the ring.
 pub fn program(world: &World) {
     let what = NAMES[thread_rng().gen_range(0..NAMES.len())];
-    match thread_rng().gen_range(0..5) {
+    match thread_rng().gen_range(0..7) {
         0 | 1 => make(world, what),
         2 => remove(world, what),
         3 => write(world, what),
-        _ => write(world, FILE),
+        4 => write(world, FILE),
+        5 => write_again(world, FILE),
+        _ => write_again(world, BELOW),
     }
 }
 
@@ -138,6 +147,19 @@ fn write(world: &World, what: &'static CStr) {
     }
 }
 
+/// Has a file open by way of the kernel, is given it once more, and writes.
+fn write_again(world: &World, what: &'static CStr) {
+    let node = world.node(what);
+    let given = over_the_ring(world, |service, client| {
+        service.fs.reopen(client, node, HandoutFlags::WRITE).map(object)
+    });
+    if let Came::Answer(Ok(file)) = given {
+        world.note(|| format!("program: has {what:?} again: {}", file.stat().unwrap().ino));
+        is_shown(world, &file, what);
+        appends(world, &file, what);
+    }
+}
+
 fn appends(world: &World, file: &Arc<dyn BranchFile>, what: &CStr) {
     yield_now();
     let size = file.stat().unwrap().size;
@@ -150,8 +172,13 @@ fn appends(world: &World, file: &Arc<dyn BranchFile>, what: &CStr) {
 fn is_shown(world: &World, file: &Arc<dyn BranchFile>, what: &CStr) {
     let attr = file.stat().unwrap();
     let beliefs = world.kernel.beliefs();
-    let believed = beliefs.names.get(what).and_then(|node| beliefs.attributes.get(node));
-    if let Some(believed) = believed.filter(|believed| believed.ino == attr.ino) {
+    // A copy is shown under another number than it has itself.
+    let believed = if what == BELOW {
+        beliefs.attributes.get(&world.below)
+    } else {
+        beliefs.attributes.values().find(|believed| believed.ino == attr.ino)
+    };
+    if let Some(believed) = believed {
         let sizes = (believed.size, attr.size);
         world.check(sizes.0 == sizes.1, || {
             format!("{what:?} is believed to have a size, and has another: {sizes:?}")

@@ -10,7 +10,7 @@ use vellum_sys::SharedWords;
 use vellum_union::{Generations, Ledger};
 use vellum_vfs::{
     Answering, Answers, Attr, Branch, BranchDir, Context, DirEntry, DirSink, Entry, Errno, Filesystem,
-    Handle, Name, NodeId, Notifier, Result,
+    Handle, Name, NodeId, Notifier, Object, Result,
 };
 
 pub const USER: Context<'static> =
@@ -20,7 +20,9 @@ pub const NO_HANDLE: Handle = Handle(0);
 pub const NAMES: [&CStr; 3] = [c"a", c"b", c"c"];
 /// A file of the upper layer that is there all the time, and is cut.
 pub const FILE: &CStr = c"file";
-/// Its size at first.
+/// A file of the lower layer that is there all the time, and comes to be copied.
+pub const BELOW: &CStr = c"below";
+/// The size of both at first.
 pub const SIZE: u64 = 100;
 
 /// A party that does not do its part.
@@ -69,8 +71,9 @@ pub struct Kernel {
     pub dir: Mutex<NodeId>,
     /// The lock of the directory: lookups and lists share it.
     pub lock: shuttle::sync::RwLock<()>,
-    /// That of the file, for changes of its size.
+    /// That of the file, and of the one below, for changes of attributes.
     pub file_lock: shuttle::sync::Mutex<()>,
+    pub below_lock: shuttle::sync::Mutex<()>,
     deaf: Option<Deaf>,
 }
 
@@ -85,6 +88,7 @@ pub struct World {
     pub dir: NodeId,
     pub upper: Arc<dyn BranchDir>,
     pub file: NodeId,
+    pub below: NodeId,
     pub words: SharedWords,
     pub deaf: Option<Deaf>,
     /// How often each name was made, by those who make it only where it is free, less how often it was removed. None: somebody cannot know
@@ -182,6 +186,15 @@ impl DirSink for Names {
     }
 }
 
+/// Makes the lower directory's part, with its file.
+fn lower(dir: &dyn BranchDir) {
+    let file = dir.create(name(BELOW), 0o644).unwrap();
+    file.write_at(&[1; SIZE as usize], 0).unwrap();
+    for object in [&*file as &dyn Object, dir] {
+        object.set_owner(Some(USER.uid), Some(USER.gid)).unwrap();
+    }
+}
+
 pub fn name(text: &CStr) -> Name<'_> {
     Name::new(text).unwrap()
 }
@@ -193,6 +206,7 @@ impl World {
         let generations = Arc::new(Generations::create().unwrap());
         let words = SharedWords::open(generations.as_fd().try_clone_to_owned().unwrap()).unwrap();
         part("upper").root().set_mode(0o777).unwrap();
+        lower(&*part("lower/dir").root());
         let kernel = Arc::new(Kernel {
             beliefs: Mutex::default(),
             under_way: Mutex::default(),
@@ -201,11 +215,13 @@ impl World {
             dir: Mutex::new(NodeId::ROOT),
             lock: shuttle::sync::RwLock::new(()),
             file_lock: shuttle::sync::Mutex::new(()),
+            below_lock: shuttle::sync::Mutex::new(()),
             deaf,
         });
         let ledger = Arc::new(Ledger::create().unwrap());
         let service = Service::begin(&disk, &generations, ledger, &kernel);
-        let dir = service.fs.mkdir(&USER, NodeId::ROOT, name(c"dir"), 0o755).unwrap().node;
+        let look = |parent, what| service.fs.lookup(&USER, parent, name(what)).unwrap().unwrap().node;
+        let dir = look(NodeId::ROOT, c"dir");
         *kernel.dir.lock().unwrap() = dir;
         let (file, opened) = service.fs.create(&USER, dir, name(FILE), 0o644, 0o301).unwrap();
         service.fs.release(file.node, opened.handle);
@@ -213,8 +229,9 @@ impl World {
         let content = upper.open_file(name(FILE), vellum_vfs::OpenMode::WRITE).unwrap();
         content.write_at(&[1; SIZE as usize], 0).unwrap();
         drop(content);
-        kernel.beliefs().names.insert(FILE.to_owned(), file.node);
-        kernel.beliefs().nodes.extend([dir, file.node]);
+        let below = look(dir, BELOW);
+        kernel.beliefs().names.extend([(FILE.to_owned(), file.node), (BELOW.to_owned(), below)]);
+        kernel.beliefs().nodes.extend([dir, file.node, below]);
         service.is_entered(dir);
         Arc::new(Self {
             service: Mutex::new(Arc::new(service)),
@@ -225,6 +242,7 @@ impl World {
             dir,
             upper,
             file: file.node,
+            below,
             words,
             deaf,
             made: Mutex::default(),
@@ -263,6 +281,11 @@ impl World {
         self.note(|| "another goes on".into());
         let before = std::mem::replace(&mut *self.service.lock().unwrap(), Arc::new(next));
         self.over.lock().unwrap().push(before);
+    }
+
+    /// The node of one of the files that are there all the time.
+    pub fn node(&self, what: &CStr) -> NodeId {
+        if what == FILE { self.file } else { self.below }
     }
 
     /// A name was made where it was free, or removed.
@@ -316,7 +339,9 @@ impl World {
         }
         for (node, attr) in beliefs.attributes {
             let now = fs.getattr(&USER, node, None).unwrap().attr;
-            let shown = |attr: Attr| (attr.size, attr.mode, attr.nlink, attr.mtime, attr.ctime, attr.uid);
+            // That of a directory a copy-up changes, without anybody having changed the tree.
+            let ctime = |attr: &Attr| (!attr.is_dir()).then_some(attr.ctime);
+            let shown = |attr: Attr| (attr.size, attr.mode, attr.nlink, attr.mtime, ctime(&attr), attr.uid);
             self.check(shown(attr) == shown(now), || {
                 format!("{attr:?} of {node:?} is believed, and it is {now:?}")
             });

@@ -6,7 +6,9 @@ use crate::stage::{Kind, Stage};
 use std::sync::Arc;
 use vellum_branch::FaultPlan;
 use vellum_union::{Directory, Union};
-use vellum_vfs::{Client, Context, Errno, Handout, HandoutFlags, Refused, Result, SetAttr, Verdict, Wanted};
+use vellum_vfs::{
+    Client, Context, Errno, Given, Handout, HandoutFlags, Refused, Result, SetAttr, Verdict, Wanted,
+};
 
 /// What a client does past the kernel, with a name in a directory that it enters first. A refusal is EAGAIN.
 fn past<T>(
@@ -25,6 +27,19 @@ fn past<T>(
         let wanted = Wanted { dir: &dir, name: name(&last), checked: false };
         act(fs, &client, &wanted).map_err(errno)?;
         Ok(())
+    }
+}
+
+/// What a client writes to a file that it has open by way of the kernel, too.
+fn reopened(cx: Context<'static>, path: &'static str) -> impl Fn(&Union) -> Result<()> {
+    move |fs| {
+        let node = walk(fs, path)?.ok_or(Errno::NOENT)?.node;
+        let client = Client { uid: cx.uid, gid: cx.gid, progress: &() };
+        match fs.reopen(&client, node, HandoutFlags::WRITE) {
+            Ok(Given::Object(file)) => file.write_at(b"by another way", 100).map(drop),
+            Ok(Given::Descriptor(_)) => unreachable!("a disk in memory has no descriptors"),
+            Err(_) => Err(Errno::AGAIN.into()),
+        }
     }
 }
 
@@ -52,6 +67,9 @@ pub fn past_the_kernel() -> Vec<Scenario> {
         "chmod past the kernel",
         past(ROOT, "updir/in", move |fs, client, at| fs.setattr(client, at, &mode, false)),
     );
+    list.add("write past the kernel", reopened(ROOT, "updir/in"));
+    // A copy, which has to be made durable before.
+    list.add("write past the kernel, to a copy", reopened(USER, "part"));
     list.0
 }
 

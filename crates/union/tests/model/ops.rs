@@ -111,6 +111,8 @@ pub enum DoorOp {
         cut: bool,
         mode: u16,
     },
+    /// A held file once more, to write.
+    Reopen,
     Mkdir(u16),
     Symlink,
     Set {
@@ -128,6 +130,7 @@ fn door_op() -> impl Strategy<Value = DoorOp> {
         3 => Just(DoorOp::Enter),
         8 => (proptest::bool::weighted(0.8), proptest::bool::weighted(0.3), b(), mode())
             .prop_map(|(create, exclusive, cut, mode)| DoorOp::Open { create, exclusive, cut, mode: mode | 0o600 }),
+        3 => Just(DoorOp::Reopen),
         3 => mode().prop_map(|mode| DoorOp::Mkdir(mode | 0o700)),
         1 => Just(DoorOp::Symlink),
         2 => (proptest::option::of(mode()), proptest::option::of(0u16..2000))

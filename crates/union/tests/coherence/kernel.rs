@@ -19,11 +19,11 @@ const LONG: usize = 100;
 /// One operation; `worker` answers it.
 pub fn step(world: &World, worker: usize) {
     let what = NAMES[thread_rng().gen_range(0..NAMES.len())];
-    let file = if thread_rng().gen_bool(0.5) { FILE } else { BELOW };
+    let (file, dir) = if thread_rng().gen_bool(0.5) { (FILE, world.dir) } else { (BELOW, world.lower) };
     match thread_rng().gen_range(0..10) {
         0 | 1 => look(world, worker, what),
         2 => list(world, worker),
-        3 => attributes(world, worker, world.dir),
+        3 => attributes(world, worker, dir),
         4 => attributes(world, worker, world.node(file)),
         5 => create(world, worker, what),
         6 => remove(world, worker, what),

@@ -20,7 +20,7 @@ pub const NO_HANDLE: Handle = Handle(0);
 pub const NAMES: [&CStr; 3] = [c"a", c"b", c"c"];
 /// A file of the upper layer that is there all the time, and is cut.
 pub const FILE: &CStr = c"file";
-/// A file of the lower layer that is there all the time, and comes to be copied.
+/// A file of the lower layer, in a directory of its own, that is there all the time and comes to be copied.
 pub const BELOW: &CStr = c"below";
 /// The size of both at first.
 pub const SIZE: u64 = 100;
@@ -89,6 +89,8 @@ pub struct World {
     pub upper: Arc<dyn BranchDir>,
     pub file: NodeId,
     pub below: NodeId,
+    /// The directory of the one below.
+    pub lower: NodeId,
     pub words: SharedWords,
     pub deaf: Option<Deaf>,
     /// How often each name was made, by those who make it only where it is free, less how often it was removed. None: somebody cannot know
@@ -186,8 +188,8 @@ impl DirSink for Names {
     }
 }
 
-/// Makes the lower directory's part, with its file.
-fn lower(dir: &dyn BranchDir) {
+/// Makes the lower directory's file.
+fn make_lower(dir: &dyn BranchDir) {
     let file = dir.create(name(BELOW), 0o644).unwrap();
     file.write_at(&[1; SIZE as usize], 0).unwrap();
     for object in [&*file as &dyn Object, dir] {
@@ -206,7 +208,7 @@ impl World {
         let generations = Arc::new(Generations::create().unwrap());
         let words = SharedWords::open(generations.as_fd().try_clone_to_owned().unwrap()).unwrap();
         part("upper").root().set_mode(0o777).unwrap();
-        lower(&*part("lower/dir").root());
+        make_lower(&*part("lower/low").root());
         let kernel = Arc::new(Kernel {
             beliefs: Mutex::default(),
             under_way: Mutex::default(),
@@ -220,8 +222,7 @@ impl World {
         });
         let ledger = Arc::new(Ledger::create().unwrap());
         let service = Service::begin(&disk, &generations, ledger, &kernel);
-        let look = |parent, what| service.fs.lookup(&USER, parent, name(what)).unwrap().unwrap().node;
-        let dir = look(NodeId::ROOT, c"dir");
+        let dir = service.fs.mkdir(&USER, NodeId::ROOT, name(c"dir"), 0o755).unwrap().node;
         *kernel.dir.lock().unwrap() = dir;
         let (file, opened) = service.fs.create(&USER, dir, name(FILE), 0o644, 0o301).unwrap();
         service.fs.release(file.node, opened.handle);
@@ -229,9 +230,11 @@ impl World {
         let content = upper.open_file(name(FILE), vellum_vfs::OpenMode::WRITE).unwrap();
         content.write_at(&[1; SIZE as usize], 0).unwrap();
         drop(content);
-        let below = look(dir, BELOW);
-        kernel.beliefs().names.extend([(FILE.to_owned(), file.node), (BELOW.to_owned(), below)]);
-        kernel.beliefs().nodes.extend([dir, file.node, below]);
+        let look = |parent, what| service.fs.lookup(&USER, parent, name(what)).unwrap().unwrap().node;
+        let lower = look(NodeId::ROOT, c"low");
+        let below = look(lower, BELOW);
+        kernel.beliefs().names.insert(FILE.to_owned(), file.node);
+        kernel.beliefs().nodes.extend([dir, file.node, lower, below]);
         service.is_entered(dir);
         Arc::new(Self {
             service: Mutex::new(Arc::new(service)),
@@ -243,6 +246,7 @@ impl World {
             upper,
             file: file.node,
             below,
+            lower,
             words,
             deaf,
             made: Mutex::default(),

@@ -46,12 +46,6 @@ impl FileKind {
         })
     }
 
-    /// The kind in a directory entry's type (DT_*); None for DT_UNKNOWN.
-    #[must_use]
-    pub fn from_dirent_type(d_type: u8) -> Option<Self> {
-        Self::from_mode(u32::from(d_type) << 12)
-    }
-
     /// The type bits of a mode (S_IFMT).
     #[must_use]
     pub const fn mode_bits(self) -> u32 {

@@ -300,8 +300,10 @@ impl Core {
     ) -> Result<Entry> {
         // From here on it is known: programs that change it past the mount tell the kernel.
         self.nodes.acquire(node);
-        let again = self.coherence.tells_attributes(node) || self.coherence.was_written(node);
+        let is_told = self.coherence.tells_attributes(node);
         let has_writers = has_writers(self, node);
+        // One that has ended before that was found out may have written since they were read. Where somebody writes they hold for no time.
+        let again = is_told || !has_writers && self.coherence.was_written(node);
         let mut attr = match attr {
             Some(attr) if !again => attr,
             _ => self.attr_of(node).inspect_err(|e| {

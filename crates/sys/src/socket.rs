@@ -116,7 +116,9 @@ mod tests {
         let listener = UnixListener::bind(dir.path().join("s")).unwrap();
         let before = UnixStream::connect(dir.path().join("s")).unwrap();
         match refuse_rights(listener.as_fd()) {
-            Err(Errno::NOPROTOOPT) => return,
+            Err(Errno::NOPROTOOPT) => {
+                return println!("SKIPPED: the kernel lets all sockets take descriptors");
+            }
             done => done.unwrap(),
         }
         let after = UnixStream::connect(dir.path().join("s")).unwrap();

@@ -20,7 +20,7 @@ pub(crate) struct NoWriters(OnceLock<Box<[AtomicU64]>>);
 pub(crate) enum Known {
     /// Nobody writes to it.
     NoWriters,
-    /// It has to be found out. For [`Quiet::keep`].
+    /// It has to be found out. For [`NoWriters::keep`].
     Nothing(u64),
 }
 

@@ -498,10 +498,14 @@ fn layers_on_cephfs_have_their_cluster() {
 }
 
 #[test]
-fn a_cluster_without_a_layer_is_refused() {
+fn what_does_not_go_with_clusters_is_refused() {
     for (options, words) in [
         ("lowerdir=/a,ceph.id=x", ["ceph.id", "lowerdir=ceph:PATH"]),
         ("lowerdir=ceph:/a,ceph.id=", ["ceph.id", "needs a value"]),
+        (
+            "lowerdir=/a,upperdir=ceph:/u,workdir=ceph:/w,fill_at_end=1G",
+            ["fill_at_end", "upper layer on CephFS"],
+        ),
     ] {
         let line = refusal(&["vellum", "-o", options, "/m"]);
         assert!(words.iter().all(|word| line.contains(word)), "{line}");

@@ -15,7 +15,7 @@ use crate::runner::child::note;
 use cluster::Cluster;
 use std::time::Instant;
 
-pub(super) const CASES: &[Case] = &[Case::once("ceph", 240, ceph)];
+pub(super) const CASES: &[Case] = &[Case::once("ceph", 300, ceph)];
 
 /// A part of the case.
 type Part = fn(&Cx, &mut Cluster) -> Outcome;

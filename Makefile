@@ -11,6 +11,7 @@
 #   make fuzz    looks for bytes that make a parser panic, an hour for each target (FUZZ="--seconds 60 marks")
 #   make replay  looks at what losses of power leave on ext4 and XFS, at STATES=1000 moments for each filesystem and profile
 #   make explore looks at ORDERS=5000 orders in which parties may change what others believe, of each kind
+#   make zoned   tries the commands of the zoned store on a zoned namespace in a virtual machine, a minute
 #   make deps    only the installing
 #   make library the preload library, target/release/libvellum.so
 #   make install PREFIX=/usr/local: the command, its helper names and manual, and the library if it has been built
@@ -18,7 +19,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo demo-ceph test bench bench-quick fuzz replay explore test-ceph-18 deps check library install clean
+.PHONY: all build demo demo-ceph test bench bench-quick fuzz replay explore zoned conformance-zoned test-ceph-18 deps check library install clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -74,6 +75,9 @@ conformance-zoned:
 	@scripts/step "build, release" cargo build --release --locked --package vellum
 	@scripts/step "build, tests" cargo build --locked --package vellum-tests
 	@VELLUM_TEST_ZONED=1 target/debug/vellum-tests conformance
+
+zoned:
+	VELLUM_ZONED_VM=1 cargo test --locked --package vellum --test zoned -- --nocapture virtual_machine
 
 # `make test` looks at some, drawn anew each time.
 ORDERS ?= 5000

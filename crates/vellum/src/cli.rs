@@ -1,7 +1,7 @@
 //! The subcommands' arguments.
 
 use crate::options::{BadInput, Options, Request};
-use crate::zoned_mount::ZonedMountArgs;
+use crate::zoned::ZonedArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -48,12 +48,8 @@ pub enum Command {
     Balance(BalanceArgs),
     /// Run a command in a container whose root is a Vellum tree, by crun or runc.
     Run(Box<RunArgs>),
-    /// The store on zoned devices.
-    Zoned {
-        /// What to do.
-        #[command(subcommand)]
-        command: ZonedCommand,
-    },
+    /// The store on zoned devices, and on files and disks that are used in their manner: images of checkpoints have zones of their own.
+    Zoned(ZonedArgs),
     /// What `run` starts a runtime by.
     #[command(name = "internal-tied", hide = true)]
     Tied {
@@ -76,13 +72,6 @@ pub enum Command {
     /// Compare Vellum with other filesystems on this machine: `vellum bench compare`, and more (`vellum bench --help`).
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
-}
-
-/// What to do with a store on a zoned device.
-#[derive(Debug, Subcommand)]
-pub enum ZonedCommand {
-    /// Mount the files in the store as a filesystem.
-    Mount(ZonedMountArgs),
 }
 
 /// Arguments of `vellum mount`.

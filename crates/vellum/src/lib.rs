@@ -21,4 +21,5 @@ pub mod stats;
 pub mod top;
 pub mod umount;
 pub mod weight;
+pub mod zoned;
 pub mod zoned_mount;

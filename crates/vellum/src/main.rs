@@ -8,11 +8,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use vellum::cli::{Cli, Command, ZonedCommand};
+use vellum::cli::{Cli, Command};
 use vellum::mounts::Choice;
 use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
-use vellum::{balance, bench, flatten, help, inspect, metrics, mount, pool, run, stats, top, umount, weight};
+use vellum::zoned::ZonedCommand;
+use vellum::{
+    balance, bench, flatten, help, inspect, metrics, mount, pool, run, stats, top, umount, weight, zoned,
+};
 use vellum_engine::container::{STATUS_FAILED, tied};
 use vellum_service::Failure;
 
@@ -79,10 +82,11 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             Some(listen) => metrics::serve(&listen.parse()?),
             None => print(&metrics::text()?),
         },
-        Command::Zoned { command: ZonedCommand::Mount(arguments) } => {
-            mount::run(&arguments.request().map_err(refused)?)
-        }
         Command::Pool(arguments) => print(&pool::run(arguments)?),
+        Command::Zoned(arguments) => match arguments.command {
+            ZonedCommand::Mount(arguments) => mount::run(&arguments.request().map_err(refused)?),
+            ZonedCommand::Tool(command) => print(&zoned::run(command)?),
+        },
         Command::Bench(arguments) => Err(bench::run(&arguments.args)),
         Command::Inspect(arguments) => {
             let findings = inspect::find(&arguments.path)?;

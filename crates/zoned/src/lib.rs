@@ -1,10 +1,11 @@
 //! A store on zoned devices.
 //!
-//! [`device`] is the device: a trait, and what implements it. [`store`] has named objects in classes on it. [`pace`] holds background
+//! [`device`] is the device: a trait, and what implements it. [`calibrate`] finds which of its zones disturb each other. [`store`] has named objects in classes on it. [`pace`] holds background
 //! writes back while others wait. Mechanisms and promises: `docs/design/zoned.md`.
 
 #![forbid(unsafe_code)]
 
+pub mod calibrate;
 pub mod device;
 pub mod pace;
 pub mod store;

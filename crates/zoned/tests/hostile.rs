@@ -50,6 +50,13 @@ proptest! {
     }
 }
 
+/// More bytes than can be counted.
+#[test]
+fn a_device_that_is_too_large_is_refused() {
+    let file = tempfile::tempfile().expect("a file");
+    assert!(Conventional::create(file, 4096, 1 << 22, 1 << 31).is_err());
+}
+
 /// Blocks anywhere on the device hold something else: what can be read is what was written.
 #[test]
 fn a_device_with_changed_blocks() {

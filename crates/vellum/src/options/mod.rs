@@ -13,4 +13,5 @@ pub mod split;
 mod values;
 
 pub use bad::BadInput;
+pub(crate) use bad::shown;
 pub use model::{LogTarget, Options, Request};

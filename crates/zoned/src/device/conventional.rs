@@ -4,7 +4,7 @@ use super::error::Result;
 use super::geometry::Geometry;
 use super::machine::Machine;
 use super::zone::Zone;
-use super::zone_file::{Shape, ZoneFile};
+use super::zone_file::{CONVENTIONAL, Shape, ZoneFile};
 use super::zoned_device::ZonedDevice;
 use parking_lot::RwLock;
 use std::fs::File;
@@ -33,7 +33,7 @@ impl Conventional {
         let geometry =
             Geometry { block_size, zones, zone_blocks, open_max: 0, active_max: 0, write_blocks_max };
         let mut label = [0; 32];
-        label[..12].copy_from_slice(b"conventional");
+        label[..CONVENTIONAL.len()].copy_from_slice(CONVENTIONAL.as_bytes());
         let file =
             ZoneFile::create(file, Shape { geometry: geometry.clone(), capacity: zone_blocks, label })?;
         let machine = Machine::empty(&geometry, zone_blocks)?;

@@ -6,6 +6,8 @@ use super::error::{Error, Result};
 pub const BLOCK_SIZES: [u32; 2] = [512, 4096];
 /// Most zones of a device.
 pub const ZONES_MAX: u32 = 1 << 22;
+/// Most bytes of a device, so that they, and what lies in front of the zones of a file, can be counted.
+const BYTES_MAX: u64 = 1 << 62;
 /// Most blocks of a zone, so that a position in one fits 32 bits.
 const ZONE_BLOCKS_MAX: u64 = 1 << 31;
 
@@ -41,6 +43,11 @@ impl Geometry {
                 "zones of {} blocks; 1 to {ZONE_BLOCKS_MAX} are supported",
                 self.zone_blocks
             ));
+        }
+        // Positions on the device are counted in bytes.
+        let bytes = u128::from(self.zones) * u128::from(self.zone_blocks) * u128::from(self.block_size);
+        if bytes > u128::from(BYTES_MAX) {
+            return refuse(format!("{bytes} bytes; at most {BYTES_MAX} are supported"));
         }
         if self.write_blocks_max == 0 {
             return refuse("writes of no blocks".to_owned());

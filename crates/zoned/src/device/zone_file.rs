@@ -95,6 +95,30 @@ pub fn has_zone_file(file: &File) -> bool {
     file.read_exact_at(&mut magic, 0).is_ok() && magic == MAGIC
 }
 
+/// The label of files that were made by [`Conventional`](super::Conventional).
+pub(super) const CONVENTIONAL: &str = "conventional";
+
+/// What the owner of such a file has called it; None of other files. The rest of the header may still be damaged.
+pub(super) fn zone_file_label(file: &File) -> Option<String> {
+    let mut bytes = [0; size_of::<Header>()];
+    file.read_exact_at(&mut bytes, 0).ok()?;
+    let header = Header::read_from_bytes(&bytes).ok().filter(|header| header.magic == MAGIC)?;
+    let end = header.label.iter().position(|byte| *byte == 0).unwrap_or(header.label.len());
+    Some(String::from_utf8_lossy(&header.label[..end]).into_owned())
+}
+
+/// Bytes of a file, or a disk, that has zones of this geometry.
+#[must_use]
+pub fn zone_file_length(geometry: &Geometry) -> u64 {
+    data_at(geometry) + u64::from(geometry.zones) * geometry.byte_at(1, 0)
+}
+
+/// Where the zones begin.
+fn data_at(geometry: &Geometry) -> u64 {
+    let pages = (geometry.zones as usize).div_ceil(ENTRIES) as u64;
+    (PAGE + 2 * PAGE * pages).next_multiple_of(DATA_ALIGN)
+}
+
 impl ZoneFile {
     /// Makes the file new, with empty zones. What it held is lost.
     pub(super) fn create(file: File, shape: Shape) -> Result<Self> {
@@ -159,12 +183,11 @@ impl ZoneFile {
 
     fn with(file: File, shape: Shape, uuid: [u8; 16]) -> Self {
         let pages = (shape.geometry.zones as usize).div_ceil(ENTRIES);
-        let data_at = (PAGE + 2 * PAGE * pages as u64).next_multiple_of(DATA_ALIGN);
         Self {
+            data_at: data_at(&shape.geometry),
             file,
             shape,
             uuid,
-            data_at,
             generations: vec![0; pages],
             changed: BTreeSet::new(),
             reset: BTreeSet::new(),
@@ -172,7 +195,7 @@ impl ZoneFile {
     }
 
     fn end(&self) -> u64 {
-        self.data_at + self.shape.geometry.byte_at(self.shape.geometry.zones, 0)
+        zone_file_length(&self.shape.geometry)
     }
 
     fn check_length(&self) -> Result<()> {

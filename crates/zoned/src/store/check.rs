@@ -33,9 +33,10 @@ impl CheckReport {
     }
 }
 
-/// Reads everything.
-pub(super) fn check(core: &mut Core) -> Result<CheckReport> {
+/// Reads everything. `progress` is told of blocks: read, and all.
+pub(super) fn check(core: &mut Core, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
     let mut report = CheckReport::default();
+    let all: u64 = core.state.zones.iter().map(|zone| zone.live_blocks).sum();
     check_roots(core, &mut report);
     check_log(core, &mut report);
     check_zones(core, &mut report);
@@ -45,23 +46,29 @@ pub(super) fn check(core: &mut Core) -> Result<CheckReport> {
             continue;
         };
         report.objects += 1;
-        if let Some(why) = check_object(core, object, &mut report.blocks) {
+        if let Some(why) = check_object(core, object, &mut |blocks| {
+            report.blocks += blocks;
+            progress(report.blocks, all);
+        }) {
             report.unreadable.push((name.clone(), why));
         }
     }
-    check_tree(core, &mut report);
+    check_tree(core, &mut report, all, progress);
     Ok(report)
 }
 
 /// The tree makes sense, and its files can be read.
-fn check_tree(core: &Core, report: &mut CheckReport) {
+fn check_tree(core: &Core, report: &mut CheckReport, all: u64, progress: &mut dyn FnMut(u64, u64)) {
     let tree = &core.state.tree;
     report.problems.extend(tree.problems());
     let mut places = None;
     for (number, node) in &tree.nodes {
         report.nodes += 1;
         let Some(object) = core.state.objects.get(number).filter(|_| node.is_regular()) else { continue };
-        if let Some(why) = check_object(core, object, &mut report.blocks) {
+        if let Some(why) = check_object(core, object, &mut |blocks| {
+            report.blocks += blocks;
+            progress(report.blocks, all);
+        }) {
             let places = places.get_or_insert_with(|| tree.places());
             report.unreadable.push((path_of(places, *number), why));
         }
@@ -72,11 +79,11 @@ fn check_tree(core: &Core, report: &mut CheckReport) {
     }
 }
 
-fn check_object(core: &Core, object: &Object, blocks: &mut u64) -> Option<String> {
+fn check_object(core: &Core, object: &Object, read: &mut dyn FnMut(u64)) -> Option<String> {
     let size = core.root.block_size as usize;
     object.extents.values().find_map(|extent| {
         let mut data = vec![0; extent.sums.len() * size];
-        *blocks += extent.sums.len() as u64;
+        read(extent.sums.len() as u64);
         blocks::read(&*core.device, extent.place, &extent.sums, &mut data)
             .err()
             .map(|error| error.to_string())

@@ -6,6 +6,7 @@ use super::core::Core;
 use super::error::Result;
 use super::format::Placement;
 use super::open;
+use super::roots::{ROOT_ZONES, last_in};
 use super::shared::Shared;
 use super::writer::Writer;
 use super::zones::Role;
@@ -89,6 +90,12 @@ impl Store {
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.shared
+    }
+
+    /// Whether there is a store on a device, also one that is damaged or of another version.
+    #[must_use]
+    pub fn is_on(device: &dyn ZonedDevice) -> bool {
+        (0..ROOT_ZONES).any(|zone| !matches!(last_in(device, zone), Ok(None)))
     }
 
     fn of(device: Arc<dyn ZonedDevice>, core: Core) -> Self {
@@ -198,7 +205,12 @@ impl Store {
 
     /// Compares everything with its checksums, and the metadata with what the device says. Changes that are not synced are left out.
     pub fn check(&self) -> Result<CheckReport> {
-        check::check(&mut self.shared.core.lock())
+        self.check_watched(&mut |_, _| ())
+    }
+
+    /// Like [`check`](Self::check); `progress` is told of blocks: read, and all.
+    pub fn check_watched(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
+        check::check(&mut self.shared.core.lock(), progress)
     }
 
     /// Counts.
@@ -206,8 +218,7 @@ impl Store {
     pub fn stats(&self) -> Stats {
         let core = self.shared.core.lock();
         let with = |role| core.zones.with_role(role).count() as u64;
-        let resets =
-            || core.state.zones.iter().skip(super::roots::ROOT_ZONES as usize).map(|zone| zone.resets);
+        let resets = || core.state.zones.iter().skip(ROOT_ZONES as usize).map(|zone| zone.resets);
         Stats {
             uuid: core.root.uuid,
             generation: core.root.generation,

@@ -111,6 +111,15 @@ impl Emulated {
         &self.profile
     }
 
+    /// Of its file, drawn when that was made; None of a device in memory.
+    #[must_use]
+    pub fn uuid(&self) -> Option<[u8; 16]> {
+        match &self.inner.lock().backing {
+            Backing::File(file) => Some(file.uuid()),
+            Backing::Memory(_) => None,
+        }
+    }
+
     /// The device's clock.
     #[must_use]
     pub fn now(&self) -> Nanos {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Args, Parser, Subcommand};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use vellum_bench::ceph::Far;
@@ -11,7 +11,7 @@ use vellum_bench::contender::{self, Contender, Kind};
 use vellum_bench::failure::{Failure, Result, While};
 use vellum_bench::figure;
 use vellum_bench::guard;
-use vellum_bench::isolation;
+use vellum_bench::isolation::{self, host};
 use vellum_bench::keep;
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::mounts::Mounts;
@@ -176,6 +176,12 @@ struct Isolation {
     /// Emulated devices, by name: small-zone, large-zone [default: all].
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     devices: Vec<String>,
+    /// Try it on the disk of this directory instead: others' direct reads and writes, beside an image that is written unpaced, with ionice, in a control group with a limit, and paced.
+    #[arg(long, value_name = "DIR", conflicts_with = "devices")]
+    host: Option<PathBuf>,
+    /// With --host: how often; medians are shown.
+    #[arg(long, default_value_t = 3, value_name = "N", requires = "host")]
+    rounds: usize,
     /// A factor for the size of an image, which is 1 GiB.
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
     scale: f64,
@@ -247,13 +253,51 @@ fn main() -> ExitCode {
 
 fn run_isolation(args: &Isolation) -> Result<()> {
     check_scale(args.scale)?;
+    if let Some(directory) = &args.host {
+        return run_host_isolation(args, directory);
+    }
     let plan = isolation::Plan::named(&args.devices, args.scale)?;
     stop::watch()?;
     print!("{}", isolation::heading());
     let report = isolation::isolation(&plan, |row| println!("{}", row.line()));
     print!("\n{}", isolation::table(&report));
-    let Some(file) = &args.json else { return Ok(()) };
-    let text = serde_json::to_string_pretty(&report).doing(|| "writing the results")?;
+    write_json(args.json.as_deref(), &report)
+}
+
+fn run_host_isolation(args: &Isolation, directory: &Path) -> Result<()> {
+    if !directory.is_dir() {
+        let shown = directory.display();
+        return Err(Failure::bad_input(format!(
+            "option --host {shown}: no such directory; give one on the disk"
+        )));
+    }
+    if !(1..=ROUNDS_MAX).contains(&args.rounds) {
+        return Err(Failure::bad_input(format!("option --rounds {}: give 1 to {ROUNDS_MAX}", args.rounds)));
+    }
+    stop::watch()?;
+    // In a directory of its own: nothing of anybody else's has the name of an image.
+    let directory = directory_in(directory)?;
+    let image = ((f64::from(1 << 30) * args.scale) as u64).max(1 << 20);
+    let plan = host::Plan { directory: directory.clone(), image, rounds: args.rounds };
+    let report = host::host(&plan, |line| println!("{line}"));
+    let _ = std::fs::remove_dir(&directory);
+    let report = report?;
+    for (manner, why) in &report.missing {
+        println!("SKIPPED: {}: {why}", manner.name());
+    }
+    write_json(args.json.as_deref(), &report)
+}
+
+/// A new directory in another one.
+fn directory_in(directory: &Path) -> Result<PathBuf> {
+    let new = directory.join(format!("vellum-bench-{}", std::process::id()));
+    std::fs::create_dir(&new).doing(|| format!("making {}", new.display()))?;
+    Ok(new)
+}
+
+fn write_json<T: serde::Serialize>(file: Option<&Path>, report: &T) -> Result<()> {
+    let Some(file) = file else { return Ok(()) };
+    let text = serde_json::to_string_pretty(report).doing(|| "writing the results")?;
     std::fs::write(file, text + "\n").doing(|| format!("writing {}", file.display()))
 }
 

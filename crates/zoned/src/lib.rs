@@ -8,4 +8,5 @@
 pub mod calibrate;
 pub mod device;
 pub mod pace;
+pub mod paced;
 pub mod store;

@@ -71,8 +71,8 @@ impl Pacer {
     pub fn new(budget: Budget) -> Self {
         Self {
             budget,
-            rate: least_of(budget),
-            search: Some(0),
+            rate: first_of(budget),
+            search: search_of(budget),
             moved_at: 0,
             under_way: 0,
             next_at: 0,
@@ -105,7 +105,7 @@ impl Pacer {
     /// A piece goes at `now`; its end is told by [`done`](Self::done).
     pub fn sent(&mut self, now: Nanos, bytes: u64) {
         if self.under_way == 0 && self.busy_at.is_none_or(|busy| busy + FORGETS <= now) {
-            (self.search, self.moved_at, self.rate) = (Some(0), now, least_of(self.budget));
+            (self.search, self.moved_at, self.rate) = (search_of(self.budget), now, first_of(self.budget));
         }
         self.under_way += bytes;
         self.busy_at = Some(now);
@@ -126,7 +126,17 @@ impl Pacer {
 
     /// Somebody else's call of `bytes` has ended at `now`, after `latency` nanoseconds.
     pub fn other_done(&mut self, now: Nanos, direction: Direction, bytes: u64, latency: Nanos) {
+        self.others_seen(now);
+        self.probed(now, direction, bytes, latency);
+    }
+
+    /// Somebody else was at work at `now`; how long that took is not known.
+    pub fn others_seen(&mut self, now: Nanos) {
         self.others_at = Some(now);
+    }
+
+    /// A call that stands for those of others has ended at `now`, after `latency` nanoseconds. It says nothing of whether others are there.
+    pub fn probed(&mut self, now: Nanos, direction: Direction, bytes: u64, latency: Nanos) {
         let began = now.saturating_sub(latency);
         let quiet = self.under_way == 0 && self.busy_at.is_none_or(|busy| busy + SETTLES <= began);
         if quiet {
@@ -151,8 +161,8 @@ impl Pacer {
         self.rate = (self.rate * step.exp()).clamp(least_of(self.budget), self.budget.most as f64);
     }
 
-    /// Holds back until something is known of how others are without.
-    fn probe(&mut self, now: Nanos) {
+    /// Holds back to see how others are without, if that was not done a short while ago.
+    pub fn probe(&mut self, now: Nanos) {
         if self.probed_at.is_none_or(|at| at + BETWEEN_PROBES <= now) {
             self.probed_at = Some(now);
             self.probe_until = now + SETTLES + PROBE;
@@ -162,6 +172,16 @@ impl Pacer {
     fn is_alone(&self, now: Nanos) -> bool {
         self.others_at.is_none_or(|at| at + ALONE <= now)
     }
+}
+
+/// Where it begins beside others.
+fn first_of(budget: Budget) -> f64 {
+    (budget.first as f64).clamp(least_of(budget), budget.most.max(1) as f64)
+}
+
+/// Whether it is still to be found how much goes: not where it begins at the most.
+fn search_of(budget: Budget) -> Option<u32> {
+    (budget.first < budget.most).then_some(0)
 }
 
 fn least_of(budget: Budget) -> f64 {
@@ -175,7 +195,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn pacer() -> Pacer {
-        Pacer::new(Budget { slack: 0.1, least: MIB, most: 100 * MIB, window: MIB })
+        Pacer::new(Budget { slack: 0.1, least: MIB, first: MIB, most: 100 * MIB, window: MIB })
     }
 
     /// Calls of others that nobody disturbs, until how long they take is known.

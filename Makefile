@@ -3,6 +3,7 @@
 #   make demo    a container's root tree on Vellum, shown step by step (root: real layers and podman;
 #                ordinary user: the rootless form)
 #   make demo-ceph  the same of tenants whose image lies on CephFS, in a cluster in memory (as root)
+#   make demo-checkpoint  a container that is kept, ends, and goes on from where it was (as root)
 #   make test    installs what the tests need and runs all of them (as root)
 #   make bench   compares with the other filesystems of this machine (an hour and more, as root), keeps what it has
 #                measured in docs/benchmarks, and makes a page of it
@@ -19,7 +20,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo demo-ceph test bench bench-quick fuzz replay explore zoned conformance-zoned test-ceph-18 deps check library install clean
+.PHONY: all build demo demo-ceph demo-checkpoint test bench bench-quick fuzz replay explore zoned conformance-zoned test-ceph-18 deps check library install clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -36,6 +37,9 @@ demo:
 
 demo-ceph:
 	@scripts/demo-ceph
+
+demo-checkpoint:
+	@scripts/demo-checkpoint
 
 deps:
 	@scripts/deps

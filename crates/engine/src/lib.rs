@@ -1,13 +1,15 @@
 //! Pools: what each tenant of a host may use, and what sees to it; and containers that run in them.
 //!
 //! `name` and `settings` say what a pool is, `store` keeps pools as files that a person can read and edit, `cgroup` makes them
-//! real, and `pool` puts them together. `mount` has a tree served, in a pool or not. `image` says what a container's root is made of, `container` runs it.
+//! real, and `pool` puts them together. `mount` has a tree served, in a pool or not. `image` says what a container's root is made of, `container` runs it,
+//! and `checkpoint` keeps what it was at one moment.
 //! `balance` shares the kernel's page cache among control groups.
 #![forbid(unsafe_code)]
 
 pub mod balance;
 pub mod bytes;
 pub mod cgroup;
+pub mod checkpoint;
 pub mod container;
 pub mod cpus;
 pub mod device;

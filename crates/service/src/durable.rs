@@ -25,6 +25,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes durable what has been written so far in the mount in which `path` lies. On a mount with `volatile` nothing happens.
 pub fn sync(path: &Path) -> Result<(), Failure> {
+    let dir = handed_over(path)?;
+    let asked = fgetxattr(&dir, SYNC, &mut [0_u8; 8]);
+    asked.map(|_| ()).map_err(|e| Failure::system(format!("{}", path.display())).because(e))
+}
+
+/// Has the kernel hand over to the service what has been written so far in the mount in which `path` lies. Then it is in the upper layer,
+/// and may not be on disk yet.
+pub fn flush(path: &Path) -> Result<(), Failure> {
+    handed_over(path).map(|_| ())
+}
+
+fn handed_over(path: &Path) -> Result<OwnedFd, Failure> {
     let shown = path.display();
     let failed = |e: Errno| Failure::system(format!("{shown}")).because(e);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -53,8 +65,7 @@ pub fn sync(path: &Path) -> Result<(), Failure> {
             PATIENCE.as_secs()
         )));
     }
-    fgetxattr(&dir, SYNC, &mut [0_u8; 8]).map_err(failed)?;
-    Ok(())
+    Ok(dir)
 }
 
 /// Waits until the kernel has passed on all that it had to write. False: it does not end.

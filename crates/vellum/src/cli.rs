@@ -50,6 +50,22 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// The store on zoned devices, and on files and disks that are used in their manner: images of checkpoints have zones of their own.
     Zoned(ZonedArgs),
+    /// Keep what a container of `vellum run` is at this moment, its memory and its files, by CRIU and runc.
+    Checkpoint(CheckpointArgs),
+    /// Have a container go on from a checkpoint, in the foreground as `vellum run`.
+    Restore(RestoreArgs),
+    /// Checkpoints that are kept in a directory.
+    Checkpoints(CheckpointsArgs),
+    /// What sees to it that a container goes on whose checkpoint is interrupted.
+    #[command(name = vellum_engine::checkpoint::pause::GUARD, hide = true)]
+    Guard {
+        /// The runtime, where it keeps what it knows, the container, and what is removed.
+        #[arg(num_args = 4)]
+        arguments: Vec<OsString>,
+    },
+    /// A hook by which a restored container has its own loopback interface.
+    #[command(name = vellum_engine::checkpoint::loopback::HOOK, hide = true)]
+    Loopback,
     /// What `run` starts a runtime by.
     #[command(name = "internal-tied", hide = true)]
     Tied {
@@ -404,6 +420,87 @@ pub struct RunArgs {
     /// The command and its arguments; otherwise the image's.
     #[arg(trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+/// Arguments of `vellum checkpoint`.
+#[derive(Args, Debug)]
+pub struct CheckpointArgs {
+    /// The directory of checkpoints. It is made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    /// The checkpoint's name, otherwise the container's. One of this name is replaced, when the new one is whole.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// The container goes on; otherwise it ends when the checkpoint is on disk.
+    #[arg(long)]
+    pub leave_running: bool,
+    /// Where layers and containers are kept, as given to `vellum run`.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The container, by the name that `vellum run` gave it (--name).
+    pub container: String,
+}
+
+/// Arguments of `vellum restore`.
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    /// The pool that it is in from now on; otherwise the one that it was in.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// The container's name; otherwise the one that it had.
+    #[arg(long, value_name = "ID")]
+    pub name: Option<String>,
+    /// Where its image is now, if not where it was.
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<PathBuf>,
+    /// The OCI runtime; otherwise runc.
+    #[arg(long, value_name = "PROGRAM")]
+    pub runtime: Option<PathBuf>,
+    /// Where layers and containers are kept; otherwise /var/lib/vellum.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The checkpoint.
+    #[arg(value_name = "DIR/NAME")]
+    pub checkpoint: PathBuf,
+}
+
+/// Arguments of `vellum checkpoints`.
+#[derive(Args, Debug)]
+pub struct CheckpointsArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CheckpointsCommand,
+}
+
+/// What to do with checkpoints.
+#[derive(Debug, Subcommand)]
+pub enum CheckpointsCommand {
+    /// Show all.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Where they are.
+        dir: PathBuf,
+    },
+    /// Show one.
+    Show {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Where it is.
+        dir: PathBuf,
+        /// Its name.
+        name: String,
+    },
+    /// Remove some.
+    Delete {
+        /// Where they are.
+        dir: PathBuf,
+        /// Their names.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
 }
 
 /// A cache by who may change what is read through it.

@@ -4,7 +4,8 @@
 pub const HELP: &str = "\
 usage: vellum -o lowerdir=DIR[:DIR...][,upperdir=DIR,workdir=DIR][,OPTION...] MOUNTPOINT
        vellum SOURCE MOUNTPOINT -o OPTIONS
-       vellum mount|umount|inspect|flatten|pool|run|zoned|stats|top|weight|metrics|bench ...   (vellum mount --help)
+       vellum mount|umount|inspect|flatten|pool|run|checkpoint|restore|checkpoints|zoned|stats|top|weight|metrics|bench ...
+                                                (vellum mount --help)
 
 Layers:
   lowerdir=DIR[:DIR...]    layers, the top one first; a backslash before : , or \\ makes it part of a path

@@ -4,6 +4,7 @@
 mod ask;
 pub mod balance;
 pub mod bench;
+pub mod checkpoint;
 pub mod cli;
 pub mod flatten;
 pub mod help;

@@ -14,8 +14,10 @@ use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
 use vellum::zoned::ZonedCommand;
 use vellum::{
-    balance, bench, flatten, help, inspect, metrics, mount, pool, run, stats, top, umount, weight, zoned,
+    balance, bench, checkpoint, flatten, help, inspect, metrics, mount, pool, run, stats, top, umount,
+    weight, zoned,
 };
+use vellum_engine::checkpoint::{loopback, pause};
 use vellum_engine::container::{STATUS_FAILED, tied};
 use vellum_service::Failure;
 
@@ -96,6 +98,20 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Tied { parent, program, arguments } => {
             say(&tied::exec(parent, &program, &arguments).to_string());
             return Ok(ExitCode::from(STATUS_FAILED));
+        }
+        Command::Checkpoint(arguments) => print(&checkpoint::take(arguments)?),
+        Command::Checkpoints(arguments) => print(&checkpoint::manage(arguments.command)?),
+        Command::Guard { arguments } => {
+            if let [runtime, state, id, unfinished] = arguments.as_slice() {
+                pause::guard(runtime.as_ref(), state.as_ref(), id, unfinished.as_ref());
+            }
+            Ok(())
+        }
+        Command::Loopback => loopback::bring_up(std::io::stdin()),
+        Command::Restore(arguments) => {
+            let (status, said) = checkpoint::restore(arguments);
+            said.iter().for_each(|failure| say(&failure.to_string()));
+            return Ok(ExitCode::from(status));
         }
         Command::Run(arguments) => {
             let (status, said) = run::run(*arguments);

@@ -5,6 +5,7 @@ mod bench;
 mod blocks;
 mod cache;
 mod ceph;
+mod checkpoint;
 mod comparison;
 mod conformance;
 pub(crate) mod differential;
@@ -175,6 +176,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         ring::CASES,
         sandbox::CASES,
         running::CASES,
+        checkpoint::CASES,
         watching::CASES,
         balance::CASES,
         bench::CASES,

@@ -2,14 +2,18 @@
 //!
 //! `process`, `user`, `volume` and `preload` say what is to run, `spec` writes it down for the runtime, `placement` finds its control
 //! group. `state` keeps what belongs to a container in one directory, and takes away what others have left; `union` mounts the tree,
-//! `runtime` calls the runtime, which `tied` lets end with us, `stdio` guards the host's devices against it, `signals` passes
+//! `runtime` calls the runtime, which `tied` lets end with us, `settings`
+//! keeps what a container was started with, `running` finds one of somebody else, `restore` has one go on from a checkpoint, `stdio` guards the host's devices against it, `signals` passes
 //! signals on, and `run` puts them together.
 
 mod placement;
 mod preload;
 mod process;
+mod restore;
 mod run;
+mod running;
 mod runtime;
+mod settings;
 mod signals;
 mod spec;
 mod state;
@@ -21,7 +25,13 @@ mod volume;
 
 pub use preload::{LIBRARY_VARIABLE, SOCKET_VARIABLE};
 pub use process::Asked;
+pub use restore::{Restore, restore};
+pub(crate) use run::RUN_FILES;
 pub use run::{Ending, Request, run};
+pub(crate) use running::Running;
+pub(crate) use runtime::{Kind, Runtime, in_path};
+pub use settings::{Image, Settings};
+pub(crate) use state::{State, own, plain_name, random_name};
 pub use volume::Volume;
 
 /// The exit status when Vellum itself or the runtime failed, as podman has it.

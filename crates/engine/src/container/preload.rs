@@ -36,6 +36,11 @@ impl Preload {
         })
     }
 
+    /// No library, and with `socket` one at the place of a service's.
+    pub(super) fn restored(socket: Option<PathBuf>) -> Self {
+        Self { library: None, socket }
+    }
+
     /// The mounts that it takes.
     pub(super) fn mounts(&self) -> Vec<Mount> {
         let mut mounts = Vec::new();

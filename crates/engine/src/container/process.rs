@@ -1,6 +1,7 @@
 //! What runs: what the image says, and what was asked for, put together as engines do.
 
 use crate::image::Defaults;
+use serde::{Deserialize, Serialize};
 use vellum_service::Failure;
 
 /// Where programs are looked for when nobody says.
@@ -22,8 +23,9 @@ pub struct Asked {
 }
 
 /// What runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Plan {
     pub(super) args: Vec<String>,
     pub(super) env: Vec<String>,
     pub(super) workdir: String,

@@ -3,13 +3,15 @@
 use super::placement::{self, Placement};
 use super::preload::Preload;
 use super::process::{self, Asked, Plan};
+use super::restore::Resume;
 use super::runtime::{self, Bundle, Runtime};
+use super::settings::{Image, Settings};
 use super::signals::Signals;
 use super::spec::Container;
 use super::state::{self, Keep, Place, State};
 use super::stdio::own_device;
 use super::union::{self, Union};
-use super::user::Known;
+use super::user::{Known, User};
 use super::volume::Volume;
 use crate::image::{Defaults, Layout, Source};
 use crate::name::PoolName;
@@ -69,6 +71,11 @@ pub struct Ending {
     pub said: Option<String>,
 }
 
+/// Files of a container's own, which it sees in `/etc`.
+pub(crate) const RUN_FILES: [&str; 3] = ["hostname", "hosts", "resolv.conf"];
+/// What CRIU is told about it.
+const CRIU_FILE: &str = "criu.conf";
+
 /// The longest name of a host that the kernel takes.
 const HOSTNAME_MAX: usize = 64;
 
@@ -111,16 +118,8 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
         lowers.push(LayerSource::Ceph(layer.found()?));
     }
     let place = state.place(&id)?;
-    let start = Start { request, runtime, plan, hostname, terminal, keep, pool, signals: &signals };
-    let ended = start.go(&place, lowers);
-    if let Err(why) = place.discard() {
-        // It has ended as it has ended.
-        tracing::warn!("{why}");
-    }
-    match ended? {
-        Some(ending) => Ok(ending),
-        None => stopped(),
-    }
+    Start { request, runtime, plan, hostname, terminal, keep, pool, signals: &signals, resume: None }
+        .to_the_end(place, lowers)
 }
 
 /// Whether the command gets a terminal: it is shown in ours, so there has to be one.
@@ -136,7 +135,7 @@ fn terminal(asked: Option<bool>) -> Result<bool, Failure> {
 }
 
 /// As a shell sees a command that a signal has ended.
-fn interrupted(signals: &Signals) -> u8 {
+pub(super) fn interrupted(signals: &Signals) -> u8 {
     let signal = signals.came().and_then(|signal| u8::try_from(signal).ok());
     128_u8.saturating_add(signal.unwrap_or(0))
 }
@@ -178,18 +177,31 @@ fn pool_socket(pool: Option<&Pool>) -> Option<PathBuf> {
 }
 
 /// Everything that is known before the container's directory is there.
-struct Start<'a> {
-    request: &'a Request,
-    runtime: Runtime,
-    plan: Plan,
-    hostname: String,
-    terminal: bool,
-    keep: Option<Keep>,
-    pool: Option<Pool>,
-    signals: &'a Signals,
+pub(super) struct Start<'a> {
+    pub(super) request: &'a Request,
+    pub(super) runtime: Runtime,
+    pub(super) plan: Plan,
+    pub(super) hostname: String,
+    pub(super) terminal: bool,
+    pub(super) keep: Option<Keep>,
+    pub(super) pool: Option<Pool>,
+    pub(super) signals: &'a Signals,
+    /// The checkpoint that it goes on from.
+    pub(super) resume: Option<&'a Resume>,
 }
 
 impl Start<'_> {
+    /// Runs it, and takes its directory away.
+    pub(super) fn to_the_end(self, place: Place, lowers: Vec<LayerSource>) -> Result<Ending, Failure> {
+        let signals = self.signals;
+        let ended = self.go(&place, lowers);
+        if let Err(why) = place.discard() {
+            // It has ended as it has ended.
+            tracing::warn!("{why}");
+        }
+        Ok(ended?.unwrap_or_else(|| Ending { status: interrupted(signals), said: None }))
+    }
+
     /// None: a signal came before it was started.
     fn go(mut self, place: &Place, mut lowers: Vec<LayerSource>) -> Result<Option<Ending>, Failure> {
         place.make(&self.runtime, self.keep.as_ref())?;
@@ -201,7 +213,9 @@ impl Start<'_> {
             lowers.push(empty.into());
         }
         let ((upper, work), merged) = (place.layers(), place.merged());
-        if let (None, Some(top)) = (&self.keep, lowers.first()) {
+        if let Some(resume) = self.resume {
+            resume.upper(&place.upper())?;
+        } else if let (None, Some(top)) = (&self.keep, lowers.first()) {
             union::resemble(&place.upper(), top)?;
         }
         let here = upper.clone();
@@ -223,7 +237,7 @@ impl Start<'_> {
             Config { weight: *weight, cache, ..Config::default() },
         )?;
         let placement = placement::place(pool, place.id(), &self.runtime)?;
-        self.configure(place, &placement, ids)?;
+        self.configure(place, &placement, ids, &lowers)?;
         if let (true, Some(pool)) = (placement.enter, pool) {
             pool.enter(&layers)?;
         }
@@ -240,10 +254,22 @@ impl Start<'_> {
     }
 
     /// Writes what the runtime reads.
-    fn configure(&self, place: &Place, placement: &Placement, ids: Option<UidRange>) -> Result<(), Failure> {
-        let known = Known::in_tree(&place.merged());
-        let user =
-            known.resolve(&self.plan.user).map_err(|why| Failure::input(format!("option --user: {why}")))?;
+    fn configure(
+        &self,
+        place: &Place,
+        placement: &Placement,
+        ids: Option<UidRange>,
+        lowers: &[LayerSource],
+    ) -> Result<(), Failure> {
+        let user = match self.resume {
+            Some(resume) => resume.settings().user.clone(),
+            None => {
+                let known = Known::in_tree(&place.merged());
+                known
+                    .resolve(&self.plan.user)
+                    .map_err(|why| Failure::input(format!("option --user: {why}")))?
+            }
+        };
         if let Some(ids) = ids {
             user.within(ids.count()).map_err(|id| {
                 let user = &self.plan.user;
@@ -256,8 +282,14 @@ impl Start<'_> {
         let mut plan = self.plan.clone();
         plan.default_env("HOME", user.home.as_deref().unwrap_or("/"));
         let socket = pool_socket(self.pool.as_ref());
-        let preload = Preload::find(&self.request.vellum, socket.as_deref())?;
-        let files = files(place, &self.hostname, self.request.host_network)?;
+        let preload = match self.resume {
+            Some(resume) => resume.preload(place, socket)?,
+            None => Preload::find(&self.request.vellum, socket.as_deref())?,
+        };
+        let files = match self.resume {
+            Some(resume) => resume.files(place)?,
+            None => files(place, &self.hostname, self.request.host_network)?,
+        };
         if let Some(ids) = ids {
             for (path, _) in &files {
                 // The container's own, as they are without ids of its own.
@@ -265,6 +297,14 @@ impl Start<'_> {
                     .map_err(|e| Failure::system(format!("{}", path.display())).because(e))?;
             }
         }
+        let criu = place.path(CRIU_FILE);
+        fs::write(&criu, crate::checkpoint::configuration())
+            .map_err(|e| Failure::system(format!("{}", criu.display())).because(e))?;
+        let are_here = place.layers().0.directory().is_some();
+        if let Some(settings) = self.settings(&plan, &user, ids, lowers, &preload).filter(|_| are_here) {
+            settings.write(place.dir())?;
+        }
+        let hook = self.resume.filter(|_| !self.request.host_network).map(|_| self.request.vellum.as_path());
         let container = Container {
             plan: &plan,
             user: &user,
@@ -279,6 +319,8 @@ impl Start<'_> {
             cgroup: placement.group.as_deref(),
             rootless: !crate::privilege::is_host_root(),
             ids,
+            criu: &criu,
+            loopback: hook,
         };
         let path = place.path("config.json");
         let failed = |e: &dyn std::error::Error| Failure::system(format!("{}", path.display())).because(e);
@@ -287,13 +329,49 @@ impl Start<'_> {
         fs::write(&path, text).map_err(|e| failed(&e))
     }
 
+    /// What it is started with, for a checkpoint. None: a layer of its image is no directory of this host.
+    fn settings(
+        &self,
+        plan: &Plan,
+        user: &User,
+        ids: Option<UidRange>,
+        lowers: &[LayerSource],
+        preload: &Preload,
+    ) -> Option<Settings> {
+        let request = self.request;
+        Some(Settings {
+            image: Image::of(&request.image)?,
+            lowers: lowers
+                .iter()
+                .map(|lower| lower.directory().map(Path::to_owned))
+                .collect::<Option<_>>()?,
+            plan: plan.clone(),
+            user: user.clone(),
+            volumes: request.volumes.clone(),
+            pool: self.pool.as_ref().map(|pool| pool.name().to_string()),
+            ids: ids.map(|ids| ids.to_string()),
+            weight: request.weight,
+            cache: request.cache,
+            hostname: self.hostname.clone(),
+            terminal: self.terminal,
+            read_only: request.read_only,
+            host_network: request.host_network,
+            new_privileges: request.new_privileges,
+            library: preload.library.is_some(),
+            socket: preload.socket.is_some(),
+        })
+    }
+
     fn start(&self, place: &Place, placement: &Placement) -> Result<Option<Ending>, Failure> {
         let (log, state) = (place.path("runtime.log"), place.runtime_state());
         let bundle = Bundle { id: place.id(), dir: &place.path("."), state: &state, log: &log };
         let groups = placement.group.is_some();
         // What reads from a terminal has to be in its foreground.
         let at_keyboard = self.terminal || rustix::termios::isatty(io::stdin());
-        let mut command = self.runtime.run(&self.request.vellum, &bundle, groups, at_keyboard);
+        let images = self.resume.map(|resume| resume.images(place)).transpose()?;
+        let images = images.as_ref().map(super::restore::Images::borrowed);
+        let mut command =
+            self.runtime.run(&self.request.vellum, &bundle, images.as_ref(), groups, at_keyboard);
         if let Some(device) = own_device(io::stdin()) {
             command.stdin(device);
         }
@@ -314,7 +392,11 @@ impl Start<'_> {
         // A runtime that has failed says so; otherwise the status is the container's.
         let refusal = if status == 0 { None } else { runtime::refusal(&log) };
         Ok(Some(match refusal {
-            Some(status) => Ending { status, said: Some(format!("{program} has not started the container")) },
+            Some(status) => {
+                let why = self.resume.and_then(|resume| resume.failure(place));
+                let said = why.unwrap_or_else(|| format!("{program} has not started the container"));
+                Ending { status, said: Some(said) }
+            }
             None => Ending { status, said: None },
         }))
     }
@@ -323,14 +405,15 @@ impl Start<'_> {
 /// What programs expect in `/etc` that is about the container and not about its image.
 fn files(place: &Place, hostname: &str, host_network: bool) -> Result<Vec<(PathBuf, &'static str)>, Failure> {
     let own = || format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost {hostname}\n");
-    let mut texts = vec![("/etc/hostname", "hostname", format!("{hostname}\n"))];
+    let [of_name, of_hosts, of_resolver] = RUN_FILES;
+    let mut texts = vec![("/etc/hostname", of_name, format!("{hostname}\n"))];
     if host_network {
         // The host's names are those of its network; without a file there is nothing to resolve with.
-        texts.push(("/etc/hosts", "hosts", fs::read_to_string("/etc/hosts").unwrap_or_else(|_| own())));
+        texts.push(("/etc/hosts", of_hosts, fs::read_to_string("/etc/hosts").unwrap_or_else(|_| own())));
         let resolver = fs::read_to_string("/etc/resolv.conf");
-        texts.extend(resolver.ok().map(|text| ("/etc/resolv.conf", "resolv.conf", text)));
+        texts.extend(resolver.ok().map(|text| ("/etc/resolv.conf", of_resolver, text)));
     } else {
-        texts.push(("/etc/hosts", "hosts", own()));
+        texts.push(("/etc/hosts", of_hosts, own()));
     }
     let mut files = Vec::new();
     for (to, name, text) in texts {

@@ -2,6 +2,7 @@
 
 use super::STATUS_FAILED;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ const STATUS_NOT_FOUND: u8 = 127;
 
 /// What a runtime can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// It can do without control groups.
     Crun,
     Other,
@@ -27,7 +28,7 @@ pub(super) enum Kind {
 
 /// A runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Runtime {
+pub(crate) struct Runtime {
     program: PathBuf,
     kind: Kind,
 }
@@ -42,6 +43,19 @@ pub(super) struct Bundle<'a> {
     pub(super) state: &'a Path,
     /// Where it says what went wrong.
     pub(super) log: &'a Path,
+}
+
+/// What it is to restore.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Images<'a> {
+    /// Where CRIU has written it.
+    pub(super) dir: &'a Path,
+    /// Where CRIU writes its log.
+    pub(super) work: &'a Path,
+    /// More options.
+    pub(super) options: &'a [&'a str],
+    /// PATH, with CRIU in it.
+    pub(super) path: &'a OsStr,
 }
 
 impl Runtime {
@@ -74,31 +88,40 @@ impl Runtime {
         Self { program, kind: if crun { Kind::Crun } else { Kind::Other } }
     }
 
-    pub(super) fn program(&self) -> &Path {
+    pub(crate) fn program(&self) -> &Path {
         &self.program
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// `RUNTIME run`, by `vellum`, which ties it to this process. `groups`: whether
+    /// `RUNTIME run`, or with `images` `RUNTIME restore`, by `vellum`, which ties it to this process. `groups`: whether
     /// it is to make control groups. `at_keyboard`: it is to be in the foreground of our terminal; otherwise it is where signals from the
     /// keyboard do not reach it twice, from the terminal and from us.
-    pub(super) fn run(&self, vellum: &Path, bundle: &Bundle<'_>, groups: bool, at_keyboard: bool) -> Command {
+    pub(super) fn run(
+        &self,
+        vellum: &Path,
+        bundle: &Bundle<'_>,
+        images: Option<&Images<'_>>,
+        groups: bool,
+        at_keyboard: bool,
+    ) -> Command {
         let mut command = Command::new(vellum);
         command.arg(super::tied::SUBCOMMAND).arg(std::process::id().to_string()).arg(&self.program);
         if !groups && self.kind == Kind::Crun {
             command.arg("--cgroup-manager=disabled");
         }
         let Bundle { id, dir, state, log } = bundle;
-        command.arg("--root").arg(state).arg("--log").arg(log).args([
-            "--log-format",
-            "json",
-            "run",
-            "--bundle",
-        ]);
-        command.arg(dir).arg(id);
+        command.arg("--root").arg(state).arg("--log").arg(log).args(["--log-format", "json"]);
+        match images {
+            None => command.arg("run"),
+            Some(Images { dir, work, options, path }) => {
+                command.env("PATH", path).arg("restore").arg("--image-path").arg(dir);
+                command.arg("--work-path").arg(work).args(*options)
+            }
+        };
+        command.arg("--bundle").arg(dir).arg(id);
         if !at_keyboard {
             command.process_group(0);
         }
@@ -147,7 +170,8 @@ fn status_of(said: &str) -> u8 {
     }
 }
 
-fn in_path(name: &Path) -> Option<PathBuf> {
+/// A program in PATH, or where administrators have theirs.
+pub(crate) fn in_path(name: &Path) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt;
     // Those of administrators are not in everybody's path.
     let path = std::env::var_os("PATH").unwrap_or_default();

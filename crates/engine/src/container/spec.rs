@@ -7,15 +7,18 @@ use super::volume::Volume;
 use crate::uids::UidRange;
 use oci_spec::OciSpecError;
 use oci_spec::runtime::{
-    Capabilities, Capability, Linux, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxDeviceCgroupBuilder,
-    LinuxIdMappingBuilder, LinuxNamespaceBuilder, LinuxNamespaceType, LinuxPidsBuilder,
-    LinuxResourcesBuilder, Mount, MountBuilder, Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder,
-    UserBuilder,
+    Capabilities, Capability, HookBuilder, HooksBuilder, Linux, LinuxBuilder, LinuxCapabilitiesBuilder,
+    LinuxDeviceCgroupBuilder, LinuxIdMappingBuilder, LinuxNamespaceBuilder, LinuxNamespaceType,
+    LinuxPidsBuilder, LinuxResourcesBuilder, Mount, MountBuilder, Process, ProcessBuilder, RootBuilder, Spec,
+    SpecBuilder, UserBuilder,
 };
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// The version of the specification that is written for: no newer than the oldest runtime in use knows.
 const VERSION: &str = "1.0.2";
+/// By which runtimes know of a file for CRIU.
+const CRIU_ANNOTATION: &str = "org.criu.config";
 /// Where the root is, beside the file.
 pub(super) const ROOT: &str = "merged";
 /// As many processes and threads as engines allow.
@@ -89,6 +92,10 @@ pub(super) struct Container<'a> {
     pub(super) rootless: bool,
     /// Its users and groups outside; None: the same as inside.
     pub(super) ids: Option<UidRange>,
+    /// The file by which CRIU is told more than a runtime can.
+    pub(super) criu: &'a Path,
+    /// The program that brings its loopback interface up, where the runtime does not: in one that is restored.
+    pub(super) loopback: Option<&'a Path>,
 }
 
 /// A mount with its options between commas.
@@ -105,14 +112,23 @@ pub(super) fn mount(place: &str, kind: &str, source: &str, options: &str) -> Mou
 impl Container<'_> {
     /// The configuration.
     pub(super) fn spec(&self) -> Result<Spec, OciSpecError> {
-        SpecBuilder::default()
+        let annotations = [(CRIU_ANNOTATION.to_owned(), self.criu.to_string_lossy().into_owned())];
+        let mut spec = SpecBuilder::default()
             .version(VERSION)
+            .annotations(HashMap::from(annotations))
             .root(RootBuilder::default().path(ROOT).readonly(self.read_only).build()?)
             .process(self.process()?)
             .hostname(self.hostname)
             .mounts(self.mounts()?)
             .linux(self.linux()?)
-            .build()
+            .build()?;
+        if let Some(program) = self.loopback {
+            let name = crate::checkpoint::loopback::HOOK;
+            let args = vec!["vellum".to_owned(), name.to_owned()];
+            let hook = HookBuilder::default().path(program).args(args).build()?;
+            spec.set_hooks(Some(HooksBuilder::default().create_runtime(vec![hook]).build()?));
+        }
+        Ok(spec)
     }
 
     fn process(&self) -> Result<Process, OciSpecError> {
@@ -264,6 +280,8 @@ mod tests {
             cgroup: None,
             rootless: false,
             ids: None,
+            criu: Path::new("/c/criu.conf"),
+            loopback: None,
         }
     }
 

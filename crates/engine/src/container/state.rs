@@ -46,7 +46,7 @@ const FAR_NOTE: &str = "upper.far";
 
 /// Where layers and containers are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct State {
+pub(crate) struct State {
     dir: PathBuf,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Place {
 impl State {
     /// The directory that is asked for, or that of this user: `/var/lib/vellum` for the host's root, `vellum` in the directory for data for
     /// others.
-    pub(super) fn open(asked: Option<&Path>) -> Result<Self, Failure> {
+    pub(crate) fn open(asked: Option<&Path>) -> Result<Self, Failure> {
         let variable =
             |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let dir = asked.map(Path::to_owned).or_else(|| {
@@ -99,6 +99,11 @@ impl State {
         Ok(Self { dir })
     }
 
+    /// Where containers are.
+    pub(super) fn containers(&self) -> PathBuf {
+        self.dir.join(CONTAINERS)
+    }
+
     /// Where layers are.
     pub(super) fn layers(&self) -> LayerStore {
         LayerStore::at(self.dir.join(LAYERS))
@@ -128,7 +133,7 @@ impl State {
                 ))
             })?;
             if fs::read_dir(&path).map_err(failed)?.next().is_none() {
-                let dir = path.join(random()?);
+                let dir = path.join(random_name()?);
                 fs::create_dir(&dir).map_err(failed)?;
                 return Ok(Place { owned, id: id.to_owned(), dir });
             }
@@ -139,10 +144,11 @@ impl State {
 
 /// Sees to it that nobody else puts anything into a directory that is believed: what is in it says which programs run, and what is
 /// removed.
-fn own(option: &str, dir: &Path) -> Result<(), Failure> {
+/// `option`: what has named it; empty: nothing.
+pub(crate) fn own(option: &str, dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
-    let meta = fs::symlink_metadata(dir)
-        .map_err(|e| Failure::input(format!("option {option} {shown}")).because(e))?;
+    let what = if option.is_empty() { format!("{shown}") } else { format!("option {option} {shown}") };
+    let meta = fs::symlink_metadata(dir).map_err(|e| Failure::input(what.as_str()).because(e))?;
     let (user, sticky) = (rustix::process::geteuid().as_raw(), meta.mode() & 0o1000 != 0);
     let why = if !meta.is_dir() {
         "not a directory; give one".to_owned()
@@ -153,7 +159,7 @@ fn own(option: &str, dir: &Path) -> Result<(), Failure> {
     } else {
         return Ok(());
     };
-    Err(Failure::input(format!("option {option} {shown}: {why}")))
+    Err(Failure::input(format!("{what}: {why}")))
 }
 
 /// Takes a container's directory away with all that is in it.
@@ -249,14 +255,34 @@ impl Place {
         self.path(super::spec::ROOT)
     }
 
+    /// Where everything is.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Where the runtime keeps what it knows.
     pub(super) fn runtime_state(&self) -> PathBuf {
-        self.path(RUNTIME_STATE)
+        Self::runtime_state_of(&self.dir)
+    }
+
+    /// As [`Self::runtime_state`], of a container in this directory.
+    pub(super) fn runtime_state_of(dir: &Path) -> PathBuf {
+        dir.join(RUNTIME_STATE)
+    }
+
+    /// What runs a container in this directory.
+    pub(super) fn runtime_of(dir: &Path) -> Option<Runtime> {
+        note(dir, RUNTIME_NOTE).map(Runtime::at)
     }
 
     /// The upper layer: in here, or where somebody wants to keep it.
     pub(super) fn upper(&self) -> PathBuf {
-        note(&self.dir, UPPER_NOTE).unwrap_or_else(|| self.path(UPPER))
+        Self::upper_of(&self.dir)
+    }
+
+    /// As [`Self::upper`], of a container in this directory.
+    pub(super) fn upper_of(dir: &Path) -> PathBuf {
+        note(dir, UPPER_NOTE).unwrap_or_else(|| dir.join(UPPER))
     }
 
     /// The directory for unfinished work.
@@ -349,21 +375,29 @@ impl Place {
 
 /// The id of a container: what was asked for, or one of its own.
 pub(super) fn id(asked: Option<&str>) -> Result<String, Failure> {
-    let Some(name) = asked else { return random() };
+    match asked {
+        Some(name) => plain_name("--name", name).map(str::to_owned),
+        None => random_name(),
+    }
+}
+
+/// A name, if it can be one of a file, a host and a control group. `what`: an option, or what the name is of.
+pub(crate) fn plain_name<'a>(what: &str, name: &'a str) -> Result<&'a str, Failure> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     if name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.len() <= NAME_MAX
         && name.chars().all(plain)
     {
-        return Ok(name.to_owned());
+        return Ok(name);
     }
+    let what = if what.starts_with('-') { format!("option {what}") } else { what.to_owned() };
     Err(Failure::input(format!(
-        "option --name {name}: use up to {NAME_MAX} of a-z, A-Z, 0-9, _, - and ., a letter or digit first"
+        "{what} {name}: use up to {NAME_MAX} of a-z, A-Z, 0-9, _, - and ., a letter or digit first"
     )))
 }
 
 /// A name that nothing else has.
-fn random() -> Result<String, Failure> {
+pub(crate) fn random_name() -> Result<String, Failure> {
     let mut bytes = [0; 6];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| Failure::system("no random number").because(e))?;

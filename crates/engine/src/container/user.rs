@@ -2,6 +2,7 @@
 
 use crate::image::open_beneath;
 use crate::regular;
+use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
@@ -11,8 +12,9 @@ use std::path::Path;
 const FILE_MAX: u64 = 4 << 20;
 
 /// A user with its groups.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct User {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct User {
     pub(super) uid: u32,
     pub(super) gid: u32,
     /// Other groups, sorted.

@@ -1,10 +1,12 @@
 //! Directories and files of the host in a container: `SRC:DST[:ro]`.
 
+use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
 
 /// What is shown where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Volume {
     /// On the host; absolute, without symbolic links.
     pub(super) from: PathBuf,
@@ -15,6 +17,16 @@ pub struct Volume {
 }
 
 impl Volume {
+    /// Where it is on the host.
+    pub(super) fn source(&self) -> &Path {
+        &self.from
+    }
+
+    /// Whether it still is.
+    pub(super) fn is_there(&self) -> bool {
+        self.from.symlink_metadata().is_ok()
+    }
+
     /// Reads the value of `--volume`.
     pub fn parse(text: &str) -> Result<Self, Failure> {
         let bad = |why: &str| Failure::input(format!("option --volume {text}: {why}"));

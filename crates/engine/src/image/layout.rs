@@ -98,6 +98,11 @@ impl Layout {
         &self.defaults
     }
 
+    /// Digests of what is in its layers, the top one first.
+    pub(crate) fn contents(&self) -> Vec<String> {
+        self.layers.iter().rev().map(|blob| blob.content.clone()).collect()
+    }
+
     /// The directories of its layers, the top one first; what is not in the store yet is unpacked. None: `stop` said so.
     pub fn unpacked(
         &self,

@@ -48,6 +48,15 @@ impl LayerStore {
         }
     }
 
+    /// The directories of the layers with these contents, if all of them are unpacked.
+    pub(crate) fn present(&self, contents: &[String]) -> Option<Vec<PathBuf>> {
+        let plain = |name: &String| {
+            !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b':')
+        };
+        let dir = |name: &String| Some(self.dir.join(name)).filter(|dir| plain(name) && dir.is_dir());
+        contents.iter().map(dir).collect()
+    }
+
     /// The directory of a layer, which is unpacked when it is not there yet. None: `stop` said so.
     pub(super) fn layer(&self, blob: &Blob, stop: &dyn Fn() -> bool) -> Result<Option<PathBuf>, Failure> {
         let done = self.dir.join(&blob.content);

@@ -1,0 +1,151 @@
+//! A container that stands still, and goes on whatever happens to the command that has stopped it.
+//!
+//! A *guard*, a process of its own, reads from a pipe. The command holds its other end, and so does every runtime that it starts; when all
+//! of them are gone and the command has not said that all is well, the guard lets the container go on and removes what was left. So a dump
+//! that is under way comes to its end before: CRIU, killed in the middle, would leave code of its own running in the container.
+
+use crate::container::Runtime;
+use crate::own::Owned;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, PipeWriter, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use vellum_service::Failure;
+use vellum_sys::remove_tree;
+
+/// The subcommand of `vellum` that is a guard.
+pub const GUARD: &str = "internal-thaw";
+/// What the command says when nothing is left to be done.
+const DONE: &[u8] = b"done";
+
+/// A container that can be stopped, and whose guard is there. If it stands still when this is dropped, it goes on.
+#[derive(Debug)]
+pub(crate) struct Guarded<'a> {
+    runtime: &'a Runtime,
+    state: &'a Path,
+    id: &'a str,
+    pipe: PipeWriter,
+    guard: Child,
+    /// It may stand still.
+    still: bool,
+}
+
+impl<'a> Guarded<'a> {
+    /// Starts the guard. `lock` is held until it ends; `unfinished` is removed when the command is killed.
+    pub(crate) fn start(
+        vellum: &Path,
+        running: (&'a Runtime, &'a Path, &'a str),
+        unfinished: &Path,
+        lock: &File,
+    ) -> Result<Self, Failure> {
+        let failed = |e: io::Error| Failure::system("no process to watch over the container").because(e);
+        let (runtime, state, id) = running;
+        let (from, pipe) = io::pipe().map_err(failed)?;
+        let mut command = Command::new(vellum);
+        command.arg(GUARD).arg(runtime.program()).arg(state).arg(id).arg(unfinished);
+        // Away from the keyboard's signals.
+        command.process_group(0).current_dir("/");
+        command.stdin(from).stdout(lock.try_clone().map_err(failed)?).stderr(Stdio::null());
+        let guard = command.spawn().map_err(failed)?;
+        Ok(Self { runtime, state, id, pipe, guard, still: false })
+    }
+
+    /// A call of the runtime, which the guard waits for.
+    pub(crate) fn call(&self) -> io::Result<Command> {
+        let mut command = Command::new(self.runtime.program());
+        command.arg("--root").arg(self.state).process_group(0);
+        command.stdin(self.pipe.try_clone()?).stdout(Stdio::null()).stderr(Stdio::piped());
+        Ok(command)
+    }
+
+    /// Has the runtime do one thing with the container.
+    fn have(&self, arguments: &[&str]) -> Result<(), Failure> {
+        let what = arguments.first().copied().unwrap_or_default();
+        let program = self.runtime.program().display();
+        let failed = |e: io::Error| Failure::system(format!("{program} {what}")).because(e);
+        let output = self.call().and_then(|mut command| command.args(arguments).output()).map_err(failed)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(Failure::system(format!("{program} {what}: {}", said(&output.stderr))))
+    }
+
+    /// Stops all processes of the container.
+    pub(crate) fn pause(&mut self) -> Result<(), Failure> {
+        // Even if it fails, some may stand still.
+        self.still = true;
+        self.have(&["pause", self.id])
+    }
+
+    /// Lets the container go on.
+    pub(crate) fn resume(&mut self) -> Result<(), Failure> {
+        self.have(&["resume", self.id])?;
+        self.still = false;
+        Ok(())
+    }
+
+    /// Ends the container where it stands.
+    pub(crate) fn end(&mut self) -> Result<(), Failure> {
+        self.have(&["kill", "--all", self.id, "KILL"])?;
+        self.still = false;
+        // What was killed while it stood still ends when it goes on. It may have been let go on already, or be gone.
+        let _ = self.have(&["resume", self.id]);
+        Ok(())
+    }
+
+    /// All is well: the guard may end.
+    pub(crate) fn done(mut self) {
+        let _ = self.pipe.write_all(DONE);
+        let _ = self.guard.wait();
+    }
+}
+
+impl Drop for Guarded<'_> {
+    fn drop(&mut self) {
+        if self.still
+            && let Err(why) = self.have(&["resume", self.id])
+        {
+            // The guard tries it as well.
+            tracing::debug!("{why}");
+        }
+    }
+}
+
+/// What a runtime says on standard error, in short.
+pub(crate) fn said(stderr: &[u8]) -> String {
+    let text = String::from_utf8_lossy(stderr);
+    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it failed");
+    // As its log has it: time="…" level=error msg="…".
+    let message = line.split_once("msg=").map_or(line, |(_, message)| message);
+    message.trim().trim_matches('"').to_owned()
+}
+
+/// What a guard does.
+pub fn guard(runtime: &Path, state: &Path, id: &OsStr, unfinished: &Path) {
+    let mut heard = Vec::new();
+    let _ = io::stdin().take(DONE.len() as u64).read_to_end(&mut heard);
+    if heard == DONE {
+        return;
+    }
+    let mut command = Command::new(runtime);
+    command.arg("--root").arg(state).arg("resume").arg(id);
+    let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if let Ok(Some(dead)) = Owned::existing(unfinished) {
+        let _ = remove_tree(dead.path());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_is_quoted_in_short() {
+        let line = b"time=\"2026\" level=error msg=\"container not running\"\n\n";
+        assert_eq!(said(line), "container not running");
+        assert_eq!(said(b""), "it failed");
+        assert_eq!(said(b"a\nb\n"), "b");
+    }
+}

@@ -1,0 +1,229 @@
+//! A container that goes on from a checkpoint: it is started as any other, with the settings and the upper layer of the old one, and by the
+//! runtime's `restore`.
+
+use super::preload::Preload;
+use super::run::{Ending, RUN_FILES, Request, Start, interrupted};
+use super::runtime::{self, Kind, Runtime, in_path};
+use super::settings::Settings;
+use super::signals::Signals;
+use super::state::{self, Place, State};
+use crate::checkpoint::{self, ALWAYS, Checkpoints, Criu, Delta, FILES, IMAGES, OWN_NETWORK, Record, UPPER};
+use crate::image::Source;
+use crate::name::PoolName;
+use crate::pool::Pool;
+use crate::store::Store;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use vellum_service::{Failure, LayerSource};
+
+/// Where CRIU writes its log, in the container's directory, and what it calls it.
+const WORK: &str = "criu";
+const LOG: &str = "restore.log";
+/// What is shown where the pool's service had a socket for programs, in a pool without.
+const NO_SOCKET: &str = "no-socket";
+
+/// A container that is to go on.
+#[derive(Clone, Debug)]
+pub struct Restore {
+    /// The program `vellum`.
+    pub vellum: PathBuf,
+    /// The checkpoint: DIR/NAME.
+    pub checkpoint: PathBuf,
+    /// The pool that it is in from now on; none: the one that it was in.
+    pub pool: Option<PoolName>,
+    /// Its name; none: the one that it had.
+    pub name: Option<String>,
+    /// Where its image is now; none: where it was.
+    pub image: Option<Source>,
+    /// The runtime; none: runc.
+    pub runtime: Option<PathBuf>,
+    /// Where layers and containers are kept; none: where this user's are.
+    pub state: Option<PathBuf>,
+}
+
+/// What a container goes on from.
+#[derive(Debug)]
+pub(super) struct Resume {
+    dir: PathBuf,
+    record: Record,
+    criu: Criu,
+}
+
+/// What the runtime is told about images.
+pub(super) struct Images {
+    dir: PathBuf,
+    work: PathBuf,
+    options: Vec<&'static str>,
+    path: OsString,
+}
+
+impl Images {
+    pub(super) fn borrowed(&self) -> runtime::Images<'_> {
+        runtime::Images { dir: &self.dir, work: &self.work, options: &self.options, path: &self.path }
+    }
+}
+
+/// Has a container go on, to its end. Afterwards nothing is left of it but the checkpoint.
+pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
+    if !crate::privilege::is_host_root() {
+        return Err(Failure::input("only root of the host can restore containers"));
+    }
+    let (store, name) = Checkpoints::of(&asked.checkpoint)?;
+    let (dir, record) = store.find(&name)?;
+    let shown = dir.display();
+    let id = state::id(Some(asked.name.as_deref().unwrap_or(&record.container)))?;
+    let runtime = runc(asked.runtime.as_deref())?;
+    let resume = Resume { criu: Criu::find()?, dir: dir.clone(), record };
+    let settings = resume.settings();
+    let at_terminal = rustix::termios::isatty(io::stdin()) && rustix::termios::isatty(io::stdout());
+    if settings.terminal && !at_terminal {
+        return Err(Failure::input(format!(
+            "checkpoint {shown}: the container has a terminal, and here is none; call vellum restore in one"
+        )));
+    }
+    if let Some(gone) = settings.volumes.iter().find(|volume| !volume.is_there()) {
+        return Err(Failure::input(format!(
+            "checkpoint {shown}: the container sees {}, which is not there; make it first",
+            gone.source().display()
+        )));
+    }
+    let named = settings.pool.as_deref().map(str::parse::<PoolName>).transpose()?;
+    let pool = asked.pool.clone().or(named);
+    let pool = pool.map(|name| Pool::open(&Store::of_user()?, &name)).transpose()?;
+    if let Some(pool) = &pool
+        && let Some(ids) = pool.ids()?
+    {
+        return Err(Failure::input(format!(
+            "pool {}: it has the uid-range {ids}, and the container was made without; take another pool",
+            pool.name()
+        )));
+    }
+    let request = resume.request(asked);
+    let signals = Signals::watch()?;
+    let state = State::open(asked.state.as_deref())?;
+    state.sweep();
+    let lowers =
+        resume.record.lowers.directories(asked.image.as_ref(), &state.layers(), &|| signals.came().is_some());
+    let Some(lowers) = lowers.map_err(|why| why.of(format!("checkpoint {shown}")))? else {
+        return Ok(Ending { status: interrupted(&signals), said: None });
+    };
+    let place = state.place(&id)?;
+    let start = Start {
+        request: &request,
+        runtime,
+        plan: settings.plan.clone(),
+        hostname: settings.hostname.clone(),
+        terminal: settings.terminal,
+        keep: None,
+        pool,
+        signals: &signals,
+        resume: Some(&resume),
+    };
+    start.to_the_end(place, lowers.into_iter().map(LayerSource::from).collect())
+}
+
+/// The runtime that restores: runc, unless another one is named.
+fn runc(asked: Option<&Path>) -> Result<Runtime, Failure> {
+    if let Some(asked) = asked {
+        let runtime = Runtime::find(Some(asked))?;
+        if runtime.kind() == Kind::Crun {
+            return Err(Failure::input(format!(
+                "option --runtime {}: crun restores no checkpoints; leave the option out for runc",
+                asked.display()
+            )));
+        }
+        return Ok(runtime);
+    }
+    in_path(Path::new("runc"))
+        .map(Runtime::at)
+        .ok_or_else(|| Failure::input("no runc in PATH, which restores containers; apt-get install runc"))
+}
+
+fn at(path: &Path, e: io::Error) -> Failure {
+    Failure::system(format!("{}", path.display())).because(e)
+}
+
+impl Resume {
+    pub(super) fn settings(&self) -> &Settings {
+        &self.record.settings
+    }
+
+    /// As the container was asked for.
+    fn request(&self, asked: &Restore) -> Request {
+        let settings = self.settings();
+        Request {
+            vellum: asked.vellum.clone(),
+            image: asked.image.clone().unwrap_or_else(|| settings.image.source()),
+            asked: super::Asked::default(),
+            volumes: settings.volumes.clone(),
+            pool: asked.pool.clone(),
+            weight: settings.weight,
+            cache: settings.cache,
+            upper: None,
+            name: asked.name.clone(),
+            terminal: Some(settings.terminal),
+            read_only: settings.read_only,
+            hostname: Some(settings.hostname.clone()),
+            host_network: settings.host_network,
+            runtime: asked.runtime.clone(),
+            state: asked.state.clone(),
+            new_privileges: settings.new_privileges,
+        }
+    }
+
+    /// Fills an upper layer, an empty directory, with what the container had.
+    pub(super) fn upper(&self, upper: &Path) -> Result<(), Failure> {
+        Delta::new(&self.dir.join(UPPER), upper)?.still().map(|_| ())
+    }
+
+    /// The files that the container sees in `/etc`, as they were.
+    pub(super) fn files(&self, place: &Place) -> Result<Vec<(PathBuf, &'static str)>, Failure> {
+        let mut files = Vec::new();
+        for (name, to) in RUN_FILES.into_iter().zip(["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"]) {
+            let (from, path) = (self.dir.join(FILES).join(name), place.path(name));
+            match fs::copy(&from, &path) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                copied => {
+                    copied.map_err(|e| at(&path, e))?;
+                    files.push((path, to));
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    /// What is shown at `/.vellum`: as many mounts as there were.
+    pub(super) fn preload(&self, place: &Place, socket: Option<PathBuf>) -> Result<Preload, Failure> {
+        if !self.settings().socket {
+            return Ok(Preload::default());
+        }
+        let socket = match socket.filter(|socket| socket.exists()) {
+            Some(socket) => socket,
+            None => {
+                let path = place.path(NO_SOCKET);
+                fs::write(&path, "").map_err(|e| at(&path, e))?;
+                path
+            }
+        };
+        Ok(Preload::restored(Some(socket)))
+    }
+
+    /// What the runtime is told about images.
+    pub(super) fn images(&self, place: &Place) -> Result<Images, Failure> {
+        let work = place.path(WORK);
+        fs::create_dir(&work).map_err(|e| at(&work, e))?;
+        let mut options = ALWAYS.to_vec();
+        if !self.settings().host_network {
+            options.extend(OWN_NETWORK);
+        }
+        Ok(Images { dir: self.dir.join(IMAGES), work, options, path: self.criu.path() })
+    }
+
+    /// Why it does not go on, as CRIU has it.
+    pub(super) fn failure(&self, place: &Place) -> Option<String> {
+        let why = checkpoint::explain(&place.path(WORK).join(LOG))?;
+        Some(format!("checkpoint {}: cannot be restored: {why}", self.dir.display()))
+    }
+}

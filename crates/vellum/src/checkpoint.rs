@@ -1,0 +1,178 @@
+//! `vellum checkpoint`, `vellum restore`, `vellum checkpoints`.
+
+use crate::cli::{CheckpointArgs, CheckpointsCommand, RestoreArgs};
+use crate::inspect::size;
+use crate::json::pretty;
+use crate::log;
+use serde::Serialize;
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+use vellum_engine::Failure;
+use vellum_engine::checkpoint::{Checkpoints, Listed, Record, Take, take as take_checkpoint};
+use vellum_engine::container::{Ending, Restore, STATUS_FAILED, restore as restore_container};
+use vellum_engine::image::Source;
+
+/// A checkpoint as programs see it.
+#[derive(Serialize)]
+struct Shown<'a> {
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    record: Option<&'a Record>,
+    /// Why it cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+}
+
+fn program() -> Result<PathBuf, Failure> {
+    std::env::current_exe().map_err(|e| Failure::system("cannot find this program").because(e))
+}
+
+/// Takes a checkpoint; says where it is.
+pub fn take(arguments: CheckpointArgs) -> Result<String, Failure> {
+    log::to_stderr()?;
+    let taken = take_checkpoint(&Take {
+        vellum: program()?,
+        container: arguments.container,
+        to: arguments.to,
+        name: arguments.name,
+        leave_running: arguments.leave_running,
+        state: arguments.state,
+    })?;
+    let Record { image_bytes, upper_bytes, pause_us, left_running, container, .. } = &taken.record;
+    let end = if *left_running { "goes on" } else { "has ended" };
+    Ok(format!(
+        "{}: {} of memory, {} of files; {container} stood still for {} and {end}\n",
+        taken.path.display(),
+        size(*image_bytes),
+        size(*upper_bytes),
+        seconds(*pause_us)
+    ))
+}
+
+/// Has a container go on, to its end. The exit status, and why, as of `vellum run`.
+pub fn restore(arguments: RestoreArgs) -> (u8, Option<Failure>) {
+    match log::to_stderr().and_then(|()| request(arguments)).and_then(|asked| restore_container(&asked)) {
+        Ok(Ending { status, said }) => (status, said.map(Failure::system)),
+        Err(failure) => {
+            let status = if failure.exit_status() == 2 { 2 } else { STATUS_FAILED };
+            (status, Some(failure))
+        }
+    }
+}
+
+fn request(arguments: RestoreArgs) -> Result<Restore, Failure> {
+    Ok(Restore {
+        vellum: program()?,
+        checkpoint: arguments.checkpoint,
+        pool: arguments.pool.map(|name| name.parse()).transpose()?,
+        name: arguments.name,
+        image: arguments.image.as_deref().map(Source::parse).transpose()?,
+        runtime: arguments.runtime,
+        state: arguments.state,
+    })
+}
+
+/// What there is in a directory, or what becomes of it.
+pub fn manage(command: CheckpointsCommand) -> Result<String, Failure> {
+    match command {
+        CheckpointsCommand::List { json, dir } => {
+            let all = Checkpoints::open("", &dir)?.list()?;
+            if json { pretty(&all.iter().map(shown).collect::<Vec<_>>()) } else { Ok(table(&all)) }
+        }
+        CheckpointsCommand::Show { json, dir, name } => {
+            let (_, record) = Checkpoints::open("", &dir)?.find(&name)?;
+            if json {
+                pretty(&Shown { name: &name, record: Some(&record), failure: None })
+            } else {
+                Ok(text(&name, &record))
+            }
+        }
+        CheckpointsCommand::Delete { dir, names } => {
+            let all = Checkpoints::open("", &dir)?;
+            names.iter().try_for_each(|name| all.delete(name)).map(|()| String::new())
+        }
+    }
+}
+
+fn shown(one: &Listed) -> Shown<'_> {
+    let failure = one.record.as_ref().err().map(ToString::to_string);
+    Shown { name: &one.name, record: one.record.as_ref().ok(), failure }
+}
+
+fn table(all: &[Listed]) -> String {
+    let width = all.iter().map(|one| one.name.len()).max().unwrap_or(0).max(4);
+    let mut text =
+        format!("{:width$}  {:<12}  {:>10}  {:>10}  IMAGE  COMMAND\n", "NAME", "TAKEN", "MEMORY", "FILES");
+    for Listed { name, record } in all {
+        let _ = match record {
+            Ok(record) => writeln!(
+                text,
+                "{name:width$}  {:<12}  {:>10}  {:>10}  {}  {}",
+                age(record.taken),
+                size(record.image_bytes),
+                size(record.upper_bytes),
+                record.lowers.shown(),
+                plain(&record.settings.command())
+            ),
+            Err(why) => writeln!(text, "{name:width$}  cannot be read: {why}"),
+        };
+    }
+    text
+}
+
+fn text(name: &str, record: &Record) -> String {
+    let mut text = String::new();
+    let settings = &record.settings;
+    let end = if record.left_running { "went on" } else { "ended" };
+    for (what, value) in [
+        ("name", name.to_owned()),
+        ("container", format!("{}, which {end}", record.container)),
+        ("taken", age(record.taken)),
+        ("image", record.lowers.shown()),
+        ("command", plain(&settings.command())),
+        ("pool", settings.pool.clone().unwrap_or_else(|| "none".to_owned())),
+        ("memory", size(record.image_bytes)),
+        ("files", format!("{}, {} objects", size(record.upper_bytes), record.upper_objects)),
+        ("pause", seconds(record.pause_us)),
+        ("taken by", format!("vellum {}, CRIU {}", record.vellum, record.criu)),
+    ] {
+        let _ = writeln!(text, "{what:<10} {value}");
+    }
+    text
+}
+
+/// One line, whatever a command holds.
+fn plain(text: &str) -> String {
+    text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+fn seconds(micros: u64) -> String {
+    format!("{:.2} s", micros as f64 / 1e6)
+}
+
+/// How long ago.
+fn age(taken: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let ago = now.saturating_sub(taken);
+    match ago {
+        0..120 => format!("{ago} s ago"),
+        120..7200 => format!("{} min ago", ago / 60),
+        7200..172_800 => format!("{} h ago", ago / 3600),
+        _ => format!("{} days ago", ago / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_is_plain() {
+        assert_eq!(plain("sh -c a\nb"), "sh -c a\\nb");
+        assert_eq!(seconds(1_234_567), "1.23 s");
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert!(age(now - 3 * 86_400).contains("3 days"));
+        assert!(table(&[]).starts_with("NAME"));
+    }
+}

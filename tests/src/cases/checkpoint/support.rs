@@ -1,0 +1,191 @@
+//! What cases of checkpoints have in common: CRIU, containers that count, and a directory of checkpoints.
+
+use crate::cases::running::support::Runs;
+use crate::harness::outcome::{Doing, Outcome, ensure, fail, skip};
+use crate::harness::{Cx, shell, source_root};
+use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longest time for something to be seen.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits for it.
+pub(super) fn eventually(what: &str, is: impl Fn() -> Outcome<bool>) -> Outcome {
+    let begin = Instant::now();
+    while !is()? {
+        ensure!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// The containers and checkpoints of a case.
+pub(super) struct Scene<'a> {
+    runs: Runs<'a>,
+    path: OsString,
+}
+
+/// A `vellum run` or `vellum restore`, killed at the end of the case at the latest; what it says goes to a file.
+pub(super) struct Going {
+    child: std::cell::RefCell<Child>,
+    said: PathBuf,
+}
+
+impl<'a> Scene<'a> {
+    /// With an image of busybox.
+    pub(super) fn new(cx: &'a Cx) -> Outcome<Self> {
+        let runs = Runs::new(cx)?;
+        let found = Command::new(source_root().join("scripts/criu-dir")).stdin(Stdio::null()).output()?;
+        if !found.status.success() {
+            return skip("no CRIU 4, and no Debian 13 tree with one: run make deps");
+        }
+        let bin = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path =
+            std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&path))).doing("PATH")?;
+        Ok(Self { runs, path })
+    }
+
+    /// With an image that has the programs of this host, where it sees its /usr.
+    pub(super) fn with_host_programs(cx: &'a Cx) -> Outcome<Self> {
+        let scene = Self::new(cx)?;
+        fs::remove_dir_all(scene.image().join("bin"))?;
+        fs::create_dir(scene.image().join("usr"))?;
+        for name in ["bin", "sbin", "lib", "lib64"] {
+            std::os::unix::fs::symlink(format!("usr/{name}"), scene.image().join(name))?;
+        }
+        Ok(scene)
+    }
+
+    pub(super) fn image(&self) -> &Path {
+        &self.runs.image
+    }
+
+    pub(super) fn state(&self) -> String {
+        self.runs.state.display().to_string()
+    }
+
+    /// Where checkpoints are.
+    pub(super) fn to(&self) -> String {
+        self.runs.cx.dir.join("checkpoints").display().to_string()
+    }
+
+    /// One of them.
+    pub(super) fn kept(&self, name: &str) -> PathBuf {
+        Path::new(&self.to()).join(name)
+    }
+
+    /// `vellum ARGUMENTS`.
+    pub(super) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.runs.program);
+        command.args(arguments).stdin(Stdio::null()).env("PATH", &self.path);
+        // A library that lies beside the program is not loaded: such containers cannot be kept.
+        command.env("VELLUM_POOLS", self.runs.cx.dir.join("pools")).env("VELLUM_LIBRARY", "");
+        command
+    }
+
+    pub(super) fn vellum(&self, arguments: &[&str]) -> Outcome<String> {
+        shell::run(&mut self.command(arguments))
+    }
+
+    /// `vellum run` by runc.
+    pub(super) fn start(&self, arguments: &[&str]) -> Outcome<Going> {
+        let image = self.image().display().to_string();
+        let state = self.state();
+        let always = ["run", "--runtime", "runc", "--state", &state, "--image", &image];
+        self.going(&[&always[..], arguments].concat())
+    }
+
+    /// `vellum restore` of one of the checkpoints.
+    pub(super) fn restore(&self, name: &str, more: &[&str]) -> Outcome<Going> {
+        let (state, path) = (self.state(), self.kept(name).display().to_string());
+        self.going(&[&["restore", "--state", &state, &path][..], more].concat())
+    }
+
+    fn going(&self, arguments: &[&str]) -> Outcome<Going> {
+        let number = fs::read_dir(&self.runs.cx.dir)?.count();
+        let said = self.runs.cx.dir.join(format!("said-{number}"));
+        let out = fs::File::create(&said)?;
+        let child = self.command(arguments).stdout(out.try_clone()?).stderr(out).spawn()?;
+        Ok(Going { child: child.into(), said })
+    }
+
+    pub(super) fn checkpoint(&self, arguments: &[&str]) -> Outcome {
+        self.checkpoint_to(Path::new(&self.to()), arguments)
+    }
+
+    pub(super) fn checkpoint_to(&self, to: &Path, arguments: &[&str]) -> Outcome {
+        let (state, to) = (self.state(), to.display().to_string());
+        self.vellum(&[&["checkpoint", "--state", &state, "--to", &to][..], arguments].concat()).map(drop)
+    }
+
+    /// `vellum checkpoint --leave-running`, not started yet.
+    pub(super) fn taking(&self, name: &str, to: &Path) -> Command {
+        let (state, to) = (self.state(), to.display().to_string());
+        self.command(&["checkpoint", name, "--state", &state, "--to", &to, "--leave-running"])
+    }
+
+    /// Where a container's tree is mounted.
+    pub(super) fn merged(&self, name: &str) -> Outcome<PathBuf> {
+        let dir = self.runs.state.join("containers").join(name);
+        match fs::read_dir(&dir)?.next() {
+            Some(run) => Ok(run?.path().join("merged")),
+            None => fail(format!("{}: empty", dir.display())),
+        }
+    }
+
+    pub(super) fn nothing_is_left(&self) -> Outcome {
+        self.runs.nothing_is_left()
+    }
+}
+
+impl Going {
+    fn lines(&self) -> usize {
+        fs::read_to_string(&self.said).unwrap_or_default().lines().count()
+    }
+
+    /// Waits until it says something that it has not said yet.
+    pub(super) fn says_more(&self) -> Outcome {
+        let before = self.lines();
+        eventually(&format!("more than {before} lines in {}", self.said.display()), || {
+            if let Some(status) = self.child.borrow_mut().try_wait()? {
+                let said = fs::read_to_string(&self.said)?;
+                return fail(format!("it has ended, {status}: {}", said.lines().last().unwrap_or_default()));
+            }
+            Ok(self.lines() > before)
+        })
+    }
+
+    /// Waits for its end: its exit status.
+    pub(super) fn ends(&self) -> Outcome<i32> {
+        eventually("it ends", || Ok(self.child.borrow_mut().try_wait()?.is_some()))?;
+        Ok(self.child.borrow_mut().wait()?.code().unwrap_or(-1))
+    }
+
+    pub(super) fn signal(&self, signal: Signal) -> Outcome {
+        let pid = i32::try_from(self.child.borrow().id()).ok().and_then(Pid::from_raw);
+        match pid {
+            Some(pid) => Ok(kill_process(pid, signal)?),
+            None => fail("no number"),
+        }
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        // It takes its container away.
+        let _ = self.signal(Signal::TERM);
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(2)
+            && matches!(self.child.borrow_mut().try_wait(), Ok(None))
+        {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.borrow_mut().kill();
+        let _ = self.child.borrow_mut().wait();
+    }
+}

@@ -88,6 +88,11 @@ pub(crate) fn explain(log: &Path) -> Option<String> {
         ("Connected TCP socket", "a TCP connection that leaves the container; close it first"),
         ("external socket", "a socket to a process outside of the container; close it first"),
         ("External socket", "a socket to a process outside of the container; close it first"),
+        (
+            "Locking network failed: iptables",
+            "CRIU needs iptables-restore, to stop connections meanwhile; apt-get install iptables",
+        ),
+        ("Unix socket", "a socket to a process outside of the container; close it first"),
         ("Can't lookup mount", "an open file of the host; close it first, or show it as a volume"),
         ("No space left on device", "no space is left where the checkpoint is written; free some"),
         ("Can't create link remap", "an open file that was removed, and has other names; close it first"),

@@ -121,7 +121,7 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
         signals: &signals,
         resume: Some(&resume),
     };
-    start.to_the_end(place, lowers.into_iter().map(LayerSource::from).collect())
+    start.through(place, lowers.into_iter().map(LayerSource::from).collect())
 }
 
 /// The runtime that restores: runc, unless another one is named.

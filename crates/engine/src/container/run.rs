@@ -119,7 +119,7 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
     }
     let place = state.place(&id)?;
     Start { request, runtime, plan, hostname, terminal, keep, pool, signals: &signals, resume: None }
-        .to_the_end(place, lowers)
+        .through(place, lowers)
 }
 
 /// Whether the command gets a terminal: it is shown in ours, so there has to be one.
@@ -192,7 +192,7 @@ pub(super) struct Start<'a> {
 
 impl Start<'_> {
     /// Runs it, and takes its directory away.
-    pub(super) fn to_the_end(self, place: Place, lowers: Vec<LayerSource>) -> Result<Ending, Failure> {
+    pub(super) fn through(self, place: Place, lowers: Vec<LayerSource>) -> Result<Ending, Failure> {
         let signals = self.signals;
         let ended = self.go(&place, lowers);
         if let Err(why) = place.discard() {

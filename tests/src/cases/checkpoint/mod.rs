@@ -48,7 +48,7 @@ fn counter(cx: &Cx) -> Outcome {
     let ended = (|| {
         let second = scene.restore("last", &["--pool", &pool])?;
         second.says_more()?;
-        let group = shell::run(&mut shell::bash(&format!("cat /proc/$(pgrep -f '[i]=0; while' -n)/cgroup")))?;
+        let group = shell::run(&mut shell::bash("cat /proc/$(pgrep -f '[i]=0; while' -n)/cgroup"))?;
         ensure!(group.contains(&format!("/vellum/{pool}/")), "{group} is not in the pool");
         // What it counts in memory, and what it has written, go on without a gap.
         let written = fs::read_to_string(scene.merged("count")?.join("srv/count"))?;

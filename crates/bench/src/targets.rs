@@ -207,7 +207,6 @@ pub const TARGETS: &[Target] = &[
     share("s3-shares-one-file"),
     within("s3-idle", 10_000.0),
     Target { unit: Unit::TimesEqual, ..alone("s3-throughput-four", 1.02) },
-    Target { unit: Unit::PercentOffShare, ..alone("s3-misses-four", 5.0) },
 ];
 
 /// The bar that `kind` has to reach in `task`: its own, or else that of all.

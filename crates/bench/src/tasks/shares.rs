@@ -105,6 +105,7 @@ pub(crate) const THROUGHPUT_FOUR: Task = timed(of(
     bring_and_read,
 ));
 
+/// Without a bar: weights hold where the storage is what is short, as a cluster is (`--ceph`), and not on a disk that is in memory.
 pub(crate) const MISSES: Task = Task {
     metric: Metric::Misses,
     operations: |_| 1,

@@ -53,7 +53,8 @@ fn counter(cx: &Cx) -> Outcome {
         // What it counts in memory, and what it has written, go on without a gap.
         let written = fs::read_to_string(scene.merged("count")?.join("srv/count"))?;
         let numbers: Vec<u32> = written.lines().filter_map(|line| line.parse().ok()).collect();
-        ensure!(numbers.len() > 5, "{written}");
+        // One before each of the checkpoints, and one since.
+        ensure!(numbers.len() >= 3, "{written}");
         ensure!(numbers.iter().enumerate().all(|(at, number)| *number == at as u32 + 1), "{written}");
         // A restored one can be kept again, by the service of this pool or its successor.
         scene.vellum(&["pool", "restart", &pool])?;

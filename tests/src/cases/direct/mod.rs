@@ -252,7 +252,9 @@ fn refused(cx: &Cx) -> Outcome {
     let program = ground.program()?;
     ensure_eq!(program.enter(&ground.path("d"))?, Err(ASK_KERNEL), "a directory that is not in the upper");
     fs::remove_file(ground.path("d/gone"))?;
-    symlink("/etc/passwd", ground.path("d/link"))?;
+    let outside = cx.dir.join("outside");
+    fs::write(&outside, "as it was")?;
+    symlink(&outside, ground.path("d/link"))?;
     shell::run(Command::new("mkfifo").arg(ground.path("d/pipe")))?;
     fs::create_dir(ground.path("d/sub"))?;
     fs::write(ground.path("d/set"), "set")?;
@@ -278,6 +280,7 @@ fn refused(cx: &Cx) -> Outcome {
     {
         ensure_eq!(program.open(dir, "x", flags, mode)?.err(), Some(ASK_KERNEL), "{flags:o} {mode:o}");
     }
+    ensure_eq!(fs::read(&outside)?, b"as it was", "behind a link");
     ensure_eq!(fs::read(ground.path("d/lower"))?, b"lower", "the lower file");
     ensure!(!ground.path("d/gone").exists(), "what was removed is there again");
     // New names beside what is below.

@@ -6,7 +6,7 @@ use crate::harness::{Cx, shell};
 use libc::{O_APPEND, O_CREAT, O_DIRECT, O_DSYNC, O_RDWR, O_TRUNC, O_WRONLY};
 use rustix::fs::{OFlags, XattrFlags, fcntl_getfl, fgetxattr};
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use vellum_ring::files::{ASK_KERNEL, TOKEN};
@@ -66,7 +66,6 @@ fn not_for_everything(cx: &Cx, ground: &Ground<'_>) -> Outcome {
     let path = |name: &str| ground.path(name);
     fs::write(path("new/set"), "set")?;
     fs::set_permissions(path("new/set"), fs::Permissions::from_mode(0o4755))?;
-    symlink("/etc/passwd", path("new/link"))?;
     shell::run(Command::new("mkfifo").arg(path("new/pipe")))?;
     // Attributes alone are in the upper layer.
     fs::set_permissions(path("d/half"), fs::Permissions::from_mode(0o600))?;

@@ -58,16 +58,7 @@ impl Branch for ZonedBranch {
     }
 
     fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>> {
-        let mut dir = self.root();
-        if path.is_empty() {
-            return Ok(dir);
-        }
-        path::check(path.to_bytes())?;
-        for component in path.to_bytes().split(|&byte| byte == b'/') {
-            let component = CString::new(component).map_err(|_| Errno::INVAL)?;
-            dir = dir.open_dir(Name::new(&component)?)?;
-        }
-        Ok(dir)
+        path::walk(self.root(), path)
     }
 
     fn statfs(&self) -> Result<StatFs> {

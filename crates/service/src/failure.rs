@@ -4,6 +4,8 @@ use crate::plain;
 use serde::{Deserialize, Serialize};
 use std::error::Error;
 use std::fmt;
+use std::io;
+use std::path::Path;
 
 /// One line for a person: what was not done, the errors that lie behind that, and what to do about it. And whether what was asked for was at
 /// fault. It goes from process to process as it is.
@@ -39,6 +41,12 @@ impl Failure {
     #[must_use]
     pub fn system(line: impl Into<String>) -> Self {
         Self { line: line.into(), input: false, cause: None, remedy: None }
+    }
+
+    /// The system did not do what was asked for about a path.
+    #[must_use]
+    pub fn at(path: &Path, error: impl Into<io::Error>) -> Self {
+        Self::system(path.display().to_string()).because(error.into())
     }
 
     /// Adds what lies behind the failure. What an error says of its own causes is not kept twice.

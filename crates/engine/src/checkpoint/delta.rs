@@ -104,10 +104,6 @@ struct Pass<'a> {
     amount: Amount,
 }
 
-fn at(path: &Path, e: impl Into<io::Error>) -> Failure {
-    Failure::system(format!("{}", path.display())).because(e.into())
-}
-
 /// A directory beneath one, by no link.
 fn directory(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -137,7 +133,8 @@ impl Delta {
     /// Of the layer in one directory, to another one that is empty.
     pub(crate) fn new(from: &Path, to: &Path) -> Result<Self, Failure> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let open = |path: &Path| rustix::fs::open(path, flags, Mode::empty()).map_err(|e| at(path, e));
+        let open =
+            |path: &Path| rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Failure::at(path, e));
         Ok(Self {
             from: open(from)?,
             to: open(to)?,
@@ -149,7 +146,7 @@ impl Delta {
 
     /// Copies all that is there while it is being changed. Nothing happens where the filesystem does not tell of all changes.
     pub(crate) fn ahead(&mut self) -> Result<Amount, Failure> {
-        let kind = fstatfs(&self.from).map_err(|e| at(&self.shown, e))?.f_type;
+        let kind = fstatfs(&self.from).map_err(|e| Failure::at(&self.shown, e))?.f_type;
         #[allow(
             clippy::cast_sign_loss,
             clippy::unnecessary_cast,
@@ -161,7 +158,7 @@ impl Delta {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let since = i64::try_from(now.saturating_sub(SLACK).as_secs()).unwrap_or(0);
         // From here on every store to a mapped page shows: the kernel makes pages read-only when it writes them back.
-        syncfs(&self.from).map_err(|e| at(&self.shown, e))?;
+        syncfs(&self.from).map_err(|e| Failure::at(&self.shown, e))?;
         let amount = self.pass(false)?;
         self.since = Some(since);
         Ok(amount)
@@ -174,12 +171,12 @@ impl Delta {
 
     /// Makes the copy durable, with all that is on its filesystem.
     pub(crate) fn settle(&self) -> Result<(), Failure> {
-        syncfs(&self.to).map_err(|e| at(&self.shown, e))
+        syncfs(&self.to).map_err(|e| Failure::at(&self.shown, e))
     }
 
     /// Bytes that the copy takes.
     pub(crate) fn bytes(&self) -> Result<u64, Failure> {
-        let failed = |e: Errno| at(&self.shown, e);
+        let failed = |e: Errno| Failure::at(&self.shown, e);
         let mut bytes = 0;
         for dir in
             self.seen.iter().filter(|(_, look)| look.kind() == FileType::Directory).map(|(path, _)| path)
@@ -245,17 +242,17 @@ impl Pass<'_> {
                     self.delta.shown.display()
                 )));
             }
-            from => from.map_err(|e| at(&shown, e))?,
+            from => from.map_err(|e| Failure::at(&shown, e))?,
         };
-        let to = directory(&self.delta.to, path).map_err(|e| at(&shown, e))?;
-        let look = Look::of(&rustix::fs::fstat(&from).map_err(|e| at(&shown, e))?);
+        let to = directory(&self.delta.to, path).map_err(|e| Failure::at(&shown, e))?;
+        let look = Look::of(&rustix::fs::fstat(&from).map_err(|e| Failure::at(&shown, e))?);
         let known = self.unchanged(path, &look);
-        let all = names(from.as_fd()).map_err(|e| at(&shown, e))?;
+        let all = names(from.as_fd()).map_err(|e| Failure::at(&shown, e))?;
         if self.delta.since.is_some() && !known {
             let there: HashSet<&OsString> = all.iter().collect();
-            for name in names(to.as_fd()).map_err(|e| at(&shown, e))? {
+            for name in names(to.as_fd()).map_err(|e| Failure::at(&shown, e))? {
                 if !there.contains(&name) {
-                    remove(to.as_fd(), &name).map_err(|e| at(&shown.join(&name), e))?;
+                    remove(to.as_fd(), &name).map_err(|e| Failure::at(&shown.join(&name), e))?;
                 }
             }
         }
@@ -263,7 +260,7 @@ impl Pass<'_> {
         for name in &all {
             match self.entry(from.as_fd(), to.as_fd(), path, name) {
                 Err(Trouble::Gone) => {}
-                Err(Trouble::Io(e)) => return Err(at(&shown.join(name), e)),
+                Err(Trouble::Io(e)) => return Err(Failure::at(&shown.join(name), e)),
                 Ok(()) => {}
             }
         }
@@ -406,11 +403,11 @@ impl Pass<'_> {
         let shown = self.delta.shown.join(path);
         let from = match directory(&self.delta.from, path) {
             Err(e) if self.passing(e) => return Ok(()),
-            from => from.map_err(|e| at(&shown, e))?,
+            from => from.map_err(|e| Failure::at(&shown, e))?,
         };
-        let to = directory(&self.delta.to, path).map_err(|e| at(&shown, e))?;
+        let to = directory(&self.delta.to, path).map_err(|e| Failure::at(&shown, e))?;
         match self.attributes(from.as_fd(), to.as_fd(), OsStr::new("."), look, false) {
-            Err(Trouble::Io(e)) => Err(at(&shown, e)),
+            Err(Trouble::Io(e)) => Err(Failure::at(&shown, e)),
             Ok(()) | Err(Trouble::Gone) => Ok(()),
         }
     }

@@ -20,7 +20,7 @@ pub(crate) trait Images {
 /// A place for new images in a checkpoint's directory.
 pub(crate) fn begin(dir: PathBuf) -> Result<Box<dyn Images>, Failure> {
     let made = fs::DirBuilder::new().mode(0o700).create(&dir);
-    made.map_err(|e| Failure::system(format!("{}", dir.display())).because(e))?;
+    made.map_err(|e| Failure::at(&dir, e))?;
     Ok(Box::new(Directory { dir }))
 }
 
@@ -35,15 +35,14 @@ impl Images for Directory {
     }
 
     fn finish(&mut self) -> Result<u64, Failure> {
-        let failed = |path: &Path, e| Failure::system(format!("{}", path.display())).because(e);
         let mut bytes = 0;
-        for entry in fs::read_dir(&self.dir).map_err(|e| failed(&self.dir, e))? {
-            let path = entry.map_err(|e| failed(&self.dir, e))?.path();
-            let file = File::open(&path).map_err(|e| failed(&path, e))?;
-            bytes += file.metadata().map_err(|e| failed(&path, e))?.len();
-            file.sync_all().map_err(|e| failed(&path, e))?;
+        for entry in fs::read_dir(&self.dir).map_err(|e| Failure::at(&self.dir, e))? {
+            let path = entry.map_err(|e| Failure::at(&self.dir, e))?.path();
+            let file = File::open(&path).map_err(|e| Failure::at(&path, e))?;
+            bytes += file.metadata().map_err(|e| Failure::at(&path, e))?.len();
+            file.sync_all().map_err(|e| Failure::at(&path, e))?;
         }
-        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(|e| failed(&self.dir, e))?;
+        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(|e| Failure::at(&self.dir, e))?;
         Ok(bytes)
     }
 }

@@ -40,10 +40,6 @@ pub struct Listed {
     pub record: Result<Record, Failure>,
 }
 
-fn failed(path: &Path, e: io::Error) -> Failure {
-    Failure::system(format!("{}", path.display())).because(e)
-}
-
 impl Checkpoints {
     /// The ones in a directory that is there. `option`: what named it.
     pub fn open(option: &str, dir: &Path) -> Result<Self, Failure> {
@@ -95,7 +91,7 @@ impl Checkpoints {
     pub(crate) fn begin(&self, name: &str) -> Result<Unfinished, Failure> {
         let place = self.dir.join(plain_name("--name", name)?);
         let path = self.dir.join(format!("{UNFINISHED}{}", random_name()?));
-        let owned = Owned::make(&path).map_err(|e| failed(&path, e))?;
+        let owned = Owned::make(&path).map_err(|e| Failure::at(&path, e))?;
         let owned = owned.ok_or_else(|| Failure::system(format!("{}: somebody has it", path.display())))?;
         Ok(Unfinished { owned, place })
     }
@@ -103,8 +99,8 @@ impl Checkpoints {
     /// All that are whole, by name.
     pub fn list(&self) -> Result<Vec<Listed>, Failure> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(&self.dir).map_err(|e| failed(&self.dir, e))? {
-            let entry = entry.map_err(|e| failed(&self.dir, e))?;
+        for entry in fs::read_dir(&self.dir).map_err(|e| Failure::at(&self.dir, e))? {
+            let entry = entry.map_err(|e| Failure::at(&self.dir, e))?;
             let name = entry.file_name().to_string_lossy().into_owned();
             if !name.starts_with('.') && entry.path().join(super::record::NAME).exists() {
                 names.push(name);
@@ -128,9 +124,9 @@ impl Checkpoints {
     pub fn delete(&self, name: &str) -> Result<(), Failure> {
         let path = self.path(name)?;
         let away = self.dir.join(format!("{UNFINISHED}{}", random_name()?));
-        fs::rename(&path, &away).map_err(|e| failed(&path, e))?;
+        fs::rename(&path, &away).map_err(|e| Failure::at(&path, e))?;
         sync(&self.dir)?;
-        remove_tree(&away).map_err(|e| failed(&away, e))
+        remove_tree(&away).map_err(|e| Failure::at(&away, e))
     }
 
     fn path(&self, name: &str) -> Result<PathBuf, Failure> {
@@ -148,7 +144,7 @@ impl Checkpoints {
 }
 
 fn sync(dir: &Path) -> Result<(), Failure> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| failed(dir, e))
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Failure::at(dir, e))
 }
 
 impl Unfinished {
@@ -163,10 +159,10 @@ impl Unfinished {
         let exchanged = match renameat_with(CWD, path, CWD, place, RenameFlags::NOREPLACE) {
             Err(Errno::EXIST) => {
                 renameat_with(CWD, path, CWD, place, RenameFlags::EXCHANGE)
-                    .map_err(|e| failed(place, e.into()))?;
+                    .map_err(|e| Failure::at(place, e))?;
                 true
             }
-            renamed => renamed.map(|()| false).map_err(|e| failed(place, e.into()))?,
+            renamed => renamed.map(|()| false).map_err(|e| Failure::at(place, e))?,
         };
         if let Some(above) = place.parent() {
             sync(above)?;

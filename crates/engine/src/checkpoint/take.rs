@@ -11,7 +11,7 @@ use super::pause::{Guarded, said};
 use super::record::Record;
 use super::store::{Checkpoints, Unfinished};
 use super::{FILES, IMAGES, UPPER};
-use crate::container::{Kind, RUN_FILES, Running, State};
+use crate::container::{Kind, RUN_FILES, Running, Settings, State};
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
     let lock = running.lock()?;
     store.sweep();
     let unfinished = store.begin(asked.name.as_deref().unwrap_or(container))?;
-    let work = Work { asked, running: &running, criu: &criu, lock: &lock };
+    let work = Work { asked, running: &running, settings: &settings, criu: &criu, lock: &lock };
     match work.go(unfinished) {
         Ok(taken) => Ok(taken),
         Err(why) => Err(why.of(format!("container {container}: no checkpoint, and it goes on"))),
@@ -89,6 +89,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
 struct Work<'a> {
     asked: &'a Take,
     running: &'a Running,
+    settings: &'a Settings,
     criu: &'a Criu,
     lock: &'a File,
 }
@@ -117,19 +118,19 @@ impl Work<'_> {
 
     /// Fills a checkpoint's directory, durably. Afterwards the container goes on, or stands still if it is to end.
     fn fill(&self, dir: &Path, guarded: &mut Guarded<'_>) -> Result<Record, Failure> {
-        let settings = self.running.settings()?;
+        let settings = self.settings;
         let lowers = Lowers::of(&settings.image, &settings.lowers)?;
         let mut images = images::begin(dir.join(IMAGES))?;
         for name in [UPPER, FILES] {
             let path = dir.join(name);
-            fs::create_dir(&path).map_err(|e| at(&path, e))?;
+            fs::create_dir(&path).map_err(|e| Failure::at(&path, e))?;
         }
         let (merged, copy) = (self.running.merged(), dir.join(UPPER));
         let mut delta = Delta::new(&self.running.upper(), &copy)?;
         durable::flush(&merged)?;
         let ahead = delta.ahead()?;
         let work = self.running.path(WORK);
-        fs::create_dir_all(&work).map_err(|e| at(&work, e))?;
+        fs::create_dir_all(&work).map_err(|e| Failure::at(&work, e))?;
         let begin = Instant::now();
         guarded.pause()?;
         durable::flush(&merged)?;
@@ -138,7 +139,7 @@ impl Work<'_> {
         let still = delta.still();
         let output = dump.wait_with_output();
         let still = still?;
-        self.dumped(&output.map_err(|e| at(&work, e))?, &work)?;
+        self.dumped(&output.map_err(|e| Failure::at(&work, e))?, &work)?;
         self.files(&dir.join(FILES))?;
         if self.asked.leave_running {
             guarded.resume()?;
@@ -158,7 +159,7 @@ impl Work<'_> {
             upper_objects: still.objects,
             left_running: self.asked.leave_running,
             lowers,
-            settings,
+            settings: settings.clone(),
         };
         record.write(dir)?;
         delta.settle()?;
@@ -173,7 +174,7 @@ impl Work<'_> {
         work: &Path,
         host_network: bool,
     ) -> Result<Child, Failure> {
-        let failed = |e: io::Error| at(self.running.runtime().program(), e);
+        let failed = |e: io::Error| Failure::at(self.running.runtime().program(), e);
         let mut command = guarded.call().map_err(failed)?;
         command.env("PATH", self.criu.path()).arg("checkpoint").arg("--image-path").arg(images);
         command.arg("--work-path").arg(work).args(criu::ALWAYS).arg("--leave-running");
@@ -198,13 +199,9 @@ impl Work<'_> {
             let (from, to) = (self.running.path(name), to.join(name));
             match fs::copy(&from, &to) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                copied => copied.map(|_| ()).map_err(|e| at(&to, e))?,
+                copied => copied.map(|_| ()).map_err(|e| Failure::at(&to, e))?,
             }
         }
         Ok(())
     }
-}
-
-fn at(path: &Path, e: io::Error) -> Failure {
-    Failure::system(format!("{}", path.display())).because(e)
 }

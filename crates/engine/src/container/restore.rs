@@ -141,10 +141,6 @@ fn runc(asked: Option<&Path>) -> Result<Runtime, Failure> {
         .ok_or_else(|| Failure::input("no runc in PATH, which restores containers; apt-get install runc"))
 }
 
-fn at(path: &Path, e: io::Error) -> Failure {
-    Failure::system(format!("{}", path.display())).because(e)
-}
-
 impl Resume {
     pub(super) fn settings(&self) -> &Settings {
         &self.record.settings
@@ -186,7 +182,7 @@ impl Resume {
             match fs::copy(&from, &path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
                 copied => {
-                    copied.map_err(|e| at(&path, e))?;
+                    copied.map_err(|e| Failure::at(&path, e))?;
                     files.push((path, to));
                 }
             }
@@ -203,7 +199,7 @@ impl Resume {
             Some(socket) => socket,
             None => {
                 let path = place.path(NO_SOCKET);
-                fs::write(&path, "").map_err(|e| at(&path, e))?;
+                fs::write(&path, "").map_err(|e| Failure::at(&path, e))?;
                 path
             }
         };
@@ -213,7 +209,7 @@ impl Resume {
     /// What the runtime is told about images.
     pub(super) fn images(&self, place: &Place) -> Result<Images, Failure> {
         let work = place.path(WORK);
-        fs::create_dir(&work).map_err(|e| at(&work, e))?;
+        fs::create_dir(&work).map_err(|e| Failure::at(&work, e))?;
         let mut options = ALWAYS.to_vec();
         if !self.settings().host_network {
             options.extend(OWN_NETWORK);

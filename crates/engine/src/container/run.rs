@@ -298,10 +298,10 @@ impl Start<'_> {
             }
         }
         let criu = place.path(CRIU_FILE);
-        fs::write(&criu, crate::checkpoint::configuration())
-            .map_err(|e| Failure::system(format!("{}", criu.display())).because(e))?;
-        let are_here = place.layers().0.directory().is_some();
-        if let Some(settings) = self.settings(&plan, &user, ids, lowers, &preload).filter(|_| are_here) {
+        fs::write(&criu, crate::checkpoint::configuration()).map_err(|e| Failure::at(&criu, e))?;
+        if let (Some(settings), Some(_)) =
+            (self.settings(&plan, &user, ids, lowers, &preload), place.layers().0.directory())
+        {
             settings.write(place.dir())?;
         }
         let hook = self.resume.filter(|_| !self.request.host_network).map(|_| self.request.vellum.as_path());

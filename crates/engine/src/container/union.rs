@@ -63,16 +63,12 @@ pub(super) fn resemble(upper: &Path, lower: &LayerSource) -> Result<(), Failure>
         LayerSource::Ceph(layer) => layer.visit()?.owner_and_mode()?,
         local => {
             let path = local.directory().unwrap_or(upper);
-            let below = fs::metadata(path).map_err(|e| failed(path, e))?;
+            let below = fs::metadata(path).map_err(|e| Failure::at(path, e))?;
             (below.uid(), below.gid(), below.mode() & 0o7777)
         }
     };
-    std::os::unix::fs::chown(upper, Some(uid), Some(gid)).map_err(|e| failed(upper, e))?;
-    fs::set_permissions(upper, fs::Permissions::from_mode(mode)).map_err(|e| failed(upper, e))
-}
-
-fn failed(path: &Path, e: std::io::Error) -> Failure {
-    Failure::system(format!("{}", path.display())).because(e)
+    std::os::unix::fs::chown(upper, Some(uid), Some(gid)).map_err(|e| Failure::at(upper, e))?;
+    fs::set_permissions(upper, fs::Permissions::from_mode(mode)).map_err(|e| Failure::at(upper, e))
 }
 
 /// Takes away what is mounted at `merged`, now or in a moment by a command that was about to, and waits until its service has let go of

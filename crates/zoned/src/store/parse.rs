@@ -37,9 +37,6 @@ fn apply(state: &mut State, changes: &[u8]) -> bool {
     let _ = state.tree.problems();
     let mut opened = copy;
     opened.drop_nameless();
-    assert!(
-        opened.tree.nodes.values().all(|node| node.nlink > 0 || node.is_directory()),
-        "a node without links stays"
-    );
+    assert!(opened.tree.has_no_unlinked(), "a node without links stays");
     accepted
 }

@@ -109,7 +109,7 @@ impl State {
         Ok((*number, self.objects.get(number).ok_or(Error::NotFound)?))
     }
 
-    /// Makes a change. One that cannot be is refused, and nothing is changed then.
+    /// Makes a change. One that cannot be is refused, and nothing is changed then; of a group, what comes before it is.
     pub(super) fn apply(&mut self, change: &Change) -> Result<()> {
         match change {
             Change::Create { object, class } => {

@@ -23,6 +23,8 @@ pub(super) struct TreeState {
     pub(super) targets: BTreeMap<u64, Vec<u8>>,
     /// By directory and name. Only directories that have some.
     pub(super) entries: BTreeMap<u64, BTreeMap<Vec<u8>, u64>>,
+    /// How many names each node has, if any.
+    named: BTreeMap<u64, u32>,
     bytes: u64,
 }
 
@@ -83,16 +85,17 @@ impl TreeState {
                 if !self.known(*dir)?.is_directory() || *node == ROOT_NODE {
                     return Error::damaged(format!("node {node} cannot be in {dir}"));
                 }
-                let replaced = self.entries.entry(*dir).or_default().insert(name.clone(), *node);
-                if replaced.is_none() {
-                    self.bytes += entry_len(name);
+                *self.named.entry(*node).or_default() += 1;
+                match self.entries.entry(*dir).or_default().insert(name.clone(), *node) {
+                    Some(replaced) => self.loses_name(replaced),
+                    None => self.bytes += entry_len(name),
                 }
             }
             Change::Leave { dir, name } => {
-                let entries = self.entries.get_mut(dir);
-                if entries.is_none_or(|entries| entries.remove(name).is_none()) {
+                let Some(node) = self.entries.get_mut(dir).and_then(|entries| entries.remove(name)) else {
                     return Error::damaged(format!("a name that is not in directory {dir} is gone"));
-                }
+                };
+                self.loses_name(node);
                 self.bytes -= entry_len(name);
                 if self.entries.get(dir).is_some_and(BTreeMap::is_empty) {
                     self.entries.remove(dir);
@@ -101,6 +104,13 @@ impl TreeState {
             _ => return Error::damaged("no change of the tree"),
         }
         Ok(())
+    }
+
+    fn loses_name(&mut self, node: u64) {
+        match self.named.get_mut(&node) {
+            Some(names) if *names > 1 => *names -= 1,
+            _ => drop(self.named.remove(&node)),
+        }
     }
 
     fn forget_xattrs(&mut self, node: u64) {
@@ -115,10 +125,13 @@ impl TreeState {
         }
     }
 
-    /// A node is gone.
+    /// A node is gone. One that has a name, or names in it, is refused: the names would lead nowhere.
     pub(super) fn drop_node(&mut self, node: u64) -> Result<()> {
         if node == ROOT_NODE || self.entries.contains_key(&node) {
             return Error::damaged(format!("directory {node} is dropped, but is not empty"));
+        }
+        if self.named.contains_key(&node) {
+            return Error::damaged(format!("node {node} is dropped, but has a name"));
         }
         self.nodes.remove(&node);
         self.forget_xattrs(node);
@@ -126,15 +139,24 @@ impl TreeState {
         Ok(())
     }
 
+    /// Whether a node can go: neither links nor names lead to it, and none are in it.
+    fn is_unlinked(&self, number: u64, node: &Node) -> bool {
+        node.nlink == 0 && !self.entries.contains_key(&number) && !self.named.contains_key(&number)
+    }
+
     /// Removes the nodes that have no links: they were open when the store was left.
     pub(super) fn drop_unlinked(&mut self) {
-        let is_unlinked =
-            |(number, node): &(&u64, &Node)| node.nlink == 0 && !self.entries.contains_key(*number);
+        let is_unlinked = |(number, node): &(&u64, &Node)| self.is_unlinked(**number, node);
         let gone: Vec<u64> = self.nodes.iter().filter(is_unlinked).map(|(number, _)| *number).collect();
         for node in gone {
             // It is one that can go.
             let _ = self.drop_node(node);
         }
+    }
+
+    /// Whether nothing is left for [`Self::drop_unlinked`].
+    pub(super) fn has_no_unlinked(&self) -> bool {
+        self.nodes.iter().all(|(number, node)| *number == ROOT_NODE || !self.is_unlinked(*number, node))
     }
 
     /// The changes that make this from nothing, where the files' contents are there.
@@ -241,4 +263,32 @@ pub(super) fn path_of(places: &BTreeMap<u64, (u64, &[u8])>, node: u64) -> Vec<u8
         at = *dir;
     }
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a checkpoint of such a tree says would not be a tree.
+    #[test]
+    fn a_node_that_has_a_name_is_not_dropped() {
+        let mut tree = TreeState::default();
+        let node = |mode| Node { mode, ..Node::default() };
+        let (name, other) = (b"name".to_vec(), b"other".to_vec());
+        tree.set_node(ROOT_NODE, node(0o040_755)).expect("a root");
+        tree.set_node(16, node(0o010_644)).expect("a node");
+        tree.set_node(17, node(0o010_644)).expect("another");
+        let enter = |node, name: &Vec<u8>| Change::Enter { dir: ROOT_NODE, node, name: name.clone() };
+        let leave = |name: &Vec<u8>| Change::Leave { dir: ROOT_NODE, name: name.clone() };
+        for change in [enter(16, &name), enter(16, &other), leave(&name)] {
+            tree.apply(&change).expect("a name");
+        }
+        assert!(tree.drop_node(16).is_err(), "it has a name still");
+        tree.drop_unlinked();
+        assert!(tree.nodes.contains_key(&16) && !tree.nodes.contains_key(&17), "one has a name");
+        tree.apply(&enter(17, &other)).expect_err("it is gone");
+        tree.set_node(18, node(0o010_644)).expect("a third");
+        tree.apply(&enter(18, &other)).expect("in its place");
+        tree.drop_node(16).expect("it has no name any more");
+    }
 }

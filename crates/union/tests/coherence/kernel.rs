@@ -6,6 +6,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::thread::yield_now;
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
     AttrReply, Context, Entry, Errno, Filesystem, NodeId, Progress, RenameFlags, Result, SetAttr,
 };
@@ -70,13 +71,8 @@ fn ask<T>(
     let kernel = &world.kernel;
     loop {
         let service = world.served();
-        {
-            let mut under_way = kernel.under_way.lock().unwrap();
-            let next = under_way.get(&usize::MAX).copied().unwrap_or(0) + 1;
-            // Kept beside them: numbers are never used again.
-            under_way.insert(usize::MAX, next);
-            under_way.insert(worker, next);
-        }
+        let next = kernel.asked.fetch_add(1, Relaxed) + 1;
+        kernel.under_way.lock().unwrap().insert(worker, next);
         if let Some(takes) = takes {
             kernel.begun.lock().unwrap().insert(worker, takes);
         }
@@ -178,7 +174,7 @@ fn known(world: &World, what: &CStr, entry: &Entry, before: u64) {
     }
 }
 
-fn list(world: &World, worker: usize) {
+pub fn list(world: &World, worker: usize) {
     let _lock = world.kernel.lock.read().unwrap();
     if world.kernel.beliefs().list.is_some() {
         return;

@@ -4,6 +4,7 @@ use crate::service::{Life, Service};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::os::fd::AsFd;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use vellum_branch::MemoryBranch;
 use vellum_sys::SharedWords;
@@ -64,6 +65,8 @@ pub struct Kernel {
     pub beliefs: Mutex<Beliefs>,
     /// Operations whose answers have not arrived.
     pub under_way: Mutex<BTreeMap<usize, u64>>,
+    /// How many there have been: numbers are never used again.
+    pub asked: AtomicU64,
     /// Workers with a request that cannot be carried out twice, and its name.
     pub begun: Mutex<BTreeMap<usize, &'static CStr>>,
     /// Those whose request was begun by a service that has died.
@@ -212,6 +215,7 @@ impl World {
         let kernel = Arc::new(Kernel {
             beliefs: Mutex::default(),
             under_way: Mutex::default(),
+            asked: AtomicU64::new(0),
             begun: Mutex::default(),
             again: Mutex::default(),
             dir: Mutex::new(NodeId::ROOT),
@@ -275,7 +279,7 @@ impl World {
     pub fn is_taken_over(&self) {
         let before = self.service();
         let left = before.dies();
-        self.kernel.under_way.lock().unwrap().retain(|worker, _| *worker == usize::MAX);
+        self.kernel.under_way.lock().unwrap().clear();
         let begun = self.kernel.begun.lock().unwrap().clone();
         self.note(|| format!("the service dies; {begun:?} had begun"));
         self.kernel.again.lock().unwrap().extend(begun.into_keys());

@@ -55,28 +55,50 @@ static void same_file(int fd, const char *name) {
     CHECK(stat(target, &other) == 0 && one.st_ino == other.st_ino);
 }
 
+/* The mount by which a file was opened. */
+static int mount_of(int fd) {
+    char path[64], line[128];
+    int id = -1;
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    FILE *info = fopen(path, "r");
+    while (info && fgets(line, sizeof line, info)) {
+        sscanf(line, "mnt_id: %d", &id);
+    }
+    CHECK(info && fclose(info) == 0 && id >= 0);
+    return id;
+}
+
 /* Copies from a file that was opened to read, which is the mount's, to a new one, which may have no name any more. */
-static void copies(int has_name) {
-    char data[10000], found[sizeof data];
-    for (size_t at = 0; at < sizeof data; at++) {
+static void copies(int has_name, ssize_t size) {
+    static char data[300000], found[sizeof data];
+    for (ssize_t at = 0; at < size; at++) {
         data[at] = at * 7 + at / 251;
     }
     int from = fresh("from", 0);
-    CHECK(write(from, data, sizeof data) == sizeof data && close(from) == 0);
+    CHECK(write(from, data, size) == size && close(from) == 0);
     from = open(in("from"), O_RDONLY);
     int to = fresh("to", 0);
     CHECK(from >= 0 && (has_name || unlink(in("to")) == 0));
-    for (ssize_t left = sizeof data, done; left > 0; left -= done) {
+    int is_handed_out = mount_of(to) != mount_of(from);
+    for (ssize_t left = size, done; left > 0; left -= done) {
         done = copy_file_range(from, NULL, to, NULL, left, 0);
         CHECK(done > 0);
     }
     CHECK(copy_file_range(from, NULL, to, NULL, 1, 0) == 0);
-    CHECK(lseek(from, 0, SEEK_CUR) == sizeof data && lseek(to, 0, SEEK_CUR) == sizeof data);
-    CHECK(pread(to, found, sizeof found, 0) == sizeof found && memcmp(data, found, sizeof data) == 0);
-    off_t from_at = 5000, to_at = 3;
+    CHECK(lseek(from, 0, SEEK_CUR) == size && lseek(to, 0, SEEK_CUR) == size);
+    CHECK(pread(to, found, size, 0) == size && memcmp(data, found, size) == 0);
+    /* What is small is copied without the mount's descriptor. */
+    CHECK(size > 128 << 10 || is_handed_out == (mount_of(to) != mount_of(from)));
+    off_t from_at = 7000;
+    CHECK(copy_file_range(from, &from_at, to, NULL, 100, 0) == 100 && from_at == 7100);
+    CHECK(lseek(from, 0, SEEK_CUR) == size && lseek(to, 0, SEEK_CUR) == size + 100);
+    CHECK(pread(to, found, 100, size) == 100 && memcmp(data + 7000, found, 100) == 0);
+    CHECK(lseek(to, size, SEEK_SET) == size);
+    from_at = 5000;
+    off_t to_at = 3;
     CHECK(copy_file_range(from, &from_at, to, &to_at, 100, 0) == 100 && from_at == 5100 && to_at == 103);
     CHECK(pread(to, found, 100, 3) == 100 && memcmp(data + 5000, found, 100) == 0);
-    CHECK(lseek(from, 0, SEEK_CUR) == sizeof data && lseek(to, 0, SEEK_CUR) == sizeof data);
+    CHECK(lseek(from, 0, SEEK_CUR) == size && lseek(to, 0, SEEK_CUR) == size);
     close(from);
     close(to);
 }
@@ -147,8 +169,10 @@ int main(int count, char **arguments) {
     close(fd);
     CHECK(without("test \"$(cat shared given)\" = 12345678") == 0);
 
-    copies(1);
-    copies(0);
+    for (int has_name = 0; has_name < 2; has_name++) {
+        copies(has_name, 10000);
+        copies(has_name, 300000);
+    }
 
     /* A file without a name stays one file. */
     fd = fresh("gone", 0);

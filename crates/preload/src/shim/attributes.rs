@@ -9,6 +9,7 @@ pub(crate) const AT_EMPTY_PATH: i32 = 0x1000;
 pub(crate) const AT_STATX_DONT_SYNC: i32 = 0x4000;
 pub(crate) const STATX_TYPE: u32 = 1;
 pub(crate) const STATX_INO: u32 = 0x100;
+pub(crate) const STATX_SIZE: u32 = 0x200;
 pub(crate) const STATX_MNT_ID: u32 = 0x1000;
 pub(crate) const STATX_ATTR_MOUNT_ROOT: u64 = 0x2000;
 pub(crate) const S_IFMT: u32 = 0o170_000;
@@ -87,6 +88,11 @@ pub(crate) fn at(directory: i32, path: &CStr, flags: i32, mask: u32) -> Result<S
 /// What a descriptor is.
 pub(crate) fn of(fd: i32) -> Result<Statx, i32> {
     at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_MNT_ID)
+}
+
+/// What a descriptor is, and how large.
+pub(crate) fn sized(fd: i32) -> Result<Statx, i32> {
+    at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_SIZE)
 }
 
 /// The id of the mount by which a descriptor was opened: where the kernel has such, one that no other mount ever gets.

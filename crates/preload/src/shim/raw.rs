@@ -10,6 +10,7 @@ pub(crate) mod number {
     pub(crate) const FLOCK: usize = 73;
     pub(crate) const READLINKAT: usize = 267;
     pub(crate) const COPY_FILE_RANGE: usize = 326;
+    pub(crate) const SENDFILE: usize = 40;
     pub(crate) const FSTAT: usize = 5;
     pub(crate) const SENDTO: usize = 44;
     pub(crate) const UMASK: usize = 95;
@@ -101,6 +102,7 @@ pub(crate) mod number {
     pub(crate) const FLOCK: usize = 32;
     pub(crate) const READLINKAT: usize = 78;
     pub(crate) const COPY_FILE_RANGE: usize = 285;
+    pub(crate) const SENDFILE: usize = 71;
     pub(crate) const DUP3: usize = 24;
     pub(crate) const FCNTL: usize = 25;
     pub(crate) const FACCESSAT: usize = 48;

@@ -1,10 +1,12 @@
 //! Copies from one descriptor to another. A file that was handed out and one of the mount's the kernel takes for files of two filesystems,
-//! and refuses to copy between them.
+//! and refuses to copy between them. A small file is then copied through memory, and stays handed out; for a large one, whose blocks
+//! the service may share, a descriptor of the mount takes the place of the one that was handed out.
 
 use crate::fds::{exclusive_fd, handed_fds};
 use crate::shim::hook_macros::{errno, hooks, pass_on, result, set_errno};
 use crate::shim::raw::{self, number, word};
 use crate::shim::{attributes, process};
+use crate::thresholds::copies::SMALL;
 use core::ffi::{c_int, c_uint};
 
 type CopyRange = unsafe extern "C" fn(c_int, *mut i64, c_int, *mut i64, usize, c_uint) -> isize;
@@ -42,7 +44,7 @@ impl End {
     }
 }
 
-/// A copy by the next function, and where the kernel refuses as it would not without rings, by descriptors of the mount, or by a buffer.
+/// A copy by the next function, and where the kernel refuses as it would not without rings, through memory, or by descriptors of the mount.
 ///
 /// # Safety
 /// The offsets must be the program's.
@@ -50,33 +52,50 @@ pub(super) unsafe fn copy_by(from: End, to: End, len: usize, next: impl Fn() -> 
     let before = errno();
     let done = next();
     let is_refused = |done| done < 0 && errno() == EXDEV;
-    if !is_refused(done) || !process::is_on() || process::is_borrowed() || !is_one_mount(from.fd, to.fd) {
+    if !is_refused(done) || !handed_fds::any() || !process::is_on() || process::is_borrowed() {
         return done;
     }
-    if [from.fd, to.fd].map(exclusive_fd::before_use) != [false; 2] {
+    let Some(size) = size_in_one_mount(from.fd, to.fd) else { return done };
+    if size > SMALL && [from.fd, to.fd].map(exclusive_fd::before_use) != [false; 2] {
         set_errno(before);
         let done = next();
         if !is_refused(done) {
             return done;
         }
     }
-    // It has no name any more, or the program may not open it again.
-    if attributes::of(from.fd).map(|file| file.ino) == attributes::of(to.fd).map(|file| file.ino) {
-        return done;
-    }
+    // A large one has no name any more, or the program may not open it again.
     set_errno(before);
     // SAFETY: the caller's; the kernel has read both offsets.
-    result(unsafe { by_buffer(from, to, len) })
+    result(unsafe { through_memory(from, to, len) })
 }
 
-/// Whether one of the two was handed out, and the other is of that mount.
-fn is_one_mount(from: c_int, to: c_int) -> bool {
+/// The bytes of the first file, if one of two different ones was handed out, and the other is of that mount.
+fn size_in_one_mount(from: c_int, to: c_int) -> Option<u64> {
     let (mount, other) = match [from, to].map(handed_fds::of) {
         [Some(mount), None] => (mount, to),
         [None, Some(mount)] => (mount, from),
-        _ => return false,
+        _ => return None,
     };
-    attributes::of(other).is_ok_and(|other| other.device() == mount.union)
+    let [source, target] = [attributes::sized(from).ok()?, attributes::sized(to).ok()?];
+    let is_of_it = if other == from { &source } else { &target }.device() == mount.union;
+    (is_of_it && source.ino != target.ino).then_some(source.size)
+}
+
+/// Copies some: how much, or the error.
+///
+/// # Safety
+/// The offsets must be null, or readable and writable.
+unsafe fn through_memory(from: End, to: End, len: usize) -> isize {
+    if to.at.is_null() {
+        let words = [word(to.fd), word(from.fd), from.at as usize, len, 0, 0];
+        // SAFETY: the caller's; the kernel copies, and moves the position or the offset on.
+        let done = unsafe { raw::call(number::SENDFILE, words) };
+        if done >= 0 {
+            return done;
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { by_buffer(from, to, len) }
 }
 
 /// Copies some: how much, or the error.

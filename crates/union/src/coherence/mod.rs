@@ -20,7 +20,6 @@ pub(crate) mod ctimes;
 pub(crate) mod entries;
 pub(crate) mod generations;
 pub(crate) mod leases;
-pub(crate) mod listed;
 pub(crate) mod mapped;
 pub(crate) mod mapped_opens;
 pub(crate) mod mappings;
@@ -29,6 +28,7 @@ pub(crate) mod negative;
 pub(crate) mod no_writers;
 pub(crate) mod stated;
 pub(crate) mod told;
+pub(crate) mod unasked;
 pub(crate) mod writers;
 
 use crate::coherence::ctimes::Ctimes;

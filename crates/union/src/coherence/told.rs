@@ -6,8 +6,8 @@
 //! of which it was told that it is not there is the kernel's to make.
 
 use crate::coherence::Coherence;
-use crate::coherence::listed::Listed;
 use crate::coherence::no_writers::Known;
+use crate::coherence::unasked::Unasked;
 use crate::nodes::node::{At, Dir, File, Node};
 use crate::union::Core;
 use std::sync::atomic::Ordering::SeqCst;
@@ -64,23 +64,24 @@ impl Core {
     }
 
     /// Whether it is not known that nobody writes to a file, which was given to programs, past the mount.
-    fn has_to_be_found_out(&self, node: &Node) -> Option<&Listed> {
+    fn has_to_be_found_out(&self, node: &Node) -> Option<&Unasked> {
         let handouts = self.coherence.handouts.as_ref().filter(|_| self.coherence.was_written(node))?;
-        matches!(handouts.no_writers.look(node.ino), Known::Nothing(_)).then_some(&handouts.listed)
+        matches!(handouts.no_writers.look(node.ino), Known::Nothing(_)).then_some(&handouts.unasked)
     }
 
-    /// [`Self::has_writers`], of a file in a list of names: true without a look where that is not worth it. The kernel asks then.
+    /// [`Self::has_writers`], of a file of which the kernel is told by name: true without a look where that is not worth it. The kernel asks
+    /// then, if it wants to know.
     pub(crate) fn may_have_writers(&self, node: &Node) -> bool {
         match self.has_to_be_found_out(node) {
-            Some(listed) if !listed.is_worth_it() => true,
+            Some(unasked) if !unasked.is_worth_it() => true,
             _ => self.has_writers(node),
         }
     }
 
     /// [`Self::has_writers`], of a file whose attributes the kernel asks for.
     pub(crate) fn has_writers_now(&self, node: &Node) -> bool {
-        if let Some(listed) = self.has_to_be_found_out(node) {
-            listed.was_missed();
+        if let Some(unasked) = self.has_to_be_found_out(node) {
+            unasked.was_missed();
         }
         self.has_writers(node)
     }

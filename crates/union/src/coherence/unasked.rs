@@ -1,22 +1,23 @@
-//! Whether attributes that come with a list of names are worth what they cost. To say for how long they hold takes six system calls for a
-//! file that was given to programs, to find out whether one still writes to it. `rm -rf` and `find` never look at them; `du` asks for each
-//! that it was not told so. So it is found out for some files each time that the kernel has asked for what a list could have told.
+//! Whether attributes that come with a name, by a lookup or in a list, are worth what they cost. To say for how long they hold takes seven
+//! system calls for a file that was given to programs, to find out whether one still writes to it. `rm -rf` and `find` never look at them;
+//! `du` asks for each that it was not told so. So it is found out for some files each time that the kernel has asked for what could have come
+//! with a name.
 
 use crate::sync::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// For so many files of lists it is found out after the kernel has asked about one.
+/// For so many files it is found out after the kernel has asked about one.
 const MANY: u32 = 64;
 
-/// How many more files of lists it is found out for.
-pub(crate) struct Listed(AtomicU32);
+/// How many more files it is found out for.
+pub(crate) struct Unasked(AtomicU32);
 
-impl Listed {
+impl Unasked {
     pub(crate) const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// The kernel asks for attributes that a list could have told.
+    /// The kernel asks for attributes that could have come with a name.
     pub(crate) fn was_missed(&self) {
         self.0.store(MANY, Relaxed);
     }
@@ -33,13 +34,13 @@ mod tests {
 
     #[test]
     fn it_is_worth_it_for_some_files_after_each_that_was_missed() {
-        let listed = Listed::new();
-        assert!(!listed.is_worth_it());
+        let unasked = Unasked::new();
+        assert!(!unasked.is_worth_it());
         for _ in 0..2 {
-            listed.was_missed();
-            listed.was_missed();
-            assert!((0..MANY).all(|_| listed.is_worth_it()));
-            assert!(!listed.is_worth_it() && !listed.is_worth_it());
+            unasked.was_missed();
+            unasked.was_missed();
+            assert!((0..MANY).all(|_| unasked.is_worth_it()));
+            assert!(!unasked.is_worth_it() && !unasked.is_worth_it());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Which files programs may be writing to past the mount, and since when programs make names.
 
-use crate::coherence::listed::Listed;
 use crate::coherence::no_writers::NoWriters;
+use crate::coherence::unasked::Unasked;
 use crate::sync::AtomicU8;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -55,7 +55,7 @@ pub(crate) struct Handouts {
     /// Those that programs may also make shorter past the mount.
     pub(crate) cut: WriterFilter,
     /// Of which of them a list of names says whether that is so.
-    pub(crate) listed: Listed,
+    pub(crate) unasked: Unasked,
     clock: Instant,
 }
 
@@ -68,7 +68,7 @@ impl Handouts {
             written,
             no_writers: NoWriters::new(),
             cut,
-            listed: Listed::new(),
+            unasked: Unasked::new(),
             clock: Instant::now(),
         }
     }

@@ -284,24 +284,10 @@ impl Core {
 
     /// The entry that the kernel gets: one more lookup of the node, and its attributes.
     pub(crate) fn entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
-        self.entry_with(node, attr, Self::has_writers)
-    }
-
-    /// The entry of a file in a list of names, of which the kernel may never ask more.
-    pub(crate) fn listed_entry(&self, node: &Arc<Node>, attr: Option<Attr>) -> Result<Entry> {
-        self.entry_with(node, attr, Self::may_have_writers)
-    }
-
-    fn entry_with(
-        &self,
-        node: &Arc<Node>,
-        attr: Option<Attr>,
-        has_writers: impl FnOnce(&Self, &Node) -> bool,
-    ) -> Result<Entry> {
         // From here on it is known: programs that change it past the mount tell the kernel.
         self.nodes.acquire(node);
         let is_told = self.coherence.tells_attributes(node);
-        let has_writers = has_writers(self, node);
+        let has_writers = self.may_have_writers(node);
         // One that has ended before that was found out may have written since they were read. Where somebody writes they hold for no time.
         let again = is_told || !has_writers && self.coherence.was_written(node);
         let mut attr = match attr {

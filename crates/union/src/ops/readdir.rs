@@ -83,7 +83,7 @@ impl Core {
             let name = Name::new(c_name)?;
             // An entry that cannot be looked up is listed all the same; its error shows when it is used.
             let found = self.child_with_attr(node, name).ok().flatten();
-            let entry = found.and_then(|(child, attr)| self.listed_entry(&child, attr).ok());
+            let entry = found.and_then(|(child, attr)| self.entry(&child, attr).ok());
             let ino = entry.as_ref().map_or(ino, |e| e.attr.ino);
             let kind = entry.as_ref().map_or(kind, |e| Some(e.attr.kind()));
             sink.push(DirEntry { ino, cookie, kind, name: c_name.to_bytes() }, entry.as_ref());

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use vellum_vfs::{
-    AttrReply, Context, Entry, Error, Features, Filesystem, Handle, Name, NodeId, OpenIo, Opened, Progress,
-    RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
+    AttrReply, Context, Entry, Error, Features, Filesystem, Handle, Level, Name, NodeId, OpenIo, Opened,
+    Progress, RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
 };
 use zerocopy::{Immutable, IntoBytes};
 
@@ -67,10 +67,10 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             Ok(answer) => answer,
             Err(error) => {
                 let (opcode, node) = (request.opcode.name(), request.header.nodeid);
-                if error.errno() == Errno::IO {
-                    tracing::warn!(opcode, node, %error, "I/O error");
-                } else {
-                    tracing::trace!(opcode, node, %error, "refused");
+                match error.level() {
+                    Level::Answer => tracing::trace!(opcode, node, %error, "refused"),
+                    Level::Failure => tracing::warn!(opcode, node, %error, "I/O error"),
+                    Level::Damage => tracing::error!(opcode, node, %error, "damaged"),
                 }
                 Answer::Status(error.errno())
             }

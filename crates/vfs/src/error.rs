@@ -1,4 +1,4 @@
-//! One error type: an errno, what was being done, and where.
+//! One error type: an errno, what was being done, where, and how loud the log says it.
 
 use rustix::io::Errno;
 use std::fmt;
@@ -6,11 +6,23 @@ use std::fmt;
 /// The result of every fallible operation between Vellum's houses.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// How loud an error is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// An answer like any other, such as that a name is not there: for who follows single calls.
+    Answer,
+    /// Something has failed that should not. EIO is this, unless it says otherwise.
+    Failure,
+    /// What is stored is not whole, so that it stays as it is until somebody does something about it.
+    Damage,
+}
+
 /// An errno with its context. Making one from an errno allocates nothing, so that an expected error
 /// (a lookup that finds nothing) stays cheap; [`Error::at`] adds a path where a person will read it.
 #[derive(Clone)]
 pub struct Error {
     errno: Errno,
+    level: Level,
     doing: &'static str,
     path: Option<Box<str>>,
     /// What a layer below has said, where this one has said more.
@@ -21,7 +33,9 @@ impl Error {
     /// An error while `doing` (a gerund or noun, e.g. "copy-up").
     #[must_use]
     pub const fn new(errno: Errno, doing: &'static str) -> Self {
-        Self { errno, doing, path: None, cause: None }
+        let level =
+            if errno.raw_os_error() == Errno::IO.raw_os_error() { Level::Failure } else { Level::Answer };
+        Self { errno, level, doing, path: None, cause: None }
     }
 
     /// Adds the path (in a layer or in the mount) that the error concerns. What has been said stays.
@@ -48,13 +62,33 @@ impl Error {
 
     /// Another error of which this one is the cause.
     fn cause_of(self, doing: &'static str) -> Self {
-        Self { errno: self.errno, doing, path: None, cause: Some(Box::new(self)) }
+        Self { errno: self.errno, level: self.level, doing, path: None, cause: Some(Box::new(self)) }
+    }
+
+    /// Says that this is to be heard of whatever the errno.
+    #[must_use]
+    pub fn failure(mut self) -> Self {
+        self.level = self.level.max(Level::Failure);
+        self
+    }
+
+    /// Says that something stored is not whole.
+    #[must_use]
+    pub const fn damage(mut self) -> Self {
+        self.level = Level::Damage;
+        self
     }
 
     /// The errno that the application sees.
     #[must_use]
     pub const fn errno(&self) -> Errno {
         self.errno
+    }
+
+    /// How loud the error is in the log.
+    #[must_use]
+    pub const fn level(&self) -> Level {
+        self.level
     }
 }
 
@@ -96,6 +130,23 @@ impl PartialEq for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_errno_alone_is_quiet_and_small() {
+        assert!(size_of::<Error>() <= 48, "{} bytes", size_of::<Error>());
+        let error = Error::from(Errno::NOENT);
+        assert!(error.path.is_none() && error.cause.is_none(), "nothing is allocated");
+        assert_eq!(error.level(), Level::Answer);
+        assert_eq!(Error::from(Errno::IO).level(), Level::Failure);
+    }
+
+    #[test]
+    fn a_level_stays_whatever_is_added() {
+        let error = Error::new(Errno::IO, "a mark").damage().at("f").at("/lower").doing("reading");
+        assert_eq!(error.level(), Level::Damage);
+        assert_eq!(error.failure().level(), Level::Damage);
+        assert_eq!(Error::from(Errno::MFILE).failure().doing("reading").level(), Level::Failure);
+    }
 
     #[test]
     fn what_was_said_stays_and_the_errno_comes_once() {

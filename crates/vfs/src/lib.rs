@@ -18,7 +18,7 @@ mod progress;
 
 pub use attr::{Attr, FileKind, SetAttr, SetTime, StatFs, Timestamp};
 pub use branch::{Adopted, Branch, BranchDir, BranchFile, DirItem, Object, OpenMode, RenameFlags, Seek};
-pub use error::{Error, Result};
+pub use error::{Error, Level, Result};
 pub use export::{Export, ExportDir, Exported, Given};
 pub use filesystem::{
     Answering, Answers, AttrReply, Connection, DirEntry, DirSink, Entry, Features, Filesystem, FrontNote,

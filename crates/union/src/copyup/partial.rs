@@ -130,11 +130,11 @@ impl Layers {
                 let own = target.open(mode)?;
                 let assembled =
                     self.open_below(below).and_then(|data| self.assemble(layer, &own, data, writable));
-                let assembled = assembled.inspect_err(|error| {
-                    let origin = below.at.dir.path.to_string_lossy();
-                    let (name, at) = (below.at.name.to_string_lossy(), below.at.dir.layer);
-                    let path = state.names.first().map(|place| place.name.to_string_lossy().into_owned());
-                    tracing::error!(layer, path, below = at, %origin, %name, %error, "a file's data are lost");
+                let assembled = assembled.map_err(|error| {
+                    let origin = [below.at.dir.path.to_bytes(), below.at.name.to_bytes()].join(&b'/');
+                    let name = state.names.first().map_or(c"", |place| &*place.name);
+                    let error = self.in_layer(below.at.dir.layer, error.failure().at(origin));
+                    self.in_layer(layer, error.at(name.to_bytes())).doing("opening a partial file")
                 })?;
                 let Some(partial) = assembled else {
                     return Ok(Io { file: own, writable, partial: None });
@@ -302,7 +302,7 @@ fn known_again(
     (space, writable): (Space, bool),
 ) -> Result<Record> {
     let Some(origin) = record.origin else { return Ok(record) };
-    let seen = origin.look(below)?.ok_or(Error::new(Errno::IO, CHANGED))?;
+    let seen = origin.look(below)?.ok_or(Error::new(Errno::IO, CHANGED).damage())?;
     let record = Record { origin: Some(seen), ..record };
     if writable
         && seen != origin

@@ -69,7 +69,7 @@ impl PartialFile {
         name: &'static CStr,
     ) -> Result<Self> {
         if below.stat()?.size != record.origin_size || record.limit > record.origin_size {
-            return Err(Error::new(Errno::IO, "the file below a partial file has another size"));
+            return Err(Error::new(Errno::IO, "the file below a partial file has another size").damage());
         }
         // After a crash the file may be shorter than its record says; nothing beyond its end has ever come back.
         let limit = record.limit.min(upper.stat()?.size);

@@ -57,7 +57,7 @@ impl Record {
 
     /// Reads a stored record. EIO: damaged, or of another version.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let bad = || Error::new(Errno::IO, "damaged vellum.p attribute");
+        let bad = || Error::new(Errno::IO, "damaged vellum.p attribute").damage();
         // The first version is the beginning of the second.
         let mut raw = [0; RECORD_LEN];
         match (bytes.first(), bytes.len()) {
@@ -92,7 +92,7 @@ impl Record {
         match object.get_xattr(name, &mut value) {
             Ok(n) => Self::decode(value.get(..n).unwrap_or_default()),
             Err(e) if matches!(e.errno(), Errno::NODATA | Errno::RANGE) => {
-                Err(Error::new(Errno::IO, "a partial file without its vellum.p attribute"))
+                Err(Error::new(Errno::IO, "a partial file without its vellum.p attribute").damage())
             }
             Err(e) => Err(e),
         }

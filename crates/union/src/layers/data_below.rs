@@ -99,20 +99,17 @@ impl Layers {
         name: Name<'_>,
         why: &'static str,
     ) -> Error {
-        let describe = |layer: u16| self.layer(layer).map(|l| l.branch.describe());
-        let (layer, below) =
-            (describe(found.layer).unwrap_or_default(), describe(dir.layer).unwrap_or_default());
-        let path = dir.path_of(name);
-        tracing::error!(
-            layer, name = %found.name, why, below, origin = %path.to_string_lossy(), "a file's data are lost"
-        );
-        Error::new(Errno::IO, why).at(found.name.bytes())
+        let origin = Error::new(Errno::IO, why).damage().at(dir.path_of(name).to_bytes());
+        self.in_layer(found.layer, self.in_layer(dir.layer, origin).at(found.name.bytes()))
     }
 
     fn lost_origin(&self, found: &InLayer<'_>, why: &'static str) -> Error {
-        let layer = self.layer(found.layer).map(|l| l.branch.describe());
-        tracing::error!(layer = layer.unwrap_or_default(), name = %found.name, why, "a file's data are lost");
-        Error::new(Errno::IO, why).at(found.name.bytes())
+        self.in_layer(found.layer, Error::new(Errno::IO, why).damage().at(found.name.bytes()))
+    }
+
+    /// An error that concerns something in a layer.
+    pub(crate) fn in_layer(&self, layer: u16, error: Error) -> Error {
+        error.at(self.layer(layer).map(|layer| layer.branch.describe()).unwrap_or_default())
     }
 
     /// Whether only the attributes of a file are in its layer. The kernel marks a directory with such files as impure,

@@ -79,7 +79,9 @@ pub(crate) fn named(number: u64) -> Box<CStr> {
 }
 
 fn lost(number: u64) -> Error {
-    Error::new(Errno::IO, "the map of a partial file's blocks is missing").at(named(number).to_bytes())
+    Error::new(Errno::IO, "the map of a partial file's blocks is missing")
+        .damage()
+        .at(named(number).to_bytes())
 }
 
 impl Layer {

@@ -239,7 +239,7 @@ pub(crate) fn read_value(object: &dyn Object, name: &CStr, max: usize) -> Result
 
 /// A redirect comes from a layer and is not to be trusted: each component must be a name.
 pub(crate) fn check_redirect(value: &[u8]) -> Result<()> {
-    let bad = || Error::new(Errno::IO, "bad redirect").at(value);
+    let bad = || Error::new(Errno::IO, "bad redirect").damage().at(value);
     let path = value.strip_prefix(b"/").unwrap_or(value);
     let absolute = path.len() != value.len();
     if path.is_empty() || (!absolute && path.contains(&b'/')) || path.contains(&0) {
@@ -300,7 +300,7 @@ impl Own {
 
     /// Reads a stored mark. EIO: not a mark that this version knows, or damaged.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self> {
-        let bad = || Error::new(Errno::IO, "damaged vellum.o attribute");
+        let bad = || Error::new(Errno::IO, "damaged vellum.o attribute").damage();
         let raw: [u8; OWN_LEN] = bytes.try_into().map_err(|_| bad())?;
         let mut unsummed = raw;
         unsummed[2..4].fill(0);

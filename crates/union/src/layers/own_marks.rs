@@ -19,10 +19,9 @@ impl Layers {
         };
         let mut value = [0u8; 64];
         match dir.get_xattr_at(name, space.own(), &mut value) {
-            Ok(n) => Own::decode(value.get(..n).unwrap_or_default()).map(Some).map_err(|e| {
-                tracing::error!(layer, name = %name, "damaged vellum.o attribute");
-                e.at(name.bytes())
-            }),
+            Ok(n) => Own::decode(value.get(..n).unwrap_or_default())
+                .map(Some)
+                .map_err(|e| self.in_layer(layer, e.at(name.bytes()))),
             Err(e) if matches!(e.errno(), Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM | Errno::ACCESS) => {
                 Ok(None)
             }

@@ -30,7 +30,7 @@ impl Layers {
         // Under the state's lock, so that a copy-up does not come between opening and keeping.
         let state = file.state.read();
         if state.lost_data {
-            return Err(Error::new(Errno::IO, "the file's data below are lost"));
+            return Err(Error::new(Errno::IO, "the file's data below are lost").damage());
         }
         let io = match (&state.below, &state.at) {
             (Some(below), _) if state.partial => self.open_partial(file, &state, below)?,

@@ -211,7 +211,10 @@ impl Core {
         let (below, lost_data) = match below {
             Ok(below) => (below, false),
             // It can be listed, moved and removed; reading it says EIO.
-            Err(e) if e.errno() == Errno::IO => (None, true),
+            Err(error) if error.errno() == Errno::IO => {
+                tracing::error!(%error, "a file's data are lost");
+                (None, true)
+            }
             Err(e) => return Err(e),
         };
         let partial = own.is_some_and(|o| o.partial) && below.is_some();

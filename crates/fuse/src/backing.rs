@@ -15,7 +15,7 @@ use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use vellum_sys::fuse_dev;
-use vellum_vfs::{Filesystem, FrontNote, NodeId};
+use vellum_vfs::{Filesystem, NodeId, OwnOpens};
 
 /// Shards of the table; a power of two.
 const SHARDS: usize = 16;
@@ -55,12 +55,13 @@ pub(crate) struct BackingTable {
 }
 
 impl Backing {
-    /// Opens, then the id (plus one; 0: none), then the file's identity.
-    fn to_note(&self) -> FrontNote {
-        [self.opens, self.id.map_or(0, |id| u64::from(id.cast_unsigned()) + 1), self.inode]
+    /// The file is known by the id (plus one; 0: none) and its identity.
+    fn to_kept(&self) -> OwnOpens {
+        let id = self.id.map_or(0, |id| u64::from(id.cast_unsigned()) + 1);
+        OwnOpens { opens: self.opens, file: [id, self.inode] }
     }
 
-    fn from_note([opens, id, inode]: FrontNote) -> Option<Self> {
+    fn from_kept(OwnOpens { opens, file: [id, inode] }: OwnOpens) -> Option<Self> {
         let id = id.checked_sub(1).map(|id| (id as u32).cast_signed());
         (opens > 0).then_some(Self { inode, id, opens })
     }
@@ -100,7 +101,7 @@ impl BackingTable {
             }
             backing.opens += 1;
             if self.kept {
-                fs.keep_front_note(node, backing.to_note());
+                fs.keep_own_opens(node, backing.to_kept());
             }
             return Ok(backing.id.map_or(Grant::Cached, Grant::Id));
         }
@@ -115,7 +116,7 @@ impl BackingTable {
         };
         let backing = Backing { inode, id, opens: 1 };
         if self.kept {
-            fs.keep_front_note(node, backing.to_note());
+            fs.keep_own_opens(node, backing.to_kept());
         }
         table.insert(node, backing);
         Ok(id.map_or(Grant::Cached, Grant::Id))
@@ -130,7 +131,7 @@ impl BackingTable {
         let id = backing.id?;
         backing.opens += 1;
         if self.kept {
-            fs.keep_front_note(node, backing.to_note());
+            fs.keep_own_opens(node, backing.to_kept());
         }
         Some(id)
     }
@@ -143,7 +144,7 @@ impl BackingTable {
         let Some(backing) = table.get_mut(&node) else { return };
         backing.opens -= 1;
         if self.kept {
-            fs.keep_front_note(node, backing.to_note());
+            fs.keep_own_opens(node, backing.to_kept());
         }
         if backing.opens > 0 {
             return;
@@ -159,7 +160,7 @@ impl BackingTable {
     fn recall(&self, table: &mut HashMap<NodeId, Backing>, fs: &(impl Filesystem + ?Sized), node: NodeId) {
         if self.kept
             && let Entry::Vacant(vacant) = table.entry(node)
-            && let Some(backing) = Backing::from_note(fs.front_note(node))
+            && let Some(backing) = Backing::from_kept(fs.own_opens(node))
         {
             vacant.insert(backing);
         }

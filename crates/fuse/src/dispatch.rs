@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use vellum_vfs::{
-    AttrReply, Context, Entry, Error, Features, Filesystem, Handle, Level, Name, NodeId, OpenIo, Opened,
+    AttrReply, Context, Duties, Entry, Error, Filesystem, Handle, Level, Name, NodeId, OpenIo, Opened,
     Progress, RenameFlags, Seek, SetAttr, WriteFlags, XattrFlags,
 };
 use zerocopy::{Immutable, IntoBytes};
@@ -51,7 +51,7 @@ pub(crate) struct Promise {
 pub(crate) struct Dispatcher<'a, F: ?Sized> {
     pub(crate) fs: &'a F,
     pub(crate) negotiated: &'a Negotiated,
-    pub(crate) features: Features,
+    pub(crate) duties: Duties,
     pub(crate) backing: &'a BackingTable,
     pub(crate) device: &'a OwnedFd,
     /// Whether the request has been begun by a predecessor.
@@ -378,7 +378,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
 
     /// ENOSYS to OPEN changes the whole connection, so it may only leave here when that was offered.
     fn open_error(&self, error: Error) -> Error {
-        if error.errno() == Errno::NOSYS && !self.features.contains(Features::NO_OPEN) {
+        if error.errno() == Errno::NOSYS && !self.duties.contains(Duties::OPENS_FILES) {
             return Error::new(Errno::IO, "open without having been offered to do without");
         }
         error

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use vellum_vfs::Features;
+use vellum_vfs::Duties;
 
 /// How file data travels. The two exclude each other within one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,18 +134,18 @@ pub struct Negotiated {
 impl Negotiated {
     /// What a filesystem may count on.
     #[must_use]
-    pub fn features(&self) -> Features {
-        let mut features = Features::empty();
+    pub fn duties(&self) -> Duties {
+        let mut duties = Duties::empty();
         let cached = self.profile == Profile::Cached;
-        features.set(Features::PASSTHROUGH, self.flags.contains(InitFlags::PASSTHROUGH));
-        features.set(Features::NO_OPEN, cached && self.flags.contains(InitFlags::NO_OPEN_SUPPORT));
-        features.set(Features::NO_OPENDIR, self.flags.contains(InitFlags::NO_OPENDIR_SUPPORT));
-        features.set(Features::WRITEBACK, self.flags.contains(InitFlags::WRITEBACK_CACHE));
+        duties.set(Duties::SERVES_FILES, self.flags.contains(InitFlags::PASSTHROUGH));
+        duties.set(Duties::OPENS_FILES, cached && self.flags.contains(InitFlags::NO_OPEN_SUPPORT));
+        duties.set(Duties::OPENS_DIRS, self.flags.contains(InitFlags::NO_OPENDIR_SUPPORT));
+        duties.set(Duties::COLLECTS_WRITES, self.flags.contains(InitFlags::WRITEBACK_CACHE));
         // The kernel turns its own checks on with ACLs.
         let acl = self.flags.contains(InitFlags::POSIX_ACL);
-        features.set(Features::DEFAULT_PERMISSIONS, self.default_permissions || acl);
-        features.set(Features::POSIX_ACL, acl);
-        features
+        duties.set(Duties::CHECKS_PERMISSION, self.default_permissions || acl);
+        duties.set(Duties::CHECKS_ACL, acl);
+        duties
     }
 
     /// As numbers, for a successor of the process.
@@ -330,7 +330,7 @@ mod tests {
         let (negotiated, reply) = negotiate(&SessionOptions::default(), &init, None, 256).unwrap();
         assert_eq!((negotiated.minor, reply.flags2), (31, 0));
         assert!(!negotiated.flags.contains(InitFlags::INIT_EXT));
-        assert!(negotiated.features().contains(Features::NO_OPEN | Features::WRITEBACK));
+        assert!(negotiated.duties().contains(Duties::OPENS_FILES | Duties::COLLECTS_WRITES));
         let (init, _) = offer(30, old);
         assert_eq!(
             negotiate(&SessionOptions::default(), &init, None, 256).unwrap_err(),

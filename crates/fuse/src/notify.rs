@@ -14,7 +14,7 @@ use std::io::IoSlice;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use vellum_vfs::{Answering, Answers, Error, Name, NodeId, Notifier, Result};
+use vellum_vfs::{Error, Name, NodeId, Notifier, Result, UnderWay};
 use zerocopy::IntoBytes;
 
 /// Most ranges of pages that wait for being dropped.
@@ -45,11 +45,14 @@ struct Shared {
     device: Arc<OwnedFd>,
     queue: Mutex<Queue>,
     filled: Condvar,
-    /// Who answers; none before the session is served.
-    workers: OnceLock<Box<dyn Answers>>,
+    /// Knows what is under way; none before the session is served.
+    workers: OnceLock<Watch>,
     /// What is written down of requests for a successor.
     inflight: Option<Arc<Inflight>>,
 }
+
+/// Says what is under way.
+pub(crate) type Watch = Box<dyn Fn() -> Box<dyn UnderWay> + Send + Sync>;
 
 /// The way from a filesystem back to the kernel. Clones share one queue.
 #[derive(Clone)]
@@ -66,8 +69,8 @@ impl FuseNotifier {
         }))
     }
 
-    /// Says who answers.
-    pub(crate) fn served_by(&self, workers: Box<dyn Answers>) {
+    /// Says how to know what is under way.
+    pub(crate) fn served_by(&self, workers: Watch) {
         let _ = self.0.workers.set(workers);
     }
 
@@ -136,12 +139,12 @@ impl FuseNotifier {
 }
 
 impl Notifier for FuseNotifier {
-    fn inval_inode(&self, node: NodeId, off: i64, len: i64) -> Result<()> {
-        let told = self.0.drop_pages(&wire::NotifyInvalInode { ino: node.0, off, len });
+    fn attributes_changed(&self, node: NodeId) -> Result<()> {
+        let told = self.0.drop_pages(&attributes_of(node));
         told.map_err(|errno| Error::new(errno, "notification"))
     }
 
-    fn expire_data(&self, node: NodeId) -> Result<()> {
+    fn data_changed(&self, node: NodeId) -> Result<()> {
         match self.0.drop_pages(&wire::NotifyInvalInode { ino: node.0, off: 0, len: 0 }) {
             // The kernel does not hold it.
             Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -149,18 +152,12 @@ impl Notifier for FuseNotifier {
         }
     }
 
+    fn under_way(&self) -> Box<dyn UnderWay> {
+        self.0.workers.get().map_or_else(|| Box::new(()) as Box<dyn UnderWay>, |workers| workers())
+    }
+
     fn has_begun(&self, dir: NodeId, name: Name<'_>) -> bool {
         self.0.inflight.as_ref().is_some_and(|inflight| inflight.has_begun(place(dir, name)))
-    }
-}
-
-impl Answers for FuseNotifier {
-    fn answering(&self) -> Answering {
-        self.0.workers.get().map(|workers| workers.answering()).unwrap_or_default()
-    }
-
-    fn has_answered(&self, these: &Answering) -> bool {
-        these.0.is_empty() || self.0.workers.get().is_none_or(|workers| workers.has_answered(these))
     }
 }
 
@@ -194,10 +191,15 @@ impl Shared {
         }
     }
 
-    /// Attributes alone for an offset below 0; to the end of the file for a length of 0.
+    /// To the end of the file for a length of 0.
     fn drop_pages(&self, pages: &wire::NotifyInvalInode) -> Result<(), Errno> {
         notify(&self.device, Notify::InvalInode, pages.as_bytes())
     }
+}
+
+/// Attributes alone: that takes no lock, and waits for no data.
+const fn attributes_of(node: NodeId) -> wire::NotifyInvalInode {
+    wire::NotifyInvalInode { ino: node.0, off: -1, len: 0 }
 }
 
 fn notify(device: &OwnedFd, code: Notify, body: &[u8]) -> Result<(), Errno> {
@@ -225,9 +227,7 @@ pub fn resend(device: &OwnedFd) -> Result<()> {
 /// cannot be sent.
 pub fn disbelieve(device: &OwnedFd, nodes: impl Iterator<Item = NodeId>) {
     for node in std::iter::once(NodeId::ROOT).chain(nodes) {
-        // Attributes alone: that takes no lock, and waits for no data that nobody would take.
-        let head = wire::NotifyInvalInode { ino: node.0, off: -1, len: 0 };
-        if notify(device, Notify::InvalInode, head.as_bytes()) == Err(Errno::NODEV) {
+        if notify(device, Notify::InvalInode, attributes_of(node).as_bytes()) == Err(Errno::NODEV) {
             return;
         }
     }

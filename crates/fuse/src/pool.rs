@@ -33,7 +33,6 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use vellum_vfs::Answering;
 use zerocopy::FromBytes;
 
 /// How often the watchdog looks, while there is work.
@@ -72,6 +71,10 @@ struct Tick {
     /// Threads to start.
     hires: u32,
 }
+
+/// Requests that were under way at some moment: the slot, and which of its requests.
+#[derive(Default)]
+pub(crate) struct Requests(Vec<(usize, u64)>);
 
 #[derive(Default)]
 struct Books {
@@ -154,15 +157,15 @@ impl Pool {
         self.alarm.notify_all();
     }
 
-    /// Requests under way.
-    pub(crate) fn answering(&self) -> Answering {
+    /// The requests under way now.
+    pub(crate) fn under_way(&self) -> Requests {
         let books = self.books.lock();
         let at_work = |slot: &Arc<Slot>| Some((Arc::as_ptr(slot).addr(), slot.at_work()?));
-        Answering(books.slots.iter().filter_map(at_work).collect())
+        Requests(books.slots.iter().filter_map(at_work).collect())
     }
 
     /// Whether none of these is under way any more.
-    pub(crate) fn has_answered(&self, these: &Answering) -> bool {
+    pub(crate) fn has_answered(&self, these: &Requests) -> bool {
         let books = self.books.lock();
         let now =
             |slot: &Arc<Slot>| these.0.contains(&(Arc::as_ptr(slot).addr(), slot.at_work().unwrap_or(0)));

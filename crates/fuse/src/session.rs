@@ -196,7 +196,7 @@ impl<F: Filesystem + ?Sized> Session<F> {
     pub fn run(self) -> Result<()> {
         let notifier = self.core.notifier.clone();
         self.fs.start(Connection {
-            features: self.core.negotiated.features(),
+            duties: self.core.negotiated.duties(),
             notifier: Arc::new(notifier.clone()),
         });
         let (latency, inflight) = (self.latency, self.options.inflight.clone());

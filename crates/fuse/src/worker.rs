@@ -5,7 +5,7 @@ use crate::dispatch::{Answer, Dispatcher, Promise};
 use crate::inflight::{Inflight, Mark, Replay};
 use crate::init::{WORKERS_MAX, Workers};
 use crate::pages;
-use crate::pool::{Need, Pool, client, takes_long};
+use crate::pool::{Need, Pool, Requests, client, takes_long};
 use crate::request::{self, Operation};
 use crate::session::Core;
 use crate::stats::Counters;
@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vellum_sys::cpu_latency::{CpuLatency, Pulse};
-use vellum_vfs::{Answering, Answers, Filesystem, Progress};
+use vellum_vfs::{Filesystem, Progress, UnderWay};
 use zerocopy::IntoBytes;
 
 const OUT_HEADER: usize = size_of::<wire::OutHeader>();
@@ -72,7 +72,11 @@ impl<F: Filesystem + ?Sized> Crew<F> {
     where
         F: 'static,
     {
-        self.core.notifier.served_by(Box::new(Answerers(Arc::downgrade(self))));
+        let crew = Arc::downgrade(self);
+        self.core.notifier.served_by(Box::new(move || {
+            let now = crew.upgrade().map(|crew| crew.pool.under_way()).unwrap_or_default();
+            Box::new(InHand(Weak::clone(&crew), now))
+        }));
         self.hire()?;
         let mut pulse = Pulse::new(self.latency.clone());
         self.pool.watch(|| self.hire_or_log(), |requests, ticks| pulse.beat(requests, ticks));
@@ -116,16 +120,12 @@ impl<F: Filesystem + ?Sized> Crew<F> {
     }
 }
 
-/// The workers, for who has to know whether answers have arrived.
-struct Answerers<F: ?Sized>(Weak<Crew<F>>);
+/// Requests that workers had in hand.
+struct InHand<F: ?Sized>(Weak<Crew<F>>, Requests);
 
-impl<F: Filesystem + ?Sized> Answers for Answerers<F> {
-    fn answering(&self) -> Answering {
-        self.0.upgrade().map(|crew| crew.pool.answering()).unwrap_or_default()
-    }
-
-    fn has_answered(&self, these: &Answering) -> bool {
-        self.0.upgrade().is_none_or(|crew| crew.pool.has_answered(these))
+impl<F: Filesystem + ?Sized> UnderWay for InHand<F> {
+    fn is_over(&self) -> bool {
+        self.0.upgrade().is_none_or(|crew| crew.pool.has_answered(&self.1))
     }
 }
 
@@ -268,7 +268,7 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
         let dispatcher = Dispatcher {
             fs: &*self.crew.fs,
             negotiated: &core.negotiated,
-            features: core.negotiated.features(),
+            duties: core.negotiated.duties(),
             backing: &core.backing,
             device: &self.device,
             replay: inflight.map_or(Replay::Fresh, |inflight| inflight.replay(unique)),

@@ -41,7 +41,7 @@ fn the_kernel_is_told_of_changes() {
     // With writeback the kernel owns the size of a file it knows: only the data is read anew.
     m.fs.poke(ino, b"new");
     assert_eq!(fs::read(m.at("f")).unwrap(), b"old", "cached");
-    notifier.expire_data(node).unwrap();
+    notifier.data_changed(node).unwrap();
     assert_eq!(fs::read(m.at("f")).unwrap(), b"new");
 
     // Nothing is believed of a connection that ends, neither names nor that there are none.

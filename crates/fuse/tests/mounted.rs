@@ -165,7 +165,7 @@ fn large_data_in_large_requests() {
     assert!(m.handle.counts().of(Opcode::Write) <= 20, "{:?}", m.handle.counts());
     let ino = fs::metadata(m.at("f")).unwrap().ino();
     let node = m.fs.nodes_of(ino)[0];
-    m.handle.notifier().expire_data(node).unwrap();
+    m.handle.notifier().data_changed(node).unwrap();
     assert!(fs::read(m.at("f")).unwrap() == data);
     assert!(m.handle.counts().of(Opcode::Read) > 0);
 }
@@ -467,7 +467,7 @@ fn read_ahead_is_as_large_as_allowed() {
     fs::write(m.at("f"), vec![7; size]).unwrap();
     fs::File::open(m.at("f")).unwrap().sync_all().unwrap();
     let node = m.fs.nodes_of(fs::metadata(m.at("f")).unwrap().ino())[0];
-    m.handle.notifier().expire_data(node).unwrap();
+    m.handle.notifier().data_changed(node).unwrap();
     let before = m.handle.counts();
     assert_eq!(
         std::io::copy(&mut fs::File::open(m.at("f")).unwrap(), &mut std::io::sink()).unwrap(),

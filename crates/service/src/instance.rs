@@ -20,8 +20,8 @@ use vellum_fuse::SessionHandle;
 use vellum_ring::files::TOKEN;
 use vellum_union::Mappable;
 use vellum_vfs::{
-    AttrReply, Client, Connection, Context, DirSink, Entry, Errno, Error, Features, Filesystem, FrontNote,
-    Given, Handle, Handout, HandoutFlags, Name, NodeId, Opened, RenameFlags, Result, Seek, SetAttr, StatFs,
+    AttrReply, Client, Connection, Context, DirSink, Duties, Entry, Errno, Error, Filesystem, Given, Handle,
+    Handout, HandoutFlags, Name, NodeId, Opened, OwnOpens, RenameFlags, Result, Seek, SetAttr, StatFs,
     Verdict, Wanted, WriteFlags, XattrFlags,
 };
 
@@ -64,7 +64,7 @@ const TRIM_EVERY: u32 = 50_000;
 pub struct Instance<F> {
     inner: F,
     report: InstanceReport,
-    features: OnceLock<Features>,
+    duties: OnceLock<Duties>,
     /// The session that serves it.
     session: OnceLock<SessionHandle>,
     begun: Instant,
@@ -92,7 +92,7 @@ impl<F: Filesystem + Explain> Instance<F> {
         Self {
             inner,
             report,
-            features: OnceLock::new(),
+            duties: OnceLock::new(),
             session: OnceLock::new(),
             begun: Instant::now(),
             confined: OnceLock::new(),
@@ -216,7 +216,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             |value: serde_json::Result<Vec<u8>>| value.map_err(|_| Error::new(Errno::IO, "inspection"));
         if question == INSTANCE {
             let mut report = self.report.clone();
-            report.features = features(self.features.get().copied().unwrap_or(Features::empty()));
+            report.features = features(self.duties.get().copied().unwrap_or(Duties::empty()));
             report.sandbox = self.confined.get().cloned().unwrap_or_default();
             report.processors = self.processors.get().cloned().unwrap_or_default();
             report.summary = self.inner.summary();
@@ -253,8 +253,16 @@ fn is_question(name: &CStr) -> bool {
 }
 
 /// Names of the features, in the order in which reports list them.
-fn features(features: Features) -> Vec<String> {
-    features.iter_names().map(|(name, _)| name.to_ascii_lowercase().replace('_', "-")).collect()
+fn features(duties: Duties) -> Vec<String> {
+    const NAMES: [(Duties, &str); 6] = [
+        (Duties::SERVES_FILES, "passthrough"),
+        (Duties::OPENS_FILES, "no-open"),
+        (Duties::COLLECTS_WRITES, "writeback"),
+        (Duties::CHECKS_PERMISSION, "default-permissions"),
+        (Duties::CHECKS_ACL, "posix-acl"),
+        (Duties::OPENS_DIRS, "no-opendir"),
+    ];
+    NAMES.iter().filter(|(duty, _)| duties.contains(*duty)).map(|(_, name)| (*name).into()).collect()
 }
 
 /// Passes calls on as they are.
@@ -269,7 +277,7 @@ macro_rules! pass_on {
 
 impl<F: Filesystem + Explain> Filesystem for Instance<F> {
     fn start(&self, connection: Connection) {
-        let _ = self.features.set(connection.features);
+        let _ = self.duties.set(connection.duties);
         self.inner.start(connection);
     }
 
@@ -354,8 +362,8 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
         fn copy_file_range(cx: &Context<'_>, from: (NodeId, Handle, u64), to: (NodeId, Handle, u64), len: u64) -> Result<u64>;
         fn flags(cx: &Context<'_>, node: NodeId) -> Result<u32>;
         fn set_flags(cx: &Context<'_>, node: NodeId, flags: u32) -> Result<()>;
-        fn front_note(node: NodeId) -> FrontNote;
-        fn keep_front_note(node: NodeId, note: FrontNote);
+        fn own_opens(node: NodeId) -> OwnOpens;
+        fn keep_own_opens(node: NodeId, opens: OwnOpens);
     }
 }
 
@@ -405,6 +413,6 @@ mod tests {
 
     #[test]
     fn features_have_names() {
-        assert_eq!(features(Features::NO_OPEN | Features::WRITEBACK), ["no-open", "writeback"]);
+        assert_eq!(features(Duties::OPENS_FILES | Duties::COLLECTS_WRITES), ["no-open", "writeback"]);
     }
 }

@@ -94,61 +94,70 @@ bitflags! {
         const REPLACE = 2;
     }
 
-    /// What a front offers after negotiation.
+    /// What a front does itself, so that the instance need not.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Features: u32 {
-        /// Files may be opened with [`OpenIo::Passthrough`].
-        const PASSTHROUGH = 1;
-        /// ENOSYS from the first open (opendir) turns opens (opendirs) off altogether.
-        const NO_OPEN = 2;
-        /// Writes are collected in the front's page cache; it owns size and mtime of open files.
-        const WRITEBACK = 4;
-        /// The front checks permission from mode, owner and ACL.
-        const DEFAULT_PERMISSIONS = 8;
-        /// POSIX ACLs are honoured by the front, and `umask` arrives unapplied.
-        const POSIX_ACL = 16;
-        /// ENOSYS from the first opendir turns opendirs off altogether (in any profile).
-        const NO_OPENDIR = 32;
+    pub struct Duties: u32 {
+        /// It reads and writes a file of a layer that it is given ([`OpenIo::Passthrough`]), and has no other copy of its data.
+        const SERVES_FILES = 1;
+        /// It opens files (and directories) without asking, once the first open was answered with ENOSYS.
+        const OPENS_FILES = 2;
+        /// It collects writes, and owns size and mtime of open files.
+        const COLLECTS_WRITES = 4;
+        /// It checks permission from mode and owner.
+        const CHECKS_PERMISSION = 8;
+        /// It checks POSIX ACLs also, and `umask` arrives unapplied.
+        const CHECKS_ACL = 16;
+        /// It opens directories without asking, once the first opendir was answered with ENOSYS.
+        const OPENS_DIRS = 32;
     }
 }
 
 /// Calls from an instance back to its front. They may be dropped when the front goes away.
-pub trait Notifier: Answers {
-    /// Attributes and, when `len` is not 0, cached data of `node` in `[offset, offset+len)` are no longer good
-    /// (`len` < 0: to the end; `offset` < 0: attributes only). ENOENT for attributes: the front does not have the node, or not yet: an
-    /// answer about it may be on its way.
-    fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()>;
-    /// All that is known of `node` is no longer good, attributes and data. Done when this returns. It waits for reads of that data: not
-    /// to be called by one, nor with a lock held that one may need.
-    fn expire_data(&self, node: NodeId) -> Result<()>;
-    /// Whether the kernel has not been answered yet about a request that makes this name or takes it away, which has been begun, and may be
+pub trait Notifier: Send + Sync {
+    /// What is known of a node's attributes is no longer good. ENOENT: the front does not have the node, or not yet: an answer about it
+    /// may be on its way.
+    fn attributes_changed(&self, node: NodeId) -> Result<()>;
+    /// All that is known of a node is no longer good, attributes and data (of a directory: lists of its names). Done when this returns. It
+    /// waits for reads of that data: not to be called by one, nor with a lock held that one may need.
+    fn data_changed(&self, node: NodeId) -> Result<()>;
+    /// The operations that are under way now, of which the answers may not have arrived yet.
+    fn under_way(&self) -> Box<dyn UnderWay>;
+    /// Whether the front has not been answered yet about a request that makes this name or takes it away, which has been begun, and may be
     /// carried out a second time by a successor. Asked with the names of the directory held.
     fn has_begun(&self, dir: NodeId, name: Name<'_>) -> bool;
 }
 
-/// Who answers operations, and whether the answers have arrived.
-pub trait Answers: Send + Sync {
-    /// The operations under way, of which the answers may not have arrived yet.
-    fn answering(&self) -> Answering;
-    /// Whether all of these have arrived.
-    fn has_answered(&self, these: &Answering) -> bool;
+/// Operations that were under way at some moment.
+pub trait UnderWay: Send + Sync {
+    /// Whether the answers to all of them have arrived.
+    fn is_over(&self) -> bool;
 }
 
-/// Operations that were under way at some moment: whose, and which of his.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answering(pub Vec<(usize, u64)>);
+/// None at all.
+impl UnderWay for () {
+    fn is_over(&self) -> bool {
+        true
+    }
+}
 
 /// A front that has been negotiated.
 #[derive(Clone)]
 pub struct Connection {
-    /// What it offers.
-    pub features: Features,
+    /// What it does itself.
+    pub duties: Duties,
     /// The way back.
     pub notifier: Arc<dyn Notifier>,
 }
 
-/// What a front keeps with a node for a successor of its process. All 0 at first.
-pub type FrontNote = [u64; 3];
+/// Opens by which a front reads and writes a node's file itself ([`OpenIo::Passthrough`]), as a successor of its process finds them.
+/// All 0 at first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnOpens {
+    /// How many there are; without any the rest means nothing.
+    pub opens: u64,
+    /// What the front knows the file by.
+    pub file: [u64; 2],
+}
 
 /// One directory entry on its way to the front.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +184,7 @@ pub trait DirSink {
 /// A mounted tree as its fronts see it. Every call may come from any thread, many at a time.
 ///
 /// Names are single components. The caller's permission has been checked by the front where
-/// [`Features::DEFAULT_PERMISSIONS`] is on. Sizes and offsets are in bytes; the instance must check them, as it
+/// [`Duties::CHECKS_PERMISSION`] is on. Sizes and offsets are in bytes; the instance must check them, as it
 /// must check everything else that a client states.
 #[allow(unused_variables)]
 pub trait Filesystem: Send + Sync + 'static {
@@ -235,7 +244,7 @@ pub trait Filesystem: Send + Sync + 'static {
         flags: RenameFlags,
     ) -> Result<()>;
 
-    /// Opens a file; `flags` are open(2)'s (O_*). ENOSYS with [`Features::NO_OPEN`]: never ask again.
+    /// Opens a file; `flags` are open(2)'s (O_*). ENOSYS with [`Duties::OPENS_FILES`]: never ask again.
     fn open(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened>;
     /// Creates and opens a regular file. O_EXCL in `flags`: EEXIST if it exists.
     fn create(
@@ -278,7 +287,7 @@ pub trait Filesystem: Send + Sync + 'static {
     /// Makes data (and, unless `datasync`, attributes) of the file durable.
     fn fsync(&self, cx: &Context<'_>, node: NodeId, handle: Handle, datasync: bool) -> Result<()>;
 
-    /// Opens a directory. ENOSYS with [`Features::NO_OPEN`]: never ask again.
+    /// Opens a directory. ENOSYS with [`Duties::OPENS_FILES`]: never ask again.
     fn opendir(&self, cx: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened>;
     /// Lists names after `offset` (0: from the start).
     fn readdir(
@@ -321,7 +330,7 @@ pub trait Filesystem: Send + Sync + 'static {
     fn listxattr(&self, cx: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize>;
     /// Removes an extended attribute.
     fn removexattr(&self, cx: &Context<'_>, node: NodeId, name: &CStr) -> Result<()>;
-    /// access(2); never called with [`Features::DEFAULT_PERMISSIONS`].
+    /// access(2); never called with [`Duties::CHECKS_PERMISSION`].
     fn access(&self, cx: &Context<'_>, node: NodeId, mask: u32) -> Result<()> {
         Err(Errno::NOSYS.into())
     }
@@ -369,10 +378,10 @@ pub trait Filesystem: Send + Sync + 'static {
         Err(Errno::OPNOTSUPP.into())
     }
 
-    /// What a front has kept with a node; a successor of the process finds it, where the instance outlives processes at all.
-    fn front_note(&self, node: NodeId) -> FrontNote {
-        FrontNote::default()
+    /// The opens that a front has kept with a node; a successor of the process finds them, where the instance outlives processes at all.
+    fn own_opens(&self, node: NodeId) -> OwnOpens {
+        OwnOpens::default()
     }
-    /// Keeps something with a node that the front holds.
-    fn keep_front_note(&self, node: NodeId, note: FrontNote) {}
+    /// Keeps opens with a node that the front holds.
+    fn keep_own_opens(&self, node: NodeId, opens: OwnOpens) {}
 }

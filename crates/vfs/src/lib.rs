@@ -21,8 +21,8 @@ pub use branch::{Adopted, Branch, BranchDir, BranchFile, DirItem, Object, OpenMo
 pub use error::{Error, Level, Result};
 pub use export::{Export, ExportDir, Exported, Given};
 pub use filesystem::{
-    Answering, Answers, AttrReply, Connection, DirEntry, DirSink, Entry, Features, Filesystem, FrontNote,
-    Handle, NodeId, Notifier, OpenIo, Opened, WriteFlags, XattrFlags,
+    AttrReply, Connection, DirEntry, DirSink, Duties, Entry, Filesystem, Handle, NodeId, Notifier, OpenIo,
+    Opened, OwnOpens, UnderWay, WriteFlags, XattrFlags,
 };
 pub use handout::{Client, Handout, HandoutFlags, Refused, Verdict, Wanted};
 pub use identity::{Asking, Context, UNKNOWN};

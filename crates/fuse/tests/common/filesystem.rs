@@ -193,7 +193,7 @@ impl Filesystem for MemFs {
     }
 
     fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {
-        if self.manner.no_open && self.features().contains(Features::NO_OPEN) {
+        if self.manner.no_open && self.duties().contains(Duties::OPENS_FILES) {
             return Err(Errno::NOSYS.into());
         }
         self.open_locked(&mut self.state.lock(), node, flags)
@@ -279,7 +279,7 @@ impl Filesystem for MemFs {
     }
 
     fn opendir(&self, _: &Context<'_>, _: NodeId, _: u32) -> Result<Opened> {
-        if self.manner.no_open && self.features().contains(Features::NO_OPENDIR) {
+        if self.manner.no_open && self.duties().contains(Duties::OPENS_DIRS) {
             return Err(Errno::NOSYS.into());
         }
         Ok(Opened { handle: Handle(0), io: OpenIo::Direct })

@@ -79,8 +79,8 @@ impl MemFs {
         })
     }
 
-    fn features(&self) -> Features {
-        self.connection.get().unwrap().features
+    fn duties(&self) -> Duties {
+        self.connection.get().unwrap().duties
     }
 
     /// Shuts the gate that every read passes, or opens it.

@@ -4,10 +4,9 @@ use crate::coherence::negative::NegativeDentries;
 use crate::sync::Mutex;
 use crate::sync::{AtomicBool, AtomicU64};
 use std::sync::atomic::Ordering::SeqCst;
-use vellum_vfs::{Answering, Answers};
+use vellum_vfs::UnderWay;
 
 /// What the kernel may believe of a directory.
-#[derive(Debug)]
 pub(crate) struct DirLease {
     /// Its attributes.
     pub(crate) attributes: AtomicBool,
@@ -24,9 +23,9 @@ pub(crate) struct DirLease {
 }
 
 /// Answers that had not arrived, and how many lists of names had been told then.
-#[derive(Debug)]
 struct Waits {
-    answers: Answering,
+    /// None: they have arrived since.
+    answers: Option<Box<dyn UnderWay>>,
     names: u64,
 }
 
@@ -60,9 +59,9 @@ impl DirLease {
         self.taken_back.swap(names, SeqCst) != names
     }
 
-    /// Whether no answer is on its way that a change of the directory's names would make wrong for ever. The caller holds the
+    /// Whether no answer is on its way, of those `under_way`, that a change of the directory's names would make wrong for ever. The caller holds the
     /// directory's `ops` exclusively: what begins later sees that it is shared.
-    pub(crate) fn is_settled(&self, kernel: &dyn Answers, now: u64) -> bool {
+    pub(crate) fn is_settled(&self, under_way: impl FnOnce() -> Box<dyn UnderWay>, now: u64) -> bool {
         let names = self.names.load(SeqCst);
         if self.shared.load(SeqCst) != now {
             self.shared.store(now, SeqCst);
@@ -71,52 +70,49 @@ impl DirLease {
         let untold =
             names != self.taken_back.load(SeqCst) && waits.as_ref().is_none_or(|waits| waits.names != names);
         if untold {
-            *waits = Some(Waits { answers: kernel.answering(), names });
+            *waits = Some(Waits { answers: Some(under_way()), names });
         }
         let Some(waits) = &mut *waits else { return true };
-        let settled = kernel.has_answered(&waits.answers);
-        if settled {
-            waits.answers.0.clear();
-        }
-        settled
+        waits.answers.take_if(|answers| answers.is_over());
+        waits.answers.is_none()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
-    /// A kernel with one answer on its way.
-    struct Slow(AtomicBool);
+    /// An answer that may be on its way.
+    #[derive(Clone)]
+    struct Slow(Arc<AtomicBool>);
 
-    impl Answers for Slow {
-        fn answering(&self) -> Answering {
-            Answering(if self.0.load(SeqCst) { vec![(1, 1)] } else { Vec::new() })
-        }
-        fn has_answered(&self, these: &Answering) -> bool {
-            these.0.is_empty() || !self.0.load(SeqCst)
+    impl UnderWay for Slow {
+        fn is_over(&self) -> bool {
+            !self.0.load(SeqCst)
         }
     }
 
     #[test]
     fn answers_that_are_on_their_way_are_waited_for() {
-        let kernel = Slow(AtomicBool::new(true));
+        let kernel = Slow(Arc::new(AtomicBool::new(true)));
+        let now = || Box::new(kernel.clone()) as Box<dyn UnderWay>;
         let lease = DirLease::everything();
         lease.nothing();
-        assert!(lease.is_settled(&kernel, 1), "nothing was told");
+        assert!(lease.is_settled(now, 1), "nothing was told");
         lease.tells_names();
-        assert!(!lease.is_settled(&kernel, 1) && !lease.is_settled(&kernel, 1), "a list is on its way");
+        assert!(!lease.is_settled(now, 1) && !lease.is_settled(now, 1), "a list is on its way");
         kernel.0.store(false, SeqCst);
-        assert!(lease.is_settled(&kernel, 1), "it has arrived");
+        assert!(lease.is_settled(now, 1), "it has arrived");
         kernel.0.store(true, SeqCst);
         lease.tells_names();
-        assert!(!lease.is_settled(&kernel, 1), "another one");
+        assert!(!lease.is_settled(now, 1), "another one");
         kernel.0.store(false, SeqCst);
-        assert!(lease.is_settled(&kernel, 1) && lease.is_settled(&Slow(AtomicBool::new(true)), 1), "once");
+        assert!(lease.is_settled(now, 1) && lease.is_settled(|| panic!("asked again"), 1), "once");
         assert!(lease.take_back_names() && !lease.take_back_names());
         kernel.0.store(true, SeqCst);
-        assert!(lease.is_settled(&kernel, 1), "it was taken back");
+        assert!(lease.is_settled(now, 1), "it was taken back");
         lease.tells_names();
-        assert!(!lease.is_settled(&kernel, 1), "the first one after that");
+        assert!(!lease.is_settled(now, 1), "the first one after that");
     }
 }

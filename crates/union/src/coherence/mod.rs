@@ -5,9 +5,9 @@
 //!
 //! | what | the kernel | mappings | writers (clients with the file itself) | recalled by |
 //! | --- | --- | --- | --- | --- |
-//! | a file's attributes | until told; for no time while somebody writes past it ([`no_writers`]), for 20 ms where it may be mapped to write ([`mapped`]) | - | change them unseen: a filter says of which files that may be so ([`writers`]) | `inval_inode` without data; the kernel orders answers that are under way itself |
+//! | a file's attributes | until told; for no time while somebody writes past it ([`no_writers`]), for 20 ms where it may be mapped to write ([`mapped`]) | - | change them unseen: a filter says of which files that may be so ([`writers`]) | `attributes_changed`; the kernel orders answers that are under way itself |
 //! | a directory's attributes | until told ([`leases`]) | - | change them with names | the same, by [`names::LockedNames`] when it is dropped |
-//! | a list of names | until told ([`leases`]) | - | change it | `expire_data`, by [`names::LockedNames`]; a list that is under way is waited for, by refusing |
+//! | a list of names | until told ([`leases`]) | - | change it | `data_changed`, by [`names::LockedNames`]; a list that is under way is waited for, by refusing |
 //! | one name that is there | until the kernel removes it | - | make names only ([`Nodes::is_unknown_to_kernel`](crate::nodes::Nodes::is_unknown_to_kernel)) | the kernel is never contradicted |
 //! | one name that is not there | until the kernel makes it ([`negative`]) | - | do not make it | not at all: it is the kernel's to make |
 //! | data | one page cache in passthrough; else none of files that are handed out | the same pages | the same pages | - |
@@ -38,7 +38,7 @@ use crate::coherence::writers::Handouts;
 use crate::config::{Profile, Squash};
 use crate::layers::Layers;
 use std::sync::{Arc, OnceLock};
-use vellum_vfs::{Connection, Features, IdMap, NodeId, Refused, Result, Timestamp, Verdict};
+use vellum_vfs::{Connection, Duties, IdMap, NodeId, Refused, Result, Timestamp, Verdict};
 
 /// What parties were given that holds for all nodes; the rest is noted with the nodes themselves.
 pub(crate) struct Coherence {
@@ -97,7 +97,7 @@ impl Coherence {
 
     /// The front, if it has no pages of its own of the files that it hands to the kernel.
     pub(crate) fn front(&self) -> Verdict<&Connection> {
-        self.kernel().filter(|front| front.features.contains(Features::PASSTHROUGH)).ok_or(Refused::Kernel)
+        self.kernel().filter(|front| front.duties.contains(Duties::SERVES_FILES)).ok_or(Refused::Kernel)
     }
 
     /// Whether it is remembered when the kernel says that files were changed.
@@ -112,7 +112,7 @@ impl Coherence {
 
     /// Has the kernel forget a file's attributes.
     pub(crate) fn recall_attributes(&self, id: NodeId) -> Result<()> {
-        self.kernel().map_or(Ok(()), |kernel| kernel.notifier.inval_inode(id, -1, 0))
+        self.kernel().map_or(Ok(()), |kernel| kernel.notifier.attributes_changed(id))
     }
 
     /// Has readers of a file's mapping not believe it any more.

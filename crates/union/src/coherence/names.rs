@@ -88,11 +88,11 @@ impl Coherence {
             }
         };
         if notices.names {
-            has_heard(kernel.notifier.expire_data(node.id));
+            has_heard(kernel.notifier.data_changed(node.id));
         } else if notices.attributes {
-            has_heard(kernel.notifier.inval_inode(node.id, -1, 0));
+            has_heard(kernel.notifier.attributes_changed(node.id));
         }
-        notices.file.is_none_or(|file| has_heard(kernel.notifier.inval_inode(file, -1, 0)))
+        notices.file.is_none_or(|file| has_heard(kernel.notifier.attributes_changed(file)))
     }
 }
 

@@ -41,7 +41,7 @@ impl Coherence {
     fn lets_make(&self, node: &Node, dir: &Dir, name: Name<'_>) -> Verdict<()> {
         let (handouts, front) = (self.handouts()?, self.front()?);
         // The front has heard all answers that are older.
-        let may = dir.lease.is_settled(&*front.notifier, handouts.now())
+        let may = dir.lease.is_settled(|| front.notifier.under_way(), handouts.now())
             // The kernel makes it, and need not be told: to take back that it is not there would mean to wait for whatever goes on in the
             // directory, and a service that waits so cannot even be killed.
             && !dir.lease.negative.has(name)

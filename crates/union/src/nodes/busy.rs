@@ -17,8 +17,8 @@ impl Core {
     /// Whether a program may be running from a file: it can be run, and is open by way of the mount. More is not known here: the kernel's
     /// count of those who run it is of its own inode.
     pub(crate) fn may_be_running(&self, node: &Node) -> Result<bool> {
-        let [opens, ..] = self.nodes.ledger().map(|ledger| ledger.note(node.id)).unwrap_or_default();
-        Ok(opens > 0 && self.attr_of(node)?.mode & ANY_EXECUTE != 0)
+        let own = self.nodes.ledger().map(|ledger| ledger.own_opens(node.id)).unwrap_or_default();
+        Ok(own.opens > 0 && self.attr_of(node)?.mode & ANY_EXECUTE != 0)
     }
 
     /// Whether a program certainly writes to a file past the mount. While somebody has it open by way of the mount that cannot be told, for
@@ -31,8 +31,7 @@ impl Core {
             if look > 0 {
                 std::thread::sleep(BETWEEN);
             }
-            let [opens, ..] = ledger.note(node.id);
-            if node.alias || opens > 0 || !self.has_writers(node) {
+            if node.alias || ledger.own_opens(node.id).opens > 0 || !self.has_writers(node) {
                 return false;
             }
         }

@@ -11,8 +11,8 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use std::time::Duration;
 use vellum_vfs::{
-    AttrReply, BranchFile, Connection, Context, DirSink, Entry, Errno, Error, Features, FileKind, Filesystem,
-    FrontNote, Handle, Name, NodeId, OpenIo, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, UNKNOWN,
+    AttrReply, BranchFile, Connection, Context, DirSink, Duties, Entry, Errno, Error, FileKind, Filesystem,
+    Handle, Name, NodeId, OpenIo, Opened, OwnOpens, RenameFlags, Result, Seek, SetAttr, StatFs, UNKNOWN,
     WriteFlags, XattrFlags,
 };
 
@@ -28,8 +28,8 @@ const O_ACCMODE: u32 = 0o3;
 const O_RDWR: u32 = 0o2;
 
 impl Union {
-    fn features(&self) -> Features {
-        self.0.coherence.kernel().map_or(Features::empty(), |kernel| kernel.features)
+    fn duties(&self) -> Duties {
+        self.0.coherence.kernel().map_or(Duties::empty(), |kernel| kernel.duties)
     }
 
     /// The node of an id that must be a directory.
@@ -200,7 +200,7 @@ impl Filesystem for Union {
         if self.0.layers.is_passthrough() {
             return self.hand_over(&self.0.node(node)?, flags, true);
         }
-        if self.features().contains(Features::NO_OPEN) {
+        if self.duties().contains(Duties::OPENS_FILES) {
             return Err(Error::new(Errno::NOSYS, "open"));
         }
         if flags & 0o1000 != 0 {
@@ -275,7 +275,7 @@ impl Filesystem for Union {
     }
 
     fn opendir(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<Opened> {
-        if self.features().intersects(Features::NO_OPENDIR | Features::NO_OPEN) {
+        if self.duties().intersects(Duties::OPENS_DIRS | Duties::OPENS_FILES) {
             return Err(Error::new(Errno::NOSYS, "opendir"));
         }
         self.dir(node)?;
@@ -363,7 +363,8 @@ impl Filesystem for Union {
     fn lseek(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, whence: Seek) -> Result<u64> {
         // With write-back the kernel may hold data that are not in the file yet, and does not write them first: only
         // it could say where the holes are. ENOSYS makes it answer "all data", which is never wrong.
-        if self.0.layers.config.profile == Profile::Cached && self.features().contains(Features::WRITEBACK) {
+        if self.0.layers.config.profile == Profile::Cached && self.duties().contains(Duties::COLLECTS_WRITES)
+        {
             return Err(Error::new(Errno::NOSYS, "lseek"));
         }
         self.readable(node)?.file.seek(offset, whence)
@@ -392,13 +393,13 @@ impl Filesystem for Union {
         self.0.set_flags(&self.0.node(node)?, flags)
     }
 
-    fn front_note(&self, node: NodeId) -> FrontNote {
-        self.0.nodes.ledger().map(|ledger| ledger.note(node)).unwrap_or_default()
+    fn own_opens(&self, node: NodeId) -> OwnOpens {
+        self.0.nodes.ledger().map(|ledger| ledger.own_opens(node)).unwrap_or_default()
     }
 
-    fn keep_front_note(&self, node: NodeId, note: FrontNote) {
+    fn keep_own_opens(&self, node: NodeId, opens: OwnOpens) {
         if let Some(ledger) = self.0.nodes.ledger() {
-            ledger.set_note(node, note);
+            ledger.set_own_opens(node, opens);
         }
     }
 }

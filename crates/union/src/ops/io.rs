@@ -11,7 +11,7 @@ use crate::union::Core;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use vellum_vfs::{
-    BranchFile, Context, Errno, Error, Features, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime,
+    BranchFile, Context, Duties, Errno, Error, FileKind, OpenIo, OpenMode, Result, SetAttr, SetTime,
     WriteFlags,
 };
 
@@ -123,7 +123,7 @@ impl Core {
         // changed through a mapping is a write like any other.
         let kept = flags.contains(WriteFlags::WRITEBACK)
             && !self.layers.is_passthrough()
-            && self.coherence.kernel().is_none_or(|kernel| kernel.features.contains(Features::WRITEBACK));
+            && self.coherence.kernel().is_none_or(|kernel| kernel.duties.contains(Duties::COLLECTS_WRITES));
         let times = kept.then(|| file.times.read());
         let before =
             if kept { Some(self.coherence.before_writing(file, || open.stat())?.mtime) } else { None };

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use vellum_branch::{FaultBranch, FaultExport, FaultPlan, MemoryBranch};
 use vellum_union::{Directory, Generations, Ledger, Profile, Union, UnionConfig, UpperConfig};
-use vellum_vfs::{Branch, Connection, Features, Filesystem, Handout, NodeId};
+use vellum_vfs::{Branch, Connection, Duties, Filesystem, Handout, NodeId};
 
 /// Whether a process lives. What a dead one does reaches nobody: no disk, no kernel, no program.
 pub struct Life {
@@ -55,9 +55,9 @@ impl Service {
         let fs = Union::new(config).unwrap();
         // Objects without names are held by descriptors, which a disk in memory has not; nobody asks for any.
         fs.resume(HashMap::new());
-        let features = Features::PASSTHROUGH | Features::NO_OPENDIR | Features::DEFAULT_PERMISSIONS;
+        let duties = Duties::SERVES_FILES | Duties::OPENS_DIRS | Duties::CHECKS_PERMISSION;
         let way = Arc::new(Way(Arc::downgrade(kernel), Arc::clone(&life)));
-        fs.start(Connection { features, notifier: way });
+        fs.start(Connection { duties, notifier: way });
         Self { fs, life, ledger, shared: OnceLock::new() }
     }
 

@@ -10,8 +10,8 @@ use vellum_branch::MemoryBranch;
 use vellum_sys::SharedWords;
 use vellum_union::{Generations, Ledger};
 use vellum_vfs::{
-    Answering, Answers, Attr, Branch, BranchDir, Context, DirEntry, DirSink, Entry, Errno, Filesystem,
-    Handle, Name, NodeId, Notifier, Object, Result,
+    Attr, Branch, BranchDir, Context, DirEntry, DirSink, Entry, Errno, Filesystem, Handle, Name, NodeId,
+    Notifier, Object, Result, UnderWay,
 };
 
 pub const USER: Context<'static> =
@@ -111,6 +111,7 @@ impl Kernel {
 }
 
 /// A service's way back, as long as it lives; it must not keep the kernel.
+#[derive(Clone)]
 pub struct Way(pub Weak<Kernel>, pub Arc<Life>);
 
 impl Way {
@@ -119,32 +120,35 @@ impl Way {
     }
 }
 
-impl Answers for Way {
-    fn answering(&self) -> Answering {
-        let Some(kernel) = self.kernel() else { return Answering::default() };
-        let under_way = kernel.under_way.lock().unwrap();
-        Answering(under_way.iter().map(|(worker, number)| (*worker, *number)).collect())
-    }
+/// Requests that were under way: whose, and which of his.
+struct InHand(Way, Vec<(usize, u64)>);
 
-    fn has_answered(&self, these: &Answering) -> bool {
-        let Some(kernel) = self.kernel() else { return true };
+impl UnderWay for InHand {
+    fn is_over(&self) -> bool {
+        let Some(kernel) = self.0.kernel() else { return true };
         let under_way = kernel.under_way.lock().unwrap();
         let is_under_way = |(worker, number): &(usize, u64)| under_way.get(worker) == Some(number);
-        kernel.deaf == Some(Deaf::Answers) || !these.0.iter().any(is_under_way)
+        kernel.deaf == Some(Deaf::Answers) || !self.1.iter().any(is_under_way)
     }
 }
 
 impl Notifier for Way {
+    fn under_way(&self) -> Box<dyn UnderWay> {
+        let Some(kernel) = self.kernel() else { return Box::new(()) };
+        let now =
+            kernel.under_way.lock().unwrap().iter().map(|(worker, number)| (*worker, *number)).collect();
+        Box::new(InHand(self.clone(), now))
+    }
+
     fn has_begun(&self, _: NodeId, what: Name<'_>) -> bool {
         let Some(kernel) = self.kernel() else { return false };
         let is_begun = kernel.begun.lock().unwrap().values().any(|begun| *begun == what.as_c_str());
         is_begun && kernel.deaf != Some(Deaf::Begun)
     }
 
-    fn inval_inode(&self, node: NodeId, offset: i64, len: i64) -> Result<()> {
+    fn attributes_changed(&self, node: NodeId) -> Result<()> {
         shuttle::thread::yield_now();
         let Some(kernel) = self.kernel() else { return Ok(()) };
-        let dir = *kernel.dir.lock().unwrap();
         if kernel.deaf == Some(Deaf::Attributes) {
             return Ok(());
         }
@@ -154,13 +158,10 @@ impl Notifier for Way {
         }
         *beliefs.recalls.entry(node).or_default() += 1;
         beliefs.attributes.remove(&node);
-        if node == dir && offset >= 0 && len != 0 {
-            beliefs.list = None;
-        }
         Ok(())
     }
 
-    fn expire_data(&self, node: NodeId) -> Result<()> {
+    fn data_changed(&self, node: NodeId) -> Result<()> {
         shuttle::thread::yield_now();
         let Some(kernel) = self.kernel() else { return Ok(()) };
         let dir = *kernel.dir.lock().unwrap();

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch};
 use vellum_union::{Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
-    Answering, Answers, Branch, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name,
-    NodeId, Notifier, Result,
+    Branch, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name, NodeId, Notifier,
+    Result, UnderWay,
 };
 
 /// The superuser, with no umask.
@@ -96,23 +96,17 @@ pub struct Deaf {
     pub forgetful: bool,
 }
 
-impl Answers for Deaf {
-    fn answering(&self) -> Answering {
-        Answering::default()
-    }
-    fn has_answered(&self, _: &Answering) -> bool {
-        true
-    }
-}
-
 impl Notifier for Deaf {
     fn has_begun(&self, _: NodeId, _: Name<'_>) -> bool {
         false
     }
-    fn inval_inode(&self, _: NodeId, _: i64, _: i64) -> Result<()> {
+    fn under_way(&self) -> Box<dyn UnderWay> {
+        Box::new(())
+    }
+    fn attributes_changed(&self, _: NodeId) -> Result<()> {
         if self.forgetful { Err(Errno::NOENT.into()) } else { Ok(()) }
     }
-    fn expire_data(&self, _: NodeId) -> Result<()> {
+    fn data_changed(&self, _: NodeId) -> Result<()> {
         Ok(())
     }
 }

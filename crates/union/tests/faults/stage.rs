@@ -8,7 +8,7 @@ use std::sync::Arc;
 use vellum_branch::{FaultBranch, FaultExport, FaultPlan, MemoryBranch, MemoryOptions};
 use vellum_union::{Profile, Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
-    Branch, BranchDir, Connection, Features, FileKind, Filesystem, NodeId, Notifier, Object, RenameFlags,
+    Branch, BranchDir, Connection, Duties, FileKind, Filesystem, NodeId, Notifier, Object, RenameFlags,
     SetAttr, SetTime, Timestamp, WriteFlags,
 };
 
@@ -109,8 +109,8 @@ impl Stage {
         }
         let union = Union::new(config).unwrap();
         if self.kind.door {
-            let features = Features::PASSTHROUGH;
-            union.start(Connection { features, notifier });
+            let duties = Duties::SERVES_FILES;
+            union.start(Connection { duties, notifier });
         }
         union
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use vellum_branch::{MemoryBranch, MemoryOptions};
 use vellum_union::{Profile, Union};
 use vellum_vfs::{
-    Attr, Branch, BranchDir, Connection, Entry, Errno, Features, FileKind, Filesystem, NodeId, Object, Result,
+    Attr, Branch, BranchDir, Connection, Duties, Entry, Errno, FileKind, Filesystem, NodeId, Object, Result,
 };
 
 /// Names that things get. The longest leaves no room for a prefix.
@@ -218,8 +218,8 @@ impl World {
 
     fn start(&self, union: &Union) {
         if self.setup.exports || self.setup.door {
-            let features = if self.setup.door { Features::PASSTHROUGH } else { Features::empty() };
-            union.start(Connection { features, notifier: Arc::new(Deaf::default()) });
+            let duties = if self.setup.door { Duties::SERVES_FILES } else { Duties::empty() };
+            union.start(Connection { duties, notifier: Arc::new(Deaf::default()) });
         }
     }
 

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use vellum_sys::SharedWords;
-use vellum_vfs::{Errno, Error, FrontNote, Name, NodeId, Result};
+use vellum_vfs::{Errno, Error, Name, NodeId, OwnOpens, Result};
 
 /// First word of a ledger: says what it is, and in which version of the format.
 const MAGIC: u64 = 0x7665_6c6c_756d_0002;
@@ -51,7 +51,7 @@ mod word {
     /// Opens through the kernel's cache.
     pub(super) const CACHED_OPENS: usize = 4;
     /// Three words for the kernel.
-    pub(super) const NOTE: usize = 5;
+    pub(super) const OWN_OPENS: usize = 5;
     /// Two places, of which HEAD says which one is in use.
     pub(super) const PLACES: usize = 8;
     /// As HELD: the directory in which the data are of an object that has no name any more, under the name in the place that is not
@@ -297,15 +297,16 @@ impl Ledger {
         self.set(id, word::CACHED_OPENS, opens.into());
     }
 
-    /// What the kernel keeps with an id.
-    pub(crate) fn note(&self, id: NodeId) -> FrontNote {
-        std::array::from_fn(|word| self.get(id, word::NOTE + word))
+    /// Opens by which the kernel serves a file itself.
+    pub(crate) fn own_opens(&self, id: NodeId) -> OwnOpens {
+        let [opens, file @ ..]: [u64; 3] = std::array::from_fn(|word| self.get(id, word::OWN_OPENS + word));
+        OwnOpens { opens, file }
     }
 
-    /// Keeps something for the kernel.
-    pub(crate) fn set_note(&self, id: NodeId, note: FrontNote) {
-        for (word, value) in note.into_iter().enumerate() {
-            self.set(id, word::NOTE + word, value);
+    /// Keeps such opens.
+    pub(crate) fn set_own_opens(&self, id: NodeId, own: OwnOpens) {
+        for (word, value) in [own.opens].into_iter().chain(own.file).enumerate() {
+            self.set(id, word::OWN_OPENS + word, value);
         }
     }
 

@@ -70,7 +70,7 @@ impl Core {
         let notifier = Arc::clone(&kernel.notifier);
         let recall = move || {
             for dir in shared {
-                if let Err(error) = notifier.expire_data(dir) {
+                if let Err(error) = notifier.data_changed(dir) {
                     tracing::warn!(%error, "the kernel was not told of a change");
                 }
             }

@@ -9,57 +9,38 @@ use crate::measure::{Meter, Sample};
 use crate::service::Service;
 use crate::tasks::{self, Env};
 use crate::testbed::Testbed;
-use crate::workload::worker::{Job, Variables, Worker, Workers};
-use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use crate::workload::job::{Job, Part};
+use crate::workload::worker::{Variables, Worker, Workers};
 
-/// What a client is told.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Part {
-    /// The task's name.
-    pub task: String,
-    /// The place's directory and its scale.
-    pub place: (PathBuf, f64),
-    /// The roots of all mounts.
-    pub roots: Vec<PathBuf>,
-    /// Their upper layers.
-    pub uppers: Vec<PathBuf>,
-    /// The processes behind the mounts that are measured with it. None: nothing is measured, since the calls that measuring takes are
-    /// not to be counted.
-    pub services: Option<Vec<u32>>,
+/// Prepares the task in this process, and lets `perform` have all passes done.
+pub(crate) fn play<T>(part: &Part, perform: impl FnOnce(&dyn Fn() -> Result<()>) -> Result<T>) -> Result<T> {
+    let nothing = |what: &str| Failure::new(format!("there is no {what}"));
+    let task = tasks::named(&part.task).ok_or_else(|| nothing("such task"))?;
+    let (top, scale) = &part.place;
+    let testbed = Testbed::of_another(top, *scale);
+    let workers = Workers::default();
+    let env = Env {
+        root: part.roots.first().ok_or_else(|| nothing("mount"))?,
+        upper: part.uppers.first().ok_or_else(|| nothing("upper layer"))?,
+        roots: &part.roots,
+        uppers: &part.uppers,
+        workers: &workers,
+        testbed: &testbed,
+    };
+    (task.prepare)(&env)?;
+    perform(&|| task.run_passes(&env))
 }
 
-impl Part {
-    /// Prepares the task in this process, and lets `perform` have all passes done.
-    pub(crate) fn play<T>(&self, perform: impl FnOnce(&dyn Fn() -> Result<()>) -> Result<T>) -> Result<T> {
-        let nothing = |what: &str| Failure::new(format!("there is no {what}"));
-        let task = tasks::named(&self.task).ok_or_else(|| nothing("such task"))?;
-        let (top, scale) = &self.place;
-        let testbed = Testbed::of_another(top, *scale);
-        let workers = Workers::default();
-        let env = Env {
-            root: self.roots.first().ok_or_else(|| nothing("mount"))?,
-            upper: self.uppers.first().ok_or_else(|| nothing("upper layer"))?,
-            roots: &self.roots,
-            uppers: &self.uppers,
-            workers: &workers,
-            testbed: &testbed,
-        };
-        (task.prepare)(&env)?;
-        perform(&|| task.run_passes(&env))
-    }
-
-    /// Has all passes done, and measures them where they are to be measured.
-    pub(crate) fn measure(&self, passes: &dyn Fn() -> Result<()>) -> Result<Sample> {
-        let Some(services) = &self.services else {
-            return passes().map(|()| Sample::default());
-        };
-        let number = tasks::named(&self.task).map_or(1, |task| task.passes);
-        let services: Vec<Service> = services.iter().map(|pid| Service { pid: *pid }).collect();
-        let meter = Meter::start(&services)?;
-        passes()?;
-        meter.end(number)
-    }
+/// Has all passes done, and measures them where they are to be measured.
+pub(crate) fn measure(part: &Part, passes: &dyn Fn() -> Result<()>) -> Result<Sample> {
+    let Some(services) = &part.services else {
+        return passes().map(|()| Sample::default());
+    };
+    let number = tasks::named(&part.task).map_or(1, |task| task.passes);
+    let services: Vec<Service> = services.iter().map(|pid| Service { pid: *pid }).collect();
+    let meter = Meter::start(&services)?;
+    passes()?;
+    meter.end(number)
 }
 
 /// A client that has prepared its task. It is killed when this is dropped.

@@ -3,10 +3,11 @@
 use crate::ceph::{Ceph, Far};
 use crate::failure::{Failure, Result, While};
 use crate::pools::Pools;
+use crate::programs::{self, on_path};
 use crate::service::Service;
 use crate::stop;
 use crate::tasks::Task;
-use crate::testbed::{self, Layers};
+use crate::testbed::Layers;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 use std::ffi::{CString, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -285,7 +286,7 @@ impl Contender {
             }
             Kind::Host if let Some((_, alone)) = &layers.far => {
                 let from = layers.lower.join(".");
-                testbed::run(Command::new("cp").arg("-a").arg(from).arg(alone))?;
+                programs::run(Command::new("cp").arg("-a").arg(from).arg(alone))?;
                 mounted.root.clone_from(alone);
                 return Ok(mounted);
             }
@@ -296,7 +297,7 @@ impl Contender {
             }
             Kind::Host => {
                 let from = layers.lower.join(".");
-                testbed::run(Command::new("cp").arg("-a").arg(from).arg(&layers.merged))?;
+                programs::run(Command::new("cp").arg("-a").arg(from).arg(&layers.merged))?;
                 return Ok(mounted);
             }
             Kind::Overlay | Kind::OverlayXfs | Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => union,
@@ -448,7 +449,7 @@ fn take_down(path: &Path) -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return unmount(path, UnmountFlags::empty()).doing(|| "unmounting");
     }
-    testbed::run(Command::new("fusermount3").arg("-u").arg("--").arg(path))
+    programs::run(Command::new("fusermount3").arg("-u").arg("--").arg(path))
 }
 
 /// The library that belongs to a program, beside it.
@@ -459,12 +460,6 @@ fn library_of(program: &Path) -> std::result::Result<PathBuf, String> {
         return Ok(library);
     }
     Err(format!("no {LIBRARY} beside {}; `make library` builds it", program.display()))
-}
-
-/// Every program of this name on PATH.
-pub(crate) fn on_path(name: &str) -> Vec<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|dir| dir.join(name)).filter(|program| program.is_file()).collect()
 }
 
 /// The first line of `--version` that has a number in it.

@@ -1,6 +1,7 @@
 //! What is counted in a run of its own that is not timed, for counting costs time: requests, system calls, and memory.
 
 use crate::cacheline::{self, LineCount};
+use crate::client;
 use crate::contender::Contender;
 use crate::failure::Result;
 use crate::memcg::{Charged, Charges};
@@ -144,7 +145,8 @@ pub fn count_lines(task: &Task, subject: &Contender, testbed: &Testbed) -> Optio
         let [service] = mounts.services()[..] else { return Ok(None) };
         if subject.library.is_none() {
             // From another process, clients hardly ever have two threads of a stepped service at work at once.
-            return mounts.part(testbed, task).play(|passes| cacheline::count(service, passes)).map(Some);
+            let part = mounts.part(testbed, task);
+            return client::play(&part, |passes| cacheline::count(service, passes)).map(Some);
         }
         let mut client = mounts.client_unmeasured(testbed, task)?;
         let count = cacheline::count(service, || client.run().map(drop))?;

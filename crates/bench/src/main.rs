@@ -18,11 +18,12 @@ use vellum_bench::mounts::Mounts;
 use vellum_bench::page::{self, markdown};
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
+use vellum_bench::serve;
 use vellum_bench::stop;
 use vellum_bench::tasks::{self, TASKS, Task};
 use vellum_bench::testbed::Format;
 use vellum_bench::testbeds::Testbeds;
-use vellum_bench::workload::worker;
+use vellum_bench::workload::job;
 
 /// Bad input to the command.
 const EXIT_BAD_INPUT: u8 = 2;
@@ -62,7 +63,7 @@ enum Command {
     /// Take single requests of a mounted filesystem apart: time, requests, context switches.
     Roundtrip(Round),
     /// Do a part of a task, as a process that `compare` has started.
-    #[command(hide = true, name = worker::SUBCOMMAND)]
+    #[command(hide = true, name = job::SUBCOMMAND)]
     Worker,
 }
 
@@ -237,7 +238,7 @@ fn main() -> ExitCode {
             markdown::make(&args.from, &args.tasks, args.of).map(|table| print!("{table}"))
         }
         Command::Keep(args) => keep::make(&args.from, &args.to).map(|kept| println!("{}", kept.display())),
-        Command::Worker => worker::serve(std::io::stdin().lock(), std::io::stdout()),
+        Command::Worker => serve::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Isolation(args) => run_isolation(&args),
         Command::Roundtrip(args) => run_roundtrip(args),
     };

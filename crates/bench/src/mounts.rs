@@ -1,13 +1,14 @@
 //! A subject mounted for a task: once, or as several clones over one lower layer.
 
-use crate::client::{Client, Part};
+use crate::client::Client;
 use crate::contender::{Contender, Mounted};
 use crate::failure::Result;
 use crate::pools::Pools;
 use crate::service::Service;
 use crate::tasks::{self, Task};
 use crate::testbed::{Lower, Testbed};
-use crate::workload::worker::{Job, Variables, Worker};
+use crate::workload::job::{Job, Part};
+use crate::workload::worker::{Variables, Worker};
 use std::path::PathBuf;
 
 /// The mounts of a task. Dropping it unmounts them.

@@ -2,7 +2,7 @@
 
 use crate::cores;
 use crate::failure::{Failure, Result};
-use crate::testbed;
+use crate::programs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, UNIX_EPOCH};
@@ -39,7 +39,7 @@ impl Pools {
             if let Some(cpus) = cores::share(number, count) {
                 command.arg("--cpus").arg(cores::list(&cpus));
             }
-            testbed::run(&mut command)?;
+            programs::run(&mut command)?;
             pools.names.push(name);
         }
         Ok(pools)

@@ -3,6 +3,7 @@
 
 use crate::ceph::{Ceph, Far};
 use crate::failure::{Failure, Result, While};
+use crate::programs::run;
 use crate::scale::scaled;
 use crate::stop;
 use crate::tree::{self, Tree};
@@ -11,7 +12,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use std::cell::{Cell, OnceCell};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::UNIX_EPOCH;
 
@@ -460,19 +461,6 @@ fn spread(dir: &Path) {
     {
         let _ = rustix::fs::ioctl_setflags(&dir, flags | rustix::fs::IFlags::TOPDIR);
     }
-}
-
-/// Runs a command to its end; what it says on stderr is part of the failure, what it prints is lost.
-pub fn run(command: &mut Command) -> Result<()> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdout(Stdio::null()).output().doing(|| name.clone())?;
-    if output.status.success() {
-        return Ok(());
-    }
-    stop::check()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let said = said.lines().next().unwrap_or("no message");
-    Err(Failure::new(format!("{name}: {}: {said}", output.status)))
 }
 
 /// Space that the files below `dir` take, in bytes.

@@ -1,8 +1,8 @@
 //! An instance of the kernel's own tracing that is ours alone, so that nobody else's is disturbed.
 
 use crate::failure::{Result, While};
+use crate::programs;
 use crate::stop;
-use crate::testbed;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ impl Instance {
         if !tracefs.join("instances").exists() {
             tracefs = scratch.join(format!("tracefs-{what}"));
             fs::create_dir_all(&tracefs).doing(|| "making a mount point")?;
-            testbed::run(Command::new("mount").args(["-t", "tracefs", "tracefs"]).arg(&tracefs))?;
+            programs::run(Command::new("mount").args(["-t", "tracefs", "tracefs"]).arg(&tracefs))?;
             stop::register(&tracefs);
             instance.mounted = Some(tracefs.clone());
         }

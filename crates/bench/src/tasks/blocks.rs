@@ -1,13 +1,25 @@
 //! Tasks on a large file of the lower layer that is changed in part: the experiments of TranslayFS (Sato and Kourai), whose
 //! upper files are sparse, and to which kernel overlayfs answers by copying the file.
 
-use super::Env;
+use super::large::{LARGE, settle};
+use super::task::{Env, Task};
 use crate::failure::{Result, While};
 use crate::stop;
 use crate::testbed::{self, LARGE_NAME, Lower};
 use crate::tree::Random;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
+
+/// A task on blocks of a large file.
+pub(super) const BLOCKS: Task = Task {
+    state: "the lower file is not in the page cache of the mount",
+    long: true,
+    alters: true,
+    space: true,
+    operations: |_| 1,
+    prepare: settle,
+    ..LARGE
+};
 
 /// A block, as filesystems allocate and Vellum copies it.
 const BLOCK: u64 = 4096;

@@ -1,6 +1,9 @@
 //! Tasks by name, one or a group of them.
 
-use super::{PRIVATE, TASKS, Task, work};
+use super::list::TASKS;
+use super::private::PRIVATE;
+use super::task::Task;
+use super::work;
 
 /// All tasks whose names begin so, but for those that want more cores than there are.
 pub fn group(prefix: &str) -> impl Iterator<Item = &'static Task> {

@@ -1,14 +1,22 @@
 //! Tasks on one file.
 
-use super::Env;
+use super::small::SMALL;
+use super::task::{Env, Task};
 use crate::failure::{Failure, Result, While};
 use crate::stop;
-use crate::testbed::LARGE_NAME;
+use crate::testbed::{LARGE_NAME, Lower};
 use crate::tree::Random;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use vellum_sys::ReadMap;
+
+/// A task on a large file.
+pub(super) const LARGE: Task = Task {
+    lower: Lower::Large,
+    operations: |testbed| usize::try_from(testbed.large_bytes() >> 20).unwrap_or(usize::MAX),
+    ..SMALL
+};
 
 /// Reads of the random-read task.
 pub(super) const RANDOM_READS: usize = 131_072;

@@ -1,6 +1,6 @@
 //! The task that asks whether a service forgets.
 
-use super::Env;
+use super::task::Env;
 use crate::failure::{Result, While};
 use crate::stop;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};

@@ -1,11 +1,11 @@
 //! [`crate::workload::names`] by several processes at once, each in a directory of its own, in the upper layer.
 
 use super::sources::{SOURCE, together};
-use super::{Env, Task};
+use super::task::{Env, Task};
 use crate::failure::{Result, While};
 use crate::testbed;
+use crate::workload::job::Job;
 use crate::workload::names::{self, Kind};
-use crate::workload::worker::Job;
 use std::fs;
 use std::path::PathBuf;
 

@@ -4,7 +4,7 @@
 //! They are there to be counted by [`crate::cacheline`]; so are the requests that the kernel answers by itself, as none.
 
 use super::sources::{SOURCE, in_all_clones};
-use super::{Env, Step, Task};
+use super::task::{Env, Step, Task};
 use crate::failure::{Result, While};
 use crate::stop;
 use rustix::fs::OFlags;
@@ -12,6 +12,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use vellum_sys::fresh_size;
+
+/// What the names of tasks begin with whose threads have nothing in common but the service.
+pub(crate) const PRIVATE: &str = "private-";
 
 /// Threads: enough that two of the service are at work at once.
 const THREADS: usize = 2;

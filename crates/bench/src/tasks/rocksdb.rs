@@ -2,14 +2,14 @@
 //! lower layer and a tenant's, who has processors of his own where there are enough, and a pool where the subject has pools. The source
 //! has 1 to 32 pools of 2 cores and 8 GB, and does twice the puts and eight times the gets of scale 1.
 
+use super::task::{COLD, Env, Task};
 use super::tenants::TENANTS;
-use super::{COLD, Env, Task};
 use crate::cores;
 use crate::failure::Result;
 use crate::stop;
 use crate::testbed::{self, Lower, Testbed};
+use crate::workload::job::Job;
 use crate::workload::rocksdb::{self, Work};
-use crate::workload::worker::Job;
 
 /// Puts into each tree at scale 1: 512 MiB.
 const PUTS: usize = 4096;
@@ -110,6 +110,6 @@ fn start(env: &Env<'_>, work: Work) -> Result<()> {
 
 fn together(env: &Env<'_>, work: Work) -> Result<()> {
     env.workers.go()?;
-    env.workers.each(|worker| rocksdb::wait_done(worker, work))?;
+    env.workers.each(|worker| rocksdb::check_done(&worker.finish()?, work))?;
     stop::check()
 }

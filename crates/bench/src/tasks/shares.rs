@@ -5,8 +5,9 @@
 //! them. They bring them by reading them for the first time, not by writing, for the service's cache is of lower layers. It holds a third of what they
 //! bring: in the source all of it would have fitted, but for what else the machine kept in memory.
 
+use super::small::SMALL;
 use super::sources::in_all_clones;
-use super::{Cache, Env, Metric, SMALL, Step, Task};
+use super::task::{Cache, Env, Metric, Step, Task};
 use crate::failure::{Failure, Result, While};
 use crate::stop;
 use crate::testbed::{Lower, SHARES_COMMON, Testbed};

@@ -2,15 +2,40 @@
 //!
 //! Their calls are the C library's, as those of other programs are, so that a library which was loaded in between sees them.
 
-use super::Env;
+use super::task::{Env, Metric, Task};
 use crate::failure::{Failure, Result, While};
+use crate::programs;
 use crate::stop;
-use crate::testbed::{self, TREE_NAME};
+use crate::testbed::{self, Lower, TREE_NAME};
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstatat};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
+
+/// A task on a tree of small files, with everything else as it mostly is.
+pub(super) const SMALL: Task = Task {
+    name: "",
+    title: "",
+    state: "",
+    lower: Lower::Tree,
+    alters: false,
+    only: None,
+    drops_caches: false,
+    long: false,
+    space: false,
+    metric: Metric::Time,
+    operations: |testbed| testbed.tree.files.len(),
+    passes: 1,
+    clones: |_| 1,
+    tenants: false,
+    cache: None,
+    library: true,
+    cores: 1,
+    needs: || None,
+    prepare: warm,
+    run: |_| Ok(()),
+};
 
 /// Larger than any file of the tree, in bytes.
 const BUFFER: usize = 512 * 1024;
@@ -93,11 +118,11 @@ pub(super) fn grep(env: &Env<'_>) -> Result<()> {
 }
 
 pub(super) fn find(env: &Env<'_>) -> Result<()> {
-    testbed::run(Command::new("find").arg(env.root.join(TREE_NAME)).args(["-type", "f", "-size", "+1"]))
+    programs::run(Command::new("find").arg(env.root.join(TREE_NAME)).args(["-type", "f", "-size", "+1"]))
 }
 
 pub(super) fn untar(env: &Env<'_>) -> Result<()> {
-    testbed::run(Command::new("tar").arg("-xf").arg(env.testbed.archive()?).arg("-C").arg(env.root))
+    programs::run(Command::new("tar").arg("-xf").arg(env.testbed.archive()?).arg("-C").arg(env.root))
 }
 
 pub(super) fn untar_and_sync(env: &Env<'_>) -> Result<()> {
@@ -107,13 +132,13 @@ pub(super) fn untar_and_sync(env: &Env<'_>) -> Result<()> {
 }
 
 pub(super) fn remove(env: &Env<'_>) -> Result<()> {
-    testbed::run(Command::new("rm").arg("-rf").arg(env.root.join(TREE_NAME)))
+    programs::run(Command::new("rm").arg("-rf").arg(env.root.join(TREE_NAME)))
 }
 
 pub(super) fn rename(env: &Env<'_>) -> Result<()> {
-    testbed::run(Command::new("mv").arg(env.root.join(TREE_NAME)).arg(env.root.join("moved")))
+    programs::run(Command::new("mv").arg(env.root.join(TREE_NAME)).arg(env.root.join("moved")))
 }
 
 pub(super) fn change_mode(env: &Env<'_>) -> Result<()> {
-    testbed::run(Command::new("chmod").args(["-R", "g+w"]).arg(env.root.join(TREE_NAME)))
+    programs::run(Command::new("chmod").args(["-R", "g+w"]).arg(env.root.join(TREE_NAME)))
 }

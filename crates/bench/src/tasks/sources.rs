@@ -2,11 +2,12 @@
 //! 2023), whose subject is what a union adds to every operation of many processes at once, and Danaus (Kappes and
 //! Anastasiadis, Middleware 2021), whose subject is many containers of one image.
 
-use super::{Env, SMALL, Step, Task, WARM_LOWER};
+use super::small::SMALL;
+use super::task::{Env, Step, Task, WARM_LOWER};
 use crate::failure::{Failure, Result, While};
 use crate::stop;
 use crate::testbed::{LARGE_NAME, Lower, Testbed};
-use crate::workload::worker::Job;
+use crate::workload::job::Job;
 use crate::workload::{disk, fxmark, personality, server};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -260,5 +261,8 @@ fn start_servers(env: &Env<'_>) -> Result<()> {
 
 fn until_all_answer(env: &Env<'_>) -> Result<()> {
     env.workers.go()?;
-    env.workers.each(server::wait_answer)
+    env.workers.each(|worker| match worker.job {
+        Job::Serve { port, .. } => server::wait_answer(port, || worker.check_alive()),
+        _ => Err(Failure::new("not a server")),
+    })
 }

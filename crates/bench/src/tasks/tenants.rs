@@ -5,13 +5,13 @@
 //! work is its own affair: the kernel's threads and services run anywhere, and only a pool keeps a service where its tenant is.
 
 use super::sources::{SOURCE, fileserver, in_all_clones};
-use super::{Env, Step, Task};
+use super::task::{Env, Step, Task};
 use crate::cores::{self, Bound};
 use crate::failure::{Result, While};
 use crate::stop;
 use crate::workload::disk;
+use crate::workload::job::Job;
 use crate::workload::neighbour::Kind;
-use crate::workload::worker::Job;
 use std::fs;
 use std::path::PathBuf;
 

@@ -5,13 +5,15 @@
 //! configured with: it can be given neither a host's directory nor a pool with a library, and it removes layers while the clock runs.
 //! What a build does in its tree (unpacking, installing, compiling) is here, step by step, the same on each filesystem.
 
-use super::{Env, SMALL, Task};
+use super::small::SMALL;
+use super::task::{Env, Task};
 use crate::failure::Result;
 use crate::stop;
 use crate::testbed::Lower;
 use crate::workload::debian;
 use crate::workload::inside::{Inside, WORK};
-use crate::workload::worker::{Job, Workers};
+use crate::workload::job::Job;
+use crate::workload::worker::Workers;
 
 /// What the names of these tasks begin with.
 pub(super) const PREFIX: &str = "work-";

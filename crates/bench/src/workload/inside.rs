@@ -36,7 +36,7 @@ pub struct Inside {
 }
 
 /// Makes the tree this process's root directory, and returns the program that is to be executed next.
-pub(super) fn enter(inside: &Inside) -> Result<Command> {
+pub(crate) fn enter(inside: &Inside) -> Result<Command> {
     let Inside { root, binds, script } = inside;
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).doing(|| "a mount namespace (root may)")?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -79,6 +79,6 @@ fn bring_library(library: &OsString, socket: &Path, at: &dyn Fn(&str) -> PathBuf
 }
 
 /// Becomes the program; returns only when that failed.
-pub(super) fn become_it(mut command: Command) -> Failure {
+pub(crate) fn become_it(mut command: Command) -> Failure {
     Failure::new(format!("the tree's shell: {}", command.exec()))
 }

@@ -5,6 +5,7 @@ pub mod disk;
 pub mod filebench;
 pub mod fxmark;
 pub mod inside;
+pub mod job;
 pub mod names;
 pub mod neighbour;
 pub mod personality;

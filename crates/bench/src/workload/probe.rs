@@ -12,7 +12,7 @@ const NAME: &str = "library-probe";
 const READS: usize = 64;
 
 /// Reads a file of a mount that the library is to map, and fails where it has not.
-pub(super) fn library(root: &Path) -> Result<()> {
+pub(crate) fn library(root: &Path) -> Result<()> {
     let path = root.join(NAME);
     let mut block = [0x5a; 4096];
     fs::write(&path, block).doing(|| "making a file")?;

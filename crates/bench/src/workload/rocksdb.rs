@@ -9,10 +9,8 @@
 //! The program is RocksDB's own `db_bench`. Debian's version has other defaults than the published one, so every size that matters is
 //! given.
 
-use crate::contender::on_path;
 use crate::failure::{Failure, Result, While};
-use crate::testbed;
-use crate::workload::worker::{Worker, last_words};
+use crate::programs::{self, last_words, on_path};
 use serde::{Deserialize, Serialize};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -61,11 +59,11 @@ pub fn make(layer: &Path, count: usize) -> Result<()> {
 
 /// Brings the program into the page cache, which may just have been emptied.
 pub fn warm() -> Result<()> {
-    testbed::run(Command::new(PROGRAM).arg("--version"))
+    programs::run(Command::new(PROGRAM).arg("--version"))
 }
 
 /// Becomes the program, at work in the tree `root`; returns only when that failed. What it complains of goes where its results go.
-pub(super) fn become_it(root: &Path, number: usize, work: Work) -> Failure {
+pub(crate) fn become_it(root: &Path, number: usize, work: Work) -> Failure {
     let (Work::Put(count) | Work::Get(count)) = work;
     let mut command = command(root, count, number);
     match work {
@@ -108,13 +106,12 @@ fn database(root: &Path) -> PathBuf {
     root.join(NAME)
 }
 
-/// Waits until a worker's work is done, and sees whether all of it was.
-pub fn wait_done(worker: &mut Worker, work: Work) -> Result<()> {
-    let said = worker.finish()?;
-    if is_complete(&said, work) {
+/// Fails where the program has not said that all of the work was done.
+pub fn check_done(said: &str, work: Work) -> Result<()> {
+    if is_complete(said, work) {
         return Ok(());
     }
-    let last = last_words(&said).unwrap_or("nothing");
+    let last = last_words(said).unwrap_or("nothing");
     Err(Failure::new(format!("{PROGRAM} has not done what it was to do; it says {last:?}")))
 }
 

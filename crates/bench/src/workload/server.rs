@@ -4,7 +4,6 @@
 
 use crate::failure::{Failure, Result, While};
 use crate::stop;
-use crate::workload::worker::{Job, Worker};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -86,21 +85,20 @@ pub fn ports(count: usize) -> Result<Vec<u16>> {
 }
 
 /// Makes a clone's root this process's root.
-pub(super) fn enter(root: &Path) -> Result<()> {
+pub(crate) fn enter(root: &Path) -> Result<()> {
     rustix::process::chroot(root).doing(|| format!("chroot to {}", root.display()))?;
     std::env::set_current_dir("/").doing(|| "chdir")
 }
 
 /// Becomes the server; returns only when that failed.
-pub(super) fn become_it(port: u16) -> Failure {
+pub(crate) fn become_it(port: u16) -> Failure {
     let mut command = Command::new(PROGRAM);
     command.args(["-D", "-f", SETTINGS]).env_clear().env("PORT", port.to_string());
     Failure::new(format!("{PROGRAM}: {}", command.exec()))
 }
 
-/// Waits until the server of a worker answers a request.
-pub fn wait_answer(worker: &mut Worker) -> Result<()> {
-    let Job::Serve { port, .. } = worker.job else { return Err(Failure::new("not a server")) };
+/// Waits until the server at a port answers a request. `check_alive` fails when it has ended.
+pub fn wait_answer(port: u16, mut check_alive: impl FnMut() -> Result<()>) -> Result<()> {
     let start = Instant::now();
     loop {
         match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
@@ -110,7 +108,7 @@ pub fn wait_answer(worker: &mut Worker) -> Result<()> {
             }
             Err(_) => {
                 stop::check()?;
-                worker.check_alive()?;
+                check_alive()?;
                 std::thread::sleep(PAUSE);
             }
         }

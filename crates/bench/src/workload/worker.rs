@@ -6,176 +6,23 @@
 //!
 //! One worker does the whole task ([`crate::client`]); those of tasks that want several processes are its own.
 
-use crate::client::Part;
-use crate::cores::Bound;
 use crate::failure::{Failure, Result, While};
 use crate::measure::Sample;
+use crate::programs::last_words;
 use crate::stop;
-use crate::workload::inside::{self, Inside};
-use crate::workload::neighbour::{self, Neighbour};
-use crate::workload::{fxmark, names, probe, rocksdb, server};
+use crate::workload::job::{FAILED, GO, Job, READY, RESULT, SUBCOMMAND};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
-use serde::{Deserialize, Serialize};
+use rustix::process::{Pid, Signal, kill_process};
 use std::cell::RefCell;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 
-/// The subcommand of a worker.
-pub const SUBCOMMAND: &str = "worker";
-
-const READY: &str = "ready";
-const GO: &str = "go";
-const FAILED: &str = "failed: ";
-const RESULT: &str = "result: ";
 /// How often the master looks whether the user wants to stop.
 const LOOK: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Variables that a process gets beside those of this one.
 pub type Variables = Vec<(&'static str, OsString)>;
-
-/// What a worker does.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum Job {
-    /// Prepares a task and does it.
-    Task(Part),
-    /// Sees whether Vellum's library is at work on a mount.
-    Probe {
-        /// The root of the mount.
-        root: PathBuf,
-    },
-    /// Makes, looks at or removes files.
-    Names {
-        /// Which of them.
-        kind: names::Kind,
-        /// Its directory.
-        dir: PathBuf,
-        /// How many files.
-        files: usize,
-    },
-    /// One of FxMark's loops.
-    FxMark {
-        /// Which.
-        kind: fxmark::Kind,
-        /// Its private file.
-        path: PathBuf,
-        /// How often.
-        operations: usize,
-    },
-    /// Is a neighbour, until it is killed.
-    Neighbour {
-        /// Which.
-        kind: neighbour::Kind,
-        /// Where its files are.
-        root: PathBuf,
-        /// A factor of their number and size.
-        scale: f64,
-        /// The processors that it runs on; none: all.
-        cpus: Vec<usize>,
-    },
-    /// Becomes the web server of a clone.
-    Serve {
-        /// The clone's root directory.
-        root: PathBuf,
-        /// The TCP port on 127.0.0.1.
-        port: u16,
-    },
-    /// Becomes a program in the tree.
-    Inside(Inside),
-    /// Becomes the program that works with the database of a tree.
-    RocksDb {
-        /// The tree.
-        root: PathBuf,
-        /// The tenant's.
-        number: usize,
-        /// What it does.
-        work: rocksdb::Work,
-        /// The processors that it runs on; none: all.
-        cpus: Vec<usize>,
-    },
-}
-
-/// The worker's side. A failure goes to `output`, for whoever started it.
-pub fn serve(input: impl BufRead, mut output: impl Write) -> Result<()> {
-    // A worker that goes on after its master was killed would keep a mount busy.
-    set_parent_process_death_signal(Some(Signal::KILL)).doing(|| "asking to be killed with the parent")?;
-    let done = perform(input, &mut output);
-    if let Err(failure) = &done {
-        writeln!(output, "\n{FAILED}{failure}").doing(|| "reporting")?;
-    }
-    done
-}
-
-fn perform(mut input: impl BufRead, output: &mut impl Write) -> Result<()> {
-    let mut line = String::new();
-    input.read_line(&mut line).doing(|| "reading the job")?;
-    let mut wait = || {
-        // The newline first: a test harness may have begun a line.
-        writeln!(output, "\n{READY}").and_then(|()| output.flush()).doing(|| "saying that all is ready")?;
-        let mut word = String::new();
-        input.read_line(&mut word).doing(|| "waiting for the word")?;
-        if word.trim_end() == GO { Ok(()) } else { Err(Failure::new("called off")) }
-    };
-    match serde_json::from_str(&line).doing(|| "the job")? {
-        Job::Task(part) => {
-            stop::watch()?;
-            let sample = part.play(|passes| wait().and_then(|()| part.measure(passes)))?;
-            let sample = serde_json::to_string(&sample).doing(|| "a result")?;
-            writeln!(output, "\n{RESULT}{sample}").and_then(|()| output.flush()).doing(|| "reporting")?;
-            // What ends with it belongs to no measurement: the master says when.
-            input.read_line(&mut line).map(drop).doing(|| "waiting for the end")
-        }
-        Job::Probe { root } => {
-            probe::library(&root)?;
-            wait()
-        }
-        Job::Names { kind, dir, files } => {
-            let paths = names::prepare(&dir, files)?;
-            wait()?;
-            names::work(kind, &paths)
-        }
-        Job::FxMark { kind, path, operations } => {
-            let file = fxmark::prepare(kind, &path)?;
-            wait()?;
-            fxmark::work(kind, &file, operations)
-        }
-        Job::Neighbour { kind, root, scale, cpus } => {
-            let _bound = bound(&cpus)?;
-            let neighbour = Neighbour::prepare(kind, &root, scale)?;
-            wait()?;
-            match neighbour.go_on()? {}
-        }
-        Job::Serve { root, port } => {
-            server::enter(&root)?;
-            wait()?;
-            Err(server::become_it(port))
-        }
-        Job::Inside(inside) => {
-            let command = inside::enter(&inside)?;
-            wait()?;
-            Err(inside::become_it(command))
-        }
-        Job::RocksDb { root, number, work, cpus } => {
-            let _bound = bound(&cpus)?;
-            wait()?;
-            Err(rocksdb::become_it(&root, number, work))
-        }
-    }
-}
-
-/// Binds this thread to some processors, if any are named.
-fn bound(cpus: &[usize]) -> Result<Option<Bound>> {
-    if cpus.is_empty() { Ok(None) } else { Bound::to(cpus).map(Some) }
-}
-
-/// The last line of what a program has said that names an error, or else the last that has anything in it. What it prints on its
-/// way out comes after the error. Lines may be written over each other.
-pub(super) fn last_words(text: &str) -> Option<&str> {
-    let lines = || text.split(['\n', '\r']).map(str::trim).filter(|line| !line.is_empty());
-    lines().rfind(|line| line.to_ascii_lowercase().contains("error")).or_else(|| lines().next_back())
-}
 
 /// Whether there is something to read, or an end of it; false after [`LOOK`], or when a signal has come.
 fn readable(from: &ChildStdout) -> Result<bool> {
@@ -350,7 +197,7 @@ impl Workers {
 fn own() -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().doing(|| "finding this program")?);
     if cfg!(test) {
-        command.args(["--ignored", "--exact", "--nocapture", "workload::worker::tests::as_a_process"]);
+        command.args(["--ignored", "--exact", "--nocapture", "serve::tests::as_a_process"]);
     } else {
         command.arg(SUBCOMMAND);
     }
@@ -360,20 +207,7 @@ fn own() -> Result<Command> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Not a test: what [`own`] starts in tests.
-    #[test]
-    #[ignore = "it waits for a job on stdin"]
-    fn as_a_process() {
-        serve(std::io::stdin().lock(), std::io::stdout()).unwrap();
-    }
-
-    #[test]
-    fn the_last_words_are_the_error() {
-        let said = "... finished 100 ops   \rput error: IO error: No space left\nDB path: [/x]\n\n";
-        assert_eq!(last_words(said), Some("put error: IO error: No space left"));
-        assert_eq!((last_words("one\ntwo \n"), last_words(" \n")), (Some("two"), None));
-    }
+    use crate::workload::fxmark;
 
     #[test]
     fn workers_begin_at_the_word_and_report_how_it_went() {

@@ -3,9 +3,8 @@
 //! Tree and packages are made once on a machine, by the script `tree`, and kept in a cache; each place of comparisons has a copy on
 //! its filesystem, made by the script `layer`.
 
-use crate::contender::on_path;
 use crate::failure::{Failure, Result, While};
-use crate::testbed;
+use crate::programs::{self, on_path};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -38,10 +37,10 @@ pub fn make(layer: &Path, inputs: &Path, files: usize) -> Result<()> {
     let cache = cache();
     if !cache.join("complete").exists() {
         eprintln!("making a Debian tree in {}, once: this takes minutes", cache.display());
-        testbed::run(script(include_str!("tree"), "tree").arg(&cache))?;
+        programs::run(script(include_str!("tree"), "tree").arg(&cache))?;
     }
     fs::create_dir_all(inputs).doing(|| "making inputs")?;
-    testbed::run(
+    programs::run(
         script(include_str!("layer"), "layer").arg(&cache).arg(layer).arg(inputs).arg(files.to_string()),
     )
 }

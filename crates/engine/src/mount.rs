@@ -12,12 +12,13 @@ use serde::{Deserialize, Serialize};
 use std::io::Read;
 use std::path::Path;
 use std::process::Command;
+use vellum_service::Failure;
 use vellum_service::config::{AccessTimes, Config, Profile};
-use vellum_service::daemon::{Pending, Side, close_callers, detach, own_ipc};
+use vellum_service::mounts::mountpoint;
+use vellum_service::mounts::session_setup::propagate;
 use vellum_service::pool::{FORMAT, Joined, Unread, said, serve_alone};
+use vellum_service::process::daemon::{Pending, Side, close_callers, detach, own_ipc};
 use vellum_service::sandbox::{Mode, can_pass_through};
-use vellum_service::session_setup::propagate;
-use vellum_service::{Failure, mountpoint};
 
 /// The subcommand of `vellum` that does what [`Mount::apart`] asks for.
 pub const HELPER: &str = "internal-mount";

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
 use vellum_service::config::Config;
-use vellum_service::mountpoint;
+use vellum_service::mounts::mountpoint;
 use vellum_service::pool as service;
 
 /// How long a service may take to notice that its last mount has gone.

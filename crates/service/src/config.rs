@@ -3,11 +3,11 @@
 //! It is made of a command line once, by the command. Services are sent it, and leave it to their successors, by serde. What is
 //! read so must be complete: a field that is missing or not known is an error, for it was said by another version.
 
-use crate::ceph::CephLayer;
 use crate::failure::Failure;
-use crate::keep_awake::KeepAwake;
+use crate::layers::ceph::CephLayer;
+use crate::layers::source::LayerSource;
 use crate::plain;
-use crate::source::LayerSource;
+use crate::process::keep_awake::KeepAwake;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;

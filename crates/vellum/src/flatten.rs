@@ -5,9 +5,10 @@ use crate::inspect::size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use vellum_service::flatten::Flattening;
-use vellum_service::store::{self, Layer};
-use vellum_service::{Failure, flatten};
+use vellum_service::Failure;
+use vellum_service::instance::flatten;
+use vellum_service::instance::flatten::Flattening;
+use vellum_service::layers::store::{self, Layer};
 
 /// Completes the upper layer, or those of a store; says what was done.
 pub fn run(arguments: &FlattenArgs) -> Result<String, Failure> {

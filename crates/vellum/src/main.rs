@@ -66,7 +66,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         }
         Command::Flatten(arguments) => print(&flatten::run(&arguments)?),
         Command::Sync(arguments) => {
-            arguments.paths.iter().try_for_each(|path| vellum_service::durable::sync(path))
+            arguments.paths.iter().try_for_each(|path| vellum_service::instance::durable::sync(path))
         }
         Command::Stats(arguments) => {
             let choice = chosen(arguments.pool.as_deref(), arguments.mountpoint)?;
@@ -116,7 +116,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Run(arguments) => {
             let (status, said) = run::run(*arguments);
             said.iter().for_each(|failure| say(&failure.to_string()));
-            vellum_service::ceph::end_visitor(status);
+            vellum_service::layers::ceph::end_visitor(status);
             return Ok(ExitCode::from(status));
         }
     };

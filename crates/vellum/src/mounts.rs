@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 use vellum_engine::{Failure, Pool, PoolName, Store};
 use vellum_service::instance::STATS;
-use vellum_service::mountpoint::{FS_TYPE, mounts};
-use vellum_service::stats::InstanceStats;
+use vellum_service::instance::stats::InstanceStats;
+use vellum_service::mounts::mountpoint::{FS_TYPE, mounts};
 
 /// How long all services together may take to answer; one that hangs must not hang who looks at the others.
 const PATIENCE: Duration = Duration::from_secs(2);

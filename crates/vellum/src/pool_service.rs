@@ -3,10 +3,10 @@
 use crate::log;
 use std::path::{Path, PathBuf};
 use vellum_engine::{Failure, Pool, PoolName, Store};
-use vellum_service::daemon::{Pending, Side, close_callers, detach, own_ipc};
+use vellum_service::mounts::session_setup::settle;
 use vellum_service::pool::{Manner, Supervised, listen, supervise};
+use vellum_service::process::daemon::{Pending, Side, close_callers, detach, own_ipc};
 use vellum_service::sandbox::Mode;
-use vellum_service::session_setup::settle;
 
 /// Serves until nothing is mounted in the pool any more; in the foreground, until it is told to end.
 pub(crate) fn run(

@@ -7,8 +7,8 @@ use vellum_engine::Failure;
 use vellum_engine::container::{Asked, Ending, Request, STATUS_FAILED, Volume, run as run_container};
 use vellum_engine::image::Source;
 use vellum_service::LayerSource;
-use vellum_service::ceph::Cluster;
 use vellum_service::config::Sharing;
+use vellum_service::layers::ceph::Cluster;
 
 /// Runs it to its end. The exit status: the command's, or for failures what podman has; and why, if there is something to say.
 pub fn run(arguments: RunArgs) -> (u8, Option<Failure>) {

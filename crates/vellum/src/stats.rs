@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::fmt::Write;
 use std::time::Duration;
 use vellum_engine::{Failure, PoolName};
-use vellum_service::stats::{CacheStats, InstanceStats, OperationStats};
+use vellum_service::instance::stats::{CacheStats, InstanceStats, OperationStats};
 
 /// A mount, for programs.
 #[derive(Debug, Serialize)]

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 use vellum_engine::Failure;
-use vellum_service::stats::InstanceStats;
+use vellum_service::instance::stats::InstanceStats;
 
 /// To the upper left corner, and everything below it away.
 const CLEAR: &str = "\x1b[H\x1b[2J";
@@ -151,7 +151,7 @@ fn table(rows: &[Row], most: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vellum_service::stats::{CacheStats, OperationStats};
+    use vellum_service::instance::stats::{CacheStats, OperationStats};
 
     fn answer(pid: u32, seconds: f64, reads: u64) -> Answer {
         let read = OperationStats { count: reads, seconds: reads as f64 * 1e-4, classes: vec![0, reads] };

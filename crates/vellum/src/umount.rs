@@ -5,9 +5,10 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
-use vellum_service::explain::InstanceReport;
+use vellum_service::Failure;
 use vellum_service::instance::INSTANCE;
-use vellum_service::{Failure, mountpoint, unmount};
+use vellum_service::instance::explain::InstanceReport;
+use vellum_service::mounts::{mountpoint, unmount};
 
 /// How long a service is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);

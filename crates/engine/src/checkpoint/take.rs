@@ -17,7 +17,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use vellum_service::{Failure, durable};
+use vellum_service::Failure;
+use vellum_service::instance::durable;
 
 /// Where CRIU writes its logs, in the container's directory.
 const WORK: &str = "criu";

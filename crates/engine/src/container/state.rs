@@ -14,7 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vellum_service::ceph::CephLayer;
+use vellum_service::layers::ceph::CephLayer;
 use vellum_service::{Failure, LayerSource};
 use vellum_sys::remove_tree;
 
@@ -407,7 +407,7 @@ pub(crate) fn random_name() -> Result<String, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vellum_service::lock::DirLock;
+    use vellum_service::layers::lock::DirLock;
 
     #[test]
     fn ids_lead_nowhere_else() {

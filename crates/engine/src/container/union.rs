@@ -7,11 +7,11 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use vellum_service::ceph::CephRight;
 use vellum_service::config::{Config, FillAtEnd};
-use vellum_service::lock::DirLock;
-use vellum_service::mountpoint::mounts;
-use vellum_service::unmount::{end, unmount};
+use vellum_service::layers::ceph::CephRight;
+use vellum_service::layers::lock::DirLock;
+use vellum_service::mounts::mountpoint::mounts;
+use vellum_service::mounts::unmount::{end, unmount};
 use vellum_service::{Failure, LayerSource};
 
 /// How long what still uses a tree may take to end before the tree is taken away under it.
@@ -86,7 +86,7 @@ pub(super) fn take_away(
     let mut patience = patience;
     if kept
         && is_mounted(merged)
-        && let Err(why) = vellum_service::durable::sync(merged)
+        && let Err(why) = vellum_service::instance::durable::sync(merged)
     {
         tracing::warn!("{why}; what the container wrote may be lost with the power");
     }

@@ -20,7 +20,7 @@ pub use store::LayerStore;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
-use vellum_service::ceph::CephLayer;
+use vellum_service::layers::ceph::CephLayer;
 
 /// The file that makes a directory an OCI image layout.
 const LAYOUT_FILE: &str = "oci-layout";

@@ -11,12 +11,12 @@ use super::mount_client::user_namespace;
 use super::pool_service::{self, Begin, Orders};
 use super::sockets::Listeners;
 use super::{AT_ONCE, ENDING, EXPELLED, FAILED, KEEPERS, REPLACE, SIGHUP, over};
-use crate::boot;
-use crate::ceph;
-use crate::daemon::{self, Pending, Word};
 use crate::failure::Failure;
-use crate::keep_awake::online_processors;
-use crate::memory_group;
+use crate::layers::ceph;
+use crate::process::boot;
+use crate::process::daemon::{self, Pending, Word};
+use crate::process::keep_awake::online_processors;
+use crate::process::memory_group;
 use crate::sandbox::{self, Plan};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{

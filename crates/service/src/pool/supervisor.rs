@@ -3,9 +3,9 @@
 use super::family::{self, Charge, Family};
 use super::sockets::{self, Listeners};
 use super::{FORMAT, format};
-use crate::ceph;
 use crate::failure::Failure;
-use crate::mountpoint;
+use crate::layers::ceph;
+use crate::mounts::mountpoint;
 use crate::sandbox::{self, Plan};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;

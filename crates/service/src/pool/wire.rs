@@ -5,7 +5,7 @@
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
-use crate::source::LayerSource;
+use crate::layers::source::LayerSource;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

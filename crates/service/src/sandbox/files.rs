@@ -7,7 +7,7 @@
 //! every change of mounts.
 
 use super::plan::{Plan, Roots};
-use crate::client;
+use crate::instance::client;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, PathBeneath, PathFd,
     Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope,

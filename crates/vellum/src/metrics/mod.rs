@@ -14,8 +14,8 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use vellum_engine::cgroup::PoolUse;
 use vellum_engine::{Failure, Pool, PoolName};
+use vellum_service::instance::stats::{CacheStats, class_limit};
 use vellum_service::pool::Status;
-use vellum_service::stats::{CacheStats, class_limit};
 
 /// What is to be told, at one moment.
 #[derive(Debug, Default)]
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
     use std::time::Duration;
-    use vellum_service::stats::{InstanceStats, OperationStats};
+    use vellum_service::instance::stats::{InstanceStats, OperationStats};
 
     fn moment() -> Moment {
         let read = OperationStats { count: 4, seconds: 0.25, classes: vec![0, 3] };

@@ -2,8 +2,8 @@
 
 use super::bad::BadInput;
 use vellum_service::LayerSource;
-use vellum_service::ceph::Cluster;
 use vellum_service::config::Config;
+use vellum_service::layers::ceph::Cluster;
 
 /// Says of each layer on CephFS that it is on this cluster. Refuses a cluster that none is on.
 pub(super) fn place(config: &mut Config, cluster: &Cluster) -> Result<(), BadInput> {

@@ -11,12 +11,12 @@ use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use vellum_service::LayerSource;
-use vellum_service::ceph::Cluster;
 use vellum_service::config::{
     AccessTimes, BlockMap, Cache, Config, FillAtEnd, LAYERS_MAX, OverrideStat, Profile, Propagation, Sharing,
     WEIGHTS, WORKERS_MAX,
 };
-use vellum_service::keep_awake::KeepAwake;
+use vellum_service::layers::ceph::Cluster;
+use vellum_service::process::keep_awake::KeepAwake;
 
 /// Where log lines go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::time::Duration;
 use vellum_service::LayerSource;
-use vellum_service::ceph::CephLayer;
 use vellum_service::config::{BlockCopy, WORKERS_MAX};
-use vellum_service::zoned::ZonedLayer;
+use vellum_service::layers::ceph::CephLayer;
+use vellum_service::layers::zoned::ZonedLayer;
 use vellum_vfs::IdMap;
 
 pub(super) fn block_copy(key: &str, raw: RawOption<'_>) -> Result<BlockCopy, BadInput> {

@@ -4,8 +4,8 @@
 //! is copied, by the service that served the mount and holds the right to its upper, until somebody else wants that.
 
 use crate::config::Config;
-use crate::explain::Explain;
-use crate::lock::DirLock;
+use crate::instance::explain::Explain;
+use crate::layers::lock::DirLock;
 use std::time::{Duration, Instant};
 
 /// Bytes per second, unless the rate of idle times is given.

@@ -1,8 +1,8 @@
 //! What serving a mount takes, in whatever process: the mount itself, and what is agreed on with the kernel and told of it.
 
 use crate::config::{AccessTimes, Config, Profile, Propagation};
-use crate::explain::InstanceReport;
 use crate::failure::Failure;
+use crate::instance::explain::InstanceReport;
 use crate::layers::Layers;
 use rustix::mount::MountPropagationFlags;
 use std::path::Path;

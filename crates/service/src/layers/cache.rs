@@ -2,8 +2,8 @@
 
 use crate::config::{Cache, Sharing};
 use crate::failure::Failure;
-use crate::memory_group;
-use crate::stats::CacheStats;
+use crate::instance::stats::CacheStats;
+use crate::process::memory_group;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};

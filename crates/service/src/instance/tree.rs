@@ -1,11 +1,11 @@
 //! The union of an instance: from plain data to the union's own terms.
 
-use crate::boot;
 use crate::config::{BlockCopy, BlockMap, Config, OverrideStat, Profile};
-use crate::explain::{Explain, NodeAnswer};
 use crate::failure::Failure;
+use crate::instance::explain::{Explain, NodeAnswer};
 use crate::layers::Layers;
-use crate::source::LayerSource;
+use crate::layers::source::LayerSource;
+use crate::process::boot;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use vellum_union::{

@@ -62,7 +62,7 @@ fn remove_dead(path: &Path) -> Result<(), Failure> {
     match found {
         Some(mount) if mount.fs_type == FS_TYPE.as_bytes() => {
             tracing::warn!(mountpoint = %at.display(), "taking away a mount whose service has died");
-            crate::unmount::unmount(&at, true)
+            crate::mounts::unmount::unmount(&at, true)
         }
         _ => Err(refused(path, &e)),
     }

@@ -1,11 +1,12 @@
 //! Completing an upper layer that is not mounted.
 
-use crate::ceph::CephLayer;
 use crate::config::{BlockMap, Config};
 use crate::failure::Failure;
-use crate::lock::DirLock;
-use crate::source::LayerSource;
-use crate::{layers, tree};
+use crate::instance::tree;
+use crate::layers;
+use crate::layers::ceph::CephLayer;
+use crate::layers::lock::DirLock;
+use crate::layers::source::LayerSource;
 use rustix::fs::{CWD, Mode, lgetxattr};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -39,7 +40,9 @@ pub fn run(
     let upper = upper.canonicalize().map_err(failed)?;
     let lowers = match lowers {
         // A whole layer needs none.
-        [] if crate::store::is_upper(&upper) && !crate::store::needs_lowers(&upper) => Vec::new(),
+        [] if crate::layers::store::is_upper(&upper) && !crate::layers::store::needs_lowers(&upper) => {
+            Vec::new()
+        }
         [] => recorded(&upper)?,
         named => named.to_vec(),
     };

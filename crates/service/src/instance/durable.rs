@@ -99,8 +99,8 @@ fn writes(dir: &OwnedFd) -> Result<[u64; 2], Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explain::InstanceReport;
     use crate::instance::Instance;
+    use crate::instance::explain::InstanceReport;
     use std::fs::File;
     use std::io::Write;
     use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::{CephLayer, client, refused, remedy, writer};
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::lock::PREDECESSOR_WAIT;
+use crate::layers::lock::PREDECESSOR_WAIT;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, mpsc};

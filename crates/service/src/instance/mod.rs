@@ -3,12 +3,20 @@
 //! The questions come through the mount itself, as extended attributes whose names begin with [`PREFIX`]: no socket, no
 //! file, nothing that outlives the mount. They are answered only to those who could look at the service anyway.
 
-use crate::cache::Member;
-use crate::client::pid_depth;
+pub(crate) mod background_fill;
+pub(crate) mod client;
+pub mod durable;
+pub mod explain;
+pub mod flatten;
+pub mod stats;
+pub mod tree;
+
 use crate::config::WEIGHTS;
-use crate::explain::{Explain, InstanceReport};
+use crate::instance::client::pid_depth;
+use crate::instance::explain::{Explain, InstanceReport};
+use crate::instance::stats::InstanceStats;
+use crate::layers::cache::Member;
 use crate::pool::KeptRecord;
-use crate::stats::InstanceStats;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU32;
@@ -31,7 +39,7 @@ pub const PREFIX: &str = "vellum.";
 /// Asked of any object: the instance, as JSON ([`InstanceReport`]).
 pub const INSTANCE: &CStr = c"vellum.instance";
 
-/// Asked of any object: where it comes from, as JSON ([`crate::explain::NodeAnswer`]).
+/// Asked of any object: where it comes from, as JSON ([`crate::instance::explain::NodeAnswer`]).
 pub const NODE: &CStr = c"vellum.node";
 
 /// Asked of any object: what the instance has done, as JSON ([`InstanceStats`]).
@@ -43,7 +51,7 @@ pub const MAP: &CStr = c"vellum.map";
 
 /// Asked of any object, by anybody, as anybody may call syncfs(2): how many writes have come to the service so far, and how many of them
 /// it is done with (64 bits each, in the order of the machine). The kernel asks no service of its kind to sync, and does not wait
-/// for its own pages to be written either; [`crate::durable::sync`] does.
+/// for its own pages to be written either; [`crate::instance::durable::sync`] does.
 pub const WRITES: &CStr = c"vellum.writes";
 
 /// Asked in the same way: everything that has come to the service is made durable before it is answered.
@@ -392,9 +400,9 @@ mod tests {
     /// A call with a default body that is not passed on would be lost without a word from the compiler.
     #[test]
     fn every_call_is_passed_on() {
-        let traits = include_str!("../../vfs/src/filesystem.rs");
+        let traits = include_str!("../../../vfs/src/filesystem.rs");
         let (_, wanted) = traits.split_once("pub trait Filesystem").unwrap();
-        let here = include_str!("instance.rs");
+        let here = include_str!("mod.rs");
         let calls: Vec<&str> =
             wanted.lines().filter_map(|line| line.strip_prefix("    fn ")?.split('(').next()).collect();
         assert!(calls.len() > 30, "{calls:?}");

@@ -1,13 +1,20 @@
 //! Opening the layers, and refusing what cannot work before anything has been changed.
 
-use crate::access_times;
-use crate::ceph;
+pub(crate) mod access_times;
+pub(crate) mod cache;
+pub mod ceph;
+pub mod lock;
+#[cfg(feature = "memory-layers")]
+pub(crate) mod memory;
+pub mod source;
+pub mod store;
+pub mod zoned;
+
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::lock::{DirLock, PREDECESSOR_WAIT};
-use crate::mountpoint::mounts;
-use crate::source::LayerSource;
-use crate::zoned;
+use crate::layers::lock::{DirLock, PREDECESSOR_WAIT};
+use crate::layers::source::LayerSource;
+use crate::mounts::mountpoint::mounts;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;

@@ -5,7 +5,7 @@
 //! power.
 
 use crate::failure::Failure;
-use crate::lock::PREDECESSOR_WAIT;
+use crate::layers::lock::PREDECESSOR_WAIT;
 use crate::plain;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open};

@@ -3,9 +3,9 @@
 //! A layer is a directory of this host, one of CephFS, or one in a store on a zoned device. Another kind of source is another variant here: what an option calls it, what
 //! goes from process to process for it, and what becomes of it when the process that serves it dies. [`crate::layers`] opens it.
 
-use crate::ceph::CephLayer;
+use crate::layers::ceph::CephLayer;
+use crate::layers::zoned::ZonedLayer;
 use crate::plain;
-use crate::zoned::ZonedLayer;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fmt;
@@ -22,7 +22,7 @@ pub enum LayerSource {
     Zoned(ZonedLayer),
     /// A tree in memory; for tests, in programs that are built for them.
     #[cfg(feature = "memory-layers")]
-    Memory(crate::memory::Tree),
+    Memory(crate::layers::memory::Tree),
 }
 
 impl LayerSource {
@@ -39,7 +39,7 @@ impl LayerSource {
     #[must_use]
     pub fn local(text: OsString) -> Self {
         #[cfg(feature = "memory-layers")]
-        if let Some(tree) = crate::memory::Tree::named(&text) {
+        if let Some(tree) = crate::layers::memory::Tree::named(&text) {
             return Self::Memory(tree);
         }
         Self::Directory(text.into())

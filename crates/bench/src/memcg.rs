@@ -7,6 +7,11 @@ use crate::failure::{Failure, Result, While};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long the last process of a group may take to leave it, and the time between two looks.
+const PATIENCE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// What the two were charged with at the end, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,11 +80,27 @@ impl Drop for Charges {
             eprintln!("vellum-bench: {failure}");
         }
         for group in [&self.client, &self.service] {
-            if fs::remove_dir(group).is_err() && group.exists() {
+            if !remove(group, &self.home.own) {
                 eprintln!("vellum-bench: cannot remove {}", group.display());
             }
         }
     }
+}
+
+/// Removes a group; whether it is gone. Who is still about to end in it, as a client of a cluster may be, does so in another one.
+fn remove(group: &Path, other: &Path) -> bool {
+    let start = Instant::now();
+    while fs::remove_dir(group).is_err() && group.exists() {
+        if start.elapsed() > PATIENCE {
+            return false;
+        }
+        for process in fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
+            // It may have ended meanwhile.
+            let _ = fs::write(other.join("cgroup.procs"), process);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    true
 }
 
 fn enter(group: &Path) -> Result<()> {
@@ -130,6 +151,22 @@ impl Home {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_group_that_somebody_is_in_is_removed() {
+        let Ok(charges) = Charges::new() else {
+            eprintln!("SKIPPED: memory cannot be counted here");
+            return;
+        };
+        let mut sleeper = std::process::Command::new("sleep").arg("100").spawn().unwrap();
+        let groups = [charges.client.clone(), charges.service.clone()];
+        fs::write(charges.service.join("cgroup.procs"), sleeper.id().to_string()).unwrap();
+        drop(charges);
+        let left = groups.iter().find(|group| group.exists());
+        sleeper.kill().unwrap();
+        sleeper.wait().unwrap();
+        assert_eq!(left, None);
+    }
 
     #[test]
     fn the_hierarchy_with_the_controller_is_found() {

@@ -29,7 +29,7 @@ const SUBJECTS: [&str; 5] = ["host", "overlayfs", "overlayfs-xfs", "vellum-cache
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The command, on the program that is under test.
-fn bench(cx: &Cx) -> Outcome<Command> {
+pub(super) fn bench(cx: &Cx) -> Outcome<Command> {
     let MountKind::Program(vellum, _) = MountKind::under_test() else {
         return skip("another filesystem is under test");
     };
@@ -39,19 +39,19 @@ fn bench(cx: &Cx) -> Outcome<Command> {
     Ok(command)
 }
 
-fn report(path: &Path) -> Outcome<Value> {
+pub(super) fn report(path: &Path) -> Outcome<Value> {
     serde_json::from_slice(&fs::read(path)?).doing("the results")
 }
 
 /// One of its mounts in the case's directory; somebody else may be at work with this program elsewhere.
-fn mounted(cx: &Cx) -> Outcome<Option<String>> {
+pub(super) fn mounted(cx: &Cx) -> Outcome<Option<String>> {
     let begins = format!("{}/vellum-bench-", fs::canonicalize(&cx.dir)?.display());
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     Ok(mounts.lines().find(|line| line.contains(&begins)).map(str::to_owned))
 }
 
 /// Whatever it made in the case's directory is gone, and so are its mounts.
-fn nothing_is_left(cx: &Cx) -> Outcome {
+pub(super) fn nothing_is_left(cx: &Cx) -> Outcome {
     let left = mounted(cx)?;
     ensure!(left.is_none(), "still mounted: {left:?}");
     for entry in fs::read_dir(&cx.dir)? {

@@ -136,18 +136,22 @@ impl Cluster {
         Ok(())
     }
 
-    /// The daemon of a program, which this cluster has one of.
-    fn daemon(&self, program: &str) -> Outcome<Pid> {
+    /// A process of a program that knows this cluster.
+    pub(super) fn process(&self, program: &str) -> Outcome<Option<Pid>> {
         // Others may have clusters, too; the configuration is in the environment.
         let named = format!("CEPH_CONF={}", self.conf.display());
-        let found = fs::read_dir("/proc")?.flatten().find_map(|entry| {
+        Ok(fs::read_dir("/proc")?.flatten().find_map(|entry| {
             let process = entry.file_name().to_str()?.parse::<i32>().ok()?;
             let is_it = fs::read_to_string(entry.path().join("comm")).ok()?.trim() == program;
             let environment = fs::read(entry.path().join("environ")).ok()?;
             let is_ours = environment.split(|byte| *byte == 0).any(|one| one == named.as_bytes());
             (is_it && is_ours).then(|| Pid::from_raw(process)).flatten()
-        });
-        found.ok_or_else(|| Stop::Fail(format!("no {program}")))
+        }))
+    }
+
+    /// The daemon of a program, which this cluster has one of.
+    fn daemon(&self, program: &str) -> Outcome<Pid> {
+        self.process(program)?.ok_or_else(|| Stop::Fail(format!("no {program}")))
     }
 
     /// Stops the storage daemon until what is returned is dropped.

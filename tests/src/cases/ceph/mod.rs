@@ -1,6 +1,7 @@
 //! Lower layers on CephFS, in a cluster of its own on this machine: they show what local copies of them show, what goes wrong is said,
 //! and what the cluster goes through is waited for.
 
+mod bench;
 mod cluster;
 mod failures;
 mod lent;
@@ -39,6 +40,8 @@ const PARTS: &[(&str, Part)] = &[
     ("upper-quota", upper::quota),
     ("upper-expelled", upper::expelled),
     ("run", running::run),
+    ("bench", bench::compared),
+    ("bench-ended", bench::ended),
     ("storage-stopped", failures::storage_stopped),
     ("others-answered", failures::others_answered),
     ("server-restarted", failures::server_restarted),

@@ -1,0 +1,98 @@
+//! `vellum bench compare --ceph`: others are measured by ceph-fuse, which is gone afterwards, however the command ends.
+
+use super::cluster::Cluster;
+use crate::cases::comparison::{bench, mounted, nothing_is_left, report};
+use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
+use crate::harness::{Cx, shell, skip};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long an ended command may take, and what it has started.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The command, with all layers on the cluster.
+fn far(cx: &Cx, cluster: &Cluster, more: &[&str]) -> Outcome<Command> {
+    if !shell::have("ceph-fuse") {
+        return skip("ceph-fuse is missing: run make deps");
+    }
+    let mut command = bench(cx)?;
+    command.args(["--ceph", "both", "--tasks", "untar", "--scale", "0.01", "--no-counts"]).args(more);
+    command.env("CEPH_CONF", &cluster.conf);
+    Ok(command)
+}
+
+fn no_client_is_left(cluster: &Cluster) -> Outcome {
+    let left = cluster.process("ceph-fuse")?;
+    ensure!(left.is_none(), "still there: ceph-fuse, process {left:?}");
+    Ok(())
+}
+
+/// What is unpacked by ceph-fuse alone, too, is timed.
+pub(super) fn compared(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let mut command = far(cx, cluster, &["--subjects", "host,vellum-cached", "--rounds", "2"])?;
+    let said = shell::run(command.arg("--json").arg(&json))?;
+    let report = report(&json)?;
+    let results = report["tasks"][0]["results"].as_array().cloned().unwrap_or_default();
+    ensure_eq!(results.len(), 2, "subjects");
+    for result in &results {
+        let timed = result["seconds"].as_f64().is_some_and(|seconds| seconds > 0.0);
+        ensure!(timed, "{}: not timed: {said}", result["subject"]);
+    }
+    no_client_is_left(cluster)?;
+    nothing_is_left(cx)
+}
+
+/// Nor is it left by a command that was interrupted, or killed.
+pub(super) fn ended(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    let rounds = ["--subjects", "host", "--rounds", "1000"];
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut child = far(cx, cluster, &rounds)?.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let status = end(cx, cluster, &mut child, signal);
+        if status.is_err() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let left = (0..).map(|_| std::thread::sleep(PAUSE)).map(|()| cluster.process("ceph-fuse"));
+        let begin = Instant::now();
+        let left = left.take_while(|_| begin.elapsed() < PATIENCE).find(|left| !matches!(left, Ok(Some(_))));
+        if signal == Signal::KILL {
+            // Nobody was there to unmount.
+            let places = mounted(cx)?;
+            let place = places.as_deref().and_then(|line| line.split(' ').nth(1));
+            place.map_or(Ok(()), |at| unmount(Path::new(at), UnmountFlags::DETACH))?;
+            shell::run(&mut shell::bash(&format!(
+                "rm -rf --one-file-system {}/vellum-bench-*",
+                cx.dir.display()
+            )))?;
+        }
+        ensure!(left.is_some(), "{signal:?}: ceph-fuse lives on");
+        let status = status?;
+        ensure_eq!(status.code(), (signal == Signal::INT).then_some(130), "{signal:?}: exit status");
+        nothing_is_left(cx)?;
+    }
+    Ok(())
+}
+
+/// Sends a signal to a command that is at work, and waits for its end.
+fn end(cx: &Cx, cluster: &Cluster, child: &mut Child, signal: Signal) -> Outcome<ExitStatus> {
+    let begin = Instant::now();
+    while mounted(cx)?.is_none() || cluster.process("ceph-fuse")?.is_none() {
+        ensure!(begin.elapsed() < PATIENCE, "ceph-fuse has mounted nothing");
+        std::thread::sleep(PAUSE);
+    }
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.ok_or(rustix::io::Errno::SRCH)?, signal)?;
+    let asked = Instant::now();
+    while asked.elapsed() < PATIENCE {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    fail(format!("{signal:?}: not ended within {} s", PATIENCE.as_secs()))
+}

@@ -58,6 +58,7 @@ impl Mount {
         let pool = self.pool()?;
         if let Some(pool) = &pool {
             self.show_as_the_pools(pool)?;
+            self.config.reach_by(&pool.settings().cluster());
             self.config.weight = self.config.weight.or(pool.settings().mount_weight);
         }
         // Who stays in the foreground, or has a process watch over the service, wants a service of its own.

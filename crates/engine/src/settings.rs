@@ -5,6 +5,7 @@ use crate::cpus::Cpus;
 use crate::uids::UidRange;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use vellum_service::ceph::Cluster;
 use vellum_service::config::WEIGHTS;
 
 /// Below this a service that serves one small tree would be killed for want of memory.
@@ -38,6 +39,15 @@ pub struct Settings {
     /// Its service may reach Ceph clusters, for mounts with layers on CephFS.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ceph: bool,
+    /// The configuration of the cluster that its mounts' layers on CephFS are on, where their options say nothing else.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceph_conf: Option<PathBuf>,
+    /// As which client it is reached, without `client.`, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceph_id: Option<String>,
+    /// The filesystem there, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceph_fs: Option<String>,
     /// Mounts with layers below one of these directories belong to the pool without saying so.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub storage: Vec<PathBuf>,
@@ -50,6 +60,12 @@ impl Settings {
     pub fn claims(&self, layer: &Path) -> Option<usize> {
         let below = self.storage.iter().filter(|storage| layer.starts_with(storage));
         below.map(|storage| storage.components().count()).max()
+    }
+
+    /// The cluster of those of its mounts' layers on CephFS whose options leave it open.
+    #[must_use]
+    pub fn cluster(&self) -> Cluster {
+        Cluster { conf: self.ceph_conf.clone(), id: self.ceph_id.clone(), filesystem: self.ceph_fs.clone() }
     }
 
     /// What cannot be, if anything, in a line that says what to do instead.
@@ -66,6 +82,21 @@ impl Settings {
             && memory < MEMORY_MIN
         {
             return Err(format!("memory {memory}: a service alone takes more; give {MEMORY_MIN} or more"));
+        }
+        let cluster = self.cluster();
+        if !self.ceph && cluster != Cluster::default() {
+            return Err("ceph_conf, ceph_id and ceph_fs: its service reaches no Ceph cluster; say ceph on, too, or take them back"
+                .into());
+        }
+        if let Some(conf) = cluster.conf.filter(|conf| !conf.is_absolute()) {
+            return Err(format!("ceph_conf {}: give an absolute path", conf.display()));
+        }
+        for (name, word) in [("ceph_id", &cluster.id), ("ceph_fs", &cluster.filesystem)] {
+            if let Some(word) =
+                word.as_ref().filter(|word| word.is_empty() || word.contains(char::is_control))
+            {
+                return Err(format!("{name} {word:?}: give a name"));
+            }
         }
         match self.storage.iter().find(|storage| !storage.is_absolute()) {
             Some(storage) => Err(format!("storage {}: give an absolute path", storage.display())),
@@ -88,7 +119,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let text = "cpus = \"2-3\"\nmemory = \"2G\"\nweight = 200\nmount_weight = 50\nwrite_limit = \"5M\"\nuid_range = \"9:5\"\nceph = true\nstorage = [\"/x\"]\n";
+        let text = "cpus = \"2-3\"\nmemory = \"2G\"\nweight = 200\nmount_weight = 50\nwrite_limit = \"5M\"\nuid_range = \"9:5\"\nceph = true\nceph_conf = \"/c\"\nceph_id = \"t\"\nceph_fs = \"f\"\nstorage = [\"/x\"]\n";
         let settings: Settings = toml::from_str(text).unwrap();
         assert_eq!(settings.memory, Some(Bytes(2 << 30)));
         assert_eq!(toml::to_string(&settings).unwrap(), text);
@@ -104,7 +135,16 @@ mod tests {
         ] {
             assert!(toml::from_str::<Settings>(bad).is_err(), "{bad}");
         }
-        for bad in ["weight = 0", "mount_weight = 10001", "memory = \"15M\"", "storage = [\"x\"]"] {
+        for bad in [
+            "weight = 0",
+            "mount_weight = 10001",
+            "memory = \"15M\"",
+            "storage = [\"x\"]",
+            "ceph_id = \"t\"",
+            "ceph = true\nceph_conf = \"c\"",
+            "ceph = true\nceph_id = \"\"",
+            "ceph = true\nceph_fs = \"a\\n\"",
+        ] {
             assert!(toml::from_str::<Settings>(bad).unwrap().check().is_err(), "{bad}");
         }
     }

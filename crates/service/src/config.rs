@@ -4,7 +4,7 @@
 //! read so must be complete: a field that is missing or not known is an error, for it was said by another version.
 
 use crate::failure::Failure;
-use crate::layers::ceph::CephLayer;
+use crate::layers::ceph::{CephLayer, Cluster};
 use crate::layers::source::LayerSource;
 use crate::plain;
 use crate::process::keep_awake::KeepAwake;
@@ -287,6 +287,14 @@ impl Config {
     pub fn ceph_layers(&self) -> impl Iterator<Item = &CephLayer> {
         let written = self.written().into_iter().flat_map(|(upper, work)| [upper, work]);
         written.chain(self.only_read()).filter_map(LayerSource::ceph)
+    }
+
+    /// Has those of its layers on CephFS that leave their cluster open lie on this one.
+    pub fn reach_by(&mut self, usual: &Cluster) {
+        let layers = self.upper.iter_mut().chain(&mut self.work).chain(&mut self.lowers);
+        for layer in layers.filter_map(LayerSource::ceph_mut) {
+            layer.cluster = layer.cluster.clone().or(usual);
+        }
     }
 
     /// Whether some of its layers lie in a store on a zoned device.

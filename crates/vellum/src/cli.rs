@@ -259,6 +259,15 @@ pub struct PoolSettings {
     /// Whether its service may connect to Ceph clusters, for layers on CephFS: on, or none. A service that is there: vellum pool restart.
     #[arg(long, value_name = "on")]
     pub ceph: Option<String>,
+    /// The configuration of the cluster of its mounts' layers on CephFS, where their options name none. Means --ceph on, as the next two.
+    #[arg(long, value_name = "FILE")]
+    pub ceph_conf: Option<PathBuf>,
+    /// As which client that is reached, e.g. tenant for client.tenant.
+    #[arg(long, value_name = "NAME")]
+    pub ceph_id: Option<String>,
+    /// The filesystem's name there.
+    #[arg(long, value_name = "NAME")]
+    pub ceph_fs: Option<String>,
     /// Mounts with layers below this directory belong to the pool without saying so; may be repeated.
     #[arg(long, value_name = "DIR")]
     pub storage: Vec<PathBuf>,

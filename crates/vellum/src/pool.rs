@@ -86,8 +86,20 @@ fn changed(name: &PoolName, mut settings: Settings, given: PoolSettings) -> Resu
             Failure::input(format!("pool {name}: option --{option} {text}: give a number from 1 to 10000"))
         })?;
     }
+    let mut says_cluster = false;
+    if let Some(conf) = given.ceph_conf {
+        settings.ceph_conf =
+            if conf.as_os_str() == NONE { None } else { Some(found(name, "ceph-conf", conf)?) };
+        says_cluster = settings.ceph_conf.is_some();
+    }
+    for (given, setting) in [(given.ceph_id, &mut settings.ceph_id), (given.ceph_fs, &mut settings.ceph_fs)] {
+        if let Some(text) = given {
+            *setting = Some(text).filter(|text| text != NONE);
+            says_cluster |= setting.is_some();
+        }
+    }
     settings.ceph = match given.ceph.as_deref() {
-        None => settings.ceph,
+        None => settings.ceph || says_cluster,
         Some("on") => true,
         Some(NONE) => false,
         Some(text) => {
@@ -96,7 +108,9 @@ fn changed(name: &PoolName, mut settings: Settings, given: PoolSettings) -> Resu
     };
     if !given.storage.is_empty() {
         let none = given.storage.iter().all(|dir| dir.as_os_str() == NONE);
-        settings.storage = if none { Vec::new() } else { storage(name, given.storage)? };
+        let found = |dir| found(name, "storage", dir);
+        settings.storage =
+            if none { Vec::new() } else { given.storage.into_iter().map(found).collect::<Result<_, _>>()? };
     }
     Ok(settings)
 }
@@ -120,16 +134,13 @@ fn take<T: FromStr<Err = String>>(
     Ok(())
 }
 
-/// Directories as they are without links, so that they can be found in the paths of layers.
-fn storage(name: &PoolName, dirs: Vec<PathBuf>) -> Result<Vec<PathBuf>, Failure> {
-    let resolved = |dir: PathBuf| {
-        dir.canonicalize().map_err(|e| {
-            let dir = dir.display();
-            let failure = Failure::input(format!("pool {name}: option --storage {dir}"));
-            failure.because(e).remedy("give a directory that exists")
-        })
-    };
-    dirs.into_iter().map(resolved).collect()
+/// A directory or file as it is without links, so that it can be found in the paths of layers, and means the same everywhere.
+fn found(name: &PoolName, option: &str, path: PathBuf) -> Result<PathBuf, Failure> {
+    path.canonicalize().map_err(|e| {
+        let path = path.display();
+        let failure = Failure::input(format!("pool {name}: option --{option} {path}"));
+        failure.because(e).remedy("give one that exists")
+    })
 }
 
 /// A pool, for people and programs.
@@ -206,6 +217,14 @@ impl PoolReport {
         line("uid range", &or(settings.uid_range, "none"));
         if settings.ceph {
             line("ceph", "its service may connect to clusters");
+        }
+        if let Some(conf) = &settings.ceph_conf {
+            line("ceph conf", &conf.display().to_string());
+        }
+        for (name, word) in [("ceph id", &settings.ceph_id), ("ceph fs", &settings.ceph_fs)] {
+            if let Some(word) = word {
+                line(name, word);
+            }
         }
         for storage in &settings.storage {
             line("storage", &storage.display().to_string());
@@ -313,6 +332,28 @@ mod tests {
     }
 
     #[test]
+    fn who_says_which_cluster_may_reach_it() {
+        let name: PoolName = "a".parse().unwrap();
+        let word = |text: &str| Some(text.to_owned());
+        let conf = || Some("/etc/../etc/hostname".into());
+        let some = PoolSettings { ceph_conf: conf(), ceph_id: word("t"), ceph_fs: word("f"), ..given() };
+        let settings = changed(&name, Settings::default(), some).unwrap();
+        assert!(settings.ceph && settings.ceph_conf.as_deref() == Some("/etc/hostname".as_ref()));
+        assert_eq!((settings.ceph_id.as_deref(), settings.ceph_fs.as_deref()), (Some("t"), Some("f")));
+        let back = PoolSettings {
+            ceph_conf: Some(NONE.into()),
+            ceph_id: word(NONE),
+            ceph_fs: word(NONE),
+            ..given()
+        };
+        let settings = changed(&name, settings, back).unwrap();
+        assert_eq!(settings, Settings { ceph: true, ..Settings::default() });
+        // To take one back is to say nothing.
+        let none = PoolSettings { ceph_id: word(NONE), ..given() };
+        assert!(!changed(&name, Settings::default(), none).unwrap().ceph);
+    }
+
+    #[test]
     fn bad_values_name_option_value_and_remedy() {
         let name: PoolName = "a".parse().unwrap();
         for (bad, words) in [
@@ -322,6 +363,10 @@ mod tests {
             (PoolSettings { mount_weight: Some("x".into()), ..given() }, ["--mount-weight x", "10000"]),
             (PoolSettings { uid_range: Some("0:9".into()), ..given() }, ["--uid-range 0:9", "START:COUNT"]),
             (PoolSettings { ceph: Some("yes".into()), ..given() }, ["--ceph yes", "on or none"]),
+            (
+                PoolSettings { ceph_conf: Some("/nonexistent".into()), ..given() },
+                ["--ceph-conf /nonexistent", "exists"],
+            ),
             (
                 PoolSettings { storage: vec!["/nonexistent".into()], ..given() },
                 ["--storage /nonexistent", "exists"],

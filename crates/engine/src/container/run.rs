@@ -96,8 +96,8 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
         own.push("TERM=xterm".to_owned());
     }
     let plan = process::plan(&defaults, &request.asked, &own, |name| std::env::var(name).ok())?;
-    let keep = request.upper.as_ref().map(kept).transpose()?;
     let pool = request.pool.as_ref().map(|name| Pool::open(&Store::of_user()?, name)).transpose()?;
+    let mut keep = request.upper.as_ref().map(kept).transpose()?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::input(
             "only root can run containers, of the host or of a user namespace; try podman unshare vellum run ...",
@@ -107,15 +107,24 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
     let stopped = || Ok(Ending { status: interrupted(&signals), said: None });
     let state = State::open(request.state.as_deref())?;
     state.sweep();
-    let lowers = match (&request.image, &layout) {
+    let mut image = request.image.clone();
+    let pool = claimed(pool, &image, keep.as_ref(), &state)?;
+    let usual = pool.as_ref().map(|pool| pool.settings().cluster()).unwrap_or_default();
+    if let Source::Far(layer) = &mut image {
+        *layer = layer.found_by(&usual)?;
+    }
+    if let Some(Keep::Far(layer)) = &mut keep {
+        *layer = layer.found_by(&usual)?;
+    }
+    let lowers = match (&image, &layout) {
         (_, Some(layout)) => layout.unpacked(&state.layers(), &|| signals.came().is_some())?,
         (Source::Tree(dir) | Source::Layout(dir, _), None) => Some(vec![dir.clone()]),
         (Source::Far(_), None) => Some(Vec::new()),
     };
     let Some(lowers) = lowers else { return stopped() };
     let mut lowers: Vec<LayerSource> = lowers.into_iter().map(LayerSource::from).collect();
-    if let Source::Far(layer) = &request.image {
-        lowers.push(LayerSource::Ceph(layer.found()?));
+    if let Source::Far(layer) = image {
+        lowers.push(LayerSource::Ceph(layer));
     }
     let place = state.place(&id)?;
     Start { request, runtime, plan, hostname, terminal, keep, pool, signals: &signals, resume: None }
@@ -155,9 +164,38 @@ fn hostname(request: &Request, id: &str) -> Result<String, Failure> {
     )))
 }
 
+/// The pool, or else the one that will claim the layers of this host, where something is on CephFS: the pool may say on which cluster.
+fn claimed(
+    pool: Option<Pool>,
+    image: &Source,
+    keep: Option<&Keep>,
+    state: &State,
+) -> Result<Option<Pool>, Failure> {
+    let far = matches!(image, Source::Far(_)) || matches!(keep, Some(Keep::Far(_)));
+    let store = match Store::of_user() {
+        Ok(store) if pool.is_none() && far => store,
+        _ => return Ok(pool),
+    };
+    // As far as they are there: what is not belongs to whom the directory belongs that it is made in.
+    let mut layers = match keep {
+        Some(Keep::Here(upper)) => vec![upper.clone()],
+        Some(Keep::Far(_)) => Vec::new(),
+        None => vec![state.containers(), state.directory().to_owned()],
+    };
+    match image {
+        Source::Tree(dir) => layers.push(dir.clone()),
+        Source::Layout(..) => {
+            layers.extend([state.layers().directory(), state.directory()].map(Path::to_owned))
+        }
+        Source::Far(_) => {}
+    }
+    store.of_layers(&layers)?.map(|name| Pool::open(&store, &name)).transpose()
+}
+
+/// Where it is to be; on CephFS, as far as was said.
 fn kept(upper: &LayerSource) -> Result<Keep, Failure> {
     let upper = match upper {
-        LayerSource::Ceph(layer) => return Ok(Keep::Far(layer.found()?)),
+        LayerSource::Ceph(layer) => return Ok(Keep::Far(layer.clone())),
         local => local.directory().unwrap_or(Path::new("")),
     };
     let shown = upper.display();

@@ -99,6 +99,11 @@ impl State {
         Ok(Self { dir })
     }
 
+    /// Where everything is.
+    pub(super) fn directory(&self) -> &Path {
+        &self.dir
+    }
+
     /// Where containers are.
     pub(super) fn containers(&self) -> PathBuf {
         self.dir.join(CONTAINERS)

@@ -36,6 +36,11 @@ impl LayerStore {
         Self { dir: dir.into() }
     }
 
+    /// That directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.dir
+    }
+
     /// Removes what was not finished and is nobody's any more.
     pub fn sweep(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {

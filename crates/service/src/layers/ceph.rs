@@ -52,6 +52,18 @@ pub struct Cluster {
     pub filesystem: Option<String>,
 }
 
+impl Cluster {
+    /// With what it leaves open taken from another.
+    #[must_use]
+    pub fn or(self, other: &Self) -> Self {
+        Self {
+            conf: self.conf.or_else(|| other.conf.clone()),
+            id: self.id.or_else(|| other.id.clone()),
+            filesystem: self.filesystem.or_else(|| other.filesystem.clone()),
+        }
+    }
+}
+
 /// A directory of CephFS.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -81,6 +93,12 @@ impl CephLayer {
     /// Its path below the filesystem's root, without a slash at either end.
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// As [`Self::found`], on another cluster as far as it leaves that open.
+    pub fn found_by(&self, usual: &Cluster) -> Result<Self, Failure> {
+        let cluster = self.cluster.clone().or(usual);
+        Self { path: self.path.clone(), cluster }.found()
     }
 
     /// With the configuration as a path that means the same everywhere. Refuses one that cannot be read.
@@ -268,6 +286,15 @@ mod tests {
         for text in ["ceph", "./ceph:a", "/ceph:a", "Ceph:a", ""] {
             assert_eq!(CephLayer::named(text.as_ref()), None, "{text}");
         }
+    }
+
+    #[test]
+    fn what_was_said_of_a_cluster_stands() {
+        let usual = Cluster { conf: Some("/c".into()), id: Some("i".into()), filesystem: None };
+        let said = Cluster { id: Some("mine".into()), filesystem: Some("f".into()), ..Cluster::default() };
+        let both = Cluster { conf: usual.conf.clone(), ..said.clone() };
+        assert_eq!(said.or(&usual), both);
+        assert_eq!(Cluster::default().or(&usual), usual);
     }
 
     #[test]

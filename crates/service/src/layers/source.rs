@@ -65,6 +65,14 @@ impl LayerSource {
         }
     }
 
+    /// The same, to be changed.
+    pub(crate) const fn ceph_mut(&mut self) -> Option<&mut CephLayer> {
+        match self {
+            Self::Ceph(layer) => Some(layer),
+            _ => None,
+        }
+    }
+
     /// Where it lies in a store, if it does.
     #[must_use]
     pub const fn zoned(&self) -> Option<&ZonedLayer> {

@@ -6,6 +6,7 @@ mod cluster;
 mod failures;
 mod lent;
 mod running;
+mod settings;
 mod trees;
 mod upper;
 
@@ -29,6 +30,7 @@ const PARTS: &[(&str, Part)] = &[
     ("lent", lent::lent),
     ("refused", failures::refused),
     ("pool", trees::pool),
+    ("pool-settings", settings::settings),
     ("successor", trees::successor),
     ("successor-waits", trees::successor_waits),
     ("upper-changed", upper::changed),

@@ -88,7 +88,17 @@ fn pool(cx: &Cx, cluster: &Cluster, runs: &Runs<'_>) -> Outcome {
     pools.run("set", &["--ceph", "on"])?;
     let said = shell::run(&mut container())?;
     ensure!(said.starts_with("more\n") && said.contains(pools.name()), "in a pool: {said}");
-    runs.nothing_is_left()
+    runs.nothing_is_left()?;
+    // The pool's cluster, also when it is one that claims a layer of this host.
+    let here = runs.image.display().to_string();
+    pools.run("set", &["--ceph-conf", &conf, "--storage", &here])?;
+    let upper = ["--upper", "ceph:/run-kept/upper", "sh", "-c", "cat /srv/more; cat /proc/self/cgroup"];
+    for image in [&["--image", "ceph:/run-image", "--pool", pools.name()][..], &["--image", &here]] {
+        let said = shell::run(&mut runs.bare(&[image, &upper].concat()))?;
+        ensure!(said.starts_with("more\n") && said.contains(pools.name()), "{image:?}: {said}");
+        runs.nothing_is_left()?;
+    }
+    Ok(())
 }
 
 fn make(dir: &dyn BranchDir, name: &str) -> Outcome {

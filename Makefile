@@ -2,7 +2,7 @@
 #   make         builds the release binary
 #   make demo    a container's root tree on Vellum, shown step by step (root: real layers and podman;
 #                ordinary user: the rootless form)
-#   make demo-ceph  the same of tenants whose image lies on CephFS, in a cluster in memory (as root)
+#   make demo-ceph  two tenants whose image lies on CephFS, in a cluster in memory: weights, a killed service, a container that moves (as root)
 #   make demo-checkpoint  a container that is kept, ends, and goes on from where it was (as root)
 #   make test    installs what the tests need and runs all of them (as root)
 #   make bench   compares with the other filesystems of this machine (an hour and more, as root), keeps what it has

@@ -65,7 +65,7 @@ impl LayerSource {
         }
     }
 
-    /// The same, to be changed.
+    /// Where it lies on CephFS, to be changed.
     pub(crate) const fn ceph_mut(&mut self) -> Option<&mut CephLayer> {
         match self {
             Self::Ceph(layer) => Some(layer),

@@ -12,12 +12,14 @@ mod upper;
 
 use super::Case;
 use crate::harness::mount::only_vellum;
-use crate::harness::{Cx, Outcome, Stop};
+use crate::harness::outcome::ensure;
+use crate::harness::{Cx, MountKind, Outcome, Stop, shell, skip, source_root};
 use crate::runner::child::note;
 use cluster::Cluster;
+use std::process::Command;
 use std::time::Instant;
 
-pub(super) const CASES: &[Case] = &[Case::once("ceph", 300, ceph)];
+pub(super) const CASES: &[Case] = &[Case::once("ceph", 300, ceph), Case::once("ceph-demo", 600, demo)];
 
 /// A part of the case.
 type Part = fn(&Cx, &mut Cluster) -> Outcome;
@@ -72,4 +74,17 @@ fn ceph(cx: &Cx) -> Outcome {
         }
     }
     if failed.is_empty() { Ok(()) } else { crate::harness::fail(failed.join(", ")) }
+}
+
+/// What `make demo-ceph` shows, it shows to its end.
+fn demo(cx: &Cx) -> Outcome {
+    let MountKind::Program(vellum, _) = MountKind::under_test() else { return skip("no program") };
+    let tools = ["ceph-mon", "ceph-mgr", "ceph-osd", "ceph-mds", "ceph-fuse", "busybox", "unshare"];
+    if let Some(missing) = tools.into_iter().find(|tool| !shell::have(tool)) {
+        return skip(format!("{missing} is missing: run make deps"));
+    }
+    let mut command = Command::new(source_root().join("scripts/demo-ceph"));
+    let said = shell::run(command.env("VELLUM", vellum).env("TMPDIR", &cx.dir))?;
+    ensure!(said.contains("10. A container moves"), "{said}");
+    Ok(())
 }

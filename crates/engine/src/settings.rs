@@ -5,7 +5,7 @@ use crate::cpus::Cpus;
 use crate::uids::UidRange;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use vellum_service::ceph::Cluster;
+use vellum_service::layers::ceph::Cluster;
 use vellum_service::config::WEIGHTS;
 
 /// Below this a service that serves one small tree would be killed for want of memory.

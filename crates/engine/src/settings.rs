@@ -5,8 +5,8 @@ use crate::cpus::Cpus;
 use crate::uids::UidRange;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use vellum_service::layers::ceph::Cluster;
 use vellum_service::config::WEIGHTS;
+use vellum_service::layers::ceph::Cluster;
 
 /// Below this a service that serves one small tree would be killed for want of memory.
 pub const MEMORY_MIN: Bytes = Bytes(16 << 20);

@@ -9,35 +9,24 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The way of a request: `transport` receives it, [`request`] reads it, `dispatch` calls the filesystem and lays the
+//! The way of a request: `transport` receives it, [`request`] reads it, `answer` calls the filesystem and lays the
 //! answer into the worker's reply buffer, `transport` sends that. Nothing is allocated on this way, and file data is
 //! copied by the kernel only.
 #![forbid(unsafe_code)]
 
-mod backing;
-mod buffer;
-mod convert;
-mod dispatch;
-mod inflight;
-mod init;
-mod ioctl;
-mod listing;
+mod answer;
+mod files;
 mod mount;
-mod notify;
-mod pages;
-mod pool;
 pub mod request;
 mod session;
-mod stats;
 mod transport;
 mod warned;
 pub mod wire;
-mod worker;
 mod workers;
 
-pub use inflight::Inflight;
-pub use init::{MAX_WRITE_LIMIT, Negotiated, Profile, SessionOptions, WORKERS_MAX, Workers};
 pub use mount::{Method, MountError, MountOptions, Mounted, is_mounted, mount, unmount};
-pub use notify::{FuseNotifier, disbelieve, resend};
+pub use session::inflight::Inflight;
+pub use session::init::{MAX_WRITE_LIMIT, Negotiated, Profile, SessionOptions, WORKERS_MAX, Workers};
+pub use session::notify::{FuseNotifier, disbelieve, resend};
+pub use session::stats::{Counts, TIME_CLASSES, Times, class_limit};
 pub use session::{Session, SessionHandle};
-pub use stats::{Counts, TIME_CLASSES, Times, class_limit};

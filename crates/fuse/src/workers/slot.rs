@@ -1,4 +1,4 @@
-//! One worker's place in the [pool](crate::pool): what it is doing, and what it has seen of its clients.
+//! One worker's place in the [pool](crate::workers::pool): what it is doing, and what it has seen of its clients.
 
 use crate::workers::thread_state::ThreadState;
 use std::sync::OnceLock;

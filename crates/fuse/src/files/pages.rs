@@ -7,7 +7,7 @@
 //! What has not been read through the cache for a minute has no such pages: a write that takes that long is one for which nobody
 //! waits any more. So files that are only read and written past the cache pay nothing.
 //!
-//! [`FuseNotifier::answer_after`]: crate::notify::FuseNotifier::answer_after
+//! [`FuseNotifier::answer_after`]: crate::session::notify::FuseNotifier::answer_after
 
 use crate::wire::{self, ReadIn, WriteIn};
 use std::sync::atomic::AtomicU32;

@@ -1,6 +1,6 @@
 //! Directory entries on their way into a reply.
 
-use crate::convert;
+use crate::answer::convert;
 use crate::wire::{Dirent, Direntplus, EntryOut};
 use vellum_vfs::{DirEntry, DirSink, Entry, FileKind, NodeId};
 use zerocopy::{FromBytes, IntoBytes};

@@ -1,6 +1,6 @@
 //! INIT: what the kernel offers, what we ask for, what comes out.
 
-use crate::inflight::Inflight;
+use crate::session::inflight::Inflight;
 use crate::wire::{self, InitFlags, InitIn, InitOut};
 use std::ffi::CStr;
 use std::fmt;

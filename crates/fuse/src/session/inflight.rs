@@ -23,7 +23,7 @@ use vellum_vfs::{Error, Name, NodeId, Result};
 /// Words of a worker's entry: two cache lines, which nobody else writes to.
 const ENTRY: usize = 16;
 /// Entries of workers.
-const ENTRIES: usize = crate::init::WORKERS_MAX + 1;
+const ENTRIES: usize = crate::session::init::WORKERS_MAX + 1;
 /// Requests of predecessors that have not been heard of again.
 const CARRIED: usize = 1024;
 /// Words of what is written down of a request: its id, a detail, the place that it is about.

@@ -2,10 +2,10 @@
 //!
 //! The kernel carries a notification out within our write(2). To forget attributes it takes no lock there, so such words go out at once,
 //! from any thread, workers included. To drop pages it waits until reads of them have been answered: a worker that waited could be the
-//! one that is to answer. So answers that must not arrive before pages have gone ([`crate::pages`]) are sent by a thread of their own. It
+//! one that is to answer. So answers that must not arrive before pages have gone ([`crate::files::pages`]) are sent by a thread of their own. It
 //! starts with the first of them; most mounts never have one.
 
-use crate::inflight::{Inflight, place};
+use crate::session::inflight::{Inflight, place};
 use crate::wire::{self, Notify};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;

@@ -1,16 +1,16 @@
 //! Worker threads: read a request, answer it, again.
 
-use crate::buffer::Buffer;
-use crate::dispatch::{Answer, Dispatcher, Promise};
-use crate::inflight::{Inflight, Mark, Replay};
-use crate::init::{WORKERS_MAX, Workers};
-use crate::pages;
-use crate::pool::{Need, Pool, Requests, client, takes_long};
+use crate::answer::dispatch::{Answer, Dispatcher, Promise};
+use crate::files::pages;
 use crate::request::{self, Operation};
 use crate::session::Core;
-use crate::stats::Counters;
+use crate::session::inflight::{Inflight, Mark, Replay};
+use crate::session::init::{WORKERS_MAX, Workers};
+use crate::session::stats::Counters;
 use crate::transport::{Device, Received, Transport};
 use crate::wire::{self, InitFlags, Opcode};
+use crate::workers::buffer::Buffer;
+use crate::workers::pool::{Need, Pool, Requests, client, takes_long};
 use crate::workers::slot::Slot;
 use crate::workers::spin::Spinner;
 use rustix::io::Errno;

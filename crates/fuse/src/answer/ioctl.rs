@@ -3,7 +3,7 @@
 //! The kernel checks who may change them, and asks in a form of its own, without an address of the caller. What a caller's ioctl(2)
 //! brings here as it is has not been checked at all, and changes nothing.
 
-use crate::dispatch::Answer;
+use crate::answer::dispatch::Answer;
 use crate::wire::{Fsxattr, IoctlIn, IoctlOut};
 use rustix::fs::IFlags;
 use rustix::io::Errno;

@@ -1,18 +1,23 @@
 //! A connection that is served: INIT, worker threads, the end.
 
-use crate::backing::BackingTable;
-use crate::buffer::Buffer;
-use crate::init::{self, InitProblem, Negotiated, SessionOptions};
+pub(crate) mod inflight;
+pub(crate) mod init;
+pub(crate) mod notify;
+pub(crate) mod stats;
+
+use crate::files::backing::BackingTable;
+use crate::files::pages::Pages;
 use crate::mount::{self, MountError, Mounted};
-use crate::notify::FuseNotifier;
-use crate::pages::Pages;
 use crate::request::{self, Operation};
-use crate::stats::{AllCounters, Counts, Times};
+use crate::session::init::{InitProblem, Negotiated, SessionOptions};
+use crate::session::notify::FuseNotifier;
+use crate::session::stats::{AllCounters, Counts, Times};
 use crate::transport::{Device, Received, Transport};
 use crate::warned::warn_once;
 use crate::wire;
 use crate::wire::Opcode;
-use crate::worker::Crew;
+use crate::workers::buffer::Buffer;
+use crate::workers::worker::Crew;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::ffi::CStr;

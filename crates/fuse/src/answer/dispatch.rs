@@ -1,12 +1,12 @@
 //! One request: call the filesystem, lay the answer into the reply.
 
-use crate::backing::{BackingTable, Grant};
-use crate::convert;
-use crate::inflight::{Mark, Replay, place};
-use crate::init::Negotiated;
-use crate::ioctl;
-use crate::listing::{self, Listing};
+use crate::answer::convert;
+use crate::answer::ioctl;
+use crate::answer::listing::{self, Listing};
+use crate::files::backing::{BackingTable, Grant};
 use crate::request::{Operation, Request, Target};
+use crate::session::inflight::{Mark, Replay, place};
+use crate::session::init::Negotiated;
 use crate::wire::{self, InitFlags, Opcode, OpenFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;

@@ -9,7 +9,7 @@
 //! Where to find what: `key` says what a block is called, `policy` which block of a queue goes first, `shares` which container has
 //! to give, `users` who pays for a block, `fills` which fetches are under way, `fair` which fetch goes first, `lane` by which way,
 //! `memory` and `packed` where the bytes lie, `store` puts them together; `held` is what readers see of it without its lock, `shared`
-//! what they call.
+//! and `opened` what they call.
 #![forbid(unsafe_code)]
 
 mod checksum;
@@ -21,6 +21,7 @@ mod held;
 mod key;
 mod lane;
 mod memory;
+mod opened;
 mod packed;
 mod policy;
 mod shared;
@@ -35,9 +36,10 @@ pub use fair::{DEPTH, Fair, Flow, OPERATION_BYTES, Turn};
 pub use fills::{FILLS_MAX, Fill};
 pub use key::{BLOCK_BYTES, BlockIndex, Key, Object, PAGE_BYTES, Version};
 pub use memory::{MemFd, Memory, Plain, PlainFile};
+pub use opened::{AHEAD_MAX, BLOCKS_MAX, Loan, Opened, Source};
 pub use packed::{Packed, PackedFile};
 pub use policy::{Handle, Kind, Lru, Policy, S3Fifo, Sieve};
-pub use shared::{AHEAD_MAX, BLOCKS_MAX, Loan, Member, Opened, Room, Shared, Source};
+pub use shared::{Member, Room, Shared};
 pub use shares::{CONTAINERS_MAX, Container, IDLE_TICKS, LENT_SHIFT_MAX, Shares, WEIGHT_MAX};
 pub use stats::{ContainerStats, Stats};
 pub use store::{Config, LENT_MAX, Lent, Store};

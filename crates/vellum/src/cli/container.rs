@@ -1,0 +1,187 @@
+//! Arguments of `vellum run` and of what is done with its containers: checkpoints.
+
+use clap::{Args, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Arguments of `vellum run`. Words that become part of the container's configuration are text, paths of the host need not be.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// What the root is made of: a directory tree, an OCI image layout, oci:DIR:TAG, or ceph:PATH, a directory tree on CephFS. It is
+    /// only read.
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<PathBuf>,
+    /// The configuration of the cluster that ceph:PATH is on; otherwise /etc/ceph/ceph.conf.
+    #[arg(long, value_name = "FILE")]
+    pub ceph_conf: Option<PathBuf>,
+    /// As which client it is reached; otherwise client.admin.
+    #[arg(long, value_name = "NAME")]
+    pub ceph_id: Option<String>,
+    /// The filesystem's name there; otherwise the default one.
+    #[arg(long, value_name = "NAME")]
+    pub ceph_fs: Option<String>,
+    /// The pool that serves the mount and holds the container's processes.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// Its share of the pool's cache where others want it too, from 1 to 10000; otherwise the pool's, or 100.
+    #[arg(long, value_name = "NUMBER")]
+    pub weight: Option<String>,
+    /// Read the image through a cache of the service, for an image that lies on a slow storage.
+    #[arg(long, value_enum)]
+    pub cache: Option<CacheArg>,
+    /// Keep what the container writes, in this directory, or in one on CephFS: ceph:PATH.
+    #[arg(long, value_name = "DIR")]
+    pub upper: Option<PathBuf>,
+    /// The container's name; otherwise it has one of its own.
+    #[arg(long, value_name = "ID")]
+    pub name: Option<String>,
+    /// Take the container away when it has ended, as is done in any case.
+    #[arg(long)]
+    pub rm: bool,
+    /// Pass standard input on, as is done in any case.
+    #[arg(short, long)]
+    pub interactive: bool,
+    /// Give the command a terminal of its own, shown in this one; false: none. Otherwise it has one where standard input and output
+    /// are one.
+    #[arg(short, long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub tty: Option<bool>,
+    /// Refused: the container ends with this command.
+    #[arg(short, long, hide = true)]
+    pub detach: bool,
+    /// A variable for the command; without a value, the one that it has here. May be repeated.
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    pub env: Vec<String>,
+    /// Where the command runs.
+    #[arg(short, long, value_name = "DIR")]
+    pub workdir: Option<String>,
+    /// As whom it runs: numbers, or names of the image's own /etc/passwd and /etc/group.
+    #[arg(short, long, value_name = "USER[:GROUP]")]
+    pub user: Option<String>,
+    /// Show a file or directory of the host in the container. May be repeated.
+    #[arg(short, long, value_name = "SRC:DST[:ro]")]
+    pub volume: Vec<String>,
+    /// The root cannot be written.
+    #[arg(long)]
+    pub read_only: bool,
+    /// The name of its host.
+    #[arg(long, value_name = "NAME")]
+    pub hostname: Option<String>,
+    /// Its network.
+    #[arg(long, value_enum, default_value = "none")]
+    pub network: NetworkArg,
+    /// What runs instead of the image's entrypoint; an empty one: the command itself.
+    #[arg(long, value_name = "PROGRAM")]
+    pub entrypoint: Option<String>,
+    /// no-new-privileges=false: programs with set-user-ID bits or capabilities have them.
+    #[arg(long, value_name = "OPTION")]
+    pub security_opt: Vec<String>,
+    /// The OCI runtime: crun, runc or a path; otherwise one that is found.
+    #[arg(long, value_name = "PROGRAM")]
+    pub runtime: Option<PathBuf>,
+    /// Where layers and containers are kept; otherwise /var/lib/vellum, or the user's directory for data.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The command and its arguments; otherwise the image's.
+    #[arg(trailing_var_arg = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+/// Arguments of `vellum checkpoint`.
+#[derive(Args, Debug)]
+pub struct CheckpointArgs {
+    /// The directory of checkpoints. It is made if it is not there.
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+    /// The checkpoint's name, otherwise the container's. One of this name is replaced, when the new one is whole.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// The container goes on; otherwise it ends when the checkpoint is on disk.
+    #[arg(long)]
+    pub leave_running: bool,
+    /// Where layers and containers are kept, as given to `vellum run`.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The container, by the name that `vellum run` gave it (--name).
+    pub container: String,
+}
+
+/// Arguments of `vellum restore`.
+#[derive(Args, Debug)]
+pub struct RestoreArgs {
+    /// The pool that it is in from now on; otherwise the one that it was in.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<String>,
+    /// The container's name; otherwise the one that it had.
+    #[arg(long, value_name = "ID")]
+    pub name: Option<String>,
+    /// Where its image is now, if not where it was.
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<PathBuf>,
+    /// The OCI runtime; otherwise runc.
+    #[arg(long, value_name = "PROGRAM")]
+    pub runtime: Option<PathBuf>,
+    /// Where layers and containers are kept; otherwise /var/lib/vellum.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// The checkpoint.
+    #[arg(value_name = "DIR/NAME")]
+    pub checkpoint: PathBuf,
+}
+
+/// Arguments of `vellum checkpoints`.
+#[derive(Args, Debug)]
+pub struct CheckpointsArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: CheckpointsCommand,
+}
+
+/// What to do with checkpoints.
+#[derive(Debug, Subcommand)]
+pub enum CheckpointsCommand {
+    /// Show all.
+    List {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Where they are.
+        dir: PathBuf,
+    },
+    /// Show one.
+    Show {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Where it is.
+        dir: PathBuf,
+        /// Its name.
+        name: String,
+    },
+    /// Remove some.
+    Delete {
+        /// Where they are.
+        dir: PathBuf,
+        /// Their names.
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+    },
+}
+
+/// A cache by who may change what is read through it.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum CacheArg {
+    /// None.
+    Off,
+    /// Others, too.
+    Shared,
+    /// Nobody.
+    Immutable,
+}
+
+/// A container's network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NetworkArg {
+    /// Nothing but itself.
+    None,
+    /// The host's.
+    Host,
+}

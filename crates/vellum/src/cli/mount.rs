@@ -1,0 +1,101 @@
+//! Arguments of `vellum mount`, and the mount that they ask for.
+
+use crate::options::{BadInput, Options, Request};
+use clap::{Args, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use vellum_service::config::Profile;
+
+/// Arguments of `vellum mount`.
+#[derive(Args, Debug)]
+pub struct MountArgs {
+    /// Options as in fstab, e.g. lowerdir=A:B,upperdir=D,workdir=W; may be repeated.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<OsString>,
+    /// A lower layer; the first one is on top. May be repeated.
+    #[arg(long, value_name = "DIR")]
+    pub lower: Vec<PathBuf>,
+    /// The layer that takes changes. Without it the tree is read-only.
+    #[arg(long, value_name = "DIR", requires = "work")]
+    pub upper: Option<PathBuf>,
+    /// A directory for unfinished work, on the filesystem of the upper.
+    #[arg(long, value_name = "DIR")]
+    pub work: Option<PathBuf>,
+    /// How file data travels.
+    #[arg(long, value_enum)]
+    pub profile: Option<ProfileArg>,
+    /// The pool that is to serve it.
+    #[arg(long, value_name = "NAME")]
+    pub pool: Option<OsString>,
+    /// Mount read-only.
+    #[arg(short = 'r', long)]
+    pub read_only: bool,
+    /// Stay in the foreground.
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Log everything to stderr; stay in the foreground.
+    #[arg(short, long)]
+    pub debug: bool,
+    /// Answer requests one at a time.
+    #[arg(short, long)]
+    pub single: bool,
+    /// What mount(8) is to show as the source.
+    #[arg(value_name = "SOURCE")]
+    pub first: OsString,
+    /// Where to mount (or SOURCE and then this).
+    #[arg(value_name = "MOUNTPOINT")]
+    pub second: Option<OsString>,
+}
+
+/// A profile by name.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum ProfileArg {
+    /// Through the page cache of the mount.
+    Cached,
+    /// Straight to the layer's file; privileged.
+    Passthrough,
+}
+
+impl MountArgs {
+    /// The mount that they ask for.
+    pub fn request(self) -> Result<Request, BadInput> {
+        let mut options = Options::default();
+        for text in &self.options {
+            options.take(text, false)?;
+        }
+        for lower in self.lower {
+            options.add_lower(lower.into());
+        }
+        if let Some(upper) = self.upper {
+            options.set_upper(upper.into());
+        }
+        if let Some(work) = self.work {
+            options.set_work(work.into());
+        }
+        match self.profile {
+            Some(ProfileArg::Cached) => options.set_profile(Profile::Cached),
+            Some(ProfileArg::Passthrough) => options.set_profile(Profile::Passthrough),
+            None => {}
+        }
+        if let Some(pool) = self.pool {
+            options.set_pool(pool);
+        }
+        if self.read_only {
+            options.set_read_only(true);
+        }
+        if self.debug {
+            options.set_debug();
+        }
+        if self.single {
+            options.set_single_threaded();
+        }
+        let mountpoint = match self.second {
+            Some(target) => {
+                options.set_source(self.first);
+                target
+            }
+            None => self.first,
+        };
+        options.finish(mountpoint.into(), self.foreground)
+    }
+}

@@ -243,7 +243,7 @@ impl Start<'_> {
     /// None: a signal came before it was started.
     fn go(mut self, place: &Place, mut lowers: Vec<LayerSource>) -> Result<Option<Ending>, Failure> {
         place.make(&self.runtime, self.keep.as_ref())?;
-        let made = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
+        let made = |path: &Path, e: io::Error| Failure::at(path, e);
         if lowers.is_empty() {
             // An image without layers.
             let empty = place.path("empty");
@@ -332,7 +332,7 @@ impl Start<'_> {
             for (path, _) in &files {
                 // The container's own, as they are without ids of its own.
                 std::os::unix::fs::chown(path, Some(ids.start()), Some(ids.start()))
-                    .map_err(|e| Failure::system(format!("{}", path.display())).because(e))?;
+                    .map_err(|e| Failure::at(path, e))?;
             }
         }
         let criu = place.path(CRIU_FILE);
@@ -456,10 +456,9 @@ fn files(place: &Place, hostname: &str, host_network: bool) -> Result<Vec<(PathB
     let mut files = Vec::new();
     for (to, name, text) in texts {
         let path = place.path(name);
-        fs::write(&path, text).map_err(|e| Failure::system(format!("{}", path.display())).because(e))?;
+        fs::write(&path, text).map_err(|e| Failure::at(&path, e))?;
         let readable = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644);
-        fs::set_permissions(&path, readable)
-            .map_err(|e| Failure::system(format!("{}", path.display())).because(e))?;
+        fs::set_permissions(&path, readable).map_err(|e| Failure::at(&path, e))?;
         files.push((path, to));
     }
     Ok(files)

@@ -121,7 +121,7 @@ impl Running {
     /// The right to take a checkpoint of it, until this is dropped.
     pub(crate) fn lock(&self) -> Result<File, Failure> {
         let path = self.path(LOCK);
-        let failed = |e: std::io::Error| Failure::system(format!("{}", path.display())).because(e);
+        let failed = |e: std::io::Error| Failure::at(&path, e);
         let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(Errno::WOULDBLOCK) => Err(Failure::input(format!(

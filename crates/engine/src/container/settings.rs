@@ -91,9 +91,7 @@ impl Settings {
     pub(super) fn write(&self, dir: &Path) -> Result<(), Failure> {
         let path = dir.join(NAME);
         match serde_json::to_vec_pretty(self) {
-            Ok(text) => {
-                fs::write(&path, text).map_err(|e| Failure::system(format!("{}", path.display())).because(e))
-            }
+            Ok(text) => fs::write(&path, text).map_err(|e| Failure::at(&path, e)),
             Err(why) => {
                 tracing::info!("no checkpoint can be taken of this container: {why}");
                 Ok(())

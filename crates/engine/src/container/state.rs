@@ -130,7 +130,7 @@ impl State {
     /// A new container's directory.
     pub(super) fn place(&self, id: &str) -> Result<Place, Failure> {
         let path = self.dir.join(CONTAINERS).join(id);
-        let failed = |e: io::Error| Failure::system(format!("{}", path.display())).because(e);
+        let failed = |e: io::Error| Failure::at(&path, e);
         loop {
             let owned = Owned::make(&path).map_err(failed)?.ok_or_else(|| {
                 Failure::input(format!(
@@ -172,7 +172,7 @@ fn discard_all(owned: Owned, id: &str, patience: Duration) -> Result<(), Failure
     for entry in fs::read_dir(owned.path()).into_iter().flatten().flatten() {
         take_away(&entry.path(), id, patience)?;
     }
-    remove_tree(owned.path()).map_err(|e| Failure::system(format!("{}", owned.path().display())).because(e))
+    remove_tree(owned.path()).map_err(|e| Failure::at(owned.path(), e))
 }
 
 /// Takes away what one run of a container has made: what still runs, the mount, the directory. Nothing is removed that is still served.
@@ -206,7 +206,7 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     if merged.symlink_metadata().is_ok() {
         return Err(Failure::system(format!("{}: cannot be removed", merged.display())));
     }
-    let failed = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
+    let failed = |path: &Path, e: io::Error| Failure::at(path, e);
     if let Some(work) = note(dir, WORK_NOTE) {
         remove_tree(&work).map_err(|e| failed(&work, e))?;
     }
@@ -305,7 +305,7 @@ impl Place {
 
     /// Makes the directories of the tree. Those that lie elsewhere are noted before they are made.
     pub(super) fn make(&self, runtime: &Runtime, keep: Option<&Keep>) -> Result<(), Failure> {
-        let failed = |e: io::Error| Failure::system(format!("{}", self.owned.path().display())).because(e);
+        let failed = |e: io::Error| Failure::at(self.owned.path(), e);
         let take_note =
             |name: &str, path: &Path| fs::write(self.path(name), path.as_os_str().as_bytes()).map_err(failed);
         take_note(RUNTIME_NOTE, runtime.program())?;
@@ -326,13 +326,13 @@ impl Place {
             None => fs::create_dir(self.upper()).map_err(failed)?,
         }
         let work = self.work();
-        fs::create_dir(&work).map_err(|e| Failure::system(format!("{}", work.display())).because(e))?;
+        fs::create_dir(&work).map_err(|e| Failure::at(&work, e))?;
         fs::create_dir(self.merged()).map_err(failed)
     }
 
     /// As [`Self::make`], where the upper layer is on CephFS.
     fn make_far(&self, upper: &CephLayer, beside: &dyn Fn(&OsStr) -> OsString) -> Result<(), Failure> {
-        let failed = |e: io::Error| Failure::system(format!("{}", self.owned.path().display())).because(e);
+        let failed = |e: io::Error| Failure::at(self.owned.path(), e);
         let (Some(parent), Some(name)) = (upper.parent(), upper.file_name()) else {
             return Err(Failure::input(format!("option --upper {upper}: give a directory below the root")));
         };
@@ -349,7 +349,7 @@ impl Place {
     /// Lets a container with these ids reach its tree: its runtime enters the tree when it is root of the container already, and so
     /// nobody to the host. Others still cannot, nobody can look around, and the upper layer itself stays out of reach.
     pub(super) fn open_to(&self, ids: UidRange) -> Result<(), Failure> {
-        let failed = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
+        let failed = |path: &Path, e: io::Error| Failure::at(path, e);
         let mode = |path: &Path, mode| {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|e| failed(path, e))
         };

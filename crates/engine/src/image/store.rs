@@ -65,7 +65,7 @@ impl LayerStore {
     /// The directory of a layer, which is unpacked when it is not there yet. None: `stop` said so.
     pub(super) fn layer(&self, blob: &Blob, stop: &dyn Fn() -> bool) -> Result<Option<PathBuf>, Failure> {
         let done = self.dir.join(&blob.content);
-        let failed = |e: io::Error| Failure::system(format!("{}", done.display())).because(e);
+        let failed = |e: io::Error| Failure::at(&done, e);
         fs::create_dir_all(&self.dir).map_err(failed)?;
         let unfinished = loop {
             if done.is_dir() {
@@ -92,7 +92,7 @@ impl LayerStore {
 fn unpack_to(blob: &Blob, unfinished: &Path, done: &Path, stop: &dyn Fn() -> bool) -> Result<bool, Failure> {
     let layer = |why: String| Failure::input(format!("layer {}: {why}", blob.path.display()));
     let failed = |e: io::Error| Failure::input(format!("layer {}", blob.path.display())).because(e);
-    let system = |path: &Path, e: io::Error| Failure::system(format!("{}", path.display())).because(e);
+    let system = |path: &Path, e: io::Error| Failure::at(path, e);
     let tree = unfinished.join(TREE);
     // What an interrupted command has left is of no use.
     remove_tree(&tree).map_err(|e| system(&tree, e))?;

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn sync(path: &Path) -> Result<(), Failure> {
     let dir = handed_over(path)?;
     let asked = fgetxattr(&dir, SYNC, &mut [0_u8; 8]);
-    asked.map(|_| ()).map_err(|e| Failure::system(format!("{}", path.display())).because(e))
+    asked.map(|_| ()).map_err(|e| Failure::at(path, e))
 }
 
 /// Has the kernel hand over to the service what has been written so far in the mount in which `path` lies. Then it is in the upper layer,

@@ -36,7 +36,7 @@ pub(super) fn run(arguments: &FormatArgs) -> Result<String, Failure> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
     let file = file.map_err(|e| Failure::input(path.display().to_string()).because(e))?;
     let made = flock(&file, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|errno| Failure::system(path.display().to_string()).because(errno))
+        .map_err(|errno| Failure::at(path, errno))
         .and_then(|()| laid_out(file, false, path, &layout, length))
         .and_then(|found| made(path, &found, &calibrations));
     if made.is_err() {

@@ -33,6 +33,7 @@ pub mod serve;
 pub mod service;
 pub mod statistics;
 pub mod stop;
+pub mod store;
 pub mod syscalls;
 pub mod targets;
 pub mod tasks;

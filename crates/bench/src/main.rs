@@ -20,6 +20,7 @@ use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
 use vellum_bench::serve;
 use vellum_bench::stop;
+use vellum_bench::store;
 use vellum_bench::tasks::{self, TASKS, Task};
 use vellum_bench::testbed::Format;
 use vellum_bench::testbeds::Testbeds;
@@ -60,6 +61,8 @@ enum Command {
     Keep(Keep),
     /// Show how reads and writes fare on emulated zoned devices while images of checkpoints are written, in virtual time.
     Isolation(Isolation),
+    /// Compare the zoned store with direct I/O and a file on the disk of a directory, and count how often a block is written in the end.
+    Store(StoreArgs),
     /// Take single requests of a mounted filesystem apart: time, requests, context switches.
     Roundtrip(Round),
     /// Do a part of a task, as a process that `compare` has started.
@@ -192,6 +195,22 @@ struct Isolation {
 }
 
 #[derive(Args)]
+struct StoreArgs {
+    /// Where files are made, 4 GiB of them; best on ext4 [default: the directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// How often; the best is shown.
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    rounds: usize,
+    /// A factor for sizes and counts; the bars are for 1.
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    scale: f64,
+    /// Write everything that was found to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+#[derive(Args)]
 struct Round {
     /// A directory on the mounted filesystem, which must be writable.
     dir: PathBuf,
@@ -240,6 +259,7 @@ fn main() -> ExitCode {
         Command::Keep(args) => keep::make(&args.from, &args.to).map(|kept| println!("{}", kept.display())),
         Command::Worker => serve::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Isolation(args) => run_isolation(&args),
+        Command::Store(args) => run_store(&args),
         Command::Roundtrip(args) => run_roundtrip(args),
     };
     match done {
@@ -272,9 +292,7 @@ fn run_host_isolation(args: &Isolation, directory: &Path) -> Result<()> {
             "option --host {shown}: no such directory; give one on the disk"
         )));
     }
-    if !(1..=ROUNDS_MAX).contains(&args.rounds) {
-        return Err(Failure::bad_input(format!("option --rounds {}: give 1 to {ROUNDS_MAX}", args.rounds)));
-    }
+    check_rounds(args.rounds)?;
     stop::watch()?;
     // In a directory of its own: nothing of anybody else's has the name of an image.
     let directory = directory_in(directory)?;
@@ -287,6 +305,32 @@ fn run_host_isolation(args: &Isolation, directory: &Path) -> Result<()> {
         println!("SKIPPED: {}: {why}", manner.name());
     }
     write_json(args.json.as_deref(), &report)
+}
+
+fn run_store(args: &StoreArgs) -> Result<()> {
+    check_scale(args.scale)?;
+    check_rounds(args.rounds)?;
+    let directory = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    if !directory.is_dir() {
+        let shown = directory.display();
+        return Err(Failure::bad_input(format!("option --dir {shown}: no such directory; give one on the disk")));
+    }
+    stop::watch()?;
+    let directory = directory_in(&directory)?;
+    stop::register_dir(&directory);
+    let plan = store::Plan { directory: directory.clone(), rounds: args.rounds, scale: args.scale };
+    let report = store::store(&plan);
+    let _ = stop::remove(&directory);
+    let report = report?;
+    print!("{}", report.tables());
+    write_json(args.json.as_deref(), &report)
+}
+
+fn check_rounds(rounds: usize) -> Result<()> {
+    if (1..=ROUNDS_MAX).contains(&rounds) {
+        return Ok(());
+    }
+    Err(Failure::bad_input(format!("option --rounds {rounds}: give a number from 1 to {ROUNDS_MAX}")))
 }
 
 /// A new directory in another one.
@@ -333,12 +377,7 @@ fn run_compare(args: &Compare) -> Result<()> {
         list(&subjects, &missing);
         return Ok(());
     }
-    if !(1..=ROUNDS_MAX).contains(&args.rounds) {
-        return Err(Failure::bad_input(format!(
-            "option --rounds {}: give a number from 1 to {ROUNDS_MAX}",
-            args.rounds
-        )));
-    }
+    check_rounds(args.rounds)?;
     check_scale(args.scale)?;
     check_any(&subjects, &missing)?;
     measure(args, tasks, subjects, missing)

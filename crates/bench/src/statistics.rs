@@ -15,13 +15,19 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// The smallest value; infinity of nothing.
+#[must_use]
+pub fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
 /// Half the distance between the smallest and the largest value, as a part of the median; 0 of fewer than two.
 #[must_use]
 pub fn spread(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
     }
-    let smallest = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let smallest = least(values);
     let largest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     (largest - smallest) / 2.0 / median(values)
 }

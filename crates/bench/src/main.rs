@@ -313,7 +313,9 @@ fn run_store(args: &StoreArgs) -> Result<()> {
     let directory = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     if !directory.is_dir() {
         let shown = directory.display();
-        return Err(Failure::bad_input(format!("option --dir {shown}: no such directory; give one on the disk")));
+        return Err(Failure::bad_input(format!(
+            "option --dir {shown}: no such directory; give one on the disk"
+        )));
     }
     stop::watch()?;
     let directory = directory_in(&directory)?;

@@ -83,7 +83,7 @@ pub(super) fn measure(pattern: Pattern, scale: f64) -> Result<Amplification> {
     let device = Arc::new(Counting::new(Arc::new(device.doing(|| "an emulated device")?)));
     let shared = Arc::clone(&device) as Arc<dyn ZonedDevice>;
     let store = of_store(Store::format(shared, Placement::NONE))?;
-    let blocks = (store.space().1 as f64 * FULL) as u64;
+    let blocks = (store.space().0 as f64 * FULL) as u64;
     let data = vec![1; (BLOCK << 8) as usize];
     let mut writer = of_store(store.writer(Class::Normal))?;
     for at in (0..blocks).step_by(1 << 8) {

@@ -121,7 +121,11 @@ impl Contest for Images {
             self.put()?;
         }
         let begins = Instant::now();
-        if self.is_write { self.put()? } else { self.get()? }
+        if self.is_write {
+            self.put()?
+        } else {
+            self.get()?
+        }
         Ok(begins.elapsed().as_secs_f64())
     }
 }

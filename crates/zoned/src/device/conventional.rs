@@ -1,23 +1,35 @@
 //! A file or a disk without zones, used as a zoned device.
 
+use super::area::Area;
 use super::error::Result;
 use super::geometry::Geometry;
 use super::machine::Machine;
 use super::zone::Zone;
 use super::zone_file::{CONVENTIONAL, Shape, ZoneFile};
 use super::zoned_device::ZonedDevice;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, MutexGuard};
 use std::fs::File;
+use std::sync::Arc;
 
 /// Most bytes of one write.
 const WRITE_MAX: u64 = 1 << 30;
+/// Locks of zones: those of one lock take turns.
+const LOCKS: usize = 64;
 
 /// A file or a disk on which zones are laid out. No zone ever fails by itself, and there is no limit of open zones.
+///
+/// Zones are read and written side by side, also while the device is flushed. Locks are taken in the order: a zone's, `flushing`, `inner`.
 #[derive(Debug)]
 pub struct Conventional {
     geometry: Geometry,
     uuid: [u8; 16],
-    inner: RwLock<Inner>,
+    area: Arc<Area>,
+    /// Who changes a zone has its lock, so that its changes are in an order.
+    zones: Vec<Mutex<()>>,
+    /// One writes the table at a time.
+    flushing: Mutex<()>,
+    /// Never held while data are read or written.
+    inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
@@ -37,15 +49,33 @@ impl Conventional {
         let file =
             ZoneFile::create(file, Shape { geometry: geometry.clone(), capacity: zone_blocks, label })?;
         let machine = Machine::empty(&geometry, zone_blocks)?;
-        Ok(Self { geometry, uuid: file.uuid(), inner: RwLock::new(Inner { machine, file }) })
+        Ok(Self::of(machine, file))
     }
 
     /// Opens what [`create`](Self::create) has made.
     pub fn open(file: File) -> Result<Self> {
         let (file, zones) = ZoneFile::open(file)?;
-        let geometry = file.shape().geometry.clone();
-        let machine = Machine::new(&geometry, zones)?;
-        Ok(Self { geometry, uuid: file.uuid(), inner: RwLock::new(Inner { machine, file }) })
+        let machine = Machine::new(&file.shape().geometry, zones)?;
+        Ok(Self::of(machine, file))
+    }
+
+    /// Like [`open`](Self::open); large reads and writes go past the page cache, if the file can be opened once more for that.
+    pub fn open_direct(file: File) -> Result<Self> {
+        let (mut file, zones) = ZoneFile::open(file)?;
+        file.go_direct();
+        let machine = Machine::new(&file.shape().geometry, zones)?;
+        Ok(Self::of(machine, file))
+    }
+
+    fn of(machine: Machine, file: ZoneFile) -> Self {
+        Self {
+            geometry: file.shape().geometry.clone(),
+            uuid: file.uuid(),
+            area: Arc::clone(file.area()),
+            zones: (0..LOCKS).map(|_| Mutex::new(())).collect(),
+            flushing: Mutex::new(()),
+            inner: Mutex::new(Inner { machine, file }),
+        }
     }
 
     /// Drawn when the zones were laid out.
@@ -54,14 +84,46 @@ impl Conventional {
         self.uuid
     }
 
+    fn lock(&self, zone: u32) -> MutexGuard<'_, ()> {
+        self.zones[zone as usize % LOCKS].lock()
+    }
+
     fn put(&self, zone: u32, block: Option<u64>, data: &[u8]) -> Result<u64> {
         let blocks = self.geometry.blocks_of_write(data.len())?;
-        let inner = &mut *self.inner.write();
-        let at = inner.machine.begin_write(zone, block, blocks)?;
-        inner.file.write(zone, at, data, inner.machine.zones())?;
+        let _zone = self.lock(zone);
+        let (at, was_reset) = {
+            let inner = &mut *self.inner.lock();
+            (inner.machine.begin_write(zone, block, blocks)?, inner.file.is_reset(zone))
+        };
+        if was_reset {
+            self.save()?;
+        }
+        self.area.write(zone, at, data)?;
+        let inner = &mut *self.inner.lock();
         inner.machine.wrote(zone, blocks);
         inner.file.note(zone);
         Ok(at)
+    }
+
+    /// Writes the table and makes everything durable that was answered before.
+    fn save(&self) -> Result<()> {
+        let _flushing = self.flushing.lock();
+        let save = {
+            let inner = &mut *self.inner.lock();
+            inner.file.begin_save(inner.machine.zones())
+        };
+        let written = save.write(&self.area);
+        let inner = &mut *self.inner.lock();
+        inner.file.end_save(save, written.is_ok(), inner.machine.zones());
+        written
+    }
+}
+
+/// The space of empty zones is given back.
+impl Drop for Conventional {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut();
+        inner.file.discard_emptied(inner.machine.zones());
     }
 }
 
@@ -71,14 +133,13 @@ impl ZonedDevice for Conventional {
     }
 
     fn report(&self, zone: u32) -> Result<Zone> {
-        self.inner.read().machine.zone(zone)
+        self.inner.lock().machine.zone(zone)
     }
 
     fn read(&self, zone: u32, block: u64, into: &mut [u8]) -> Result<()> {
         let blocks = self.geometry.blocks_of(into.len())?;
-        let inner = self.inner.read();
-        inner.machine.check_read(zone, block, blocks)?;
-        inner.file.read(zone, block, into)
+        self.inner.lock().machine.check_read(zone, block, blocks)?;
+        self.area.read(zone, block, into)
     }
 
     fn write(&self, zone: u32, block: u64, data: &[u8]) -> Result<()> {
@@ -90,14 +151,18 @@ impl ZonedDevice for Conventional {
     }
 
     fn reset(&self, zone: u32) -> Result<()> {
-        let inner = &mut *self.inner.write();
+        let _zone = self.lock(zone);
+        let inner = &mut *self.inner.lock();
         inner.machine.reset(zone)?;
         inner.file.note_reset(zone);
         Ok(())
     }
 
     fn finish(&self, zone: u32) -> Result<()> {
-        let inner = &mut *self.inner.write();
+        let _zone = self.lock(zone);
+        // The table may have to be written first.
+        let _flushing = self.flushing.lock();
+        let inner = &mut *self.inner.lock();
         let before = inner.machine.zone(zone)?;
         let zones = inner.machine.zones().to_vec();
         inner.machine.finish(zone)?;
@@ -107,15 +172,20 @@ impl ZonedDevice for Conventional {
     }
 
     fn open(&self, zone: u32) -> Result<()> {
-        self.inner.write().machine.open(zone)
+        let _zone = self.lock(zone);
+        self.inner.lock().machine.open(zone)
     }
 
     fn close(&self, zone: u32) -> Result<()> {
-        self.inner.write().machine.close(zone)
+        let _zone = self.lock(zone);
+        self.inner.lock().machine.close(zone)
     }
 
     fn flush(&self) -> Result<()> {
-        let inner = &mut *self.inner.write();
-        inner.file.flush(inner.machine.zones())
+        self.save()
+    }
+
+    fn report_all(&self) -> Result<Vec<Zone>> {
+        Ok(self.inner.lock().machine.zones().to_vec())
     }
 }

@@ -142,7 +142,7 @@ pub fn find_in(file: File, is_block: bool, path: &Path, pace: Pace) -> Result<Fo
     match zone_file_label(&file).as_deref() {
         None => Err(FindError::NoZones),
         Some(CONVENTIONAL) => {
-            let device = Arc::new(Conventional::open(file)?);
+            let device = Arc::new(Conventional::open_direct(file)?);
             let identity = Some(of_uuid(device.uuid()));
             Ok(Found { kind: Kind::Conventional, device, emulated: None, identity })
         }

@@ -5,6 +5,7 @@
 //! - [`Conventional`]: a file or a disk without zones, used in their manner.
 
 mod aligned;
+mod area;
 mod conventional;
 pub mod emulated;
 mod error;

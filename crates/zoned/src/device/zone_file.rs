@@ -10,6 +10,7 @@
 //! [`ZonedDevice`](super::ZonedDevice) allow, with one exception: a zone that was reset is written to only after the table says that it is
 //! empty, because the old pointer must not stand over new blocks.
 
+use super::area::{Area, io};
 use super::error::{Error, Result};
 use super::geometry::Geometry;
 use super::zone::{Condition, Zone};
@@ -18,6 +19,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -47,7 +49,7 @@ struct Header {
     label: [u8; 32],
 }
 
-#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Page {
     /// CRC-32C of the page with 0 here.
@@ -58,7 +60,7 @@ struct Page {
     entries: [Entry; ENTRIES],
 }
 
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Entry {
     pointer: U32,
@@ -77,15 +79,36 @@ pub(super) struct Shape {
 /// The file.
 #[derive(Debug)]
 pub(super) struct ZoneFile {
-    file: File,
+    area: Arc<Area>,
     shape: Shape,
     uuid: [u8; 16],
-    data_at: u64,
     /// Of each page, the generation of its younger copy, which is in the slot of its lowest bit.
     generations: Vec<u64>,
     changed: BTreeSet<usize>,
     /// Zones that were reset since the table was written.
     reset: BTreeSet<u32>,
+    /// Zones that are empty, also by the table, and may still take space in the file.
+    emptied: BTreeSet<u32>,
+}
+
+/// What the table is to say, for pages that have changed.
+#[derive(Debug)]
+pub(super) struct Save {
+    /// Each with its number, its generation, and what it is then.
+    pages: Vec<(usize, u64, Page)>,
+    /// Zones that were reset, and are empty by these pages.
+    reset: BTreeSet<u32>,
+}
+
+impl Save {
+    /// Writes the pages, and makes everything durable.
+    pub(super) fn write(&self, area: &Area) -> Result<()> {
+        for (index, generation, page) in &self.pages {
+            area.file.write_all_at(page.as_bytes(), page_at(*index, generation % 2)).map_err(io)?;
+        }
+        fdatasync(&area.file)?;
+        Ok(())
+    }
 }
 
 /// Whether `file` was made by [`Conventional`](super::Conventional) or as the file of an [`Emulated`](super::Emulated) device.
@@ -130,12 +153,12 @@ impl ZoneFile {
         rustix::rand::getrandom(&mut uuid, rustix::rand::GetRandomFlags::empty())?;
         let mut new = Self::with(file, shape, uuid);
         let end = new.end();
-        if new.file.metadata().map_err(io)?.is_file() {
-            new.file.set_len(end).map_err(io)?;
+        if new.area.file.metadata().map_err(io)?.is_file() {
+            new.area.file.set_len(end).map_err(io)?;
         }
         new.check_length()?;
         // No header until the table is there.
-        new.file.write_all_at(&[0; PAGE as usize], 0).map_err(io)?;
+        new.area.file.write_all_at(&[0; PAGE as usize], 0).map_err(io)?;
         let empty = Zone { capacity: new.shape.capacity, pointer: 0, condition: Condition::Empty };
         let zones = vec![empty; new.shape.geometry.zones as usize];
         for _ in 0..2 {
@@ -143,8 +166,8 @@ impl ZoneFile {
             new.save(&zones)?;
         }
         let header = new.header();
-        new.file.write_all_at(header.as_bytes(), 0).map_err(io)?;
-        fdatasync(&new.file)?;
+        new.area.file.write_all_at(header.as_bytes(), 0).map_err(io)?;
+        fdatasync(&new.area.file)?;
         Ok(new)
     }
 
@@ -183,14 +206,15 @@ impl ZoneFile {
 
     fn with(file: File, shape: Shape, uuid: [u8; 16]) -> Self {
         let pages = (shape.geometry.zones as usize).div_ceil(ENTRIES);
+        let area = Area::new(file, data_at(&shape.geometry), shape.geometry.clone());
         Self {
-            data_at: data_at(&shape.geometry),
-            file,
+            area: Arc::new(area),
             shape,
             uuid,
             generations: vec![0; pages],
             changed: BTreeSet::new(),
             reset: BTreeSet::new(),
+            emptied: BTreeSet::new(),
         }
     }
 
@@ -199,7 +223,7 @@ impl ZoneFile {
     }
 
     fn check_length(&self) -> Result<()> {
-        let length = (&self.file).seek(SeekFrom::End(0)).map_err(io)?;
+        let length = (&self.area.file).seek(SeekFrom::End(0)).map_err(io)?;
         if length < self.end() {
             return Err(Error::Untrusted(format!("{length} bytes, where the zones need {}", self.end())));
         }
@@ -255,7 +279,7 @@ impl ZoneFile {
     /// The page's copy in a slot, if it is whole.
     fn read_page(&self, index: usize, slot: u64) -> Result<Option<Page>> {
         let mut page = Page::new_zeroed();
-        self.file.read_exact_at(page.as_mut_bytes(), page_at(index, slot)).map_err(io)?;
+        self.area.file.read_exact_at(page.as_mut_bytes(), page_at(index, slot)).map_err(io)?;
         let crc = std::mem::replace(&mut page.crc, U32::new(0));
         let whole = crc32c::crc32c(page.as_bytes()) == crc.get()
             && page.uuid == self.uuid
@@ -282,19 +306,40 @@ impl ZoneFile {
 
     /// Writes the pages with changed zones.
     fn save(&mut self, zones: &[Zone]) -> Result<()> {
-        for index in std::mem::take(&mut self.changed) {
-            if let Err(error) = self.save_page(index, zones) {
-                self.changed.insert(index);
-                return Err(error);
-            }
-        }
-        fdatasync(&self.file)?;
-        self.reset.clear();
-        Ok(())
+        let save = self.begin_save(zones);
+        let written = save.write(&self.area);
+        self.end_save(save, written.is_ok(), zones);
+        written
     }
 
-    fn save_page(&mut self, index: usize, zones: &[Zone]) -> Result<()> {
-        let generation = self.generations[index] + 1;
+    /// What is to be written for the table to say how the zones are. One at a time.
+    pub(super) fn begin_save(&mut self, zones: &[Zone]) -> Save {
+        let changed = std::mem::take(&mut self.changed);
+        let pages = changed.into_iter().map(|index| {
+            let generation = self.generations[index] + 1;
+            (index, generation, self.page(index, generation, zones))
+        });
+        Save { pages: pages.collect(), reset: self.reset.clone() }
+    }
+
+    /// It was written, or not.
+    pub(super) fn end_save(&mut self, save: Save, is_written: bool, zones: &[Zone]) {
+        if !is_written {
+            self.changed.extend(save.pages.iter().map(|(index, ..)| *index));
+            return;
+        }
+        for (index, generation, _) in &save.pages {
+            self.generations[*index] = *generation;
+        }
+        self.reset.retain(|zone| !save.reset.contains(zone));
+        self.emptied.extend(save.reset);
+        if self.emptied.len() > zones.len() / 2 {
+            self.discard_emptied(zones);
+        }
+    }
+
+    /// A page of the table.
+    fn page(&self, index: usize, generation: u64, zones: &[Zone]) -> Page {
         let mut page = Page::new_zeroed();
         page.index = U32::new(index as u32);
         page.generation = U64::new(generation);
@@ -311,9 +356,24 @@ impl ZoneFile {
             };
         }
         page.crc = U32::new(crc32c::crc32c(page.as_bytes()));
-        self.file.write_all_at(page.as_bytes(), page_at(index, generation % 2)).map_err(io)?;
-        self.generations[index] = generation;
-        Ok(())
+        page
+    }
+
+    /// Reads and writes of zones, beside the table.
+    pub(super) fn area(&self) -> &Arc<Area> {
+        &self.area
+    }
+
+    /// Large reads and writes go past the page cache from now on, where that is possible.
+    pub(super) fn go_direct(&mut self) {
+        if let Some(area) = Arc::get_mut(&mut self.area) {
+            area.go_direct();
+        }
+    }
+
+    /// Whether the zone may be written to only after the table says that it is empty.
+    pub(super) fn is_reset(&self, zone: u32) -> bool {
+        self.reset.contains(&zone)
     }
 
     /// The zone has changed.
@@ -328,36 +388,35 @@ impl ZoneFile {
     }
 
     pub(super) fn read(&self, zone: u32, block: u64, into: &mut [u8]) -> Result<()> {
-        let at = self.data_at + self.shape.geometry.byte_at(zone, block);
-        self.file.read_exact_at(into, at).map_err(io)
+        self.area.read(zone, block, into)
     }
 
     /// Writes blocks; `zones` are as they were before.
     pub(super) fn write(&mut self, zone: u32, block: u64, data: &[u8], zones: &[Zone]) -> Result<()> {
-        if self.reset.contains(&zone) {
-            let emptied: Vec<u32> = self.reset.iter().copied().collect();
+        if self.is_reset(zone) {
             self.save(zones)?;
-            emptied.into_iter().for_each(|zone| self.discard(zone));
         }
-        let at = self.data_at + self.shape.geometry.byte_at(zone, block);
-        self.file.write_all_at(data, at).map_err(io)
+        self.area.write(zone, block, data)
     }
 
     /// Makes everything durable.
     pub(super) fn flush(&mut self, zones: &[Zone]) -> Result<()> {
-        let emptied: Vec<u32> = self.reset.iter().copied().collect();
-        self.save(zones)?;
-        emptied.into_iter().for_each(|zone| self.discard(zone));
-        Ok(())
+        self.save(zones)
     }
 
-    /// Gives the space of an emptied zone back, where that is possible.
-    fn discard(&self, zone: u32) {
-        let geometry = &self.shape.geometry;
-        let start = self.data_at + geometry.byte_at(zone, 0);
-        let length = geometry.byte_at(1, 0);
-        // The zone is empty by its pointer, so what lies there does not matter.
-        let _ = fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, start, length);
+    /// Gives the space of zones back that are still empty, where that is possible.
+    ///
+    /// Not at once: zones are mostly written to again soon, and then a filesystem would have to find blocks anew for every flush.
+    pub(super) fn discard_emptied(&mut self, zones: &[Zone]) {
+        let length = self.shape.geometry.byte_at(1, 0);
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for zone in std::mem::take(&mut self.emptied) {
+            let is_empty = zones.get(zone as usize).is_some_and(|zone| zone.condition == Condition::Empty);
+            if is_empty && !self.is_reset(zone) {
+                // The zone is empty by its pointer, so what lies there does not matter.
+                let _ = fallocate(&self.area.file, how, self.area.byte_at(zone, 0), length);
+            }
+        }
     }
 
     /// Zeros from `block` on to the end of a zone that is finished.
@@ -366,20 +425,20 @@ impl ZoneFile {
             self.save(zones)?;
         }
         let geometry = &self.shape.geometry;
-        let start = self.data_at + geometry.byte_at(zone, block);
+        let start = self.area.byte_at(zone, block);
         let length = (geometry.zone_blocks - block) * u64::from(geometry.block_size);
         if length == 0 {
             return Ok(());
         }
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if fallocate(&self.file, how, start, length).is_ok() {
+        if fallocate(&self.area.file, how, start, length).is_ok() {
             return Ok(());
         }
         let zeros = vec![0; 1 << 16];
         let mut at = start;
         while at < start + length {
             let some = zeros.len().min((start + length - at) as usize);
-            self.file.write_all_at(&zeros[..some], at).map_err(io)?;
+            self.area.file.write_all_at(&zeros[..some], at).map_err(io)?;
             at += some as u64;
         }
         Ok(())
@@ -388,8 +447,4 @@ impl ZoneFile {
 
 fn page_at(index: usize, slot: u64) -> u64 {
     PAGE + PAGE * (2 * index as u64 + slot)
-}
-
-fn io(error: std::io::Error) -> Error {
-    Error::Io(rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
 }

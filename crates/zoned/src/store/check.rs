@@ -106,10 +106,9 @@ fn check_roots(core: &Core, report: &mut CheckReport) {
 
 /// Reads the log again, and compares what it comes to with what is in memory.
 fn check_log(core: &Core, report: &mut CheckReport) {
-    let mut state =
-        State::new(core.zones.all.iter().map(|zone| zone.capacity).collect(), core.root.block_size);
-    match replay(&*core.device, &core.root, &mut state) {
-        Ok(replayed) => {
+    let capacities = || core.zones.all.iter().map(|zone| zone.capacity).collect();
+    match replay(&*core.device, &core.root, || State::new(capacities(), core.root.block_size)) {
+        Ok((state, replayed)) => {
             report.records = replayed.records;
             if replayed.damaged_copies > 0 {
                 let count = replayed.damaged_copies;

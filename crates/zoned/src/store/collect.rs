@@ -11,7 +11,7 @@ use crate::device;
 /// How often a write is tried in another zone after an error.
 const WRITE_TRIES: usize = 4;
 /// A zone is collected when at least one block of so many can be had back.
-const LEAST_GAIN: u64 = 16;
+pub(super) const LEAST_GAIN: u64 = 16;
 /// When a zone was reset so much less often than another, what it holds is moved, so that it is used.
 const WEAR_SPREAD: u32 = 16;
 
@@ -69,18 +69,22 @@ impl Core {
             if self.zones.free() > self.reserve() {
                 return Ok(());
             }
-            if self.log_parts().len() > 1 && self.log_parts().len() as u64 > self.checkpoint_len() {
+            if self.checkpoint_is_due() {
                 self.checkpoint()?;
-                continue;
-            }
-            if !self.collect()? {
-                return Err(Error::NoSpace);
+            } else if !self.collect()? {
+                if !self.checkpoint_frees() {
+                    return Err(Error::NoSpace);
+                }
+                self.checkpoint()?;
             }
         }
         Err(Error::NoSpace)
     }
 
-    /// Collects the zone with the least that is live. False: none is worth it.
+    /// Collects the zone with the most to gain for what it costs. False: none is worth it.
+    ///
+    /// Of two zones with as much in them the older one is taken, because what has lived long lives on, and the younger one empties by itself
+    /// (cost and benefit, after Rosenblum and Ousterhout's log-structured file system).
     pub(super) fn collect(&mut self) -> Result<bool> {
         if self.zones.free() == 0 {
             return Ok(false);
@@ -91,8 +95,14 @@ impl Core {
             let least = (info.capacity / LEAST_GAIN).max(1);
             info.is_usable && info.capacity - live(*zone).min(info.capacity) >= least
         };
-        let Some(victim) = self.zones.with_role(Role::Data).filter(gains).min_by_key(|zone| live(*zone))
-        else {
+        let written = self.written_blocks[0];
+        let benefit = |zone: u32| {
+            let (capacity, live) = (self.zones.get(zone).capacity as f64, live(zone) as f64);
+            let age = written.saturating_sub(self.born.get(zone as usize).copied().unwrap_or(0)) + 1;
+            (capacity - live) * age as f64 / live.max(0.5)
+        };
+        let data = self.zones.with_role(Role::Data).filter(gains);
+        let Some(victim) = data.max_by(|a, b| benefit(*a).total_cmp(&benefit(*b))) else {
             return Ok(false);
         };
         self.move_zone(victim)?;

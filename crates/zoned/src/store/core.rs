@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 /// Zones kept back beside those for metadata: one to collect into, and one for a zone that fails meanwhile.
 const SPARE_ZONES: u64 = 2;
+/// Data that are flushed together with the record that speaks of them, in bytes. They have to be read if power is lost then.
+const BESIDE_MAX: u64 = 4 << 20;
 /// Changes that are committed although nobody has asked for it, in bytes.
 const PENDING_MAX: usize = 1 << 20;
 
@@ -46,10 +48,15 @@ pub(super) struct Core {
     pending_bytes: usize,
     /// Whether a pending change is one that somebody waits for.
     is_dirty: bool,
-    /// Smallest capacity of a zone.
+    /// Smallest capacity of a zone, in blocks.
     capacity: u64,
-    /// Parts of the log that the last checkpoint took.
+    /// Parts of the log that the last checkpoint took, and blocks of it.
     checkpoint_parts: usize,
+    checkpoint_blocks: u64,
+    /// Blocks of data that were written when all was flushed.
+    flushed_blocks: u64,
+    /// For each zone, how many blocks users had written when it was begun; 0 for those that were there when the store was opened.
+    pub(super) born: Vec<u64>,
     /// Why nothing can be written any more.
     fault: Option<String>,
     /// Blocks written for users, and for collecting.
@@ -66,6 +73,7 @@ impl Core {
         old_log: &[[u32; 2]],
     ) -> Self {
         let capacity = zones.all.iter().map(|zone| zone.capacity).min().unwrap_or(0);
+        let zone_count = zones.all.len();
         let mut tail = Tail::new(root.generation, [NO_ZONE; 2]);
         tail.parts = old_log.to_vec();
         Self {
@@ -81,9 +89,17 @@ impl Core {
             is_dirty: false,
             capacity,
             checkpoint_parts: 1,
+            checkpoint_blocks: 0,
+            flushed_blocks: 0,
+            born: vec![0; zone_count],
             fault: None,
             written_blocks: [0; 2],
         }
+    }
+
+    /// Smallest capacity of a zone, in blocks.
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
     }
 
     /// Refuses when nothing can be written.
@@ -154,6 +170,9 @@ impl Core {
         let resets = |zone: u32| self.state.zones.get(zone as usize).map_or(0, |used| used.resets);
         let zone = self.zones.choose(whom, &self.root.placement, resets).ok_or(Error::NoSpace)?;
         self.zones.set_role(zone, role);
+        if let Some(born) = self.born.get_mut(zone as usize) {
+            *born = self.written_blocks[0];
+        }
         Ok(zone)
     }
 
@@ -173,14 +192,19 @@ impl Core {
         }
     }
 
-    /// Makes all changes durable.
+    /// Makes all changes durable. Few data are flushed together with the records that speak of them; of many data that would have to be read when
+    /// power is lost, so they are flushed before.
     pub(super) fn commit(&mut self) -> Result<()> {
         self.check_writable()?;
         if !self.is_dirty {
             return Ok(());
         }
-        self.flush()?;
-        let written = self.append_pending();
+        let unflushed = self.written_blocks.iter().sum::<u64>() - self.flushed_blocks;
+        let is_beside = unflushed * u64::from(self.root.block_size) <= BESIDE_MAX;
+        if !is_beside {
+            self.flush()?;
+        }
+        let written = self.append_pending(is_beside && unflushed > 0);
         match written {
             Ok(()) => {
                 self.flush()?;
@@ -206,6 +230,7 @@ impl Core {
     }
 
     fn flush(&mut self) -> Result<()> {
+        self.flushed_blocks = self.written_blocks.iter().sum();
         self.device.flush().map_err(|error| {
             // What was not flushed may be gone, and nobody can say what.
             self.fault = Some(format!("a flush failed: {error}"));
@@ -213,7 +238,7 @@ impl Core {
         })
     }
 
-    fn append_pending(&mut self) -> Result<()> {
+    fn append_pending(&mut self, is_beside_data: bool) -> Result<()> {
         let record_max = log::record_max(self.device.geometry(), self.capacity);
         for record in log::pack(self.pending.clone().into_iter(), record_max) {
             // Where the log has grown long, a checkpoint is shorter.
@@ -223,7 +248,7 @@ impl Core {
                 return Err(Error::NoSpace);
             }
             let mut tail = self.tail.clone();
-            let done = self.append(&mut tail, &record);
+            let done = self.append(&mut tail, &record, is_beside_data);
             self.tail = tail;
             done?;
         }
@@ -241,12 +266,12 @@ impl Core {
     }
 
     /// Appends a record, in a further part if it must be.
-    fn append(&mut self, tail: &mut Tail, changes: &[u8]) -> Result<()> {
+    fn append(&mut self, tail: &mut Tail, changes: &[u8], is_beside_data: bool) -> Result<()> {
         if !self.fits_in(tail, changes.len()) {
             let zones = self.take_pair()?;
             let mut next = Vec::new();
             Change::Next { zones }.encode(&mut next);
-            let done = self.write_record(tail, &next);
+            let done = self.write_record(tail, &next, false);
             let full = tail.zones();
             tail.parts.push(zones);
             done?;
@@ -259,7 +284,7 @@ impl Core {
                 }
             }
         }
-        self.write_record(tail, changes)
+        self.write_record(tail, changes, is_beside_data)
     }
 
     /// Two zones for the log; the second is none where only one is left.
@@ -269,8 +294,8 @@ impl Core {
     }
 
     /// Writes a record to both zones. An error when neither has it.
-    fn write_record(&mut self, tail: &mut Tail, changes: &[u8]) -> Result<()> {
-        let record = tail.record(&self.root, changes);
+    fn write_record(&mut self, tail: &mut Tail, changes: &[u8], is_beside_data: bool) -> Result<()> {
+        let record = tail.record(&self.root, changes, is_beside_data);
         let mut last = Error::Damaged("the log has no zone".to_owned());
         for (number, zone) in tail.zones().into_iter().enumerate() {
             if !tail.is_sound[number] {
@@ -288,7 +313,9 @@ impl Core {
         if tail.is_sound == [false; 2] {
             return Err(last);
         }
-        tail.at += (record.len() / self.root.block_size as usize) as u64;
+        let blocks = (record.len() / self.root.block_size as usize) as u64;
+        tail.at += blocks;
+        tail.blocks += blocks;
         tail.sequence += 1;
         Ok(())
     }
@@ -327,7 +354,7 @@ impl Core {
             return Err(error);
         }
         self.root = root;
-        self.checkpoint_parts = tail.parts.len();
+        (self.checkpoint_parts, self.checkpoint_blocks) = (tail.parts.len(), tail.blocks);
         let old = std::mem::replace(&mut self.tail, tail);
         self.forget_pending();
         self.give_up(&old);
@@ -348,7 +375,7 @@ impl Core {
         let mut last = Error::NoSpace;
         for _ in 0..CHECKPOINT_TRIES {
             let mut tail = Tail::new(self.root.generation + 1, self.take_pair()?);
-            match records.iter().try_for_each(|record| self.append(&mut tail, record)) {
+            match records.iter().try_for_each(|record| self.append(&mut tail, record, false)) {
                 Ok(()) => {
                     self.flush()?;
                     tail.flushed = tail.sequence;
@@ -404,9 +431,14 @@ impl Core {
         self.zones.set_role(zone, Role::Free);
     }
 
-    /// How many parts the last checkpoint had.
-    pub(super) fn checkpoint_len(&self) -> u64 {
-        self.checkpoint_parts as u64
+    /// Whether a checkpoint of the metadata would free zones.
+    pub(super) fn checkpoint_frees(&self) -> bool {
+        self.tail.parts.len() > self.checkpoint_parts.max(1)
+    }
+
+    /// Whether it would, and the log has grown by as much as the checkpoint has: so that checkpoints at most double what the log costs.
+    pub(super) fn checkpoint_is_due(&self) -> bool {
+        self.checkpoint_frees() && self.tail.blocks >= 2 * self.checkpoint_blocks
     }
 
     /// The zones of each part of the log.

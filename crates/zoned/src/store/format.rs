@@ -5,8 +5,11 @@ use super::error::{Error, Result};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of everything here. Version 1 knew no tree of files; it is read, and becomes this one when the store is opened to be written.
-pub const VERSION: u32 = 2;
+/// Version of everything here. Version 1 knew no tree of files, version 2 no records that were written beside their data; they are read, and
+/// become this one when the store is opened to be written.
+pub const VERSION: u32 = 3;
+/// Of a record: the data that it speaks of were not flushed before it was written.
+const BESIDE_DATA: u64 = 1;
 /// Longest record, in bytes; a shorter one where a zone or a write can hold no more.
 pub(super) const RECORD_MAX: usize = 64 << 10;
 /// Bytes of a record before its changes.
@@ -158,6 +161,8 @@ pub(super) struct RecordId {
     pub(super) sequence: u64,
     /// All records before this one were flushed when this one was written.
     pub(super) flushed: u64,
+    /// The data that it speaks of were not flushed before. Where no later record says that this one was, they may be missing.
+    pub(super) is_beside_data: bool,
 }
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -172,7 +177,7 @@ struct RecordHead {
     generation: U64,
     sequence: U64,
     flushed: U64,
-    reserved: U64,
+    flags: U64,
 }
 
 impl RecordId {
@@ -187,7 +192,7 @@ impl RecordId {
             generation: U64::new(self.generation),
             sequence: U64::new(self.sequence),
             flushed: U64::new(self.flushed),
-            reserved: U64::new(0),
+            flags: U64::new(if self.is_beside_data { BESIDE_DATA } else { 0 }),
         };
         head.crc = U32::new(crc32c::crc32c_append(crc32c::crc32c(head.as_bytes()), changes));
         let mut bytes = head.as_bytes().to_vec();
@@ -219,6 +224,7 @@ impl RecordId {
             generation: head.generation.get(),
             sequence: head.sequence.get(),
             flushed: head.flushed.get(),
+            is_beside_data: head.flags.get() & BESIDE_DATA != 0,
         };
         Some((id, changes))
     }

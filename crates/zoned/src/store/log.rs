@@ -1,10 +1,10 @@
 //! The log of changes: written twice, to two zones, and read from whichever copy of a record is whole.
 
-use super::change::Change;
+use super::change::{Change, Place};
 use super::error::{Error, Result};
 use super::format::{RECORD_HEAD, RECORD_MAX, RecordId, Root, changes_of};
 use super::state::State;
-use crate::device::{Geometry, ZonedDevice};
+use crate::device::{self, Geometry, ZonedDevice};
 use std::collections::BTreeSet;
 
 /// No zone: the log has one copy here.
@@ -48,12 +48,14 @@ pub(super) struct Tail {
     /// All records before this one are flushed.
     pub(super) flushed: u64,
     pub(super) generation: u64,
+    /// Blocks written of all parts, each counted once.
+    pub(super) blocks: u64,
 }
 
 impl Tail {
     pub(super) fn new(generation: u64, zones: [u32; 2]) -> Self {
         let is_sound = zones.map(|zone| zone != NO_ZONE);
-        Self { parts: vec![zones], is_sound, at: 0, sequence: 0, flushed: 0, generation }
+        Self { parts: vec![zones], is_sound, at: 0, sequence: 0, flushed: 0, generation, blocks: 0 }
     }
 
     pub(super) fn zones(&self) -> [u32; 2] {
@@ -70,12 +72,13 @@ impl Tail {
     }
 
     /// The next record, of changes that are encoded.
-    pub(super) fn record(&self, root: &Root, changes: &[u8]) -> Vec<u8> {
+    pub(super) fn record(&self, root: &Root, changes: &[u8], is_beside_data: bool) -> Vec<u8> {
         let id = RecordId {
             uuid: root.uuid,
             generation: self.generation,
             sequence: self.sequence,
             flushed: self.flushed,
+            is_beside_data,
         };
         id.encode(changes, root.block_size)
     }
@@ -92,15 +95,96 @@ pub(super) struct Replayed {
     pub(super) damaged_copies: u64,
 }
 
-/// Reads the log of `root` into `state`.
-pub(super) fn replay(device: &dyn ZonedDevice, root: &Root, state: &mut State) -> Result<Replayed> {
+/// Reads the log of `root` into a state that [`State::new`] has made.
+///
+/// A record that was written beside its data counts if they are there, or if a later one says that it was flushed. So it is the longest first
+/// part of the log whose data are all there that counts: the others were lost with the power before anybody was told of them.
+pub(super) fn replay(
+    device: &dyn ZonedDevice,
+    root: &Root,
+    new: impl Fn() -> State,
+) -> Result<(State, Replayed)> {
+    let mut end = u64::MAX;
+    loop {
+        let mut state = new();
+        let (replayed, beside) = replay_until(device, root, &mut state, end)?;
+        match first_missing(device, &state, &beside)? {
+            None => return Ok((state, replayed)),
+            Some(record) => {
+                tracing::info!(
+                    "record {record} of log {}: its data were lost with the power",
+                    root.generation
+                );
+                end = record;
+            }
+        }
+    }
+}
+
+/// Blocks that a record speaks of which may not have been flushed.
+struct Beside {
+    record: u64,
+    place: Place,
+    count: u32,
+}
+
+/// The first record that has data which are live in the end, and are not there. Any end of the log before it is no better, for what lives
+/// in the end lived since that record.
+fn first_missing(device: &dyn ZonedDevice, state: &State, beside: &[Beside]) -> Result<Option<u64>> {
+    let size = device.geometry().block_size as usize;
+    for Beside { record, place, count } in beside {
+        let Some(used) = state.zones.get(place.zone as usize) else { continue };
+        let first = used.live.range(..=place.block).next_back().map_or(place.block, |(block, _)| *block);
+        for (block, live) in used.live.range(first..place.block + count) {
+            let extent = state.objects.get(&live.object).and_then(|object| object.extents.get(&live.at));
+            let Some(extent) = extent else { continue };
+            let mut bytes = vec![0; extent.sums.len() * size];
+            let read = device.read(place.zone, u64::from(*block), &mut bytes);
+            match read {
+                Err(device::Error::NoPower) => return Err(device::Error::NoPower.into()),
+                Err(device::Error::Unwritten | device::Error::OutOfRange) => return Ok(Some(*record)),
+                // A zone that has failed says nothing of what was flushed. Who reads these blocks gets the error.
+                Err(_) => {}
+                Ok(()) if extent.sums[..] == super::blocks::sums(&bytes, size as u32)[..] => {}
+                Ok(()) => return Ok(Some(*record)),
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Blocks of all extents that changes speak of.
+fn places(changes: &[Change], into: &mut impl FnMut(Place, u32)) {
+    for change in changes {
+        match change {
+            Change::Map { place, sums, .. } => into(*place, sums.len() as u32),
+            Change::Group(changes) => places(changes, into),
+            _ => {}
+        }
+    }
+}
+
+/// Reads the records before `end`, and what those that are not known to be flushed speak of.
+fn replay_until(
+    device: &dyn ZonedDevice,
+    root: &Root,
+    state: &mut State,
+    end: u64,
+) -> Result<(Replayed, Vec<Beside>)> {
+    let mut beside: Vec<Beside> = Vec::new();
     let mut reader = Reader { device, root, zones: root.log, at: 0, sequence: 0, damaged_copies: 0 };
     let mut seen: BTreeSet<u32> = BTreeSet::new();
     let mut parts = Vec::new();
     reader.enter(root.log, &mut seen, &mut parts)?;
-    while let Some(changes) = reader.next()? {
+    while let Some((id, changes)) = reader.next()? {
+        // Also one that does not count itself knows which ones were flushed.
+        beside.retain(|beside| beside.record >= id.flushed);
+        if id.is_beside_data && id.sequence < end {
+            places(&changes, &mut |place, count| beside.push(Beside { record: id.sequence, place, count }));
+        }
         match changes.as_slice() {
             [Change::Next { zones }] => reader.enter(*zones, &mut seen, &mut parts)?,
+            _ if id.sequence >= end => {}
             changes => {
                 for change in changes {
                     let sequence = reader.sequence - 1;
@@ -117,7 +201,8 @@ pub(super) fn replay(device: &dyn ZonedDevice, root: &Root, state: &mut State) -
             return Error::damaged(format!("zone {zone} has the log, and an object"));
         }
     }
-    Ok(Replayed { parts, records: reader.sequence, damaged_copies: reader.damaged_copies })
+    let records = reader.sequence.min(end);
+    Ok((Replayed { parts, records, damaged_copies: reader.damaged_copies }, beside))
 }
 
 struct Reader<'a> {
@@ -144,22 +229,22 @@ impl Reader<'_> {
     }
 
     /// The next record's changes, of whichever copy is whole.
-    fn next(&mut self) -> Result<Option<Vec<Change>>> {
+    fn next(&mut self) -> Result<Option<(RecordId, Vec<Change>)>> {
         let mut found = None;
         let mut bad = 0;
         for zone in self.zones.into_iter().filter(|zone| *zone != NO_ZONE) {
             match read_record(self.device, self.root, zone, self.at) {
                 Some((id, changes, blocks)) if id.sequence == self.sequence => {
-                    found = found.or(Some((changes, blocks)));
+                    found = found.or(Some((id, changes, blocks)));
                 }
                 _ => bad += 1,
             }
         }
-        let Some((changes, blocks)) = found else { return Ok(None) };
+        let Some((id, changes, blocks)) = found else { return Ok(None) };
         self.damaged_copies += bad;
         self.sequence += 1;
         self.at += blocks;
-        changes_of(&changes).map(Some)
+        Ok(Some((id, changes_of(&changes)?)))
     }
 
     /// The log ends here. Not so if a later record says that the one that is missing was flushed.

@@ -9,6 +9,8 @@ mod collect;
 mod core;
 mod error;
 mod format;
+mod hand;
+mod image_writer;
 mod log;
 mod named;
 mod node;

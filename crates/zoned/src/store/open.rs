@@ -76,8 +76,8 @@ pub(super) fn format(device: Arc<dyn ZonedDevice>, placement: Placement) -> Resu
 pub(super) fn read(device: Arc<dyn ZonedDevice>) -> Result<Core> {
     let root = roots::find(&*device)?;
     let reported = device.report_all()?;
-    let mut state = State::new(reported.iter().map(|zone| zone.capacity).collect(), root.block_size);
-    let replayed = replay(&*device, &root, &mut state)?;
+    let new = || State::new(reported.iter().map(|zone| zone.capacity).collect(), root.block_size);
+    let (mut state, replayed) = replay(&*device, &root, new)?;
     if replayed.damaged_copies > 0 {
         tracing::warn!("{} records of the log have one whole copy only", replayed.damaged_copies);
     }

@@ -5,12 +5,17 @@
 
 use super::blocks;
 use super::change::{Change, Class, EXTENT_BLOCKS_MAX, GROUP_MAX, SIZE_MAX};
+use super::collect::LEAST_GAIN;
 use super::core::{Core, Lane};
 use super::error::{Error, Result};
 use super::named::Store;
 use super::node::{Moment, Node, ROOT_NODE, Xattrs};
 use super::zones::Role;
 use std::collections::BTreeMap;
+
+/// Part of a device that metadata take where every 4 KiB lie by themselves: 40 bytes of them are in a checkpoint, in as much log, each twice, and
+/// kept back for the next checkpoint, twice and with room for what does not fit: 320 for each 4,416.
+const METADATA_MOST: (u64, u64) = (5, 69);
 
 /// A change of the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,32 +196,38 @@ impl Store {
     }
 
     /// Blocks for data: in all, and about how many can still be written, if what is dead is collected.
+    ///
+    /// What metadata come to when every 4 KiB lie by themselves is left out, so that the first number does not change as data are overwritten.
+    /// So is one block in sixteen: a zone is collected only if it gives back that much, and with less room to spare each block that is
+    /// overwritten at random would be moved many times.
     #[must_use]
     pub fn space(&self) -> (u64, u64) {
         let core = self.shared().core.lock();
-        let (mut all, mut left) = (0_u64, 0_u64);
+        let (mut all, mut left, mut live_blocks, mut metadata) = (0_u64, 0_u64, 0_u64, 0_u64);
         for (zone, info) in core.zones.all.iter().enumerate() {
             let live = core.state.zones.get(zone).map_or(0, |used| used.live_blocks);
+            live_blocks += live;
             match info.role {
-                Role::Root | Role::Dead | Role::Log => {}
-                _ if !info.is_usable => {}
-                Role::Free => (all, left) = (all + info.capacity, left + info.capacity),
-                Role::Lane => {
-                    all += info.capacity;
-                    left += info.capacity - info.pointer;
-                }
-                Role::Owned => all += info.capacity,
+                Role::Root | Role::Dead => continue,
+                _ if !info.is_usable => continue,
+                Role::Log => metadata += info.capacity,
+                Role::Free => left += info.capacity,
+                Role::Lane => left += info.capacity - info.pointer,
+                Role::Owned => {}
                 // With a little left behind in each that is not worth collecting.
                 Role::Data => {
-                    all += info.capacity;
                     left +=
                         (info.capacity - live.min(info.capacity)).saturating_sub(info.capacity.div_ceil(8));
                 }
             }
+            all += info.capacity;
         }
         let capacity = core.zones.all.iter().map(|info| info.capacity).max().unwrap_or(0);
         let kept = core.reserve() * capacity;
-        (all.saturating_sub(kept), left.saturating_sub(kept + capacity))
+        let (part, of) = METADATA_MOST;
+        let all = all - (metadata + kept).max(all / of * part).min(all);
+        let all = all - all / LEAST_GAIN;
+        (all, left.saturating_sub(kept + capacity).min(all.saturating_sub(live_blocks)))
     }
 }
 

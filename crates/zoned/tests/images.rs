@@ -1,0 +1,152 @@
+//! Images that are large enough to be written by several threads at once: losses of power and errors at every change, on stripes of one zone
+//! and of several, and what is read of them.
+
+use std::sync::Arc;
+use vellum_zoned::device::emulated::{Fault, LARGE_ZONE, Profile, Random, SMALL_ZONE, Survival, Trigger};
+use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
+use vellum_zoned::store::{Class, Error, Placement, Store};
+
+fn profiles() -> Vec<(Profile, Placement)> {
+    let striped = |stripe| Placement { groups: 4, checkpoint_groups: 1, stripe };
+    vec![
+        (SMALL_ZONE.scaled(64, 8).with_limits(16, 16), striped(1)),
+        (SMALL_ZONE.scaled(64, 8).with_limits(16, 16), striped(3)),
+        // Fewer zones may be active than the stripe has.
+        (SMALL_ZONE.scaled(64, 8).with_limits(12, 12), striped(8)),
+        (LARGE_ZONE.scaled(48, 24).with_limits(14, 14), Placement { stripe: 2, ..Placement::NONE }),
+    ]
+}
+
+fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Random::new(seed);
+    (0..len).map(|_| random.draw() as u8).collect()
+}
+
+fn formatted(profile: &Profile, placement: Placement) -> (Arc<Emulated>, Store) {
+    let device = Arc::new(Emulated::in_memory(profile.clone(), 7).expect("a device"));
+    let store = Store::format(Arc::clone(&device) as Arc<dyn ZonedDevice>, placement).expect("a store");
+    (device, store)
+}
+
+/// Writes an image in uneven parts, with something else beside it.
+fn image(store: &Store, name: &[u8], data: &[u8]) -> Result<(), Error> {
+    let mut writer = store.writer(Class::Checkpoint)?;
+    let (start, rest) = data.split_at(data.len() / 3);
+    start.chunks(10_000).try_for_each(|part| writer.write(part))?;
+    store.put(b"beside", Class::Normal, &data[..5000])?;
+    writer.flush()?;
+    writer.write(rest)?;
+    writer.commit(name)?;
+    store.sync()
+}
+
+fn check_clean(store: &Store) {
+    store.sync().expect("sync");
+    let report = store.check().expect("a check");
+    assert!(report.is_clean(), "{report:?}");
+}
+
+#[test]
+fn an_image_is_whole_or_absent_after_a_loss_of_power() {
+    let (old, new) = (bytes(1, 150_001), bytes(2, 260_123));
+    for (profile, placement) in profiles() {
+        let (device, store) = formatted(&profile, placement);
+        image(&store, b"image", &old).expect("an image");
+        let before = device.changes();
+        image(&store, b"image", &new).expect("another one");
+        // Threads meet in other orders each time, so there may be some more changes.
+        let changes = device.changes() - before + 3;
+        for at in 0..changes {
+            let (device, store) = formatted(&profile, placement);
+            image(&store, b"image", &old).expect("an image");
+            device.inject(Trigger::Change(at), Fault::PowerLoss);
+            let synced = image(&store, b"image", &new);
+            for survival in
+                [Survival::Nothing, Survival::Everything, Survival::Drawn(at), Survival::Drawn(!at)]
+            {
+                let what = format!("{}, {placement:?}, change {at}, {survival:?}", profile.name);
+                let after = Arc::new(device.after_power_loss(survival).expect("a device"));
+                let store = Store::open(after).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let held = store.get(b"image").unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(held == new || (synced.is_err() && held == old), "{what}: neither old nor new");
+                check_clean(&store);
+                image(&store, b"after", &old).unwrap_or_else(|error| panic!("{what}: {error}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_written_to_one_zone_goes_to_another() {
+    let (old, new) = (bytes(1, 150_001), bytes(2, 260_123));
+    for (profile, placement) in profiles() {
+        for fault in [Fault::Error, Fault::ReadOnly] {
+            for at in 0.. {
+                let what = format!("{}, {placement:?}, change {at}, {fault:?}", profile.name);
+                let (device, store) = formatted(&profile, placement);
+                image(&store, b"old", &old).expect("an image");
+                let before = device.changes();
+                device.inject(Trigger::Change(at), fault);
+                let done = image(&store, b"image", &new);
+                if device.changes() - before <= at {
+                    break;
+                }
+                if let Err(error) = done {
+                    // Only where a flush was refused.
+                    assert!(matches!(error, Error::ReadOnly(_) | Error::Device(_)), "{what}: {error}");
+                    continue;
+                }
+                assert!(store.get(b"image").is_ok_and(|held| held == new), "{what}");
+                assert_eq!(store.entry(b"image").map(|entry| entry.size), Ok(new.len() as u64), "{what}");
+                assert!(store.get(b"old").is_ok_and(|held| held == old), "{what}");
+                drop(store);
+                let store = Store::open(device).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(store.get(b"image").is_ok_and(|held| held == new), "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_image_that_is_given_up_leaves_nothing() {
+    for (profile, placement) in profiles() {
+        let (_device, store) = formatted(&profile, placement);
+        store.sync().expect("sync");
+        let before = store.stats();
+        for _ in 0..20 {
+            let mut writer = store.writer(Class::Checkpoint).expect("a writer");
+            writer.write(&bytes(3, 200_000)).expect("write");
+        }
+        store.sync().expect("sync");
+        assert_eq!(store.stats().live_blocks, before.live_blocks);
+        assert!(store.stats().free_zones + 4 >= before.free_zones, "{:?}", store.stats());
+        check_clean(&store);
+    }
+}
+
+#[test]
+fn images_on_a_file_go_past_the_page_cache_and_come_back() {
+    // Not in memory, where there is no direct I/O.
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let path = directory.path().join("zones");
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
+    drop(Conventional::create(file, 4096, 64, 1024).expect("zones"));
+    let open = || {
+        let file = std::fs::File::options().read(true).write(true).open(&path).expect("a file");
+        Arc::new(Conventional::open_direct(file).expect("a device"))
+    };
+    let store = Store::format(open(), Placement { stripe: 3, ..Placement::NONE }).expect("a store");
+    let data = bytes(9, 25_000_007);
+    std::thread::scope(|scope| {
+        for number in 0..2_u8 {
+            let (store, data) = (store.clone(), &data);
+            scope.spawn(move || image(&store, &[number], data).expect("an image"));
+        }
+    });
+    drop(store);
+    let store = Store::open(open()).expect("a store");
+    for number in 0..2_u8 {
+        assert!(store.get(&[number]).expect("an image") == data);
+    }
+    check_clean(&store);
+}

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use vellum_zoned::device::emulated::{Fault, LARGE_ZONE, Profile, Random, SMALL_ZONE, Survival, Trigger};
 use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
-use vellum_zoned::store::{Class, Error, Placement, Store};
+use vellum_zoned::store::{Class, Error, Placement, Reader, Store};
 
 fn profiles() -> Vec<(Profile, Placement)> {
     let striped = |stripe| Placement { groups: 4, checkpoint_groups: 1, stripe };
@@ -147,6 +147,50 @@ fn images_on_a_file_go_past_the_page_cache_and_come_back() {
     let store = Store::open(open()).expect("a store");
     for number in 0..2_u8 {
         assert!(store.get(&[number]).expect("an image") == data);
+        let mut reader = store.reader(&[number]).expect("a reader");
+        assert!(read_by(&mut reader, 70_001).expect("an image") == data);
     }
     check_clean(&store);
+}
+
+/// All that a reader has, in parts of at most `part` bytes.
+fn read_by(reader: &mut Reader, part: usize) -> Result<Vec<u8>, Error> {
+    let mut all = Vec::new();
+    let mut into = vec![0; part];
+    loop {
+        match reader.read(&mut into)? {
+            0 => return Ok(all),
+            read => all.extend_from_slice(&into[..read]),
+        }
+    }
+}
+
+#[test]
+fn a_reader_reads_what_there_is_and_says_what_it_cannot() {
+    let (device, store) = formatted(&LARGE_ZONE.scaled(64, 512).with_limits(14, 14), Placement::NONE);
+    for size in [0, 1, 4096, 5000, 1 << 20, (1 << 20) + 1, 5_000_000, 9 << 20] {
+        let data = bytes(size as u64, size);
+        for class in [Class::Normal, Class::Checkpoint] {
+            store.put(b"a", class, &data).expect("put");
+            let mut reader = store.reader(b"a").expect("a reader");
+            assert_eq!(reader.size(), size as u64);
+            assert!(read_by(&mut reader, 100_000).expect("an object") == data, "{size}");
+            assert_eq!(reader.read(&mut [0]), Ok(0));
+        }
+    }
+    // One that is given up in the middle, one whose object goes, and one with a block that is something else.
+    let mut reader = store.reader(b"a").expect("a reader");
+    assert!(reader.read(&mut [0; 100]).is_ok());
+    drop(reader);
+    let mut reader = store.reader(b"a").expect("a reader");
+    assert!(reader.read(&mut [0; 100]).is_ok());
+    store.remove(b"a").expect("remove");
+    assert_eq!(read_by(&mut reader, 1 << 20), Err(Error::NotFound));
+    assert_eq!(reader.read(&mut [0]), Err(Error::NotFound), "and so it stays");
+    store.put(b"b", Class::Checkpoint, &bytes(4, 6 << 20)).expect("put");
+    let zones = store.places(b"b").expect("places");
+    device.corrupt(*zones.last().expect("a zone"), 1);
+    let read = read_by(&mut store.reader(b"b").expect("a reader"), 1 << 20);
+    assert!(matches!(read, Err(Error::Unreadable { .. })), "{read:?}");
+    assert_eq!(store.reader(b"none").err(), Some(Error::NotFound));
 }

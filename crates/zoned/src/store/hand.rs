@@ -14,7 +14,7 @@ pub(super) struct Hand<Job, Done> {
 
 impl<Job: Send + 'static, Done: Send + 'static> Hand<Job, Done> {
     /// A thread that does jobs by `act`. None: no thread can be started.
-    pub(super) fn new(act: impl Fn(Job) -> Done + Send + 'static) -> Option<Self> {
+    pub(super) fn new(mut act: impl FnMut(Job) -> Done + Send + 'static) -> Option<Self> {
         let (jobs, to_do) = channel::<Job>();
         let (tell, done) = channel();
         let body = move || {

@@ -18,6 +18,8 @@ use std::sync::Arc;
 const WRITE_TRIES: usize = 4;
 /// Bytes that all zones of an image get at once: so many that a disk is busy while the next ones are made.
 const AT_ONCE: usize = 4 << 20;
+/// Chunks that a zone's thread has at the most: one that it writes, and one that it goes on with.
+const DEPTH: usize = 2;
 /// Bytes of a chunk at the least.
 const CHUNK_LEAST: usize = 1 << 20;
 
@@ -41,6 +43,8 @@ struct Job {
 #[derive(Debug)]
 struct Done {
     job: Job,
+    /// Not where a write to the same zone had failed before.
+    was_tried: bool,
     blocks: u64,
     result: device::Result<()>,
 }
@@ -106,8 +110,8 @@ impl ImageWriter {
         self.chunks += 1;
         let block = self.block_size();
         let sums = blocks::sums(&buffer.as_slice()[..len], block as u32);
-        // The zone's thread does one job at a time; the job before it is the oldest one there is.
-        while self.flights.len() >= self.slots.len() {
+        // The oldest one there is belongs to the zone whose turn it is.
+        while self.flights.len() >= DEPTH * self.slots.len() {
             self.settle_one()?;
         }
         if len < self.chunk {
@@ -115,8 +119,8 @@ impl ImageWriter {
             return self.write_here(&buffer.as_slice()[..len], slot, at, size, &sums);
         }
         let own = match self.slots[slot].own {
-            Some(own) => Some(own),
-            None => self.take_zone().ok(),
+            Some(own) if own.pointer < own.capacity => Some(own),
+            _ => self.take_zone().ok(),
         };
         let fits = own.filter(|own| (own.capacity - own.pointer) as usize >= len / block);
         let Some(own) = fits else {
@@ -145,9 +149,17 @@ impl ImageWriter {
 
     fn hand(&self) -> Option<Hand<Job, Done>> {
         let device = Arc::clone(&self.shared.device);
+        let mut failed = None;
         Hand::new(move |job: Job| {
+            if failed == Some(job.own.zone) {
+                // By now it may be somebody else's.
+                return Done { job, was_tried: false, blocks: 0, result: Err(device::Error::BadCondition) };
+            }
             let (blocks, result) = write_all(&*device, &job);
-            Done { job, blocks, result }
+            if result.is_err() {
+                failed = Some(job.own.zone);
+            }
+            Done { job, was_tried: true, blocks, result }
         })
     }
 
@@ -172,14 +184,18 @@ impl ImageWriter {
             self.leave(flight.slot);
             return Err(Error::Device(device::Error::Io(rustix::io::Errno::IO)));
         };
-        let Done { job, blocks, result } = done;
+        let Done { job, was_tried, blocks, result } = done;
         let (own, block) = (job.own, self.block_size());
-        self.known(own, blocks, &flight, 0)?;
+        if blocks > 0 {
+            self.known(own, blocks, &flight, 0)?;
+        }
         match result {
             Ok(()) => {}
             Err(device::Error::NoPower) => return Err(device::Error::NoPower.into()),
             Err(error) => {
-                self.failed(flight.slot, own, blocks, &error);
+                if was_tried {
+                    self.failed(flight.slot, own, blocks, &error);
+                }
                 let (from, sums) = (blocks as usize, &flight.sums[blocks as usize..]);
                 let rest = &job.buffer.as_slice()[from * block..job.len];
                 self.write_here(rest, flight.slot, flight.at + blocks, flight.size, sums)?;
@@ -196,8 +212,10 @@ impl ImageWriter {
             own.zone,
             own.pointer + blocks
         );
-        self.shared.core.lock().zones.refresh(own.zone, &*self.shared.device);
-        self.leave(slot);
+        let mut core = self.shared.core.lock();
+        core.zones.refresh(own.zone, &*self.shared.device);
+        core.zones.set_role(own.zone, Role::Data);
+        let _ = self.slots[slot].own.take_if(|other| other.zone == own.zone);
     }
 
     /// The zone of a slot is not this image's any more.
@@ -292,12 +310,13 @@ impl ImageWriter {
     pub(super) fn give_back(&mut self) {
         for flight in std::mem::take(&mut self.flights) {
             let done = self.slots[flight.slot].hand.as_ref().and_then(Hand::take);
-            if let Some(Done { job, blocks, result }) = done {
+            if let Some(Done { job, was_tried: true, blocks, result }) = done {
                 let mut core = self.shared.core.lock();
                 core.zones.set_pointer(job.own.zone, job.own.pointer + blocks);
                 if result.is_err() {
                     core.zones.refresh(job.own.zone, &*self.shared.device);
                 }
+                core.zones.set_role(job.own.zone, Role::Data);
             }
         }
         (0..self.slots.len()).for_each(|slot| self.leave(slot));

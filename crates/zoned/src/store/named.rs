@@ -6,6 +6,7 @@ use super::core::Core;
 use super::error::Result;
 use super::format::Placement;
 use super::open;
+use super::reader::Reader;
 use super::roots::{ROOT_ZONES, last_in};
 use super::shared::Shared;
 use super::writer::Writer;
@@ -123,6 +124,11 @@ impl Store {
     /// Reads from `offset` of an object on, as much as there is, and says how much that is. An object that is replaced meanwhile is NOT_FOUND.
     pub fn read(&self, name: &[u8], offset: u64, into: &mut [u8]) -> Result<usize> {
         self.shared.read(name, offset, into)
+    }
+
+    /// Reads an object from its start to its end, ahead of whoever asks: faster than [`read`](Self::read) where it is large.
+    pub fn reader(&self, name: &[u8]) -> Result<Reader> {
+        Reader::new(&self.shared, name)
     }
 
     /// All bytes of an object.

@@ -3,23 +3,30 @@
 use crate::cli::FlattenArgs;
 use crate::inspect::size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use vellum_service::Failure;
-use vellum_service::instance::flatten;
-use vellum_service::instance::flatten::Flattening;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vellum_service::instance::flatten::{self, Flattening, Wanted};
+use vellum_service::layers::ceph::Cluster;
 use vellum_service::layers::store::{self, Layer};
+use vellum_service::{Failure, LayerSource};
+
+/// The exit status of who has been told twice, as shells know it for SIGINT.
+const INTERRUPTED: i32 = 130;
 
 /// Completes the upper layer, or those of a store; says what was done.
 pub fn run(arguments: &FlattenArgs) -> Result<String, Failure> {
-    let FlattenArgs { upper, lower, work } = arguments;
+    let FlattenArgs { upper, lower, .. } = arguments;
     if !store::is_upper(upper)
         && lower.is_empty()
         && let Ok(Some(layers)) = store::layers(upper)
     {
         return run_store(upper, &layers);
     }
-    let done = complete(upper, lower, work.as_deref(), "")?;
+    let done = complete(&wanted(arguments)?, "")?;
     let shown = upper.display();
     let text = match done.files {
         0 => format!("{shown}: nothing to do, every file is whole\n"),
@@ -29,12 +36,32 @@ pub fn run(arguments: &FlattenArgs) -> Result<String, Failure> {
     if done.files_failed == 0 { Ok(text) } else { Err(partly(&(text + &why), upper)) }
 }
 
-fn complete(
-    upper: &Path,
-    lowers: &[PathBuf],
-    work: Option<&Path>,
-    prefix: &str,
-) -> Result<Flattening, Failure> {
+/// What was named, with the cluster of what is on CephFS. Refuses a cluster that nothing is on.
+fn wanted(arguments: &FlattenArgs) -> Result<Wanted, Failure> {
+    let named = |path: &PathBuf| LayerSource::named(path.clone().into());
+    let mut wanted = Wanted {
+        upper: named(&arguments.upper),
+        lowers: arguments.lower.iter().map(named).collect(),
+        work: arguments.work.as_ref().map(named),
+    };
+    let FlattenArgs { ceph_conf, ceph_id, ceph_fs, .. } = arguments;
+    let cluster = Cluster { conf: ceph_conf.clone(), id: ceph_id.clone(), filesystem: ceph_fs.clone() };
+    let mut any = false;
+    for source in [&mut wanted.upper].into_iter().chain(&mut wanted.lowers).chain(&mut wanted.work) {
+        if let LayerSource::Ceph(layer) = source {
+            layer.cluster = cluster.clone();
+            any = true;
+        }
+    }
+    if any || cluster == Cluster::default() {
+        return Ok(wanted);
+    }
+    Err(Failure::input(
+        "options --ceph-conf, --ceph-id and --ceph-fs: nothing is on CephFS; give ceph:PATH or --lower ceph:PATH, or leave them out",
+    ))
+}
+
+fn complete(wanted: &Wanted, prefix: &str) -> Result<Flattening, Failure> {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template(
         "{prefix}{bar:30} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {wide_msg}",
@@ -42,14 +69,31 @@ fn complete(
         bar.set_style(style);
     }
     bar.set_prefix(prefix.to_owned());
-    let done = flatten::run(upper, lowers, work, &mut |state| {
+    let stop = if wanted.upper.ceph().is_some() { Some(stops()?) } else { None };
+    let stopped = || stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed));
+    let done = flatten::run(wanted, &mut |state| {
         bar.set_length(state.bytes);
         bar.set_position(state.bytes_done);
         bar.set_message(state.path.clone());
-        true
+        !stopped()
     });
     bar.finish_and_clear();
+    let is_at_end = |done: &Flattening| done.files_done + done.files_failed >= done.files;
+    if stopped() && done.as_ref().is_ok_and(|done| !is_at_end(done)) {
+        return Err(Failure::system(format!("{}: interrupted; run it again, and it goes on", wanted.upper)));
+    }
     done
+}
+
+/// What a signal sets, and a second one ends the process: who dies on a cluster keeps the layer until his client is forgotten.
+fn stops() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop))
+            .and_then(|_| flag::register(signal, Arc::clone(&stop)))
+            .map_err(|e| Failure::system("cannot watch for signals").because(e))?;
+    }
+    Ok(stop)
 }
 
 /// Each layer of a store is a matter of its own: what is wrong with one is said, and the next one comes.
@@ -64,7 +108,12 @@ fn run_store(store: &Path, layers: &[Layer]) -> Result<String, Failure> {
             continue;
         }
         let prefix = format!("{} of {}  ", number + 1, layers.len());
-        match complete(&layer.upper, &layer.lowers, layer.work.as_deref(), &prefix) {
+        let wanted = Wanted {
+            upper: layer.upper.as_path().into(),
+            lowers: layer.lowers.iter().map(|lower| lower.as_path().into()).collect(),
+            work: layer.work.as_deref().map(LayerSource::from),
+        };
+        match complete(&wanted, &prefix) {
             Ok(done) => {
                 if done.files > 0 {
                     let _ = writeln!(text, "{name}: {}", summary(&done));

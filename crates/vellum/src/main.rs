@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         Ok(status) => status,
         Err(failure) => {
             say(&failure.to_string());
+            vellum_service::layers::ceph::end_visitor(failure.exit_status());
             ExitCode::from(failure.exit_status())
         }
     }
@@ -64,7 +65,13 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Umount(arguments) => {
             arguments.paths.iter().try_for_each(|path| umount::run(path, arguments.lazy))
         }
-        Command::Flatten(arguments) => print(&flatten::run(&arguments)?),
+        Command::Flatten(arguments) => {
+            let printed = print(&flatten::run(&arguments)?);
+            if printed.is_ok() {
+                vellum_service::layers::ceph::end_visitor(0);
+            }
+            printed
+        }
         Command::Sync(arguments) => {
             arguments.paths.iter().try_for_each(|path| vellum_service::instance::durable::sync(path))
         }

@@ -71,7 +71,10 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
 /// Says of what is on CephFS on which cluster it is. Refuses a cluster that nothing is on.
 fn place(image: &mut Source, upper: Option<&mut LayerSource>, cluster: &Cluster) -> Result<(), Failure> {
     let mut any = false;
-    let image = if let Source::Far(layer) = image { Some(layer) } else { None };
+    let image = match image {
+        Source::Far(layer) | Source::FarLayout(layer) => Some(layer),
+        Source::Tree(_) | Source::Layout(..) => None,
+    };
     let upper = upper.and_then(|upper| if let LayerSource::Ceph(layer) = upper { Some(layer) } else { None });
     for layer in image.into_iter().chain(upper) {
         layer.cluster = cluster.clone();

@@ -1,7 +1,7 @@
 //! Which layers a container stands on: a checkpoint goes on above these and no others.
 
 use crate::container::Image;
-use crate::image::{LayerStore, Layout, Source};
+use crate::image::{Here, LayerStore, Layout, Source};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, ResolveFlags, fstat, openat2, readlinkat, statat};
 use rustix::io::retry_on_intr;
 use serde::{Deserialize, Serialize};
@@ -89,7 +89,7 @@ impl Lowers {
                             dir.display()
                         )));
                     }
-                    Some(Source::Far(_)) => return Err(other(ON_CLUSTER.to_owned())),
+                    Some(Source::Far(_) | Source::FarLayout(_)) => return Err(other(ON_CLUSTER.to_owned())),
                     None => dir,
                 };
                 let shown = dir.display();
@@ -113,7 +113,7 @@ impl Lowers {
                             dir.display()
                         )));
                     }
-                    Some(Source::Far(_)) => return Err(other(ON_CLUSTER.to_owned())),
+                    Some(Source::Far(_) | Source::FarLayout(_)) => return Err(other(ON_CLUSTER.to_owned())),
                     None => (dir, tag.as_deref()),
                 };
                 let layout = Layout::open(dir, tag)?;
@@ -123,7 +123,7 @@ impl Lowers {
                         dir.display()
                     )));
                 }
-                layout.unpacked(store, stop)
+                layout.unpacked(&Here(dir.clone()), store, stop)
             }
         }
     }

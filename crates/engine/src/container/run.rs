@@ -13,7 +13,7 @@ use super::stdio::own_device;
 use super::union::{self, Union};
 use super::user::{Known, User};
 use super::volume::Volume;
-use crate::image::{Defaults, Layout, Source};
+use crate::image::{Found, Source};
 use crate::name::PoolName;
 use crate::pool::Pool;
 use crate::store::Store;
@@ -86,16 +86,10 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
     let hostname = hostname(request, &id)?;
     let runtime = Runtime::find(request.runtime.as_deref())?;
     let terminal = terminal(request.terminal)?;
-    let layout = match &request.image {
-        Source::Layout(dir, tag) => Some(Layout::open(dir, tag.as_deref())?),
-        Source::Tree(_) | Source::Far(_) => None,
+    let here = match &request.image {
+        Source::Tree(_) | Source::Layout(..) => Some(Found::of(&request.image)?),
+        Source::Far(_) | Source::FarLayout(_) => None,
     };
-    let defaults = layout.as_ref().map_or_else(Defaults::default, |layout| layout.defaults().clone());
-    let mut own = vec!["container=vellum".to_owned(), format!("HOSTNAME={hostname}")];
-    if terminal {
-        own.push("TERM=xterm".to_owned());
-    }
-    let plan = process::plan(&defaults, &request.asked, &own, |name| std::env::var(name).ok())?;
     let pool = request.pool.as_ref().map(|name| Pool::open(&Store::of_user()?, name)).transpose()?;
     let mut keep = request.upper.as_ref().map(kept).transpose()?;
     if !rustix::process::geteuid().is_root() {
@@ -104,28 +98,26 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
         ));
     }
     let signals = Signals::watch()?;
-    let stopped = || Ok(Ending { status: interrupted(&signals), said: None });
     let state = State::open(request.state.as_deref())?;
     state.sweep();
     let mut image = request.image.clone();
     let pool = claimed(pool, &image, keep.as_ref(), &state)?;
     let usual = pool.as_ref().map(|pool| pool.settings().cluster()).unwrap_or_default();
-    if let Source::Far(layer) = &mut image {
+    if let Source::Far(layer) | Source::FarLayout(layer) = &mut image {
         *layer = layer.found_by(&usual)?;
     }
     if let Some(Keep::Far(layer)) = &mut keep {
         *layer = layer.found_by(&usual)?;
     }
-    let lowers = match (&image, &layout) {
-        (_, Some(layout)) => layout.unpacked(&state.layers(), &|| signals.came().is_some())?,
-        (Source::Tree(dir) | Source::Layout(dir, _), None) => Some(vec![dir.clone()]),
-        (Source::Far(_), None) => Some(Vec::new()),
-    };
-    let Some(lowers) = lowers else { return stopped() };
-    let mut lowers: Vec<LayerSource> = lowers.into_iter().map(LayerSource::from).collect();
-    if let Source::Far(layer) = image {
-        lowers.push(LayerSource::Ceph(layer));
+    let image = here.map_or_else(|| Found::of(&image), Ok)?;
+    let mut own = vec!["container=vellum".to_owned(), format!("HOSTNAME={hostname}")];
+    if terminal {
+        own.push("TERM=xterm".to_owned());
     }
+    let plan = process::plan(&image.defaults(), &request.asked, &own, |name| std::env::var(name).ok())?;
+    let Some(lowers) = image.lowers(&state.layers(), &|| signals.came().is_some())? else {
+        return Ok(Ending { status: interrupted(&signals), said: None });
+    };
     let place = state.place(&id)?;
     Start { request, runtime, plan, hostname, terminal, keep, pool, signals: &signals, resume: None }
         .through(place, lowers)
@@ -171,7 +163,7 @@ fn claimed(
     keep: Option<&Keep>,
     state: &State,
 ) -> Result<Option<Pool>, Failure> {
-    let far = matches!(image, Source::Far(_)) || matches!(keep, Some(Keep::Far(_)));
+    let far = matches!(image, Source::Far(_) | Source::FarLayout(_)) || matches!(keep, Some(Keep::Far(_)));
     let store = match Store::of_user() {
         Ok(store) if pool.is_none() && far => store,
         _ => return Ok(pool),
@@ -184,7 +176,7 @@ fn claimed(
     };
     match image {
         Source::Tree(dir) => layers.push(dir.clone()),
-        Source::Layout(..) => {
+        Source::Layout(..) | Source::FarLayout(_) => {
             layers.extend([state.layers().directory(), state.directory()].map(Path::to_owned))
         }
         Source::Far(_) => {}

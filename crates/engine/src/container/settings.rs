@@ -68,7 +68,7 @@ impl Image {
         match source {
             Source::Tree(dir) => Some(Self::Tree(dir.clone())),
             Source::Layout(dir, tag) => Some(Self::Layout(dir.clone(), tag.clone())),
-            Source::Far(_) => None,
+            Source::Far(_) | Source::FarLayout(_) => None,
         }
     }
 

@@ -1,6 +1,8 @@
 //! An OCI image layout: index, manifest, configuration, and the blobs that they name.
 
+use super::LAYOUT_FILE;
 use super::digest;
+use super::files::{Files, Here};
 use super::store::LayerStore;
 use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest, MediaType, OciLayout};
 use serde::de::DeserializeOwned;
@@ -20,6 +22,7 @@ const LAYERS_MAX: usize = 500;
 /// A layer as it is packed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Blob {
+    /// Its path in the layout.
     pub(super) path: PathBuf,
     pub(super) size: u64,
     /// Digest of the file.
@@ -53,13 +56,18 @@ pub struct Layout {
 impl Layout {
     /// Reads the image `tag` of the layout in `dir`. Without a tag there has to be one image only, or one that is called latest.
     pub fn open(dir: &Path, tag: Option<&str>) -> Result<Self, Failure> {
-        let reader = Reader { dir };
-        let layout: OciLayout = reader.file(&dir.join("oci-layout"), None)?;
+        Self::open_of(&Here(dir.to_owned()), tag)
+    }
+
+    /// As [`Self::open`], of a layout anywhere.
+    pub(crate) fn open_of(files: &dyn Files, tag: Option<&str>) -> Result<Self, Failure> {
+        let reader = Reader { files };
+        let layout: OciLayout = reader.file(Path::new(LAYOUT_FILE), None)?;
         let version = layout.image_layout_version();
         if !version.starts_with("1.") {
             return Err(reader.bad(&format!("layout version {version} is not known; this is for 1.0.0")));
         }
-        let index: ImageIndex = reader.file(&dir.join("index.json"), None)?;
+        let index: ImageIndex = reader.file(Path::new("index.json"), None)?;
         let descriptor = reader.chosen(index.manifests(), tag)?;
         let manifest = reader.manifest(descriptor.clone(), DEPTH_MAX)?;
         let configuration: ImageConfiguration = reader.blob(manifest.config())?;
@@ -77,7 +85,7 @@ impl Layout {
         let blob = |(layer, content): (&Descriptor, &String)| {
             let digest = digest::digest_of(layer.digest()).map_err(|why| reader.bad(&why))?;
             let content = digest::sha256(content).map_err(|why| reader.bad(&why))?;
-            Ok(Blob { path: reader.path(&digest), size: layer.size(), digest, content })
+            Ok(Blob { path: blob_path(&digest), size: layer.size(), digest, content })
         };
         let layers = layers.iter().zip(contents).map(blob).collect::<Result<_, Failure>>()?;
         let config = configuration.config().clone().unwrap_or_default();
@@ -103,15 +111,17 @@ impl Layout {
         self.layers.iter().rev().map(|blob| blob.content.clone()).collect()
     }
 
-    /// The directories of its layers, the top one first; what is not in the store yet is unpacked. None: `stop` said so.
-    pub fn unpacked(
+    /// The directories of its layers, the top one first; what is not in the store yet is unpacked. `files`: where it was opened. None:
+    /// `stop` said so.
+    pub(crate) fn unpacked(
         &self,
+        files: &dyn Files,
         store: &LayerStore,
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Vec<PathBuf>>, Failure> {
         let mut dirs = Vec::new();
         for blob in self.layers.iter().rev() {
-            match store.layer(blob, stop)? {
+            match store.layer(blob, files, stop)? {
                 Some(dir) => dirs.push(dir),
                 None => return Ok(None),
             }
@@ -120,17 +130,18 @@ impl Layout {
     }
 }
 
+/// Where a layout has a blob.
+fn blob_path(digest: &str) -> PathBuf {
+    Path::new("blobs/sha256").join(digest)
+}
+
 struct Reader<'a> {
-    dir: &'a Path,
+    files: &'a dyn Files,
 }
 
 impl Reader<'_> {
     fn bad(&self, why: &str) -> Failure {
-        Failure::input(format!("image {}: {why}", self.dir.display()))
-    }
-
-    fn path(&self, digest: &str) -> PathBuf {
-        self.dir.join("blobs/sha256").join(digest)
+        Failure::input(format!("image {}: {why}", self.files.shown(Path::new(""))))
     }
 
     /// The one that is called `tag`.
@@ -173,15 +184,16 @@ impl Reader<'_> {
 
     fn blob<T: DeserializeOwned>(&self, descriptor: &Descriptor) -> Result<T, Failure> {
         let digest = digest::digest_of(descriptor.digest()).map_err(|why| self.bad(&why))?;
-        self.file(&self.path(&digest), Some(&digest))
+        self.file(&blob_path(&digest), Some(&digest))
     }
 
     fn file<T: DeserializeOwned>(&self, path: &Path, digest: Option<&str>) -> Result<T, Failure> {
-        let bad = |why: &str| Failure::input(format!("image file {}: {why}", path.display()));
-        let failed = |e| Failure::input(format!("image file {}", path.display())).because(e);
-        let file = crate::regular::open(path).map_err(failed)?;
+        let shown = self.files.shown(path);
+        let bad = |why: &str| Failure::input(format!("image file {shown}: {why}"));
+        let failed = |e| Failure::input(format!("image file {shown}")).because(e);
+        let file = self.files.open(path).map_err(failed)?;
         let mut text = Vec::new();
-        file.take(DOCUMENT_MAX + 1).read_to_end(&mut text).map_err(failed)?;
+        file.data.take(DOCUMENT_MAX + 1).read_to_end(&mut text).map_err(failed)?;
         if text.len() as u64 > DOCUMENT_MAX {
             return Err(bad("too large to be a description of an image"));
         }

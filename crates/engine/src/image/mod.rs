@@ -7,20 +7,24 @@
 mod archive;
 mod compression;
 mod digest;
+mod files;
 mod layout;
 mod pax;
 mod place;
 mod store;
 mod unpack;
 
+pub(crate) use files::Here;
+use files::{Files, There};
 pub use layout::{Defaults, Layout};
 pub(crate) use place::open_beneath;
 pub use store::LayerStore;
 
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use vellum_service::Failure;
 use vellum_service::layers::ceph::CephLayer;
+use vellum_service::{Failure, LayerSource};
 
 /// The file that makes a directory an OCI image layout.
 const LAYOUT_FILE: &str = "oci-layout";
@@ -32,12 +36,94 @@ pub enum Source {
     Tree(PathBuf),
     /// An image layout, and the name of one of its images.
     Layout(PathBuf, Option<String>),
-    /// A directory tree on CephFS, as it is.
+    /// A directory on CephFS: a tree, as it is, or an image layout.
     Far(CephLayer),
+    /// An image layout on CephFS, maybe with a colon and the name of one of its images behind its path.
+    FarLayout(CephLayer),
+}
+
+/// An image that has been looked at.
+pub(crate) enum Found {
+    /// A tree, which is the one layer.
+    Tree(LayerSource),
+    /// A layout, and where its files are.
+    Layout(Layout, Box<dyn Files>),
+}
+
+impl Found {
+    /// What it is.
+    pub(crate) fn of(image: &Source) -> Result<Self, Failure> {
+        match image {
+            Source::Tree(dir) => Ok(Self::Tree(dir.clone().into())),
+            Source::Layout(dir, tag) => Self::layout(Here(dir.clone()), tag.as_deref()),
+            Source::Far(layer) => {
+                let there = There(layer.visit()?);
+                if is_layout(&there)? {
+                    return Self::layout(there, None);
+                }
+                Ok(Self::Tree(LayerSource::Ceph(layer.clone())))
+            }
+            Source::FarLayout(layer) => Self::far_layout(layer),
+        }
+    }
+
+    fn layout(files: impl Files + 'static, tag: Option<&str>) -> Result<Self, Failure> {
+        Ok(Self::Layout(Layout::open_of(&files, tag)?, Box::new(files)))
+    }
+
+    fn far_layout(layer: &CephLayer) -> Result<Self, Failure> {
+        // A path may have a colon itself.
+        let whole = layer.is_there()?;
+        let named = layer.split_tag().filter(|_| !whole);
+        let (dir, tag) = named.map_or_else(|| (layer.clone(), None), |(dir, tag)| (dir, Some(tag)));
+        let there = There(dir.visit()?);
+        if is_layout(&there)? {
+            return Self::layout(there, tag.as_deref());
+        }
+        Err(Failure::input(format!(
+            "option --image oci:{layer}: no OCI image layout there; make one with skopeo copy SOURCE oci:DIR:TAG, and copy DIR there"
+        )))
+    }
+
+    /// What it says about processes.
+    pub(crate) fn defaults(&self) -> Defaults {
+        match self {
+            Self::Tree(_) => Defaults::default(),
+            Self::Layout(layout, _) => layout.defaults().clone(),
+        }
+    }
+
+    /// Its layers, the top one first; what is not in the store yet is unpacked. None: `stop` said so.
+    pub(crate) fn lowers(
+        self,
+        store: &LayerStore,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Vec<LayerSource>>, Failure> {
+        match self {
+            Self::Tree(source) => Ok(Some(vec![source])),
+            Self::Layout(layout, files) => {
+                let dirs = layout.unpacked(&*files, store, stop)?;
+                Ok(dirs.map(|dirs| dirs.into_iter().map(LayerSource::from).collect()))
+            }
+        }
+    }
+}
+
+fn is_layout(there: &There) -> Result<bool, Failure> {
+    let file = Path::new(LAYOUT_FILE);
+    let failed = |e| Failure::input(format!("image file {}", there.shown(file))).because(e);
+    match there.open(file) {
+        Ok(_) => Ok(true),
+        Err(e) => match e.raw_os_error().map(Errno::from_raw_os_error) {
+            // Nothing, or no regular file.
+            Some(Errno::NOENT | Errno::ISDIR | Errno::LOOP | Errno::NXIO) => Ok(false),
+            _ => Err(failed(e)),
+        },
+    }
 }
 
 impl Source {
-    /// What `--image TEXT` means: a directory, a directory that is an image layout, `oci:DIR[:TAG]`, or `ceph:PATH`.
+    /// What `--image TEXT` means: a directory, a directory that is an image layout, `oci:DIR[:TAG]`, or the same on CephFS: `ceph:PATH`, `oci:ceph:PATH[:TAG]`.
     pub fn parse(text: &Path) -> Result<Self, Failure> {
         let bad = |why: &str| Failure::input(format!("option --image {}: {why}", text.display()));
         let layout = |dir: &Path| dir.join(LAYOUT_FILE).is_file();
@@ -46,10 +132,8 @@ impl Source {
         }
         let words = text.to_str().and_then(|text| text.strip_prefix("oci:"));
         if let Some(words) = words {
-            if CephLayer::named(OsStr::new(words)).is_some() {
-                return Err(bad(
-                    "image layouts are unpacked from this host only; copy it here, or give ceph:PATH, the root as a directory tree",
-                ));
+            if let Some(layer) = CephLayer::named(OsStr::new(words)) {
+                return Ok(Self::FarLayout(layer));
             }
             if layout(Path::new(words)) {
                 return Ok(Self::Layout(absolute(Path::new(words))?, None));
@@ -113,7 +197,8 @@ mod tests {
             assert_eq!(parse(text), Ok(wanted));
         }
         assert_eq!(parse("ceph:/a/b".to_owned()), Ok(Source::Far(CephLayer::at(b"a/b"))));
-        for bad in ["oci:", "oci:/nonexistent", "oci:/nonexistent:tag", "/nonexistent", "", "oci:ceph:/a"] {
+        assert_eq!(parse("oci:ceph:/a/b:v1".to_owned()), Ok(Source::FarLayout(CephLayer::at(b"a/b:v1"))));
+        for bad in ["oci:", "oci:/nonexistent", "oci:/nonexistent:tag", "/nonexistent", ""] {
             assert_eq!(parse(bad.to_owned()).unwrap_err().exit_status(), 2, "{bad}");
         }
         assert_eq!(parse(format!("oci:{shown}/tree")).unwrap_err().exit_status(), 2);

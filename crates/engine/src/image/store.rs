@@ -3,6 +3,7 @@
 use super::archive::Archive;
 use super::compression;
 use super::digest::Digesting;
+use super::files::{Files, Opened};
 use super::layout::Blob;
 use super::unpack::{Trouble, unpack};
 use crate::own::Owned;
@@ -63,7 +64,12 @@ impl LayerStore {
     }
 
     /// The directory of a layer, which is unpacked when it is not there yet. None: `stop` said so.
-    pub(super) fn layer(&self, blob: &Blob, stop: &dyn Fn() -> bool) -> Result<Option<PathBuf>, Failure> {
+    pub(super) fn layer(
+        &self,
+        blob: &Blob,
+        files: &dyn Files,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<PathBuf>, Failure> {
         let done = self.dir.join(&blob.content);
         let failed = |e: io::Error| Failure::at(&done, e);
         fs::create_dir_all(&self.dir).map_err(failed)?;
@@ -80,7 +86,8 @@ impl LayerStore {
             }
         };
         // Somebody may have been done with it just before.
-        let outcome = if done.is_dir() { Ok(true) } else { unpack_to(blob, unfinished.path(), &done, stop) };
+        let outcome =
+            if done.is_dir() { Ok(true) } else { unpack_to((blob, files), unfinished.path(), &done, stop) };
         if let Err(e) = remove_tree(unfinished.path()) {
             tracing::warn!("{}: cannot be removed: {e}", unfinished.path().display());
         }
@@ -89,9 +96,15 @@ impl LayerStore {
 }
 
 /// False: stopped.
-fn unpack_to(blob: &Blob, unfinished: &Path, done: &Path, stop: &dyn Fn() -> bool) -> Result<bool, Failure> {
-    let layer = |why: String| Failure::input(format!("layer {}: {why}", blob.path.display()));
-    let failed = |e: io::Error| Failure::input(format!("layer {}", blob.path.display())).because(e);
+fn unpack_to(
+    (blob, files): (&Blob, &dyn Files),
+    unfinished: &Path,
+    done: &Path,
+    stop: &dyn Fn() -> bool,
+) -> Result<bool, Failure> {
+    let shown = files.shown(&blob.path);
+    let layer = |why: String| Failure::input(format!("layer {shown}: {why}"));
+    let failed = |e: io::Error| Failure::input(format!("layer {shown}")).because(e);
     let system = |path: &Path, e: io::Error| Failure::at(path, e);
     let tree = unfinished.join(TREE);
     // What an interrupted command has left is of no use.
@@ -99,12 +112,11 @@ fn unpack_to(blob: &Blob, unfinished: &Path, done: &Path, stop: &dyn Fn() -> boo
     fs::create_dir(&tree).map_err(|e| system(&tree, e))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(&tree, flags, Mode::empty()).map_err(|e| system(&tree, e.into()))?;
-    let file = crate::regular::open(&blob.path).map_err(failed)?;
-    let len = file.metadata().map_err(failed)?.len();
+    let Opened { data, len } = files.open(&blob.path).map_err(failed)?;
     if len != blob.size {
         return Err(layer(format!("{len} bytes, and the manifest says {}; get the image again", blob.size)));
     }
-    let mut packed = BufReader::with_capacity(PART, Digesting::new(file));
+    let mut packed = BufReader::with_capacity(PART, Digesting::new(data));
     let plain = {
         let plain = compression::unpacked(&mut packed).map_err(failed)?;
         let mut archive = Archive::new(Digesting::new(plain));

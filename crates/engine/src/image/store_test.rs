@@ -1,7 +1,7 @@
 //! Layers that mean well, and layers that do not.
 
 use super::*;
-use crate::image::digest;
+use crate::image::{Here, digest};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use rustix::process::geteuid;
@@ -72,6 +72,11 @@ struct World {
     store: LayerStore,
 }
 
+/// Blobs are called by their whole paths here.
+fn here() -> Here {
+    Here(PathBuf::new())
+}
+
 impl World {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -91,7 +96,7 @@ impl World {
     fn unpack(&self, tar: Tar) -> Result<PathBuf, Failure> {
         let text = tar.end();
         let blob = self.blob(&text, &text);
-        self.store.layer(&blob, &|| false).map(Option::unwrap)
+        self.store.layer(&blob, &here(), &|| false).map(Option::unwrap)
     }
 
     /// It is refused as bad input, and nothing is left of it or was touched elsewhere.
@@ -263,7 +268,7 @@ fn a_layer_must_be_what_was_promised() {
     let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
     gzip.write_all(&text).unwrap();
     let gzip = gzip.finish().unwrap();
-    let layer = |blob: &Blob| world.store.layer(blob, &|| false).map(Option::unwrap);
+    let layer = |blob: &Blob| world.store.layer(blob, &here(), &|| false).map(Option::unwrap);
     let good = world.blob(&gzip, &text);
     // Cut off, with the right size and digest of what is left.
     for len in [20, gzip.len() / 2, gzip.len() - 1] {
@@ -304,8 +309,9 @@ fn several_may_want_a_layer_at_once() {
     fs::create_dir_all(world.dir.path().join(format!("layers/unfinished-{}/tree/dir", blob.content)))
         .unwrap();
     let dirs: Vec<PathBuf> = std::thread::scope(|scope| {
-        let all: Vec<_> =
-            (0..4).map(|_| scope.spawn(|| world.store.layer(&blob, &|| false).unwrap().unwrap())).collect();
+        let all: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| world.store.layer(&blob, &here(), &|| false).unwrap().unwrap()))
+            .collect();
         all.into_iter().map(|one| one.join().unwrap()).collect()
     });
     assert!(dirs.iter().all(|dir| *dir == dirs[0]));
@@ -320,7 +326,7 @@ fn who_is_stopped_leaves_nothing() {
     let blob = world.blob(&text, &text);
     let asked = AtomicBool::new(false);
     let stop = || asked.swap(true, Ordering::Relaxed);
-    assert_eq!(world.store.layer(&blob, &stop).unwrap(), None);
+    assert_eq!(world.store.layer(&blob, &here(), &stop).unwrap(), None);
     assert_eq!(fs::read_dir(world.dir.path().join("layers")).unwrap().count(), 0);
     fs::create_dir(world.dir.path().join("layers/unfinished-x")).unwrap();
     world.store.sweep();

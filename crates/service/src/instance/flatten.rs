@@ -4,11 +4,12 @@ use crate::config::{BlockMap, Config};
 use crate::failure::Failure;
 use crate::instance::tree;
 use crate::layers;
-use crate::layers::ceph::CephLayer;
+use crate::layers::ceph::{CephLayer, arrive, quietly};
 use crate::layers::lock::DirLock;
 use crate::layers::source::LayerSource;
 use rustix::fs::{CWD, Mode, lgetxattr};
 use rustix::io::Errno;
+use rustix::system::uname;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -19,44 +20,44 @@ pub use vellum_union::Flattening;
 /// Longest list of layers that an upper records (Linux's limit for an extended attribute).
 const RECORD_MAX: usize = 65_536;
 
-/// Copies everything into `upper` that its files still take from the layers below. `lowers`: those layers, the top one first;
-/// none: those that the upper records. `watch` sees every step and ends the work by answering false.
-pub fn run(
-    upper: &Path,
-    lowers: &[PathBuf],
-    work: Option<&Path>,
-    watch: &mut dyn FnMut(&Flattening) -> bool,
-) -> Result<Flattening, Failure> {
-    let named = [upper].into_iter().chain(lowers.iter().map(PathBuf::as_path)).chain(work);
-    if let Some(layer) = named.map(Path::as_os_str).find_map(CephLayer::named) {
-        return Err(Failure::input(format!(
-            "layer {layer}: vellum flatten completes layers of this host only"
-        ))
-        .remedy("mount it with its lower layers, and copy what the mount shows"));
-    }
-    let (given, shown) = (upper, upper.display());
-    let failed =
-        |e| Failure::input(format!("upper layer {shown}")).because(e).remedy("give the directory of one");
-    let upper = upper.canonicalize().map_err(failed)?;
-    let lowers = match lowers {
-        // A whole layer needs none.
-        [] if crate::layers::store::is_upper(&upper) && !crate::layers::store::needs_lowers(&upper) => {
-            Vec::new()
-        }
-        [] => recorded(&upper)?,
-        named => named.to_vec(),
+/// An upper layer that is to be completed.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The layer.
+    pub upper: LayerSource,
+    /// Those below, the top one first; none: those that the upper records.
+    pub lowers: Vec<LayerSource>,
+    /// Its work directory; None: one is made beside it.
+    pub work: Option<LayerSource>,
+}
+
+/// Copies everything into an upper that its files still take from the layers below. `watch` sees every step and ends the work by answering
+/// false. Where one of them is on CephFS, threads are started.
+pub fn run(wanted: &Wanted, watch: &mut dyn FnMut(&Flattening) -> bool) -> Result<Flattening, Failure> {
+    let shown = &wanted.upper;
+    let (upper, lowers) = match &wanted.upper {
+        LayerSource::Ceph(layer) => (far(layer, &wanted.lowers)?, wanted.lowers.clone()),
+        local => here(local, &wanted.lowers)?,
     };
     let unknown = lowers.is_empty();
-    let made = if work.is_none() { Some(WorkDir::make(&upper)?) } else { None };
-    let config = Config {
-        work: work.or_else(|| made.as_ref().map(|made| made.0.as_path())).map(LayerSource::from),
-        upper: Some(upper.into()),
-        lowers: lowers.into_iter().map(LayerSource::from).collect(),
+    let made = if wanted.work.is_none() { Some(WorkDir::make(&upper)?) } else { None };
+    let mut config = Config {
+        work: wanted.work.clone().or_else(|| made.as_ref().map(WorkDir::source)),
+        upper: Some(upper),
+        lowers,
         // What was recorded in a sidecar is read from there in any case.
         block_map: BlockMap::Holes,
         ..Config::default()
     };
-    let mut layers = layers::open(&config, Path::new("/"))?.into_branches()?;
+    if let Some(cluster) =
+        config.upper.as_ref().and_then(LayerSource::ceph).map(|layer| layer.cluster.clone())
+    {
+        config.reach_by(&cluster);
+    }
+    if config.ceph_layers().next().is_some() {
+        arrive();
+    }
+    let mut layers = quietly(|| layers::open(&config, Path::new("/"))?.into_branches())?;
     let locks = std::mem::take(&mut layers.locks);
     let union = tree::build_kept(&config, layers, tree::Kept::default())?;
     let result = union
@@ -64,12 +65,39 @@ pub fn run(
         .map_err(|e| Failure::system(format!("upper layer {shown}")).because(e));
     let result = match result {
         // Written before layers said so.
-        Ok(done) if unknown && done.files > 0 => Err(unrecorded(given)),
+        Ok(done) if unknown && done.files > 0 => Err(unrecorded(shown)),
         other => other,
     };
     drop(union);
     drop(locks);
     result
+}
+
+/// An upper layer of this host, and what it is completed from.
+fn here(upper: &LayerSource, lowers: &[LayerSource]) -> Result<(LayerSource, Vec<LayerSource>), Failure> {
+    let failed =
+        |e| Failure::input(format!("upper layer {upper}")).because(e).remedy("give the directory of one");
+    let dir = upper.directory().ok_or_else(|| failed(Errno::NOTDIR.into()))?;
+    let dir = dir.canonicalize().map_err(failed)?;
+    let lowers = match lowers {
+        // A whole layer needs none.
+        [] if crate::layers::store::is_upper(&dir) && !crate::layers::store::needs_lowers(&dir) => Vec::new(),
+        [] => recorded(&dir)?.into_iter().map(LayerSource::from).collect(),
+        named => named.to_vec(),
+    };
+    Ok((dir.into(), lowers))
+}
+
+/// One on CephFS, which names of other layers are not kept on: they would be those of the host that has written it.
+fn far(upper: &CephLayer, lowers: &[LayerSource]) -> Result<LayerSource, Failure> {
+    let upper = upper.found()?;
+    if !lowers.is_empty() {
+        return Ok(LayerSource::Ceph(upper));
+    }
+    if upper.visit()?.is_whole()? {
+        return Ok(LayerSource::Ceph(upper));
+    }
+    Err(unrecorded(&LayerSource::Ceph(upper)))
 }
 
 /// The layers that an upper records with its first partial file.
@@ -88,13 +116,12 @@ fn recorded(upper: &Path) -> Result<Vec<PathBuf>, Failure> {
             Err(e) => return Err(Failure::system(format!("upper layer {}", upper.display())).because(e)),
         }
     }
-    Err(unrecorded(upper))
+    Err(unrecorded(&upper.into()))
 }
 
-fn unrecorded(upper: &Path) -> Failure {
+fn unrecorded(upper: &LayerSource) -> Failure {
     Failure::input(format!(
-        "upper layer {}: it does not say which layers it belongs to; name them with --lower, the top one first",
-        upper.display()
+        "upper layer {upper}: it does not say which layers it belongs to; name them with --lower, the top one first"
     ))
 }
 
@@ -104,23 +131,57 @@ pub fn is_in_use(upper: &Path) -> bool {
 }
 
 /// A directory for unfinished work beside an upper, removed with this.
-struct WorkDir(PathBuf);
+enum WorkDir {
+    Here(PathBuf),
+    There(CephLayer),
+}
 
 impl WorkDir {
-    fn make(upper: &Path) -> Result<Self, Failure> {
-        let beside = upper.parent().unwrap_or(upper);
-        let path = beside.join(format!(".vellum-flatten-{}", std::process::id()));
+    fn make(upper: &LayerSource) -> Result<Self, Failure> {
+        let name = format!(".vellum-flatten-{}", std::process::id());
+        if let LayerSource::Ceph(upper) = upper {
+            let above = upper.parent().ok_or_else(|| {
+                Failure::input(format!(
+                    "upper layer {upper}: nothing can be made beside the filesystem's root"
+                ))
+                .remedy("give a directory below it")
+            })?;
+            // Other hosts may be at it, too.
+            let name = format!("{name}-{}", uname().nodename().to_string_lossy());
+            above.visit()?.make_dir(name.as_ref())?;
+            return Ok(Self::There(upper.beside(name.as_ref())));
+        }
+        let upper = upper.directory().unwrap_or(Path::new("/"));
+        let path = upper.parent().unwrap_or(upper).join(name);
         rustix::fs::mkdirat(CWD, &path, Mode::RWXU).map_err(|e| {
             Failure::input(format!("work directory {}", path.display()))
                 .because(e)
                 .remedy("name one on the same filesystem with --work")
         })?;
-        Ok(Self(path))
+        Ok(Self::Here(path))
+    }
+
+    fn source(&self) -> LayerSource {
+        match self {
+            Self::Here(path) => path.as_path().into(),
+            Self::There(layer) => LayerSource::Ceph(layer.clone()),
+        }
     }
 }
 
 impl Drop for WorkDir {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        match self {
+            Self::Here(path) => {
+                let _ = std::fs::remove_dir_all(path);
+            }
+            Self::There(layer) => {
+                let above = layer.parent().map(|above| above.visit());
+                let removed = above.zip(layer.file_name()).map(|(above, name)| above?.remove_all(name));
+                if let Some(Err(failure)) = removed {
+                    tracing::warn!("{failure}");
+                }
+            }
+        }
     }
 }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 /// Arguments of `vellum run`. Words that become part of the container's configuration are text, paths of the host need not be.
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// What the root is made of: a directory tree, an OCI image layout, oci:DIR:TAG, or ceph:PATH, a directory tree on CephFS. It is
-    /// only read.
+    /// What the root is made of: a directory tree, an OCI image layout, oci:DIR:TAG, or one of these on CephFS: ceph:PATH,
+    /// oci:ceph:PATH:TAG. It is only read.
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<PathBuf>,
     /// The configuration of the cluster that ceph:PATH is on; otherwise /etc/ceph/ceph.conf.

@@ -198,13 +198,22 @@ pub struct BenchArgs {
 /// Arguments of `vellum flatten`.
 #[derive(Args, Debug)]
 pub struct FlattenArgs {
-    /// A layer below it; the first one is on top. May be repeated. Without it: the layers that the upper records.
+    /// A layer below it; the first one is on top. May be repeated. Without it: the layers that the upper records, if it is on this host.
     #[arg(long, value_name = "DIR")]
     pub lower: Vec<PathBuf>,
     /// A directory for unfinished work, on the filesystem of the upper. Without it: one is made beside the upper.
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
-    /// The upper layer; or the directory in which an engine keeps its layers (podman's graphroot), for all that are not in use.
+    /// The configuration of the cluster that layers called ceph:PATH are on; otherwise /etc/ceph/ceph.conf.
+    #[arg(long, value_name = "FILE")]
+    pub ceph_conf: Option<PathBuf>,
+    /// As which client it is reached; otherwise client.admin.
+    #[arg(long, value_name = "NAME")]
+    pub ceph_id: Option<String>,
+    /// The filesystem's name there; otherwise the default one.
+    #[arg(long, value_name = "NAME")]
+    pub ceph_fs: Option<String>,
+    /// The upper layer, which nothing may be mounted with; or the directory in which an engine keeps its layers (podman's graphroot), for all that are not in use.
     pub upper: PathBuf,
 }
 

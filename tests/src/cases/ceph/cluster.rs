@@ -99,6 +99,12 @@ impl Cluster {
         Ok(names)
     }
 
+    /// Whose a directory is to write to, as he has said.
+    pub(super) fn writer(&self, path: &str) -> Outcome<Option<Vec<u8>>> {
+        let path = CString::new(path).doing("a path")?;
+        CephBranch::open(self.client()?, &path).and_then(|branch| branch.writer()).doing("a writer")
+    }
+
     /// Sets how many bytes a directory may hold.
     pub(super) fn set_quota(&self, path: &str, bytes: u64) -> Outcome {
         let (client, path) = (self.client()?, CString::new(path).doing("a path")?);

@@ -4,6 +4,7 @@
 mod bench;
 mod cluster;
 mod failures;
+mod images;
 mod lent;
 mod running;
 mod settings;
@@ -19,7 +20,7 @@ use cluster::Cluster;
 use std::process::Command;
 use std::time::Instant;
 
-pub(super) const CASES: &[Case] = &[Case::once("ceph", 300, ceph), Case::once("ceph-demo", 600, demo)];
+pub(super) const CASES: &[Case] = &[Case::once("ceph", 300, ceph), Case::once("demo/tenants", 600, demo)];
 
 /// A part of the case.
 type Part = fn(&Cx, &mut Cluster) -> Outcome;
@@ -44,6 +45,8 @@ const PARTS: &[(&str, Part)] = &[
     ("upper-quota", upper::quota),
     ("upper-expelled", upper::expelled),
     ("run", running::run),
+    ("image-layouts", images::layouts),
+    ("flatten", images::flatten),
     ("bench", bench::compared),
     ("bench-ended", bench::ended),
     ("storage-stopped", failures::storage_stopped),

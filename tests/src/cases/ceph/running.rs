@@ -60,15 +60,12 @@ pub(super) fn run(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         (far(&["--upper", "ceph:/", "true"]), "below the root"),
         (runs.bare(&["--image", "ceph:/nowhere", "--ceph-conf", &conf, "true"]), "ceph:/nowhere"),
         (runs.bare(&["--image", "ceph:/run-image", "--ceph-conf", "/nowhere", "true"]), "ceph.conf=FILE"),
-        (runs.bare(&["--image", "oci:ceph:/run-image", "true"]), "this host only"),
         (runs.bare(&["--image", &here, "--ceph-id", "x", "true"]), "nothing is on CephFS"),
     ] {
         let mut command = command;
         shell::refused(&mut command, word)?;
         runs.nothing_is_left()?;
     }
-    let mut flatten = std::process::Command::new(&runs.program);
-    shell::refused(flatten.args(["flatten", "ceph:/run-kept/upper"]), "this host only")?;
     ensure_eq!(cluster.names("run-kept")?, ["upper"], "beside the upper layer, in the end");
     Ok(())
 }

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use tar::{Builder, EntryType, Header};
 
 /// A blob, before it was damaged.
-pub(super) struct Blob {
-    pub(super) path: PathBuf,
-    pub(super) contents: Vec<u8>,
+pub(in crate::cases) struct Blob {
+    pub(in crate::cases) path: PathBuf,
+    pub(in crate::cases) contents: Vec<u8>,
 }
 
 fn digest(bytes: &[u8]) -> String {
@@ -53,7 +53,7 @@ fn entry(
 }
 
 /// Writes the layout, with `tree` in the lower layer, under the tag v1.
-pub(super) fn write(dir: &Path, tree: &Path) -> Outcome {
+pub(in crate::cases) fn write(dir: &Path, tree: &Path) -> Outcome {
     fs::create_dir_all(dir.join("blobs/sha256"))?;
     let mut lower = Builder::new(Vec::new());
     lower.follow_symlinks(false);
@@ -97,7 +97,7 @@ pub(super) fn files(dir: &Path) -> Outcome<Vec<PathBuf>> {
 }
 
 /// Each blob in turn, damaged as it is yielded, and what the refusal has to name.
-pub(super) fn damaged(dir: &Path) -> Outcome<impl Iterator<Item = (Blob, String)>> {
+pub(in crate::cases) fn damaged(dir: &Path) -> Outcome<impl Iterator<Item = (Blob, String)>> {
     let mut blobs = Vec::new();
     for file in fs::read_dir(dir.join("blobs/sha256"))? {
         let path = file?.path();

@@ -1,7 +1,7 @@
 //! `vellum run`: containers whose root is a Vellum tree, by a real runtime.
 
 mod ids;
-mod layout;
+pub(super) mod layout;
 mod removal;
 pub(super) mod support;
 mod terminal;

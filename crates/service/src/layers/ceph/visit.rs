@@ -5,13 +5,14 @@ use super::open::{CephRight, layer, right, unopened};
 use super::{CephLayer, be_one_of, leave};
 use crate::failure::Failure;
 use rustix::fs::{Mode, OFlags};
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vellum_vfs::{Branch, BranchDir, Errno, Error, FileKind, Name, Result as Done};
+use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Error, FileKind, Name, OpenMode, Result as Done};
 
 /// This process has had a client.
 static VISITED: AtomicBool = AtomicBool::new(false);
@@ -31,14 +32,14 @@ pub struct Visit {
 }
 
 /// The command is a family of its own, which has no successor.
-fn arrive() {
+pub(crate) fn arrive() {
     if !VISITED.swap(true, Ordering::Relaxed) {
         be_one_of(RandomState::new().build_hasher().finish(), 0);
     }
 }
 
 /// Ceph's library prints some of what it cannot do. What is wrong is said in one line, by the command.
-fn quietly<T>(what: impl FnOnce() -> T) -> T {
+pub(crate) fn quietly<T>(what: impl FnOnce() -> T) -> T {
     let kept = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stderr(), 3);
     let null = rustix::fs::open("/dev/null", OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
     if let (Ok(_), Ok(null)) = (&kept, null) {
@@ -62,6 +63,28 @@ impl CephLayer {
     #[must_use]
     pub fn file_name(&self) -> Option<&OsStr> {
         self.path.file_name()
+    }
+
+    /// It without the last colon of its last name, and what is behind that; None: there is no colon.
+    #[must_use]
+    pub fn split_tag(&self) -> Option<(Self, String)> {
+        let (path, tag) = self.path.to_str()?.rsplit_once(':')?;
+        if tag.is_empty() || tag.contains('/') {
+            return None;
+        }
+        Some((Self { path: path.into(), cluster: self.cluster.clone() }, tag.to_owned()))
+    }
+
+    /// Whether there is a directory. As [`Self::visit`].
+    pub fn is_there(&self) -> Result<bool, Failure> {
+        arrive();
+        let above = Self { path: PathBuf::new(), cluster: self.cluster.clone() };
+        let path = text(self.path.as_os_str()).map_err(|error| unopened(self, &error))?;
+        match above.visit()?.branch.open_dir_path(&path) {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+            Err(error) => Err(unopened(self, &error)),
+        }
     }
 
     /// The one of that name beside it.
@@ -88,10 +111,40 @@ impl Visit {
         done.map_err(|error| unopened(&self.layer, &error))
     }
 
+    /// The directory.
+    #[must_use]
+    pub const fn layer(&self) -> &CephLayer {
+        &self.layer
+    }
+
     /// Owner, group and permission bits.
     pub fn owner_and_mode(&self) -> Result<(u32, u32, u32), Failure> {
         let attr = self.said(self.branch.root().stat())?;
         Ok((attr.uid, attr.gid, attr.mode & 0o7777))
+    }
+
+    /// Whether it is an upper layer none of whose files takes data from others, as far as it says so.
+    pub fn is_whole(&self) -> Result<bool, Failure> {
+        let root = self.branch.root();
+        let has = |attribute: &CStr| match root.get_xattr(attribute, &mut []) {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => Ok(false),
+            Err(error) => Err(unopened(&self.layer, &error)),
+        };
+        Ok(has(c"trusted.vellum.format")? && !has(c"trusted.vellum.lowers")?)
+    }
+
+    /// Opens a regular file below it to read. No symbolic link on the way is followed.
+    pub fn open_file(&self, path: &Path) -> io::Result<FarFile> {
+        let opened = || {
+            let (above, name) =
+                (path.parent().unwrap_or(Path::new("")), path.file_name().unwrap_or_default());
+            let (above, name) = (text(above.as_os_str())?, text(name)?);
+            let file = self.branch.open_dir_path(&above)?.open_file(Name::new(&name)?, OpenMode::READ)?;
+            let len = file.stat()?.size;
+            Ok(FarFile { file, at: 0, len })
+        };
+        opened().map_err(|error: Error| error.errno().into())
     }
 
     /// Makes a directory in it that only its owner enters.
@@ -103,6 +156,29 @@ impl Visit {
     /// Removes a directory in it with all that is in that; one that is not there is removed.
     pub fn remove_all(&self, name: &OsStr) -> Result<(), Failure> {
         self.said(text(name).and_then(|text| remove_all(&self.branch.root(), &text)))
+    }
+}
+
+/// A file on CephFS that is read from its beginning to its end.
+pub struct FarFile {
+    file: Arc<dyn BranchFile>,
+    at: u64,
+    len: u64,
+}
+
+impl FarFile {
+    /// Its size in bytes, as it was when it was opened.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.len
+    }
+}
+
+impl io::Read for FarFile {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read_at(buf, self.at).map_err(|error| io::Error::from(error.errno()))?;
+        self.at += count as u64;
+        Ok(count)
     }
 }
 

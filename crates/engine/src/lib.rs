@@ -24,6 +24,7 @@ mod regular;
 pub mod settings;
 pub mod store;
 pub mod uids;
+pub mod zoned;
 
 pub use mount::Mount;
 pub use name::PoolName;

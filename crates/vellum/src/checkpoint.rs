@@ -81,7 +81,7 @@ pub fn manage(command: CheckpointsCommand) -> Result<String, Failure> {
             if json { pretty(&all.iter().map(shown).collect::<Vec<_>>()) } else { Ok(table(&all)) }
         }
         CheckpointsCommand::Show { json, dir, name } => {
-            let (_, record) = Checkpoints::open("", &dir)?.find(&name)?;
+            let record = Checkpoints::open("", &dir)?.record(&name)?;
             if json {
                 pretty(&Shown { name: &name, record: Some(&record), failure: None })
             } else {
@@ -89,8 +89,7 @@ pub fn manage(command: CheckpointsCommand) -> Result<String, Failure> {
             }
         }
         CheckpointsCommand::Delete { dir, names } => {
-            let all = Checkpoints::open("", &dir)?;
-            names.iter().try_for_each(|name| all.delete(name)).map(|()| String::new())
+            Checkpoints::open("", &dir)?.delete(&names).map(|()| String::new())
         }
     }
 }

@@ -10,6 +10,9 @@ const PART: u64 = 8 << 20;
 /// Bytes of a copy by hand.
 const BUFFER: usize = 1 << 20;
 
+/// Why a copy is none.
+pub(super) const INEXACT: &str = "holes of the file are not kept exactly by the filesystem of the copy; give a directory on ext4, XFS, Btrfs or tmpfs";
+
 /// What copying has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Copied {
@@ -36,15 +39,13 @@ pub(crate) fn copy(from: impl AsFd, to: impl AsFd, exactly: bool) -> io::Result<
     }
     ftruncate(to, size)?;
     if exactly && self::extents(to, size)? != extents {
-        return Err(io::Error::other(
-            "holes of the file are not kept exactly by the filesystem of the copy; give a directory on ext4, XFS, Btrfs or tmpfs",
-        ));
+        return Err(io::Error::other(INEXACT));
     }
     Ok(Copied { bytes, shared: false })
 }
 
 /// Where a file has data: from, to, in order, none next to the other.
-fn extents(file: impl AsFd, size: u64) -> io::Result<Vec<(u64, u64)>> {
+pub(super) fn extents(file: impl AsFd, size: u64) -> io::Result<Vec<(u64, u64)>> {
     let file = file.as_fd();
     let (mut found, mut at): (Vec<(u64, u64)>, u64) = (Vec::new(), 0);
     while at < size {

@@ -24,13 +24,13 @@ use vellum_service::Failure;
 use vellum_sys::remove_tree_at;
 
 /// What was changed as late as this before the first pass may change again with the same times: clocks of filesystems are coarse.
-const SLACK: Duration = Duration::from_secs(2);
+pub(super) const SLACK: Duration = Duration::from_secs(2);
 /// Filesystems of which a store to a mapped page shows in the file's times, once it is written back: ext4, XFS, Btrfs.
-const TELLING: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
+pub(super) const TELLING: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 /// The marks of a partial file, whose holes show the file below.
-const PARTIAL: [&CStr; 2] = [c"trusted.vellum.p", c"user.vellum.p"];
+pub(super) const PARTIAL: [&CStr; 2] = [c"trusted.vellum.p", c"user.vellum.p"];
 /// Longest value of an attribute, and longest list of names: the kernel's limit.
-const XATTR_MAX: usize = 64 << 10;
+pub(super) const XATTR_MAX: usize = 64 << 10;
 
 /// What a pass has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,15 +45,15 @@ pub(crate) struct Amount {
 
 /// What an object looked like before it was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Look {
-    number: (u64, u64),
-    mode: u32,
-    links: u64,
-    owner: (u32, u32),
+pub(super) struct Look {
+    pub(super) number: (u64, u64),
+    pub(super) mode: u32,
+    pub(super) links: u64,
+    pub(super) owner: (u32, u32),
     size: i64,
-    device: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
+    pub(super) device: u64,
+    pub(super) modified: (i64, i64),
+    pub(super) changed: (i64, i64),
 }
 
 impl Look {
@@ -62,7 +62,7 @@ impl Look {
         clippy::unnecessary_cast,
         reason = "types differ between architectures"
     )]
-    fn of(stat: &Stat) -> Self {
+    pub(super) fn of(stat: &Stat) -> Self {
         Self {
             number: (stat.st_dev as u64, stat.st_ino as u64),
             mode: stat.st_mode,
@@ -75,7 +75,7 @@ impl Look {
         }
     }
 
-    fn kind(&self) -> FileType {
+    pub(super) fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.mode)
     }
 }
@@ -105,7 +105,7 @@ struct Pass<'a> {
 }
 
 /// A directory beneath one, by no link.
-fn directory(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
+pub(super) fn directory(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -113,11 +113,11 @@ fn directory(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 /// The path of an entry, for calls that take no descriptor. It is not followed at its end.
-fn entry(dir: BorrowedFd<'_>, name: &OsStr) -> PathBuf {
+pub(super) fn entry(dir: BorrowedFd<'_>, name: &OsStr) -> PathBuf {
     Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
 }
 
-fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
+pub(super) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for one in Dir::read_from(dir)? {
         let one = one?;
@@ -224,11 +224,7 @@ impl Pass<'_> {
 
     /// What is gone, or has become something else, while the layer is being changed. The second pass sees to it.
     fn passing(&self, e: Errno) -> bool {
-        !self.still
-            && matches!(
-                e,
-                Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE | Errno::NXIO | Errno::ISDIR
-            )
+        !self.still && Trouble::is_passing(e)
     }
 
     /// Copies what is in a directory, but for what is in directories in it. False: it is gone, or is as it was copied before.
@@ -414,10 +410,17 @@ impl Pass<'_> {
 }
 
 /// Why an object was not copied.
-enum Trouble {
+pub(super) enum Trouble {
     /// It is not there any more.
     Gone,
     Io(io::Error),
+}
+
+impl Trouble {
+    /// Whether an object that is being changed looks like this for a moment.
+    pub(super) fn is_passing(e: Errno) -> bool {
+        matches!(e, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::STALE | Errno::NXIO | Errno::ISDIR)
+    }
 }
 
 impl From<Errno> for Trouble {
@@ -441,7 +444,7 @@ fn remove(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<()> {
     remove_tree_at(dir, &CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?, u64::MAX)
 }
 
-fn listed(path: &Path) -> rustix::io::Result<Vec<CString>> {
+pub(super) fn listed(path: &Path) -> rustix::io::Result<Vec<CString>> {
     let mut list = vec![0; XATTR_MAX];
     let len = match llistxattr(path, &mut list) {
         Err(Errno::OPNOTSUPP) => 0,
@@ -461,4 +464,4 @@ fn times(stat: &Stat) -> Timestamps {
 
 #[cfg(test)]
 #[path = "delta_test.rs"]
-mod tests;
+pub(super) mod tests;

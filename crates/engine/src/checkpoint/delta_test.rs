@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 
 /// Everything about a tree, by path.
-fn listing(top: &Path) -> BTreeMap<PathBuf, String> {
+pub(crate) fn listing(top: &Path) -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     let mut first = HashMap::new();
     let mut dirs = vec![PathBuf::new()];
@@ -56,7 +56,7 @@ fn listing(top: &Path) -> BTreeMap<PathBuf, String> {
 
 /// What may become of a layer.
 #[derive(Clone, Debug)]
-enum Op {
+pub(crate) enum Op {
     Dir(u8),
     File(u8, u8),
     Write(u8, u8, u8),
@@ -70,7 +70,7 @@ enum Op {
     Remove(u8),
 }
 
-fn op() -> impl Strategy<Value = Op> {
+pub(crate) fn op() -> impl Strategy<Value = Op> {
     let n = 0..6_u8;
     prop_oneof![
         n.clone().prop_map(Op::Dir),
@@ -88,7 +88,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Does it, or not if it cannot be done.
-fn apply(top: &Path, op: &Op) {
+pub(crate) fn apply(top: &Path, op: &Op) {
     // Some names lie in each other.
     let path = |n: &u8| top.join(["a", "b", "a/c", "a/d", "a/c/e", "b/f"][usize::from(*n)]);
     // To open a pipe would be to wait for its other end, and by a link everything could be written to.

@@ -14,7 +14,7 @@ pub(crate) const NAME: &str = "checkpoint.json";
 /// The one format that is read and written.
 const FORMAT: u32 = 1;
 /// The largest one that is read, in bytes.
-const RECORD_MAX: u64 = 16 << 20;
+pub(crate) const RECORD_MAX: u64 = 16 << 20;
 
 /// All that is known of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,16 +64,21 @@ impl Record {
         let mut text = Vec::new();
         let file = crate::regular::open(&path).map_err(failed)?;
         file.take(RECORD_MAX).read_to_end(&mut text).map_err(failed)?;
+        Self::parse(&text, &shown.to_string())
+    }
+
+    /// Reads one from its text; `shown` is where that was.
+    pub(crate) fn parse(text: &[u8], shown: &str) -> Result<Self, Failure> {
         let unclear =
             |e: serde_json::Error| Failure::input(format!("{shown}: no record of a checkpoint")).because(e);
-        let head: Head = serde_json::from_slice(&text).map_err(unclear)?;
+        let head: Head = serde_json::from_slice(text).map_err(unclear)?;
         if head.format != FORMAT {
             return Err(Failure::input(format!(
                 "{shown}: format {}, and this version reads {FORMAT}; use the version of vellum that has written it",
                 head.format
             )));
         }
-        serde_json::from_slice(&text).map_err(unclear)
+        serde_json::from_slice(text).map_err(unclear)
     }
 
     /// Writes it, durably.

@@ -4,13 +4,11 @@
 //! still, CRIU writes its memory, and beside that the layer's copy is made what the layer is.
 
 use super::criu::{self, Criu};
-use super::delta::Delta;
 use super::identity::Lowers;
-use super::images;
+use super::making::{Making, Sizes};
 use super::pause::{Guarded, said};
+use super::place::Checkpoints;
 use super::record::Record;
-use super::store::{Checkpoints, Unfinished};
-use super::{FILES, IMAGES, UPPER};
 use crate::container::{Kind, RUN_FILES, Running, Settings, State};
 use std::fs::{self, File};
 use std::io;
@@ -32,7 +30,7 @@ pub struct Take {
     pub vellum: PathBuf,
     /// The container's name.
     pub container: String,
-    /// The directory of checkpoints.
+    /// The directory of checkpoints, or `zoned:` and a device with a store.
     pub to: PathBuf,
     /// The checkpoint's name; none: the container's.
     pub name: Option<String>,
@@ -78,10 +76,10 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
     let criu = Criu::find()?;
     let store = Checkpoints::make("--to", &asked.to)?;
     let lock = running.lock()?;
-    store.sweep();
-    let unfinished = store.begin(asked.name.as_deref().unwrap_or(container))?;
+    let name = asked.name.as_deref().unwrap_or(container);
+    let made = store.begin(name, &running.upper(), &running.path("."))?;
     let work = Work { asked, running: &running, settings: &settings, criu: &criu, lock: &lock };
-    match work.go(unfinished) {
+    match work.go(made) {
         Ok(taken) => Ok(taken),
         Err(why) => Err(why.of(format!("container {container}: no checkpoint, and it goes on"))),
     }
@@ -96,20 +94,19 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn go(&self, unfinished: Unfinished) -> Result<Taken, Failure> {
+    fn go(&self, mut made: Box<dyn Making>) -> Result<Taken, Failure> {
         let state = self.running.runtime_state();
         let running = (self.running.runtime(), state.as_path(), self.running.id());
-        let guarded = Guarded::start(&self.asked.vellum, running, unfinished.dir(), self.lock);
-        let filled =
-            guarded.and_then(|mut guarded| Ok((self.fill(unfinished.dir(), &mut guarded)?, guarded)));
+        let guarded = Guarded::start(&self.asked.vellum, running, made.unfinished(), self.lock);
+        let filled = guarded.and_then(|mut guarded| Ok((self.fill(&mut *made, &mut guarded)?, guarded)));
         let (record, mut guarded) = match filled {
             Ok(filled) => filled,
             Err(why) => {
-                unfinished.discard();
+                made.discard();
                 return Err(why);
             }
         };
-        let path = unfinished.finish()?;
+        let path = made.finish()?;
         if !self.asked.leave_running {
             guarded.end()?;
         }
@@ -117,37 +114,32 @@ impl Work<'_> {
         Ok(Taken { path, record })
     }
 
-    /// Fills a checkpoint's directory, durably. Afterwards the container goes on, or stands still if it is to end.
-    fn fill(&self, dir: &Path, guarded: &mut Guarded<'_>) -> Result<Record, Failure> {
+    /// Fills a checkpoint. Afterwards the container goes on, or stands still if it is to end.
+    fn fill(&self, made: &mut dyn Making, guarded: &mut Guarded<'_>) -> Result<Record, Failure> {
         let settings = self.settings;
         let lowers = Lowers::of(&settings.image, &settings.lowers)?;
-        let mut images = images::begin(dir.join(IMAGES))?;
-        for name in [UPPER, FILES] {
-            let path = dir.join(name);
-            fs::create_dir(&path).map_err(|e| Failure::at(&path, e))?;
-        }
-        let (merged, copy) = (self.running.merged(), dir.join(UPPER));
-        let mut delta = Delta::new(&self.running.upper(), &copy)?;
+        let merged = self.running.merged();
         durable::flush(&merged)?;
-        let ahead = delta.ahead()?;
+        let ahead = made.ahead()?;
         let work = self.running.path(WORK);
         fs::create_dir_all(&work).map_err(|e| Failure::at(&work, e))?;
         let begin = Instant::now();
         guarded.pause()?;
         durable::flush(&merged)?;
-        let dump = self.dump(guarded, images.dir(), &work, settings.host_network)?;
+        let dump = self.dump(guarded, made.images(), &work, settings.host_network)?;
         // The dump has to end before the container goes on, whatever became of the copy.
-        let still = delta.still();
+        let still = made.still();
         let output = dump.wait_with_output();
         let still = still?;
         self.dumped(&output.map_err(|e| Failure::at(&work, e))?, &work)?;
-        self.files(&dir.join(FILES))?;
+        // What the container has in `/etc` that is not in its layers.
+        RUN_FILES.into_iter().try_for_each(|name| made.file(name, &self.running.path(name)))?;
         if self.asked.leave_running {
             guarded.resume()?;
         }
         let pause = begin.elapsed();
         tracing::info!(?ahead, ?still, ?pause, "the container has stood still");
-        let image_bytes = images.finish()?;
+        let Sizes { images, upper } = made.sizes()?;
         let record = Record {
             format: Record::FORMAT,
             vellum: env!("CARGO_PKG_VERSION").to_owned(),
@@ -155,15 +147,14 @@ impl Work<'_> {
             container: self.running.id().to_owned(),
             taken: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
             pause_us: u64::try_from(pause.as_micros()).unwrap_or(u64::MAX),
-            image_bytes,
-            upper_bytes: delta.bytes()?,
+            image_bytes: images,
+            upper_bytes: upper,
             upper_objects: still.objects,
             left_running: self.asked.leave_running,
             lowers,
             settings: settings.clone(),
         };
-        record.write(dir)?;
-        delta.settle()?;
+        made.settle(&record)?;
         Ok(record)
     }
 
@@ -192,17 +183,5 @@ impl Work<'_> {
         let log = work.join(LOG);
         let why = criu::explain(&log).unwrap_or_else(|| said(&output.stderr));
         Err(Failure::system(why).remedy(format!("{} says more", log.display())))
-    }
-
-    /// What the container has in `/etc` that is not in its layers.
-    fn files(&self, to: &Path) -> Result<(), Failure> {
-        for name in RUN_FILES {
-            let (from, to) = (self.running.path(name), to.join(name));
-            match fs::copy(&from, &to) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                copied => copied.map(|_| ()).map_err(|e| Failure::at(&to, e))?,
-            }
-        }
-        Ok(())
     }
 }

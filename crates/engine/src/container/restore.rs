@@ -7,7 +7,7 @@ use super::runtime::{self, Kind, Runtime, in_path};
 use super::settings::Settings;
 use super::signals::Signals;
 use super::state::{self, Place, State};
-use crate::checkpoint::{self, ALWAYS, Checkpoints, Criu, Delta, FILES, IMAGES, OWN_NETWORK, Record, UPPER};
+use crate::checkpoint::{self, ALWAYS, Checkpoints, Criu, Kept, OWN_NETWORK, Record};
 use crate::image::Source;
 use crate::name::PoolName;
 use crate::pool::Pool;
@@ -21,6 +21,8 @@ use vellum_service::{Failure, LayerSource};
 /// Where CRIU writes its log, in the container's directory, and what it calls it.
 const WORK: &str = "criu";
 const LOG: &str = "restore.log";
+/// What runc writes of a container that it has restored.
+const RUNC_STATE: &str = "state.json";
 /// What is shown where the pool's service had a socket for programs, in a pool without.
 const NO_SOCKET: &str = "no-socket";
 
@@ -29,7 +31,7 @@ const NO_SOCKET: &str = "no-socket";
 pub struct Restore {
     /// The program `vellum`.
     pub vellum: PathBuf,
-    /// The checkpoint: DIR/NAME.
+    /// The checkpoint: DIR/NAME, or `zoned:DEVICE/NAME`.
     pub checkpoint: PathBuf,
     /// The pool that it is in from now on; none: the one that it was in.
     pub pool: Option<PoolName>,
@@ -46,7 +48,7 @@ pub struct Restore {
 /// What a container goes on from.
 #[derive(Debug)]
 pub(super) struct Resume {
-    dir: PathBuf,
+    kept: Box<dyn Kept>,
     record: Record,
     criu: Criu,
 }
@@ -71,11 +73,11 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
         return Err(Failure::input("only root of the host can restore containers"));
     }
     let (store, name) = Checkpoints::of(&asked.checkpoint)?;
-    let (dir, record) = store.find(&name)?;
-    let shown = dir.display();
+    let (kept, record) = store.find(&name)?;
+    let shown = kept.shown();
     let id = state::id(Some(asked.name.as_deref().unwrap_or(&record.container)))?;
     let runtime = runc(asked.runtime.as_deref())?;
-    let resume = Resume { criu: Criu::find()?, dir: dir.clone(), record };
+    let resume = Resume { criu: Criu::find()?, kept, record };
     let settings = resume.settings();
     let at_terminal = rustix::termios::isatty(io::stdin()) && rustix::termios::isatty(io::stdout());
     if settings.terminal && !at_terminal {
@@ -171,20 +173,17 @@ impl Resume {
 
     /// Fills an upper layer, an empty directory, with what the container had.
     pub(super) fn upper(&self, upper: &Path) -> Result<(), Failure> {
-        Delta::new(&self.dir.join(UPPER), upper)?.still().map(|_| ())
+        self.kept.upper(upper)
     }
 
     /// The files that the container sees in `/etc`, as they were.
     pub(super) fn files(&self, place: &Place) -> Result<Vec<(PathBuf, &'static str)>, Failure> {
         let mut files = Vec::new();
         for (name, to) in RUN_FILES.into_iter().zip(["/etc/hostname", "/etc/hosts", "/etc/resolv.conf"]) {
-            let (from, path) = (self.dir.join(FILES).join(name), place.path(name));
-            match fs::copy(&from, &path) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                copied => {
-                    copied.map_err(|e| Failure::at(&path, e))?;
-                    files.push((path, to));
-                }
+            let path = place.path(name);
+            if let Some(text) = self.kept.file(name)? {
+                fs::write(&path, text).map_err(|e| Failure::at(&path, e))?;
+                files.push((path, to));
             }
         }
         Ok(files)
@@ -214,12 +213,14 @@ impl Resume {
         if !self.settings().host_network {
             options.extend(OWN_NETWORK);
         }
-        Ok(Images { dir: self.dir.join(IMAGES), work, options, path: self.criu.path() })
+        let restored = place.runtime_state().join(place.id()).join(RUNC_STATE);
+        let dir = self.kept.images(&place.path("."), &restored)?;
+        Ok(Images { dir, work, options, path: self.criu.path() })
     }
 
     /// Why it does not go on, as CRIU has it.
     pub(super) fn failure(&self, place: &Place) -> Option<String> {
         let why = checkpoint::explain(&place.path(WORK).join(LOG))?;
-        Some(format!("checkpoint {}: cannot be restored: {why}", self.dir.display()))
+        Some(format!("checkpoint {}: cannot be restored: {why}", self.kept.shown()))
     }
 }

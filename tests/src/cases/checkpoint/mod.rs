@@ -1,6 +1,7 @@
 //! `vellum checkpoint` and `vellum restore`: containers that stand still for a moment, end, and go on elsewhere.
 
 mod support;
+mod zoned;
 
 use super::Case;
 use crate::harness::disk::Disk;
@@ -20,6 +21,11 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/redis", 120, redis),
     Case::once("checkpoint/interrupted", 120, interrupted),
     Case::once("checkpoint/refused", 120, refused),
+    Case::once("checkpoint/zoned", 120, zoned::counter),
+    Case::once("checkpoint/zoned-python", 120, zoned::python),
+    Case::once("checkpoint/zoned-redis", 120, zoned::redis),
+    Case::once("checkpoint/zoned-interrupted", 240, zoned::interrupted),
+    Case::once("checkpoint/zoned-refused", 120, zoned::refused),
 ];
 
 /// Counts in memory, in a file and in what it says. Containers that run side by side have different names, for their control groups do.
@@ -71,17 +77,21 @@ fn counter(cx: &Cx) -> Outcome {
 
 /// Files without names, shared memory, sockets and a file of which most is in the layer below, over an end and a new beginning.
 fn python(cx: &Cx) -> Outcome {
-    let scene = Scene::with_host_programs(cx)?;
+    keeps_what_python_has(&Scene::with_host_programs(cx)?)?;
+    // Partial files stay partial.
+    let copy = cx.dir.join("checkpoints/py/upper/srv/big");
+    let marked = rustix::fs::lgetxattr(&copy, "trusted.vellum.p", &mut [0_u8; 0]).is_ok();
+    ensure!(marked, "{} is not partial", copy.display());
+    Ok(())
+}
+
+fn keeps_what_python_has(scene: &Scene<'_>) -> Outcome {
     fs::write(scene.image().join("srv/prog.py"), include_str!("prog.py"))?;
     fs::write(scene.image().join("srv/big"), vec![7; 4 << 20])?;
     let first = scene.start(&["--name", "py", "-v", "/usr:/usr:ro", "python3", "/srv/prog.py"])?;
     first.says_more()?;
     scene.checkpoint(&["py"])?;
     first.ends()?;
-    // Partial files stay partial.
-    let copy = scene.kept("py").join("upper/srv/big");
-    let marked = rustix::fs::lgetxattr(&copy, "trusted.vellum.p", &mut [0_u8; 0]).is_ok();
-    ensure!(marked, "{} is not partial", copy.display());
     let second = scene.restore("py", &[])?;
     second.says_more()?;
     ensure!(fs::read(scene.merged("py")?.join("srv/big"))?.len() == 4 << 20, "the partial file");
@@ -92,7 +102,10 @@ fn python(cx: &Cx) -> Outcome {
 
 /// Redis with data, while it is written to: all of them are there afterwards, and it takes more.
 fn redis(cx: &Cx) -> Outcome {
-    let scene = Scene::with_host_programs(cx)?;
+    keeps_what_redis_has(&Scene::with_host_programs(cx)?)
+}
+
+fn keeps_what_redis_has(scene: &Scene<'_>) -> Outcome {
     shell::run(Command::new(crate::harness::source_root().join("scripts/apt")).arg("redis-tools"))?;
     std::os::unix::fs::symlink("/usr/bin/redis-check-rdb", scene.image().join("srv/redis-server"))?;
     let server = [

@@ -27,6 +27,7 @@ pub(super) fn eventually(what: &str, is: impl Fn() -> Outcome<bool>) -> Outcome 
 pub(super) struct Scene<'a> {
     runs: Runs<'a>,
     path: OsString,
+    to: String,
 }
 
 /// A `vellum run` or `vellum restore`, killed at the end of the case at the latest; what it says goes to a file.
@@ -47,7 +48,26 @@ impl<'a> Scene<'a> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let path =
             std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&path))).doing("PATH")?;
-        Ok(Self { runs, path })
+        let to = runs.cx.dir.join("checkpoints").display().to_string();
+        Ok(Self { runs, path, to })
+    }
+
+    /// With checkpoints in a store in a file of so many MiB.
+    pub(super) fn in_a_store(mut self, mib: u64) -> Outcome<Self> {
+        let device = self.runs.cx.dir.join("device").display().to_string();
+        let state = self.runs.cx.dir.join("calibrations").display().to_string();
+        let size = format!("{mib}M");
+        self.vellum(&["zoned", "format", "--state", &state, "--size", &size, "--zone-size", "4M", &device])?;
+        self.to = format!("zoned:{device}");
+        Ok(self)
+    }
+
+    /// What is on the store's device.
+    pub(super) fn inspect(&self) -> Outcome<serde_json::Value> {
+        let state = self.runs.cx.dir.join("calibrations").display().to_string();
+        let device = self.to.trim_start_matches("zoned:");
+        let said = self.vellum(&["zoned", "inspect", "--state", &state, "--json", device])?;
+        serde_json::from_str(&said).doing("what inspect says")
     }
 
     /// With an image that has the programs of this host, where it sees its /usr.
@@ -71,7 +91,7 @@ impl<'a> Scene<'a> {
 
     /// Where checkpoints are.
     pub(super) fn to(&self) -> String {
-        self.runs.cx.dir.join("checkpoints").display().to_string()
+        self.to.clone()
     }
 
     /// One of them.

@@ -3,7 +3,11 @@
 //! One that is being made lies beside the others under a name of its own, locked by its maker, and gets its name when all of it is on disk.
 //! One that it replaces changes places with it in the same step, and is removed afterwards.
 
+use super::delta::{Amount, Delta};
+use super::making::{Kept, Making, Sizes};
+use super::place::Listed;
 use super::record::Record;
+use super::{FILES, IMAGES, UPPER};
 use crate::container::{own, plain_name, random_name};
 use crate::own::Owned;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -20,29 +24,20 @@ const UNFINISHED: &str = ".unfinished-";
 
 /// A directory of checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkpoints {
+pub(super) struct Directory {
     dir: PathBuf,
 }
 
 /// A checkpoint that is being made. What is not finished is removed.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
+struct Unfinished {
     owned: Owned,
     place: PathBuf,
 }
 
-/// A checkpoint in a list.
-#[derive(Clone, Debug)]
-pub struct Listed {
-    /// Its name.
-    pub name: String,
-    /// What it says of itself, or why that cannot be read.
-    pub record: Result<Record, Failure>,
-}
-
-impl Checkpoints {
+impl Directory {
     /// The ones in a directory that is there. `option`: what named it.
-    pub fn open(option: &str, dir: &Path) -> Result<Self, Failure> {
+    pub(super) fn open(option: &str, dir: &Path) -> Result<Self, Failure> {
         let shown = dir.display();
         let named = if option.is_empty() { format!("{shown}") } else { format!("option {option} {shown}") };
         let dir = dir.canonicalize().map_err(|e| Failure::input(named).because(e))?;
@@ -51,7 +46,7 @@ impl Checkpoints {
     }
 
     /// As [`Self::open`]; the directory is made if it is not there.
-    pub(crate) fn make(option: &str, dir: &Path) -> Result<Self, Failure> {
+    pub(super) fn make(option: &str, dir: &Path) -> Result<Self, Failure> {
         let made = fs::DirBuilder::new().mode(0o700).create(dir);
         match made {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
@@ -62,21 +57,8 @@ impl Checkpoints {
         }
     }
 
-    /// The one that a path names.
-    pub(crate) fn of(path: &Path) -> Result<(Self, String), Failure> {
-        let bad = || {
-            Failure::input(format!(
-                "{}: no checkpoint; give DIR/NAME as vellum checkpoints list DIR shows",
-                path.display()
-            ))
-        };
-        let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(bad)?;
-        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Ok((Self::open("", above)?, name.to_owned()))
-    }
-
     /// Removes what killed commands have left.
-    pub(crate) fn sweep(&self) {
+    pub(super) fn sweep(&self) {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
                 && let Ok(Some(dead)) = Owned::existing(&entry.path())
@@ -88,7 +70,7 @@ impl Checkpoints {
     }
 
     /// A new one, or one that is to take an older one's place.
-    pub(crate) fn begin(&self, name: &str) -> Result<Unfinished, Failure> {
+    fn begin(&self, name: &str) -> Result<Unfinished, Failure> {
         let place = self.dir.join(plain_name("--name", name)?);
         let path = self.dir.join(format!("{UNFINISHED}{}", random_name()?));
         let owned = Owned::make(&path).map_err(|e| Failure::at(&path, e))?;
@@ -97,7 +79,7 @@ impl Checkpoints {
     }
 
     /// All that are whole, by name.
-    pub fn list(&self) -> Result<Vec<Listed>, Failure> {
+    pub(super) fn list(&self) -> Result<Vec<Listed>, Failure> {
         let mut names = Vec::new();
         for entry in fs::read_dir(&self.dir).map_err(|e| Failure::at(&self.dir, e))? {
             let entry = entry.map_err(|e| Failure::at(&self.dir, e))?;
@@ -113,15 +95,30 @@ impl Checkpoints {
             .collect())
     }
 
-    /// Where one is, and what it says of itself.
-    pub fn find(&self, name: &str) -> Result<(PathBuf, Record), Failure> {
-        let path = self.path(name)?;
-        let record = Record::read(&path)?;
-        Ok((path, record))
+    /// What one says of itself.
+    pub(super) fn record(&self, name: &str) -> Result<Record, Failure> {
+        Record::read(&self.path(name)?)
+    }
+
+    /// One, to be restored.
+    pub(super) fn find(&self, name: &str) -> Result<KeptHere, Failure> {
+        Ok(KeptHere { dir: self.path(name)? })
+    }
+
+    /// Begins one of the upper layer in a directory.
+    pub(super) fn making(&self, name: &str, upper: &Path) -> Result<MadeHere, Failure> {
+        let unfinished = self.begin(name)?;
+        match filled(unfinished.dir(), upper) {
+            Ok(delta) => Ok(MadeHere { images: unfinished.dir().join(IMAGES), unfinished, delta }),
+            Err(why) => {
+                unfinished.discard();
+                Err(why)
+            }
+        }
     }
 
     /// Removes one: first its name is gone, then what is in it.
-    pub fn delete(&self, name: &str) -> Result<(), Failure> {
+    pub(super) fn delete(&self, name: &str) -> Result<(), Failure> {
         let path = self.path(name)?;
         let away = self.dir.join(format!("{UNFINISHED}{}", random_name()?));
         fs::rename(&path, &away).map_err(|e| Failure::at(&path, e))?;
@@ -147,14 +144,112 @@ fn sync(dir: &Path) -> Result<(), Failure> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Failure::at(dir, e))
 }
 
+/// Makes what is in a checkpoint's directory.
+fn filled(dir: &Path, upper: &Path) -> Result<Delta, Failure> {
+    for name in [IMAGES, UPPER, FILES] {
+        let path = dir.join(name);
+        let made = fs::DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|e| Failure::at(&path, e))?;
+    }
+    Delta::new(upper, &dir.join(UPPER))
+}
+
+/// A checkpoint that is being made in a directory.
+#[derive(Debug)]
+pub(super) struct MadeHere {
+    unfinished: Unfinished,
+    images: PathBuf,
+    delta: Delta,
+}
+
+impl Making for MadeHere {
+    fn images(&self) -> &Path {
+        &self.images
+    }
+
+    fn unfinished(&self) -> &Path {
+        self.unfinished.dir()
+    }
+
+    fn ahead(&mut self) -> Result<Amount, Failure> {
+        self.delta.ahead()
+    }
+
+    fn still(&mut self) -> Result<Amount, Failure> {
+        self.delta.still()
+    }
+
+    fn file(&mut self, name: &str, from: &Path) -> Result<(), Failure> {
+        let to = self.unfinished.dir().join(FILES).join(name);
+        match fs::copy(from, &to) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+            copied => copied.map(|_| ()).map_err(|e| Failure::at(&to, e)),
+        }
+    }
+
+    /// The kernel has written images back when it liked; now it is waited for.
+    fn sizes(&mut self) -> Result<Sizes, Failure> {
+        let mut images = 0;
+        for entry in fs::read_dir(&self.images).map_err(|e| Failure::at(&self.images, e))? {
+            let path = entry.map_err(|e| Failure::at(&self.images, e))?.path();
+            let file = File::open(&path).map_err(|e| Failure::at(&path, e))?;
+            images += file.metadata().map_err(|e| Failure::at(&path, e))?.len();
+            file.sync_all().map_err(|e| Failure::at(&path, e))?;
+        }
+        sync(&self.images)?;
+        Ok(Sizes { images, upper: self.delta.bytes()? })
+    }
+
+    fn settle(&mut self, record: &Record) -> Result<(), Failure> {
+        record.write(self.unfinished.dir())?;
+        self.delta.settle()
+    }
+
+    fn finish(self: Box<Self>) -> Result<PathBuf, Failure> {
+        self.unfinished.finish()
+    }
+
+    fn discard(self: Box<Self>) {
+        self.unfinished.discard();
+    }
+}
+
+/// A checkpoint in a directory.
+#[derive(Debug)]
+pub(super) struct KeptHere {
+    dir: PathBuf,
+}
+
+impl Kept for KeptHere {
+    fn shown(&self) -> String {
+        self.dir.display().to_string()
+    }
+
+    fn upper(&self, to: &Path) -> Result<(), Failure> {
+        Delta::new(&self.dir.join(UPPER), to)?.still().map(|_| ())
+    }
+
+    fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
+        let path = self.dir.join(FILES).join(name);
+        match fs::read(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            read => read.map(Some).map_err(|e| Failure::at(&path, e)),
+        }
+    }
+
+    fn images(&self, _: &Path, _: &Path) -> Result<PathBuf, Failure> {
+        Ok(self.dir.join(IMAGES))
+    }
+}
+
 impl Unfinished {
     /// Where it grows.
-    pub(crate) fn dir(&self) -> &Path {
+    fn dir(&self) -> &Path {
         self.owned.path()
     }
 
     /// Gives it its name; all of it is on disk.
-    pub(crate) fn finish(self) -> Result<PathBuf, Failure> {
+    fn finish(self) -> Result<PathBuf, Failure> {
         let (path, place) = (self.owned.path(), &self.place);
         let exchanged = match renameat_with(CWD, path, CWD, place, RenameFlags::NOREPLACE) {
             Err(Errno::EXIST) => {
@@ -177,7 +272,7 @@ impl Unfinished {
     }
 
     /// Takes it away.
-    pub(crate) fn discard(self) {
+    fn discard(self) {
         if let Err(e) = remove_tree(self.owned.path()) {
             tracing::warn!("{}: cannot be removed: {e}", self.owned.path().display());
         }
@@ -196,7 +291,7 @@ mod tests {
     #[test]
     fn each_is_whole_or_not_there() {
         let dir = tempfile::tempdir().unwrap();
-        let store = Checkpoints::make("--to", &dir.path().join("all")).unwrap();
+        let store = Directory::make("--to", &dir.path().join("all")).unwrap();
         let mode = fs::metadata(dir.path().join("all")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
         let names = || store.list().unwrap().into_iter().map(|one| one.name).collect::<Vec<_>>();
@@ -233,10 +328,10 @@ mod tests {
     fn what_others_can_write_to_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let failure = Checkpoints::make("--to", dir.path()).unwrap_err();
+        let failure = Directory::make("--to", dir.path()).unwrap_err();
         assert!(failure.exit_status() == 2 && failure.to_string().contains("chmod o-w"), "{failure}");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
-        let store = Checkpoints::make("--to", dir.path()).unwrap();
+        let store = Directory::make("--to", dir.path()).unwrap();
         for bad in ["", "..", "a/b", ".unfinished-1"] {
             assert_eq!(store.begin(bad).unwrap_err().exit_status(), 2, "{bad}");
         }

@@ -1,0 +1,64 @@
+//! What a place for checkpoints does: a checkpoint is made there, and restored from there.
+//!
+//! A directory (`directory`) and the store of a zoned device (`zoned`) are such places. Another one implements [`Making`] and [`Kept`], and is
+//! chosen in `place`.
+
+use super::delta::Amount;
+use super::record::Record;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use vellum_service::Failure;
+
+/// A checkpoint that is being made. When it is dropped without [`finish`](Self::finish), it was none.
+pub(crate) trait Making {
+    /// The directory that CRIU writes into.
+    fn images(&self) -> &Path;
+
+    /// A path that is to be removed, and nothing else, when this process is killed.
+    fn unfinished(&self) -> &Path;
+
+    /// Takes the upper layer while it is being changed.
+    fn ahead(&mut self) -> Result<Amount, Failure>;
+
+    /// Takes what has changed of it since. Nothing changes it any more.
+    fn still(&mut self) -> Result<Amount, Failure>;
+
+    /// Takes a file of this name, if it is there.
+    fn file(&mut self, name: &str, from: &Path) -> Result<(), Failure>;
+
+    /// All has been taken, the container may go on: how much that is.
+    fn sizes(&mut self) -> Result<Sizes, Failure>;
+
+    /// Has all of it be where it stays, the record too.
+    fn settle(&mut self, record: &Record) -> Result<(), Failure>;
+
+    /// Gives it its name, durably, in place of an older one. Where it is.
+    fn finish(self: Box<Self>) -> Result<PathBuf, Failure>;
+
+    /// Takes it away.
+    fn discard(self: Box<Self>);
+}
+
+/// Bytes of a checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) images: u64,
+    /// Of the upper layer, as far as they are its own.
+    pub(crate) upper: u64,
+}
+
+/// A checkpoint that is restored.
+pub(crate) trait Kept: Debug {
+    /// Where it is, for people.
+    fn shown(&self) -> String;
+
+    /// Fills an empty directory with the upper layer.
+    fn upper(&self, to: &Path) -> Result<(), Failure>;
+
+    /// What a file of this name held, if it was there.
+    fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Failure>;
+
+    /// A directory that CRIU reads from. `beside`: a directory where something may be made for a moment. When `restored` is there and nobody reads
+    /// any more, none will.
+    fn images(&self, beside: &Path, restored: &Path) -> Result<PathBuf, Failure>;
+}

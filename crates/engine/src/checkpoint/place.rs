@@ -1,0 +1,105 @@
+//! Where checkpoints are: a directory, or the store of a zoned device. Each checkpoint is whole, or is not there.
+
+use super::directory::Directory;
+use super::making::{Kept, Making};
+use super::record::Record;
+use super::zoned::Zoned;
+use std::path::Path;
+use vellum_service::Failure;
+
+/// A place for checkpoints.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoints(Place);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Directory(Directory),
+    Zoned(Zoned),
+}
+
+/// A checkpoint in a list.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// What it says of itself, or why that cannot be read.
+    pub record: Result<Record, Failure>,
+}
+
+impl Checkpoints {
+    /// The ones in a place that is there: a directory, or `zoned:` and a device. `option`: what named it.
+    pub fn open(option: &str, at: &Path) -> Result<Self, Failure> {
+        Ok(Self(match Zoned::named(option, at)? {
+            Some(zoned) => Place::Zoned(zoned),
+            None => Place::Directory(Directory::open(option, at)?),
+        }))
+    }
+
+    /// As [`Self::open`]; a directory is made if it is not there.
+    pub(crate) fn make(option: &str, at: &Path) -> Result<Self, Failure> {
+        Ok(Self(match Zoned::named(option, at)? {
+            Some(zoned) => Place::Zoned(zoned),
+            None => Place::Directory(Directory::make(option, at)?),
+        }))
+    }
+
+    /// The one that a path names.
+    pub(crate) fn of(path: &Path) -> Result<(Self, String), Failure> {
+        let bad = || {
+            Failure::input(format!(
+                "{}: no checkpoint; give DIR/NAME as vellum checkpoints list DIR shows, or zoned:DEVICE/NAME",
+                path.display()
+            ))
+        };
+        let name = path.file_name().and_then(|name| name.to_str()).ok_or_else(bad)?;
+        let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        Ok((Self::open("", above)?, name.to_owned()))
+    }
+
+    /// Begins one of the upper layer in a directory, new, or to take an older one's place. `beside`: a directory where something may be made for
+    /// a moment.
+    pub(crate) fn begin(&self, name: &str, upper: &Path, beside: &Path) -> Result<Box<dyn Making>, Failure> {
+        Ok(match &self.0 {
+            Place::Directory(directory) => {
+                directory.sweep();
+                Box::new(directory.making(name, upper)?)
+            }
+            Place::Zoned(zoned) => Box::new(zoned.making(name, upper, beside)?),
+        })
+    }
+
+    /// All that are whole, by name.
+    pub fn list(&self) -> Result<Vec<Listed>, Failure> {
+        match &self.0 {
+            Place::Directory(directory) => directory.list(),
+            Place::Zoned(zoned) => zoned.list(),
+        }
+    }
+
+    /// What one says of itself.
+    pub fn record(&self, name: &str) -> Result<Record, Failure> {
+        match &self.0 {
+            Place::Directory(directory) => directory.record(name),
+            Place::Zoned(zoned) => zoned.record(name),
+        }
+    }
+
+    /// One, to be restored, and what it says of itself.
+    pub(crate) fn find(&self, name: &str) -> Result<(Box<dyn Kept>, Record), Failure> {
+        Ok(match &self.0 {
+            Place::Directory(directory) => (Box::new(directory.find(name)?), directory.record(name)?),
+            Place::Zoned(zoned) => {
+                let (kept, record) = zoned.find(name)?;
+                (Box::new(kept), record)
+            }
+        })
+    }
+
+    /// Removes some, one after the other.
+    pub fn delete(&self, names: &[String]) -> Result<(), Failure> {
+        match &self.0 {
+            Place::Directory(directory) => names.iter().try_for_each(|name| directory.delete(name)),
+            Place::Zoned(zoned) => zoned.delete(names),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Checkpoints in the store of a zoned device, here in a file that is used like one.
+
+use super::support::{Scene, eventually};
+use super::{COUNTER, keeps_what_python_has, keeps_what_redis_has};
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::{Cx, shell};
+use std::fs;
+use std::time::Duration;
+
+/// Zones with something in them, and free ones.
+fn zones(scene: &Scene<'_>) -> Outcome<u64> {
+    let seen = scene.inspect()?;
+    Ok(seen["store"]["free_zones"].as_u64().unwrap_or(0))
+}
+
+/// Lists, is left running, ends, goes on with its memory and its file of one moment; what is deleted has its zones emptied.
+pub(super) fn counter(cx: &Cx) -> Outcome {
+    let scene = Scene::new(cx)?.in_a_store(256)?;
+    let free = zones(&scene)?;
+    let first = scene.start(&["--name", "zcount", "sh", "-c", COUNTER])?;
+    first.says_more()?;
+    scene.checkpoint(&["zcount", "--leave-running"])?;
+    first.says_more()?;
+    scene.checkpoint(&["zcount", "--name", "last"])?;
+    ensure_eq!(first.ends()?, 137, "the container that has ended");
+    let listed = scene.vellum(&["checkpoints", "list", "--json", &scene.to()])?;
+    let listed: serde_json::Value = serde_json::from_str(&listed).doing("the list")?;
+    let names: Vec<_> = listed.as_array().into_iter().flatten().map(|one| one["name"].clone()).collect();
+    ensure_eq!(names, ["last", "zcount"], "names in {listed}");
+    ensure!(listed[0]["record"]["left_running"] == false, "{listed}");
+    let shown = scene.vellum(&["checkpoints", "show", &scene.to(), "last"])?;
+    ensure!(shown.contains("while :") && shown.contains("CRIU"), "{shown}");
+    ensure_eq!(scene.inspect()?["store"]["checkpoint_objects"], 2, "images in the store");
+    let second = scene.restore("last", &[])?;
+    second.says_more()?;
+    let written = fs::read_to_string(scene.merged("zcount")?.join("srv/count"))?;
+    let numbers: Vec<u32> = written.lines().filter_map(|line| line.parse().ok()).collect();
+    ensure!(numbers.len() >= 3, "{written}");
+    ensure!(numbers.iter().enumerate().all(|(at, number)| *number == at as u32 + 1), "{written}");
+    // One that was restored does not keep the store.
+    eventually("the store is free", || {
+        Ok(scene.checkpoint(&["zcount", "--name", "again", "--leave-running"]).is_ok())
+    })?;
+    second.says_more()?;
+    drop(second);
+    scene.vellum(&["checkpoints", "delete", &scene.to(), "zcount", "last", "again"])?;
+    ensure_eq!(zones(&scene)?, free, "free zones");
+    scene.vellum(&["zoned", "check", scene.to().trim_start_matches("zoned:")])?;
+    scene.nothing_is_left()
+}
+
+pub(super) fn python(cx: &Cx) -> Outcome {
+    keeps_what_python_has(&Scene::with_host_programs(cx)?.in_a_store(512)?)
+}
+
+pub(super) fn redis(cx: &Cx) -> Outcome {
+    keeps_what_redis_has(&Scene::with_host_programs(cx)?.in_a_store(512)?)
+}
+
+/// Killed at any moment, or out of space: the container goes on, and the older checkpoint is as it was.
+pub(super) fn interrupted(cx: &Cx) -> Outcome {
+    let scene = Scene::new(cx)?.in_a_store(256)?;
+    let counter = scene.start(&["--name", "zcut-off", "sh", "-c", COUNTER])?;
+    counter.says_more()?;
+    scene.checkpoint(&["zcut-off", "--leave-running"])?;
+    let device = scene.to().trim_start_matches("zoned:").to_owned();
+    let taken = || -> Outcome<serde_json::Value> {
+        let listed = scene.vellum(&["checkpoints", "list", "--json", &scene.to()])?;
+        let listed: serde_json::Value = serde_json::from_str(&listed).doing("the list")?;
+        ensure_eq!(listed.as_array().map(Vec::len), Some(1), "checkpoints in {listed}");
+        ensure!(listed[0]["record"].is_object(), "the record: {listed}");
+        Ok(listed[0]["record"].clone())
+    };
+    let mut before = taken()?;
+    for millis in [5, 20, 40, 60, 80, 100, 120, 160, 200, 240, 300] {
+        let mut child = scene.taking("zcut-off", scene.to().as_ref()).spawn()?;
+        std::thread::sleep(Duration::from_millis(millis));
+        child.kill()?;
+        let whole = child.wait()?.success();
+        counter.says_more()?;
+        let after = taken()?;
+        ensure!(
+            whole || after == before || after["pause_us"] != before["pause_us"],
+            "after {millis} ms: {after}"
+        );
+        before = after;
+        scene.vellum(&["zoned", "check", &device])?;
+    }
+    let restored = scene.restore("zcut-off", &["--name", "zcut-second"])?;
+    restored.says_more()?;
+    drop(restored);
+    // A full store. Data are refused before the last zones, which the store keeps for itself.
+    let before = taken()?;
+    let mut filled = 0;
+    for part in [64_u64 << 20, 8 << 20, 4 << 20, 1 << 20, 64 << 10, 4096] {
+        let fill = cx.dir.join("fill");
+        fs::File::create(&fill)?.set_len(part)?;
+        let put = |name: &str| {
+            let fill = fill.display().to_string();
+            scene
+                .command(&["zoned", "put", &device, name, &fill])
+                .output()
+                .map(|output| output.status.success())
+        };
+        while put(&format!("fill-{filled}"))? {
+            filled += 1;
+        }
+    }
+    ensure!(filled > 0, "nothing could be put");
+    let output = scene.taking("zcut-off", scene.to().as_ref()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(!output.status.success(), "a full store: {}", String::from_utf8_lossy(&output.stdout));
+    ensure!(said.contains("full") && said.lines().count() == 1, "a full store: {said}");
+    counter.says_more()?;
+    ensure_eq!(taken()?, before, "the older one");
+    scene.vellum(&["zoned", "check", &device])?;
+    drop(counter);
+    scene.nothing_is_left()
+}
+
+/// What cannot be is refused in one line, and changes nothing.
+pub(super) fn refused(cx: &Cx) -> Outcome {
+    let scene = Scene::new(cx)?.in_a_store(256)?;
+    let counter = scene.start(&["--name", "zunkept", "sh", "-c", COUNTER])?;
+    counter.says_more()?;
+    let take = |to: &str| {
+        let mut command = scene.command(&["checkpoint", "--state", &scene.state(), "zunkept", "--to", to]);
+        command.arg("--leave-running");
+        command
+    };
+    shell::refused(&mut take("zoned:"), "zoned:DEVICE")?;
+    shell::refused(&mut take("zoned:/nonexistent"), "no such file or device")?;
+    let blank = cx.dir.join("blank");
+    fs::File::create(&blank)?.set_len(64 << 20)?;
+    shell::refused(&mut take(&format!("zoned:{}", blank.display())), "vellum zoned format")?;
+    // Its store is somebody else's mount.
+    let (device, at) = (scene.to().trim_start_matches("zoned:").to_owned(), cx.dir.join("mounted"));
+    fs::create_dir(&at)?;
+    let at = at.display().to_string();
+    scene.vellum(&["zoned", "mount", &device, &at])?;
+    let said = shell::refused(&mut take(&scene.to()), "in use");
+    scene.vellum(&["umount", &at])?;
+    said?;
+    counter.says_more()?;
+    shell::refused(&mut scene.command(&["checkpoints", "show", &scene.to(), "none"]), "none")?;
+    shell::refused(&mut scene.command(&["checkpoints", "delete", &scene.to(), "none"]), "none")?;
+    shell::refused(&mut scene.command(&["restore", &format!("{}/none", scene.to())]), "none")?;
+    // What is no checkpoint.
+    let junk = cx.dir.join("junk");
+    fs::write(&junk, vec![7; 5000])?;
+    let junk = junk.display().to_string();
+    scene.vellum(&["zoned", "put", "--class", "checkpoint", &device, "checkpoint/junk", &junk])?;
+    let listed = scene.vellum(&["checkpoints", "list", &scene.to()])?;
+    ensure!(listed.contains("junk") && listed.contains("cannot be read"), "{listed}");
+    shell::refused(&mut scene.command(&["restore", &format!("{}/junk", scene.to())]), "no checkpoint")?;
+    drop(counter);
+    scene.nothing_is_left()
+}

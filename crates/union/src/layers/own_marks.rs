@@ -1,5 +1,6 @@
 //! Our own mark on what the layers hold.
 
+use crate::copyup::partial::own_mark;
 use crate::layers::Layers;
 use crate::layers::marks::Own;
 use crate::nodes::ino;
@@ -32,8 +33,6 @@ impl Layers {
     /// Our own mark on an object of the upper layer, if it has a good one.
     pub(crate) fn own_mark_of(&self, object: &dyn Object) -> Option<Own> {
         let space = self.first()?.marking.own?;
-        let mut value = [0u8; 64];
-        let len = object.get_xattr(space.own(), &mut value).ok()?;
-        Own::decode(value.get(..len)?).ok()
+        own_mark(object, space).ok().flatten()
     }
 }

@@ -1,6 +1,7 @@
 //! New names: files, directories, devices, links.
 
 use crate::coherence::names::{By, Change, LockedNames};
+use crate::copyup::partial::own_mark;
 use crate::layers::Layers;
 use crate::layers::attrs::{S_ISGID, S_ISUID, S_IXGRP};
 use crate::layers::layer::{c_string, join};
@@ -343,7 +344,7 @@ impl Layers {
             Ok(file)
         })();
         if result.is_err() {
-            let _ = if is_dir { place.remove_dir(temp) } else { place.remove(temp) };
+            what.take_away(place, temp);
         }
         if let Some(nest) = nest_name {
             work.dir().remove_dir(Name::new(&nest)?)?;
@@ -371,18 +372,18 @@ impl Layers {
 impl Work {
     /// The mark that something needs so that it is not mistaken for a whiteout.
     fn own_mark_for(&self, name: Name<'_>, what: Make<'_>) -> Result<Own> {
-        let mut own = Own::default();
-        let regular = matches!(what, Make::File);
-        if matches!(what, Make::Node(FileKind::CharDevice, 0)) {
-            own.null_device = true;
+        let null_device = matches!(what, Make::Node(FileKind::CharDevice, 0));
+        let literal = (null_device || matches!(what, Make::File)) && self.looks_like_whiteout(name)?;
+        Ok(Own { null_device, literal, ..Own::default() })
+    }
+
+    /// Whether a file of that name needs a mark so that it is not taken for a whiteout. EINVAL: no mark can help.
+    fn looks_like_whiteout(&self, name: Name<'_>) -> Result<bool> {
+        let looks_so = name.bytes().starts_with(WHITEOUT_PREFIX);
+        if looks_so && self.whiteouts == Whiteouts::Aufs {
+            return Err(Error::new(Errno::INVAL, "this name is a whiteout in this layer's format"));
         }
-        if name.bytes().starts_with(WHITEOUT_PREFIX) && (regular || own.null_device) {
-            if self.whiteouts == Whiteouts::Aufs {
-                return Err(Error::new(Errno::INVAL, "this name is a whiteout in this layer's format"));
-            }
-            own.literal = true;
-        }
-        Ok(own)
+        Ok(looks_so)
     }
 
     /// Makes something under a name that is free in the layer; what fails half-way is taken away again.
@@ -493,14 +494,13 @@ impl Work {
                 held.set_xattr(space.redirect(), crate::copyup::whole::absolute(&path).to_bytes(), 0)?;
             }
         }
-        if name.bytes().starts_with(WHITEOUT_PREFIX) && target.stat()?.is_file() {
-            if self.whiteouts == Whiteouts::Aufs {
-                return Err(Error::new(Errno::INVAL, "this name is a whiteout in this layer's format"));
-            }
+        // By its name alone first: most need no look at the file.
+        if name.bytes().starts_with(WHITEOUT_PREFIX)
+            && target.stat()?.is_file()
+            && self.looks_like_whiteout(name)?
+        {
             let held = target.hold()?;
-            let mut value = [0u8; 64];
-            let stored = held.get_xattr(space.own(), &mut value).ok();
-            let own = stored.and_then(|n| Own::decode(value.get(..n)?).ok()).unwrap_or_default();
+            let own = own_mark(&*held, space).ok().flatten().unwrap_or_default();
             held.set_xattr(space.own(), &Own { literal: true, ..own }.encode(), 0)?;
         }
         Ok(())

@@ -39,10 +39,11 @@ impl Core {
                 }
                 _ => {}
             }
-            if is_inside(to.0, &source) || exchange && target.as_ref().is_some_and(|t| is_inside(from.0, t)) {
+            let over_ancestor = target.as_ref().is_some_and(|target| is_inside(from.0, target));
+            if is_inside(to.0, &source) || exchange && over_ancestor {
                 return Err(Error::new(Errno::INVAL, "a directory into itself"));
             }
-            if !exchange && target.as_ref().is_some_and(|t| is_inside(from.0, t)) {
+            if over_ancestor {
                 return Err(Error::new(Errno::NOTEMPTY, ""));
             }
             check_kinds(&source, target.as_ref(), flags)?;
@@ -68,12 +69,10 @@ impl Core {
                 return Ok(());
             }
             let (leaves, enters) = (from_names.change(), to_names.change());
+            let (old, new) = ((from, &leaves), (to, &enters));
             return match &target {
-                Some(target) if exchange => {
-                    self.exchange(work, (from, &leaves), &source, (to, &enters), target)
-                }
-                None if exchange => Err(Error::new(Errno::NOENT, "")),
-                target => self.replace(work, (from, &leaves), &source, (to, &enters), target.as_ref()),
+                Some(target) if exchange => self.exchange(work, old, &source, new, target),
+                target => self.replace(work, old, &source, new, target.as_ref()),
             };
         }
         Err(Error::new(Errno::AGAIN, "rename"))

@@ -14,6 +14,10 @@ pub enum Of {
     Everyday,
     /// Experiments of Enhanced OverlayFS and of Danaus.
     Sources,
+    /// How often a block is written in the end: of what `store --json` has written.
+    Amplification,
+    /// Checkpoints beside others: of what `isolation --json` has written.
+    Isolation,
 }
 
 impl Of {
@@ -24,6 +28,8 @@ impl Of {
             Self::Work => "Whole pieces of work in a Debian tree",
             Self::Everyday => "Everyday work",
             Self::Sources => "Experiments of two published systems",
+            // Drawn by themselves.
+            Self::Amplification | Self::Isolation => "",
         }
     }
 
@@ -34,6 +40,7 @@ impl Of {
             Self::Work => WORK,
             Self::Everyday => EVERYDAY,
             Self::Sources => SOURCES,
+            Self::Amplification | Self::Isolation => &[],
         }
     }
 
@@ -46,6 +53,8 @@ impl Of {
             Self::Work => "it has no result of whole pieces of work: run `compare --tasks work`",
             Self::Everyday => "it has no result of everyday work: run `compare`",
             Self::Sources => "it has no result of the sources' experiments: run `compare --tasks s1,s2`",
+            Self::Amplification => "it has no numbers over time: run `store --json`",
+            Self::Isolation => "it has no rows: run `isolation --json`",
         }
     }
 

@@ -1,4 +1,4 @@
-//! Figures of a run, as SVG and PNG: how long the first write to a file takes, and experiments beside the peers.
+//! Figures of a run, as SVG and PNG: how long the first write to a file takes, experiments beside the peers, and zoned devices.
 
 mod bars;
 mod experiments;
@@ -6,6 +6,7 @@ mod lines;
 mod results;
 mod subjects;
 mod svg;
+mod zoned;
 
 use crate::failure::{Failure, Result, While};
 use bars::Bars;
@@ -30,12 +31,21 @@ const PNG_SCALE: f32 = 2.0;
 ///
 /// The file cannot be read or is no report, it has no results of what is to be drawn, or the pictures cannot be written.
 pub fn make(from: &Path, to: &Path, of: Of) -> Result<()> {
-    let named = || format!("{}: give a file that `vellum-bench compare --json` has written", from.display());
+    let command = match of {
+        Of::Amplification => "store",
+        Of::Isolation => "isolation",
+        _ => "compare",
+    };
+    let named =
+        || format!("{}: give a file that `vellum-bench {command} --json` has written", from.display());
     let text = std::fs::read_to_string(from).doing(named)?;
-    let results: Results =
-        serde_json::from_str(&text).map_err(|error| Failure::bad_input(format!("{}: {error}", named())))?;
-    let drawing =
-        draw(&results, of).map_err(|error| Failure::bad_input(format!("{}: {error}", from.display())))?;
+    let bad = |error: serde_json::Error| Failure::bad_input(format!("{}: {error}", named()));
+    let drawn = match of {
+        Of::Amplification => zoned::amplification(&serde_json::from_str(&text).map_err(bad)?),
+        Of::Isolation => zoned::isolation(&serde_json::from_str(&text).map_err(bad)?),
+        _ => draw(&serde_json::from_str(&text).map_err(bad)?, of),
+    };
+    let drawing = drawn.map_err(|error| Failure::bad_input(format!("{}: {error}", from.display())))?;
     let svg = to.with_extension("svg");
     std::fs::write(&svg, &drawing).doing(|| format!("writing {}", svg.display()))?;
     let png = to.with_extension("png");

@@ -22,7 +22,7 @@ pub const SIZES: [u64; 4] = [4 * KIB, 16 * KIB, 64 * KIB, 192 * KIB];
 /// Others' bytes per second in the experiment of the source.
 pub const RATES: [u64; 3] = [5_000_000, 50_000_000, 200_000_000];
 /// Checkpoints at once in the experiment of the source, beside none.
-pub const CHECKPOINTS: [usize; 2] = [1, 3];
+pub const CHECKPOINTS: [usize; 3] = [1, 2, 3];
 /// Bytes of an image.
 const IMAGE: u64 = 1 << 30;
 /// What the kernel writes of an image at once, and has under way of it, when nobody paces it.

@@ -2,6 +2,7 @@
 
 use super::{BLOCK, Bed, Contest, PIECE, noise, of_store};
 use crate::failure::{Failure, Result, While};
+use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +17,8 @@ const PART: usize = 256 << 10;
 
 pub(super) struct Images {
     store: Store,
+    /// The store's own.
+    file: File,
     raw: File,
     bytes: u64,
     is_write: bool,
@@ -25,7 +28,8 @@ pub(super) struct Images {
 impl Images {
     pub(super) fn write(bed: &Bed, bytes: u64) -> Result<Self> {
         let raw = bed.file(bytes, true)?;
-        Ok(Self { store: bed.store.clone(), raw, bytes, is_write: true, piece: noise(PIECE) })
+        let file = File::open(&bed.path).doing(|| format!("opening {}", bed.path.display()))?;
+        Ok(Self { store: bed.store.clone(), file, raw, bytes, is_write: true, piece: noise(PIECE) })
     }
 
     pub(super) fn read(bed: &Bed, bytes: u64) -> Result<Self> {
@@ -53,15 +57,21 @@ impl Images {
 
     fn get(&self) -> Result<()> {
         let mut into = vec![0; PART];
-        let mut at = 0;
-        while at < self.bytes {
-            let read = of_store(self.store.read(b"image", at, &mut into))?;
-            at += read as u64;
+        let mut reader = of_store(self.store.reader(b"image"))?;
+        let mut left = self.bytes;
+        while left > 0 {
+            let read = of_store(reader.read(&mut into))? as u64;
             if read == 0 {
                 return Err(Failure::new("the image ends too early"));
             }
+            left -= read.min(left);
         }
         Ok(())
+    }
+
+    /// Nothing of the store's file is in the page cache.
+    fn forget(&self) -> Result<()> {
+        fadvise(&self.file, 0, None, Advice::DontNeed).doing(|| "dropping the store's pages")
     }
 
     /// Direct I/O in the same order, some at once.
@@ -117,8 +127,11 @@ impl Contest for Images {
     fn store_seconds(&mut self) -> Result<f64> {
         if self.is_write {
             self.remove()?;
-        } else if self.store.entry(b"image").is_err() {
-            self.put()?;
+        } else {
+            if self.store.entry(b"image").is_err() {
+                self.put()?;
+            }
+            self.forget()?;
         }
         let begins = Instant::now();
         if self.is_write {

@@ -133,6 +133,8 @@ fn rounds(contest: &mut dyn Contest, rounds: usize, progress: &ProgressBar) -> R
 /// The store's file, and where others' files are.
 struct Bed {
     directory: PathBuf,
+    /// Of the store's file.
+    path: PathBuf,
     store: Store,
 }
 
@@ -146,7 +148,7 @@ impl Bed {
         Conventional::create(file, BLOCK as u32, (length / ZONE) as u32, ZONE / BLOCK).doing(what)?;
         let found = find(&path, Access::Write, Pace::None).doing(what)?;
         let store = Store::format(Arc::clone(&found.device), Placement::NONE).doing(what)?;
-        Ok(Self { directory: directory.to_owned(), store })
+        Ok(Self { directory: directory.to_owned(), path, store })
     }
 
     /// A file of `length` bytes, all of them written, for direct I/O or not. It has no name.

@@ -12,8 +12,9 @@ use std::sync::Arc;
 
 /// Zones kept back beside those for metadata: one to collect into, and one for a zone that fails meanwhile.
 const SPARE_ZONES: u64 = 2;
-/// Data that are flushed together with the record that speaks of them, in bytes. They have to be read if power is lost then.
+/// Data that are flushed together with the record that speaks of them, in bytes, and in zones. They have to be read if power is lost then.
 const BESIDE_MAX: u64 = 4 << 20;
+const BESIDE_ZONES: u64 = 4;
 /// Changes that are committed although nobody has asked for it, in bytes.
 const PENDING_MAX: usize = 1 << 20;
 
@@ -200,7 +201,8 @@ impl Core {
             return Ok(());
         }
         let unflushed = self.written_blocks.iter().sum::<u64>() - self.flushed_blocks;
-        let is_beside = unflushed * u64::from(self.root.block_size) <= BESIDE_MAX;
+        let most = (BESIDE_MAX / u64::from(self.root.block_size)).min(BESIDE_ZONES * self.capacity);
+        let is_beside = unflushed <= most;
         if !is_beside {
             self.flush()?;
         }

@@ -1,5 +1,6 @@
 //! An image that is written to a file, in several manners.
 
+use super::elsewhere::Elsewhere;
 use super::{Limits, Manner};
 use crate::failure::{Failure, Result, While};
 use rustix::fs::{Mode, OFlags, open};
@@ -21,12 +22,13 @@ const PIECE: usize = 1 << 20;
 
 /// Writes an image of so many bytes in a directory, until it is durable. In a thread of its own, whose priority and control group change.
 pub(super) fn write(directory: &Path, bytes: u64, manner: Manner, limits: &Limits) -> Result<()> {
-    let path = directory.join(NAME);
+    let elsewhere = limits.elsewhere.as_ref().filter(|_| manner == Manner::Elsewhere);
+    let path = elsewhere.map_or(directory, Elsewhere::directory).join(NAME);
     let what = || format!("writing {}", path.display());
     let piece = piece();
     let pieces = bytes / PIECE as u64;
     match manner {
-        Manner::Unpaced | Manner::Idle => {
+        Manner::Unpaced | Manner::Idle | Manner::Elsewhere => {
             if manner == Manner::Idle {
                 be_idle()?;
             }

@@ -3,11 +3,14 @@
 //! Each figure is a multiple of the same load without an image, measured just before. The machine's other work disturbs both: rounds are
 //! repeated, and medians are shown.
 
+mod elsewhere;
 mod image;
 mod limit;
 mod load;
 
 use crate::failure::{Failure, Result, While};
+use crate::machine::Machine;
+use elsewhere::Elsewhere;
 use limit::Limit;
 use load::{Call, Load};
 use serde::Serialize;
@@ -55,13 +58,15 @@ pub enum Manner {
     Idle,
     /// Past the page cache, in a control group that may write at four fifths of what an image takes alone.
     Limited,
+    /// As unpaced, into another ext4 on the same disk.
+    Elsewhere,
     /// Paced.
     Paced,
 }
 
 impl Manner {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Unpaced, Self::Idle, Self::Limited, Self::Paced];
+    pub const ALL: [Self; 5] = [Self::Unpaced, Self::Idle, Self::Limited, Self::Elsewhere, Self::Paced];
 
     /// As tables call it.
     #[must_use]
@@ -70,6 +75,7 @@ impl Manner {
             Self::Unpaced => "unpaced",
             Self::Idle => "ionice -c3",
             Self::Limited => "limited",
+            Self::Elsewhere => "other ext4",
             Self::Paced => "paced",
         }
     }
@@ -115,11 +121,31 @@ struct Limits {
     /// Bytes per second of an image alone, unpaced.
     rate: u64,
     group: Option<Limit>,
+    elsewhere: Option<Elsewhere>,
+}
+
+impl Limits {
+    /// Makes what a manner needs.
+    fn prepare(&mut self, plan: &Plan, manner: Manner) -> Result<()> {
+        match manner {
+            Manner::Limited => {
+                let rate = (self.rate as f64 * LIMITED_TO) as u64;
+                self.group = Some(Limit::new(&plan.directory, rate)?);
+            }
+            Manner::Elsewhere => self.elsewhere = Some(Elsewhere::new(&plan.directory, plan.image)?),
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// What was found.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// Where it was measured.
+    pub machine: Machine,
+    /// The disk's scheduler, the one in use in brackets; empty where it is not known. Not all of them know an idle class.
+    pub scheduler: String,
     /// Bytes of an image.
     pub image_bytes: u64,
     /// Seconds that an image takes alone, by manner.
@@ -139,19 +165,20 @@ pub fn host(plan: &Plan, mut each: impl FnMut(&str)) -> Result<Report> {
 }
 
 fn measure(plan: &Plan, load: &Load, each: &mut dyn FnMut(&str)) -> Result<Report> {
-    let mut report =
-        Report { image_bytes: plan.image, alone: Vec::new(), missing: Vec::new(), rows: Vec::new() };
+    let mut report = Report {
+        machine: Machine::here(&plan.directory),
+        scheduler: scheduler(&plan.directory),
+        image_bytes: plan.image,
+        alone: Vec::new(),
+        missing: Vec::new(),
+        rows: Vec::new(),
+    };
     let mut limits = Limits::default();
     let mut unpaced = 0.0;
     for manner in Manner::ALL {
-        if manner == Manner::Limited {
-            match Limit::new(&plan.directory, (limits.rate as f64 * LIMITED_TO) as u64) {
-                Ok(made) => limits.group = Some(made),
-                Err(failure) => {
-                    report.missing.push((manner, failure.to_string()));
-                    continue;
-                }
-            }
+        if let Err(failure) = limits.prepare(plan, manner) {
+            report.missing.push((manner, failure.to_string()));
+            continue;
         }
         let mut times = Vec::new();
         for _ in 0..plan.rounds {
@@ -180,6 +207,16 @@ fn measure(plan: &Plan, load: &Load, each: &mut dyn FnMut(&str)) -> Result<Repor
         }
     }
     Ok(report)
+}
+
+/// The scheduler of the disk under a directory, as `/sys` says it.
+fn scheduler(directory: &Path) -> String {
+    let Ok(found) = rustix::fs::stat(directory) else { return String::new() };
+    let (major, minor) = (rustix::fs::major(found.st_dev), rustix::fs::minor(found.st_dev));
+    let disk = format!("/sys/dev/block/{major}:{minor}");
+    // A partition has none of its own.
+    let read = |place: &str| std::fs::read_to_string(format!("{disk}/{place}queue/scheduler"));
+    read("").or_else(|_| read("../")).unwrap_or_default().trim().to_owned()
 }
 
 /// How long an image takes. Nothing of an earlier one is left to be written.

@@ -3,7 +3,6 @@
 //! A chunk goes to the next zone in turn, by a thread that this zone has, and without the store's lock. What was written becomes known in the
 //! order of the image. What cannot be written so is written in the caller's thread, to a zone that can be had.
 
-use super::blocks;
 use super::change::{Change, EXTENT_BLOCKS_MAX, Place};
 use super::core::Core;
 use super::error::{Error, Result};
@@ -103,13 +102,19 @@ impl ImageWriter {
         self.spare.pop()
     }
 
-    /// Writes the whole blocks that `buffer` begins with, `len` bytes, to block `at` of the image, which has `size` bytes then. It may still be
-    /// under way when this returns.
-    pub(super) fn write(&mut self, buffer: AlignedBuf, len: usize, at: u64, size: u64) -> Result<()> {
+    /// Writes the whole blocks that `buffer` begins with, `len` bytes with these checksums, to block `at` of the image, which has `size` bytes then.
+    /// It may still be under way when this returns.
+    pub(super) fn write(
+        &mut self,
+        buffer: AlignedBuf,
+        len: usize,
+        at: u64,
+        size: u64,
+        sums: Vec<u32>,
+    ) -> Result<()> {
         let slot = self.chunks % self.slots.len();
         self.chunks += 1;
         let block = self.block_size();
-        let sums = blocks::sums(&buffer.as_slice()[..len], block as u32);
         // The oldest one there is belongs to the zone whose turn it is.
         while self.flights.len() >= DEPTH * self.slots.len() {
             self.settle_one()?;

@@ -1,6 +1,5 @@
 //! Writing a new object, from its start to its end.
 
-use super::blocks;
 use super::change::{Change, Class, EXTENT_BLOCKS_MAX, SIZE_MAX, check_name};
 use super::core::Lane;
 use super::error::{Error, Result};
@@ -8,6 +7,9 @@ use super::image_writer::ImageWriter;
 use super::shared::Shared;
 use crate::device::AlignedBuf;
 use std::sync::Arc;
+
+/// Copied before its checksums are made, in bytes: no more than the processor has nearby.
+const COPIED_AT_ONCE: usize = 64 << 10;
 
 /// Writes a new object, which is there, whole, from [`commit`](Self::commit) on; without that it never was.
 ///
@@ -24,6 +26,8 @@ pub struct Writer {
     /// What is not written yet: the first `filled` bytes. It grows to a chunk.
     buffer: AlignedBuf,
     filled: usize,
+    /// The checksums of its whole blocks, made while they are in the processor's cache.
+    sums: Vec<u32>,
     /// For the image of a checkpoint.
     image: Option<ImageWriter>,
     is_committed: bool,
@@ -48,6 +52,7 @@ impl Writer {
             chunk: image.as_ref().map_or(extent, ImageWriter::chunk),
             buffer: AlignedBuf::zeroed(0),
             filled: 0,
+            sums: Vec::new(),
             image,
             is_committed: false,
         })
@@ -63,17 +68,26 @@ impl Writer {
             return Err(Error::TooLarge);
         }
         while !data.is_empty() {
-            let (some, rest) = data.split_at((self.chunk - self.filled).min(data.len()));
+            let (some, rest) = data.split_at((self.chunk - self.filled).min(data.len()).min(COPIED_AT_ONCE));
             let end = self.filled + some.len();
             self.grow(end);
             self.buffer.as_mut_slice()[self.filled..end].copy_from_slice(some);
             self.filled = end;
             data = rest;
+            self.sum();
             if self.filled == self.chunk {
                 self.write_buffer(self.filled)?;
             }
         }
         Ok(())
+    }
+
+    /// Makes the checksums of blocks that are whole by now.
+    fn sum(&mut self) {
+        let size = self.block_size();
+        let next = self.sums.len() * size;
+        let blocks = self.buffer.as_slice()[next..self.filled].chunks_exact(size);
+        self.sums.extend(blocks.map(crc32c::crc32c));
     }
 
     /// Makes the buffer hold so many bytes, of a chunk.
@@ -124,38 +138,45 @@ impl Writer {
 
     /// Writes the first `len` bytes of the buffer, filled up with zeros to a whole block, and empties it.
     fn write_buffer(&mut self, len: usize) -> Result<()> {
-        self.filled = 0;
+        let whole = len.next_multiple_of(self.block_size());
         if len == 0 {
+            self.filled = 0;
             return Ok(());
         }
-        let whole = len.next_multiple_of(self.block_size());
         self.buffer.as_mut_slice()[len..whole].fill(0);
+        self.filled = whole;
+        self.sum();
+        self.filled = 0;
+        let sums = std::mem::take(&mut self.sums);
         let at = self.size / self.block_size() as u64;
         if let Some(image) = &mut self.image {
             let next = image.spare().unwrap_or_else(|| AlignedBuf::zeroed(0));
             let full = std::mem::replace(&mut self.buffer, next);
             self.size += len as u64;
-            return image.write(full, whole, at, self.size);
+            return image.write(full, whole, at, self.size, sums);
         }
-        self.write_normal(len, whole)
+        self.write_normal(len, &sums)
     }
 
     /// Writes to the lane that all have. The lock is held from the write to the change, so that the zone is not taken for empty in between.
-    fn write_normal(&mut self, len: usize, whole: usize) -> Result<()> {
+    fn write_normal(&mut self, len: usize, mut sums: &[u32]) -> Result<()> {
         let size = self.block_size();
         let mut left = len as u64;
-        let mut data = &self.buffer.as_slice()[..whole];
+        let mut data = &self.buffer.as_slice()[..sums.len() * size];
         while !data.is_empty() {
             let mut core = self.shared.core.lock();
             core.check_writable()?;
             let (place, count) = core.write_to_lane(Lane::Normal, data)?;
             let (written, rest) = data.split_at(count * size);
             let some = left.min(written.len() as u64);
-            let sums = blocks::sums(written, size as u32);
+            let (of_written, of_rest) = sums.split_at(count);
             let at = self.size / size as u64;
             self.size += some;
             left -= some;
-            core.change(Change::Map { object: self.object, at, place, size: self.size, sums })?;
+            let map =
+                Change::Map { object: self.object, at, place, size: self.size, sums: of_written.to_vec() };
+            core.change(map)?;
+            sums = of_rest;
             if core.is_full_of_changes() {
                 core.commit()?;
             }

@@ -53,7 +53,7 @@ test: deps
 
 # The cases of layers on CephFS with Ceph 18.2, in Debian 13.
 test-ceph-18: deps
-	@scripts/step "build" cargo build --locked --package vellum --package vellum-tests
+	@scripts/step "build" cargo build --locked --package vellum --package vellum-tests --package vellum-bench
 	@scripts/step "build, branch" cargo test --quiet --locked --no-run --package vellum-branch --test conformance --test ceph
 	@scripts/ceph-18
 

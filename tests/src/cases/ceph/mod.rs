@@ -48,11 +48,12 @@ const PARTS: &[(&str, Part)] = &[
     ("image-layouts", images::layouts),
     ("flatten", images::flatten),
     ("bench", bench::compared),
-    ("bench-ended", bench::ended),
     ("storage-stopped", failures::storage_stopped),
     ("others-answered", failures::others_answered),
     ("server-restarted", failures::server_restarted),
     ("expelled", failures::expelled),
+    // A client that was killed is waited for by a metadata server that starts.
+    ("bench-ended", bench::ended),
 ];
 
 /// All parts beside one cluster: it takes longer to start than most of them.

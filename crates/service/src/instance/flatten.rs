@@ -54,10 +54,13 @@ pub fn run(wanted: &Wanted, watch: &mut dyn FnMut(&Flattening) -> bool) -> Resul
     {
         config.reach_by(&cluster);
     }
-    if config.ceph_layers().next().is_some() {
+    let open = || layers::open(&config, Path::new("/"))?.into_branches();
+    let mut layers = if config.ceph_layers().next().is_some() {
         arrive();
-    }
-    let mut layers = quietly(|| layers::open(&config, Path::new("/"))?.into_branches())?;
+        quietly(open)?
+    } else {
+        open()?
+    };
     let locks = std::mem::take(&mut layers.locks);
     let union = tree::build_kept(&config, layers, tree::Kept::default())?;
     let result = union

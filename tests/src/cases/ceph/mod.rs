@@ -20,7 +20,7 @@ use cluster::Cluster;
 use std::process::Command;
 use std::time::Instant;
 
-pub(super) const CASES: &[Case] = &[Case::once("ceph", 300, ceph), Case::once("demo/tenants", 600, demo)];
+pub(super) const CASES: &[Case] = &[Case::once("ceph", 500, ceph), Case::once("demo/tenants", 600, demo)];
 
 /// A part of the case.
 type Part = fn(&Cx, &mut Cluster) -> Outcome;

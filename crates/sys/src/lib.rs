@@ -52,6 +52,7 @@ pub use offspring::{
 pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thread};
 pub use process::{
     clear_umask, descriptor_limit, lift_limits, raise_descriptor_limit, trim_memory, unshare_ipc,
+    unshare_mounts,
 };
 pub use remove_tree::{remove_tree, remove_tree_at};
 pub use seccomp::{FilterInstruction, install_filter};

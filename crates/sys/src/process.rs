@@ -68,6 +68,16 @@ pub fn unshare_ipc() -> Result<(), Errno> {
     Err(last_errno())
 }
 
+/// Moves the calling thread to a mount namespace of its own, a copy of the one it was in; its working directory and mask are its own from then
+/// on as well. What it mounts goes with the last thread that is there, but for what is open.
+pub fn unshare_mounts() -> Result<(), Errno> {
+    // SAFETY: no descriptor and no memory depends on the mount namespace; other threads stay where they are.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0 {
+        return Ok(());
+    }
+    Err(last_errno())
+}
+
 /// Gives free memory of the allocator back to the system, where the allocator can.
 pub fn trim_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

@@ -37,6 +37,7 @@ pub fn take(arguments: CheckpointArgs) -> Result<String, Failure> {
         to: arguments.to,
         name: arguments.name,
         leave_running: arguments.leave_running,
+        pace: arguments.pace,
         state: arguments.state,
     })?;
     let Record { image_bytes, upper_bytes, pause_us, left_running, container, .. } = &taken.record;

@@ -20,7 +20,7 @@ mod zoned;
 pub(crate) use criu::{ALWAYS, Criu, OWN_NETWORK, configuration, explain};
 pub use identity::Lowers;
 pub(crate) use making::Kept;
-pub use place::{Checkpoints, Listed};
+pub use place::{Checkpoints, Listed, Pace};
 pub use record::Record;
 pub use take::{Take, Taken, take};
 pub use zoned::parse_hostile;

@@ -5,6 +5,7 @@ use super::making::{Kept, Making};
 use super::record::Record;
 use super::zoned::Zoned;
 use std::path::Path;
+use std::str::FromStr;
 use vellum_service::Failure;
 
 /// A place for checkpoints.
@@ -25,6 +26,36 @@ pub struct Listed {
     /// What it says of itself, or why that cannot be read.
     pub record: Result<Record, Failure>,
 }
+
+/// How images are written beside others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// As fast as others on the device do not wait longer for it, and at least at a certain rate.
+    #[default]
+    Auto,
+    /// As fast as the device takes them.
+    None,
+    /// At most so many bytes per second.
+    Rate(u64),
+}
+
+impl FromStr for Pace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "none" => Ok(Self::None),
+            rate => match crate::bytes::parse(rate, "KMG") {
+                Some(rate) if rate >= RATE_LEAST => Ok(Self::Rate(rate)),
+                _ => Err("give auto, none, or bytes per second from 1M on, e.g. 200M".to_owned()),
+            },
+        }
+    }
+}
+
+/// The lowest rate that can be asked for, in bytes per second.
+const RATE_LEAST: u64 = 1 << 20;
 
 impl Checkpoints {
     /// The ones in a place that is there: a directory, or `zoned:` and a device. `option`: what named it.
@@ -58,13 +89,24 @@ impl Checkpoints {
 
     /// Begins one of the upper layer in a directory, new, or to take an older one's place. `beside`: a directory where something may be made for
     /// a moment.
-    pub(crate) fn begin(&self, name: &str, upper: &Path, beside: &Path) -> Result<Box<dyn Making>, Failure> {
+    pub(crate) fn begin(
+        &self,
+        name: &str,
+        upper: &Path,
+        beside: &Path,
+        pace: Option<Pace>,
+    ) -> Result<Box<dyn Making>, Failure> {
         Ok(match &self.0 {
+            Place::Directory(_) if pace.is_some() => {
+                return Err(Failure::input("option --pace: only for a device").remedy(
+                    "give --to zoned:DEVICE, or limit the pool of the container with vellum pool set --write-limit",
+                ));
+            }
             Place::Directory(directory) => {
                 directory.sweep();
                 Box::new(directory.making(name, upper)?)
             }
-            Place::Zoned(zoned) => Box::new(zoned.making(name, upper, beside)?),
+            Place::Zoned(zoned) => Box::new(zoned.making(name, upper, beside, pace.unwrap_or_default())?),
         })
     }
 

@@ -7,7 +7,7 @@ use super::criu::{self, Criu};
 use super::identity::Lowers;
 use super::making::{Making, Sizes};
 use super::pause::{Guarded, said};
-use super::place::Checkpoints;
+use super::place::{Checkpoints, Pace};
 use super::record::Record;
 use crate::container::{Kind, RUN_FILES, Running, Settings, State};
 use std::fs::{self, File};
@@ -36,6 +36,8 @@ pub struct Take {
     pub name: Option<String>,
     /// Whether the container goes on.
     pub leave_running: bool,
+    /// How it is written beside others; none: as is usual where it is written.
+    pub pace: Option<Pace>,
     /// Where layers and containers are kept; none: where this user's are.
     pub state: Option<PathBuf>,
 }
@@ -77,7 +79,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
     let store = Checkpoints::make("--to", &asked.to)?;
     let lock = running.lock()?;
     let name = asked.name.as_deref().unwrap_or(container);
-    let made = store.begin(name, &running.upper(), &running.path("."))?;
+    let made = store.begin(name, &running.upper(), &running.path("."), asked.pace)?;
     let work = Work { asked, running: &running, settings: &settings, criu: &criu, lock: &lock };
     match work.go(made) {
         Ok(taken) => Ok(taken),

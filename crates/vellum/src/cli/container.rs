@@ -2,6 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use vellum_engine::checkpoint::Pace;
 
 /// Arguments of `vellum run`. Words that become part of the container's configuration are text, paths of the host need not be.
 #[derive(Args, Debug)]
@@ -88,8 +89,8 @@ pub struct RunArgs {
 /// Arguments of `vellum checkpoint`.
 #[derive(Args, Debug)]
 pub struct CheckpointArgs {
-    /// The directory of checkpoints. It is made if it is not there.
-    #[arg(long, value_name = "DIR")]
+    /// The directory of checkpoints, made if it is not there; or a device with a store, see vellum zoned.
+    #[arg(long, value_name = "DIR|zoned:DEVICE")]
     pub to: PathBuf,
     /// The checkpoint's name, otherwise the container's. One of this name is replaced, when the new one is whole.
     #[arg(long, value_name = "NAME")]
@@ -97,6 +98,10 @@ pub struct CheckpointArgs {
     /// The container goes on; otherwise it ends when the checkpoint is on disk.
     #[arg(long)]
     pub leave_running: bool,
+    /// Into a store: so that others on the device do not wait longer (auto, which is usual), as fast as it goes (none), or at most so
+    /// many bytes per second.
+    #[arg(long, value_name = "auto|none|RATE")]
+    pub pace: Option<Pace>,
     /// Where layers and containers are kept, as given to `vellum run`.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
@@ -123,7 +128,7 @@ pub struct RestoreArgs {
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// The checkpoint.
-    #[arg(value_name = "DIR/NAME")]
+    #[arg(value_name = "DIR/NAME|zoned:DEVICE/NAME")]
     pub checkpoint: PathBuf,
 }
 

@@ -27,6 +27,15 @@ impl Budget {
         Self { slack: 0.5, least: (rate / 4).max(1), first: most, most, window: 1 << 20 }
     }
 
+    /// For a disk of which nothing was measured: as fast as it takes while nobody waits for it, and `least` bytes per second however long others
+    /// wait. 4 MiB are under way.
+    #[must_use]
+    pub fn of_unknown(least: u64) -> Self {
+        // More than any disk takes, and so little that it comes down soon.
+        let most = least.max(4 << 30);
+        Self { slack: 0.5, least: least.max(1), first: most, most, window: 4 << 20 }
+    }
+
     /// For zones that together take `rate` bytes per second: nearly all of it, a twentieth at least, and 256 KiB under way.
     #[must_use]
     pub fn of_rate(rate: u64) -> Self {

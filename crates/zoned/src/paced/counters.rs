@@ -1,7 +1,7 @@
 //! What a disk has done, as the kernel counts it, and whether that was ours.
 
 use crate::pace::{Nanos, SECOND};
-use rustix::fs::{major, minor, stat};
+use rustix::fs::{FileType, major, minor, stat};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -27,9 +27,11 @@ struct Others {
     began: (Nanos, u64),
 }
 
-/// The whole disk that `path` lies on; None of filesystems that lie on no single one.
+/// The whole disk that `path` lies on, or is; None of filesystems that lie on no single one.
 fn disk_of(path: &Path) -> Option<PathBuf> {
-    let device = stat(path).ok()?.st_dev;
+    let found = stat(path).ok()?;
+    let is_device = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
+    let device = if is_device { found.st_rdev } else { found.st_dev };
     let sys = fs::canonicalize(format!("/sys/dev/block/{}:{}", major(device), minor(device))).ok()?;
     if sys.join("partition").exists() { Some(sys.parent()?.to_owned()) } else { Some(sys) }
 }

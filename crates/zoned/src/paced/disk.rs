@@ -43,6 +43,15 @@ struct Shared {
 impl Disk {
     /// The disk that `directory` lies on, where files may be made. A thread watches it as long as this is used.
     pub fn of(directory: &Path, budget: Budget) -> io::Result<Self> {
+        Self::watched(directory, Probe::new(directory)?, budget)
+    }
+
+    /// A block device, which is written to by whoever asks. As [`Self::of`].
+    pub fn of_device(path: &Path, budget: Budget) -> io::Result<Self> {
+        Self::watched(path, Probe::of_device(path)?, budget)
+    }
+
+    fn watched(path: &Path, probe: Probe, budget: Budget) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             began: Instant::now(),
             pacer: Mutex::new(Pacer::new(budget)),
@@ -50,10 +59,9 @@ impl Disk {
             submitted: AtomicU64::new(0),
             is_shared: AtomicBool::new(false),
         });
-        let probe = Probe::new(directory)?;
         let watch = Watch {
             shared: Arc::downgrade(&shared),
-            counters: Counters::of(directory),
+            counters: Counters::of(path),
             probe,
             others_at: None,
             looked_at: 0,
@@ -89,8 +97,13 @@ impl Disk {
         self.shared.pacer.lock().rate()
     }
 
-    /// Waits until a piece may go, and takes it for sent.
-    pub(super) fn wait_for_turn(&self, bytes: u64) {
+    /// Bytes that are going to be written beside pieces, by the filesystem for itself: they are not others'.
+    pub fn expect(&self, bytes: u64) {
+        self.shared.submitted.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Waits until a piece of so many bytes may go, and takes it for sent.
+    pub fn wait_for_turn(&self, bytes: u64) {
         let mut pacer = self.shared.pacer.lock();
         loop {
             let now = self.shared.now();
@@ -107,8 +120,8 @@ impl Disk {
         }
     }
 
-    /// A piece is done.
-    pub(super) fn done(&self, bytes: u64) {
+    /// A piece is on the disk.
+    pub fn done(&self, bytes: u64) {
         self.shared.pacer.lock().done(self.shared.now(), bytes);
         self.shared.changed.notify_all();
     }

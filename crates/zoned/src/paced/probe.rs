@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use vellum_sys::zoned::zone_count;
 
 /// Bytes of a probe.
 pub(super) const BYTES: u64 = 4096;
@@ -19,6 +20,8 @@ const PIECE: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Probe {
     file: File,
+    /// Bytes that blocks are read from.
+    range: u64,
     buffer: AlignedBuf,
     random: Random,
 }
@@ -32,16 +35,25 @@ impl Probe {
         let piece = AlignedBuf::zeroed(PIECE as usize);
         // Blocks that were never written are not read from the disk.
         (0..FILE / PIECE).try_for_each(|number| file.write_all_at(piece.as_slice(), number * PIECE))?;
-        Ok(Self {
-            file,
-            buffer: AlignedBuf::zeroed(BYTES as usize),
-            random: Random::new(std::process::id().into()),
-        })
+        Ok(Self::of(file, FILE))
+    }
+
+    /// Reads from a block device itself.
+    pub(super) fn of_device(path: &Path) -> io::Result<Self> {
+        let file: File = open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?.into();
+        // Of a zoned device only what was written is on its medium: the first block is.
+        let range = if zone_count(&file).is_ok_and(|zones| zones > 0) { BYTES } else { FILE };
+        Ok(Self::of(file, range))
+    }
+
+    fn of(file: File, range: u64) -> Self {
+        let random = Random::new(std::process::id().into());
+        Self { file, range, buffer: AlignedBuf::zeroed(BYTES as usize), random }
     }
 
     /// How long a block takes now.
     pub(super) fn read(&mut self) -> io::Result<Duration> {
-        let at = self.random.below(FILE / BYTES) * BYTES;
+        let at = self.random.below(self.range / BYTES) * BYTES;
         let begins = Instant::now();
         self.file.read_exact_at(self.buffer.as_mut_slice(), at)?;
         Ok(begins.elapsed())

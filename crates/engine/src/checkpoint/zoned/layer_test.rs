@@ -3,6 +3,7 @@
 use super::*;
 use crate::checkpoint::delta::tests::{apply, listing, op};
 use crate::checkpoint::zoned::format::Index;
+use crate::checkpoint::zoned::pacing::Pacing;
 use crate::checkpoint::zoned::sink::Writing;
 use crate::checkpoint::zoned::sink::tests::store;
 use proptest::prelude::*;
@@ -39,7 +40,7 @@ proptest! {
         fs::create_dir(&to).unwrap();
         before.iter().for_each(|op| apply(&from, op));
         let store = store(64);
-        let writing = Writing::begin(&store).unwrap();
+        let writing = Writing::begin(&store, Pacing::None).unwrap();
         let mut packed = Packed::new(&from, writing.sink().clone()).unwrap();
         if ahead {
             packed.ahead().unwrap();
@@ -65,7 +66,7 @@ fn what_has_not_changed_is_not_taken_again_and_removing_copies_nothing() {
     fs::write(from.join("dir/other"), vec![1; 1 << 20]).unwrap();
     let store = store(64);
     let before = store.stats();
-    let writing = Writing::begin(&store).unwrap();
+    let writing = Writing::begin(&store, Pacing::None).unwrap();
     let mut packed = Packed::new(&from, writing.sink().clone()).unwrap();
     let first = packed.ahead().unwrap();
     if first.objects == 0 {

@@ -6,15 +6,17 @@
 mod files;
 mod format;
 mod layer;
+mod pacing;
 mod sink;
 
 use self::files::{Files, Mount, Object};
 use self::format::{Contents, Index, Piece};
 use self::layer::{Packed, Source};
+use self::pacing::Pacing;
 use self::sink::Writing;
 use super::delta::Amount;
 use super::making::{Kept, Making, Sizes};
-use super::place::Listed;
+use super::place::{Listed, Pace};
 use super::record::Record;
 use crate::container::plain_name;
 use crate::zoned;
@@ -132,10 +134,17 @@ impl Zoned {
     }
 
     /// Begins one of the upper layer in a directory.
-    pub(super) fn making(&self, name: &str, upper: &Path, beside: &Path) -> Result<MadeThere, Failure> {
+    pub(super) fn making(
+        &self,
+        name: &str,
+        upper: &Path,
+        beside: &Path,
+        pace: Pace,
+    ) -> Result<MadeThere, Failure> {
         let name = plain_name("--name", name)?;
         let (found, store) = self.open(Access::Write)?;
-        let writing = Writing::begin(&store).map_err(|e| self.failed(e))?;
+        let pacing = Pacing::new(pace, &self.device, &found.device);
+        let writing = Writing::begin(&store, pacing).map_err(|e| self.failed(e))?;
         let files = Arc::new(Files::to(writing.sink().clone()));
         Ok(MadeThere {
             zoned: self.clone(),

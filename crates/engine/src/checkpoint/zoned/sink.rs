@@ -4,6 +4,7 @@
 //! A container stands still while its memory is taken, and the device may be slow or shared. What waits in memory is bounded; when the bound
 //! is reached, whoever brings more waits for the device.
 
+use super::pacing::Pacing;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -70,17 +71,17 @@ fn available() -> Option<u64> {
 
 impl Writing {
     /// Begins an object of the class for images.
-    pub(super) fn begin(store: &Store) -> Result<Self, Error> {
+    pub(super) fn begin(store: &Store, pacing: Pacing) -> Result<Self, Error> {
         let most = (available().unwrap_or(0) / OF_AVAILABLE).clamp(*WAITING.start(), *WAITING.end());
-        Self::with_room(store, most as usize / PART)
+        Self::with_room(store, most as usize / PART, pacing)
     }
 
-    fn with_room(store: &Store, most: usize) -> Result<Self, Error> {
+    fn with_room(store: &Store, most: usize, pacing: Pacing) -> Result<Self, Error> {
         let writer = store.writer(Class::Checkpoint)?;
         let shared = Arc::new(Shared { state: Mutex::new(State::default()), changed: Condvar::new(), most });
         let sink = Sink { shared: Arc::clone(&shared) };
         let builder = std::thread::Builder::new().name("images".to_owned());
-        let thread = builder.spawn(move || shared.write(writer));
+        let thread = builder.spawn(move || shared.write(writer, pacing));
         let thread =
             thread.map_err(|e| Error::Device(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN).into()))?;
         Ok(Self { sink, thread: Some(thread) })
@@ -156,24 +157,29 @@ impl Sink {
 
 impl Shared {
     /// Writes what comes until there is an end. The thread's work.
-    fn write(&self, mut writer: Writer) -> Result<Writer, Error> {
+    fn write(&self, mut writer: Writer, mut pacing: Pacing) -> Result<Writer, Error> {
         loop {
-            let mut part = {
+            let (mut part, is_waited_for) = {
                 let mut state = self.state.lock();
                 loop {
                     match (state.end, state.waiting.pop_front()) {
                         (Some(End::GivenUp), _) => return Ok(writer),
-                        (_, Some(part)) => break part,
+                        // Whoever waits for room may be a container that stands still.
+                        (_, Some(part)) => break (part, state.waiting.len() >= self.most),
                         (Some(End::Finished), None) => {
                             let last = std::mem::take(&mut state.filling);
                             drop(state);
+                            pacing.settle()?;
                             return writer.write(&last).map(|()| writer);
                         }
                         (None, None) => self.changed.wait(&mut state),
                     }
                 }
             };
-            let done = writer.write(&part);
+            if !is_waited_for {
+                pacing.wait_for_turn();
+            }
+            let done = writer.write(&part).and_then(|()| pacing.written(part.len() as u64));
             let mut state = self.state.lock();
             if let Err(error) = done {
                 state.failed = Some(error.clone());
@@ -205,7 +211,7 @@ pub(super) mod tests {
     fn bytes_are_where_it_says_whoever_brings_them() {
         let store = store(64);
         // Room for one part, so that those who bring them wait.
-        let writing = Writing::with_room(&store, 1).unwrap();
+        let writing = Writing::with_room(&store, 1, Pacing::None).unwrap();
         let places: Vec<(u8, u64, usize)> = std::thread::scope(|scope| {
             let bring = |byte: u8| {
                 let sink = writing.sink().clone();
@@ -230,7 +236,7 @@ pub(super) mod tests {
     fn a_full_device_is_said_and_nobody_waits_for_it() {
         let store = store(24);
         let before = store.stats().free_zones;
-        let writing = Writing::with_room(&store, 1).unwrap();
+        let writing = Writing::with_room(&store, 1, Pacing::None).unwrap();
         let sink = writing.sink().clone();
         let part = vec![7; PART];
         let refused = (0..100).find_map(|_| sink.put(&part).err());
@@ -240,7 +246,7 @@ pub(super) mod tests {
         store.sync().unwrap();
         assert_eq!(store.stats().free_zones, before);
         // One that is given up is not there.
-        let writing = Writing::begin(&store).unwrap();
+        let writing = Writing::begin(&store, Pacing::None).unwrap();
         writing.sink().put(&part).unwrap();
         drop(writing);
         assert!(store.list().is_empty() && sink.put(&part).is_err());

@@ -76,6 +76,9 @@ fn objects_come_and_go() {
     let place = Place::new();
     let said = place.done("format --size 64M :d");
     assert!(said.contains("63 zones of 1.0 MiB; no groups of zones are known"), "{said}");
+    // Images hold secrets.
+    let mode = std::os::unix::fs::MetadataExt::mode(&fs::metadata(place.at("d")).unwrap());
+    assert_eq!(mode & 0o777, 0o600);
     let (small, large) = (content(5, 1), content(5_000_001, 2));
     fs::write(place.at("small"), &small).unwrap();
     fs::write(place.at("large"), &large).unwrap();

@@ -9,6 +9,7 @@ use crate::inspect::size;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use vellum_engine::Failure;
@@ -33,7 +34,7 @@ pub(super) fn run(arguments: &FormatArgs) -> Result<String, Failure> {
         return Err(Failure::input(line).remedy("give --size SIZE to make a file"));
     };
     layout.geometry(length).map_err(|why| too_small(path, &why))?;
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path);
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
     let file = file.map_err(|e| Failure::input(path.display().to_string()).because(e))?;
     let made = flock(&file, FlockOperation::NonBlockingLockExclusive)
         .map_err(|errno| Failure::at(path, errno))

@@ -57,7 +57,7 @@ impl<'a> Scene<'a> {
         let device = self.runs.cx.dir.join("device").display().to_string();
         let state = self.runs.cx.dir.join("calibrations").display().to_string();
         let size = format!("{mib}M");
-        self.vellum(&["zoned", "format", "--state", &state, "--size", &size, "--zone-size", "4M", &device])?;
+        self.vellum(&["zoned", "format", "--state", &state, "--size", &size, "--zone-size", "1M", &device])?;
         self.to = format!("zoned:{device}");
         Ok(self)
     }

@@ -6,6 +6,7 @@ use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, shell};
 use rustix::process::Signal;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 /// Zones with something in them, and free ones.
@@ -129,6 +130,39 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
     scene.nothing_is_left()
 }
 
+/// A store that becomes full while CRIU writes: the container goes on, and the older checkpoint of that name is as it was.
+pub(super) fn full(cx: &Cx) -> Outcome {
+    let scene = Scene::new(cx)?.in_a_store(48)?;
+    let device = scene.to().trim_start_matches("zoned:").to_owned();
+    let small = scene.start(&["--name", "zsmall", "sh", "-c", COUNTER])?;
+    small.says_more()?;
+    scene.checkpoint(&["zsmall", "--name", "one"])?;
+    small.ends()?;
+    let free = zones(&scene)?;
+    let large = format!("x=$(busybox head -c 40000000 /dev/zero | busybox tr '\\0' x); {COUNTER}");
+    let large = scene.start(&["--name", "zlarge", "sh", "-c", &large])?;
+    large.says_more()?;
+    let to = scene.to();
+    let output = scene.taking("zlarge", to.as_ref()).args(["--name", "one"]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(!output.status.success(), "a full store: {}", String::from_utf8_lossy(&output.stdout));
+    ensure!(
+        (said.contains("space is left") || said.contains("is full")) && said.lines().count() == 1,
+        "a full store: {said}"
+    );
+    large.says_more()?;
+    let shown = scene.vellum(&["checkpoints", "show", &to, "one"])?;
+    ensure!(shown.contains("zsmall"), "{shown}");
+    ensure_eq!(zones(&scene)?, free, "free zones");
+    all_is_whole(&scene, &device)?;
+    large.signal(Signal::TERM)?;
+    ensure_eq!(large.ends()?, 3, "the container's end");
+    let restored = scene.restore("one", &[])?;
+    restored.says_more()?;
+    drop(restored);
+    scene.nothing_is_left()
+}
+
 /// What cannot be is refused in one line, and changes nothing.
 pub(super) fn refused(cx: &Cx) -> Outcome {
     let scene = Scene::new(cx)?.in_a_store(256)?;
@@ -146,6 +180,8 @@ pub(super) fn refused(cx: &Cx) -> Outcome {
     shell::refused(take(&dir).args(["--pace", "auto"]), "zoned:DEVICE")?;
     let blank = cx.dir.join("blank");
     fs::File::create(&blank)?.set_len(64 << 20)?;
+    shell::refused(&mut take(&format!("zoned:{}", blank.display())), "chmod o-rwx")?;
+    fs::set_permissions(&blank, fs::Permissions::from_mode(0o600))?;
     shell::refused(&mut take(&format!("zoned:{}", blank.display())), "vellum zoned format")?;
     // Its store is somebody else's mount.
     let (device, at) = (scene.to().trim_start_matches("zoned:").to_owned(), cx.dir.join("mounted"));

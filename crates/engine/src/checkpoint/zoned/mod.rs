@@ -26,6 +26,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -63,7 +64,25 @@ impl Zoned {
         format!("zoned:{}", self.device.display())
     }
 
+    /// Refuses a device that others can change, for what is in it says which programs run and as whom; and to write to one that others can read.
+    fn own(&self, access: Access) -> Result<(), Failure> {
+        // Whether it is there is for whoever opens it.
+        let Ok(meta) = fs::metadata(&self.device) else { return Ok(()) };
+        let (shown, mode) = (self.device.display(), meta.mode());
+        let why = if meta.uid() != rustix::process::geteuid().as_raw() {
+            format!("it belongs to user {}; give one of your own", meta.uid())
+        } else if mode & 0o002 != 0 {
+            format!("everybody can write to it; chmod o-rwx {shown}, or give another")
+        } else if mode & 0o004 != 0 && access == Access::Write {
+            format!("everybody can read it, and images hold secrets; chmod o-rwx {shown}, or give another")
+        } else {
+            return Ok(());
+        };
+        Err(Failure::input(format!("{}{}: {why}", self.option, self.shown())))
+    }
+
     fn open(&self, access: Access) -> Result<(Found, Store), Failure> {
+        self.own(access)?;
         zoned::store(&self.device, access).map_err(|why| why.of(format!("{}zoned", self.option)))
     }
 
@@ -281,7 +300,8 @@ impl Making for MadeThere {
     fn discard(mut self: Box<Self>) {
         self.state = None;
         // So that its zones are empty at once; otherwise whoever opens the store next empties them.
-        if let Err(e) = self.store.sync() {
+        let emptied = self.store.sync().and_then(|()| self.found.device.flush().map_err(Error::from));
+        if let Err(e) = emptied {
             tracing::debug!("{}: {e}", self.zoned.shown());
         }
     }
@@ -351,4 +371,32 @@ impl Kept for KeptThere {
 /// Reads what may be anything, as restoring does. For the fuzz target.
 pub fn parse_hostile(bytes: &[u8]) {
     format::parse_hostile(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_device_that_others_can_use_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let at = PathBuf::from(format!("zoned:{}", file.path().display()));
+        let zoned = Zoned::named("--to", &at).unwrap().unwrap();
+        for (mode, access, refused) in [
+            (0o660, Access::Write, None),
+            (0o664, Access::Read, None),
+            (0o664, Access::Write, Some("chmod o-rwx")),
+            (0o602, Access::Read, Some("chmod o-rwx")),
+        ] {
+            fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let said = zoned.own(access).err();
+            assert_eq!(said.is_some(), refused.is_some(), "{mode:o}");
+            if let (Some(why), Some(words)) = (said, refused) {
+                assert!(why.exit_status() == 2 && why.to_string().contains(words), "{why}");
+            }
+        }
+        assert_eq!(Zoned::named("--to", Path::new("dir/zoned:x")).unwrap(), None);
+        assert_eq!(Zoned::named("--to", Path::new("zoned:")).unwrap_err().exit_status(), 2);
+    }
 }

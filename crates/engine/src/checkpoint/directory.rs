@@ -5,8 +5,7 @@
 
 use super::delta::{Amount, Delta};
 use super::making::{Kept, Making, Sizes};
-use super::place::Listed;
-use super::record::Record;
+use super::record::{Listed, Record};
 use super::{FILES, IMAGES, UPPER};
 use crate::container::{own, plain_name, random_name};
 use crate::own::Owned;

@@ -2,10 +2,10 @@
 
 use super::directory::Directory;
 use super::making::{Kept, Making};
-use super::record::Record;
+use super::pace::Pace;
+use super::record::{Listed, Record};
 use super::zoned::Zoned;
 use std::path::Path;
-use std::str::FromStr;
 use vellum_service::Failure;
 
 /// A place for checkpoints.
@@ -17,45 +17,6 @@ enum Place {
     Directory(Directory),
     Zoned(Zoned),
 }
-
-/// A checkpoint in a list.
-#[derive(Clone, Debug)]
-pub struct Listed {
-    /// Its name.
-    pub name: String,
-    /// What it says of itself, or why that cannot be read.
-    pub record: Result<Record, Failure>,
-}
-
-/// How images are written beside others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pace {
-    /// As fast as others on the device do not wait longer for it, and at least at a certain rate.
-    #[default]
-    Auto,
-    /// As fast as the device takes them.
-    None,
-    /// At most so many bytes per second.
-    Rate(u64),
-}
-
-impl FromStr for Pace {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "none" => Ok(Self::None),
-            rate => match crate::bytes::parse(rate, "KMG") {
-                Some(rate) if rate >= RATE_LEAST => Ok(Self::Rate(rate)),
-                _ => Err("give auto, none, or bytes per second from 1M on, e.g. 200M".to_owned()),
-            },
-        }
-    }
-}
-
-/// The lowest rate that can be asked for, in bytes per second.
-const RATE_LEAST: u64 = 1 << 20;
 
 impl Checkpoints {
     /// The ones in a place that is there: a directory, or `zoned:` and a device. `option`: what named it.

@@ -46,6 +46,15 @@ pub struct Record {
     pub settings: Settings,
 }
 
+/// A checkpoint in a list.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Its name.
+    pub name: String,
+    /// What it says of itself, or why that cannot be read.
+    pub record: Result<Record, Failure>,
+}
+
 /// As much as says what it is.
 #[derive(Deserialize)]
 struct Head {

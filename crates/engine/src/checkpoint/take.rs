@@ -6,8 +6,9 @@
 use super::criu::{self, Criu};
 use super::identity::Lowers;
 use super::making::{Making, Sizes};
+use super::pace::Pace;
 use super::pause::{Guarded, said};
-use super::place::{Checkpoints, Pace};
+use super::place::Checkpoints;
 use super::record::Record;
 use crate::container::{Kind, RUN_FILES, Running, Settings, State};
 use std::fs::{self, File};

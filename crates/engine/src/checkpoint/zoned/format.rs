@@ -1,8 +1,10 @@
 //! A checkpoint as one object of a store: bytes as they came, an index of what they are, the record, and where both are.
 //!
-//!     ┌───────────────────────────────────────────┬───────┬────────┬──────┐
-//!     │ images and files of the layer, in pieces  │ index │ record │ foot │
-//!     └───────────────────────────────────────────┴───────┴────────┴──────┘
+//! ```text
+//! ┌───────────────────────────────────────────┬───────┬────────┬──────┐
+//! │ images and files of the layer, in pieces  │ index │ record │ foot │
+//! └───────────────────────────────────────────┴───────┴────────┴──────┘
+//! ```
 //!
 //! The store gives the object its name when all of it is there, so there is no half of one to recognise. What is read may have been put
 //! there by anybody: lengths and places are checked before they are used.

@@ -3,7 +3,7 @@
 //! What is written goes to the medium in groups, each of which waits for its turn and for the medium. A file's page cache would otherwise take all of
 //! it at once, and write it back as fast as the disk goes.
 
-use crate::checkpoint::place::Pace;
+use crate::checkpoint::pace::Pace;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;

@@ -9,7 +9,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-/// Zones with something in them, and free ones.
+/// Counts, with so much memory that CRIU takes a while.
+fn large_counter() -> String {
+    format!("x=$(busybox head -c 40000000 /dev/zero | busybox tr '\\0' x); {COUNTER}")
+}
+
+/// In one line, as whoever has met it first says it: CRIU, or what writes to the store.
+fn says_full(said: &str) -> bool {
+    (said.contains("space is left") || said.contains("is full")) && said.lines().count() == 1
+}
+
+/// Free zones.
 fn zones(scene: &Scene<'_>) -> Outcome<u64> {
     let seen = scene.inspect()?;
     Ok(seen["store"]["free_zones"].as_u64().unwrap_or(0))
@@ -71,7 +81,7 @@ fn all_is_whole(scene: &Scene<'_>, device: &str) -> Outcome {
 /// Killed at any moment, or out of space: the container goes on, and the older checkpoint is as it was.
 pub(super) fn interrupted(cx: &Cx) -> Outcome {
     let scene = Scene::new(cx)?.in_a_store(256)?;
-    let counter = scene.start(&["--name", "zcut-off", "sh", "-c", COUNTER])?;
+    let counter = scene.start(&["--name", "zcut-off", "sh", "-c", &large_counter()])?;
     counter.says_more()?;
     scene.checkpoint(&["zcut-off", "--leave-running"])?;
     let device = scene.to().trim_start_matches("zoned:").to_owned();
@@ -83,7 +93,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
         Ok(listed[0]["record"].clone())
     };
     let mut before = taken()?;
-    for millis in [5, 20, 40, 60, 80, 100, 120, 160, 200, 240, 300] {
+    for millis in [5, 20, 40, 60, 80, 100, 120, 160, 200, 240, 300, 400, 500] {
         let mut child = scene.taking("zcut-off", scene.to().as_ref()).spawn()?;
         std::thread::sleep(Duration::from_millis(millis));
         child.kill()?;
@@ -121,7 +131,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
     let output = scene.taking("zcut-off", scene.to().as_ref()).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(!output.status.success(), "a full store: {}", String::from_utf8_lossy(&output.stdout));
-    ensure!(said.contains("full") && said.lines().count() == 1, "a full store: {said}");
+    ensure!(says_full(&said), "a full store: {said}");
     counter.says_more()?;
     ensure_eq!(taken()?, before, "the older one");
     all_is_whole(&scene, &device)?;
@@ -139,17 +149,13 @@ pub(super) fn full(cx: &Cx) -> Outcome {
     scene.checkpoint(&["zsmall", "--name", "one"])?;
     small.ends()?;
     let free = zones(&scene)?;
-    let large = format!("x=$(busybox head -c 40000000 /dev/zero | busybox tr '\\0' x); {COUNTER}");
-    let large = scene.start(&["--name", "zlarge", "sh", "-c", &large])?;
+    let large = scene.start(&["--name", "zlarge", "sh", "-c", &large_counter()])?;
     large.says_more()?;
     let to = scene.to();
     let output = scene.taking("zlarge", to.as_ref()).args(["--name", "one"]).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(!output.status.success(), "a full store: {}", String::from_utf8_lossy(&output.stdout));
-    ensure!(
-        (said.contains("space is left") || said.contains("is full")) && said.lines().count() == 1,
-        "a full store: {said}"
-    );
+    ensure!(says_full(&said), "a full store: {said}");
     large.says_more()?;
     let shown = scene.vellum(&["checkpoints", "show", &to, "one"])?;
     ensure!(shown.contains("zsmall"), "{shown}");

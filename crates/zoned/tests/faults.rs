@@ -315,3 +315,21 @@ fn what_is_no_store_is_refused() {
     let few = Arc::new(Emulated::in_memory(profile.scaled(8, 16), 1).expect("a device"));
     assert!(matches!(Store::format(as_device(&few), placement), Err(Error::Damaged(_))));
 }
+
+/// Nothing follows it in the log, but the store was closed.
+#[test]
+fn damage_of_what_was_synced_last_is_told_and_costs_nothing_else() {
+    for (profile, placement) in profiles() {
+        let (device, store) = formatted(&profile, placement);
+        store.put(b"old", Class::Normal, &bytes(1, 9000)).expect("put");
+        store.sync().expect("sync");
+        store.put(b"new", Class::Checkpoint, &bytes(2, 9000)).expect("put");
+        store.sync().expect("sync");
+        let zone = store.places(b"new").expect("places")[0];
+        drop(store);
+        device.corrupt(zone, 0);
+        let store = Store::open(as_device(&device)).expect("a store");
+        assert!(matches!(store.get(b"new"), Err(Error::Unreadable { .. })), "{:?}", store.list());
+        assert_eq!(store.get(b"old"), Ok(bytes(1, 9000)));
+    }
+}

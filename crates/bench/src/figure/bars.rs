@@ -1,8 +1,8 @@
 //! Experiments relative to kernel overlayfs: bars to the left of 1 are faster, those to the right are slower.
 
 use super::results::{Results, Task};
-use super::svg::{Anchor, Svg, Text};
-use super::{Look, WIDTH};
+use super::subjects::Look;
+use super::svg::{Anchor, Svg, Text, WIDTH};
 use crate::page::axis::Axis;
 
 /// Experiments that belong together: their tasks, and what they do.

@@ -1,8 +1,8 @@
 //! The time of the first write over the size of the file.
 
 use super::results::Results;
-use super::svg::{Anchor, Svg, Text};
-use super::{Look, WIDTH};
+use super::subjects::Look;
+use super::svg::{Anchor, Svg, Text, WIDTH};
 use crate::page::axis::Axis;
 use crate::page::numbers;
 

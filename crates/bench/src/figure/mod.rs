@@ -15,10 +15,8 @@ use results::Results;
 use std::path::Path;
 use std::sync::Arc;
 use subjects::{LOOKS, Look};
-use svg::{Svg, Text};
+use svg::{Svg, Text, WIDTH};
 
-/// Width of a figure, in the SVG's units, which are pixels where nothing is scaled.
-const WIDTH: f64 = 960.0;
 /// Where the legend begins, and the height of its lines.
 const LEGEND: f64 = 52.0;
 const LEGEND_LINE: f64 = 22.0;

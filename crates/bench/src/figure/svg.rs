@@ -3,6 +3,9 @@
 use crate::page::html::escaped;
 use std::fmt::Write;
 
+/// Width of a figure, in the SVG's units, which are pixels where nothing is scaled.
+pub(super) const WIDTH: f64 = 960.0;
+
 /// On which side of its place a text is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Anchor {

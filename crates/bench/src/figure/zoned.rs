@@ -1,7 +1,6 @@
 //! Figures of what `store` and `isolation` have found on emulated zoned devices.
 
-use super::WIDTH;
-use super::svg::{Anchor, Svg, Text};
+use super::svg::{Anchor, Svg, Text, WIDTH};
 use crate::page::axis::Axis;
 use serde::Deserialize;
 

@@ -1,8 +1,8 @@
 //! How often a block is written in the end, when a store that is 80 % full is overwritten: over time, on an emulated device, so that
 //! the same numbers come out on every machine.
 
+use super::bed::{BLOCK, of_store};
 use super::counting::Counting;
-use super::{BLOCK, of_store};
 use crate::failure::{Result, While};
 use serde::Serialize;
 use std::sync::Arc;

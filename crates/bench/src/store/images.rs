@@ -1,6 +1,6 @@
 //! An image that is written, or read, from its start to its end.
 
-use super::{BLOCK, Bed, Contest, PIECE, noise, of_store};
+use super::bed::{BLOCK, Bed, Contest, PIECE, noise, of_store};
 use crate::failure::{Failure, Result, While};
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;

@@ -1,6 +1,6 @@
 //! Overwrites of 4 KiB at random places of what is there.
 
-use super::{BLOCK, Bed, Contest, noise, of_store};
+use super::bed::{BLOCK, Bed, Contest, noise, of_store};
 use crate::failure::{Result, While};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -19,7 +19,7 @@ const DIRECT_LEAST: usize = 128 << 10;
 #[derive(Debug)]
 pub(super) struct Area {
     pub(super) file: File,
-    /// The same file for direct I/O.
+    /// The file once more, opened for direct I/O.
     direct: Option<File>,
     /// Where the first zone begins, in bytes.
     data_at: u64,

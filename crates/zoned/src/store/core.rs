@@ -54,6 +54,8 @@ pub(super) struct Core {
     /// Parts of the log that the last checkpoint took, and blocks of it.
     checkpoint_parts: usize,
     checkpoint_blocks: u64,
+    /// Whether the last record that was flushed lies beside its data, and none after it says that they were flushed.
+    is_unacknowledged: bool,
     /// Blocks of data that were written when all was flushed.
     flushed_blocks: u64,
     /// For each zone, how many blocks users had written when it was begun; 0 for those that were there when the store was opened.
@@ -91,6 +93,7 @@ impl Core {
             capacity,
             checkpoint_parts: 1,
             checkpoint_blocks: 0,
+            is_unacknowledged: false,
             flushed_blocks: 0,
             born: vec![0; zone_count],
             fault: None,
@@ -206,11 +209,13 @@ impl Core {
         if !is_beside {
             self.flush()?;
         }
-        let written = self.append_pending(is_beside && unflushed > 0);
+        let is_beside = is_beside && unflushed > 0;
+        let written = self.append_pending(is_beside);
         match written {
             Ok(()) => {
                 self.flush()?;
                 self.tail.flushed = self.tail.sequence;
+                self.is_unacknowledged = is_beside;
                 self.forget_pending();
                 if self.tail.is_degraded() {
                     tracing::warn!("the log has lost a copy; a checkpoint is written");
@@ -224,6 +229,20 @@ impl Core {
         }
         self.release_empty();
         Ok(())
+    }
+
+    /// Says in the log that all of it was flushed, if nothing after it does. That is not flushed itself: without it the data are looked at.
+    pub(super) fn acknowledge(&mut self) {
+        let mut nothing = Vec::new();
+        Change::Wear { zone: 0, resets: 0 }.encode(&mut nothing);
+        let is_wanted = self.fault.is_none() && self.is_unacknowledged && self.fits(nothing.len());
+        // Not if somebody has opened the store anew, and so begun another log.
+        if !is_wanted || roots::find(&*self.device) != Ok(self.root) {
+            return;
+        }
+        let mut tail = self.tail.clone();
+        self.is_unacknowledged = self.write_record(&mut tail, &nothing, false).is_err();
+        self.tail = tail;
     }
 
     fn forget_pending(&mut self) {
@@ -356,6 +375,7 @@ impl Core {
             return Err(error);
         }
         self.root = root;
+        self.is_unacknowledged = false;
         (self.checkpoint_parts, self.checkpoint_blocks) = (tail.parts.len(), tail.blocks);
         let old = std::mem::replace(&mut self.tail, tail);
         self.forget_pending();

@@ -11,3 +11,10 @@ pub(super) struct Shared {
     pub(super) device: Arc<dyn ZonedDevice>,
     pub(super) core: Mutex<Core>,
 }
+
+/// What was flushed is said, so that damage is told from what a loss of power takes.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.core.get_mut().acknowledge();
+    }
+}

@@ -231,7 +231,7 @@ impl Core {
         Ok(())
     }
 
-    /// Says in the log that all of it was flushed, if nothing after it does. That is not flushed itself: without it the data are looked at.
+    /// Says in the log that all of it was flushed, if nothing after it does. Whatever comes of that: without it the data are looked at.
     pub(super) fn acknowledge(&mut self) {
         let mut nothing = Vec::new();
         Change::Wear { zone: 0, resets: 0 }.encode(&mut nothing);
@@ -241,7 +241,11 @@ impl Core {
             return;
         }
         let mut tail = self.tail.clone();
-        self.is_unacknowledged = self.write_record(&mut tail, &nothing, false).is_err();
+        if self.write_record(&mut tail, &nothing, false).is_ok() {
+            // Where a device keeps its pointers itself, they are not known before that.
+            let _ = self.flush();
+            self.is_unacknowledged = false;
+        }
         self.tail = tail;
     }
 

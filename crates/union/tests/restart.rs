@@ -425,3 +425,32 @@ fn a_removed_file_with_another_name_loses_that_too() {
         world.leave();
     }
 }
+
+/// A file of a lower layer that is removed while it is held, and written to: its copy never had a name.
+#[test]
+fn what_was_copied_without_a_name_outlives_a_process() {
+    for storage in STORAGES {
+        let mut world = World::new(storage);
+        let steps = [
+            Step::Lookup(0, 1),
+            Step::Lookup(1, 3),
+            Step::Lookup(1, 4),
+            Step::Unlink(1, 3),
+            Step::Unlink(1, 4),
+            Step::Write(2, 0),
+            Step::Chmod(3),
+            Step::Restart,
+            Step::Write(2, 3),
+            Step::Restart,
+        ];
+        steps.iter().for_each(|step| carry_out(&mut world, step));
+        let seen = world.see(world.held[2].node).unwrap();
+        assert_eq!(
+            (seen.nlink, seen.contents.as_deref()),
+            (0, Some(b"wriwritten".as_slice())),
+            "{storage:?}"
+        );
+        assert_eq!(world.see(world.held[3].node).unwrap().mode & 0o7777, 0o700, "{storage:?}");
+        world.leave();
+    }
+}

@@ -87,14 +87,17 @@ impl Core {
             if let Some((atime, mtime)) = state.orphan_times {
                 object.set_times(Some(SetTime::At(atime)), Some(SetTime::At(mtime)))?;
             }
-            if let Copy::Named(temp) = copy {
-                match work.kept_name(&*object)? {
-                    Some((kept, _)) => {
-                        work.keep(&kept, Keep::There(temp))?;
-                        before = state.kept.replace(kept);
-                    }
-                    None => work.dir().remove(Name::new(temp)?)?,
+            match (work.kept_name(&*object)?, copy) {
+                (Some((kept, _)), copy) => {
+                    let how = match copy {
+                        Copy::Named(temp) => Keep::There(temp),
+                        Copy::Unnamed(_) => Keep::Held(&*object),
+                    };
+                    work.keep(&kept, how)?;
+                    before = state.kept.replace(kept);
                 }
+                (None, Copy::Named(temp)) => work.dir().remove(Name::new(temp)?)?,
+                (None, Copy::Unnamed(_)) => {}
             }
             state.orphan_times = None;
             state.at = At::Held(object);

@@ -16,6 +16,8 @@ pub(crate) enum Keep<'a> {
     Instead(&'a dyn BranchDir, Name<'a>, bool),
     /// It has a name in the work directory already.
     There(&'a CStr),
+    /// It has no name at all.
+    Held(&'a dyn Object),
 }
 
 /// A new file, and its only name.
@@ -60,6 +62,7 @@ impl Work {
                 }
                 dir.rename(old, self.dir(), name, RenameFlags::empty())
             }
+            Keep::Held(object) => self.dir().link_object(object, name),
             Keep::There(temp) => self.dir().rename(Name::new(temp)?, self.dir(), name, RenameFlags::empty()),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use vellum_zoned::device::emulated::{LARGE_ZONE, Profile, Random, SMALL_ZONE};
 use vellum_zoned::device::{Conventional, Emulated, ZonedDevice};
-use vellum_zoned::store::{Class, Error, Placement, Store};
+use vellum_zoned::store::{Class, Error, Placement, Store, VERSION};
 
 /// Zones in groups of which one is for checkpoints.
 const GROUPS: Placement = Placement { groups: 4, checkpoint_groups: 1, stripe: 2 };
@@ -366,4 +366,54 @@ fn readers_and_writers_side_by_side() {
     });
     assert!(store.get(&[0]).expect("an object") == bytes(59, 70_000));
     check_clean(&store);
+}
+
+/// The last root of each of the two zones for roots, as a program of this version would have written it.
+fn rewrite_roots(device: &dyn ZonedDevice, version: u32) {
+    /// Bytes of a root's form, of which the version is at 8, and the checksum, reckoned with zeros in its place, at 12.
+    const FORM: usize = 80;
+    for zone in 0..2 {
+        let at = device.report(zone).expect("a zone").pointer;
+        let mut block = vec![0; device.geometry().block_size as usize];
+        device.read(zone, at - 1, &mut block).expect("a root");
+        block[8..12].copy_from_slice(&version.to_le_bytes());
+        block[12..16].fill(0);
+        let sum = crc32c::crc32c(&block[..FORM]);
+        block[12..16].copy_from_slice(&sum.to_le_bytes());
+        device.write(zone, at, &block).expect("room for a root");
+    }
+}
+
+#[test]
+fn a_store_of_an_older_version_is_read_and_becomes_one_of_this_version() {
+    for version in 1..=VERSION + 1 {
+        for (device, placement) in devices() {
+            let store = Store::format(Arc::clone(&device), placement).expect("a store");
+            store.put(b"a", Class::Normal, b"before").expect("room");
+            store.sync().expect("sync");
+            drop(store);
+            // What opening writes has been flushed before, as everything was in older versions.
+            drop(Store::open(Arc::clone(&device)).expect("a store"));
+            rewrite_roots(&*device, version);
+            if version > VERSION {
+                let refused = Store::open(device).expect_err("a version of the future").to_string();
+                assert!(refused.contains(&format!("version {version}")), "{refused}");
+                continue;
+            }
+            let store = Store::open_read_only(Arc::clone(&device)).expect("an older store");
+            assert_eq!(store.get(b"a").expect("it is there"), b"before");
+            drop(store);
+            let store = Store::open(Arc::clone(&device)).expect("an older store");
+            store.put(b"b", Class::Checkpoint, b"after").expect("room");
+            store.sync().expect("sync");
+            drop(store);
+            let mut root = vec![0; device.geometry().block_size as usize];
+            let at = device.report(0).expect("a zone").pointer;
+            device.read(0, at - 1, &mut root).expect("a root");
+            assert_eq!(root[8..12], VERSION.to_le_bytes());
+            let store = Store::open(device).expect("a store");
+            let found = [b"a", b"b"].map(|name| store.get(name).expect("it is there"));
+            assert_eq!(found, [b"before".to_vec(), b"after".to_vec()]);
+        }
+    }
 }

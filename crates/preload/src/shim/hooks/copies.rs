@@ -56,16 +56,23 @@ pub(super) unsafe fn copy_by(from: End, to: End, len: usize, next: impl Fn() -> 
         return done;
     }
     let Some(size) = size_in_one_mount(from.fd, to.fd) else { return done };
-    if size > SMALL && [from.fd, to.fd].map(exclusive_fd::before_use) != [false; 2] {
-        set_errno(before);
+    set_errno(before);
+    if size <= SMALL {
+        // SAFETY: the caller's; the kernel has read both offsets.
+        let done = unsafe { through_memory(from, to, len) };
+        if done >= 0 {
+            return done;
+        }
+    }
+    if [from.fd, to.fd].map(exclusive_fd::before_use) != [false; 2] {
         let done = next();
         if !is_refused(done) {
             return done;
         }
+        set_errno(before);
     }
-    // A large one has no name any more, or the program may not open it again.
-    set_errno(before);
-    // SAFETY: the caller's; the kernel has read both offsets.
+    // It has no name any more, or the program may not open it again.
+    // SAFETY: as above.
     result(unsafe { through_memory(from, to, len) })
 }
 

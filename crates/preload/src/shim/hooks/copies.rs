@@ -72,7 +72,7 @@ pub(super) unsafe fn copy_by(from: End, to: End, len: usize, next: impl Fn() -> 
         set_errno(before);
     }
     // It has no name any more, or the program may not open it again.
-    // SAFETY: as above.
+    // SAFETY: the caller's; the kernel has read both offsets, for it refused the copy after that.
     result(unsafe { through_memory(from, to, len) })
 }
 

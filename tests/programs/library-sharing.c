@@ -99,6 +99,15 @@ static void copies(int has_name, ssize_t size) {
     CHECK(copy_file_range(from, &from_at, to, &to_at, 100, 0) == 100 && from_at == 5100 && to_at == 103);
     CHECK(pread(to, found, 100, 3) == 100 && memcmp(data + 5000, found, 100) == 0);
     CHECK(lseek(from, 0, SEEK_CUR) == size && lseek(to, 0, SEEK_CUR) == size);
+    if (has_name) {
+        /* Within one file, by two descriptors. */
+        int again = open(in("to"), O_RDONLY);
+        from_at = 0, to_at = size;
+        CHECK(again >= 0 && copy_file_range(again, &from_at, to, &to_at, 100, 0) == 100);
+        CHECK(pread(to, found, 100, size) == 100 && pread(to, found + 100, 100, 0) == 100);
+        CHECK(memcmp(found, found + 100, 100) == 0);
+        close(again);
+    }
     close(from);
     close(to);
 }

@@ -3,9 +3,10 @@
 //! the service may share, a descriptor of the mount takes the place of the one that was handed out.
 
 use crate::fds::{exclusive_fd, handed_fds};
+use crate::shim::attributes::{self, Statx};
 use crate::shim::hook_macros::{errno, hooks, pass_on, result, set_errno};
+use crate::shim::process;
 use crate::shim::raw::{self, number, word};
-use crate::shim::{attributes, process};
 use crate::thresholds::copies::SMALL;
 use core::ffi::{c_int, c_uint};
 
@@ -55,37 +56,41 @@ pub(super) unsafe fn copy_by(from: End, to: End, len: usize, next: impl Fn() -> 
     if !is_refused(done) || !handed_fds::any() || !process::is_on() || process::is_borrowed() {
         return done;
     }
-    let Some(size) = size_in_one_mount(from.fd, to.fd) else { return done };
-    set_errno(before);
-    if size <= SMALL {
+    let Some([source, target]) = of_one_mount(from.fd, to.fd) else { return done };
+    let are_two = source.ino != target.ino;
+    if are_two && source.size <= SMALL {
         // SAFETY: the caller's; the kernel has read both offsets.
-        let done = unsafe { through_memory(from, to, len) };
-        if done >= 0 {
-            return done;
+        let copied = unsafe { through_memory(from, to, len) };
+        if copied >= 0 {
+            set_errno(before);
+            return copied;
         }
     }
     if [from.fd, to.fd].map(exclusive_fd::before_use) != [false; 2] {
+        set_errno(before);
         let done = next();
         if !is_refused(done) {
             return done;
         }
-        set_errno(before);
     }
     // It has no name any more, or the program may not open it again.
+    if !are_two {
+        return done;
+    }
+    set_errno(before);
     // SAFETY: the caller's; the kernel has read both offsets, for it refused the copy after that.
     result(unsafe { through_memory(from, to, len) })
 }
 
-/// The bytes of the first file, if one of two different ones was handed out, and the other is of that mount.
-fn size_in_one_mount(from: c_int, to: c_int) -> Option<u64> {
+/// The two files, if one was handed out, and the other is of that mount.
+fn of_one_mount(from: c_int, to: c_int) -> Option<[Statx; 2]> {
     let (mount, other) = match [from, to].map(handed_fds::of) {
-        [Some(mount), None] => (mount, to),
-        [None, Some(mount)] => (mount, from),
+        [Some(mount), None] => (mount, 1),
+        [None, Some(mount)] => (mount, 0),
         _ => return None,
     };
-    let [source, target] = [attributes::sized(from).ok()?, attributes::sized(to).ok()?];
-    let is_of_it = if other == from { &source } else { &target }.device() == mount.union;
-    (is_of_it && source.ino != target.ino).then_some(source.size)
+    let files = [attributes::sized(from).ok()?, attributes::sized(to).ok()?];
+    (files[other].device() == mount.union).then_some(files)
 }
 
 /// Copies some: how much, or the error.

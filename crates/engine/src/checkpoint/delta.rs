@@ -24,9 +24,9 @@ use vellum_service::Failure;
 use vellum_sys::remove_tree_at;
 
 /// What was changed as late as this before the first pass may change again with the same times: clocks of filesystems are coarse.
-pub(super) const SLACK: Duration = Duration::from_secs(2);
+const SLACK: Duration = Duration::from_secs(2);
 /// Filesystems of which a store to a mapped page shows in the file's times, once it is written back: ext4, XFS, Btrfs.
-pub(super) const TELLING: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
+const TELLING: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 /// The marks of a partial file, whose holes show the file below.
 pub(super) const PARTIAL: [&CStr; 2] = [c"trusted.vellum.p", c"user.vellum.p"];
 /// Longest value of an attribute, and longest list of names: the kernel's limit.
@@ -129,6 +129,29 @@ pub(super) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
     Ok(names)
 }
 
+/// From which second on changes of a layer show in the times of its objects, so that a pass over it may come before the one that counts. None: its
+/// filesystem does not tell of all changes.
+pub(super) fn tells_from(layer: &OwnedFd, shown: &Path) -> Result<Option<i64>, Failure> {
+    let kind = fstatfs(layer).map_err(|e| Failure::at(shown, e))?.f_type;
+    #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast, reason = "signed on some architectures")]
+    if !TELLING.contains(&(kind as u64)) {
+        return Ok(None);
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = i64::try_from(now.saturating_sub(SLACK).as_secs()).unwrap_or(0);
+    // From here on every store to a mapped page shows: the kernel makes pages read-only when it writes them back.
+    syncfs(layer).map_err(|e| Failure::at(shown, e))?;
+    Ok(Some(since))
+}
+
+/// Why a directory of a layer cannot be reached.
+pub(super) fn too_deep(shown: &Path) -> Failure {
+    Failure::input(format!(
+        "{}: directories lie in each other so deep that no path leads there; have the container remove them",
+        shown.display()
+    ))
+}
+
 impl Delta {
     /// Of the layer in one directory, to another one that is empty.
     pub(crate) fn new(from: &Path, to: &Path) -> Result<Self, Failure> {
@@ -146,19 +169,7 @@ impl Delta {
 
     /// Copies all that is there while it is being changed. Nothing happens where the filesystem does not tell of all changes.
     pub(crate) fn ahead(&mut self) -> Result<Amount, Failure> {
-        let kind = fstatfs(&self.from).map_err(|e| Failure::at(&self.shown, e))?.f_type;
-        #[allow(
-            clippy::cast_sign_loss,
-            clippy::unnecessary_cast,
-            reason = "a number that is signed on some architectures"
-        )]
-        if !TELLING.contains(&(kind as u64)) {
-            return Ok(Amount::default());
-        }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let since = i64::try_from(now.saturating_sub(SLACK).as_secs()).unwrap_or(0);
-        // From here on every store to a mapped page shows: the kernel makes pages read-only when it writes them back.
-        syncfs(&self.from).map_err(|e| Failure::at(&self.shown, e))?;
+        let Some(since) = tells_from(&self.from, &self.shown)? else { return Ok(Amount::default()) };
         let amount = self.pass(false)?;
         self.since = Some(since);
         Ok(amount)
@@ -233,10 +244,7 @@ impl Pass<'_> {
         let from = match directory(&self.delta.from, path) {
             Err(e) if self.passing(e) => return Ok(false),
             Err(Errno::NAMETOOLONG) => {
-                return Err(Failure::input(format!(
-                    "{}: directories lie in each other so deep that no path leads there; have the container remove them",
-                    self.delta.shown.display()
-                )));
+                return Err(too_deep(&self.delta.shown));
             }
             from => from.map_err(|e| Failure::at(&shown, e))?,
         };

@@ -7,12 +7,12 @@ use super::format::{Contents, Piece, read_exact};
 use super::sink::Sink;
 use crate::checkpoint::data::extents;
 use crate::checkpoint::delta::{
-    Amount, Look, PARTIAL, SLACK, TELLING, Trouble, XATTR_MAX, directory, entry, listed, names,
+    Amount, Look, PARTIAL, Trouble, XATTR_MAX, directory, entry, listed, names, tells_from, too_deep,
 };
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
-    fstat, fstatfs, ftruncate, lgetxattr, linkat, lsetxattr, mkdirat, mknodat, openat, readlinkat, statat,
-    symlinkat, syncfs, utimensat,
+    fstat, ftruncate, lgetxattr, linkat, lsetxattr, mkdirat, mknodat, openat, readlinkat, statat, symlinkat,
+    utimensat,
 };
 use rustix::io::{Errno, pread, pwrite};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,6 @@ use std::ffi::{CString, OsStr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
 use vellum_service::Failure;
 use vellum_zoned::store::Store;
 
@@ -87,15 +86,7 @@ impl Packed {
 
     /// Takes all that is there while it is being changed. Nothing happens where the filesystem does not tell of all changes.
     pub(super) fn ahead(&mut self) -> Result<Amount, Failure> {
-        let kind = fstatfs(&self.from).map_err(|e| Failure::at(&self.shown, e))?.f_type;
-        #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast, reason = "signed on some architectures")]
-        if !TELLING.contains(&(kind as u64)) {
-            return Ok(Amount::default());
-        }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let since = i64::try_from(now.saturating_sub(SLACK).as_secs()).unwrap_or(0);
-        // From here on every store to a mapped page shows: the kernel makes pages read-only when it writes them back.
-        syncfs(&self.from).map_err(|e| Failure::at(&self.shown, e))?;
+        let Some(since) = tells_from(&self.from, &self.shown)? else { return Ok(Amount::default()) };
         let amount = self.pass(false)?;
         self.since = Some(since);
         Ok(amount)
@@ -146,10 +137,7 @@ impl Pass<'_> {
             Err(e) => match self.trouble(e) {
                 Trouble::Gone => return Ok(()),
                 Trouble::Io(_) if e == Errno::NAMETOOLONG => {
-                    return Err(Failure::input(format!(
-                        "{}: directories lie in each other so deep that no path leads there; have the container remove them",
-                        self.packed.shown.display()
-                    )));
+                    return Err(too_deep(&self.packed.shown));
                 }
                 Trouble::Io(e) => return Err(Failure::at(&shown, e)),
             },

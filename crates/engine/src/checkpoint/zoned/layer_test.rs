@@ -7,6 +7,7 @@ use crate::checkpoint::zoned::pacing::Pacing;
 use crate::checkpoint::zoned::sink::Writing;
 use crate::checkpoint::zoned::sink::tests::store;
 use proptest::prelude::*;
+use rustix::fs::syncfs;
 use std::fs;
 use std::time::Duration;
 

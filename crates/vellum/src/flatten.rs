@@ -44,8 +44,7 @@ fn wanted(arguments: &FlattenArgs) -> Result<Wanted, Failure> {
         lowers: arguments.lower.iter().map(named).collect(),
         work: arguments.work.as_ref().map(named),
     };
-    let FlattenArgs { ceph_conf, ceph_id, ceph_fs, .. } = arguments;
-    let cluster = Cluster { conf: ceph_conf.clone(), id: ceph_id.clone(), filesystem: ceph_fs.clone() };
+    let cluster = Cluster::from(arguments.cluster.clone());
     let mut any = false;
     for source in [&mut wanted.upper].into_iter().chain(&mut wanted.lowers).chain(&mut wanted.work) {
         if let LayerSource::Ceph(layer) = source {

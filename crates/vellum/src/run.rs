@@ -32,7 +32,7 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
             "option --detach: a container ends with vellum run; leave the option out, and end the command with & to go on meanwhile",
         ));
     }
-    let cluster = Cluster { conf: arguments.ceph_conf, id: arguments.ceph_id, filesystem: arguments.ceph_fs };
+    let cluster = Cluster::from(arguments.cluster);
     let mut image = Source::parse(image)?;
     let mut upper = arguments.upper.map(|upper| LayerSource::named(upper.into()));
     place(&mut image, upper.as_mut(), &cluster)?;

@@ -1,5 +1,6 @@
 //! Arguments of `vellum run` and of what is done with its containers: checkpoints.
 
+use super::ClusterArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use vellum_engine::checkpoint::Pace;
@@ -11,15 +12,9 @@ pub struct RunArgs {
     /// oci:ceph:PATH:TAG. It is only read.
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<PathBuf>,
-    /// The configuration of the cluster that ceph:PATH is on; otherwise /etc/ceph/ceph.conf.
-    #[arg(long, value_name = "FILE")]
-    pub ceph_conf: Option<PathBuf>,
-    /// As which client it is reached; otherwise client.admin.
-    #[arg(long, value_name = "NAME")]
-    pub ceph_id: Option<String>,
-    /// The filesystem's name there; otherwise the default one.
-    #[arg(long, value_name = "NAME")]
-    pub ceph_fs: Option<String>,
+    /// Which cluster ceph:PATH is on.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// The pool that serves the mount and holds the container's processes.
     #[arg(long, value_name = "NAME")]
     pub pool: Option<String>,

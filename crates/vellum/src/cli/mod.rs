@@ -14,6 +14,7 @@ use crate::zoned::ZonedArgs;
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use vellum_service::layers::ceph::Cluster;
 
 /// One writable tree made of layers, for containers, served at user level.
 ///
@@ -195,6 +196,26 @@ pub struct BenchArgs {
     pub args: Vec<OsString>,
 }
 
+/// Which cluster is meant by `ceph:PATH`.
+#[derive(Args, Clone, Debug)]
+pub struct ClusterArgs {
+    /// The configuration of the cluster that ceph:PATH is on; otherwise /etc/ceph/ceph.conf.
+    #[arg(long, value_name = "FILE")]
+    pub ceph_conf: Option<PathBuf>,
+    /// As which client it is reached; otherwise client.admin.
+    #[arg(long, value_name = "NAME")]
+    pub ceph_id: Option<String>,
+    /// The filesystem's name there; otherwise the default one.
+    #[arg(long, value_name = "NAME")]
+    pub ceph_fs: Option<String>,
+}
+
+impl From<ClusterArgs> for Cluster {
+    fn from(ClusterArgs { ceph_conf, ceph_id, ceph_fs }: ClusterArgs) -> Self {
+        Self { conf: ceph_conf, id: ceph_id, filesystem: ceph_fs }
+    }
+}
+
 /// Arguments of `vellum flatten`.
 #[derive(Args, Debug)]
 pub struct FlattenArgs {
@@ -204,15 +225,9 @@ pub struct FlattenArgs {
     /// A directory for unfinished work, on the filesystem of the upper. Without it: one is made beside the upper.
     #[arg(long, value_name = "DIR")]
     pub work: Option<PathBuf>,
-    /// The configuration of the cluster that layers called ceph:PATH are on; otherwise /etc/ceph/ceph.conf.
-    #[arg(long, value_name = "FILE")]
-    pub ceph_conf: Option<PathBuf>,
-    /// As which client it is reached; otherwise client.admin.
-    #[arg(long, value_name = "NAME")]
-    pub ceph_id: Option<String>,
-    /// The filesystem's name there; otherwise the default one.
-    #[arg(long, value_name = "NAME")]
-    pub ceph_fs: Option<String>,
+    /// Which cluster layers called ceph:PATH are on.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// The upper layer, which nothing may be mounted with; or the directory in which an engine keeps its layers (podman's graphroot), for all that are not in use.
     pub upper: PathBuf,
 }

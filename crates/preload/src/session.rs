@@ -10,6 +10,7 @@ pub(crate) mod calls;
 pub(crate) mod dirs;
 pub(crate) mod generations;
 mod mount_type;
+pub(crate) mod root_mount;
 pub(crate) mod socket;
 mod unsynced_dirs;
 

@@ -69,6 +69,13 @@ thresholds! {
         AT_ROOT: u32 = 64; "Files on the mount of the root directory that are looked at before the socket is asked once";
             "asking once is cheaper than looking at each"; "a connect";
     }
+    /// Attributes that the kernel knows, on the root directory's mount.
+    mod root {
+        FEW: u32 = 4; "So many calls for attributes, and the mount is looked at";
+            "a request for each file that was read since the kernel asked for its attributes"; "a request, 15 us";
+        FOREIGN_MANY: u32 = 32; "Files elsewhere in a row, after which not each is tried"; "a call for each file elsewhere"; "as above, for a few";
+        FOREIGN_EACH: u32 = 8; "From then on one in so many is tried"; "as above"; "as above";
+    }
     /// What a session remembers of directories.
     mod dirs {
         KNOWN: usize = 64; "Directories that are known at a time"; "not entering one again"; "memory of a session, 4 KiB";

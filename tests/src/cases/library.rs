@@ -1,5 +1,6 @@
 //! The preload library: programs read the same with it as without it, whatever happens to their files and descriptors.
 
+mod attributes;
 mod service;
 
 use super::Case;
@@ -19,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("library/cut-by-others", 60, cut_by_others),
     Case::mounted("library/behind-the-mount", 60, behind_the_mount),
     Case::mounted("library/threads", 120, threads),
+    Case::mounted("library/attributes", 60, attributes::attributes),
     Case::mounted("library/killed-service", 60, service::killed_service),
     Case::once("library/one-file-for-every-libc", 60, every_libc),
     Case::once("library/report-and-example", 60, report_and_example),

@@ -1,8 +1,9 @@
 //! Descriptors that came from the service are files of an upper layer, on a mount of the service's own. They show the layer's device
 //! where everything else shows the mount's; programs that compare the two must see one file.
 
+use crate::session::root_mount;
 use crate::session::socket::{self, Greeting};
-use crate::shim::attributes::{self, S_IFREG};
+use crate::shim::attributes::{self, S_IFREG, STATX_MNT_ID, Statx};
 use crate::shim::{process, raw};
 use crate::thresholds::calls::AT_ROOT as AT_ROOT_MAX;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -123,8 +124,22 @@ pub(crate) fn of(fd: i32) -> Option<Mount> {
     if COUNT.load(Relaxed) == 0 {
         return None;
     }
-    let id = attributes::mount_of(fd)?;
+    with_id(attributes::mount_of(fd)?)
+}
+
+fn with_id(id: u64) -> Option<Mount> {
     mounts().find(|mount| mount.id == id)
+}
+
+/// Two files, if one was handed out, and the other is of that mount.
+pub(crate) fn of_one_mount(fds: [i32; 2]) -> Option<[Statx; 2]> {
+    let [Ok(first), Ok(second)] = fds.map(attributes::sized) else { return None };
+    let (mount, other) = match [&first, &second].map(|file| with_id(file.mount()?)) {
+        [Some(mount), None] => (mount, &second),
+        [None, Some(mount)] => (mount, &first),
+        _ => return None,
+    };
+    (other.device() == mount.union).then_some([first, second])
 }
 
 /// Whether a descriptor was handed out by the service, and a sync of it does nothing.
@@ -138,7 +153,8 @@ pub(crate) fn shown(fd: i32, kind: u32, device: u64) -> Option<u64> {
     if kind != S_IFREG || !process::is_on() {
         return None;
     }
-    if !KNOWN.load(Acquire) && !ask(fd) {
+    // No file that FUSE serves was handed out.
+    if !KNOWN.load(Acquire) && (root_mount::is_of(device) || !ask(fd)) {
         return None;
     }
     if COUNT.load(Relaxed) == 0 || !mounts().any(|mount| mount.upper == device) {
@@ -156,8 +172,7 @@ fn ask(fd: i32) -> bool {
         return false;
     }
     if ROOT.load(Relaxed) == 0 {
-        let root =
-            attributes::at(raw::AT_FDCWD, c"/", attributes::AT_STATX_DONT_SYNC, attributes::STATX_MNT_ID);
+        let root = attributes::at(raw::AT_FDCWD, c"/", attributes::AT_STATX_DONT_SYNC, STATX_MNT_ID);
         ROOT.store(root.map_or(u64::MAX, |root| root.mnt_id), Relaxed);
     }
     let is_at_root = attributes::of(fd).is_ok_and(|file| file.mnt_id == ROOT.load(Relaxed));

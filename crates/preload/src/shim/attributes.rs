@@ -7,9 +7,14 @@ use vellum_ring::files::MOUNT_IDS;
 pub(crate) const AT_SYMLINK_NOFOLLOW: i32 = 0x100;
 pub(crate) const AT_EMPTY_PATH: i32 = 0x1000;
 pub(crate) const AT_STATX_DONT_SYNC: i32 = 0x4000;
+/// Both bits of it.
+pub(crate) const AT_STATX_SYNC_TYPE: i32 = 0x6000;
+pub(crate) const AT_NO_AUTOMOUNT: i32 = 0x800;
 pub(crate) const STATX_TYPE: u32 = 1;
+pub(crate) const STATX_ATIME: u32 = 0x20;
 pub(crate) const STATX_INO: u32 = 0x100;
 pub(crate) const STATX_SIZE: u32 = 0x200;
+pub(crate) const STATX_BASIC_STATS: u32 = 0x7ff;
 pub(crate) const STATX_MNT_ID: u32 = 0x1000;
 pub(crate) const STATX_ATTR_MOUNT_ROOT: u64 = 0x2000;
 pub(crate) const S_IFMT: u32 = 0o170_000;
@@ -63,13 +68,45 @@ impl Statx {
     pub(crate) fn kind(&self) -> u32 {
         u32::from(self.mode) & S_IFMT
     }
+
+    /// As `struct stat`.
+    pub(crate) fn plain(&self) -> [u64; STAT_LEN] {
+        let [mode, nlink, blksize] = [self.mode.into(), self.nlink.into(), self.blksize.into()];
+        let [uid, gid] = [self.uid, self.gid].map(u64::from);
+        let times = [self.atime, self.mtime, self.ctime];
+        let [atime, mtime, ctime] = times.map(|time| [time.seconds as u64, time.nanoseconds.into()]);
+        let (device, special) = (self.device(), join(self.rdev));
+        let mut stat = [0; STAT_LEN];
+        #[cfg(target_arch = "x86_64")]
+        let head = [device, self.ino, nlink, mode | uid << 32, gid, special, self.size, blksize, self.blocks];
+        #[cfg(target_arch = "aarch64")]
+        let head = [
+            device,
+            self.ino,
+            mode | nlink << 32,
+            uid | gid << 32,
+            special,
+            0,
+            self.size,
+            blksize,
+            self.blocks,
+        ];
+        let words = head.into_iter().chain([atime, mtime, ctime].into_iter().flatten());
+        stat.iter_mut().zip(words).for_each(|(to, word)| *to = word);
+        stat
+    }
+
+    /// The id of the mount, if it was asked for: where the kernel has such, one that no other mount ever gets.
+    pub(crate) fn mount(&self) -> Option<u64> {
+        (self.mask & MOUNT_IDS != 0).then_some(self.mnt_id)
+    }
 }
 
 /// Asks the kernel; an error number else.
 ///
 /// # Safety
-/// The path must be a string of the caller's, readable as far as the kernel can tell.
-unsafe fn ask(directory: i32, path: usize, flags: i32, mask: u32) -> Result<Statx, i32> {
+/// The path must be a string, or one of the program's, for the kernel to read.
+pub(crate) unsafe fn ask(directory: i32, path: usize, flags: i32, mask: u32) -> Result<Statx, i32> {
     let mut to = Statx::default();
     let words = [raw::word(directory), path, flags as usize, mask as usize, &raw mut to as usize, 0];
     // SAFETY: the kernel writes this one structure.
@@ -90,15 +127,15 @@ pub(crate) fn of(fd: i32) -> Result<Statx, i32> {
     at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_MNT_ID)
 }
 
-/// What a descriptor is, and how large.
+/// What a descriptor is, by which mount it was opened, and how large the file is.
 pub(crate) fn sized(fd: i32) -> Result<Statx, i32> {
-    at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE | STATX_INO | STATX_SIZE)
+    let mask = STATX_TYPE | STATX_INO | STATX_SIZE | MOUNT_IDS;
+    at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, mask)
 }
 
-/// The id of the mount by which a descriptor was opened: where the kernel has such, one that no other mount ever gets.
+/// The id of the mount by which a descriptor was opened.
 pub(crate) fn mount_of(fd: i32) -> Option<u64> {
-    let found = at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, MOUNT_IDS).ok()?;
-    (found.mask & MOUNT_IDS != 0).then_some(found.mnt_id)
+    at(fd, c"", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, MOUNT_IDS).ok()?.mount()
 }
 
 /// `makedev`.
@@ -148,5 +185,13 @@ mod tests {
         // SAFETY: the kernel fills this one structure.
         assert_eq!(unsafe { raw::call(raw::number::FSTAT, words) }, 0);
         assert_eq!(kind_and_device(&stat), (S_IFREG, metadata.dev()));
+        for path in [c"/proc/self/exe", c"/", c"/dev/null"] {
+            let words =
+                [raw::word(raw::AT_FDCWD), path.as_ptr() as usize, stat.as_mut_ptr() as usize, 0, 0, 0];
+            // SAFETY: the kernel fills this one structure.
+            assert_eq!(unsafe { raw::call(raw::number::NEWFSTATAT, words) }, 0);
+            let ours = at(raw::AT_FDCWD, path, 0, STATX_BASIC_STATS).unwrap().plain();
+            assert_eq!(ours, stat, "{path:?}");
+        }
     }
 }

@@ -341,7 +341,7 @@ hooks! {
             raw::number::COPY_FILE_RANGE => {
                 let [from, to] = [(a, b), (c, d)].map(|(fd, at)| End { fd: fd as c_int, at: at as *mut i64 });
                 // SAFETY: the program's offsets.
-                (unsafe { copies::copy_by(from, to, e, || next() as isize) }) as c_long
+                (unsafe { copies::copy_by(from, to, e, f as c_uint, || next() as isize) }) as c_long
             }
             _ => next(),
         }

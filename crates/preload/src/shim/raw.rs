@@ -66,12 +66,14 @@ pub(crate) mod number {
     pub(crate) const PREADV2: usize = 327;
     pub(crate) const PWRITEV2: usize = 328;
     pub(crate) const IO_URING_SETUP: usize = 425;
+    pub(crate) const STATFS: usize = 137;
     pub(crate) const STATMOUNT: usize = 457;
     pub(crate) const CLOSE_RANGE: usize = 436;
 }
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod number {
+    pub(crate) const STATFS: usize = 43;
     pub(crate) const SETXATTR: usize = 5;
     pub(crate) const GETRANDOM: usize = 278;
     pub(crate) const FGETXATTR: usize = 10;
@@ -204,6 +206,19 @@ pub(crate) fn get_xattr(fd: i32, name: &CStr, buf: &mut [u8]) -> isize {
 /// Whether there is something at a path.
 pub(crate) fn exists(path: &CStr) -> bool {
     plain(number::FACCESSAT, [word(AT_FDCWD), path.as_ptr() as usize, 0, 0, 0, 0]) == 0
+}
+
+/// Flag of a mount: reading sets no access times.
+pub(crate) const ST_NOATIME: u64 = 0x400;
+
+/// The flags of the mount that a path leads to, if FUSE serves it.
+pub(crate) fn fuse_flags(path: &CStr) -> Option<u64> {
+    const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+    // `struct statfs`: 120 bytes, with the kind at first, and flags behind nine words.
+    let mut words = [0u64; 16];
+    let done = plain(number::STATFS, [path.as_ptr() as usize, words.as_mut_ptr() as usize, 0, 0, 0, 0]);
+    let [kind, .., flags, _, _, _, _, _] = words;
+    (done == 0 && kind == FUSE_SUPER_MAGIC).then_some(flags)
 }
 
 /// Kind and permissions, and size, of an open file.

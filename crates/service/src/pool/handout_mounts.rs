@@ -3,7 +3,7 @@
 
 use super::wire::MountRequest;
 use crate::config::{AccessTimes, MountFlags};
-use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
+use rustix::fs::{AtFlags, StatxFlags, fstatfs, makedev, statx};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +11,9 @@ use vellum_branch::LocalExport;
 use vellum_ring::files::{MOUNT_IDS, MOUNT_NUMBERS, VOLATILE};
 use vellum_sys::mount::{Restrictions, alone, restrict};
 use vellum_vfs::Export;
+
+/// What fstatfs(2) calls FUSE: `FUSE_SUPER_MAGIC`.
+const FUSE: u64 = 0x6573_5546;
 
 /// By what clients tell files that come from such mounts: numbers for them to know.
 #[derive(Debug)]
@@ -52,11 +55,13 @@ pub(super) fn device_of(mountpoint: &Path) -> u64 {
 impl HandoutMounts {
     /// What is known of a mount, and the face by which files are opened in it, for what is asked for. None: no files are handed out, as the
     /// mount cannot be told from others, or the union's may have clones with mapped ids: a program asks by its own ids, and what such
-    /// a clone makes of them is the kernel's to know.
+    /// a clone makes of them is the kernel's to know. Nor are files that FUSE serves: each write to one is a request all the same, and
+    /// a program takes what is of its root's device, if that is FUSE, for not handed out.
     pub(super) fn of(root: OwnedFd, request: &MountRequest) -> Option<(Self, Arc<dyn Export>)> {
         let (mount, device) = id_of(&root)?;
         let shown = request.device;
-        if shown == 0 || request.config.idmap {
+        let is_fuse = || fstatfs(&root).map_or(true, |found| found.f_type as u64 == FUSE);
+        if shown == 0 || request.config.idmap || is_fuse() {
             return None;
         }
         let export = LocalExport::new(root).ok()?;

@@ -2,8 +2,8 @@
 //! and refuses to copy between them. A small file is then copied through memory, and stays handed out; for a large one, whose blocks
 //! the service may share, a descriptor of the mount takes the place of the one that was handed out.
 
-use crate::fds::{exclusive_fd, handed_fds};
-use crate::shim::attributes::{self, Statx};
+use crate::fds::{exclusive_fd, handed_fds, handed_numbers};
+use crate::shim::attributes::Statx;
 use crate::shim::hook_macros::{errno, hooks, pass_on, result, set_errno};
 use crate::shim::process;
 use crate::shim::raw::{self, number, word};
@@ -49,24 +49,38 @@ impl End {
 ///
 /// # Safety
 /// The offsets must be the program's.
-pub(super) unsafe fn copy_by(from: End, to: End, len: usize, next: impl Fn() -> isize) -> isize {
+pub(super) unsafe fn copy_by(
+    from: End,
+    to: End,
+    len: usize,
+    flags: c_uint,
+    next: impl Fn() -> isize,
+) -> isize {
     let before = errno();
-    let done = next();
-    let is_refused = |done| done < 0 && errno() == EXDEV;
-    if !is_refused(done) || !handed_fds::any() || !process::is_on() || process::is_borrowed() {
-        return done;
-    }
-    let Some([source, target]) = of_one_mount(from.fd, to.fd) else { return done };
-    let are_two = source.ino != target.ino;
-    if are_two && source.size <= SMALL {
-        // SAFETY: the caller's; the kernel has read both offsets.
-        let copied = unsafe { through_memory(from, to, len) };
-        if copied >= 0 {
+    let fds = [from.fd, to.fd];
+    // The kernel need not be asked first where nothing is left that it alone would find wrong: it reads the other offset.
+    if flags == 0 && to.at.is_null() && handed_numbers::was_held(to.fd) && is_usable() {
+        // SAFETY: the caller's.
+        if let Some(copied) = unsafe { small(handed_fds::of_one_mount(fds), from, to, len) } {
             set_errno(before);
             return copied;
         }
     }
-    if [from.fd, to.fd].map(exclusive_fd::before_use) != [false; 2] {
+    let done = next();
+    let is_refused = |done| done < 0 && errno() == EXDEV;
+    if !is_refused(done) || !is_usable() {
+        return done;
+    }
+    let files = handed_fds::of_one_mount(fds);
+    if files.is_none() {
+        return done;
+    }
+    // SAFETY: the caller's.
+    if let Some(copied) = unsafe { small(files, from, to, len) } {
+        set_errno(before);
+        return copied;
+    }
+    if fds.map(exclusive_fd::before_use) != [false; 2] {
         set_errno(before);
         let done = next();
         if !is_refused(done) {
@@ -74,7 +88,7 @@ pub(super) unsafe fn copy_by(from: End, to: End, len: usize, next: impl Fn() -> 
         }
     }
     // It has no name any more, or the program may not open it again.
-    if !are_two {
+    if !are_two(files) {
         return done;
     }
     set_errno(before);
@@ -82,15 +96,25 @@ pub(super) unsafe fn copy_by(from: End, to: End, len: usize, next: impl Fn() -> 
     result(unsafe { through_memory(from, to, len) })
 }
 
-/// The two files, if one was handed out, and the other is of that mount.
-fn of_one_mount(from: c_int, to: c_int) -> Option<[Statx; 2]> {
-    let (mount, other) = match [from, to].map(handed_fds::of) {
-        [Some(mount), None] => (mount, 1),
-        [None, Some(mount)] => (mount, 0),
-        _ => return None,
-    };
-    let files = [attributes::sized(from).ok()?, attributes::sized(to).ok()?];
-    (files[other].device() == mount.union).then_some(files)
+fn is_usable() -> bool {
+    handed_fds::any() && process::is_on() && !process::is_borrowed()
+}
+
+fn are_two(files: Option<[Statx; 2]>) -> bool {
+    files.is_some_and(|[source, target]| source.ino != target.ino)
+}
+
+/// Copies from a small file of one mount to another one of it. None: it is not so, or nothing was copied.
+///
+/// # Safety
+/// The offsets must be the program's.
+unsafe fn small(files: Option<[Statx; 2]>, from: End, to: End, len: usize) -> Option<isize> {
+    if !are_two(files) || files.is_none_or(|[source, _]| source.size > SMALL) {
+        return None;
+    }
+    // SAFETY: the caller's.
+    let copied = unsafe { through_memory(from, to, len) };
+    (copied >= 0).then_some(copied)
 }
 
 /// Copies some: how much, or the error.
@@ -155,6 +179,6 @@ hooks! {
             )
         };
         // SAFETY: the program's offsets.
-        unsafe { copy_by(End { fd: from, at: from_at }, End { fd: to, at: to_at }, len, next) }
+        unsafe { copy_by(End { fd: from, at: from_at }, End { fd: to, at: to_at }, len, flags, next) }
     }
 }

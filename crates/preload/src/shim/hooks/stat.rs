@@ -1,10 +1,20 @@
-//! Attributes of descriptors that the service has handed out.
+//! Attributes: of descriptors that the service has handed out the device is the mount's, and of what is read and not written the kernel's own
+//! knowledge is enough.
+//!
+//! A FUSE filesystem's access times are old for the kernel after each read that it does itself, and whoever asks for attributes then asks
+//! the service for them. On a mount that sets no such times (`noatime`: usual) they are what they were. So the kernel is asked for all but
+//! the access time here: it sends a request only if something else may have changed, and the time that it knows comes all the same.
 //!
 //! On 64-bit machines the forms with 64 in their name are the same as those without.
 
+use super::refuse;
 use crate::fds::{companion, handed_fds};
-use crate::shim::attributes::{self, AT_EMPTY_PATH, STAT_LEN, Statx};
-use crate::shim::hook_macros::{hooks, next, set_errno, system};
+use crate::session::root_mount;
+use crate::shim::attributes::{
+    self, AT_EMPTY_PATH, AT_NO_AUTOMOUNT, AT_STATX_SYNC_TYPE, AT_SYMLINK_NOFOLLOW, STAT_LEN, STATX_ATIME,
+    STATX_BASIC_STATS, Statx,
+};
+use crate::shim::hook_macros::{errno, hooks, next, set_errno, system};
 use crate::shim::raw::{self, word};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -12,6 +22,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 type Buf = *mut [u64; STAT_LEN];
 
 type Fstat = unsafe extern "C" fn(c_int, Buf) -> c_int;
+type Stat = unsafe extern "C" fn(*const c_char, Buf) -> c_int;
 type FstatAt = unsafe extern "C" fn(c_int, *const c_char, Buf, c_int) -> c_int;
 type Fxstat = unsafe extern "C" fn(c_int, c_int, Buf) -> c_int;
 type FxstatAt = unsafe extern "C" fn(c_int, c_int, *const c_char, Buf, c_int) -> c_int;
@@ -21,7 +32,10 @@ type StatX = unsafe extern "C" fn(c_int, *const c_char, c_int, c_uint, *mut Stat
 const VERSION: c_int = if cfg!(target_arch = "x86_64") { 1 } else { 0 };
 /// x86-64 has two names for it.
 const VERSION_KERNEL: c_int = 0;
+const EPERM: c_int = 1;
+const ENOENT: c_int = 2;
 const EINVAL: c_int = 22;
+const ENOSYS: c_int = 38;
 
 /// What `next` says of a descriptor or a name; a descriptor that the service has handed out shows the device of the mount.
 ///
@@ -34,6 +48,10 @@ unsafe fn stat_by(
     to: Buf,
     next: impl FnOnce() -> c_int,
 ) -> c_int {
+    // SAFETY: the caller's.
+    if let Some(done) = unsafe { known(directory, path, flags, to) } {
+        return done;
+    }
     let done = next();
     // SAFETY: the program's path.
     if done == 0 && flags & AT_EMPTY_PATH != 0 && unsafe { is_empty(path) } {
@@ -41,6 +59,32 @@ unsafe fn stat_by(
         unsafe { correct(directory, to) };
     }
     done
+}
+
+/// What the kernel says, and errno, where it need not ask the service for the access time. None: it is to be asked as always.
+///
+/// # Safety
+/// The path and the memory must be the program's.
+unsafe fn known(directory: c_int, path: *const c_char, flags: c_int, to: Buf) -> Option<c_int> {
+    const OTHERS: c_int = !(AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT);
+    const ALL_BUT_ATIME: c_uint = STATX_BASIC_STATS & !STATX_ATIME;
+    if !root_mount::may_know() || flags & OTHERS != 0 {
+        return None;
+    }
+    // SAFETY: the program's path, which the kernel reads.
+    match unsafe { attributes::ask(directory, path as usize, flags, ALL_BUT_ATIME) } {
+        Ok(found) if root_mount::is_unread(found.device()) => {
+            // SAFETY: the caller's.
+            *unsafe { to.as_mut() }? = found.plain();
+            Some(0)
+        }
+        Err(ENOENT) => Some(refuse(ENOENT)),
+        Err(EPERM | ENOSYS) => {
+            root_mount::give_up();
+            None
+        }
+        _ => None,
+    }
 }
 
 /// # Safety
@@ -84,6 +128,10 @@ unsafe fn fstat_by(fd: c_int, to: Buf, next: impl FnOnce() -> c_int) -> c_int {
     if by_companion == Some(0) {
         return 0;
     }
+    // SAFETY: the caller's.
+    if let Some(done) = unsafe { known(fd, c"".as_ptr(), AT_EMPTY_PATH, to) } {
+        return done;
+    }
     let done = next();
     if done == 0 {
         // SAFETY: it has just been filled.
@@ -114,6 +162,18 @@ macro_rules! fstat {
         };
         // SAFETY: the program's memory.
         unsafe { fstat_by($fd, $to, next) }
+    }};
+}
+
+macro_rules! stat {
+    ($name:ident, $path:ident, $to:ident, $flags:expr) => {{
+        let next = || match next!($name as Stat) {
+            // SAFETY: passed on as it came.
+            Some(next) => unsafe { next($path, $to) },
+            None => stat_raw(raw::AT_FDCWD, $path, $to, $flags),
+        };
+        // SAFETY: the program's path and memory.
+        unsafe { stat_by(raw::AT_FDCWD, $path, $flags, $to, next) }
     }};
 }
 
@@ -167,6 +227,22 @@ hooks! {
         fstat!(FSTAT64, fd, to)
     }
 
+    fn stat(path: *const c_char, to: Buf) -> c_int {
+        stat!(STAT, path, to, 0)
+    }
+
+    fn stat64(path: *const c_char, to: Buf) -> c_int {
+        stat!(STAT64, path, to, 0)
+    }
+
+    fn lstat(path: *const c_char, to: Buf) -> c_int {
+        stat!(LSTAT, path, to, AT_SYMLINK_NOFOLLOW)
+    }
+
+    fn lstat64(path: *const c_char, to: Buf) -> c_int {
+        stat!(LSTAT64, path, to, AT_SYMLINK_NOFOLLOW)
+    }
+
     fn fstatat(directory: c_int, path: *const c_char, to: Buf, flags: c_int) -> c_int {
         fstatat!(FSTATAT, directory, path, to, flags)
     }
@@ -193,14 +269,27 @@ hooks! {
 
     fn statx(directory: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut c_void) -> c_int {
         let to = to.cast::<Statx>();
-        let done = match next!(STATX as StatX) {
-            // SAFETY: passed on as it came.
+        let ask = |mask| match next!(STATX as StatX) {
+            // SAFETY: passed on as it came, or with less asked for.
             Some(next) => unsafe { next(directory, path, flags, mask, to) },
             None => {
                 let words = [word(directory), path as usize, flags as usize, mask as usize, to as usize, 0];
                 system(raw::number::STATX, words) as c_int
             }
         };
+        if mask & STATX_ATIME != 0 && flags & AT_STATX_SYNC_TYPE == 0 && root_mount::may_know() {
+            let done = ask(mask & !STATX_ATIME);
+            // SAFETY: it has just been filled.
+            let is_unread = || unsafe { to.as_ref() }.is_some_and(|found| root_mount::is_unread(found.device()));
+            let is_known = match done {
+                0 => is_unread(),
+                _ => errno() == ENOENT,
+            };
+            if is_known {
+                return done;
+            }
+        }
+        let done = ask(mask);
         // SAFETY: the program's path, which the kernel has read.
         if done == 0 && flags & AT_EMPTY_PATH != 0 && unsafe { is_empty(path) } {
             // SAFETY: it has just been filled.

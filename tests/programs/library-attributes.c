@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define CHECK(what)                                                                                          \
@@ -47,6 +48,16 @@ static void check(int fd) {
     CHECK(extended.stx_mask & STATX_ATIME && extended.stx_ino == all.st_ino);
 }
 
+/* Names of extended attributes, by libc and by the kernel. */
+static void check_names(int fd) {
+    char ours[4096], kernel[4096];
+    for (int i = 0; i < 4; i++) {
+        long len = flistxattr(fd, ours, sizeof ours), expected = syscall(SYS_flistxattr, fd, kernel, sizeof kernel);
+        CHECK(len == expected && len >= 0 && memcmp(ours, kernel, len) == 0);
+        CHECK(flistxattr(fd, 0, 0) == expected);
+    }
+}
+
 static void read_all(int fd) {
     char bytes[4096];
     CHECK(pread(fd, bytes, sizeof bytes, 0) > 0);
@@ -64,6 +75,8 @@ int main(int count, char **arguments) {
         int fd = open(path, O_RDONLY);
         CHECK(fd >= 0 && fstat(fd, &now) == 0 && statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &extended) == 0);
         read_all(fd);
+        for (int names = 0; names < 4; names++)
+            CHECK(flistxattr(fd, 0, 0) == 0);
         CHECK(stat(path, &at_last) == 0 && now.st_ino == at_first.st_ino && extended.stx_ino == now.st_ino);
         close(fd);
     }
@@ -74,6 +87,17 @@ int main(int count, char **arguments) {
         check(fd);
         read_all(fd);
         check(fd);
+        check_names(fd);
+        CHECK(fsetxattr(fd, "user.one", "1", 1, 0) == 0);
+        check_names(fd);
+        CHECK(removexattr(path, "user.one") == 0);
+        check_names(fd);
+        CHECK(setxattr(path, "trusted.two", "2", 1, 0) == 0 && seteuid(1000) == 0);
+        check_names(fd);
+        CHECK(seteuid(0) == 0);
+        check_names(fd);
+        CHECK(fremovexattr(fd, "trusted.two") == 0);
+        check_names(fd);
         CHECK(fchmod(fd, 0604) == 0);
         check(fd);
         struct timespec times[2] = {{12345, 678}, {23456, 789}};

@@ -222,6 +222,11 @@ fn end_one(slot: &'static SessionSlot, own: &'static Own) {
     drop(SessionGuard::of(slot, own));
 }
 
+/// Whether all threads of this process are one user, with the same rights, as far as is known.
+pub(crate) fn is_one_user() -> bool {
+    !NEVER.load(Relaxed)
+}
+
 /// Ends the sessions, and there is no other one in this process.
 pub(crate) fn end_for_good() {
     NEVER.store(true, SeqCst);

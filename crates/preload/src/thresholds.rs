@@ -76,6 +76,11 @@ thresholds! {
         FOREIGN_MANY: u32 = 32; "Files elsewhere in a row, after which not each is tried"; "a call for each file elsewhere"; "as above, for a few";
         FOREIGN_EACH: u32 = 8; "From then on one in so many is tried"; "as above"; "as above";
     }
+    /// Names of extended attributes.
+    mod xattrs {
+        SETTLED: i64 = 2; "Seconds since a file's last change before it is remembered that it has none";
+            "no change within one tick of a filesystem's clock is missed; two seconds is the longest of those"; "requests as ever for files just made";
+    }
     /// What a session remembers of directories.
     mod dirs {
         KNOWN: usize = 64; "Directories that are known at a time"; "not entering one again"; "memory of a session, 4 KiB";

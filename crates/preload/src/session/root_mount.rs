@@ -22,6 +22,15 @@ pub(crate) fn is_of(device: u64) -> bool {
     device != 0 && device == DEVICE.load(Relaxed)
 }
 
+/// Whether FUSE serves the root directory, as far as is known: a file may be of it.
+#[inline]
+pub(crate) fn may_be_of() -> bool {
+    if CALLS.load(Relaxed) < FEW && process::is_on() {
+        look();
+    }
+    DEVICE.load(Relaxed) != 0 && process::is_on()
+}
+
 /// Notes a call for attributes: whether those that the kernel knows may be worth a try.
 #[inline]
 pub(crate) fn may_know() -> bool {

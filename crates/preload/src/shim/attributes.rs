@@ -12,6 +12,7 @@ pub(crate) const AT_STATX_SYNC_TYPE: i32 = 0x6000;
 pub(crate) const AT_NO_AUTOMOUNT: i32 = 0x800;
 pub(crate) const STATX_TYPE: u32 = 1;
 pub(crate) const STATX_ATIME: u32 = 0x20;
+pub(crate) const STATX_CTIME: u32 = 0x80;
 pub(crate) const STATX_INO: u32 = 0x100;
 pub(crate) const STATX_SIZE: u32 = 0x200;
 pub(crate) const STATX_BASIC_STATS: u32 = 0x7ff;

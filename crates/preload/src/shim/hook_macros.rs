@@ -124,6 +124,7 @@ names! {
     UTIMENSAT = c"utimensat",
     FSTAT = c"fstat",
     FSTAT64 = c"fstat64",
+    FLISTXATTR = c"flistxattr",
     STAT = c"stat",
     STAT64 = c"stat64",
     LSTAT = c"lstat",

@@ -18,6 +18,7 @@ pub mod identity;
 pub mod sharing;
 pub mod stat;
 pub mod writes;
+pub mod xattrs;
 
 const EBADF: c_int = 9;
 const EBUSY: c_int = 16;

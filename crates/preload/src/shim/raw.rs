@@ -67,6 +67,8 @@ pub(crate) mod number {
     pub(crate) const PWRITEV2: usize = 328;
     pub(crate) const IO_URING_SETUP: usize = 425;
     pub(crate) const STATFS: usize = 137;
+    pub(crate) const FLISTXATTR: usize = 196;
+    pub(crate) const CLOCK_GETTIME: usize = 228;
     pub(crate) const STATMOUNT: usize = 457;
     pub(crate) const CLOSE_RANGE: usize = 436;
 }
@@ -74,6 +76,8 @@ pub(crate) mod number {
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod number {
     pub(crate) const STATFS: usize = 43;
+    pub(crate) const FLISTXATTR: usize = 13;
+    pub(crate) const CLOCK_GETTIME: usize = 113;
     pub(crate) const SETXATTR: usize = 5;
     pub(crate) const GETRANDOM: usize = 278;
     pub(crate) const FGETXATTR: usize = 10;
@@ -219,6 +223,14 @@ pub(crate) fn fuse_flags(path: &CStr) -> Option<u64> {
     let done = plain(number::STATFS, [path.as_ptr() as usize, words.as_mut_ptr() as usize, 0, 0, 0, 0]);
     let [kind, .., flags, _, _, _, _, _] = words;
     (done == 0 && kind == FUSE_SUPER_MAGIC).then_some(flags)
+}
+
+/// The time of day, as the times of files are.
+pub(crate) fn seconds() -> i64 {
+    const CLOCK_REALTIME: usize = 0;
+    let mut now = [0i64; 2];
+    plain(number::CLOCK_GETTIME, [CLOCK_REALTIME, &raw mut now as usize, 0, 0, 0, 0]);
+    now[0]
 }
 
 /// Kind and permissions, and size, of an open file.

@@ -1,6 +1,7 @@
 //! Who the process is: the service has been told when the session began, so a session ends when that changes. Where threads may come to
 //! differ from each other there is none any more. And the mask of modes, which is applied here.
 
+use super::xattrs;
 use crate::session;
 use crate::shim::hook_macros::{call_next, hooks, next};
 use crate::shim::{process, raw};
@@ -35,6 +36,7 @@ fn is_ours() -> bool {
 /// All threads have another identity now.
 fn changed(done: c_int) -> c_int {
     if is_ours() {
+        xattrs::forget();
         session::end();
     }
     done
@@ -43,6 +45,7 @@ fn changed(done: c_int) -> c_int {
 /// One thread is about to have another one.
 pub(super) fn differs() {
     if is_ours() {
+        xattrs::forget();
         session::end_for_good();
     }
 }

@@ -9,8 +9,8 @@ use crate::layers::lock::DirLock;
 use crate::layers::source::LayerSource;
 use rustix::fs::{CWD, Mode, lgetxattr};
 use rustix::io::Errno;
-use rustix::system::uname;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub fn run(wanted: &Wanted, watch: &mut dyn FnMut(&Flattening) -> bool) -> Resul
         local => here(local, &wanted.lowers)?,
     };
     let unknown = lowers.is_empty();
-    let made = if wanted.work.is_none() { Some(WorkDir::make(&upper)?) } else { None };
+    let mut made = if wanted.work.is_none() { Some(WorkDir::make(&upper)?) } else { None };
     let mut config = Config {
         work: wanted.work.clone().or_else(|| made.as_ref().map(WorkDir::source)),
         upper: Some(upper),
@@ -62,6 +62,10 @@ pub fn run(wanted: &Wanted, watch: &mut dyn FnMut(&Flattening) -> bool) -> Resul
         open()?
     };
     let locks = std::mem::take(&mut layers.locks);
+    // Nobody else is at work in it.
+    if let Some(work) = &mut made {
+        work.is_ours = true;
+    }
     let union = tree::build_kept(&config, layers, tree::Kept::default())?;
     let result = union
         .flatten(Extent::ALL, watch)
@@ -72,6 +76,8 @@ pub fn run(wanted: &Wanted, watch: &mut dyn FnMut(&Flattening) -> bool) -> Resul
         other => other,
     };
     drop(union);
+    // As long as nobody else can be at work in it.
+    drop(made);
     drop(locks);
     result
 }
@@ -133,15 +139,20 @@ pub fn is_in_use(upper: &Path) -> bool {
     DirLock::take("upper layer", upper, Duration::ZERO, "in use").is_err_and(|e| e.exit_status() != 2)
 }
 
-/// A directory for unfinished work beside an upper, removed with this.
-enum WorkDir {
+/// A directory for unfinished work beside an upper, removed with this if it is ours. It has one name for each upper, so that what a process
+/// left behind that was killed is found by the next one; its lock says whether another one is at work.
+struct WorkDir {
+    place: Place,
+    is_ours: bool,
+}
+
+enum Place {
     Here(PathBuf),
     There(CephLayer),
 }
 
 impl WorkDir {
     fn make(upper: &LayerSource) -> Result<Self, Failure> {
-        let name = format!(".vellum-flatten-{}", std::process::id());
         if let LayerSource::Ceph(upper) = upper {
             let above = upper.parent().ok_or_else(|| {
                 Failure::input(format!(
@@ -149,36 +160,49 @@ impl WorkDir {
                 ))
                 .remedy("give a directory below it")
             })?;
-            // Other hosts may be at it, too.
-            let name = format!("{name}-{}", uname().nodename().to_string_lossy());
-            above.visit()?.make_dir(name.as_ref())?;
-            return Ok(Self::There(upper.beside(name.as_ref())));
+            let name = work_name(upper.file_name());
+            let is_ours = above.visit()?.make_dir(name.as_ref())?;
+            return Ok(Self { place: Place::There(upper.beside(name.as_ref())), is_ours });
         }
         let upper = upper.directory().unwrap_or(Path::new("/"));
-        let path = upper.parent().unwrap_or(upper).join(name);
-        rustix::fs::mkdirat(CWD, &path, Mode::RWXU).map_err(|e| {
-            Failure::input(format!("work directory {}", path.display()))
-                .because(e)
-                .remedy("name one on the same filesystem with --work")
-        })?;
-        Ok(Self::Here(path))
+        let path = upper.parent().unwrap_or(upper).join(work_name(upper.file_name()));
+        let is_ours = match rustix::fs::mkdirat(CWD, &path, Mode::RWXU) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(e) => {
+                return Err(Failure::input(format!("work directory {}", path.display()))
+                    .because(e)
+                    .remedy("name one on the same filesystem with --work"));
+            }
+        };
+        Ok(Self { place: Place::Here(path), is_ours })
     }
 
     fn source(&self) -> LayerSource {
-        match self {
-            Self::Here(path) => path.as_path().into(),
-            Self::There(layer) => LayerSource::Ceph(layer.clone()),
+        match &self.place {
+            Place::Here(path) => path.as_path().into(),
+            Place::There(layer) => LayerSource::Ceph(layer.clone()),
         }
     }
 }
 
+/// The name beside an upper of this name. Hashed, because a name may have no room for more.
+fn work_name(upper: Option<&OsStr>) -> String {
+    let mut hasher = DefaultHasher::new();
+    upper.hash(&mut hasher);
+    format!(".vellum-flatten-{:016x}", hasher.finish())
+}
+
 impl Drop for WorkDir {
     fn drop(&mut self) {
-        match self {
-            Self::Here(path) => {
+        if !self.is_ours {
+            return;
+        }
+        match &self.place {
+            Place::Here(path) => {
                 let _ = std::fs::remove_dir_all(path);
             }
-            Self::There(layer) => {
+            Place::There(layer) => {
                 let above = layer.parent().map(|above| above.visit());
                 let removed = above.zip(layer.file_name()).map(|(above, name)| above?.remove_all(name));
                 if let Some(Err(failure)) = removed {

@@ -19,6 +19,9 @@ const SCHEME: &str = "memory:";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tree(String);
 
+/// An upper layer and its work directory.
+type Pair = (Arc<dyn Branch>, Arc<dyn Branch>);
+
 impl Tree {
     /// The tree that an option names.
     pub(crate) fn named(text: &OsStr) -> Option<Self> {
@@ -31,7 +34,7 @@ impl Tree {
     }
 
     /// An upper layer and its work directory, on one disk.
-    pub(crate) fn pair(&self) -> std::result::Result<(Arc<dyn Branch>, Arc<dyn Branch>), Failure> {
+    pub(crate) fn pair(&self) -> std::result::Result<Pair, Failure> {
         let made = self.made("upper").and_then(|(upper, disk)| {
             let work: Arc<dyn Branch> = disk.subtree("work")?;
             Ok((upper, work))

@@ -301,6 +301,10 @@ pub(super) fn flatten_interrupted(cx: &Cx) -> Outcome {
     }
     let said = super::flatten(&layers)?;
     ensure!(said.contains("nothing to do"), "the second time it says {said:?}");
+    let beside = layers.upper().parent().unwrap_or(layers.upper()).to_owned();
+    let left: Vec<_> = fs::read_dir(beside)?.flatten().map(|entry| entry.file_name()).collect();
+    let left = left.iter().filter(|name| name.to_string_lossy().starts_with(".vellum-flatten-"));
+    ensure_eq!(left.count(), 0, "directories that killed ones left behind");
     let mut kernel = Mount::kernel(&layers)?;
     expect(&kernel.path("big"), &changes)?;
     kernel.unmount()

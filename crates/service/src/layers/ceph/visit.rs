@@ -147,10 +147,12 @@ impl Visit {
         opened().map_err(|error: Error| error.errno().into())
     }
 
-    /// Makes a directory in it that only its owner enters.
-    pub fn make_dir(&self, name: &OsStr) -> Result<(), Failure> {
-        let made = text(name).and_then(|text| self.branch.root().make_dir(Name::new(&text)?, 0o700));
-        self.said(made)
+    /// Makes a directory in it that only its owner enters. False: something of that name is there.
+    pub fn make_dir(&self, name: &OsStr) -> Result<bool, Failure> {
+        match text(name).and_then(|text| self.branch.root().make_dir(Name::new(&text)?, 0o700)) {
+            Err(error) if error.errno() == Errno::EXIST => Ok(false),
+            made => self.said(made).map(|()| true),
+        }
     }
 
     /// Removes a directory in it with all that is in that; one that is not there is removed.

@@ -153,6 +153,54 @@ fn images_on_a_file_go_past_the_page_cache_and_come_back() {
     check_clean(&store);
 }
 
+/// Bytes that a file takes in its filesystem.
+fn allocated(path: &std::path::Path) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).expect("a file")) * 512
+}
+
+#[test]
+fn images_one_after_the_other_are_written_where_others_were() {
+    /// Bytes of an image, and of a zone.
+    const IMAGE: usize = 12 << 20;
+    const ZONE: u64 = 1 << 20;
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let path = directory.path().join("zones");
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).expect("a file");
+    let space = rustix::fs::fstatvfs(&file).expect("a filesystem");
+    if space.f_bavail < space.f_blocks / 7 {
+        println!("SKIPPED: /var/tmp is short of space, where emptied zones are given back at once");
+        return;
+    }
+    let device = Arc::new(Conventional::create(file, 4096, 64, ZONE / 4096).expect("zones"));
+    let store = Store::format(device, Placement::NONE).expect("a store");
+    let data = bytes(3, IMAGE);
+    let mut most = 0;
+    for _ in 0..20 {
+        image(&store, b"image", &data).expect("room");
+        store.sync().expect("sync");
+        most = most.max(allocated(&path));
+        store.remove(b"image").expect("an image");
+        store.sync().expect("sync");
+        // The next one finds blocks of the filesystem that are there, and written.
+        assert!(allocated(&path) >= most, "{} of {most} bytes", allocated(&path));
+    }
+    assert!(most < 2 * IMAGE as u64, "{most} bytes for images of {IMAGE}, one at a time");
+    drop(store);
+    assert!(allocated(&path) < IMAGE as u64 / 2, "closed, it takes {} bytes", allocated(&path));
+}
+
+#[test]
+fn a_small_image_on_a_file_takes_one_zone() {
+    let file = tempfile::tempfile().expect("a file");
+    let device = Arc::new(Conventional::create(file, 4096, 64, 2048).expect("zones"));
+    let store = Store::format(device, Placement::NONE).expect("a store");
+    for (megabytes, zones) in [(7, 1), (40, 6)] {
+        image(&store, b"image", &bytes(4, megabytes << 20)).expect("room");
+        let places = store.places(b"image").expect("an image").len();
+        assert!(places <= zones, "{megabytes} MiB are in {places} zones of 8 MiB");
+    }
+}
+
 /// All that a reader has, in parts of at most `part` bytes.
 fn read_by(reader: &mut Reader, part: usize) -> Result<Vec<u8>, Error> {
     let mut all = Vec::new();

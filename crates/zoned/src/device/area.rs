@@ -7,13 +7,16 @@
 use super::aligned::{PAGE, is_aligned};
 use super::error::{Error, Result};
 use super::geometry::Geometry;
-use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fstatvfs, open};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
 /// Reads and writes from this size on go past the page cache.
 const DIRECT_LEAST: usize = 128 << 10;
+
+/// A filesystem is short of space when less than this part of it can be had.
+const SPACE_SHORT: u64 = 8;
 
 /// The file, and where its zones are.
 #[derive(Debug)]
@@ -38,6 +41,11 @@ impl Area {
         let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
         let flags = (flags & OFlags::RWMODE) | OFlags::DIRECT | OFlags::CLOEXEC;
         self.direct = open(path, flags, Mode::empty()).ok().map(File::from);
+    }
+
+    /// Whether others can hardly get any space where the file is.
+    pub(super) fn is_space_short(&self) -> bool {
+        fstatvfs(&self.file).is_ok_and(|space| space.f_bavail < space.f_blocks / SPACE_SHORT)
     }
 
     /// Where a block of a zone is, in bytes.

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// Most bytes of one write.
 const WRITE_MAX: u64 = 1 << 30;
+/// Large writes to different zones that keep a disk busy: while one is being prepared, the other one is under way.
+const SIDE_BY_SIDE: u32 = 2;
 /// Locks of zones: those of one lock take turns.
 const LOCKS: usize = 64;
 
@@ -123,7 +125,8 @@ impl Conventional {
 impl Drop for Conventional {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
-        inner.file.discard_emptied(inner.machine.zones());
+        // Whatever comes of it: what was flushed is there.
+        let _ = inner.file.close(inner.machine.zones());
     }
 }
 
@@ -183,6 +186,19 @@ impl ZonedDevice for Conventional {
 
     fn flush(&self) -> Result<()> {
         self.save()
+    }
+
+    /// What lies below a file or a disk is nobody's to know.
+    fn wears(&self) -> bool {
+        false
+    }
+
+    fn has_space(&self, zone: u32) -> bool {
+        self.inner.lock().file.has_space(zone)
+    }
+
+    fn side_by_side(&self) -> u32 {
+        SIDE_BY_SIDE
     }
 
     fn report_all(&self) -> Result<Vec<Zone>> {

@@ -87,7 +87,7 @@ pub(super) struct ZoneFile {
     changed: BTreeSet<usize>,
     /// Zones that were reset since the table was written.
     reset: BTreeSet<u32>,
-    /// Zones that are empty, also by the table, and may still take space in the file.
+    /// Zones that are empty, also by the table, and still take space in the file.
     emptied: BTreeSet<u32>,
 }
 
@@ -332,8 +332,9 @@ impl ZoneFile {
             self.generations[*index] = *generation;
         }
         self.reset.retain(|zone| !save.reset.contains(zone));
+        let has_emptied = !save.reset.is_empty();
         self.emptied.extend(save.reset);
-        if self.emptied.len() > zones.len() / 2 {
+        if has_emptied && self.emptied.len() > zones.len() / 2 && self.area.is_space_short() {
             self.discard_emptied(zones);
         }
     }
@@ -376,8 +377,14 @@ impl ZoneFile {
         self.reset.contains(&zone)
     }
 
+    /// Whether the zone, which is empty, takes space in the file.
+    pub(super) fn has_space(&self, zone: u32) -> bool {
+        self.emptied.contains(&zone) || self.reset.contains(&zone)
+    }
+
     /// The zone has changed.
     pub(super) fn note(&mut self, zone: u32) {
+        self.emptied.remove(&zone);
         self.changed.insert(zone as usize / ENTRIES);
     }
 
@@ -404,9 +411,19 @@ impl ZoneFile {
         self.save(zones)
     }
 
+    /// Says how the zones are, if that is not known yet, and gives the space of empty ones back.
+    pub(super) fn close(&mut self, zones: &[Zone]) -> Result<()> {
+        if !self.changed.is_empty() {
+            self.save(zones)?;
+        }
+        self.discard_emptied(zones);
+        Ok(())
+    }
+
     /// Gives the space of zones back that are still empty, where that is possible.
     ///
-    /// Not at once: zones are mostly written to again soon, and then a filesystem would have to find blocks anew for every flush.
+    /// Not at once: zones are mostly written to again soon. Then a filesystem would have to find blocks anew, and to write where they are
+    /// at every flush.
     pub(super) fn discard_emptied(&mut self, zones: &[Zone]) {
         let length = self.shape.geometry.byte_at(1, 0);
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

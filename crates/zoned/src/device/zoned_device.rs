@@ -52,6 +52,21 @@ pub trait ZonedDevice: Debug + Send + Sync {
     /// Waits until all that was answered before would survive a loss of power.
     fn flush(&self) -> Result<()>;
 
+    /// Whether zones wear out by being reset, so that all are to be used alike.
+    fn wears(&self) -> bool {
+        true
+    }
+
+    /// Whether the space of an empty zone is there. Where it is not, a filesystem has to find it first, and every flush has to write where it is.
+    fn has_space(&self, _zone: u32) -> bool {
+        true
+    }
+
+    /// Zones that one writer does well to write side by side, where nothing else is known.
+    fn side_by_side(&self) -> u32 {
+        1
+    }
+
     /// All zones.
     fn report_all(&self) -> Result<Vec<Zone>> {
         (0..self.geometry().zones).map(|zone| self.report(zone)).collect()

@@ -113,6 +113,9 @@ impl Core {
 
     /// Moves what lies in the zone that was reset least often, if that is much less often than another.
     pub(super) fn level_wear(&mut self) -> Result<()> {
+        if !self.device.wears() {
+            return Ok(());
+        }
         let resets = |zone: u32| self.state.zones.get(zone as usize).map_or(0, |used| used.resets);
         let full = |zone: &u32| {
             let info = self.zones.get(*zone);

@@ -171,8 +171,12 @@ impl Core {
                 refused.push(zone);
             }
         }
-        let resets = |zone: u32| self.state.zones.get(zone as usize).map_or(0, |used| used.resets);
-        let zone = self.zones.choose(whom, &self.root.placement, resets).ok_or(Error::NoSpace)?;
+        let wears = self.device.wears();
+        let cost = |zone: u32| match self.state.zones.get(zone as usize) {
+            Some(used) if wears => used.resets,
+            _ => u32::from(!self.device.has_space(zone)),
+        };
+        let zone = self.zones.choose(whom, &self.root.placement, cost).ok_or(Error::NoSpace)?;
         self.zones.set_role(zone, role);
         if let Some(born) = self.born.get_mut(zone as usize) {
             *born = self.written_blocks[0];

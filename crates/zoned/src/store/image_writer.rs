@@ -72,24 +72,31 @@ pub(super) struct ImageWriter {
     shared: Arc<Shared>,
     object: u64,
     slots: Vec<Slot>,
+    /// How many of them are used from the beginning. Of the others one more for each zone that the image has filled, so that a small one does not
+    /// leave several zones nearly empty.
+    slots_at_first: usize,
     /// Chunks given away so far.
     chunks: usize,
     flights: VecDeque<Flight>,
     /// Buffers that nobody uses.
     spare: Vec<AlignedBuf>,
     chunk: usize,
+    /// Blocks of a zone.
+    capacity: u64,
 }
 
 impl ImageWriter {
     pub(super) fn new(shared: &Arc<Shared>, core: &Core, object: u64) -> Self {
-        let count = core.root.placement.stripe.max(1) as usize;
+        let slots_at_first = core.root.placement.stripe.max(1) as usize;
+        let count = slots_at_first.max(shared.device.side_by_side() as usize);
         let block = core.root.block_size as usize;
         // Never more than a zone holds, and whole blocks.
         let zone = usize::try_from(core.capacity()).unwrap_or(usize::MAX).saturating_mul(block);
         let chunk = (AT_ONCE / count).max(CHUNK_LEAST).min(zone) / block * block;
         let slots = (0..count).map(|_| Slot::default()).collect();
         let (flights, spare) = (VecDeque::new(), Vec::new());
-        Self { shared: Arc::clone(shared), object, slots, chunks: 0, flights, spare, chunk: chunk.max(block) }
+        let (shared, chunk, capacity) = (Arc::clone(shared), chunk.max(block), core.capacity());
+        Self { shared, object, slots, slots_at_first, chunks: 0, flights, spare, chunk, capacity }
     }
 
     /// Bytes that are best handed over at once.
@@ -112,11 +119,12 @@ impl ImageWriter {
         size: u64,
         sums: Vec<u32>,
     ) -> Result<()> {
-        let slot = self.chunks % self.slots.len();
+        let slots = self.slots_in_use(at);
+        let slot = self.chunks % slots;
         self.chunks += 1;
         let block = self.block_size();
         // The oldest one there is belongs to the zone whose turn it is.
-        while self.flights.len() >= DEPTH * self.slots.len() {
+        while self.flights.len() >= DEPTH * slots {
             self.settle_one()?;
         }
         if len < self.chunk {
@@ -150,6 +158,12 @@ impl ImageWriter {
                 self.write_here(&job.buffer.as_slice()[..len], slot, at, size, &sums)
             }
         }
+    }
+
+    /// How many zones are written side by side after so many blocks.
+    fn slots_in_use(&self, blocks: u64) -> usize {
+        let filled = blocks / self.capacity.max(1);
+        (self.slots_at_first as u64).saturating_add(filled).min(self.slots.len() as u64) as usize
     }
 
     fn hand(&self) -> Option<Hand<Job, Done>> {

@@ -7,8 +7,10 @@ use crate::device::{self, AlignedBuf};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Threads that read ahead, with a part each.
+/// Threads that read ahead.
 const HANDS: usize = 4;
+/// Parts that each of them has: one that it reads, and one that it goes on with while the first waits to be taken.
+const DEPTH: usize = 2;
 /// Bytes of a part.
 const PART: usize = 1 << 20;
 
@@ -102,16 +104,18 @@ impl Reader {
             return Ok(());
         }
         let parts = usize::try_from(self.size.div_ceil(PART as u64)).unwrap_or(usize::MAX);
-        for hand in 0..HANDS.min(parts) {
+        for _ in 0..HANDS.min(parts) {
             let (shared, number) = (Arc::clone(&self.shared), self.number);
             let started = Hand::new(move |mut job: Job| {
                 let read = shared.read_blocks(number, job.at, &mut job.buffer.as_mut_slice()[..job.len]);
                 (job, read)
             });
             self.hands.push(started.ok_or(NO_THREAD)?);
-            let block = self.shared.device.geometry().block_size as usize;
-            let bytes = self.size.min(PART as u64) as usize;
-            self.ask(hand, AlignedBuf::zeroed(bytes.next_multiple_of(block)))?;
+        }
+        let block = self.shared.device.geometry().block_size as usize;
+        let bytes = self.size.min(PART as u64) as usize;
+        for part in 0..(HANDS * DEPTH).min(parts) {
+            self.ask(part % self.hands.len(), AlignedBuf::zeroed(bytes.next_multiple_of(block)))?;
         }
         Ok(())
     }

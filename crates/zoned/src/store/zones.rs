@@ -111,18 +111,14 @@ impl Zones {
         self.free
     }
 
-    /// The free zone that is to be taken next: of the groups that are for it if there is one, and of these the one least worn.
-    pub(super) fn choose(
-        &self,
-        whom: For,
-        placement: &Placement,
-        resets: impl Fn(u32) -> u32,
-    ) -> Option<u32> {
+    /// The free zone that is to be taken next: of the groups that are for it if there is one, and of these the one that costs least, being least
+    /// worn.
+    pub(super) fn choose(&self, whom: For, placement: &Placement, cost: impl Fn(u32) -> u32) -> Option<u32> {
         let belongs = |zone: u32| match whom {
             For::Checkpoint => placement.is_for_checkpoints(zone),
             For::Normal => placement.is_for_normal(zone),
         };
-        self.with_role(Role::Free).min_by_key(|zone| (!belongs(*zone), resets(*zone), *zone))
+        self.with_role(Role::Free).min_by_key(|zone| (!belongs(*zone), cost(*zone), *zone))
     }
 
     /// Whether one more zone can be written to, and `keep` more.

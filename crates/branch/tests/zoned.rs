@@ -444,10 +444,13 @@ fn is_old_or_new(past: &Past, ino: u64, bytes: &[u8], block_size: usize) -> bool
         })
 }
 
-fn profiles() -> [(Profile, Placement); 3] {
+/// The first one also with pointers that are found ahead of what was written.
+fn profiles() -> [(Profile, Placement); 4] {
     let groups = Placement { groups: 4, checkpoint_groups: 1, stripe: 2 };
+    let small = SMALL_ZONE.scaled(64, 16).with_limits(12, 12);
     [
-        (SMALL_ZONE.scaled(64, 16).with_limits(12, 12), groups),
+        (small.clone(), groups),
+        (small.running_ahead(), groups),
         (LARGE_ZONE.scaled(48, 48).with_limits(14, 14), Placement::NONE),
         (SMALL_ZONE.with_block_size(512).scaled(64, 128).with_limits(12, 12), Placement::NONE),
     ]

@@ -11,6 +11,7 @@ fn profiles() -> Vec<(Profile, Placement)> {
     vec![
         (SMALL_ZONE.scaled(64, 8).with_limits(16, 16), striped(1)),
         (SMALL_ZONE.scaled(64, 8).with_limits(16, 16), striped(3)),
+        (SMALL_ZONE.scaled(64, 8).with_limits(16, 16).running_ahead(), striped(3)),
         // Fewer zones may be active than the stripe has.
         (SMALL_ZONE.scaled(64, 8).with_limits(12, 12), striped(8)),
         (LARGE_ZONE.scaled(48, 24).with_limits(14, 14), Placement { stripe: 2, ..Placement::NONE }),

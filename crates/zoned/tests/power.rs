@@ -12,13 +12,16 @@ use vellum_zoned::store::{Class, Placement, Store};
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn profiles() -> [(Profile, Placement); 2] {
+/// Both, each also with pointers that are found ahead of what was written.
+fn profiles() -> [(Profile, Placement); 4] {
+    let placed = Placement { groups: 4, checkpoint_groups: 1, stripe: 2 };
+    let small = SMALL_ZONE.scaled(32, 8).with_limits(12, 12);
+    let large = LARGE_ZONE.scaled(24, 24).with_limits(14, 14);
     [
-        (
-            SMALL_ZONE.scaled(32, 8).with_limits(12, 12),
-            Placement { groups: 4, checkpoint_groups: 1, stripe: 2 },
-        ),
-        (LARGE_ZONE.scaled(24, 24).with_limits(14, 14), Placement::NONE),
+        (small.clone(), placed),
+        (small.running_ahead(), placed),
+        (large.clone(), Placement::NONE),
+        (large.running_ahead(), Placement::NONE),
     ]
 }
 

@@ -348,8 +348,9 @@ fn history(store: &Store, device: &Arc<dyn ZonedDevice>, moments: &mut Vec<Model
 
 #[test]
 fn each_group_is_there_or_not_whenever_power_is_lost() {
-    for (number, device) in emulated_devices().into_iter().enumerate() {
-        let profile = device.profile().clone();
+    let profiles = emulated_devices().into_iter().map(|device| device.profile().clone());
+    let profiles = profiles.flat_map(|profile| [profile.clone(), profile.running_ahead()]);
+    for (number, profile) in profiles.enumerate() {
         let mut losses = 0;
         for at in 0.. {
             let device = Arc::new(Emulated::in_memory(profile.clone(), 1).expect("a device"));

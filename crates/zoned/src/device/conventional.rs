@@ -103,7 +103,7 @@ impl Conventional {
         self.area.write(zone, at, data)?;
         let inner = &mut *self.inner.lock();
         inner.machine.wrote(zone, blocks);
-        inner.file.note(zone);
+        inner.file.note_written(zone, inner.machine.zone(zone)?);
         Ok(at)
     }
 
@@ -186,6 +186,10 @@ impl ZonedDevice for Conventional {
 
     fn flush(&self) -> Result<()> {
         self.save()
+    }
+
+    fn run_ahead(&self, zone: u32, blocks: u64) {
+        self.inner.lock().file.run_ahead(zone, blocks);
     }
 
     /// What lies below a file or a disk is nobody's to know.

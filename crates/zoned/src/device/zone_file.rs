@@ -6,7 +6,8 @@
 //! carries the file's uuid and a CRC-32C of itself.
 //!
 //! # When power is lost
-//! A page says pointers that were true when it was written. Data and pages are written in any order between two flushes, which the rules of
+//! A page says pointers that were true when it was written, or, of zones that may run ahead, that are some blocks further: these are then
+//! written and flushed without the table. Closing the file makes it say how the zones are. Data and pages are written in any order between two flushes, which the rules of
 //! [`ZonedDevice`](super::ZonedDevice) allow, with one exception: a zone that was reset is written to only after the table says that it is
 //! empty, because the old pointer must not stand over new blocks.
 
@@ -15,7 +16,7 @@ use super::error::{Error, Result};
 use super::geometry::Geometry;
 use super::zone::{Condition, Zone};
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -89,6 +90,17 @@ pub(super) struct ZoneFile {
     reset: BTreeSet<u32>,
     /// Zones that are empty, also by the table, and still take space in the file.
     emptied: BTreeSet<u32>,
+    /// Zones of which the table may say a pointer that is further than what was written.
+    ahead: BTreeMap<u32, Ahead>,
+}
+
+/// How far the table runs ahead of a zone.
+#[derive(Clone, Copy, Debug)]
+struct Ahead {
+    /// By so many blocks at most.
+    blocks: u64,
+    /// The pointer that the table says, or is about to say; 0 if it says nothing yet.
+    said: u64,
 }
 
 /// What the table is to say, for pages that have changed.
@@ -215,6 +227,7 @@ impl ZoneFile {
             changed: BTreeSet::new(),
             reset: BTreeSet::new(),
             emptied: BTreeSet::new(),
+            ahead: BTreeMap::new(),
         }
     }
 
@@ -319,7 +332,14 @@ impl ZoneFile {
             let generation = self.generations[index] + 1;
             (index, generation, self.page(index, generation, zones))
         });
-        Save { pages: pages.collect(), reset: self.reset.clone() }
+        let pages: Vec<_> = pages.collect();
+        for (zone, ahead) in &mut self.ahead {
+            let index = *zone as usize / ENTRIES;
+            if let Some((.., page)) = pages.iter().find(|(number, ..)| *number == index) {
+                ahead.said = u64::from(page.entries[*zone as usize % ENTRIES].pointer.get());
+            }
+        }
+        Save { pages, reset: self.reset.clone() }
     }
 
     /// It was written, or not.
@@ -345,8 +365,11 @@ impl ZoneFile {
         page.index = U32::new(index as u32);
         page.generation = U64::new(generation);
         page.uuid = self.uuid;
-        for (entry, zone) in page.entries.iter_mut().zip(zones.iter().skip(index * ENTRIES)) {
-            entry.pointer = U32::new(zone.pointer as u32);
+        let numbers = (index * ENTRIES) as u32..;
+        for ((entry, zone), number) in
+            page.entries.iter_mut().zip(zones.iter().skip(index * ENTRIES)).zip(numbers)
+        {
+            entry.pointer = U32::new(self.pointer_to_say(number, zone) as u32);
             entry.condition = match zone.condition {
                 Condition::Empty => 0,
                 Condition::Full => 2,
@@ -358,6 +381,29 @@ impl ZoneFile {
         }
         page.crc = U32::new(crc32c::crc32c(page.as_bytes()));
         page
+    }
+
+    /// What the table is to say of a zone's pointer. Never that the zone is full, unless it is.
+    fn pointer_to_say(&self, number: u32, zone: &Zone) -> u64 {
+        match self.ahead.get(&number) {
+            Some(ahead) if zone.condition.is_active() && zone.pointer > 0 => {
+                zone.pointer.saturating_add(ahead.blocks).min(zone.capacity - 1)
+            }
+            _ => zone.pointer,
+        }
+    }
+
+    /// The table may say of this zone, up to its next reset, that so many blocks more are written than are.
+    pub(super) fn run_ahead(&mut self, zone: u32, blocks: u64) {
+        self.ahead.insert(zone, Ahead { blocks, said: 0 });
+    }
+
+    /// The zone was written to, and is this now.
+    pub(super) fn note_written(&mut self, number: u32, zone: Zone) {
+        let is_said = |ahead: &Ahead| zone.condition.is_active() && zone.pointer <= ahead.said;
+        if !self.ahead.get(&number).is_some_and(is_said) {
+            self.note(number);
+        }
     }
 
     /// Reads and writes of zones, beside the table.
@@ -391,6 +437,7 @@ impl ZoneFile {
     /// The zone was reset: it holds nothing, also after a loss of power, before it is written to again.
     pub(super) fn note_reset(&mut self, zone: u32) {
         self.note(zone);
+        self.ahead.remove(&zone);
         self.reset.insert(zone);
     }
 
@@ -413,6 +460,11 @@ impl ZoneFile {
 
     /// Says how the zones are, if that is not known yet, and gives the space of empty ones back.
     pub(super) fn close(&mut self, zones: &[Zone]) -> Result<()> {
+        for (number, ahead) in std::mem::take(&mut self.ahead) {
+            if zones.get(number as usize).is_some_and(|zone| zone.pointer < ahead.said) {
+                self.note(number);
+            }
+        }
         if !self.changed.is_empty() {
             self.save(zones)?;
         }

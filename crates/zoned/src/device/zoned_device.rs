@@ -14,7 +14,7 @@ use std::fmt::Debug;
 /// What was done before a [`flush`](Self::flush) that was answered stays. Of what was done to a zone since then (writes, finishing, resetting),
 /// any number of first ones stays, and the last write that stays may be there in part, up to any of its blocks; zones do not wait for each
 /// other. Between the pointer that was flushed and the one found afterwards, a block may hold anything. So what was not flushed must be known
-/// by a checksum.
+/// by a checksum. Of a zone that may [`run_ahead`](Self::run_ahead), the pointer found may also be further than what was ever written.
 ///
 /// # Errors
 /// A call that answers [`Error::OutOfRange`](super::Error::OutOfRange), `OffPointer`, `Full`, `Unwritten`, `TooManyActive`, `TooManyOpen` or
@@ -51,6 +51,11 @@ pub trait ZonedDevice: Debug + Send + Sync {
 
     /// Waits until all that was answered before would survive a loss of power.
     fn flush(&self) -> Result<()>;
+
+    /// Allows the pointer of a zone that is written to, up to its next reset, to be found up to `blocks` further after a loss of power. Blocks
+    /// that were not written hold anything then, also what was there before a reset. So a device that notes its pointers itself need not note
+    /// every write before a flush is answered.
+    fn run_ahead(&self, _zone: u32, _blocks: u64) {}
 
     /// Whether zones wear out by being reset, so that all are to be used alike.
     fn wears(&self) -> bool {

@@ -17,11 +17,23 @@ const BESIDE_MAX: u64 = 4 << 20;
 const BESIDE_ZONES: u64 = 4;
 /// Changes that are committed although nobody has asked for it, in bytes.
 const PENDING_MAX: usize = 1 << 20;
+/// Blocks by which pointers of the log and of lanes may be found ahead after a loss of power, which is so much space lost until the zone is
+/// collected; in small zones this part of one.
+const AHEAD_BLOCKS: u64 = 64;
+const AHEAD_PART: u64 = 4;
 
 /// Active zones that a checkpoint of the metadata needs beside the log's own: two parts of its log, while it goes from one to the next.
 pub(super) const LOG_ACTIVE: usize = 4;
 /// How often a checkpoint is begun anew in other zones.
 const CHECKPOINT_TRIES: usize = 3;
+
+/// A number for a log.
+fn draw_log_id() -> Result<u32> {
+    let mut id = [0; 4];
+    let drawn = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty());
+    drawn.map_err(|errno| Error::Device(errno.into()))?;
+    Ok(u32::from_le_bytes(id))
+}
 
 /// Who writes to a zone that is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +89,7 @@ impl Core {
     ) -> Self {
         let capacity = zones.all.iter().map(|zone| zone.capacity).min().unwrap_or(0);
         let zone_count = zones.all.len();
-        let mut tail = Tail::new(root.generation, [NO_ZONE; 2]);
+        let mut tail = Tail::new(root.generation, root.log_id, [NO_ZONE; 2]);
         tail.parts = old_log.to_vec();
         Self {
             device,
@@ -178,10 +190,18 @@ impl Core {
         };
         let zone = self.zones.choose(whom, &self.root.placement, cost).ok_or(Error::NoSpace)?;
         self.zones.set_role(zone, role);
+        if matches!(role, Role::Log | Role::Lane) {
+            self.let_run_ahead(zone);
+        }
         if let Some(born) = self.born.get_mut(zone as usize) {
             *born = self.written_blocks[0];
         }
         Ok(zone)
+    }
+
+    /// What is written to a zone a little at a time, between many flushes, is known by checksums: that of the log, and that of data which live.
+    pub(super) fn let_run_ahead(&self, zone: u32) {
+        self.device.run_ahead(zone, AHEAD_BLOCKS.min(self.capacity / AHEAD_PART));
     }
 
     /// Makes a zone full, so that it is active no longer; false if it is as it was.
@@ -377,7 +397,7 @@ impl Core {
     fn write_checkpoint(&mut self) -> Result<()> {
         let tail = self.write_log_anew()?;
         let log = tail.parts.first().copied().unwrap_or([NO_ZONE; 2]);
-        let root = Root { generation: tail.generation, log, ..self.root };
+        let root = Root { generation: tail.generation, log, log_id: tail.log_id, ..self.root };
         if let Err(error) = roots::write(&*self.device, &mut self.zones, &mut self.roots_sound, &root) {
             self.give_up(&tail);
             return Err(error);
@@ -404,7 +424,7 @@ impl Core {
         }
         let mut last = Error::NoSpace;
         for _ in 0..CHECKPOINT_TRIES {
-            let mut tail = Tail::new(self.root.generation + 1, self.take_pair()?);
+            let mut tail = Tail::new(self.root.generation + 1, draw_log_id()?, self.take_pair()?);
             match records.iter().try_for_each(|record| self.append(&mut tail, record, false)) {
                 Ok(()) => {
                     self.flush()?;

@@ -5,11 +5,13 @@ use super::error::{Error, Result};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of everything here. Version 1 knew no tree of files, version 2 no records that were written beside their data; they are read, and
-/// become this one when the store is opened to be written.
-pub const VERSION: u32 = 3;
+/// Version of everything here. Version 1 knew no tree of files, version 2 no records that were written beside their data, version 3 no numbers of
+/// logs; they are read, and become this one when the store is opened to be written.
+pub const VERSION: u32 = 4;
 /// Of a record: the data that it speaks of were not flushed before it was written.
 const BESIDE_DATA: u64 = 1;
+/// Where the log's number begins in a record's flags.
+const LOG_ID_SHIFT: u32 = 32;
 /// Longest record, in bytes; a shorter one where a zone or a write can hold no more.
 pub(super) const RECORD_MAX: usize = 64 << 10;
 /// Bytes of a record before its changes.
@@ -65,6 +67,8 @@ pub(super) struct Root {
     pub(super) generation: u64,
     /// The zones where the log of this generation begins.
     pub(super) log: [u32; 2],
+    /// The log's number; 0 before version 4.
+    pub(super) log_id: u32,
     /// The device's blocks, in bytes.
     pub(super) block_size: u32,
     /// The device's zones.
@@ -91,7 +95,7 @@ struct RootForm {
     groups: U32,
     checkpoint_groups: U32,
     stripe: U32,
-    reserved: [u8; 4],
+    log_id: U32,
 }
 
 impl Root {
@@ -111,7 +115,7 @@ impl Root {
             groups: U32::new(self.placement.groups),
             checkpoint_groups: U32::new(self.placement.checkpoint_groups),
             stripe: U32::new(self.placement.stripe),
-            reserved: [0; 4],
+            log_id: U32::new(self.log_id),
         };
         form.crc = U32::new(crc32c::crc32c(form.as_bytes()));
         let mut block = form.as_bytes().to_vec();
@@ -136,6 +140,7 @@ impl Root {
             uuid: form.uuid,
             generation: form.generation.get(),
             log: form.log.map(U32::get),
+            log_id: form.log_id.get(),
             block_size: form.block_size.get(),
             zones: form.zones.get(),
             zone_blocks: form.zone_blocks.get(),
@@ -157,6 +162,9 @@ pub(super) struct RecordId {
     pub(super) uuid: [u8; 16],
     /// Of the log.
     pub(super) generation: u64,
+    /// Of the log, drawn when it was begun: what an earlier one of the same generation, which no root speaks of, has left in the same zone is no
+    /// part of it.
+    pub(super) log_id: u32,
     /// Of the record: from 0 on.
     pub(super) sequence: u64,
     /// All records before this one were flushed when this one was written.
@@ -192,7 +200,9 @@ impl RecordId {
             generation: U64::new(self.generation),
             sequence: U64::new(self.sequence),
             flushed: U64::new(self.flushed),
-            flags: U64::new(if self.is_beside_data { BESIDE_DATA } else { 0 }),
+            flags: U64::new(
+                u64::from(self.log_id) << LOG_ID_SHIFT | if self.is_beside_data { BESIDE_DATA } else { 0 },
+            ),
         };
         head.crc = U32::new(crc32c::crc32c_append(crc32c::crc32c(head.as_bytes()), changes));
         let mut bytes = head.as_bytes().to_vec();
@@ -224,6 +234,7 @@ impl RecordId {
             generation: head.generation.get(),
             sequence: head.sequence.get(),
             flushed: head.flushed.get(),
+            log_id: (head.flags.get() >> LOG_ID_SHIFT) as u32,
             is_beside_data: head.flags.get() & BESIDE_DATA != 0,
         };
         Some((id, changes))

@@ -48,14 +48,16 @@ pub(super) struct Tail {
     /// All records before this one are flushed.
     pub(super) flushed: u64,
     pub(super) generation: u64,
+    /// The log's number.
+    pub(super) log_id: u32,
     /// Blocks written of all parts, each counted once.
     pub(super) blocks: u64,
 }
 
 impl Tail {
-    pub(super) fn new(generation: u64, zones: [u32; 2]) -> Self {
+    pub(super) fn new(generation: u64, log_id: u32, zones: [u32; 2]) -> Self {
         let is_sound = zones.map(|zone| zone != NO_ZONE);
-        Self { parts: vec![zones], is_sound, at: 0, sequence: 0, flushed: 0, generation, blocks: 0 }
+        Self { parts: vec![zones], is_sound, at: 0, sequence: 0, flushed: 0, generation, log_id, blocks: 0 }
     }
 
     pub(super) fn zones(&self) -> [u32; 2] {
@@ -76,6 +78,7 @@ impl Tail {
         let id = RecordId {
             uuid: root.uuid,
             generation: self.generation,
+            log_id: self.log_id,
             sequence: self.sequence,
             flushed: self.flushed,
             is_beside_data,
@@ -281,6 +284,6 @@ pub(super) fn read_record(
         device.read(zone, at, &mut bytes).ok()?;
     }
     let (id, changes) = RecordId::decode(&bytes)?;
-    let is_ours = id.uuid == root.uuid && id.generation == root.generation;
+    let is_ours = id.uuid == root.uuid && id.generation == root.generation && id.log_id == root.log_id;
     is_ours.then(|| (id, changes.to_vec(), (len / size) as u64))
 }

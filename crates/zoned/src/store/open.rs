@@ -60,6 +60,7 @@ pub(super) fn format(device: Arc<dyn ZonedDevice>, placement: Placement) -> Resu
         uuid,
         generation: 0,
         log: [NO_ZONE; 2],
+        log_id: 0,
         block_size: geometry.block_size,
         zones: geometry.zones,
         zone_blocks: geometry.zone_blocks,
@@ -126,6 +127,7 @@ pub(super) fn begin_writing(core: &mut Core) -> Result<()> {
         if is_begun && is_of_normal_data(core, zone) {
             let Some(lane) = lanes.next() else { break };
             core.zones.set_role(zone, Role::Lane);
+            core.let_run_ahead(zone);
             core.lanes[lane as usize] = Some(zone);
         }
     }

@@ -1,6 +1,6 @@
 //! Where an emulated device keeps its bytes.
 
-use super::power::{Step, Survival, Unflushed, survive};
+use super::power::{Step, Survival, Unflushed, further, survive};
 use crate::device::error::Result;
 use crate::device::machine::Machine;
 use crate::device::zone::{Condition, Zone};
@@ -21,6 +21,25 @@ pub(super) struct Memory {
     block: usize,
     zones: Vec<Vec<u8>>,
     unflushed: Vec<Option<Unflushed>>,
+    /// Of a device whose pointers run ahead.
+    past: Option<Vec<Past>>,
+}
+
+/// What lies behind a zone's pointer, and how far that may be found ahead.
+#[derive(Clone, Debug, Default)]
+struct Past {
+    /// What blocks held before they were reset; shorter or longer than what the zone holds now.
+    bytes: Vec<u8>,
+    ahead: u64,
+}
+
+impl Past {
+    /// The blocks as they are on the medium: those of `now`, and behind them older ones.
+    fn under(&self, now: &[u8]) -> Vec<u8> {
+        let mut medium = now.to_vec();
+        medium.extend_from_slice(self.bytes.get(now.len()..).unwrap_or(&[]));
+        medium
+    }
 }
 
 impl Memory {
@@ -29,6 +48,19 @@ impl Memory {
             block: block as usize,
             zones: vec![Vec::new(); zones as usize],
             unflushed: vec![None; zones as usize],
+            past: None,
+        }
+    }
+
+    /// Pointers run ahead from now on, so what blocks held before a reset matters.
+    pub(super) fn keep_past(&mut self) {
+        self.past = Some(vec![Past::default(); self.zones.len()]);
+    }
+
+    /// A zone's pointer may be found so many blocks further.
+    pub(super) fn run_ahead(&mut self, zone: u32, blocks: u64) {
+        if let Some(past) = self.past.as_mut().and_then(|past| past.get_mut(zone as usize)) {
+            past.ahead = blocks;
         }
     }
 
@@ -40,15 +72,29 @@ impl Memory {
     /// The zones after a loss of power, and their bytes.
     pub(super) fn survivors(&self, survival: Survival, machine: &Machine) -> (Vec<Zone>, Self) {
         let mut after = Self::new(self.block as u32, self.zones.len() as u32);
-        let mut zones = Vec::with_capacity(self.zones.len());
+        let (mut zones, mut pasts) = (Vec::with_capacity(self.zones.len()), Vec::new());
         for (number, now) in machine.zones().iter().enumerate() {
             let nothing = Unflushed { flushed: *now, steps: Vec::new() };
             let unflushed = self.unflushed[number].as_ref().unwrap_or(&nothing);
-            let (zone, bytes) =
+            let (mut zone, mut bytes) =
                 survive(survival, number as u32, unflushed, *now, &self.zones[number], self.block);
+            if let Some(past) = &self.past {
+                let past = &past[number];
+                let medium = past.under(&self.zones[number]);
+                let further = further(survival, number as u32, zone, past.ahead);
+                // Behind what was written lies whatever was there.
+                let (from, to) = (bytes.len(), further as usize * self.block);
+                if to > from {
+                    bytes.extend_from_slice(medium.get(from..to.min(medium.len())).unwrap_or(&[]));
+                    bytes.resize(to, 0);
+                    zone.pointer = further;
+                }
+                pasts.push(Past { bytes: medium, ahead: 0 });
+            }
             after.zones[number] = bytes;
             zones.push(zone);
         }
+        after.past = self.past.is_some().then_some(pasts);
         (zones, after)
     }
 
@@ -97,6 +143,9 @@ impl Backing {
             Self::Memory(memory) => {
                 if before.condition != Condition::Empty {
                     let held = std::mem::take(&mut memory.zones[zone as usize]);
+                    if let Some(past) = &mut memory.past {
+                        past[zone as usize] = Past { bytes: past[zone as usize].under(&held), ahead: 0 };
+                    }
                     memory.step(zone, before, Step::Reset(held));
                 }
             }

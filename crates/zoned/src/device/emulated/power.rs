@@ -90,6 +90,16 @@ pub(super) fn survive(
     (Zone { capacity: now.capacity, pointer, condition }, bytes)
 }
 
+/// Where the pointer of a zone that is as `zone` after a loss of power is found when it may be up to `ahead` blocks further.
+pub(super) fn further(survival: Survival, number: u32, zone: Zone, ahead: u64) -> u64 {
+    let Survival::Drawn(seed) = survival else { return zone.pointer };
+    if zone.condition != Condition::Closed {
+        return zone.pointer;
+    }
+    let mut random = Random::new(!seed ^ u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    (zone.pointer + random.below(ahead + 1)).min(zone.capacity - 1)
+}
+
 /// Of one zone in four, every other block behind those that are sure holds something else.
 fn garble(random: &mut Random, bytes: &mut [u8], sure: usize, block: usize) {
     if random.below(4) != 0 || bytes.len() <= sure {

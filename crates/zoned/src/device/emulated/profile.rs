@@ -14,6 +14,8 @@ pub struct Profile {
     pub geometry: Geometry,
     /// Blocks of a zone that can be written.
     pub capacity: u64,
+    /// Pointers are found further than what was written, where that is allowed ([`run_ahead`](crate::device::ZonedDevice::run_ahead)).
+    pub runs_ahead: bool,
     /// How long it takes.
     pub timing: Timing,
 }
@@ -74,6 +76,7 @@ pub const SMALL_ZONE: Profile = Profile {
         write_blocks_max: MIB / 4096,
     },
     capacity: 96_000_000 / 4096,
+    runs_ahead: false,
     timing: Timing {
         channels: 16,
         dies_per_channel: 8,
@@ -111,6 +114,7 @@ pub const LARGE_ZONE: Profile = Profile {
         write_blocks_max: MIB / 4096,
     },
     capacity: 1077 * MIB / 4096,
+    runs_ahead: false,
     timing: Timing {
         channels: 8,
         dies_per_channel: 4,
@@ -148,6 +152,13 @@ impl Profile {
         self.capacity = (capacity as u64).clamp(1, zone_blocks.max(1));
         self.geometry.zones = zones;
         self.geometry.zone_blocks = zone_blocks;
+        self
+    }
+
+    /// With pointers that are found further than what was written after a loss of power, where that is allowed.
+    #[must_use]
+    pub fn running_ahead(mut self) -> Self {
+        self.runs_ahead = true;
         self
     }
 

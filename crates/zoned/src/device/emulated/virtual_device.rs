@@ -55,7 +55,10 @@ impl Emulated {
     /// A device in memory, all zones empty, which takes no time.
     pub fn in_memory(profile: Profile, seed: u64) -> Result<Self> {
         let machine = Machine::empty(&profile.geometry, profile.capacity)?;
-        let memory = Memory::new(profile.geometry.block_size, profile.geometry.zones);
+        let mut memory = Memory::new(profile.geometry.block_size, profile.geometry.zones);
+        if profile.runs_ahead {
+            memory.keep_past();
+        }
         Ok(Self::with(profile, seed, machine, Backing::Memory(memory)))
     }
 
@@ -333,6 +336,12 @@ impl ZonedDevice for Emulated {
         let mut inner = self.inner.lock();
         inner.check_power()?;
         inner.machine.close(zone)
+    }
+
+    fn run_ahead(&self, zone: u32, blocks: u64) {
+        if let Backing::Memory(memory) = &mut self.inner.lock().backing {
+            memory.run_ahead(zone, blocks);
+        }
     }
 
     fn flush(&self) -> Result<()> {

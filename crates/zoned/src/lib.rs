@@ -10,3 +10,4 @@ pub mod device;
 pub mod pace;
 pub mod paced;
 pub mod store;
+mod sum;

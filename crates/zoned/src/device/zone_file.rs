@@ -15,6 +15,7 @@ use super::area::{Area, io};
 use super::error::{Error, Result};
 use super::geometry::Geometry;
 use super::zone::{Condition, Zone};
+use crate::sum::crc32c;
 use rustix::fs::{FallocateFlags, fallocate, fdatasync};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -196,7 +197,7 @@ impl ZoneFile {
             return Err(Error::Untrusted(format!("layout of zones {}, not {VERSION}", header.version)));
         }
         let crc = std::mem::replace(&mut header.crc, U32::new(0));
-        if crc32c::crc32c(header.as_bytes()) != crc.get() {
+        if crc32c(header.as_bytes()) != crc.get() {
             return untrusted("the layout of zones has a wrong checksum");
         }
         let geometry = Geometry {
@@ -259,7 +260,7 @@ impl ZoneFile {
             active_max: U32::new(geometry.active_max),
             label: self.shape.label,
         };
-        header.crc = U32::new(crc32c::crc32c(header.as_bytes()));
+        header.crc = U32::new(crc32c(header.as_bytes()));
         header
     }
 
@@ -294,7 +295,7 @@ impl ZoneFile {
         let mut page = Page::new_zeroed();
         self.area.file.read_exact_at(page.as_mut_bytes(), page_at(index, slot)).map_err(io)?;
         let crc = std::mem::replace(&mut page.crc, U32::new(0));
-        let whole = crc32c::crc32c(page.as_bytes()) == crc.get()
+        let whole = crc32c(page.as_bytes()) == crc.get()
             && page.uuid == self.uuid
             && page.index.get() as usize == index
             && page.generation.get() % 2 == slot;
@@ -379,7 +380,7 @@ impl ZoneFile {
                 _ => 1,
             };
         }
-        page.crc = U32::new(crc32c::crc32c(page.as_bytes()));
+        page.crc = U32::new(crc32c(page.as_bytes()));
         page
     }
 

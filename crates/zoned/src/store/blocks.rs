@@ -3,6 +3,7 @@
 use super::change::{LOST, Place};
 use super::error::{Error, Result};
 use crate::device::ZonedDevice;
+use crate::sum::crc32c;
 
 /// Reads as many blocks as there are sums, and compares them.
 pub(super) fn read(device: &dyn ZonedDevice, place: Place, sums: &[u32], into: &mut [u8]) -> Result<()> {
@@ -15,7 +16,7 @@ pub(super) fn read(device: &dyn ZonedDevice, place: Place, sums: &[u32], into: &
     read.map_err(|error| unreadable(place.block, error.to_string()))?;
     let size = device.geometry().block_size as usize;
     for (number, (block, sum)) in into.chunks(size).zip(sums).enumerate() {
-        if crc32c::crc32c(block) != *sum {
+        if crc32c(block) != *sum {
             return Err(unreadable(place.block + number as u32, "wrong checksum".to_owned()));
         }
     }
@@ -24,5 +25,5 @@ pub(super) fn read(device: &dyn ZonedDevice, place: Place, sums: &[u32], into: &
 
 /// The checksums of blocks.
 pub(super) fn sums(blocks: &[u8], block_size: u32) -> Vec<u32> {
-    blocks.chunks(block_size as usize).map(crc32c::crc32c).collect()
+    blocks.chunks(block_size as usize).map(crc32c).collect()
 }

@@ -2,6 +2,7 @@
 
 use super::change::Change;
 use super::error::{Error, Result};
+use crate::sum::{crc32c, crc32c_of_both};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -117,7 +118,7 @@ impl Root {
             stripe: U32::new(self.placement.stripe),
             log_id: U32::new(self.log_id),
         };
-        form.crc = U32::new(crc32c::crc32c(form.as_bytes()));
+        form.crc = U32::new(crc32c(form.as_bytes()));
         let mut block = form.as_bytes().to_vec();
         block.resize(self.block_size as usize, 0);
         block
@@ -127,7 +128,7 @@ impl Root {
     pub(super) fn decode(block: &[u8]) -> Result<Option<Self>> {
         let Ok((mut form, _)) = RootForm::read_from_prefix(block) else { return Ok(None) };
         let crc = std::mem::replace(&mut form.crc, U32::new(0));
-        if form.magic != ROOT_MAGIC || crc32c::crc32c(form.as_bytes()) != crc.get() {
+        if form.magic != ROOT_MAGIC || crc32c(form.as_bytes()) != crc.get() {
             return Ok(None);
         }
         if !(1..=VERSION).contains(&form.version.get()) {
@@ -204,7 +205,7 @@ impl RecordId {
                 u64::from(self.log_id) << LOG_ID_SHIFT | if self.is_beside_data { BESIDE_DATA } else { 0 },
             ),
         };
-        head.crc = U32::new(crc32c::crc32c_append(crc32c::crc32c(head.as_bytes()), changes));
+        head.crc = U32::new(crc32c_of_both(head.as_bytes(), changes));
         let mut bytes = head.as_bytes().to_vec();
         bytes.extend_from_slice(changes);
         bytes.resize(bytes.len().next_multiple_of(block_size as usize), 0);
@@ -226,7 +227,7 @@ impl RecordId {
         let (mut head, _) = RecordHead::read_from_prefix(bytes).ok()?;
         let changes = bytes.get(RECORD_HEAD..len)?;
         let crc = std::mem::replace(&mut head.crc, U32::new(0));
-        if crc32c::crc32c_append(crc32c::crc32c(head.as_bytes()), changes) != crc.get() {
+        if crc32c_of_both(head.as_bytes(), changes) != crc.get() {
             return None;
         }
         let id = Self {

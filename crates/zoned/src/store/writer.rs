@@ -6,6 +6,7 @@ use super::error::{Error, Result};
 use super::image_writer::ImageWriter;
 use super::shared::Shared;
 use crate::device::AlignedBuf;
+use crate::sum::crc32c;
 use std::sync::Arc;
 
 /// Copied before its checksums are made, in bytes: no more than the processor has nearby.
@@ -87,7 +88,7 @@ impl Writer {
         let size = self.block_size();
         let next = self.sums.len() * size;
         let blocks = self.buffer.as_slice()[next..self.filled].chunks_exact(size);
-        self.sums.extend(blocks.map(crc32c::crc32c));
+        self.sums.extend(blocks.map(crc32c));
     }
 
     /// Makes the buffer hold so many bytes, of a chunk.

@@ -113,9 +113,10 @@ impl Core {
 
     /// Moves what lies in the zone that was reset least often, if that is much less often than another.
     pub(super) fn level_wear(&mut self) -> Result<()> {
-        if !self.device.wears() {
+        if !self.is_worn || !self.device.wears() {
             return Ok(());
         }
+        self.is_worn = false;
         let resets = |zone: u32| self.state.zones.get(zone as usize).map_or(0, |used| used.resets);
         let full = |zone: &u32| {
             let info = self.zones.get(*zone);
@@ -134,6 +135,9 @@ impl Core {
 
     /// Moves what can still be read out of zones that went read-only.
     pub(super) fn evacuate(&mut self) -> Result<()> {
+        if !self.zones.has_unusable {
+            return Ok(());
+        }
         let failed = |zone: &u32| {
             let is_live = self.state.zones.get(*zone as usize).is_some_and(|used| used.live_blocks > 0);
             let state = self.device.report(*zone).map(|zone| zone.condition);

@@ -72,6 +72,8 @@ pub(super) struct Core {
     flushed_blocks: u64,
     /// For each zone, how many blocks users had written when it was begun; 0 for those that were there when the store was opened.
     pub(super) born: Vec<u64>,
+    /// Whether zones were reset since wear was looked at.
+    pub(super) is_worn: bool,
     /// Why nothing can be written any more.
     fault: Option<String>,
     /// Blocks written for users, and for collecting.
@@ -108,6 +110,7 @@ impl Core {
             is_unacknowledged: false,
             flushed_blocks: 0,
             born: vec![0; zone_count],
+            is_worn: true,
             fault: None,
             written_blocks: [0; 2],
         }
@@ -452,11 +455,14 @@ impl Core {
         if self.is_dirty {
             return;
         }
-        let is_empty =
-            |zone: &u32| self.state.zones.get(*zone as usize).is_some_and(|used| used.live_blocks == 0);
-        let empty: Vec<u32> = self.zones.with_role(Role::Data).filter(is_empty).collect();
-        for zone in empty {
-            self.release(zone);
+        // Not all zones are looked at: this is at every sync.
+        let mut zones = self.state.take_emptied();
+        zones.append(&mut self.zones.take_left());
+        for zone in zones {
+            let is_empty = self.state.zones.get(zone as usize).is_some_and(|used| used.live_blocks == 0);
+            if is_empty && self.zones.get(zone).role == Role::Data {
+                self.release(zone);
+            }
         }
     }
 
@@ -476,6 +482,7 @@ impl Core {
             let resets = self.state.zones.get(zone as usize).map_or(0, |used| used.resets);
             // Applies to any zone there is, and this is one.
             let _ = self.change(Change::Wear { zone, resets: resets.saturating_add(1) });
+            self.is_worn = true;
         }
         self.zones.set_pointer(zone, 0);
         self.zones.set_role(zone, Role::Free);

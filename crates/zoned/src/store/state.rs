@@ -4,7 +4,7 @@ use super::change::{Change, Class, EXTENT_BLOCKS_MAX, LOST, Place, SIZE_MAX, che
 use super::error::{Error, Result};
 use super::node::{FIRST_OBJECT, ROOT_NODE};
 use super::tree_state::TreeState;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Blocks of an object that lie side by side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +64,8 @@ pub(super) struct State {
     pub(super) tree: TreeState,
     /// By the zone's number.
     pub(super) zones: Vec<ZoneUse>,
+    /// Zones in which nothing lives any more, since somebody asked.
+    emptied: BTreeSet<u32>,
     /// The number of the next object.
     pub(super) next_object: u64,
     extents: u64,
@@ -84,12 +86,18 @@ impl State {
             names: BTreeMap::new(),
             tree: TreeState::default(),
             zones,
+            emptied: BTreeSet::new(),
             next_object: FIRST_OBJECT,
             extents: 0,
             blocks: 0,
             name_bytes: 0,
             worn_zones: 0,
         }
+    }
+
+    /// Zones in which nothing lived any more at some time since this was asked last.
+    pub(super) fn take_emptied(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.emptied)
     }
 
     /// About how many bytes [`changes`](Self::changes) have on the device; never less.
@@ -324,6 +332,9 @@ impl State {
         if let Some(zone) = self.zones.get_mut(extent.place.zone as usize) {
             zone.live.remove(&extent.place.block);
             zone.live_blocks -= count;
+            if zone.live_blocks == 0 {
+                self.emptied.insert(extent.place.zone);
+            }
         }
         Some(extent)
     }

@@ -2,6 +2,7 @@
 
 use super::format::Placement;
 use crate::device::{Condition, Zone, ZonedDevice};
+use std::collections::BTreeSet;
 
 /// What a zone is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,10 @@ pub(super) struct Zones {
     active_max: usize,
     /// How many are free.
     free: u64,
+    /// Zones that nobody writes to any more, since somebody asked.
+    left: BTreeSet<u32>,
+    /// Whether one of them can be written no more, so that what it holds may have to be moved.
+    pub(super) has_unusable: bool,
 }
 
 impl Zones {
@@ -67,7 +72,9 @@ impl Zones {
             pointer: zone.pointer,
             is_usable: zone.condition.is_usable(),
         });
-        Self { all: all.collect(), active_max: active_max as usize, free: 0 }
+        let all: Vec<ZoneInfo> = all.collect();
+        let has_unusable = all.iter().any(|zone| !zone.is_usable);
+        Self { all, active_max: active_max as usize, free: 0, left: BTreeSet::new(), has_unusable }
     }
 
     pub(super) fn get(&self, zone: u32) -> ZoneInfo {
@@ -79,7 +86,15 @@ impl Zones {
         if let Some(info) = self.all.get_mut(zone as usize) {
             self.free = self.free + u64::from(role == Role::Free) - u64::from(info.role == Role::Free);
             info.role = role;
+            if role == Role::Data {
+                self.left.insert(zone);
+            }
         }
+    }
+
+    /// Zones that nobody writes to any more since this was asked last.
+    pub(super) fn take_left(&mut self) -> BTreeSet<u32> {
+        std::mem::take(&mut self.left)
     }
 
     pub(super) fn set_pointer(&mut self, zone: u32, pointer: u64) {
@@ -93,6 +108,7 @@ impl Zones {
         if let (Ok(reported), Some(info)) = (device.report(zone), self.all.get_mut(zone as usize)) {
             info.pointer = reported.pointer;
             info.is_usable = reported.condition.is_usable();
+            self.has_unusable |= !info.is_usable;
             if reported.condition == Condition::Full {
                 info.pointer = info.capacity;
             }

@@ -3,7 +3,7 @@
 //! Each block has a word, odd while the block is there. A reader looks at it before and after it has copied; the store makes it even
 //! before it frees or gives up the block's memory. So a reader that met that knows that it has copied nothing of use.
 
-use crate::key::BLOCK_BYTES;
+use crate::key::{BLOCK_BYTES, BlockIndex, Version};
 use crate::memory::Memory;
 use crate::shares::Container;
 use crate::sync::{AtomicU8, AtomicU32, Mutex, fence};
@@ -140,6 +140,14 @@ impl<M: Memory> Drop for Entry<M> {
 }
 
 impl<M: Memory> Entry<M> {
+    /// A file of which some blocks are there.
+    pub(crate) fn of(version: Version, memory: M::File, is_there: impl Fn(BlockIndex) -> bool) -> Self {
+        let word = |block| AtomicU32::new(is_there(BlockIndex(block)).into());
+        let words = (0..version.blocks()).map(word).collect();
+        let memory = ArcSwapOption::from_pointee(memory);
+        Self(Arc::new(Held { words, memory, marks: Mutex::default() }))
+    }
+
     fn file(&self) -> Result<Arc<M::File>, Errno> {
         self.0.memory().ok_or(Errno::IO)
     }
@@ -148,10 +156,8 @@ impl<M: Memory> Entry<M> {
 impl<M: Memory> Memory for Shown<M> {
     type File = Entry<M>;
 
-    fn create(&self, bytes: u64) -> Result<Self::File, Errno> {
-        let words = (0..bytes.div_ceil(BLOCK_BYTES)).map(|_| AtomicU32::new(0)).collect();
-        let memory = ArcSwapOption::from_pointee(self.0.create(bytes)?);
-        Ok(Entry(Arc::new(Held { words, memory, marks: Mutex::default() })))
+    fn create(&self, version: Version) -> Result<Self::File, Errno> {
+        Ok(Entry::of(version, self.0.create(version)?, |_| false))
     }
 
     fn is_shared(&self, bytes: u64) -> bool {
@@ -186,6 +192,9 @@ impl<M: Memory> Memory for Shown<M> {
 
     fn hide(&self, entry: &Self::File) {
         entry.0.hide_all();
+        if let Ok(file) = entry.file() {
+            self.0.hide(&file);
+        }
     }
 
     fn heir(

@@ -8,6 +8,9 @@
 /// a record of about 100 bytes for each is no matter at this size.
 pub const BLOCK_BYTES: u64 = 64 << 10;
 
+/// A file of more blocks (16 GiB) is not cached: each has a word, and a file may claim any size.
+pub const BLOCKS_MAX: u64 = 1 << 18;
+
 /// Memory comes in pages of so many bytes: what a block at the end of a file takes is rounded up to them.
 pub const PAGE_BYTES: u64 = 4 << 10;
 

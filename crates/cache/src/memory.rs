@@ -1,12 +1,14 @@
 //! Where the bytes of cached files lie: one piece of memory for each file, with every block at its own place, so that a file that
 //! is whole can be handed to the kernel or to a program as it is.
 
+use crate::key::Version;
 use crate::shares::Container;
 use crate::sync::Mutex;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, SealFlags, fallocate, fchmod, fcntl_add_seals, ftruncate, memfd_create,
 };
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -16,8 +18,8 @@ pub trait Memory {
     /// The memory of one file; it is freed when it is dropped.
     type File;
 
-    /// Memory for a file of so many bytes. None of them is taken before it is written.
-    fn create(&self, bytes: u64) -> Result<Self::File, Errno>;
+    /// Memory for contents of a file. None of it is taken before it is written.
+    fn create(&self, version: Version) -> Result<Self::File, Errno>;
     /// Whether a file of so many bytes takes no descriptor of its own, as long as it is not sealed.
     fn is_shared(&self, _bytes: u64) -> bool {
         false
@@ -30,7 +32,7 @@ pub trait Memory {
     fn release(&self, file: &Self::File, offset: u64, bytes: u64) -> Result<(), Errno>;
     /// From now on nobody can change the memory, nor any of it be freed but by dropping it: it goes to others.
     fn seal(&self, file: &Self::File) -> Result<(), Errno>;
-    /// Nothing of a file is found any more, though it is not dropped yet: for memory that others read without the store.
+    /// Nothing of a file is found any more, though it is not dropped yet: for memory that others read without the store, or after it.
     fn hide(&self, _file: &Self::File) {}
     /// One of the containers that have used a block without the store since this was last asked about it, if `is_there` says that it is.
     fn heir(
@@ -52,13 +54,26 @@ pub trait Memory {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemFd;
 
+impl MemFd {
+    /// How its files are called in /proc.
+    pub(crate) const NAME: &CStr = c"vellum-cache";
+    /// What a file is that was lent.
+    pub(crate) const SEALS: SealFlags =
+        SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
+
+    /// A file of so many bytes, none of which takes memory.
+    pub(crate) fn file(bytes: u64) -> Result<File, Errno> {
+        let file = memfd_create(Self::NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        ftruncate(&file, bytes)?;
+        Ok(file.into())
+    }
+}
+
 impl Memory for MemFd {
     type File = File;
 
-    fn create(&self, bytes: u64) -> Result<File, Errno> {
-        let file = memfd_create(c"vellum-cache", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&file, bytes)?;
-        Ok(file.into())
+    fn create(&self, version: Version) -> Result<File, Errno> {
+        Self::file(version.size)
     }
 
     fn write(&self, file: &File, data: &[u8], offset: u64) -> Result<(), Errno> {
@@ -76,7 +91,7 @@ impl Memory for MemFd {
     fn seal(&self, file: &File) -> Result<(), Errno> {
         // A borrower can open its descriptor again by /proc/self/fd: the seals hold for whatever is opened, the mode for others.
         fchmod(file, Mode::RUSR)?;
-        fcntl_add_seals(file, SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        fcntl_add_seals(file, Self::SEALS)
     }
 }
 
@@ -111,8 +126,8 @@ impl PlainFile {
 impl Memory for Plain {
     type File = PlainFile;
 
-    fn create(&self, bytes: u64) -> Result<Self::File, Errno> {
-        let bytes = usize::try_from(bytes).map_err(|_| Errno::NOMEM)?;
+    fn create(&self, version: Version) -> Result<Self::File, Errno> {
+        let bytes = usize::try_from(version.size).map_err(|_| Errno::NOMEM)?;
         Ok(PlainFile { bytes: Mutex::new(vec![0; bytes]), sealed: AtomicBool::new(false) })
     }
 
@@ -155,12 +170,16 @@ fn range(offset: u64, len: usize) -> Option<std::ops::Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::PAGE_BYTES;
+    use crate::key::{Key, Object, PAGE_BYTES};
     use rustix::fs::fstat;
     use std::os::fd::AsRawFd;
 
+    fn version(size: u64) -> Version {
+        Version { key: Key { object: Object { filesystem: 1, inode: 1 }, version: 1 }, size }
+    }
+
     fn behaves(memory: &impl Memory) {
-        let file = memory.create(3 * PAGE_BYTES).unwrap();
+        let file = memory.create(version(3 * PAGE_BYTES)).unwrap();
         memory.write(&file, b"one", PAGE_BYTES - 1).unwrap();
         let mut buf = [1; 5];
         memory.read(&file, &mut buf, PAGE_BYTES - 2).unwrap();
@@ -178,7 +197,7 @@ mod tests {
 
     #[test]
     fn what_is_sealed_cannot_be_written_by_whoever_opens_it_again() {
-        let file = MemFd.create(PAGE_BYTES).unwrap();
+        let file = MemFd::file(PAGE_BYTES).unwrap();
         MemFd.write(&file, b"one", 0).unwrap();
         MemFd.seal(&file).unwrap();
         assert_eq!(fstat(&file).unwrap().st_mode & 0o777, 0o400);
@@ -202,7 +221,7 @@ mod tests {
 
     #[test]
     fn memory_files_give_pages_back() {
-        let file = MemFd.create(1 << 30).unwrap();
+        let file = MemFd::file(1 << 30).unwrap();
         assert_eq!(fstat(&file).unwrap().st_blocks, 0);
         MemFd.write(&file, &vec![1; 16 * PAGE_BYTES as usize], 1 << 20).unwrap();
         assert_eq!(fstat(&file).unwrap().st_blocks as u64 * 512, 16 * PAGE_BYTES);

@@ -10,7 +10,7 @@
 use crate::error::Result;
 use crate::fills::Fill;
 use crate::held::{Entry, Held, Marks, Shown};
-use crate::key::{BLOCK_BYTES, BlockIndex, Version};
+use crate::key::{BLOCK_BYTES, BLOCKS_MAX, BlockIndex, Version};
 use crate::lane::Lane;
 use crate::memory::Memory;
 use crate::shared::{Member, Tables};
@@ -22,8 +22,6 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// A file of more blocks (16 GiB) is not cached: each has a word, and a file may claim any size.
-pub const BLOCKS_MAX: u64 = 1 << 18;
 /// Blocks that are fetched at once when a file is read from front to back: 1 MiB.
 pub const AHEAD_MAX: u64 = 16;
 

@@ -5,15 +5,17 @@
 use crate::counter::Counter;
 use crate::error::Result;
 use crate::fair::DEPTH;
-use crate::held::Shown;
+use crate::held::{Entry, Shown};
 use crate::key::{BlockIndex, Key, Object};
 use crate::lane::{Lanes, Storages};
 use crate::memory::Memory;
+use crate::packed::{Found, Left, Limits, Packed};
 use crate::shares::{Container, IDLE_TICKS, LENT_SHIFT_MAX};
 use crate::stats::{ContainerStats, Stats};
 use crate::store::{Config, Store};
 use crate::sync::{Gate, Mutex};
 use hashbrown::HashMap;
+use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -158,6 +160,28 @@ impl<M: Memory> Shared<M> {
         let tables = self.tables.lock();
         tables.store.audit();
         assert!(tables.fetches.is_empty(), "all fetches have ended");
+    }
+}
+
+impl Shared<Packed> {
+    /// One that holds what a predecessor has left, as far as that can be believed and there is room for it, and that a successor can go on
+    /// with. All of it is nobody's at first.
+    pub fn gone_on(
+        config: Config,
+        left: Left,
+        depth: u32,
+        room: Option<Box<dyn Room>>,
+    ) -> std::result::Result<Arc<Self>, Errno> {
+        let limits = Limits { bytes: config.capacity, files: config.files };
+        let (memory, found) = Packed::adopt(left, limits)?;
+        let shared = Self::with(config, memory, depth, room);
+        for Found { version, memory, blocks, sealed } in found {
+            let entry = Entry::of(version, memory, |index| blocks.binary_search(&index).is_ok());
+            // What cannot be taken is dropped.
+            shared.tables.lock().store.adopt(version, entry, &blocks, sealed).ok();
+        }
+        shared.look();
+        Ok(shared)
     }
 }
 

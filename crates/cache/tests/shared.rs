@@ -276,8 +276,8 @@ struct Slow(Arc<(AtomicBool, [Barrier; 2])>);
 impl Memory for Slow {
     type File = PlainFile;
 
-    fn create(&self, bytes: u64) -> std::result::Result<PlainFile, Errno> {
-        Plain.create(bytes)
+    fn create(&self, version: Version) -> std::result::Result<PlainFile, Errno> {
+        Plain.create(version)
     }
 
     fn write(&self, file: &PlainFile, data: &[u8], offset: u64) -> std::result::Result<(), Errno> {

@@ -188,8 +188,8 @@ struct Bad {
 impl Memory for &Bad {
     type File = <Plain as Memory>::File;
 
-    fn create(&self, bytes: u64) -> std::result::Result<Self::File, Errno> {
-        Plain.create(bytes)
+    fn create(&self, version: Version) -> std::result::Result<Self::File, Errno> {
+        Plain.create(version)
     }
 
     fn write(&self, file: &Self::File, data: &[u8], offset: u64) -> std::result::Result<(), Errno> {
@@ -287,4 +287,37 @@ fn what_there_is_no_memory_for_goes_by_weight_and_what_is_lent_when_it_comes_bac
         assert!(fill(&mut store, other, version(5, 1, 10), 0).unwrap());
         assert_eq!(store.stats().capacity, 40 * BLOCK_BYTES);
     }
+}
+
+/// Memory with a file in it, as a predecessor has left it.
+fn left(version: Version) -> PlainFile {
+    let file = Plain.create(version).unwrap();
+    Plain.write(&file, &vec![version.key.version as u8; version.size as usize], 0).unwrap();
+    file
+}
+
+#[test]
+fn what_a_predecessor_has_left_is_nobodys() {
+    let (mut store, container) = store(4, Plain);
+    let (old, new) = (version(1, 7, 3 * BLOCK_BYTES), version(2, 8, 3 * BLOCK_BYTES));
+    let all: Vec<BlockIndex> = (0..3).map(BlockIndex).collect();
+    // Of what was lent all is there.
+    assert!(store.adopt(old, left(old), &all, true).unwrap());
+    assert!(!store.adopt(old, left(old), &all, true).unwrap(), "it is there already");
+    assert!(!store.adopt(new, left(new), &all, false).unwrap(), "there is no room for it");
+    assert!(!store.adopt(new, left(new), &[], false).unwrap(), "nothing of it is there");
+    assert!(store.adopt(new, left(new), &all[1..2], false).unwrap());
+    let stats = store.stats();
+    assert_eq!((stats.size, stats.ownerless, stats.blocks), (4 * BLOCK_BYTES, 4 * BLOCK_BYTES, 4));
+    store.audit();
+    // Whoever uses it pays for it.
+    let mut buf = [0; 10];
+    assert_eq!(store.read(new.key, BlockIndex(1), container, 5, &mut buf), Ok(Some(10)));
+    assert_eq!(buf, [8; 10]);
+    assert_eq!(store.stats().ownerless, 3 * BLOCK_BYTES);
+    // What comes in takes the place of what is nobody's, and all of that, for it was lent once.
+    assert!(fill(&mut store, container, new, 0).unwrap());
+    let stats = store.stats();
+    assert_eq!((stats.ownerless, stats.blocks, stats.containers[0].charge), (0, 2, 2 * BLOCK_BYTES));
+    store.audit();
 }

@@ -5,6 +5,7 @@
 //! stops to use and to pay for it, and the block goes when it was the last user. So nobody's cold data stay at the expense of
 //! others, and nobody loses what it uses because somebody else does not.
 
+mod adopt;
 mod audit;
 mod report;
 mod room;
@@ -476,7 +477,7 @@ impl<M: Memory> Store<M> {
         if is_wide && self.wide >= self.config.files {
             return Ok(None);
         }
-        let memory = self.memory.create(version.size)?;
+        let memory = self.memory.create(version)?;
         self.wide += usize::from(is_wide);
         let file = File {
             version,
@@ -570,6 +571,7 @@ impl<M: Memory> Store<M> {
 
     fn free(&mut self, id: u32) {
         let Some(file) = self.files.try_remove(id as usize) else { return };
+        self.memory.hide(&file.memory);
         self.wide = self.wide.saturating_sub(usize::from(file.is_wide));
         for block in file.blocks.into_values() {
             self.forget_block(block);

@@ -5,10 +5,12 @@ use crate::failure::Failure;
 use crate::instance::stats::CacheStats;
 use crate::process::memory_group;
 use parking_lot::Mutex;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use vellum_branch::{CachedBranch, SETTLE};
-use vellum_cache::{Config, DEPTH, Kind, Packed, Room, Shared};
+use vellum_cache::{DEPTH, Kind, Left, Packed, Room, Shared};
+use vellum_sys::Inherited;
 use vellum_vfs::Branch;
 
 /// One in so many of the process's descriptors may be a file of the cache.
@@ -19,6 +21,15 @@ const LOOK: Duration = Duration::from_millis(250);
 const LOOK_UNLIMITED: Duration = Duration::from_secs(1);
 /// Time between two looks at least: the kernel says for every 2 MiB that it looks for memory.
 const PAUSE: Duration = Duration::from_millis(4);
+
+/// The process's one cache, which is there as long as one of its mounts is.
+static ONE: Mutex<Weak<Shared<Packed>>> = Mutex::new(Weak::new());
+
+/// What a predecessor has cached, until the mounts are served again that use it.
+#[derive(Clone)]
+pub(crate) struct Warm {
+    _cache: Arc<Shared<Packed>>,
+}
 
 /// A mount in the cache.
 pub(crate) struct Member(Arc<vellum_cache::Member<Packed>>);
@@ -32,16 +43,80 @@ impl Room for InGroups {
     }
 }
 
+impl Warm {
+    /// Goes on with a predecessor's cache, which may hold so many bytes now. Before any mount is in one.
+    pub(crate) fn take(inherited: &mut Inherited, bytes: u64) -> Option<Self> {
+        let mut of_kind = |name: &std::ffi::CStr| {
+            let wanted = format!("/memfd:{} (deleted)", name.to_string_lossy());
+            inherited.take_all(|link| link == wanted)
+        };
+        let (records, files) = (of_kind(Packed::RECORDS), of_kind(Packed::FILES));
+        let numbered = |file: OwnedFd| (file.as_raw_fd(), file);
+        let left = Left { records, files: files.into_iter().map(numbered).collect() };
+        let cache = Shared::gone_on(config(bytes), left, DEPTH, Some(Box::new(InGroups)));
+        let cache = cache.inspect_err(not_kept).ok()?;
+        let stats = cache.stats();
+        tracing::info!(
+            files = stats.files,
+            blocks = stats.blocks,
+            bytes = stats.size,
+            "cached by a predecessor"
+        );
+        // Its mounts may have to wait for their clusters first.
+        if let Err(error) = watch(&cache) {
+            tracing::warn!("the cache does not see what memory there is: {error}");
+        }
+        *ONE.lock() = Arc::downgrade(&cache);
+        Some(Self { _cache: cache })
+    }
+}
+
+fn config(bytes: u64) -> vellum_cache::Config {
+    let files = usize::try_from(vellum_sys::descriptor_limit() / DESCRIPTORS).unwrap_or(usize::MAX);
+    vellum_cache::Config { capacity: bytes, files, policy: Kind::default() }
+}
+
+fn not_kept(error: &rustix::io::Errno) {
+    tracing::warn!("a successor will find nothing cached: {error}");
+}
+
+/// An empty one.
+fn cold(bytes: u64) -> Arc<Shared<Packed>> {
+    let memory = Packed::kept().inspect_err(not_kept).unwrap_or_default();
+    Shared::with(config(bytes), memory, DEPTH, Some(Box::new(InGroups)))
+}
+
+/// Sees to it, as long as the cache is there, that it shrinks when others in the service's control groups need the memory, and that
+/// time goes on in it, without which nobody would be idle. Starts a thread, the first time.
+fn watch(cache: &Arc<Shared<Packed>>) -> std::io::Result<()> {
+    static WATCHED: Mutex<Weak<Shared<Packed>>> = Mutex::new(Weak::new());
+    let cache = Arc::downgrade(cache);
+    let mut watched = WATCHED.lock();
+    if watched.ptr_eq(&cache) {
+        return Ok(());
+    }
+    let mine = cache.clone();
+    std::thread::Builder::new().name("vellum-memory".into()).spawn(move || {
+        let begun = Instant::now();
+        while let Some(cache) = mine.upgrade() {
+            cache.time_is(begun.elapsed().as_secs());
+            cache.look();
+            // Nobody is kept by it meanwhile.
+            drop(cache);
+            std::thread::sleep(PAUSE);
+            let groups = memory_group::own();
+            groups.wait(if groups.is_limited() { LOOK } else { LOOK_UNLIMITED });
+        }
+    })?;
+    *watched = cache;
+    Ok(())
+}
+
 impl Member {
-    /// A further mount in the process's one cache, which is there as long as one of its mounts is.
+    /// A further mount in the process's one cache.
     pub(crate) fn new(wanted: Cache, weight: u16) -> Result<Self, Failure> {
-        static ONE: Mutex<Weak<Shared<Packed>>> = Mutex::new(Weak::new());
         let mut one = ONE.lock();
-        let cache = one.upgrade().unwrap_or_else(|| {
-            let files = usize::try_from(vellum_sys::descriptor_limit() / DESCRIPTORS).unwrap_or(usize::MAX);
-            let config = Config { capacity: wanted.bytes, files, policy: Kind::default() };
-            Shared::with(config, Packed::default(), DEPTH, Some(Box::new(InGroups)))
-        });
+        let cache = one.upgrade().unwrap_or_else(|| cold(wanted.bytes));
         cache.grow(wanted.bytes);
         *one = Arc::downgrade(&cache);
         let failed = |e| Failure::system("the cache of layers").because(e);
@@ -53,30 +128,9 @@ impl Member {
         self.0.set_weight(weight.into())
     }
 
-    /// Sees to it, as long as the cache is there, that it shrinks when others in the service's control groups need the memory, and that
-    /// time goes on in it, without which nobody would be idle. Starts a thread, the first time that a mount in it is served.
+    /// Has the cache watched, from the first time on that a mount in it is served.
     pub(crate) fn watch(&self) -> std::io::Result<()> {
-        static WATCHED: Mutex<Weak<Shared<Packed>>> = Mutex::new(Weak::new());
-        let cache = Arc::downgrade(self.0.shared());
-        let mut watched = WATCHED.lock();
-        if watched.ptr_eq(&cache) {
-            return Ok(());
-        }
-        let mine = cache.clone();
-        std::thread::Builder::new().name("vellum-memory".into()).spawn(move || {
-            let begun = Instant::now();
-            while let Some(cache) = mine.upgrade() {
-                cache.time_is(begun.elapsed().as_secs());
-                cache.look();
-                // Nobody is kept by it meanwhile.
-                drop(cache);
-                std::thread::sleep(PAUSE);
-                let groups = memory_group::own();
-                groups.wait(if groups.is_limited() { LOOK } else { LOOK_UNLIMITED });
-            }
-        })?;
-        *watched = cache;
-        Ok(())
+        watch(self.0.shared())
     }
 
     /// A layer that is read through it.

@@ -8,6 +8,7 @@ use super::pool_service::PoolService;
 use crate::failure::Failure;
 use crate::instance::tree::Kept;
 use crate::layers::OpenLayers;
+use crate::layers::cache::Warm;
 use crate::layers::ceph;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::HashMap;
@@ -34,14 +35,18 @@ struct Left {
     generations: Option<OwnedFd>,
     /// The record itself.
     written: OwnedFd,
+    /// Held until the mount has it, too.
+    warm: Option<Warm>,
 }
 
 /// Goes on with what a predecessor was serving.
 pub(super) fn all(service: &Arc<PoolService>, mut inherited: Inherited) {
     let (found, all) = mount_record::find(&mut inherited);
+    let caches = found.iter().filter_map(|found| found.record.request.config.cache);
+    let warm = caches.map(|cache| cache.bytes).max().and_then(|bytes| Warm::take(&mut inherited, bytes));
     for found in found {
         let end = End::of(&found.record, &found.device, &found.ledger);
-        let resumed = Left::take(found, &mut inherited).and_then(|left| {
+        let resumed = Left::take(found, &mut inherited, warm.as_ref()).and_then(|left| {
             let on_a_cluster = left.record.request.config.ceph_layers().next().is_some();
             if on_a_cluster { later(service, left) } else { one(service, left) }
         });
@@ -55,13 +60,14 @@ pub(super) fn all(service: &Arc<PoolService>, mut inherited: Inherited) {
 }
 
 impl Left {
-    fn take(found: Found, inherited: &mut Inherited) -> Result<Self, Failure> {
+    fn take(found: Found, inherited: &mut Inherited, warm: Option<&Warm>) -> Result<Self, Failure> {
         let Found { record, device, mut layers, handouts, ledger, inflight, generations, written } = found;
         layers.outlive_their_service()?;
         layers.go_on = true;
         let ledger = Arc::new(Ledger::open(ledger).map_err(|e| Failure::system(e.to_string()))?);
         let held = ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
-        Ok(Self { record, device, layers, handouts, ledger, held, inflight, generations, written })
+        let warm = warm.filter(|_| record.request.config.cache.is_some()).cloned();
+        Ok(Self { record, device, layers, handouts, ledger, held, inflight, generations, written, warm })
     }
 }
 
@@ -107,7 +113,7 @@ fn is_connected(device: &OwnedFd) -> bool {
 }
 
 fn one(service: &Arc<PoolService>, left: Left) -> Result<(), Failure> {
-    let Left { record, device, layers, handouts, ledger, held, inflight, generations, written } = left;
+    let Left { record, device, layers, handouts, ledger, held, inflight, generations, written, warm } = left;
     let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
     let negotiated = Negotiated::from_numbers(record.negotiated)
         .ok_or_else(|| Failure::system("its record says nothing sensible of the connection"))?;
@@ -116,6 +122,7 @@ fn one(service: &Arc<PoolService>, left: Left) -> Result<(), Failure> {
     let (handouts, export) = handouts.and_then(|root| HandoutMounts::of(root, &record.request)).unzip();
     let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export };
     let made = fresh::make(&record.request, layers, kept, &inflight)?;
+    drop(warm);
     made.tree.resume(held);
     let mountpoint = Some(made.config.mountpoint.clone());
     let Made { config, tree, report, options, locks, cache } = made;

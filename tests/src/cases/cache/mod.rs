@@ -1,6 +1,8 @@
 //! Lower layers that are read through the service's cache: what is read is what is there, what the mount writes is not hidden by it, and
 //! the mounts of a pool have one copy.
 
+mod warm;
+
 use super::Case;
 use super::pool::Pools;
 use super::watching::stats_of;
@@ -20,6 +22,9 @@ pub(super) const CASES: &[Case] = &[
     Case::of(Profile::Cached, "cache/weights", 120, weights),
     Case::of(Profile::Cached, "cache/memory-limit", 120, memory_limit),
     Case::of(Profile::Cached, "cache/idle", 120, idle),
+    Case::of(Profile::Cached, "cache/warm", 120, warm::warm),
+    Case::of(Profile::Cached, "cache/warm-pool", 120, warm::warm_pool),
+    Case::of(Profile::Cached, "cache/killed", 120, warm::killed),
 ];
 
 const BLOCK: usize = 64 << 10;
@@ -269,5 +274,11 @@ fn memory_limit(cx: &Cx) -> Outcome {
         (&before, Some(0)),
         "the service and its restarts"
     );
+    // A successor that finds so much has no more room than that.
+    warm::kill(&mount)?;
+    compare_large(&mount, layers.lower())?;
+    let bytes = figure(&mount, "bytes")?;
+    ensure!((LIMIT / 4..LIMIT).contains(&bytes), "{bytes} bytes are cached where {LIMIT} are allowed");
+    ensure_eq!(pools.show()?["service"]["restarts"].as_u64(), Some(1), "restarts");
     Ok(())
 }

@@ -60,7 +60,7 @@ pub(super) fn lent(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let said = shell::run(Command::new(mount.path("busybox")).args(["echo", "it runs"]))?;
     ensure_eq!(said, "it runs\n", "a program");
 
-    // Another service has an empty cache. The file that is open stays lent, and who opens it joins.
+    // Another service has what was cached, as it was lent. The file that is open stays so, and who opens it joins.
     let service = mount.service()?;
     kill_process(service, Signal::KILL)?;
     let begin = Instant::now();
@@ -71,6 +71,10 @@ pub(super) fn lent(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     ensure!(read_all(&open, LARGE)? == large, "what was open when the service died");
     ensure!(read_all(&File::open(mount.path("large"))?, LARGE)? == large, "opened beside it");
     ensure!(fs::read(mount.path("small"))? == small, "small, from another service");
+    let said = shell::run(Command::new(mount.path("busybox")).args(["echo", "it runs"]))?;
+    ensure_eq!(said, "it runs\n", "a program, from another service");
+    let cache = stats_of(&mount)?["cache"].clone();
+    ensure_eq!((cache["misses"].as_u64(), reads(&mount)?), (Some(0), 0), "fetches and requests after that");
 
     // A write goes to a copy of its own.
     let writer = OpenOptions::new().read(true).write(true).open(mount.path("large"))?;

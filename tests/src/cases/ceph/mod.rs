@@ -10,6 +10,7 @@ mod running;
 mod settings;
 mod trees;
 mod upper;
+mod warm;
 
 use super::Case;
 use crate::harness::mount::only_vellum;
@@ -31,6 +32,7 @@ const PARTS: &[(&str, Part)] = &[
     ("changed", trees::changed),
     ("large-file", trees::large_file),
     ("lent", lent::lent),
+    ("warm", warm::warm),
     ("refused", failures::refused),
     ("pool", trees::pool),
     ("pool-settings", settings::settings),

@@ -1,0 +1,108 @@
+//! A service that goes on with what its predecessor has cached of a layer on CephFS: it asks the cluster for versions only, and sees what
+//! another client has changed.
+
+use super::cluster::Cluster;
+use super::trees::{forget_pages, layers, mount};
+use crate::cases::watching::stats_of;
+use crate::harness::mount::Profile;
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use crate::harness::{Cx, Mount};
+use rustix::process::{Signal, kill_process};
+use std::ffi::CString;
+use std::fs;
+use std::time::{Duration, Instant};
+use vellum_vfs::{Name, OpenMode};
+
+const SIZES: [usize; 6] = [100, 5000, 65_536, 70_000, 900_000, 16 << 20];
+/// How long another service may take to be there.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn content(number: usize, size: usize) -> Vec<u8> {
+    (0..size).map(|at| (at * 11 + at / 4096 + number) as u8).collect()
+}
+
+fn figure(mount: &Mount, name: &str) -> Outcome<u64> {
+    Ok(stats_of(mount)?["cache"][name].as_u64().unwrap_or_default())
+}
+
+/// Reads all files, whatever the kernel has cached of them; how long that takes.
+fn read(mount: &Mount, files: &[(String, Vec<u8>)]) -> Outcome<Duration> {
+    for (name, _) in files {
+        forget_pages(&mount.path(name))?;
+    }
+    let begin = Instant::now();
+    let mut all = Vec::new();
+    for (name, _) in files {
+        all.push(fs::read(mount.path(name)).doing(name)?);
+    }
+    let took = begin.elapsed();
+    for ((name, right), found) in files.iter().zip(all) {
+        ensure!(found == *right, "{name}: other contents");
+    }
+    Ok(took)
+}
+
+fn kill(mount: &Mount) -> Outcome {
+    let service = mount.service()?;
+    kill_process(service, Signal::KILL)?;
+    let begin = Instant::now();
+    while mount.service().is_ok_and(|now| now == service) {
+        ensure!(begin.elapsed() < PATIENCE, "no other service");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+pub(super) fn warm(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    let tree = cx.dir.join("tree");
+    fs::create_dir(&tree)?;
+    let mut files: Vec<(String, Vec<u8>)> = vec![];
+    for (number, size) in SIZES.into_iter().enumerate() {
+        files.push((format!("file{number}"), content(number, size)));
+    }
+    for (name, data) in &files {
+        fs::write(tree.join(name), data)?;
+    }
+    cluster.put(&tree, "warm")?;
+    for (number, profile) in Profile::ALL.into_iter().enumerate() {
+        let layers = layers(cx, &profile.to_string(), &["ceph:/warm"])?;
+        let mount = mount(cluster, &layers, profile, &["cache=shared", "cache_size=64M"])?;
+        let cold = read(&mount, &files)?;
+        let misses = figure(&mount, "misses")?;
+        ensure!(misses > 0, "{profile}: nothing was fetched");
+        kill(&mount)?;
+        let warm = read(&mount, &files)?;
+        ensure_eq!(figure(&mount, "misses")?, 0, "{profile}: blocks that were fetched again");
+        ensure!(figure(&mount, "hits")? > 0, "{profile}: no hits");
+        println!(
+            "{profile}: read in {cold:?} with {misses} fetches, and by a successor in {warm:?} with none"
+        );
+
+        // Another client writes to a file, while nobody serves.
+        let changed = number + 3;
+        let (name, data) = files.get_mut(changed).ok_or("none").doing("a file")?;
+        let dir = cluster.root()?.open_dir(Name::new(c"warm").doing("a name")?).doing("the layer")?;
+        let c_name = CString::new(name.as_str()).doing("a name")?;
+        let write = |text: &[u8]| -> Outcome {
+            let name = Name::new(&c_name).doing("a name")?;
+            let file = dir.open_file(name, OpenMode::WRITE).doing("a file")?;
+            file.write_at(text, 50_000).doing("a write")?;
+            file.sync(false).doing("a sync")
+        };
+        let text = format!("changed {number}");
+        kill_process(mount.service()?, Signal::KILL)?;
+        write(text.as_bytes())?;
+        data.get_mut(50_000..50_000 + text.len())
+            .ok_or("short")
+            .doing("a file")?
+            .copy_from_slice(text.as_bytes());
+        read(&mount, &files)?;
+        let again = figure(&mount, "misses")?;
+        ensure!((1..misses).contains(&again), "{profile}: {again} of {misses} fetches after a change");
+        // What it is now was fetched, and is kept.
+        kill(&mount)?;
+        read(&mount, &files)?;
+        ensure_eq!(figure(&mount, "misses")?, 0, "{profile}: what had changed was not kept");
+    }
+    Ok(())
+}

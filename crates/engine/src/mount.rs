@@ -60,6 +60,9 @@ impl Mount {
             self.show_as_the_pools(pool)?;
             self.config.reach_by(&pool.settings().cluster());
             self.config.weight = self.config.weight.or(pool.settings().mount_weight);
+            if let Some((cache, most)) = self.config.cache.as_mut().zip(pool.settings().cache) {
+                cache.bytes = cache.bytes.min(most.0);
+            }
         }
         // Who stays in the foreground, or has a process watch over the service, wants a service of its own.
         if !self.foreground

@@ -5,7 +5,7 @@ use crate::cpus::Cpus;
 use crate::uids::UidRange;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use vellum_service::config::WEIGHTS;
+use vellum_service::config::{Cache, WEIGHTS};
 use vellum_service::layers::ceph::Cluster;
 
 /// Below this a service that serves one small tree would be killed for want of memory.
@@ -27,6 +27,9 @@ pub struct Settings {
     /// The weight of those of its mounts that were given none: their shares of its service's cache.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mount_weight: Option<u16>,
+    /// The most that its service's cache may hold, whatever its mounts ask for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache: Option<Bytes>,
     /// Bytes per second that its services read from the disks of its layers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub read_limit: Option<Bytes>,
@@ -83,6 +86,12 @@ impl Settings {
         {
             return Err(format!("memory {memory}: a service alone takes more; give {MEMORY_MIN} or more"));
         }
+        let cache_min = Bytes(Cache::MIN);
+        if let Some(cache) = self.cache
+            && cache < cache_min
+        {
+            return Err(format!("cache {cache}: too small to be of use; give {cache_min} or more"));
+        }
         let cluster = self.cluster();
         if !self.ceph && cluster != Cluster::default() {
             return Err("ceph_conf, ceph_id and ceph_fs: its service reaches no Ceph cluster; say ceph on, too, or take them back"
@@ -119,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let text = "cpus = \"2-3\"\nmemory = \"2G\"\nweight = 200\nmount_weight = 50\nwrite_limit = \"5M\"\nuid_range = \"9:5\"\nceph = true\nceph_conf = \"/c\"\nceph_id = \"t\"\nceph_fs = \"f\"\nstorage = [\"/x\"]\n";
+        let text = "cpus = \"2-3\"\nmemory = \"2G\"\nweight = 200\nmount_weight = 50\ncache = \"64M\"\nwrite_limit = \"5M\"\nuid_range = \"9:5\"\nceph = true\nceph_conf = \"/c\"\nceph_id = \"t\"\nceph_fs = \"f\"\nstorage = [\"/x\"]\n";
         let settings: Settings = toml::from_str(text).unwrap();
         assert_eq!(settings.memory, Some(Bytes(2 << 30)));
         assert_eq!(toml::to_string(&settings).unwrap(), text);
@@ -139,6 +148,7 @@ mod tests {
             "weight = 0",
             "mount_weight = 10001",
             "memory = \"15M\"",
+            "cache = \"1000K\"",
             "storage = [\"x\"]",
             "ceph_id = \"t\"",
             "ceph = true\nceph_conf = \"c\"",

@@ -73,6 +73,7 @@ pub fn run(arguments: PoolArgs) -> Result<String, Failure> {
 fn changed(name: &PoolName, mut settings: Settings, given: PoolSettings) -> Result<Settings, Failure> {
     take(name, "cpus", given.cpus, &mut settings.cpus)?;
     take(name, "memory", given.memory, &mut settings.memory)?;
+    take(name, "cache", given.cache, &mut settings.cache)?;
     take(name, "read-limit", given.read_limit, &mut settings.read_limit)?;
     take(name, "write-limit", given.write_limit, &mut settings.write_limit)?;
     take(name, "uid-range", given.uid_range, &mut settings.uid_range)?;
@@ -210,6 +211,7 @@ impl PoolReport {
         line("cpus", &or(settings.cpus.as_ref(), "all"));
         line("memory", &or(settings.memory, "no limit"));
         line("weight", &or(settings.weight, "100"));
+        line("cache", &or(settings.cache, "as large as its mounts ask for"));
         line("mounts weigh", &or(settings.mount_weight, "100"));
         let rate = |limit: Option<Bytes>| limit.map_or("no limit".to_owned(), |bytes| format!("{bytes}/s"));
         line("reading", &rate(settings.read_limit));
@@ -361,6 +363,7 @@ mod tests {
             (PoolSettings { memory: Some("2X".into()), ..given() }, ["--memory 2X", "512M"]),
             (PoolSettings { weight: Some("70000".into()), ..given() }, ["--weight 70000", "10000"]),
             (PoolSettings { mount_weight: Some("x".into()), ..given() }, ["--mount-weight x", "10000"]),
+            (PoolSettings { cache: Some("much".into()), ..given() }, ["--cache much", "512M"]),
             (PoolSettings { uid_range: Some("0:9".into()), ..given() }, ["--uid-range 0:9", "START:COUNT"]),
             (PoolSettings { ceph: Some("yes".into()), ..given() }, ["--ceph yes", "on or none"]),
             (

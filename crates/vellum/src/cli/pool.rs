@@ -89,6 +89,9 @@ pub struct PoolSettings {
     /// The weight of those of its mounts that are given none, from 1 to 10000: their shares of its service's cache.
     #[arg(long, value_name = "NUMBER")]
     pub mount_weight: Option<String>,
+    /// The most that its service's cache may hold, whatever its mounts ask for by cache_size, e.g. 256M.
+    #[arg(long, value_name = "BYTES")]
+    pub cache: Option<String>,
     /// Bytes per second that its services read from the disks of its layers, e.g. 50M.
     #[arg(long, value_name = "BYTES")]
     pub read_limit: Option<String>,

@@ -20,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of(Profile::Cached, "cache/tree", 120, tree),
     Case::of(Profile::Cached, "cache/one-copy", 120, one_copy),
     Case::of(Profile::Cached, "cache/weights", 120, weights),
+    Case::of(Profile::Cached, "cache/pool-limit", 60, pool_limit),
     Case::of(Profile::Cached, "cache/memory-limit", 120, memory_limit),
     Case::of(Profile::Cached, "cache/idle", 120, idle),
     Case::of(Profile::Cached, "cache/warm", 120, warm::warm),
@@ -184,6 +185,34 @@ fn weights(cx: &Cx) -> Outcome {
     }
     let without = pools.mount_with(&cx.layers("without", 1)?, &[&pool, "weight=7"])?;
     ensure!(pools.weigh(&without, "8").is_err(), "a mount without a cache has a weight");
+    Ok(())
+}
+
+/// A pool's cache holds no more than the pool says, whatever its mounts ask for; one that asks for less gets that.
+fn pool_limit(cx: &Cx) -> Outcome {
+    let pools = Pools::new(cx)?;
+    pools.run("create", &["--cache", "2M"])?;
+    ensure_eq!(pools.show()?["cache"], serde_json::json!("2M"), "what the pool says");
+    let layers = cx.layers("l", 1)?;
+    let contents = fill(layers.lower())?;
+    let pool = format!("pool={}", pools.name());
+    for (options, most) in
+        [(vec!["cache_size=1M"], 1 << 20), (vec![], 2 << 20), (vec!["cache_size=64M"], 2 << 20)]
+    {
+        let options = [vec![pool.as_str(), "cache=immutable"], options].concat();
+        let mount = pools.mount_with(&layers, &options)?;
+        compare(&mount, &contents)?;
+        let bytes = figure(&mount, "bytes")?;
+        ensure!(bytes > most - 2 * BLOCK as u64 && bytes <= most, "{options:?}: {bytes} bytes, not {most}");
+    }
+    for bad in ["1M1", "4k"] {
+        ensure!(pools.run("set", &["--cache", bad]).is_err(), "{bad} was taken");
+    }
+    pools.run("set", &["--cache", "none"])?;
+    let mount = pools.mount_with(&layers, &[&pool, "cache=immutable", "cache_size=64M"])?;
+    compare(&mount, &contents)?;
+    let bytes = figure(&mount, "bytes")?;
+    ensure!(bytes > 8 << 20, "without a limit: {bytes} bytes");
     Ok(())
 }
 

@@ -173,6 +173,18 @@ impl Shares {
         self.members.get(place as usize).map_or(0, |member| member.charge)
     }
 
+    /// How much a container may have of what nobody can take back, where so much of that is free: as much, times its weight in relation to
+    /// the mean. Who is alone may have all.
+    pub(crate) fn threshold(&self, place: u32, free: u64) -> u64 {
+        let all = self.members.iter().skip(1).map(|(_, member)| u128::from(member.weight));
+        let (count, sum) = all.fold((0_u128, 0), |(count, sum), weight| (count + 1, sum + weight));
+        let own = self.members.get(place as usize).map_or(0, |member| u128::from(member.weight));
+        if count <= 1 {
+            return u64::MAX;
+        }
+        u64::try_from(u128::from(free) * own * count / sum.max(1)).unwrap_or(u64::MAX)
+    }
+
     /// Who holds most in relation to weight, `asking` with so many bytes more than now; among equals the one with the lowest
     /// place. Only those that hold something, and of which `can_give` says that it can go.
     pub(crate) fn most(&self, asking: Option<(u32, u64)>, can_give: impl Fn(u32) -> bool) -> Option<u32> {

@@ -77,6 +77,8 @@ struct Cached {
 struct File {
     version: Version,
     lent: usize,
+    /// Who was lent it first.
+    borrower: usize,
     sealed: bool,
     doomed: bool,
     waiting: Vec<(usize, u64)>,
@@ -189,8 +191,10 @@ impl Model {
         }
         let copy = self.copy(version.key).unwrap_or_else(|| {
             self.next += 1;
-            self.files
-                .insert(self.next, File { version, lent: 0, sealed: false, doomed: false, waiting: vec![] });
+            self.files.insert(
+                self.next,
+                File { version, lent: 0, borrower: 0, sealed: false, doomed: false, waiting: vec![] },
+            );
             self.next
         });
         self.cached.push(Cached { copy, block, bytes, users: vec![container] });
@@ -204,13 +208,26 @@ impl Model {
         if blocks == version.blocks() {
             self.quiet[container] = 0;
         }
-        let lent =
-            self.cached.iter().filter(|cached| cached.copy == copy || self.files[&cached.copy].lent > 0);
-        let would: u64 = lent.map(|cached| cached.bytes).sum();
-        if blocks < version.blocks() || self.files[&copy].lent == 0 && would > CAPACITY / LENT_MAX {
+        let bytes = |is: &dyn Fn(&Cached) -> bool| {
+            self.cached.iter().filter(|cached| is(cached)).map(|cached| cached.bytes).sum::<u64>()
+        };
+        let own = bytes(&|cached| cached.copy == copy);
+        let lent = bytes(&|cached| self.files[&cached.copy].lent > 0);
+        let borrowed = bytes(&|cached| {
+            self.files[&cached.copy].lent > 0 && self.files[&cached.copy].borrower == container
+        });
+        // As much as is free, times its weight in relation to the mean.
+        let free = CAPACITY / LENT_MAX - lent;
+        let weights: u64 = self.weights.iter().map(|weight| u64::from(*weight)).sum();
+        let threshold = free * u64::from(self.weights[container]) * CONTAINERS as u64 / weights;
+        let is_too_much = own > free || borrowed + own > threshold;
+        if blocks < version.blocks() || self.files[&copy].lent == 0 && is_too_much {
             return None;
         }
         let file = self.files.get_mut(&copy)?;
+        if file.lent == 0 {
+            file.borrower = container;
+        }
         (file.lent, file.sealed) = (file.lent + 1, true);
         (0..blocks).for_each(|block| self.uses(container, copy, block));
         Some(copy)
@@ -218,6 +235,8 @@ impl Model {
 
     /// What a container alone has used is nobody's from now on.
     fn leave(&mut self, container: usize) {
+        let borrowed = self.files.values_mut().filter(|file| file.lent > 0 && file.borrower == container);
+        borrowed.for_each(|file| file.borrower = 0);
         let waiting = |(copy, file): (&Copy, &File)| {
             let own = file.waiting.iter().filter(|(of, _)| *of == container);
             own.map(|(_, block)| (*copy, *block, true)).collect::<Vec<_>>()

@@ -69,8 +69,9 @@ fn what_is_lent_stays_whatever_is_needed() {
         (0..2).for_each(|index| assert!(fill(&mut store, one, file, index).unwrap()));
         assert!(store.lend(file.key, one).unwrap().is_none(), "not whole");
         assert!(fill(&mut store, one, file, 2).unwrap());
+        assert!(store.lend(file.key, one).unwrap().is_none(), "more than its weight gives it");
         let (first, second) =
-            (store.lend(file.key, one).unwrap().unwrap(), store.lend(file.key, other).unwrap().unwrap());
+            (store.lend(file.key, other).unwrap().unwrap(), store.lend(file.key, one).unwrap().unwrap());
         for inode in 10..30 {
             assert!(fill(&mut store, other, version(inode, 1, BLOCK_BYTES), 0).unwrap());
             store.audit();
@@ -320,4 +321,46 @@ fn what_a_predecessor_has_left_is_nobodys() {
     let stats = store.stats();
     assert_eq!((stats.ownerless, stats.blocks, stats.containers[0].charge), (0, 2, 2 * BLOCK_BYTES));
     store.audit();
+}
+
+#[test]
+fn what_may_be_lent_is_shared_by_weight() {
+    let mut store =
+        Store::new(Config { capacity: 144 * BLOCK_BYTES, files: 1000, policy: Kind::default() }, Plain);
+    // Files of one block, as long as they are lent: how many.
+    let mut inodes = 1..;
+    let mut borrow = |store: &mut Store<Plain>, container| {
+        let mut loans = Vec::new();
+        for inode in inodes.by_ref() {
+            let file = version(inode, 1, BLOCK_BYTES);
+            assert!(fill(store, container, file, 0).unwrap());
+            let Some(loan) = store.lend(file.key, container).unwrap() else { break };
+            loans.push(loan);
+            store.audit();
+        }
+        loans
+    };
+    // Half of the cache is lent to who is alone.
+    let one = store.join(100).unwrap();
+    let alone = borrow(&mut store, one);
+    assert_eq!(alone.len(), 72);
+    // Who comes then has nothing of it until it comes back, and then always something.
+    let two = store.join(100).unwrap();
+    assert_eq!(borrow(&mut store, two).len(), 0);
+    alone.into_iter().for_each(|loan| store.give_back(loan));
+    let first = borrow(&mut store, one);
+    let second = borrow(&mut store, two);
+    let again = borrow(&mut store, one);
+    assert_eq!((first.len(), second.len(), again.len()), (36, 18, 0));
+    // What a container leaves counts for nobody, and is still lent.
+    store.leave(one).unwrap();
+    store.audit();
+    assert_eq!(store.stats().lent, 54 * BLOCK_BYTES);
+    first.into_iter().chain(second).for_each(|loan| store.give_back(loan));
+    store.audit();
+    assert_eq!(store.stats().lent, 0);
+    // Half of what is free with half the mean weight, one and a half times as much with one and a half times that.
+    let heavy = store.join(300).unwrap();
+    assert_eq!(borrow(&mut store, two).len(), 24);
+    assert_eq!(borrow(&mut store, heavy).len(), 29);
 }

@@ -32,8 +32,18 @@ impl<M: Memory> Store<M> {
         }
         let sums = blocks.iter().map(|index| self.sum_of(version, &memory, *index));
         let sums = sums.collect::<Result<Vec<u64>>>()?;
-        let (lent, doomed, waiting) = (0, false, vec![]);
-        let file = File { version, memory, blocks: BTreeMap::new(), lent, sealed, is_wide, doomed, waiting };
+        let (lent, borrower, doomed, waiting) = (0, NOBODY, false, vec![]);
+        let file = File {
+            version,
+            memory,
+            blocks: BTreeMap::new(),
+            lent,
+            borrower,
+            sealed,
+            is_wide,
+            doomed,
+            waiting,
+        };
         let file_id = self.files.insert(file) as u32;
         self.wide += usize::from(is_wide);
         self.objects.entry(version.key.object).or_default().push(file_id);

@@ -39,6 +39,11 @@ impl<M: Memory> Store<M> {
             assert_eq!(self.shares.charge_at(place), *charge, "what {place} pays");
             assert_eq!(self.queues[place as usize].len(), *queued, "what {place} has in its queue");
         }
+        let mut borrowed = vec![0; self.borrowed.len()];
+        for (id, file) in self.files.iter().filter(|(_, file)| file.lent > 0) {
+            borrowed[file.borrower as usize] += u32::try_from(id).map_or(0, |id| self.bytes_of(id));
+        }
+        assert_eq!(borrowed, self.borrowed, "who has borrowed what");
         let lent = self.files.iter().filter(|(_, file)| file.lent > 0);
         let lent: u64 = lent.map(|(id, _)| u32::try_from(id).map_or(0, |id| self.bytes_of(id))).sum();
         assert_eq!(lent, self.lent, "what is lent");

@@ -7,6 +7,7 @@
 
 mod adopt;
 mod audit;
+mod lending;
 mod report;
 mod room;
 
@@ -24,10 +25,10 @@ use slab::Slab;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
-/// At most one part of so many of a cache is lent: what is lent cannot be taken back, and the rest has to be enough to share.
-pub const LENT_MAX: u64 = 2;
 /// To find room for another file, at most so many blocks go: most files have one block.
 const FILE_ROOM_BLOCKS: usize = 64;
+
+pub use self::lending::{LENT_MAX, Lent};
 
 /// The bounds of a cache.
 #[derive(Clone, Copy, Debug)]
@@ -40,19 +41,14 @@ pub struct Config {
     pub policy: Kind,
 }
 
-/// A file that is lent: none of it goes until it is given back with [`Store::give_back`].
-#[derive(Debug)]
-#[must_use = "the file is lent until this is given back"]
-pub struct Lent {
-    file: u32,
-}
-
 struct File<F> {
     version: Version,
     memory: F,
     blocks: BTreeMap<BlockIndex, u32>,
     /// How often it is lent.
     lent: usize,
+    /// At whose expense: the place of whoever was lent it first.
+    borrower: u32,
     /// It was lent once: a borrower may have a mapping that nobody hears of. So nothing of it is freed but the whole, by dropping it.
     sealed: bool,
     /// It has a descriptor of its own.
@@ -93,6 +89,8 @@ pub struct Store<M: Memory> {
     fills: Fills,
     size: u64,
     lent: u64,
+    /// Parts of that, by place.
+    borrowed: Vec<u64>,
 }
 
 impl<M: Memory> Store<M> {
@@ -113,6 +111,7 @@ impl<M: Memory> Store<M> {
             fills: Fills::default(),
             size: 0,
             lent: 0,
+            borrowed: vec![0],
         }
     }
 
@@ -134,6 +133,7 @@ impl<M: Memory> Store<M> {
         if place >= self.queues.len() {
             self.queues.resize_with(place + 1, || self.config.policy.make());
             self.counts.resize(place + 1, Counts::default());
+            self.borrowed.resize(place + 1, 0);
         }
         Ok(container)
     }
@@ -177,6 +177,7 @@ impl<M: Memory> Store<M> {
         if let Some(counts) = self.counts.get_mut(place as usize) {
             *counts = Counts::default();
         }
+        self.leave_loans(place);
         self.shares.leave(place);
         Ok(())
     }
@@ -313,65 +314,6 @@ impl<M: Memory> Store<M> {
         }
     }
 
-    /// Lends a file that is there as a whole: its memory stays as it is until it is given back. The container uses all of it. None:
-    /// it is not whole, or too much is lent.
-    pub fn lend(&mut self, key: Key, container: Container) -> Result<Option<Lent>> {
-        let place = self.shares.place(container)?;
-        let Some(id) = self.file_of(key) else { return Ok(None) };
-        let Some(file) = self.files.get(id as usize) else { return Ok(None) };
-        if file.blocks.len() as u64 != file.version.blocks() {
-            return Ok(None);
-        }
-        self.shares.used(place);
-        let blocks: Vec<u32> = file.blocks.values().copied().collect();
-        let bytes = if file.lent == 0 { self.bytes_of(id) } else { 0 };
-        if bytes > 0 && self.lent + bytes > self.bound() / LENT_MAX {
-            return Ok(None);
-        }
-        if !file.is_wide && self.wide >= self.config.files {
-            return Ok(None);
-        }
-        if let Some(file) = self.files.get_mut(id as usize) {
-            if !file.sealed {
-                self.memory.seal(&file.memory)?;
-                file.sealed = true;
-                self.wide += usize::from(!std::mem::replace(&mut file.is_wide, true));
-            }
-            file.lent += 1;
-            self.lent += bytes;
-        }
-        for block in blocks {
-            self.uses(block, place);
-        }
-        Ok(Some(Lent { file: id }))
-    }
-
-    /// The memory of a file that is lent. Nobody can write to it any more.
-    #[must_use]
-    pub fn lent(&self, lent: &Lent) -> Option<&M::File> {
-        self.files.get(lent.file as usize).map(|file| &file.memory)
-    }
-
-    /// A file comes back.
-    pub fn give_back(&mut self, lent: Lent) {
-        let Lent { file: id } = lent;
-        let Some(file) = self.files.get_mut(id as usize).filter(|file| file.lent > 0) else { return };
-        file.lent -= 1;
-        if file.lent > 0 {
-            return;
-        }
-        let (waiting, doomed) = (std::mem::take(&mut file.waiting), file.doomed);
-        self.lent = self.lent.saturating_sub(self.bytes_of(id));
-        if doomed {
-            return self.free(id);
-        }
-        for (block, place) in waiting {
-            self.queue_again(block, place);
-        }
-        // There may have been too little room meanwhile. What cannot go now goes when room is needed.
-        self.make_room(NOBODY, 0).ok();
-    }
-
     fn count(&mut self, place: u32, count: impl Fn(&mut Counts)) {
         count(&mut self.all);
         if let Some(counts) = self.counts.get_mut(place as usize) {
@@ -484,6 +426,7 @@ impl<M: Memory> Store<M> {
             memory,
             blocks: BTreeMap::new(),
             lent: 0,
+            borrower: NOBODY,
             sealed: false,
             is_wide,
             doomed: false,

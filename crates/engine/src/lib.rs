@@ -2,7 +2,7 @@
 //!
 //! `name` and `settings` say what a pool is, `store` keeps pools as files that a person can read and edit, `cgroup` makes them
 //! real, and `pool` puts them together. `mount` has a tree served, in a pool or not. `image` says what a container's root is made of, `container` runs it,
-//! and `checkpoint` keeps what it was at one moment.
+//! and `checkpoint` keeps what it was at one moment; `podman` are the containers of that engine.
 //! `balance` shares the kernel's page cache among control groups.
 #![forbid(unsafe_code)]
 
@@ -18,6 +18,7 @@ pub mod image;
 pub mod mount;
 pub mod name;
 mod own;
+pub mod podman;
 pub mod pool;
 mod privilege;
 mod regular;

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 use vellum_engine::Failure;
-use vellum_engine::checkpoint::{Checkpoints, Listed, Record, Take, take as take_checkpoint};
+use vellum_engine::checkpoint::{Checkpoints, Listed, Of, Record, Take, take as take_checkpoint};
 use vellum_engine::container::{Ending, Restore, STATUS_FAILED, restore as restore_container};
 use vellum_engine::image::Source;
 
@@ -112,8 +112,8 @@ fn table(all: &[Listed]) -> String {
                 age(record.taken),
                 size(record.image_bytes),
                 size(record.upper_bytes),
-                record.lowers.shown(),
-                plain(&record.settings.command())
+                record.image(),
+                plain(&record.command())
             ),
             Err(why) => writeln!(text, "{name:width$}  cannot be read: {why}"),
         };
@@ -123,15 +123,18 @@ fn table(all: &[Listed]) -> String {
 
 fn text(name: &str, record: &Record) -> String {
     let mut text = String::new();
-    let settings = &record.settings;
+    let pool = match &record.of {
+        Of::Run { settings, .. } => settings.pool.as_deref().unwrap_or("none"),
+        Of::Podman(_) => "podman decides",
+    };
     let end = if record.left_running { "went on" } else { "ended" };
     for (what, value) in [
         ("name", name.to_owned()),
         ("container", format!("{}, which {end}", record.container)),
         ("taken", age(record.taken)),
-        ("image", record.lowers.shown()),
-        ("command", plain(&settings.command())),
-        ("pool", settings.pool.clone().unwrap_or_else(|| "none".to_owned())),
+        ("image", record.image()),
+        ("command", plain(&record.command())),
+        ("pool", pool.to_owned()),
         ("memory", size(record.image_bytes)),
         ("files", format!("{}, {} objects", size(record.upper_bytes), record.upper_objects)),
         ("pause", seconds(record.pause_us)),

@@ -19,6 +19,7 @@ use vellum::{
 };
 use vellum_engine::checkpoint::{loopback, pause};
 use vellum_engine::container::{STATUS_FAILED, tied};
+use vellum_engine::podman::{apart, pass};
 use vellum_service::Failure;
 
 fn main() -> ExitCode {
@@ -105,6 +106,13 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Tied { parent, program, arguments } => {
             say(&tied::exec(parent, &program, &arguments).to_string());
             return Ok(ExitCode::from(STATUS_FAILED));
+        }
+        Command::Apart { place, instead, real, program, arguments } => {
+            say(&apart(&place, &instead, &real, &program, &arguments).to_string());
+            return Ok(ExitCode::from(STATUS_FAILED));
+        }
+        Command::Gate { socket, program, arguments } => {
+            return Ok(ExitCode::from(pass(&socket, &program, &arguments)));
         }
         Command::Checkpoint(arguments) => print(&checkpoint::take(arguments)?),
         Command::Checkpoints(arguments) => print(&checkpoint::manage(arguments.command)?),

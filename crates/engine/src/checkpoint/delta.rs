@@ -105,7 +105,7 @@ struct Pass<'a> {
 }
 
 /// A directory beneath one, by no link.
-pub(super) fn directory(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn directory(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -117,7 +117,7 @@ pub(super) fn entry(dir: BorrowedFd<'_>, name: &OsStr) -> PathBuf {
     Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
 }
 
-pub(super) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
+pub(crate) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
     let mut names = Vec::new();
     for one in Dir::read_from(dir)? {
         let one = one?;

@@ -1,6 +1,6 @@
 //! Checkpoints of containers: the memory of their processes, and the tree that they had then.
 //!
-//! `take` takes one: `pause` has the container stand still, `criu` is the program that reads its memory, `delta` and `data`
+//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, `criu` is the program that reads its memory, `delta` and `data`
 //! copy its upper layer, `identity` says which layers it stands on, `record` is what is known of it. `place` is where they are: in a
 //! `directory`, or in the store of a `zoned` device; `making` is what both do. Restoring is `container::restore`; `loopback` is a part of it.
 
@@ -15,15 +15,19 @@ mod pace;
 pub mod pause;
 mod place;
 mod record;
+mod subject;
 mod take;
 mod zoned;
 
 pub(crate) use criu::{ALWAYS, Criu, OWN_NETWORK, configuration, explain};
+pub(crate) use delta::{directory, names};
 pub use identity::Lowers;
-pub(crate) use making::Kept;
+pub(crate) use making::{Kept, Making};
 pub use pace::Pace;
+pub(crate) use pause::said;
 pub use place::Checkpoints;
-pub use record::{Listed, Record};
+pub use record::{Listed, Of, Record};
+pub(crate) use subject::Subject;
 pub use take::{Take, Taken, take};
 pub use zoned::parse_hostile;
 

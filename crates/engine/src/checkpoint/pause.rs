@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, PipeWriter, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use vellum_service::Failure;
 use vellum_sys::remove_tree;
@@ -22,21 +22,21 @@ const DONE: &[u8] = b"done";
 
 /// A container that can be stopped, and whose guard is there. If it stands still when this is dropped, it goes on.
 #[derive(Debug)]
-pub(crate) struct Guarded<'a> {
-    runtime: &'a Runtime,
-    state: &'a Path,
-    id: &'a str,
+pub(crate) struct Guarded {
+    runtime: Runtime,
+    state: PathBuf,
+    id: String,
     pipe: PipeWriter,
     guard: Child,
     /// It may stand still.
     still: bool,
 }
 
-impl<'a> Guarded<'a> {
+impl Guarded {
     /// Starts the guard. `lock` is held until it ends; `unfinished` is removed when the command is killed.
     pub(crate) fn start(
         vellum: &Path,
-        running: (&'a Runtime, &'a Path, &'a str),
+        running: (&Runtime, &Path, &str),
         unfinished: &Path,
         lock: &File,
     ) -> Result<Self, Failure> {
@@ -49,13 +49,20 @@ impl<'a> Guarded<'a> {
         command.process_group(0).current_dir("/");
         command.stdin(from).stdout(lock.try_clone().map_err(failed)?).stderr(Stdio::null());
         let guard = command.spawn().map_err(failed)?;
-        Ok(Self { runtime, state, id, pipe, guard, still: false })
+        Ok(Self {
+            runtime: runtime.clone(),
+            state: state.to_owned(),
+            id: id.to_owned(),
+            pipe,
+            guard,
+            still: false,
+        })
     }
 
     /// A call of the runtime, which the guard waits for.
     pub(crate) fn call(&self) -> io::Result<Command> {
         let mut command = Command::new(self.runtime.program());
-        command.arg("--root").arg(self.state).process_group(0);
+        command.arg("--root").arg(&self.state).process_group(0);
         command.stdin(self.pipe.try_clone()?).stdout(Stdio::null()).stderr(Stdio::piped());
         Ok(command)
     }
@@ -76,22 +83,25 @@ impl<'a> Guarded<'a> {
     pub(crate) fn pause(&mut self) -> Result<(), Failure> {
         // Even if it fails, some may stand still.
         self.still = true;
-        self.have(&["pause", self.id])
+        self.have(&["pause", &self.id])
     }
 
     /// Lets the container go on.
     pub(crate) fn resume(&mut self) -> Result<(), Failure> {
-        self.have(&["resume", self.id])?;
+        self.have(&["resume", &self.id])?;
         self.still = false;
         Ok(())
     }
 
-    /// Ends the container where it stands.
-    pub(crate) fn end(&mut self) -> Result<(), Failure> {
-        self.have(&["kill", "--all", self.id, "KILL"])?;
+    /// Ends the container where it stands. `by`: whoever runs it has its processes killed; none: the runtime does it.
+    pub(crate) fn end(&mut self, by: Option<&dyn Fn() -> Result<(), Failure>>) -> Result<(), Failure> {
+        match by {
+            Some(kill) => kill()?,
+            None => self.have(&["kill", "--all", &self.id, "KILL"])?,
+        }
         self.still = false;
         // What was killed while it stood still ends when it goes on. It may have been let go on already, or be gone.
-        let _ = self.have(&["resume", self.id]);
+        let _ = self.have(&["resume", &self.id]);
         Ok(())
     }
 
@@ -102,10 +112,10 @@ impl<'a> Guarded<'a> {
     }
 }
 
-impl Drop for Guarded<'_> {
+impl Drop for Guarded {
     fn drop(&mut self) {
         if self.still
-            && let Err(why) = self.have(&["resume", self.id])
+            && let Err(why) = self.have(&["resume", &self.id])
         {
             // The guard tries it as well.
             tracing::debug!("{why}");

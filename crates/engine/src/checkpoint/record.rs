@@ -2,6 +2,7 @@
 
 use super::identity::Lowers;
 use crate::container::Settings;
+use crate::podman::Described;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -11,17 +12,15 @@ use vellum_service::Failure;
 
 /// The file.
 pub(crate) const NAME: &str = "checkpoint.json";
-/// The one format that is read and written.
-const FORMAT: u32 = 1;
+/// The newest format that is read. 1: a container of `vellum run`. 2: one of podman.
+const FORMAT: u32 = 2;
 /// The largest one that is read, in bytes.
 pub(crate) const RECORD_MAX: u64 = 16 << 20;
 
 /// All that is known of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Written", into = "Written")]
 pub struct Record {
-    /// Of this file.
-    pub format: u32,
     /// The version of Vellum that has taken it.
     pub vellum: String,
     /// The version of CRIU.
@@ -40,10 +39,92 @@ pub struct Record {
     pub upper_objects: u64,
     /// Whether the container went on.
     pub left_running: bool,
-    /// The layers below.
-    pub lowers: Lowers,
-    /// What it was started with.
-    pub settings: Settings,
+    /// Whose it is, and what it takes for it to go on.
+    pub of: Of,
+}
+
+/// Whose container it is, and what it takes for it to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// One of `vellum run`.
+    Run {
+        /// The layers below.
+        lowers: Lowers,
+        /// What it was started with.
+        settings: Settings,
+    },
+    /// One of podman.
+    Podman(Described),
+}
+
+/// A record as it is written.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    format: u32,
+    vellum: String,
+    criu: String,
+    container: String,
+    taken: u64,
+    pause_us: u64,
+    image_bytes: u64,
+    upper_bytes: u64,
+    upper_objects: u64,
+    left_running: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lowers: Option<Lowers>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    settings: Option<Settings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    podman: Option<Described>,
+}
+
+impl From<Record> for Written {
+    fn from(record: Record) -> Self {
+        let (format, lowers, settings, podman) = match record.of {
+            Of::Run { lowers, settings } => (1, Some(lowers), Some(settings), None),
+            Of::Podman(described) => (2, None, None, Some(described)),
+        };
+        Self {
+            format,
+            vellum: record.vellum,
+            criu: record.criu,
+            container: record.container,
+            taken: record.taken,
+            pause_us: record.pause_us,
+            image_bytes: record.image_bytes,
+            upper_bytes: record.upper_bytes,
+            upper_objects: record.upper_objects,
+            left_running: record.left_running,
+            lowers,
+            settings,
+            podman,
+        }
+    }
+}
+
+impl TryFrom<Written> for Record {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        let of = match (written.lowers, written.settings, written.podman) {
+            (Some(lowers), Some(settings), None) => Of::Run { lowers, settings },
+            (None, None, Some(described)) => Of::Podman(described),
+            _ => return Err("either lowers and settings, or podman"),
+        };
+        Ok(Self {
+            vellum: written.vellum,
+            criu: written.criu,
+            container: written.container,
+            taken: written.taken,
+            pause_us: written.pause_us,
+            image_bytes: written.image_bytes,
+            upper_bytes: written.upper_bytes,
+            upper_objects: written.upper_objects,
+            left_running: written.left_running,
+            of,
+        })
+    }
 }
 
 /// A checkpoint in a list.
@@ -62,8 +143,23 @@ struct Head {
 }
 
 impl Record {
-    /// The format of records that are written.
-    pub(crate) const FORMAT: u32 = FORMAT;
+    /// The image, for people.
+    #[must_use]
+    pub fn image(&self) -> String {
+        match &self.of {
+            Of::Run { lowers, .. } => lowers.shown(),
+            Of::Podman(described) => format!("podman:{}", described.image_name),
+        }
+    }
+
+    /// The command, for people.
+    #[must_use]
+    pub fn command(&self) -> String {
+        match &self.of {
+            Of::Run { settings, .. } => settings.command(),
+            Of::Podman(described) => described.command.join(" "),
+        }
+    }
 
     /// Reads that of the checkpoint in a directory.
     pub(crate) fn read(dir: &Path) -> Result<Self, Failure> {
@@ -81,9 +177,9 @@ impl Record {
         let unclear =
             |e: serde_json::Error| Failure::input(format!("{shown}: no record of a checkpoint")).because(e);
         let head: Head = serde_json::from_slice(text).map_err(unclear)?;
-        if head.format != FORMAT {
+        if !(1..=FORMAT).contains(&head.format) {
             return Err(Failure::input(format!(
-                "{shown}: format {}, and this version reads {FORMAT}; use the version of vellum that has written it",
+                "{shown}: format {}, and this version reads 1 to {FORMAT}; use the version of vellum that has written it",
                 head.format
             )));
         }

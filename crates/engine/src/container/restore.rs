@@ -7,9 +7,10 @@ use super::runtime::{self, Kind, Runtime, in_path};
 use super::settings::Settings;
 use super::signals::Signals;
 use super::state::{self, Place, State};
-use crate::checkpoint::{self, ALWAYS, Checkpoints, Criu, Kept, OWN_NETWORK, Record};
+use crate::checkpoint::{self, ALWAYS, Checkpoints, Criu, Kept, Lowers, OWN_NETWORK, Of};
 use crate::image::Source;
 use crate::name::PoolName;
+use crate::podman::{self, Podman};
 use crate::pool::Pool;
 use crate::store::Store;
 use std::ffi::OsString;
@@ -49,7 +50,8 @@ pub struct Restore {
 #[derive(Debug)]
 pub(super) struct Resume {
     kept: Box<dyn Kept>,
-    record: Record,
+    lowers: Lowers,
+    settings: Settings,
     criu: Criu,
 }
 
@@ -75,9 +77,16 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
     let (store, name) = Checkpoints::of(&asked.checkpoint)?;
     let (kept, record) = store.find(&name)?;
     let shown = kept.shown();
+    let (lowers, settings) = match record.of {
+        Of::Run { lowers, settings } => (lowers, settings),
+        Of::Podman(described) => {
+            let podman = Podman::find(&Criu::find()?)?;
+            return podman::restore(asked, podman, &*kept, &record.container, &described);
+        }
+    };
     let id = state::id(Some(asked.name.as_deref().unwrap_or(&record.container)))?;
     let runtime = runc(asked.runtime.as_deref())?;
-    let resume = Resume { criu: Criu::find()?, kept, record };
+    let resume = Resume { criu: Criu::find()?, kept, lowers, settings };
     let settings = resume.settings();
     let at_terminal = rustix::termios::isatty(io::stdin()) && rustix::termios::isatty(io::stdout());
     if settings.terminal && !at_terminal {
@@ -107,7 +116,7 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
     let state = State::open(asked.state.as_deref())?;
     state.sweep();
     let lowers =
-        resume.record.lowers.directories(asked.image.as_ref(), &state.layers(), &|| signals.came().is_some());
+        resume.lowers.directories(asked.image.as_ref(), &state.layers(), &|| signals.came().is_some());
     let Some(lowers) = lowers.map_err(|why| why.of(format!("checkpoint {shown}")))? else {
         return Ok(Ending { status: interrupted(&signals), said: None });
     };
@@ -145,7 +154,7 @@ fn runc(asked: Option<&Path>) -> Result<Runtime, Failure> {
 
 impl Resume {
     pub(super) fn settings(&self) -> &Settings {
-        &self.record.settings
+        &self.settings
     }
 
     /// As the container was asked for.

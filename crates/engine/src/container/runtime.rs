@@ -83,7 +83,7 @@ impl Runtime {
     }
 
     /// The one in a file.
-    pub(super) fn at(program: PathBuf) -> Self {
+    pub(crate) fn at(program: PathBuf) -> Self {
         let crun = program.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"crun"));
         Self { program, kind: if crun { Kind::Crun } else { Kind::Other } }
     }

@@ -100,7 +100,7 @@ impl State {
     }
 
     /// Where everything is.
-    pub(super) fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.dir
     }
 

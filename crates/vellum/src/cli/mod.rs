@@ -75,6 +75,32 @@ pub enum Command {
     /// A hook by which a restored container has its own loopback interface.
     #[command(name = vellum_engine::checkpoint::loopback::HOOK, hide = true)]
     Loopback,
+    /// A program that runs where another one is in a third one's place.
+    #[command(name = vellum_engine::podman::APART, hide = true)]
+    Apart {
+        /// The place.
+        place: PathBuf,
+        /// What is there instead.
+        instead: PathBuf,
+        /// Where what was there is.
+        real: PathBuf,
+        /// The program.
+        program: OsString,
+        /// Its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// What a program that podman starts waits at.
+    #[command(name = vellum_engine::podman::GATE, hide = true)]
+    Gate {
+        /// The socket.
+        socket: PathBuf,
+        /// The program.
+        program: OsString,
+        /// Its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// What `run` starts a runtime by.
     #[command(name = "internal-tied", hide = true)]
     Tied {

@@ -35,6 +35,8 @@ pub const SUBCOMMANDS: &[&str] = &[
     "internal-tied",
     vellum_engine::checkpoint::pause::GUARD,
     vellum_engine::checkpoint::loopback::HOOK,
+    vellum_engine::podman::APART,
+    vellum_engine::podman::GATE,
     vellum_engine::mount::HELPER,
     "bench",
     "version",
@@ -63,8 +65,12 @@ pub fn is_subcommand(args: &[OsString]) -> bool {
     let named = SUBCOMMANDS.iter().any(|name| OsStr::new(name) == first);
     let any = |begin: &[u8]| rest.iter().any(|arg| arg.as_bytes().starts_with(begin));
     let mounts_a_store = first == "zoned" && rest.first().is_some_and(|word| word == "mount");
-    let free =
-        first == "mount" || mounts_a_store || first == "internal-tied" || (first == "run" && any(b"--image"));
+    // With words of other programs.
+    let others = ["internal-tied", vellum_engine::podman::APART, vellum_engine::podman::GATE];
+    let free = first == "mount"
+        || mounts_a_store
+        || others.iter().any(|name| first == *name)
+        || (first == "run" && any(b"--image"));
     let switch = |arg: &OsString| matches!(arg.as_bytes(), [b'-', letters @ ..] if letters.first() != Some(&b'-') && letters.contains(&b'o'));
     let misspelt =
         !first.is_empty() && !first.as_bytes().starts_with(b"-") && !first.as_bytes().contains(&b'/');

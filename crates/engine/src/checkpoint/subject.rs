@@ -1,0 +1,151 @@
+//! Containers of which checkpoints are taken, and whoever runs them: `vellum run` here, podman in `podman`.
+
+use super::identity::Lowers;
+use super::making::Making;
+use super::record::Of;
+use crate::container::{Kind, RUN_FILES, Running, Runtime, Settings, State};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use vellum_service::Failure;
+
+/// Where CRIU writes its logs, in the container's directory.
+const WORK: &str = "criu";
+
+/// A container that runs.
+pub(crate) trait Subject {
+    /// Its name, for people.
+    fn name(&self) -> &str;
+
+    /// Its name for its runtime.
+    fn id(&self) -> &str;
+
+    fn runtime(&self) -> &Runtime;
+
+    /// Where its runtime keeps what it knows.
+    fn runtime_state(&self) -> PathBuf;
+
+    /// Where its tree is mounted.
+    fn merged(&self) -> PathBuf;
+
+    fn upper(&self) -> PathBuf;
+
+    /// A directory where something may be made for a moment.
+    fn beside(&self) -> PathBuf;
+
+    /// A directory where CRIU writes its logs.
+    fn work(&self) -> Result<PathBuf, Failure>;
+
+    /// Whether it has the host's network.
+    fn host_network(&self) -> bool;
+
+    /// The right to take a checkpoint of it, until this is dropped.
+    fn lock(&self) -> Result<File, Failure>;
+
+    /// What it takes for it to go on. It runs meanwhile, for this may take long.
+    fn describe(&self) -> Result<Of, Failure>;
+
+    /// From now on whoever runs it leaves it as it is.
+    fn hold(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// It stands still: takes what belongs to it beside its layer and its memory.
+    fn still(&mut self, made: &mut dyn Making) -> Result<(), Failure>;
+
+    /// Whoever runs it may have it again. It goes on, or is about to be ended.
+    fn release(&mut self, _: &mut dyn Making) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Has whoever runs it kill its processes. None: the runtime is to do it.
+    fn kill(&self) -> Option<&dyn Fn() -> Result<(), Failure>> {
+        None
+    }
+
+    /// It was killed, and may end.
+    fn ended(&self) {}
+}
+
+/// A container of `vellum run`.
+#[derive(Debug)]
+pub(super) struct Own {
+    running: Running,
+    settings: Settings,
+}
+
+impl Own {
+    /// The one of this name, if it can be kept.
+    pub(super) fn find(state: Option<&Path>, container: &str) -> Result<Self, Failure> {
+        let running = State::open(state)?.running(container)?;
+        let settings = running.settings()?;
+        let refused = |why: &str| Err(Failure::input(format!("container {container}: {why}")));
+        if running.runtime().kind() == Kind::Crun {
+            return refused("crun runs it, which takes no checkpoints; start it with --runtime runc");
+        }
+        if settings.library {
+            return refused(
+                "its programs have libvellum.so loaded, whose memory and sockets are shared with the service; start it with VELLUM_LIBRARY= in the environment",
+            );
+        }
+        if settings.ids.is_some() {
+            return refused(
+                "its pool has a uid-range, and checkpoints of containers with ids of their own are not made yet",
+            );
+        }
+        Ok(Self { running, settings })
+    }
+}
+
+impl Subject for Own {
+    fn name(&self) -> &str {
+        self.running.id()
+    }
+
+    fn id(&self) -> &str {
+        self.running.id()
+    }
+
+    fn runtime(&self) -> &Runtime {
+        self.running.runtime()
+    }
+
+    fn runtime_state(&self) -> PathBuf {
+        self.running.runtime_state()
+    }
+
+    fn merged(&self) -> PathBuf {
+        self.running.merged()
+    }
+
+    fn upper(&self) -> PathBuf {
+        self.running.upper()
+    }
+
+    fn beside(&self) -> PathBuf {
+        self.running.path(".")
+    }
+
+    fn work(&self) -> Result<PathBuf, Failure> {
+        let work = self.running.path(WORK);
+        fs::create_dir_all(&work).map_err(|e| Failure::at(&work, e))?;
+        Ok(work)
+    }
+
+    fn host_network(&self) -> bool {
+        self.settings.host_network
+    }
+
+    fn lock(&self) -> Result<File, Failure> {
+        self.running.lock()
+    }
+
+    fn describe(&self) -> Result<Of, Failure> {
+        let settings = &self.settings;
+        Ok(Of::Run { lowers: Lowers::of(&settings.image, &settings.lowers)?, settings: settings.clone() })
+    }
+
+    /// What the container has in `/etc` that is not in its layers.
+    fn still(&mut self, made: &mut dyn Making) -> Result<(), Failure> {
+        RUN_FILES.into_iter().try_for_each(|name| made.file(name, &self.running.path(name)))
+    }
+}

@@ -1,0 +1,218 @@
+//! A gate: a program that podman starts comes here first, and waits until it may go on, is told that its work is done, or turned away.
+//!
+//! Podman is given a script in the program's place. For calls with a certain option the script becomes `vellum internal-gate`, which connects to
+//! a socket, says its arguments, and does what it is told; for all others it becomes the program. When we are killed, whoever waits is
+//! turned away.
+
+use rustix::fs::{Mode, OFlags, open};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::thread;
+use std::time::Duration;
+
+/// The subcommand of `vellum` that waits.
+pub const GATE: &str = "internal-gate";
+/// The socket.
+const SOCKET: &str = "gate";
+/// How often it is looked whether podman has ended.
+const LOOK: Duration = Duration::from_millis(2);
+/// The most that is read of somebody's words, in bytes: as much as a program's arguments may be.
+const WORDS_MAX: u64 = 4 << 20;
+/// What one is told whose work is done, and one that is to go on.
+const DONE: &[u8] = b"done";
+const GO: &[u8] = b"go";
+
+/// A gate in a directory that nobody else can enter.
+#[derive(Debug)]
+pub(super) struct Gate {
+    dir: PathBuf,
+    listener: UnixListener,
+    /// The directory: by this a socket's path is short, wherever it is.
+    lasting: OwnedFd,
+}
+
+/// One that waits. When this is dropped, it is turned away.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    stream: UnixStream,
+    pub(super) arguments: Vec<OsString>,
+}
+
+impl Gate {
+    pub(super) fn new(dir: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let lasting = open(dir, flags, Mode::empty())?;
+        let listener = UnixListener::bind(short(&lasting).join(SOCKET))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { dir: dir.to_owned(), listener, lasting })
+    }
+
+    /// A script to be called instead of `program`. With `option` among its arguments it comes to the gate.
+    pub(super) fn script(
+        &self,
+        vellum: &Path,
+        name: &str,
+        option: &str,
+        program: &Path,
+    ) -> io::Result<PathBuf> {
+        let path = self.dir.join(name);
+        let mut text = b"#!/bin/sh\nfor word; do [ \"$word\" = ".to_vec();
+        text.extend_from_slice(option.as_bytes());
+        text.extend_from_slice(b" ] && exec ");
+        for word in [vellum.as_os_str(), GATE.as_ref(), short(&self.lasting).join(SOCKET).as_os_str()] {
+            text.extend_from_slice(&quoted(word));
+        }
+        let program = quoted(program.as_os_str());
+        text.extend_from_slice(&program);
+        text.extend_from_slice(b"\"$@\"; done\nexec ");
+        text.extend_from_slice(&program);
+        text.extend_from_slice(b"\"$@\"\n");
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path)?;
+        file.write_all(&text)?;
+        Ok(path)
+    }
+
+    /// Waits for one. None: `starter`, which was to start it, has ended.
+    pub(super) fn wait(&self, starter: &mut Child) -> io::Result<Option<Waiting>> {
+        loop {
+            match self.listener.accept() {
+                Ok((mut stream, _)) => {
+                    stream.set_nonblocking(false)?;
+                    let mut words = Vec::new();
+                    Read::by_ref(&mut stream).take(WORDS_MAX).read_to_end(&mut words)?;
+                    return Ok(Some(Waiting { stream, arguments: split(&words) }));
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                Err(e) => return Err(e),
+            }
+            if starter.try_wait()?.is_some() {
+                return Ok(None);
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Waiting {
+    /// Its work is done.
+    pub(super) fn done(mut self) -> io::Result<()> {
+        self.stream.write_all(DONE)
+    }
+
+    /// It may do its work, with these arguments.
+    pub(super) fn go(mut self, arguments: &[OsString]) -> io::Result<()> {
+        let mut words = GO.to_vec();
+        arguments.iter().for_each(|word| push(&mut words, word));
+        self.stream.write_all(&words)
+    }
+}
+
+/// A directory by a descriptor of this process.
+fn short(dir: &OwnedFd) -> PathBuf {
+    format!("/proc/{}/fd/{}", std::process::id(), dir.as_raw_fd()).into()
+}
+
+/// A word for a shell, and a blank.
+fn quoted(word: &OsStr) -> Vec<u8> {
+    let mut text = b"'".to_vec();
+    for byte in word.as_bytes() {
+        match byte {
+            b'\'' => text.extend_from_slice(b"'\\''"),
+            byte => text.push(*byte),
+        }
+    }
+    text.extend_from_slice(b"' ");
+    text
+}
+
+/// Each word begins with a 0, which is in none.
+fn push(words: &mut Vec<u8>, word: &OsStr) {
+    words.push(0);
+    words.extend_from_slice(word.as_bytes());
+}
+
+fn split(words: &[u8]) -> Vec<OsString> {
+    words.split(|byte| *byte == 0).skip(1).map(|word| OsString::from_vec(word.to_vec())).collect()
+}
+
+/// Waits at a gate, and does what it is told. Returns, with an exit status, when the work is done or this one is turned away.
+#[must_use]
+pub fn pass(socket: &Path, program: &OsString, arguments: &[OsString]) -> u8 {
+    let asked = || -> io::Result<Vec<u8>> {
+        let mut stream = UnixStream::connect(socket)?;
+        let mut words = Vec::new();
+        arguments.iter().for_each(|word| push(&mut words, word));
+        stream.write_all(&words)?;
+        stream.shutdown(Shutdown::Write)?;
+        let mut told = Vec::new();
+        stream.take(WORDS_MAX).read_to_end(&mut told)?;
+        Ok(told)
+    };
+    match asked() {
+        Ok(told) if told == DONE => 0,
+        Ok(told) if told.starts_with(GO) => {
+            let _ = Command::new(program).args(split(&told)).exec();
+            1
+        }
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A gate, and whoever comes to it by its script; `vellum` is stood in for by a program that is none.
+    #[test]
+    fn others_than_those_with_the_option_go_past() {
+        let dir = tempfile::Builder::new().prefix("it's ").tempdir().unwrap();
+        let gate = Gate::new(dir.path()).unwrap();
+        let vellum = dir.path().join("vellum");
+        fs::write(&vellum, "#!/bin/sh\necho \"gate: $*\"\n").unwrap();
+        fs::set_permissions(&vellum, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let script = gate.script(&vellum, "tool", "--stop", Path::new("/bin/echo")).unwrap();
+        let said = |arguments: &[&str]| {
+            let output = Command::new(&script).args(arguments).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert_eq!(said(&["a b", "--stopped"]), "a b --stopped\n");
+        let stopped = said(&["x", "--stop"]);
+        assert!(
+            stopped.starts_with("gate: internal-gate /proc/")
+                && stopped.ends_with("/gate /bin/echo x --stop\n"),
+            "{stopped}"
+        );
+    }
+
+    #[test]
+    fn who_waits_is_told_what_to_do() {
+        let dir = tempfile::tempdir().unwrap();
+        let gate = Gate::new(dir.path()).unwrap();
+        let socket = dir.path().join(SOCKET);
+        let words: Vec<OsString> = ["", "two words", "\n"].map(OsString::from).to_vec();
+        let come = || {
+            let (socket, words) = (socket.clone(), words.clone());
+            thread::spawn(move || pass(&socket, &"/nonexistent".into(), &words))
+        };
+        let mut starter = Command::new("sleep").arg("60").spawn().unwrap();
+        let first = come();
+        let waiting = gate.wait(&mut starter).unwrap().unwrap();
+        assert_eq!(waiting.arguments, words);
+        waiting.done().unwrap();
+        assert_eq!(first.join().unwrap(), 0);
+        let second = come();
+        drop(gate.wait(&mut starter).unwrap().unwrap());
+        assert_eq!(second.join().unwrap(), 1);
+        starter.kill().unwrap();
+        assert!(gate.wait(&mut starter).unwrap().is_none());
+    }
+}

@@ -1,0 +1,143 @@
+//! Containers of podman: checkpoints are taken of them, and they are podman's again when they are restored.
+//!
+//! Podman has a database, and locks. So it is podman that is asked for a checkpoint and for a restoration, and holds its lock on the container
+//! meanwhile; but what it calls to do the work comes to us first, by a `gate`: the runtime when a checkpoint is taken (`taken`), conmon when
+//! one is restored (`restore`). `archive` is what podman reads and writes of a container, `apart` a namespace in which a program has another
+//! one's place, `beside` a directory for all that for a moment.
+
+mod apart;
+mod archive;
+mod beside;
+mod gate;
+mod restore;
+mod taken;
+
+pub use apart::{APART, apart};
+pub use gate::{GATE, pass};
+pub(crate) use restore::restore;
+
+use crate::checkpoint::{Criu, said};
+use crate::container::in_path;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use vellum_service::Failure;
+
+/// The file of a checkpoint that podman reads: what the container was started with.
+const ARCHIVE: &str = "podman.tar";
+
+/// What it takes for a container of podman to go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Described {
+    /// Its id.
+    pub id: String,
+    /// The version of podman.
+    pub podman: String,
+    /// The image's id.
+    pub image: String,
+    /// And its name.
+    pub image_name: String,
+    /// Digests of what is in the image's layers, the lowest one first.
+    pub layers: Vec<String>,
+    /// What runs.
+    pub command: Vec<String>,
+    /// What it sees that is not its own.
+    pub mounts: Vec<Mount>,
+    /// Whether it has the host's network.
+    pub host_network: bool,
+}
+
+/// A volume of podman, or a directory of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mount {
+    /// The volume's name; none: a directory.
+    pub volume: Option<String>,
+    /// Where it is on the host.
+    pub source: PathBuf,
+}
+
+/// The program.
+#[derive(Clone, Debug)]
+pub(crate) struct Podman {
+    program: PathBuf,
+    /// PATH with CRIU in it.
+    path: OsString,
+}
+
+/// What it says of an image.
+#[derive(Deserialize)]
+struct Image {
+    #[serde(rename = "RootFS")]
+    root: RootFs,
+}
+
+#[derive(Deserialize)]
+struct RootFs {
+    #[serde(rename = "Layers", default)]
+    layers: Vec<String>,
+}
+
+impl Podman {
+    /// The one in PATH.
+    pub(crate) fn find(criu: &Criu) -> Result<Self, Failure> {
+        let none = || Failure::input("no podman in PATH, whose container it is");
+        Ok(Self { program: in_path(Path::new("podman")).ok_or_else(none)?, path: criu.path() })
+    }
+
+    /// `podman ARGUMENTS`, away from the keyboard's signals.
+    fn command<A: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).env("PATH", &self.path).process_group(0);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn failed(&self, e: io::Error) -> Failure {
+        Failure::at(&self.program, e)
+    }
+
+    fn output(&self, arguments: &[&str]) -> Result<Output, Failure> {
+        self.command(arguments).output().map_err(|e| self.failed(e))
+    }
+
+    /// What it says in JSON.
+    fn says<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T, Failure> {
+        let output = succeeded(self.output(arguments)?).map_err(Failure::input)?;
+        serde_json::from_slice(&output.stdout).map_err(|e| {
+            Failure::system(format!("podman {}: its answer cannot be read", arguments.join(" "))).because(e)
+        })
+    }
+
+    /// Whether it has a `container`, an `image` or a `volume` of this name.
+    fn has(&self, kind: &str, name: &str) -> Result<bool, Failure> {
+        Ok(self.output(&[kind, "exists", name])?.status.success())
+    }
+
+    /// Digests of an image's layers.
+    fn layers(&self, image: &str) -> Result<Vec<String>, Failure> {
+        let images: Vec<Image> = self.says(&["image", "inspect", image])?;
+        Ok(images.into_iter().next().map(|image| image.root.layers).unwrap_or_default())
+    }
+
+    /// Its version.
+    fn version(&self) -> Result<String, Failure> {
+        let output = self.output(&["--version"])?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.trim().trim_start_matches("podman version ").to_owned())
+    }
+}
+
+/// What a program has done that has not failed; otherwise why it has.
+fn succeeded(output: Output) -> Result<Output, String> {
+    if output.status.success() {
+        return Ok(output);
+    }
+    let said = said(&output.stderr);
+    Err(format!("podman: {}", said.strip_prefix("Error: ").unwrap_or(&said)))
+}

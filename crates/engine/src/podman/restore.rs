@@ -1,0 +1,325 @@
+//! A container of podman that goes on.
+//!
+//! Podman is asked to import the archive that was made with the checkpoint: it makes a container, mounts its tree, and calls conmon. In conmon's
+//! place it finds a gate. While podman waits there, the empty upper layer is filled; then conmon goes on with the images where they are, and
+//! nothing of them was copied. If anything fails, podman takes the container away again.
+
+use super::beside::Beside;
+use super::gate::{Gate, Waiting};
+use super::{ARCHIVE, Described, Podman, archive, succeeded};
+use crate::checkpoint::{ALWAYS, Kept, OWN_NETWORK, explain};
+use crate::container::{Ending, Restore};
+use rustix::fs::lgetxattr;
+use serde::Deserialize;
+use std::collections::HashMap;
+use std::ffi::{CString, OsString};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+use vellum_service::Failure;
+use vellum_service::config::LAYERS_MAX;
+use vellum_service::instance::LAYER;
+use vellum_service::mounts::unmount::unmount;
+use vellum_sys::remove_tree;
+
+/// What conmon is called with that is to restore a container.
+const RESTORES: &str = "--restore";
+/// What runc writes of a container that it has restored, and where if it is not told.
+const RUNC_STATE: &str = "/run/runc";
+const STATE: &str = "state.json";
+/// The log of a restoration, in the directory of a container.
+const LOG: &str = "restore.log";
+/// Longest path of a layer.
+const PATH_MAX: usize = 4096;
+/// How long a tree may be in use that nobody is to use yet, and how long it takes until it can be mounted again.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What podman says of itself.
+#[derive(Deserialize)]
+struct Info {
+    host: InfoHost,
+    store: InfoStore,
+}
+
+#[derive(Deserialize)]
+struct InfoHost {
+    conmon: Conmon,
+}
+
+#[derive(Deserialize)]
+struct Conmon {
+    path: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct InfoStore {
+    #[serde(default)]
+    graph_options: HashMap<String, serde_json::Value>,
+}
+
+/// As much as is of use of a configuration for a runtime.
+#[derive(Deserialize)]
+struct Spec {
+    root: Root,
+}
+
+#[derive(Deserialize)]
+struct Root {
+    path: PathBuf,
+}
+
+/// The program that mounts podman's trees, and its options for all of them.
+struct Mounter {
+    program: PathBuf,
+    options: String,
+}
+
+impl Mounter {
+    fn of(store: &InfoStore) -> Option<Self> {
+        let program = store.graph_options.get("overlay.mount_program")?;
+        // A text in some versions, and in others all that podman knows of it.
+        let program = program.get("Executable").unwrap_or(program).as_str()?.into();
+        let options = store.graph_options.get("overlay.mountopt").and_then(|options| options.as_str());
+        Some(Self { program, options: options.unwrap_or_default().to_owned() })
+    }
+}
+
+/// Has a container of podman go on.
+pub(crate) fn restore(
+    asked: &Restore,
+    podman: Podman,
+    kept: &dyn Kept,
+    container: &str,
+    described: &Described,
+) -> Result<Ending, Failure> {
+    let name = asked.name.as_deref().unwrap_or(container);
+    let restoring = Restoring { asked, podman, kept, described };
+    restoring.refuse(name)?;
+    let info: Info = restoring.podman.says(&["info", "--format", "json"])?;
+    let mounter = Mounter::of(&info.store).ok_or_else(|| {
+        restoring.input("podman's storage is not on Vellum; name vellum as mount_program in storage.conf")
+    })?;
+    let beside = Beside::new(asked.state.as_deref())?;
+    restoring.go(&beside, &info.host.conmon.path, &mounter)
+}
+
+struct Restoring<'a> {
+    asked: &'a Restore,
+    podman: Podman,
+    kept: &'a dyn Kept,
+    described: &'a Described,
+}
+
+impl Restoring<'_> {
+    fn input(&self, why: impl std::fmt::Display) -> Failure {
+        Failure::input(format!("checkpoint {}: {why}", self.kept.shown()))
+    }
+
+    /// Refuses what podman would do something else with, or nothing.
+    fn refuse(&self, name: &str) -> Result<(), Failure> {
+        let (asked, described) = (self.asked, self.described);
+        for (option, given) in [
+            ("--pool", asked.pool.is_some()),
+            ("--image", asked.image.is_some()),
+            ("--runtime", asked.runtime.is_some()),
+        ] {
+            if given {
+                return Err(self.input(format!(
+                    "it is of a container of podman, which decides that; leave {option} out"
+                )));
+            }
+        }
+        let id = described.id.as_str();
+        let taken = if self.podman.has("container", name)? {
+            Some(name)
+        } else if asked.name.is_none() && self.podman.has("container", id)? {
+            Some(id)
+        } else {
+            None
+        };
+        if let Some(taken) = taken {
+            return Err(self.input(format!(
+                "podman has a container {taken}; remove it with podman rm {taken}, or give another --name"
+            )));
+        }
+        let image = &described.image_name;
+        if !self.podman.has("image", &described.image)? {
+            return Err(self.input(format!(
+                "podman has no image {image} with the id {}; get it with podman pull or podman load",
+                described.image
+            )));
+        }
+        if self.podman.layers(&described.image)? != described.layers {
+            return Err(self.input(format!("image {image}: it has other layers than at the checkpoint")));
+        }
+        for mount in &described.mounts {
+            let missing = match &mount.volume {
+                Some(volume) => (!self.podman.has("volume", volume)?)
+                    .then(|| format!("volume {volume}, which is not there; podman volume create {volume}")),
+                None => (!mount.source.exists())
+                    .then(|| format!("{}, which is not there; make it", mount.source.display())),
+            };
+            if let Some(missing) = missing {
+                return Err(self.input(format!("the container sees {missing} first")));
+            }
+        }
+        Ok(())
+    }
+
+    fn go(&self, beside: &Beside, conmon: &Path, mounter: &Mounter) -> Result<Ending, Failure> {
+        let failed = |e: std::io::Error| Failure::at(beside.path(), e);
+        let archive = self.kept.file(ARCHIVE)?.ok_or_else(|| self.input("it has nothing for podman"))?;
+        if archive::text(&archive, "config.dump").map_err(failed)?.is_none() {
+            return Err(self.input("it does not say what the container was started with"));
+        }
+        let file = beside.path().join(ARCHIVE);
+        fs::write(&file, archive).map_err(failed)?;
+        let gate = Gate::new(beside.path()).map_err(failed)?;
+        let script = gate.script(&self.asked.vellum, "conmon", RESTORES, conmon).map_err(failed)?;
+        let mut arguments: Vec<OsString> = vec!["--conmon".into(), script.into()];
+        arguments.extend(["container", "restore", "--ignore-rootfs", "--ignore-volumes"].map(OsString::from));
+        arguments.extend(ALWAYS.map(OsString::from));
+        if !self.described.host_network {
+            arguments.extend(OWN_NETWORK.map(OsString::from));
+        }
+        arguments.extend(["--import".into(), file.into()]);
+        if let Some(name) = &self.asked.name {
+            arguments.extend(["--name".into(), name.into()]);
+        }
+        let mut podman = self.podman.command(&arguments).spawn().map_err(failed)?;
+        let mut why = None;
+        let mut log = None;
+        if let Some(waiting) = gate.wait(&mut podman).map_err(failed)? {
+            match self.prepare(&waiting, beside.path(), mounter) {
+                Ok(arguments) => {
+                    // Podman removes it with the container.
+                    log = after(&waiting.arguments, "-b").and_then(|dir| File::open(dir.join(LOG)).ok());
+                    waiting.go(&arguments).map_err(failed)?;
+                }
+                Err(failure) => why = Some(failure),
+            }
+        }
+        let output = podman.wait_with_output().map_err(failed)?;
+        if let Some(why) = why {
+            return Err(why.of(format!("checkpoint {}", self.kept.shown())));
+        }
+        match succeeded(output) {
+            Ok(output) => {
+                use std::io::Write;
+                let _ = std::io::stdout().write_all(&output.stdout);
+                Ok(Ending { status: 0, said: None })
+            }
+            Err(said) => {
+                let log = log.and_then(|log| explain(format!("/proc/self/fd/{}", log.as_raw_fd()).as_ref()));
+                let shown = self.kept.shown();
+                let said = log.unwrap_or(said);
+                Err(Failure::system(format!("checkpoint {shown}: cannot be restored: {said}")))
+            }
+        }
+    }
+
+    /// Fills the upper layer of the container that podman has made; with what arguments conmon is to go on.
+    fn prepare(&self, waiting: &Waiting, beside: &Path, mounter: &Mounter) -> Result<Vec<OsString>, Failure> {
+        let words = &waiting.arguments;
+        let unclear = || Failure::system("podman calls conmon in a way that is not known");
+        let bundle = after(words, "-b").ok_or_else(unclear)?;
+        let id = after(words, "-c").ok_or_else(unclear)?;
+        let spec = bundle.join("config.json");
+        let text = fs::read(&spec).map_err(|e| Failure::at(&spec, e))?;
+        let spec: Spec = serde_json::from_slice(&text).map_err(|_| unclear())?;
+        self.fill(&spec.root.path, mounter)?;
+        let restored = Path::new(RUNC_STATE).join(id).join(STATE);
+        let images = self.kept.images(beside, &restored)?;
+        let at = words.iter().position(|word| word == RESTORES).ok_or_else(unclear)?;
+        let mut told = words.clone();
+        *told.get_mut(at + 1).ok_or_else(unclear)? = images.into();
+        Ok(told)
+    }
+
+    /// Takes the tree away, fills its upper layer, and has podman's program mount it again, as podman did.
+    fn fill(&self, merged: &Path, mounter: &Mounter) -> Result<(), Failure> {
+        let mut layers = Vec::new();
+        for number in 0..=LAYERS_MAX {
+            match layer(merged, number) {
+                Some(layer) => layers.push(layer),
+                None => break,
+            }
+        }
+        let dir = merged.parent().unwrap_or(Path::new("/"));
+        let (upper, work) = (dir.join("diff"), dir.join("work"));
+        let ours = layers.first().is_some_and(|first| same(first, &upper)) && layers.len() > 1;
+        if !ours {
+            return Err(Failure::system(format!(
+                "{}: not a mount of Vellum as podman makes it; name vellum as mount_program in storage.conf",
+                merged.display()
+            )));
+        }
+        patiently(|| unmount(merged, false))?;
+        for entry in fs::read_dir(&upper).map_err(|e| Failure::at(&upper, e))? {
+            let path = entry.map_err(|e| Failure::at(&upper, e))?.path();
+            let is_dir = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+            let removed = if is_dir { remove_tree(&path) } else { fs::remove_file(&path) };
+            removed.map_err(|e| Failure::at(&path, e))?;
+        }
+        self.kept.upper(&upper)?;
+        let mut options = OsString::from("lowerdir=");
+        for (number, lower) in layers.iter().skip(1).enumerate() {
+            if number > 0 {
+                options.push(":");
+            }
+            options.push(lower);
+        }
+        for (name, dir) in [(",upperdir=", &upper), (",workdir=", &work)] {
+            options.push(name);
+            options.push(dir);
+        }
+        if !mounter.options.is_empty() {
+            options.push(",");
+            options.push(&mounter.options);
+        }
+        patiently(|| {
+            let mut command = Command::new(&mounter.program);
+            command.arg("-o").arg(&options).arg(merged).stdin(Stdio::null()).stdout(Stdio::null());
+            let output = command.output().map_err(|e| Failure::at(&mounter.program, e))?;
+            let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            if output.status.success() { Ok(()) } else { Err(Failure::system(said())) }
+        })
+    }
+}
+
+/// The word after an option.
+fn after(words: &[OsString], option: &str) -> Option<PathBuf> {
+    let at = words.iter().position(|word| word == option)?;
+    words.get(at + 1).map(PathBuf::from)
+}
+
+/// A layer of a mount, by its number.
+fn layer(merged: &Path, number: usize) -> Option<PathBuf> {
+    let mut path = vec![0; PATH_MAX];
+    let question = CString::new(format!("{LAYER}{number}")).ok()?;
+    let len = lgetxattr(merged, &question, path.as_mut_slice()).ok()?;
+    path.truncate(len);
+    Some(OsString::from_vec(path).into())
+}
+
+fn same(one: &Path, other: &Path) -> bool {
+    one == other || one.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(|(a, b)| a == b)
+}
+
+/// Tries it until it is done: a moment ago somebody else used the tree, or still served it.
+fn patiently(done: impl Fn() -> Result<(), Failure>) -> Result<(), Failure> {
+    let begin = Instant::now();
+    loop {
+        match done() {
+            Err(why) if begin.elapsed() > PATIENCE => return Err(why),
+            Err(_) => thread::sleep(PAUSE),
+            Ok(()) => return Ok(()),
+        }
+    }
+}

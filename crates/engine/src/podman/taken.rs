@@ -1,0 +1,429 @@
+//! A checkpoint of a container of podman.
+//!
+//! Podman is asked for a checkpoint that leaves the container running, and calls the container's runtime for it, with its lock held. In the runtime's
+//! place it finds a gate. While podman waits there, a checkpoint is taken as of any container; then podman is told that the runtime
+//! has done its work, and exports what it knows of the container. So nobody else pauses, stops or removes it meanwhile by podman, and podman
+//! believes all the time what is true: it runs.
+
+use super::beside::Beside;
+use super::gate::{Gate, Waiting};
+use super::{APART, ARCHIVE, Described, Mount, Podman, archive, succeeded};
+use crate::checkpoint::{Making, Of, Subject, said};
+use crate::container::{Kind, Runtime, plain_name};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use serde::Deserialize;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use vellum_service::Failure;
+use vellum_service::mounts::mountpoint::{FS_TYPE, mounts};
+
+/// Where runc keeps what it knows of root's containers.
+const RUNC_STATE: &str = "/run/runc";
+/// What is called with this is the runtime that takes a checkpoint.
+const TAKES: &str = "--image-path";
+/// What is not for everybody to see, in a directory for a moment.
+const EXPORTED: &str = "exported.tar";
+const SHARED: &str = "shared.tar";
+
+/// What podman says of a container.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Inspected {
+    id: String,
+    name: String,
+    state: Status,
+    image: String,
+    image_name: String,
+    #[serde(default)]
+    rootfs: String,
+    #[serde(default)]
+    pod: String,
+    #[serde(default)]
+    dependencies: Option<Vec<String>>,
+    static_dir: PathBuf,
+    #[serde(rename = "OCIConfigPath")]
+    spec: PathBuf,
+    #[serde(default)]
+    path: String,
+    #[serde(default)]
+    args: Option<Vec<String>>,
+    graph_driver: Driver,
+    #[serde(default)]
+    mounts: Option<Vec<Inside>>,
+    host_config: Host,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Status {
+    status: String,
+    conmon_pid: u32,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Driver {
+    name: String,
+    #[serde(default)]
+    data: Option<Data>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Data {
+    merged_dir: Option<PathBuf>,
+    upper_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Inside {
+    r#type: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    source: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Host {
+    #[serde(default)]
+    network_mode: String,
+    #[serde(rename = "IDMappings", default)]
+    ids: Option<serde_json::Value>,
+}
+
+/// As much as is of use of a configuration for a runtime.
+#[derive(Deserialize)]
+struct Spec {
+    #[serde(default)]
+    mounts: Vec<SpecMount>,
+}
+
+#[derive(Deserialize)]
+struct SpecMount {
+    destination: PathBuf,
+    #[serde(default)]
+    source: PathBuf,
+}
+
+/// A container of podman.
+pub(crate) struct OfPodman {
+    podman: Podman,
+    vellum: PathBuf,
+    seen: Inspected,
+    merged: PathBuf,
+    upper: PathBuf,
+    runtime: Runtime,
+    state: PathBuf,
+    beside: Beside,
+    kill: Box<dyn Fn() -> Result<(), Failure>>,
+    held: Option<Held>,
+}
+
+/// Podman, waiting.
+struct Held {
+    podman: Child,
+    waiting: Option<Waiting>,
+    #[expect(dead_code, reason = "the socket is there as long as somebody waits")]
+    gate: Gate,
+}
+
+impl Podman {
+    /// The container of this name or id, if it can be kept.
+    pub(crate) fn container(
+        self,
+        vellum: &Path,
+        state: Option<&Path>,
+        name: &str,
+    ) -> Result<OfPodman, Failure> {
+        // No option for podman.
+        plain_name("container", name)?;
+        let seen: Vec<Inspected> = self.says(&["container", "inspect", name])?;
+        let seen = seen.into_iter().next().ok_or_else(|| {
+            Failure::input(format!("container podman:{name}: podman has none of this name"))
+        })?;
+        let refused = |why: &str| Failure::input(format!("container podman:{name}: {why}"));
+        if seen.state.status != "running" {
+            return Err(refused(&format!(
+                "it is {}, and only running ones have checkpoints",
+                seen.state.status
+            )));
+        }
+        if let Some(why) = seen.unfit() {
+            return Err(refused(why));
+        }
+        let data = seen.graph_driver.data.clone().filter(|_| seen.graph_driver.name == "overlay");
+        let dirs = data.and_then(|data| data.merged_dir.zip(data.upper_dir));
+        let (merged, upper) = dirs.filter(|(merged, _)| is_vellum(merged)).ok_or_else(|| {
+            refused("its storage is not on Vellum").remedy(
+                "name vellum as mount_program in storage.conf, or use podman container checkpoint --export",
+            )
+        })?;
+        let (program, state_dir) = called(seen.state.conmon_pid).ok_or_else(|| {
+            refused("conmon, which watches over it, does not say its runtime; start it anew")
+        })?;
+        let runtime = Runtime::at(program);
+        if runtime.kind() == Kind::Crun {
+            return Err(refused(
+                "crun runs it, which takes no checkpoints; start it with podman --runtime runc run",
+            ));
+        }
+        let kill = Box::new({
+            let (podman, id) = (self.clone(), seen.id.clone());
+            // By podman, so that a container that is always started again is not.
+            move || {
+                let killed = podman.output(&["kill", "--signal", "KILL", &id])?;
+                succeeded(killed).map(|_| ()).map_err(Failure::system)
+            }
+        });
+        Ok(OfPodman {
+            podman: self,
+            vellum: vellum.to_owned(),
+            seen,
+            merged,
+            upper,
+            runtime,
+            state: state_dir,
+            beside: Beside::new(state)?,
+            kill,
+            held: None,
+        })
+    }
+}
+
+impl Inspected {
+    /// Why it cannot be kept.
+    fn unfit(&self) -> Option<&'static str> {
+        if !self.pod.is_empty() {
+            return Some("it is in a pod, and checkpoints of those are not made yet");
+        }
+        if self.dependencies.as_ref().is_some_and(|all| !all.is_empty()) {
+            return Some("it shares namespaces with another container, and would not go on without");
+        }
+        if !self.rootfs.is_empty() || self.image.is_empty() {
+            return Some("it is of no image, but of a root filesystem of its own");
+        }
+        if self.host_config.ids.as_ref().is_some_and(|ids| !ids.is_null()) {
+            return Some("it has ids of its own, and checkpoints of such containers are not made yet");
+        }
+        None
+    }
+}
+
+/// Whether Vellum is mounted there.
+fn is_vellum(merged: &Path) -> bool {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let found = mounts(&table).filter(|mount| mount.point == merged).last();
+    found.is_some_and(|mount| mount.fs_type == FS_TYPE.as_bytes())
+}
+
+/// The runtime that conmon calls, and where that keeps what it knows.
+fn called(conmon: u32) -> Option<(PathBuf, PathBuf)> {
+    let line = fs::read(format!("/proc/{conmon}/cmdline")).ok()?;
+    called_by(&line)
+}
+
+fn called_by(line: &[u8]) -> Option<(PathBuf, PathBuf)> {
+    let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+    let after = |option: &[u8]| {
+        let mut pairs = words.iter().zip(words.iter().skip(1));
+        pairs.find_map(|(word, next)| (*word == option).then_some(*next))
+    };
+    let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
+    let runtime = path(after(b"-r").or_else(|| after(b"--runtime"))?);
+    // Each word for the runtime follows an option of conmon's.
+    let mut told = Vec::new();
+    for (word, next) in words.iter().zip(words.iter().skip(1)) {
+        if *word == b"--runtime-arg" {
+            told.push(*next);
+        }
+        told.extend(word.strip_prefix(b"--runtime-arg="));
+    }
+    let root = told.iter().enumerate().find_map(|(at, word)| match word.strip_prefix(b"--root") {
+        Some(b"") => told.get(at + 1).copied(),
+        Some(rest) => rest.strip_prefix(b"="),
+        None => None,
+    });
+    Some((runtime, root.map_or_else(|| RUNC_STATE.into(), path)))
+}
+
+impl OfPodman {
+    /// Podman, asked for a checkpoint, when it calls the runtime.
+    fn holding(&self) -> Result<Held, Failure> {
+        let beside = self.beside.path();
+        let failed = |e: std::io::Error| Failure::at(beside, e);
+        let gate = Gate::new(beside).map_err(failed)?;
+        let real = beside.join("runtime");
+        File::create_new(&real).map_err(failed)?;
+        let script = gate.script(&self.vellum, "gate-of-runtime", TAKES, &real).map_err(failed)?;
+        let asked = ["container", "checkpoint", "--leave-running", "--ignore-rootfs", "--ignore-volumes"];
+        let mut arguments: Vec<OsString> = asked.map(OsString::from).to_vec();
+        arguments.extend(["--compress".into(), "none".into(), "--export".into()]);
+        arguments.push(beside.join(EXPORTED).into());
+        arguments.push(self.seen.id.clone().into());
+        let plain = self.podman.command(&arguments);
+        let mut command = Command::new(&self.vellum);
+        command.arg(APART).arg(self.runtime.program()).arg(script).arg(real);
+        command.arg(plain.get_program()).args(plain.get_args());
+        command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut podman = command.spawn().map_err(failed)?;
+        let waiting = gate.wait(&mut podman).map_err(failed)?;
+        if waiting.is_none() {
+            let output = podman.wait_with_output().map_err(failed)?;
+            let why = succeeded(output).err();
+            let why = why.unwrap_or_else(|| {
+                format!("podman does not call {} for it", self.runtime.program().display())
+            });
+            return Err(Failure::system(why));
+        }
+        Ok(Held { podman, waiting, gate })
+    }
+
+    /// The directory of shared memory that podman has made for it, if it has.
+    fn shared_memory(&self) -> Option<PathBuf> {
+        let spec: Spec = serde_json::from_slice(&fs::read(&self.seen.spec).ok()?).ok()?;
+        let mount = spec.mounts.into_iter().find(|mount| mount.destination == Path::new("/dev/shm"))?;
+        (mount.source == self.seen.static_dir.join("shm")).then_some(mount.source)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // Turned away, podman gives up its lock.
+        self.waiting = None;
+        let _ = self.podman.wait();
+    }
+}
+
+impl Subject for OfPodman {
+    fn name(&self) -> &str {
+        &self.seen.name
+    }
+
+    fn id(&self) -> &str {
+        &self.seen.id
+    }
+
+    fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    fn runtime_state(&self) -> PathBuf {
+        self.state.clone()
+    }
+
+    fn merged(&self) -> PathBuf {
+        self.merged.clone()
+    }
+
+    fn upper(&self) -> PathBuf {
+        self.upper.clone()
+    }
+
+    fn beside(&self) -> PathBuf {
+        self.beside.path().to_owned()
+    }
+
+    /// Where podman has CRIU write them.
+    fn work(&self) -> Result<PathBuf, Failure> {
+        Ok(self.seen.static_dir.clone())
+    }
+
+    fn host_network(&self) -> bool {
+        self.seen.host_config.network_mode == "host"
+    }
+
+    fn lock(&self) -> Result<File, Failure> {
+        let dir = &self.seen.static_dir;
+        let file = File::open(dir).map_err(|e| Failure::at(dir, e))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => Err(Failure::input(format!(
+                "container podman:{}: somebody is taking a checkpoint of it; wait until that is done",
+                self.seen.name
+            ))),
+            locked => locked.map(|()| file).map_err(|e| Failure::at(dir, e)),
+        }
+    }
+
+    fn describe(&self) -> Result<Of, Failure> {
+        let seen = &self.seen;
+        let mounts = seen.mounts.iter().flatten().map(|inside| Mount {
+            volume: (inside.r#type == "volume").then(|| inside.name.clone()),
+            source: inside.source.clone(),
+        });
+        Ok(Of::Podman(Described {
+            id: seen.id.clone(),
+            podman: self.podman.version()?,
+            image: seen.image.clone(),
+            image_name: seen.image_name.clone(),
+            layers: self.podman.layers(&seen.image)?,
+            command: [seen.path.clone()].into_iter().chain(seen.args.iter().flatten().cloned()).collect(),
+            mounts: mounts.collect(),
+            host_network: self.host_network(),
+        }))
+    }
+
+    fn hold(&mut self) -> Result<(), Failure> {
+        self.held = Some(self.holding()?);
+        Ok(())
+    }
+
+    fn still(&mut self, _: &mut dyn Making) -> Result<(), Failure> {
+        let Some(dir) = self.shared_memory() else { return Ok(()) };
+        archive::shared(&dir, &self.beside.path().join(SHARED)).map_err(|e| Failure::at(&dir, e))
+    }
+
+    fn release(&mut self, made: &mut dyn Making) -> Result<(), Failure> {
+        let Some(mut held) = self.held.take() else { return Ok(()) };
+        let beside = self.beside.path();
+        let failed = |e: std::io::Error| Failure::at(beside, e);
+        if let Some(waiting) = held.waiting.take() {
+            waiting.done().map_err(failed)?;
+        }
+        let mut text = Vec::new();
+        if let Some(mut stderr) = held.podman.stderr.take() {
+            std::io::Read::read_to_end(&mut stderr, &mut text).map_err(failed)?;
+        }
+        if !held.podman.wait().map_err(failed)?.success() {
+            return Err(Failure::system(format!("podman exports no container: {}", said(&text))));
+        }
+        let (shared, whole) = (beside.join(SHARED), beside.join(ARCHIVE));
+        archive::write(&beside.join(EXPORTED), shared.exists().then_some(&shared), &whole).map_err(failed)?;
+        made.file(ARCHIVE, &whole)
+    }
+
+    fn kill(&self) -> Option<&dyn Fn() -> Result<(), Failure>> {
+        Some(&*self.kill)
+    }
+
+    /// Podman is to have seen it before anybody asks. One with `--rm` is gone by then.
+    fn ended(&self) {
+        let _ = self.podman.output(&["wait", &self.seen.id]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_conmon_calls_is_read() {
+        let line = |words: &[&str]| words.join("\0").into_bytes();
+        let runc = || PathBuf::from("/usr/bin/runc");
+        let plain = line(&["conmon", "-r", "/usr/bin/runc", "--runtime-arg", "--log", "--runtime-arg=x"]);
+        assert_eq!(called_by(&plain), Some((runc(), RUNC_STATE.into())));
+        for words in [&["--runtime-arg", "--root", "--runtime-arg", "/r"][..], &["--runtime-arg=--root=/r"]] {
+            let with = line(&[&["conmon", "--runtime", "/usr/bin/runc"], words].concat());
+            assert_eq!(called_by(&with), Some((runc(), "/r".into())), "{words:?}");
+        }
+        assert_eq!(called_by(b"sleep\x0060"), None);
+    }
+}

@@ -4,17 +4,18 @@
 use super::Case;
 use crate::harness::outcome::{Doing, Outcome, ensure, fail, skip};
 use crate::harness::{Cx, MountKind, Profile, shell, source_root};
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 pub(super) const CASES: &[Case] = &[
     Case::mounted("engines/podman-5.4", 300, |cx| podman_5(cx, "podman.sh", "")),
-    Case::mounted("engines/podman-4.3", 300, |cx| podman_4(cx, "podman.sh")),
+    Case::mounted("engines/podman-4.3", 300, |cx| podman_4(cx, "podman.sh", &[])),
     Case::once("engines/podman-5.4-rootless", 300, |cx| podman_5(cx, "rootless.sh", "NO_BUILD=1")),
-    Case::once("engines/podman-4.3-rootless", 300, |cx| podman_4(cx, "rootless.sh")),
+    Case::once("engines/podman-4.3-rootless", 300, |cx| podman_4(cx, "rootless.sh", &[])),
     Case::mounted("engines/docker-20.10", 200, docker),
-    Case::once("engines/demo-rootless", 120, |cx| podman_4(cx, "demo.sh")),
+    Case::once("engines/demo-rootless", 120, |cx| podman_4(cx, "demo.sh", &[])),
 ];
 
 /// What a script is called with: its directory, the program, the profile.
@@ -54,16 +55,20 @@ fn without_build(cx: &Cx, built: Profile) -> &'static str {
     if cx.profile.is_some_and(|profile| profile != built) { "1" } else { "" }
 }
 
-fn podman_4(cx: &Cx, name: &str) -> Outcome {
+/// A script with podman of this host.
+pub(super) fn podman_4(cx: &Cx, name: &str, environment: &[(&str, OsString)]) -> Outcome {
     if !shell::have("podman") {
         return skip("podman is missing: run make deps");
     }
     let Arguments { dir, program, profile } = arguments(cx)?;
     let no_build = if name == "rootless.sh" { "1" } else { without_build(cx, Profile::Cached) };
-    finish(Command::new(script(name)).arg(dir).arg(program).arg(profile).env("NO_BUILD", no_build))
+    let mut command = Command::new(script(name));
+    command.arg(dir).arg(program).arg(profile).env("NO_BUILD", no_build);
+    finish(command.envs(environment.iter().map(|(name, value)| (name, value))))
 }
 
-fn podman_5(cx: &Cx, name: &str, environment: &str) -> Outcome {
+/// A script with podman of Debian 13.
+pub(super) fn podman_5(cx: &Cx, name: &str, environment: &str) -> Outcome {
     let Arguments { dir, program, profile } = arguments(cx)?;
     let no_build = format!("NO_BUILD={}", without_build(cx, Profile::Passthrough));
     let environment = if environment.is_empty() { no_build.as_str() } else { environment };

@@ -17,6 +17,9 @@ const LOG_MAX: usize = 1 << 20;
 /// The largest file without a name that is kept in the images, in bytes: CRIU's own limit of 1 MiB is less than a database's.
 const NAMELESS_MAX: u64 = 64 << 30;
 
+/// What names a file with more options, where the container's own configuration names none.
+pub(super) const CONFIGURATION: &str = "CRIU_CONFIG_FILE";
+
 /// How a runtime dumps and restores every container.
 pub(crate) const ALWAYS: [&str; 1] = ["--file-locks"];
 /// And one with a network of its own, whose connections all end in it.

@@ -35,6 +35,11 @@ pub(crate) trait Subject {
     /// A directory where CRIU writes its logs.
     fn work(&self) -> Result<PathBuf, Failure>;
 
+    /// A file with what CRIU is to do that the runtime has no option for, if the container was not started with one.
+    fn configuration(&self) -> Result<Option<PathBuf>, Failure> {
+        Ok(None)
+    }
+
     /// Whether it has the host's network.
     fn host_network(&self) -> bool;
 

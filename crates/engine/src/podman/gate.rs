@@ -108,10 +108,11 @@ impl Waiting {
         self.stream.write_all(DONE)
     }
 
-    /// It may do its work, with these arguments.
-    pub(super) fn go(mut self, arguments: &[OsString]) -> io::Result<()> {
+    /// It may do its work, with these arguments, when it has carried out another command. So that is done while podman waits, also if we are killed.
+    pub(super) fn go(mut self, first: &[OsString], arguments: &[OsString]) -> io::Result<()> {
         let mut words = GO.to_vec();
-        arguments.iter().for_each(|word| push(&mut words, word));
+        push(&mut words, first.len().to_string().as_ref());
+        first.iter().chain(arguments).for_each(|word| push(&mut words, word));
         self.stream.write_all(&words)
     }
 }
@@ -159,12 +160,20 @@ pub fn pass(socket: &Path, program: &OsString, arguments: &[OsString]) -> u8 {
     };
     match asked() {
         Ok(told) if told == DONE => 0,
-        Ok(told) if told.starts_with(GO) => {
-            let _ = Command::new(program).args(split(&told)).exec();
-            1
-        }
+        Ok(told) if told.starts_with(GO) => go(program, &split(&told)).map_or(1, |()| 0),
         _ => 1,
     }
+}
+
+/// Carries out what is to be done first, and becomes `program`.
+fn go(program: &OsString, told: &[OsString]) -> Option<()> {
+    let (number, words) = told.split_first()?;
+    let (first, arguments) = words.split_at_checked(number.to_str()?.parse().ok()?)?;
+    if let Some((first, words)) = first.split_first() {
+        Command::new(first).args(words).status().ok()?.success().then_some(())?;
+    }
+    let _ = Command::new(program).args(arguments).exec();
+    None
 }
 
 #[cfg(test)]
@@ -209,6 +218,10 @@ mod tests {
         assert_eq!(waiting.arguments, words);
         waiting.done().unwrap();
         assert_eq!(first.join().unwrap(), 0);
+        // What is to be done first fails.
+        let failing = come();
+        gate.wait(&mut starter).unwrap().unwrap().go(&["false".into()], &[]).unwrap();
+        assert_eq!(failing.join().unwrap(), 1);
         let second = come();
         drop(gate.wait(&mut starter).unwrap().unwrap());
         assert_eq!(second.join().unwrap(), 1);

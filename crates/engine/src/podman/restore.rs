@@ -17,7 +17,6 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
@@ -35,7 +34,7 @@ const STATE: &str = "state.json";
 const LOG: &str = "restore.log";
 /// Longest path of a layer.
 const PATH_MAX: usize = 4096;
-/// How long a tree may be in use that nobody is to use yet, and how long it takes until it can be mounted again.
+/// How long a tree may be in use that nobody is to use yet.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -108,6 +107,9 @@ pub(crate) fn restore(
     let beside = Beside::new(asked.state.as_deref())?;
     restoring.go(&beside, &info.host.conmon.path, &mounter)
 }
+
+/// The command that mounts a tree, and conmon's arguments.
+type Orders = (Vec<OsString>, Vec<OsString>);
 
 struct Restoring<'a> {
     asked: &'a Restore,
@@ -185,7 +187,8 @@ impl Restoring<'_> {
         let mut arguments: Vec<OsString> = vec!["--conmon".into(), script.into()];
         arguments.extend(["container", "restore", "--ignore-rootfs", "--ignore-volumes"].map(OsString::from));
         arguments.extend(ALWAYS.map(OsString::from));
-        if !self.described.host_network {
+        // Podman refuses connections under another name.
+        if !self.described.host_network && self.asked.name.is_none() {
             arguments.extend(OWN_NETWORK.map(OsString::from));
         }
         arguments.extend(["--import".into(), file.into()]);
@@ -197,10 +200,10 @@ impl Restoring<'_> {
         let mut log = None;
         if let Some(waiting) = gate.wait(&mut podman).map_err(failed)? {
             match self.prepare(&waiting, beside.path(), mounter) {
-                Ok(arguments) => {
+                Ok((mount, arguments)) => {
                     // Podman removes it with the container.
                     log = after(&waiting.arguments, "-b").and_then(|dir| File::open(dir.join(LOG)).ok());
-                    waiting.go(&arguments).map_err(failed)?;
+                    waiting.go(&mount, &arguments).map_err(failed)?;
                 }
                 Err(failure) => why = Some(failure),
             }
@@ -224,8 +227,9 @@ impl Restoring<'_> {
         }
     }
 
-    /// Fills the upper layer of the container that podman has made; with what arguments conmon is to go on.
-    fn prepare(&self, waiting: &Waiting, beside: &Path, mounter: &Mounter) -> Result<Vec<OsString>, Failure> {
+    /// Fills the upper layer of the container that podman has made: the command that mounts its tree again, and with what arguments conmon is
+    /// to go on then.
+    fn prepare(&self, waiting: &Waiting, beside: &Path, mounter: &Mounter) -> Result<Orders, Failure> {
         let words = &waiting.arguments;
         let unclear = || Failure::system("podman calls conmon in a way that is not known");
         let bundle = after(words, "-b").ok_or_else(unclear)?;
@@ -233,17 +237,17 @@ impl Restoring<'_> {
         let spec = bundle.join("config.json");
         let text = fs::read(&spec).map_err(|e| Failure::at(&spec, e))?;
         let spec: Spec = serde_json::from_slice(&text).map_err(|_| unclear())?;
-        self.fill(&spec.root.path, mounter)?;
+        let mount = self.fill(&spec.root.path, mounter)?;
         let restored = Path::new(RUNC_STATE).join(id).join(STATE);
         let images = self.kept.images(beside, &restored)?;
         let at = words.iter().position(|word| word == RESTORES).ok_or_else(unclear)?;
         let mut told = words.clone();
         *told.get_mut(at + 1).ok_or_else(unclear)? = images.into();
-        Ok(told)
+        Ok((mount, told))
     }
 
-    /// Takes the tree away, fills its upper layer, and has podman's program mount it again, as podman did.
-    fn fill(&self, merged: &Path, mounter: &Mounter) -> Result<(), Failure> {
+    /// Takes the tree away and fills its upper layer. The command by which podman's program mounts it again, as podman did.
+    fn fill(&self, merged: &Path, mounter: &Mounter) -> Result<Vec<OsString>, Failure> {
         let mut layers = Vec::new();
         for number in 0..=LAYERS_MAX {
             match layer(merged, number) {
@@ -260,7 +264,7 @@ impl Restoring<'_> {
                 merged.display()
             )));
         }
-        patiently(|| unmount(merged, false))?;
+        unused(merged)?;
         for entry in fs::read_dir(&upper).map_err(|e| Failure::at(&upper, e))? {
             let path = entry.map_err(|e| Failure::at(&upper, e))?.path();
             let is_dir = path.symlink_metadata().is_ok_and(|meta| meta.is_dir());
@@ -283,13 +287,7 @@ impl Restoring<'_> {
             options.push(",");
             options.push(&mounter.options);
         }
-        patiently(|| {
-            let mut command = Command::new(&mounter.program);
-            command.arg("-o").arg(&options).arg(merged).stdin(Stdio::null()).stdout(Stdio::null());
-            let output = command.output().map_err(|e| Failure::at(&mounter.program, e))?;
-            let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            if output.status.success() { Ok(()) } else { Err(Failure::system(said())) }
-        })
+        Ok(vec![mounter.program.clone().into(), "-o".into(), options, merged.into()])
     }
 }
 
@@ -312,11 +310,11 @@ fn same(one: &Path, other: &Path) -> bool {
     one == other || one.canonicalize().ok().zip(other.canonicalize().ok()).is_some_and(|(a, b)| a == b)
 }
 
-/// Tries it until it is done: a moment ago somebody else used the tree, or still served it.
-fn patiently(done: impl Fn() -> Result<(), Failure>) -> Result<(), Failure> {
+/// Takes away a tree that somebody may have looked at a moment ago.
+fn unused(merged: &Path) -> Result<(), Failure> {
     let begin = Instant::now();
     loop {
-        match done() {
+        match unmount(merged, false) {
             Err(why) if begin.elapsed() > PATIENCE => return Err(why),
             Err(_) => thread::sleep(PAUSE),
             Ok(()) => return Ok(()),

@@ -8,7 +8,7 @@
 use super::beside::Beside;
 use super::gate::{Gate, Waiting};
 use super::{APART, ARCHIVE, Described, Mount, Podman, archive, succeeded};
-use crate::checkpoint::{Making, Of, Subject, said};
+use crate::checkpoint::{Making, Of, Subject, configuration, said};
 use crate::container::{Kind, Runtime, plain_name};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -61,6 +61,7 @@ struct Inspected {
 #[serde(rename_all = "PascalCase")]
 struct Status {
     status: String,
+    #[serde(default)]
     conmon_pid: u32,
 }
 
@@ -335,6 +336,12 @@ impl Subject for OfPodman {
     /// Where podman has CRIU write them.
     fn work(&self) -> Result<PathBuf, Failure> {
         Ok(self.seen.static_dir.clone())
+    }
+
+    fn configuration(&self) -> Result<Option<PathBuf>, Failure> {
+        let file = self.beside.path().join("criu.conf");
+        fs::write(&file, configuration()).map_err(|e| Failure::at(&file, e))?;
+        Ok(Some(file))
     }
 
     fn host_network(&self) -> bool {

@@ -1,5 +1,6 @@
 //! `vellum checkpoint` and `vellum restore`: containers that stand still for a moment, end, and go on elsewhere.
 
+mod podman;
 mod support;
 mod zoned;
 
@@ -27,6 +28,8 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/zoned-interrupted", 240, zoned::interrupted),
     Case::once("checkpoint/zoned-full", 120, zoned::full),
     Case::once("checkpoint/zoned-refused", 120, zoned::refused),
+    Case::mounted("checkpoint/podman-4.3", 240, podman::of_debian_12),
+    Case::mounted("checkpoint/podman-5.4", 240, podman::of_debian_13),
 ];
 
 /// Counts in memory, in a file and in what it says. Containers that run side by side have different names, for their control groups do.

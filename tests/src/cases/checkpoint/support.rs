@@ -23,6 +23,17 @@ pub(super) fn eventually(what: &str, is: impl Fn() -> Outcome<bool>) -> Outcome 
     Ok(())
 }
 
+/// PATH with a CRIU that knows this kernel.
+pub(super) fn criu() -> Outcome<OsString> {
+    let found = Command::new(source_root().join("scripts/criu-dir")).stdin(Stdio::null()).output()?;
+    if !found.status.success() {
+        return skip("no CRIU 4, and no Debian 13 tree with one: run make deps");
+    }
+    let bin = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&path))).doing("PATH")
+}
+
 /// The containers and checkpoints of a case.
 pub(super) struct Scene<'a> {
     runs: Runs<'a>,
@@ -40,14 +51,7 @@ impl<'a> Scene<'a> {
     /// With an image of busybox.
     pub(super) fn new(cx: &'a Cx) -> Outcome<Self> {
         let runs = Runs::new(cx)?;
-        let found = Command::new(source_root().join("scripts/criu-dir")).stdin(Stdio::null()).output()?;
-        if !found.status.success() {
-            return skip("no CRIU 4, and no Debian 13 tree with one: run make deps");
-        }
-        let bin = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let path =
-            std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&path))).doing("PATH")?;
+        let path = criu()?;
         let to = runs.cx.dir.join("checkpoints").display().to_string();
         Ok(Self { runs, path, to })
     }

@@ -1,0 +1,181 @@
+#!/bin/bash
+# Checkpoints of podman's containers; see lib.sh for the arguments. Root's, with a CRIU that knows the kernel in PATH.
+. "$(dirname "$0")/lib.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$DIR" || exit 1
+. "$here/podman-setup.sh"
+trap 'podman rm -fa -t0 > /dev/null 2>&1; umount "$DIR/small" 2> /dev/null' EXIT
+export VELLUM_LIBRARY=
+
+vellum() { "$PROGRAM" "$@"; }
+run() { podman run -d --network=none "$@"; }
+take() { vellum checkpoint --state "$DIR/state" --to "${TO:-$DIR/kept}" "$@"; }
+restore() { vellum restore --state "$DIR/state" "$@"; }
+state() { podman inspect -f '{{.State.Status}}' "$1"; }
+counted() { podman exec "$1" cat /srv/count; }
+# Counts in memory and in a file.
+COUNT='i=0; while :; do i=$((i+1)); echo $i >> /srv/count; sleep 0.02; done'
+# Waits until it counts on.
+counts_on() {
+  local n before; before=$(counted "$1" | wc -l)
+  for n in $(seq 100); do [ "$(counted "$1" | wc -l)" -le "$before" ] || return 0; sleep 0.05; done
+  echo "$1 does not count on from $before"; return 1
+}
+# Without a gap: memory and file are of one moment.
+gapless() { same "what $1 has counted" "" "$(counted "$1" | awk '$1 != NR { print "gap at", NR; exit }')"; }
+# refused WORDS COMMAND...: one line, status 2.
+refused() {
+  local words=$1 said rc=0; shift
+  said=$("$@" 2>&1 > /dev/null) || rc=$?
+  same "status of $*: $said" 2 "$rc"
+  same "lines of $*: $said" 1 "$(echo "$said" | wc -l)"
+  case $said in *"$words"*) ;; *) echo "$*: $words is not in: $said"; return 1 ;; esac
+}
+
+import() { make_root tree; mkdir -p tree/srv; tar -C tree --xattrs --xattrs-include='*' -cf image.tar .; podman import image.tar base; vellum --version; criu --version; }
+# Goes on twice, ends and goes on; podman knows it all the time.
+counter() {
+  run --name count base sh -c "$COUNT"; sleep 0.3
+  take podman:count --leave-running
+  same "state" running "$(state count)"; counts_on count; gapless count
+  take "podman:$(podman inspect -f '{{.Id}}' count)" --name last
+  same "state of the one that has ended" "exited 137" "$(podman inspect -f '{{.State.Status}} {{.State.ExitCode}}' count)"
+  refused "podman rm count" restore kept/last
+  podman rm count
+  restore kept/last
+  same "podman ps" "count Up" "$(podman ps --format '{{.Names}} {{.Status}}' | cut -d' ' -f1,2)"
+  counts_on count; gapless count
+  # The earlier one beside it, by another name and id.
+  restore kept/count --name other; counts_on other; gapless other; gapless count
+  podman stop -t1 other; same "state" exited "$(state other)"; podman start other; podman exec other true
+  take podman:count --name again; podman rm count
+  restore kept/again; counts_on count; gapless count
+  podman pause count; refused paused take podman:count; podman unpause count; counts_on count
+  podman rm -f -t0 count other
+  same "names" "again count last" "$(vellum checkpoints list --json kept | grep -o '"name": "[a-z]*"' | cut -d'"' -f4 | sort | xargs)"
+  vellum checkpoints show kept last | grep -q 'podman:localhost/base'
+}
+# Every kind of change in the upper layer, and what is removed from it later does not come back.
+layer() {
+  run --name changed base sh -c "$CHANGES; echo more > /new/later; touch /tmp/done; sleep 600"
+  local n; for n in $(seq 100); do podman exec changed test -e /tmp/done && break; sleep 0.1; done
+  listing "$(podman mount changed)" > seen; podman umount changed
+  take podman:changed; podman rm changed
+  restore kept/changed
+  listing "$(podman mount changed)" > kept-listing; podman umount changed
+  grep -q 'new/dir/file f' seen || { echo "the listing lacks something"; return 1; }
+  same "container against its checkpoint" "$(cat seen)" "$(cat kept-listing)"
+  same "podman diff" "A /new/later" "$(podman diff changed | grep later)"
+  podman rm -f -t0 changed
+}
+# Shared memory, which podman mounts itself; files without a name, there and in the layer, larger than CRIU takes by itself.
+nameless() {
+  run --name nameless base sh -c 'exec 3<>/srv/gone 4<>/dev/shm/gone; dd if=/dev/zero bs=1M count=3 >&3 2>/dev/null; echo words >&4; rm /srv/gone /dev/shm/gone
+    mkdir /dev/shm/deep; echo shared > /dev/shm/deep/named; chmod 640 /dev/shm/deep/named; touch /srv/ready; sleep 600 & wait'
+  local n; for n in $(seq 100); do podman exec nameless test -e /srv/ready && break; sleep 0.05; done
+  take podman:nameless; podman rm nameless; restore kept/nameless
+  same "shared memory" "shared 640" "$(podman exec nameless sh -c 'echo $(cat /dev/shm/deep/named) $(stat -c %a /dev/shm/deep/named)')"
+  same "nameless" "words 3145728" "$(podman exec nameless sh -c 'echo $(cat /proc/1/fd/4) $(wc -c < /proc/1/fd/3)')"
+  podman rm -f -t0 nameless
+}
+# What podman does when a container ends is done when a checkpoint ends it, and nothing more.
+endings() {
+  run --rm --name gone base sh -c "$COUNT"; sleep 0.3
+  take podman:gone
+  local n; for n in $(seq 50); do podman container exists gone || break; sleep 0.1; done
+  ! podman container exists gone
+  restore kept/gone; counts_on gone; gapless gone; podman rm -f -t0 gone
+  run --restart=always --name always base sh -c "$COUNT"; sleep 0.3
+  take podman:always; sleep 1
+  same "state" exited "$(state always)"; podman rm always
+  restore kept/always; counts_on always; gapless always; podman rm -f -t0 always
+}
+volumes() {
+  mkdir -p volume; echo here > volume/file; podman volume create named > /dev/null
+  run --name sees -v "$DIR/volume:/d" -v named:/n base sh -c "echo kept > /n/file; $COUNT"; sleep 0.3
+  take podman:sees; podman rm sees
+  mv volume away; refused volume restore kept/sees; mv away volume
+  restore kept/sees; counts_on sees
+  same "volumes" "here kept" "$(podman exec sees sh -c 'echo $(cat /d/file) $(cat /n/file)')"
+  podman rm -f -t0 sees; podman volume rm named > /dev/null
+  refused "podman volume create named" restore kept/sees
+}
+store() {
+  vellum zoned format --state "$DIR/calibrations" --size 64M --zone-size 1M device
+  run --name stored base sh -c "$COUNT"; sleep 0.3
+  TO="zoned:$DIR/device" take podman:stored --leave-running; counts_on stored
+  TO="zoned:$DIR/device" take podman:stored; podman rm stored
+  restore "zoned:$DIR/device/stored"; counts_on stored; gapless stored
+  # The store is free again, though the container runs.
+  local n; for n in $(seq 50); do vellum checkpoints delete "zoned:$DIR/device" stored 2> /dev/null && break; sleep 0.1; done
+  counts_on stored; podman rm -f -t0 stored
+}
+# Killed at any moment: podman says that it runs, and it does; an older checkpoint is whole.
+interrupted() {
+  run --name cut base sh -c "$COUNT"; sleep 0.3
+  take podman:cut --leave-running
+  local pid delay n
+  for delay in 0.02 0.08 0.15 0.2 0.25 0.3 0.4; do
+    vellum checkpoint --state "$DIR/state" --to "$DIR/kept" podman:cut --leave-running > /dev/null 2>&1 & pid=$!
+    sleep $delay; kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
+    same "state after $delay s" running "$(state cut)"
+    counts_on cut; gapless cut
+    vellum checkpoints show kept cut > /dev/null
+  done
+  for n in $(seq 50); do ls -A kept | grep -q unfinished || break; sleep 0.1; done
+  same "unfinished" "" "$(ls -A kept | grep unfinished)"
+  podman exec cut true; podman pause cut; podman unpause cut; podman rm -f -t0 cut
+  for delay in 0.05 0.1 0.15 0.2 0.25 0.3 0.4; do
+    vellum restore --state "$DIR/state" kept/cut > /dev/null 2>&1 & pid=$!
+    sleep $delay; kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
+    # Podman, turned away, takes back what it has begun; or the container runs.
+    for n in $(seq 100); do podman container exists cut || break; [ "$(state cut)" != running ] || break; sleep 0.1; done
+    if podman container exists cut; then counts_on cut; gapless cut; podman rm -f -t0 cut; fi
+  done
+  restore kept/cut; counts_on cut; gapless cut; podman rm -f -t0 cut
+  # Images that CRIU cannot read: podman has no container.
+  cp -a kept/cut kept/broken; echo none > kept/broken/images/core-1.img
+  local rc=0; restore kept/broken 2> said || rc=$?; cat said
+  same "status, lines" "125 1" "$rc $(wc -l < said)"; ! podman container exists cut
+  same "mounts" "" "$(grep -F "$DIR/root/overlay/" /proc/self/mounts | grep merged)"
+}
+full() {
+  run --name whole base sh -c "$COUNT"; sleep 0.3
+  mkdir -p small; mount -t tmpfs -o size=2m tmpfs small
+  local rc=0 before
+  TO=$DIR/small/kept take podman:whole --leave-running || { umount small; return 1; }
+  before=$(md5sum < small/kept/whole/checkpoint.json)
+  dd if=/dev/zero of=small/fill bs=4k 2> /dev/null || true
+  TO=$DIR/small/kept take podman:whole 2> said || rc=$?
+  ls -A small/kept > left; [ "$before" = "$(md5sum < small/kept/whole/checkpoint.json)" ] || rc=changed
+  umount small
+  same "status, lines, and what is left" "1 1 whole" "$rc $(wc -l < said) $(cat left | xargs)"
+  same "state" running "$(state whole)"; counts_on whole; gapless whole; podman rm -f -t0 whole
+}
+unfit() {
+  refused none take podman:none
+  refused "letter or digit" take podman:--all
+  run --name fit base sh -c "$COUNT"
+  podman stop -t0 fit; refused exited take podman:fit; podman rm fit
+  run --name crunned --runtime runc --uidmap 0:100000:65536 --gidmap 0:100000:65536 base sleep 600
+  refused "ids of its own" take podman:crunned; podman rm -f -t0 crunned
+  run --name base-gone base sh -c "$COUNT"; take podman:base-gone; podman rm base-gone
+  refused pool restore kept/base-gone --pool x
+  podman rmi -f base; refused "podman load" restore kept/base-gone
+  # Another image of this name.
+  echo other > tree/etc/config; tar -C tree -cf image-2.tar .; podman import image-2.tar base
+  refused "podman load" restore kept/base-gone
+}
+remove() { podman rm -fa -t0; podman rmi -fa; same "left in the state" "" "$(ls -A state/engines)"; nothing_left "$DIR/root"; }
+try import import
+try counter counter
+try layer layer
+try nameless nameless
+try endings endings
+try volumes volumes
+try store store
+try interrupted interrupted
+try full full
+try unfit unfit
+try remove remove
+exit $FAILED

@@ -71,7 +71,7 @@ layer() {
 # Shared memory, which podman mounts itself; files without a name, there and in the layer, larger than CRIU takes by itself.
 nameless() {
   run --name nameless base sh -c 'exec 3<>/srv/gone 4<>/dev/shm/gone; dd if=/dev/zero bs=1M count=3 >&3 2>/dev/null; echo words >&4; rm /srv/gone /dev/shm/gone
-    mkdir /dev/shm/deep; echo shared > /dev/shm/deep/named; chmod 640 /dev/shm/deep/named; touch /srv/ready; sleep 600 & wait'
+    mkdir /dev/shm/deep; echo shared > /dev/shm/deep/named; chmod 640 /dev/shm/deep/named; touch /srv/ready; while :; do sleep 0.1; done'
   local n; for n in $(seq 100); do podman exec nameless test -e /srv/ready && break; sleep 0.05; done
   take podman:nameless; podman rm nameless; restore kept/nameless
   same "shared memory" "shared 640" "$(podman exec nameless sh -c 'echo $(cat /dev/shm/deep/named) $(stat -c %a /dev/shm/deep/named)')"
@@ -116,7 +116,7 @@ interrupted() {
   take podman:cut --leave-running
   local pid delay n
   for delay in 0.02 0.08 0.15 0.2 0.25 0.3 0.4; do
-    vellum checkpoint --state "$DIR/state" --to "$DIR/kept" podman:cut --leave-running > /dev/null 2>&1 & pid=$!
+    "$PROGRAM" checkpoint --state "$DIR/state" --to "$DIR/kept" podman:cut --leave-running > /dev/null 2>&1 & pid=$!
     sleep $delay; kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
     same "state after $delay s" running "$(state cut)"
     counts_on cut; gapless cut
@@ -126,10 +126,10 @@ interrupted() {
   same "unfinished" "" "$(ls -A kept | grep unfinished)"
   podman exec cut true; podman pause cut; podman unpause cut; podman rm -f -t0 cut
   for delay in 0.05 0.1 0.15 0.2 0.25 0.3 0.4; do
-    vellum restore --state "$DIR/state" kept/cut > /dev/null 2>&1 & pid=$!
+    "$PROGRAM" restore --state "$DIR/state" kept/cut > /dev/null 2>&1 & pid=$!
     sleep $delay; kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
     # Podman, turned away, takes back what it has begun; or the container runs.
-    for n in $(seq 100); do podman container exists cut || break; [ "$(state cut)" != running ] || break; sleep 0.1; done
+    for n in $(seq 100); do pgrep -f "container restore.*$DIR/state" > /dev/null || break; sleep 0.1; done
     if podman container exists cut; then counts_on cut; gapless cut; podman rm -f -t0 cut; fi
   done
   restore kept/cut; counts_on cut; gapless cut; podman rm -f -t0 cut

@@ -111,8 +111,8 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             say(&apart(&place, &instead, &real, &program, &arguments).to_string());
             return Ok(ExitCode::from(STATUS_FAILED));
         }
-        Command::Gate { socket, program, arguments } => {
-            return Ok(ExitCode::from(pass(&socket, &program, &arguments)));
+        Command::Gate { socket, locked, program, arguments } => {
+            return Ok(ExitCode::from(pass(&socket, &locked, &program, &arguments)));
         }
         Command::Checkpoint(arguments) => print(&checkpoint::take(arguments)?),
         Command::Checkpoints(arguments) => print(&checkpoint::manage(arguments.command)?),

@@ -2,11 +2,11 @@
 //!
 //! Podman is given a script in the program's place. For calls with a certain option the script becomes `vellum internal-gate`, which connects to
 //! a socket, says its arguments, and does what it is told; for all others it becomes the program. When we are killed, whoever waits is
-//! turned away.
+//! turned away, as soon as nobody has a certain lock any more: then what is left to be done by others is done.
 
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -30,11 +30,14 @@ const WORDS_MAX: u64 = 4 << 20;
 /// What one is told whose work is done, and one that is to go on.
 const DONE: &[u8] = b"done";
 const GO: &[u8] = b"go";
+/// And one that is turned away.
+const NO: &[u8] = b"no";
 
 /// A gate in a directory that nobody else can enter.
 #[derive(Debug)]
 pub(super) struct Gate {
     dir: PathBuf,
+    locked: PathBuf,
     listener: UnixListener,
     /// The directory: by this a socket's path is short, wherever it is.
     lasting: OwnedFd,
@@ -44,16 +47,18 @@ pub(super) struct Gate {
 #[derive(Debug)]
 pub(super) struct Waiting {
     stream: UnixStream,
+    told: bool,
     pub(super) arguments: Vec<OsString>,
 }
 
 impl Gate {
-    pub(super) fn new(dir: &Path) -> io::Result<Self> {
+    /// `locked`: a directory that is locked until all that is left to be done is done, should this process be killed.
+    pub(super) fn new(dir: &Path, locked: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let lasting = open(dir, flags, Mode::empty())?;
         let listener = UnixListener::bind(short(&lasting).join(SOCKET))?;
         listener.set_nonblocking(true)?;
-        Ok(Self { dir: dir.to_owned(), listener, lasting })
+        Ok(Self { dir: dir.to_owned(), locked: locked.to_owned(), listener, lasting })
     }
 
     /// A script to be called instead of `program`. With `option` among its arguments it comes to the gate.
@@ -68,7 +73,8 @@ impl Gate {
         let mut text = b"#!/bin/sh\nfor word; do [ \"$word\" = ".to_vec();
         text.extend_from_slice(option.as_bytes());
         text.extend_from_slice(b" ] && exec ");
-        for word in [vellum.as_os_str(), GATE.as_ref(), short(&self.lasting).join(SOCKET).as_os_str()] {
+        let socket = short(&self.lasting).join(SOCKET);
+        for word in [vellum.as_os_str(), GATE.as_ref(), socket.as_os_str(), self.locked.as_os_str()] {
             text.extend_from_slice(&quoted(word));
         }
         let program = quoted(program.as_os_str());
@@ -89,7 +95,7 @@ impl Gate {
                     stream.set_nonblocking(false)?;
                     let mut words = Vec::new();
                     Read::by_ref(&mut stream).take(WORDS_MAX).read_to_end(&mut words)?;
-                    return Ok(Some(Waiting { stream, arguments: split(&words) }));
+                    return Ok(Some(Waiting { stream, told: false, arguments: split(&words) }));
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
                 Err(e) => return Err(e),
@@ -105,6 +111,7 @@ impl Gate {
 impl Waiting {
     /// Its work is done.
     pub(super) fn done(mut self) -> io::Result<()> {
+        self.told = true;
         self.stream.write_all(DONE)
     }
 
@@ -113,7 +120,16 @@ impl Waiting {
         let mut words = GO.to_vec();
         push(&mut words, first.len().to_string().as_ref());
         first.iter().chain(arguments).for_each(|word| push(&mut words, word));
+        self.told = true;
         self.stream.write_all(&words)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.told {
+            let _ = self.stream.write_all(NO);
+        }
     }
 }
 
@@ -147,7 +163,7 @@ fn split(words: &[u8]) -> Vec<OsString> {
 
 /// Waits at a gate, and does what it is told. Returns, with an exit status, when the work is done or this one is turned away.
 #[must_use]
-pub fn pass(socket: &Path, program: &OsString, arguments: &[OsString]) -> u8 {
+pub fn pass(socket: &Path, locked: &Path, program: &OsString, arguments: &[OsString]) -> u8 {
     let asked = || -> io::Result<Vec<u8>> {
         let mut stream = UnixStream::connect(socket)?;
         let mut words = Vec::new();
@@ -161,7 +177,12 @@ pub fn pass(socket: &Path, program: &OsString, arguments: &[OsString]) -> u8 {
     match asked() {
         Ok(told) if told == DONE => 0,
         Ok(told) if told.starts_with(GO) => go(program, &split(&told)).map_or(1, |()| 0),
-        _ => 1,
+        Ok(told) if told == NO => 1,
+        // Whoever was to say it was killed.
+        _ => {
+            let _ = File::open(locked).map(|dir| flock(&dir, FlockOperation::LockExclusive));
+            1
+        }
     }
 }
 
@@ -184,7 +205,7 @@ mod tests {
     #[test]
     fn others_than_those_with_the_option_go_past() {
         let dir = tempfile::Builder::new().prefix("it's ").tempdir().unwrap();
-        let gate = Gate::new(dir.path()).unwrap();
+        let gate = Gate::new(dir.path(), dir.path()).unwrap();
         let vellum = dir.path().join("vellum");
         fs::write(&vellum, "#!/bin/sh\necho \"gate: $*\"\n").unwrap();
         fs::set_permissions(&vellum, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
@@ -205,12 +226,12 @@ mod tests {
     #[test]
     fn who_waits_is_told_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
-        let gate = Gate::new(dir.path()).unwrap();
+        let gate = Gate::new(dir.path(), dir.path()).unwrap();
         let socket = dir.path().join(SOCKET);
         let words: Vec<OsString> = ["", "two words", "\n"].map(OsString::from).to_vec();
         let come = || {
             let (socket, words) = (socket.clone(), words.clone());
-            thread::spawn(move || pass(&socket, &"/nonexistent".into(), &words))
+            thread::spawn(move || pass(&socket, Path::new("/nonexistent"), &"/nonexistent".into(), &words))
         };
         let mut starter = Command::new("sleep").arg("60").spawn().unwrap();
         let first = come();

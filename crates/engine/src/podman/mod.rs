@@ -21,10 +21,11 @@ use crate::container::in_path;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use vellum_service::Failure;
 
 /// The file of a checkpoint that podman reads: what the container was started with.
@@ -130,6 +131,31 @@ impl Podman {
         let output = self.output(&["--version"])?;
         let text = String::from_utf8_lossy(&output.stdout);
         Ok(text.trim().trim_start_matches("podman version ").to_owned())
+    }
+}
+
+/// Podman at work, for as long as that takes. What it says goes to files: if we are killed it comes to its end all the same, and is not ended by a pipe
+/// that nobody reads.
+#[derive(Debug)]
+struct Working {
+    child: Child,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+impl Working {
+    /// Starts it. `beside`: a directory for the files.
+    fn start(mut command: Command, beside: &Path) -> io::Result<Self> {
+        let (out, err) = (beside.join("podman.out"), beside.join("podman.err"));
+        command.process_group(0).stdin(Stdio::null());
+        command.stdout(File::create_new(&out)?).stderr(File::create_new(&err)?);
+        Ok(Self { child: command.spawn()?, out, err })
+    }
+
+    /// Waits for its end.
+    fn output(mut self) -> io::Result<Output> {
+        let status = self.child.wait()?;
+        Ok(Output { status, stdout: fs::read(&self.out)?, stderr: fs::read(&self.err)? })
     }
 }
 

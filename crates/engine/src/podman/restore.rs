@@ -6,7 +6,7 @@
 
 use super::beside::Beside;
 use super::gate::{Gate, Waiting};
-use super::{ARCHIVE, Described, Podman, archive, succeeded};
+use super::{ARCHIVE, Described, Podman, Working, archive, succeeded};
 use crate::checkpoint::{ALWAYS, Kept, OWN_NETWORK, explain};
 use crate::container::{Ending, Restore};
 use rustix::fs::lgetxattr;
@@ -182,7 +182,7 @@ impl Restoring<'_> {
         }
         let file = beside.path().join(ARCHIVE);
         fs::write(&file, archive).map_err(failed)?;
-        let gate = Gate::new(beside.path()).map_err(failed)?;
+        let gate = Gate::new(beside.path(), beside.path()).map_err(failed)?;
         let script = gate.script(&self.asked.vellum, "conmon", RESTORES, conmon).map_err(failed)?;
         let mut arguments: Vec<OsString> = vec!["--conmon".into(), script.into()];
         arguments.extend(["container", "restore", "--ignore-rootfs", "--ignore-volumes"].map(OsString::from));
@@ -195,10 +195,11 @@ impl Restoring<'_> {
         if let Some(name) = &self.asked.name {
             arguments.extend(["--name".into(), name.into()]);
         }
-        let mut podman = self.podman.command(&arguments).spawn().map_err(failed)?;
+        let podman = Working::start(self.podman.command(&arguments), beside.path());
+        let mut podman = podman.map_err(failed)?;
         let mut why = None;
         let mut log = None;
-        if let Some(waiting) = gate.wait(&mut podman).map_err(failed)? {
+        if let Some(waiting) = gate.wait(&mut podman.child).map_err(failed)? {
             match self.prepare(&waiting, beside.path(), mounter) {
                 Ok((mount, arguments)) => {
                     // Podman removes it with the container.
@@ -208,7 +209,7 @@ impl Restoring<'_> {
                 Err(failure) => why = Some(failure),
             }
         }
-        let output = podman.wait_with_output().map_err(failed)?;
+        let output = podman.output().map_err(failed)?;
         if let Some(why) = why {
             return Err(why.of(format!("checkpoint {}", self.kept.shown())));
         }

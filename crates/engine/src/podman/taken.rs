@@ -7,8 +7,8 @@
 
 use super::beside::Beside;
 use super::gate::{Gate, Waiting};
-use super::{APART, ARCHIVE, Described, Mount, Podman, archive, succeeded};
-use crate::checkpoint::{Making, Of, Subject, configuration, said};
+use super::{APART, ARCHIVE, Described, Mount, Podman, Working, archive, succeeded};
+use crate::checkpoint::{Making, Of, Subject, configuration};
 use crate::container::{Kind, Runtime, plain_name};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -17,7 +17,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use vellum_service::Failure;
 use vellum_service::mounts::mountpoint::{FS_TYPE, mounts};
 
@@ -129,7 +129,7 @@ pub(crate) struct OfPodman {
 
 /// Podman, waiting.
 struct Held {
-    podman: Child,
+    podman: Option<Working>,
     waiting: Option<Waiting>,
     #[expect(dead_code, reason = "the socket is there as long as somebody waits")]
     gate: Gate,
@@ -259,7 +259,7 @@ impl OfPodman {
     fn holding(&self) -> Result<Held, Failure> {
         let beside = self.beside.path();
         let failed = |e: std::io::Error| Failure::at(beside, e);
-        let gate = Gate::new(beside).map_err(failed)?;
+        let gate = Gate::new(beside, &self.seen.static_dir).map_err(failed)?;
         let real = beside.join("runtime");
         File::create_new(&real).map_err(failed)?;
         let script = gate.script(&self.vellum, "gate-of-runtime", TAKES, &real).map_err(failed)?;
@@ -273,19 +273,12 @@ impl OfPodman {
         command.arg(APART).arg(self.runtime.program()).arg(script).arg(real);
         command.arg(plain.get_program()).args(plain.get_args());
         command.envs(plain.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut podman = command.spawn().map_err(failed)?;
-        let waiting = gate.wait(&mut podman).map_err(failed)?;
-        if waiting.is_none() {
-            let output = podman.wait_with_output().map_err(failed)?;
-            let why = succeeded(output).err();
-            let why = why.unwrap_or_else(|| {
-                format!("podman does not call {} for it", self.runtime.program().display())
-            });
-            return Err(Failure::system(why));
+        let mut podman = Working::start(command, beside).map_err(failed)?;
+        if let Some(waiting) = gate.wait(&mut podman.child).map_err(failed)? {
+            return Ok(Held { podman: Some(podman), waiting: Some(waiting), gate });
         }
-        Ok(Held { podman, waiting, gate })
+        let other = || format!("podman does not call {} for it", self.runtime.program().display());
+        Err(Failure::system(succeeded(podman.output().map_err(failed)?).err().unwrap_or_else(other)))
     }
 
     /// The directory of shared memory that podman has made for it, if it has.
@@ -300,7 +293,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         // Turned away, podman gives up its lock.
         self.waiting = None;
-        let _ = self.podman.wait();
+        let _ = self.podman.take().map(Working::output);
     }
 }
 
@@ -395,12 +388,9 @@ impl Subject for OfPodman {
         if let Some(waiting) = held.waiting.take() {
             waiting.done().map_err(failed)?;
         }
-        let mut text = Vec::new();
-        if let Some(mut stderr) = held.podman.stderr.take() {
-            std::io::Read::read_to_end(&mut stderr, &mut text).map_err(failed)?;
-        }
-        if !held.podman.wait().map_err(failed)?.success() {
-            return Err(Failure::system(format!("podman exports no container: {}", said(&text))));
+        if let Some(podman) = held.podman.take() {
+            let exported = succeeded(podman.output().map_err(failed)?);
+            exported.map_err(|why| Failure::system(format!("{why}: it has not exported the container")))?;
         }
         let (shared, whole) = (beside.join(SHARED), beside.join(ARCHIVE));
         archive::write(&beside.join(EXPORTED), shared.exists().then_some(&shared), &whole).map_err(failed)?;

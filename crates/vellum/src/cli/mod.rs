@@ -95,6 +95,8 @@ pub enum Command {
     Gate {
         /// The socket.
         socket: PathBuf,
+        /// What is locked until all is done.
+        locked: PathBuf,
         /// The program.
         program: OsString,
         /// Its arguments.

@@ -1,6 +1,7 @@
 //! `vellum checkpoint` and `vellum restore`: containers that stand still for a moment, end, and go on elsewhere.
 
 mod podman;
+mod programs;
 mod support;
 mod zoned;
 
@@ -20,6 +21,8 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/counter", 120, counter),
     Case::once("checkpoint/python", 120, python),
     Case::once("checkpoint/redis", 120, redis),
+    Case::once("checkpoint/postgresql", 240, programs::postgresql),
+    Case::once("checkpoint/web", 120, programs::web),
     Case::once("checkpoint/interrupted", 120, interrupted),
     Case::once("checkpoint/refused", 120, refused),
     Case::once("checkpoint/zoned", 120, zoned::counter),

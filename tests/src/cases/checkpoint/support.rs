@@ -168,6 +168,21 @@ impl<'a> Scene<'a> {
 }
 
 impl Going {
+    /// All that it has said.
+    pub(super) fn said(&self) -> Outcome<String> {
+        Ok(fs::read_to_string(&self.said)?)
+    }
+
+    /// The last number that it has said.
+    pub(super) fn last_number(&self) -> u64 {
+        let said = self.said().unwrap_or_default();
+        said.lines().rev().find_map(|line| line.trim().parse().ok()).unwrap_or(0)
+    }
+
+    pub(super) fn has_ended(&self) -> Outcome<bool> {
+        Ok(self.child.borrow_mut().try_wait()?.is_some())
+    }
+
     fn lines(&self) -> usize {
         fs::read_to_string(&self.said).unwrap_or_default().lines().count()
     }

@@ -83,7 +83,7 @@ endings() {
   run --rm --name gone base sh -c "$COUNT"; sleep 0.3
   take podman:gone
   local n; for n in $(seq 50); do podman container exists gone || break; sleep 0.1; done
-  ! podman container exists gone
+  same "containers" "" "$(podman ps -aq)"
   restore kept/gone; counts_on gone; gapless gone; podman rm -f -t0 gone
   run --restart=always --name always base sh -c "$COUNT"; sleep 0.3
   take podman:always; sleep 1
@@ -130,13 +130,16 @@ interrupted() {
     sleep $delay; kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
     # Podman, turned away, takes back what it has begun; or the container runs.
     for n in $(seq 100); do pgrep -f "container restore.*$DIR/state" > /dev/null || break; sleep 0.1; done
-    if podman container exists cut; then counts_on cut; gapless cut; podman rm -f -t0 cut; fi
+    # Some versions leave one behind that was not started.
+    if [ "$(state cut 2> /dev/null)" = running ]; then counts_on cut; gapless cut; podman rm -f -t0 cut
+    elif podman container exists cut; then same "state after $delay s" created "$(state cut)"; podman rm cut; fi
   done
   restore kept/cut; counts_on cut; gapless cut; podman rm -f -t0 cut
   # Images that CRIU cannot read: podman has no container.
   cp -a kept/cut kept/broken; echo none > kept/broken/images/core-1.img
   local rc=0; restore kept/broken 2> said || rc=$?; cat said
-  same "status, lines" "125 1" "$rc $(wc -l < said)"; ! podman container exists cut
+  same "status, lines" "125 1" "$rc $(wc -l < said)"
+  same "containers" "" "$(podman ps -aq)"
   same "mounts" "" "$(grep -F "$DIR/root/overlay/" /proc/self/mounts | grep merged)"
 }
 full() {
@@ -158,7 +161,7 @@ unfit() {
   run --name fit base sh -c "$COUNT"
   podman stop -t0 fit; refused exited take podman:fit; podman rm fit
   run --name crunned --runtime runc --uidmap 0:100000:65536 --gidmap 0:100000:65536 base sleep 600
-  refused "ids of its own" take podman:crunned; podman rm -f -t0 crunned
+  refused "ids of its own" take podman:crunned; podman rm -f -t0 crunned || podman rm -f -t0 crunned
   run --name base-gone base sh -c "$COUNT"; take podman:base-gone; podman rm base-gone
   refused pool restore kept/base-gone --pool x
   podman rmi -f base; refused "podman load" restore kept/base-gone

@@ -51,7 +51,7 @@ pub enum Of {
         /// The layers below.
         lowers: Lowers,
         /// What it was started with.
-        settings: Settings,
+        settings: Box<Settings>,
     },
     /// One of podman.
     Podman(Described),
@@ -82,7 +82,7 @@ struct Written {
 impl From<Record> for Written {
     fn from(record: Record) -> Self {
         let (format, lowers, settings, podman) = match record.of {
-            Of::Run { lowers, settings } => (1, Some(lowers), Some(settings), None),
+            Of::Run { lowers, settings } => (1, Some(lowers), Some(*settings), None),
             Of::Podman(described) => (2, None, None, Some(described)),
         };
         Self {
@@ -108,7 +108,7 @@ impl TryFrom<Written> for Record {
 
     fn try_from(written: Written) -> Result<Self, Self::Error> {
         let of = match (written.lowers, written.settings, written.podman) {
-            (Some(lowers), Some(settings), None) => Of::Run { lowers, settings },
+            (Some(lowers), Some(settings), None) => Of::Run { lowers, settings: Box::new(settings) },
             (None, None, Some(described)) => Of::Podman(described),
             _ => return Err("either lowers and settings, or podman"),
         };

@@ -146,7 +146,10 @@ impl Subject for Own {
 
     fn describe(&self) -> Result<Of, Failure> {
         let settings = &self.settings;
-        Ok(Of::Run { lowers: Lowers::of(&settings.image, &settings.lowers)?, settings: settings.clone() })
+        Ok(Of::Run {
+            lowers: Lowers::of(&settings.image, &settings.lowers)?,
+            settings: Box::new(settings.clone()),
+        })
     }
 
     /// What the container has in `/etc` that is not in its layers.

@@ -78,7 +78,7 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
     let (kept, record) = store.find(&name)?;
     let shown = kept.shown();
     let (lowers, settings) = match record.of {
-        Of::Run { lowers, settings } => (lowers, settings),
+        Of::Run { lowers, settings } => (lowers, *settings),
         Of::Podman(described) => {
             let podman = Podman::find(&Criu::find()?)?;
             return podman::restore(asked, podman, &*kept, &record.container, &described);

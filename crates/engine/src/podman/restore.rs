@@ -14,6 +14,7 @@ use serde::Deserialize;
 use std::collections::HashMap;
 use std::ffi::{CString, OsString};
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -111,6 +112,14 @@ pub(crate) fn restore(
 /// The command that mounts a tree, and conmon's arguments.
 type Orders = (Vec<OsString>, Vec<OsString>);
 
+/// A container that podman has made, and what has become of it.
+#[derive(Default)]
+struct Made {
+    id: Option<PathBuf>,
+    log: Option<File>,
+    why: Option<Failure>,
+}
+
 struct Restoring<'a> {
     asked: &'a Restore,
     podman: Podman,
@@ -197,35 +206,40 @@ impl Restoring<'_> {
         }
         let podman = Working::start(self.podman.command(&arguments), beside.path());
         let mut podman = podman.map_err(failed)?;
-        let mut why = None;
-        let mut log = None;
+        let mut made = Made::default();
         if let Some(waiting) = gate.wait(&mut podman.child).map_err(failed)? {
+            let dir = after(&waiting.arguments, "-b");
+            made.id = after(&waiting.arguments, "-c");
             match self.prepare(&waiting, beside.path(), mounter) {
                 Ok((mount, arguments)) => {
-                    // Podman removes it with the container.
-                    log = after(&waiting.arguments, "-b").and_then(|dir| File::open(dir.join(LOG)).ok());
+                    // Before podman removes it with the container.
+                    made.log = dir.and_then(|dir| File::open(dir.join(LOG)).ok());
                     waiting.go(&mount, &arguments).map_err(failed)?;
                 }
-                Err(failure) => why = Some(failure),
+                Err(why) => made.why = Some(why),
             }
         }
-        let output = podman.output().map_err(failed)?;
-        if let Some(why) = why {
-            return Err(why.of(format!("checkpoint {}", self.kept.shown())));
-        }
-        match succeeded(output) {
+        match succeeded(podman.output().map_err(failed)?) {
             Ok(output) => {
-                use std::io::Write;
                 let _ = std::io::stdout().write_all(&output.stdout);
                 Ok(Ending { status: 0, said: None })
             }
-            Err(said) => {
-                let log = log.and_then(|log| explain(format!("/proc/self/fd/{}", log.as_raw_fd()).as_ref()));
-                let shown = self.kept.shown();
-                let said = log.unwrap_or(said);
-                Err(Failure::system(format!("checkpoint {shown}: cannot be restored: {said}")))
-            }
+            Err(said) => Err(self.failed(made, said)),
         }
+    }
+
+    /// Why it does not go on. Podman has no container of it then; some versions leave one behind.
+    fn failed(&self, made: Made, said: String) -> Failure {
+        if let Some(id) = made.id {
+            let removed = self.podman.command(["rm".as_ref(), "--force".as_ref(), id.as_os_str()]).output();
+            tracing::debug!(?removed);
+        }
+        let shown = self.kept.shown();
+        if let Some(why) = made.why {
+            return why.of(format!("checkpoint {shown}"));
+        }
+        let log = made.log.and_then(|log| explain(format!("/proc/self/fd/{}", log.as_raw_fd()).as_ref()));
+        Failure::system(format!("checkpoint {shown}: cannot be restored: {}", log.unwrap_or(said)))
     }
 
     /// Fills the upper layer of the container that podman has made: the command that mounts its tree again, and with what arguments conmon is

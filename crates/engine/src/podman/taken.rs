@@ -18,6 +18,8 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 use vellum_service::Failure;
 use vellum_service::mounts::mountpoint::{FS_TYPE, mounts};
 
@@ -28,6 +30,12 @@ const TAKES: &str = "--image-path";
 /// What is not for everybody to see, in a directory for a moment.
 const EXPORTED: &str = "exported.tar";
 const SHARED: &str = "shared.tar";
+
+/// What podman says of a container that has ended, and is taken away from the host.
+const ENDED: &[u8] = b"exited";
+/// How long that is waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// What podman says of a container.
 #[derive(Debug, Deserialize)]
@@ -403,7 +411,16 @@ impl Subject for OfPodman {
 
     /// Podman is to have seen it before anybody asks. One with `--rm` is gone by then.
     fn ended(&self) {
-        let _ = self.podman.output(&["wait", &self.seen.id]);
+        let begin = Instant::now();
+        let status = ["container", "inspect", "--format", "{{.State.Status}}", &self.seen.id];
+        while begin.elapsed() < PATIENCE
+            && self
+                .podman
+                .output(&status)
+                .is_ok_and(|said| said.status.success() && !said.stdout.starts_with(ENDED))
+        {
+            thread::sleep(PAUSE);
+        }
     }
 }
 

@@ -212,9 +212,8 @@ impl Taking<'_> {
                 let version = version_of(small(old_number, slot), record);
                 let Some(version) = version.filter(|version| version.size <= SLOT_BYTES) else { continue };
                 let bits = record.get(word::BITS..).unwrap_or_default();
-                let Some(blocks) = blocks_of(version, bits) else { continue };
-                match record.get(word::DESCRIPTOR).copied() {
-                    Some(0) if self.fits(version, &blocks, false) => {
+                match (record.get(word::DESCRIPTOR).copied(), blocks_of(version, bits)) {
+                    (Some(0), Some(blocks)) if self.fits(version, &blocks, false) => {
                         if slots.is_empty() {
                             self.records.sheet(number, memory.as_raw_fd());
                         }
@@ -222,8 +221,8 @@ impl Taking<'_> {
                         let record = self.records.in_slot(number, slot, version);
                         self.claim(version, record, Place::Slot(number, slot), blocks, false);
                     }
-                    Some(descriptor) if descriptor > 0 => self.take_own(descriptor, version, blocks),
-                    _ => {}
+                    (Some(descriptor), _) => self.take_own(descriptor, version, |_| Some(bits.to_vec())),
+                    (None, _) => {}
                 }
             }
             if !slots.is_empty() {
@@ -242,21 +241,20 @@ impl Taking<'_> {
             let Some(descriptor) = record.get(word::DESCRIPTOR).copied() else { continue };
             let (first, words) = bits_of_wide(number, version.blocks());
             let inside = first.checked_sub(wide(number)).filter(|at| *at < records::WIDE_WORDS);
-            let bits = match inside {
+            self.take_own(descriptor, version, |old| match inside {
                 Some(at) => record.get(at..).map(<[u64]>::to_vec),
-                None => self.old.read(first, words),
-            };
-            if let Some(blocks) = bits.and_then(|bits| blocks_of(version, &bits)) {
-                self.take_own(descriptor, version, blocks);
-            }
+                None => old.read(first, words),
+            });
         }
     }
 
-    fn take_own(&mut self, descriptor: u64, version: Version, blocks: Vec<BlockIndex>) {
+    /// The descriptor first: however many records there are that name one, it is looked at once.
+    fn take_own(&mut self, descriptor: u64, version: Version, bits: impl FnOnce(&Old) -> Option<Vec<u64>>) {
+        let Some((memory, sealed)) = self.files.take(descriptor, version.size) else { return };
+        let Some(blocks) = bits(self.old).and_then(|bits| blocks_of(version, &bits)) else { return };
         if !self.fits(version, &blocks, true) {
             return;
         }
-        let Some((memory, sealed)) = self.files.take(descriptor, version.size) else { return };
         // None of what is sealed can be freed by itself, and no small file is alone but for that.
         let is_right =
             if sealed { blocks.len() as u64 == version.blocks() } else { version.size > SLOT_BYTES };

@@ -1,7 +1,7 @@
 //! Lower layers that are read through the service's cache: what is read is what is there, what the mount writes is not hidden by it, and
 //! the mounts of a pool have one copy.
 
-mod warm;
+pub(super) mod warm;
 
 use super::Case;
 use super::pool::Pools;

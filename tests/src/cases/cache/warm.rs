@@ -19,7 +19,7 @@ const SETTLED: Duration = Duration::from_millis(2100);
 const KILLED: Duration = Duration::from_secs(6);
 
 /// Kills the service of a mount, and waits for the next one.
-pub(super) fn kill(mount: &Mount) -> Outcome {
+pub(in crate::cases) fn kill(mount: &Mount) -> Outcome {
     let service = mount.service()?;
     kill_process(service, Signal::KILL)?;
     let begin = Instant::now();

@@ -3,20 +3,17 @@
 
 use super::cluster::Cluster;
 use super::trees::{layers, mount};
+use crate::cases::cache::warm::kill;
 use crate::cases::watching::stats_of;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, Mount, shell};
-use rustix::process::{Signal, kill_process};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 const SMALL: usize = 300_000;
 const LARGE: usize = 4 << 20;
-/// How long another service may take to be there.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 4096 + seed) as u8).collect()
@@ -61,13 +58,7 @@ pub(super) fn lent(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     ensure_eq!(said, "it runs\n", "a program");
 
     // Another service has what was cached, as it was lent. The file that is open stays so, and who opens it joins.
-    let service = mount.service()?;
-    kill_process(service, Signal::KILL)?;
-    let begin = Instant::now();
-    while mount.service().is_ok_and(|now| now == service) {
-        ensure!(begin.elapsed() < PATIENCE, "no other service");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    kill(&mount)?;
     ensure!(read_all(&open, LARGE)? == large, "what was open when the service died");
     ensure!(read_all(&File::open(mount.path("large"))?, LARGE)? == large, "opened beside it");
     ensure!(fs::read(mount.path("small"))? == small, "small, from another service");

@@ -3,6 +3,7 @@
 
 use super::cluster::Cluster;
 use super::trees::{forget_pages, layers, mount};
+use crate::cases::cache::warm::kill;
 use crate::cases::watching::stats_of;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
@@ -14,8 +15,6 @@ use std::time::{Duration, Instant};
 use vellum_vfs::{Name, OpenMode};
 
 const SIZES: [usize; 6] = [100, 5000, 65_536, 70_000, 900_000, 16 << 20];
-/// How long another service may take to be there.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn content(number: usize, size: usize) -> Vec<u8> {
     (0..size).map(|at| (at * 11 + at / 4096 + number) as u8).collect()
@@ -40,17 +39,6 @@ fn read(mount: &Mount, files: &[(String, Vec<u8>)]) -> Outcome<Duration> {
         ensure!(found == *right, "{name}: other contents");
     }
     Ok(took)
-}
-
-fn kill(mount: &Mount) -> Outcome {
-    let service = mount.service()?;
-    kill_process(service, Signal::KILL)?;
-    let begin = Instant::now();
-    while mount.service().is_ok_and(|now| now == service) {
-        ensure!(begin.elapsed() < PATIENCE, "no other service");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }
 
 pub(super) fn warm(cx: &Cx, cluster: &mut Cluster) -> Outcome {

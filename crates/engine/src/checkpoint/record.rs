@@ -197,3 +197,77 @@ impl Record {
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::podman::Mount;
+
+    fn of_podman() -> Record {
+        Record {
+            vellum: "0.1.0".into(),
+            criu: "4.1".into(),
+            container: "web".into(),
+            taken: 1,
+            pause_us: 2,
+            image_bytes: 3,
+            upper_bytes: 4,
+            upper_objects: 5,
+            left_running: true,
+            of: Of::Podman(Described {
+                id: "0123".into(),
+                podman: "5.4.2".into(),
+                image: "4567".into(),
+                image_name: "localhost/web".into(),
+                layers: vec!["sha256:89".into()],
+                command: vec!["httpd".into(), "-f".into()],
+                mounts: vec![Mount { volume: Some("data".into()), source: "/data".into() }],
+                host_network: false,
+            }),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_half() {
+        let record = of_podman();
+        let text = serde_json::to_string(&record).unwrap();
+        assert_eq!(Record::parse(text.as_bytes(), "x"), Ok(record.clone()));
+        assert!(text.contains("\"format\":2") && !text.contains("settings"), "{text}");
+        assert_eq!(
+            (record.image().as_str(), record.command().as_str()),
+            ("podman:localhost/web", "httpd -f")
+        );
+        for (from, to) in [
+            ("\"format\":2", "\"format\":3"),
+            ("\"format\":2", "\"format\":0"),
+            ("\"podman\":{", "\"other\":{"),
+            (
+                "\"left_running\"",
+                "\"lowers\":{\"tree\":{\"dir\":\"/x\",\"fingerprint\":\"y\"}},\"left_running\"",
+            ),
+        ] {
+            let other = text.replacen(from, to, 1);
+            assert_ne!(other, text);
+            let failure = Record::parse(other.as_bytes(), "x").unwrap_err();
+            assert_eq!(failure.exit_status(), 2, "{other}");
+        }
+    }
+
+    /// As versions wrote it that knew no podman.
+    #[test]
+    fn a_container_of_our_own_is_read_as_before() {
+        let text = r#"{ "format": 1, "vellum": "0.1.0", "criu": "4.1.1", "container": "one", "taken": 1, "pause_us": 2, "image_bytes": 3,
+            "upper_bytes": 4, "upper_objects": 5, "left_running": false, "lowers": { "tree": { "dir": "/image", "fingerprint": "00" } },
+            "settings": { "image": { "tree": "/image" }, "lowers": ["/image"], "plan": PLAN, "user": USER, "volumes": [], "pool": null,
+            "ids": null, "weight": null, "cache": null, "hostname": "one", "terminal": false, "read_only": false, "host_network": false,
+            "new_privileges": false, "library": false, "socket": false } }"#;
+        let text = text.replace("PLAN", PLAN).replace("USER", USER);
+        let record = Record::parse(text.as_bytes(), "x").unwrap();
+        let again = serde_json::to_string(&record).unwrap();
+        assert!(again.starts_with("{\"format\":1,") && matches!(record.of, Of::Run { .. }), "{again}");
+        assert_eq!((record.image().as_str(), record.command().as_str()), ("/image", "sh -c x"));
+    }
+
+    const PLAN: &str = r#"{ "args": ["sh", "-c", "x"], "env": [], "workdir": "/", "user": "" }"#;
+    const USER: &str = r#"{ "uid": 0, "gid": 0, "groups": [], "home": null }"#;
+}

@@ -228,7 +228,9 @@ impl Inspected {
 /// Whether Vellum is mounted there.
 fn is_vellum(merged: &Path) -> bool {
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-    let found = mounts(&table).filter(|mount| mount.point == merged).last();
+    // The kernel knows no links.
+    let point = merged.canonicalize().unwrap_or_else(|_| merged.to_owned());
+    let found = mounts(&table).filter(|mount| mount.point == point).last();
     found.is_some_and(|mount| mount.fs_type == FS_TYPE.as_bytes())
 }
 
@@ -248,9 +250,9 @@ fn called_by(line: &[u8]) -> Option<(PathBuf, PathBuf)> {
     let runtime = path(after(b"-r").or_else(|| after(b"--runtime"))?);
     // Each word for the runtime follows an option of conmon's.
     let mut told = Vec::new();
-    for (word, next) in words.iter().zip(words.iter().skip(1)) {
+    for (at, word) in words.iter().enumerate() {
         if *word == b"--runtime-arg" {
-            told.push(*next);
+            told.extend(words.get(at + 1).copied());
         }
         told.extend(word.strip_prefix(b"--runtime-arg="));
     }

@@ -100,7 +100,8 @@ pub struct CheckpointArgs {
     /// Where layers and containers are kept, as given to `vellum run`.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// The container, by the name that `vellum run` gave it (--name).
+    /// The container, by the name that `vellum run` gave it (--name); or podman:NAME, podman:ID: one of podman.
+    #[arg(value_name = "CONTAINER|podman:NAME")]
     pub container: String,
 }
 
@@ -122,7 +123,7 @@ pub struct RestoreArgs {
     /// Where layers and containers are kept; otherwise /var/lib/vellum.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// The checkpoint.
+    /// The checkpoint. One of a container of podman goes on as podman's, in the background.
     #[arg(value_name = "DIR/NAME|zoned:DEVICE/NAME")]
     pub checkpoint: PathBuf,
 }

@@ -59,7 +59,7 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// The store on zoned devices, and on files and disks that are used in their manner: images of checkpoints have zones of their own.
     Zoned(ZonedArgs),
-    /// Keep what a container of `vellum run` is at this moment, its memory and its files, by CRIU and runc.
+    /// Keep what a container of `vellum run` or of podman is at this moment, its memory and its files, by CRIU and runc.
     Checkpoint(CheckpointArgs),
     /// Have a container go on from a checkpoint, in the foreground as `vellum run`.
     Restore(RestoreArgs),

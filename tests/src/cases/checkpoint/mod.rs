@@ -28,6 +28,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/zoned", 120, zoned::counter),
     Case::once("checkpoint/zoned-python", 120, zoned::python),
     Case::once("checkpoint/zoned-redis", 120, zoned::redis),
+    Case::once("checkpoint/zoned-postgresql", 240, programs::zoned_postgresql),
     Case::once("checkpoint/zoned-interrupted", 240, zoned::interrupted),
     Case::once("checkpoint/zoned-full", 120, zoned::full),
     Case::once("checkpoint/zoned-refused", 120, zoned::refused),

@@ -37,7 +37,15 @@ fn take_root_for_another(image: &Path) -> Outcome {
 /// All that was acknowledged before a checkpoint is there after it, and the client's connection goes on: from the one that left it running, and
 /// from the one that ended it.
 pub(super) fn postgresql(cx: &Cx) -> Outcome {
-    let scene = Scene::with_host_programs(cx)?;
+    keeps_what_postgresql_has(&Scene::with_host_programs(cx)?)
+}
+
+/// In a store.
+pub(super) fn zoned_postgresql(cx: &Cx) -> Outcome {
+    keeps_what_postgresql_has(&Scene::with_host_programs(cx)?.in_a_store(1024)?)
+}
+
+fn keeps_what_postgresql_has(scene: &Scene<'_>) -> Outcome {
     shell::run(Command::new(crate::harness::source_root().join("scripts/apt")).arg("postgresql"))?;
     let newest = shell::run(&mut shell::bash("ls /usr/lib/postgresql | sort -n | tail -1"))?;
     if newest.trim().parse::<u32>().doing("the version of PostgreSQL")? < OLDEST {

@@ -217,8 +217,7 @@ mod tests {
         assert_eq!(said(&["a b", "--stopped"]), "a b --stopped\n");
         let stopped = said(&["x", "--stop"]);
         assert!(
-            stopped.starts_with("gate: internal-gate /proc/")
-                && stopped.ends_with(" /bin/echo x --stop\n"),
+            stopped.starts_with("gate: internal-gate /proc/") && stopped.ends_with(" /bin/echo x --stop\n"),
             "{stopped}"
         );
     }

@@ -2,8 +2,9 @@
 # podman and its store on a mount program; see lib.sh for the arguments. Works for root and, with ROOTLESS=1, for an
 # ordinary user.
 . "$(dirname "$0")/lib.sh"
+here=$(cd "$(dirname "$0")" && pwd)
 cd "$DIR" || exit 1
-. "$(dirname "$0")/podman-setup.sh"
+. "$here/podman-setup.sh"
 trap 'podman rm -fa -t0 > /dev/null 2>&1; podman unshare true > /dev/null 2>&1' EXIT
 
 run() { podman run --network=none "${ARGS[@]}" "$@"; }

@@ -334,10 +334,10 @@ impl ZoneFile {
             (index, generation, self.page(index, generation, zones))
         });
         let pages: Vec<_> = pages.collect();
-        for (zone, ahead) in &mut self.ahead {
-            let index = *zone as usize / ENTRIES;
-            if let Some((.., page)) = pages.iter().find(|(number, ..)| *number == index) {
-                ahead.said = u64::from(page.entries[*zone as usize % ENTRIES].pointer.get());
+        for (index, _, page) in &pages {
+            let first = index * ENTRIES;
+            for (zone, ahead) in self.ahead.range_mut(first as u32..(first + ENTRIES) as u32) {
+                ahead.said = u64::from(page.entries[*zone as usize - first].pointer.get());
             }
         }
         Save { pages, reset: self.reset.clone() }
@@ -401,8 +401,11 @@ impl ZoneFile {
 
     /// The zone was written to, and is this now.
     pub(super) fn note_written(&mut self, number: u32, zone: Zone) {
-        let is_said = |ahead: &Ahead| zone.condition.is_active() && zone.pointer <= ahead.said;
-        if !self.ahead.get(&number).is_some_and(is_said) {
+        if !zone.condition.is_active() {
+            // It is full: there is nothing ahead of it.
+            self.ahead.remove(&number);
+        }
+        if self.ahead.get(&number).is_none_or(|ahead| zone.pointer > ahead.said) {
             self.note(number);
         }
     }

@@ -134,7 +134,18 @@ impl Zones {
             For::Checkpoint => placement.is_for_checkpoints(zone),
             For::Normal => placement.is_for_normal(zone),
         };
-        self.with_role(Role::Free).min_by_key(|zone| (!belongs(*zone), cost(*zone), *zone))
+        let mut best = None;
+        for zone in self.with_role(Role::Free) {
+            let key = (!belongs(zone), cost(zone));
+            if best.is_none_or(|(known, _)| key < known) {
+                best = Some((key, zone));
+            }
+            // None is better; a device that is asked for costs need not be asked for those of all zones.
+            if key == (false, 0) {
+                break;
+            }
+        }
+        best.map(|(_, zone)| zone)
     }
 
     /// Whether one more zone can be written to, and `keep` more.

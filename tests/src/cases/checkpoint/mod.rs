@@ -32,8 +32,8 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/zoned-interrupted", 240, zoned::interrupted),
     Case::once("checkpoint/zoned-full", 120, zoned::full),
     Case::once("checkpoint/zoned-refused", 120, zoned::refused),
-    Case::mounted("checkpoint/podman-4.3", 240, podman::of_debian_12),
-    Case::mounted("checkpoint/podman-5.4", 240, podman::of_debian_13),
+    Case::of(Profile::Cached, "checkpoint/podman-4.3", 240, podman::of_debian_12),
+    Case::of(Profile::Passthrough, "checkpoint/podman-5.4", 240, podman::of_debian_13),
 ];
 
 /// Counts in memory, in a file and in what it says. Containers that run side by side have different names, for their control groups do.

@@ -8,7 +8,7 @@ mod zoned;
 use super::Case;
 use crate::harness::disk::Disk;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
-use crate::harness::{Cx, shell};
+use crate::harness::{Cx, Profile, shell};
 use rustix::process::Signal;
 use std::fs;
 use std::io::Write;

@@ -22,7 +22,8 @@ use crate::session::unsynced_dirs::Fresh;
 use crate::shim::paths::PATH_MAX;
 use crate::shim::{attributes, process, raw, signals};
 use crate::thresholds::session::{
-    AGAIN, AGAIN_MAX, CREDIT, ENTERING, FEW, MANY, MOST, SLICE, SLICE_MAX, SLICES, WITHOUT_CREDIT_EACH,
+    AGAIN, AGAIN_MAX, CREDIT, ENTERING, FEW, MANY, MOST, RARE, RARELY, SLICE, SLICE_MAX, SLICES,
+    WITHOUT_CREDIT_EACH,
 };
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -46,6 +47,8 @@ pub(crate) struct State {
     refused: u32,
     credit: i32,
     without_credit: u32,
+    /// When a call was last likely to be worth its while, or not, in nanoseconds.
+    last: u64,
     pub(crate) path: [u8; PATH_MAX],
     pub(crate) dirs: Dirs,
     pub(crate) fresh: Fresh,
@@ -53,7 +56,11 @@ pub(crate) struct State {
 
 impl State {
     /// Whether a call is likely to be worth its while.
-    pub(crate) fn is_worth_it(&mut self) -> bool {
+    pub(crate) fn is_worth_it(&mut self, now: u64) -> bool {
+        if now.saturating_sub(self.last) > RARE && !is_at_once() {
+            self.pay(RARELY);
+        }
+        self.last = now;
         if self.credit > 0 {
             return true;
         }
@@ -100,6 +107,7 @@ impl SessionSlot {
                 refused: 0,
                 credit: CREDIT,
                 without_credit: 0,
+                last: 0,
                 path: [0; PATH_MAX],
                 dirs: Dirs::new(),
                 fresh: Fresh::new(),
@@ -495,13 +503,35 @@ mod tests {
     #[test]
     fn who_has_nothing_left_tries_now_and_then() {
         let mut state = SessionSlot::new(FEW).state.into_inner();
-        assert!((0..100).all(|_| state.is_worth_it()));
+        assert!((0..100).all(|_| state.is_worth_it(0)));
         (0..100).for_each(|_| state.pay(ENTERING));
-        assert_eq!((0..160).filter(|_| state.is_worth_it()).count(), 10);
+        assert_eq!((0..160).filter(|_| state.is_worth_it(0)).count(), 10);
         // And is soon where it was, if that goes well.
         (0..10).for_each(|_| state.earn());
-        assert!(state.is_worth_it());
+        assert!(state.is_worth_it(0));
         (0..100).for_each(|_| state.earn());
         assert_eq!(state.credit, CREDIT);
+    }
+
+    #[test]
+    fn calls_that_come_rarely_do_not_pay_and_many_in_a_row_do() {
+        let mut state = SessionSlot::new(FEW).state.into_inner();
+        let mut now = 0;
+        let mut calls = |count: usize, apart: u64| {
+            let made = (0..count).filter(|_| {
+                now += apart;
+                let is_made = state.is_worth_it(now);
+                if is_made {
+                    state.earn();
+                }
+                is_made
+            });
+            made.count()
+        };
+        assert!(calls(1000, 2 * RARE) < 200);
+        assert!(calls(1000, RARE / 2) > 700);
+        assert_eq!(calls(100, RARE / 2), 100);
+        // A pause now and then is none of that.
+        assert_eq!((0..50).map(|_| calls(10, RARE / 2) + calls(1, 10 * RARE)).sum::<usize>(), 550);
     }
 }

@@ -53,6 +53,9 @@ thresholds! {
             "files all over the place are left to the kernel, which is faster there"; "so many calls for nothing";
         ENTERING: i32 = 4; "What it costs to enter a directory"; "as above"; "a request and a call";
         REFERRED: i32 = 1; "What it costs to be referred to the kernel"; "as above"; "a call";
+        RARE: u64 = 300_000; "Nanoseconds since the last call that could be made, beyond which one counts as made rarely: the ring's thread sleeps by then";
+            "pip and npm, which compute between files, are as fast as without"; "a burst is noticed after a few calls";
+        RARELY: i32 = 3; "What a call costs that is made rarely"; "as above"; "as above";
         WITHOUT_CREDIT_EACH: u32 = 16; "Without credit one call in so many is tried";
             "a program that comes to work in one place is found"; "a call for nothing in 16";
         SLICE: u64 = 10_000_000; "Nanoseconds of the first wait, after which it is seen whether the service is still there, twice as long each time";

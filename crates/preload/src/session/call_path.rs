@@ -12,7 +12,7 @@ use crate::thresholds::session::{ENTERING, REFERRED};
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::Relaxed;
 use vellum_ring::files::{ASK_KERNEL, CHECKED, ENTER, LOOK, MAKE_LINK, OPEN, SLOT_BYTES, STALE};
-use vellum_ring::{Request, Response};
+use vellum_ring::{Linux, Platform, Request, Response};
 
 const EIO: u32 = 5;
 /// Statuses from here on are no errors of the program's.
@@ -114,7 +114,7 @@ impl Name {
         request: Request,
         more: &[u8],
     ) -> Result<Answered, Missed> {
-        if !hold.is_worth_it() {
+        if !hold.is_worth_it(Linux.now()) {
             return Err(Missed::Kernel);
         }
         if let Some(below) = self.below(hold) {

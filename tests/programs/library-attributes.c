@@ -1,24 +1,8 @@
 /* Attributes by libc's functions are those that the kernel gives when it is asked for all of them, whatever has happened to the file; run
  * with the mount as the root directory. The arguments are a file, how often it is read (0: it is changed in all ways instead), and whether
  * access times are looked at (1) or not (0). The last line says whether reading has set one. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
+#include "library.h"
 #include <sys/xattr.h>
-#include <unistd.h>
-
-#define CHECK(what)                                                                                          \
-    do {                                                                                                     \
-        if (!(what)) {                                                                                       \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #what, strerror(errno));                          \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 static const char *path;
 static int with_times;

@@ -1,23 +1,7 @@
 /* What must hold of a descriptor that may be the layer's own file: locks that everybody sees, one file by whatever way it is looked at,
  * one position in all processes that share it. The argument is a directory. */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "library.h"
 #include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define CHECK(what)                                                                                          \
-    do {                                                                                                     \
-        if (!(what)) {                                                                                       \
-            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #what, strerror(errno));                          \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    } while (0)
 
 static const char *dir;
 static char path[4096];

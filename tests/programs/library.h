@@ -22,6 +22,7 @@
 #define BLOCK 512
 #define ENSURE(x, ...) do { if (!(x)) { fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #x); \
     fprintf(stderr, __VA_ARGS__); fprintf(stderr, " (errno %d)\n", errno); _exit(1); } } while (0)
+#define CHECK(x) ENSURE(x, "%s", strerror(errno))
 
 static inline uint64_t mix(uint64_t x) {
     x ^= x >> 33; x *= 0xff51afd7ed558ccdULL; x ^= x >> 33; x *= 0xc4ceb9fe1a85ec53ULL; return x ^ x >> 33;

@@ -47,7 +47,7 @@ pub(crate) struct State {
     refused: u32,
     credit: i32,
     without_credit: u32,
-    /// When a call was last likely to be worth its while, or not, in nanoseconds.
+    /// When [`State::is_worth_it`] was last asked, in nanoseconds.
     last: u64,
     pub(crate) path: [u8; PATH_MAX],
     pub(crate) dirs: Dirs,
@@ -55,7 +55,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Whether a call is likely to be worth its while.
+    /// Whether a call is likely to be worth its while. `now`: nanoseconds of a clock that never goes back.
     pub(crate) fn is_worth_it(&mut self, now: u64) -> bool {
         if now.saturating_sub(self.last) > RARE && !is_at_once() {
             self.pay(RARELY);

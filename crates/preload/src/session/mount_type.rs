@@ -7,7 +7,6 @@ use core::ffi::CStr;
 const STATX_MNT_ID_UNIQUE: u32 = 0x4000;
 const STATMOUNT_SB_BASIC: u64 = 1;
 const STATMOUNT_FS_SUBTYPE: u64 = 0x100;
-const FUSE: u64 = 0x6573_5546;
 const NAME: &[u8] = b"vellum\0";
 /// Bytes of `struct statmount` before its strings.
 const FIXED: usize = 512;
@@ -79,7 +78,7 @@ fn ask(directory: i32, path: &CStr) -> Option<bool> {
     if unsafe { raw::call(raw::number::STATMOUNT, words) } != 0 || answer.given & STATMOUNT_SB_BASIC == 0 {
         return None;
     }
-    if answer.magic != FUSE {
+    if answer.magic != raw::FUSE_SUPER_MAGIC {
         return Some(false);
     }
     if answer.given & STATMOUNT_FS_SUBTYPE == 0 {

@@ -212,12 +212,14 @@ pub(crate) fn exists(path: &CStr) -> bool {
     plain(number::FACCESSAT, [word(AT_FDCWD), path.as_ptr() as usize, 0, 0, 0, 0]) == 0
 }
 
+/// What statfs(2) and statmount(2) call FUSE.
+pub(crate) const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
+
 /// Flag of a mount: reading sets no access times.
 pub(crate) const ST_NOATIME: u64 = 0x400;
 
 /// The flags of the mount that a path leads to, if FUSE serves it.
 pub(crate) fn fuse_flags(path: &CStr) -> Option<u64> {
-    const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
     // `struct statfs`: 120 bytes, with the kind at first, and flags behind nine words.
     let mut words = [0u64; 16];
     let done = plain(number::STATFS, [path.as_ptr() as usize, words.as_mut_ptr() as usize, 0, 0, 0, 0]);

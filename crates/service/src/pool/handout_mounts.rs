@@ -12,9 +12,6 @@ use vellum_ring::files::{MOUNT_IDS, MOUNT_NUMBERS, VOLATILE};
 use vellum_sys::mount::{Restrictions, alone, restrict};
 use vellum_vfs::Export;
 
-/// What fstatfs(2) calls FUSE: `FUSE_SUPER_MAGIC`.
-const FUSE: u64 = 0x6573_5546;
-
 /// By what clients tell files that come from such mounts: numbers for them to know.
 #[derive(Debug)]
 pub(super) struct HandoutMounts {
@@ -60,7 +57,7 @@ impl HandoutMounts {
     pub(super) fn of(root: OwnedFd, request: &MountRequest) -> Option<(Self, Arc<dyn Export>)> {
         let (mount, device) = id_of(&root)?;
         let shown = request.device;
-        let is_fuse = || fstatfs(&root).map_or(true, |found| found.f_type as u64 == FUSE);
+        let is_fuse = || fstatfs(&root).map_or(true, |found| found.f_type == libc::FUSE_SUPER_MAGIC);
         if shown == 0 || request.config.idmap || is_fuse() {
             return None;
         }

@@ -42,6 +42,43 @@ static void check_names(int fd) {
     }
 }
 
+static void check_names_at(const char *at) {
+    char ours[4096], kernel[4096];
+    for (int i = 0; i < 4; i++) {
+        errno = 0;
+        long len = llistxattr(at, ours, sizeof ours);
+        int error = errno;
+        errno = 0;
+        long expected = syscall(SYS_llistxattr, at, kernel, sizeof kernel);
+        CHECK(len == expected && error == errno && (len < 0 || memcmp(ours, kernel, len) == 0));
+        CHECK(llistxattr(at, 0, 0) == expected);
+    }
+}
+
+/* Of directories, by their paths. What is below has been there for a while, so that its names are remembered. */
+static void check_directories(void) {
+    check_names_at("/quiet");
+    check_names_at("/named");
+    check_names_at("/quiet");
+    CHECK(rename("/quiet", "/other") == 0 && rename("/named", "/quiet") == 0 && rename("/other", "/named") == 0);
+    check_names_at("/quiet");
+    check_names_at("/named");
+    CHECK(rename("/quiet", "/other") == 0 && rename("/named", "/quiet") == 0 && rename("/other", "/named") == 0);
+    check_names_at("/quiet");
+    CHECK(setxattr("/quiet", "user.one", "1", 1, 0) == 0);
+    check_names_at("/quiet");
+    CHECK(llistxattr("/quiet", (char[4]){0}, 4) == -1 && errno == ERANGE);
+    CHECK(removexattr("/quiet", "user.one") == 0);
+    check_names_at("/quiet");
+    CHECK(symlink("/quiet", "/link") == 0);
+    check_names_at("/link");
+    check_names_at(path);
+    check_names_at("/no/such");
+    check_names_at("");
+    check_names_at("/proc");
+    CHECK(unlink("/link") == 0);
+}
+
 static void read_all(int fd) {
     char bytes[4096];
     CHECK(pread(fd, bytes, sizeof bytes, 0) > 0);
@@ -64,6 +101,8 @@ int main(int count, char **arguments) {
         CHECK(stat(path, &at_last) == 0 && now.st_ino == at_first.st_ino && extended.stx_ino == now.st_ino);
         close(fd);
     }
+    for (int i = atoi(arguments[2]); i > 0; i--)
+        CHECK(llistxattr("/quiet", 0, 0) == 0);
     /* To be changed at the end: whoever counts requests has counted them. */
     if (atoi(arguments[2]) == 0) {
         int fd = open(path, O_RDONLY);
@@ -109,6 +148,7 @@ int main(int count, char **arguments) {
         CHECK(stat(inside, &at_last) == -1 && errno == ENOTDIR);
         CHECK(stat("/proc/self/stat", &at_last) == 0 || errno == ENOENT);
         CHECK(stat(path, &at_last) == 0);
+        check_directories();
     }
     printf("access time %s\n", memcmp(&at_first.st_atim, &at_last.st_atim, sizeof at_first.st_atim) ? "set" : "kept");
     return 0;

@@ -135,9 +135,11 @@ fn run_task(
     let places = subjects.iter().map(|subject| testbeds.of(subject.kind)).collect::<Result<Vec<_>>>()?;
     places.iter().try_for_each(|testbed| testbed.lower(task.lower).map(drop))?;
     for round in 0..plan.rounds {
-        // Each round begins with another subject, so that nobody is always first.
+        // Each round begins with another subject, so that nobody is always first, and every second one goes the other way round, so that
+        // nobody always comes after the same one.
         for turn in 0..subjects.len() {
-            let at = (turn + round) % subjects.len();
+            let step = if round % 2 == 0 { turn } else { subjects.len() - turn };
+            let at = (step + round) % subjects.len();
             let (Some(subject), Some(outcome), Some(testbed)) =
                 (subjects.get(at), outcomes.get_mut(at), places.get(at))
             else {

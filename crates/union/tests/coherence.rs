@@ -46,7 +46,7 @@ fn seed() -> u64 {
 }
 
 fn runs() -> usize {
-    std::env::var("COHERENCE_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(150)
+    std::env::var("COHERENCE_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(80)
 }
 
 /// What is tried.

@@ -125,6 +125,7 @@ names! {
     FSTAT = c"fstat",
     FSTAT64 = c"fstat64",
     FLISTXATTR = c"flistxattr",
+    LLISTXATTR = c"llistxattr",
     STAT = c"stat",
     STAT64 = c"stat64",
     LSTAT = c"lstat",

@@ -68,6 +68,7 @@ pub(crate) mod number {
     pub(crate) const IO_URING_SETUP: usize = 425;
     pub(crate) const STATFS: usize = 137;
     pub(crate) const FLISTXATTR: usize = 196;
+    pub(crate) const LLISTXATTR: usize = 195;
     pub(crate) const CLOCK_GETTIME: usize = 228;
     pub(crate) const STATMOUNT: usize = 457;
     pub(crate) const CLOSE_RANGE: usize = 436;
@@ -77,6 +78,7 @@ pub(crate) mod number {
 pub(crate) mod number {
     pub(crate) const STATFS: usize = 43;
     pub(crate) const FLISTXATTR: usize = 13;
+    pub(crate) const LLISTXATTR: usize = 12;
     pub(crate) const CLOCK_GETTIME: usize = 113;
     pub(crate) const SETXATTR: usize = 5;
     pub(crate) const GETRANDOM: usize = 278;

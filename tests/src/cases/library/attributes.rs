@@ -4,8 +4,8 @@ use super::{compile, library};
 use crate::cases::pool::Pooled;
 use crate::cases::watching::stats_of;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, skip};
-
 use crate::harness::{Cx, Profile, shell};
+use rustix::fs::XattrFlags;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -31,6 +31,9 @@ fn fill(lower: &Path, program: &Path) -> Outcome {
     }
     fs::create_dir_all(lower.join(".vellum"))?;
     fs::write(lower.join("below"), "something to be read")?;
+    fs::create_dir_all(lower.join("quiet"))?;
+    fs::create_dir_all(lower.join("named"))?;
+    rustix::fs::setxattr(lower.join("named"), "user.name", b"value", XattrFlags::empty())?;
     // What changed a moment ago is believed to be about to change again.
     std::thread::sleep(Duration::from_secs(4));
     Ok(())
@@ -54,7 +57,7 @@ fn requests(ground: &Pooled<'_>) -> Outcome<[u64; 2]> {
 }
 
 /// They are what the service says after whatever has happened to a file, and so are the names of extended attributes. Where reading sets no
-/// access times, which is usual, reading a file costs no request for attributes, and that it has no extended ones is asked once.
+/// access times, which is usual, reading a file costs no request for attributes, and that it or a directory has no extended ones is asked once.
 pub(super) fn attributes(cx: &Cx) -> Outcome {
     if !shell::have("gcc") {
         return skip("gcc is missing: run make deps");

@@ -2,7 +2,7 @@
 # balance.sh VELLUM DIR MIB [IMAGE-OF-V2]: four control groups with weights 100, 200, 400 and 800 below one that may have MIB of memory; each
 # reads a file of MIB in DIR again and again. Prints lines "WHEN WEIGHT BYTES" of their page cache: `without` vellum
 # balance, then `with` it; then `idle`, when the last one has not read for a while, and `back`, when it reads again; and
-# `limits` before and after, which must be equal; and `read WHEN BYTES`, what all have read meanwhile. Plain sh, and busybox: it also runs in a virtual machine.
+# `limits` before and after, which must be equal, and `with` it, and when it has been `killed`; and `read WHEN BYTES`, what all have read meanwhile. Plain sh, and busybox: it also runs in a virtual machine.
 set -eu
 vellum=$1 dir=$2 mib=$3
 weights="100 200 400 800"
@@ -77,10 +77,12 @@ for w in $weights; do reader $w; done
 sleep "${WARM:-6}"
 look without
 limits before
+before=$(limits before)
 "$vellum" balance --interval 0.5 "$name" &
 balance=$!
 sleep "${WARM:-6}"
 look with
+limits with
 [ -p "$dir/800.go" ] || mkfifo "$dir/800.go"
 touch "$dir/800.wait"
 sleep "${IDLE:-14}"
@@ -89,9 +91,14 @@ rm "$dir/800.wait"
 : > "$dir/800.go"
 sleep 8
 look back
-# Killed, it leaves its limits to the next one, which ends by itself.
+# Killed, it leaves its limits to the next one, which ends by itself; in version 1, to its guard.
 kill -9 $balance
 wait $balance 2>/dev/null || true
+# In version 1 a guard gives them back at once.
+if [ $version = 1 ]; then
+  i=0
+  while [ $i -lt 100 ] && [ "$(limits before)" != "$before" ]; do i=$((i + 1)); sleep 0.1; done
+fi
 limits killed
 "$vellum" balance --interval 0.1 -n 2 "$name"
 balance=

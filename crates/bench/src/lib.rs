@@ -5,6 +5,8 @@
 //! single requests apart.
 #![forbid(unsafe_code)]
 
+pub mod arguments;
+pub mod balance;
 pub mod cacheline;
 pub mod ceph;
 pub mod client;

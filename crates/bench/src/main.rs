@@ -5,6 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use vellum_bench::arguments::{check_rounds, check_scale, directory_in, write_json};
+use vellum_bench::balance;
 use vellum_bench::ceph::Far;
 use vellum_bench::compare::{self, Plan};
 use vellum_bench::contender::{self, Contender, Kind};
@@ -28,10 +30,6 @@ use vellum_bench::workload::job;
 
 /// Bad input to the command.
 const EXIT_BAD_INPUT: u8 = 2;
-/// No more rounds than this.
-const ROUNDS_MAX: usize = 1000;
-/// Factors of counts and sizes.
-const SCALE_RANGE: std::ops::RangeInclusive<f64> = 0.001..=16.0;
 
 #[derive(Parser)]
 #[command(
@@ -63,11 +61,16 @@ enum Command {
     Isolation(Isolation),
     /// Compare the zoned store with direct I/O and a file on the disk of a directory, and count how often a block is written in the end.
     Store(StoreArgs),
+    /// Show what sharing the page cache by weight (`vellum balance`) costs four control groups at work on a local filesystem; as root.
+    Balance(balance::Args),
     /// Take single requests of a mounted filesystem apart: time, requests, context switches.
     Roundtrip(Round),
     /// Do a part of a task, as a process that `compare` has started.
     #[command(hide = true, name = job::SUBCOMMAND)]
     Worker,
+    /// Do the work of one of `balance`'s groups.
+    #[command(hide = true, name = balance::SUBCOMMAND)]
+    Load { load: balance::Load, directory: PathBuf, bytes: u64, seconds: f64 },
 }
 
 #[derive(Args)]
@@ -260,6 +263,8 @@ fn main() -> ExitCode {
         Command::Worker => serve::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Isolation(args) => run_isolation(&args),
         Command::Store(args) => run_store(&args),
+        Command::Balance(args) => balance::run(&args),
+        Command::Load { load, directory, bytes, seconds } => balance::serve(load, &directory, bytes, seconds),
         Command::Roundtrip(args) => run_roundtrip(args),
     };
     match done {
@@ -326,34 +331,6 @@ fn run_store(args: &StoreArgs) -> Result<()> {
     let report = report?;
     print!("{}", report.tables());
     write_json(args.json.as_deref(), &report)
-}
-
-fn check_rounds(rounds: usize) -> Result<()> {
-    if (1..=ROUNDS_MAX).contains(&rounds) {
-        return Ok(());
-    }
-    Err(Failure::bad_input(format!("option --rounds {rounds}: give a number from 1 to {ROUNDS_MAX}")))
-}
-
-/// A new directory in another one.
-fn directory_in(directory: &Path) -> Result<PathBuf> {
-    let new = directory.join(format!("vellum-bench-{}", std::process::id()));
-    std::fs::create_dir(&new).doing(|| format!("making {}", new.display()))?;
-    Ok(new)
-}
-
-fn write_json<T: serde::Serialize>(file: Option<&Path>, report: &T) -> Result<()> {
-    let Some(file) = file else { return Ok(()) };
-    let text = serde_json::to_string_pretty(report).doing(|| "writing the results")?;
-    std::fs::write(file, text + "\n").doing(|| format!("writing {}", file.display()))
-}
-
-fn check_scale(scale: f64) -> Result<()> {
-    if SCALE_RANGE.contains(&scale) {
-        return Ok(());
-    }
-    let (low, high) = (SCALE_RANGE.start(), SCALE_RANGE.end());
-    Err(Failure::bad_input(format!("option --scale {scale}: give a factor from {low} to {high}")))
 }
 
 fn run_compare(args: &Compare) -> Result<()> {

@@ -87,6 +87,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Balance(arguments) => {
             balance::run(arguments.group, interval(arguments.interval)?, arguments.times, arguments.show)
         }
+        Command::BalanceGuard { parent } => vellum_engine::balance::guard(parent),
         Command::Weight(arguments) => weight::run(&arguments.mountpoint, &arguments.weight),
         Command::Metrics(arguments) => match arguments.listen {
             Some(listen) => metrics::serve(&listen.parse()?),

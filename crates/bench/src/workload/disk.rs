@@ -4,10 +4,13 @@ use crate::failure::{Failure, Result, While};
 use crate::stop;
 use crate::workload::filebench::{Call, LOG, Target, Thread, directories};
 use crate::workload::personality::Personality;
+use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 /// The most that one call reads or writes, in bytes: the published `iosize`.
 const IO_BYTES: usize = 1 << 20;
@@ -123,12 +126,45 @@ pub fn prepare(personality: &Personality, root: &Path) -> Result<()> {
 
 /// Runs all threads to their end.
 pub fn run(personality: &Personality, root: &Path) -> Result<()> {
+    in_threads(personality, |thread| thread.run(&mut Disk::new(root), stop::check))
+}
+
+/// Runs all threads until then; the roles have to have more to do. How many operations there were.
+pub fn run_until(personality: &Personality, root: &Path, end: Instant) -> Result<u64> {
+    let operations = AtomicU64::new(0);
+    in_threads(personality, |thread| {
+        let mut counted = Counted { disk: Disk::new(root), operations: 0 };
+        let is_over = Cell::new(false);
+        let done = thread.run(&mut counted, || {
+            is_over.set(Instant::now() >= end);
+            if is_over.get() { Err(Failure::new("the time is over")) } else { stop::check() }
+        });
+        operations.fetch_add(counted.operations, Relaxed);
+        if is_over.get() { Ok(()) } else { done }
+    })?;
+    Ok(operations.into_inner())
+}
+
+struct Counted<'a> {
+    disk: Disk<'a>,
+    operations: u64,
+}
+
+impl Target for Counted<'_> {
+    fn call(&mut self, call: &Call) -> Result<()> {
+        self.operations += 1;
+        self.disk.call(call)
+    }
+}
+
+fn in_threads(personality: &Personality, run: impl Fn(Thread<'_>) -> Result<()> + Sync) -> Result<()> {
+    let run = &run;
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
         for (role, seed) in personality.roles.iter().zip(0_u64..) {
             for number in 0..role.threads {
                 let thread = Thread::new(&personality.files, role, number, SEED ^ (seed << 32));
-                let body = || thread.run(&mut Disk::new(root), stop::check);
+                let body = move || run(thread);
                 threads.push(std::thread::Builder::new().spawn_scoped(scope, body).doing(|| "a thread")?);
             }
         }

@@ -1,5 +1,5 @@
-//! Three workloads that come with Filebench: its oltp.f, fileserver.f and webserver.f as published, with their numbers of
-//! threads, files, sizes and their lists of operations. Enhanced OverlayFS (Han, 2023) is measured by oltp; Danaus
+//! Workloads that come with Filebench: its oltp.f, fileserver.f, webserver.f and varmail.f as published, with their numbers of
+//! threads, files, sizes and their lists of operations; and the readers of its videoserver.f. Enhanced OverlayFS (Han, 2023) is measured by oltp; Danaus
 //! (Kappes and Anastasiadis, Middleware 2021) by fileserver and webserver.
 //!
 //! Numbers of files, threads and turns become smaller with the scale, and never less than what still is that workload.
@@ -42,6 +42,17 @@ const WEBSERVER: &[Flowop] = &[
     O, R, C, O, R, C, O, R, C, O, R, C, O, R, C, O, R, C, O, R, C, O, R, C, O, R, C, O, R, C,
     Flowop::AppendLog(APPEND),
 ];
+
+/// Delete; create, append, sync; read, append, sync; read.
+#[rustfmt::skip]
+const VARMAIL: &[Flowop] = &[
+    Flowop::Delete,
+    Flowop::Create, Flowop::Append(APPEND), Flowop::Sync, C,
+    O, R, Flowop::Append(APPEND), Flowop::Sync, C,
+    O, R, C,
+];
+/// A thirty-second of what is published, so that a few are as much as a cache.
+const VIDEO: u64 = 16 << 20;
 
 /// A workload.
 #[derive(Clone, Debug)]
@@ -114,6 +125,50 @@ pub fn webserver(scaled: Scaled<'_>) -> Personality {
             first: &[],
             each: WEBSERVER,
             loops: (scaled(TURNS) / threads).max(1),
+        }],
+    }
+}
+
+/// Mail in a file each: 16 threads, 1,000 files of 16 KiB, 80 % of them there; what is appended is synced.
+#[must_use]
+pub fn varmail(scaled: Scaled<'_>) -> Personality {
+    let threads = threads(scaled, 16);
+    Personality {
+        files: FileSet {
+            count: scaled(1000).max(threads * 20),
+            percent: 80,
+            size: Size::Gamma(16_384.0),
+            width: 1000,
+            log_bytes: None,
+        },
+        roles: vec![Role {
+            threads,
+            own_files: true,
+            first: &[],
+            each: VARMAIL,
+            loops: (scaled(TURNS) / threads).max(1),
+        }],
+    }
+}
+
+/// Videos that are read whole: 48 threads, 32 files. The published one beside them, which replaces a file each ten seconds, is left out.
+#[must_use]
+pub fn videoserver(scaled: Scaled<'_>) -> Personality {
+    let threads = threads(scaled, 48);
+    Personality {
+        files: FileSet {
+            count: scaled(32).max(2),
+            percent: 100,
+            size: Size::Fixed(VIDEO),
+            width: 32,
+            log_bytes: None,
+        },
+        roles: vec![Role {
+            threads,
+            own_files: false,
+            first: &[],
+            each: &[O, R, C],
+            loops: scaled(4).max(1),
         }],
     }
 }

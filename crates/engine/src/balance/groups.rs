@@ -4,13 +4,15 @@
 //! thing: there it is `memory.limit_in_bytes`, moved as shares move.
 
 use super::control::Seen;
+use super::oom::Oom;
 use crate::cgroup::{Controller, Hierarchies, Version};
 use rustix::fs::{FlockOperation, XattrFlags, flock, getxattr, removexattr, setxattr};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vellum_service::Failure;
 
 /// What a limit was before, as an attribute of the group: a killed process leaves it to the next one.
@@ -19,6 +21,11 @@ const BEFORE: &str = "trusted.vellum.before";
 const FLOOR: u64 = 8 << 20;
 /// Of what the groups hold, an eighth stays unprotected where others of the host compete for the same memory.
 const PROTECTED: (u64, u64) = (7, 8);
+/// Longest wait for somebody who is about to end, and the time between two looks.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(20);
+/// A group that was short of memory keeps its old limit for so long.
+const RELIEF: Duration = Duration::from_secs(5);
 /// Version 1 has no word for "no limit" but numbers as large as this.
 const NO_LIMIT: u64 = 1 << 62;
 
@@ -65,7 +72,7 @@ impl Parent {
                 .remedy("name a group whose children share, such as machine.slice"));
         };
         let lock = File::open(&dir).map_err(|e| bad(e.to_string()))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        match lock_soon(&lock) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 return Err(bad("another process balances it".into()).remedy("end that one first"));
@@ -110,7 +117,28 @@ impl Parent {
             io: beside(&self.siblings.io),
         };
         let limit = Limit::take(&dir, self.version)?;
-        Some(Group { dir, version: self.version, siblings, fixed: 0, limit })
+        let oom = if self.version == Version::One { Oom::take(&dir) } else { None };
+        Some(Group { dir, version: self.version, siblings, fixed: 0, share: 0, limit, oom, relieved: None })
+    }
+
+    /// Whether groups have limits as shares, which have to be taken back whatever becomes of this process.
+    pub(super) fn has_limits(&self) -> bool {
+        self.version == Version::One
+    }
+
+    /// Its directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Gives the groups that a killed process has left with its limits those that they had.
+    pub(super) fn take_back(&self) -> Result<(), Failure> {
+        for name in self.children()? {
+            if getxattr(self.dir.join(&name), BEFORE, [0; 32].as_mut_slice()).is_ok() {
+                drop(self.child(&name));
+            }
+        }
+        Ok(())
     }
 
     /// Bytes of page cache for all children, which hold `held` now.
@@ -169,10 +197,34 @@ pub(super) struct Group {
     siblings: Siblings,
     /// Memory that is no page cache, at the last look, in bytes.
     fixed: u64,
+    /// Page cache that it may keep, in bytes.
+    share: u64,
+    // Dropped in this order: with its old limit a group may be killed at it again.
     limit: Limit,
+    /// In version 1.
+    oom: Option<Oom>,
+    /// When it was short of memory last.
+    relieved: Option<Instant>,
 }
 
 impl Group {
+    /// Readable when it may be short of memory.
+    pub(super) fn event(&self) -> Option<BorrowedFd<'_>> {
+        self.oom.as_ref().map(Oom::event)
+    }
+
+    /// Gives it the limit that it had, if it is short of memory. There the kernel kills.
+    pub(super) fn relieve(&mut self) {
+        let Some(oom) = self.oom.as_ref().filter(|oom| oom.is_told()) else { return };
+        // One that reads much is told of pressure as well, and has all of its share.
+        let cache = || Memory::read(&self.dir, self.version).map_or(0, |memory| memory.cache);
+        if oom.has_waiting() || cache() < self.share / 2 {
+            self.limit.write_before();
+            oom.as_before();
+            self.relieved = Some(Instant::now());
+        }
+    }
+
     /// None: it has gone.
     pub(super) fn look(&mut self) -> Option<Seen> {
         let memory = Memory::read(&self.dir, self.version).ok()?;
@@ -181,12 +233,23 @@ impl Group {
     }
 
     /// Lets it keep `share` bytes of page cache. One that has just gone needs nothing.
-    pub(super) fn allow(&self, share: u64) {
-        let bytes = match self.version {
-            Version::Two => self.fixed.saturating_add(share),
-            Version::One => self.fixed.saturating_add(share.max(FLOOR)).min(self.limit.before_in_bytes()),
-        };
-        self.limit.write(bytes);
+    pub(super) fn allow(&mut self, share: u64) {
+        self.share = share;
+        match (self.version, &self.oom) {
+            (Version::Two, _) => self.limit.write(self.fixed.saturating_add(share)),
+            (Version::One, Some(oom)) => {
+                let bytes = self.fixed.saturating_add(share.max(FLOOR));
+                let is_relieved = self.relieved.is_some_and(|at| at.elapsed() < RELIEF);
+                if is_relieved || bytes >= self.limit.before_in_bytes() || !oom.wait() {
+                    self.limit.write_before();
+                    oom.as_before();
+                } else {
+                    self.limit.write(bytes);
+                }
+            }
+            // A limit at which the kernel kills is worse than none.
+            (Version::One, None) => {}
+        }
     }
 
     /// What engines and pools have set: that of disks, or else that of processors.
@@ -225,6 +288,17 @@ impl Group {
             }
         };
         read().unwrap_or_default()
+    }
+}
+
+/// The guard of a process that was killed has it for a moment.
+fn lock_soon(file: &File) -> rustix::io::Result<()> {
+    let begin = Instant::now();
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(rustix::io::Errno::WOULDBLOCK) if begin.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            done => return done,
+        }
     }
 }
 
@@ -308,7 +382,16 @@ impl Limit {
     }
 
     fn write(&self, bytes: u64) {
-        if let Err(error) = fs::write(&self.file, bytes.to_string())
+        self.write_text(&bytes.to_string());
+    }
+
+    /// What it was.
+    fn write_before(&self) {
+        self.write_text(&self.before);
+    }
+
+    fn write_text(&self, bytes: &str) {
+        if let Err(error) = fs::write(&self.file, bytes)
             && error.kind() != io::ErrorKind::NotFound
         {
             // Version 1 refuses a limit that it cannot reclaim down to at once; the next step tries again.
@@ -360,7 +443,16 @@ mod tests {
             fs::write(dir.join(name), text).unwrap();
         }
         let limit = Limit::take(dir, Version::Two).unwrap();
-        Group { dir: dir.to_owned(), version: Version::Two, siblings: Siblings::default(), fixed: 0, limit }
+        Group {
+            dir: dir.to_owned(),
+            version: Version::Two,
+            siblings: Siblings::default(),
+            fixed: 0,
+            share: 0,
+            limit,
+            oom: None,
+            relieved: None,
+        }
     }
 
     #[test]

@@ -5,16 +5,23 @@
 
 mod control;
 mod groups;
+mod guard;
+mod oom;
 
 pub use control::Activity;
+pub use guard::{SUBCOMMAND as GUARD, after as guard};
 
 use control::{Controller, Seen};
 use groups::{Group, Parent};
+use guard::Guard;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
 
@@ -46,11 +53,11 @@ pub fn run(
 ) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::system("cannot watch for signals").because(e);
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(failed)?;
-    let (ended, end) = mpsc::channel();
+    let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?);
+    let ended = Arc::clone(&end);
     let body = move || {
         if signals.forever().next().is_some() {
-            // The other side has ended by itself.
-            let _ = ended.send(());
+            let _ = rustix::io::write(&*ended, &1_u64.to_ne_bytes());
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(body).map_err(failed)?;
@@ -59,7 +66,7 @@ pub fn run(
     loop {
         each(&balance.step()?)?;
         done += 1;
-        if times.is_some_and(|times| done >= times) || end.recv_timeout(interval).is_ok() {
+        if times.is_some_and(|times| done >= times) || balance.wait(end.as_fd(), interval)? {
             return Ok(());
         }
     }
@@ -68,10 +75,12 @@ pub fn run(
 /// The groups below one, balanced from when this is made until it is dropped; then they have the limits that they had before.
 #[derive(Debug)]
 pub struct Balance {
-    parent: Parent,
     /// By name.
     groups: BTreeMap<String, (Group, Controller)>,
     last: Option<Instant>,
+    // Dropped in this order: the guard finds the groups as they were, and the parent let go.
+    parent: Parent,
+    _guard: Option<Guard>,
 }
 
 impl Balance {
@@ -80,7 +89,36 @@ impl Balance {
     /// # Errors
     /// Bad input where there is no such group, and where another process balances it.
     pub fn of(parent: Option<PathBuf>) -> Result<Self, Failure> {
-        Ok(Self { parent: Parent::open(parent)?, groups: BTreeMap::new(), last: None })
+        let parent = Parent::open(parent)?;
+        let guard = if parent.has_limits() { Some(Guard::of(parent.path())?) } else { None };
+        Ok(Self { groups: BTreeMap::new(), last: None, parent, _guard: guard })
+    }
+
+    /// Waits for so long, and meanwhile gives groups that are short of memory the limits that they had. True: `end` can be read.
+    fn wait(&mut self, end: BorrowedFd<'_>, interval: Duration) -> Result<bool, Failure> {
+        let until = Instant::now() + interval;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+            let ends = {
+                let events = self.groups.values().filter_map(|(group, _)| group.event());
+                let mut polled: Vec<PollFd<'_>> = [end]
+                    .into_iter()
+                    .chain(events)
+                    .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+                    .collect();
+                match poll(&mut polled, Some(&timeout)) {
+                    Ok(0) => return Ok(false),
+                    Ok(_) => polled.first().is_some_and(|end| !end.revents().is_empty()),
+                    Err(Errno::INTR) => false,
+                    Err(errno) => return Err(Failure::system("cannot wait").because(errno)),
+                }
+            };
+            if ends {
+                return Ok(true);
+            }
+            self.groups.values_mut().for_each(|(group, _)| group.relieve());
+        }
     }
 
     /// Looks at all groups, and lets each have its share.
@@ -109,7 +147,7 @@ impl Balance {
         };
         let rows: Vec<Row> = looked.into_iter().zip(shares).map(row).collect();
         for row in &rows {
-            if let Some((group, _)) = self.groups.get(&row.name) {
+            if let Some((group, _)) = self.groups.get_mut(&row.name) {
                 group.allow(row.share);
             }
         }

@@ -65,6 +65,12 @@ pub enum Command {
     Restore(RestoreArgs),
     /// Checkpoints that are kept in a directory.
     Checkpoints(CheckpointsArgs),
+    /// Gives control groups their limits back when the process that balances them has been killed.
+    #[command(name = vellum_engine::balance::GUARD, hide = true)]
+    BalanceGuard {
+        /// The group whose children share.
+        parent: PathBuf,
+    },
     /// What sees to it that a container goes on whose checkpoint is interrupted.
     #[command(name = vellum_engine::checkpoint::pause::GUARD, hide = true)]
     Guard {

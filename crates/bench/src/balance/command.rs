@@ -1,0 +1,79 @@
+//! The command.
+
+use super::Plan;
+use crate::arguments::{check_rounds, check_scale, directory_in, write_json};
+use crate::failure::{Failure, Result, While};
+use crate::stop;
+use std::path::{Path, PathBuf};
+
+/// Longest time of a run.
+const SECONDS_MAX: f64 = 3600.0;
+
+/// What `balance` is told.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where files are made, 1 GiB of them; best on ext4 [default: the directory for temporary files].
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// How often each, with and without, in turn; medians are shown.
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    rounds: usize,
+    /// How long each runs at a time.
+    #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
+    seconds: f64,
+    /// A factor for sizes; the bars are for 1.
+    #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
+    scale: f64,
+    /// Vellum's program [default: the one beside this program, or in PATH].
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+    /// Write everything that was found to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// An argument is of no use, or something cannot be done.
+pub fn run(args: &Args) -> Result<()> {
+    check_scale(args.scale)?;
+    check_rounds(args.rounds)?;
+    let seconds = args.seconds;
+    if !(seconds > 0.0 && seconds <= SECONDS_MAX) {
+        return Err(Failure::bad_input(format!(
+            "option --seconds {seconds}: give up to {SECONDS_MAX} seconds"
+        )));
+    }
+    let directory = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    if !directory.is_dir() {
+        let shown = directory.display();
+        return Err(Failure::bad_input(format!(
+            "option --dir {shown}: no such directory; give one on a disk"
+        )));
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::bad_input("balance makes control groups; run it as root"));
+    }
+    let program = program(args.program.as_deref())?;
+    stop::watch()?;
+    let directory = directory_in(&directory)?;
+    stop::register_dir(&directory);
+    let plan =
+        Plan { directory: directory.clone(), program, rounds: args.rounds, seconds, scale: args.scale };
+    let report = super::balance(&plan);
+    let _ = stop::remove(&directory);
+    let report = report?;
+    print!("{}", report.table());
+    write_json(args.json.as_deref(), &report)
+}
+
+fn program(given: Option<&Path>) -> Result<PathBuf> {
+    let own = std::env::current_exe().doing(|| "finding this program")?;
+    let program = given.map_or_else(|| own.with_file_name("vellum"), Path::to_owned);
+    if program.is_file() {
+        return Ok(program);
+    }
+    let shown = program.display();
+    Err(Failure::bad_input(format!("{shown}: no such program; option --program names Vellum's")))
+}

@@ -15,7 +15,7 @@ use vellum_branch::{
     CachedBranch, CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephSetup, CephWriter, SETTLE,
     Sharing,
 };
-use vellum_vfs::{Branch, Errno, OpenMode, RenameFlags, SetTime, Timestamp};
+use vellum_vfs::{Branch, Errno, Object, OpenMode, RenameFlags, SetTime, Timestamp};
 
 #[test]
 fn ceph() {
@@ -26,6 +26,7 @@ fn ceph() {
         a_cache_above_sees_every_change();
         a_successor_takes_the_place_of_one_that_has_died();
         a_writer_is_alone_and_what_it_was_answered_stays();
+        files_are_found_by_number_beneath_the_root_only();
         an_expelled_client_says_so();
     });
 }
@@ -198,7 +199,7 @@ fn a_writer_is_alone_and_what_it_was_answered_stays() {
     let (first, other) = (connect(false), client());
     let path = c"written";
     CephBranch::open(&first, c"").unwrap().root().make_dir(n(path), 0o755).unwrap();
-    let one = CephWriter { name: b"one", goes_on: false, gone: None };
+    let one = CephWriter { name: b"one", goes_on: false, gone: None, is_logged: false };
     let two = CephWriter { name: b"two", ..one };
     let taken = |client, writer| match CephBranch::open_to_write(client, path, writer) {
         Ok(CephClaim::Taken(branch)) => Ok(branch),
@@ -247,14 +248,47 @@ fn a_writer_is_alone_and_what_it_was_answered_stays() {
     drop(writer);
 }
 
+/// As a successor finds what a log names, by a client that knows nothing yet.
+fn files_are_found_by_number_beneath_the_root_only() {
+    let (one, other) = (client(), client());
+    let f = Fixture::ceph(&one);
+    let path = CString::new(f.branch.describe().trim_start_matches("ceph:")).unwrap();
+    let (root, top) = (f.root(), CephBranch::open(&one, c"").unwrap().root());
+    let deep = (0..20).fold(Arc::clone(&root), |dir, _| subdir(&*dir, c"d"));
+    let ino = |file: &dyn Object| file.stat().unwrap().ino;
+    let inside = put(&*deep, c"f", b"inside");
+    let outside = put(&*top, c"outside", b"outside");
+    let moved = put(&*top, c"moved", b"moved");
+    top.rename(n(c"moved"), &*deep, n(c"g"), RenameFlags::empty()).unwrap();
+    let linked = put(&*root, c"l", b"linked");
+    root.link(n(c"l"), &*deep, n(c"m")).unwrap();
+    let removed = put(&*root, c"r", b"removed");
+    root.remove(n(c"r")).unwrap();
+    root.make_symlink(n(c"s"), c"/").unwrap();
+    let symlink = root.stat_at(n(c"s")).unwrap().ino;
+    for client in [&other, &one] {
+        let branch = CephBranch::open(client, &path).unwrap();
+        for (file, text) in [(&inside, "inside"), (&moved, "moved"), (&linked, "linked")] {
+            let found = branch.find_file(ino(&**file)).unwrap();
+            assert_eq!(get(&*found), text.as_bytes());
+        }
+        let elsewhere = [ino(&*outside), ino(&*removed), symlink, ino(&*deep), ino(&*root), 1, 2, u64::MAX, 0];
+        for number in elsewhere {
+            assert_eq!(errno(branch.find_file(number)), Errno::NOENT, "{number:#x}");
+        }
+    }
+}
+
 fn an_expelled_client_says_so() {
     let client = client();
     let f = Fixture::ceph(&client);
     let root = f.root();
     let file = put(&*root, c"f", b"data");
-    // The only one that there is.
+    // The only one of this process; the manager may have some.
     let sessions = administrator(&["tell", "mds.a", "client", "ls"]);
-    let id = sessions.split("\"id\": ").nth(1).and_then(|rest| rest.split([',', '\n', ' ']).next()).unwrap();
+    let own = format!("\"pid\": \"{}\"", std::process::id());
+    let one = sessions.split("\"id\": ").find(|session| session.contains(&own)).unwrap();
+    let id = one.split([',', '\n', ' ']).next().unwrap();
     administrator(&["tell", "mds.a", "client", "evict", &format!("id={id}")]);
     let begin = Instant::now();
     let outcome = loop {

@@ -214,7 +214,13 @@ pub trait Branch: Send + Sync + 'static {
     /// The object of a descriptor that an object of this branch had in another process. EOPNOTSUPP: the branch has none.
     fn adopt(&self, descriptor: OwnedFd) -> Result<Adopted> {
         drop(descriptor);
-        Err(rustix::io::Errno::OPNOTSUPP.into())
+        Err(Errno::OPNOTSUPP.into())
+    }
+    /// The regular file with an inode number, open for reading and writing, wherever it is below the root. ENOENT: there is none (any more),
+    /// or it lies elsewhere. EOPNOTSUPP: the branch finds nothing by numbers.
+    fn find_file(&self, ino: u64) -> Result<Arc<dyn BranchFile>> {
+        let _ = ino;
+        Err(Errno::OPNOTSUPP.into())
     }
     /// Whether two names can change places in one step ([`RenameFlags::EXCHANGE`]). In an upper layer without it,
     /// whiteouts stand beside the names that they hide. A branch that cannot has no other flags of renames, either.

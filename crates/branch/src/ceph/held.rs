@@ -43,6 +43,15 @@ fn storable(at: Timestamp) -> Time {
 }
 
 impl Held {
+    /// Changes attributes.
+    fn set(&self, change: &CephChange) -> Result<()> {
+        let changed = match self.kind {
+            FileKind::Regular => self.inode.set_lazily(change),
+            _ => self.inode.set(change),
+        };
+        Ok(changed?)
+    }
+
     pub(super) fn stat(&self) -> Result<Attr> {
         Ok(attr(&self.inode.stat()?))
     }
@@ -51,7 +60,7 @@ impl Held {
         if self.kind == FileKind::Symlink {
             return Err(Errno::OPNOTSUPP.into());
         }
-        Ok(self.inode.set(&CephChange { mode: Some(mode), ..CephChange::default() })?)
+        self.set(&CephChange { mode: Some(mode), ..CephChange::default() })
     }
 
     /// Takes the bits away that chown(2) takes away, also where nothing else changes.
@@ -67,7 +76,7 @@ impl Held {
         }
         // One of them is always set, so that the time of the last change moves.
         let uid = uid.or(gid.is_none().then_some(old.uid));
-        Ok(self.inode.set(&CephChange { mode, uid, gid, ..CephChange::default() })?)
+        self.set(&CephChange { mode, uid, gid, ..CephChange::default() })
     }
 
     pub(super) fn set_times(&self, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
@@ -81,7 +90,7 @@ impl Held {
             SetTime::At(at) => storable(at),
         };
         let (atime, mtime) = (atime.map(time), mtime.map(time));
-        self.inode.set(&CephChange { atime, mtime, ..CephChange::default() })?;
+        self.set(&CephChange { atime, mtime, ..CephChange::default() })?;
         if self.kind == FileKind::Directory {
             // Until the server knows them, the client takes times that were set for newer than those of entries made meanwhile.
             self.inode.sync()?;
@@ -300,7 +309,7 @@ impl BranchFile for CephFile {
         self.require_writable(Errno::INVAL)?;
         self.held.drop_capability()?;
         let change = CephChange { size: Some(size), mtime: Some(now()), ..CephChange::default() };
-        Ok(self.held.inode.set(&change)?)
+        self.held.set(&change)
     }
 
     /// Holes can be made; space cannot be reserved, and to say otherwise would be a promise.

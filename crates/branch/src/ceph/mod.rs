@@ -20,7 +20,8 @@ use crate::convert::stat_fs;
 use crate::path;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use vellum_vfs::{Branch, BranchDir, Errno, Error, FileKind, Name, Result, StatFs};
+use vellum_sys::ceph::{CephInode, Sending};
+use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Error, FileKind, Name, OpenMode, Result, StatFs};
 
 /// A directory of CephFS.
 pub struct CephBranch {
@@ -35,15 +36,19 @@ impl CephBranch {
     /// Takes the directory at `path` below the client's root: components joined by `/`, perhaps with one before them; no symbolic
     /// link on the way is followed. ENOENT, ENOTDIR, EINVAL, ...
     pub fn open(client: &Arc<CephClient>, path: &CStr) -> Result<Arc<Self>> {
+        Self::sent(client, path, Sending::Later).map(Arc::new)
+    }
+
+    /// As [`CephBranch::open`]; when the cluster is given changes is said.
+    fn sent(client: &Arc<CephClient>, path: &CStr, sending: Sending) -> Result<Self> {
         let bytes = path.to_bytes();
         let fail = |error: Error| error.doing("open branch").at(bytes);
-        let top =
-            Held { inode: Arc::new(client.root().map_err(|e| fail(e.into()))?), kind: FileKind::Directory };
-        let top = Arc::new(CephDir(top));
+        let top = client.root().map_err(|e| fail(e.into()))?.sent(sending);
+        let top = Arc::new(CephDir(Held { inode: Arc::new(top), kind: FileKind::Directory }));
         let below = bytes.strip_prefix(b"/").unwrap_or(bytes);
         let root = walk(&top, below).map_err(fail)?;
         let path = format!("ceph:/{}", String::from_utf8_lossy(below));
-        Ok(Arc::new(Self { client: Arc::clone(client), root, path, _right: None }))
+        Ok(Self { client: Arc::clone(client), root, path, _right: None })
     }
 }
 
@@ -61,6 +66,30 @@ fn walk(from: &Arc<CephDir>, path: &[u8]) -> Result<Arc<CephDir>> {
     Ok(dir)
 }
 
+/// Most directories between a file and the root of its branch.
+const DEPTH_MAX: usize = 4096;
+
+impl CephBranch {
+    /// Whether an inode lies in the branch, by the directories above it up to the root.
+    fn holds(&self, inode: &CephInode) -> Result<bool> {
+        let root = self.root.held().inode.stat()?.ino;
+        let (mut dir, mut stat) = inode.parent()?;
+        let mut below = inode.stat()?.ino;
+        for _ in 0..DEPTH_MAX {
+            if stat.ino == root {
+                return Ok(true);
+            }
+            // The filesystem's root, and what was removed, are in no directory.
+            if stat.ino == below {
+                return Ok(false);
+            }
+            below = stat.ino;
+            (dir, stat) = dir.parent()?;
+        }
+        Ok(false)
+    }
+}
+
 impl Branch for CephBranch {
     fn root(&self) -> Arc<dyn BranchDir> {
         Arc::<CephDir>::clone(&self.root)
@@ -76,6 +105,20 @@ impl Branch for CephBranch {
 
     fn sync(&self) -> Result<()> {
         Ok(self.client.sync()?)
+    }
+
+    fn find_file(&self, ino: u64) -> Result<Arc<dyn BranchFile>> {
+        let root = &self.root.held().inode;
+        let inode = match self.client.inode(ino) {
+            Ok(inode) => inode.sent(root.sending()),
+            Err(Errno::STALE) => return Err(Errno::NOENT.into()),
+            Err(errno) => return Err(errno.into()),
+        };
+        let is_file = FileKind::from_mode(inode.stat()?.mode) == Some(FileKind::Regular);
+        if !is_file || !self.holds(&inode)? {
+            return Err(Errno::NOENT.into());
+        }
+        Held { inode: Arc::new(inode), kind: FileKind::Regular }.open(OpenMode::READ | OpenMode::WRITE)
     }
 
     fn exchanges(&self) -> bool {

@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use std::ffi::CStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vellum_sys::ceph::{CephClient, CephFile as OpenFile};
+use vellum_sys::ceph::{CephClient, CephFile as OpenFile, Sending};
 use vellum_vfs::{Errno, Error, Result};
 
 /// The record.
@@ -27,6 +27,9 @@ pub struct CephWriter<'a> {
     pub goes_on: bool,
     /// Whose record stands for nothing any more.
     pub gone: Option<&'a [u8]>,
+    /// What is written to files, and changed of them, is left to the client until it is synced: for a log above, which has it. All else is
+    /// the cluster's before it is answered.
+    pub is_logged: bool,
 }
 
 /// What has become of it.
@@ -50,7 +53,7 @@ impl Drop for Right {
 }
 
 impl CephBranch {
-    /// Takes a directory to write to it, as [`CephBranch::open`] does, and the right to. Changes are the cluster's before they are answered.
+    /// Takes a directory to write to it, as [`CephBranch::open`] does, and the right to.
     /// EAGAIN: another mount has that right; ESTALE: it has had it since `writer` had it last.
     pub fn open_to_write(client: &Arc<CephClient>, path: &CStr, writer: CephWriter<'_>) -> Result<CephClaim> {
         /// No two locks of a process have one owner.
@@ -59,7 +62,8 @@ impl CephBranch {
         if writer.name.len() > NAME_MAX {
             return Err(fail(Errno::INVAL));
         }
-        let mut branch = Arc::into_inner(Self::open(client, path)?).ok_or(Errno::IO)?;
+        let sending = if writer.is_logged { Sending::AllButFiles } else { Sending::AtOnce };
+        let mut branch = Self::sent(client, path, sending)?;
         let lock = branch.root.held().inode.open(OFlags::RDONLY.bits().cast_signed()).map_err(fail)?;
         lock.lock(OWNER.fetch_add(1, Ordering::Relaxed)).map_err(fail)?;
         let found = record(&lock).map_err(fail)?;
@@ -71,7 +75,6 @@ impl CephBranch {
             Some(found) if !is_own && writer.gone != Some(&*found) => return Ok(CephClaim::Left(found)),
             _ => {}
         }
-        client.write_through();
         lock.inode().set_xattr(WRITER, writer.name, 0).map_err(fail)?;
         branch._right = Some(Right { lock });
         Ok(CephClaim::Taken(Arc::new(branch)))

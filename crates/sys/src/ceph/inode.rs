@@ -10,7 +10,6 @@ use std::ffi::{CStr, c_int, c_uint};
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// CEPH_STATX_ALL_STATS without CEPH_STATX_VERSION.
 const ATTRIBUTES: c_uint = 0x0fff;
@@ -50,10 +49,22 @@ pub struct CephChange {
     pub mtime: Option<Time>,
 }
 
-/// An inode that is held: it stays when its names go.
+/// When the cluster is given changes of an inode. The library alone keeps data and attributes that it need not send yet for some seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sending {
+    /// When the library likes to.
+    Later,
+    /// Before the call that makes a change returns.
+    AtOnce,
+    /// At once, but for data and size of files, and for what [`CephInode::set_lazily`] changes.
+    AllButFiles,
+}
+
+/// An inode that is held: it stays when its names go. Those that are found in a directory are sent as that is.
 pub struct CephInode {
     client: Arc<CephClient>,
     raw: Handle<Inode>,
+    sending: Sending,
 }
 
 impl Drop for CephInode {
@@ -65,8 +76,27 @@ impl Drop for CephInode {
 
 impl CephInode {
     /// What a call has handed out, with a reference.
-    pub(super) fn new(client: &Arc<CephClient>, raw: *mut Inode) -> Result<Self> {
-        Ok(Self { client: Arc::clone(client), raw: Handle::new(raw)? })
+    pub(super) fn new(client: &Arc<CephClient>, raw: *mut Inode, sending: Sending) -> Result<Self> {
+        Ok(Self { client: Arc::clone(client), raw: Handle::new(raw)?, sending })
+    }
+
+    /// The same, sent in another way.
+    #[must_use]
+    pub const fn sent(mut self, sending: Sending) -> Self {
+        self.sending = sending;
+        self
+    }
+
+    /// When the cluster is given changes of it.
+    #[must_use]
+    pub const fn sending(&self) -> Sending {
+        self.sending
+    }
+
+    /// The directory that it is in, and its attributes; of a file with several names, of one of them. An inode that is in none is answered
+    /// with itself.
+    pub fn parent(&self) -> Result<(Self, Stat)> {
+        self.lookup(c"..")
     }
 
     /// Whether both are of one client.
@@ -100,7 +130,7 @@ impl CephInode {
     pub fn lookup(&self, name: &CStr) -> Result<(Self, Stat)> {
         let (mut found, mut stat) = (ptr::null_mut(), Statx::new());
         on_inode!(self, ceph_ll_lookup, name.as_ptr(), &raw mut found, &raw mut stat, ATTRIBUTES, 0)?;
-        Ok((Self::new(&self.client, found)?, self.found(&stat)))
+        Ok((Self::new(&self.client, found, self.sending)?, self.found(&stat)))
     }
 
     /// Attributes.
@@ -119,6 +149,17 @@ impl CephInode {
 
     /// Changes attributes.
     pub fn set(&self, change: &CephChange) -> Result<()> {
+        self.change(change)?;
+        self.send()
+    }
+
+    /// Changes attributes of a file; with [`Sending::AllButFiles`] the cluster is given them later.
+    pub fn set_lazily(&self, change: &CephChange) -> Result<()> {
+        self.change(change)?;
+        if self.sending == Sending::AtOnce { self.sync() } else { Ok(()) }
+    }
+
+    fn change(&self, change: &CephChange) -> Result<()> {
         // CEPH_SETATTR_*.
         const MODE: c_int = 1;
         const UID: c_int = 1 << 1;
@@ -146,13 +187,12 @@ impl CephInode {
         if let Some(size) = change.size {
             (stat.size, mask) = (size, mask | SIZE);
         }
-        on_inode!(self, ceph_ll_setattr, &raw mut stat, mask)?;
-        self.send()
+        on_inode!(self, ceph_ll_setattr, &raw mut stat, mask).map(drop)
     }
 
     /// Gives the cluster what the client keeps of changes, where that is not to be left to later.
     fn send(&self) -> Result<()> {
-        if self.client.writes_through.load(Ordering::Relaxed) { self.sync() } else { Ok(()) }
+        if self.sending == Sending::Later { Ok(()) } else { self.sync() }
     }
 
     /// Reads an extended attribute; an empty buffer asks for its length. ERANGE, ENODATA.
@@ -223,7 +263,7 @@ impl CephInode {
         let flags = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
         let (to, of, about) = (&raw mut inode, &raw mut file, &raw mut stat);
         on_inode!(self, ceph_ll_create, name.as_ptr(), mode, flags, to, of, about, 0, 0)?;
-        let inode = Arc::new(Self::new(&self.client, inode)?);
+        let inode = Arc::new(Self::new(&self.client, inode, self.sending)?);
         Ok(CephFile { raw: Handle::new(file)?, inode })
     }
 
@@ -247,7 +287,7 @@ impl CephInode {
     fn making(&self, make: impl FnOnce(*mut *mut Inode, *mut Statx) -> Result<usize>) -> Result<()> {
         let (mut made, mut stat) = (ptr::null_mut(), Statx::new());
         make(&raw mut made, &raw mut stat)?;
-        Self::new(&self.client, made).map(drop)
+        Self::new(&self.client, made, self.sending).map(drop)
     }
 
     /// Gives this inode another name in a directory of the same client. EEXIST.
@@ -341,7 +381,7 @@ impl CephFile {
 
     /// As an inode's.
     fn send(&self) -> Result<()> {
-        if self.inode.client.writes_through.load(Ordering::Relaxed) { self.sync(false) } else { Ok(()) }
+        if self.inode.sending == Sending::AtOnce { self.sync(false) } else { Ok(()) }
     }
 
     /// Takes the only lock of the whole file, for `owner`, which no other lock of this process has; it goes with the file's end, and with the client's session.

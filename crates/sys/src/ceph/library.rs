@@ -25,6 +25,18 @@ pub(super) struct Dir([u8; 0]);
 #[repr(C)]
 pub(super) struct UserPerm([u8; 0]);
 
+/// `vinodeno_t`: an inode's number, and which of its snapshots.
+#[repr(C)]
+pub(super) struct Vino {
+    pub(super) ino: u64,
+    pub(super) snapshot: u64,
+}
+
+impl Vino {
+    /// CEPH_NOSNAP: as it is now.
+    pub(super) const NOW: u64 = u64::MAX - 1;
+}
+
 /// `struct ceph_statx`.
 #[repr(C)]
 #[allow(dead_code, reason = "the order and the size are the library's")]
@@ -121,6 +133,7 @@ library! {
     ceph_userperm_destroy(*mut UserPerm);
 
     ceph_ll_lookup_root(*mut Mount, *mut *mut Inode) -> c_int;
+    ceph_ll_lookup_vino(*mut Mount, Vino, *mut *mut Inode) -> c_int;
     ceph_ll_lookup(
         *mut Mount, *mut Inode, *const c_char, *mut *mut Inode, *mut Statx, c_uint, c_uint, *const UserPerm
     ) -> c_int;

@@ -7,12 +7,12 @@ mod inode;
 mod library;
 mod setup;
 
-pub use inode::{CephChange, CephFile, CephInode, CephListing};
+pub use inode::{CephChange, CephFile, CephInode, CephListing, Sending};
 pub use setup::{CephAccess, CephLineage, CephRefusal, CephSetup, CephTrouble, load};
 
 use crate::stat_fs::FsStat;
 use crate::sys::Result;
-use library::{Library, Mount, UserPerm};
+use library::{Library, Mount, UserPerm, Vino};
 use rustix::io::Errno;
 use std::ffi::{CStr, c_int};
 use std::ptr::{self, NonNull};
@@ -73,8 +73,6 @@ pub struct CephClient {
     device: u64,
     /// The cluster has expelled it.
     expelled: AtomicBool,
-    /// Changes are the cluster's before they are answered.
-    writes_through: AtomicBool,
 }
 
 /// Clients that are connected, or about to say goodbye.
@@ -101,14 +99,7 @@ impl CephClient {
         // SAFETY: no groups, so no array.
         let identity = unsafe { (library.ceph_userperm_new)(0, 0, 0, ptr::null_mut()) };
         let (identity, expelled) = (Handle::new(identity)?, AtomicBool::new(false));
-        let writes_through = AtomicBool::new(false);
-        Ok(Self { library, mount, identity, mounted: false, device: 0, expelled, writes_through })
-    }
-
-    /// From now on the cluster has each change before the call that makes it returns: what was answered outlives this process.
-    /// The library alone keeps attributes and data that it need not send yet for some seconds.
-    pub fn write_through(&self) {
-        self.writes_through.store(true, Ordering::Relaxed);
+        Ok(Self { library, mount, identity, mounted: false, device: 0, expelled })
     }
 
     /// What a call returned, as [`outcome`]; a cluster that has expelled the client says so in any call.
@@ -152,7 +143,16 @@ impl CephClient {
         let mut found = ptr::null_mut();
         // SAFETY: the client is mounted; the inode is written to a place of ours, with a reference.
         self.outcome(unsafe { (self.library.ceph_ll_lookup_root)(self.mount.raw(), &raw mut found) })?;
-        CephInode::new(self, found)
+        CephInode::new(self, found, Sending::Later)
+    }
+
+    /// The inode of a number, whatever directory it is in. ENOENT, ESTALE.
+    pub fn inode(self: &Arc<Self>, ino: u64) -> Result<CephInode> {
+        let mut found = ptr::null_mut();
+        let which = Vino { ino, snapshot: Vino::NOW };
+        // SAFETY: the client is mounted; the inode is written to a place of ours, with a reference.
+        self.outcome(unsafe { (self.library.ceph_ll_lookup_vino)(self.mount.raw(), which, &raw mut found) })?;
+        CephInode::new(self, found, Sending::Later)
     }
 
     /// Space and inodes.

@@ -20,12 +20,14 @@ const NO_SERVER: c_int = 1 << 2;
 const NO_MONITORS: c_int = 1000;
 
 /// What every client has, whatever its configuration file says.
-const OPTIONS: [(&CStr, &CStr); 9] = [
+const OPTIONS: [(&CStr, &CStr); 10] = [
     (c"client_mount_timeout", PATIENCE),
     // Access-control lists are honoured as the kernel's client honours them.
     (c"client_acl_type", c"posix_acl"),
     // Rights are judged above, as on any layer.
     (c"client_permissions", c"false"),
+    // In calls on inodes, too: or the directory that a file is in could be asked of files only that somebody may run.
+    (c"fuse_default_permissions", c"true"),
     // `.snap` is an ordinary name: nobody makes snapshots or looks into them by names of files.
     (c"client_snapdir", c""),
     // The size of a directory does not change with what is below it.

@@ -138,7 +138,7 @@ fn claim(
     let end = Instant::now() + patience;
     let mut left: Option<(Vec<u8>, Instant)> = None;
     loop {
-        let asked = CephWriter { name: name.as_bytes(), goes_on, gone: gone.as_deref() };
+        let asked = CephWriter { name: name.as_bytes(), goes_on, gone: gone.as_deref(), is_logged: false };
         match CephBranch::open_to_write(client, path, asked) {
             Ok(CephClaim::Taken(branch)) => return Ok(Some(branch)),
             Ok(CephClaim::Left(whose)) => match &left {

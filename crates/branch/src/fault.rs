@@ -9,7 +9,7 @@ mod objects;
 
 pub use export::FaultExport;
 
-use self::objects::FaultDir;
+use self::objects::{FaultDir, FaultFile};
 use std::ffi::CStr;
 use std::fmt;
 use std::path::Path;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::SeqCst};
-use vellum_vfs::{Branch, BranchDir, Errno, Error, RenameFlags, Result, StatFs};
+use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Error, RenameFlags, Result, StatFs};
 
 /// What operations answer once the process counts as dead.
 pub const DEAD: Errno = Errno::SHUTDOWN;
@@ -257,6 +257,11 @@ impl Branch for FaultBranch {
     fn sync(&self) -> Result<()> {
         self.plan.change()?;
         self.inner.sync()
+    }
+
+    fn find_file(&self, ino: u64) -> Result<Arc<dyn BranchFile>> {
+        self.plan.look()?;
+        Ok(FaultFile::wrap(self.inner.find_file(ino)?, &self.plan))
     }
 
     fn exchanges(&self) -> bool {

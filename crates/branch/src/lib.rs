@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod acl;
+mod behind;
 mod cached;
 mod ceph;
 mod checks;
@@ -18,6 +19,7 @@ mod whole;
 mod xattr;
 mod zoned;
 
+pub use behind::{Behind, BehindLimits, Replayed};
 pub use cached::{CachedBranch, SETTLE, Sharing};
 pub use ceph::{
     CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble,

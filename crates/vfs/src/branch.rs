@@ -138,6 +138,11 @@ pub trait BranchFile: Object {
     fn has_writers(&self) -> bool {
         true
     }
+    /// Closes it, and says what has failed of writing that nobody was told of. Where others have it too, nothing is known yet.
+    fn close(self: Arc<Self>) -> Result<()> {
+        drop(self);
+        Ok(())
+    }
     /// Attributes, and a number that stands for what the file is now: every change of contents or attributes, by whoever, that was
     /// done before has given it another one. None: the storage counts no changes, and the time of the last one has to do.
     fn version(&self) -> Result<(Attr, Option<u64>)> {

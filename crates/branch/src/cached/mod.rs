@@ -148,6 +148,10 @@ impl Branch for CachedBranch {
         })
     }
 
+    fn find_file(&self, ino: u64) -> Result<Arc<dyn BranchFile>> {
+        self.way.opened(self.inner.find_file(ino)?, OpenMode::READ | OpenMode::WRITE)
+    }
+
     fn exchanges(&self) -> bool {
         self.inner.exchanges()
     }

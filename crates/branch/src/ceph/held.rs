@@ -355,6 +355,10 @@ impl BranchFile for CephFile {
         Err(Errno::OPNOTSUPP.into())
     }
 
+    fn close(self: Arc<Self>) -> Result<()> {
+        Ok(Arc::into_inner(self).map_or(Ok(()), |file| file.open.close())?)
+    }
+
     fn descriptor(&self) -> Option<Arc<OwnedFd>> {
         None
     }

@@ -15,7 +15,7 @@ pub(super) struct FaultDir {
     plan: Arc<FaultPlan>,
 }
 
-struct FaultFile {
+pub(super) struct FaultFile {
     inner: Arc<dyn BranchFile>,
     plan: Arc<FaultPlan>,
 }
@@ -37,7 +37,7 @@ impl FaultDir {
 }
 
 impl FaultFile {
-    fn wrap(inner: Arc<dyn BranchFile>, plan: &Arc<FaultPlan>) -> Arc<dyn BranchFile> {
+    pub(super) fn wrap(inner: Arc<dyn BranchFile>, plan: &Arc<FaultPlan>) -> Arc<dyn BranchFile> {
         Arc::new(Self { inner, plan: Arc::clone(plan) })
     }
 

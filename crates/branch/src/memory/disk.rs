@@ -74,6 +74,14 @@ impl Disk {
         Some(Self::of(state))
     }
 
+    /// What the death of a client might leave that keeps changes of files until they are synced. None: nothing was recorded.
+    pub(super) fn after_client_loss(&self, choose: &mut dyn FnMut(usize) -> usize) -> Option<Arc<Self>> {
+        drop(self.lock());
+        let mut state = self.history.lock().as_ref()?.after_client_loss(choose);
+        state.forget_holders();
+        Some(Self::of(state))
+    }
+
     /// What a machine would find after a crash: the same, and nobody holds anything.
     pub(super) fn fork(&self) -> Arc<Self> {
         let mut state = self.lock().clone();

@@ -18,7 +18,7 @@ use crate::tree::{Dir, File, IO_SIZE, Pin, ROOT};
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vellum_vfs::{Branch, BranchDir, Errno, Name, Result, StatFs};
+use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Name, OpenMode, Result, StatFs};
 
 /// Device numbers of disks; each new one is another filesystem.
 static NEXT_DEV: AtomicU64 = AtomicU64::new(0x4d00);
@@ -106,6 +106,14 @@ impl MemoryBranch {
         let disk = self.disk.after_power_loss(earliest, choose).ok_or(Errno::NODATA)?;
         Self::at(disk, self.root.pin.ino, self.path.clone())
     }
+
+    /// The disk as it is found after the death of a client that keeps for itself what is written to files, and their size, owner, mode and
+    /// times: of each file, what it was at some moment since it was last synced. All else is as it is. `choose` as in
+    /// [`MemoryBranch::after_power_loss`].
+    pub fn after_client_loss(&self, choose: &mut dyn FnMut(usize) -> usize) -> Result<Arc<Self>> {
+        let disk = self.disk.after_client_loss(choose).ok_or(Errno::NODATA)?;
+        Self::at(disk, self.root.pin.ino, self.path.clone())
+    }
 }
 
 impl Branch for MemoryBranch {
@@ -138,6 +146,23 @@ impl Branch for MemoryBranch {
     fn sync(&self) -> Result<()> {
         self.disk.synced_all();
         Ok(())
+    }
+
+    fn find_file(&self, ino: u64) -> Result<Arc<dyn BranchFile>> {
+        let mut state = self.disk.lock();
+        let mut dirs = vec![self.root.pin.ino];
+        while let Some(dir) = dirs.pop() {
+            for child in state.inode(dir)?.entries()?.values() {
+                if *child == ino && state.inode(ino)?.data().is_ok() {
+                    let mode = OpenMode::READ | OpenMode::WRITE;
+                    return Ok(Arc::new(MemoryFile::new(&self.disk, &mut state, ino, mode)?));
+                }
+                if state.inode(*child)?.is_dir() {
+                    dirs.push(*child);
+                }
+            }
+        }
+        Err(Errno::NOENT.into())
     }
 
     fn exchanges(&self) -> bool {

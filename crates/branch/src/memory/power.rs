@@ -92,6 +92,30 @@ impl History {
         }
     }
 
+    /// What may be left by a client that has kept of each file what was changed since it was synced, but for its names and extended
+    /// attributes: contents of one moment, and attributes of one.
+    pub(super) fn after_client_loss(&self, choose: &mut dyn FnMut(usize) -> usize) -> State {
+        let last = self.now();
+        let Some(mut state) = self.states.last().cloned() else {
+            unreachable!("a history begins with a state")
+        };
+        let mut files: Vec<u64> =
+            state.inodes.keys().copied().filter(|ino| self.file(last, *ino).is_some()).collect();
+        files.sort_unstable();
+        for ino in files {
+            let synced = self.syncs.iter().rev().find(|sync| sync.ino == ino).map_or(0, |sync| sync.moment);
+            let first = (synced..=last).find(|at| self.file(*at, ino).is_some()).unwrap_or(last);
+            let mut then = || self.states.get(first + choose(last - first + 1)).and_then(|s| s.inodes.get(&ino));
+            let (Some(contents), Some(attributes)) = (then(), then()) else { continue };
+            if let Some(inode) = state.inodes.get_mut(&ino) {
+                inode.body = contents.body.clone();
+                (inode.mode, inode.uid, inode.gid) = (attributes.mode, attributes.uid, attributes.gid);
+                (inode.atime, inode.mtime) = (attributes.atime, attributes.mtime);
+            }
+        }
+        state
+    }
+
     /// What may be left if the power is lost at or after the state numbered `earliest`.
     pub(super) fn after_power_loss(&self, earliest: usize, choose: &mut dyn FnMut(usize) -> usize) -> State {
         let lost = earliest.min(self.now());

@@ -264,7 +264,7 @@ impl CephInode {
         let (to, of, about) = (&raw mut inode, &raw mut file, &raw mut stat);
         on_inode!(self, ceph_ll_create, name.as_ptr(), mode, flags, to, of, about, 0, 0)?;
         let inode = Arc::new(Self::new(&self.client, inode, self.sending)?);
-        Ok(CephFile { raw: Handle::new(file)?, inode })
+        CephFile::new(file, inode)
     }
 
     /// Makes a directory in this one. EEXIST.
@@ -321,7 +321,7 @@ impl CephInode {
     pub fn open(self: &Arc<Self>, flags: c_int) -> Result<CephFile> {
         let mut file = ptr::null_mut();
         on_inode!(self, ceph_ll_open, flags, &raw mut file)?;
-        Ok(CephFile { raw: Handle::new(file)?, inode: Arc::clone(self) })
+        CephFile::new(file, Arc::clone(self))
     }
 
     /// Begins a listing of this directory.
@@ -336,17 +336,35 @@ impl CephInode {
 pub struct CephFile {
     raw: Handle<Fh>,
     inode: Arc<CephInode>,
+    is_open: bool,
 }
 
 impl Drop for CephFile {
     fn drop(&mut self) {
-        let client = &self.inode.client;
-        // SAFETY: the file is open, and closed once.
-        unsafe { (client.library.ceph_ll_close)(client.mount.raw(), self.raw.raw()) };
+        if self.is_open {
+            self.end();
+        }
     }
 }
 
 impl CephFile {
+    fn new(raw: *mut Fh, inode: Arc<CephInode>) -> Result<Self> {
+        Ok(Self { raw: Handle::new(raw)?, inode, is_open: true })
+    }
+
+    /// Closes it. The outcome is that of writing which has failed while it was open.
+    pub fn close(mut self) -> Result<()> {
+        self.is_open = false;
+        let ended = self.end();
+        self.inode.client.outcome(ended).map(drop)
+    }
+
+    fn end(&self) -> c_int {
+        let client = &self.inode.client;
+        // SAFETY: the file is open, and this is called once: when it is closed, or dropped without that.
+        unsafe { (client.library.ceph_ll_close)(client.mount.raw(), self.raw.raw()) }
+    }
+
     /// The inode.
     #[must_use]
     pub const fn inode(&self) -> &Arc<CephInode> {

@@ -272,7 +272,8 @@ fn files_are_found_by_number_beneath_the_root_only() {
             let found = branch.find_file(ino(&**file)).unwrap();
             assert_eq!(get(&*found), text.as_bytes());
         }
-        let elsewhere = [ino(&*outside), ino(&*removed), symlink, ino(&*deep), ino(&*root), 1, 2, u64::MAX, 0];
+        let elsewhere =
+            [ino(&*outside), ino(&*removed), symlink, ino(&*deep), ino(&*root), 1, 2, u64::MAX, 0];
         for number in elsewhere {
             assert_eq!(errno(branch.find_file(number)), Errno::NOENT, "{number:#x}");
         }

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use vellum_branch::BehindLimits;
 use vellum_vfs::IdMap;
 
 /// Most layers of one instance, the upper included.
@@ -119,6 +120,29 @@ impl Cache {
     pub const USUAL: u64 = 256 << 20;
 }
 
+/// An upper layer on CephFS whose files are written behind: what is changed of them is answered when it stands in memory that outlives the
+/// service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WriteBehind {
+    /// Most bytes that the cluster has not got yet.
+    pub bytes: u64,
+    /// How long it may not have them.
+    pub age: Duration,
+}
+
+impl WriteBehind {
+    /// Bytes that it may be.
+    pub const BYTES: std::ops::RangeInclusive<u64> = BehindLimits::BYTES_MIN..=BehindLimits::BYTES_MAX;
+    /// Bytes where nothing else is said.
+    pub const BYTES_USUAL: u64 = 64 << 20;
+    /// Times that it may be.
+    pub const AGES: std::ops::RangeInclusive<Duration> =
+        Duration::from_millis(100)..=Duration::from_secs(3600);
+    /// The time where nothing else is said.
+    pub const AGE_USUAL: Duration = Duration::from_secs(5);
+}
+
 /// What the mount itself allows, as the flags of mount(2). None: the default for the caller's privileges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -216,6 +240,9 @@ pub struct Config {
     /// The cache through which lower layers are read; None: they are read as they are.
     #[serde(deserialize_with = "plain::required")]
     pub cache: Option<Cache>,
+    /// Files of an upper layer on CephFS are written behind; None: the cluster has each change before it is answered.
+    #[serde(deserialize_with = "plain::required")]
+    pub write_behind: Option<WriteBehind>,
     /// Its share of the cache where other mounts of the service want it too ([`WEIGHTS`]). None: the pool's, or [`WEIGHT_USUAL`].
     #[serde(deserialize_with = "plain::required")]
     pub weight: Option<u16>,
@@ -328,6 +355,17 @@ impl Config {
         if let Some(cache) = self.cache.filter(|cache| cache.bytes < Cache::MIN) {
             return wrong(format!("a cache of {} bytes, less than {}", cache.bytes, Cache::MIN));
         }
+        if let Some(behind) = self.write_behind {
+            let is_far = self.written().is_some_and(|(upper, _)| upper.ceph().is_some());
+            if !is_far
+                || !WriteBehind::BYTES.contains(&behind.bytes)
+                || !WriteBehind::AGES.contains(&behind.age)
+            {
+                return wrong(format!(
+                    "{behind:?}, for which there is no upper layer, or limits that cannot be"
+                ));
+            }
+        }
         if let Some(weight) = self.weight.filter(|weight| !WEIGHTS.contains(weight)) {
             return wrong(format!("weight {weight}, where 1 to 10000 can be"));
         }
@@ -436,8 +474,12 @@ mod tests {
         let many = Config { lowers: vec![Path::new("/l").into(); LAYERS_MAX + 1], ..full() };
         let threads = Config { workers: NonZeroUsize::new(WORKERS_MAX + 1), ..full() };
         let small = Config { cache: Some(Cache { sharing: Sharing::Shared, bytes: 0 }), ..full() };
+        let nowhere = WriteBehind { bytes: WriteBehind::BYTES_USUAL, age: WriteBehind::AGE_USUAL };
+        let nowhere = Config { write_behind: Some(nowhere), ..full() };
         let weightless = Config { weight: Some(0), ..full() };
-        for bad in [Config::default(), many, threads, small, weightless, Config { work: None, ..full() }] {
+        for bad in
+            [Config::default(), many, threads, small, nowhere, weightless, Config { work: None, ..full() }]
+        {
             assert_eq!(bad.check().unwrap_err().exit_status(), 2);
         }
         for (name, bad) in [

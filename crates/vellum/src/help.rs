@@ -15,6 +15,9 @@ Layers:
   upperdir=DIR             the layer that takes changes; without it the tree is read-only
   workdir=DIR              a directory for unfinished work, on the filesystem of upperdir
                            both may lie on CephFS: upperdir=ceph:PATH,workdir=ceph:PATH
+  ceph.write=sync|back, ceph.dirty=SIZE, ceph.age=SECONDS
+                           what is changed of files there is on the cluster before it is answered, or later: at most
+                           so much (64m), and for so long (5); it outlives the service, but not the machine
   upperdir=zoned:DEVICE/DIR, workdir=zoned:DEVICE/DIR, lowerdir=zoned:DEVICE/DIR[:...]
                            directories in the store on a zoned device, or on a file or disk that is used like one
 

@@ -154,7 +154,8 @@ impl BranchDir for BehindDir {
         if !to_work && let Some(attr) = self.loses_name(&*self.inner, name) {
             self.way.behind.before_another_name(&attr);
         }
-        let replaced = if flags.contains(RenameFlags::EXCHANGE) { None } else { self.loses_name(to, to_name) };
+        let replaced =
+            if flags.contains(RenameFlags::EXCHANGE) { None } else { self.loses_name(to, to_name) };
         let moved = replaced.as_ref().and_then(|_| self.loses_name(&*self.inner, name));
         self.inner.rename(name, to, to_name, flags)?;
         // Two names of one file both stay.

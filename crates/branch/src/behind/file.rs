@@ -287,4 +287,3 @@ impl BranchFile for BehindFile {
         self.inner.version()
     }
 }
-

@@ -114,7 +114,8 @@ impl Log {
     pub(super) fn open(memory: OwnedFd) -> Result<Self, Errno> {
         let seals = fcntl_get_seals(&memory).map_err(|_| Errno::BADMSG)?.difference(SEAL_EXEC);
         let bytes = u64::try_from(fstat(&memory)?.st_size).unwrap_or(0);
-        let ring = bytes.checked_sub(BEFORE as u64 * WORD).filter(|ring| (RING_MIN..=RING_MAX).contains(ring));
+        let ring =
+            bytes.checked_sub(BEFORE as u64 * WORD).filter(|ring| (RING_MIN..=RING_MAX).contains(ring));
         let Some(ring) = ring.filter(|ring| ring % WORD == 0) else { return Err(Errno::BADMSG) };
         if seals != SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL {
             return Err(Errno::BADMSG);

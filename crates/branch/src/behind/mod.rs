@@ -179,7 +179,10 @@ impl Behind {
     pub fn write_due(&self, now: Instant) {
         let is_due = |since: Instant| now.saturating_duration_since(since) >= self.limits.age;
         let due = |behind: &Self| {
-            behind.log.oldest().filter(|(_, since)| is_due(*since) || behind.log.used() > behind.log.size() / 2)
+            behind
+                .log
+                .oldest()
+                .filter(|(_, since)| is_due(*since) || behind.log.used() > behind.log.size() / 2)
         };
         if due(self).is_none() {
             return;

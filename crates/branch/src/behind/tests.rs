@@ -7,8 +7,8 @@ use crate::{FaultBranch, FaultPlan, MemoryBranch};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::rc::Rc;
 use std::os::fd::AsFd as _;
+use std::rc::Rc;
 use vellum_sys::SharedWords;
 use vellum_vfs::{Name, RenameFlags};
 
@@ -91,7 +91,12 @@ fn name(number: usize) -> CString {
 const FILES: usize = 4;
 
 /// One thing that a program does. Whether it was done does not matter.
-fn act(upper: &Arc<dyn Branch>, behind: &Behind, open: &mut BTreeMap<CString, Arc<dyn BranchFile>>, chance: &mut Chance) {
+fn act(
+    upper: &Arc<dyn Branch>,
+    behind: &Behind,
+    open: &mut BTreeMap<CString, Arc<dyn BranchFile>>,
+    chance: &mut Chance,
+) {
     let root = upper.root();
     let one = name(chance.below(FILES));
     let at = Name::new(&one).unwrap();
@@ -147,7 +152,8 @@ fn a_death_at_any_moment_loses_nothing_that_was_answered() {
                 move || {
                     let Some(behind) = behind.upgrade() else { return };
                     let left = disk.after_client_loss(&mut |n| chance.below(n)).unwrap();
-                    seen.borrow_mut().push((see(&*left.subtree("upper").unwrap()), after(&left, copied(&behind.log))));
+                    seen.borrow_mut()
+                        .push((see(&*left.subtree("upper").unwrap()), after(&left, copied(&behind.log))));
                 }
             };
             watch(look, || act(&tree, &behind, &mut open, &mut chance));
@@ -156,13 +162,23 @@ fn a_death_at_any_moment_loses_nothing_that_was_answered() {
                 moments += 1;
                 late += usize::from(bare != served);
                 // A write of more than a record is some, and so is one that has changed something past the log.
-                let is_part = || served.keys().eq(now.keys()) && served.iter().all(|(name, file)| is_between(before.get(name), &now[name], file));
-                assert!(*served == before || *served == now || is_part(), "seed {seed}, turn {turn}: {}", differs(served, &now));
+                let is_part = || {
+                    served.keys().eq(now.keys())
+                        && served.iter().all(|(name, file)| is_between(before.get(name), &now[name], file))
+                };
+                assert!(
+                    *served == before || *served == now || is_part(),
+                    "seed {seed}, turn {turn}: {}",
+                    differs(served, &now)
+                );
             }
         }
         wrapped += usize::from(behind.log.head() > behind.log.size());
     }
-    assert!(moments > 2000 && wrapped > 6 && late > 500, "{moments} moments, {wrapped} logs went round, {late} took the log");
+    assert!(
+        moments > 2000 && wrapped > 6 && late > 500,
+        "{moments} moments, {wrapped} logs went round, {late} took the log"
+    );
 }
 
 /// Whether a file is what it was up to some byte and what it will be, or the other way.
@@ -171,15 +187,22 @@ fn is_between(before: Option<&Seen>, now: &Seen, file: &Seen) -> bool {
     file == before
         || file == now
         || (file.1 == now.1 || file.1 == before.1)
-            && file.0.iter().enumerate().all(|(at, byte)| {
-                now.0.get(at) == Some(byte) || before.0.get(at).unwrap_or(&0) == byte
-            })
+            && file
+                .0
+                .iter()
+                .enumerate()
+                .all(|(at, byte)| now.0.get(at) == Some(byte) || before.0.get(at).unwrap_or(&0) == byte)
 }
 
 fn differs(one: &BTreeMap<Vec<u8>, Seen>, other: &BTreeMap<Vec<u8>, Seen>) -> String {
     let brief = |seen: &BTreeMap<Vec<u8>, Seen>| {
         let each = seen.iter().map(|(name, (data, mode, uid, _, value))| {
-            format!("{}: {} bytes, {mode:o}, {uid}, {value:?}, {:x}", String::from_utf8_lossy(name), data.len(), crc32c::crc32c(data))
+            format!(
+                "{}: {} bytes, {mode:o}, {uid}, {value:?}, {:x}",
+                String::from_utf8_lossy(name),
+                data.len(),
+                crc32c::crc32c(data)
+            )
         });
         each.collect::<Vec<_>>().join("; ")
     };
@@ -284,7 +307,8 @@ fn only_files_of_the_layer_are_written_to() {
 
 #[test]
 fn what_is_no_log_is_refused() {
-    let sealed = |words| SharedWords::create_sealed(c"x", words).unwrap().as_fd().try_clone_to_owned().unwrap();
+    let sealed =
+        |words| SharedWords::create_sealed(c"x", words).unwrap().as_fd().try_clone_to_owned().unwrap();
     let unsealed = SharedWords::create(c"x", 4096).unwrap().as_fd().try_clone_to_owned().unwrap();
     for memory in [sealed(4096), sealed(1), unsealed] {
         assert_eq!(Log::open(memory).err(), Some(Errno::BADMSG));

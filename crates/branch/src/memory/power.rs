@@ -105,7 +105,8 @@ impl History {
         for ino in files {
             let synced = self.syncs.iter().rev().find(|sync| sync.ino == ino).map_or(0, |sync| sync.moment);
             let first = (synced..=last).find(|at| self.file(*at, ino).is_some()).unwrap_or(last);
-            let mut then = || self.states.get(first + choose(last - first + 1)).and_then(|s| s.inodes.get(&ino));
+            let mut then =
+                || self.states.get(first + choose(last - first + 1)).and_then(|s| s.inodes.get(&ino));
             let (Some(contents), Some(attributes)) = (then(), then()) else { continue };
             if let Some(inode) = state.inodes.get_mut(&ino) {
                 inode.body = contents.body.clone();

@@ -7,9 +7,10 @@ use crate::layers::Layers;
 use crate::layers::source::LayerSource;
 use crate::process::boot;
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use vellum_union::{
-    Budget, DURABLE, Extent, Generations, Ledger, Mappable, Squash, Union, UnionConfig, UpperConfig,
+    Budget, DURABLE, Extent, Generations, Ledger, Mappable, Run, Squash, Union, UnionConfig, UpperConfig,
 };
 use vellum_vfs::{Errno, Export, NodeId, Result};
 
@@ -17,12 +18,16 @@ use vellum_vfs::{Errno, Export, NodeId, Result};
 const SPARE: u64 = 5;
 
 /// Memory that outlives the process.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct Kept {
     /// Where node ids are written down for a successor.
     pub ledger: Option<Arc<Ledger>>,
     /// Where clients see that a file may have become shorter.
     pub generations: Option<Arc<Generations>>,
+    /// The log of what is to be written of the upper layer, which a predecessor has left.
+    pub dirty: Option<OwnedFd>,
+    /// What bits of blocks name that are not durable, where they are as good as that log.
+    pub run: Option<Run>,
     /// The upper layer's face by which its files may be handed out to programs.
     pub export: Option<Arc<dyn Export>>,
 }
@@ -72,7 +77,8 @@ pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::R
     // process.
     let is_far = |upper: &LayerSource| upper.ceph().is_some() || upper.zoned().is_some();
     let far = config.written().is_some_and(|(upper, _)| is_far(upper));
-    wanted.run = if far { Some(DURABLE) } else { boot::run() };
+    // What is written behind is found in a log, and not without.
+    wanted.run = kept.run.or_else(|| if far { Some(DURABLE) } else { boot::run() });
     wanted.sidecars = far || config.block_map == BlockMap::Sidecar;
     if let Some(timeout) = config.timeout {
         wanted.ttl = timeout;

@@ -1,6 +1,7 @@
 //! Opening the layers, and refusing what cannot work before anything has been changed.
 
 pub(crate) mod access_times;
+pub(crate) mod behind;
 pub(crate) mod cache;
 pub mod ceph;
 pub mod lock;
@@ -48,6 +49,8 @@ pub struct OpenLayers {
     pub mount: Option<OwnedFd>,
     /// A process that has died has served them to those who use the mount.
     pub go_on: bool,
+    /// Files of the upper are written behind.
+    pub is_logged: bool,
 }
 
 /// The layers of an instance, open.
@@ -117,7 +120,8 @@ impl OpenLayers {
             None => None,
         };
         let lowers = config.only_read().map(open).collect::<Result<_, _>>()?;
-        Ok(Self { lowers, upper, locks, mount: None, go_on: false })
+        let is_logged = config.write_behind.is_some();
+        Ok(Self { lowers, upper, locks, mount: None, go_on: false, is_logged })
     }
 
     /// The upper, its work directory, and the lowers.
@@ -169,7 +173,7 @@ impl OpenLayers {
             Some((
                 OpenLayer { source: LayerSource::Ceph(upper), .. },
                 OpenLayer { source: LayerSource::Ceph(work), .. },
-            )) => Some(ceph::upper(&upper, &work, self.go_on)?),
+            )) => Some(ceph::upper(&upper, &work, self.go_on, self.is_logged)?),
             Some((
                 OpenLayer { source: LayerSource::Zoned(upper), root: Some(device) },
                 OpenLayer { source: LayerSource::Zoned(work), root: Some(second) },

@@ -10,9 +10,10 @@ use crate::instance::Instance;
 use crate::instance::explain::InstanceReport;
 use crate::instance::tree::{self, Kept};
 use crate::layers::OpenLayers;
+use crate::layers::behind;
 use crate::layers::cache::Member;
 use crate::mounts::session_setup::{report, session_options};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use vellum_fuse::{Inflight, Mounted, Session, SessionOptions};
 use vellum_union::{Generations, Ledger, Union};
@@ -44,6 +45,8 @@ pub(super) struct Made {
     pub(super) locks: Vec<OwnedFd>,
     /// Where lower layers are read through a cache.
     pub(super) cache: Option<Member>,
+    /// The log of what is to be written, where that is written behind; the tree keeps it open.
+    pub(super) dirty: Option<RawFd>,
 }
 
 impl Made {
@@ -61,12 +64,15 @@ impl Made {
 pub(super) fn make(
     request: &MountRequest,
     layers: OpenLayers,
-    kept: Kept,
+    mut kept: Kept,
     inflight: &Arc<Inflight>,
 ) -> Result<Made, Failure> {
     let config = request.config.clone();
     config.check()?;
     let mut layers = layers.into_branches()?;
+    let left = kept.dirty.take();
+    let behind = config.write_behind.map(|limits| behind::write(&mut layers, limits, left)).transpose()?;
+    kept.run = behind.as_ref().map(|behind| behind.run());
     let weight = config.weight.unwrap_or(WEIGHT_USUAL);
     let cache = config.cache.map(|cache| Member::new(cache, weight)).transpose()?;
     if let Some((cache, Cache { sharing, .. })) = cache.as_ref().zip(config.cache) {
@@ -78,7 +84,8 @@ pub(super) fn make(
     let report = report(&config, &layers, &options);
     let tree = tree::build_kept(&config, layers, kept)?;
     options.allow_idmap &= !tree.hands_out();
-    Ok(Made { config, tree, report, options, locks, cache })
+    let dirty = behind.map(|behind| behind.memory().as_raw_fd());
+    Ok(Made { config, tree, report, options, locks, cache, dirty })
 }
 
 impl Fresh {
@@ -120,8 +127,9 @@ impl Fresh {
         let (handouts, export) = handouts.and_then(|root| HandoutMounts::of(root, request)).unzip();
         let root = root.filter(|_| export.is_some());
         let mut record = MountRecord::new(request.clone(), &device, &layers, &locks, root, numbers);
-        let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export };
+        let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export, ..Kept::default() };
         let made = make(request, layers, kept, &inflight)?;
+        record.dirty = made.dirty;
         let mountpoint = made.config.mountpoint.clone();
         let instance = Made::instance(made.tree, made.report, made.cache);
         let mounted = Mounted { device, mountpoint: mountpoint.clone() };

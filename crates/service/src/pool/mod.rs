@@ -34,7 +34,7 @@ pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
 
 /// Version of everything that one service leaves to the next: mount records, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 14;
+pub const FORMAT: u32 = 15;
 
 /// What supervisors and heirs are called in lists of processes.
 pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-heir"];

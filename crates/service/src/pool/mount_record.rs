@@ -38,6 +38,9 @@ pub(super) struct MountRecord {
     /// None: no program reads from mappings here.
     #[serde(deserialize_with = "plain::required")]
     generations: Option<RawFd>,
+    /// The log of what is to be written of the upper layer. None: it is not written behind.
+    #[serde(deserialize_with = "plain::required")]
+    pub(super) dirty: Option<RawFd>,
     /// What has been agreed on with the kernel.
     pub(super) negotiated: [u64; 9],
 }
@@ -51,6 +54,7 @@ pub(super) struct Found {
     pub(super) ledger: OwnedFd,
     pub(super) inflight: OwnedFd,
     pub(super) generations: Option<OwnedFd>,
+    pub(super) dirty: Option<OwnedFd>,
     /// The record itself, to be held as long as the mount is served.
     pub(super) written: OwnedFd,
 }
@@ -76,6 +80,7 @@ impl MountRecord {
             ledger,
             inflight,
             generations,
+            dirty: None,
             negotiated: [0; 9],
         }
     }
@@ -193,10 +198,14 @@ fn complete(
     let locks = record.locks.iter().map(|number| take(*number)).collect::<Result<Vec<_>, _>>()?;
     let handouts = record.handouts.map(&mut take).transpose()?;
     let (ledger, inflight) = (take(record.ledger)?, take(record.inflight)?);
-    let generations = record.generations.map(take).transpose()?;
+    let generations = record.generations.map(&mut take).transpose()?;
+    let dirty = record.dirty.map(take).transpose()?;
+    if dirty.is_some() != record.request.config.write_behind.is_some() {
+        return Err(Failure::system("its record does not say where what is to be written is"));
+    }
     let locks = locks.into_iter().map(Into::into).collect();
     let layers = OpenLayers::of(&record.request.config, &mut roots.into_iter(), locks)?;
-    Ok(Some(Found { record, device, layers, handouts, ledger, inflight, generations, written }))
+    Ok(Some(Found { record, device, layers, handouts, ledger, inflight, generations, dirty, written }))
 }
 
 #[cfg(test)]

@@ -216,6 +216,12 @@ impl PoolService {
             if !matches!(thread.join(), Ok(Ok(()))) {
                 tracing::error!("a session has ended badly");
             }
+            // What is written behind before that: a successor that comes meanwhile writes it, by the record.
+            if config.write_behind.is_some()
+                && let Err(error) = ended.inner().sync_all()
+            {
+                tracing::error!(%error, "something could not be written when the mount ended");
+            }
             // The record first: a successor must not find a mount whose descriptors are being closed.
             record.close();
             service.door.remove(number);

@@ -33,6 +33,8 @@ struct Left {
     held: HashMap<RawFd, OwnedFd>,
     inflight: OwnedFd,
     generations: Option<OwnedFd>,
+    /// What is to be written.
+    dirty: Option<OwnedFd>,
     /// The record itself.
     written: OwnedFd,
     /// Held until the mount has it, too.
@@ -61,13 +63,26 @@ pub(super) fn all(service: &Arc<PoolService>, mut inherited: Inherited) {
 
 impl Left {
     fn take(found: Found, inherited: &mut Inherited, warm: Option<&Warm>) -> Result<Self, Failure> {
-        let Found { record, device, mut layers, handouts, ledger, inflight, generations, written } = found;
+        let Found { record, device, mut layers, handouts, ledger, inflight, generations, dirty, written } =
+            found;
         layers.outlive_their_service()?;
         layers.go_on = true;
         let ledger = Arc::new(Ledger::open(ledger).map_err(|e| Failure::system(e.to_string()))?);
         let held = ledger.held().into_iter().filter_map(|fd| Some((fd, inherited.take(fd)?))).collect();
         let warm = warm.filter(|_| record.request.config.cache.is_some()).cloned();
-        Ok(Self { record, device, layers, handouts, ledger, held, inflight, generations, written, warm })
+        Ok(Self {
+            record,
+            device,
+            layers,
+            handouts,
+            ledger,
+            held,
+            inflight,
+            generations,
+            dirty,
+            written,
+            warm,
+        })
     }
 }
 
@@ -113,19 +128,21 @@ fn is_connected(device: &OwnedFd) -> bool {
 }
 
 fn one(service: &Arc<PoolService>, left: Left) -> Result<(), Failure> {
-    let Left { record, device, layers, handouts, ledger, held, inflight, generations, written, warm } = left;
+    let Left { record, device, layers, handouts, ledger, held, inflight, generations, dirty, written, warm } =
+        left;
     let failed = |e: vellum_vfs::Error| Failure::system(e.to_string());
     let negotiated = Negotiated::from_numbers(record.negotiated)
         .ok_or_else(|| Failure::system("its record says nothing sensible of the connection"))?;
     let inflight = Arc::new(Inflight::open(inflight).map_err(failed)?);
     let generations = generations.map(Generations::open).transpose().map_err(failed)?.map(Arc::new);
     let (handouts, export) = handouts.and_then(|root| HandoutMounts::of(root, &record.request)).unzip();
-    let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export };
+    let kept =
+        Kept { ledger: Some(ledger), generations: generations.clone(), dirty, export, ..Kept::default() };
     let made = fresh::make(&record.request, layers, kept, &inflight)?;
     drop(warm);
     made.tree.resume(held);
     let mountpoint = Some(made.config.mountpoint.clone());
-    let Made { config, tree, report, options, locks, cache } = made;
+    let Made { config, tree, report, options, locks, cache, .. } = made;
     let instance = Made::instance(tree, report, cache);
     let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
     // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that

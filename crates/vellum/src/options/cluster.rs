@@ -1,9 +1,53 @@
-//! Layers on CephFS, and the options that say which cluster they are on.
+//! Layers on CephFS, and the options that say which cluster they are on, and when an upper layer there is written to.
 
 use super::bad::BadInput;
+use std::time::Duration;
 use vellum_service::LayerSource;
-use vellum_service::config::Config;
+use vellum_service::config::{Config, WriteBehind};
 use vellum_service::layers::ceph::Cluster;
+
+/// What options say of when the cluster is given changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    /// Later.
+    pub(super) behind: bool,
+    pub(super) bytes: Option<u64>,
+    pub(super) age: Option<Duration>,
+}
+
+impl Written {
+    /// The policy. Refuses one that does not fit the layers, and limits of none.
+    pub(super) fn policy(&self, config: &Config) -> Result<Option<WriteBehind>, BadInput> {
+        let refused = |why: String| Err(BadInput::new(why));
+        if !self.behind {
+            let said = [("ceph.dirty", self.bytes.is_some()), ("ceph.age", self.age.is_some())];
+            return match said.iter().find(|(_, said)| *said) {
+                Some((key, _)) => refused(format!(
+                    "option {key}: each change is written before it is answered; add ceph.write=back, or leave it out"
+                )),
+                None => Ok(None),
+            };
+        }
+        let is_far = config.written().is_some_and(|(upper, _)| upper.ceph().is_some());
+        // A mount without an upper layer and one without a work directory are refused for that.
+        if !is_far {
+            return refused(
+                "option ceph.write=back: no upper layer on CephFS is written to; give one with \
+                 upperdir=ceph:PATH,workdir=ceph:PATH, or leave it out"
+                    .into(),
+            );
+        }
+        let bytes = self.bytes.unwrap_or(WriteBehind::BYTES_USUAL);
+        if !WriteBehind::BYTES.contains(&bytes) {
+            return refused(format!("option ceph.dirty: {bytes} bytes cannot be; write 4M to 64G"));
+        }
+        let age = self.age.unwrap_or(WriteBehind::AGE_USUAL);
+        if !WriteBehind::AGES.contains(&age) {
+            return refused(format!("option ceph.age: {} cannot be; write 0.1 to 3600", age.as_secs_f64()));
+        }
+        Ok(Some(WriteBehind { bytes, age }))
+    }
+}
 
 /// Says of each layer on CephFS that it is on this cluster. Refuses a cluster that none is on.
 pub(super) fn place(config: &mut Config, cluster: &Cluster) -> Result<(), BadInput> {

@@ -1,7 +1,7 @@
 //! What each option means.
 
 use super::bad::BadInput;
-use super::cluster;
+use super::cluster::{self, Written};
 use super::names;
 use super::split::{self, RawOption};
 use super::values::{
@@ -47,6 +47,7 @@ pub struct Options {
     cache: Option<Sharing>,
     cache_size: Option<u64>,
     cluster: Cluster,
+    written: Written,
     /// Somebody has asked for blocks to be filled when the mount has ended.
     fills: bool,
 }
@@ -151,6 +152,7 @@ impl Options {
         }
         self.config.cache = self.cache()?;
         if !self.remount {
+            self.config.write_behind = self.written.policy(&self.config)?;
             self.check_layers()?;
         }
         Ok(Request {
@@ -324,6 +326,11 @@ impl Options {
             "ceph.conf" => self.cluster.conf = Some(path(plain(key, raw, "write ceph.conf=FILE")?)),
             "ceph.id" => self.cluster.id = Some(text(key, raw, "write ceph.id=NAME, without client.")?),
             "ceph.fs" => self.cluster.filesystem = Some(text(key, raw, "write ceph.fs=NAME")?),
+            "ceph.write" => self.written.behind = choice(key, raw, &[("sync", false), ("back", true)])?,
+            "ceph.dirty" => {
+                self.written.bytes = Some(bytes(key, raw, "write a number of bytes, e.g. 64M")?);
+            }
+            "ceph.age" => self.written.age = Some(seconds(key, raw)?),
             "cache" => {
                 let named = [
                     ("off", None),

@@ -29,6 +29,15 @@ pub struct CephRight {
     _branch: Option<Arc<dyn Branch>>,
 }
 
+/// How a layer is to be written to.
+#[derive(Clone, Copy, Default)]
+struct Manner {
+    /// By a mount that has done so before.
+    goes_on: bool,
+    /// Its files are written behind.
+    is_logged: bool,
+}
+
 /// A branch of any kind.
 type Open = Arc<dyn Branch>;
 
@@ -38,16 +47,23 @@ pub(crate) fn layer(layer: &CephLayer) -> Result<Open, Failure> {
     in_time(layer, move || reader(&its))
 }
 
-/// Opens an upper layer and its work directory, and takes the right to both. `go_on`: for a mount that had it before. As [`layer`].
-pub(crate) fn upper(upper: &CephLayer, work: &CephLayer, go_on: bool) -> Result<(Open, Open), Failure> {
+/// Opens an upper layer and its work directory, and takes the right to both. `goes_on`: for a mount that had it before; `is_logged`: its files
+/// are written behind. As [`layer`].
+pub(crate) fn upper(
+    upper: &CephLayer,
+    work: &CephLayer,
+    goes_on: bool,
+    is_logged: bool,
+) -> Result<(Open, Open), Failure> {
+    let way = Manner { goes_on, is_logged };
     let layers = (upper.clone(), work.clone());
     in_time(upper, move || {
         let mut gone = None;
         let taken = "another mount writes to it";
         let advice = "unmount that first, or mount with ro";
-        let upper = write_to(&layers.0, go_on, &mut gone, (taken, advice))?;
+        let upper = write_to(&layers.0, way, &mut gone, (taken, advice))?;
         let (taken, advice) = ("another mount uses it", "give each mount a workdir of its own");
-        let work = write_to(&layers.1, go_on, &mut gone, (taken, advice))?;
+        let work = write_to(&layers.1, way, &mut gone, (taken, advice))?;
         require_moves(&layers, &upper, &work)?;
         Ok((upper, work))
     })
@@ -115,12 +131,12 @@ fn way(layer: &CephLayer) -> Result<(Arc<CephClient>, CString), Failure> {
 /// out; `taken`: what to say, and what to do about it, where somebody has it.
 fn write_to(
     layer: &CephLayer,
-    goes_on: bool,
+    manner: Manner,
     gone: &mut Option<Vec<u8>>,
     taken: (&str, &str),
 ) -> Result<Open, Failure> {
     let (client, path) = way(layer)?;
-    match claim(layer, (&client, &path), goes_on, gone, PREDECESSOR_WAIT)? {
+    match claim(layer, (&client, &path), manner, gone, PREDECESSOR_WAIT)? {
         Some(branch) => Ok(branch),
         None => Err(occupied(layer, &client, &path, taken)),
     }
@@ -130,7 +146,7 @@ fn write_to(
 fn claim(
     layer: &CephLayer,
     (client, path): (&Arc<CephClient>, &CString),
-    goes_on: bool,
+    Manner { goes_on, is_logged }: Manner,
     gone: &mut Option<Vec<u8>>,
     patience: Duration,
 ) -> Result<Option<Open>, Failure> {
@@ -138,7 +154,7 @@ fn claim(
     let end = Instant::now() + patience;
     let mut left: Option<(Vec<u8>, Instant)> = None;
     loop {
-        let asked = CephWriter { name: name.as_bytes(), goes_on, gone: gone.as_deref(), is_logged: false };
+        let asked = CephWriter { name: name.as_bytes(), goes_on, gone: gone.as_deref(), is_logged };
         match CephBranch::open_to_write(client, path, asked) {
             Ok(CephClaim::Taken(branch)) => return Ok(Some(branch)),
             Ok(CephClaim::Left(whose)) => match &left {
@@ -178,7 +194,7 @@ pub(super) fn right(layer: &CephLayer) -> Result<Option<CephRight>, Failure> {
             }
             _ => {}
         }
-        let taken = claim(&its, (&client, &path), false, &mut None, Duration::ZERO)?;
+        let taken = claim(&its, (&client, &path), Manner::default(), &mut None, Duration::ZERO)?;
         Ok(taken.map(|branch| CephRight { _branch: Some(branch) }))
     })
 }

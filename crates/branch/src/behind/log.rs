@@ -9,7 +9,7 @@
 //! ones are done before the newer ones. So whatever the moment, what is between tail and head and not done is a file's last changes, in
 //! their order, and to make them again leaves the file as it was to be.
 
-use super::record::{Change, HEAD_BYTES, HEAD_WORDS, Head, LIVE, Left, STATE, room, times};
+use super::record::{Change, HEAD_BYTES, HEAD_WORDS, Head, LIVE, Left, STATE, WHEN, room, times};
 use super::steps::step;
 use super::{Errno, RING_MAX, RING_MIN};
 use parking_lot::Mutex;
@@ -226,6 +226,12 @@ impl Log {
         drop(state);
         drop(room);
         Ok(position)
+    }
+
+    /// A change that was just written down has been made at that time.
+    pub(super) fn dated(&self, position: u64, when: Timestamp) {
+        self.put(self.word(position, WHEN), when.secs.cast_unsigned());
+        self.put(self.word(position, WHEN + 1), when.nanos.into());
     }
 
     /// The changes of a file before a position are done, and are not made again.

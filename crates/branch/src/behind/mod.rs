@@ -289,7 +289,14 @@ impl Behind {
         let made = make();
         step();
         match &made {
-            Ok(made) if is_whole(made) => {}
+            Ok(made) if is_whole(made) => {
+                // It stays when the change is made again: somebody may have seen it.
+                if matches!(change, Change::Write(..) | Change::Truncate(_))
+                    && let Ok(attr) = object.stat()
+                {
+                    self.log.dated(position, attr.mtime);
+                }
+            }
             // A part of it: what is there is synced, and the rest not made again.
             Ok(_) => {
                 drop(order);

@@ -15,8 +15,10 @@ pub(super) const HEAD_BYTES: u64 = (HEAD_WORDS * size_of::<u64>()) as u64;
 pub(super) const STATE: usize = 8;
 /// It is.
 pub(super) const LIVE: u64 = 1;
-/// Words that the sum is of.
+/// Words before the sum. It is not of the time, which the storage says when the change has been made.
 const SUMMED: usize = 7;
+/// The words of the time: seconds, nanoseconds.
+pub(super) const WHEN: usize = 4;
 /// Bytes of the data of a change of times.
 const TIMES_BYTES: usize = 32;
 /// Nanoseconds of a time that is none.
@@ -76,7 +78,8 @@ pub(super) fn times(atime: Option<Timestamp>, mtime: Option<Timestamp>) -> [u8; 
 }
 
 fn sum(words: &[u64], data: &[u8]) -> u64 {
-    let sum = words.iter().fold(0, |sum, word| crc32c::crc32c_append(sum, &word.to_ne_bytes()));
+    let words = words.iter().take(WHEN);
+    let sum = words.fold(0, |sum, word| crc32c::crc32c_append(sum, &word.to_ne_bytes()));
     // Not 0, which memory is that nobody has written to.
     u64::from(crc32c::crc32c_append(sum, data)) | 1 << 32
 }
@@ -96,7 +99,7 @@ impl Change<'_> {
 }
 
 impl Head {
-    /// The head of a record at a position; `when`: the change was made.
+    /// The head of a record at a position; `when`: the change is made.
     pub(super) fn new(position: u64, ino: u64, change: Change<'_>, data: &[u8], when: Timestamp) -> Self {
         let (kind, detail) = change.kind();
         let mut words = [0; HEAD_WORDS];

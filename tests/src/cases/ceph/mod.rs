@@ -1,6 +1,7 @@
 //! Lower layers on CephFS, in a cluster of its own on this machine: they show what local copies of them show, what goes wrong is said,
 //! and what the cluster goes through is waited for.
 
+mod behind;
 mod bench;
 mod cluster;
 mod failures;
@@ -46,6 +47,13 @@ const PARTS: &[(&str, Part)] = &[
     ("upper-removed", upper::removed),
     ("upper-quota", upper::quota),
     ("upper-expelled", upper::expelled),
+    ("behind-killed", behind::killed),
+    ("behind-changing", behind::changing),
+    ("behind-synced", behind::synced),
+    ("behind-limits", behind::limits),
+    ("behind-quota", behind::quota),
+    ("behind-expelled", behind::expelled),
+    ("behind-measured", behind::measured),
     ("run", running::run),
     ("image-layouts", images::layouts),
     ("flatten", images::flatten),

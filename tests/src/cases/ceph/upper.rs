@@ -54,7 +54,7 @@ fn inspected(mount: &Mount, name: &str) -> Outcome<String> {
 }
 
 /// What a mount shows, but for the times of directories: a metadata server may be late to say when an entry came or went.
-fn taken(mount: &Mount) -> Outcome<Tree> {
+pub(super) fn taken(mount: &Mount) -> Outcome<Tree> {
     tree::take(mount.root(), i64::MAX).map(without_times)
 }
 
@@ -166,7 +166,11 @@ pub(super) fn large_file(cx: &Cx, cluster: &mut Cluster) -> Outcome {
 }
 
 /// Kills all processes of a mount, and has the cluster forget their client, as it does by itself after some minutes.
-fn write_and_kill_all(cluster: &Cluster, mount: &Mount, write: impl FnOnce() -> Outcome) -> Outcome {
+pub(super) fn write_and_kill_all(
+    cluster: &Cluster,
+    mount: &Mount,
+    write: impl FnOnce() -> Outcome,
+) -> Outcome {
     let service = mount.service()?;
     write()?;
     mount.kill_all()?;
@@ -320,20 +324,31 @@ fn kept_names(cluster: &Cluster, name: &str) -> Outcome<Vec<String>> {
 
 /// What is open when the service is killed, in the middle of changes.
 pub(super) fn killed(cx: &Cx, cluster: &mut Cluster) -> Outcome {
-    let [top, bottom] = fill(cx, cluster, "upper-killed")?;
+    killed_by(cx, cluster, "upper-killed", &[], |tree| tree)
+}
+
+/// As [`killed`], with options, and as much of a tree as stays.
+pub(super) fn killed_by(
+    cx: &Cx,
+    cluster: &Cluster,
+    name: &str,
+    options: &[&str],
+    stays: fn(Tree) -> Tree,
+) -> Outcome {
+    let [top, bottom] = fill(cx, cluster, name)?;
     let lowers = [top.display().to_string(), bottom.display().to_string()];
     for profile in Profile::ALL {
-        let name = format!("upper-killed-{profile}");
+        let name = format!("{name}-{profile}");
         let layers = far(cx, cluster, &name, &[&lowers[0], &lowers[1]])?;
-        let mount = mount(cluster, &layers, profile, &[])?;
+        let mount = mount(cluster, &layers, profile, options)?;
         let kept = File::options().read(true).write(true).create_new(true).open(mount.path("kept"))?;
         kept.write_all_at(b"kept", 0)?;
-        let before = taken(&mount)?;
+        let before = stays(taken(&mount)?);
         for round in 0..2 {
             let service = mount.service()?;
             kill_process(service, Signal::KILL)?;
             another_service(&mount, service)?;
-            let after = taken(&mount)?;
+            let after = stays(taken(&mount)?);
             tree::same(&format!("after a kill, {profile}"), &after, &before, Ignore::default())?;
             let mut found = [0; 4];
             kept.read_exact_at(&mut found, 0)?;

@@ -2,7 +2,7 @@
 
 use super::files::Tracked;
 use super::record::{Change, at};
-use super::{DATA_MAX, Way, now};
+use super::{ACCESS_ACL, DATA_MAX, Way, now};
 use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -96,9 +96,17 @@ impl Way {
         self.behind.change(&file, object, change, || object.set_times(atime, mtime), |()| true)
     }
 
-    /// Makes a change of attributes that the log does not know of.
-    fn change_attribute(&self, object: &dyn Object, make: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// Sets an extended attribute, or removes it.
+    fn change_attribute(
+        &self,
+        object: &dyn Object,
+        (name, value): (&CStr, Option<&[u8]>),
+        make: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         match self.file(object)? {
+            Some((file, _)) if name == ACCESS_ACL && value.is_none_or(|list| list.len() <= DATA_MAX) => {
+                self.behind.change(&file, object, Change::Acl(value), make, |()| true)
+            }
             // The storage has it at once.
             Some((file, _)) => self.behind.past(&file, make, || Ok(())),
             None => make(),
@@ -135,7 +143,8 @@ macro_rules! impl_object {
             }
 
             fn set_xattr(&self, name: &CStr, value: &[u8], flags: u32) -> Result<()> {
-                self.way.change_attribute(&*self.inner, || self.inner.set_xattr(name, value, flags))
+                let set = || self.inner.set_xattr(name, value, flags);
+                self.way.change_attribute(&*self.inner, (name, Some(value)), set)
             }
 
             fn list_xattr(&self, buf: &mut [u8]) -> Result<usize> {
@@ -143,7 +152,8 @@ macro_rules! impl_object {
             }
 
             fn remove_xattr(&self, name: &CStr) -> Result<()> {
-                self.way.change_attribute(&*self.inner, || self.inner.remove_xattr(name))
+                let remove = || self.inner.remove_xattr(name);
+                self.way.change_attribute(&*self.inner, (name, None), remove)
             }
 
             fn flags(&self) -> Result<u32> {
@@ -151,7 +161,7 @@ macro_rules! impl_object {
             }
 
             fn set_flags(&self, flags: u32) -> Result<()> {
-                self.way.change_attribute(&*self.inner, || self.inner.set_flags(flags))
+                self.way.change_attribute(&*self.inner, (c"", None), || self.inner.set_flags(flags))
             }
 
             fn read_link(&self, buf: &mut [u8]) -> Result<usize> {

@@ -202,7 +202,7 @@ impl Log {
     ) -> Result<u64, Errno> {
         let own;
         let data = match change {
-            Change::Write(_, data) => data,
+            Change::Write(_, data) | Change::Acl(Some(data)) => data,
             Change::Times(atime, mtime) => {
                 own = times(atime, mtime);
                 &own

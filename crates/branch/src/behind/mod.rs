@@ -34,6 +34,8 @@ use vellum_vfs::{
     Adopted, Attr, Branch, BranchDir, BranchFile, Errno, Object, OpenMode, Result, SetTime, StatFs, Timestamp,
 };
 
+/// The attribute that a file's access-control list is; to set it changes the file's mode.
+const ACCESS_ACL: &CStr = c"system.posix_acl_access";
 /// Most bytes of data of one record; longer writes are several.
 const DATA_MAX: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
 /// Least and most bytes of a log.
@@ -274,8 +276,7 @@ impl Behind {
         make: impl FnOnce() -> Result<T>,
         is_whole: impl FnOnce(&T) -> bool,
     ) -> Result<T> {
-        let data = if let Change::Write(_, data) = change { data.len() } else { 32 };
-        let room = self.room(data)?;
+        let room = self.room(change.len())?;
         let mut order = file.order.lock();
         if order.open.is_none() {
             if !self.is_logged(&object.stat()?) {
@@ -368,7 +369,7 @@ impl Behind {
             match change {
                 Change::Write(..) | Change::Truncate(_) => *changed = Some(when),
                 Change::Times(_, Some(_)) => *changed = None,
-                Change::Times(..) | Change::Mode(_) | Change::Owner(..) => {}
+                Change::Times(..) | Change::Mode(_) | Change::Owner(..) | Change::Acl(_) => {}
             }
             step();
             if let Err(error) = again_made(&**file, change) {
@@ -442,6 +443,11 @@ fn again_made(file: &dyn BranchFile, change: Change<'_>) -> Result<()> {
         Change::Truncate(size) => file.truncate(size),
         Change::Mode(mode) => file.set_mode(mode),
         Change::Owner(uid, gid) => file.set_owner(uid, gid),
+        Change::Acl(Some(list)) => file.set_xattr(ACCESS_ACL, list, 0),
+        Change::Acl(None) => match file.remove_xattr(ACCESS_ACL) {
+            Err(error) if error.errno() == Errno::NODATA => Ok(()),
+            removed => removed,
+        },
         Change::Times(atime, mtime) => file.set_times(atime.map(SetTime::At), mtime.map(SetTime::At)),
     }
 }

@@ -38,6 +38,8 @@ pub(super) enum Change<'a> {
     Owner(Option<u32>, Option<u32>),
     /// Last access, last change of data.
     Times(Option<Timestamp>, Option<Timestamp>),
+    /// The access-control list; None: it goes.
+    Acl(Option<&'a [u8]>),
 }
 
 /// A time as it was when a change was answered.
@@ -56,6 +58,8 @@ const TRUNCATE: u64 = 2;
 const MODE: u64 = 3;
 const OWNER: u64 = 4;
 const TIMES: u64 = 5;
+const ACL: u64 = 6;
+const NO_ACL: u64 = 7;
 /// Bits of the second word below the length.
 const KIND_BITS: u32 = 8;
 
@@ -85,6 +89,15 @@ fn sum(words: &[u64], data: &[u8]) -> u64 {
 }
 
 impl Change<'_> {
+    /// Bytes of data that its record may have.
+    pub(super) const fn len(self) -> usize {
+        match self {
+            Self::Write(_, data) | Self::Acl(Some(data)) => data.len(),
+            Self::Times(..) => TIMES_BYTES,
+            _ => 0,
+        }
+    }
+
     /// The number that stands for it, and what else the head says of it.
     fn kind(self) -> (u64, u64) {
         let or_none = |id: Option<u32>| u64::from(id.unwrap_or(u32::MAX));
@@ -94,6 +107,8 @@ impl Change<'_> {
             Self::Mode(mode) => (MODE, mode.into()),
             Self::Owner(uid, gid) => (OWNER, or_none(uid) | or_none(gid) << 32),
             Self::Times(..) => (TIMES, 0),
+            Self::Acl(Some(_)) => (ACL, 0),
+            Self::Acl(None) => (NO_ACL, 0),
         }
     }
 }
@@ -162,6 +177,8 @@ impl Left {
                 let [atime, mtime] = [0, 16].map(|from| time(data, from));
                 Change::Times(atime?, mtime?)
             }
+            ACL => Change::Acl(Some(data)),
+            NO_ACL if data.is_empty() => Change::Acl(None),
             _ => return Err(Errno::BADMSG),
         };
         Ok((ino, change, when))

@@ -90,6 +90,17 @@ fn name(number: usize) -> CString {
 
 const FILES: usize = 4;
 
+/// A list that says something beyond a mode: user 5 may do some of it.
+fn acl(perm: usize) -> Vec<u8> {
+    let entry = |tag: u16, perm: u16, id: u32| {
+        [&tag.to_le_bytes()[..], &perm.to_le_bytes()[..], &id.to_le_bytes()[..]].concat()
+    };
+    let (perm, none) = (u16::try_from(perm).unwrap(), u32::MAX);
+    let entries =
+        [entry(1, 6, none), entry(2, perm, 5), entry(4, 4, none), entry(16, perm, none), entry(32, 0, none)];
+    [vec![2, 0, 0, 0], entries.concat()].concat()
+}
+
 /// One thing that a program does. Whether it was done does not matter.
 fn act(
     upper: &Arc<dyn Branch>,
@@ -113,6 +124,9 @@ fn act(
         (12, Some(file)) => file.set_owner(Some(chance.below(9) as u32), None).unwrap(),
         (13, Some(file)) => file.sync(true).unwrap(),
         (14, Some(file)) => file.set_xattr(c"user.a", &[chance.below(255) as u8], 0).unwrap(),
+        (15, Some(file)) if chance.below(2) == 0 => {
+            file.set_xattr(ACCESS_ACL, &acl(chance.below(8)), 0).unwrap()
+        }
         (15, _) => {
             open.remove(&one);
             drop(root.remove(at));

@@ -109,6 +109,9 @@ impl Held {
         if is_acl(bytes) {
             let Some(list) = Acl::parse(value)? else { return self.remove_acl(name) };
             check_acl(bytes, Some(&list), self.kind)?;
+            if self.kind == FileKind::Regular {
+                return Ok(self.inode.set_xattr_lazily(name, value, flags.cast_signed())?);
+            }
         } else {
             check_set(bytes, value, self.kind)?;
         }
@@ -132,7 +135,11 @@ impl Held {
         if !check_acl(name.to_bytes(), None, self.kind)? {
             return Ok(());
         }
-        match self.inode.remove_xattr(name) {
+        let removed = match self.kind {
+            FileKind::Regular => self.inode.remove_xattr_lazily(name),
+            _ => self.inode.remove_xattr(name),
+        };
+        match removed {
             Ok(()) | Err(Errno::NODATA) => Ok(()),
             Err(errno) => Err(errno.into()),
         }

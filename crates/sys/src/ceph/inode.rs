@@ -156,6 +156,32 @@ impl CephInode {
     /// Changes attributes of a file; with [`Sending::AllButFiles`] the cluster is given them later.
     pub fn set_lazily(&self, change: &CephChange) -> Result<()> {
         self.change(change)?;
+        self.send_lazily()
+    }
+
+    /// As [`CephInode::set_xattr`]; with [`Sending::AllButFiles`] the cluster's answer is enough, and it may have it in memory only.
+    pub fn set_xattr_lazily(&self, name: &CStr, value: &[u8], flags: c_int) -> Result<()> {
+        self.change_xattr(name, Some(value), flags)?;
+        self.send_lazily()
+    }
+
+    /// As [`CephInode::remove_xattr`], and as [`CephInode::set_xattr_lazily`].
+    pub fn remove_xattr_lazily(&self, name: &CStr) -> Result<()> {
+        self.change_xattr(name, None, 0)?;
+        self.send_lazily()
+    }
+
+    fn change_xattr(&self, name: &CStr, value: Option<&[u8]>, flags: c_int) -> Result<()> {
+        match value {
+            Some(value) => {
+                on_inode!(self, ceph_ll_setxattr, name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
+            }
+            None => on_inode!(self, ceph_ll_removexattr, name.as_ptr()),
+        }
+        .map(drop)
+    }
+
+    fn send_lazily(&self) -> Result<()> {
         if self.sending == Sending::AtOnce { self.sync() } else { Ok(()) }
     }
 
@@ -202,7 +228,7 @@ impl CephInode {
 
     /// Sets an extended attribute; `flags` as in setxattr(2).
     pub fn set_xattr(&self, name: &CStr, value: &[u8], flags: c_int) -> Result<()> {
-        on_inode!(self, ceph_ll_setxattr, name.as_ptr(), value.as_ptr().cast(), value.len(), flags)?;
+        self.change_xattr(name, Some(value), flags)?;
         self.send()
     }
 
@@ -215,7 +241,7 @@ impl CephInode {
 
     /// Removes an extended attribute. ENODATA.
     pub fn remove_xattr(&self, name: &CStr) -> Result<()> {
-        on_inode!(self, ceph_ll_removexattr, name.as_ptr())?;
+        self.change_xattr(name, None, 0)?;
         self.send()
     }
 

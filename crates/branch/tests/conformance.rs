@@ -105,6 +105,12 @@ macro_rules! cases {
                 fn $case() { crate::$module::$case(&crate::Fixture::memory().cached()); })*
             })*
         }
+        mod behind_memory {
+            $(mod $module {
+                $(#[test]
+                fn $case() { crate::$module::$case(&crate::Fixture::memory().behind()); })*
+            })*
+        }
         const CASES: &[Case] = &[$($(
             (concat!(stringify!($module), "::", stringify!($case)), &[$(stringify!($needs)),*], $module::$case),
         )*)*];

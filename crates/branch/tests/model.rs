@@ -49,6 +49,12 @@ fn a_cached_branch_answers_as_ext4_does() {
     answers_as_ext4_does(|| Fixture::memory().cached());
 }
 
+/// So does one that is written behind.
+#[test]
+fn a_branch_that_is_written_behind_answers_as_ext4_does() {
+    answers_as_ext4_does(|| Fixture::memory().behind());
+}
+
 fn answers_as_ext4_does(model: impl Fn() -> Fixture) {
     if !suitable() {
         return;

@@ -5,6 +5,8 @@
 //! the next mount. What is only atomic in parts is listed in [`scenarios::in_parts`], with the states between.
 #![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "modules of one test program")]
 
+#[path = "faults/behind.rs"]
+mod behind;
 mod common;
 #[path = "faults/completed.rs"]
 mod completed;

@@ -68,16 +68,17 @@ fn number(variable: &str) -> Option<u64> {
 
 fn setup(privileged: bool, passthrough: bool, door: bool) -> impl Strategy<Value = Setup> {
     let layers = proptest::collection::vec(proptest::collection::vec(base::placed(), 0..14), 0..4);
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), proptest::bool::weighted(0.3));
     let likely = || proptest::bool::weighted(0.8);
     let disk = (likely(), likely(), likely(), proptest::bool::weighted(0.2));
-    (layers, flags, disk).prop_map(move |(base, (far, metacopy, exports, few_handles), disk)| Setup {
+    (layers, flags, disk).prop_map(move |(base, (far, metacopy, exports, few_handles, behind), disk)| Setup {
         base,
         far,
         metacopy,
         passthrough,
         exports: exports || door,
         few_handles,
+        behind: behind && !door,
         door,
         disk: Abilities {
             privileged,

@@ -91,15 +91,27 @@ impl BranchDir for BehindDir {
     }
 
     fn set_owner_at(&self, name: Name<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        self.way.set_owner(&*self.inner.hold(name)?, uid, gid)
+        match self.inner.hold(name) {
+            Ok(held) => self.way.set_owner(&*held, uid, gid),
+            // Arguments are looked at before names are.
+            Err(_) => self.inner.set_owner_at(name, uid, gid),
+        }
     }
 
     fn set_mode_at(&self, name: Name<'_>, mode: u32) -> Result<()> {
-        self.way.set_mode(&*self.inner.hold(name)?, mode)
+        match self.inner.hold(name) {
+            Ok(held) => self.way.set_mode(&*held, mode),
+            // Arguments are looked at before names are.
+            Err(_) => self.inner.set_mode_at(name, mode),
+        }
     }
 
     fn set_times_at(&self, name: Name<'_>, atime: Option<SetTime>, mtime: Option<SetTime>) -> Result<()> {
-        self.way.set_times(&*self.inner.hold(name)?, atime, mtime)
+        match self.inner.hold(name) {
+            Ok(held) => self.way.set_times(&*held, atime, mtime),
+            // Arguments are looked at before names are.
+            Err(_) => self.inner.set_times_at(name, atime, mtime),
+        }
     }
 
     fn open_dir(&self, name: Name<'_>) -> Result<Arc<dyn BranchDir>> {

@@ -37,7 +37,7 @@ fn disk() -> Arc<MemoryBranch> {
     disk
 }
 
-/// A file as it is found: contents, mode, owner, group, and an attribute.
+/// A file as it is found: contents, mode, owner, group, and two attributes.
 type Seen = (Vec<u8>, u32, u32, u32, Vec<u8>);
 
 fn see(branch: &dyn Branch) -> BTreeMap<Vec<u8>, Seen> {
@@ -57,6 +57,9 @@ fn see(branch: &dyn Branch) -> BTreeMap<Vec<u8>, Seen> {
         let mut value = vec![0; 8];
         let len = file.get_xattr(c"user.a", &mut value).unwrap_or(0);
         value.truncate(len);
+        let mut list = vec![0; 64];
+        let len = file.get_xattr(ACCESS_ACL, &mut list).unwrap_or(0);
+        value.extend(list.iter().take(len));
         (name.to_bytes().to_vec(), (data, attr.mode & 0o7777, attr.uid, attr.gid, value))
     };
     names.iter().map(look).collect()

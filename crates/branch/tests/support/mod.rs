@@ -7,7 +7,9 @@ use std::ffi::{CStr, CString};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use vellum_branch::{CachedBranch, LocalBranch, MemoryBranch, Sharing, ZonedBranch, ZonedTree};
+use vellum_branch::{
+    Behind, BehindLimits, CachedBranch, LocalBranch, MemoryBranch, Sharing, ZonedBranch, ZonedTree,
+};
 use vellum_cache::{Config, Kind, Packed, Shared};
 use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Name, OpenMode, Result};
 use vellum_zoned::device::emulated::{LARGE_ZONE, SMALL_ZONE};
@@ -90,6 +92,14 @@ impl Fixture {
         // Tests do not wait for files to settle: all their changes go through the branch.
         let sharing = Sharing::Shared { settle: Duration::ZERO };
         Self { branch: CachedBranch::new(self.branch, member, sharing), dir: self.dir }
+    }
+
+    /// The branch, written behind, with a log of its own.
+    pub fn behind(self) -> Self {
+        let limits = BehindLimits { bytes: BehindLimits::BYTES_MIN, age: Duration::from_secs(3600) };
+        let work = MemoryBranch::new();
+        let behind = Behind::create(self.branch, work, limits).expect("a log");
+        Self { branch: behind.branches().0, dir: self.dir }
     }
 
     /// A directory and memory, by themselves and read through a cache.

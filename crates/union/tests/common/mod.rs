@@ -7,7 +7,7 @@ pub mod watchdog;
 
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultPlan, MemoryBranch};
+use vellum_branch::{Behind, BehindLimits, FaultBranch, FaultPlan, MemoryBranch};
 use vellum_union::{Union, UnionConfig, UpperConfig};
 use vellum_vfs::{
     Branch, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name, NodeId, Notifier,
@@ -39,6 +39,14 @@ pub fn faulty(disk: &MemoryBranch, plan: &Arc<FaultPlan>) -> UnionConfig {
     config.lowers = vec![branch("lower")];
     config.background = false;
     config
+}
+
+/// An upper that is written behind.
+pub fn behind(upper: UpperConfig) -> UpperConfig {
+    let limits = BehindLimits { bytes: BehindLimits::BYTES_MIN, age: std::time::Duration::from_secs(3600) };
+    let behind = Behind::create(upper.branch, upper.work, limits).expect("a log");
+    let (branch, work) = behind.branches();
+    UpperConfig { branch, work }
 }
 
 /// The layers on one disk: `upper0` is the first upper, and each later one lies above those before it.

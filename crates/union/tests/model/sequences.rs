@@ -20,6 +20,7 @@ fn setup(base: Vec<Vec<Placed>>) -> Setup {
         passthrough: false,
         exports: false,
         few_handles: false,
+        behind: false,
         door: false,
         disk,
     }

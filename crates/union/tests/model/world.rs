@@ -2,7 +2,7 @@
 
 use crate::base::{self, Placed};
 use crate::common::tree::{self, Seen};
-use crate::common::{Deaf, Layers, ROOT, bare, name};
+use crate::common::{self, Deaf, Layers, ROOT, bare, name};
 use crate::door::{Entered, Owned};
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
@@ -44,6 +44,8 @@ pub struct Setup {
     pub exports: bool,
     /// As few handles as can be.
     pub few_handles: bool,
+    /// The upper is written behind. Not with a door, which goes past that.
+    pub behind: bool,
     /// Clients may go past the kernel; with `passthrough` only.
     pub door: bool,
     pub disk: Abilities,
@@ -210,6 +212,9 @@ impl World {
         config.metacopy = self.setup.metacopy;
         if self.setup.passthrough {
             config.profile = Profile::Passthrough;
+        }
+        if self.setup.behind {
+            config.upper = config.upper.take().map(common::behind);
         }
         if self.setup.few_handles {
             config.handles = Arc::new(vellum_union::Budget::new(0, u64::MAX));

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod command_line;
+mod dirty_log;
 mod image;
 mod layer;
 mod mount_record;
@@ -30,6 +31,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ring", feed: ring::feed },
     Target { name: "archive", feed: image::archive },
     Target { name: "layout", feed: image::layout },
+    Target { name: "dirty_log", feed: dirty_log::feed },
     Target { name: "zoned", feed: zoned::feed },
 ];
 

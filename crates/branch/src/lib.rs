@@ -19,7 +19,7 @@ mod whole;
 mod xattr;
 mod zoned;
 
-pub use behind::{Behind, BehindLimits, Replayed};
+pub use behind::{Behind, BehindLimits, Replayed, parse_hostile_log};
 pub use cached::{CachedBranch, SETTLE, Sharing};
 pub use ceph::{
     CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble,

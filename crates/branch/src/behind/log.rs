@@ -337,6 +337,17 @@ impl Log {
         self.put(TAIL, state.tail);
     }
 
+    /// Makes these bytes what a predecessor has left, up to a head. EINVAL: they are too many.
+    pub(super) fn leave(&self, ring: &[u8], head: u64) -> Result<(), Errno> {
+        if ring.len() as u64 > self.ring {
+            return Err(Errno::INVAL);
+        }
+        self.write(0, ring)?;
+        self.put(HEAD, head);
+        self.state.lock().head = head;
+        Ok(())
+    }
+
     /// The pieces of the memory file in which bytes of the ring lie.
     fn pieces(&self, position: u64, len: usize) -> [(u64, usize); 2] {
         let at = position % self.ring;

@@ -13,9 +13,12 @@
 mod dir;
 mod file;
 mod files;
+mod hostile;
 mod log;
 mod record;
 mod steps;
+
+pub use self::hostile::parse_hostile_log;
 
 use self::dir::BehindDir;
 use self::files::{Failure, Tracked};

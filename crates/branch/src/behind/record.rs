@@ -88,6 +88,12 @@ fn sum(words: &[u64], data: &[u8]) -> u64 {
     u64::from(crc32c::crc32c_append(sum, data)) | 1 << 32
 }
 
+/// Puts the sum into a head, and the record into use.
+pub(super) fn seal(words: &mut [u64; HEAD_WORDS], data: &[u8]) {
+    words[SUMMED] = sum(words, data);
+    words[STATE] = LIVE;
+}
+
 impl Change<'_> {
     /// Bytes of data that its record may have.
     pub(super) const fn len(self) -> usize {
@@ -128,8 +134,7 @@ impl Head {
             0,
         ];
         words[..SUMMED].copy_from_slice(&said);
-        words[SUMMED] = sum(&said, data);
-        words[STATE] = LIVE;
+        seal(&mut words, data);
         Self(words)
     }
 }

@@ -154,6 +154,16 @@ fn each_option_means_something() {
     let of = |option: &str| request(&["v", "-o", &format!("lowerdir=/a,{option}"), "/m"]);
     assert_eq!(of("profile=passthrough").config.profile, Profile::Passthrough);
     assert_eq!(of("profile=cached").config.profile, Profile::Cached);
+    let far = "upperdir=ceph:/u,workdir=ceph:/w";
+    let behind = |option: &str| {
+        of(&format!("{far},{option}"))
+            .config
+            .write_behind
+            .map(|behind| (behind.bytes >> 20, behind.age.as_millis()))
+    };
+    assert_eq!(behind("ceph.write=back"), Some((64, 5000)));
+    assert_eq!(behind("ceph.write=back,ceph.dirty=4M,ceph.age=0.5"), Some((4, 500)));
+    assert_eq!((behind("ro"), behind("ceph.write=back,ceph.write=sync")), (None, None));
     let cache = |option: &str| of(option).config.cache.map(|cache| (cache.sharing, cache.bytes));
     assert_eq!(cache("cache=shared"), Some((Sharing::Shared, 256 << 20)));
     assert_eq!(cache("cache_size=1G,cache=immutable"), Some((Sharing::Immutable, 1 << 30)));
@@ -276,6 +286,15 @@ fn refusals_name_option_value_and_remedy() {
         ("workers=0", "option workers=0: not a number in range; write workers=N with N from 1 to 64"),
         ("cache=yes", "option cache=yes: no such value; write cache=off|shared|immutable"),
         ("cache_size=1M", "option cache_size: there is no cache; add cache=shared or cache=immutable"),
+        ("ceph.write=later", "option ceph.write=later: no such value; write ceph.write=sync|back"),
+        (
+            "ceph.age=1",
+            "option ceph.age: each change is written before it is answered; add ceph.write=back, or leave it out",
+        ),
+        (
+            "ceph.write=back",
+            "option ceph.write=back: no upper layer on CephFS is written to; give one with upperdir=ceph:PATH,workdir=ceph:PATH, or leave it out",
+        ),
         ("weight=0", "option weight=0: not a number in range; write weight=N with N from 1 to 10000"),
         ("cache=shared,cache_size=9", "option cache_size: 9 is too small; write 1M or more"),
         (

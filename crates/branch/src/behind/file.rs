@@ -1,8 +1,9 @@
 //! Files that are written behind, open or held.
 
 use super::files::Tracked;
+use super::limits::DATA_MAX;
 use super::record::{Change, at};
-use super::{ACCESS_ACL, DATA_MAX, Way, now};
+use super::{ACCESS_ACL, Way, now};
 use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd};

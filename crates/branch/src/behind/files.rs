@@ -1,9 +1,8 @@
 //! What is known of a file while something of it is in the log, or somebody uses it.
 
-use super::Errno;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use vellum_vfs::BranchFile;
+use vellum_vfs::{BranchFile, Errno};
 
 /// A file.
 pub(super) struct Tracked {

@@ -1,8 +1,9 @@
 //! A log as whoever has left it may have made it.
 
+use super::Behind;
+use super::limits::{BehindLimits, RING_MIN};
 use super::log::Log;
 use super::record::{Change, HEAD_WORDS, seal};
-use super::{Behind, BehindLimits, RING_MIN};
 use crate::MemoryBranch;
 use std::time::Duration;
 use vellum_vfs::{Branch, Name};

@@ -9,9 +9,9 @@
 //! ones are done before the newer ones. So whatever the moment, what is between tail and head and not done is a file's last changes, in
 //! their order, and to make them again leaves the file as it was to be.
 
+use super::limits::{RING_MAX, RING_MIN};
 use super::record::{Change, HEAD_BYTES, HEAD_WORDS, Head, LIVE, Left, STATE, WHEN, room, times};
 use super::steps::step;
-use super::{Errno, RING_MAX, RING_MIN};
 use parking_lot::Mutex;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::{pread, pwrite};
@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::Instant;
 use vellum_sys::SharedWords;
-use vellum_vfs::Timestamp;
+use vellum_vfs::{Errno, Timestamp};
 
 /// How the memory is called in /proc.
 pub(super) const NAME: &CStr = c"vellum-dirty";
@@ -179,6 +179,11 @@ impl Log {
     /// Files of which something is in it.
     pub(super) fn files(&self) -> Vec<u64> {
         self.state.lock().live.keys().copied().collect()
+    }
+
+    /// How many files those are.
+    pub(super) fn count_files(&self) -> usize {
+        self.state.lock().live.len()
     }
 
     /// Room for a record with so much data. None: others have to be done first.

@@ -14,11 +14,13 @@ mod dir;
 mod file;
 mod files;
 mod hostile;
+mod limits;
 mod log;
 mod record;
 mod steps;
 
 pub use self::hostile::parse_hostile_log;
+pub use self::limits::BehindLimits;
 
 use self::dir::BehindDir;
 use self::files::{Failure, Tracked};
@@ -39,33 +41,12 @@ use vellum_vfs::{
 
 /// The attribute that a file's access-control list is; to set it changes the file's mode.
 const ACCESS_ACL: &CStr = c"system.posix_acl_access";
-/// Most bytes of data of one record; longer writes are several.
-const DATA_MAX: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
-/// Least and most bytes of a log.
-const RING_MIN: u64 = if cfg!(test) { 16 << 10 } else { 4 << 20 };
-const RING_MAX: u64 = 64 << 30;
 /// Most files of which something is in the log: each is open.
 const FILES_MAX: usize = 4096;
 /// As many due files are synced together.
 const TOGETHER: usize = 8;
 /// Most files that are remembered for their several names. With more, all files are written through.
 const SEVERAL_MAX: usize = 1 << 16;
-
-/// How much may be in the log, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BehindLimits {
-    /// Bytes, with some more for each change. Who would go beyond waits until others are written.
-    pub bytes: u64,
-    /// How old a change may be before it is written.
-    pub age: Duration,
-}
-
-impl BehindLimits {
-    /// Least bytes.
-    pub const BYTES_MIN: u64 = RING_MIN;
-    /// Most bytes.
-    pub const BYTES_MAX: u64 = RING_MAX;
-}
 
 /// What has become of what a predecessor has left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -257,7 +238,7 @@ impl Behind {
     /// Room in the log for so much data. EIO: there is none, however long one waits.
     fn room(&self, data: usize) -> Result<log::Room<'_>> {
         loop {
-            if self.log.files().len() < FILES_MAX
+            if self.log.count_files() < FILES_MAX
                 && let Some(room) = self.log.reserve(data)
             {
                 return Ok(room);
@@ -344,7 +325,10 @@ impl Behind {
         }
         if attr.nlink > 1 {
             self.several.lock().insert(attr.ino);
-        } else if let Some(file) = self.files.lock().get(&attr.ino).map(Arc::clone) {
+            return;
+        }
+        let file = self.files.lock().get(&attr.ino).map(Arc::clone);
+        if let Some(file) = file {
             // It goes with the process at the latest.
             let mut order = file.order.lock();
             order.open = None;

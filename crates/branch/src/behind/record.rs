@@ -4,8 +4,8 @@
 //! written astray. A process that has died may have been anything: what a record says is checked when it is read, and is no more than
 //! what a program could have asked of its own file.
 
-use super::{DATA_MAX, Errno};
-use vellum_vfs::{SetTime, Timestamp};
+use super::limits::DATA_MAX;
+use vellum_vfs::{Errno, SetTime, Timestamp};
 
 /// Words of a head.
 pub(super) const HEAD_WORDS: usize = 9;

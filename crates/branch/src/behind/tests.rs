@@ -1,6 +1,7 @@
 //! What a death at any moment leaves, what a hostile log does, and what is told of failures; over a disk that keeps changes of files until
 //! they are synced.
 
+use super::limits::RING_MIN;
 use super::steps::watch;
 use super::*;
 use crate::{FaultBranch, FaultPlan, MemoryBranch};

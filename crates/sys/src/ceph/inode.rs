@@ -80,7 +80,7 @@ impl CephInode {
         Ok(Self { client: Arc::clone(client), raw: Handle::new(raw)?, sending })
     }
 
-    /// The same, sent in another way.
+    /// The inode, with another time at which its changes are sent.
     #[must_use]
     pub const fn sent(mut self, sending: Sending) -> Self {
         self.sending = sending;

@@ -276,11 +276,8 @@ pub(super) fn expelled(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     Ok(())
 }
 
-/// How long small pieces of work take by each policy. For people, not for tests: it is run where VELLUM_MEASURE is set.
+/// How long small pieces of work take by each policy. For people, not for tests.
 pub(super) fn measured(cx: &Cx, cluster: &mut Cluster) -> Outcome {
-    if std::env::var_os("VELLUM_MEASURE").is_none() {
-        return Ok(());
-    }
     const ROUNDS: usize = 7;
     let source = cx.dir.join("source");
     fs::create_dir_all(source.join("a/b"))?;

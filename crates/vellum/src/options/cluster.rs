@@ -28,6 +28,9 @@ impl Written {
                 None => Ok(None),
             };
         }
+        if config.flags.read_only && config.upper.as_ref().is_some_and(|upper| upper.ceph().is_some()) {
+            return Ok(None);
+        }
         let is_far = config.written().is_some_and(|(upper, _)| upper.ceph().is_some());
         // A mount without an upper layer and one without a work directory are refused for that.
         if !is_far {

@@ -2,8 +2,9 @@
 //! and failures are those that were promised.
 
 use super::cluster::Cluster;
-use super::trees::{forget_pages, mount};
+use super::trees::{conf, forget_pages, mount};
 use super::upper::{another_service, far, killed_by, taken, write_and_kill_all};
+use crate::cases::pool::Pools;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
 use crate::harness::tree::{self, Ignore, Tree};
@@ -272,6 +273,44 @@ pub(super) fn expelled(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         let path = mount.path(&format!("file-{number}"));
         forget_pages(&path)?;
         ensure!(fs::read(&path)? == text, "file {number}");
+    }
+    Ok(())
+}
+
+/// Two mounts of a pool, one of which is written behind, have one client; a service that is replaced, and one that is killed, leave to their
+/// successors what is to be written.
+pub(super) fn pool(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    let (local, _) = local(cx)?;
+    let lower = local.display().to_string();
+    let pools = Pools::new(cx)?;
+    pools.run("create", &["--ceph", "on"])?;
+    let (named, conf) = (format!("pool={}", pools.name()), conf(cluster));
+    let options = [named.as_str(), conf.as_str(), "no_writeback_cache"];
+    let back = [&options[..], &[BACK, NEVER]].concat();
+    let [one, two] = ["behind-pool-back", "behind-pool-sync"].map(|name| far(cx, cluster, name, &[&lower]));
+    let (first, second) = (pools.mount_with(&one?, &back)?, pools.mount_with(&two?, &options)?);
+    ensure_eq!(cluster.sessions(first.service()?)?.len(), 1, "clients of two mounts");
+    for round in 0..3 {
+        let text = format!("round {round}").repeat(1000);
+        for mount in [&first, &second] {
+            fs::write(mount.path("file"), &text)?;
+            let small = File::options().write(true).open(mount.path("small"))?;
+            small.write_all_at(text.as_bytes(), 0)?;
+        }
+        let service = first.service()?;
+        ensure!(dirty(service)?.0 as usize > text.len(), "{round}: nothing was left to later");
+        if round == 1 {
+            pools.run("restart", &[])?;
+        } else {
+            kill_process(service, Signal::KILL)?;
+        }
+        another_service(&first, service)?;
+        for mount in [&first, &second] {
+            for name in ["file", "small"] {
+                forget_pages(&mount.path(name))?;
+                ensure!(fs::read_to_string(mount.path(name))? == text, "{round}: {name}");
+            }
+        }
     }
     Ok(())
 }

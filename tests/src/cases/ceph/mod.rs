@@ -56,6 +56,7 @@ const PARTS: &[(&str, Part)] = &[
     ("behind-limits", behind::limits),
     ("behind-quota", behind::quota),
     ("behind-expelled", behind::expelled),
+    ("behind-pool", behind::pool),
     (MEASURED, behind::measured),
     ("run", running::run),
     ("image-layouts", images::layouts),

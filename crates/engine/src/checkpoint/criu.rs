@@ -17,7 +17,7 @@ const LOG_MAX: usize = 1 << 20;
 /// The largest file without a name that is kept in the images, in bytes: CRIU's own limit of 1 MiB is less than a database's.
 const NAMELESS_MAX: u64 = 64 << 30;
 
-/// What names a file with more options, where the container's own configuration names none.
+/// What names a file with more options, beside the one that the container's own configuration may name.
 pub(super) const CONFIGURATION: &str = "CRIU_CONFIG_FILE";
 
 /// How a runtime dumps and restores every container.
@@ -70,9 +70,12 @@ fn version(said: &str) -> Option<(String, (u32, u32))> {
     Some((text.to_owned(), number))
 }
 
-/// What CRIU is to do that the runtime has no option for: the text of its configuration file.
-pub(crate) fn configuration() -> String {
-    format!("ghost-limit {NAMELESS_MAX}\n")
+/// What CRIU is to do that the runtime has no option for: the text of its configuration file. `keeps_out`: whether packets are kept out of the
+/// container's network meanwhile, so that no connection sees one end without the other. That takes tables of packet filters, and half of the time
+/// that a small container stands still.
+pub(crate) fn configuration(keeps_out: bool) -> String {
+    let lock = if keeps_out { "" } else { "network-lock skip\n" };
+    format!("ghost-limit {NAMELESS_MAX}\n{lock}")
 }
 
 /// Why a dump or a restore failed, from its log: what is known of it, or what it said.

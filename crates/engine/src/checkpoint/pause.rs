@@ -4,6 +4,7 @@
 //! of them are gone and the command has not said that all is well, the guard lets the container go on and removes what was left. So a dump
 //! that is under way comes to its end before: CRIU, killed in the middle, would leave code of its own running in the container.
 
+use super::freezer::Freezer;
 use crate::container::Runtime;
 use crate::own::Owned;
 use std::ffi::OsStr;
@@ -26,6 +27,8 @@ pub(crate) struct Guarded {
     runtime: Runtime,
     state: PathBuf,
     id: String,
+    /// None: only the runtime can stop it.
+    freezer: Option<Freezer>,
     pipe: PipeWriter,
     guard: Child,
     /// It may stand still.
@@ -53,6 +56,7 @@ impl Guarded {
             runtime: runtime.clone(),
             state: state.to_owned(),
             id: id.to_owned(),
+            freezer: Freezer::of(state, id),
             pipe,
             guard,
             still: false,
@@ -83,14 +87,32 @@ impl Guarded {
     pub(crate) fn pause(&mut self) -> Result<(), Failure> {
         // Even if it fails, some may stand still.
         self.still = true;
-        self.have(&["pause", &self.id])
+        match self.freezer.as_ref().map(Freezer::stop) {
+            Some(Ok(())) => Ok(()),
+            other => {
+                tracing::debug!(?other, "the runtime has to stop the container");
+                self.have(&["pause", &self.id])
+            }
+        }
     }
 
     /// Lets the container go on.
     pub(crate) fn resume(&mut self) -> Result<(), Failure> {
-        self.have(&["resume", &self.id])?;
+        self.go_on()?;
         self.still = false;
         Ok(())
+    }
+
+    fn go_on(&self) -> Result<(), Failure> {
+        match self.freezer.as_ref().map(Freezer::go_on) {
+            Some(Ok(())) => Ok(()),
+            _ => self.have(&["resume", &self.id]),
+        }
+    }
+
+    /// Whether a process of the container, which stands still, may have a TCP connection.
+    pub(crate) fn has_connections(&self) -> bool {
+        self.freezer.as_ref().is_none_or(Freezer::has_connections)
     }
 
     /// Ends the container where it stands. `by`: whoever runs it has its processes killed; none: the runtime does it.
@@ -101,7 +123,7 @@ impl Guarded {
         }
         self.still = false;
         // What was killed while it stood still ends when it goes on. It may have been let go on already, or be gone.
-        let _ = self.have(&["resume", &self.id]);
+        let _ = self.go_on();
         Ok(())
     }
 
@@ -115,7 +137,7 @@ impl Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         if self.still
-            && let Err(why) = self.have(&["resume", &self.id])
+            && let Err(why) = self.go_on()
         {
             // The guard tries it as well.
             tracing::debug!("{why}");

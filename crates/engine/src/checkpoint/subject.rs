@@ -10,6 +10,8 @@ use vellum_service::Failure;
 
 /// Where CRIU writes its logs, in the container's directory.
 const WORK: &str = "criu";
+/// What it is told about one dump.
+const CONFIGURATION: &str = "dump.conf";
 
 /// A container that runs.
 pub(crate) trait Subject {
@@ -35,10 +37,8 @@ pub(crate) trait Subject {
     /// A directory where CRIU writes its logs.
     fn work(&self) -> Result<PathBuf, Failure>;
 
-    /// A file with what CRIU is to do that the runtime has no option for, if the container was not started with one.
-    fn configuration(&self) -> Result<Option<PathBuf>, Failure> {
-        Ok(None)
-    }
+    /// A file that holds this for a moment.
+    fn configure(&self, text: &str) -> Result<PathBuf, Failure>;
 
     /// Whether it has the host's network.
     fn host_network(&self) -> bool;
@@ -134,6 +134,12 @@ impl Subject for Own {
         let work = self.running.path(WORK);
         fs::create_dir_all(&work).map_err(|e| Failure::at(&work, e))?;
         Ok(work)
+    }
+
+    fn configure(&self, text: &str) -> Result<PathBuf, Failure> {
+        let file = self.running.path(WORK).join(CONFIGURATION);
+        fs::write(&file, text).map_err(|e| Failure::at(&file, e))?;
+        Ok(file)
     }
 
     fn host_network(&self) -> bool {

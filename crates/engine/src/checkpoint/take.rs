@@ -155,9 +155,9 @@ impl Work<'_> {
         let failed = |e: io::Error| Failure::at(self.subject.runtime().program(), e);
         let mut command = guarded.call().map_err(failed)?;
         command.env("PATH", self.criu.path()).arg("checkpoint").arg("--image-path").arg(images);
-        if let Some(file) = self.subject.configuration()? {
-            command.env(criu::CONFIGURATION, file);
-        }
+        let keeps_out = guarded.has_connections();
+        // Not in the file that the bundle may name: what is said there of packets CRIU does not survive.
+        command.env(criu::CONFIGURATION, self.subject.configure(&criu::configuration(keeps_out))?);
         command.arg("--work-path").arg(work).args(criu::ALWAYS).arg("--leave-running");
         if !self.subject.host_network() {
             command.args(criu::OWN_NETWORK);

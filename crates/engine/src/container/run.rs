@@ -328,7 +328,7 @@ impl Start<'_> {
             }
         }
         let criu = place.path(CRIU_FILE);
-        fs::write(&criu, crate::checkpoint::configuration()).map_err(|e| Failure::at(&criu, e))?;
+        fs::write(&criu, crate::checkpoint::configuration(true)).map_err(|e| Failure::at(&criu, e))?;
         if let (Some(settings), Some(_)) =
             (self.settings(&plan, &user, ids, lowers, &preload), place.layers().0.directory())
         {

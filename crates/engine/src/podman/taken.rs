@@ -8,7 +8,7 @@
 use super::beside::Beside;
 use super::gate::{Gate, Waiting};
 use super::{APART, ARCHIVE, Described, Mount, Podman, Working, archive, succeeded};
-use crate::checkpoint::{Making, Of, Subject, configuration};
+use crate::checkpoint::{Making, Of, Subject};
 use crate::container::{Kind, Runtime, plain_name};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -341,10 +341,10 @@ impl Subject for OfPodman {
         Ok(self.seen.static_dir.clone())
     }
 
-    fn configuration(&self) -> Result<Option<PathBuf>, Failure> {
+    fn configure(&self, text: &str) -> Result<PathBuf, Failure> {
         let file = self.beside.path().join("criu.conf");
-        fs::write(&file, configuration()).map_err(|e| Failure::at(&file, e))?;
-        Ok(Some(file))
+        fs::write(&file, text).map_err(|e| Failure::at(&file, e))?;
+        Ok(file)
     }
 
     fn host_network(&self) -> bool {

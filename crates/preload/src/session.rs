@@ -5,6 +5,7 @@
 //! have come up, and ends when the service has gone, when the process is to have another identity, or when the program wants the socket's
 //! number for a file of its own.
 
+pub(crate) mod away;
 pub(crate) mod call_path;
 pub(crate) mod calls;
 pub(crate) mod dirs;
@@ -163,7 +164,7 @@ pub(crate) struct SessionGuard {
 impl SessionGuard {
     /// None: others have all of them, or this is not the process whose sessions they are.
     pub(crate) fn take() -> Option<Self> {
-        if NEVER.load(Relaxed) || process::is_borrowed() {
+        if NEVER.load(Relaxed) || process::is_borrowed() || away::is_away() {
             return None;
         }
         for (slot, own) in slots() {
@@ -228,6 +229,21 @@ fn end_one(slot: &'static SessionSlot, own: &'static Own) {
     }
     slot.ending.store(true, SeqCst);
     drop(SessionGuard::of(slot, own));
+}
+
+/// Whether anything of a session is left, or a call is under way.
+pub(crate) fn is_any() -> bool {
+    slots().any(|(slot, own)| slot.busy.load(SeqCst) || slot.base.load(SeqCst) != 0 || !own.is_closed())
+}
+
+/// As if no session had ever been tried. None is left, and all other threads stand still.
+pub(crate) fn forget() {
+    for (slot, own) in slots() {
+        if let Some(mut hold) = SessionGuard::of(slot, own) {
+            hold.dirs.forget_foreign();
+            (hold.due, hold.again, hold.refused) = (hold.few(), AGAIN, 0);
+        }
+    }
 }
 
 /// Whether all threads of this process are one user, with the same rights, as far as is known.

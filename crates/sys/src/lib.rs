@@ -4,6 +4,7 @@
 //! calls for which no safe wrapper exists.
 
 mod beneath;
+mod borrowed_thread;
 mod call;
 pub mod ceph;
 pub mod cpu_latency;
@@ -35,6 +36,7 @@ mod usage;
 mod xattr;
 pub mod zoned;
 
+pub use borrowed_thread::{Borrowed, BorrowedThread};
 pub use call::Call;
 pub use daemon::{Fork, HeldSignals, become_io_flusher, calm_signals, fork, thread_count};
 pub use family_words::{FAMILY_WORDS, FamilyWords};

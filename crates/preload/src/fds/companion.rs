@@ -222,6 +222,11 @@ pub(crate) fn end_all() {
     }
 }
 
+/// Whether there is one, or one is being made.
+pub(crate) fn is_any() -> bool {
+    PLACES.iter().any(|place| place.number.load(SeqCst) != FREE)
+}
+
 /// Whether a number is that of a companion.
 pub(crate) fn is_one(number: i32) -> bool {
     number >= 0 && ANY.load(Relaxed) && PLACES.iter().any(|place| place.number.load(Relaxed) == number)

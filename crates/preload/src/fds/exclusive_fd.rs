@@ -32,6 +32,15 @@ pub(crate) fn before_sharing() {
     }
 }
 
+/// Whether there is a descriptor that was handed out.
+pub(crate) fn is_any() -> bool {
+    let held = |(index, word): (usize, &core::sync::atomic::AtomicU64)| {
+        let bits = word.load(Relaxed);
+        (0..64).any(|bit| bits >> bit & 1 != 0 && handed_fds::of((index * 64 + bit) as i32).is_some())
+    };
+    ANY.load(Acquire) && HELD.iter().enumerate().any(held)
+}
+
 /// Before a descriptor gets another number, or a lock. Whether it was one that was handed out, and is one of the mount now.
 #[inline]
 pub(crate) fn before_use(fd: i32) -> bool {

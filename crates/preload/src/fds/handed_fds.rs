@@ -1,6 +1,7 @@
 //! Descriptors that came from the service are files of an upper layer, on a mount of the service's own. They show the layer's device
 //! where everything else shows the mount's; programs that compare the two must see one file.
 
+use crate::session::away;
 use crate::session::root_mount;
 use crate::session::socket::{self, Greeting};
 use crate::shim::attributes::{self, S_IFREG, STATX_MNT_ID, Statx};
@@ -70,6 +71,15 @@ fn learn(greeting: &Greeting) {
     let mine = attributes::at(raw::AT_FDCWD, c"/proc/self/ns/user", 0, attributes::STATX_INO);
     SAME_IDS.store(mine.is_ok_and(|mine| mine.ino == greeting.namespace()), Relaxed);
     KNOWN.store(true, Release);
+}
+
+/// As if nothing had been learnt. No descriptor was handed out, and all other threads stand still.
+pub(crate) fn forget() {
+    COUNT.store(0, SeqCst);
+    MOUNTS.iter().for_each(|place| place.id.store(0, SeqCst));
+    KNOWN.store(false, SeqCst);
+    SAME_IDS.store(false, SeqCst);
+    AT_ROOT.store(0, Relaxed);
 }
 
 /// Whether users and groups have the same numbers for the service and for this process. A process that is going to be in another user
@@ -195,11 +205,10 @@ pub(crate) fn is_union(device: u64) -> bool {
 
 /// Asks the socket what mounts there are, once, whatever comes of it.
 pub(crate) fn greet() {
-    if KNOWN.swap(true, SeqCst) {
+    if away::is_away() || KNOWN.swap(true, SeqCst) {
         return;
     }
-    if let Some(socket) = socket::connect() {
+    socket::with_one(|socket| {
         greeted(socket, &mut Greeting::new());
-        raw::close(socket);
-    }
+    });
 }

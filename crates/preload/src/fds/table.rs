@@ -191,6 +191,16 @@ impl<V: Kept> Entry<V> {
 
 static TABLE: [Entry; DESCRIPTORS] = [const { Entry::new() }; DESCRIPTORS];
 
+/// Takes all mappings away, now or when their last readers leave.
+pub(crate) fn retire_all(unmap: Unmap) {
+    TABLE.iter().for_each(|entry| entry.forget(unmap));
+}
+
+/// Whether there is a mapping, or one is being made or taken away.
+pub(crate) fn is_any() -> bool {
+    TABLE.iter().any(|entry| entry.state.load(SeqCst) != 0)
+}
+
 /// The entry of a descriptor, if it has one.
 #[inline]
 pub(crate) fn entry(fd: i32) -> Option<&'static Entry> {

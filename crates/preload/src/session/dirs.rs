@@ -135,6 +135,11 @@ impl Dirs {
         self.len = None;
     }
 
+    /// Devices may be others from now on.
+    pub(crate) fn forget_foreign(&mut self) {
+        self.foreign = [None; FOREIGN];
+    }
+
     /// The number of a directory; `Some(None)`: it is not served.
     pub(crate) fn find(&mut self, place: &Place) -> Option<Option<u64>> {
         let known = self.known.iter_mut().flatten().find(|known| known.place == *place)?;

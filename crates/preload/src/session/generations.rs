@@ -1,6 +1,7 @@
 //! The memory in which services say that a file may have become shorter: asked for once, mapped to read, and kept.
 
 use crate::fds::handed_fds;
+use crate::session::away;
 use crate::session::socket::{self, Delivery, Greeting, Take, is_sealed};
 use crate::shim::raw;
 use crate::thresholds::generations::{ASKED as ASKED_MAX, KNOWN as KNOWN_MAX};
@@ -49,31 +50,46 @@ pub(crate) fn word(id: u64, slot: u32) -> Result<usize, Refusal> {
     if is_there { Ok(memory.base.load(Relaxed) + index * 8) } else { Err(Refusal::NoSocket) }
 }
 
+/// Whether somebody asks for a memory.
+pub(crate) fn is_asking() -> bool {
+    ASKING.load(SeqCst)
+}
+
+/// Takes all memories away. No descriptor has a mapping, none is being made, and all other threads stand still.
+pub(crate) fn forget() {
+    for memory in &KNOWN {
+        if memory.id.swap(0, SeqCst) != 0 {
+            raw::unmap(memory.base.load(Relaxed), memory.words.load(Relaxed) * 8);
+        }
+    }
+    ASKED.store(0, Relaxed);
+}
+
 /// What a word says now.
 #[inline]
 pub(crate) fn read(word: usize) -> u64 {
-    // SAFETY: `word` gave the address; memories stay mapped for good, cannot become shorter, and are only read atomically.
+    // SAFETY: `word` gave the address; memories stay mapped as long as a descriptor has a mapping, or one is being made, cannot become
+    // shorter, and are only read atomically.
     unsafe { &*(word as *const AtomicU64) }.load(Acquire)
 }
 
 /// Asks for a memory. False: somebody is just doing that.
 fn ask(id: u64) -> bool {
-    if ASKING.swap(true, SeqCst) {
+    if away::is_away() || ASKING.swap(true, SeqCst) {
         return false;
     }
-    if ASKED.fetch_add(1, Relaxed) < ASKED_MAX
-        && let Some(socket) = socket::connect()
-    {
-        if socket::send(socket, id)
-            && handed_fds::greeted(socket, &mut Greeting::new())
-            && let Some(Delivery { number, fd: Some(fd), .. }) = socket::take(socket, Take::Waiting)
-        {
-            if number == id {
-                keep(fd, id);
+    if ASKED.fetch_add(1, Relaxed) < ASKED_MAX {
+        socket::with_one(|socket| {
+            if socket::send(socket, id)
+                && handed_fds::greeted(socket, &mut Greeting::new())
+                && let Some(Delivery { number, fd: Some(fd), .. }) = socket::take(socket, Take::Waiting)
+            {
+                if number == id {
+                    keep(fd, id);
+                }
+                raw::close(fd);
             }
-            raw::close(fd);
-        }
-        raw::close(socket);
+        });
     }
     ASKING.store(false, SeqCst);
     true

@@ -16,6 +16,12 @@ static UNREAD: AtomicU64 = AtomicU64::new(0);
 /// Calls in a row for files elsewhere.
 static FOREIGN: AtomicU32 = AtomicU32::new(0);
 
+/// As if it had not been looked at.
+pub(crate) fn forget() {
+    [&DEVICE, &UNREAD].iter().for_each(|device| device.store(0, Relaxed));
+    CALLS.store(0, Relaxed);
+}
+
 /// Whether a file is of the root directory's filesystem, and FUSE serves that.
 #[inline]
 pub(crate) fn is_of(device: u64) -> bool {

@@ -1,6 +1,8 @@
 //! The pool's socket for programs: connecting, what it says first, and messages with descriptors.
 
 use crate::shim::{process, raw};
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::SeqCst;
 use vellum_ring::files::{
     GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, MOUNT_NUMBERS, MOUNTS_MAX,
 };
@@ -110,6 +112,24 @@ pub(crate) fn connect() -> Option<i32> {
     }
     raw::close(fd as i32);
     None
+}
+
+/// Connections that are there for a moment.
+static MOMENTARY: AtomicU32 = AtomicU32::new(0);
+
+/// Does something with a new connection, and closes it.
+pub(crate) fn with_one(act: impl FnOnce(i32)) {
+    MOMENTARY.fetch_add(1, SeqCst);
+    if let Some(socket) = connect() {
+        act(socket);
+        raw::close(socket);
+    }
+    MOMENTARY.fetch_sub(1, SeqCst);
+}
+
+/// Whether there is a connection for a moment.
+pub(crate) fn is_any() -> bool {
+    MOMENTARY.load(SeqCst) != 0
 }
 
 /// What the socket says first.

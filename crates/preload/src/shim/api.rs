@@ -1,6 +1,7 @@
 //! What a program may call by name; `include/vellum.h` declares it.
 #![allow(clippy::missing_safety_doc, reason = "said in the header")]
 
+use crate::session::away;
 use crate::shim::hooks;
 use crate::stats;
 use core::ffi::{c_char, c_int, c_uint, c_void};
@@ -41,6 +42,27 @@ pub unsafe extern "C" fn vellum_pread(fd: c_int, buf: *mut c_void, len: usize, o
 pub unsafe extern "C" fn vellum_close(fd: c_int) -> c_int {
     // SAFETY: the program's descriptor.
     unsafe { hooks::close(fd) }
+}
+
+/// Where [`vellum_leave`] runs: the stack of whoever is made to call it may be as small as he likes.
+#[repr(C, align(64))]
+pub struct Stack(core::cell::UnsafeCell<[u8; 64 << 10]>);
+
+// SAFETY: only one thread runs there, while all others stand still.
+unsafe impl Sync for Stack {}
+
+#[doc(hidden)]
+#[allow(non_upper_case_globals, reason = "a name of the library's")]
+#[cfg_attr(feature = "object", unsafe(no_mangle))]
+pub static vellum_leave_stack: Stack = Stack(core::cell::UnsafeCell::new([0; 64 << 10]));
+
+/// What a thread is made to run while a checkpoint is taken, with the time in seconds as its argument and all others standing still: see
+/// [`away::leave`], whose result is in the register of results when a trap says that all is done.
+#[cfg(target_arch = "x86_64")]
+#[cfg_attr(feature = "object", unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vellum_leave() {
+    core::arch::naked_asm!("cld", "call {leave}", "int3", leave = sym away::leave);
 }
 
 /// What has been done since the first [`vellum_open`].

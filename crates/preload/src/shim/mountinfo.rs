@@ -41,6 +41,11 @@ pub(crate) fn with_room<R>(act: impl FnOnce(&mut Room) -> R) -> Option<R> {
     None
 }
 
+/// Whether somebody uses it.
+pub(crate) fn is_busy() -> bool {
+    BUSY.load(Acquire)
+}
+
 /// Whether the table of mounts says that a device is a union's.
 pub(crate) fn is_in_table(device: u64) -> bool {
     with_room(|room| is_union(read_table(&mut room.table), attributes::split(device))).unwrap_or(false)

@@ -39,6 +39,11 @@ pub(crate) fn begin() {
     ON.store(true, SeqCst);
 }
 
+/// Whether the library has ever begun anything in this process.
+pub(crate) fn has_begun() -> bool {
+    owner().is_some()
+}
+
 /// From now on the table of descriptors is not this process's alone, or not the same for all of its threads.
 pub(crate) fn end() {
     ON.store(false, SeqCst);

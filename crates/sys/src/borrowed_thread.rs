@@ -288,13 +288,28 @@ mod tests {
             unsafe { libc::poll(std::ptr::null_mut(), 0, 1200) }
         });
         let counter = thread::spawn(|| {
-            let (mut sum, begin) = (0.0_f64, Instant::now());
-            let mut turns = 0_u32;
-            while begin.elapsed() < Duration::from_millis(1200) {
-                sum += 1.0;
-                turns += 1;
+            let begin = Instant::now();
+            let mut is_kept = true;
+            while is_kept && begin.elapsed() < Duration::from_millis(1200) {
+                let after: u64;
+                // SAFETY: registers alone.
+                unsafe {
+                    core::arch::asm!(
+                        "movq xmm0, {before}",
+                        "2:",
+                        "dec {turns}",
+                        "jnz 2b",
+                        "movq {after}, xmm0",
+                        before = in(reg) 12_345_u64,
+                        turns = inout(reg) 5_000_000_u64 => _,
+                        after = out(reg) after,
+                        out("xmm0") _,
+                        options(nomem, nostack)
+                    );
+                }
+                is_kept = after == 12_345;
             }
-            sum == f64::from(turns)
+            is_kept
         });
         let time = libc::timespec { tv_sec: 1, tv_nsec: 200_000_000 };
         // SAFETY: the time is borrowed.

@@ -17,7 +17,7 @@ use vellum::{
     balance, bench, checkpoint, flatten, help, inspect, metrics, mount, pool, run, stats, top, umount,
     weight, zoned,
 };
-use vellum_engine::checkpoint::{loopback, pause};
+use vellum_engine::checkpoint::{library, loopback, pause};
 use vellum_engine::container::{STATUS_FAILED, tied};
 use vellum_engine::podman::{apart, pass};
 use vellum_service::Failure;
@@ -123,6 +123,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             }
             Ok(())
         }
+        Command::Leave { group, init } => library::leave(&group, init),
         Command::Loopback => loopback::bring_up(std::io::stdin()),
         Command::Restore(arguments) => {
             let (status, said) = checkpoint::restore(arguments);

@@ -95,6 +95,18 @@ impl Freezer {
         self.group.write(false)
     }
 
+    /// The control group.
+    pub(super) fn group(&self) -> &Path {
+        match &self.group {
+            Group::First(dir) | Group::Second(dir) => dir,
+        }
+    }
+
+    /// The container's first process.
+    pub(super) fn init(&self) -> u32 {
+        self.init
+    }
+
     /// Whether a process of the container, which stands still, may have a TCP connection.
     pub(super) fn has_connections(&self) -> bool {
         ["tcp", "tcp6"].iter().any(|table| {

@@ -1,6 +1,6 @@
 //! Checkpoints of containers: the memory of their processes, and the tree that they had then.
 //!
-//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, `criu` is the program that reads its memory, `delta` and `data`
+//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `criu` is the program that reads its memory, `delta` and `data`
 //! copy its upper layer, `identity` says which layers it stands on, `record` is what is known of it. `place` is where they are: in a
 //! `directory`, or in the store of a `zoned` device; `making` is what both do. Restoring is `container::restore`; `loopback` is a part of it.
 
@@ -10,6 +10,7 @@ mod delta;
 mod directory;
 mod freezer;
 mod identity;
+pub mod library;
 pub mod loopback;
 mod making;
 mod pace;

@@ -5,6 +5,7 @@
 //! that is under way comes to its end before: CRIU, killed in the middle, would leave code of its own running in the container.
 
 use super::freezer::Freezer;
+use super::library;
 use crate::container::Runtime;
 use crate::own::Owned;
 use std::ffi::OsStr;
@@ -108,6 +109,29 @@ impl Guarded {
             Some(Ok(())) => Ok(()),
             _ => self.have(&["resume", &self.id]),
         }
+    }
+
+    /// Has the library go away from its programs.
+    pub(crate) fn leave(&self, vellum: &Path) -> Result<(), Failure> {
+        let failed = |e: io::Error| Failure::at(vellum, e);
+        let freezer = self
+            .freezer
+            .as_ref()
+            .ok_or_else(|| Failure::system("the runtime does not say which processes are the container's"))?;
+        let mut command = Command::new(vellum);
+        command.arg(library::LEAVES).arg(freezer.group()).arg(freezer.init().to_string());
+        command.process_group(0).current_dir("/").stdin(self.pipe.try_clone().map_err(failed)?);
+        let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output().map_err(failed)?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = said(&output.stderr);
+        Err(Failure::system(said.strip_prefix("vellum: ").unwrap_or(&said)))
+    }
+
+    /// Whether the library has come back meanwhile. The container stands still.
+    pub(crate) fn is_back(&self) -> bool {
+        self.freezer.as_ref().is_none_or(|freezer| library::is_there(freezer.group()))
     }
 
     /// Whether a process of the container, which stands still, may have a TCP connection.

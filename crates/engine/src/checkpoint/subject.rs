@@ -1,9 +1,11 @@
 //! Containers of which checkpoints are taken, and whoever runs them: `vellum run` here, podman in `podman`.
 
+use super::freezer::Freezer;
 use super::identity::Lowers;
+use super::library::Library;
 use super::making::Making;
 use super::record::Of;
-use crate::container::{Kind, RUN_FILES, Running, Runtime, Settings, State};
+use crate::container::{Kind, LIBRARY, RUN_FILES, Running, Runtime, Settings, State};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
@@ -43,6 +45,11 @@ pub(crate) trait Subject {
     /// Whether it has the host's network.
     fn host_network(&self) -> bool;
 
+    /// Whether its programs have the library loaded.
+    fn has_library(&self) -> bool {
+        false
+    }
+
     /// The right to take a checkpoint of it, until this is dropped.
     fn lock(&self) -> Result<File, Failure>;
 
@@ -76,6 +83,7 @@ pub(crate) trait Subject {
 pub(super) struct Own {
     running: Running,
     settings: Settings,
+    library: Option<Library>,
 }
 
 impl Own {
@@ -87,17 +95,29 @@ impl Own {
         if running.runtime().kind() == Kind::Crun {
             return refused("crun runs it, which takes no checkpoints; start it with --runtime runc");
         }
-        if settings.library {
-            return refused(
-                "its programs have libvellum.so loaded, whose memory and sockets are shared with the service; start it with VELLUM_LIBRARY= in the environment",
-            );
-        }
         if settings.ids.is_some() {
             return refused(
                 "its pool has a uid-range, and checkpoints of containers with ids of their own are not made yet",
             );
         }
-        Ok(Self { running, settings })
+        let freezer = || Freezer::of(&running.runtime_state(), running.id());
+        let library = match settings.library.then(freezer) {
+            None => None,
+            Some(None) => {
+                return refused(
+                    "its programs have libvellum.so loaded, and runc does not say which ones they are",
+                );
+            }
+            Some(Some(freezer)) => match Library::of(freezer.init()) {
+                Ok(library) => Some(library),
+                Err(why) => {
+                    return refused(&format!(
+                        "{why}; start it anew, or with VELLUM_LIBRARY= in the environment"
+                    ));
+                }
+            },
+        };
+        Ok(Self { running, settings, library })
     }
 }
 
@@ -146,6 +166,10 @@ impl Subject for Own {
         self.settings.host_network
     }
 
+    fn has_library(&self) -> bool {
+        self.library.is_some()
+    }
+
     fn lock(&self) -> Result<File, Failure> {
         self.running.lock()
     }
@@ -161,5 +185,10 @@ impl Subject for Own {
     /// What the container has in `/etc` that is not in its layers.
     fn still(&mut self, made: &mut dyn Making) -> Result<(), Failure> {
         RUN_FILES.into_iter().try_for_each(|name| made.file(name, &self.running.path(name)))
+    }
+
+    /// The very library that its programs have, for another one would not do.
+    fn release(&mut self, made: &mut dyn Making) -> Result<(), Failure> {
+        self.library.as_ref().map_or(Ok(()), |library| made.file(LIBRARY, &library.path()))
     }
 }

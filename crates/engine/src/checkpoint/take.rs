@@ -21,6 +21,8 @@ use vellum_service::instance::durable;
 
 /// What a container's name begins with that is podman's.
 const PODMAN: &str = "podman:";
+/// How often it is tried to have the library go away.
+const TURNS: usize = 5;
 /// What CRIU calls the log of a dump.
 const LOG: &str = "dump.log";
 
@@ -116,8 +118,7 @@ impl Work<'_> {
         let ahead = made.ahead()?;
         let work = self.subject.work()?;
         self.subject.hold()?;
-        let begin = Instant::now();
-        guarded.pause()?;
+        let begin = self.stop(guarded)?;
         durable::flush(&merged)?;
         let dump = self.dump(guarded, made.images(), &work)?;
         // The dump has to end before the container goes on, whatever became of the copy.
@@ -148,6 +149,24 @@ impl Work<'_> {
         };
         made.settle(&record)?;
         Ok(record)
+    }
+
+    /// Has it stand still, with nothing of the library's in it: since when.
+    fn stop(&self, guarded: &mut Guarded) -> Result<Instant, Failure> {
+        let has_library = self.subject.has_library();
+        for _ in 0..TURNS {
+            if has_library {
+                guarded.leave(&self.asked.vellum)?;
+            }
+            let begin = Instant::now();
+            guarded.pause()?;
+            if !has_library || !guarded.is_back() {
+                return Ok(begin);
+            }
+            // A program that has just begun.
+            guarded.resume()?;
+        }
+        Err(Failure::system("libvellum.so comes back again and again, by programs that begin"))
     }
 
     /// Has CRIU begin to write images. The container stands still before, meanwhile and afterwards.

@@ -23,6 +23,7 @@ mod union;
 mod user;
 mod volume;
 
+pub(crate) use preload::{INSIDE as VELLUM_DIR, LIBRARY};
 pub use preload::{LIBRARY_VARIABLE, SOCKET_VARIABLE};
 pub use process::Asked;
 pub use restore::{Restore, restore};

@@ -9,11 +9,11 @@ use vellum_service::Failure;
 /// Names the library; empty: none.
 pub const LIBRARY_VARIABLE: &str = "VELLUM_LIBRARY";
 /// The library's name beside the program.
-const LIBRARY: &str = "libvellum.so";
+pub(crate) const LIBRARY: &str = "libvellum.so";
 /// Where packages put it.
 const INSTALLED: &str = "/usr/lib/vellum";
 /// Where both are in a container.
-const INSIDE: &str = "/.vellum";
+pub(crate) const INSIDE: &str = "/.vellum";
 /// The name of the socket there.
 const SOCKET: &str = "socket";
 /// Tells the library where the socket is.
@@ -36,9 +36,9 @@ impl Preload {
         })
     }
 
-    /// No library, and with `socket` one at the place of a service's.
-    pub(super) fn restored(socket: Option<PathBuf>) -> Self {
-        Self { library: None, socket }
+    /// What a container goes on with: the library that it had, and a socket, or what is shown in the place of one.
+    pub(super) fn restored(library: Option<PathBuf>, socket: Option<PathBuf>) -> Self {
+        Self { library, socket }
     }
 
     /// The mounts that it takes.

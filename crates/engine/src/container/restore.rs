@@ -1,7 +1,7 @@
 //! A container that goes on from a checkpoint: it is started as any other, with the settings and the upper layer of the old one, and by the
 //! runtime's `restore`.
 
-use super::preload::Preload;
+use super::preload::{LIBRARY, Preload};
 use super::run::{Ending, RUN_FILES, Request, Start, interrupted};
 use super::runtime::{self, Kind, Runtime, in_path};
 use super::settings::Settings;
@@ -200,8 +200,9 @@ impl Resume {
 
     /// What is shown at `/.vellum`: as many mounts as there were.
     pub(super) fn preload(&self, place: &Place, socket: Option<PathBuf>) -> Result<Preload, Failure> {
+        let library = self.library(place)?;
         if !self.settings().socket {
-            return Ok(Preload::default());
+            return Ok(Preload::restored(library, None));
         }
         let socket = match socket.filter(|socket| socket.exists()) {
             Some(socket) => socket,
@@ -211,7 +212,26 @@ impl Resume {
                 path
             }
         };
-        Ok(Preload::restored(Some(socket)))
+        Ok(Preload::restored(library, Some(socket)))
+    }
+
+    /// The library that its programs have loaded, as it was.
+    fn library(&self, place: &Place) -> Result<Option<PathBuf>, Failure> {
+        if !self.settings().library {
+            return Ok(None);
+        }
+        let shown = self.kept.shown();
+        let none = || {
+            Failure::input(format!(
+                "checkpoint {shown}: its programs have {LIBRARY} loaded, which is missing in it"
+            ))
+        };
+        let path = place.path(LIBRARY);
+        let bytes = self.kept.file(LIBRARY)?.ok_or_else(none)?;
+        fs::write(&path, bytes).map_err(|e| Failure::at(&path, e))?;
+        let readable = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
+        fs::set_permissions(&path, readable).map_err(|e| Failure::at(&path, e))?;
+        Ok(Some(path))
     }
 
     /// What the runtime is told about images.

@@ -78,6 +78,14 @@ pub enum Command {
         #[arg(num_args = 4)]
         arguments: Vec<OsString>,
     },
+    /// What has the library go away from a container's programs.
+    #[command(name = vellum_engine::checkpoint::library::LEAVES, hide = true)]
+    Leave {
+        /// The container's control group.
+        group: PathBuf,
+        /// Its first process.
+        init: u32,
+    },
     /// A hook by which a restored container has its own loopback interface.
     #[command(name = vellum_engine::checkpoint::loopback::HOOK, hide = true)]
     Loopback,

@@ -35,6 +35,7 @@ pub const SUBCOMMANDS: &[&str] = &[
     "internal-tied",
     vellum_engine::checkpoint::pause::GUARD,
     vellum_engine::checkpoint::loopback::HOOK,
+    vellum_engine::checkpoint::library::LEAVES,
     vellum_engine::podman::APART,
     vellum_engine::podman::GATE,
     vellum_engine::mount::HELPER,

@@ -1,5 +1,6 @@
 //! `vellum checkpoint` and `vellum restore`: containers that stand still for a moment, end, and go on elsewhere.
 
+mod library;
 mod podman;
 mod programs;
 mod support;
@@ -32,6 +33,8 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/zoned-interrupted", 240, zoned::interrupted),
     Case::once("checkpoint/zoned-full", 120, zoned::full),
     Case::once("checkpoint/zoned-refused", 120, zoned::refused),
+    Case::once("checkpoint/library", 120, library::library),
+    Case::once("checkpoint/library-interrupted", 120, library::interrupted),
     Case::of(Profile::Cached, "checkpoint/podman-4.3", 240, podman::of_debian_12),
     Case::of(Profile::Passthrough, "checkpoint/podman-5.4", 240, podman::of_debian_13),
 ];

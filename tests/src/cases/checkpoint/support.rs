@@ -39,6 +39,8 @@ pub(super) struct Scene<'a> {
     runs: Runs<'a>,
     path: OsString,
     to: String,
+    /// What containers have loaded.
+    library: PathBuf,
 }
 
 /// A `vellum run` or `vellum restore`, killed at the end of the case at the latest; what it says goes to a file.
@@ -53,7 +55,7 @@ impl<'a> Scene<'a> {
         let runs = Runs::new(cx)?;
         let path = criu()?;
         let to = runs.cx.dir.join("checkpoints").display().to_string();
-        Ok(Self { runs, path, to })
+        Ok(Self { runs, path, to, library: PathBuf::new() })
     }
 
     /// With checkpoints in a store in a file of so many MiB.
@@ -64,6 +66,12 @@ impl<'a> Scene<'a> {
         self.vellum(&["zoned", "format", "--state", &state, "--size", &size, "--zone-size", "1M", &device])?;
         self.to = format!("zoned:{device}");
         Ok(self)
+    }
+
+    /// With the library in all programs.
+    pub(super) fn with_library(mut self, library: PathBuf) -> Self {
+        self.library = library;
+        self
     }
 
     /// What is on the store's device.
@@ -107,8 +115,8 @@ impl<'a> Scene<'a> {
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.runs.program);
         command.args(arguments).stdin(Stdio::null()).env("PATH", &self.path);
-        // A library that lies beside the program is not loaded: such containers cannot be kept.
-        command.env("VELLUM_POOLS", self.runs.cx.dir.join("pools")).env("VELLUM_LIBRARY", "");
+        // What lies beside the program is not loaded.
+        command.env("VELLUM_POOLS", self.runs.cx.dir.join("pools")).env("VELLUM_LIBRARY", &self.library);
         command
     }
 

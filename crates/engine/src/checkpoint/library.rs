@@ -1,0 +1,202 @@
+//! The library in a container's programs, which shares memory and sockets with the service: before a checkpoint it goes away, and it comes
+//! back by itself some seconds later, or with another service.
+//!
+//! A process of its own makes each program call a function of the library (`BorrowedThread`). It must not be killed meanwhile, as CRIU must not,
+//! and the guard waits for it.
+
+use crate::container::{LIBRARY, VELLUM_DIR};
+use object::read::elf::ElfFile64;
+use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
+use rustix::io::Errno;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+use vellum_service::Failure;
+use vellum_sys::{Borrowed, BorrowedThread};
+
+/// The subcommand of `vellum` that has the library go away.
+pub const LEAVES: &str = "internal-leave";
+/// The function, and its stack.
+const FUNCTION: &str = "vellum_leave";
+const STACK: &str = "vellum_leave_stack";
+/// How long the library is away: longer than it takes until the container stands still.
+const SECONDS: u64 = 3;
+/// What the function says: nothing is left; a call is under way.
+const GONE: u64 = 0;
+const BUSY: u64 = 1;
+/// How long a call under way is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
+const AGAIN: Duration = Duration::from_millis(1);
+/// The largest library that is read, in bytes.
+const LIBRARY_MAX: u64 = 64 << 20;
+/// Deepest control group below a container's.
+const DEEPEST: usize = 16;
+/// What the memory is called that a service gives to the library.
+const MEMORY: &[u8] = b"/memfd:vellum-";
+
+/// The library that a container's programs see.
+#[derive(Debug)]
+pub(super) struct Library {
+    /// Open, for the container may end.
+    file: File,
+    number: u64,
+    function: u64,
+    stack_end: u64,
+}
+
+impl Library {
+    /// That of the container of a process.
+    pub(super) fn of(init: u32) -> Result<Self, &'static str> {
+        if !cfg!(target_arch = "x86_64") {
+            return Err(
+                "its programs have libvellum.so loaded, which goes away for a checkpoint on x86-64 only",
+            );
+        }
+        let file = seen_by(init)
+            .map_err(|_| "its programs have libvellum.so loaded, which is not to be found any more")?;
+        let old = "its programs have libvellum.so of another version loaded, which does not go away for a checkpoint";
+        let number = fstat(&file).map_err(|_| old)?.st_ino;
+        let mut bytes = Vec::new();
+        (&file).take(LIBRARY_MAX).read_to_end(&mut bytes).map_err(|_| old)?;
+        let (function, stack_end) = places(&bytes).ok_or(old)?;
+        Ok(Self { file, number, function, stack_end })
+    }
+
+    /// A path of it, as long as this is there.
+    pub(super) fn path(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.file)).into()
+    }
+
+    /// Where a process has it, if it has.
+    fn within(&self, process: u32) -> Option<Borrowed> {
+        let base = base(&fs::read(format!("/proc/{process}/maps")).ok()?, self.number)?;
+        let at = |place: u64| base.checked_add(place);
+        Some(Borrowed { function: at(self.function)?, stack_end: at(self.stack_end)? })
+    }
+}
+
+/// The library as a process sees it. No name of the container's leads out.
+fn seen_by(process: u32) -> rustix::io::Result<File> {
+    let root: OwnedFd = open(
+        format!("/proc/{process}/root"),
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    let path = Path::new(VELLUM_DIR).strip_prefix("/").unwrap_or(Path::new(VELLUM_DIR)).join(LIBRARY);
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    crate::regular::checked(openat2(&root, &path, crate::regular::FLAGS, Mode::empty(), how)?)
+        .map_err(|_| Errno::INVAL)
+}
+
+/// Where the function is in a library, from its beginning, and the end of its stack.
+fn places(library: &[u8]) -> Option<(u64, u64)> {
+    let elf = ElfFile64::<Endianness>::parse(library).ok()?;
+    let begin = elf.segments().map(|segment| segment.address()).min()? & !0xfff;
+    let place = |name: &str| elf.dynamic_symbols().find(|symbol| symbol.name() == Ok(name));
+    let (function, stack) = (place(FUNCTION)?, place(STACK)?);
+    let end = stack.address().checked_add(stack.size())?.checked_sub(begin)? & !0xf;
+    (stack.size() > 0).then_some((function.address().checked_sub(begin)?, end))
+}
+
+/// Where in a table of mappings the library with this number begins.
+fn base(maps: &[u8], number: u64) -> Option<u64> {
+    let text = String::from_utf8_lossy(maps);
+    text.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let (range, _, offset, _, inode) =
+            (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?);
+        let is_it = inode.parse() == Ok(number)
+            && offset.bytes().all(|digit| digit == b'0')
+            && line.contains(LIBRARY);
+        is_it.then(|| u64::from_str_radix(range.split('-').next()?, 16).ok())?
+    })
+}
+
+/// The processes of a control group.
+fn processes(group: &Path) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut groups = vec![(group.to_owned(), 0)];
+    while let Some((dir, depth)) = groups.pop() {
+        let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+        found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+        let below = fs::read_dir(&dir).into_iter().flatten().flatten();
+        let below =
+            below.filter(|entry| depth < DEEPEST && entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        groups.extend(below.map(|entry| (entry.path(), depth + 1)));
+    }
+    found
+}
+
+/// Whether a process of a container, which stands still, has memory of a service.
+pub(super) fn is_there(group: &Path) -> bool {
+    let has = |process: u32| {
+        let maps = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
+        maps.windows(MEMORY.len()).any(|words| words == MEMORY)
+    };
+    processes(group).into_iter().any(has)
+}
+
+/// Has the library go away from all processes of a container. `init`: its first one.
+pub fn leave(group: &Path, init: u32) -> Result<(), Failure> {
+    let library = Library::of(init).map_err(Failure::system)?;
+    for process in processes(group) {
+        if let Some(place) = library.within(process) {
+            leave_one(process, place)?;
+        }
+    }
+    Ok(())
+}
+
+fn leave_one(process: u32, place: Borrowed) -> Result<(), Failure> {
+    let begin = Instant::now();
+    loop {
+        let said = BorrowedThread::of(process).and_then(|mut held| held.call(place, SECONDS));
+        let why = match said {
+            Ok(GONE) | Err(Errno::SRCH) => return Ok(()),
+            Ok(BUSY) => "a call of libvellum.so does not come to its end",
+            Ok(_) => {
+                "it has a file open that was opened past the mount, and cannot be opened by it: without a name, or without the right to"
+            }
+            Err(Errno::BUSY) => "it ignores SIGTRAP, so libvellum.so cannot be made to go away",
+            Err(error) => {
+                return Err(Failure::system(format!("process {process}: libvellum.so does not go away"))
+                    .because(std::io::Error::from(error)));
+            }
+        };
+        if begin.elapsed() > PATIENCE {
+            return Err(Failure::system(format!("process {process}: {why}")));
+        }
+        // Meanwhile it goes on.
+        thread::sleep(AGAIN);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_library_is_found_by_its_number_and_its_beginning() {
+        let maps = b"00400000-00401000 r--p 00000000 08:01 77 /bin/cat\n\
+            7f10000000-7f10001000 r-xp 00001000 08:01 99                             /.vellum/libvellum.so\n\
+            7f20000000-7f20001000 r--p 00000000 08:01 99                             /.vellum/libvellum.so\n\
+            7f30000000-7f30001000 r--p 00000000 08:01 99 /other\n";
+        assert_eq!(base(maps, 99), Some(0x7f_2000_0000));
+        assert_eq!(base(maps, 98), None);
+        assert_eq!(base(b"\n\xff half 0 0\n", 99), None);
+    }
+
+    #[test]
+    fn what_is_no_library_of_ours_has_no_such_place() {
+        for bytes in [&b""[..], b"\x7fELF", &[0; 4096]] {
+            assert_eq!(places(bytes), None);
+        }
+        // A program that has no such function.
+        let own = fs::read("/proc/self/exe").unwrap();
+        assert_eq!(places(&own), None);
+    }
+}

@@ -7,6 +7,7 @@ mod command_line;
 mod dirty_log;
 mod image;
 mod layer;
+mod library;
 mod mount_record;
 mod request;
 mod ring;
@@ -33,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "layout", feed: image::layout },
     Target { name: "dirty_log", feed: dirty_log::feed },
     Target { name: "zoned", feed: zoned::feed },
+    Target { name: "library", feed: library::feed },
 ];
 
 /// Their names.

@@ -7,6 +7,7 @@ pub(crate) mod copy;
 pub(crate) mod environment;
 pub(crate) mod hook_macros;
 pub mod hooks;
+pub(crate) mod leaving;
 pub(crate) mod mountinfo;
 pub(crate) mod paths;
 pub(crate) mod process;

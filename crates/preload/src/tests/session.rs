@@ -7,8 +7,8 @@ use crate::session;
 use crate::shim::attributes::STAT_LEN;
 use crate::shim::hook_macros::{errno, set_errno};
 use crate::shim::hooks::{self, attributes, files, identity, stat};
-use crate::shim::process;
 use crate::shim::raw::AT_FDCWD;
+use crate::shim::{leaving, process};
 use crate::stats::{self, By, Kind};
 use std::ffi::CString;
 use std::fs;
@@ -120,6 +120,7 @@ fn a_program_and_a_service() {
     further(&ground);
     children(&ground);
     others(&ground);
+    away(&ground);
     gone(&ground);
 }
 
@@ -421,6 +422,24 @@ fn others(ground: &Ground) {
     assert!(!crate::fds::own_fds::is_live());
     assert_eq!(ground.warm(), 4);
     assert_eq!(RINGS.load(SeqCst), rings + 1);
+}
+
+/// The library goes away for a checkpoint: nothing of the service's is left, and it comes back as if it had just begun.
+fn away(ground: &Ground) {
+    let rings = RINGS.load(SeqCst);
+    let hold = session::SessionGuard::take().unwrap();
+    assert_eq!(leaving::leave(60), 1, "a call is under way");
+    drop(hold);
+    // The service of this test is in this very process, and has files open for a moment.
+    while leaving::leave(60) != 0 {
+        std::thread::yield_now();
+    }
+    assert!(!crate::fds::own_fds::is_live() && !session::is_any() && !handed_fds::any());
+    (0..100).for_each(|n| make(&ground.union.join(format!("away-{n}"))));
+    assert!(ground.union.join("away-99").exists() && RINGS.load(SeqCst) == rings);
+    session::away::come_back();
+    assert_eq!(ground.warm(), 4);
+    assert!(RINGS.load(SeqCst) == rings + 1 && handed_fds::any());
 }
 
 fn gone(ground: &Ground) {

@@ -60,7 +60,9 @@ pub use remove_tree::{remove_tree, remove_tree_at};
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
 pub use shared_words::SharedWords;
-pub use socket::{Peer, SENT_AT_ONCE, has_unread, peer, refuse_rights, refuses_rights, send_with};
+pub use socket::{
+    Peer, SENT_AT_ONCE, has_unread, look_ahead, peer, refuse_rights, refuses_rights, send_with,
+};
 pub use stat::{Stat, Time};
 pub use stat_fs::FsStat;
 pub use sys::{Real, Result, Sys};

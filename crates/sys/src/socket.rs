@@ -5,7 +5,7 @@ use rustix::io::{Errno, Result};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 /// Most descriptors that are sent at once; the kernel takes 253.
 pub const SENT_AT_ONCE: usize = 128;
@@ -42,6 +42,14 @@ pub fn peer(socket: BorrowedFd<'_>) -> Result<Peer> {
     let done = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, to, &raw mut len) };
     let peer = Peer { uid: found.uid, gid: found.gid, process: (found.pid > 0).then_some(found.pid) };
     if done == 0 { Ok(peer) } else { Err(last_errno()) }
+}
+
+/// Waits for what comes next at a socket of this number, which whoever has started this program may have left, and leaves it there: how many bytes
+/// that is. ENOTSOCK, EBADF: there is none.
+pub fn look_ahead(number: RawFd, to: &mut [u8]) -> Result<usize> {
+    // SAFETY: the kernel writes no more than there is room for.
+    let got = unsafe { libc::recv(number, to.as_mut_ptr().cast(), to.len(), libc::MSG_PEEK) };
+    usize::try_from(got).map_err(|_| last_errno())
 }
 
 /// Nobody can send descriptors to a socket any more, nor to those that come of connections to it. ENOPROTOOPT before Linux 6.16.

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use vellum_service::Failure;
 
 /// The program.
-const NAME: &str = "criu";
+pub(super) const NAME: &str = "criu";
 /// Older ones do not know the kernels that Vellum runs on: 3.17 dumps nothing on Linux 6.18.
 const OLDEST: (u32, u32) = (4, 0);
 /// What to do.
@@ -54,12 +54,26 @@ impl Criu {
         &self.version
     }
 
+    pub(super) fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// PATH for a runtime that is to find it.
     pub(crate) fn path(&self) -> OsString {
-        let own = self.program.parent().map(Path::to_owned);
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        std::env::join_paths(own.into_iter().chain(std::env::split_paths(&path))).unwrap_or(path)
+        path_with(self.program.parent())
     }
+
+    /// PATH for a runtime that is to find what is called so in a directory.
+    pub(super) fn path_behind(&self, dir: &Path) -> OsString {
+        path_with([dir].into_iter().chain(self.program.parent()))
+    }
+}
+
+/// PATH with more directories in front.
+fn path_with<'a>(dirs: impl IntoIterator<Item = &'a Path>) -> OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs = dirs.into_iter().map(Path::to_owned);
+    std::env::join_paths(dirs.chain(std::env::split_paths(&path))).unwrap_or(path)
 }
 
 /// `Version: 4.1.1`, as text and as numbers.

@@ -10,7 +10,7 @@ use super::pause::{Guarded, said};
 use super::place::Checkpoints;
 use super::record::Record;
 use super::subject::{Own, Subject};
-use crate::podman::Podman;
+use crate::podman::{AT_A_SOCKET, Beside, Gate, Podman, Waiting};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -118,13 +118,14 @@ impl Work<'_> {
         let ahead = made.ahead()?;
         let work = self.subject.work()?;
         self.subject.hold()?;
+        let dump = Dump::ready(self, guarded, made.images(), &work)?;
         let begin = self.stop(guarded)?;
         durable::flush(&merged)?;
-        let dump = self.dump(guarded, made.images(), &work)?;
+        let dump = dump.begin(guarded.has_connections())?;
         // The dump has to end before the container goes on, whatever became of the copy.
         let still = made.still();
         let beside = self.subject.still(made);
-        let output = dump.wait_with_output();
+        let output = dump.end();
         let still = still?;
         self.dumped(&output.map_err(|e| Failure::at(&work, e))?, &work)?;
         beside?;
@@ -169,21 +170,6 @@ impl Work<'_> {
         Err(Failure::system("libvellum.so comes back again and again, by programs that begin"))
     }
 
-    /// Has CRIU begin to write images. The container stands still before, meanwhile and afterwards.
-    fn dump(&self, guarded: &Guarded, images: &Path, work: &Path) -> Result<Child, Failure> {
-        let failed = |e: io::Error| Failure::at(self.subject.runtime().program(), e);
-        let mut command = guarded.call().map_err(failed)?;
-        command.env("PATH", self.criu.path()).arg("checkpoint").arg("--image-path").arg(images);
-        let keeps_out = guarded.has_connections();
-        // Not in the file that the bundle may name: what is said there of packets CRIU does not survive.
-        command.env(criu::CONFIGURATION, self.subject.configure(&criu::configuration(keeps_out))?);
-        command.arg("--work-path").arg(work).args(criu::ALWAYS).arg("--leave-running");
-        if !self.subject.host_network() {
-            command.args(criu::OWN_NETWORK);
-        }
-        command.arg(self.subject.id()).spawn().map_err(failed)
-    }
-
     fn dumped(&self, output: &Output, work: &Path) -> Result<(), Failure> {
         if output.status.success() {
             return Ok(());
@@ -191,5 +177,87 @@ impl Work<'_> {
         let log = work.join(LOG);
         let why = criu::explain(&log).unwrap_or_else(|| said(&output.stderr));
         Err(Failure::system(why).remedy(format!("{} says more", log.display())))
+    }
+}
+
+/// A runtime that has called CRIU, which waits at a gate until the container stands still: to start both takes a fifth of the pause.
+struct Dump {
+    runtime: Option<Child>,
+    waiting: Option<Waiting>,
+    /// What CRIU is told beside what the runtime tells it.
+    configuration: PathBuf,
+    #[expect(dead_code, reason = "the socket is there as long as somebody waits")]
+    gate: Gate,
+    #[expect(dead_code, reason = "the gate is in it")]
+    beside: Beside,
+}
+
+impl Dump {
+    /// Has the runtime call CRIU. The container goes on.
+    fn ready(work: &Work<'_>, guarded: &Guarded, images: &Path, logs: &Path) -> Result<Self, Failure> {
+        let subject = &*work.subject;
+        let beside = Beside::new(work.asked.state.as_deref())?;
+        let failed = |e: io::Error| Failure::at(beside.path(), e);
+        // Who waits is not to wait for the guard, which waits for him, when this process is killed.
+        let gate = Gate::new(beside.path(), beside.path()).map_err(failed)?;
+        let criu = work.criu;
+        gate.script(&work.asked.vellum, criu::NAME, AT_A_SOCKET, criu.program()).map_err(failed)?;
+        let configuration = subject.configure(&criu::configuration(true))?;
+        let failed = |e: io::Error| Failure::at(subject.runtime().program(), e);
+        let mut command = guarded.call().map_err(failed)?;
+        command
+            .env("PATH", criu.path_behind(beside.path()))
+            .arg("checkpoint")
+            .arg("--image-path")
+            .arg(images);
+        // Not in the file that the bundle may name: what is said there of packets CRIU does not survive.
+        command.env(criu::CONFIGURATION, &configuration);
+        command.arg("--work-path").arg(logs).args(criu::ALWAYS).arg("--leave-running");
+        if !subject.host_network() {
+            command.args(criu::OWN_NETWORK);
+        }
+        let mut runtime = command.arg(subject.id()).spawn().map_err(failed)?;
+        let waiting = match gate.wait(&mut runtime) {
+            Ok(waiting) => waiting,
+            Err(e) => {
+                let _ = runtime.wait();
+                return Err(failed(e));
+            }
+        };
+        Ok(Self { runtime: Some(runtime), waiting, configuration, gate, beside })
+    }
+
+    /// Has CRIU dump the container, which stands still.
+    fn begin(mut self, has_connections: bool) -> Result<Self, Failure> {
+        // Otherwise the runtime has ended, and says why.
+        if let Some(waiting) = self.waiting.take() {
+            let text = criu::configuration(has_connections);
+            let failed = |e: io::Error| Failure::at(&self.configuration, e);
+            std::fs::write(&self.configuration, text).map_err(failed)?;
+            let arguments = waiting.arguments.clone();
+            waiting.go(&[], &arguments).map_err(failed)?;
+        } else if let Some(status) =
+            self.runtime.as_mut().and_then(|runtime| runtime.try_wait().ok().flatten())
+            && status.success()
+        {
+            return Err(Failure::system("the runtime has called CRIU in a way that is not known, too early"));
+        }
+        Ok(self)
+    }
+
+    /// Waits for its end: what the runtime says.
+    fn end(mut self) -> io::Result<Output> {
+        match self.runtime.take() {
+            Some(runtime) => runtime.wait_with_output(),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+}
+
+impl Drop for Dump {
+    fn drop(&mut self) {
+        // Turned away, CRIU has done nothing, and the runtime ends.
+        self.waiting = None;
+        let _ = self.runtime.take().map(Child::wait_with_output);
     }
 }

@@ -13,10 +13,10 @@ const NAME: &str = "engines";
 
 /// One. It goes when this is dropped.
 #[derive(Debug)]
-pub(super) struct Beside(Owned);
+pub(crate) struct Beside(Owned);
 
 impl Beside {
-    pub(super) fn new(state: Option<&Path>) -> Result<Self, Failure> {
+    pub(crate) fn new(state: Option<&Path>) -> Result<Self, Failure> {
         let all = State::open(state)?.directory().join(NAME);
         let failed = |e: std::io::Error| Failure::at(&all, e);
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&all).map_err(failed)?;
@@ -29,7 +29,7 @@ impl Beside {
         made.map(Self).ok_or_else(|| Failure::system(format!("{}: somebody has it", all.display())))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 }

@@ -13,6 +13,8 @@ mod restore;
 mod taken;
 
 pub use apart::{APART, apart};
+pub(crate) use beside::Beside;
+pub(crate) use gate::{AT_A_SOCKET, Gate, Waiting};
 pub use gate::{GATE, pass};
 pub(crate) use restore::restore;
 

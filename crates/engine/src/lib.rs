@@ -11,6 +11,7 @@ pub mod bytes;
 pub mod cgroup;
 pub mod checkpoint;
 pub mod container;
+pub mod containerd;
 pub mod cpus;
 pub mod device;
 pub mod helper;

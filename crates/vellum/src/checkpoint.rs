@@ -126,6 +126,7 @@ fn text(name: &str, record: &Record) -> String {
     let pool = match &record.of {
         Of::Run { settings, .. } => settings.pool.as_deref().unwrap_or("none"),
         Of::Podman(_) => "podman decides",
+        Of::Containerd(_) => "as its layers are claimed",
     };
     let end = if record.left_running { "went on" } else { "ended" };
     for (what, value) in [

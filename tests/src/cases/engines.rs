@@ -67,6 +67,14 @@ pub(super) fn podman_4(cx: &Cx, name: &str, environment: &[(&str, OsString)]) ->
     finish(command.envs(environment.iter().map(|(name, value)| (name, value))))
 }
 
+/// A script with containerd of this host.
+pub(super) fn containerd(cx: &Cx, name: &str, environment: &[(&str, OsString)]) -> Outcome {
+    let Arguments { dir, program, profile } = arguments(cx)?;
+    let mut command = Command::new(script(name));
+    command.arg(dir).arg(program).arg(profile).envs(environment.iter().map(|(name, value)| (name, value)));
+    finish(&mut command)
+}
+
 /// A script with podman of Debian 13.
 pub(super) fn podman_5(cx: &Cx, name: &str, environment: &str) -> Outcome {
     let Arguments { dir, program, profile } = arguments(cx)?;

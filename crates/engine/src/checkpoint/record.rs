@@ -2,6 +2,7 @@
 
 use super::identity::Lowers;
 use crate::container::Settings;
+use crate::containerd;
 use crate::podman::Described;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -12,8 +13,8 @@ use vellum_service::Failure;
 
 /// The file.
 pub(crate) const NAME: &str = "checkpoint.json";
-/// The newest format that is read. 1: a container of `vellum run`. 2: one of podman.
-const FORMAT: u32 = 2;
+/// The newest format that is read. 1: a container of `vellum run`. 2: one of podman. 3: one of containerd.
+const FORMAT: u32 = 3;
 /// The largest one that is read, in bytes.
 pub(crate) const RECORD_MAX: u64 = 16 << 20;
 
@@ -55,6 +56,8 @@ pub enum Of {
     },
     /// One of podman.
     Podman(Described),
+    /// One of containerd.
+    Containerd(Box<containerd::Described>),
 }
 
 /// A record as it is written.
@@ -77,13 +80,16 @@ struct Written {
     settings: Option<Settings>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     podman: Option<Described>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    containerd: Option<containerd::Described>,
 }
 
 impl From<Record> for Written {
     fn from(record: Record) -> Self {
-        let (format, lowers, settings, podman) = match record.of {
-            Of::Run { lowers, settings } => (1, Some(lowers), Some(*settings), None),
-            Of::Podman(described) => (2, None, None, Some(described)),
+        let (format, lowers, settings, podman, containerd) = match record.of {
+            Of::Run { lowers, settings } => (1, Some(lowers), Some(*settings), None, None),
+            Of::Podman(described) => (2, None, None, Some(described), None),
+            Of::Containerd(described) => (3, None, None, None, Some(*described)),
         };
         Self {
             format,
@@ -99,6 +105,7 @@ impl From<Record> for Written {
             lowers,
             settings,
             podman,
+            containerd,
         }
     }
 }
@@ -107,10 +114,11 @@ impl TryFrom<Written> for Record {
     type Error = &'static str;
 
     fn try_from(written: Written) -> Result<Self, Self::Error> {
-        let of = match (written.lowers, written.settings, written.podman) {
-            (Some(lowers), Some(settings), None) => Of::Run { lowers, settings: Box::new(settings) },
-            (None, None, Some(described)) => Of::Podman(described),
-            _ => return Err("either lowers and settings, or podman"),
+        let of = match (written.lowers, written.settings, written.podman, written.containerd) {
+            (Some(lowers), Some(settings), None, None) => Of::Run { lowers, settings: Box::new(settings) },
+            (None, None, Some(described), None) => Of::Podman(described),
+            (None, None, None, Some(described)) => Of::Containerd(Box::new(described)),
+            _ => return Err("either lowers and settings, or podman, or containerd"),
         };
         Ok(Self {
             vellum: written.vellum,
@@ -149,6 +157,7 @@ impl Record {
         match &self.of {
             Of::Run { lowers, .. } => lowers.shown(),
             Of::Podman(described) => format!("podman:{}", described.image_name),
+            Of::Containerd(described) => described.image(),
         }
     }
 
@@ -158,6 +167,7 @@ impl Record {
         match &self.of {
             Of::Run { settings, .. } => settings.command(),
             Of::Podman(described) => described.command.join(" "),
+            Of::Containerd(described) => described.command(),
         }
     }
 
@@ -238,7 +248,7 @@ mod tests {
             ("podman:localhost/web", "httpd -f")
         );
         for (from, to) in [
-            ("\"format\":2", "\"format\":3"),
+            ("\"format\":2", "\"format\":4"),
             ("\"format\":2", "\"format\":0"),
             ("\"podman\":{", "\"other\":{"),
             (

@@ -10,6 +10,7 @@ use super::pause::{Guarded, said};
 use super::place::Checkpoints;
 use super::record::Record;
 use super::subject::{Own, Subject};
+use crate::containerd::Containerd;
 use crate::podman::{AT_A_SOCKET, Beside, Gate, Podman, Waiting};
 use std::fs::File;
 use std::io;
@@ -23,6 +24,8 @@ use vellum_service::instance::durable;
 const PODMAN: &str = "podman:";
 /// How often it is tried to have the library go away.
 const TURNS: usize = 5;
+/// And one that is containerd's.
+const CONTAINERD: &str = "containerd:";
 /// What CRIU calls the log of a dump.
 const LOG: &str = "dump.log";
 
@@ -31,7 +34,7 @@ const LOG: &str = "dump.log";
 pub struct Take {
     /// The program `vellum`.
     pub vellum: PathBuf,
-    /// The container's name; `podman:` and a name or an id: one of podman.
+    /// The container's name; `podman:` and a name or an id: one of podman; `containerd:` and `ID` or `NAMESPACE/ID`: one of containerd.
     pub container: String,
     /// The directory of checkpoints, or `zoned:` and a device with a store.
     pub to: PathBuf,
@@ -65,6 +68,10 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
     let mut subject: Box<dyn Subject> = match asked.container.strip_prefix(PODMAN) {
         Some(name) => {
             Box::new(Podman::find(&criu.clone()?)?.container(&asked.vellum, asked.state.as_deref(), name)?)
+        }
+        None if asked.container.starts_with(CONTAINERD) => {
+            let name = asked.container.trim_start_matches(CONTAINERD);
+            Box::new(Containerd::find(&criu.clone()?)?.container(asked.state.as_deref(), name)?)
         }
         None => Box::new(Own::find(asked.state.as_deref(), &asked.container)?),
     };

@@ -8,6 +8,7 @@ use super::settings::Settings;
 use super::signals::Signals;
 use super::state::{self, Place, State};
 use crate::checkpoint::{self, ALWAYS, Checkpoints, Criu, Kept, Lowers, OWN_NETWORK, Of};
+use crate::containerd::{self, Containerd};
 use crate::image::Source;
 use crate::name::PoolName;
 use crate::podman::{self, Podman};
@@ -82,6 +83,10 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
         Of::Podman(described) => {
             let podman = Podman::find(&Criu::find()?)?;
             return podman::restore(asked, podman, &*kept, &record.container, &described);
+        }
+        Of::Containerd(described) => {
+            let containerd = Containerd::find(&Criu::find()?)?;
+            return containerd::restore(asked, containerd, &*kept, &record.container, &described);
         }
     };
     let id = state::id(Some(asked.name.as_deref().unwrap_or(&record.container)))?;

@@ -110,7 +110,7 @@ impl State {
     }
 
     /// Where layers are.
-    pub(super) fn layers(&self) -> LayerStore {
+    pub(crate) fn layers(&self) -> LayerStore {
         LayerStore::at(self.dir.join(LAYERS))
     }
 

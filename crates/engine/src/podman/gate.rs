@@ -144,7 +144,7 @@ fn short(dir: &OwnedFd) -> PathBuf {
 }
 
 /// A word for a shell, and a blank.
-fn quoted(word: &OsStr) -> Vec<u8> {
+pub(crate) fn quoted(word: &OsStr) -> Vec<u8> {
     let mut text = b"'".to_vec();
     for byte in word.as_bytes() {
         match byte {

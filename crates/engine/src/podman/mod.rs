@@ -14,9 +14,10 @@ mod taken;
 
 pub use apart::{APART, apart};
 pub(crate) use beside::Beside;
-pub(crate) use gate::{AT_A_SOCKET, Gate, Waiting};
+pub(crate) use gate::{AT_A_SOCKET, Gate, Waiting, quoted};
 pub use gate::{GATE, pass};
-pub(crate) use restore::restore;
+pub(crate) use restore::{layer, restore};
+pub(crate) use taken::is_vellum;
 
 use crate::checkpoint::{Criu, said};
 use crate::container::in_path;

@@ -313,7 +313,7 @@ fn after(words: &[OsString], option: &str) -> Option<PathBuf> {
 }
 
 /// A layer of a mount, by its number.
-fn layer(merged: &Path, number: usize) -> Option<PathBuf> {
+pub(crate) fn layer(merged: &Path, number: usize) -> Option<PathBuf> {
     let mut path = vec![0; PATH_MAX];
     let question = CString::new(format!("{LAYER}{number}")).ok()?;
     let len = lgetxattr(merged, &question, path.as_mut_slice()).ok()?;

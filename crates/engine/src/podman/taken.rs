@@ -226,7 +226,7 @@ impl Inspected {
 }
 
 /// Whether Vellum is mounted there.
-fn is_vellum(merged: &Path) -> bool {
+pub(crate) fn is_vellum(merged: &Path) -> bool {
     let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
     // The kernel knows no links.
     let point = merged.canonicalize().unwrap_or_else(|_| merged.to_owned());

@@ -100,8 +100,9 @@ pub struct CheckpointArgs {
     /// Where layers and containers are kept, as given to `vellum run`.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// The container, by the name that `vellum run` gave it (--name); or podman:NAME, podman:ID: one of podman.
-    #[arg(value_name = "CONTAINER|podman:NAME")]
+    /// The container, by the name that `vellum run` gave it (--name); or podman:NAME, podman:ID: one of podman; or
+    /// containerd:ID, containerd:NAMESPACE/ID: one of containerd.
+    #[arg(value_name = "CONTAINER|podman:NAME|containerd:ID")]
     pub container: String,
 }
 

@@ -1,5 +1,6 @@
 //! `vellum checkpoint` and `vellum restore`: containers that stand still for a moment, end, and go on elsewhere.
 
+mod containerd;
 mod library;
 mod podman;
 mod programs;
@@ -35,6 +36,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/zoned-refused", 120, zoned::refused),
     Case::once("checkpoint/library", 120, library::library),
     Case::once("checkpoint/library-interrupted", 120, library::interrupted),
+    Case::once("checkpoint/containerd", 240, containerd::of_debian_12),
     Case::of(Profile::Cached, "checkpoint/podman-4.3", 240, podman::of_debian_12),
     Case::of(Profile::Passthrough, "checkpoint/podman-5.4", 240, podman::of_debian_13),
 ];

@@ -162,6 +162,11 @@ unfit() {
   podman stop -t0 fit; refused exited take podman:fit; podman rm fit
   run --name crunned --runtime runc --uidmap 0:100000:65536 --gidmap 0:100000:65536 base sleep 600
   refused "ids of its own" take podman:crunned; podman rm -f -t0 crunned || podman rm -f -t0 crunned
+  podman pod create --infra=false --name together > /dev/null
+  run --name member --pod together base sleep 600; refused "in a pod" take podman:member
+  podman rm -f -t0 member; podman pod rm together > /dev/null
+  run --name first base sleep 600; run --name second --pid container:first base sleep 600
+  refused "shares namespaces" take podman:second; podman rm -f -t0 second; podman rm -f -t0 first
   run --name base-gone base sh -c "$COUNT"; take podman:base-gone; podman rm base-gone
   refused pool restore kept/base-gone --pool x
   podman rmi -f base; refused "podman load" restore kept/base-gone

@@ -78,12 +78,13 @@ counter() {
 }
 # Every kind of change in the upper layer.
 layer() {
-  run changed "$CHANGES; echo more > /new/later; touch /tmp/done; sleep 600"
+  # A sleep that CRIU has ended is begun anew.
+  run changed "$CHANGES; echo more > /new/later; touch /tmp/done; while :; do sleep 600; done"
   local n; for n in $(seq 100); do [ -e "$ROOT/tmp/done" ] && break; sleep 0.1; done
   listing "$ROOT" > seen
   take "containerd:$NS/changed"; forget changed
   restore kept/changed
-  listing "$ROOT" > kept-listing
+  listing "$ROOT" > kept-listing; same "state" RUNNING "$(state changed)"
   grep -q 'new/dir/file f' seen || { echo "the listing lacks something"; return 1; }
   same "container against its checkpoint" "$(cat seen)" "$(cat kept-listing)"
   forget changed

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 use vellum_engine::Failure;
-use vellum_engine::checkpoint::{Checkpoints, Listed, Of, Record, Take, take as take_checkpoint};
+use vellum_engine::checkpoint::{Checkpoints, Listed, Manner, Of, Record, Take, take as take_checkpoint};
 use vellum_engine::container::{Ending, Restore, STATUS_FAILED, restore as restore_container};
 use vellum_engine::image::Source;
 
@@ -37,13 +37,14 @@ pub fn take(arguments: CheckpointArgs) -> Result<String, Failure> {
         to: arguments.to,
         name: arguments.name,
         leave_running: arguments.leave_running,
-        pace: arguments.pace,
+        manner: Manner { pace: arguments.pace, compress: arguments.compress, parent: arguments.parent },
         state: arguments.state,
     })?;
     let Record { image_bytes, upper_bytes, pause_us, left_running, container, .. } = &taken.record;
     let end = if *left_running { "goes on" } else { "has ended" };
+    let stored = taken.record.stored_bytes.map(|bytes| format!(", in {}", size(bytes))).unwrap_or_default();
     Ok(format!(
-        "{}: {} of memory, {} of files; {container} stood still for {} and {end}\n",
+        "{}: {} of memory, {} of files{stored}; {container} stood still for {} and {end}\n",
         taken.path.display(),
         size(*image_bytes),
         size(*upper_bytes),
@@ -102,16 +103,19 @@ fn shown(one: &Listed) -> Shown<'_> {
 
 fn table(all: &[Listed]) -> String {
     let width = all.iter().map(|one| one.name.len()).max().unwrap_or(0).max(4);
-    let mut text =
-        format!("{:width$}  {:<12}  {:>10}  {:>10}  IMAGE  COMMAND\n", "NAME", "TAKEN", "MEMORY", "FILES");
+    let mut text = format!(
+        "{:width$}  {:<12}  {:>10}  {:>10}  {:>10}  IMAGE  COMMAND\n",
+        "NAME", "TAKEN", "MEMORY", "FILES", "TAKES"
+    );
     for Listed { name, record } in all {
         let _ = match record {
             Ok(record) => writeln!(
                 text,
-                "{name:width$}  {:<12}  {:>10}  {:>10}  {}  {}",
+                "{name:width$}  {:<12}  {:>10}  {:>10}  {:>10}  {}  {}",
                 age(record.taken),
                 size(record.image_bytes),
                 size(record.upper_bytes),
+                size(record.stored_bytes.unwrap_or(record.image_bytes.saturating_add(record.upper_bytes))),
                 record.image(),
                 plain(&record.command())
             ),
@@ -138,10 +142,24 @@ fn text(name: &str, record: &Record) -> String {
         ("pool", pool.to_owned()),
         ("memory", size(record.image_bytes)),
         ("files", format!("{}, {} objects", size(record.upper_bytes), record.upper_objects)),
+        ("takes", takes(record)),
         ("pause", seconds(record.pause_us)),
         ("taken by", format!("vellum {}, CRIU {}", record.vellum, record.criu)),
     ] {
         let _ = writeln!(text, "{what:<10} {value}");
+    }
+    text
+}
+
+/// What it takes where it is, and what else it needs.
+fn takes(record: &Record) -> String {
+    let whole = record.image_bytes.saturating_add(record.upper_bytes);
+    let mut text = match record.stored_bytes {
+        Some(stored) => format!("{} instead of {}", size(stored), size(whole)),
+        None => size(whole),
+    };
+    if !record.parents.is_empty() {
+        let _ = write!(text, ", and needs {}", record.parents.join(", "));
     }
     text
 }

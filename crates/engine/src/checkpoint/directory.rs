@@ -6,6 +6,7 @@
 use super::delta::{Amount, Delta};
 use super::making::{Kept, Making, Sizes};
 use super::record::{Listed, Record};
+use super::take::Manner;
 use super::{FILES, IMAGES, UPPER};
 use crate::container::{own, plain_name, random_name};
 use crate::own::Owned;
@@ -105,7 +106,7 @@ impl Directory {
     }
 
     /// Begins one of the upper layer in a directory.
-    pub(super) fn making(&self, name: &str, upper: &Path) -> Result<MadeHere, Failure> {
+    pub(super) fn making(&self, name: &str, upper: &Path, _manner: &Manner) -> Result<MadeHere, Failure> {
         let unfinished = self.begin(name)?;
         match filled(unfinished.dir(), upper) {
             Ok(delta) => Ok(MadeHere { images: unfinished.dir().join(IMAGES), unfinished, delta }),
@@ -196,7 +197,7 @@ impl Making for MadeHere {
             file.sync_all().map_err(|e| Failure::at(&path, e))?;
         }
         sync(&self.images)?;
-        Ok(Sizes { images, upper: self.delta.bytes()? })
+        Ok(Sizes { images, upper: self.delta.bytes()?, stored: None })
     }
 
     fn settle(&mut self, record: &Record) -> Result<(), Failure> {

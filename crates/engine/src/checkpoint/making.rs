@@ -40,11 +40,13 @@ pub(crate) trait Making {
 }
 
 /// Bytes of a checkpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) images: u64,
     /// Of the upper layer, as far as they are its own.
     pub(crate) upper: u64,
+    /// Bytes that both take where they are, and the names of checkpoints that have the rest, the nearest first. None: as many as they are.
+    pub(crate) stored: Option<(u64, Vec<String>)>,
 }
 
 /// A checkpoint that is restored.

@@ -2,8 +2,11 @@
 //!
 //! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `criu` is the program that reads its memory, `delta` and `data`
 //! copy its upper layer, `identity` says which layers it stands on, `record` is what is known of it. `place` is where they are: in a
-//! `directory`, or in the store of a `zoned` device; `making` is what both do. Restoring is `container::restore`; `loopback` is a part of it.
+//! `directory`, or in the store of a `zoned` device; `making` is what both do. `object` is a checkpoint that is packed, as one sequence of bytes; `chain` are those that need
+//! others. Restoring is `container::restore`; `loopback` is a part of it.
 
+mod chain;
+mod compress;
 mod criu;
 mod data;
 mod delta;
@@ -13,6 +16,7 @@ mod identity;
 pub mod library;
 pub mod loopback;
 mod making;
+mod object;
 mod pace;
 pub mod pause;
 mod place;
@@ -21,17 +25,18 @@ mod subject;
 mod take;
 mod zoned;
 
+pub use compress::Compress;
 pub(crate) use criu::{ALWAYS, Criu, OWN_NETWORK, configuration, explain};
 pub(crate) use delta::{directory, names};
 pub use identity::Lowers;
 pub(crate) use making::{Kept, Making};
+pub use object::parse_hostile;
 pub use pace::Pace;
 pub(crate) use pause::said;
 pub use place::Checkpoints;
 pub use record::{Listed, Of, Record};
 pub(crate) use subject::Subject;
-pub use take::{Take, Taken, take};
-pub use zoned::parse_hostile;
+pub use take::{Manner, Take, Taken, take};
 
 /// What is in a checkpoint's directory: CRIU's images, the upper layer, and files that the container has in `/etc`.
 const IMAGES: &str = "images";

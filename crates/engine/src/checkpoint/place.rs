@@ -2,8 +2,8 @@
 
 use super::directory::Directory;
 use super::making::{Kept, Making};
-use super::pace::Pace;
 use super::record::{Listed, Record};
+use super::take::Manner;
 use super::zoned::Zoned;
 use std::path::Path;
 use vellum_service::Failure;
@@ -55,19 +55,19 @@ impl Checkpoints {
         name: &str,
         upper: &Path,
         beside: &Path,
-        pace: Option<Pace>,
+        manner: &Manner,
     ) -> Result<Box<dyn Making>, Failure> {
         Ok(match &self.0 {
-            Place::Directory(_) if pace.is_some() => {
+            Place::Directory(_) if manner.pace.is_some() => {
                 return Err(Failure::input("option --pace: only for a device").remedy(
                     "give --to zoned:DEVICE, or limit the pool of the container with vellum pool set --write-limit",
                 ));
             }
             Place::Directory(directory) => {
                 directory.sweep();
-                Box::new(directory.making(name, upper)?)
+                Box::new(directory.making(name, upper, manner)?)
             }
-            Place::Zoned(zoned) => Box::new(zoned.making(name, upper, beside, pace.unwrap_or_default())?),
+            Place::Zoned(zoned) => Box::new(zoned.making(name, (upper, beside), manner)?),
         })
     }
 

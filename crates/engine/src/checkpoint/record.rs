@@ -13,8 +13,8 @@ use vellum_service::Failure;
 
 /// The file.
 pub(crate) const NAME: &str = "checkpoint.json";
-/// The newest format that is read. 1: a container of `vellum run`. 2: one of podman. 3: one of containerd.
-const FORMAT: u32 = 3;
+/// The newest format that is read. 1: a container of `vellum run`. 2: one of podman. 3: one of containerd. 4: any of them, in an object of its own.
+const FORMAT: u32 = 4;
 /// The largest one that is read, in bytes.
 pub(crate) const RECORD_MAX: u64 = 16 << 20;
 
@@ -40,6 +40,10 @@ pub struct Record {
     pub upper_objects: u64,
     /// Whether the container went on.
     pub left_running: bool,
+    /// Bytes that memory and files take where they are. None: as many as they are.
+    pub stored_bytes: Option<u64>,
+    /// The checkpoints at the same place that it needs, the nearest first.
+    pub parents: Vec<String>,
     /// Whose it is, and what it takes for it to go on.
     pub of: Of,
 }
@@ -75,6 +79,10 @@ struct Written {
     upper_objects: u64,
     left_running: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    stored_bytes: Option<u64>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    parents: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     lowers: Option<Lowers>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     settings: Option<Settings>,
@@ -91,6 +99,7 @@ impl From<Record> for Written {
             Of::Podman(described) => (2, None, None, Some(described), None),
             Of::Containerd(described) => (3, None, None, None, Some(*described)),
         };
+        let format = if record.stored_bytes.is_some() { 4 } else { format };
         Self {
             format,
             vellum: record.vellum,
@@ -102,6 +111,8 @@ impl From<Record> for Written {
             upper_bytes: record.upper_bytes,
             upper_objects: record.upper_objects,
             left_running: record.left_running,
+            stored_bytes: record.stored_bytes,
+            parents: record.parents,
             lowers,
             settings,
             podman,
@@ -130,6 +141,8 @@ impl TryFrom<Written> for Record {
             upper_bytes: written.upper_bytes,
             upper_objects: written.upper_objects,
             left_running: written.left_running,
+            stored_bytes: written.stored_bytes,
+            parents: written.parents,
             of,
         })
     }
@@ -224,6 +237,8 @@ mod tests {
             upper_bytes: 4,
             upper_objects: 5,
             left_running: true,
+            stored_bytes: None,
+            parents: Vec::new(),
             of: Of::Podman(Described {
                 id: "0123".into(),
                 podman: "5.4.2".into(),
@@ -261,6 +276,14 @@ mod tests {
             let failure = Record::parse(other.as_bytes(), "x").unwrap_err();
             assert_eq!(failure.exit_status(), 2, "{other}");
         }
+    }
+
+    #[test]
+    fn what_is_packed_says_so() {
+        let record = Record { stored_bytes: Some(7), parents: vec!["one".into()], ..of_podman() };
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(text.contains("\"format\":3"), "{text}");
+        assert_eq!(Record::parse(text.as_bytes(), "x"), Ok(record));
     }
 
     /// As versions wrote it that knew no podman.

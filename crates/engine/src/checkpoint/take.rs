@@ -3,6 +3,7 @@
 //! What takes long is done before the container stands still (the layer's bytes) or after it goes on (waiting for the disk). While it stands
 //! still, CRIU writes its memory, and beside that the layer's copy is made what the layer is.
 
+use super::compress::Compress;
 use super::criu::{self, Criu};
 use super::making::{Making, Sizes};
 use super::pace::Pace;
@@ -42,10 +43,21 @@ pub struct Take {
     pub name: Option<String>,
     /// Whether the container goes on.
     pub leave_running: bool,
-    /// How it is written beside others; none: as is usual where it is written.
-    pub pace: Option<Pace>,
+    /// How it is written.
+    pub manner: Manner,
     /// Where layers and containers are kept, and what is needed for a moment; none: where this user's are.
     pub state: Option<PathBuf>,
+}
+
+/// How a checkpoint is written.
+#[derive(Clone, Debug, Default)]
+pub struct Manner {
+    /// Beside others; none: as is usual where it is written.
+    pub pace: Option<Pace>,
+    /// How it is packed.
+    pub compress: Compress,
+    /// The checkpoint at the same place that has what has not changed since, and is needed from then on.
+    pub parent: Option<String>,
 }
 
 /// A checkpoint that was taken.
@@ -80,7 +92,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
     let lock = subject.lock()?;
     let container = subject.name().to_owned();
     let name = asked.name.as_deref().unwrap_or(&container);
-    let made = store.begin(name, &subject.upper(), &subject.beside(), asked.pace)?;
+    let made = store.begin(name, &subject.upper(), &subject.beside(), &asked.manner)?;
     let mut work = Work { asked, subject: &mut *subject, criu: &criu, lock: &lock };
     match work.go(made) {
         Ok(taken) => Ok(taken),
@@ -142,7 +154,8 @@ impl Work<'_> {
         let pause = begin.elapsed();
         tracing::info!(?ahead, ?still, ?pause, "the container has stood still");
         self.subject.release(made)?;
-        let Sizes { images, upper } = made.sizes()?;
+        let Sizes { images, upper, stored } = made.sizes()?;
+        let (stored_bytes, parents) = stored.unzip();
         let record = Record {
             vellum: env!("CARGO_PKG_VERSION").to_owned(),
             criu: self.criu.version().to_owned(),
@@ -153,6 +166,8 @@ impl Work<'_> {
             upper_bytes: upper,
             upper_objects: still.objects,
             left_running: self.asked.leave_running,
+            stored_bytes,
+            parents: parents.unwrap_or_default(),
             of,
         };
         made.settle(&record)?;

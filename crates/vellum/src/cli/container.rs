@@ -3,7 +3,7 @@
 use super::ClusterArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use vellum_engine::checkpoint::Pace;
+use vellum_engine::checkpoint::{Compress, Pace};
 
 /// Arguments of `vellum run`. Words that become part of the container's configuration are text, paths of the host need not be.
 #[derive(Args, Debug)]
@@ -97,6 +97,12 @@ pub struct CheckpointArgs {
     /// many bytes per second.
     #[arg(long, value_name = "auto|none|RATE")]
     pub pace: Option<Pace>,
+    /// Pack it by zstd as far as that makes it faster (auto, which is usual), not at all, or in any case, at a level from 1 to 19.
+    #[arg(long, value_name = "auto|none|zstd[:LEVEL]", default_value = "auto", hide_default_value = true)]
+    pub compress: Compress,
+    /// Leave out what this checkpoint at the same place has already, in memory and in files. The new one needs it from then on.
+    #[arg(long, value_name = "NAME")]
+    pub parent: Option<String>,
     /// Where layers and containers are kept, as given to `vellum run`.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,

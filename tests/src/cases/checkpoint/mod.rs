@@ -2,6 +2,7 @@
 
 mod containerd;
 mod library;
+mod packed;
 mod podman;
 mod programs;
 mod support;
@@ -37,6 +38,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/library", 120, library::library),
     Case::once("checkpoint/library-interrupted", 120, library::interrupted),
     Case::once("checkpoint/containerd", 240, containerd::of_debian_12),
+    Case::once("checkpoint/zoned-zstd", 120, packed::zstd),
     Case::of(Profile::Cached, "checkpoint/podman-4.3", 240, podman::of_debian_12),
     Case::of(Profile::Passthrough, "checkpoint/podman-5.4", 240, podman::of_debian_13),
 ];

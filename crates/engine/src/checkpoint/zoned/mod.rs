@@ -3,45 +3,34 @@
 //! The store gives an object its name when all of it is there, in one step, and a former one of that name is gone in the same step. So there
 //! is nothing unfinished to be found and swept. Removing one empties its zones, without copying.
 
-mod files;
-mod format;
-mod layer;
 mod pacing;
-mod sink;
 
-use self::files::{Files, Mount, Object};
-use self::format::{Contents, Index, Piece};
-use self::layer::{Packed, Source};
 use self::pacing::Pacing;
-use self::sink::Writing;
+use super::chain;
 use super::delta::Amount;
-use super::making::{Kept, Making, Sizes};
-use super::pace::Pace;
+use super::making::{Making, Sizes};
+use super::object::{Gathering, How, KeptObject, Known, Looked, Out, Refusal, Stored};
 use super::record::{Listed, Record};
+use super::take::Manner;
 use crate::container::plain_name;
 use crate::zoned;
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 use vellum_service::Failure;
 use vellum_zoned::device::{Access, Found};
 use vellum_zoned::store::{Class, Error, Store, Writer};
 
+/// Bytes that are written at once.
+const PART: usize = 1 << 20;
 /// What a place begins with that is a device.
 const SCHEME: &[u8] = b"zoned:";
 /// What names of checkpoints begin with among the store's objects.
 const PREFIX: &str = "checkpoint/";
-/// How often it is looked whether a container has been restored.
-const LOOK: Duration = Duration::from_millis(50);
-
 /// A store for checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Zoned {
@@ -87,12 +76,12 @@ impl Zoned {
     }
 
     /// The store, if there is a checkpoint of this name.
-    fn having(&self, name: &str) -> Result<(Store, Vec<u8>, String), Failure> {
+    fn having(&self, name: &str) -> Result<Store, Failure> {
         let object = object(plain_name("checkpoint", name)?);
         let (_, store) = self.open(Access::Read)?;
         let shown = format!("{}/{name}", self.shown());
         match store.entry(&object) {
-            Ok(_) => Ok((store, object, shown)),
+            Ok(_) => Ok(store),
             Err(_) => Err(Failure::input(format!(
                 "{shown}: no checkpoint of this name; vellum checkpoints list {} shows all",
                 self.shown()
@@ -103,79 +92,107 @@ impl Zoned {
     /// All that are there, by name.
     pub(super) fn list(&self) -> Result<Vec<Listed>, Failure> {
         let (_, store) = self.open(Access::Read)?;
+        Ok(self.list_of(&store))
+    }
+
+    fn list_of(&self, store: &Store) -> Vec<Listed> {
         let one = |entry: vellum_zoned::store::Entry| {
             let name = std::str::from_utf8(&entry.name).ok()?.strip_prefix(PREFIX)?;
             let name = plain_name("checkpoint", name).ok()?.to_owned();
-            let record = format::record(&store, &entry.name, &format!("{}/{name}", self.shown()));
+            let record = self.look(store, &name).and_then(|looked| looked.record());
             Some(Listed { name, record })
         };
         let all = store.list().into_iter().filter(|entry| entry.class == Class::Checkpoint);
-        Ok(all.filter_map(one).collect())
+        all.filter_map(one).collect()
     }
 
     /// What one says of itself.
     pub(super) fn record(&self, name: &str) -> Result<Record, Failure> {
-        let (store, object, shown) = self.having(name)?;
-        format::record(&store, &object, &shown)
+        let store = self.having(name)?;
+        self.look(&store, name)?.record()
+    }
+
+    /// Looks at one that is there.
+    fn look(&self, store: &Store, name: &str) -> Result<Looked, Failure> {
+        let (name, shown) = (object(name), format!("{}/{name}", self.shown()));
+        let size = store.entry(&name).map_err(|e| Failure::system(shown.clone()).because(e))?.size;
+        Looked::at(Box::new(InStore { store: store.clone(), name, size }), &shown)
+    }
+
+    /// Looks at one that may be there.
+    fn look_for(&self, store: &Store, name: &str) -> Result<Option<Looked>, Failure> {
+        match store.entry(&object(name)) {
+            Ok(_) => self.look(store, name).map(Some),
+            Err(_) => Ok(None),
+        }
     }
 
     /// One, to be restored.
-    pub(super) fn find(&self, name: &str) -> Result<(KeptThere, Record), Failure> {
-        let (store, name, shown) = self.having(name)?;
-        let record = format::record(&store, &name, &shown)?;
-        let index = format::index(&store, &name, &shown)?;
-        let object = Arc::new(Object { store: Mutex::new(Some(store)), name });
-        Ok((KeptThere { object, index, shown, mount: Arc::default() }, record))
+    pub(super) fn find(&self, name: &str) -> Result<(KeptObject, Record), Failure> {
+        let store = self.having(name)?;
+        let looked = self.look(&store, name)?;
+        let record = looked.record()?;
+        let shown = format!("{}/{name}", self.shown());
+        let parents = chain::needed(looked.map()?.as_ref(), &shown, &|name| self.look_for(&store, name))?;
+        Ok((KeptObject::new(looked, parents, &shown)?, record))
     }
 
     /// Removes some, if all are there. Their zones are empty afterwards.
     pub(super) fn delete(&self, names: &[String]) -> Result<(), Failure> {
         // Opening a store to write to it writes.
-        names.iter().try_for_each(|name| self.having(name).map(|_| ()))?;
+        names.iter().try_for_each(|name| self.having(name).map(drop))?;
+        chain::free(&self.list()?, names)?;
         let (found, store) = self.open(Access::Write)?;
-        for name in names {
-            match store.remove(&object(name)) {
-                // It was named twice.
-                Ok(()) | Err(Error::NotFound) => {}
-                Err(e) => return Err(self.failed(e)),
-            }
+        // Others may have made some in between.
+        let names = chain::free(&self.list_of(&store), names)?;
+        for name in &names {
+            store.remove(&object(name)).map_err(|e| self.failed(e))?;
         }
         store.sync().map_err(|e| self.failed(e))?;
         found.device.flush().map_err(|e| self.failed(e.into()))
     }
 
     fn failed(&self, error: Error) -> Failure {
-        match error {
-            Error::NoSpace => Failure::system(format!("{}: the device is full", self.shown()))
-                .remedy(format!("vellum checkpoints delete {} NAME makes room", self.shown())),
-            error => Failure::system(self.shown()).because(error),
-        }
+        self.refused(&Refusal::new(io_error(error)))
     }
 
-    /// Begins one of the upper layer in a directory.
+    /// Why bytes are not taken.
+    fn refused(&self, refusal: &Refusal) -> Failure {
+        if refusal.raw_os_error() == Some(Errno::NOSPC.raw_os_error()) {
+            return Failure::system(format!("{}: the device is full", self.shown()))
+                .remedy(format!("vellum checkpoints delete {} NAME makes room", self.shown()));
+        }
+        Failure::system(self.shown()).because(refusal)
+    }
+
+    /// Begins one of the upper layer in a directory; what is needed for a moment is made beside.
     pub(super) fn making(
         &self,
         name: &str,
-        upper: &Path,
-        beside: &Path,
-        pace: Pace,
+        (upper, beside): (&Path, &Path),
+        manner: &Manner,
     ) -> Result<MadeThere, Failure> {
         let name = plain_name("--name", name)?;
         let (found, store) = self.open(Access::Write)?;
-        let pacing = Pacing::new(pace, &self.device, &found.device);
-        let writing = Writing::begin(&store, pacing).map_err(|e| self.failed(e))?;
-        let files = Arc::new(Files::to(writing.sink().clone()));
+        chain::free(&self.list_of(&store), &[name.to_owned()])?;
+        let known = match &manner.parent {
+            Some(parent) => chain::known(parent, name, &|name| self.look_for(&store, name))?,
+            None => Known::default(),
+        };
+        let pacing = Pacing::new(manner.pace.unwrap_or_default(), &self.device, &found.device);
+        let writer = store.writer(Class::Checkpoint).map_err(|e| self.failed(e))?;
+        let how = How { compress: manner.compress, known };
+        let path = PathBuf::from(format!("{}/{name}", self.shown()));
+        let zoned = self.clone();
+        let says = Box::new(move |refusal: &Refusal| zoned.refused(refusal));
+        let gathering = Gathering::begin(ToStore { writer, pacing }, how, (upper, beside), &path, says)?;
         Ok(MadeThere {
             zoned: self.clone(),
+            gathering,
             found,
-            mount: Mount::new(&files, beside)?,
-            files,
-            layer: Packed::new(upper, writing.sink().clone())?,
-            etc: BTreeMap::new(),
-            state: Some(Progress::Writing(writing)),
             store,
             object: object(name),
-            path: PathBuf::from(format!("{}/{name}", self.shown())),
+            path,
             unfinished: beside.join("unfinished"),
         })
     }
@@ -185,16 +202,67 @@ fn object(name: &str) -> Vec<u8> {
     format!("{PREFIX}{name}").into_bytes()
 }
 
+fn io_error(error: Error) -> io::Error {
+    match error {
+        Error::NoSpace => Errno::NOSPC.into(),
+        error => io::Error::other(error),
+    }
+}
+
+/// An object in a store.
+#[derive(Debug)]
+struct InStore {
+    store: Store,
+    name: Vec<u8>,
+    size: u64,
+}
+
+impl Stored for InStore {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_exact(&self, mut at: u64, mut into: &mut [u8]) -> io::Result<()> {
+        while !into.is_empty() {
+            let read = self.store.read(&self.name, at, into).map_err(io_error)?;
+            if read == 0 {
+                return Err(io_error(Error::Damaged("an object is shorter than it says".to_owned())));
+            }
+            at += read as u64;
+            into = into.get_mut(read..).unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+/// Bytes on their way to a store, at a pace.
+struct ToStore {
+    writer: Writer,
+    pacing: Pacing,
+}
+
+impl Out for ToStore {
+    fn write(&mut self, bytes: &[u8], hurry: bool) -> io::Result<()> {
+        for part in bytes.chunks(PART) {
+            if !hurry {
+                self.pacing.wait_for_turn();
+            }
+            let done = self.writer.write(part).and_then(|()| self.pacing.written(part.len() as u64));
+            done.map_err(io_error)?;
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        self.pacing.settle().map_err(io_error)
+    }
+}
+
 /// A checkpoint that is being made in a store.
 pub(super) struct MadeThere {
     zoned: Zoned,
+    gathering: Gathering<ToStore>,
     found: Found,
-    mount: Mount,
-    files: Arc<Files>,
-    layer: Packed,
-    etc: BTreeMap<String, Contents>,
-    /// None: it has its name.
-    state: Option<Progress>,
     // After what writes to it.
     store: Store,
     object: Vec<u8>,
@@ -203,42 +271,9 @@ pub(super) struct MadeThere {
     unfinished: PathBuf,
 }
 
-enum Progress {
-    Writing(Writing),
-    Whole(Writer),
-}
-
-impl MadeThere {
-    /// Why bytes were not taken.
-    fn refused(&self, errno: rustix::io::Errno) -> Failure {
-        let known = match &self.state {
-            Some(Progress::Writing(writing)) => writing.sink().failed(),
-            _ => None,
-        };
-        known.map_or_else(|| Failure::at(&self.path, errno), |error| self.zoned.failed(error))
-    }
-
-    fn put(&self, bytes: &[u8]) -> Result<u64, Failure> {
-        match &self.state {
-            Some(Progress::Writing(writing)) => writing.sink().put(bytes).map_err(|e| self.refused(e)),
-            _ => Err(Failure::at(&self.path, rustix::io::Errno::INVAL)),
-        }
-    }
-
-    /// What failed because the store takes nothing more says so.
-    fn explained<T>(&self, done: Result<T, Failure>) -> Result<T, Failure> {
-        done.map_err(|why| match &self.state {
-            Some(Progress::Writing(writing)) => {
-                writing.sink().failed().map_or(why, |error| self.zoned.failed(error))
-            }
-            _ => why,
-        })
-    }
-}
-
 impl Making for MadeThere {
     fn images(&self) -> &Path {
-        self.mount.path()
+        self.gathering.images()
     }
 
     fn unfinished(&self) -> &Path {
@@ -246,51 +281,28 @@ impl Making for MadeThere {
     }
 
     fn ahead(&mut self) -> Result<Amount, Failure> {
-        let done = self.layer.ahead();
-        self.explained(done)
+        self.gathering.ahead()
     }
 
     fn still(&mut self) -> Result<Amount, Failure> {
-        let done = self.layer.still();
-        self.explained(done)
+        self.gathering.still()
     }
 
     fn file(&mut self, name: &str, from: &Path) -> Result<(), Failure> {
-        let bytes = match fs::read(from) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-            read => read.map_err(|e| Failure::at(from, e))?,
-        };
-        let (from, len) = (self.put(&bytes)?, bytes.len() as u64);
-        let pieces = if len == 0 { Vec::new() } else { vec![Piece { at: 0, from, len }] };
-        self.etc.insert(name.to_owned(), Contents { size: len, pieces });
-        Ok(())
+        self.gathering.file(name, from)
     }
 
     fn sizes(&mut self) -> Result<Sizes, Failure> {
-        let images = self.files.contents().values().map(|file| file.size).sum();
-        let upper = self.layer.items().values().map(|item| item.contents().bytes()).sum();
-        Ok(Sizes { images, upper })
+        self.gathering.sizes()
     }
 
     fn settle(&mut self, record: &Record) -> Result<(), Failure> {
-        let Some(Progress::Writing(writing)) = &self.state else { return Ok(()) };
-        let index = Index {
-            images: self.files.contents(),
-            files: self.etc.clone(),
-            layer: self.layer.items().clone(),
-        };
-        let tail = format::tail(writing.sink().at(), &index, record)?;
-        self.put(&tail)?;
-        if let Some(Progress::Writing(writing)) = self.state.take() {
-            self.state = Some(Progress::Whole(writing.finish().map_err(|e| self.zoned.failed(e))?));
-        }
-        Ok(())
+        self.gathering.settle(record)
     }
 
     fn finish(mut self: Box<Self>) -> Result<PathBuf, Failure> {
-        if let Some(Progress::Whole(writer)) = self.state.take() {
-            writer.commit(&self.object).map_err(|e| self.zoned.failed(e))?;
-        }
+        let whole = self.gathering.whole().ok_or_else(|| Failure::at(&self.path, Errno::INVAL))?;
+        whole.writer.commit(&self.object).map_err(|e| self.zoned.failed(e))?;
         self.store.sync().map_err(|e| self.zoned.failed(e))?;
         // That the zones of one that was replaced are empty is to be found by whoever looks next.
         self.found.device.flush().map_err(|e| self.zoned.failed(e.into()))?;
@@ -298,7 +310,7 @@ impl Making for MadeThere {
     }
 
     fn discard(mut self: Box<Self>) {
-        self.state = None;
+        self.gathering.discard();
         // So that its zones are empty at once; otherwise whoever opens the store next empties them.
         let emptied = self.store.sync().and_then(|()| self.found.device.flush().map_err(Error::from));
         if let Err(e) = emptied {
@@ -307,76 +319,68 @@ impl Making for MadeThere {
     }
 }
 
-/// A checkpoint in a store.
-#[derive(Debug)]
-pub(super) struct KeptThere {
-    object: Arc<Object>,
-    index: Index,
-    shown: String,
-    mount: Arc<Mutex<Option<Mount>>>,
-}
-
-impl KeptThere {
-    fn store(&self) -> Result<Store, Failure> {
-        let store = self.object.store.lock().clone();
-        store.ok_or_else(|| Failure::system(format!("{}: it has been given back", self.shown)))
-    }
-}
-
-impl Kept for KeptThere {
-    fn shown(&self) -> String {
-        self.shown.clone()
-    }
-
-    fn upper(&self, to: &Path) -> Result<(), Failure> {
-        let store = self.store()?;
-        layer::unpack(&self.index.layer, Source { store: &store, name: &self.object.name }, to)
-    }
-
-    fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Failure> {
-        let Some(contents) = self.index.files.get(name) else { return Ok(None) };
-        let store = self.store()?;
-        let mut text = Vec::new();
-        for piece in &contents.pieces {
-            let from = text.len();
-            text.resize(from + usize::try_from(piece.len).unwrap_or(0), 0);
-            let part = text.get_mut(from..).unwrap_or_default();
-            format::read_exact(&store, &self.object.name, piece.from, part)
-                .map_err(|e| Failure::system(self.shown.clone()).because(e))?;
-        }
-        Ok(Some(text))
-    }
-
-    fn images(&self, beside: &Path, restored: &Path) -> Result<PathBuf, Failure> {
-        let files = Arc::new(Files::from(Arc::clone(&self.object), &self.index.images));
-        let mount = Mount::new(&files, beside)?;
-        let path = mount.path().to_owned();
-        *self.mount.lock() = Some(mount);
-        let (restored, object, mount) =
-            (restored.to_owned(), Arc::clone(&self.object), Arc::clone(&self.mount));
-        // Others may have the store as soon as the container runs.
-        let watch = move || {
-            while !restored.exists() || files.is_open() {
-                thread::sleep(LOOK);
-            }
-            *mount.lock() = None;
-            *object.store.lock() = None;
-        };
-        let watching = thread::Builder::new().name("restored".to_owned()).spawn(watch);
-        watching.map_err(|e| Failure::system("no thread to watch a restored container").because(e))?;
-        Ok(path)
-    }
-}
-
-/// Reads what may be anything, as restoring does. For the fuzz target.
-pub fn parse_hostile(bytes: &[u8]) {
-    format::parse_hostile(bytes);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checkpoint::compress::Compress;
+    use crate::checkpoint::object::Writing;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::Arc;
+    use vellum_zoned::device::Conventional;
+    use vellum_zoned::store::Placement;
+
+    fn store(zones: u32) -> Store {
+        let device = Conventional::create(tempfile::tempfile().unwrap(), 4096, zones, 256).unwrap();
+        Store::format(Arc::new(device), Placement::NONE).unwrap()
+    }
+
+    fn writing(store: &Store) -> Writing<ToStore> {
+        let writer = store.writer(Class::Checkpoint).unwrap();
+        let how = How { compress: Compress::None, ..How::default() };
+        Writing::begin(ToStore { writer, pacing: Pacing::None }, how).unwrap()
+    }
+
+    #[test]
+    fn removing_copies_nothing() {
+        let store = store(64);
+        let before = store.stats();
+        let writing = writing(&store);
+        writing.sink().put(&[1; 7 << 20]).unwrap();
+        writing.finish().unwrap().0.writer.commit(b"x").unwrap();
+        store.sync().unwrap();
+        let zones = store.places(b"x").unwrap();
+        assert!(zones.len() >= 7 && store.stats().free_zones <= before.free_zones - 7, "{zones:?}");
+        let stored = InStore { store: store.clone(), name: b"x".to_vec(), size: 7 << 20 };
+        let mut part = [0; 5000];
+        stored.read_exact((7 << 20) - 5000, &mut part).unwrap();
+        assert_eq!(part, [1; 5000]);
+        assert!(stored.read_exact((7 << 20) - 4999, &mut part).is_err());
+        let written = store.stats().written_blocks;
+        store.remove(b"x").unwrap();
+        store.sync().unwrap();
+        let after = store.stats();
+        assert_eq!(
+            (after.moved_blocks, after.written_blocks, after.free_zones),
+            (0, written, before.free_zones)
+        );
+    }
+
+    #[test]
+    fn a_full_store_says_so_and_what_is_given_up_is_not_there() {
+        let store = store(24);
+        let before = store.stats().free_zones;
+        let writing = writing(&store);
+        // Refused at once, or when it is its turn.
+        let _ = (0..100).find_map(|_| writing.sink().put(&[7; 1 << 20]).err());
+        let refusal = writing.finish().err().unwrap();
+        assert_eq!(refusal.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+        let writing = self::writing(&store);
+        writing.sink().put(&[7; 1 << 20]).unwrap();
+        drop(writing);
+        store.sync().unwrap();
+        assert!(store.list().is_empty());
+        assert_eq!(store.stats().free_zones, before);
+    }
 
     #[test]
     fn a_device_that_others_can_use_is_refused() {

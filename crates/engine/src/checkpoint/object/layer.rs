@@ -3,8 +3,9 @@
 //! As `delta` does it from directory to directory: a first pass takes all while the container runs, a second one, while it stands still, what
 //! has changed since. What the first one took in vain stays in the object, which nothing is ever taken from.
 
-use super::format::{Contents, Piece, read_exact};
+use super::format::{Contents, Piece};
 use super::sink::Sink;
+use super::unpack::Unpacked;
 use crate::checkpoint::data::extents;
 use crate::checkpoint::delta::{
     Amount, Look, PARTIAL, Trouble, XATTR_MAX, directory, entry, listed, names, tells_from, too_deep,
@@ -22,14 +23,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use vellum_service::Failure;
-use vellum_zoned::store::Store;
 
 /// Bytes that are moved at once.
 const PART: usize = 1 << 20;
 
 /// An object of a layer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Item {
+pub(in crate::checkpoint) struct Item {
     mode: u32,
     owner: (u32, u32),
     /// Of the last access and the last change of data: seconds and nanoseconds.
@@ -54,7 +54,7 @@ impl Item {
 
 /// A layer that is taken.
 #[derive(Debug)]
-pub(super) struct Packed {
+pub(in crate::checkpoint) struct Packed {
     from: OwnedFd,
     shown: PathBuf,
     sink: Sink,
@@ -77,7 +77,7 @@ struct Pass<'a> {
 
 impl Packed {
     /// The layer in a directory.
-    pub(super) fn new(from: &Path, sink: Sink) -> Result<Self, Failure> {
+    pub(in crate::checkpoint) fn new(from: &Path, sink: Sink) -> Result<Self, Failure> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(from, flags, Mode::empty()).map_err(|e| Failure::at(from, e))?;
         let (seen, items) = (HashMap::new(), BTreeMap::new());
@@ -85,7 +85,7 @@ impl Packed {
     }
 
     /// Takes all that is there while it is being changed. Nothing happens where the filesystem does not tell of all changes.
-    pub(super) fn ahead(&mut self) -> Result<Amount, Failure> {
+    pub(in crate::checkpoint) fn ahead(&mut self) -> Result<Amount, Failure> {
         let Some(since) = tells_from(&self.from, &self.shown)? else { return Ok(Amount::default()) };
         let amount = self.pass(false)?;
         self.since = Some(since);
@@ -93,12 +93,12 @@ impl Packed {
     }
 
     /// Takes what has changed since. Nothing may change it meanwhile.
-    pub(super) fn still(&mut self) -> Result<Amount, Failure> {
+    pub(in crate::checkpoint) fn still(&mut self) -> Result<Amount, Failure> {
         self.pass(true)
     }
 
     /// The layer, by path.
-    pub(super) fn items(&self) -> &BTreeMap<Vec<u8>, Item> {
+    pub(in crate::checkpoint) fn items(&self) -> &BTreeMap<Vec<u8>, Item> {
         &self.items
     }
 
@@ -246,6 +246,7 @@ impl Pass<'_> {
             item.xattrs.iter().any(|(name, _)| PARTIAL.iter().any(|mark| mark.to_bytes() == name));
         item.contents.size = u64::try_from(stat.st_size).unwrap_or(0);
         let mut buffer = vec![0; PART];
+        self.packed.sink.align()?;
         for (begin, end) in extents(&source, item.contents.size)? {
             let mut at = begin;
             while at < end {
@@ -264,15 +265,12 @@ impl Pass<'_> {
     }
 }
 
-/// An object in a store, to be read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Source<'a> {
-    pub(super) store: &'a Store,
-    pub(super) name: &'a [u8],
-}
-
 /// Fills an empty directory with a layer.
-pub(super) fn unpack(items: &BTreeMap<Vec<u8>, Item>, source: Source<'_>, to: &Path) -> Result<(), Failure> {
+pub(in crate::checkpoint) fn unpack(
+    items: &BTreeMap<Vec<u8>, Item>,
+    source: &Unpacked,
+    to: &Path,
+) -> Result<(), Failure> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = rustix::fs::open(to, flags, Mode::empty()).map_err(|e| Failure::at(to, e))?;
     let failed = |path: &Path, trouble: Trouble| match trouble {
@@ -318,7 +316,7 @@ fn link(top: &OwnedFd, path: &Path, first: &Path) -> Result<(), Trouble> {
     Ok(linkat(from, first, to, name, AtFlags::empty())?)
 }
 
-fn make(top: &OwnedFd, path: &Path, item: &Item, source: Source<'_>) -> Result<(), Trouble> {
+fn make(top: &OwnedFd, path: &Path, item: &Item, source: &Unpacked) -> Result<(), Trouble> {
     if path.as_os_str().is_empty() {
         return Ok(());
     }
@@ -336,7 +334,7 @@ fn make(top: &OwnedFd, path: &Path, item: &Item, source: Source<'_>) -> Result<(
     attributes(dir.as_fd(), name, item)
 }
 
-fn file(dir: &OwnedFd, name: &OsStr, item: &Item, source: Source<'_>) -> Result<(), Trouble> {
+fn file(dir: &OwnedFd, name: &OsStr, item: &Item, source: &Unpacked) -> Result<(), Trouble> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(dir, name, flags, Mode::RUSR | Mode::WUSR)?;
     let mut buffer = vec![0; PART];
@@ -345,7 +343,7 @@ fn file(dir: &OwnedFd, name: &OsStr, item: &Item, source: Source<'_>) -> Result<
         while done < piece.len {
             let len = usize::try_from(piece.len - done).unwrap_or(PART).min(PART);
             let part = buffer.get_mut(..len).unwrap_or_default();
-            read_exact(source.store, source.name, piece.from + done, part).map_err(std::io::Error::other)?;
+            source.read_exact(piece.from + done, part)?;
             let mut rest = &*part;
             while !rest.is_empty() {
                 let written = pwrite(&file, rest, piece.at + done)?;

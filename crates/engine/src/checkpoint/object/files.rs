@@ -1,11 +1,13 @@
 //! CRIU's images as files of a mount of their own, for as long as CRIU works: what is written to them goes to the sink, what is read comes from
-//! the store.
+//! an object.
 //!
 //! CRIU writes its images by names that it chooses, several at a time, from pipes. Its own way of handing them over instead (`--stream`) aborts when
 //! a runtime calls it (CRIU 4.1). Every write comes here at once, past the page cache, so that memory holds images once.
 
-use super::format::{Contents, Piece, read_exact};
+use super::format::{Contents, Piece};
 use super::sink::Sink;
+use super::stored::errno;
+use super::unpack::Unpacked;
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountPropagationFlags, mount_change};
@@ -23,7 +25,6 @@ use vellum_vfs::{
     Attr, AttrReply, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name, NodeId,
     OpenIo, Opened, RenameFlags, Result, SetAttr, StatFs, Timestamp, WriteFlags, XattrFlags,
 };
-use vellum_zoned::store::Store;
 
 /// Node numbers of files follow that of the root.
 const FIRST: u64 = 2;
@@ -47,9 +48,8 @@ enum Bytes {
 /// An object that is read as long as it is needed.
 #[derive(Debug)]
 pub(super) struct Object {
-    /// None: it is not needed any more, so others may have the store.
-    pub(super) store: Mutex<Option<Store>>,
-    pub(super) name: Vec<u8>,
+    /// None: it is not needed any more, so others may have where it is.
+    pub(super) bytes: Mutex<Option<Arc<Unpacked>>>,
 }
 
 #[derive(Default)]
@@ -230,7 +230,7 @@ impl Filesystem for Files {
     }
 
     fn read(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        // What is on its way to the store cannot be read; CRIU does not.
+        // What is on its way cannot be read; CRIU does not.
         let Bytes::From(object) = &self.bytes else { return Err(Errno::OPNOTSUPP.into()) };
         let (pieces, len) = {
             let mut state = self.state.lock();
@@ -243,12 +243,12 @@ impl Filesystem for Files {
         };
         let buf = buf.get_mut(..len).unwrap_or_default();
         buf.fill(0);
-        let store = object.store.lock().clone().ok_or(Errno::SHUTDOWN)?;
+        let bytes = object.bytes.lock().clone().ok_or(Errno::SHUTDOWN)?;
         for piece in pieces {
             let from = piece.at.max(offset);
             let to = (piece.at + piece.len).min(offset + len as u64);
             let part = buf.get_mut((from - offset) as usize..(to - offset) as usize).unwrap_or_default();
-            read_exact(&store, &object.name, piece.from + (from - piece.at), part).map_err(|e| e.errno())?;
+            bytes.read_exact(piece.from + (from - piece.at), part).map_err(|e| errno(&e))?;
         }
         Ok(len)
     }

@@ -1,0 +1,37 @@
+"""Has much memory and a large file, of which a part changes at each turn, and looks whether all of it is as it was left."""
+import mmap
+import os
+import signal
+import time
+
+signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
+PAGE, PAGES, BLOCKS = 4096, 12288, 2048
+memory = mmap.mmap(-1, PAGE * PAGES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for page in range(PAGES):
+    memory[page * PAGE:page * PAGE + 16] = b"%016d" % page
+    # Half of it does not pack.
+    if page % 32 == 0:
+        memory[page * PAGE + 16:page * PAGE + 2064] = os.urandom(2048)
+file = open("/srv/big", "r+b")
+file.seek(0)
+for block in range(BLOCKS):
+    file.write(b"%016d" % block + bytes([block % 251]) * (PAGE - 16))
+file.flush()
+number = 0
+pages = list(range(PAGES))
+while True:
+    number += 1
+    for at in range(50):
+        page = (number * 7919 + at * 104729) % PAGES
+        pages[page] = page + number * PAGES
+        memory[page * PAGE:page * PAGE + 16] = b"%016d" % pages[page]
+    block = number * 31 % BLOCKS
+    file.seek(block * PAGE + 100)
+    file.write(b"%08d" % number)
+    file.flush()
+    file.seek(block * PAGE)
+    assert file.read(16) == b"%016d" % block
+    for page in range(number % 64, PAGES, 64):
+        assert memory[page * PAGE:page * PAGE + 16] == b"%016d" % pages[page], page
+    print(number, flush=True)
+    time.sleep(0.05)

@@ -90,7 +90,7 @@ impl Checkpoints {
     /// One, to be restored, and what it says of itself.
     pub(crate) fn find(&self, name: &str) -> Result<(Box<dyn Kept>, Record), Failure> {
         Ok(match &self.0 {
-            Place::Directory(directory) => (Box::new(directory.find(name)?), directory.record(name)?),
+            Place::Directory(directory) => (directory.find(name)?, directory.record(name)?),
             Place::Zoned(zoned) => {
                 let (kept, record) = zoned.find(name)?;
                 (Box::new(kept), record)
@@ -98,10 +98,10 @@ impl Checkpoints {
         })
     }
 
-    /// Removes some, one after the other.
+    /// Removes some, if no other ones need them.
     pub fn delete(&self, names: &[String]) -> Result<(), Failure> {
         match &self.0 {
-            Place::Directory(directory) => names.iter().try_for_each(|name| directory.delete(name)),
+            Place::Directory(directory) => directory.delete(names),
             Place::Zoned(zoned) => zoned.delete(names),
         }
     }

@@ -263,7 +263,7 @@ mod tests {
             ("podman:localhost/web", "httpd -f")
         );
         for (from, to) in [
-            ("\"format\":2", "\"format\":4"),
+            ("\"format\":2", "\"format\":5"),
             ("\"format\":2", "\"format\":0"),
             ("\"podman\":{", "\"other\":{"),
             (
@@ -282,7 +282,7 @@ mod tests {
     fn what_is_packed_says_so() {
         let record = Record { stored_bytes: Some(7), parents: vec!["one".into()], ..of_podman() };
         let text = serde_json::to_string(&record).unwrap();
-        assert!(text.contains("\"format\":3"), "{text}");
+        assert!(text.contains("\"format\":4"), "{text}");
         assert_eq!(Record::parse(text.as_bytes(), "x"), Ok(record));
     }
 

@@ -1,4 +1,6 @@
-"""Has much memory and a large file, of which a part changes at each turn, and looks whether all of it is as it was left."""
+"""Has much memory and a large file, of which a part changes at each turn, and looks whether all of it is as it was left. While /srv/hold is there
+nothing changes."""
+import hashlib
 import mmap
 import os
 import signal
@@ -17,6 +19,16 @@ file.seek(0)
 for block in range(BLOCKS):
     file.write(b"%016d" % block + bytes([block % 251]) * (PAGE - 16))
 file.flush()
+
+
+def digest(*_):
+    whole = hashlib.sha256(memory)
+    file.seek(0)
+    whole.update(file.read())
+    print("digest", whole.hexdigest(), flush=True)
+
+
+signal.signal(signal.SIGUSR1, digest)
 number = 0
 pages = list(range(PAGES))
 while True:
@@ -35,3 +47,6 @@ while True:
         assert memory[page * PAGE:page * PAGE + 16] == b"%016d" % pages[page], page
     print(number, flush=True)
     time.sleep(0.05)
+    while os.path.exists("/srv/hold"):
+        print("holds", flush=True)
+        time.sleep(0.05)

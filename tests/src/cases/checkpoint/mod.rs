@@ -38,7 +38,11 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/library", 120, library::library),
     Case::once("checkpoint/library-interrupted", 120, library::interrupted),
     Case::once("checkpoint/containerd", 240, containerd::of_debian_12),
+    Case::once("checkpoint/zstd", 120, packed::directory_zstd),
+    Case::once("checkpoint/increments", 120, packed::directory_increments),
+    Case::once("checkpoint/packed-interrupted", 120, packed::interrupted),
     Case::once("checkpoint/zoned-zstd", 120, packed::zstd),
+    Case::once("checkpoint/zoned-increments", 120, packed::zoned_increments),
     Case::of(Profile::Cached, "checkpoint/podman-4.3", 240, podman::of_debian_12),
     Case::of(Profile::Passthrough, "checkpoint/podman-5.4", 240, podman::of_debian_13),
 ];

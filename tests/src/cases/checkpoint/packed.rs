@@ -1,10 +1,13 @@
 //! Checkpoints that are packed, and such as have only what has changed since another one.
 
-use super::support::{Going, Scene};
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
+use super::support::{Going, Scene, eventually};
+use crate::harness::disk::Disk;
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, shell};
 use rustix::process::Signal;
 use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 /// A program with 48 MiB of memory, of which a part changes at each turn, and a file of 8 MiB likewise.
 const PROGRAM: &str = include_str!("grows.py");
@@ -60,5 +63,146 @@ fn goes_on_packed(scene: &Scene<'_>, name: &str) -> Outcome {
         &mut scene.command(&["checkpoint", name, "--to", &scene.to(), "--compress", "zstd:20"]),
         "1 to 19",
     )?;
+    scene.nothing_is_left()
+}
+
+/// In a directory.
+pub(super) fn directory_zstd(cx: &Cx) -> Outcome {
+    goes_on_packed(&Scene::with_host_programs(cx)?, "dzstd")
+}
+
+/// What the program has in memory and in its file, in one number.
+fn digest(of: &Going) -> Outcome<String> {
+    // It runs.
+    of.says_more()?;
+    of.signal(Signal::USR1)?;
+    let digest =
+        |said: &str| said.lines().rev().find_map(|line| line.strip_prefix("digest ").map(str::to_owned));
+    eventually("it says its digest", || Ok(digest(&of.said()?).is_some()))?;
+    match digest(&of.said()?) {
+        Some(digest) => Ok(digest),
+        None => fail("no digest"),
+    }
+}
+
+/// In a directory.
+pub(super) fn directory_increments(cx: &Cx) -> Outcome {
+    goes_on_from_a_chain(&Scene::with_host_programs(cx)?, "dchain")
+}
+
+/// In a store.
+pub(super) fn zoned_increments(cx: &Cx) -> Outcome {
+    goes_on_from_a_chain(&Scene::with_host_programs(cx)?.in_a_store(512)?, "zchain")
+}
+
+/// Each has what has changed since the one before; what is restored is the same as from a whole one.
+fn goes_on_from_a_chain(scene: &Scene<'_>, name: &str) -> Outcome {
+    let first = start(scene, name)?;
+    let take = |at: &str, more: &[&str]| {
+        scene.checkpoint(
+            &[&[name, "--leave-running", "--name", at, "--compress", "zstd:1"][..], more].concat(),
+        )
+    };
+    take("whole", &[])?;
+    first.says_more()?;
+    take("next", &["--parent", "whole"])?;
+    first.says_more()?;
+    // From now on nothing changes.
+    fs::write(scene.merged(name)?.join("srv/hold"), "")?;
+    eventually("it holds", || Ok(first.said()?.contains("holds")))?;
+    take("full", &[])?;
+    take("last", &["--parent", "next"])?;
+    let (whole, next, last) = (sizes(scene, "full")?, sizes(scene, "next")?, sizes(scene, "last")?);
+    ensure!(next.0 < whole.0 / 4 && last.0 < whole.0 / 4, "whole {whole:?}, then {next:?}, {last:?}");
+    let shown = scene.vellum(&["checkpoints", "show", &scene.to(), "last"])?;
+    ensure!(shown.contains("needs next, whole"), "{shown}");
+    // What others need stays, and what it was.
+    let (to, state) = (scene.to(), scene.state());
+    for (arguments, word) in [
+        (&["checkpoints", "delete", &to, "whole"][..], "last, next cannot be restored without it"),
+        (&["checkpoints", "delete", &to, "next", "full"], "last cannot be restored without it"),
+        (
+            &["checkpoint", name, "--state", &state, "--to", &to, "--name", "next"],
+            "cannot be restored without it",
+        ),
+        (&["checkpoint", name, "--state", &state, "--to", &to, "--parent", name], "another --name"),
+        (&["checkpoint", name, "--state", &state, "--to", &to, "--parent", "none"], "none"),
+    ] {
+        shell::refused(&mut scene.command(arguments), word)?;
+    }
+    let before = digest(&first)?;
+    first.signal(Signal::TERM)?;
+    first.ends()?;
+    for at in ["full", "last"] {
+        let restored = scene.restore(at, &[])?;
+        ensure_eq!(digest(&restored)?, before, "what {at} has");
+        fs::remove_file(scene.merged(name)?.join("srv/hold"))?;
+        restored.says_more()?;
+        restored.says_more()?;
+        restored.signal(Signal::TERM)?;
+        ensure_eq!(restored.ends()?, 3, "{at}");
+    }
+    scene.vellum(&["checkpoints", "delete", &to, "whole", "last", "next"])?;
+    let restored = scene.restore("full", &[])?;
+    ensure_eq!(digest(&restored)?, before, "what the other one has");
+    restored.signal(Signal::TERM)?;
+    restored.ends()?;
+    scene.nothing_is_left()
+}
+
+/// Killed at any moment while it is packed, or out of space: the container goes on, and those that are there are whole.
+pub(super) fn interrupted(cx: &Cx) -> Outcome {
+    let scene = Scene::with_host_programs(cx)?;
+    let first = start(&scene, "packed-cut")?;
+    let (base, again) =
+        (["--name", "base", "--compress", "zstd:9"], ["--name", "again", "--compress", "zstd:9"]);
+    scene.checkpoint(&[&["packed-cut", "--leave-running"][..], &base].concat())?;
+    let parent = [&again[..], &["--parent", "base"]].concat();
+    scene.checkpoint(&[&["packed-cut", "--leave-running"][..], &parent].concat())?;
+    for (turn, millis) in [20, 60, 100, 140, 180, 220, 260, 300, 400, 600].into_iter().enumerate() {
+        let mut command = scene.taking("packed-cut", Path::new(&scene.to()));
+        let mut child = command.args(if turn % 2 == 0 { &parent[..] } else { &again }).spawn()?;
+        std::thread::sleep(Duration::from_millis(millis));
+        child.kill()?;
+        child.wait()?;
+        first.says_more()?;
+        record(&scene, "again")?;
+    }
+    // The guard is done a moment after.
+    let unfinished = |name: &str| name.starts_with(".unfinished");
+    eventually("nothing unfinished", || {
+        let mut all = fs::read_dir(scene.to())?.flatten();
+        Ok(!all.any(|one| unfinished(&one.file_name().to_string_lossy())))
+    })?;
+    let disk = Disk::ext4(&cx.dir, "small")?;
+    let to = disk.at().join("checkpoints");
+    let file = fs::File::create(disk.at().join("fill"))?;
+    let free = rustix::fs::statvfs(disk.at()).doing("the disk")?;
+    // Images fit, and packed ones do not beside them.
+    rustix::fs::fallocate(
+        &file,
+        rustix::fs::FallocateFlags::empty(),
+        0,
+        free.f_bavail * free.f_bsize - (80 << 20),
+    )?;
+    let full = scene.taking("packed-cut", &to).args(["--compress", "none", "--name", "fits"]).output()?;
+    ensure!(full.status.success(), "what fits: {}", String::from_utf8_lossy(&full.stderr));
+    let full = scene.taking("packed-cut", &to).args(["--compress", "zstd:1", "--name", "fits"]).output()?;
+    let said = String::from_utf8_lossy(&full.stderr).into_owned();
+    ensure!(
+        !full.status.success() && said.contains("pace") && said.lines().count() == 1,
+        "a full disk: {said}"
+    );
+    first.says_more()?;
+    ensure_eq!(fs::read_dir(&to)?.count(), 1, "what is in the directory");
+    first.signal(Signal::TERM)?;
+    first.ends()?;
+    for name in ["base", "again"] {
+        let restored = scene.restore(name, &[])?;
+        restored.says_more()?;
+        restored.says_more()?;
+        restored.signal(Signal::TERM)?;
+        ensure_eq!(restored.ends()?, 3, "{name}");
+    }
     scene.nothing_is_left()
 }

@@ -1,7 +1,8 @@
 //! An object that is being made of a container: its images, its layer, its files, and what ends it.
 
 use super::files::{Files, Mount};
-use super::format::{self, Contents, Index, Piece};
+use super::format::{Contents, Index, Piece};
+use super::lay::Laid;
 use super::layer::Packed;
 use super::map::Map;
 use super::sink::{How, Sink, Writing};
@@ -25,7 +26,7 @@ enum Progress<O> {
     Writing(Writing<O>),
     /// All was put.
     Packed(O, Map),
-    /// All is written.
+    /// All is there.
     Whole(O),
 }
 
@@ -116,7 +117,7 @@ impl<O: Out> Gathering<O> {
 
     /// Writes what ends it.
     pub(in crate::checkpoint) fn settle(&mut self, record: &Record) -> Result<(), Failure> {
-        let Some(Progress::Packed(mut out, map)) = self.state.take() else {
+        let Some(Progress::Packed(out, map)) = self.state.take() else {
             return Err(Failure::at(&self.shown, Errno::INVAL));
         };
         let index = Index {
@@ -124,9 +125,9 @@ impl<O: Out> Gathering<O> {
             files: std::mem::take(&mut self.etc),
             layer: self.layer.items().clone(),
         };
-        let tail = format::tail(map.stored(), &index, &map, record)?;
-        out.write(&tail, true).and_then(|()| out.settle()).map_err(|e| (self.says)(&Refusal::new(e)))?;
-        self.state = Some(Progress::Whole(out));
+        let mut laid = Laid::new(out, index, map);
+        laid.end(record)?.map_err(|e| (self.says)(&Refusal::new(e)))?;
+        self.state = Some(Progress::Whole(laid.into_out()));
         Ok(())
     }
 

@@ -1,13 +1,14 @@
 //! A checkpoint as one object, a sequence of bytes that is written from its start to its end: in a store, in a file, or on its way elsewhere.
 //!
 //! `gathering` makes one: CRIU writes its images into `files`, a mount of their own, `layer` takes the upper layer, and both put bytes into the
-//! `sink`, whose threads `pack` them and write them to where they are `stored`. `format` says how an object ends, `map` what its bytes have become.
+//! `sink`, whose threads `pack` them and write them to where they are `stored`. `lay` makes one of what lies in directories. `format` says how an object ends, `map` what its bytes have become.
 //! `kept` restores from one, and `unpack` reads it.
 
 mod files;
 mod format;
 mod gathering;
 mod kept;
+mod lay;
 mod layer;
 mod map;
 mod pack;
@@ -18,9 +19,12 @@ mod unpack;
 pub(super) use format::Looked;
 pub(super) use gathering::Gathering;
 pub(super) use kept::KeptObject;
+pub(super) use lay::{Laid, lay};
 pub(super) use map::{Map, PARENTS_MAX, Parent};
 pub(super) use pack::Known;
-pub(super) use sink::{How, Writing};
+pub(super) use sink::How;
+#[cfg(test)]
+pub(super) use sink::Writing;
 pub(super) use stored::{InFile, Out, Refusal, Stored};
 
 /// Reads what may be anything, as restoring does. For the fuzz target. True: it is an object.

@@ -43,6 +43,10 @@ impl Known {
         known
     }
 
+    pub(super) fn has_parents(&self) -> bool {
+        !self.parents.is_empty()
+    }
+
     /// Where a granule is. `next`: where it is if it is the one after the last one.
     fn find(&self, hash: &Hash, next: Option<(u32, u64)>) -> Option<(u32, u64)> {
         let is_at = |(of, at): (u32, u64)| {

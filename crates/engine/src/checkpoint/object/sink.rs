@@ -90,6 +90,13 @@ pub(in crate::checkpoint) struct How {
     pub(in crate::checkpoint) known: Known,
 }
 
+impl How {
+    /// Whether other objects are needed.
+    pub(in crate::checkpoint) fn has_parents(&self) -> bool {
+        self.known.has_parents()
+    }
+}
+
 /// Bytes of memory that programs could have.
 fn available() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;

@@ -1,16 +1,22 @@
 //! A directory of checkpoints: each is whole, or is not there.
 //!
 //! One that is being made lies beside the others under a name of its own, locked by its maker, and gets its name when all of it is on disk.
-//! One that it replaces changes places with it in the same step, and is removed afterwards.
+//! One that it replaces changes places with it in the same step, and is removed afterwards. Most are files as CRIU and the layer have them; some become
+//! one object (`packing`).
 
+mod packing;
+
+use self::packing::{OBJECT, ToFile, pack};
+use super::chain;
 use super::delta::{Amount, Delta};
 use super::making::{Kept, Making, Sizes};
+use super::object::{How, InFile, KeptObject, Known, Laid, Looked, Map};
 use super::record::{Listed, Record};
 use super::take::Manner;
 use super::{FILES, IMAGES, UPPER};
 use crate::container::{own, plain_name, random_name};
 use crate::own::Owned;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
@@ -101,15 +107,36 @@ impl Directory {
     }
 
     /// One, to be restored.
-    pub(super) fn find(&self, name: &str) -> Result<KeptHere, Failure> {
-        Ok(KeptHere { dir: self.path(name)? })
+    pub(super) fn find(&self, name: &str) -> Result<Box<dyn Kept>, Failure> {
+        let dir = self.path(name)?;
+        let Some(looked) = self.look(name)? else { return Ok(Box::new(KeptHere { dir })) };
+        let shown = dir.display().to_string();
+        let parents = chain::needed(looked.map()?.as_ref(), &shown, &|name| self.look(name))?;
+        Ok(Box::new(KeptObject::new(looked, parents, &shown)?))
+    }
+
+    /// Looks at the object of one. None: there is none of this name, or it is no object.
+    fn look(&self, name: &str) -> Result<Option<Looked>, Failure> {
+        let dir = self.dir.join(plain_name("checkpoint", name)?);
+        let path = dir.join(OBJECT);
+        if !path.exists() {
+            return Ok(None);
+        }
+        own("", &dir)?;
+        let file = crate::regular::open(&path).and_then(InFile::new).map_err(|e| Failure::at(&path, e))?;
+        Looked::at(Box::new(file), &dir.display().to_string()).map(Some)
     }
 
     /// Begins one of the upper layer in a directory.
-    pub(super) fn making(&self, name: &str, upper: &Path, _manner: &Manner) -> Result<MadeHere, Failure> {
+    pub(super) fn making(&self, name: &str, upper: &Path, manner: &Manner) -> Result<MadeHere, Failure> {
         let unfinished = self.begin(name)?;
-        match filled(unfinished.dir(), upper) {
-            Ok(delta) => Ok(MadeHere { images: unfinished.dir().join(IMAGES), unfinished, delta }),
+        let filled = self.how(name, manner).and_then(|how| Ok((how, filled(unfinished.dir(), upper)?)));
+        match filled {
+            Ok((how, delta)) => {
+                let (directory, images) = (self.clone(), unfinished.dir().join(IMAGES));
+                let (how, name) = (Some(how), name.to_owned());
+                Ok(MadeHere { directory, name, images, unfinished, delta, how, packed: None, needs: None })
+            }
             Err(why) => {
                 unfinished.discard();
                 Err(why)
@@ -117,13 +144,40 @@ impl Directory {
         }
     }
 
-    /// Removes one: first its name is gone, then what is in it.
-    pub(super) fn delete(&self, name: &str) -> Result<(), Failure> {
-        let path = self.path(name)?;
-        let away = self.dir.join(format!("{UNFINISHED}{}", random_name()?));
-        fs::rename(&path, &away).map_err(|e| Failure::at(&path, e))?;
+    /// How one of this name is made.
+    fn how(&self, name: &str, manner: &Manner) -> Result<How, Failure> {
+        chain::free(&self.list()?, &[name.to_owned()])?;
+        let known = match &manner.parent {
+            Some(parent) => chain::known(parent, name, &|name| match self.look(name)? {
+                None if self.path(name).is_ok() => Err(chain::plain(parent)),
+                looked => Ok(looked),
+            })?,
+            None => Known::default(),
+        };
+        Ok(How { compress: manner.compress, known })
+    }
+
+    /// Who has this may take names away and give them: nobody else does.
+    fn alone(&self) -> Result<File, Failure> {
+        let failed = |e: io::Error| Failure::at(&self.dir, e);
+        let dir = File::open(&self.dir).map_err(failed)?;
+        flock(&dir, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
+        Ok(dir)
+    }
+
+    /// Removes some, if all are there and no other one needs them: first their names are gone, then what is in them.
+    pub(super) fn delete(&self, names: &[String]) -> Result<(), Failure> {
+        let alone = self.alone()?;
+        names.iter().try_for_each(|name| self.path(name).map(drop))?;
+        let mut away = Vec::new();
+        for name in chain::free(&self.list()?, names)? {
+            let (path, to) = (self.path(&name)?, self.dir.join(format!("{UNFINISHED}{}", random_name()?)));
+            fs::rename(&path, &to).map_err(|e| Failure::at(&path, e))?;
+            away.push(to);
+        }
         sync(&self.dir)?;
-        remove_tree(&away).map_err(|e| Failure::at(&away, e))
+        drop(alone);
+        away.iter().try_for_each(|away| remove_tree(away).map_err(|e| Failure::at(away, e)))
     }
 
     fn path(&self, name: &str) -> Result<PathBuf, Failure> {
@@ -155,11 +209,16 @@ fn filled(dir: &Path, upper: &Path) -> Result<Delta, Failure> {
 }
 
 /// A checkpoint that is being made in a directory.
-#[derive(Debug)]
 pub(super) struct MadeHere {
+    directory: Directory,
+    name: String,
     unfinished: Unfinished,
     images: PathBuf,
     delta: Delta,
+    how: Option<How>,
+    packed: Option<Laid<ToFile>>,
+    /// Others that it needs.
+    needs: Option<Map>,
 }
 
 impl Making for MadeHere {
@@ -189,24 +248,53 @@ impl Making for MadeHere {
 
     /// The kernel has written images back when it liked; now it is waited for.
     fn sizes(&mut self) -> Result<Sizes, Failure> {
-        let mut images = 0;
+        let upper = self.delta.bytes()?;
+        let mut images = Vec::new();
         for entry in fs::read_dir(&self.images).map_err(|e| Failure::at(&self.images, e))? {
             let path = entry.map_err(|e| Failure::at(&self.images, e))?.path();
-            let file = File::open(&path).map_err(|e| Failure::at(&path, e))?;
-            images += file.metadata().map_err(|e| Failure::at(&path, e))?.len();
-            file.sync_all().map_err(|e| Failure::at(&path, e))?;
+            let len = fs::metadata(&path).map_err(|e| Failure::at(&path, e))?.len();
+            images.push((path, len));
+        }
+        let size = images.iter().map(|(_, len)| len).sum();
+        let parts = [IMAGES, FILES, UPPER];
+        let how = self.how.take().unwrap_or_default();
+        if let Some(laid) = pack(self.unfinished.dir(), parts, size, how)? {
+            let stored = Some((laid.map().stored(), laid.map().names()));
+            self.packed = Some(laid);
+            return Ok(Sizes { images: size, upper, stored });
+        }
+        for (path, _) in images {
+            File::open(&path).and_then(|file| file.sync_all()).map_err(|e| Failure::at(&path, e))?;
         }
         sync(&self.images)?;
-        Ok(Sizes { images, upper: self.delta.bytes()?, stored: None })
+        Ok(Sizes { images: size, upper, stored: None })
     }
 
     fn settle(&mut self, record: &Record) -> Result<(), Failure> {
-        record.write(self.unfinished.dir())?;
+        let dir = self.unfinished.dir();
+        if let Some(mut laid) = self.packed.take() {
+            laid.end(record)?.map_err(|e| Failure::at(&dir.join(OBJECT), e))?;
+            self.needs = Some(laid.map().clone());
+            return record.write(dir);
+        }
+        record.write(dir)?;
         self.delta.settle()
     }
 
     fn finish(self: Box<Self>) -> Result<PathBuf, Failure> {
-        self.unfinished.finish()
+        let named = self.directory.alone().and_then(|alone| {
+            // Others may have removed or made some in between.
+            chain::free(&self.directory.list()?, &[self.name.clone()])?;
+            let shown = self.unfinished.place.display().to_string();
+            chain::needed(self.needs.as_ref(), &shown, &|name| self.directory.look(name)).map(|_| alone)
+        });
+        match named {
+            Ok(_alone) => self.unfinished.finish(),
+            Err(why) => {
+                self.unfinished.discard();
+                Err(why)
+            }
+        }
     }
 
     fn discard(self: Box<Self>) {
@@ -319,9 +407,9 @@ mod tests {
         last.finish().unwrap();
         assert_eq!(text("one"), "4");
         assert_eq!(fs::read_dir(&store.dir).unwrap().count(), 1);
-        store.delete("one").unwrap();
+        store.delete(&["one".to_owned()]).unwrap();
         assert_eq!(fs::read_dir(&store.dir).unwrap().count(), 0);
-        assert_eq!(store.delete("one").unwrap_err().exit_status(), 2);
+        assert_eq!(store.delete(&["one".to_owned()]).unwrap_err().exit_status(), 2);
     }
 
     #[test]

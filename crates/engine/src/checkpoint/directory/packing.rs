@@ -1,0 +1,175 @@
+//! A checkpoint in a directory becomes one object there, when the container goes on already: CRIU has written its images as files, which mostly are
+//! in memory still.
+
+use crate::checkpoint::compress::{Compress, FAST};
+use crate::checkpoint::object::{How, Laid, Out, Refusal, lay};
+use rustix::fs::fdatasync;
+use rustix::io::Errno;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use vellum_service::Failure;
+use vellum_sys::remove_tree;
+
+/// The object's file.
+pub(super) const OBJECT: &str = "object";
+/// With fewer bytes of images nobody waits for the disk, so that `auto` leaves them as they are.
+const LEAST: u64 = 16 << 20;
+/// Bytes of which is tried what takes longer.
+const TRIED: usize = 8 << 20;
+/// Bytes that are packed at once there.
+const FRAME: usize = 256 << 10;
+/// Bytes after which the disk is waited for: how fast it is shows in nothing else.
+const GROUP: u64 = 16 << 20;
+
+/// What is written goes to a file.
+#[derive(Debug)]
+pub(super) struct ToFile {
+    file: File,
+    waiting: u64,
+}
+
+impl Out for ToFile {
+    fn write(&mut self, bytes: &[u8], _: bool) -> io::Result<()> {
+        self.file.write_all(bytes)?;
+        self.waiting += bytes.len() as u64;
+        if self.waiting >= GROUP {
+            self.waiting = 0;
+            fdatasync(&self.file)?;
+        }
+        Ok(())
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+}
+
+fn create(path: &Path) -> io::Result<File> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+}
+
+/// Makes an object of the directories `parts` (images, files, the layer) in a checkpoint's directory, and takes them away. None: they stay, for
+/// packing them would take longer, or there is no room for both.
+pub(super) fn pack(
+    dir: &Path,
+    parts: [&str; 3],
+    images: u64,
+    how: How,
+) -> Result<Option<Laid<ToFile>>, Failure> {
+    let path = dir.join(OBJECT);
+    let needed = how.compress != Compress::Auto || how.has_parents();
+    if how.compress == Compress::None && !how.has_parents() {
+        return Ok(None);
+    }
+    let paths = parts.map(|part| dir.join(part));
+    if !needed && !(images >= LEAST && pays(&paths[0], &path).map_err(|e| Failure::at(&path, e))?) {
+        return Ok(None);
+    }
+    let full = std::cell::Cell::new(false);
+    let says = |refusal: &Refusal| {
+        full.set(refusal.raw_os_error() == Some(Errno::NOSPC.raw_os_error()));
+        Failure::system(path.display().to_string()).because(refusal)
+    };
+    let file = create(&path).map_err(|e| Failure::at(&path, e))?;
+    let [images, files, layer] = &paths;
+    match lay(ToFile { file, waiting: 0 }, how, (images, files, layer), &says) {
+        Ok(laid) => {
+            for path in &paths {
+                remove_tree(path).map_err(|e| Failure::at(path, e))?;
+            }
+            Ok(Some(laid))
+        }
+        Err(_) if full.get() && !needed => {
+            fs::remove_file(&path).map_err(|e| Failure::at(&path, e))?;
+            Ok(None)
+        }
+        Err(why) => Err(why),
+    }
+}
+
+/// Whether packing the images is faster than writing them as they are: both are tried with a part of the largest one, at `path`.
+fn pays(images: &Path, path: &Path) -> io::Result<bool> {
+    let mut largest: (u64, PathBuf) = (0, PathBuf::new());
+    for entry in fs::read_dir(images)? {
+        let entry = entry?;
+        largest = largest.max((entry.metadata()?.len(), entry.path()));
+    }
+    let (size, image) = largest;
+    let mut part = vec![0; usize::try_from(size).unwrap_or(TRIED).min(TRIED)];
+    let from = (size - part.len() as u64) / 2;
+    File::open(image)?.read_exact_at(&mut part, from)?;
+    let begin = Instant::now();
+    let mut packed = 0;
+    for frame in part.chunks(FRAME) {
+        packed += zstd::bulk::compress(frame, FAST)?.len();
+    }
+    let packing = begin.elapsed();
+    let begin = Instant::now();
+    let mut file = create(path)?;
+    let written = file.write_all(&part).and_then(|()| Ok(fdatasync(&file)?));
+    let writing = begin.elapsed();
+    fs::remove_file(path)?;
+    if let Err(e) = written {
+        // Where there is no room for a part, there is none for packing.
+        return if Errno::from_io_error(&e) == Some(Errno::NOSPC) { Ok(false) } else { Err(e) };
+    }
+    let ratio = packed as f64 / part.len().max(1) as f64;
+    let is_faster = faster(packing.as_secs_f64(), ratio, writing.as_secs_f64());
+    tracing::info!(?packing, ratio, ?writing, is_faster, "whether packing is faster");
+    Ok(is_faster)
+}
+
+/// Whether packing is faster: it takes so many seconds, for a part of which this ratio is left; so many it takes to write the part. One thread packs while
+/// another one writes.
+fn faster(packing: f64, ratio: f64, writing: f64) -> bool {
+    packing.max(writing * ratio) < 0.9 * writing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::object::Known;
+
+    #[test]
+    fn what_takes_longer_is_not_done() {
+        // A disk that takes a second for what is packed in half of one, to a third.
+        assert!(faster(0.5, 0.33, 1.0));
+        // What does not pack, a slow processor, a fast disk.
+        assert!(!faster(0.1, 0.95, 1.0));
+        assert!(!faster(1.0, 0.1, 1.0));
+        assert!(!faster(0.5, 0.33, 0.1));
+    }
+
+    fn filled(dir: &Path) {
+        for name in ["images", "files", "layer"] {
+            fs::create_dir(dir.join(name)).unwrap();
+            fs::write(dir.join(name).join("x"), vec![7; 1 << 20]).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_not_to_be_packed_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        filled(dir.path());
+        let parts = ["images", "files", "layer"];
+        let how = |compress| How { compress, known: Known::default() };
+        for compress in [Compress::None, Compress::Auto] {
+            assert!(pack(dir.path(), parts, 1 << 20, how(compress)).unwrap().is_none());
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+        }
+        let laid = pack(dir.path(), parts, 1 << 20, how(Compress::Zstd(1))).unwrap().unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        assert!(laid.map().stored() < 4096);
+    }
+
+    #[test]
+    fn what_is_tried_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        filled(dir.path());
+        pays(&dir.path().join("images"), &dir.path().join("object")).unwrap();
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+}

@@ -1,0 +1,93 @@
+//! An object of what lies in directories already: images, files and a layer that nobody changes.
+
+use super::format::{self, Contents, Index, Piece};
+use super::layer::Packed;
+use super::map::Map;
+use super::sink::{How, Sink, Writing};
+use super::stored::{Out, Refusal};
+use crate::checkpoint::record::Record;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+use vellum_service::Failure;
+
+/// Bytes that are moved at once: whole granules.
+const PART: usize = 1 << 20;
+
+/// An object of which nothing but its end is missing.
+#[derive(Debug)]
+pub(in crate::checkpoint) struct Laid<O> {
+    out: O,
+    index: Index,
+    map: Map,
+}
+
+/// Makes one of the files in two directories and the layer in a third one. `says`: why bytes are not taken.
+pub(in crate::checkpoint) fn lay<O: Out>(
+    out: O,
+    how: How,
+    (images, files, layer): (&Path, &Path, &Path),
+    says: &dyn Fn(&Refusal) -> Failure,
+) -> Result<Laid<O>, Failure> {
+    let writing = Writing::begin(out, how).map_err(|e| says(&Refusal::new(e)))?;
+    let sink = writing.sink().clone();
+    let put = || {
+        let mut packed = Packed::new(layer, sink.clone())?;
+        let (images, files) = (directory(images, &sink)?, directory(files, &sink)?);
+        packed.still()?;
+        Ok(Index { images, files, layer: packed.items().clone() })
+    };
+    let index = put().map_err(|why| sink.failed().map_or(why, |refusal| says(&refusal)))?;
+    let (out, map) = writing.finish().map_err(|refusal| says(&refusal))?;
+    Ok(Laid { out, index, map })
+}
+
+impl<O: Out> Laid<O> {
+    pub(in crate::checkpoint) fn new(out: O, index: Index, map: Map) -> Self {
+        Self { out, index, map }
+    }
+
+    pub(in crate::checkpoint) fn map(&self) -> &Map {
+        &self.map
+    }
+
+    /// Writes what ends it, and waits until all of it is there.
+    pub(in crate::checkpoint) fn end(&mut self, record: &Record) -> Result<io::Result<()>, Failure> {
+        let tail = format::tail(self.map.stored(), &self.index, &self.map, record)?;
+        Ok(self.out.write(&tail, true).and_then(|()| self.out.settle()))
+    }
+
+    pub(in crate::checkpoint) fn into_out(self) -> O {
+        self.out
+    }
+}
+
+/// Puts the files of a directory, by name.
+fn directory(dir: &Path, sink: &Sink) -> Result<BTreeMap<String, Contents>, Failure> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(|e| Failure::at(dir, e))? {
+        names.push(entry.map_err(|e| Failure::at(dir, e))?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    let one = |name: String| {
+        let path = dir.join(&name);
+        let put = File::open(&path).and_then(|file| file_of(file, sink));
+        Ok((name, put.map_err(|e| Failure::at(&path, e))?))
+    };
+    names.into_iter().map(one).collect()
+}
+
+fn file_of(mut file: File, sink: &Sink) -> io::Result<Contents> {
+    let mut contents = Contents::default();
+    let mut buffer = Vec::with_capacity(PART);
+    loop {
+        buffer.clear();
+        let len = (&mut file).take(PART as u64).read_to_end(&mut buffer)? as u64;
+        if len == 0 {
+            return Ok(contents);
+        }
+        let from = sink.put(&buffer)?;
+        contents.put(Piece { at: contents.size, from, len });
+    }
+}

@@ -16,6 +16,7 @@ mod identity;
 pub mod library;
 pub mod loopback;
 mod making;
+mod manner;
 mod object;
 mod pace;
 pub mod pause;
@@ -30,13 +31,14 @@ pub(crate) use criu::{ALWAYS, Criu, OWN_NETWORK, configuration, explain};
 pub(crate) use delta::{directory, names};
 pub use identity::Lowers;
 pub(crate) use making::{Kept, Making};
+pub use manner::Manner;
 pub use object::parse_hostile;
 pub use pace::Pace;
 pub(crate) use pause::said;
 pub use place::Checkpoints;
 pub use record::{Listed, Of, Record};
 pub(crate) use subject::Subject;
-pub use take::{Manner, Take, Taken, take};
+pub use take::{Take, Taken, take};
 
 /// What is in a checkpoint's directory: CRIU's images, the upper layer, and files that the container has in `/etc`.
 const IMAGES: &str = "images";

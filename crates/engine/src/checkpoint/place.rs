@@ -2,8 +2,8 @@
 
 use super::directory::Directory;
 use super::making::{Kept, Making};
+use super::manner::Manner;
 use super::record::{Listed, Record};
-use super::take::Manner;
 use super::zoned::Zoned;
 use std::path::Path;
 use vellum_service::Failure;

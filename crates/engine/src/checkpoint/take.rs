@@ -3,10 +3,9 @@
 //! What takes long is done before the container stands still (the layer's bytes) or after it goes on (waiting for the disk). While it stands
 //! still, CRIU writes its memory, and beside that the layer's copy is made what the layer is.
 
-use super::compress::Compress;
 use super::criu::{self, Criu};
 use super::making::{Making, Sizes};
-use super::pace::Pace;
+use super::manner::Manner;
 use super::pause::{Guarded, said};
 use super::place::Checkpoints;
 use super::record::Record;
@@ -47,17 +46,6 @@ pub struct Take {
     pub manner: Manner,
     /// Where layers and containers are kept, and what is needed for a moment; none: where this user's are.
     pub state: Option<PathBuf>,
-}
-
-/// How a checkpoint is written.
-#[derive(Clone, Debug, Default)]
-pub struct Manner {
-    /// Beside others; none: as is usual where it is written.
-    pub pace: Option<Pace>,
-    /// How it is packed.
-    pub compress: Compress,
-    /// The checkpoint at the same place that has what has not changed since, and is needed from then on.
-    pub parent: Option<String>,
 }
 
 /// A checkpoint that was taken.

@@ -10,9 +10,9 @@ use self::packing::{OBJECT, ToFile, pack};
 use super::chain;
 use super::delta::{Amount, Delta};
 use super::making::{Kept, Making, Sizes};
+use super::manner::Manner;
 use super::object::{How, InFile, KeptObject, Known, Laid, Looked, Map};
 use super::record::{Listed, Record};
-use super::take::Manner;
 use super::{FILES, IMAGES, UPPER};
 use crate::container::{own, plain_name, random_name};
 use crate::own::Owned;
@@ -284,7 +284,7 @@ impl Making for MadeHere {
     fn finish(self: Box<Self>) -> Result<PathBuf, Failure> {
         let named = self.directory.alone().and_then(|alone| {
             // Others may have removed or made some in between.
-            chain::free(&self.directory.list()?, &[self.name.clone()])?;
+            chain::free(&self.directory.list()?, std::slice::from_ref(&self.name))?;
             let shown = self.unfinished.place.display().to_string();
             chain::needed(self.needs.as_ref(), &shown, &|name| self.directory.look(name)).map(|_| alone)
         });

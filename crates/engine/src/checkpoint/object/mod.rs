@@ -21,7 +21,7 @@ pub(super) use gathering::Gathering;
 pub(super) use kept::KeptObject;
 pub(super) use lay::{Laid, lay};
 pub(super) use map::{Map, PARENTS_MAX, Parent};
-pub(super) use pack::Known;
+pub(super) use pack::{Known, tried};
 pub(super) use sink::How;
 #[cfg(test)]
 pub(super) use sink::Writing;

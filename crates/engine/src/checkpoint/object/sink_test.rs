@@ -150,8 +150,7 @@ fn packing_is_done_while_something_waits_for_the_device() {
     for _ in 0..20 {
         writing.sink().put(&vec![7; PART]).unwrap();
         let mut state = shared.state.lock();
-        while !(state.waiting.is_empty() && state.ready.is_empty() && !state.is_writing && !state.is_packing)
-        {
+        while !state.waiting.is_empty() || !state.ready.is_empty() || state.is_writing || state.is_packing {
             shared.changed.wait(&mut state);
         }
     }

@@ -115,6 +115,11 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Gate { socket, locked, program, arguments } => {
             return Ok(ExitCode::from(pass(&socket, &locked, &program, &arguments)));
         }
+        Command::Checkpoint(arguments) if arguments.stream => {
+            // Standard output is the stream's.
+            say(checkpoint::take(arguments)?.trim_end());
+            Ok(())
+        }
         Command::Checkpoint(arguments) => print(&checkpoint::take(arguments)?),
         Command::Checkpoints(arguments) => print(&checkpoint::manage(arguments.command)?),
         Command::Guard { arguments } => {

@@ -115,6 +115,7 @@ pub(crate) fn explain(log: &Path) -> Option<String> {
         ("Unix socket", "a socket to a process outside of the container; close it first"),
         ("Can't lookup mount", "an open file of the host; close it first, or show it as a volume"),
         ("No space left on device", "no space is left where the checkpoint is written; free some"),
+        ("Broken pipe", "stream: whoever reads it has ended"),
         ("Can't create link remap", "an open file that was removed, and has other names; close it first"),
     ];
     if let Some((_, why)) = known.iter().find(|(words, _)| has(words)) {

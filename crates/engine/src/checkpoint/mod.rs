@@ -3,7 +3,7 @@
 //! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `criu` is the program that reads its memory, `delta` and `data`
 //! copy its upper layer, `identity` says which layers it stands on, `record` is what is known of it. `place` is where they are: in a
 //! `directory`, or in the store of a `zoned` device; `making` is what both do. `object` is a checkpoint that is packed, as one sequence of bytes; `chain` are those that need
-//! others. Restoring is `container::restore`; `loopback` is a part of it.
+//! others, and `stream` is one that goes elsewhere. Restoring is `container::restore`; `loopback` is a part of it.
 
 mod chain;
 mod compress;
@@ -22,6 +22,7 @@ mod pace;
 pub mod pause;
 mod place;
 mod record;
+mod stream;
 mod subject;
 mod take;
 mod zoned;
@@ -32,13 +33,19 @@ pub(crate) use delta::{directory, names};
 pub use identity::Lowers;
 pub(crate) use making::{Kept, Making};
 pub use manner::Manner;
-pub use object::parse_hostile;
 pub use pace::Pace;
 pub(crate) use pause::said;
 pub use place::Checkpoints;
 pub use record::{Listed, Of, Record};
+pub(crate) use stream::received;
 pub(crate) use subject::Subject;
 pub use take::{Take, Taken, take};
+
+/// Reads what may be anything, as restoring does: an object, and a stream. For the fuzz target. True: it is one of them.
+pub fn parse_hostile(bytes: &[u8]) -> bool {
+    let is_object = object::parse_hostile(bytes);
+    stream::parse_hostile(bytes) || is_object
+}
 
 /// What is in a checkpoint's directory: CRIU's images, the upper layer, and files that the container has in `/etc`.
 const IMAGES: &str = "images";

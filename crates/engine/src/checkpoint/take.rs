@@ -9,6 +9,7 @@ use super::manner::Manner;
 use super::pause::{Guarded, said};
 use super::place::Checkpoints;
 use super::record::Record;
+use super::stream;
 use super::subject::{Own, Subject};
 use crate::containerd::Containerd;
 use crate::podman::{AT_A_SOCKET, Beside, Gate, Podman, Waiting};
@@ -36,8 +37,8 @@ pub struct Take {
     pub vellum: PathBuf,
     /// The container's name; `podman:` and a name or an id: one of podman; `containerd:` and `ID` or `NAMESPACE/ID`: one of containerd.
     pub container: String,
-    /// The directory of checkpoints, or `zoned:` and a device with a store.
-    pub to: PathBuf,
+    /// The directory of checkpoints, or `zoned:` and a device with a store. None: standard output, as a stream.
+    pub to: Option<PathBuf>,
     /// The checkpoint's name; none: the container's.
     pub name: Option<String>,
     /// Whether the container goes on.
@@ -76,11 +77,15 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
         None => Box::new(Own::find(asked.state.as_deref(), &asked.container)?),
     };
     let criu = criu?;
-    let store = Checkpoints::make("--to", &asked.to)?;
+    let store = asked.to.as_ref().map(|to| Checkpoints::make("--to", to)).transpose()?;
     let lock = subject.lock()?;
     let container = subject.name().to_owned();
     let name = asked.name.as_deref().unwrap_or(&container);
-    let made = store.begin(name, &subject.upper(), &subject.beside(), &asked.manner)?;
+    let (upper, beside) = (subject.upper(), subject.beside());
+    let made = match &store {
+        Some(store) => store.begin(name, &upper, &beside, &asked.manner)?,
+        None => Box::new(stream::making(&upper, &beside, &asked.manner)?),
+    };
     let mut work = Work { asked, subject: &mut *subject, criu: &criu, lock: &lock };
     match work.go(made) {
         Ok(taken) => Ok(taken),

@@ -33,8 +33,8 @@ const NO_SOCKET: &str = "no-socket";
 pub struct Restore {
     /// The program `vellum`.
     pub vellum: PathBuf,
-    /// The checkpoint: DIR/NAME, or `zoned:DEVICE/NAME`.
-    pub checkpoint: PathBuf,
+    /// The checkpoint: DIR/NAME, or `zoned:DEVICE/NAME`. None: standard input, as a stream.
+    pub checkpoint: Option<PathBuf>,
     /// The pool that it is in from now on; none: the one that it was in.
     pub pool: Option<PoolName>,
     /// Its name; none: the one that it had.
@@ -75,8 +75,13 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
     if !crate::privilege::is_host_root() {
         return Err(Failure::input("only root of the host can restore containers"));
     }
-    let (store, name) = Checkpoints::of(&asked.checkpoint)?;
-    let (kept, record) = store.find(&name)?;
+    let (kept, record) = match &asked.checkpoint {
+        Some(checkpoint) => {
+            let (store, name) = Checkpoints::of(checkpoint)?;
+            store.find(&name)?
+        }
+        None => checkpoint::received(State::open(asked.state.as_deref())?.directory())?,
+    };
     let shown = kept.shown();
     let (lowers, settings) = match record.of {
         Of::Run { lowers, settings } => (lowers, *settings),

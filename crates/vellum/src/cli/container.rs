@@ -85,8 +85,11 @@ pub struct RunArgs {
 #[derive(Args, Debug)]
 pub struct CheckpointArgs {
     /// The directory of checkpoints, made if it is not there; or a device with a store, see vellum zoned.
-    #[arg(long, value_name = "DIR|zoned:DEVICE")]
-    pub to: PathBuf,
+    #[arg(long, value_name = "DIR|zoned:DEVICE", required_unless_present = "stream")]
+    pub to: Option<PathBuf>,
+    /// Write it to standard output as one stream, for `vellum restore --stream` elsewhere.
+    #[arg(long, conflicts_with_all = ["to", "name", "pace", "parent"])]
+    pub stream: bool,
     /// The checkpoint's name, otherwise the container's. One of this name is replaced, when the new one is whole.
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -131,8 +134,11 @@ pub struct RestoreArgs {
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// The checkpoint. One of a container of podman goes on as podman's, in the background.
-    #[arg(value_name = "DIR/NAME|zoned:DEVICE/NAME")]
-    pub checkpoint: PathBuf,
+    #[arg(value_name = "DIR/NAME|zoned:DEVICE/NAME", required_unless_present = "stream")]
+    pub checkpoint: Option<PathBuf>,
+    /// Read the checkpoint from standard input, where `vellum checkpoint --stream` writes it. What follows is the container's.
+    #[arg(long, conflicts_with = "checkpoint")]
+    pub stream: bool,
 }
 
 /// Arguments of `vellum checkpoints`.

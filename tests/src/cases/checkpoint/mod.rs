@@ -5,6 +5,7 @@ mod library;
 mod packed;
 mod podman;
 mod programs;
+mod stream;
 mod support;
 mod zoned;
 
@@ -41,6 +42,8 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/zstd", 120, packed::directory_zstd),
     Case::once("checkpoint/increments", 120, packed::directory_increments),
     Case::once("checkpoint/packed-interrupted", 120, packed::interrupted),
+    Case::once("checkpoint/stream", 120, stream::moves),
+    Case::once("checkpoint/stream-interrupted", 120, stream::interrupted),
     Case::once("checkpoint/zoned-zstd", 120, packed::zstd),
     Case::once("checkpoint/zoned-increments", 120, packed::zoned_increments),
     Case::of(Profile::Cached, "checkpoint/podman-4.3", 240, podman::of_debian_12),

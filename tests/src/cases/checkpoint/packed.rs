@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A program with 48 MiB of memory, of which a part changes at each turn, and a file of 8 MiB likewise.
 const PROGRAM: &str = include_str!("grows.py");
 
-fn start(scene: &Scene<'_>, name: &str) -> Outcome<Going> {
+pub(super) fn start(scene: &Scene<'_>, name: &str) -> Outcome<Going> {
     fs::write(scene.image().join("srv/grows.py"), PROGRAM)?;
     fs::write(scene.image().join("srv/big"), vec![7; 8 << 20])?;
     let going = scene.start(&["--name", name, "-v", "/usr:/usr:ro", "python3", "/srv/grows.py"])?;
@@ -72,7 +72,7 @@ pub(super) fn directory_zstd(cx: &Cx) -> Outcome {
 }
 
 /// What the program has in memory and in its file, in one number.
-fn digest(of: &Going) -> Outcome<String> {
+pub(super) fn digest(of: &Going) -> Outcome<String> {
     // It runs.
     of.says_more()?;
     of.signal(Signal::USR1)?;

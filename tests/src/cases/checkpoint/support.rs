@@ -139,10 +139,15 @@ impl<'a> Scene<'a> {
     }
 
     fn going(&self, arguments: &[&str]) -> Outcome<Going> {
+        self.going_from(Stdio::null(), arguments)
+    }
+
+    /// As of `start`, with something on standard input.
+    pub(super) fn going_from(&self, from: Stdio, arguments: &[&str]) -> Outcome<Going> {
         let number = fs::read_dir(&self.runs.cx.dir)?.count();
         let said = self.runs.cx.dir.join(format!("said-{number}"));
         let out = fs::File::create(&said)?;
-        let child = self.command(arguments).stdout(out.try_clone()?).stderr(out).spawn()?;
+        let child = self.command(arguments).stdin(from).stdout(out.try_clone()?).stderr(out).spawn()?;
         Ok(Going { child: child.into(), said })
     }
 

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 /// Counts, with so much memory that CRIU takes a while.
-fn large_counter() -> String {
+pub(super) fn large_counter() -> String {
     format!("x=$(busybox head -c 40000000 /dev/zero | busybox tr '\\0' x); {COUNTER}")
 }
 

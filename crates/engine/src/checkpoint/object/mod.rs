@@ -28,6 +28,6 @@ pub(super) use sink::Writing;
 pub(super) use stored::{InFile, Out, Refusal, Stored};
 
 /// Reads what may be anything, as restoring does. For the fuzz target. True: it is an object.
-pub fn parse_hostile(bytes: &[u8]) -> bool {
+pub(super) fn parse_hostile(bytes: &[u8]) -> bool {
     format::parse_hostile(bytes)
 }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod checkpoint;
 mod command_line;
 mod dirty_log;
 mod image;
@@ -35,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "dirty_log", feed: dirty_log::feed },
     Target { name: "zoned", feed: zoned::feed },
     Target { name: "library", feed: library::feed },
+    Target { name: "checkpoint", feed: checkpoint::feed },
 ];
 
 /// Their names.

@@ -1,7 +1,6 @@
-//! What is on a zoned device: roots, records of the log, and the changes in them; and checkpoints among its objects.
+//! What is on a zoned device: roots, records of the log, and the changes in them.
 
-/// Bytes of a device, or of an object.
+/// Bytes of a device.
 pub(crate) fn feed(data: &[u8]) -> bool {
-    vellum_engine::checkpoint::parse_hostile(data);
     vellum_zoned::store::parse_hostile(data)
 }

@@ -110,6 +110,17 @@ store() {
   local n; for n in $(seq 50); do vellum checkpoints delete "zoned:$DIR/device" stored 2> /dev/null && break; sleep 0.1; done
   counts_on stored; podman rm -f -t0 stored
 }
+# Packed, with another one that it needs, and from one command to the other.
+packed() {
+  run --name packs base sh -c "$COUNT"; sleep 0.3
+  take podman:packs --leave-running --name whole --compress zstd:1; counts_on packs
+  take podman:packs --name next --compress zstd:1 --parent whole; podman rm packs
+  [ -e kept/next/object ]; refused next vellum checkpoints delete kept whole
+  restore kept/next; counts_on packs; gapless packs
+  vellum checkpoint --state "$DIR/state" --stream podman:packs > stream; podman rm packs
+  restore --stream < stream; counts_on packs; gapless packs
+  podman rm -f -t0 packs; vellum checkpoints delete kept whole next
+}
 # Killed at any moment: podman says that it runs, and it does; an older checkpoint is whole.
 interrupted() {
   run --name cut base sh -c "$COUNT"; sleep 0.3
@@ -182,6 +193,7 @@ try nameless nameless
 try endings endings
 try volumes volumes
 try store store
+try packed packed
 try interrupted interrupted
 try full full
 try unfit unfit

@@ -85,3 +85,80 @@ pub(super) fn free(all: &[Listed], going: &[String]) -> Result<Vec<String>, Fail
     order.sort_by_key(|name| std::cmp::Reverse(depth(name)));
     Ok(order)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::object::{Looked, tests::object};
+    use crate::checkpoint::record::{Record, tests::of_podman};
+    use std::collections::HashMap;
+
+    /// Checkpoints by name: their objects, each with those that it needs.
+    struct There(HashMap<String, (Vec<u8>, Map)>);
+
+    impl There {
+        fn look(&self, name: &str) -> Result<Option<Looked>, Failure> {
+            self.0.get(name).map(|(bytes, _)| Looked::in_memory(bytes.clone(), name)).transpose()
+        }
+
+        /// Makes one, as a command does.
+        fn make(&mut self, name: &str, parent: Option<&str>) -> Result<(), Failure> {
+            let known = parent.map(|parent| known(parent, name, &|name| self.look(name))).transpose()?;
+            let made = object(name.as_bytes(), known.unwrap_or_default(), &of_podman());
+            self.0.insert(name.to_owned(), made);
+            Ok(())
+        }
+
+        fn needed(&self, name: &str) -> Result<usize, Failure> {
+            let map = &self.0[name].1;
+            needed(Some(map), name, &|name| self.look(name)).map(|all| all.len())
+        }
+    }
+
+    fn says<T: std::fmt::Debug>(result: Result<T, Failure>, words: &str) {
+        let failure = result.unwrap_err();
+        assert!(failure.exit_status() == 2 && failure.to_string().contains(words), "{failure}");
+    }
+
+    #[test]
+    fn chains_have_an_end_and_nobody_stands_on_himself() {
+        let mut there = There(HashMap::new());
+        there.make("n0", None).unwrap();
+        for at in 1..=PARENTS_MAX {
+            there.make(&format!("n{at}"), Some(&format!("n{}", at - 1))).unwrap();
+        }
+        let last = format!("n{PARENTS_MAX}");
+        assert_eq!(there.needed(&last).unwrap(), PARENTS_MAX);
+        says(there.make("more", Some(&last)), "that is the most");
+        says(there.make("n3", Some("n3")), "another --name");
+        says(there.make("n1", Some("n3")), "another --name");
+        says(there.make("x", Some("nothing")), "no checkpoint of this name");
+        // One that was made again is another one, and one that is gone is none.
+        there.make("n2", None).unwrap();
+        says(there.needed("n3"), "another one is there now");
+        there.0.remove("n2");
+        says(there.needed("n3"), "not there any more");
+        says(there.make("x", Some("n3")), "not there any more");
+        assert_eq!(there.needed("n1").unwrap(), 1);
+    }
+
+    #[test]
+    fn what_others_need_stays() {
+        let one = |name: &str, parents: &[&str]| {
+            let parents = parents.iter().map(|name| (*name).to_owned()).collect();
+            Listed { name: name.to_owned(), record: Ok(Record { parents, ..of_podman() }) }
+        };
+        let unclear = Listed { name: "unclear".to_owned(), record: Err(Failure::input("x")) };
+        let all = [one("a", &[]), one("b", &["a"]), one("c", &["b", "a"]), one("d", &[]), unclear];
+        let free = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            free(&all, &names)
+        };
+        assert_eq!(free(&["c"]).unwrap(), ["c"]);
+        assert_eq!(free(&["a", "d", "b", "c", "a"]).unwrap(), ["c", "b", "a", "d"]);
+        assert_eq!(free(&["unclear"]).unwrap(), ["unclear"]);
+        says(free(&["a"]), "b, c cannot be restored without it");
+        says(free(&["a", "c"]), "b cannot be restored without it");
+        says(free(&["b", "d"]), "c cannot be restored without it");
+    }
+}

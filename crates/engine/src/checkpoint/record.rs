@@ -222,11 +222,11 @@ impl Record {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::podman::Mount;
 
-    fn of_podman() -> Record {
+    pub(in super::super) fn of_podman() -> Record {
         Record {
             vellum: "0.1.0".into(),
             criu: "4.1".into(),

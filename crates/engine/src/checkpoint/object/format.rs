@@ -220,6 +220,12 @@ impl Looked {
         Ok(Self { stored, foot, shown: shown.to_owned() })
     }
 
+    /// One in memory.
+    #[cfg(test)]
+    pub(in crate::checkpoint) fn in_memory(bytes: Vec<u8>, shown: &str) -> Result<Self, Failure> {
+        Self::at(Box::new(InMemory(bytes)), shown)
+    }
+
     fn part(&self, Part { at, len, sum }: Part) -> Result<Vec<u8>, Failure> {
         let mut bytes = vec![0; usize::try_from(len).map_err(|_| unclear(&self.shown))?];
         let read = self.stored.read_exact(at, &mut bytes);
@@ -300,8 +306,12 @@ pub(super) fn parse_hostile(bytes: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::checkpoint) mod tests {
     use super::*;
+    use crate::checkpoint::compress::Compress;
+    use crate::checkpoint::object::pack::Known;
+    use crate::checkpoint::object::sink::tests::ToMemory;
+    use crate::checkpoint::object::sink::{How, Writing};
     use proptest::prelude::*;
 
     proptest! {
@@ -378,30 +388,33 @@ mod tests {
         assert!(parse_hostile(&bytes));
     }
 
-    /// An object of the usual form.
-    fn object(bytes: &[u8]) -> Vec<u8> {
-        use crate::checkpoint::compress::Compress;
-        use crate::checkpoint::object::sink::tests::ToMemory;
-        use crate::checkpoint::object::sink::{How, Writing};
-        let how = How { compress: Compress::Zstd(3), ..How::default() };
-        let writing = Writing::begin(ToMemory::new(usize::MAX), how).unwrap();
+    /// An object of these bytes, in one file, and its map.
+    pub(in crate::checkpoint) fn object(bytes: &[u8], known: Known, record: &Record) -> (Vec<u8>, Map) {
+        let writing =
+            Writing::begin(ToMemory::new(usize::MAX), How { compress: Compress::Zstd(3), known }).unwrap();
         writing.sink().put(bytes).unwrap();
         let (out, map) = writing.finish().unwrap();
-        let tail = tail(map.stored(), &index(bytes.len() as u64), &map, &record()).unwrap();
-        [out.bytes, tail].concat()
+        let contents = Contents {
+            size: bytes.len() as u64,
+            pieces: vec![Piece { at: 0, from: 0, len: bytes.len() as u64 }],
+        };
+        let index =
+            Index { images: BTreeMap::from([("pages-1.img".to_owned(), contents)]), ..Index::default() };
+        let tail = tail(map.stored(), &index, &map, record).unwrap();
+        ([out.bytes, tail].concat(), map)
     }
 
     #[test]
     fn what_was_written_is_read_and_nothing_else() {
         let body: Vec<u8> = (0..700_000_u32).map(|at| (at / 5000) as u8).collect();
-        let right = object(&body);
+        let right = object(&body, Known::default(), &record()).0;
         assert!(right.len() < 40_000 && parse_hostile(&right));
         let one = looked(&right).unwrap();
         assert_eq!(one.record().unwrap(), record());
         let (found, unpacked) = one.open(Vec::new()).unwrap();
         let mut part = vec![0; body.len()];
         unpacked.read_exact(0, &mut part).unwrap();
-        assert!(part == body && found == index(body.len() as u64));
+        assert!(part == body && found.images.len() == 1);
         // No byte can be another one, and none can be missing, without somebody seeing it.
         for at in (0..right.len()).step_by(97).chain(right.len().saturating_sub(100)..right.len()) {
             let mut wrong = right.clone();

@@ -17,6 +17,8 @@ mod stored;
 mod unpack;
 
 pub(super) use format::Looked;
+#[cfg(test)]
+pub(super) use format::tests;
 pub(super) use gathering::Gathering;
 pub(super) use kept::KeptObject;
 pub(super) use lay::{Laid, lay};

@@ -60,6 +60,11 @@ pub(crate) trait Kept: Debug {
     /// What a file of this name held, if it was there.
     fn file(&self, name: &str) -> Result<Option<Vec<u8>>, Failure>;
 
+    /// Why CRIU could not read from that directory.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// A directory that CRIU reads from. `beside`: a directory where something may be made for a moment. When `restored` is there and nobody reads
     /// any more, none will.
     fn images(&self, beside: &Path, restored: &Path) -> Result<PathBuf, Failure>;

@@ -259,7 +259,7 @@ impl Resume {
 
     /// Why it does not go on, as CRIU has it.
     pub(super) fn failure(&self, place: &Place) -> Option<String> {
-        let why = checkpoint::explain(&place.path(WORK).join(LOG))?;
+        let why = self.kept.trouble().or_else(|| checkpoint::explain(&place.path(WORK).join(LOG)))?;
         Some(format!("checkpoint {}: cannot be restored: {why}", self.kept.shown()))
     }
 }

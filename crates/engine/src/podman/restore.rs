@@ -238,7 +238,8 @@ impl Restoring<'_> {
         if let Some(why) = made.why {
             return why.of(format!("checkpoint {shown}"));
         }
-        let log = made.log.and_then(|log| explain(format!("/proc/self/fd/{}", log.as_raw_fd()).as_ref()));
+        let of_log = |log: File| explain(format!("/proc/self/fd/{}", log.as_raw_fd()).as_ref());
+        let log = self.kept.trouble().or_else(|| made.log.and_then(of_log));
         Failure::system(format!("checkpoint {shown}: cannot be restored: {}", log.unwrap_or(said)))
     }
 

@@ -68,7 +68,35 @@ fn goes_on_packed(scene: &Scene<'_>, name: &str) -> Outcome {
 
 /// In a directory.
 pub(super) fn directory_zstd(cx: &Cx) -> Outcome {
-    goes_on_packed(&Scene::with_host_programs(cx)?, "dzstd")
+    let scene = Scene::with_host_programs(cx)?;
+    goes_on_packed(&scene, "dzstd")?;
+    // One that is kept plain is nobody's parent.
+    let again = scene.restore("packed", &[])?;
+    again.says_more()?;
+    let (to, state) = (scene.to(), scene.state());
+    let take = ["checkpoint", "dzstd", "--state", &state, "--to", &to, "--parent", "plain"];
+    shell::refused(&mut scene.command(&take), "--compress zstd")?;
+    again.says_more()?;
+    again.signal(Signal::TERM)?;
+    again.ends()?;
+    // A page that is not what was written is no page: no container goes on with it.
+    let object = scene.kept("packed").join("object");
+    let mut bytes = fs::read(&object)?;
+    let length = bytes.len();
+    bytes.get_mut(length / 10..length / 2).into_iter().flatten().for_each(|byte| *byte ^= 1);
+    fs::write(&object, &bytes)?;
+    let damaged = scene.restore("packed", &[])?;
+    ensure!(![0, 3].contains(&damaged.ends()?), "what is damaged was restored");
+    let said = damaged.said()?;
+    ensure!(said.lines().last().is_some_and(|line| line.contains("not what was written")), "{said}");
+    // Cut off, it is no checkpoint.
+    bytes.truncate(length / 2);
+    fs::write(&object, &bytes)?;
+    shell::refused(
+        &mut scene.command(&["restore", &scene.kept("packed").display().to_string()]),
+        "no checkpoint",
+    )?;
+    scene.nothing_is_left()
 }
 
 /// What the program has in memory and in its file, in one number.

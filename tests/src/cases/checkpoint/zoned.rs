@@ -152,7 +152,8 @@ pub(super) fn full(cx: &Cx) -> Outcome {
     let large = scene.start(&["--name", "zlarge", "sh", "-c", &large_counter()])?;
     large.says_more()?;
     let to = scene.to();
-    let output = scene.taking("zlarge", to.as_ref()).args(["--name", "one", "--compress", "none"]).output()?;
+    let output =
+        scene.taking("zlarge", to.as_ref()).args(["--name", "one", "--compress", "none"]).output()?;
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     ensure!(!output.status.success(), "a full store: {}", String::from_utf8_lossy(&output.stdout));
     ensure!(says_full(&said), "a full store: {said}");

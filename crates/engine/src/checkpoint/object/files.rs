@@ -50,6 +50,8 @@ enum Bytes {
 pub(super) struct Object {
     /// None: it is not needed any more, so others may have where it is.
     pub(super) bytes: Mutex<Option<Arc<Unpacked>>>,
+    /// Why some could not be read.
+    pub(super) trouble: Mutex<Option<String>>,
 }
 
 #[derive(Default)]
@@ -248,7 +250,10 @@ impl Filesystem for Files {
             let from = piece.at.max(offset);
             let to = (piece.at + piece.len).min(offset + len as u64);
             let part = buf.get_mut((from - offset) as usize..(to - offset) as usize).unwrap_or_default();
-            bytes.read_exact(piece.from + (from - piece.at), part).map_err(|e| errno(&e))?;
+            bytes.read_exact(piece.from + (from - piece.at), part).map_err(|e| {
+                object.trouble.lock().get_or_insert_with(|| e.to_string());
+                errno(&e)
+            })?;
         }
         Ok(len)
     }

@@ -32,7 +32,7 @@ impl KeptObject {
         shown: &str,
     ) -> Result<Self, Failure> {
         let (index, bytes) = looked.open(parents)?;
-        let object = Arc::new(Object { bytes: Mutex::new(Some(Arc::new(bytes))) });
+        let object = Arc::new(Object { bytes: Mutex::new(Some(Arc::new(bytes))), trouble: Mutex::default() });
         Ok(Self { object, index, shown: shown.to_owned(), mount: Arc::default() })
     }
 
@@ -63,6 +63,10 @@ impl Kept for KeptObject {
             bytes.read_exact(piece.from, part).map_err(|e| Failure::system(self.shown.clone()).because(e))?;
         }
         Ok(Some(text))
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.object.trouble.lock().clone()
     }
 
     fn images(&self, beside: &Path, restored: &Path) -> Result<PathBuf, Failure> {

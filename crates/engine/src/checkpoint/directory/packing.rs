@@ -67,25 +67,31 @@ pub(super) fn pack(
     if !needed && !is_worth_it()? {
         return Ok(None);
     }
+    let file = create(&path).map_err(|e| Failure::at(&path, e))?;
+    let laid = laid(file, &path, &paths, how, needed)?;
+    match &laid {
+        Some(_) => paths.iter().try_for_each(|path| remove_tree(path).map_err(|e| Failure::at(path, e)))?,
+        None => fs::remove_file(&path).map_err(|e| Failure::at(&path, e))?,
+    }
+    Ok(laid)
+}
+
+/// Makes an object in a file. None: there is no room for it, and it is not needed.
+fn laid(
+    file: File,
+    path: &Path,
+    [images, files, layer]: &[PathBuf; 3],
+    how: How,
+    needed: bool,
+) -> Result<Option<Laid<ToFile>>, Failure> {
     let full = std::cell::Cell::new(false);
     let says = |refusal: &Refusal| {
         full.set(refusal.raw_os_error() == Some(Errno::NOSPC.raw_os_error()));
         Failure::system(path.display().to_string()).because(refusal)
     };
-    let file = create(&path).map_err(|e| Failure::at(&path, e))?;
-    let [images, files, layer] = &paths;
     match lay(ToFile { file, waiting: 0 }, how, (images, files, layer), &says) {
-        Ok(laid) => {
-            for path in &paths {
-                remove_tree(path).map_err(|e| Failure::at(path, e))?;
-            }
-            Ok(Some(laid))
-        }
-        Err(_) if full.get() && !needed => {
-            fs::remove_file(&path).map_err(|e| Failure::at(&path, e))?;
-            Ok(None)
-        }
-        Err(why) => Err(why),
+        Err(_) if full.get() && !needed => Ok(None),
+        laid => laid.map(Some),
     }
 }
 
@@ -163,6 +169,21 @@ mod tests {
         let laid = pack(dir.path(), parts, 1 << 20, how(Compress::Zstd(1))).unwrap().unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert!(laid.map().stored() < 4096);
+    }
+
+    #[test]
+    fn where_there_is_no_room_what_is_there_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        filled(dir.path());
+        let paths = ["images", "files", "layer"].map(|part| dir.path().join(part));
+        let into_full = |needed| {
+            let file = OpenOptions::new().write(true).open("/dev/full").unwrap();
+            let how = How { compress: Compress::Auto, known: Known::default() };
+            laid(file, Path::new("x"), &paths, how, needed)
+        };
+        assert!(into_full(false).unwrap().is_none());
+        assert!(into_full(true).unwrap_err().to_string().contains("pace"));
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
     }
 
     #[test]

@@ -25,13 +25,6 @@ pub(super) fn needed(map: Option<&Map>, shown: &str, look: Look<'_>) -> Result<V
     Ok(found)
 }
 
-/// Why one that is no object, or was made by an older version, can be nobody's parent.
-pub(super) fn plain(parent: &str) -> Failure {
-    Failure::input(format!(
-        "option --parent {parent}: it is kept in a form that no other one can need; take one with --compress zstd, and name that"
-    ))
-}
-
 /// What a new one of this name finds in the one that is to be its parent, and in those that this one needs.
 pub(super) fn known(parent: &str, name: &str, look: Look<'_>) -> Result<Known, Failure> {
     let refused = |why: String| Failure::input(format!("option --parent {parent}: {why}"));

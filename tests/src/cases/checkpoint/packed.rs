@@ -70,15 +70,22 @@ fn goes_on_packed(scene: &Scene<'_>, name: &str) -> Outcome {
 pub(super) fn directory_zstd(cx: &Cx) -> Outcome {
     let scene = Scene::with_host_programs(cx)?;
     goes_on_packed(&scene, "dzstd")?;
-    // One that is kept plain is nobody's parent.
+    // One that is kept plain becomes an object when another one needs it.
+    ensure!(scene.kept("plain").join("images").exists(), "it is not plain");
     let again = scene.restore("packed", &[])?;
     again.says_more()?;
-    let (to, state) = (scene.to(), scene.state());
-    let take = ["checkpoint", "dzstd", "--state", &state, "--to", &to, "--parent", "plain"];
-    shell::refused(&mut scene.command(&take), "--compress zstd")?;
-    again.says_more()?;
-    again.signal(Signal::TERM)?;
+    scene.checkpoint(&["dzstd", "--name", "next", "--parent", "plain", "--compress", "none"])?;
     again.ends()?;
+    ensure!(scene.kept("plain").join("object").exists(), "it is no object");
+    let (plain, next) = (sizes(&scene, "plain")?, sizes(&scene, "next")?);
+    ensure!(next.0 < next.1 / 2 && plain.0 > plain.1 / 2, "plain: {plain:?}, next: {next:?}");
+    for at in ["plain", "next"] {
+        let restored = scene.restore(at, &[])?;
+        restored.says_more()?;
+        restored.says_more()?;
+        restored.signal(Signal::TERM)?;
+        ensure_eq!(restored.ends()?, 3, "{at}");
+    }
     // A page that is not what was written is no page: no container goes on with it.
     let object = scene.kept("packed").join("object");
     let mut bytes = fs::read(&object)?;
@@ -187,14 +194,20 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
     scene.checkpoint(&[&["packed-cut", "--leave-running"][..], &base].concat())?;
     let parent = [&again[..], &["--parent", "base"]].concat();
     scene.checkpoint(&[&["packed-cut", "--leave-running"][..], &parent].concat())?;
-    for (turn, millis) in [20, 60, 100, 140, 180, 220, 260, 300, 400, 600].into_iter().enumerate() {
+    scene.checkpoint(&["packed-cut", "--leave-running", "--name", "plain", "--compress", "none"])?;
+    // The plain one has to become an object first.
+    let plain = [&again[..], &["--parent", "plain"]].concat();
+    for (turn, millis) in [20, 60, 100, 140, 180, 220, 260, 300, 400].into_iter().enumerate() {
         let mut command = scene.taking("packed-cut", Path::new(&scene.to()));
-        let mut child = command.args(if turn % 2 == 0 { &parent[..] } else { &again }).spawn()?;
+        let arguments = [&plain[..], &parent, &again];
+        let mut child = command.args(arguments.get(turn % 3).copied().unwrap_or_default()).spawn()?;
         std::thread::sleep(Duration::from_millis(millis));
         child.kill()?;
         child.wait()?;
         first.says_more()?;
-        record(&scene, "again")?;
+        for name in ["base", "again", "plain"] {
+            record(&scene, name)?;
+        }
     }
     // The guard is done a moment after.
     let unfinished = |name: &str| name.starts_with(".unfinished");
@@ -225,7 +238,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
     ensure_eq!(fs::read_dir(&to)?.count(), 1, "what is in the directory");
     first.signal(Signal::TERM)?;
     first.ends()?;
-    for name in ["base", "again"] {
+    for name in ["base", "again", "plain"] {
         let restored = scene.restore(name, &[])?;
         restored.says_more()?;
         restored.says_more()?;

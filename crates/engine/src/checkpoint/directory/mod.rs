@@ -6,8 +6,9 @@
 
 mod packing;
 
-use self::packing::{OBJECT, ToFile, pack};
+use self::packing::{OBJECT, ToFile, again, pack};
 use super::chain;
+use super::compress::Compress;
 use super::delta::{Amount, Delta};
 use super::making::{Kept, Making, Sizes};
 use super::manner::Manner;
@@ -148,13 +149,44 @@ impl Directory {
     fn how(&self, name: &str, manner: &Manner) -> Result<How, Failure> {
         chain::free(&self.list()?, &[name.to_owned()])?;
         let known = match &manner.parent {
-            Some(parent) => chain::known(parent, name, &|name| match self.look(name)? {
-                None if self.path(name).is_ok() => Err(chain::plain(parent)),
-                looked => Ok(looked),
-            })?,
+            Some(parent) => {
+                // Not before it is known that it can be one.
+                if parent != name && self.is_plain(parent)? {
+                    self.become_object(parent, manner.compress)?;
+                }
+                chain::known(parent, name, &|name| self.look(name))?
+            }
             None => Known::default(),
         };
         Ok(How { compress: manner.compress, known })
+    }
+
+    /// Whether one is there, and no object.
+    fn is_plain(&self, name: &str) -> Result<bool, Failure> {
+        Ok(self.look(name)?.is_none() && self.path(name).is_ok())
+    }
+
+    /// Makes an object of one that is kept plain, in its place: only what has checksums is needed by others.
+    fn become_object(&self, name: &str, compress: Compress) -> Result<(), Failure> {
+        let (plain, unfinished) = (self.path(name)?, self.begin(name)?);
+        let made = Record::read(&plain).and_then(|before| {
+            let mut laid = again(&plain, unfinished.dir(), [IMAGES, FILES, UPPER], compress)?;
+            let record = Record { stored_bytes: Some(laid.map().stored()), ..before.clone() };
+            laid.end(&record)?.map_err(|e| Failure::at(unfinished.dir(), e))?;
+            record.write(unfinished.dir())?;
+            let alone = self.alone()?;
+            if Record::read(&plain)? != before {
+                return Err(Failure::system(format!("{}: somebody has replaced it", plain.display())));
+            }
+            Ok(alone)
+        });
+        match made {
+            Ok(_alone) => unfinished.finish().map(drop),
+            Err(why) => {
+                unfinished.discard();
+                Err(why)
+            }
+        }
     }
 
     /// Who has this may take names away and give them: nobody else does.

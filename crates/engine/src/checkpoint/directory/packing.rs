@@ -76,6 +76,20 @@ pub(super) fn pack(
     Ok(laid)
 }
 
+/// Makes an object in one directory of what lies in another one, and stays there.
+pub(super) fn again(
+    from: &Path,
+    to: &Path,
+    parts: [&str; 3],
+    compress: Compress,
+) -> Result<Laid<ToFile>, Failure> {
+    let path = to.join(OBJECT);
+    let file = create(&path).map_err(|e| Failure::at(&path, e))?;
+    let how = How { compress, ..How::default() };
+    let laid = laid(file, &path, &parts.map(|part| from.join(part)), how, true)?;
+    laid.ok_or_else(|| Failure::at(&path, Errno::NOSPC))
+}
+
 /// Makes an object in a file. None: there is no room for it, and it is not needed.
 fn laid(
     file: File,

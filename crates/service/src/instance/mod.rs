@@ -21,8 +21,9 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
+use vellum_branch::Behind;
 use vellum_door::Entrance;
 use vellum_fuse::SessionHandle;
 use vellum_ring::files::TOKEN;
@@ -90,6 +91,8 @@ pub struct Instance<F> {
     entrance: OnceLock<Arc<Entrance>>,
     /// None where layers are read as they are.
     cache: OnceLock<Member>,
+    /// What its upper layer is written behind by; None where each change is written before it is answered.
+    behind: OnceLock<Weak<Behind>>,
     /// What a successor will find of the mount.
     record: OnceLock<Arc<KeptRecord>>,
 }
@@ -110,6 +113,7 @@ impl<F: Filesystem + Explain> Instance<F> {
             forgotten: AtomicU32::new(0),
             entrance: OnceLock::new(),
             cache: OnceLock::new(),
+            behind: OnceLock::new(),
             record: OnceLock::new(),
         }
     }
@@ -132,6 +136,11 @@ impl<F: Filesystem + Explain> Instance<F> {
     /// Says through which cache layers are read.
     pub(crate) fn reads_through(&self, cache: Member) {
         let _ = self.cache.set(cache);
+    }
+
+    /// Says what its upper layer is written behind by.
+    pub(crate) fn is_written_by(&self, behind: &Arc<Behind>) {
+        let _ = self.behind.set(Arc::downgrade(behind));
     }
 
     /// Sees to it that what is cached makes way where memory is short, and where a mount is idle. Call once threads may be started.
@@ -228,6 +237,10 @@ impl<F: Filesystem + Explain> Instance<F> {
             report.sandbox = self.confined.get().cloned().unwrap_or_default();
             report.processors = self.processors.get().cloned().unwrap_or_default();
             report.summary = self.inner.summary();
+            if let Some(behind) = self.behind.get().and_then(Weak::upgrade) {
+                let (used, size) = behind.bytes();
+                report.summary.insert("to_be_written".to_owned(), format!("{used} of {size} bytes"));
+            }
             return json(serde_json::to_vec(&report));
         }
         if question == STATS {

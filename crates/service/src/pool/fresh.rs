@@ -13,8 +13,9 @@ use crate::layers::OpenLayers;
 use crate::layers::behind;
 use crate::layers::cache::Member;
 use crate::mounts::session_setup::{report, session_options};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use vellum_branch::Behind;
 use vellum_fuse::{Inflight, Mounted, Session, SessionOptions};
 use vellum_union::{Generations, Ledger, Union};
 use vellum_vfs::Errno;
@@ -45,14 +46,22 @@ pub(super) struct Made {
     pub(super) locks: Vec<OwnedFd>,
     /// Where lower layers are read through a cache.
     pub(super) cache: Option<Member>,
-    /// The log of what is to be written, where that is written behind; the tree keeps it open.
-    pub(super) dirty: Option<RawFd>,
+    /// What the upper layer is written behind by.
+    pub(super) behind: Option<Arc<Behind>>,
 }
 
 impl Made {
     /// The tree with what is to be told of it.
-    pub(super) fn instance(tree: Union, report: InstanceReport, cache: Option<Member>) -> Arc<Tree> {
+    pub(super) fn instance(
+        tree: Union,
+        report: InstanceReport,
+        cache: Option<Member>,
+        behind: Option<&Arc<Behind>>,
+    ) -> Arc<Tree> {
         let instance = Instance::new(tree, report);
+        if let Some(behind) = behind {
+            instance.is_written_by(behind);
+        }
         if let Some(cache) = cache {
             instance.reads_through(cache);
         }
@@ -84,8 +93,7 @@ pub(super) fn make(
     let report = report(&config, &layers, &options);
     let tree = tree::build_kept(&config, layers, kept)?;
     options.allow_idmap &= !tree.hands_out();
-    let dirty = behind.map(|behind| behind.memory().as_raw_fd());
-    Ok(Made { config, tree, report, options, locks, cache, dirty })
+    Ok(Made { config, tree, report, options, locks, cache, behind })
 }
 
 impl Fresh {
@@ -129,9 +137,10 @@ impl Fresh {
         let mut record = MountRecord::new(request.clone(), &device, &layers, &locks, root, numbers);
         let kept = Kept { ledger: Some(ledger), generations: generations.clone(), export, ..Kept::default() };
         let made = make(request, layers, kept, &inflight)?;
-        record.dirty = made.dirty;
+        // The tree keeps it open.
+        record.dirty = made.behind.as_ref().map(|behind| behind.memory().as_raw_fd());
         let mountpoint = made.config.mountpoint.clone();
-        let instance = Made::instance(made.tree, made.report, made.cache);
+        let instance = Made::instance(made.tree, made.report, made.cache, made.behind.as_ref());
         let mounted = Mounted { device, mountpoint: mountpoint.clone() };
         let session = Session::new(Arc::clone(&instance), mounted, made.options)
             .map_err(|e| Failure::system(format!("mount point {}", mountpoint.display())).because(e))?;

@@ -142,8 +142,8 @@ fn one(service: &Arc<PoolService>, left: Left) -> Result<(), Failure> {
     drop(warm);
     made.tree.resume(held);
     let mountpoint = Some(made.config.mountpoint.clone());
-    let Made { config, tree, report, options, locks, cache, .. } = made;
-    let instance = Made::instance(tree, report, cache);
+    let Made { config, tree, report, options, locks, cache, behind } = made;
+    let instance = Made::instance(tree, report, cache, behind.as_ref());
     let session = Session::from_fd(Arc::clone(&instance), device, negotiated, options, mountpoint);
     // What had been read and not answered comes again. Before anything is read here, or that would come twice. A connection that
     // has ended has nothing to send.

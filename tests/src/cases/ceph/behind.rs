@@ -2,7 +2,7 @@
 //! and failures are those that were promised.
 
 use super::cluster::Cluster;
-use super::trees::{conf, forget_pages, mount};
+use super::trees::{conf, forget_pages, mount, program};
 use super::upper::{another_service, far, killed_by, taken, write_and_kill_all};
 use crate::cases::pool::Pools;
 use crate::harness::mount::Profile;
@@ -189,6 +189,8 @@ pub(super) fn limits(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         }
     }
     println!("at most {most} bytes in the log");
+    let said = shell::run(std::process::Command::new(program()?).arg("inspect").arg(mount.root()))?;
+    ensure!(said.contains("to be written") && said.contains("of 4194304 bytes"), "inspect: {said}");
     ensure!(most > MIB as u64, "nothing was left to later: {most} bytes");
     let begin = Instant::now();
     while dirty(service)?.0 > 0 {

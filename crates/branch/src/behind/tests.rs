@@ -431,3 +431,37 @@ fn set_id_bits_never_meet_another_owner() {
     let left = disk.after_client_loss(&mut |_| 0).unwrap().subtree("upper").unwrap();
     assert_eq!(left.root().stat_at(at).unwrap().uid, 1000, "not left to later");
 }
+
+/// What several threads change of one file stands in the log in the order in which it was made.
+#[test]
+fn changes_of_many_threads_have_one_order() {
+    for seed in 0..20 {
+        let disk = disk();
+        let (upper, work) = pair(&disk);
+        let behind = Behind::create(Arc::clone(&upper), work, LIMITS).unwrap();
+        let root = behind.branches().0.root();
+        let files = [0, 1].map(|number| root.create(Name::new(&name(number)).unwrap(), 0o600).unwrap());
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let files = &files;
+                scope.spawn(move || {
+                    let mut chance = Chance(seed * 10 + thread);
+                    for _ in 0..60 {
+                        let file = &files[chance.below(2)];
+                        if chance.below(10) == 0 {
+                            file.truncate(chance.below(600) as u64).unwrap();
+                        } else {
+                            let data = vec![chance.below(255) as u8 + 1; 1 + chance.below(200)];
+                            file.write_at(&data, chance.below(400) as u64).unwrap();
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| (0..10).for_each(|_| behind.write_due(Instant::now())));
+        });
+        let should = see(&*upper);
+        let mut chance = Chance(seed);
+        let left = disk.after_client_loss(&mut |n| chance.below(n)).unwrap();
+        assert_eq!(after(&left, copied(&behind.log)), should, "seed {seed}");
+    }
+}

@@ -23,24 +23,28 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const NEVER: &str = "ceph.age=3600";
 const BACK: &str = "ceph.write=back";
 
-/// A service's log of what is to be written, read by somebody else: bytes in it, and bytes that it may have.
+/// A service's log of what is to be written, as others reach it.
+fn log(service: Pid) -> Outcome<PathBuf> {
+    let descriptors = format!("/proc/{}/fd", service.as_raw_nonzero());
+    let is_log =
+        |path: &PathBuf| fs::read_link(path).is_ok_and(|to| to == Path::new("/memfd:vellum-dirty (deleted)"));
+    match fs::read_dir(descriptors)?.flatten().map(|entry| entry.path()).find(is_log) {
+        Some(path) => Ok(path),
+        None => fail("the service has no log"),
+    }
+}
+
+/// Bytes that are in it, and bytes that it may have.
 fn dirty(service: Pid) -> Outcome<(u64, u64)> {
     /// Words of tail and head, and bytes before the ring.
     const TAIL: u64 = 3 * 8;
     const BEFORE: u64 = 4096;
-    let descriptors = format!("/proc/{}/fd", service.as_raw_nonzero());
-    for entry in fs::read_dir(descriptors)?.flatten() {
-        if fs::read_link(entry.path()).is_ok_and(|to| to == Path::new("/memfd:vellum-dirty (deleted)")) {
-            let memory = File::open(entry.path())?;
-            let mut words = [0; 16];
-            memory.read_exact_at(&mut words, TAIL)?;
-            let [tail, head] = [0, 8].map(|at| {
-                words.get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_ne_bytes)
-            });
-            return Ok((head - tail, memory.metadata()?.size() - BEFORE));
-        }
-    }
-    fail("the service has no log")
+    let memory = File::open(log(service)?)?;
+    let mut words = [0; 16];
+    memory.read_exact_at(&mut words, TAIL)?;
+    let [tail, head] = [0, 8]
+        .map(|at| words.get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_ne_bytes));
+    Ok((head - tail, memory.metadata()?.size() - BEFORE))
 }
 
 /// But for times: of files that a client could write to which has died, a metadata server sets them forward to those of their newest object.
@@ -276,6 +280,33 @@ pub(super) fn expelled(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         forget_pages(&path)?;
         ensure!(fs::read(&path)? == text, "file {number}");
     }
+    Ok(())
+}
+
+/// A log in which a record makes no sense: nothing is served as if it had not been lost, and the layer can be mounted anew.
+pub(super) fn tampered(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    let layers = far(cx, cluster, "behind-tampered", &[&local(cx)?.0.display().to_string()])?;
+    let mut mount = mount(cluster, &layers, Profile::Cached, &[BACK, NEVER, "no_writeback_cache"])?;
+    for name in ["first", "second"] {
+        fs::write(mount.path(name), name.repeat(1000))?;
+    }
+    let service = mount.service()?;
+    let (memory, used) = (log(service)?, dirty(service)?.0);
+    let memory = File::options().write(true).open(memory)?;
+    memory.write_all_at(b"?", 4096 + used - 100)?;
+    kill_process(service, Signal::KILL)?;
+    let begin = Instant::now();
+    let error = loop {
+        match fs::metadata(mount.path("first")) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => break error,
+            _ => ensure!(begin.elapsed() < PATIENCE, "the mount goes on"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    println!("the mount has ended: {error}");
+    mount.crash()?;
+    // What came before it was written.
+    ensure_eq!(fs::read_to_string(mount.path("first"))?, "first".repeat(1000), "a record before that");
     Ok(())
 }
 

@@ -57,6 +57,7 @@ const PARTS: &[(&str, Part)] = &[
     ("behind-quota", behind::quota),
     ("behind-expelled", behind::expelled),
     ("behind-pool", behind::pool),
+    ("behind-tampered", behind::tampered),
     (MEASURED, behind::measured),
     ("run", running::run),
     ("image-layouts", images::layouts),

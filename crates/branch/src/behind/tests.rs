@@ -435,7 +435,7 @@ fn set_id_bits_never_meet_another_owner() {
 /// What several threads change of one file stands in the log in the order in which it was made.
 #[test]
 fn changes_of_many_threads_have_one_order() {
-    for seed in 0..20 {
+    for seed in 0..150 {
         let disk = disk();
         let (upper, work) = pair(&disk);
         let behind = Behind::create(Arc::clone(&upper), work, LIMITS).unwrap();
@@ -446,18 +446,23 @@ fn changes_of_many_threads_have_one_order() {
                 let files = &files;
                 scope.spawn(move || {
                     let mut chance = Chance(seed * 10 + thread);
-                    for _ in 0..60 {
-                        let file = &files[chance.below(2)];
-                        if chance.below(10) == 0 {
-                            file.truncate(chance.below(600) as u64).unwrap();
-                        } else {
-                            let data = vec![chance.below(255) as u8 + 1; 1 + chance.below(200)];
-                            file.write_at(&data, chance.below(400) as u64).unwrap();
+                    let mut pauses = chance.clone();
+                    // Others come at any step.
+                    let pause = move || (0..pauses.below(4)).for_each(|_| std::thread::yield_now());
+                    watch(pause, || {
+                        for _ in 0..6 {
+                            let file = &files[chance.below(4) / 3];
+                            if chance.below(10) == 0 {
+                                file.truncate(chance.below(600) as u64).unwrap();
+                            } else {
+                                let data = vec![chance.below(255) as u8 + 1; 1 + chance.below(200)];
+                                file.write_at(&data, chance.below(400) as u64).unwrap();
+                            }
                         }
-                    }
+                    });
                 });
             }
-            scope.spawn(|| (0..10).for_each(|_| behind.write_due(Instant::now())));
+            scope.spawn(|| (0..2).for_each(|_| behind.write_due(Instant::now())));
         });
         let should = see(&*upper);
         let mut chance = Chance(seed);

@@ -470,3 +470,27 @@ fn changes_of_many_threads_have_one_order() {
         assert_eq!(after(&left, copied(&behind.log)), should, "seed {seed}");
     }
 }
+
+/// From its first word in the log until it has been made, no other change of the file comes between.
+#[test]
+fn a_change_is_written_down_and_made_in_one() {
+    let disk = disk();
+    let (upper, work) = pair(&disk);
+    let behind = Behind::create(upper, work, LIMITS).unwrap();
+    let root = behind.branches().0.root();
+    let file = root.create(Name::new(c"f").unwrap(), 0o600).unwrap();
+    let steps = Rc::new(RefCell::new(0));
+    let look = {
+        let (tracked, steps) = (behind.tracked(file.stat().unwrap().ino), Rc::clone(&steps));
+        move || {
+            assert!(tracked.order.try_lock().is_none(), "step {}", steps.borrow());
+            *steps.borrow_mut() += 1;
+        }
+    };
+    watch(look, || {
+        file.write_at(b"data", 0).unwrap();
+        file.truncate(2).unwrap();
+        file.set_mode(0o644).unwrap();
+    });
+    assert!(*steps.borrow() > 30, "{} steps", steps.borrow());
+}

@@ -6,6 +6,7 @@ use super::union::{self, SERVICE_WAIT};
 use crate::image::LayerStore;
 use crate::own::Owned;
 use crate::uids::UidRange;
+use rustix::mount::UnmountFlags;
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -175,10 +176,20 @@ fn discard_all(owned: Owned, id: &str, patience: Duration) -> Result<(), Failure
     remove_tree(owned.path()).map_err(|e| Failure::at(owned.path(), e))
 }
 
+/// Where runc mounts a container's tree for CRIU, in what it keeps of the container.
+const RUNC_MOUNT: &str = "criu-root";
+
 /// Takes away what one run of a container has made: what still runs, the mount, the directory. Nothing is removed that is still served.
 fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     let known = dir.join(RUNTIME_STATE);
     if let Some(program) = note(dir, RUNTIME_NOTE).filter(|_| known.join(id).exists()) {
+        // A runc that was killed while it restored has the tree mounted there a second time.
+        let left = known.join(id).join(RUNC_MOUNT);
+        if left.is_dir()
+            && rustix::mount::unmount(&left, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok()
+        {
+            tracing::info!("{}: was left mounted", left.display());
+        }
         Runtime::at(program).delete(id, &known);
     }
     let merged = dir.join(super::spec::ROOT);

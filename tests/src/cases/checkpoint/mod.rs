@@ -195,6 +195,21 @@ fn interrupted(cx: &Cx) -> Outcome {
     let restored = scene.restore("cut-off", &["--name", "cut-off-second"])?;
     restored.says_more()?;
     drop(restored);
+    // A restoration that is killed, with what runc may leave mounted then.
+    let killed = scene.restore("cut-off", &["--name", "cut-off-third"])?;
+    killed.says_more()?;
+    killed.signal(Signal::KILL)?;
+    killed.ends()?;
+    let run = scene.merged("cut-off-third")?;
+    let left = run.with_file_name("runtime").join("cut-off-third/criu-root");
+    fs::create_dir_all(&left)?;
+    rustix::mount::mount_bind(scene.image(), &left)?;
+    let state = scene.state();
+    let image = scene.image().display().to_string();
+    let other = ["run", "--state", &state, "--image", &image, "true"];
+    eventually("what was killed is taken away", || {
+        Ok(scene.vellum(&other).is_ok() && scene.merged("cut-off-third").is_err())
+    })?;
     // A full disk.
     let disk = Disk::ext4(&cx.dir, "small")?;
     let to = disk.at().join("checkpoints");

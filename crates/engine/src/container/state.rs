@@ -185,10 +185,11 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     if let Some(program) = note(dir, RUNTIME_NOTE).filter(|_| known.join(id).exists()) {
         // A runc that was killed while it restored has the tree mounted there a second time.
         let left = known.join(id).join(RUNC_MOUNT);
-        if left.is_dir()
-            && rustix::mount::unmount(&left, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_ok()
-        {
-            tracing::info!("{}: was left mounted", left.display());
+        let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+        for _ in 0..ATTEMPTS {
+            if !left.is_dir() || rustix::mount::unmount(&left, flags).is_err() {
+                break;
+            }
         }
         Runtime::at(program).delete(id, &known);
     }

@@ -198,10 +198,12 @@ fn interrupted(cx: &Cx) -> Outcome {
     // A restoration that is killed, with what runc may leave mounted then.
     let killed = scene.restore("cut-off", &["--name", "cut-off-third"])?;
     killed.says_more()?;
+    let known = scene.merged("cut-off-third")?.with_file_name("runtime").join("cut-off-third");
+    let left = known.join("criu-root");
+    // What runc does not know of a container yet it cannot take away.
+    eventually("runc is done", || Ok(known.join("state.json").exists() && !left.exists()))?;
     killed.signal(Signal::KILL)?;
     killed.ends()?;
-    let run = scene.merged("cut-off-third")?;
-    let left = run.with_file_name("runtime").join("cut-off-third/criu-root");
     fs::create_dir_all(&left)?;
     rustix::mount::mount_bind(scene.image(), &left)?;
     let state = scene.state();

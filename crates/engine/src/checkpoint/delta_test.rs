@@ -134,7 +134,8 @@ proptest! {
     /// Between the passes the clock of files goes on: otherwise nobody could tell.
     #[test]
     fn a_copy_is_what_the_layer_is(
-        before in prop::collection::vec(op(), 0..24), after in prop::collection::vec(op(), 0..12), ahead: bool,
+        before in prop::collection::vec(op(), 0..24), middle in prop::collection::vec(op(), 0..12),
+        after in prop::collection::vec(op(), 0..12), aheads in 0..3,
     ) {
         let dir = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().join("from"), dir.path().join("to"));
@@ -142,7 +143,10 @@ proptest! {
         fs::create_dir(&to).unwrap();
         before.iter().for_each(|op| apply(&from, op));
         let mut delta = Delta::new(&from, &to).unwrap();
-        if ahead {
+        for turn in 0..aheads {
+            if turn > 0 {
+                middle.iter().for_each(|op| apply(&from, op));
+            }
             delta.ahead().unwrap();
             long_ago(&mut delta);
             std::thread::sleep(Duration::from_millis(10));

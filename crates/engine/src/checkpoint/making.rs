@@ -20,6 +20,12 @@ pub(crate) trait Making {
     /// Takes the upper layer while it is being changed.
     fn ahead(&mut self) -> Result<Amount, Failure>;
 
+    /// Much was taken: waits until the disk has it, so that it has nothing else to do while the container stands still, and takes what had just been
+    /// changed then. What the kernel has handed over at the beginning is of that kind.
+    fn rest(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Takes what has changed of it since. Nothing changes it any more.
     fn still(&mut self) -> Result<Amount, Failure>;
 

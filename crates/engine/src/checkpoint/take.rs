@@ -27,6 +27,8 @@ const PODMAN: &str = "podman:";
 const TURNS: usize = 5;
 /// And one that is containerd's.
 const CONTAINERD: &str = "containerd:";
+/// So many bytes of a layer, and the disk is waited for before the container stands still.
+const MUCH: u64 = 32 << 20;
 /// What CRIU calls the log of a dump.
 const LOG: &str = "dump.log";
 
@@ -128,6 +130,9 @@ impl Work<'_> {
         let merged = self.subject.merged();
         durable::flush(&merged)?;
         let ahead = made.ahead()?;
+        if ahead.bytes >= MUCH {
+            made.rest()?;
+        }
         let work = self.subject.work()?;
         self.subject.hold()?;
         let dump = Dump::ready(self, guarded, made.images(), &work)?;

@@ -266,6 +266,11 @@ impl Making for MadeHere {
         self.delta.ahead()
     }
 
+    fn rest(&mut self) -> Result<(), Failure> {
+        self.delta.settle()?;
+        self.delta.ahead().map(|_| ())
+    }
+
     fn still(&mut self) -> Result<Amount, Failure> {
         self.delta.still()
     }

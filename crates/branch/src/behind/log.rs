@@ -1,8 +1,10 @@
 //! The log: changes of files that were answered and are not on the storage yet, in memory that outlives the process.
 //!
-//!     page 0     magic, run, tail, head
-//!     the rest   a ring: ...│ record │ record (done) │ record │...
-//!                           ▲ tail                            ▲ head
+//! ```text
+//! page 0     magic, run, tail, head
+//! the rest   a ring: ...│ record │ record (done) │ record │...
+//!                       ▲ tail                            ▲ head
+//! ```
 //!
 //! Positions count bytes and never go back; where they are in the ring is what is left of them by its size. A process may be killed
 //! between any two stores: a record's data and words are there before the head is moved behind it, and of the records of one file the older

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use vellum_service::Failure;
 
 /// The hidden command that is such a process.
-pub const SUBCOMMAND: &str = "balance-guard";
+pub const SUBCOMMAND: &str = "internal-shares";
 
 /// The guard of a process that balances; it ends with this.
 #[derive(Debug)]

@@ -33,6 +33,7 @@ pub const SUBCOMMANDS: &[&str] = &[
     "restore",
     "checkpoints",
     "internal-tied",
+    vellum_engine::balance::GUARD,
     vellum_engine::checkpoint::pause::GUARD,
     vellum_engine::checkpoint::loopback::HOOK,
     vellum_engine::checkpoint::library::LEAVES,

@@ -19,6 +19,19 @@ pub fn check_rounds(rounds: usize) -> Result<()> {
     Err(Failure::bad_input(format!("option --rounds {rounds}: give a number from 1 to {ROUNDS_MAX}")))
 }
 
+/// The directory that was named, or that for temporary files.
+///
+/// # Errors
+/// There is no such directory.
+pub fn directory(given: Option<&Path>) -> Result<PathBuf> {
+    let directory = given.map_or_else(std::env::temp_dir, Path::to_owned);
+    if directory.is_dir() {
+        return Ok(directory);
+    }
+    let shown = directory.display();
+    Err(Failure::bad_input(format!("option --dir {shown}: no such directory; give one on the disk")))
+}
+
 /// A new directory in another one.
 pub fn directory_in(directory: &Path) -> Result<PathBuf> {
     let new = directory.join(format!("vellum-bench-{}", std::process::id()));

@@ -225,18 +225,7 @@ impl Contender {
             | Kind::VellumCachedPools
             | Kind::VellumPassthroughPools
             | Kind::VellumShares => {
-                let beside = std::env::current_exe()
-                    .ok()
-                    .map(|own| own.with_file_name("vellum"))
-                    .filter(|p| p.exists());
-                given(kind.name())
-                    .or_else(|| given("vellum"))
-                    .or(beside)
-                    .or_else(|| on_path("vellum").into_iter().next())
-                    .map_or_else(
-                        || Err("no vellum beside this program or on PATH; `cargo build --release`".into()),
-                        found,
-                    )
+                given(kind.name()).or_else(|| given("vellum")).map_or_else(vellum, Ok).and_then(found)
             }
         }
     }
@@ -450,6 +439,14 @@ fn take_down(path: &Path) -> Result<()> {
         return unmount(path, UnmountFlags::empty()).doing(|| "unmounting");
     }
     programs::run(Command::new("fusermount3").arg("-u").arg("--").arg(path))
+}
+
+/// Vellum's program: the one beside this one, or on PATH. Err: why there is none.
+pub(crate) fn vellum() -> std::result::Result<PathBuf, String> {
+    let own = std::env::current_exe().ok().map(|own| own.with_file_name("vellum"));
+    own.filter(|program| program.exists())
+        .or_else(|| on_path("vellum").into_iter().next())
+        .ok_or_else(|| "no vellum beside this program or on PATH; `cargo build --release`".to_owned())
 }
 
 /// The library that belongs to a program, beside it.

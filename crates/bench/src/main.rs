@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
-use vellum_bench::arguments::{check_rounds, check_scale, directory_in, write_json};
+use vellum_bench::arguments::{check_rounds, check_scale, directory, directory_in, write_json};
 use vellum_bench::balance;
 use vellum_bench::ceph::Far;
 use vellum_bench::compare::{self, Plan};
@@ -315,13 +315,7 @@ fn run_host_isolation(args: &Isolation, directory: &Path) -> Result<()> {
 fn run_store(args: &StoreArgs) -> Result<()> {
     check_scale(args.scale)?;
     check_rounds(args.rounds)?;
-    let directory = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    if !directory.is_dir() {
-        let shown = directory.display();
-        return Err(Failure::bad_input(format!(
-            "option --dir {shown}: no such directory; give one on the disk"
-        )));
-    }
+    let directory = directory(args.dir.as_deref())?;
     stop::watch()?;
     let directory = directory_in(&directory)?;
     stop::register_dir(&directory);

@@ -88,7 +88,7 @@ impl Drop for Charges {
 }
 
 /// Removes a group; whether it is gone. Who is still about to end in it, as a client of a cluster may be, does so in another one.
-fn remove(group: &Path, other: &Path) -> bool {
+pub(crate) fn remove(group: &Path, other: &Path) -> bool {
     let start = Instant::now();
     while fs::remove_dir(group).is_err() && group.exists() {
         if start.elapsed() > PATIENCE {

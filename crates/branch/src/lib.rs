@@ -16,6 +16,7 @@ mod memory;
 mod path;
 mod tree;
 mod whole;
+mod wrappers;
 mod xattr;
 mod zoned;
 

@@ -1,8 +1,9 @@
 //! The command.
 
 use super::Plan;
-use crate::arguments::{check_rounds, check_scale, directory_in, write_json};
-use crate::failure::{Failure, Result, While};
+use crate::arguments::{check_rounds, check_scale, directory, directory_in, write_json};
+use crate::contender;
+use crate::failure::{Failure, Result};
 use crate::stop;
 use std::path::{Path, PathBuf};
 
@@ -45,13 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
             "option --seconds {seconds}: give up to {SECONDS_MAX} seconds"
         )));
     }
-    let directory = args.dir.clone().unwrap_or_else(std::env::temp_dir);
-    if !directory.is_dir() {
-        let shown = directory.display();
-        return Err(Failure::bad_input(format!(
-            "option --dir {shown}: no such directory; give one on a disk"
-        )));
-    }
+    let directory = directory(args.dir.as_deref())?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::bad_input("balance makes control groups; run it as root"));
     }
@@ -69,11 +64,10 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn program(given: Option<&Path>) -> Result<PathBuf> {
-    let own = std::env::current_exe().doing(|| "finding this program")?;
-    let program = given.map_or_else(|| own.with_file_name("vellum"), Path::to_owned);
+    let Some(program) = given else { return contender::vellum().map_err(Failure::bad_input) };
     if program.is_file() {
-        return Ok(program);
+        return Ok(program.to_owned());
     }
     let shown = program.display();
-    Err(Failure::bad_input(format!("{shown}: no such program; option --program names Vellum's")))
+    Err(Failure::bad_input(format!("option --program {shown}: no such program; name Vellum's")))
 }

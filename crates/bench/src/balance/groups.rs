@@ -1,14 +1,11 @@
 //! Four control groups with weights, below one that may have so much memory.
 
 use crate::failure::{Failure, Result, While};
+use crate::memcg;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 const TOP: &str = "/sys/fs/cgroup";
-/// How long the last process of a group may take to leave it, and the time between two looks.
-const PATIENCE: Duration = Duration::from_secs(5);
-const PAUSE: Duration = Duration::from_millis(10);
 
 /// The groups. Dropping it removes them.
 #[derive(Debug)]
@@ -87,16 +84,12 @@ impl Groups {
 
 impl Drop for Groups {
     fn drop(&mut self) {
-        for parent in self.tops.iter().map(|top| top.join(&self.name)) {
+        for top in &self.tops {
+            let parent = top.join(&self.name);
             let groups = (0..self.weights.len()).map(|number| parent.join(number.to_string()));
             for group in groups.chain([parent.clone()]) {
-                let begin = Instant::now();
-                while fs::remove_dir(&group).is_err() && group.exists() {
-                    if begin.elapsed() > PATIENCE {
-                        eprintln!("vellum-bench: cannot remove {}", group.display());
-                        break;
-                    }
-                    std::thread::sleep(PAUSE);
+                if !memcg::remove(&group, top) {
+                    eprintln!("vellum-bench: cannot remove {}", group.display());
                 }
             }
         }

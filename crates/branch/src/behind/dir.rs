@@ -2,6 +2,7 @@
 
 use super::Way;
 use super::file::{BehindFile, BehindObject, opened, wrap_file, wrap_object};
+use crate::wrappers::passed_on;
 use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;
@@ -45,14 +46,6 @@ impl BehindDir {
     fn loses_name(&self, dir: &dyn BranchDir, name: Name<'_>) -> Option<Attr> {
         dir.stat_at(name).ok().filter(Attr::is_file)
     }
-}
-
-macro_rules! passed_on {
-    ($(fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
-        $(fn $name(&self, $($arg: $type),*) -> $result {
-            self.inner.$name($($arg),*)
-        })*
-    };
 }
 
 impl Object for BehindDir {

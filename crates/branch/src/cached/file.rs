@@ -1,7 +1,7 @@
 //! Regular files that are read through the cache, or whose changes take away what is cached of them.
 
-use super::macros::passed_on;
 use super::{Sharing, Way, object, version};
+use crate::wrappers::passed_on;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

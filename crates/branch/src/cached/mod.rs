@@ -9,7 +9,6 @@
 //! A file's descriptor is the other branch's: the kernel, which reads by it in `passthrough`, has its own cache.
 
 mod file;
-mod macros;
 mod objects;
 
 use self::file::CachedFile;

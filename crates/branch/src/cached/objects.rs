@@ -3,7 +3,7 @@
 
 use super::Way;
 use super::file::CachedFile;
-use super::macros::passed_on;
+use crate::wrappers::passed_on;
 use std::any::Any;
 use std::ffi::CStr;
 use std::os::fd::BorrowedFd;

@@ -416,7 +416,7 @@ fn number_in(file: &Path) -> Option<u64> {
 }
 
 /// The number in the line that begins with `name`.
-fn number_after(text: &str, name: &str) -> Option<u64> {
+pub(super) fn number_after(text: &str, name: &str) -> Option<u64> {
     let mut of_lines = text.lines().filter_map(|line| line.split_once(char::is_whitespace));
     of_lines.find(|(first, _)| *first == name)?.1.split_whitespace().next()?.parse().ok()
 }

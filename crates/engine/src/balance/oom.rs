@@ -2,6 +2,7 @@
 //! limit that it had, the kernel does not kill at the limit: who needs memory waits, the kernel tells, and the group has its old limit again.
 //! There the kernel kills as ever.
 
+use super::groups::number_after;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{XattrFlags, getxattr, removexattr, setxattr};
 use std::cell::Cell;
@@ -96,7 +97,5 @@ impl Drop for Oom {
 }
 
 fn field(control: &Path, name: &str) -> Option<bool> {
-    let text = fs::read_to_string(control).ok()?;
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
-    Some(value.trim() == "1")
+    Some(number_after(&fs::read_to_string(control).ok()?, name)? == 1)
 }

@@ -9,14 +9,12 @@
 //! Numbers are little-endian, lengths and sums (CRC-32C, with the part's place in front) have 32 bits. Whoever reads it has all of it before anything is made of it, in a file without a name,
 //! and reads no byte behind its end: what follows on standard input is the container's.
 
-use super::delta::Amount;
-use super::making::{Kept, Making, Sizes};
+use super::making::Kept;
 use super::manner::Manner;
-use super::object::{Gathering, How, InFile, KeptObject, Known, Looked, Out, Refusal};
+use super::object::{Ends, Gathering, How, InFile, KeptObject, Known, Looked, Made, Out, Refusal};
 use super::record::Record;
 use crc_fast::{CrcAlgorithm, Digest};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -131,7 +129,7 @@ fn receive(from: &mut impl Read, to: &mut impl Write) -> Result<u64, Bad> {
 }
 
 /// Standard input or output, past every buffer: what is not the stream's belongs to others.
-struct Standard(File);
+pub(super) struct Standard(File);
 
 impl Standard {
     /// Waits until it is possible, for somebody may have made it one that does not wait.
@@ -167,11 +165,18 @@ impl Write for Standard {
     }
 }
 
-/// A checkpoint that is made as a stream to standard output.
-pub(super) struct MadeThrough {
-    gathering: Gathering<ToStream<Standard>>,
-    /// There never is such a path: a killed one leaves nothing here.
-    unfinished: PathBuf,
+/// A stream to standard output, as what a checkpoint is made of.
+pub(super) struct Through;
+
+impl Ends for Through {
+    type To = ToStream<Standard>;
+
+    fn end(self, whole: Self::To) -> Result<PathBuf, Failure> {
+        whole.end().map_err(|e| refused(&Refusal::new(e)))?;
+        Ok(SHOWN.into())
+    }
+
+    fn given_up(self) {}
 }
 
 /// Why the stream is not taken.
@@ -183,7 +188,7 @@ fn refused(refusal: &Refusal) -> Failure {
 }
 
 /// Begins one of the upper layer in a directory; what is needed for a moment is made beside.
-pub(super) fn making(upper: &Path, beside: &Path, manner: &Manner) -> Result<MadeThrough, Failure> {
+pub(super) fn making(upper: &Path, beside: &Path, manner: &Manner) -> Result<Made<Through>, Failure> {
     let failed = |e: io::Error| refused(&Refusal::new(e));
     let to = io::stdout();
     if rustix::termios::isatty(&to) {
@@ -195,47 +200,7 @@ pub(super) fn making(upper: &Path, beside: &Path, manner: &Manner) -> Result<Mad
     let out = ToStream::begin(to).map_err(failed)?;
     let how = How { compress: manner.compress, known: Known::default() };
     let gathering = Gathering::begin(out, how, (upper, beside), Path::new(SHOWN), Box::new(refused))?;
-    Ok(MadeThrough { gathering, unfinished: beside.join("unfinished") })
-}
-
-impl Making for MadeThrough {
-    fn images(&self) -> &Path {
-        self.gathering.images()
-    }
-
-    fn unfinished(&self) -> &Path {
-        &self.unfinished
-    }
-
-    fn ahead(&mut self) -> Result<Amount, Failure> {
-        self.gathering.ahead()
-    }
-
-    fn still(&mut self) -> Result<Amount, Failure> {
-        self.gathering.still()
-    }
-
-    fn file(&mut self, name: &str, from: &Path) -> Result<(), Failure> {
-        self.gathering.file(name, from)
-    }
-
-    fn sizes(&mut self) -> Result<Sizes, Failure> {
-        self.gathering.sizes()
-    }
-
-    fn settle(&mut self, record: &Record) -> Result<(), Failure> {
-        self.gathering.settle(record)
-    }
-
-    fn finish(mut self: Box<Self>) -> Result<PathBuf, Failure> {
-        let whole = self.gathering.whole().ok_or_else(|| refused(&Refusal::new(Errno::INVAL.into())))?;
-        whole.end().map_err(|e| refused(&Refusal::new(e)))?;
-        Ok(SHOWN.into())
-    }
-
-    fn discard(mut self: Box<Self>) {
-        self.gathering.discard();
-    }
+    Ok(Made::new(gathering, beside, Through))
 }
 
 /// Takes one from standard input, to be restored. `beside`: where it is meanwhile, in a file without a name.

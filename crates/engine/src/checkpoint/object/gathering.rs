@@ -131,11 +131,11 @@ impl<O: Out> Gathering<O> {
         Ok(())
     }
 
-    /// Where it went, if all of it is there.
-    pub(in crate::checkpoint) fn whole(&mut self) -> Option<O> {
-        match self.state.take()? {
-            Progress::Whole(out) => Some(out),
-            _ => None,
+    /// Where it went. Err: not all of it is there.
+    pub(in crate::checkpoint) fn whole(&mut self) -> Result<O, Failure> {
+        match self.state.take() {
+            Some(Progress::Whole(out)) => Ok(out),
+            _ => Err(Failure::at(&self.shown, Errno::INVAL)),
         }
     }
 

@@ -1,7 +1,7 @@
 //! A checkpoint as one object, a sequence of bytes that is written from its start to its end: in a store, in a file, or on its way elsewhere.
 //!
 //! `gathering` makes one: CRIU writes its images into `files`, a mount of their own, `layer` takes the upper layer, and both put bytes into the
-//! `sink`, whose threads `pack` them and write them to where they are `stored`. `lay` makes one of what lies in directories. `format` says how an object ends, `map` what its bytes have become.
+//! `sink`, whose threads `pack` them and write them to where they are `stored`. `made` is that as a checkpoint. `lay` makes one of what lies in directories. `format` says how an object ends, `map` what its bytes have become.
 //! `kept` restores from one, and `unpack` reads it.
 
 mod files;
@@ -10,6 +10,7 @@ mod gathering;
 mod kept;
 mod lay;
 mod layer;
+mod made;
 mod map;
 mod pack;
 mod sink;
@@ -22,6 +23,7 @@ pub(super) use format::tests;
 pub(super) use gathering::Gathering;
 pub(super) use kept::KeptObject;
 pub(super) use lay::{Laid, lay};
+pub(super) use made::{Ends, Made};
 pub(super) use map::{Map, PARENTS_MAX, Parent};
 pub(super) use pack::{Known, tried};
 pub(super) use sink::How;

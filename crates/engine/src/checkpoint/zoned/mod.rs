@@ -7,10 +7,8 @@ mod pacing;
 
 use self::pacing::Pacing;
 use super::chain;
-use super::delta::Amount;
-use super::making::{Making, Sizes};
 use super::manner::Manner;
-use super::object::{Gathering, How, KeptObject, Known, Looked, Out, Refusal, Stored};
+use super::object::{Ends, Gathering, How, KeptObject, Known, Looked, Made, Out, Refusal, Stored};
 use super::record::{Listed, Record};
 use crate::container::plain_name;
 use crate::zoned;
@@ -171,7 +169,7 @@ impl Zoned {
         name: &str,
         (upper, beside): (&Path, &Path),
         manner: &Manner,
-    ) -> Result<MadeThere, Failure> {
+    ) -> Result<Made<There>, Failure> {
         let name = plain_name("--name", name)?;
         let (found, store) = self.open(Access::Write)?;
         chain::free(&self.list_of(&store), &[name.to_owned()])?;
@@ -186,15 +184,8 @@ impl Zoned {
         let zoned = self.clone();
         let says = Box::new(move |refusal: &Refusal| zoned.refused(refusal));
         let gathering = Gathering::begin(ToStore { writer, pacing }, how, (upper, beside), &path, says)?;
-        Ok(MadeThere {
-            zoned: self.clone(),
-            gathering,
-            found,
-            store,
-            object: object(name),
-            path,
-            unfinished: beside.join("unfinished"),
-        })
+        let there = There { zoned: self.clone(), found, store, object: object(name), path };
+        Ok(Made::new(gathering, beside, there))
     }
 }
 
@@ -236,7 +227,7 @@ impl Stored for InStore {
 }
 
 /// Bytes on their way to a store, at a pace.
-struct ToStore {
+pub(super) struct ToStore {
     writer: Writer,
     pacing: Pacing,
 }
@@ -258,59 +249,28 @@ impl Out for ToStore {
     }
 }
 
-/// A checkpoint that is being made in a store.
-pub(super) struct MadeThere {
+/// A place in a store for a checkpoint that is being made.
+pub(super) struct There {
     zoned: Zoned,
-    gathering: Gathering<ToStore>,
     found: Found,
     // After what writes to it.
     store: Store,
     object: Vec<u8>,
     path: PathBuf,
-    /// There never is such a path: a killed one leaves nothing.
-    unfinished: PathBuf,
 }
 
-impl Making for MadeThere {
-    fn images(&self) -> &Path {
-        self.gathering.images()
-    }
+impl Ends for There {
+    type To = ToStore;
 
-    fn unfinished(&self) -> &Path {
-        &self.unfinished
-    }
-
-    fn ahead(&mut self) -> Result<Amount, Failure> {
-        self.gathering.ahead()
-    }
-
-    fn still(&mut self) -> Result<Amount, Failure> {
-        self.gathering.still()
-    }
-
-    fn file(&mut self, name: &str, from: &Path) -> Result<(), Failure> {
-        self.gathering.file(name, from)
-    }
-
-    fn sizes(&mut self) -> Result<Sizes, Failure> {
-        self.gathering.sizes()
-    }
-
-    fn settle(&mut self, record: &Record) -> Result<(), Failure> {
-        self.gathering.settle(record)
-    }
-
-    fn finish(mut self: Box<Self>) -> Result<PathBuf, Failure> {
-        let whole = self.gathering.whole().ok_or_else(|| Failure::at(&self.path, Errno::INVAL))?;
+    fn end(self, whole: ToStore) -> Result<PathBuf, Failure> {
         whole.writer.commit(&self.object).map_err(|e| self.zoned.failed(e))?;
         self.store.sync().map_err(|e| self.zoned.failed(e))?;
         // That the zones of one that was replaced are empty is to be found by whoever looks next.
         self.found.device.flush().map_err(|e| self.zoned.failed(e.into()))?;
-        Ok(std::mem::take(&mut self.path))
+        Ok(self.path)
     }
 
-    fn discard(mut self: Box<Self>) {
-        self.gathering.discard();
+    fn given_up(self) {
         // So that its zones are empty at once; otherwise whoever opens the store next empties them.
         let emptied = self.store.sync().and_then(|()| self.found.device.flush().map_err(Error::from));
         if let Err(e) = emptied {

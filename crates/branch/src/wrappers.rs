@@ -1,4 +1,4 @@
-//! What wrappers have in common.
+//! What branches around another one have in common.
 
 /// Operations that are the inner object's.
 macro_rules! passed_on {
@@ -8,4 +8,4 @@ macro_rules! passed_on {
         })*
     };
 }
-pub(super) use passed_on;
+pub(crate) use passed_on;

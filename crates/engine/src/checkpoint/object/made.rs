@@ -1,0 +1,77 @@
+//! A checkpoint that is made as an object, wherever that goes.
+
+use super::gathering::Gathering;
+use super::stored::Out;
+use crate::checkpoint::delta::Amount;
+use crate::checkpoint::making::{Making, Sizes};
+use crate::checkpoint::record::Record;
+use std::path::{Path, PathBuf};
+use vellum_service::Failure;
+
+/// How it ends, where it goes.
+pub(in crate::checkpoint) trait Ends {
+    /// What takes the bytes.
+    type To: Out;
+
+    /// All is there: has it be found, durably. Where it is.
+    fn end(self, whole: Self::To) -> Result<PathBuf, Failure>;
+
+    /// It was given up.
+    fn given_up(self);
+}
+
+/// A checkpoint that is being made.
+pub(in crate::checkpoint) struct Made<E: Ends> {
+    gathering: Gathering<E::To>,
+    /// There never is such a path: a killed one leaves nothing.
+    unfinished: PathBuf,
+    ends: E,
+}
+
+impl<E: Ends> Made<E> {
+    /// What is needed for a moment is made in the directory `beside`.
+    pub(in crate::checkpoint) fn new(gathering: Gathering<E::To>, beside: &Path, ends: E) -> Self {
+        Self { gathering, unfinished: beside.join("unfinished"), ends }
+    }
+}
+
+impl<E: Ends> Making for Made<E> {
+    fn images(&self) -> &Path {
+        self.gathering.images()
+    }
+
+    fn unfinished(&self) -> &Path {
+        &self.unfinished
+    }
+
+    fn ahead(&mut self) -> Result<Amount, Failure> {
+        self.gathering.ahead()
+    }
+
+    fn still(&mut self) -> Result<Amount, Failure> {
+        self.gathering.still()
+    }
+
+    fn file(&mut self, name: &str, from: &Path) -> Result<(), Failure> {
+        self.gathering.file(name, from)
+    }
+
+    fn sizes(&mut self) -> Result<Sizes, Failure> {
+        self.gathering.sizes()
+    }
+
+    fn settle(&mut self, record: &Record) -> Result<(), Failure> {
+        self.gathering.settle(record)
+    }
+
+    fn finish(self: Box<Self>) -> Result<PathBuf, Failure> {
+        let Self { mut gathering, ends, .. } = *self;
+        ends.end(gathering.whole()?)
+    }
+
+    fn discard(self: Box<Self>) {
+        let Self { mut gathering, ends, .. } = *self;
+        gathering.discard();
+        ends.given_up();
+    }
+}

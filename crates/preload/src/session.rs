@@ -58,7 +58,7 @@ pub(crate) struct State {
 impl State {
     /// Whether a call is likely to be worth its while. `now`: nanoseconds of a clock that never goes back.
     pub(crate) fn is_worth_it(&mut self, now: u64) -> bool {
-        if now.saturating_sub(self.last) > RARE && !is_at_once() {
+        if now.saturating_sub(self.last) > RARE {
             self.pay(RARELY);
         }
         self.last = now;

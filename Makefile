@@ -45,10 +45,14 @@ deps:
 	@scripts/deps
 
 # The runner prints a line per suite and ends with one closing line: "N passed, N failed, N skipped".
-test: deps
-	@scripts/step "build, release" cargo build --release --locked --package vellum
-	@scripts/step "build, library" scripts/library
-	@scripts/step "build, tests" cargo build --locked --package vellum-tests --package vellum-bench
+# What is not needed to build is fetched meanwhile.
+test:
+	@scripts/deps packages
+	@scripts/deps suites & suites=$$!; \
+	  scripts/step "build, release" cargo build --release --locked --package vellum && \
+	  scripts/step "build, library" scripts/library && \
+	  scripts/step "build, tests" cargo build --locked --package vellum-tests --package vellum-bench; \
+	  built=$$?; wait $$suites && exit $$built
 	@target/debug/vellum-tests $(TESTS)
 
 # The cases of layers on CephFS with Ceph 18.2, in Debian 13.

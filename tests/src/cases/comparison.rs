@@ -18,6 +18,7 @@ pub(super) const CASES: &[Case] = &[
     Case { turn: Turn::Alone, ..Case::once("bench/tenants", 120, tenants) },
     Case { turn: Turn::Alone, ..Case::once("bench/rocksdb", 120, rocksdb) },
     Case { turn: Turn::Alone, ..Case::once("bench/shares", 120, shares) },
+    Case { turn: Turn::Alone, ..Case::once("bench/balance", 120, balance) },
     Case::once("bench/library", 240, library),
     Case::once("bench/work", 400, work),
     Case { turn: Turn::Alone, ..Case::once("bench/interrupted", 120, interrupted) },
@@ -27,6 +28,36 @@ pub(super) const CASES: &[Case] = &[
 const SUBJECTS: [&str; 5] = ["host", "overlayfs", "overlayfs-xfs", "vellum-cached", "vellum-passthrough"];
 /// How long an interrupted run may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Four servers of Filebench that share the page cache by weight, and what is no experiment.
+fn balance(cx: &Cx) -> Outcome {
+    let MountKind::Program(vellum, _) = MountKind::under_test() else {
+        return skip("another filesystem is under test");
+    };
+    let groups = ["/sys/fs/cgroup/cgroup.controllers", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    if !groups.iter().any(|file| Path::new(file).exists()) {
+        return skip("no control groups with memory are mounted here");
+    }
+    let json = cx.dir.join("balance.json");
+    let mut command = Command::new(super::bench::program()?);
+    command.args(["balance", "--rounds", "1", "--seconds", "1", "--scale", "0.4", "--dir"]).arg(&cx.dir);
+    command.arg("--program").arg(vellum).arg("--json").arg(&json);
+    shell::run(command.args(["--only", "one of them"]))?;
+    let report = report(&json)?;
+    let rows = report["rows"].as_array().ok_or("no rows").doing("the report")?;
+    let loads: Vec<&str> = rows.iter().filter_map(|row| row["load"].as_str()).collect();
+    ensure_eq!(loads, ["fileserver", "webserver", "varmail", "videoserver"], "one in each group");
+    ensure_eq!(rows.len(), 5, "each, and all together");
+    for row in rows {
+        let rates = [&row["without"][0], &row["with"][0]].map(|rate| rate.as_f64().unwrap_or(0.0));
+        ensure!(rates.iter().all(|rate| *rate > 0.0), "nothing was done: {row}");
+    }
+    nothing_is_left(cx)?;
+    let refused = Command::new(super::bench::program()?).args(["balance", "--only", "chess"]).output()?;
+    let says = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(refused.status.code() == Some(2) && says.contains("its mail server"), "{refused:?}");
+    Ok(())
+}
 
 /// The command, on the program that is under test.
 pub(super) fn bench(cx: &Cx) -> Outcome<Command> {

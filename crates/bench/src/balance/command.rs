@@ -25,6 +25,9 @@ pub struct Args {
     /// A factor for sizes; the bars are for 1.
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
     scale: f64,
+    /// Only experiments with this in their names, e.g. `mail server`.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     /// Vellum's program [default: the one beside this program, or in PATH].
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
@@ -46,6 +49,11 @@ pub fn run(args: &Args) -> Result<()> {
             "option --seconds {seconds}: give up to {SECONDS_MAX} seconds"
         )));
     }
+    if super::chosen(args.only.as_deref()).next().is_none() {
+        let all = super::EXPERIMENTS.map(|(name, _)| name).join("; ");
+        let only = args.only.as_deref().unwrap_or_default();
+        return Err(Failure::bad_input(format!("option --only {only}: no such experiment; there are: {all}")));
+    }
     let directory = directory(args.dir.as_deref())?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::bad_input("balance makes control groups; run it as root"));
@@ -54,8 +62,14 @@ pub fn run(args: &Args) -> Result<()> {
     stop::watch()?;
     let directory = directory_in(&directory)?;
     stop::register_dir(&directory);
-    let plan =
-        Plan { directory: directory.clone(), program, rounds: args.rounds, seconds, scale: args.scale };
+    let plan = Plan {
+        directory: directory.clone(),
+        program,
+        rounds: args.rounds,
+        seconds,
+        scale: args.scale,
+        only: args.only.clone(),
+    };
     let report = super::balance(&plan);
     let _ = stop::remove(&directory);
     let report = report?;

@@ -70,11 +70,12 @@ impl Load {
             Self::InOrder => return None,
         };
         let threads = |published: usize| (published / THREADS).max(1);
-        let most = personality.roles.iter().map(|role| threads(role.threads)).max().unwrap_or(1);
-        personality.files.count = ((bytes / size) as usize).max(20 * most);
         for role in &mut personality.roles {
             (role.threads, role.loops) = (threads(role.threads), usize::MAX);
         }
+        // A thread with files of its own needs some of each kind.
+        let own = personality.roles.iter().filter(|role| role.own_files).map(|role| role.threads).max();
+        personality.files.count = ((bytes / size) as usize).max(20 * own.unwrap_or(0)).max(2);
         Some(personality)
     }
 
@@ -147,6 +148,14 @@ fn counters() -> Result<[u64; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_as_much_as_was_asked_for() {
+        for (load, size) in [(Load::Videoserver, 16 << 20), (Load::Webserver, 16 << 10)] {
+            let files = load.personality(256 << 20).unwrap().files;
+            assert_eq!(files.count as u64 * size, 256 << 20, "{load:?}");
+        }
+    }
 
     #[test]
     fn each_does_something_until_its_time_is_over() {

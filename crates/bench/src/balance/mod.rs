@@ -54,16 +54,23 @@ pub struct Plan {
     pub seconds: f64,
     /// A factor for sizes.
     pub scale: f64,
+    /// Only experiments with this in their names, if any.
+    pub only: Option<String>,
 }
 
-/// Tries all experiments.
+/// The experiments whose names have this text.
+fn chosen(only: Option<&str>) -> impl Iterator<Item = (&'static str, [Load; 4])> {
+    EXPERIMENTS.into_iter().filter(move |(name, _)| only.is_none_or(|only| name.contains(only)))
+}
+
+/// Tries all experiments that were chosen.
 pub fn balance(plan: &Plan) -> Result<Report> {
     let machine = Machine::here(&plan.directory);
     let memory = (MEMORY as f64 * plan.scale) as u64;
-    let progress = ProgressBar::new((EXPERIMENTS.len() * plan.rounds * 2) as u64);
+    let progress = ProgressBar::new((chosen(plan.only.as_deref()).count() * plan.rounds * 2) as u64);
     progress.set_style(style());
     let mut rows = Vec::new();
-    for (name, loads) in EXPERIMENTS {
+    for (name, loads) in chosen(plan.only.as_deref()) {
         progress.set_message(name);
         let (mut without, mut with) = (Vec::new(), Vec::new());
         for round in 0..plan.rounds {

@@ -118,7 +118,7 @@ impl Parent {
         };
         let limit = Limit::take(&dir, self.version)?;
         let oom = if self.version == Version::One { Oom::take(&dir) } else { None };
-        Some(Group { dir, version: self.version, siblings, fixed: 0, share: 0, limit, oom, relieved: None })
+        Some(Group { dir, version: self.version, siblings, fixed: 0, unwritten: 0, share: 0, limit, oom, relieved: None })
     }
 
     /// Whether groups have limits as shares, which have to be taken back whatever becomes of this process.
@@ -197,6 +197,8 @@ pub(super) struct Group {
     siblings: Siblings,
     /// Memory that is no page cache, at the last look, in bytes.
     fixed: u64,
+    /// Of its page cache, what no disk has yet, at the last look, in bytes.
+    unwritten: u64,
     /// Page cache that it may keep, in bytes.
     share: u64,
     // Dropped in this order: with its old limit a group may be killed at it again.
@@ -216,9 +218,10 @@ impl Group {
     /// Gives it the limit that it had, if it is short of memory. There the kernel kills.
     pub(super) fn relieve(&mut self) {
         let Some(oom) = self.oom.as_ref().filter(|oom| oom.is_told()) else { return };
-        // One that reads much is told of pressure as well, and has all of its share.
-        let cache = || Memory::read(&self.dir, self.version).map_or(0, |memory| memory.cache);
-        if oom.has_waiting() || cache() < self.share / 2 {
+        // One that reads much is told of pressure as well, and has all of its share. What no disk has yet cannot be dropped for it.
+        let droppable =
+            || Memory::read(&self.dir, self.version).map_or(0, |memory| memory.cache - memory.unwritten);
+        if oom.has_waiting() || droppable() < self.share / 2 {
             self.limit.write_before();
             oom.as_before();
             self.relieved = Some(Instant::now());
@@ -228,7 +231,7 @@ impl Group {
     /// None: it has gone.
     pub(super) fn look(&mut self) -> Option<Seen> {
         let memory = Memory::read(&self.dir, self.version).ok()?;
-        self.fixed = memory.fixed;
+        (self.fixed, self.unwritten) = (memory.fixed, memory.unwritten);
         Some(Seen { weight: self.weight(), cache: memory.cache, refaults: memory.refaults, cpu: self.cpu() })
     }
 
@@ -238,7 +241,7 @@ impl Group {
         match (self.version, &self.oom) {
             (Version::Two, _) => self.limit.write(self.fixed.saturating_add(share)),
             (Version::One, Some(oom)) => {
-                let bytes = self.fixed.saturating_add(share.max(FLOOR));
+                let bytes = limit(self.fixed, self.unwritten, share);
                 let is_relieved = self.relieved.is_some_and(|at| at.elapsed() < RELIEF);
                 if is_relieved || bytes >= self.limit.before_in_bytes() || !oom.wait() {
                     self.limit.write_before();
@@ -302,6 +305,13 @@ fn lock_soon(file: &File) -> rustix::io::Result<()> {
     }
 }
 
+/// The limit of a group in version 1 that may keep `share` bytes of page cache, of which no disk has `unwritten` yet. Where nothing else
+/// is left to drop, a call that needs memory for a read fails with ENOMEM: the kernel kills nobody there, and does not wait for the
+/// disk either. So as much again as the disk does not have is left to be filled.
+fn limit(fixed: u64, unwritten: u64, share: u64) -> u64 {
+    fixed.saturating_add(share.max(unwritten.saturating_mul(2)).max(unwritten.saturating_add(FLOOR)))
+}
+
 /// The weight of a group that was given none.
 const USUAL: u64 = 100;
 
@@ -315,6 +325,8 @@ fn default_weight(text: &str) -> Option<u64> {
 struct Memory {
     /// Page cache that can be dropped, in bytes: without files in memory (tmpfs).
     cache: u64,
+    /// What no disk has yet of it, in bytes: it can be dropped only after it was written.
+    unwritten: u64,
     /// All else, in bytes.
     fixed: u64,
     refaults: u64,
@@ -334,14 +346,21 @@ impl Memory {
     }
 
     fn of(text: &str, used: u64, version: Version) -> Self {
-        let [file, shmem, refaults] = match version {
-            Version::One => ["total_cache", "total_shmem", "total_workingset_refault_file"],
-            Version::Two => ["file", "shmem", "workingset_refault_file"],
+        let [file, shmem, dirty, writeback, refaults] = match version {
+            Version::One => [
+                "total_cache",
+                "total_shmem",
+                "total_dirty",
+                "total_writeback",
+                "total_workingset_refault_file",
+            ],
+            Version::Two => ["file", "shmem", "file_dirty", "file_writeback", "workingset_refault_file"],
         };
         let number = |name: &str| number_after(text, name).unwrap_or(0);
         let cache = number(file).saturating_sub(number(shmem));
         Self {
             cache,
+            unwritten: number(dirty).saturating_add(number(writeback)).min(cache),
             fixed: used.saturating_sub(cache),
             refaults: number(refaults),
             hierarchical_limit: number_after(text, "hierarchical_memory_limit")
@@ -428,13 +447,25 @@ mod tests {
     #[test]
     fn memory_is_read_in_both_versions() {
         let v1 = "cache 1\nhierarchical_memory_limit 9223372036854771712\ntotal_cache 100\ntotal_shmem 30\n\
-                  total_workingset_refault_file 5\n";
+                  total_workingset_refault_file 5\ntotal_dirty 11\ntotal_writeback 4\n";
         let memory = Memory::of(v1, 1000, Version::One);
-        assert_eq!(memory, Memory { cache: 70, fixed: 930, refaults: 5, hierarchical_limit: None });
-        let v2 = "anon 12\nfile 100\nfile_mapped 7\nshmem 30\nworkingset_refault_file 5\n";
+        let expected = Memory { cache: 70, unwritten: 15, fixed: 930, refaults: 5, hierarchical_limit: None };
+        assert_eq!(memory, expected);
+        let v2 = "anon 12\nfile 100\nfile_mapped 7\nfile_dirty 11\nfile_writeback 4\nshmem 30\n\
+                  workingset_refault_file 5\n";
         assert_eq!(Memory::of(v2, 1000, Version::Two), memory);
         let limited = Memory::of("hierarchical_memory_limit 4096\n", 10, Version::One);
-        assert_eq!(limited, Memory { cache: 0, fixed: 10, refaults: 0, hierarchical_limit: Some(4096) });
+        let nothing = Memory { cache: 0, unwritten: 0, fixed: 10, refaults: 0, hierarchical_limit: None };
+        assert_eq!(limited, Memory { hierarchical_limit: Some(4096), ..nothing });
+        assert_eq!(Memory::of("file 5\nfile_dirty 9\n", 10, Version::Two).unwritten, 5);
+    }
+
+    #[test]
+    fn a_limit_leaves_room_beyond_what_no_disk_has() {
+        assert_eq!(limit(100, 0, 50 << 20), 100 + (50 << 20));
+        assert_eq!(limit(100, 0, 0), 100 + FLOOR);
+        assert_eq!(limit(0, 40 << 20, 50 << 20), 80 << 20);
+        assert_eq!(limit(0, 1 << 20, 0), (1 << 20) + FLOOR);
     }
 
     /// A group of version 2, as files.
@@ -448,6 +479,7 @@ mod tests {
             version: Version::Two,
             siblings: Siblings::default(),
             fixed: 0,
+            unwritten: 0,
             share: 0,
             limit,
             oom: None,

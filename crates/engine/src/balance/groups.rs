@@ -218,10 +218,12 @@ impl Group {
     /// Gives it the limit that it had, if it is short of memory. There the kernel kills.
     pub(super) fn relieve(&mut self) {
         let Some(oom) = self.oom.as_ref().filter(|oom| oom.is_told()) else { return };
-        // One that reads much is told of pressure as well, and has all of its share. What no disk has yet cannot be dropped for it.
-        let droppable =
-            || Memory::read(&self.dir, self.version).map_or(0, |memory| memory.cache - memory.unwritten);
-        if oom.has_waiting() || droppable() < self.share / 2 {
+        let is_short = || {
+            // One that reads much is told of pressure as well, and has all of its share. What no disk has yet cannot be dropped for it.
+            let memory = Memory::read(&self.dir, self.version);
+            memory.map_or(true, |memory| memory.cache < self.share / 2 || memory.droppable() < FLOOR)
+        };
+        if oom.has_waiting() || is_short() {
             self.limit.write_before();
             oom.as_before();
             self.relieved = Some(Instant::now());
@@ -307,9 +309,9 @@ fn lock_soon(file: &File) -> rustix::io::Result<()> {
 
 /// The limit of a group in version 1 that may keep `share` bytes of page cache, of which no disk has `unwritten` yet. Where nothing else
 /// is left to drop, a call that needs memory for a read fails with ENOMEM: the kernel kills nobody there, and does not wait for the
-/// disk either. So as much again as the disk does not have is left to be filled.
+/// disk either.
 fn limit(fixed: u64, unwritten: u64, share: u64) -> u64 {
-    fixed.saturating_add(share.max(unwritten.saturating_mul(2)).max(unwritten.saturating_add(FLOOR)))
+    fixed.saturating_add(share.max(unwritten.saturating_add(FLOOR)))
 }
 
 /// The weight of a group that was given none.
@@ -343,6 +345,11 @@ impl Memory {
         };
         let used = number_in(&dir.join(all)).ok_or(io::ErrorKind::InvalidData)?;
         Ok(Self::of(&text, used, version))
+    }
+
+    /// Bytes that nobody has to wait for.
+    fn droppable(&self) -> u64 {
+        self.cache - self.unwritten
     }
 
     fn of(text: &str, used: u64, version: Version) -> Self {
@@ -464,7 +471,8 @@ mod tests {
     fn a_limit_leaves_room_beyond_what_no_disk_has() {
         assert_eq!(limit(100, 0, 50 << 20), 100 + (50 << 20));
         assert_eq!(limit(100, 0, 0), 100 + FLOOR);
-        assert_eq!(limit(0, 40 << 20, 50 << 20), 80 << 20);
+        assert_eq!(limit(0, 40 << 20, 50 << 20), 50 << 20);
+        assert_eq!(limit(0, 49 << 20, 50 << 20), (49 << 20) + FLOOR);
         assert_eq!(limit(0, 1 << 20, 0), (1 << 20) + FLOOR);
     }
 

@@ -5,12 +5,12 @@ mod service;
 
 use super::Case;
 use super::pool::Pooled;
+use crate::harness::PATIENCE;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, shell, source_root};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 pub(super) const CASES: &[Case] = &[
     Case::mounted("library/same-results", 120, same_results),
@@ -29,8 +29,6 @@ pub(super) const CASES: &[Case] = &[
     Case::once("library/memory-is-read-only", 60, service::memory_is_read_only),
 ];
 
-/// Longest time for something to be seen.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// A block of the programs' files.
 const BLOCK: usize = 512;
 /// Blocks of a file.

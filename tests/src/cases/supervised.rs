@@ -4,6 +4,7 @@
 use super::Case;
 use super::handover::{fill, under_load};
 use super::pool::Pools;
+use crate::harness::PATIENCE;
 use crate::harness::mount::{MountKind, only_vellum};
 use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, Mount, Profile, Rng, rng, shell, user};
@@ -39,7 +40,6 @@ pub(super) const CASES: &[Case] = &[
 const SECONDS: u64 = 5;
 /// Processes of a mount: its supervisor, that one's heir, and the service.
 const FAMILY: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The processes of a mount, all of which are there: none is in another's place, or dying with another.
 fn family(mount: &Mount) -> Outcome<Vec<Pid>> {

@@ -2,6 +2,7 @@
 
 use super::Case;
 use super::pool::Pools;
+use crate::harness::PATIENCE;
 use crate::harness::mount::only_vellum;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
 use crate::harness::tree::{self, Ignore};
@@ -25,7 +26,6 @@ pub(super) const CASES: &[Case] = &[
     Case::once("zoned/refused", 60, refused),
 ];
 
-const PATIENCE: Duration = Duration::from_secs(20);
 /// The image that lies beside the files.
 const IMAGE: &[u8] = b"image";
 

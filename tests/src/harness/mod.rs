@@ -17,6 +17,10 @@ pub(crate) use outcome::{Outcome, Stop, fail, skip};
 pub(crate) use rng::Rng;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longest time for anything that is waited for. Only a failure waits so long, so a busy machine is given what it takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a case is given.
 pub(crate) struct Cx {

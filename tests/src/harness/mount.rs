@@ -3,6 +3,7 @@
 use super::layers::Layers;
 use super::outcome::{Doing, Outcome, Stop, ensure, fail};
 use super::source_root;
+use crate::harness::PATIENCE;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt;
 use std::fs;
@@ -10,9 +11,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// Longest time that a mount may take to appear, or a daemon to go.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How a mount of Vellum serves files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,7 +52,9 @@ pub fn run(args: &Args) -> Result<()> {
     if super::chosen(args.only.as_deref()).next().is_none() {
         let all = super::EXPERIMENTS.map(|(name, _)| name).join("; ");
         let only = args.only.as_deref().unwrap_or_default();
-        return Err(Failure::bad_input(format!("option --only {only}: no such experiment; there are: {all}")));
+        return Err(Failure::bad_input(format!(
+            "option --only {only}: no such experiment; there are: {all}"
+        )));
     }
     let directory = directory(args.dir.as_deref())?;
     if !rustix::process::geteuid().is_root() {

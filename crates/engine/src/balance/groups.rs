@@ -118,7 +118,17 @@ impl Parent {
         };
         let limit = Limit::take(&dir, self.version)?;
         let oom = if self.version == Version::One { Oom::take(&dir) } else { None };
-        Some(Group { dir, version: self.version, siblings, fixed: 0, unwritten: 0, share: 0, limit, oom, relieved: None })
+        Some(Group {
+            dir,
+            version: self.version,
+            siblings,
+            fixed: 0,
+            unwritten: 0,
+            share: 0,
+            limit,
+            oom,
+            relieved: None,
+        })
     }
 
     /// Whether groups have limits as shares, which have to be taken back whatever becomes of this process.

@@ -2,6 +2,7 @@
 
 use super::{Contents, compare, figure, fill};
 use crate::cases::pool::Pools;
+use crate::harness::PATIENCE;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq};
 use crate::harness::rng::{Rng, seed};
 use crate::harness::{Cx, Layers, Mount};
@@ -11,8 +12,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long another service may take to be there.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// With `shared`, what has just changed is not cached.
 const SETTLED: Duration = Duration::from_millis(2100);
 /// How long services are killed.

@@ -5,6 +5,7 @@ use super::cluster::Cluster;
 use super::trees::{conf, forget_pages, mount, program};
 use super::upper::{another_service, far, killed_by, taken, write_and_kill_all};
 use crate::cases::pool::Pools;
+use crate::harness::PATIENCE;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
 use crate::harness::tree::{self, Ignore, Tree};
@@ -17,8 +18,6 @@ use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
-/// How long something may take that is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// So long that nothing is written because of its age.
 const NEVER: &str = "ceph.age=3600";
 const BACK: &str = "ceph.write=back";

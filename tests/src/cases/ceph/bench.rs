@@ -2,6 +2,7 @@
 
 use super::cluster::Cluster;
 use crate::cases::comparison::{bench, mounted, nothing_is_left, report};
+use crate::harness::PATIENCE;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, shell, skip};
 use rustix::mount::{UnmountFlags, unmount};
@@ -10,8 +11,6 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long an ended command may take, and what it has started.
-const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The command, with all layers on the cluster.

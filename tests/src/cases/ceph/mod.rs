@@ -22,7 +22,7 @@ use cluster::Cluster;
 use std::process::Command;
 use std::time::Instant;
 
-pub(super) const CASES: &[Case] = &[Case::once("ceph", 500, ceph), Case::once("demo/tenants", 600, demo)];
+pub(super) const CASES: &[Case] = &[Case::once("ceph", 900, ceph), Case::once("demo/tenants", 600, demo)];
 
 /// The part that tests nothing, and is run where VELLUM_MEASURE is set.
 const MEASURED: &str = "behind-measured";

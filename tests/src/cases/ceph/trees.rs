@@ -3,6 +3,7 @@
 use super::cluster::Cluster;
 use crate::cases::pool::Pools;
 use crate::cases::watching::stats_of;
+use crate::harness::PATIENCE;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::tree::{self, Ignore};
@@ -16,8 +17,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-/// How long another service may take to be there.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A layer with everything that one can hold, above one with files that it hides and merges.
 const FILL: &str = r#"

@@ -3,6 +3,7 @@
 use super::cluster::Cluster;
 use super::trees::{CHANGE, conf, fill, layers, mount, program};
 use crate::cases::pool::Pools;
+use crate::harness::PATIENCE;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
 use crate::harness::tree::{self, Ignore, Tree};
@@ -19,8 +20,6 @@ use std::time::{Duration, Instant};
 use vellum_vfs::Name;
 
 const MIB: usize = 1 << 20;
-/// How long another service may take to be there.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Makes an upper layer and a work directory on the cluster, in a directory of that name, and the rest of a mount here.
 pub(super) fn far(cx: &Cx, cluster: &Cluster, name: &str, lowers: &[&str]) -> Outcome<Layers> {

@@ -1,6 +1,7 @@
 //! What cases of checkpoints have in common: CRIU, containers that count, and a directory of checkpoints.
 
 use crate::cases::running::support::Runs;
+pub(super) use crate::harness::PATIENCE;
 use crate::harness::outcome::{Doing, Outcome, ensure, fail, skip};
 use crate::harness::{Cx, shell, source_root};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,9 +10,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// Longest time for something to be seen.
-pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits for it.
 pub(super) fn eventually(what: &str, is: impl Fn() -> Outcome<bool>) -> Outcome {

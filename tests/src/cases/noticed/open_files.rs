@@ -1,5 +1,6 @@
 //! Clients that have more files open than the service may.
 
+use crate::harness::PATIENCE;
 use crate::harness::mount::only_vellum;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, Mount};
@@ -16,7 +17,6 @@ const FEW: [&str; 5] =
 const OPEN: usize = 300;
 /// How often another client looks at what nobody has looked at before.
 const OTHERS: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What somebody else does meanwhile, with files that nobody has used yet.
 fn another_client(mount: &Mount, round: usize) -> Outcome {

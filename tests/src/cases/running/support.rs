@@ -1,5 +1,6 @@
 //! What cases of `vellum run` have in common: an image, and a way to run it that looks for what is left.
 
+pub(in crate::cases) use crate::harness::PATIENCE;
 use crate::harness::mount::MountKind;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, shell, source_root};
@@ -7,10 +8,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
-
-/// Longest time for something to be seen.
-pub(in crate::cases) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What the containers of a case have in common.
 pub(in crate::cases) struct Runs<'a> {

@@ -7,7 +7,7 @@
 //! After a change was answered nobody may believe what it made wrong. That this would be noticed is tried, too: parties that do not
 //! hear, or do not look, must be caught.
 //!
-//! Built with `--cfg shuttle`. `VELLUM_TEST_SEED` repeats a run, `COHERENCE_RUNS` says how many orders are tried of each kind (150;
+//! Built with `--cfg shuttle`. `VELLUM_TEST_SEED` repeats a run, `COHERENCE_RUNS` says how many orders are tried of each kind (80;
 //! `make explore` tries more).
 #![cfg(shuttle)]
 #![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "modules of one test program")]

@@ -5,10 +5,12 @@
 //! no clock and no device: times are given to it, so it can be tried in virtual time.
 
 mod budget;
+mod meter;
 mod pacer;
 mod undisturbed;
 
 pub use budget::Budget;
+pub use meter::Meter;
 pub use pacer::{Pacer, Turn};
 pub use undisturbed::{Direction, Undisturbed};
 

@@ -6,6 +6,7 @@
 //! percentile says. (The same idea finds a quantile of a stream by steps alone: Robbins and Monro, Annals of Mathematical Statistics, 1951.)
 
 use super::budget::Budget;
+use super::meter::Meter;
 use super::undisturbed::{Direction, Undisturbed};
 use super::{Nanos, SECOND};
 
@@ -53,10 +54,10 @@ pub struct Pacer {
     moved_at: Nanos,
     /// Bytes under way.
     under_way: u64,
-    /// The next piece does not go before, beside others,
-    next_at: Nanos,
+    /// When the next piece may go, beside others,
+    beside: Meter,
     /// and when nobody else is there.
-    next_alone_at: Nanos,
+    alone: Meter,
     /// When a piece was under way last.
     busy_at: Option<Nanos>,
     others_at: Option<Nanos>,
@@ -75,8 +76,8 @@ impl Pacer {
             search: search_of(budget),
             moved_at: 0,
             under_way: 0,
-            next_at: 0,
-            next_alone_at: 0,
+            beside: Meter::default(),
+            alone: Meter::default(),
             busy_at: None,
             others_at: None,
             probe_until: 0,
@@ -97,8 +98,8 @@ impl Pacer {
         if self.under_way > 0 && self.under_way + bytes > self.budget.window {
             return Turn::AfterDone;
         }
-        let beside = self.next_at.max(self.probe_until);
-        let from = if self.is_alone(now) { self.next_alone_at } else { beside };
+        let beside = self.beside.due().max(self.probe_until);
+        let from = if self.is_alone(now) { self.alone.due() } else { beside };
         if from > now { Turn::At(from) } else { Turn::Now }
     }
 
@@ -109,13 +110,15 @@ impl Pacer {
         }
         self.under_way += bytes;
         self.busy_at = Some(now);
-        let after = |next_at: Nanos, rate: f64| {
-            next_at.max(now).saturating_add((bytes as f64 * SECOND as f64 / rate.max(1.0)) as Nanos)
-        };
-        self.next_alone_at = after(self.next_alone_at, self.budget.most as f64);
-        // One that went while nobody was there holds up no later one.
-        let from = if self.is_alone(now) { self.next_at.min(now) } else { self.next_at };
-        self.next_at = after(from, self.rate);
+        let credit = self.budget.credit;
+        self.alone.sent(now, bytes, self.budget.most as f64, credit);
+        if self.is_alone(now) {
+            // One that went while nobody was there holds up no later one.
+            self.beside = Meter::from(now);
+        }
+        // A pause that was meant is not made up for.
+        let credit = credit.min(now.saturating_sub(self.probe_until));
+        self.beside.sent(now, bytes, self.rate, credit);
     }
 
     /// A piece is done.
@@ -195,7 +198,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn pacer() -> Pacer {
-        Pacer::new(Budget { slack: 0.1, least: MIB, first: MIB, most: 100 * MIB, window: MIB })
+        Pacer::new(Budget { slack: 0.1, least: MIB, first: MIB, most: 100 * MIB, window: MIB, credit: 0 })
     }
 
     /// Calls of others that nobody disturbs, until how long they take is known.
@@ -235,6 +238,44 @@ mod tests {
         assert_eq!(pacer.ask(now + 500_000_000, MIB / 2), Turn::Now);
         // Others stop: at 100 MiB/s it would have been its turn 5 ms after the last one.
         assert_eq!(pacer.ask(now + 200_000_000, MIB / 2), Turn::Now);
+    }
+
+    /// Whoever sends pieces wakes up late: beside others and alone, that costs nothing up to the credit. A pause is no lateness.
+    #[test]
+    fn a_late_piece_makes_up_for_it() {
+        const LATE: Nanos = SECOND / 200;
+        let late = |alone: bool| {
+            let mut pacer = Pacer::new(Budget { credit: LATE, ..pacer().budget });
+            let begin = learned(&mut pacer) + if alone { ALONE } else { 0 };
+            let mut now = begin;
+            for piece in 0..20 {
+                if !alone {
+                    pacer.others_seen(now);
+                }
+                match pacer.ask(now, MIB) {
+                    Turn::At(at) => now = at + LATE,
+                    Turn::Now => assert!(piece == 0, "before its time"),
+                    Turn::AfterDone => panic!("nothing is under way"),
+                }
+                if !alone {
+                    pacer.others_seen(now);
+                }
+                pacer.sent(now, MIB);
+                pacer.done(now, MIB);
+            }
+            (now - begin) as f64 / SECOND as f64
+        };
+        // 19 pieces of which each takes a second, or the hundredth part of one; of these the first may have gone sooner.
+        assert!((18.9..19.02).contains(&late(false)), "{}", late(false));
+        assert!((0.18..0.201).contains(&late(true)), "{}", late(true));
+        let mut pacer = Pacer::new(Budget { credit: LATE, ..pacer().budget });
+        let now = learned(&mut pacer);
+        pacer.probe(now);
+        let Turn::At(until) = pacer.ask(now, MIB) else { panic!("no pause") };
+        pacer.sent(until, MIB);
+        pacer.done(until, MIB);
+        pacer.others_seen(until);
+        assert_eq!(pacer.ask(until, MIB), Turn::At(until + SECOND));
     }
 
     /// It begins low, and finds soon how much goes when nobody is late; after a while without writes it does so again.

@@ -73,8 +73,14 @@ impl Disk {
     /// How many bytes per second the disk takes, for [`Budget::of_disk`]: so many are written to a file without a name. It disturbs others,
     /// and the disk does not change; once is enough.
     pub fn measure(directory: &Path, bytes: u64) -> io::Result<u64> {
-        let budget =
-            Budget { slack: 0.0, least: u64::MAX, first: u64::MAX, most: u64::MAX, window: MEASURED };
+        let budget = Budget {
+            slack: 0.0,
+            least: u64::MAX,
+            first: u64::MAX,
+            most: u64::MAX,
+            window: MEASURED,
+            credit: 0,
+        };
         let disk = Self::of(directory, budget)?;
         let mut file = PacedFile::begin(directory, OsStr::new(""), &disk)?;
         let piece = vec![0x5a; MEASURED as usize];

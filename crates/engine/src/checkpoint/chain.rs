@@ -10,8 +10,13 @@ pub(super) type Look<'a> = &'a dyn Fn(&str) -> Result<Option<Looked>, Failure>;
 
 /// Finds those that one needs, in the order of its map. `shown`: what it is called.
 pub(super) fn needed(map: Option<&Map>, shown: &str, look: Look<'_>) -> Result<Vec<Looked>, Failure> {
+    there(map.map(|map| &*map.parents).unwrap_or_default(), shown, look)
+}
+
+/// As [`needed`], of one that needs these.
+pub(super) fn there(parents: &[Parent], shown: &str, look: Look<'_>) -> Result<Vec<Looked>, Failure> {
     let mut found = Vec::new();
-    for Parent { name, id } in map.into_iter().flat_map(|map| &map.parents) {
+    for Parent { name, id } in parents {
         let parent = look(name)?.ok_or_else(|| {
             Failure::input(format!("checkpoint {shown}: it needs {name}, which is not there any more"))
         })?;

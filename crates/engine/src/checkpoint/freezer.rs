@@ -183,6 +183,11 @@ mod tests {
                 eprintln!("SKIPPED: no control group in {top}: {e}");
                 return None;
             }
+            if !dir.join("cgroup.procs").exists() {
+                eprintln!("SKIPPED: {top} has no control groups");
+                fs::remove_dir(dir).unwrap();
+                return None;
+            }
             let child = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
             let scene = Self { dir, child };
             fs::write(scene.dir.join("cgroup.procs"), scene.child.id().to_string()).unwrap();

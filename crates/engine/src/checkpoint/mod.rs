@@ -19,6 +19,7 @@ mod making;
 mod manner;
 mod object;
 mod pace;
+mod pacing;
 pub mod pause;
 mod place;
 mod record;

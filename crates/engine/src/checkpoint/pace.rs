@@ -31,3 +31,18 @@ impl FromStr for Pace {
 
 /// The lowest rate that can be asked for, in bytes per second.
 const RATE_LEAST: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paces_are_read() {
+        for (text, pace) in [("auto", Pace::Auto), ("none", Pace::None), ("200M", Pace::Rate(200 << 20))] {
+            assert_eq!(text.parse(), Ok(pace));
+        }
+        for bad in ["", "fast", "0", "1000", "-1M"] {
+            assert!(bad.parse::<Pace>().unwrap_err().contains("200M"), "{bad}");
+        }
+    }
+}

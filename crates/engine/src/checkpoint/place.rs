@@ -58,14 +58,9 @@ impl Checkpoints {
         manner: &Manner,
     ) -> Result<Box<dyn Making>, Failure> {
         Ok(match &self.0 {
-            Place::Directory(_) if manner.pace.is_some() => {
-                return Err(Failure::input("option --pace: only for a device").remedy(
-                    "give --to zoned:DEVICE, or limit the pool of the container with vellum pool set --write-limit",
-                ));
-            }
             Place::Directory(directory) => {
                 directory.sweep();
-                Box::new(directory.making(name, upper, manner)?)
+                directory.making(name, (upper, beside), manner)?
             }
             Place::Zoned(zoned) => Box::new(zoned.making(name, (upper, beside), manner)?),
         })

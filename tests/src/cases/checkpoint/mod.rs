@@ -2,6 +2,7 @@
 
 mod containerd;
 mod library;
+mod paced;
 mod packed;
 mod podman;
 mod programs;
@@ -42,6 +43,8 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/zstd", 120, packed::directory_zstd),
     Case::once("checkpoint/increments", 120, packed::directory_increments),
     Case::once("checkpoint/packed-interrupted", 120, packed::interrupted),
+    Case::once("checkpoint/paced", 120, paced::paced),
+    Case::once("checkpoint/paced-interrupted", 120, paced::interrupted),
     Case::once("checkpoint/stream", 120, stream::moves),
     Case::once("checkpoint/stream-interrupted", 120, stream::interrupted),
     Case::once("checkpoint/zoned-zstd", 120, packed::zstd),

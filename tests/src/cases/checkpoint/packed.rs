@@ -28,7 +28,7 @@ fn record(scene: &Scene<'_>, name: &str) -> Outcome<serde_json::Value> {
 }
 
 /// Bytes that one takes, and those that it would as it is.
-fn sizes(scene: &Scene<'_>, name: &str) -> Outcome<(u64, u64)> {
+pub(super) fn sizes(scene: &Scene<'_>, name: &str) -> Outcome<(u64, u64)> {
     let record = record(scene, name)?;
     let number = |field: &str| record[field].as_u64().unwrap_or(0);
     Ok((number("stored_bytes"), number("image_bytes") + number("upper_bytes")))
@@ -122,20 +122,20 @@ pub(super) fn digest(of: &Going) -> Outcome<String> {
 
 /// In a directory.
 pub(super) fn directory_increments(cx: &Cx) -> Outcome {
-    goes_on_from_a_chain(&Scene::with_host_programs(cx)?, "dchain")
+    chain_of(&Scene::with_host_programs(cx)?, "dchain", &[])
 }
 
 /// In a store.
 pub(super) fn zoned_increments(cx: &Cx) -> Outcome {
-    goes_on_from_a_chain(&Scene::with_host_programs(cx)?.in_a_store(512)?, "zchain")
+    chain_of(&Scene::with_host_programs(cx)?.in_a_store(512)?, "zchain", &[])
 }
 
 /// Each has what has changed since the one before; what is restored is the same as from a whole one.
-fn goes_on_from_a_chain(scene: &Scene<'_>, name: &str) -> Outcome {
+pub(super) fn chain_of(scene: &Scene<'_>, name: &str, manner: &[&str]) -> Outcome {
     let first = start(scene, name)?;
     let take = |at: &str, more: &[&str]| {
         scene.checkpoint(
-            &[&[name, "--leave-running", "--name", at, "--compress", "zstd:1"][..], more].concat(),
+            &[&[name, "--leave-running", "--name", at, "--compress", "zstd:1"][..], manner, more].concat(),
         )
     };
     take("whole", &[])?;

@@ -183,8 +183,6 @@ pub(super) fn refused(cx: &Cx) -> Outcome {
     shell::refused(&mut take("zoned:"), "zoned:DEVICE")?;
     shell::refused(&mut take("zoned:/nonexistent"), "no such file or device")?;
     shell::refused(take(&scene.to()).args(["--pace", "fast"]), "200M")?;
-    let dir = cx.dir.join("plain").display().to_string();
-    shell::refused(take(&dir).args(["--pace", "auto"]), "zoned:DEVICE")?;
     let blank = cx.dir.join("blank");
     fs::File::create(&blank)?.set_len(64 << 20)?;
     shell::refused(&mut take(&format!("zoned:{}", blank.display())), "chmod o-rwx")?;

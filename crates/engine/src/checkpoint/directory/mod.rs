@@ -2,17 +2,21 @@
 //!
 //! One that is being made lies beside the others under a name of its own, locked by its maker, and gets its name when all of it is on disk.
 //! One that it replaces changes places with it in the same step, and is removed afterwards. Most are files as CRIU and the layer have them; some become
-//! one object (`packing`).
+//! one object (`packing`), or are made as one (`paced`).
 
+mod file;
+mod paced;
 mod packing;
 
-use self::packing::{OBJECT, ToFile, again, pack};
+use self::file::ToFile;
+use self::paced::InDirectory;
+use self::packing::{OBJECT, again, pack};
 use super::chain;
-use super::compress::Compress;
 use super::delta::{Amount, Delta};
 use super::making::{Kept, Making, Sizes};
 use super::manner::Manner;
-use super::object::{How, InFile, KeptObject, Known, Laid, Looked, Map};
+use super::object::{How, InFile, KeptObject, Known, Laid, Looked, Parent};
+use super::pace::Pace;
 use super::record::{Listed, Record};
 use super::{FILES, IMAGES, UPPER};
 use crate::container::{own, plain_name, random_name};
@@ -128,15 +132,31 @@ impl Directory {
         Looked::at(Box::new(file), &dir.display().to_string()).map(Some)
     }
 
-    /// Begins one of the upper layer in a directory.
-    pub(super) fn making(&self, name: &str, upper: &Path, manner: &Manner) -> Result<MadeHere, Failure> {
+    /// Begins one of the upper layer in a directory; what is needed for a moment is made beside.
+    pub(super) fn making(
+        &self,
+        name: &str,
+        (upper, beside): (&Path, &Path),
+        manner: &Manner,
+    ) -> Result<Box<dyn Making>, Failure> {
         let unfinished = self.begin(name)?;
-        let filled = self.how(name, manner).and_then(|how| Ok((how, filled(unfinished.dir(), upper)?)));
-        match filled {
-            Ok((how, delta)) => {
+        let how = match self.how(name, manner) {
+            Ok(how) => how,
+            Err(why) => {
+                unfinished.discard();
+                return Err(why);
+            }
+        };
+        if manner.pace.is_some_and(|pace| pace != Pace::None) {
+            let made = InDirectory::begin((self, name), unfinished, (upper, beside), how, manner)?;
+            return Ok(Box::new(made));
+        }
+        match filled(unfinished.dir(), upper) {
+            Ok(delta) => {
                 let (directory, images) = (self.clone(), unfinished.dir().join(IMAGES));
                 let (how, name) = (Some(how), name.to_owned());
-                Ok(MadeHere { directory, name, images, unfinished, delta, how, packed: None, needs: None })
+                let (packed, needs) = (None, Vec::new());
+                Ok(Box::new(MadeHere { directory, name, images, unfinished, delta, how, packed, needs }))
             }
             Err(why) => {
                 unfinished.discard();
@@ -152,7 +172,7 @@ impl Directory {
             Some(parent) => {
                 // Not before it is known that it can be one.
                 if parent != name && self.is_plain(parent)? {
-                    self.become_object(parent, manner.compress)?;
+                    self.become_object(parent, manner)?;
                 }
                 chain::known(parent, name, &|name| self.look(name))?
             }
@@ -167,10 +187,10 @@ impl Directory {
     }
 
     /// Makes an object of one that is kept plain, in its place: only what has checksums is needed by others.
-    fn become_object(&self, name: &str, compress: Compress) -> Result<(), Failure> {
+    fn become_object(&self, name: &str, manner: &Manner) -> Result<(), Failure> {
         let (plain, unfinished) = (self.path(name)?, self.begin(name)?);
         let made = Record::read(&plain).and_then(|before| {
-            let mut laid = again(&plain, unfinished.dir(), [IMAGES, FILES, UPPER], compress)?;
+            let mut laid = again(&plain, unfinished.dir(), [IMAGES, FILES, UPPER], manner)?;
             let record = Record { stored_bytes: Some(laid.map().stored()), ..before.clone() };
             laid.end(&record)?.map_err(|e| Failure::at(unfinished.dir(), e))?;
             record.write(unfinished.dir())?;
@@ -182,6 +202,23 @@ impl Directory {
         });
         match made {
             Ok(_alone) => unfinished.finish().map(drop),
+            Err(why) => {
+                unfinished.discard();
+                Err(why)
+            }
+        }
+    }
+
+    /// Gives one its name, all of which is on disk, if it is not needed by others meanwhile and those are there that it needs.
+    fn name(&self, name: &str, needs: &[Parent], unfinished: Unfinished) -> Result<PathBuf, Failure> {
+        let named = self.alone().and_then(|alone| {
+            // Others may have removed or made some in between.
+            chain::free(&self.list()?, &[name.to_owned()])?;
+            let shown = unfinished.place.display().to_string();
+            chain::there(needs, &shown, &|name| self.look(name)).map(|_| alone)
+        });
+        match named {
+            Ok(_alone) => unfinished.finish(),
             Err(why) => {
                 unfinished.discard();
                 Err(why)
@@ -250,7 +287,7 @@ pub(super) struct MadeHere {
     how: Option<How>,
     packed: Option<Laid<ToFile>>,
     /// Others that it needs.
-    needs: Option<Map>,
+    needs: Vec<Parent>,
 }
 
 impl Making for MadeHere {
@@ -311,7 +348,7 @@ impl Making for MadeHere {
         let dir = self.unfinished.dir();
         if let Some(mut laid) = self.packed.take() {
             laid.end(record)?.map_err(|e| Failure::at(&dir.join(OBJECT), e))?;
-            self.needs = Some(laid.map().clone());
+            self.needs = laid.map().parents.clone();
             return record.write(dir);
         }
         record.write(dir)?;
@@ -319,19 +356,7 @@ impl Making for MadeHere {
     }
 
     fn finish(self: Box<Self>) -> Result<PathBuf, Failure> {
-        let named = self.directory.alone().and_then(|alone| {
-            // Others may have removed or made some in between.
-            chain::free(&self.directory.list()?, std::slice::from_ref(&self.name))?;
-            let shown = self.unfinished.place.display().to_string();
-            chain::needed(self.needs.as_ref(), &shown, &|name| self.directory.look(name)).map(|_| alone)
-        });
-        match named {
-            Ok(_alone) => self.unfinished.finish(),
-            Err(why) => {
-                self.unfinished.discard();
-                Err(why)
-            }
-        }
+        self.directory.name(&self.name, &self.needs, self.unfinished)
     }
 
     fn discard(self: Box<Self>) {

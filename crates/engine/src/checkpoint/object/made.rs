@@ -13,6 +13,11 @@ pub(in crate::checkpoint) trait Ends {
     /// What takes the bytes.
     type To: Out;
 
+    /// All of it was written, with this record.
+    fn settled(&mut self, _: &Record) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// All is there: has it be found, durably. Where it is.
     fn end(self, whole: Self::To) -> Result<PathBuf, Failure>;
 
@@ -23,15 +28,21 @@ pub(in crate::checkpoint) trait Ends {
 /// A checkpoint that is being made.
 pub(in crate::checkpoint) struct Made<E: Ends> {
     gathering: Gathering<E::To>,
-    /// There never is such a path: a killed one leaves nothing.
+    /// What a killed one leaves.
     unfinished: PathBuf,
     ends: E,
 }
 
 impl<E: Ends> Made<E> {
-    /// What is needed for a moment is made in the directory `beside`.
+    /// One of which nothing is left when this process is killed. What is needed for a moment is made in the directory `beside`.
     pub(in crate::checkpoint) fn new(gathering: Gathering<E::To>, beside: &Path, ends: E) -> Self {
-        Self { gathering, unfinished: beside.join("unfinished"), ends }
+        // There never is such a path.
+        Self::growing(gathering, beside.join("unfinished"), ends)
+    }
+
+    /// One that grows in a directory.
+    pub(in crate::checkpoint) fn growing(gathering: Gathering<E::To>, unfinished: PathBuf, ends: E) -> Self {
+        Self { gathering, unfinished, ends }
     }
 }
 
@@ -61,12 +72,19 @@ impl<E: Ends> Making for Made<E> {
     }
 
     fn settle(&mut self, record: &Record) -> Result<(), Failure> {
-        self.gathering.settle(record)
+        self.gathering.settle(record)?;
+        self.ends.settled(record)
     }
 
     fn finish(self: Box<Self>) -> Result<PathBuf, Failure> {
         let Self { mut gathering, ends, .. } = *self;
-        ends.end(gathering.whole()?)
+        match gathering.whole() {
+            Ok(whole) => ends.end(whole),
+            Err(why) => {
+                ends.given_up();
+                Err(why)
+            }
+        }
     }
 
     fn discard(self: Box<Self>) {

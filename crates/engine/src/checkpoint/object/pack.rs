@@ -52,8 +52,8 @@ impl Known {
         known
     }
 
-    pub(super) fn has_parents(&self) -> bool {
-        !self.parents.is_empty()
+    pub(super) fn parents(&self) -> &[Parent] {
+        &self.parents
     }
 
     /// Where a granule is. `next`: where it is if it is the one after the last one.

@@ -7,7 +7,7 @@
 //! Whether packing makes it faster shows while it is done (`Compress::Auto`): as long as something waits for the device, packing what comes next
 //! costs no time and leaves the device less to do; when the device waits for us, it gets bytes as they are.
 
-use super::map::{GRANULE, Map};
+use super::map::{GRANULE, Map, Parent};
 use super::pack::{Known, Packer};
 use super::stored::{Out, Refusal, errno};
 use crate::checkpoint::compress::Compress;
@@ -91,9 +91,14 @@ pub(in crate::checkpoint) struct How {
 }
 
 impl How {
+    /// The objects that are needed, the nearest first.
+    pub(in crate::checkpoint) fn parents(&self) -> &[Parent] {
+        self.known.parents()
+    }
+
     /// Whether other objects are needed.
     pub(in crate::checkpoint) fn has_parents(&self) -> bool {
-        self.known.has_parents()
+        !self.parents().is_empty()
     }
 }
 

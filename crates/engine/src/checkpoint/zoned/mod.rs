@@ -5,7 +5,7 @@
 
 mod pacing;
 
-use self::pacing::Pacing;
+use self::pacing::{Pacing, pacing};
 use super::chain;
 use super::manner::Manner;
 use super::object::{Ends, Gathering, How, KeptObject, Known, Looked, Made, Out, Refusal, Stored};
@@ -177,7 +177,7 @@ impl Zoned {
             Some(parent) => chain::known(parent, name, &|name| self.look_for(&store, name))?,
             None => Known::default(),
         };
-        let pacing = Pacing::new(manner.pace.unwrap_or_default(), &self.device, &found.device);
+        let pacing = pacing(manner.pace.unwrap_or_default(), &self.device, &found.device);
         let writer = store.writer(Class::Checkpoint).map_err(|e| self.failed(e))?;
         let how = How { compress: manner.compress, known };
         let path = PathBuf::from(format!("{}/{name}", self.shown()));
@@ -235,7 +235,9 @@ pub(super) struct ToStore {
 impl Out for ToStore {
     fn write(&mut self, bytes: &[u8], hurry: bool) -> io::Result<()> {
         for part in bytes.chunks(PART) {
-            if !hurry {
+            if hurry {
+                self.pacing.hurry(part.len() as u64);
+            } else {
                 self.pacing.wait_for_turn();
             }
             let done = self.writer.write(part).and_then(|()| self.pacing.written(part.len() as u64));

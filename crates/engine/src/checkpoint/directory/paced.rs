@@ -1,0 +1,66 @@
+//! A checkpoint in a directory that is written at a pace: CRIU's images come by a mount of the command, as for a store, and one object is made of them and
+//! of the layer on their way. So nothing gets into the page cache, which would be written back all at once.
+
+use super::file::ToFile;
+use super::packing::OBJECT;
+use super::{Directory, Unfinished};
+use crate::checkpoint::manner::Manner;
+use crate::checkpoint::object::{Ends, Gathering, How, Made, Parent, Refusal};
+use crate::checkpoint::record::Record;
+use std::path::{Path, PathBuf};
+use vellum_service::Failure;
+
+/// A place in a directory for a checkpoint that is being made.
+pub(super) struct InDirectory {
+    directory: Directory,
+    name: String,
+    unfinished: Unfinished,
+    /// Others that it needs.
+    needs: Vec<Parent>,
+}
+
+impl InDirectory {
+    /// Begins one; what is needed for a moment is made beside.
+    pub(super) fn begin(
+        (directory, name): (&Directory, &str),
+        unfinished: Unfinished,
+        (upper, beside): (&Path, &Path),
+        how: How,
+        manner: &Manner,
+    ) -> Result<Made<Self>, Failure> {
+        let path = unfinished.dir().join(OBJECT);
+        let shown = unfinished.place.clone();
+        let needs = how.parents().to_vec();
+        let begun = ToFile::create(&path, manner.pace).map_err(|e| Failure::at(&path, e)).and_then(|to| {
+            let says = move |refusal: &Refusal| Failure::system(path.display().to_string()).because(refusal);
+            Gathering::begin(to, how, (upper, beside), &shown, Box::new(says))
+        });
+        match begun {
+            Ok(gathering) => {
+                let growing = unfinished.dir().to_owned();
+                let there = Self { directory: directory.clone(), name: name.to_owned(), unfinished, needs };
+                Ok(Made::growing(gathering, growing, there))
+            }
+            Err(why) => {
+                unfinished.discard();
+                Err(why)
+            }
+        }
+    }
+}
+
+impl Ends for InDirectory {
+    type To = ToFile;
+
+    fn settled(&mut self, record: &Record) -> Result<(), Failure> {
+        record.write(self.unfinished.dir())
+    }
+
+    fn end(self, _: ToFile) -> Result<PathBuf, Failure> {
+        self.directory.name(&self.name, &self.needs, self.unfinished)
+    }
+
+    fn given_up(self) {
+        self.unfinished.discard();
+    }
+}

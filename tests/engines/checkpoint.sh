@@ -90,6 +90,28 @@ endings() {
   same "state" exited "$(state always)"; podman rm always
   restore kept/always; counts_on always; gapless always; podman rm -f -t0 always
 }
+# Between the dump and its end nothing of it runs: what processes have written is what the checkpoint has. The first one's end is the others', after its memory
+# was given back, which takes a while.
+still() {
+  local n
+  run --name busy base sh -c 'for n in 1 2; do (i=0; while :; do i=$((i+1)); echo $i >> /srv/busy$n; done) & done
+    x=$(busybox head -c 30000000 /dev/zero | busybox tr "\\0" x); echo > /srv/ready; wait'
+  for n in $(seq 100); do podman exec busy test -e /srv/ready && break; sleep 0.05; done
+  take podman:busy --compress none
+  podman mount busy > at
+  for n in 1 2; do same "what $n has written" "$(tail -n1 "kept/busy/upper/srv/busy$n")" "$(tail -n1 "$(cat at)/srv/busy$n")"; done
+  podman umount busy; podman rm busy; vellum checkpoints delete kept busy
+  # Podman does not kill it, or the command is killed first: it goes on.
+  mkdir -p shim; printf '#!/bin/sh\nfor word; do [ "$word" != kill ] || { %s; exit 1; }; done\nexec %s "$@"\n' '[ -e alone ] || kill -KILL $PPID' "$(command -v podman)" > shim/podman; chmod 755 shim/podman
+  run --name held base sh -c "$COUNT"; sleep 0.3
+  local turn; for turn in 1 2; do
+    # The first one's guard may not be done yet.
+    for n in $(seq 50); do ! PATH=$DIR/shim:$PATH take podman:held > said 2>&1; grep -q somebody said || break; sleep 0.1; done
+    cat said; [ ! -e alone ] || grep -q "goes on" said
+    same "state" running "$(state held)"; counts_on held; gapless held; touch alone
+  done
+  podman rm -f -t0 held; vellum checkpoints delete kept held
+}
 volumes() {
   mkdir -p volume; echo here > volume/file; podman volume create named > /dev/null
   run --name sees -v "$DIR/volume:/d" -v named:/n base sh -c "echo kept > /n/file; $COUNT"; sleep 0.3
@@ -191,6 +213,7 @@ try counter counter
 try layer layer
 try nameless nameless
 try endings endings
+try still still
 try volumes volumes
 try store store
 try packed packed

@@ -89,6 +89,16 @@ layer() {
   same "container against its checkpoint" "$(cat seen)" "$(cat kept-listing)"
   forget changed
 }
+# Between the dump and its end nothing of it runs, as of podman's.
+still() {
+  local n
+  run busy 'for n in 1 2; do (i=0; while :; do i=$((i+1)); echo $i >> /srv/busy$n; done) & done
+    x=$(busybox head -c 30000000 /dev/zero | busybox tr "\\0" x); echo > /srv/ready; wait'
+  for n in $(seq 100); do [ -e "$ROOT/srv/ready" ] && break; sleep 0.05; done
+  take "containerd:$NS/busy" --compress none
+  for n in 1 2; do same "what $n has written" "$(tail -n1 "kept/busy/upper/srv/busy$n")" "$(tail -n1 "$ROOT/srv/busy$n")"; done
+  forget busy; vellum checkpoints delete kept busy
+}
 store() {
   vellum zoned format --state "$DIR/calibrations" --size 64M --zone-size 1M device
   run stored "$COUNT"; sleep 0.3
@@ -146,6 +156,7 @@ remove() { same "left in the state" "" "$(ls -A state/engines)"; nothing_left "$
 try prepare prepare
 try counter counter
 try layer layer
+try still still
 try store store
 try interrupted interrupted
 try unfit unfit

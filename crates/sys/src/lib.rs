@@ -28,6 +28,7 @@ mod remove_tree;
 mod seccomp;
 mod shared_region;
 mod shared_words;
+mod signal;
 mod socket;
 mod stat;
 mod stat_fs;
@@ -60,6 +61,7 @@ pub use remove_tree::{remove_tree, remove_tree_at};
 pub use seccomp::{FilterInstruction, install_filter};
 pub use shared_region::SharedRegion;
 pub use shared_words::SharedWords;
+pub use signal::signal_thread;
 pub use socket::{
     Peer, SENT_AT_ONCE, has_unread, look_ahead, peer, refuse_rights, refuses_rights, send_with,
 };

@@ -2,6 +2,8 @@
 //!
 //! The runtime reads from the same file whether a container stands still, so it knows. What is unusual is left to it.
 
+use super::library::processes;
+use rustix::process::Signal;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -9,6 +11,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
+use vellum_sys::signal_thread;
 
 /// What runc knows of a container.
 const STATE: &str = "state.json";
@@ -93,6 +96,28 @@ impl Freezer {
     /// Lets them go on.
     pub(super) fn go_on(&self) -> io::Result<()> {
         self.group.write(false)
+    }
+
+    /// Has all processes, which stand still, run no more when they are let go on, until they are killed: whoever kills a container may let it go on before
+    /// all of it is dead. [`Self::release`] takes that back.
+    pub(super) fn hold(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// They may run again.
+    pub(super) fn release(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Sends a signal to each thread: so none of them runs on before it has met it.
+    fn signal(&self, signal: Signal) {
+        for process in processes(self.group()) {
+            let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+            for thread in threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+                // It may have been killed by somebody else.
+                let _ = signal_thread(process, thread, signal);
+            }
+        }
     }
 
     /// The control group.
@@ -228,12 +253,30 @@ mod tests {
         let before = scene.time();
         thread::sleep(Duration::from_millis(50));
         assert_eq!(scene.time(), before, "it has gone on");
+        let goes_on = |before: u64| {
+            let begin = Instant::now();
+            while scene.time() == before {
+                assert!(begin.elapsed() < Duration::from_secs(10), "it does not go on");
+                thread::sleep(LOOK);
+            }
+        };
         freezer.go_on().unwrap();
-        let begin = Instant::now();
-        while scene.time() == before {
-            assert!(begin.elapsed() < Duration::from_secs(10), "it does not go on");
-            thread::sleep(LOOK);
-        }
+        goes_on(before);
+        // Held, it does not go on when it is let, but when that is taken back.
+        freezer.stop().unwrap();
+        let before = scene.time();
+        freezer.hold();
+        freezer.go_on().unwrap();
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(scene.time(), before, "it has gone on, though it is held");
+        freezer.release();
+        goes_on(before);
+        freezer.stop().unwrap();
+        let before = scene.time();
+        freezer.hold();
+        freezer.release();
+        freezer.go_on().unwrap();
+        goes_on(before);
         assert_eq!(Freezer::of(state.path(), "two"), None);
     }
 

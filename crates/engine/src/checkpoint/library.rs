@@ -124,7 +124,7 @@ pub fn parse_hostile(bytes: &[u8]) -> bool {
 }
 
 /// The processes of a control group.
-fn processes(group: &Path) -> Vec<u32> {
+pub(super) fn processes(group: &Path) -> Vec<u32> {
     let mut found = Vec::new();
     let mut groups = vec![(group.to_owned(), 0)];
     while let Some((dir, depth)) = groups.pop() {

@@ -19,8 +19,10 @@ use vellum_sys::remove_tree;
 
 /// The subcommand of `vellum` that is a guard.
 pub const GUARD: &str = "internal-thaw";
-/// What the command says when nothing is left to be done.
-const DONE: &[u8] = b"done";
+/// What the command says when nothing is left to be done,
+const DONE: &[u8; 4] = b"done";
+/// and when it is about to end the container, whose processes are held for that.
+const ENDS: &[u8; 4] = b"ends";
 
 /// A container that can be stopped, and whose guard is there. If it stands still when this is dropped, it goes on.
 #[derive(Debug)]
@@ -140,11 +142,25 @@ impl Guarded {
     }
 
     /// Ends the container where it stands. `by`: whoever runs it has its processes killed; none: the runtime does it.
+    ///
+    /// A runtime that is to kill lets the container go on, and often kills its first process only, whose end is the others' too: they would run until then, and
+    /// change what the checkpoint has already, or answer somebody.
     pub(crate) fn end(&mut self, by: Option<&dyn Fn() -> Result<(), Failure>>) -> Result<(), Failure> {
-        match by {
-            Some(kill) => kill()?,
-            None => self.have(&["kill", "--all", &self.id, "KILL"])?,
+        if let Some(freezer) = &self.freezer {
+            // It lets them go should we be killed.
+            let _ = self.pipe.write_all(ENDS);
+            freezer.hold();
         }
+        let killed = match by {
+            Some(kill) => kill(),
+            None => self.have(&["kill", "--all", &self.id, "KILL"]),
+        };
+        if killed.is_err()
+            && let Some(freezer) = &self.freezer
+        {
+            freezer.release();
+        }
+        killed?;
         self.still = false;
         // What was killed while it stood still ends when it goes on. It may have been let go on already, or be gone.
         let _ = self.go_on();
@@ -180,10 +196,15 @@ pub(crate) fn said(stderr: &[u8]) -> String {
 
 /// What a guard does.
 pub fn guard(runtime: &Path, state: &Path, id: &OsStr, unfinished: &Path) {
-    let mut heard = Vec::new();
-    let _ = io::stdin().take(DONE.len() as u64).read_to_end(&mut heard);
-    if heard == DONE {
-        return;
+    let (mut word, mut ends) = ([0; DONE.len()], false);
+    while io::stdin().read_exact(&mut word).is_ok() {
+        if word == *DONE {
+            return;
+        }
+        ends |= word == *ENDS;
+    }
+    if ends && let Some(freezer) = Freezer::of(state, id.to_str().unwrap_or_default()) {
+        freezer.release();
     }
     let mut command = Command::new(runtime);
     command.arg("--root").arg(state).arg("resume").arg(id);

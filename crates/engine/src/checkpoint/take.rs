@@ -128,7 +128,8 @@ impl Work<'_> {
     fn fill(&mut self, made: &mut dyn Making, guarded: &mut Guarded) -> Result<Record, Failure> {
         let of = self.subject.describe()?;
         let merged = self.subject.merged();
-        durable::flush(&merged)?;
+        // One that writes all the time is never done with it; what comes later is taken by the second pass.
+        durable::flush_ahead(&merged)?;
         let ahead = made.ahead()?;
         if ahead.bytes >= MUCH {
             made.rest()?;

@@ -22,6 +22,8 @@ const QUIET: u32 = 5;
 
 /// Where others write on and on, it is not waited for longer.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Nor longer than this, where that is no failure.
+const SHORT: Duration = Duration::from_secs(2);
 
 /// Makes durable what has been written so far in the mount in which `path` lies. On a mount with `volatile` nothing happens.
 pub fn sync(path: &Path) -> Result<(), Failure> {
@@ -36,7 +38,25 @@ pub fn flush(path: &Path) -> Result<(), Failure> {
     handed_over(path).map(|_| ())
 }
 
+/// As [`flush`], while others go on writing: the kernel begins to hand over all of it, and 2 seconds later at the latest it is not waited for any more.
+pub fn flush_ahead(path: &Path) -> Result<(), Failure> {
+    begun(path, SHORT).map(|_| ())
+}
+
 fn handed_over(path: &Path) -> Result<OwnedFd, Failure> {
+    let (dir, all) = begun(path, PATIENCE)?;
+    if !all {
+        return Err(Failure::system(format!(
+            "{}: others have written all the time, for {} s; not all of it is on disk",
+            path.display(),
+            PATIENCE.as_secs()
+        )));
+    }
+    Ok(dir)
+}
+
+/// Has it handed over, and waits so long for it: whether all of it is.
+fn begun(path: &Path, patience: Duration) -> Result<(OwnedFd, bool), Failure> {
     let shown = path.display();
     let failed = |e: Errno| Failure::system(format!("{shown}")).because(e);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -59,17 +79,12 @@ fn handed_over(path: &Path) -> Result<OwnedFd, Failure> {
         e => failed(e),
     })?;
     syncfs(&dir).map_err(failed)?;
-    if !settle(&dir).map_err(failed)? {
-        return Err(Failure::system(format!(
-            "{shown}: others have written all the time, for {} s; not all of it is on disk",
-            PATIENCE.as_secs()
-        )));
-    }
-    Ok(dir)
+    let all = settle(&dir, patience).map_err(failed)?;
+    Ok((dir, all))
 }
 
 /// Waits until the kernel has passed on all that it had to write. False: it does not end.
-fn settle(dir: &OwnedFd) -> Result<bool, Errno> {
+fn settle(dir: &OwnedFd, patience: Duration) -> Result<bool, Errno> {
     let begin = Instant::now();
     let (mut before, mut quiet) = (writes(dir)?, 0);
     while quiet < QUIET {
@@ -78,7 +93,7 @@ fn settle(dir: &OwnedFd) -> Result<bool, Errno> {
         let [begun, done] = now;
         quiet = if now == before && begun == done { quiet + 1 } else { 0 };
         before = now;
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > patience {
             return Ok(false);
         }
     }

@@ -104,8 +104,8 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             print(&if arguments.json { findings.json() } else { findings.text() })
         }
         Command::Version => print(&help::version()),
-        Command::Tied { parent, program, arguments } => {
-            say(&tied::exec(parent, &program, &arguments).to_string());
+        Command::Tied { show, parent, program, arguments } => {
+            say(&tied::exec(&show, parent, &program, &arguments).to_string());
             return Ok(ExitCode::from(STATUS_FAILED));
         }
         Command::Apart { place, instead, real, program, arguments } => {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::{Component, Path, PathBuf};
 use vellum_service::Failure;
 
 /// What a controller controls.
@@ -98,6 +99,16 @@ impl Hierarchies {
         Some((hierarchy.version, hierarchy.top.clone()))
     }
 
+    /// Removes a group that a runtime has made in each of them, and those below. False: a process is in one.
+    pub(crate) fn remove(&self, group: &Path) -> bool {
+        let group = group.strip_prefix("/").unwrap_or(group);
+        if !group.components().all(|part| matches!(part, Component::Normal(_))) {
+            return true;
+        }
+        let tops = self.tops().chain(self.others.iter().map(PathBuf::as_path));
+        tops.filter(|top| !remove_group(&top.join(group))).count() == 0
+    }
+
     /// Whether all controllers are those of version 2.
     pub(crate) fn is_unified(&self) -> bool {
         !self.all.is_empty() && self.all.iter().all(|hierarchy| hierarchy.version == Version::Two)
@@ -143,6 +154,15 @@ impl Hierarchies {
         }
         Self { all, others }
     }
+}
+
+/// Removes a group and those below. False: a process is in one.
+fn remove_group(dir: &Path) -> bool {
+    let below = fs::read_dir(dir).into_iter().flatten().flatten();
+    for group in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
+        remove_group(&group.path());
+    }
+    !matches!(fs::remove_dir(dir), Err(e) if e.kind() == io::ErrorKind::ResourceBusy)
 }
 
 /// Where in version 2 groups may be made: by root at the top, by others in what systemd has given to them. (The number in its name

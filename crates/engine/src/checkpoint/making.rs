@@ -71,6 +71,11 @@ pub(crate) trait Kept: Debug {
         None
     }
 
+    /// Lets a group of the host read images as well: that of root in a container with ids of its own, as which CRIU opens them.
+    fn open_to(&self, _group: u32) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// A directory that CRIU reads from. `beside`: a directory where something may be made for a moment. When `restored` is there and nobody reads
     /// any more, none will.
     fn images(&self, beside: &Path, restored: &Path) -> Result<PathBuf, Failure>;

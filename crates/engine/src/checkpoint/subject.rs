@@ -95,11 +95,6 @@ impl Own {
         if running.runtime().kind() == Kind::Crun {
             return refused("crun runs it, which takes no checkpoints; start it with --runtime runc");
         }
-        if settings.ids.is_some() {
-            return refused(
-                "its pool has a uid-range, and checkpoints of containers with ids of their own are not made yet",
-            );
-        }
         let freezer = || Freezer::of(&running.runtime_state(), running.id());
         let library = match settings.library.then(freezer) {
             None => None,

@@ -3,7 +3,7 @@
 //! `process`, `user`, `volume` and `preload` say what is to run, `spec` writes it down for the runtime, `placement` finds its control
 //! group. `state` keeps what belongs to a container in one directory, and takes away what others have left; `union` mounts the tree,
 //! `runtime` calls the runtime, which `tied` lets end with us, `settings`
-//! keeps what a container was started with, `running` finds one of somebody else, `restore` has one go on from a checkpoint, `stdio` guards the host's devices against it, `signals` passes
+//! keeps what a container was started with, `running` finds one of somebody else, `restore` has one go on from a checkpoint, `shown` shows it what it may not reach, `stdio` guards the host's devices against it, `signals` passes
 //! signals on, and `run` puts them together.
 
 mod placement;
@@ -14,6 +14,7 @@ mod run;
 mod running;
 mod runtime;
 mod settings;
+mod shown;
 mod signals;
 mod spec;
 mod state;

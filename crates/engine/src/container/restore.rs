@@ -14,6 +14,7 @@ use crate::name::PoolName;
 use crate::podman::{self, Podman};
 use crate::pool::Pool;
 use crate::store::Store;
+use crate::uids::UidRange;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -113,13 +114,8 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
     let named = settings.pool.as_deref().map(str::parse::<PoolName>).transpose()?;
     let pool = asked.pool.clone().or(named);
     let pool = pool.map(|name| Pool::open(&Store::of_user()?, &name)).transpose()?;
-    if let Some(pool) = &pool
-        && let Some(ids) = pool.ids()?
-    {
-        return Err(Failure::input(format!(
-            "pool {}: it has the uid-range {ids}, and the container was made without; take another pool",
-            pool.name()
-        )));
+    if let Some(pool) = &pool {
+        resume.fits(Some(pool))?;
     }
     let request = resume.request(asked);
     let signals = Signals::watch()?;
@@ -165,6 +161,26 @@ fn runc(asked: Option<&Path>) -> Result<Runtime, Failure> {
 impl Resume {
     pub(super) fn settings(&self) -> &Settings {
         &self.settings
+    }
+
+    /// Refuses a pool in which its ids would be others, for its files and its processes have them.
+    pub(super) fn fits(&self, pool: Option<&Pool>) -> Result<(), Failure> {
+        let ids = pool.map_or(Ok(None), Pool::ids)?.map(|ids| ids.to_string());
+        let had = &self.settings.ids;
+        if ids == *had {
+            return Ok(());
+        }
+        let name = pool.map_or_else(|| "no pool".to_owned(), |pool| format!("pool {}", pool.name()));
+        let has =
+            ids.map_or_else(|| "it has no uid-range".to_owned(), |ids| format!("it has the uid-range {ids}"));
+        let (had, remedy) = match had {
+            Some(had) => (
+                format!("with {had}"),
+                format!("give --pool with one that has it: vellum pool create --uid-range {had}"),
+            ),
+            None => ("without".to_owned(), "take another pool".to_owned()),
+        };
+        Err(Failure::input(format!("{name}: {has}, and the container was made {had}")).remedy(remedy))
     }
 
     /// As the container was asked for.
@@ -245,7 +261,7 @@ impl Resume {
     }
 
     /// What the runtime is told about images.
-    pub(super) fn images(&self, place: &Place) -> Result<Images, Failure> {
+    pub(super) fn images(&self, place: &Place, ids: Option<UidRange>) -> Result<Images, Failure> {
         let work = place.path(WORK);
         fs::create_dir(&work).map_err(|e| Failure::at(&work, e))?;
         let mut options = ALWAYS.to_vec();
@@ -253,6 +269,9 @@ impl Resume {
             options.extend(OWN_NETWORK);
         }
         let restored = place.runtime_state().join(place.id()).join(RUNC_STATE);
+        if let Some(ids) = ids {
+            self.kept.open_to(ids.start())?;
+        }
         let dir = self.kept.images(&place.path("."), &restored)?;
         Ok(Images { dir, work, options, path: self.criu.path() })
     }

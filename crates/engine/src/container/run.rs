@@ -6,6 +6,7 @@ use super::process::{self, Asked, Plan};
 use super::restore::Resume;
 use super::runtime::{self, Bundle, Runtime};
 use super::settings::{Image, Settings};
+use super::shown::Shown;
 use super::signals::Signals;
 use super::spec::Container;
 use super::state::{self, Keep, Place, State};
@@ -253,6 +254,9 @@ impl Start<'_> {
             std::iter::once(&here).chain(&lowers).filter_map(LayerSource::directory).collect();
         self.claim(&layers)?;
         let pool = self.pool.as_ref();
+        if let Some(resume) = self.resume {
+            resume.fits(pool)?;
+        }
         let ids = pool.map_or(Ok(None), Pool::ids)?;
         if let Some(ids) = ids {
             place.open_to(ids)?;
@@ -267,11 +271,14 @@ impl Start<'_> {
             Config { weight: *weight, cache, ..Config::default() },
         )?;
         let placement = placement::place(pool, place.id(), &self.runtime)?;
-        self.configure(place, &placement, ids, &lowers)?;
+        if let Some(group) = &placement.group {
+            place.note_group(group)?;
+        }
+        let shown = self.configure(place, &placement, ids, &lowers)?;
         if let (true, Some(pool)) = (placement.enter, pool) {
             pool.enter(&layers)?;
         }
-        self.start(place, &placement)
+        self.start(place, &placement, &shown)
     }
 
     /// The pool that claims the layers, as it does for any mount.
@@ -283,14 +290,14 @@ impl Start<'_> {
         Ok(())
     }
 
-    /// Writes what the runtime reads.
+    /// Writes what the runtime reads. What has to be shown to it.
     fn configure(
         &self,
         place: &Place,
         placement: &Placement,
         ids: Option<UidRange>,
         lowers: &[LayerSource],
-    ) -> Result<(), Failure> {
+    ) -> Result<Shown, Failure> {
         let user = match self.resume {
             Some(resume) => resume.settings().user.clone(),
             None => {
@@ -334,6 +341,12 @@ impl Start<'_> {
         {
             settings.write(place.dir())?;
         }
+        let mut volumes = self.request.volumes.clone();
+        let (mut shown, mut preload) = (Shown::default(), preload);
+        if self.resume.is_some() && ids.is_some() {
+            volumes.iter_mut().try_for_each(|volume| shown.show(place.dir(), &mut volume.from))?;
+            preload.socket.iter_mut().try_for_each(|socket| shown.show(place.dir(), socket))?;
+        }
         let hook = self.resume.filter(|_| !self.request.host_network).map(|_| self.request.vellum.as_path());
         let container = Container {
             plan: &plan,
@@ -343,7 +356,7 @@ impl Start<'_> {
             hostname: &self.hostname,
             host_network: self.request.host_network,
             read_only: self.request.read_only,
-            volumes: &self.request.volumes,
+            volumes: &volumes,
             files: &files,
             preload: &preload,
             cgroup: placement.group.as_deref(),
@@ -356,7 +369,8 @@ impl Start<'_> {
         let failed = |e: &dyn std::error::Error| Failure::system(format!("{}", path.display())).because(e);
         let spec = container.spec().map_err(|e| failed(&e))?;
         let text = serde_json::to_vec_pretty(&spec).map_err(|e| failed(&e))?;
-        fs::write(&path, text).map_err(|e| failed(&e))
+        fs::write(&path, text).map_err(|e| failed(&e))?;
+        Ok(shown)
     }
 
     /// What it is started with, for a checkpoint. None: a layer of its image is no directory of this host.
@@ -392,13 +406,14 @@ impl Start<'_> {
         })
     }
 
-    fn start(&self, place: &Place, placement: &Placement) -> Result<Option<Ending>, Failure> {
+    fn start(&self, place: &Place, placement: &Placement, shown: &Shown) -> Result<Option<Ending>, Failure> {
         let (log, state) = (place.path("runtime.log"), place.runtime_state());
-        let bundle = Bundle { id: place.id(), dir: &place.path("."), state: &state, log: &log };
+        let bundle = Bundle { id: place.id(), dir: &place.path("."), state: &state, log: &log, shown };
         let groups = placement.group.is_some();
         // What reads from a terminal has to be in its foreground.
         let at_keyboard = self.terminal || rustix::termios::isatty(io::stdin());
-        let images = self.resume.map(|resume| resume.images(place)).transpose()?;
+        let ids = self.pool.as_ref().map_or(Ok(None), Pool::ids)?;
+        let images = self.resume.map(|resume| resume.images(place, ids)).transpose()?;
         let images = images.as_ref().map(super::restore::Images::borrowed);
         let mut command =
             self.runtime.run(&self.request.vellum, &bundle, images.as_ref(), groups, at_keyboard);

@@ -1,6 +1,7 @@
 //! The OCI runtime: found, called, and understood when it fails.
 
 use super::STATUS_FAILED;
+use super::shown::Shown;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
@@ -43,6 +44,8 @@ pub(super) struct Bundle<'a> {
     pub(super) state: &'a Path,
     /// Where it says what went wrong.
     pub(super) log: &'a Path,
+    /// What it sees elsewhere than it is.
+    pub(super) shown: &'a Shown,
 }
 
 /// What it is to restore.
@@ -108,11 +111,12 @@ impl Runtime {
         at_keyboard: bool,
     ) -> Command {
         let mut command = Command::new(vellum);
-        command.arg(super::tied::SUBCOMMAND).arg(std::process::id().to_string()).arg(&self.program);
+        command.arg(super::tied::SUBCOMMAND).args(bundle.shown.options());
+        command.arg(std::process::id().to_string()).arg(&self.program);
         if !groups && self.kind == Kind::Crun {
             command.arg("--cgroup-manager=disabled");
         }
-        let Bundle { id, dir, state, log } = bundle;
+        let Bundle { id, dir, state, log, .. } = bundle;
         command.arg("--root").arg(state).arg("--log").arg(log).args(["--log-format", "json"]);
         match images {
             None => command.arg("run"),

@@ -3,6 +3,7 @@
 
 use super::runtime::Runtime;
 use super::union::{self, SERVICE_WAIT};
+use crate::cgroup::Hierarchies;
 use crate::image::LayerStore;
 use crate::own::Owned;
 use crate::uids::UidRange;
@@ -14,7 +15,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vellum_service::layers::ceph::CephLayer;
 use vellum_service::{Failure, LayerSource};
 use vellum_sys::remove_tree;
@@ -37,11 +38,14 @@ const NAME_MAX: usize = 64;
 const SWEEP_WAIT: Duration = Duration::from_millis(100);
 /// How often a mount is taken away that comes back.
 const ATTEMPTS: u32 = 5;
+/// How often it is looked whether a control group is empty.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Notes in a container's directory, for who has to take it away.
 const RUNTIME_NOTE: &str = "runtime.path";
 const UPPER_NOTE: &str = "upper.path";
 const WORK_NOTE: &str = "work.path";
+const GROUP_NOTE: &str = "group.path";
 /// Of an upper layer on CephFS: that and its work directory.
 const FAR_NOTE: &str = "upper.far";
 
@@ -225,9 +229,26 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     if let (Some(beside), Some(name)) = (&beside, far.as_ref().and_then(|far| far.work.file_name())) {
         beside.remove_all(name)?;
     }
+    let begin = Instant::now();
+    while !group_is_gone(dir) {
+        // A CRIU that has lost its runtime, and ends in a moment.
+        if begin.elapsed() > patience {
+            return Err(Failure::system(format!(
+                "container {id}: a process is in its control group; a later vellum run takes away what is left"
+            )));
+        }
+        std::thread::sleep(PAUSE);
+    }
     remove_tree(dir).map_err(|e| failed(dir, e))?;
     drop(right);
     Ok(())
+}
+
+/// Removes the control group that a runtime has made and, killed before it knew of the container, does not remove.
+fn group_is_gone(dir: &Path) -> bool {
+    note(dir, GROUP_NOTE)
+        .zip(Hierarchies::here().ok())
+        .is_none_or(|(group, hierarchies)| hierarchies.remove(&group))
 }
 
 fn note(dir: &Path, name: &str) -> Option<PathBuf> {
@@ -340,6 +361,12 @@ impl Place {
         let work = self.work();
         fs::create_dir(&work).map_err(|e| Failure::at(&work, e))?;
         fs::create_dir(self.merged()).map_err(failed)
+    }
+
+    /// Notes the control group that its runtime is to make.
+    pub(super) fn note_group(&self, group: &Path) -> Result<(), Failure> {
+        let path = self.path(GROUP_NOTE);
+        fs::write(&path, group.as_os_str().as_bytes()).map_err(|e| Failure::at(&path, e))
     }
 
     /// As [`Self::make`], where the upper layer is on CephFS.

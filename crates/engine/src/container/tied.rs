@@ -10,9 +10,9 @@ use vellum_service::Failure;
 /// The subcommand that calls [`exec`]: it has to happen in the new process, before the program is there.
 pub const SUBCOMMAND: &str = "internal-tied";
 
-/// Becomes `program`, and is killed when the process `parent`, which has started this one, ends. Returns only when it cannot.
+/// Becomes `program`, which sees `shown`, pairs of what is there and where else it is to be, and is killed when the process `parent`, which has started this one, ends. Returns only when it cannot.
 #[must_use]
-pub fn exec(parent: u32, program: &OsString, arguments: &[OsString]) -> Failure {
+pub fn exec(shown: &[OsString], parent: u32, program: &OsString, arguments: &[OsString]) -> Failure {
     let tied = set_parent_process_death_signal(Some(Signal::KILL));
     let now = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     if u32::try_from(now).ok() != Some(parent) {
@@ -21,6 +21,9 @@ pub fn exec(parent: u32, program: &OsString, arguments: &[OsString]) -> Failure 
     }
     if let Err(e) = tied {
         tracing::warn!("the runtime may outlive this process: {e}");
+    }
+    if let Err(why) = super::shown::show(shown) {
+        return why;
     }
     let e = Command::new(program).args(arguments).exec();
     Failure::system(format!("{}", program.display())).because(e)

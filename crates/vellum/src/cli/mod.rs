@@ -120,6 +120,9 @@ pub enum Command {
     /// What `run` starts a runtime by.
     #[command(name = "internal-tied", hide = true)]
     Tied {
+        /// What the runtime is to see elsewhere as well, and where.
+        #[arg(long, num_args = 2)]
+        show: Vec<OsString>,
         /// Who starts it.
         parent: u32,
         /// The runtime.

@@ -1,6 +1,7 @@
 //! `vellum checkpoint` and `vellum restore`: containers that stand still for a moment, end, and go on elsewhere.
 
 mod containerd;
+mod ids;
 mod library;
 mod paced;
 mod packed;
@@ -30,6 +31,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/web", 120, programs::web),
     Case::once("checkpoint/interrupted", 120, interrupted),
     Case::once("checkpoint/refused", 120, refused),
+    Case::once("checkpoint/uid-range", 120, ids::uid_range),
     Case::once("checkpoint/zoned", 120, zoned::counter),
     Case::once("checkpoint/zoned-python", 120, zoned::python),
     Case::once("checkpoint/zoned-redis", 120, zoned::redis),

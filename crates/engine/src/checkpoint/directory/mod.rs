@@ -25,7 +25,7 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
 use vellum_sys::remove_tree;
@@ -385,6 +385,25 @@ impl Kept for KeptHere {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             read => read.map(Some).map_err(|e| Failure::at(&path, e)),
         }
+    }
+
+    /// Nobody of the group gets there by a path: the checkpoint's directory is root's.
+    fn open_to(&self, group: u32) -> Result<(), Failure> {
+        let images = self.dir.join(IMAGES);
+        let failed = |path: &Path, e: io::Error| Failure::at(path, e);
+        let open = |path: &Path| {
+            let meta = path.symlink_metadata().map_err(|e| failed(path, e))?;
+            let mode = (meta.mode() & 0o7777) | if meta.is_dir() { 0o050 } else { 0o040 };
+            if meta.gid() == group && meta.mode() & 0o7777 == mode {
+                return Ok(());
+            }
+            lchown(path, None, Some(group)).map_err(|e| failed(path, e))?;
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|e| failed(path, e))
+        };
+        for image in fs::read_dir(&images).map_err(|e| failed(&images, e))? {
+            open(&image.map_err(|e| failed(&images, e))?.path())?;
+        }
+        open(&images)
     }
 
     fn images(&self, _: &Path, _: &Path) -> Result<PathBuf, Failure> {

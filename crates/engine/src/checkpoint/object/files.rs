@@ -79,7 +79,8 @@ impl State {
 
 fn attr(node: u64, size: u64) -> Attr {
     let kind = if node == NodeId::ROOT.0 { FileKind::Directory } else { FileKind::Regular };
-    let mode = kind.mode_bits() | if kind == FileKind::Directory { 0o700 } else { 0o600 };
+    // For whoever has a descriptor, and CRIU as root of a container with ids of its own has one; no path leads here.
+    let mode = kind.mode_bits() | if kind == FileKind::Directory { 0o755 } else { 0o644 };
     let time = Timestamp::default();
     Attr {
         ino: node,
@@ -387,7 +388,8 @@ fn mount_apart(at: &Path) -> std::result::Result<(Mounted, OwnedFd), String> {
     unshare_mounts().map_err(|e| format!("no namespace of mounts: {e}"))?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
         .map_err(|e| format!("mounts of its own: {e}"))?;
-    let options = MountOptions { source: "vellum-images".to_owned(), ..MountOptions::default() };
+    let options =
+        MountOptions { source: "vellum-images".to_owned(), allow_other: true, ..MountOptions::default() };
     let mounted = mount(at, &options).map_err(|e| e.to_string())?;
     let dir = open(at, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     Ok((mounted, dir.map_err(|e| format!("{}: {e}", at.display()))?))

@@ -99,6 +99,34 @@ fn lent(copy: &OwnedFd, len: usize) -> Vec<u8> {
     found
 }
 
+/// Files that somebody reads on in are fetched as a whole, in few pieces, unless they are large, or others may change them.
+#[test]
+fn who_reads_on_has_all_of_it() {
+    let world = World::with_cache(16 << 20);
+    let len = 30 * BLOCK + 5;
+    let data = bytes(len);
+    drop(put(&*world.f.root(), c"f", &data));
+    let branch = world.branch(Sharing::Immutable);
+    let (file, mut some) = (open(&*branch.root(), OpenMode::READ), [0; 10]);
+    file.read_at(&mut some, 0).unwrap();
+    // Nothing of the second MiB has been read.
+    assert!(world.steps(|| drop(file.read_at(&mut some, 20 * BLOCK as u64))) > 0);
+    assert_eq!(some, data[20 * BLOCK..][..10]);
+    let mut all = vec![0; len];
+    assert_eq!(world.steps(|| assert_eq!(file.read_at(&mut all, 0).unwrap(), len)), 0);
+    assert!(all == data);
+    assert!(file.lent().is_some());
+    for (sharing, more) in [(SHARED, 0), (Sharing::Immutable, 2 << 20)] {
+        let world = World::with_cache(16 << 20);
+        drop(put(&*world.f.root(), c"f", &bytes(len + more)));
+        let file = open(&*world.branch(sharing).root(), OpenMode::READ);
+        for block in [0, 20] {
+            file.read_at(&mut some, block * BLOCK as u64).unwrap();
+        }
+        assert!(world.steps(|| drop(file.read_at(&mut some, 10 * BLOCK as u64))) > 0);
+    }
+}
+
 #[test]
 fn what_is_whole_is_lent() {
     let world = World::with_cache(4 << 20);

@@ -3,16 +3,18 @@
 use super::{Sharing, Way, object, version};
 use crate::wrappers::passed_on;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use vellum_cache::{Loan, Opened, Packed, Source, Version};
+use vellum_cache::{AHEAD_MAX, BLOCK_BYTES, Loan, Opened, Packed, Source, Version};
 use vellum_vfs::{Attr, BranchFile, Error, Result, Seek};
 
 /// A file of at most so many bytes is fetched as a whole when somebody would have it lent: one who opens a program or a library is about
 /// to read most of it.
 const FETCHED_WHOLE: u64 = 1 << 20;
-/// It is fetched in pieces of so many bytes.
-const PIECE: usize = 128 << 10;
+/// One of at most so many, once a second part of it had to be fetched: who reads on in a file of that size costs the storage less requests so.
+const FETCHED_WHEN_READ: u64 = 2 << 20;
+/// It is fetched in pieces of so many bytes: as many as the cache fetches at once.
+const PIECE: u64 = AHEAD_MAX * BLOCK_BYTES;
 
 pub(super) struct CachedFile {
     pub(super) inner: Arc<dyn BranchFile>,
@@ -23,6 +25,8 @@ pub(super) struct CachedFile {
     object: OnceLock<vellum_cache::Object>,
     /// Fetching it as a whole has been tried.
     fetched: AtomicBool,
+    /// How often the storage was read.
+    fetches: AtomicU32,
     /// What was lent stays lent as long as this is open.
     loan: OnceLock<(Loan<Packed>, Arc<OwnedFd>)>,
 }
@@ -30,6 +34,7 @@ pub(super) struct CachedFile {
 /// Where the cache fetches contents.
 struct Storage<'a> {
     file: &'a dyn BranchFile,
+    fetches: &'a AtomicU32,
     /// None: it is asked.
     version: Option<Version>,
 }
@@ -42,6 +47,7 @@ impl Source for Storage<'_> {
     }
 
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.fetches.fetch_add(1, Ordering::Relaxed);
         self.file.read_at(buf, offset)
     }
 }
@@ -54,22 +60,24 @@ impl CachedFile {
             way: Arc::clone(way),
             object: OnceLock::new(),
             fetched: AtomicBool::new(false),
+            fetches: AtomicU32::new(0),
             loan: OnceLock::new(),
         }
     }
 
     fn read_through(&self, contents: &Opened<Packed>, buf: &mut [u8], offset: u64) -> Result<usize> {
         let version = (self.way.sharing == Sharing::Immutable).then(|| contents.version());
-        contents.read(&Storage { file: &*self.inner, version }, buf, offset)
+        contents.read(&Storage { file: &*self.inner, fetches: &self.fetches, version }, buf, offset)
     }
 
-    /// Reads all of a small file, once, so that it is in the cache. One that cannot be read is not lent, and who reads it hears why.
-    fn fetch(&self, contents: &Opened<Packed>) {
+    /// Reads all of a file of at most `most` bytes, once, so that it is in the cache. One that cannot be read is not lent, and who reads
+    /// it hears why.
+    fn fetch(&self, contents: &Opened<Packed>, most: u64) {
         let size = contents.version().size;
-        if size > FETCHED_WHOLE || self.fetched.swap(true, Ordering::Relaxed) {
+        if size > most || self.fetched.swap(true, Ordering::Relaxed) {
             return;
         }
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; usize::try_from(PIECE.min(size)).unwrap_or(0)];
         let mut offset = 0;
         while offset < size {
             match self.read_through(contents, &mut piece, offset) {
@@ -116,7 +124,12 @@ impl BranchFile for CachedFile {
         let Some(contents) = self.contents.as_ref().filter(|_| !buf.is_empty()) else {
             return self.inner.read_at(buf, offset);
         };
-        self.read_through(contents, buf, offset)
+        let read = self.read_through(contents, buf, offset)?;
+        let reads_on = self.fetches.load(Ordering::Relaxed) > 1 && !self.fetched.load(Ordering::Relaxed);
+        if reads_on && self.way.sharing == Sharing::Immutable && self.inner.descriptor().is_none() {
+            self.fetch(contents, FETCHED_WHEN_READ);
+        }
+        Ok(read)
     }
 
     /// Only of a layer that nobody changes: a loan stays as it is, and the kernel, which reads by it, never asks again.
@@ -125,7 +138,7 @@ impl BranchFile for CachedFile {
         if let Some((_, copy)) = self.loan.get() {
             return Some(Arc::clone(copy));
         }
-        self.fetch(contents);
+        self.fetch(contents, FETCHED_WHOLE);
         let loan = contents.lend().ok()??;
         let copy = Arc::new(OwnedFd::from(loan.memory().file()?.try_clone().ok()?));
         // Of two at once the second one gives its loan back: the memory is the same.

@@ -76,10 +76,11 @@ impl Layers {
         self.layer(layer).map_or(&[], |layer| layer.marking.spaces)
     }
 
-    /// A directory's marks, the AUFS one included.
-    pub(crate) fn all_dir_marks(&self, layer: u16, dir: &dyn BranchDir) -> Result<DirMarks> {
+    /// A directory's marks. The AUFS one, which is a name that is nearly never there, is asked for where it could hide something: `covers`,
+    /// or a redirect. On a cluster that is a round trip.
+    pub(crate) fn all_dir_marks(&self, layer: u16, dir: &dyn BranchDir, covers: bool) -> Result<DirMarks> {
         let mut marks = marks::read_dir_marks(dir, self.mark_spaces(layer))?;
-        if !marks.opaque {
+        if !marks.opaque && (covers || marks.redirect.is_some()) {
             let name = Name::new(OPAQUE_NAME)?;
             match dir.stat_at(name) {
                 // A whiteout may have this name, too; it hides a user's file that has it below.
@@ -115,11 +116,13 @@ impl Layers {
     fn find_deep(&self, stack: &[Arc<LowerDir>], name: Name<'_>, limit: Limit<'_>) -> Result<Found> {
         let mut parts: Vec<Arc<LowerDir>> = Vec::new();
         for (at, dir) in stack.iter().enumerate() {
+            // Where nothing lies below, no mark can hide anything.
+            let covers = at + 1 < stack.len();
             let handle = dir.open(self)?;
             let attr = match handle.stat_at(name) {
                 Ok(attr) => attr,
                 Err(e) if is_absent(&e) => {
-                    if dir.may_have_aufs() && self.has_aufs_whiteout(dir.layer, &*handle, name)? {
+                    if covers && dir.may_have_aufs() && self.has_aufs_whiteout(dir.layer, &*handle, name)? {
                         break;
                     }
                     continue;
@@ -142,8 +145,8 @@ impl Layers {
                 break;
             }
             let child = handle.open_dir(name)?;
-            let marks =
-                self.all_dir_marks(dir.layer, &*child).map_err(|e| e.at(dir.path_of(name).to_bytes()))?;
+            let marks = self.all_dir_marks(dir.layer, &*child, covers);
+            let marks = marks.map_err(|e| e.at(dir.path_of(name).to_bytes()))?;
             let ino = self.shown_ino(dir.layer, attr.ino);
             let part = Arc::new(LowerDir::new(dir.layer, dir.path_of(name), ino, &marks));
             part.keep(child, self);
@@ -159,8 +162,7 @@ impl Layers {
                 break;
             }
             // A whiteout beside the directory hides what is below, and not the directory.
-            let more = at + 1 < stack.len();
-            if more && dir.may_have_aufs() && self.has_aufs_whiteout(dir.layer, &*handle, name)? {
+            if covers && dir.may_have_aufs() && self.has_aufs_whiteout(dir.layer, &*handle, name)? {
                 break;
             }
         }

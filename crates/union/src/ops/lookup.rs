@@ -18,6 +18,8 @@ use vellum_vfs::{Attr, BranchDir, Entry, Errno, Error, FileKind, Name, Result};
 
 /// Fruitless searches in a directory after which all its names are listed: from then on they cost nothing.
 const SEARCHES_MAX: u8 = 6;
+/// The same where a search is a round trip to a cluster.
+const FAR_SEARCHES_MAX: u8 = 2;
 
 impl Core {
     /// The node of `name` in `parent`; None if there is no such name. The caller holds the parent's `ops`.
@@ -42,10 +44,17 @@ impl Core {
             Look::Unknown => {}
         }
         let found = self.search(parent, dir, name)?;
-        if found.is_none() && dir.entries.searched(SEARCHES_MAX) {
+        if found.is_none() && dir.entries.searched(self.searches_max(dir)) {
             self.layers.ensure_listing(dir)?;
         }
         Ok(found)
+    }
+
+    fn searches_max(&self, dir: &Dir) -> u8 {
+        let is_far = |part: &Arc<LowerDir>| {
+            self.layers.layer(part.layer).is_some_and(|layer| layer.branch.directory().is_none())
+        };
+        if dir.lowers.iter().any(is_far) { FAR_SEARCHES_MAX } else { SEARCHES_MAX }
     }
 
     fn search(
@@ -70,7 +79,8 @@ impl Core {
                     return self.adopt_file(parent, name, at, At::Upper).map(Some);
                 }
                 Err(e) if is_absent(&e) => {
-                    if self.upper.aufs && self.layers.has_aufs_whiteout(0, &*handle, name)? {
+                    let covers = !dir.lowers.is_empty();
+                    if covers && self.upper.aufs && self.layers.has_aufs_whiteout(0, &*handle, name)? {
                         return Ok(None);
                     }
                 }
@@ -104,14 +114,15 @@ impl Core {
         attr: &Attr,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
         let child = handle.open_dir(name)?;
-        let marks = self.layers.all_dir_marks(0, &*child)?;
+        let covers = !dir.lowers.is_empty();
+        let marks = self.layers.all_dir_marks(0, &*child, covers)?;
         let mut path = None;
         let below = if marks.opaque {
             Found::Nothing
         } else if let Some(redirect) = &marks.redirect {
             path = Some(redirect_path(dir, redirect));
             self.layers.follow_redirect(redirect, 0, &dir.lowers)?
-        } else if self.upper.aufs && self.layers.has_aufs_whiteout(0, handle, name)? {
+        } else if covers && self.upper.aufs && self.layers.has_aufs_whiteout(0, handle, name)? {
             // The whiteout hides what is below, and not the directory beside it.
             Found::Nothing
         } else {

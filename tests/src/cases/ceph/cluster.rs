@@ -122,6 +122,20 @@ impl Cluster {
         shell::run(command.arg("--connect-timeout=10").args(words).env("CEPH_CONF", &self.conf))
     }
 
+    /// What its daemons have been asked for so far, by whatever client.
+    pub(super) fn asked(&self) -> Outcome<Asked> {
+        let count = |daemon: &str, counter: &str| -> Outcome<Value> {
+            let text = self.ceph(&["tell", daemon, "perf", "dump", counter, "--format=json"])?;
+            Ok(serde_json::from_str::<Value>(&text).doing("counters")?[counter].clone())
+        };
+        let (server, storage) = (count("mds.a", "mds_server")?, count("osd.0", "osd")?);
+        let requests = |kind: &str| server[format!("req_{kind}_latency")]["avgcount"].as_u64();
+        let lookups = requests("lookup").ok_or("none").doing("lookups")?;
+        let attributes = requests("getattr").ok_or("none").doing("attributes")?;
+        let reads = storage["op_r"].as_u64().ok_or("none").doing("reads")?;
+        Ok(Asked { lookups, attributes, reads })
+    }
+
     /// The sessions that a process's clients have with the metadata server.
     pub(super) fn sessions(&self, process: Pid) -> Outcome<Vec<u64>> {
         let listed = self.ceph(&["tell", "mds.a", "client", "ls", "--format=json"])?;
@@ -211,6 +225,28 @@ impl Drop for Cluster {
         if let Some(mut server) = self.server.take() {
             let _ = server.kill();
             let _ = server.wait();
+        }
+    }
+}
+
+/// Requests that the daemons of a cluster have had.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// Names that the metadata server has looked up.
+    pub(super) lookups: u64,
+    /// Attributes that it has told.
+    pub(super) attributes: u64,
+    /// Reads of objects, also those of the metadata server.
+    pub(super) reads: u64,
+}
+
+impl Asked {
+    /// Those since `before`.
+    pub(super) const fn since(self, before: Self) -> Self {
+        Self {
+            lookups: self.lookups.saturating_sub(before.lookups),
+            attributes: self.attributes.saturating_sub(before.attributes),
+            reads: self.reads.saturating_sub(before.reads),
         }
     }
 }

@@ -60,6 +60,7 @@ const PARTS: &[(&str, Part)] = &[
     ("behind-tampered", behind::tampered),
     (MEASURED, behind::measured),
     ("run", running::run),
+    ("counted-starts", running::counted),
     ("image-layouts", images::layouts),
     ("flatten", images::flatten),
     ("bench", bench::compared),
@@ -78,7 +79,8 @@ fn ceph(cx: &Cx) -> Outcome {
     let mut failed = Vec::new();
     let chosen = std::env::var("VELLUM_TEST_PARTS").unwrap_or_default();
     let measures = std::env::var_os("VELLUM_MEASURE").is_some();
-    let is_chosen = |name: &str| name.contains(&chosen) && (measures || name != MEASURED);
+    let is_chosen =
+        |name: &str| chosen.split(',').any(|part| name.contains(part)) && (measures || name != MEASURED);
     for (name, part) in PARTS.iter().filter(|(name, _)| is_chosen(name)) {
         let begin = Instant::now();
         let dir = cx.dir.join(name);

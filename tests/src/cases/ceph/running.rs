@@ -70,6 +70,30 @@ pub(super) fn run(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     Ok(())
 }
 
+/// Most lookups, and most reads of objects, that a container's start may take: a name of the image is asked for once, its marks not at all,
+/// for nothing lies below it, and the one program of 2 MB is fetched in pieces of 1 MiB.
+const LOOKUPS_MAX: u64 = 25;
+const READS_MAX: u64 = 14;
+
+/// What a container's start asks of the cluster.
+pub(super) fn counted(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    let runs = Runs::new(cx)?;
+    cluster.put(&runs.image, "counted-image")?;
+    let conf = cluster.conf.display().to_string();
+    for (more, name) in [(&["--cache", "immutable"][..], "immutable"), (&[], "no cache")] {
+        let mut command = runs.bare(&["--image", "ceph:/counted-image", "--ceph-conf", &conf]);
+        command.args(more).args(["sh", "-c", "cat /srv/file"]);
+        let before = cluster.asked()?;
+        ensure_eq!(shell::run(&mut command)?, "of the image\n", "{name}: output");
+        let asked = cluster.asked()?.since(before);
+        println!("a start, {name}: {asked:?}");
+        ensure!(asked.lookups <= LOOKUPS_MAX, "{name}: {asked:?}");
+        ensure!(more.is_empty() || asked.reads <= READS_MAX, "{name}: {asked:?}");
+        runs.nothing_is_left()?;
+    }
+    Ok(())
+}
+
 /// In a pool that may reach clusters, and not in another one.
 fn pool(cx: &Cx, cluster: &Cluster, runs: &Runs<'_>) -> Outcome {
     let pools = Pools::new(cx)?;

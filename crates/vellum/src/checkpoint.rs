@@ -12,6 +12,7 @@ use vellum_engine::Failure;
 use vellum_engine::checkpoint::{Checkpoints, Listed, Manner, Of, Record, Take, take as take_checkpoint};
 use vellum_engine::container::{Ending, Restore, STATUS_FAILED, restore as restore_container};
 use vellum_engine::image::Source;
+use vellum_service::layers::ceph::Cluster;
 
 /// A checkpoint as programs see it.
 #[derive(Serialize)]
@@ -64,12 +65,23 @@ pub fn restore(arguments: RestoreArgs) -> (u8, Option<Failure>) {
 }
 
 fn request(arguments: RestoreArgs) -> Result<Restore, Failure> {
+    let mut image = arguments.image.as_deref().map(Source::parse).transpose()?;
+    let cluster = Cluster::from(arguments.cluster);
+    match &mut image {
+        Some(Source::Far(layer) | Source::FarLayout(layer)) => layer.cluster = cluster,
+        _ if cluster == Cluster::default() => {}
+        _ => {
+            return Err(Failure::input(
+                "options --ceph-conf, --ceph-id and --ceph-fs: nothing is on CephFS; give --image ceph:PATH, or leave them out",
+            ));
+        }
+    }
     Ok(Restore {
         vellum: program()?,
         checkpoint: arguments.checkpoint,
         pool: arguments.pool.map(|name| name.parse()).transpose()?,
         name: arguments.name,
-        image: arguments.image.as_deref().map(Source::parse).transpose()?,
+        image,
         runtime: arguments.runtime,
         state: arguments.state,
     })

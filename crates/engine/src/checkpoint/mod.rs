@@ -11,6 +11,7 @@ mod criu;
 mod data;
 mod delta;
 mod directory;
+mod fingerprint;
 mod freezer;
 mod identity;
 pub mod library;

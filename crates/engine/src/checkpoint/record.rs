@@ -14,7 +14,8 @@ use vellum_service::Failure;
 /// The file.
 pub(crate) const NAME: &str = "checkpoint.json";
 /// The newest format that is read. 1: a container of `vellum run`. 2: one of podman. 3: one of containerd. 4: any of them, in an object of its own.
-const FORMAT: u32 = 4;
+/// 5: one of `vellum run` whose image is on CephFS, in whatever form.
+const FORMAT: u32 = 5;
 /// The largest one that is read, in bytes.
 pub(crate) const RECORD_MAX: u64 = 16 << 20;
 
@@ -99,7 +100,12 @@ impl From<Record> for Written {
             Of::Podman(described) => (2, None, None, Some(described), None),
             Of::Containerd(described) => (3, None, None, None, Some(*described)),
         };
-        let format = if record.stored_bytes.is_some() { 4 } else { format };
+        let is_far = lowers.as_ref().is_some_and(Lowers::are_far);
+        let format = match record.stored_bytes {
+            _ if is_far => 5,
+            Some(_) => 4,
+            None => format,
+        };
         Self {
             format,
             vellum: record.vellum,
@@ -263,7 +269,7 @@ pub(super) mod tests {
             ("podman:localhost/web", "httpd -f")
         );
         for (from, to) in [
-            ("\"format\":2", "\"format\":5"),
+            ("\"format\":2", "\"format\":6"),
             ("\"format\":2", "\"format\":0"),
             ("\"podman\":{", "\"other\":{"),
             (

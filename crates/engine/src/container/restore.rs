@@ -19,7 +19,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use vellum_service::{Failure, LayerSource};
+use vellum_service::Failure;
 
 /// Where CRIU writes its log, in the container's directory, and what it calls it.
 const WORK: &str = "criu";
@@ -117,18 +117,21 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
     if let Some(pool) = &pool {
         resume.fits(Some(pool))?;
     }
-    let request = resume.request(asked);
+    let usual = pool.as_ref().map(|pool| pool.settings().cluster()).unwrap_or_default();
+    let image = asked.image.clone().unwrap_or_else(|| resume.lowers.source());
+    let image = image.found_by(&usual).map_err(|why| why.of(format!("checkpoint {shown}")))?;
+    let request = resume.request(asked, image.clone());
     let signals = Signals::watch()?;
     let state = State::open(asked.state.as_deref())?;
     state.sweep();
-    let lowers =
-        resume.lowers.directories(asked.image.as_ref(), &state.layers(), &|| signals.came().is_some());
+    let lowers = resume.lowers.layers(&image, &state.layers(), &|| signals.came().is_some());
     let Some(lowers) = lowers.map_err(|why| why.of(format!("checkpoint {shown}")))? else {
         return Ok(Ending { status: interrupted(&signals), said: None });
     };
     let place = state.place(&id)?;
     let start = Start {
         request: &request,
+        image: image.into(),
         runtime,
         plan: settings.plan.clone(),
         hostname: settings.hostname.clone(),
@@ -138,7 +141,7 @@ pub fn restore(asked: &Restore) -> Result<Ending, Failure> {
         signals: &signals,
         resume: Some(&resume),
     };
-    start.through(place, lowers.into_iter().map(LayerSource::from).collect())
+    start.through(place, lowers)
 }
 
 /// The runtime that restores: runc, unless another one is named.
@@ -184,11 +187,11 @@ impl Resume {
     }
 
     /// As the container was asked for.
-    fn request(&self, asked: &Restore) -> Request {
+    fn request(&self, asked: &Restore, image: Source) -> Request {
         let settings = self.settings();
         Request {
             vellum: asked.vellum.clone(),
-            image: asked.image.clone().unwrap_or_else(|| settings.image.source()),
+            image,
             asked: super::Asked::default(),
             volumes: settings.volumes.clone(),
             pool: asked.pool.clone(),

@@ -101,16 +101,13 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
     let signals = Signals::watch()?;
     let state = State::open(request.state.as_deref())?;
     state.sweep();
-    let mut image = request.image.clone();
-    let pool = claimed(pool, &image, keep.as_ref(), &state)?;
+    let pool = claimed(pool, &request.image, keep.as_ref(), &state)?;
     let usual = pool.as_ref().map(|pool| pool.settings().cluster()).unwrap_or_default();
-    if let Source::Far(layer) | Source::FarLayout(layer) = &mut image {
-        *layer = layer.found_by(&usual)?;
-    }
+    let source = request.image.found_by(&usual)?;
     if let Some(Keep::Far(layer)) = &mut keep {
         *layer = layer.found_by(&usual)?;
     }
-    let image = here.map_or_else(|| Found::of(&image), Ok)?;
+    let image = here.map_or_else(|| Found::of(&source), Ok)?;
     let mut own = vec!["container=vellum".to_owned(), format!("HOSTNAME={hostname}")];
     if terminal {
         own.push("TERM=xterm".to_owned());
@@ -120,7 +117,8 @@ pub fn run(request: &Request) -> Result<Ending, Failure> {
         return Ok(Ending { status: interrupted(&signals), said: None });
     };
     let place = state.place(&id)?;
-    Start { request, runtime, plan, hostname, terminal, keep, pool, signals: &signals, resume: None }
+    let (image, signals) = (source.into(), &signals);
+    Start { request, image, runtime, plan, hostname, terminal, keep, pool, signals, resume: None }
         .through(place, lowers)
 }
 
@@ -210,6 +208,8 @@ fn pool_socket(pool: Option<&Pool>) -> Option<PathBuf> {
 /// Everything that is known before the container's directory is there.
 pub(super) struct Start<'a> {
     pub(super) request: &'a Request,
+    /// Where the image is.
+    pub(super) image: Image,
     pub(super) runtime: Runtime,
     pub(super) plan: Plan,
     pub(super) hostname: String,
@@ -336,10 +336,8 @@ impl Start<'_> {
         }
         let criu = place.path(CRIU_FILE);
         fs::write(&criu, crate::checkpoint::configuration(true)).map_err(|e| Failure::at(&criu, e))?;
-        if let (Some(settings), Some(_)) =
-            (self.settings(&plan, &user, ids, lowers, &preload), place.layers().0.directory())
-        {
-            settings.write(place.dir())?;
+        if place.layers().0.directory().is_some() {
+            self.settings(&plan, &user, ids, lowers, &preload).write(place.dir())?;
         }
         let mut volumes = self.request.volumes.clone();
         let (mut shown, mut preload) = (Shown::default(), preload);
@@ -373,7 +371,7 @@ impl Start<'_> {
         Ok(shown)
     }
 
-    /// What it is started with, for a checkpoint. None: a layer of its image is no directory of this host.
+    /// What it is started with, for a checkpoint.
     fn settings(
         &self,
         plan: &Plan,
@@ -381,14 +379,11 @@ impl Start<'_> {
         ids: Option<UidRange>,
         lowers: &[LayerSource],
         preload: &Preload,
-    ) -> Option<Settings> {
+    ) -> Settings {
         let request = self.request;
-        Some(Settings {
-            image: Image::of(&request.image)?,
-            lowers: lowers
-                .iter()
-                .map(|lower| lower.directory().map(Path::to_owned))
-                .collect::<Option<_>>()?,
+        Settings {
+            image: self.image.clone(),
+            lowers: lowers.iter().filter_map(|lower| lower.directory().map(Path::to_owned)).collect(),
             plan: plan.clone(),
             user: user.clone(),
             volumes: request.volumes.clone(),
@@ -403,7 +398,7 @@ impl Start<'_> {
             new_privileges: request.new_privileges,
             library: preload.library.is_some(),
             socket: preload.socket.is_some(),
-        })
+        }
     }
 
     fn start(&self, place: &Place, placement: &Placement, shown: &Shown) -> Result<Option<Ending>, Failure> {

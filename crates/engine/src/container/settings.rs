@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
 use vellum_service::config::Sharing;
+use vellum_service::layers::ceph::CephLayer;
 
 /// The file.
 const NAME: &str = "settings.json";
@@ -20,7 +21,7 @@ const NAME: &str = "settings.json";
 pub struct Settings {
     /// What the root is made of.
     pub image: Image,
-    /// The directories of its layers, the top one first.
+    /// The directories of its layers, the top one first; none of a tree that lies on CephFS.
     pub(crate) lowers: Vec<PathBuf>,
     /// What runs.
     pub(crate) plan: Plan,
@@ -60,22 +61,19 @@ pub enum Image {
     Tree(PathBuf),
     /// An image layout, and the name of an image in it.
     Layout(PathBuf, Option<String>),
+    /// A directory on CephFS: a tree, or an image layout.
+    Far(CephLayer),
+    /// An image layout on CephFS, maybe with the name of an image in it.
+    FarLayout(CephLayer),
 }
 
-impl Image {
-    /// None: it is no directory of this host.
-    pub(super) fn of(source: &Source) -> Option<Self> {
+impl From<Source> for Image {
+    fn from(source: Source) -> Self {
         match source {
-            Source::Tree(dir) => Some(Self::Tree(dir.clone())),
-            Source::Layout(dir, tag) => Some(Self::Layout(dir.clone(), tag.clone())),
-            Source::Far(_) | Source::FarLayout(_) => None,
-        }
-    }
-
-    pub(crate) fn source(&self) -> Source {
-        match self {
-            Self::Tree(dir) => Source::Tree(dir.clone()),
-            Self::Layout(dir, tag) => Source::Layout(dir.clone(), tag.clone()),
+            Source::Tree(dir) => Self::Tree(dir),
+            Source::Layout(dir, tag) => Self::Layout(dir, tag),
+            Source::Far(layer) => Self::Far(layer),
+            Source::FarLayout(layer) => Self::FarLayout(layer),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::podman::{Beside, quoted};
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 use vellum_service::config::{Config, Profile};
@@ -108,11 +108,11 @@ impl Restoring<'_> {
     }
 
     /// The layers below, as they were.
-    fn lowers(&self) -> Result<Vec<PathBuf>, Failure> {
+    fn lowers(&self) -> Result<Vec<LayerSource>, Failure> {
         let store = crate::container::State::open(self.asked.state.as_deref())?.layers();
         let mut all = Vec::new();
         for lowers in &self.described.lowers {
-            let found = lowers.directories(None, &store, &|| false);
+            let found = lowers.layers(&lowers.source(), &store, &|| false);
             let found = found.map_err(|why| why.of(format!("checkpoint {}", self.kept.shown())))?;
             all.extend(found.into_iter().flatten());
         }
@@ -120,7 +120,7 @@ impl Restoring<'_> {
     }
 
     /// Fills the upper layer, and mounts the tree.
-    fn mount(&self, lowers: Vec<PathBuf>) -> Result<(), Failure> {
+    fn mount(&self, lowers: Vec<LayerSource>) -> Result<(), Failure> {
         let Described { root, upper, work, profile, .. } = self.described;
         let profile = match profile.as_str() {
             "passthrough" => Profile::Passthrough,
@@ -131,7 +131,7 @@ impl Restoring<'_> {
         }
         let config = Config {
             mountpoint: root.clone(),
-            lowers: lowers.into_iter().map(LayerSource::from).collect(),
+            lowers,
             upper: Some(upper.clone().into()),
             work: Some(work.clone().into()),
             profile,

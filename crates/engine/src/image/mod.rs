@@ -22,8 +22,9 @@ pub use store::LayerStore;
 
 use rustix::io::Errno;
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::{Path, PathBuf};
-use vellum_service::layers::ceph::CephLayer;
+use vellum_service::layers::ceph::{CephLayer, Cluster};
 use vellum_service::{Failure, LayerSource};
 
 /// The file that makes a directory an OCI image layout.
@@ -122,7 +123,30 @@ fn is_layout(there: &There) -> Result<bool, Failure> {
     }
 }
 
+impl fmt::Display for Source {
+    /// As `--image` names it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tree(dir) => write!(f, "{}", dir.display()),
+            Self::Layout(dir, None) => write!(f, "oci:{}", dir.display()),
+            Self::Layout(dir, Some(tag)) => write!(f, "oci:{}:{tag}", dir.display()),
+            Self::Far(layer) => write!(f, "{layer}"),
+            Self::FarLayout(layer) => write!(f, "oci:{layer}"),
+        }
+    }
+}
+
 impl Source {
+    /// On the cluster where a service finds it, as far as that is left open by `usual`. What is on this host is as it is. Refuses a
+    /// configuration that cannot be read.
+    pub(crate) fn found_by(&self, usual: &Cluster) -> Result<Self, Failure> {
+        Ok(match self {
+            Self::Tree(_) | Self::Layout(..) => self.clone(),
+            Self::Far(layer) => Self::Far(layer.found_by(usual)?),
+            Self::FarLayout(layer) => Self::FarLayout(layer.found_by(usual)?),
+        })
+    }
+
     /// What `--image TEXT` means: a directory, a directory that is an image layout, `oci:DIR[:TAG]`, or the same on CephFS: `ceph:PATH`, `oci:ceph:PATH[:TAG]`.
     pub fn parse(text: &Path) -> Result<Self, Failure> {
         let bad = |why: &str| Failure::input(format!("option --image {}: {why}", text.display()));

@@ -8,7 +8,7 @@ mod visit;
 
 pub use open::CephRight;
 pub(crate) use open::{layer, reach, upper};
-pub use visit::{FarFile, Visit, end_visitor};
+pub use visit::{FarFile, FarObject, Visit, end_visitor};
 pub(crate) use visit::{arrive, quietly};
 
 use crate::config::Config;

@@ -124,9 +124,12 @@ pub struct RestoreArgs {
     /// The container's name; otherwise the one that it had.
     #[arg(long, value_name = "ID")]
     pub name: Option<String>,
-    /// Where its image is now, if not where it was.
+    /// Where its image is now, if not where it was; a copy that is the same, also of or on CephFS.
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<PathBuf>,
+    /// Which cluster ceph:PATH is on.
+    #[command(flatten)]
+    pub cluster: ClusterArgs,
     /// The OCI runtime; otherwise runc.
     #[arg(long, value_name = "PROGRAM")]
     pub runtime: Option<PathBuf>,

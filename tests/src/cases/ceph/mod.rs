@@ -3,6 +3,7 @@
 
 mod behind;
 mod bench;
+mod checkpoints;
 mod cluster;
 mod failures;
 mod images;
@@ -62,6 +63,7 @@ const PARTS: &[(&str, Part)] = &[
     ("run", running::run),
     ("counted-starts", running::counted),
     ("image-layouts", images::layouts),
+    ("checkpoints", checkpoints::checkpoints),
     ("flatten", images::flatten),
     ("bench", bench::compared),
     ("storage-stopped", failures::storage_stopped),

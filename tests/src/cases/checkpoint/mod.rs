@@ -8,7 +8,7 @@ mod packed;
 mod podman;
 mod programs;
 mod stream;
-mod support;
+pub(super) mod support;
 mod zoned;
 
 use super::Case;
@@ -56,7 +56,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Counts in memory, in a file and in what it says. Containers that run side by side have different names, for their control groups do.
-const COUNTER: &str =
+pub(super) const COUNTER: &str =
     "trap 'exit 3' TERM; i=0; while :; do i=$((i+1)); echo $i >> /srv/count; echo $i; sleep 0.05; done";
 
 /// Lists, is left running, ends, goes on, also in another pool, with its memory and its file of one moment.

@@ -33,7 +33,7 @@ pub(super) fn criu() -> Outcome<OsString> {
 }
 
 /// The containers and checkpoints of a case.
-pub(super) struct Scene<'a> {
+pub(in crate::cases) struct Scene<'a> {
     runs: Runs<'a>,
     path: OsString,
     to: String,
@@ -42,14 +42,14 @@ pub(super) struct Scene<'a> {
 }
 
 /// A `vellum run` or `vellum restore`, killed at the end of the case at the latest; what it says goes to a file.
-pub(super) struct Going {
+pub(in crate::cases) struct Going {
     child: std::cell::RefCell<Child>,
     said: PathBuf,
 }
 
 impl<'a> Scene<'a> {
     /// With an image of busybox.
-    pub(super) fn new(cx: &'a Cx) -> Outcome<Self> {
+    pub(in crate::cases) fn new(cx: &'a Cx) -> Outcome<Self> {
         let runs = Runs::new(cx)?;
         let path = criu()?;
         let to = runs.cx.dir.join("checkpoints").display().to_string();
@@ -91,11 +91,11 @@ impl<'a> Scene<'a> {
         Ok(scene)
     }
 
-    pub(super) fn image(&self) -> &Path {
+    pub(in crate::cases) fn image(&self) -> &Path {
         &self.runs.image
     }
 
-    pub(super) fn state(&self) -> String {
+    pub(in crate::cases) fn state(&self) -> String {
         self.runs.state.display().to_string()
     }
 
@@ -105,12 +105,12 @@ impl<'a> Scene<'a> {
     }
 
     /// One of them.
-    pub(super) fn kept(&self, name: &str) -> PathBuf {
+    pub(in crate::cases) fn kept(&self, name: &str) -> PathBuf {
         Path::new(&self.to()).join(name)
     }
 
     /// `vellum ARGUMENTS`.
-    pub(super) fn command(&self, arguments: &[&str]) -> Command {
+    pub(in crate::cases) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.runs.program);
         command.args(arguments).stdin(Stdio::null()).env("PATH", &self.path);
         // What lies beside the program is not loaded.
@@ -118,20 +118,24 @@ impl<'a> Scene<'a> {
         command
     }
 
-    pub(super) fn vellum(&self, arguments: &[&str]) -> Outcome<String> {
+    pub(in crate::cases) fn vellum(&self, arguments: &[&str]) -> Outcome<String> {
         shell::run(&mut self.command(arguments))
     }
 
     /// `vellum run` by runc.
-    pub(super) fn start(&self, arguments: &[&str]) -> Outcome<Going> {
-        let image = self.image().display().to_string();
+    pub(in crate::cases) fn start(&self, arguments: &[&str]) -> Outcome<Going> {
+        self.start_of(&self.image().display().to_string(), arguments)
+    }
+
+    /// The same of another image.
+    pub(in crate::cases) fn start_of(&self, image: &str, arguments: &[&str]) -> Outcome<Going> {
         let state = self.state();
-        let always = ["run", "--runtime", "runc", "--state", &state, "--image", &image];
+        let always = ["run", "--runtime", "runc", "--state", &state, "--image", image];
         self.going(&[&always[..], arguments].concat())
     }
 
     /// `vellum restore` of one of the checkpoints.
-    pub(super) fn restore(&self, name: &str, more: &[&str]) -> Outcome<Going> {
+    pub(in crate::cases) fn restore(&self, name: &str, more: &[&str]) -> Outcome<Going> {
         let (state, path) = (self.state(), self.kept(name).display().to_string());
         self.going(&[&["restore", "--state", &state, &path][..], more].concat())
     }
@@ -149,7 +153,7 @@ impl<'a> Scene<'a> {
         Ok(Going { child: child.into(), said })
     }
 
-    pub(super) fn checkpoint(&self, arguments: &[&str]) -> Outcome {
+    pub(in crate::cases) fn checkpoint(&self, arguments: &[&str]) -> Outcome {
         self.checkpoint_to(Path::new(&self.to()), arguments)
     }
 
@@ -173,7 +177,7 @@ impl<'a> Scene<'a> {
         }
     }
 
-    pub(super) fn nothing_is_left(&self) -> Outcome {
+    pub(in crate::cases) fn nothing_is_left(&self) -> Outcome {
         self.runs.nothing_is_left()
     }
 }
@@ -199,7 +203,7 @@ impl Going {
     }
 
     /// Waits until it says something that it has not said yet.
-    pub(super) fn says_more(&self) -> Outcome {
+    pub(in crate::cases) fn says_more(&self) -> Outcome {
         let before = self.lines();
         eventually(&format!("more than {before} lines in {}", self.said.display()), || {
             if let Some(status) = self.child.borrow_mut().try_wait()? {
@@ -211,7 +215,7 @@ impl Going {
     }
 
     /// Waits for its end: its exit status.
-    pub(super) fn ends(&self) -> Outcome<i32> {
+    pub(in crate::cases) fn ends(&self) -> Outcome<i32> {
         eventually("it ends", || Ok(self.child.borrow_mut().try_wait()?.is_some()))?;
         Ok(self.child.borrow_mut().wait()?.code().unwrap_or(-1))
     }

@@ -5,14 +5,16 @@ use super::open::{CephRight, layer, right, unopened};
 use super::{CephLayer, be_one_of, leave};
 use crate::failure::Failure;
 use rustix::fs::{Mode, OFlags};
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vellum_vfs::{Branch, BranchDir, BranchFile, Errno, Error, FileKind, Name, OpenMode, Result as Done};
+use vellum_vfs::{
+    Attr, Branch, BranchDir, BranchFile, Errno, Error, FileKind, Name, OpenMode, Result as Done,
+};
 
 /// This process has had a client.
 static VISITED: AtomicBool = AtomicBool::new(false);
@@ -147,6 +149,31 @@ impl Visit {
         opened().map_err(|error: Error| error.errno().into())
     }
 
+    /// Attributes of a directory below it, and all that is in that. No symbolic link on the way is followed.
+    pub fn list(&self, path: &Path) -> io::Result<(Attr, Vec<FarObject>)> {
+        let listed = || {
+            let dir = self.branch.open_dir_path(&text(path.as_os_str())?)?;
+            let mut names = Vec::new();
+            dir.list(&mut |item| {
+                names.push(item.name.as_c_str().to_owned());
+                Ok(())
+            })?;
+            let object = |text: CString| {
+                let name = Name::new(&text)?;
+                let attr = dir.stat_at(name)?;
+                let mut target = Vec::new();
+                if attr.kind() == FileKind::Symlink {
+                    target.resize(TARGET_MAX, 0);
+                    let len = dir.read_link_at(name, &mut target)?;
+                    target.truncate(len);
+                }
+                Ok(FarObject { name: OsStr::from_bytes(text.as_bytes()).to_owned(), attr, target })
+            };
+            Ok((dir.stat()?, names.into_iter().map(object).collect::<Done<_>>()?))
+        };
+        listed().map_err(|error: Error| error.errno().into())
+    }
+
     /// Makes a directory in it that only its owner enters. False: something of that name is there.
     pub fn make_dir(&self, name: &OsStr) -> Result<bool, Failure> {
         match text(name).and_then(|text| self.branch.root().make_dir(Name::new(&text)?, 0o700)) {
@@ -159,6 +186,20 @@ impl Visit {
     pub fn remove_all(&self, name: &OsStr) -> Result<(), Failure> {
         self.said(text(name).and_then(|text| remove_all(&self.branch.root(), &text)))
     }
+}
+
+/// Longest target of a symbolic link in bytes, and the NUL of those who add one.
+const TARGET_MAX: usize = 4096;
+
+/// Something in a directory on CephFS.
+#[derive(Clone, Debug)]
+pub struct FarObject {
+    /// Its name.
+    pub name: OsString,
+    /// Its attributes.
+    pub attr: Attr,
+    /// Of a symbolic link, where it leads.
+    pub target: Vec<u8>,
 }
 
 /// A file on CephFS that is read from its beginning to its end.

@@ -110,7 +110,7 @@ fn without_rings(command: &mut Command) -> &mut Command {
 }
 
 /// Reads from mappings, of all programs that reported.
-fn served(report: &str) -> u64 {
+pub(super) fn served(report: &str) -> u64 {
     let counts = report.lines().filter_map(|line| line.strip_prefix("vellum: preads from mappings: "));
     counts.filter_map(|count| count.parse::<u64>().ok()).sum()
 }

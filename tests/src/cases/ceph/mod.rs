@@ -37,6 +37,7 @@ const PARTS: &[(&str, Part)] = &[
     ("changed", trees::changed),
     ("large-file", trees::large_file),
     ("lent", lent::lent),
+    ("lent-mapped", lent::mapped),
     ("warm", warm::warm),
     ("refused", failures::refused),
     ("pool", trees::pool),

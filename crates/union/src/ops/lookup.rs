@@ -18,7 +18,7 @@ use vellum_vfs::{Attr, BranchDir, Entry, Errno, Error, FileKind, Name, Result};
 
 /// Fruitless searches in a directory after which all its names are listed: from then on they cost nothing.
 const SEARCHES_MAX: u8 = 6;
-/// The same where a search is a round trip to a cluster.
+/// Fruitless searches after which names are listed where a part lies on a cluster, for which a search is a round trip.
 const FAR_SEARCHES_MAX: u8 = 2;
 
 impl Core {

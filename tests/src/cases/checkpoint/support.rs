@@ -127,7 +127,7 @@ impl<'a> Scene<'a> {
         self.start_of(&self.image().display().to_string(), arguments)
     }
 
-    /// The same of another image.
+    /// `vellum run` by runc, of another image.
     pub(in crate::cases) fn start_of(&self, image: &str, arguments: &[&str]) -> Outcome<Going> {
         let state = self.state();
         let always = ["run", "--runtime", "runc", "--state", &state, "--image", image];

@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::layers::lock::{DirLock, PREDECESSOR_WAIT};
 use crate::layers::source::LayerSource;
 use crate::mounts::mountpoint::mounts;
+use crate::store_door;
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::OpenTreeFlags;
@@ -51,6 +52,8 @@ pub struct OpenLayers {
     pub go_on: bool,
     /// Files of the upper are written behind.
     pub is_logged: bool,
+    /// The door of the store that the upper is in.
+    pub door: Option<OwnedFd>,
 }
 
 /// The layers of an instance, open.
@@ -121,7 +124,7 @@ impl OpenLayers {
         };
         let lowers = config.only_read().map(open).collect::<Result<_, _>>()?;
         let is_logged = config.write_behind.is_some();
-        Ok(Self { lowers, upper, locks, mount: None, go_on: false, is_logged })
+        Ok(Self { lowers, upper, locks, mount: None, go_on: false, is_logged, door: None })
     }
 
     /// The upper, its work directory, and the lowers.
@@ -180,7 +183,7 @@ impl OpenLayers {
             )) => {
                 // What a record names stays open as long as the mount is served.
                 self.locks.push(DirLock::from(second));
-                Some(zoned::upper(&upper, &work, device)?)
+                Some(zoned::upper(&upper, &work, device, self.door)?)
             }
             Some((upper, work)) => Some((upper.branch()?, work.branch()?)),
             None => None,
@@ -214,7 +217,8 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
                     upper_seen = Some(open_upper(config, (upper, work), mountpoint, &mut layers)?);
                 }
                 (None, None) if upper.zoned().is_some() && work.zoned().is_some() => {
-                    layers.upper = Some(open_stored_upper(upper, work)?);
+                    let (pair, door) = open_stored_upper(upper, work)?;
+                    (layers.upper, layers.door) = (Some(pair), door);
                 }
                 (None, None) => {
                     check_far_pair(config, upper, work)?;
@@ -258,8 +262,11 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
     Ok(layers)
 }
 
-/// Opens an upper layer and its work directory in a store, for which nobody else may have it.
-fn open_stored_upper(upper: &LayerSource, work: &LayerSource) -> Result<(OpenLayer, OpenLayer), Failure> {
+/// Opens an upper layer and its work directory in a store, for which nobody else may have it, and the store's door.
+fn open_stored_upper(
+    upper: &LayerSource,
+    work: &LayerSource,
+) -> Result<((OpenLayer, OpenLayer), Option<OwnedFd>), Failure> {
     let (Some(upper), Some(work)) = (upper.zoned(), work.zoned()) else {
         return Err(Failure::input(format!("workdir {work}: not in a store, as upperdir {upper} is")));
     };
@@ -267,7 +274,8 @@ fn open_stored_upper(upper: &LayerSource, work: &LayerSource) -> Result<(OpenLay
     let second =
         device.try_clone().map_err(|e| Failure::system("a second descriptor of a device").because(e))?;
     let of = |layer, device| OpenLayer { source: LayerSource::Zoned(layer), root: Some(device) };
-    Ok((of(upper, device), of(work, second)))
+    let door = store_door::listen(&device);
+    Ok(((of(upper, device), of(work, second)), door))
 }
 
 /// Opens a layer that is only read and no directory of this host.

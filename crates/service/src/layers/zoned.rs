@@ -7,6 +7,7 @@
 use crate::failure::Failure;
 use crate::layers::lock::PREDECESSOR_WAIT;
 use crate::plain;
+use crate::store_door;
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
@@ -282,8 +283,21 @@ pub(crate) fn layer(layer: &ZonedLayer, device: OwnedFd) -> Result<Open, Failure
 }
 
 /// Opens an upper layer and its work directory. Directories that are not there are made.
-pub(crate) fn upper(upper: &ZonedLayer, work: &ZonedLayer, device: OwnedFd) -> Result<(Open, Open), Failure> {
+/// `door`: where commands come in that use its store beside the mount.
+pub(crate) fn upper(
+    upper: &ZonedLayer,
+    work: &ZonedLayer,
+    device: OwnedFd,
+    door: Option<OwnedFd>,
+) -> Result<(Open, Open), Failure> {
+    let owner = fstat(&device).map(|found| found.st_uid);
+    let owner = owner.map_err(|e| Failure::system(format!("layer {upper}")).because(e))?;
     let tree = tree(upper, device, true)?;
+    if let Some(door) = door
+        && let Err(error) = store_door::open(door, &tree, owner)
+    {
+        tracing::warn!(%error, "no command can use the store of {upper}");
+    }
     for layer in [upper, work] {
         make(layer, &tree).map_err(|error| {
             Failure::input(format!("layer {layer}: cannot make the directory")).because(error.errno())

@@ -110,9 +110,10 @@ impl Fresh {
         }
         let missing = || Failure::system("a descriptor is missing");
         let device = all.next().ok_or_else(missing)?;
-        let layers = OpenLayers::of(&request.config, &mut all, Vec::new())?;
+        let mut layers = OpenLayers::of(&request.config, &mut all, Vec::new())?;
         let locks: Vec<OwnedFd> = all.by_ref().take(request.locks).collect();
         let handouts = all.by_ref().take(request.handouts.into()).next();
+        layers.door = all.by_ref().take(request.door.into()).next();
         let failed = |e: vellum_vfs::Error| match e.errno() {
             // Most of it is never touched, but all of it counts.
             Errno::FBIG => Failure::input(

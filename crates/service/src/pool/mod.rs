@@ -27,6 +27,7 @@ pub use mount_client::{Joined, Pool, look, restart, stop};
 pub(crate) use mount_record::KeptRecord;
 pub use mount_record::asked_for;
 pub use single::run as serve_alone;
+pub(crate) use sockets::bind_at;
 pub use sockets::{
     directory as session_directory, make_directory as make_session_directory, path as session_path,
 };
@@ -34,7 +35,7 @@ pub use supervisor::{Manner, Supervised, listen, supervise};
 pub use wire::Status;
 
 /// Version of everything that one service leaves to the next: mount records, ledgers, generations, requests in flight.
-pub const FORMAT: u32 = 15;
+pub const FORMAT: u32 = 16;
 
 /// What supervisors and heirs are called in lists of processes.
 pub const KEEPERS: [&str; 2] = ["vellum-keeper", "vellum-heir"];

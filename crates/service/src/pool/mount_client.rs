@@ -145,7 +145,7 @@ fn hand_over(
         .and_then(|(upper, _)| handout_mounts::mount_of(upper.root.as_ref()?, &config.flags));
     let request = MountRequest::new(config, mountpoint, &layers, handouts.is_some());
     let locks: Vec<OwnedFd> = std::mem::take(&mut layers.locks).into_iter().map(Into::into).collect();
-    let all = [device].into_iter().chain(layers.roots()).chain(&locks).chain(&handouts);
+    let all = [device].into_iter().chain(layers.roots()).chain(&locks).chain(&handouts).chain(&layers.door);
     let descriptors: Vec<BorrowedFd<'_>> = all.map(AsFd::as_fd).collect();
     wire::send(service, &Request::Mount(Box::new(request)), &descriptors)?;
     Ok(wire::receive(service)?.0)

@@ -15,6 +15,7 @@ use crate::layers::lock::DirLock;
 use crate::layers::zoned;
 use crate::mounts::ending;
 use crate::process::daemon::Pending;
+use crate::store_door;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -171,13 +172,16 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
     {
         tracing::error!("{failure}");
     }
-    match orders.listeners {
+    let served = match orders.listeners {
         Some(listeners) => service.listen(listeners, orders.stay),
         None => {
             service.wait();
             Ok(())
         }
-    }
+    };
+    // What a command was writing to a store is of use to somebody, whatever became of the mounts.
+    store_door::wait_until_left();
+    served
 }
 
 impl PoolService {
@@ -296,7 +300,8 @@ impl PoolService {
             }
             let books = self.books.lock();
             let stopping = books.stopping || self.board.is_ending();
-            if books.mounts > 0 || books.clients + books.ending > 0 && !stopping {
+            let others = books.clients + books.ending + usize::from(store_door::is_used());
+            if books.mounts > 0 || others > 0 && !stopping {
                 idle_since = Instant::now();
             } else if stopping || !stay && idle_since.elapsed() >= IDLE {
                 return Ok(());

@@ -93,11 +93,11 @@ impl<'a> Mount<'a> {
         pending: Option<&'a Pending>,
     ) -> Result<Self, Failure> {
         let request = MountRequest::new(config, point, &layers, false);
-        let OpenLayers { lowers, upper, locks, .. } = layers;
+        let OpenLayers { lowers, upper, locks, door, .. } = layers;
         let upper = upper.into_iter().flat_map(|(upper, work)| [upper, work]);
         let roots = upper.chain(lowers).filter_map(|layer| layer.root);
         let locks = locks.into_iter().map(OwnedFd::from);
-        let descriptors: Vec<_> = [device].into_iter().chain(roots).chain(locks).collect();
+        let descriptors: Vec<_> = [device].into_iter().chain(roots).chain(locks).chain(door).collect();
         let (written, only_read) = request.roots();
         let roots =
             descriptors.iter().skip(1).take(written + only_read).map(identity).collect::<Result<_, _>>()?;

@@ -53,7 +53,7 @@ pub fn make_directory(socket: &Path) -> io::Result<()> {
 
 /// Makes a socket that `mode` lets use, in the place of what an earlier service may have left. It is bound by another name first:
 /// whoever finds it can talk to it, and nobody else can at any time.
-pub(super) fn bind_at(path: &Path, mode: u32) -> io::Result<UnixListener> {
+pub(crate) fn bind_at(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let mut fresh = path.as_os_str().to_owned();
     fresh.push("-new");
     let fresh = PathBuf::from(fresh);

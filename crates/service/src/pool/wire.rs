@@ -37,7 +37,8 @@ pub(super) enum Request {
 }
 
 /// A mount that has been made, and its layers. The descriptors come in the order: the device, the roots of layers that have one, as
-/// [`OpenLayers::all`] has them, the locks, the upper's own mount if there is one.
+/// [`OpenLayers::all`] has them, the locks, the upper's own mount and its store's door if
+/// there is one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct MountRequest {
@@ -48,6 +49,8 @@ pub(super) struct MountRequest {
     pub(super) device: u64,
     /// There is a mount of the upper of its own, for files that are handed out.
     pub(super) handouts: bool,
+    /// The door of the upper's store comes last.
+    pub(super) door: bool,
 }
 
 impl MountRequest {
@@ -58,6 +61,7 @@ impl MountRequest {
             locks: layers.locks.len(),
             device: super::handout_mounts::device_of(mountpoint),
             handouts,
+            door: layers.door.is_some(),
         }
     }
 
@@ -71,7 +75,7 @@ impl MountRequest {
     /// How many descriptors go with it.
     pub(super) fn descriptors(&self) -> usize {
         let (written, only_read) = self.roots();
-        1 + written + only_read + self.locks + usize::from(self.handouts)
+        1 + written + only_read + self.locks + usize::from(self.handouts) + usize::from(self.door)
     }
 }
 

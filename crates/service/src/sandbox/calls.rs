@@ -291,6 +291,12 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
         rules.insert(libc::SYS_memfd_create, Vec::new());
     }
     let is = |argument, value| one(argument, SeccompCmpOp::Eq, value);
+    if plan.has_store_door() {
+        // Commands at the door of the store, a socket that is open: who they are, and what they say. A pool's service, and clusters, may more.
+        rules.entry(libc::SYS_accept4).or_default();
+        rules.entry(libc::SYS_getsockopt).or_insert(vec![is(1, libc::SOL_SOCKET as u64)?]);
+        rules.entry(libc::SYS_recvfrom).or_insert(vec![is(4, 0)?]);
+    }
     let programs = plan.roots.is_none().then_some(PROGRAM_IOCTLS);
     let cluster = plan.ceph.is_some().then_some(CEPH_IOCTLS);
     let ioctls = IOCTLS.iter().chain(programs.as_slice().as_flattened());
@@ -400,6 +406,20 @@ mod tests {
             assert_eq!(rules.contains_key(&libc::SYS_accept4), pooled);
         }
         assert!(!rules(&plan(None)).unwrap().contains_key(&libc::SYS_socket));
+    }
+
+    #[test]
+    fn commands_are_heard_only_where_a_store_is_written() {
+        for (zoned, writable) in [(false, true), (true, false), (true, true)] {
+            let plan = Plan { zoned, writable, ..plan(Some(crate::sandbox::Roots::default())) };
+            let rules = rules(&plan).unwrap();
+            for call in [libc::SYS_accept4, libc::SYS_getsockopt, libc::SYS_recvfrom] {
+                assert_eq!(rules.contains_key(&call), zoned && writable, "{call}");
+            }
+            for call in [libc::SYS_socket, libc::SYS_bind, libc::SYS_listen, libc::SYS_connect] {
+                assert!(!rules.contains_key(&call), "{call}");
+            }
+        }
     }
 
     #[test]

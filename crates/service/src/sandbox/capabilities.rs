@@ -84,7 +84,7 @@ fn names(set: CapabilitySet) -> String {
 }
 
 /// Whether capabilities count for the host: the process is in the first user namespace, or in one that maps everybody.
-fn is_initial_namespace() -> bool {
+pub(crate) fn is_initial_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     // Without /proc, or without namespaces, too much is kept rather than too little.
     let all = u32::MAX.to_string();

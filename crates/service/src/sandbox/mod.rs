@@ -14,6 +14,7 @@ mod files;
 mod plan;
 
 pub use capabilities::can_pass_through;
+pub(crate) use capabilities::is_initial_namespace;
 pub use plan::{Mode, Plan, Roots, VARIABLE};
 
 use std::collections::BTreeMap;

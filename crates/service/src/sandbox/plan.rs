@@ -90,6 +90,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Whether commands come in by the door of a store, beside the mount.
+    pub(super) fn has_store_door(&self) -> bool {
+        self.zoned && self.writable
+    }
+
     /// The layers, if there are to be rules about files.
     pub(super) fn roots(&self) -> Option<&Roots> {
         self.roots.as_ref().filter(|_| self.mode == Mode::On)

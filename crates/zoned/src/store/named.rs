@@ -202,6 +202,11 @@ impl Store {
         Ok(())
     }
 
+    /// Has the device make durable what was written to it so far. What is known of it only in memory is not; see [`sync`](Self::sync).
+    pub fn flush_device(&self) -> Result<()> {
+        Ok(self.shared.device.flush()?)
+    }
+
     /// Collects one zone. False: none is worth it.
     pub fn collect(&self) -> Result<bool> {
         let mut core = self.shared.core.lock();

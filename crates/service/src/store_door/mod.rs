@@ -1,0 +1,35 @@
+//! The door of a store that is open to be written: commands that take and restore checkpoints work through the service that has it.
+//!
+//! One process at a time writes to a store. While a mount has its upper layer there, that is its service; so a command that finds the device
+//! locked connects to a socket of that service and asks for what it would otherwise do itself. The socket is made by whoever mounts, with
+//! the right to the device, and handed over like the device: the service itself can make none.
+//!
+//! `place`: where the socket is; `wire`: what is said; `desk`: who may do what at the same time; `serve` and `client`: the two ends.
+
+mod client;
+mod desk;
+mod place;
+mod serve;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use client::{Door, Knock};
+pub use place::DeviceId;
+pub(crate) use serve::{is_used, open, wait_until_left};
+pub use wire::{PART_MAX, parse_hostile};
+
+use crate::pool::bind_at;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Makes the door of a device's store, as whoever mounts, with the right to the device. None: there is none, and commands find the device in use.
+pub(crate) fn listen(device: &impl AsFd) -> Option<OwnedFd> {
+    let listener = place::make(device).and_then(|path| bind_at(&path, 0o600));
+    match listener {
+        Ok(listener) => Some(listener.into()),
+        Err(error) => {
+            tracing::debug!(%error, "a store without a door");
+            None
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Both ends of a door, over a socket.
+
+use super::client::{Door, Knock};
+use super::serve::{open, wait_until_left};
+use super::wire::PART_MAX;
+use crate::pool::bind_at;
+use parking_lot::{Mutex, MutexGuard};
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+use vellum_branch::ZonedTree;
+use vellum_zoned::device::Conventional;
+use vellum_zoned::store::{Class, Placement, Stats, Store};
+
+/// All commands of a process are counted together, so one test has some at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+struct Scene {
+    store: Store,
+    tree: Arc<ZonedTree>,
+    dir: TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let turn = TURN.lock();
+        let device = Conventional::create(tempfile::tempfile().unwrap(), 4096, 64, 256).unwrap();
+        let store = Store::format(Arc::new(device), Placement::NONE).unwrap();
+        let tree = ZonedTree::open(store.clone()).unwrap();
+        store.sync().unwrap();
+        let scene = Self { store, tree, dir: tempfile::tempdir().unwrap(), _turn: turn };
+        let listener = bind_at(&scene.path(), 0o600).unwrap();
+        open(listener.into(), &scene.tree, rustix::process::geteuid().as_raw()).unwrap();
+        scene
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("door")
+    }
+
+    fn door(&self, changes: bool) -> Door {
+        match Door::knock_at(&self.path(), changes) {
+            Knock::In(door) => door,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What a command that has left may leave: nothing.
+    fn stats(&self) -> Stats {
+        wait_until_left();
+        Stats { written_blocks: 0, resets: [0, 0], ..self.store.stats() }
+    }
+}
+
+fn put(door: &Door, name: &[u8], bytes: &[u8]) -> std::io::Result<()> {
+    door.begin()?;
+    door.write(bytes)?;
+    door.commit(name)?;
+    door.settle()
+}
+
+#[test]
+fn images_come_are_read_and_go() {
+    let scene = Scene::new();
+    let bytes: Vec<u8> = (0..5 * PART_MAX / 2).map(|at| (at / 4096 + at) as u8).collect();
+    let door = scene.door(true);
+    let free = scene.store.stats().free_zones;
+    put(&door, b"checkpoint/a", &bytes).unwrap();
+    put(&door, b"checkpoint/b", b"small").unwrap();
+    put(&door, b"checkpoint/b", b"other").unwrap();
+    let reader = scene.door(false);
+    let size = bytes.len() as u64;
+    assert_eq!(reader.list().unwrap(), [(b"checkpoint/a".to_vec(), size), (b"checkpoint/b".to_vec(), 5)]);
+    assert_eq!(reader.entry(b"checkpoint/a").unwrap(), size);
+    let (mut read, mut part) = (Vec::new(), vec![0; 2 * PART_MAX]);
+    loop {
+        match reader.read(b"checkpoint/a", read.len() as u64, &mut part).unwrap() {
+            0 => break,
+            len => read.extend_from_slice(&part[..len]),
+        }
+    }
+    assert!(read == bytes);
+    drop(reader);
+    door.remove(b"checkpoint/a").unwrap();
+    door.remove(b"checkpoint/b").unwrap();
+    door.settle().unwrap();
+    assert_eq!(scene.store.stats().free_zones, free);
+    assert_eq!(door.entry(b"checkpoint/a").unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn what_is_no_checkpoint_is_not_touched() {
+    let scene = Scene::new();
+    for name in [&b"x"[..], b"checkpoint/normal"] {
+        scene.store.put(name, Class::Normal, b"mine").unwrap();
+    }
+    scene.store.put(b"image", Class::Checkpoint, b"mine").unwrap();
+    let door = scene.door(true);
+    assert_eq!(door.list().unwrap(), []);
+    for name in [&b"x"[..], b"image", b"checkpoint/normal", b"checkpoint/"] {
+        assert!(door.entry(name).is_err() && door.remove(name).is_err(), "{name:?}");
+        assert!(door.read(name, 0, &mut [0; 4]).is_err(), "{name:?}");
+        assert!(put(&door, name, b"other").is_err(), "{name:?}");
+    }
+    door.give_up().unwrap();
+    assert!(door.commit(b"checkpoint/none").is_err() && door.write(b"none was begun").is_err());
+    assert_eq!(scene.store.list().len(), 3);
+    assert_eq!(scene.store.get(b"checkpoint/normal").unwrap(), b"mine");
+}
+
+#[test]
+fn one_changes_and_who_reads_changes_nothing() {
+    let scene = Scene::new();
+    let door = scene.door(true);
+    put(&door, b"checkpoint/a", b"a").unwrap();
+    assert!(
+        matches!(Door::knock_at(&scene.path(), true), Knock::No(why) if why.to_string().contains("another"))
+    );
+    let reader = scene.door(false);
+    for refused in [reader.remove(b"checkpoint/a"), reader.begin(), reader.settle(), reader.flush()] {
+        assert!(refused.is_err());
+    }
+    drop((door, reader));
+    wait_until_left();
+    scene.door(true).remove(b"checkpoint/a").unwrap();
+}
+
+/// Whoever ends, wherever that is, leaves nothing, and lets the next one in.
+#[test]
+fn a_command_that_ends_leaves_nothing() {
+    let scene = Scene::new();
+    put(&scene.door(true), b"checkpoint/old", &[1; 3 << 20]).unwrap();
+    let before = scene.stats();
+    let image = vec![7; 4 << 20];
+    let stages: [fn(&Door, &[u8]); 4] = [
+        |_, _| (),
+        |door, _| door.begin().unwrap(),
+        |door, image| door.begin().and_then(|()| door.write(image)).unwrap(),
+        |door, image| {
+            door.begin().and_then(|()| door.write(image)).unwrap();
+            door.flush().unwrap();
+            door.settle().unwrap();
+        },
+    ];
+    for (number, stage) in stages.into_iter().enumerate() {
+        stage(&scene.door(true), &image);
+        let after = scene.stats();
+        assert_eq!(
+            (after.free_zones, after.live_blocks),
+            (before.free_zones, before.live_blocks),
+            "{number}"
+        );
+    }
+    // In the middle of what is said: heads of a Hello, a Begin and a Write of 1 MiB.
+    let head = |op: u8, len: u32, offset: u8| {
+        let mut head = b"vlsd\x01\0".to_vec();
+        head.extend([op, 0, 0, 0, 0, 0]);
+        head.extend(len.to_le_bytes());
+        head.extend([offset, 0, 0, 0, 0, 0, 0, 0]);
+        head
+    };
+    let mut said = [head(1, 0, 1), head(8, 0, 0), head(9, 1 << 20, 0)].concat();
+    said.resize(said.len() + (1 << 20), 7);
+    for cut in [0, 1, 23, 24, 25, 47, 48, 60, 72, 73, 500_000, said.len() - 1, said.len()] {
+        let mut stream = UnixStream::connect(scene.path()).unwrap();
+        stream.write_all(&said[..cut]).unwrap();
+        drop(stream);
+        // It is seen to be gone when the next one may change something.
+        while !matches!(Door::knock_at(&scene.path(), true), Knock::In(_)) {
+            std::thread::yield_now();
+        }
+        let after = scene.stats();
+        assert_eq!(
+            (after.free_zones, after.live_blocks),
+            (before.free_zones, before.live_blocks),
+            "cut {cut}"
+        );
+    }
+    // What is no question ends the connection, and no other one.
+    let other = scene.door(false);
+    let mut stream = UnixStream::connect(scene.path()).unwrap();
+    stream.write_all(&[0xff; 100]).unwrap();
+    let mut answer = Vec::new();
+    let _ = std::io::Read::read_to_end(&mut stream, &mut answer);
+    assert!(String::from_utf8_lossy(&answer).contains("no question"));
+    assert_eq!(other.list().unwrap().len(), 1);
+    assert_eq!(scene.store.get(b"checkpoint/old").unwrap(), [1; 3 << 20]);
+}
+
+/// A mount that ends while a command is in takes nothing from that; nobody else is let in afterwards.
+#[test]
+fn the_store_stays_open_for_a_command() {
+    let scene = Scene::new();
+    let door = scene.door(true);
+    door.begin().unwrap();
+    let Scene { store, tree, dir, _turn } = scene;
+    let gone = Arc::downgrade(&tree);
+    drop(tree);
+    door.write(&[3; 2 << 20]).unwrap();
+    door.commit(b"checkpoint/late").unwrap();
+    door.settle().unwrap();
+    drop(door);
+    wait_until_left();
+    assert_eq!(gone.strong_count(), 0);
+    assert_eq!(store.get(b"checkpoint/late").unwrap(), [3; 2 << 20]);
+    assert!(matches!(Door::knock_at(&dir.path().join("door"), false), Knock::Nobody));
+}

@@ -1,17 +1,19 @@
 //! Checkpoints in the store of a zoned device: each is one object of the class for images, in zones of its own.
 //!
 //! The store gives an object its name when all of it is there, in one step, and a former one of that name is gone in the same step. So there
-//! is nothing unfinished to be found and swept. Removing one empties its zones, without copying.
+//! is nothing unfinished to be found and swept. Removing one empties its zones, without copying. Where a mount has its upper layer in the store,
+//! its service does for this command what must be done by whoever has the store open (`opened`).
 
+mod opened;
 mod pacing;
 
+use self::opened::{Closed, Image, Opened, PREFIX};
 use self::pacing::{Pacing, pacing};
 use super::chain;
 use super::manner::Manner;
 use super::object::{Ends, Gathering, How, KeptObject, Known, Looked, Made, Out, Refusal, Stored};
 use super::record::{Listed, Record};
 use crate::container::plain_name;
-use crate::zoned;
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs;
@@ -20,15 +22,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
-use vellum_zoned::device::{Access, Found};
-use vellum_zoned::store::{Class, Error, Store, Writer};
+use vellum_zoned::device::Access;
+use vellum_zoned::store::Error;
 
 /// Bytes that are written at once.
 const PART: usize = 1 << 20;
 /// What a place begins with that is a device.
 const SCHEME: &[u8] = b"zoned:";
-/// What names of checkpoints begin with among the store's objects.
-const PREFIX: &str = "checkpoint/";
 /// A store for checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Zoned {
@@ -68,19 +68,22 @@ impl Zoned {
         Err(Failure::input(format!("{}{}: {why}", self.option, self.shown())))
     }
 
-    fn open(&self, access: Access) -> Result<(Found, Store), Failure> {
+    fn open(&self, access: Access) -> Result<Opened, Failure> {
         self.own(access)?;
-        zoned::store(&self.device, access).map_err(|why| why.of(format!("{}zoned", self.option)))
+        Opened::open(&self.device, access).map_err(|closed| match closed {
+            Closed::Refused(why) => why.of(format!("{}zoned", self.option)),
+            Closed::Busy(why) => Failure::system(format!("{}{}", self.option, self.shown())).because(why),
+        })
     }
 
     /// The store, if there is a checkpoint of this name.
-    fn having(&self, name: &str) -> Result<Store, Failure> {
+    fn having(&self, name: &str) -> Result<Opened, Failure> {
         let object = object(plain_name("checkpoint", name)?);
-        let (_, store) = self.open(Access::Read)?;
+        let store = self.open(Access::Read)?;
         let shown = format!("{}/{name}", self.shown());
-        match store.entry(&object) {
-            Ok(_) => Ok(store),
-            Err(_) => Err(Failure::input(format!(
+        match store.size(&object).map_err(|e| self.failed(e))? {
+            Some(_) => Ok(store),
+            None => Err(Failure::input(format!(
                 "{shown}: no checkpoint of this name; vellum checkpoints list {} shows all",
                 self.shown()
             ))),
@@ -89,19 +92,18 @@ impl Zoned {
 
     /// All that are there, by name.
     pub(super) fn list(&self) -> Result<Vec<Listed>, Failure> {
-        let (_, store) = self.open(Access::Read)?;
-        Ok(self.list_of(&store))
+        self.list_of(&self.open(Access::Read)?)
     }
 
-    fn list_of(&self, store: &Store) -> Vec<Listed> {
-        let one = |entry: vellum_zoned::store::Entry| {
-            let name = std::str::from_utf8(&entry.name).ok()?.strip_prefix(PREFIX)?;
+    fn list_of(&self, store: &Opened) -> Result<Vec<Listed>, Failure> {
+        let one = |(name, _): (Vec<u8>, u64)| {
+            let name = std::str::from_utf8(&name).ok()?.strip_prefix(PREFIX)?;
             let name = plain_name("checkpoint", name).ok()?.to_owned();
             let record = self.look(store, &name).and_then(|looked| looked.record());
             Some(Listed { name, record })
         };
-        let all = store.list().into_iter().filter(|entry| entry.class == Class::Checkpoint);
-        all.filter_map(one).collect()
+        let all = store.list().map_err(|e| self.failed(e))?;
+        Ok(all.into_iter().filter_map(one).collect())
     }
 
     /// What one says of itself.
@@ -111,17 +113,18 @@ impl Zoned {
     }
 
     /// Looks at one that is there.
-    fn look(&self, store: &Store, name: &str) -> Result<Looked, Failure> {
+    fn look(&self, store: &Opened, name: &str) -> Result<Looked, Failure> {
         let (name, shown) = (object(name), format!("{}/{name}", self.shown()));
-        let size = store.entry(&name).map_err(|e| Failure::system(shown.clone()).because(e))?.size;
+        let size = store.size(&name).and_then(|size| size.ok_or_else(|| io_error(Error::NotFound)));
+        let size = size.map_err(|e| Failure::system(shown.clone()).because(e))?;
         Looked::at(Box::new(InStore { store: store.clone(), name, size }), &shown)
     }
 
     /// Looks at one that may be there.
-    fn look_for(&self, store: &Store, name: &str) -> Result<Option<Looked>, Failure> {
-        match store.entry(&object(name)) {
-            Ok(_) => self.look(store, name).map(Some),
-            Err(_) => Ok(None),
+    fn look_for(&self, store: &Opened, name: &str) -> Result<Option<Looked>, Failure> {
+        match store.size(&object(name)).map_err(|e| self.failed(e))? {
+            Some(_) => self.look(store, name).map(Some),
+            None => Ok(None),
         }
     }
 
@@ -140,18 +143,17 @@ impl Zoned {
         // Opening a store to write to it writes.
         names.iter().try_for_each(|name| self.having(name).map(drop))?;
         chain::free(&self.list()?, names)?;
-        let (found, store) = self.open(Access::Write)?;
+        let store = self.open(Access::Write)?;
         // Others may have made some in between.
-        let names = chain::free(&self.list_of(&store), names)?;
+        let names = chain::free(&self.list_of(&store)?, names)?;
         for name in &names {
             store.remove(&object(name)).map_err(|e| self.failed(e))?;
         }
-        store.sync().map_err(|e| self.failed(e))?;
-        found.device.flush().map_err(|e| self.failed(e.into()))
+        store.settle().map_err(|e| self.failed(e))
     }
 
-    fn failed(&self, error: Error) -> Failure {
-        self.refused(&Refusal::new(io_error(error)))
+    fn failed(&self, error: io::Error) -> Failure {
+        self.refused(&Refusal::new(error))
     }
 
     /// Why bytes are not taken.
@@ -171,20 +173,20 @@ impl Zoned {
         manner: &Manner,
     ) -> Result<Made<There>, Failure> {
         let name = plain_name("--name", name)?;
-        let (found, store) = self.open(Access::Write)?;
-        chain::free(&self.list_of(&store), &[name.to_owned()])?;
+        let store = self.open(Access::Write)?;
+        chain::free(&self.list_of(&store)?, &[name.to_owned()])?;
         let known = match &manner.parent {
             Some(parent) => chain::known(parent, name, &|name| self.look_for(&store, name))?,
             None => Known::default(),
         };
-        let pacing = pacing(manner.pace.unwrap_or_default(), &self.device, &found.device);
-        let writer = store.writer(Class::Checkpoint).map_err(|e| self.failed(e))?;
+        let pacing = pacing(manner.pace.unwrap_or_default(), &self.device, &store);
+        let image = store.image().map_err(|e| self.failed(e))?;
         let how = How { compress: manner.compress, known };
         let path = PathBuf::from(format!("{}/{name}", self.shown()));
         let zoned = self.clone();
         let says = Box::new(move |refusal: &Refusal| zoned.refused(refusal));
-        let gathering = Gathering::begin(ToStore { writer, pacing }, how, (upper, beside), &path, says)?;
-        let there = There { zoned: self.clone(), found, store, object: object(name), path };
+        let gathering = Gathering::begin(ToStore { image, pacing }, how, (upper, beside), &path, says)?;
+        let there = There { zoned: self.clone(), store, object: object(name), path };
         Ok(Made::new(gathering, beside, there))
     }
 }
@@ -196,6 +198,7 @@ fn object(name: &str) -> Vec<u8> {
 fn io_error(error: Error) -> io::Error {
     match error {
         Error::NoSpace => Errno::NOSPC.into(),
+        Error::NotFound => io::Error::new(io::ErrorKind::NotFound, error),
         error => io::Error::other(error),
     }
 }
@@ -203,7 +206,7 @@ fn io_error(error: Error) -> io::Error {
 /// An object in a store.
 #[derive(Debug)]
 struct InStore {
-    store: Store,
+    store: Opened,
     name: Vec<u8>,
     size: u64,
 }
@@ -215,7 +218,7 @@ impl Stored for InStore {
 
     fn read_exact(&self, mut at: u64, mut into: &mut [u8]) -> io::Result<()> {
         while !into.is_empty() {
-            let read = self.store.read(&self.name, at, into).map_err(io_error)?;
+            let read = self.store.read(&self.name, at, into)?;
             if read == 0 {
                 return Err(io_error(Error::Damaged("an object is shorter than it says".to_owned())));
             }
@@ -228,7 +231,7 @@ impl Stored for InStore {
 
 /// Bytes on their way to a store, at a pace.
 pub(super) struct ToStore {
-    writer: Writer,
+    image: Image,
     pacing: Pacing,
 }
 
@@ -240,23 +243,22 @@ impl Out for ToStore {
             } else {
                 self.pacing.wait_for_turn();
             }
-            let done = self.writer.write(part).and_then(|()| self.pacing.written(part.len() as u64));
-            done.map_err(io_error)?;
+            self.image.write(part)?;
+            self.pacing.written(part.len() as u64)?;
         }
         Ok(())
     }
 
     fn settle(&mut self) -> io::Result<()> {
-        self.pacing.settle().map_err(io_error)
+        self.pacing.settle()
     }
 }
 
 /// A place in a store for a checkpoint that is being made.
 pub(super) struct There {
     zoned: Zoned,
-    found: Found,
     // After what writes to it.
-    store: Store,
+    store: Opened,
     object: Vec<u8>,
     path: PathBuf,
 }
@@ -265,17 +267,15 @@ impl Ends for There {
     type To = ToStore;
 
     fn end(self, whole: ToStore) -> Result<PathBuf, Failure> {
-        whole.writer.commit(&self.object).map_err(|e| self.zoned.failed(e))?;
-        self.store.sync().map_err(|e| self.zoned.failed(e))?;
+        whole.image.commit(&self.object).map_err(|e| self.zoned.failed(e))?;
         // That the zones of one that was replaced are empty is to be found by whoever looks next.
-        self.found.device.flush().map_err(|e| self.zoned.failed(e.into()))?;
+        self.store.settle().map_err(|e| self.zoned.failed(e))?;
         Ok(self.path)
     }
 
     fn given_up(self) {
         // So that its zones are empty at once; otherwise whoever opens the store next empties them.
-        let emptied = self.store.sync().and_then(|()| self.found.device.flush().map_err(Error::from));
-        if let Err(e) = emptied {
+        if let Err(e) = self.store.settle() {
             tracing::debug!("{}: {e}", self.zoned.shown());
         }
     }
@@ -289,30 +289,33 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
     use vellum_zoned::device::Conventional;
-    use vellum_zoned::store::Placement;
+    use vellum_zoned::device::ZonedDevice;
+    use vellum_zoned::store::{Placement, Store};
 
-    fn store(zones: u32) -> Store {
+    fn store(zones: u32) -> (Store, Opened) {
         let device = Conventional::create(tempfile::tempfile().unwrap(), 4096, zones, 256).unwrap();
-        Store::format(Arc::new(device), Placement::NONE).unwrap()
+        let device: Arc<dyn ZonedDevice> = Arc::new(device);
+        let store = Store::format(Arc::clone(&device), Placement::NONE).unwrap();
+        (store.clone(), Opened::Own(store, device))
     }
 
-    fn writing(store: &Store) -> Writing<ToStore> {
-        let writer = store.writer(Class::Checkpoint).unwrap();
+    fn writing(store: &Opened) -> Writing<ToStore> {
+        let image = store.image().unwrap();
         let how = How { compress: Compress::None, ..How::default() };
-        Writing::begin(ToStore { writer, pacing: Pacing::None }, how).unwrap()
+        Writing::begin(ToStore { image, pacing: Pacing::None }, how).unwrap()
     }
 
     #[test]
     fn removing_copies_nothing() {
-        let store = store(64);
+        let (store, opened) = store(64);
         let before = store.stats();
-        let writing = writing(&store);
+        let writing = writing(&opened);
         writing.sink().put(&[1; 7 << 20]).unwrap();
-        writing.finish().unwrap().0.writer.commit(b"x").unwrap();
+        writing.finish().unwrap().0.image.commit(b"x").unwrap();
         store.sync().unwrap();
         let zones = store.places(b"x").unwrap();
         assert!(zones.len() >= 7 && store.stats().free_zones <= before.free_zones - 7, "{zones:?}");
-        let stored = InStore { store: store.clone(), name: b"x".to_vec(), size: 7 << 20 };
+        let stored = InStore { store: opened, name: b"x".to_vec(), size: 7 << 20 };
         let mut part = [0; 5000];
         stored.read_exact((7 << 20) - 5000, &mut part).unwrap();
         assert_eq!(part, [1; 5000]);
@@ -329,14 +332,14 @@ mod tests {
 
     #[test]
     fn a_full_store_says_so_and_what_is_given_up_is_not_there() {
-        let store = store(24);
+        let (store, opened) = store(24);
         let before = store.stats().free_zones;
-        let writing = writing(&store);
+        let writing = writing(&opened);
         // Refused at once, or when it is its turn.
         let _ = (0..100).find_map(|_| writing.sink().put(&[7; 1 << 20]).err());
         let refusal = writing.finish().err().unwrap();
         assert_eq!(refusal.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
-        let writing = self::writing(&store);
+        let writing = self::writing(&opened);
         writing.sink().put(&[7; 1 << 20]).unwrap();
         drop(writing);
         store.sync().unwrap();

@@ -1,26 +1,25 @@
 //! How fast an object is written to a store: its device is the medium.
 
+use super::opened::Opened;
 use crate::checkpoint::pace::Pace;
 use crate::checkpoint::pacing::{self, Medium};
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use vellum_zoned::device::ZonedDevice;
 use vellum_zoned::paced::Disk;
-use vellum_zoned::store::Error;
 
-pub(super) type Pacing = pacing::Pacing<Arc<dyn ZonedDevice>>;
+pub(super) type Pacing = pacing::Pacing<Opened>;
 
-impl Medium for Arc<dyn ZonedDevice> {
-    type Error = Error;
+impl Medium for Opened {
+    type Error = io::Error;
 
-    fn flush(&self) -> Result<(), Error> {
-        Ok(ZonedDevice::flush(&**self)?)
+    fn flush(&self) -> io::Result<()> {
+        Self::flush(self)
     }
 }
 
-/// As is asked for, on the device that `path` names.
-pub(super) fn pacing(pace: Pace, path: &Path, device: &Arc<dyn ZonedDevice>) -> Pacing {
-    Pacing::on(pace, path, Arc::clone(device), |budget| {
+/// As is asked for, on the device that `path` names, with this store.
+pub(super) fn pacing(pace: Pace, path: &Path, store: &Opened) -> Pacing {
+    Pacing::on(pace, path, store.clone(), |budget| {
         let above = path.parent().filter(|above| !above.as_os_str().is_empty());
         if path.is_file() {
             Disk::of(above.unwrap_or(Path::new(".")), budget)

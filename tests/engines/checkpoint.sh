@@ -136,7 +136,7 @@ store() {
 packed() {
   run --name packs base sh -c "$COUNT"; sleep 0.3
   take podman:packs --leave-running --name whole --compress zstd:1; counts_on packs
-  take podman:packs --name next --compress zstd:1 --parent whole; podman rm packs
+  take podman:packs --name next --compress zstd:1 --parent whole --pace 200M; podman rm packs
   [ -e kept/next/object ]; refused next vellum checkpoints delete kept whole
   restore kept/next; counts_on packs; gapless packs
   vellum checkpoint --state "$DIR/state" --stream podman:packs > stream; podman rm packs
@@ -147,9 +147,12 @@ packed() {
 interrupted() {
   run --name cut base sh -c "$COUNT"; sleep 0.3
   take podman:cut --leave-running
-  local pid delay n
+  local pid delay n manner=
   for delay in 0.02 0.08 0.15 0.2 0.25 0.3 0.4; do
-    "$PROGRAM" checkpoint --state "$DIR/state" --to "$DIR/kept" podman:cut --leave-running > /dev/null 2>&1 & pid=$!
+    # In turn at a pace.
+    if [ "$manner" ]; then manner=; else manner="--name paced --pace 1M"; fi
+    # shellcheck disable=SC2086
+    "$PROGRAM" checkpoint --state "$DIR/state" --to "$DIR/kept" podman:cut --leave-running $manner > /dev/null 2>&1 & pid=$!
     sleep $delay; kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
     same "state after $delay s" running "$(state cut)"
     counts_on cut; gapless cut

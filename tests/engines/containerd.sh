@@ -82,7 +82,7 @@ layer() {
   run changed "$CHANGES; echo more > /new/later; touch /tmp/done; while :; do sleep 600; done"
   local n; for n in $(seq 100); do [ -e "$ROOT/tmp/done" ] && break; sleep 0.1; done
   listing "$ROOT" > seen
-  take "containerd:$NS/changed"; forget changed
+  take "containerd:$NS/changed" --pace 200M; [ -e kept/changed/object ]; forget changed
   restore kept/changed
   listing "$ROOT" > kept-listing; same "state" RUNNING "$(state changed)"
   grep -q 'new/dir/file f' seen || { echo "the listing lacks something"; return 1; }

@@ -96,8 +96,8 @@ pub struct CheckpointArgs {
     /// The container goes on; otherwise it ends when the checkpoint is on disk.
     #[arg(long)]
     pub leave_running: bool,
-    /// Into a store: so that others on the device do not wait longer (auto, which is usual), as fast as it goes (none), or at most so
-    /// many bytes per second.
+    /// So that others on the disk do not wait longer (auto, usual in a store), as fast as it goes (none, usual in a directory), or at
+    /// most so many bytes per second.
     #[arg(long, value_name = "auto|none|RATE")]
     pub pace: Option<Pace>,
     /// Pack it by zstd as far as that makes it faster (auto, which is usual), not at all, or in any case, at a level from 1 to 19.

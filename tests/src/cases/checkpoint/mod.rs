@@ -10,6 +10,7 @@ mod programs;
 mod stream;
 pub(super) mod support;
 mod zoned;
+mod zoned_mounted;
 
 use super::Case;
 use crate::harness::disk::Disk;
@@ -39,6 +40,8 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/zoned-interrupted", 240, zoned::interrupted),
     Case::once("checkpoint/zoned-full", 120, zoned::full),
     Case::once("checkpoint/zoned-refused", 120, zoned::refused),
+    Case::once("checkpoint/zoned-mounted", 120, zoned_mounted::mounted),
+    Case::once("checkpoint/zoned-mounted-interrupted", 240, zoned_mounted::interrupted),
     Case::once("checkpoint/library", 120, library::library),
     Case::once("checkpoint/library-interrupted", 120, library::interrupted),
     Case::once("checkpoint/containerd", 240, containerd::of_debian_12),

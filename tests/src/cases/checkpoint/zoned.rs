@@ -20,7 +20,7 @@ fn says_full(said: &str) -> bool {
 }
 
 /// Free zones.
-fn zones(scene: &Scene<'_>) -> Outcome<u64> {
+pub(super) fn zones(scene: &Scene<'_>) -> Outcome<u64> {
     let seen = scene.inspect()?;
     Ok(seen["store"]["free_zones"].as_u64().unwrap_or(0))
 }
@@ -71,7 +71,7 @@ pub(super) fn redis(cx: &Cx) -> Outcome {
 }
 
 /// Objects are; of the two copies of metadata one may be the older one after a kill, which the next command that writes mends.
-fn all_is_whole(scene: &Scene<'_>, device: &str) -> Outcome {
+pub(super) fn all_is_whole(scene: &Scene<'_>, device: &str) -> Outcome {
     let output = scene.command(&["zoned", "check", device]).output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(said.contains("read: all whole"), "{said}");
@@ -188,14 +188,12 @@ pub(super) fn refused(cx: &Cx) -> Outcome {
     shell::refused(&mut take(&format!("zoned:{}", blank.display())), "chmod o-rwx")?;
     fs::set_permissions(&blank, fs::Permissions::from_mode(0o600))?;
     shell::refused(&mut take(&format!("zoned:{}", blank.display())), "vellum zoned format")?;
-    // Its store is somebody else's mount.
-    let (device, at) = (scene.to().trim_start_matches("zoned:").to_owned(), cx.dir.join("mounted"));
-    fs::create_dir(&at)?;
-    let at = at.display().to_string();
-    scene.vellum(&["zoned", "mount", &device, &at])?;
-    let said = shell::refused(&mut take(&scene.to()), "in use");
-    scene.vellum(&["umount", &at])?;
-    said?;
+    // Somebody has its store open who lets nobody in.
+    let device = scene.to().trim_start_matches("zoned:").to_owned();
+    let held = fs::File::open(&device)?;
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
+    shell::refused(&mut take(&scene.to()), "in use")?;
+    drop(held);
     counter.says_more()?;
     shell::refused(&mut scene.command(&["checkpoints", "show", &scene.to(), "none"]), "none")?;
     shell::refused(&mut scene.command(&["checkpoints", "delete", &scene.to(), "none"]), "none")?;

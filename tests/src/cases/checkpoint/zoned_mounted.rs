@@ -1,0 +1,219 @@
+//! Checkpoints in a store that a mount has its upper layer in: by the mount's service.
+
+use super::COUNTER;
+use super::support::{Scene, eventually};
+use super::zoned::{all_is_whole, large_counter, zones};
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
+use crate::harness::{Cx, shell};
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use std::cell::RefCell;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+use vellum_service::store_door::{Door, Knock};
+
+/// The files of a store, mounted beside its checkpoints.
+struct Files<'a> {
+    scene: &'a Scene<'a>,
+    at: PathBuf,
+}
+
+impl<'a> Files<'a> {
+    fn mount(cx: &Cx, scene: &'a Scene<'a>) -> Outcome<Self> {
+        let at = cx.dir.join("files");
+        fs::create_dir_all(&at)?;
+        let files = Self { scene, at };
+        // Who had it mounted before may be about to end.
+        eventually("it is mounted", || Ok(files.try_mount().is_ok()))?;
+        Ok(files)
+    }
+
+    fn try_mount(&self) -> Outcome {
+        let at = self.at.display().to_string();
+        self.scene.vellum(&["zoned", "mount", &self.device(), &at]).map(drop)
+    }
+
+    fn device(&self) -> String {
+        self.scene.to().trim_start_matches("zoned:").to_owned()
+    }
+
+    fn unmount(&self) -> Outcome {
+        self.scene.vellum(&["umount", &self.at.display().to_string()]).map(drop)
+    }
+
+    fn service(&self) -> Outcome<Pid> {
+        let mut said = vec![0; 64 << 10];
+        let len = rustix::fs::getxattr(&self.at, c"vellum.instance", &mut said)?;
+        let report: serde_json::Value = serde_json::from_slice(&said[..len]).doing("vellum.instance")?;
+        let pid = report["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));
+        pid.map_or_else(|| fail("no service"), Ok)
+    }
+}
+
+impl Drop for Files<'_> {
+    fn drop(&mut self) {
+        let _ = unmount(&self.at, UnmountFlags::DETACH);
+    }
+}
+
+/// Writes files of many sizes over and over, and syncs, until it is killed. `done` says how many rounds there were.
+const WRITER: &str = r#"cd "$1"; n=0; while :; do n=$((n+1))
+head -c $((n % 40 * 5000)) /dev/zero | tr '\0' w > file$((n % 50)); sync file$((n % 50)); echo $n > new; mv new done; done"#;
+
+struct Writer(Child);
+
+impl Writer {
+    fn start(files: &Files<'_>) -> Outcome<Self> {
+        let mut command = shell::bash(WRITER);
+        command.arg("writer").arg(&files.at).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(command.spawn()?))
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn rounds(files: &Files<'_>) -> u64 {
+    let said = fs::read_to_string(files.at.join("done")).unwrap_or_default();
+    said.trim().parse().unwrap_or(0)
+}
+
+/// The names of all that are there.
+fn names(scene: &Scene<'_>) -> Outcome<Vec<String>> {
+    let listed = scene.vellum(&["checkpoints", "list", "--json", &scene.to()])?;
+    let listed: serde_json::Value = serde_json::from_str(&listed).doing("the list")?;
+    let all = listed.as_array().into_iter().flatten();
+    Ok(all
+        .filter(|one| one["record"].is_object())
+        .filter_map(|one| Some(one["name"].as_str()?.into()))
+        .collect())
+}
+
+/// Taken while the mount is written to, listed, shown, needed by another one, restored, deleted; the mount's files are whole, and so is the store.
+pub(super) fn mounted(cx: &Cx) -> Outcome {
+    let scene = Scene::new(cx)?.in_a_store(512)?;
+    let free = zones(&scene)?;
+    let files = Files::mount(cx, &scene)?;
+    fs::write(files.at.join("words"), "words")?;
+    let writer = Writer::start(&files)?;
+    let first = scene.start(&["--name", "zbeside", "sh", "-c", COUNTER])?;
+    first.says_more()?;
+    scene.checkpoint(&["zbeside", "--leave-running", "--compress", "zstd", "--name", "one"])?;
+    let before = rounds(&files);
+    first.says_more()?;
+    let paced = ["zbeside", "--parent", "one", "--name", "two", "--pace", "100M"];
+    scene.checkpoint(&paced)?;
+    ensure_eq!(first.ends()?, 137, "the container that has ended");
+    eventually("the mount is written to", || Ok(rounds(&files) > before))?;
+    ensure_eq!(names(&scene)?, ["one", "two"], "checkpoints");
+    let shown = scene.vellum(&["checkpoints", "show", &scene.to(), "two"])?;
+    ensure!(shown.contains("while :") && shown.contains("one"), "{shown}");
+    let mut needed = scene.command(&["checkpoints", "delete", &scene.to(), "one"]);
+    shell::refused(&mut needed, "cannot be restored without it")?;
+    let second = scene.restore("two", &[])?;
+    second.says_more()?;
+    let written = fs::read_to_string(scene.merged("zbeside")?.join("srv/count"))?;
+    let numbers: Vec<u32> = written.lines().filter_map(|line| line.parse().ok()).collect();
+    ensure!(numbers.len() >= 3, "{written}");
+    ensure!(numbers.iter().enumerate().all(|(at, number)| *number == at as u32 + 1), "{written}");
+    drop(second);
+    // What is not of checkpoints is not let in.
+    let refused = scene.command(&["zoned", "put", &files.device(), "x", "/dev/null"]).output()?;
+    ensure!(!refused.status.success(), "an object was put into a store that a mount has open");
+    scene.vellum(&["checkpoints", "delete", &scene.to(), "two", "one"])?;
+    ensure_eq!(names(&scene)?, Vec::<String>::new(), "checkpoints");
+    drop(writer);
+    for at in fs::read_dir(&files.at)?.flatten().filter(|at| at.path().is_file()) {
+        let held = fs::read(at.path())?;
+        let is_whole =
+            !at.file_name().to_string_lossy().starts_with("file") || held.iter().all(|b| *b == b'w');
+        ensure!(is_whole, "{:?}", at.path());
+    }
+    files.unmount()?;
+    drop(files);
+    let files = Files::mount(cx, &scene)?;
+    ensure_eq!(fs::read_to_string(files.at.join("words"))?, "words", "what was written before");
+    shell::run(shell::bash("cd \"$1\"; rm -r ./*").arg("rm").arg(&files.at))?;
+    files.unmount()?;
+    eventually("all zones are free", || Ok(zones(&scene).is_ok_and(|now| now + 4 >= free)))?;
+    scene.vellum(&["zoned", "check", &files.device()])?;
+    scene.nothing_is_left()
+}
+
+/// Whatever ends in the middle of one, command, service or mount: the container goes on, and there is the whole checkpoint or none.
+pub(super) fn interrupted(cx: &Cx) -> Outcome {
+    let scene = Scene::new(cx)?.in_a_store(512)?;
+    let files = Files::mount(cx, &scene)?;
+    let counter = scene.start(&["--name", "zbeside-cut", "sh", "-c", &large_counter()])?;
+    counter.says_more()?;
+    // The command.
+    for millis in [0, 50, 150, 400] {
+        let mut child = under_way(&scene, &files, "none", "8M")?;
+        std::thread::sleep(Duration::from_millis(millis));
+        child.kill()?;
+        ensure!(!child.wait()?.success(), "it was faster than it may be");
+        counter.says_more()?;
+        let left: Vec<String> = names(&scene)?.into_iter().filter(|name| name == "none").collect();
+        ensure_eq!(left, Vec::<String>::new(), "after {millis} ms");
+    }
+    // The mount: its service waits until the checkpoint is taken.
+    let child = under_way(&scene, &files, "kept", "30M")?;
+    files.unmount()?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    counter.says_more()?;
+    eventually("the store is free", || Ok(scene.vellum(&["zoned", "list", &files.device()]).is_ok()))?;
+    ensure!(names(&scene)?.contains(&"kept".to_owned()), "it is not there");
+    all_is_whole(&scene, &files.device())?;
+    // The service.
+    drop(files);
+    let files = Files::mount(cx, &scene)?;
+    let child = under_way(&scene, &files, "none", "8M")?;
+    kill_process(files.service()?, Signal::KILL)?;
+    let output = child.wait_with_output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(
+        !output.status.success() && said.contains("has ended") && said.lines().count() == 1,
+        "a service that was killed: {said}"
+    );
+    counter.says_more()?;
+    drop(files);
+    eventually("the store is free", || Ok(names(&scene).is_ok()))?;
+    ensure!(!names(&scene)?.contains(&"none".to_owned()), "half a checkpoint");
+    let restored = scene.restore("kept", &["--name", "zbeside-second"])?;
+    restored.says_more()?;
+    drop(restored);
+    drop(counter);
+    scene.nothing_is_left()
+}
+
+/// A checkpoint of the counter that is under way: the store lets nobody else in who would change something.
+fn under_way(scene: &Scene<'_>, files: &Files<'_>, name: &str, pace: &str) -> Outcome<Child> {
+    let mut command = scene.taking("zbeside-cut", scene.to().as_ref());
+    command.args(["--name", name, "--compress", "none", "--pace", pace]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (begun, command) = (RefCell::new(None), RefCell::new(command));
+    eventually("it is under way", || {
+        let mut begun = begun.borrow_mut();
+        let child = match &mut *begun {
+            Some(child) => child,
+            none => none.insert(command.borrow_mut().spawn()?),
+        };
+        if child.try_wait()?.is_none() {
+            return Ok(matches!(Door::knock(Path::new(&files.device()), true), Knock::No(_)));
+        }
+        // Whoever looks is in its way, if that is at the same moment.
+        let output = begun.take().map(Child::wait_with_output).transpose()?;
+        let said =
+            output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
+        ensure!(said.contains("another command changes"), "it has ended: {said}");
+        Ok(false)
+    })?;
+    begun.into_inner().map_or_else(|| fail("it was not begun"), Ok)
+}

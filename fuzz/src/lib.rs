@@ -12,6 +12,7 @@ mod library;
 mod mount_record;
 mod request;
 mod ring;
+mod store_door;
 mod zoned;
 
 /// Something that bytes can be fed to.
@@ -35,6 +36,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "layout", feed: image::layout },
     Target { name: "dirty_log", feed: dirty_log::feed },
     Target { name: "zoned", feed: zoned::feed },
+    Target { name: "store_door", feed: store_door::feed },
     Target { name: "library", feed: library::feed },
     Target { name: "checkpoint", feed: checkpoint::feed },
 ];

@@ -23,6 +23,8 @@ bitflags! {
         const WRITE = 2;
         /// Cut to length 0.
         const TRUNCATE = 4;
+        /// What is read is kept by whoever reads it: a storage whose client keeps it, too, need not.
+        const KEPT_ABOVE = 8;
     }
 
     /// Flags of renameat2(2).

@@ -59,10 +59,14 @@ impl CachedBranch {
 }
 
 impl Way {
+    /// How the other branch is to open what is opened in `mode`: one copy in memory is enough.
+    fn below(mode: OpenMode) -> OpenMode {
+        if is_read_only(mode) { mode | OpenMode::KEPT_ABOVE } else { mode }
+    }
+
     /// A file that was opened in `mode`.
     fn opened(self: &Arc<Self>, inner: Arc<dyn BranchFile>, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
-        let is_read_only = !mode.intersects(OpenMode::WRITE | OpenMode::TRUNCATE);
-        let contents = if is_read_only { self.contents(&*inner) } else { None };
+        let contents = if is_read_only(mode) { self.contents(&*inner) } else { None };
         let file = CachedFile::new(inner, contents, self);
         if mode.contains(OpenMode::TRUNCATE) {
             file.changed()?;
@@ -90,6 +94,10 @@ impl Way {
     fn wrap_object(self: &Arc<Self>, inner: Arc<dyn Object>) -> Arc<dyn Object> {
         Arc::new(CachedObject { inner, way: Arc::clone(self) })
     }
+}
+
+const fn is_read_only(mode: OpenMode) -> bool {
+    !mode.intersects(OpenMode::WRITE.union(OpenMode::TRUNCATE))
 }
 
 impl Sharing {

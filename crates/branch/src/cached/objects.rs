@@ -43,7 +43,7 @@ macro_rules! impl_object {
             }
 
             fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
-                self.way.opened(self.inner.reopen(mode)?, mode)
+                self.way.opened(self.inner.reopen(Way::below(mode))?, mode)
             }
 
             fn as_any(&self) -> &dyn Any {
@@ -82,7 +82,7 @@ impl BranchDir for CachedDir {
     }
 
     fn open_file(&self, name: Name<'_>, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
-        self.way.opened(self.inner.open_file(name, mode)?, mode)
+        self.way.opened(self.inner.open_file(name, Way::below(mode))?, mode)
     }
 
     fn hold(&self, name: Name<'_>) -> Result<Arc<dyn Object>> {

@@ -1,5 +1,6 @@
 //! What is held: anything by its inode, and open files.
 
+use super::past::Past;
 use crate::acl::Acl;
 use crate::checks::{check_offset, check_owner, check_times, require_regular};
 use crate::convert::attr;
@@ -165,7 +166,7 @@ impl Held {
             flags |= OFlags::TRUNC;
         }
         let open = self.inode.open(flags.bits().cast_signed())?;
-        Ok(Arc::new(CephFile { held: self.clone(), open, mode }))
+        Ok(Arc::new(CephFile::opened(self.clone(), open, mode)))
     }
 
     /// File capabilities do not outlive a change. Asking costs a look into the client's memory.
@@ -240,6 +241,8 @@ pub(super) struct CephFile {
     held: Held,
     open: OpenFile,
     mode: OpenMode,
+    /// None: all is read through the library's cache.
+    past: Option<Past>,
 }
 
 impl_object!(CephHandle);
@@ -262,7 +265,12 @@ impl CephFile {
     /// A file that was just made, open for reading and writing.
     pub(super) fn new(open: OpenFile) -> Self {
         let held = Held { inode: Arc::clone(open.inode()), kind: FileKind::Regular };
-        Self { held, open, mode: OpenMode::READ | OpenMode::WRITE }
+        Self::opened(held, open, OpenMode::READ | OpenMode::WRITE)
+    }
+
+    fn opened(held: Held, open: OpenFile, mode: OpenMode) -> Self {
+        let past = mode.contains(OpenMode::KEPT_ABOVE).then(Past::default);
+        Self { held, open, mode, past }
     }
 
     pub(super) const fn held(&self) -> &Held {
@@ -294,7 +302,8 @@ impl BranchFile for CephFile {
         }
         check_offset(offset)?;
         self.require_readable()?;
-        whole::read(buf, offset, |rest, at| self.open.read_at(rest, at))
+        let past = self.past.as_ref().and_then(|past| past.way(&self.held.inode, offset, buf.len()));
+        whole::read(buf, offset, |rest, at| past.unwrap_or(&self.open).read_at(rest, at))
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {

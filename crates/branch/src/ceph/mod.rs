@@ -6,6 +6,7 @@
 
 mod dir;
 mod held;
+mod past;
 mod writer;
 
 pub use self::writer::{CephClaim, CephWriter};

@@ -39,6 +39,7 @@ const PARTS: &[(&str, Part)] = &[
     ("lent", lent::lent),
     ("lent-mapped", lent::mapped),
     ("warm", warm::warm),
+    ("read-past", warm::read_past),
     ("refused", failures::refused),
     ("pool", trees::pool),
     ("pool-settings", settings::settings),

@@ -94,3 +94,28 @@ pub(super) fn warm(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     }
     Ok(())
 }
+
+/// What a cache above keeps is not kept by the client's own, too, unless it is read in a row.
+pub(super) fn read_past(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    const AT: u64 = 5 << 20;
+    const LEN: usize = 64 << 10;
+    let tree = cx.dir.join("tree");
+    fs::create_dir(&tree)?;
+    let data = content(1, 8 << 20);
+    fs::write(tree.join("file"), &data)?;
+    // The client that writes it has it in its cache.
+    cluster.put(&tree, "read-past")?;
+    let dir = cluster.root()?.open_dir(Name::new(c"read-past").doing("a name")?).doing("the layer")?;
+    let mut buf = vec![0; LEN];
+    for (mode, reads) in [(OpenMode::READ, 0), (OpenMode::READ | OpenMode::KEPT_ABOVE, 2)] {
+        let file = dir.open_file(Name::new(c"file").doing("a name")?, mode).doing("a file")?;
+        let before = cluster.asked()?;
+        for at in [AT, 0] {
+            file.read_at(&mut buf, at).doing("a read")?;
+            ensure!(data.get(at as usize..).is_some_and(|rest| rest.starts_with(&buf)), "{mode:?} at {at}");
+        }
+        let asked = cluster.asked()?.since(before).reads;
+        ensure!(if reads == 0 { asked == 0 } else { asked >= reads }, "{mode:?}: {asked} reads of objects");
+    }
+    Ok(())
+}

@@ -33,17 +33,24 @@ fn log(service: Pid) -> Outcome<PathBuf> {
     }
 }
 
-/// Bytes that are in it, and bytes that it may have.
-fn dirty(service: Pid) -> Outcome<(u64, u64)> {
-    /// Words of tail and head, and bytes before the ring.
+/// Bytes of the log before the ring.
+const BEFORE: u64 = 4096;
+
+/// How many bytes were ever taken out of its ring and put into it, and how many it may have.
+fn ring(service: Pid) -> Outcome<(u64, u64, u64)> {
+    /// Words of tail and head.
     const TAIL: u64 = 3 * 8;
-    const BEFORE: u64 = 4096;
     let memory = File::open(log(service)?)?;
     let mut words = [0; 16];
     memory.read_exact_at(&mut words, TAIL)?;
     let [tail, head] = [0, 8]
         .map(|at| words.get(at..at + 8).and_then(|word| word.try_into().ok()).map_or(0, u64::from_ne_bytes));
-    Ok((head - tail, memory.metadata()?.size() - BEFORE))
+    Ok((tail, head, memory.metadata()?.size() - BEFORE))
+}
+
+/// Bytes that are in it, and bytes that it may have.
+fn dirty(service: Pid) -> Outcome<(u64, u64)> {
+    ring(service).map(|(tail, head, size)| (head - tail, size))
 }
 
 /// But for times: of files that a client could write to which has died, a metadata server sets them forward to those of their newest object.
@@ -290,9 +297,10 @@ pub(super) fn tampered(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         fs::write(mount.path(name), name.repeat(1000))?;
     }
     let service = mount.service()?;
-    let (memory, used) = (log(service)?, dirty(service)?.0);
-    let memory = File::options().write(true).open(memory)?;
-    memory.write_all_at(b"?", 4096 + used - 100)?;
+    let (_, head, size) = ring(service)?;
+    let memory = File::options().write(true).open(log(service)?)?;
+    // In the last record. The log may have moved on before it.
+    memory.write_all_at(b"?", BEFORE + (head - 100) % size)?;
     kill_process(service, Signal::KILL)?;
     let begin = Instant::now();
     let error = loop {

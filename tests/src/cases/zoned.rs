@@ -23,6 +23,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("zoned/mount", 60, mounted),
     Case::once("zoned/killed", 60, killed),
     Case::once("zoned/pool", 60, pool),
+    Case::once("zoned/pool-shares", 60, pool_shares),
     Case::once("zoned/refused", 60, refused),
 ];
 
@@ -304,6 +305,68 @@ fn pool(cx: &Cx) -> Outcome {
     ensure_eq!(fs::read_to_string(mount.path("file"))?, "synced", "what was synced");
     drop(mount);
     check_when_free(&store)
+}
+
+/// Two mounts of a pool have upper layers in one store, each its own directory; nobody else has.
+fn pool_shares(cx: &Cx) -> Outcome {
+    only_vellum("has no pools")?;
+    let store = cx.dir.join("store");
+    make(&store)?;
+    let pools = Pools::new(cx)?;
+    pools.run("create", &[])?;
+    let option = format!("pool={}", pools.name());
+    let in_dir = |name: &str| -> Outcome<Layers> {
+        let [upper, work] = ["upper", "work"].map(|dir| format!("zoned:{}/{name}/{dir}", store.display()));
+        Ok(Layers { upper: Some(upper.into()), work: work.into(), ..cx.layers(name, 1)? })
+    };
+    let (one, two) = (in_dir("one")?, in_dir("two")?);
+    let mut first = pools.mount_with(&one, &[&option])?;
+    let second = pools.mount_with(&two, &[&option])?;
+    ensure_eq!(first.service()?, second.service()?, "the service");
+    for (mount, words) in [(&first, "one"), (&second, "two")] {
+        fs::write(mount.path("file"), words)?;
+    }
+    // The same directory, one that it lies in, and another service.
+    let nested = Layers { upper: Some(format!("zoned:{}/one", store.display()).into()), ..in_dir("three")? };
+    for layers in [Layers { merged: beside(cx)?, ..one.clone() }, nested] {
+        let said = refusal(pools.mount_with(&layers, &[&option]))?;
+        ensure!(said.contains("another mount of the pool uses it"), "{said}");
+    }
+    let said = refusal(cx.mount(&in_dir("four")?))?;
+    ensure!(said.contains("has the store open"), "{said}");
+    for _ in 0..3 {
+        // The one whose right it was goes first; the other one has it now.
+        first.unmount()?;
+        ensure_eq!(fs::read_to_string(second.path("file"))?, "two", "the mount that goes on");
+        fs::write(second.path("more"), "more")?;
+        File::open(second.path("more"))?.sync_all()?;
+        first = pools.mount_with(&one, &[&option])?;
+        ensure_eq!(fs::read_to_string(first.path("file"))?, "one", "what was written before");
+    }
+    // What is not synced goes with the service, for both.
+    kill_process(first.service()?, Signal::KILL)?;
+    let begin = Instant::now();
+    while fs::metadata(first.path("file")).is_ok() || fs::metadata(second.path("file")).is_ok() {
+        ensure!(begin.elapsed() < PATIENCE, "a mount goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    for layers in [&one, &two] {
+        let _ = rustix::mount::unmount(&layers.merged, rustix::mount::UnmountFlags::DETACH);
+    }
+    drop((first, second));
+    let mut second = pools.mount_with(&two, &[&option])?;
+    ensure_eq!(fs::read_to_string(second.path("more"))?, "more", "what was synced");
+    second.unmount()?;
+    check_when_free(&store)
+}
+
+/// Why a mount was refused.
+fn refusal(mount: Outcome<Mount>) -> Outcome<String> {
+    match mount {
+        Err(crate::harness::outcome::Stop::Fail(why)) => Ok(why),
+        Err(other) => Err(other),
+        Ok(_) => fail("it was mounted"),
+    }
 }
 
 /// As soon as nobody has the store.

@@ -203,6 +203,15 @@ struct Seen {
 
 /// Opens what `config` names. `mountpoint` is where the tree will be, absolute.
 pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
+    open_beside(config, mountpoint, &mut |_| false)
+}
+
+/// As [`open`], for a service that may have the upper's store open already, which `has_open` says.
+pub(crate) fn open_beside(
+    config: &Config,
+    mountpoint: &Path,
+    has_open: zoned::HasOpen<'_>,
+) -> Result<OpenLayers, Failure> {
     let mut layers = OpenLayers::default();
     let mut upper_seen = None;
     if let Some(upper) = &config.upper {
@@ -217,7 +226,7 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
                     upper_seen = Some(open_upper(config, (upper, work), mountpoint, &mut layers)?);
                 }
                 (None, None) if upper.zoned().is_some() && work.zoned().is_some() => {
-                    let (pair, door) = open_stored_upper(upper, work)?;
+                    let (pair, door) = open_stored_upper(upper, work, has_open)?;
                     (layers.upper, layers.door) = (Some(pair), door);
                 }
                 (None, None) => {
@@ -266,15 +275,17 @@ pub fn open(config: &Config, mountpoint: &Path) -> Result<OpenLayers, Failure> {
 fn open_stored_upper(
     upper: &LayerSource,
     work: &LayerSource,
+    has_open: zoned::HasOpen<'_>,
 ) -> Result<((OpenLayer, OpenLayer), Option<OwnedFd>), Failure> {
     let (Some(upper), Some(work)) = (upper.zoned(), work.zoned()) else {
         return Err(Failure::input(format!("workdir {work}: not in a store, as upperdir {upper} is")));
     };
-    let (upper, work, device) = zoned::open_pair(upper, work)?;
+    let (upper, work, device) = zoned::open_pair(upper, work, has_open)?;
     let second =
         device.try_clone().map_err(|e| Failure::system("a second descriptor of a device").because(e))?;
     let of = |layer, device| OpenLayer { source: LayerSource::Zoned(layer), root: Some(device) };
-    let door = store_door::listen(&device);
+    // Who has the store open has its door, too.
+    let door = if upper.is_shared() { None } else { store_door::listen(&device) };
     Ok(((of(upper, device), of(work, second)), door))
 }
 

@@ -7,7 +7,7 @@
 use crate::failure::Failure;
 use crate::layers::lock::PREDECESSOR_WAIT;
 use crate::plain;
-use crate::store_door;
+use crate::store_door::{self, DeviceId};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
@@ -48,6 +48,8 @@ pub struct ZonedLayer {
     /// Of a zoned block device: bytes of a block, and how many zones may be open and active. They cannot be read where it is served.
     #[serde(deserialize_with = "plain::required")]
     limits: Option<[u32; 3]>,
+    /// The service that is to serve it has the store open, by the right of another mount.
+    shared: bool,
 }
 
 impl fmt::Display for ZonedLayer {
@@ -67,7 +69,12 @@ impl ZonedLayer {
     /// What lies at a path that leads to a device and goes on in the store there.
     #[must_use]
     pub fn at(path: &[u8]) -> Self {
-        Self { device: OsString::from_vec(path.to_vec()).into(), path: PathBuf::new(), limits: None }
+        Self {
+            device: OsString::from_vec(path.to_vec()).into(),
+            path: PathBuf::new(),
+            limits: None,
+            shared: false,
+        }
     }
 
     /// With the device and the path in its store told apart: the first thing on the way that is no directory is the device.
@@ -86,7 +93,7 @@ impl ZonedLayer {
                 Ok(_) => {
                     let path = full.strip_prefix(device).unwrap_or(Path::new("")).to_owned();
                     let device = device.canonicalize().map_err(|e| refused("the device").because(e))?;
-                    return Ok(Self { device, path, limits: None });
+                    return Ok(Self { device, path, limits: None, shared: false });
                 }
                 Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::NOENT | Errno::NOTDIR)) => {}
                 Err(e) => return Err(refused("cannot be reached").because(e)),
@@ -95,6 +102,11 @@ impl ZonedLayer {
         Err(refused(
             "no device or file there; give a block device or a file with a store, and a directory in it",
         ))
+    }
+
+    /// Whether the right to the device is another mount's.
+    pub(crate) const fn is_shared(&self) -> bool {
+        self.shared
     }
 
     fn with_limits(self, device: &OwnedFd) -> Result<Self, Failure> {
@@ -108,8 +120,16 @@ impl ZonedLayer {
     }
 }
 
-/// Opens a device as whoever mounts, to be written to or only read, and takes the right to it.
-fn open_device(option: &str, layer: &ZonedLayer, writes: bool) -> Result<OwnedFd, Failure> {
+/// Whether the service that is to serve a mount has the store on a device open to be written.
+pub(crate) type HasOpen<'a> = &'a mut dyn FnMut(DeviceId) -> bool;
+
+/// Opens a device as whoever mounts, to be written to or only read, and takes the right to it. False: `has_open` says that this is not needed.
+fn open_device(
+    option: &str,
+    layer: &ZonedLayer,
+    writes: bool,
+    has_open: HasOpen<'_>,
+) -> Result<(OwnedFd, bool), Failure> {
     let path = &layer.device;
     let refused = |why: &str| Failure::input(format!("{option} {layer}: {why}"));
     let failed = |e: Errno| match e {
@@ -128,7 +148,10 @@ fn open_device(option: &str, layer: &ZonedLayer, writes: bool) -> Result<OwnedFd
             let is_zoned = vellum_sys::zoned::zone_count(&device).is_ok_and(|zones| zones > 0);
             // Only direct I/O keeps the order of writes to zones. A zoned device is only opened to be written.
             let how = if is_zoned { OFlags::DIRECT | OFlags::RDWR } else { OFlags::empty() };
-            device = open(path, flags | OFlags::EXCL | how, Mode::empty()).map_err(failed)?;
+            device = match open(path, flags | OFlags::EXCL | how, Mode::empty()) {
+                Err(Errno::BUSY) if is_open(&device, has_open) => return Ok((device, false)),
+                opened => opened.map_err(failed)?,
+            };
             if kind(&device).map_err(failed)? != FileType::BlockDevice {
                 return Err(refused("it has just been replaced"));
             }
@@ -140,7 +163,8 @@ fn open_device(option: &str, layer: &ZonedLayer, writes: bool) -> Result<OwnedFd
     let end = Instant::now() + PREDECESSOR_WAIT;
     loop {
         match flock(&device, lock) {
-            Ok(()) => return Ok(device),
+            Ok(()) => return Ok((device, true)),
+            Err(Errno::WOULDBLOCK) if is_open(&device, has_open) => return Ok((device, false)),
             Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(PAUSE),
             Err(Errno::WOULDBLOCK) => {
                 let who = "another mount or command has the store open; unmount that, or wait until it ends";
@@ -152,10 +176,15 @@ fn open_device(option: &str, layer: &ZonedLayer, writes: bool) -> Result<OwnedFd
     }
 }
 
+fn is_open(device: &OwnedFd, has_open: HasOpen<'_>) -> bool {
+    DeviceId::of(device).is_ok_and(has_open)
+}
+
 /// Opens the device of an upper layer and its work directory.
 pub(crate) fn open_pair(
     upper: &ZonedLayer,
     work: &ZonedLayer,
+    has_open: HasOpen<'_>,
 ) -> Result<(ZonedLayer, ZonedLayer, OwnedFd), Failure> {
     let (upper, work) = (upper.found("upperdir")?, work.found("workdir")?);
     if upper.device != work.device {
@@ -168,8 +197,9 @@ pub(crate) fn open_pair(
             "workdir {work}: it and upperdir {upper} lie in each other; give a directory beside it"
         )));
     }
-    let device = open_device("upperdir", &upper, true)?;
-    let (upper, work) = (upper.with_limits(&device)?, work.with_limits(&device)?);
+    let (device, owned) = open_device("upperdir", &upper, true, has_open)?;
+    let shared = |layer: ZonedLayer| ZonedLayer { shared: !owned, ..layer };
+    let (upper, work) = (shared(upper.with_limits(&device)?), shared(work.with_limits(&device)?));
     Ok((upper, work, device))
 }
 
@@ -186,7 +216,7 @@ pub(crate) fn open_lower<'a>(
         Some((_, device)) => {
             device.try_clone().map_err(|e| Failure::system("a second descriptor of a device").because(e))?
         }
-        None => open_device("lowerdir", &lower, false)?,
+        None => open_device("lowerdir", &lower, false, &mut |_| false)?.0,
     };
     Ok((lower.with_limits(&device)?, device))
 }
@@ -195,16 +225,26 @@ pub(crate) fn missing(layer: &ZonedLayer) -> Failure {
     Failure::system(format!("layer {layer}: its descriptor is missing"))
 }
 
-/// Which device it is, whatever path or descriptor leads to it.
-type Identity = (u64, u64);
-
 /// The trees that are open to be written, or only read.
-static OPEN: Mutex<Vec<(Identity, Weak<ZonedTree>)>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<(DeviceId, Weak<ZonedTree>)>> = Mutex::new(Vec::new());
+
+/// A directory that a mount writes to, as long as that has it open.
+type Used = (DeviceId, PathBuf, Weak<dyn Branch>);
+
+/// Upper layers and work directories that mounts use.
+static USED: Mutex<Vec<Used>> = Mutex::new(Vec::new());
+
+fn is_written(tree: &Weak<ZonedTree>) -> bool {
+    tree.upgrade().is_some_and(|tree| tree.store().check_writable().is_ok())
+}
+
+/// Whether this process has the store on a device open to be written.
+pub(crate) fn has_open(device: DeviceId) -> bool {
+    OPEN.lock().iter().any(|(known, tree)| *known == device && is_written(tree))
+}
 
 /// Refuses to have a successor go on while a store is open to be written: its mounts would end.
 pub(crate) fn check_replaceable() -> Result<(), Failure> {
-    let is_written =
-        |tree: &Weak<ZonedTree>| tree.upgrade().is_some_and(|tree| tree.store().check_writable().is_ok());
     if OPEN.lock().iter().any(|(_, tree)| is_written(tree)) {
         let line = "a mount has its upper layer in a store on a zoned device, and would end";
         return Err(Failure::input(line).remedy("unmount it first"));
@@ -232,14 +272,16 @@ fn tree(layer: &ZonedLayer, device: OwnedFd, writes: bool) -> Result<Arc<ZonedTr
             .because(error.clone())
             .remedy("see vellum zoned check"),
     };
-    let found = fstat(&device).map_err(|e| Failure::system(format!("layer {layer}")).because(e))?;
-    let is_block = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
-    let identity = if is_block { (u64::MAX, found.st_rdev) } else { (found.st_dev, found.st_ino) };
+    let identity = identity(layer, &device)?;
     let mut open = OPEN.lock();
     open.retain(|(_, tree)| tree.strong_count() > 0);
     let known = open.iter().find(|(known, _)| *known == identity).and_then(|(_, tree)| tree.upgrade());
     if let Some(tree) = known {
         return Ok(tree);
+    }
+    if layer.shared {
+        let line = format!("layer {layer}: the mount that had the store open has just ended");
+        return Err(Failure::system(line).remedy("mount again"));
     }
     let device: Result<Arc<dyn ZonedDevice>, _> = match layer.limits {
         Some([block_size, open_max, active_max]) => {
@@ -267,6 +309,15 @@ fn tree(layer: &ZonedLayer, device: OwnedFd, writes: bool) -> Result<Arc<ZonedTr
     Ok(tree)
 }
 
+fn identity(layer: &ZonedLayer, device: &OwnedFd) -> Result<DeviceId, Failure> {
+    DeviceId::of(device).map_err(|e| Failure::system(format!("layer {layer}")).because(e))
+}
+
+/// Whether two directories are the same one, or one lies in the other.
+fn overlap(one: &Path, other: &Path) -> bool {
+    one.starts_with(other) || other.starts_with(one)
+}
+
 fn branch(layer: &ZonedLayer, tree: &Arc<ZonedTree>) -> Result<Open, Failure> {
     let refused = |e: VfsErrno| {
         Failure::input(format!("layer {layer}")).because(e).remedy("give a directory in the store")
@@ -292,6 +343,7 @@ pub(crate) fn upper(
 ) -> Result<(Open, Open), Failure> {
     let owner = fstat(&device).map(|found| found.st_uid);
     let owner = owner.map_err(|e| Failure::system(format!("layer {upper}")).because(e))?;
+    let identity = identity(upper, &device)?;
     let tree = tree(upper, device, true)?;
     if let Some(door) = door
         && let Err(error) = store_door::open(door, &tree, owner)
@@ -303,7 +355,27 @@ pub(crate) fn upper(
             Failure::input(format!("layer {layer}: cannot make the directory")).because(error.errno())
         })?;
     }
-    Ok((branch(upper, &tree)?, branch(work, &tree)?))
+    let end = Instant::now() + PREDECESSOR_WAIT;
+    loop {
+        let mut used = USED.lock();
+        used.retain(|(.., branch)| branch.strong_count() > 0);
+        let is_used = |(known, path, _): &Used| {
+            *known == identity && (overlap(path, &upper.path) || overlap(path, &work.path))
+        };
+        if !used.iter().any(is_used) {
+            let pair = (branch(upper, &tree)?, branch(work, &tree)?);
+            used.push((identity, upper.path.clone(), Arc::downgrade(&pair.0)));
+            used.push((identity, work.path.clone(), Arc::downgrade(&pair.1)));
+            return Ok(pair);
+        }
+        drop(used);
+        if Instant::now() > end {
+            let line = format!("upperdir {upper}: another mount of the pool uses it, or its workdir");
+            return Err(Failure::system(line).remedy("unmount that first, or give other directories"));
+        }
+        // One that has just been unmounted.
+        std::thread::sleep(PAUSE);
+    }
 }
 
 fn make(layer: &ZonedLayer, tree: &Arc<ZonedTree>) -> vellum_vfs::Result<()> {
@@ -351,12 +423,12 @@ mod tests {
     fn one_at_a_time_writes() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let layer = ZonedLayer::at(file.path().as_os_str().as_bytes()).found("upperdir").unwrap();
-        let first = open_device("upperdir", &layer, true).unwrap();
-        let refused = open_device("upperdir", &layer, true).unwrap_err();
+        let first = open_device("upperdir", &layer, true, &mut |_| false).unwrap();
+        let refused = open_device("upperdir", &layer, true, &mut |_| false).unwrap_err();
         assert!(refused.to_string().contains("another mount"), "{refused}");
         drop(first);
-        let readers = [(); 2].map(|()| open_device("lowerdir", &layer, false).unwrap());
+        let readers = [(); 2].map(|()| open_device("lowerdir", &layer, false, &mut |_| false).unwrap());
         drop(readers);
-        open_device("upperdir", &layer, true).unwrap();
+        open_device("upperdir", &layer, true, &mut |_| false).unwrap();
     }
 }

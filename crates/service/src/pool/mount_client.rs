@@ -110,7 +110,8 @@ impl Pool<'_> {
     /// One attempt. An inner error: the service has died meanwhile, and nothing is left of the mount.
     fn mount(&self, service: &mut UnixStream, config: &Config) -> Result<io::Result<()>, Failure> {
         let mountpoint = mountpoint::resolve(&config.mountpoint)?;
-        let layers = layers::open(config, &mountpoint)?;
+        let mut has_open = |device| matches!(ask(service, &Request::Has(device)), Ok(Reply::Done));
+        let layers = layers::open_beside(config, &mountpoint, &mut has_open)?;
         (self.prepare)(&layers.found(config, &mountpoint).directories())?;
         let mounted = mount_at(config, &mountpoint)?;
         let give_up = || {

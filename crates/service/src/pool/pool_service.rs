@@ -348,6 +348,8 @@ impl PoolService {
             };
             let reply = match request {
                 Request::Status => Reply::Status(self.status()),
+                Request::Has(device) if zoned::has_open(device) => Reply::Done,
+                Request::Has(_) => Reply::Failed(Failure::input("not open here")),
                 Request::Mount(request) => {
                     let fresh = ceph::require_reach(&request.config, self.reaches_ceph)
                         .and_then(|()| Fresh::prepare(&request, descriptors, true));

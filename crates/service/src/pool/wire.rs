@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::OpenLayers;
 use crate::layers::source::LayerSource;
+use crate::store_door::DeviceId;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -28,6 +29,8 @@ const MARK: u8 = b'+';
 pub(super) enum Request {
     /// Who are you?
     Status,
+    /// Have you the store on this device open to be written?
+    Has(DeviceId),
     /// Serve this mount.
     Mount(Box<MountRequest>),
     /// Let a successor go on, of the program as it is on disk now.

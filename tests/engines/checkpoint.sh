@@ -32,7 +32,7 @@ refused() {
   case $said in *"$words"*) ;; *) echo "$*: $words is not in: $said"; return 1 ;; esac
 }
 
-import() { make_root tree; mkdir -p tree/srv; tar -C tree --xattrs --xattrs-include='*' -cf image.tar .; podman import image.tar base; vellum --version; criu --version; }
+import() { make_root tree; mkdir -p tree/srv; ln -s usr/lib tree/lib; ln -s usr/lib64 tree/lib64; tar -C tree --xattrs --xattrs-include='*' -cf image.tar .; podman import image.tar base; vellum --version; criu --version; }
 # Goes on twice, ends and goes on; podman knows it all the time.
 counter() {
   run --name count base sh -c "$COUNT"; sleep 0.3
@@ -121,6 +121,19 @@ volumes() {
   same "volumes" "here kept" "$(podman exec sees sh -c 'echo $(cat /d/file) $(cat /n/file)')"
   podman rm -f -t0 sees; podman volume rm named > /dev/null
   refused "podman volume create named" restore kept/sees
+}
+# With the library, which it sees from outside: it goes away, and comes back.
+# What it writes all the time is in shared memory: a volume is not kept, and may be written to until the end.
+library() {
+  local pool=podman-$$; ground "$pool"
+  run --name lib -v /usr/lib:/usr/lib:ro -v /usr/lib64:/usr/lib64:ro -v "$DIR/library:/opt/lib:ro" -v "$VELLUM_POOLS/.run/$pool.session:/.vellum:ro" -v "$DIR/data:/data" \
+    -e LD_PRELOAD=/opt/lib/libvellum.so -e VELLUM_RING=on base /opt/lib/works /data /dev/shm
+  served podman logs lib
+  take podman:lib --leave-running; served podman logs lib
+  take podman:lib; ! podman logs lib | grep BAD; podman rm lib
+  needs_library kept/lib
+  restore kept/lib; served podman logs lib
+  podman rm -f -t0 lib; no_ground "$pool"
 }
 store() {
   vellum zoned format --state "$DIR/calibrations" --size 64M --zone-size 1M device
@@ -218,6 +231,7 @@ try nameless nameless
 try endings endings
 try still still
 try volumes volumes
+try library library
 try store store
 try packed packed
 try interrupted interrupted

@@ -47,7 +47,7 @@ refused() {
   case $said in *"$words"*) ;; *) echo "$*: $words is not in: $said"; return 1 ;; esac
 }
 
-prepare() { make_root low; mkdir -p low/srv; ctr --version; criu --version; runc --version; }
+prepare() { make_root low; mkdir -p low/srv; ln -s usr/lib low/lib; ln -s usr/lib64 low/lib64; ctr --version; criu --version; runc --version; }
 # Goes on, ends, goes on as containerd's twice, the second time in a pool.
 counter() {
   run count "$COUNT"; sleep 0.3
@@ -75,6 +75,21 @@ counter() {
   local n; for n in $(seq 50); do vellum pool delete "$NS" 2> /dev/null && break; sleep 0.1; done
   same "names" "again count last" "$(vellum checkpoints list --json kept | grep -o '"name": "[a-z]*"' | cut -d'"' -f4 | sort | xargs)"
   vellum checkpoints show kept last | grep -q "$DIR/low"
+}
+# With the library, which it sees from outside: it goes away, and comes back.
+# What it writes all the time is in shared memory: a volume is not kept, and may be written to until the end.
+library() {
+  local bind=options=rbind:ro; ground "$NS"
+  rm -rf up work; mkdir -p up work tree; mounted
+  ctr run -d --rootfs --env LD_PRELOAD=/opt/lib/libvellum.so --env VELLUM_RING=on --mount "type=bind,src=/usr,dst=/usr,$bind" \
+    --mount "type=bind,src=$DIR/library,dst=/opt/lib,$bind" --mount "type=bind,src=$VELLUM_POOLS/.run/$NS.session,dst=/.vellum,$bind" \
+    --mount "type=bind,src=$DIR/data,dst=/data,options=rbind:rw" "$ROOT" lib /bin/sh -c 'exec /opt/lib/works /data /dev/shm > /srv/said'
+  said() { cat "$ROOT/srv/said"; }
+  served said
+  take "containerd:$NS/lib" --leave-running; served said
+  take "containerd:$NS/lib"; ! said | grep BAD; forget lib
+  needs_library kept/lib
+  restore kept/lib; served said; forget lib; no_ground "$NS"
 }
 # Every kind of change in the upper layer.
 layer() {
@@ -157,6 +172,7 @@ try prepare prepare
 try counter counter
 try layer layer
 try still still
+try library library
 try store store
 try interrupted interrupted
 try unfit unfit

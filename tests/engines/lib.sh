@@ -87,3 +87,25 @@ nothing_left() {
   done
   grep " $1" /proc/self/mounts; pgrep -af "$1"; echo "left mounted or running"; return 1
 }
+
+# ground POOL: a directory in a pool, whose files the library in $DIR/library reads and opens.
+ground() {
+  export VELLUM_POOLS=$DIR/pools; mkdir -p data data-low data-up data-work
+  vellum pool create "$1"
+  vellum mount -o "pool=$1,profile=passthrough,lowerdir=$DIR/data-low,upperdir=$DIR/data-up,workdir=$DIR/data-work" data
+}
+no_ground() { vellum umount data; local n; for n in $(seq 100); do vellum pool delete "$1" 2> /dev/null && return; sleep 0.1; done; vellum pool delete "$1"; }
+# served COMMAND...: what the program says goes on without anything wrong, and more is read from memory.
+served() {
+  local n before now; before=$("$@" 2> /dev/null | tail -n1 | cut -d' ' -f2) || true
+  for n in $(seq 300); do
+    ! "$@" 2> /dev/null | grep BAD || return 1
+    now=$("$@" 2> /dev/null | tail -n1 | cut -d' ' -f2) || true; [ "${now:-0}" -le "${before:-0}" ] || return 0; sleep 0.05
+  done
+  echo "no more than $before is read from memory"; return 1
+}
+# needs_library CHECKPOINT: the very file has to be there.
+needs_library() {
+  mv library/libvellum.so library/away; refused "is not there" restore "$1"
+  echo other > library/libvellum.so; refused "another one" restore "$1"; mv library/away library/libvellum.so
+}

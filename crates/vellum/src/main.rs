@@ -128,7 +128,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             }
             Ok(())
         }
-        Command::Leave { group, init } => library::leave(&group, init),
+        Command::Leave { group, init, place } => library::leave(&group, init, &place),
         Command::Loopback => loopback::bring_up(std::io::stdin()),
         Command::Restore(arguments) => {
             let (status, said) = checkpoint::restore(arguments);

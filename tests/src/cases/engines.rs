@@ -30,9 +30,18 @@ fn arguments(cx: &Cx) -> Outcome<Arguments> {
         return skip("engines need a mount program");
     };
     let dir = cx.dir.join("e");
-    fs::create_dir(&dir)?;
+    fs::create_dir_all(&dir)?;
     let profile = cx.profile.map(|profile| profile.to_string()).unwrap_or_default();
     Ok(Arguments { dir, program, profile })
+}
+
+/// Gives a script the preload library and a program that works by it: `DIR/library/{libvellum.so,works}`.
+pub(super) fn give_library(cx: &Cx) -> Outcome {
+    let dir = cx.dir.join("e/library");
+    fs::create_dir_all(&dir)?;
+    fs::copy(super::library::library()?, dir.join("libvellum.so"))?;
+    fs::copy(super::library::compile(cx, "gcc", "checkpoint")?, dir.join("works"))?;
+    Ok(())
 }
 
 fn script(name: &str) -> PathBuf {

@@ -36,7 +36,7 @@ struct State {
 
 /// How a container is stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Freezer {
+pub(crate) struct Freezer {
     group: Group,
     init: u32,
 }
@@ -49,7 +49,7 @@ enum Group {
 
 impl Freezer {
     /// That of a runtime's container, where `state` is what the runtime knows. None: it says none.
-    pub(super) fn of(state: &Path, id: &str) -> Option<Self> {
+    pub(crate) fn of(state: &Path, id: &str) -> Option<Self> {
         let file = crate::regular::open(&state.join(id).join(STATE)).ok()?;
         let mut text = Vec::new();
         file.take(STATE_MAX).read_to_end(&mut text).ok()?;
@@ -121,14 +121,14 @@ impl Freezer {
     }
 
     /// The control group.
-    pub(super) fn group(&self) -> &Path {
+    pub(crate) fn group(&self) -> &Path {
         match &self.group {
             Group::First(dir) | Group::Second(dir) => dir,
         }
     }
 
     /// The container's first process.
-    pub(super) fn init(&self) -> u32 {
+    pub(crate) fn init(&self) -> u32 {
         self.init
     }
 

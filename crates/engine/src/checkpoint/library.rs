@@ -9,9 +9,12 @@ use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +35,7 @@ const BUSY: u64 = 1;
 const PATIENCE: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(1);
 /// The largest library that is read, in bytes.
-const LIBRARY_MAX: u64 = 64 << 20;
+pub(super) const LIBRARY_MAX: u64 = 64 << 20;
 /// Deepest control group below a container's.
 const DEEPEST: usize = 16;
 /// What the memory is called that a service gives to the library.
@@ -40,35 +43,77 @@ const MEMORY: &[u8] = b"/memfd:vellum-";
 
 /// The library that a container's programs see.
 #[derive(Debug)]
-pub(super) struct Library {
+pub(crate) struct Library {
     /// Open, for the container may end.
     file: File,
+    /// Where programs see it.
+    place: PathBuf,
+    digest: String,
     number: u64,
     function: u64,
     stack_end: u64,
 }
 
 impl Library {
-    /// That of the container of a process.
+    /// That which `vellum run` shows to the container of a process.
     pub(super) fn of(init: u32) -> Result<Self, &'static str> {
+        Self::at(init, &Path::new(VELLUM_DIR).join(LIBRARY))
+    }
+
+    /// That which programs of a container have loaded, wherever they have it from, if they have. `init`: its first process.
+    pub(crate) fn found(group: &Path, init: u32) -> Result<Option<Self>, &'static str> {
+        let mut found: Option<Self> = None;
+        let maps = |process: u32| fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
+        let processes = processes(group);
+        for (place, number) in processes.iter().filter_map(|process| loaded(&maps(*process))) {
+            if found.as_ref().is_some_and(|one| one.number == number) {
+                continue;
+            }
+            let one = Self::at(init, &place)?;
+            if found.is_some() || one.number != number {
+                return Err(
+                    "its programs have several libraries libvellum.so loaded, or one that is no more there",
+                );
+            }
+            found = Some(one);
+        }
+        match found {
+            None if is_there(group) => Err("its programs have libvellum.so loaded under another name"),
+            found => Ok(found),
+        }
+    }
+
+    /// That at a place that a process sees.
+    fn at(init: u32, place: &Path) -> Result<Self, &'static str> {
         if !cfg!(target_arch = "x86_64") {
             return Err(
                 "its programs have libvellum.so loaded, which goes away for a checkpoint on x86-64 only",
             );
         }
-        let file = seen_by(init)
+        let file = seen_by(init, place)
             .map_err(|_| "its programs have libvellum.so loaded, which is not to be found any more")?;
         let old = "its programs have libvellum.so of another version loaded, which does not go away for a checkpoint";
         let number = fstat(&file).map_err(|_| old)?.st_ino;
         let mut bytes = Vec::new();
         (&file).take(LIBRARY_MAX).read_to_end(&mut bytes).map_err(|_| old)?;
         let (function, stack_end) = places(&bytes).ok_or(old)?;
-        Ok(Self { file, number, function, stack_end })
+        let digest = digest(&bytes);
+        Ok(Self { file, place: place.to_owned(), digest, number, function, stack_end })
     }
 
     /// A path of it, as long as this is there.
     pub(super) fn path(&self) -> PathBuf {
         format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&self.file)).into()
+    }
+
+    /// Where programs see it.
+    pub(crate) fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// A digest of what it holds.
+    pub(super) fn digest(&self) -> &str {
+        &self.digest
     }
 
     /// Where a process has it, if it has.
@@ -80,15 +125,15 @@ impl Library {
 }
 
 /// The library as a process sees it. No name of the container's leads out.
-fn seen_by(process: u32) -> rustix::io::Result<File> {
+fn seen_by(process: u32, place: &Path) -> rustix::io::Result<File> {
     let root: OwnedFd = open(
         format!("/proc/{process}/root"),
         OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?;
-    let path = Path::new(VELLUM_DIR).strip_prefix("/").unwrap_or(Path::new(VELLUM_DIR)).join(LIBRARY);
+    let path = place.strip_prefix("/").unwrap_or(place);
     let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    crate::regular::checked(openat2(&root, &path, crate::regular::FLAGS, Mode::empty(), how)?)
+    crate::regular::checked(openat2(&root, path, crate::regular::FLAGS, Mode::empty(), how)?)
         .map_err(|_| Errno::INVAL)
 }
 
@@ -116,10 +161,28 @@ fn base(maps: &[u8], number: u64) -> Option<u64> {
     })
 }
 
+/// The place and the number of the library in a table of mappings.
+fn loaded(maps: &[u8]) -> Option<(PathBuf, u64)> {
+    let lines = maps.split(|byte| *byte == b'\n');
+    lines.filter(|line| line.ends_with(LIBRARY.as_bytes())).find_map(|line| {
+        let place = line.iter().position(|byte| *byte == b'/')?;
+        let (head, path) = line.split_at_checked(place)?;
+        let path = Path::new(OsStr::from_bytes(path));
+        let head = std::str::from_utf8(head).ok()?;
+        let number = head.split_ascii_whitespace().nth(4)?.parse().ok()?;
+        (path.file_name() == Some(OsStr::new(LIBRARY))).then(|| (path.to_owned(), number))
+    })
+}
+
+/// A digest of a library.
+pub(super) fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Reads what may be anything as a library and as a table of mappings, for the container can show others than its own. For the fuzz target.
 #[must_use]
 pub fn parse_hostile(bytes: &[u8]) -> bool {
-    let _ = base(bytes, 99);
+    let _ = (base(bytes, 99), loaded(bytes));
     places(bytes).is_some()
 }
 
@@ -147,9 +210,9 @@ pub(super) fn is_there(group: &Path) -> bool {
     processes(group).into_iter().any(has)
 }
 
-/// Has the library go away from all processes of a container. `init`: its first one.
-pub fn leave(group: &Path, init: u32) -> Result<(), Failure> {
-    let library = Library::of(init).map_err(Failure::system)?;
+/// Has the library go away from all processes of a container. `init`: its first one; `place`: where they see it.
+pub fn leave(group: &Path, init: u32, place: &Path) -> Result<(), Failure> {
+    let library = Library::at(init, place).map_err(Failure::system)?;
     for process in processes(group) {
         if let Some(place) = library.within(process) {
             leave_one(process, place)?;
@@ -195,6 +258,15 @@ mod tests {
         assert_eq!(base(maps, 99), Some(0x7f_2000_0000));
         assert_eq!(base(maps, 98), None);
         assert_eq!(base(b"\n\xff half 0 0\n", 99), None);
+    }
+
+    #[test]
+    fn a_library_is_found_by_its_name_wherever_it_is() {
+        let maps = b"7f10000000-7f10001000 r-xp 00001000 08:01 98    /opt/notlibvellum.so\n\
+            7f10000000-7f10001000 r-xp 00001000 08:01 97    /opt/libvellum.so (deleted)\n\
+            7f10000000-7f10001000 r-xp 00001000 08:01 99    /opt/a dir/libvellum.so\n";
+        assert_eq!(loaded(maps), Some(("/opt/a dir/libvellum.so".into(), 99)));
+        assert_eq!(loaded(b"libvellum.so\n/libvellum.so\n"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Checkpoints of containers: the memory of their processes, and the tree that they had then.
 //!
 //! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `criu` is the program that reads its memory, `delta` and `data`
-//! copy its upper layer, `identity` says which layers it stands on, `record` is what is known of it. `place` is where they are: in a
+//! copy its upper layer, `identity` says which layers it stands on, `needed` which library, `record` is what is known of it. `place` is where they are: in a
 //! `directory`, or in the store of a `zoned` device; `making` is what both do. `object` is a checkpoint that is packed, as one sequence of bytes; `chain` are those that need
 //! others, and `stream` is one that goes elsewhere. Restoring is `container::restore`; `loopback` is a part of it.
 
@@ -18,6 +18,7 @@ pub mod library;
 pub mod loopback;
 mod making;
 mod manner;
+mod needed;
 mod object;
 mod pace;
 mod pacing;
@@ -32,9 +33,12 @@ mod zoned;
 pub use compress::Compress;
 pub(crate) use criu::{ALWAYS, Criu, OWN_NETWORK, configuration, explain};
 pub(crate) use delta::{directory, names};
+pub(crate) use freezer::Freezer;
 pub use identity::Lowers;
+pub(crate) use library::Library;
 pub(crate) use making::{Kept, Making};
 pub use manner::Manner;
+pub use needed::Needed;
 pub use pace::Pace;
 pub(crate) use pause::said;
 pub use place::Checkpoints;

@@ -113,15 +113,15 @@ impl Guarded {
         }
     }
 
-    /// Has the library go away from its programs.
-    pub(crate) fn leave(&self, vellum: &Path) -> Result<(), Failure> {
+    /// Has the library go away from its programs, which see it at `place`.
+    pub(crate) fn leave(&self, vellum: &Path, place: &Path) -> Result<(), Failure> {
         let failed = |e: io::Error| Failure::at(vellum, e);
         let freezer = self
             .freezer
             .as_ref()
             .ok_or_else(|| Failure::system("the runtime does not say which processes are the container's"))?;
         let mut command = Command::new(vellum);
-        command.arg(library::LEAVES).arg(freezer.group()).arg(freezer.init().to_string());
+        command.arg(library::LEAVES).arg(freezer.group()).arg(freezer.init().to_string()).arg(place);
         command.process_group(0).current_dir("/").stdin(self.pipe.try_clone().map_err(failed)?);
         let output = command.stdout(Stdio::null()).stderr(Stdio::piped()).output().map_err(failed)?;
         if output.status.success() {

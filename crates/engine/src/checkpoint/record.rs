@@ -254,6 +254,7 @@ pub(super) mod tests {
                 command: vec!["httpd".into(), "-f".into()],
                 mounts: vec![Mount { volume: Some("data".into()), source: "/data".into() }],
                 host_network: false,
+                library: None,
             }),
         }
     }

@@ -45,10 +45,8 @@ pub(crate) trait Subject {
     /// Whether it has the host's network.
     fn host_network(&self) -> bool;
 
-    /// Whether its programs have the library loaded.
-    fn has_library(&self) -> bool {
-        false
-    }
+    /// The library that its programs have loaded.
+    fn library(&self) -> Option<&Library>;
 
     /// The right to take a checkpoint of it, until this is dropped.
     fn lock(&self) -> Result<File, Failure>;
@@ -161,8 +159,8 @@ impl Subject for Own {
         self.settings.host_network
     }
 
-    fn has_library(&self) -> bool {
-        self.library.is_some()
+    fn library(&self) -> Option<&Library> {
+        self.library.as_ref()
     }
 
     fn lock(&self) -> Result<File, Failure> {

@@ -4,6 +4,7 @@
 //! still, CRIU writes its memory, and beside that the layer's copy is made what the layer is.
 
 use super::criu::{self, Criu};
+use super::library::Library;
 use super::making::{Making, Sizes};
 use super::manner::Manner;
 use super::pause::{Guarded, said};
@@ -175,14 +176,14 @@ impl Work<'_> {
 
     /// Has it stand still, with nothing of the library's in it: since when.
     fn stop(&self, guarded: &mut Guarded) -> Result<Instant, Failure> {
-        let has_library = self.subject.has_library();
+        let library = self.subject.library().map(Library::place);
         for _ in 0..TURNS {
-            if has_library {
-                guarded.leave(&self.asked.vellum)?;
+            if let Some(place) = library {
+                guarded.leave(&self.asked.vellum, place)?;
             }
             let begin = Instant::now();
             guarded.pause()?;
-            if !has_library || !guarded.is_back() {
+            if library.is_none() || !guarded.is_back() {
                 return Ok(begin);
             }
             // A program that has just begun.

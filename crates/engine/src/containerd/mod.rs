@@ -9,7 +9,7 @@ mod taken;
 
 pub(crate) use restore::restore;
 
-use crate::checkpoint::{Criu, Lowers, said};
+use crate::checkpoint::{Criu, Lowers, Needed, said};
 use crate::container::{State, in_path, plain_name};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -45,6 +45,9 @@ pub struct Described {
     pub profile: String,
     /// What a runtime is told of the container (`config.json`), as containerd has it.
     pub spec: serde_json::Value,
+    /// The library that its programs have loaded from outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub library: Option<Needed>,
 }
 
 /// As much as is of use of a specification.
@@ -72,6 +75,8 @@ struct Root {
 
 #[derive(Deserialize)]
 struct Mount {
+    #[serde(default)]
+    destination: PathBuf,
     #[serde(default)]
     source: PathBuf,
     #[serde(default)]
@@ -103,8 +108,13 @@ impl Spec {
 
     /// What it sees of the host.
     fn sources(&self) -> impl Iterator<Item = &Path> {
+        self.bound().map(|(_, source)| source)
+    }
+
+    /// Where it sees it, too.
+    fn bound(&self) -> impl Iterator<Item = (&Path, &Path)> {
         let bind = |mount: &&Mount| mount.options.iter().any(|option| option == "bind" || option == "rbind");
-        self.mounts.iter().filter(bind).map(|mount| mount.source.as_path())
+        self.mounts.iter().filter(bind).map(|mount| (mount.destination.as_path(), mount.source.as_path()))
     }
 }
 

@@ -98,6 +98,9 @@ impl Restoring<'_> {
                 self.input(format!("upper layer {}: something is in it; move that away", upper.display()))
             );
         }
+        if let Some(library) = &self.described.library {
+            library.check().map_err(|why| self.input(why))?;
+        }
         if let Some(missing) = self.spec.sources().find(|source| !source.exists()) {
             return Err(self.input(format!(
                 "the container sees {}, which is not there; make it first",

@@ -1,7 +1,7 @@
 //! A container of containerd, of which a checkpoint is taken.
 
 use super::{Containerd, Described, RUNTIME, Spec, named, runc_state, runtimes, succeeded};
-use crate::checkpoint::{Lowers, Making, Of, Subject};
+use crate::checkpoint::{Freezer, Library, Lowers, Making, Needed, Of, Subject};
 use crate::container::{Image, Kind, Runtime, in_path};
 use crate::podman::{Beside, is_vellum, layer};
 use rustix::fs::{FlockOperation, flock, lgetxattr};
@@ -61,6 +61,7 @@ pub(crate) struct OfContainerd {
     runtime: Runtime,
     state: PathBuf,
     host_network: bool,
+    library: Option<Library>,
     beside: Beside,
     containerd: Containerd,
     kill: Box<dyn Fn() -> Result<(), Failure>>,
@@ -95,6 +96,10 @@ impl Containerd {
             refused("its root is no writable tree of Vellum")
                 .remedy("start it by ctr run --rootfs DIR, where Vellum is mounted on DIR")
         })?;
+        let state_dir = runc_state(namespace);
+        let library = Freezer::of(&state_dir, id)
+            .map_or(Ok(None), |freezer| Library::found(freezer.group(), freezer.init()))
+            .map_err(refused)?;
         let kill = Box::new({
             let (containerd, namespace, id) = (self.clone(), namespace.to_owned(), id.to_owned());
             move || {
@@ -110,7 +115,8 @@ impl Containerd {
             root,
             answer,
             runtime,
-            state: runc_state(namespace),
+            state: state_dir,
+            library,
             beside: Beside::new(state)?,
             containerd: self,
             kill,
@@ -241,6 +247,10 @@ impl Subject for OfContainerd {
         self.host_network
     }
 
+    fn library(&self) -> Option<&Library> {
+        self.library.as_ref()
+    }
+
     fn lock(&self) -> Result<File, Failure> {
         let dir = self.state.join(&self.id);
         let file = File::open(&dir).map_err(|e| Failure::at(&dir, e))?;
@@ -263,6 +273,12 @@ impl Subject for OfContainerd {
             work: self.answer.work.as_deref().unwrap_or_default().into(),
             root: self.root.clone(),
             profile: self.answer.profile.clone(),
+            library: self
+                .library
+                .as_ref()
+                .map(|library| Ok::<_, Failure>(Needed::of(library, Spec::of(&self.spec)?.bound())))
+                .transpose()?
+                .flatten(),
             spec: self.spec.clone(),
         })))
     }

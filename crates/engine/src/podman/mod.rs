@@ -19,7 +19,7 @@ pub use gate::{GATE, pass};
 pub(crate) use restore::{layer, restore};
 pub(crate) use taken::is_vellum;
 
-use crate::checkpoint::{Criu, said};
+use crate::checkpoint::{Criu, Needed, said};
 use crate::container::in_path;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,9 @@ pub struct Described {
     pub mounts: Vec<Mount>,
     /// Whether it has the host's network.
     pub host_network: bool,
+    /// The library that its programs have loaded from outside.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub library: Option<Needed>,
 }
 
 /// A volume of podman, or a directory of the host.

@@ -169,6 +169,9 @@ impl Restoring<'_> {
         if self.podman.layers(&described.image)? != described.layers {
             return Err(self.input(format!("image {image}: it has other layers than at the checkpoint")));
         }
+        if let Some(library) = &described.library {
+            library.check().map_err(|why| why.of(format!("checkpoint {}", self.kept.shown())))?;
+        }
         for mount in &described.mounts {
             let missing = match &mount.volume {
                 Some(volume) => (!self.podman.has("volume", volume)?)

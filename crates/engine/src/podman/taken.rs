@@ -8,7 +8,7 @@
 use super::beside::Beside;
 use super::gate::{Gate, Waiting};
 use super::{APART, ARCHIVE, Described, Mount, Podman, Working, archive, succeeded};
-use crate::checkpoint::{Making, Of, Subject};
+use crate::checkpoint::{Freezer, Library, Making, Needed, Of, Subject};
 use crate::container::{Kind, Runtime, plain_name};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -96,6 +96,8 @@ struct Inside {
     name: String,
     #[serde(default)]
     source: PathBuf,
+    #[serde(default)]
+    destination: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
@@ -130,6 +132,7 @@ pub(crate) struct OfPodman {
     upper: PathBuf,
     runtime: Runtime,
     state: PathBuf,
+    library: Option<Library>,
     beside: Beside,
     kill: Box<dyn Fn() -> Result<(), Failure>>,
     held: Option<Held>,
@@ -183,6 +186,9 @@ impl Podman {
                 "crun runs it, which takes no checkpoints; start it with podman --runtime runc run",
             ));
         }
+        let library = Freezer::of(&state_dir, &seen.id)
+            .map_or(Ok(None), |freezer| Library::found(freezer.group(), freezer.init()))
+            .map_err(refused)?;
         let kill = Box::new({
             let (podman, id) = (self.clone(), seen.id.clone());
             // By podman, so that a container that is always started again is not.
@@ -199,6 +205,7 @@ impl Podman {
             upper,
             runtime,
             state: state_dir,
+            library,
             beside: Beside::new(state)?,
             kill,
             held: None,
@@ -351,6 +358,10 @@ impl Subject for OfPodman {
         self.seen.host_config.network_mode == "host"
     }
 
+    fn library(&self) -> Option<&Library> {
+        self.library.as_ref()
+    }
+
     fn lock(&self) -> Result<File, Failure> {
         let dir = &self.seen.static_dir;
         let file = File::open(dir).map_err(|e| Failure::at(dir, e))?;
@@ -378,6 +389,10 @@ impl Subject for OfPodman {
             command: [seen.path.clone()].into_iter().chain(seen.args.iter().flatten().cloned()).collect(),
             mounts: mounts.collect(),
             host_network: self.host_network(),
+            library: self.library.as_ref().and_then(|library| {
+                let mounts = seen.mounts.iter().flatten();
+                Needed::of(library, mounts.map(|one| (one.destination.as_path(), one.source.as_path())))
+            }),
         }))
     }
 

@@ -85,6 +85,8 @@ pub enum Command {
         group: PathBuf,
         /// Its first process.
         init: u32,
+        /// Where they see the library.
+        place: PathBuf,
     },
     /// A hook by which a restored container has its own loopback interface.
     #[command(name = vellum_engine::checkpoint::loopback::HOOK, hide = true)]

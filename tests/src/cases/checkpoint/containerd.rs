@@ -10,5 +10,6 @@ pub(super) fn of_debian_12(cx: &Cx) -> Outcome {
     if !shell::have("containerd") || !shell::have("ctr") {
         return skip("containerd is missing: run make deps");
     }
+    engines::give_library(cx)?;
     engines::containerd(cx, "containerd.sh", &[("PATH", criu()?)])
 }

@@ -226,7 +226,9 @@ impl Inspected {
             return Some("it is of no image, but of a root filesystem of its own");
         }
         if self.host_config.ids.as_ref().is_some_and(|ids| !ids.is_null()) {
-            return Some("it has ids of its own, and checkpoints of such containers are not made yet");
+            return Some(
+                "it has ids of its own (--uidmap, --userns), and checkpoints of such containers are not made yet",
+            );
         }
         None
     }

@@ -326,7 +326,7 @@ fn pool_shares(cx: &Cx) -> Outcome {
     for (mount, words) in [(&first, "one"), (&second, "two")] {
         fs::write(mount.path("file"), words)?;
     }
-    // The same directory, one that it lies in, and another service.
+    // Refused: a directory that has a mount, one that holds such a directory, and a mount by another service.
     let nested = Layers { upper: Some(format!("zoned:{}/one", store.display()).into()), ..in_dir("three")? };
     for layers in [Layers { merged: beside(cx)?, ..one.clone() }, nested] {
         let said = refusal(pools.mount_with(&layers, &[&option]))?;

@@ -4,14 +4,12 @@
 
 use crate::options::{BadInput, Options, Request};
 use clap::Args;
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
+use vellum_service::layers::zoned::{WORK, work_of};
 
 /// The directory in the store that is shown where none is named.
 const FILES: &str = "files";
-/// Where the work directories of such mounts are.
-const WORK: &str = ".work";
 
 /// Arguments of `vellum zoned mount`.
 #[derive(Args, Debug)]
@@ -57,10 +55,7 @@ impl ZonedMountArgs {
         if self.read_only {
             options.set_read_only(true);
         } else {
-            // One directory for each, that lies in no other one's.
-            let name: Vec<&[u8]> = self.dir.components().map(|part| part.as_os_str().as_bytes()).collect();
-            options
-                .set_work(layer(&self.device, &Path::new(WORK).join(OsStr::from_bytes(&name.join(&b'-')))));
+            options.set_work(layer(&self.device, &work_of(&self.dir)));
         }
         options.finish(self.mountpoint, self.foreground)
     }

@@ -9,7 +9,7 @@ use super::settings::{Image, Settings};
 use super::shown::Shown;
 use super::signals::Signals;
 use super::spec::Container;
-use super::state::{self, Keep, Place, State};
+use super::state::{self, Keep, Place, State, Stored};
 use super::stdio::own_device;
 use super::union::{self, Union};
 use super::user::{Known, User};
@@ -170,7 +170,7 @@ fn claimed(
     // As far as they are there: what is not belongs to whom the directory belongs that it is made in.
     let mut layers = match keep {
         Some(Keep::Here(upper)) => vec![upper.clone()],
-        Some(Keep::Far(_)) => Vec::new(),
+        Some(Keep::Far(_) | Keep::Stored(_)) => Vec::new(),
         None => vec![state.containers(), state.directory().to_owned()],
     };
     match image {
@@ -187,6 +187,10 @@ fn claimed(
 fn kept(upper: &LayerSource) -> Result<Keep, Failure> {
     let upper = match upper {
         LayerSource::Ceph(layer) => return Ok(Keep::Far(layer.clone())),
+        LayerSource::Zoned(layer) => {
+            let (upper, work) = layer.upper("option --upper")?;
+            return Ok(Keep::Stored(Box::new(Stored { upper, work })));
+        }
         local => local.directory().unwrap_or(Path::new("")),
     };
     let shown = upper.display();

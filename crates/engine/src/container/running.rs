@@ -114,7 +114,7 @@ impl Running {
     pub(crate) fn settings(&self) -> Result<Settings, Failure> {
         Settings::read(&self.dir)?.ok_or_else(|| {
             let id = &self.id;
-            Failure::input(format!("container {id}: its upper layer is on CephFS, an older version of vellum has started it, or paths of its image or volumes are not UTF-8; start it anew, with others"))
+            Failure::input(format!("container {id}: its upper layer is on CephFS or in a store on a zoned device, an older version of vellum has started it, or paths of its image or volumes are not UTF-8; start it anew, with others"))
         })
     }
 

@@ -17,6 +17,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_service::layers::ceph::CephLayer;
+use vellum_service::layers::zoned::ZonedLayer;
 use vellum_service::{Failure, LayerSource};
 use vellum_sys::remove_tree;
 
@@ -48,6 +49,8 @@ const WORK_NOTE: &str = "work.path";
 const GROUP_NOTE: &str = "group.path";
 /// Of an upper layer on CephFS: that and its work directory.
 const FAR_NOTE: &str = "upper.far";
+/// Of one in a store on a zoned device: the same.
+const STORED_NOTE: &str = "upper.stored";
 
 /// Where layers and containers are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,11 +204,12 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     let far = far_note(dir);
     // One client for all that is to be done there.
     let beside = far.as_ref().and_then(|far| far.work.parent()).map(|beside| beside.visit()).transpose()?;
-    let kept = note(dir, UPPER_NOTE);
-    let is_kept = kept.is_some() || far.is_some();
-    let upper = match &far {
-        Some(far) => LayerSource::Ceph(far.upper.clone()),
-        None => kept.unwrap_or_else(|| dir.join(UPPER)).into(),
+    let (kept, stored) = (note(dir, UPPER_NOTE), stored_note(dir));
+    let is_kept = kept.is_some() || far.is_some() || stored.is_some();
+    let upper = match (&far, stored) {
+        (Some(far), _) => LayerSource::Ceph(far.upper.clone()),
+        (None, Some(stored)) => LayerSource::Zoned(stored.upper),
+        (None, None) => kept.unwrap_or_else(|| dir.join(UPPER)).into(),
     };
     let ended = || union::take_away(&merged, &upper, is_kept, patience);
     let mut right = ended()?;
@@ -269,6 +273,19 @@ fn far_note(dir: &Path) -> Option<Far> {
     serde_json::from_slice(&fs::read(dir.join(FAR_NOTE)).ok()?).ok()
 }
 
+/// An upper layer in a store on a zoned device. Its work directory stays there, for the next mount of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Stored {
+    pub(super) upper: ZonedLayer,
+    pub(super) work: ZonedLayer,
+}
+
+/// As [`far_note`].
+fn stored_note(dir: &Path) -> Option<Stored> {
+    serde_json::from_slice(&fs::read(dir.join(STORED_NOTE)).ok()?).ok()
+}
+
 /// An upper layer that somebody wants to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Keep {
@@ -276,6 +293,8 @@ pub(super) enum Keep {
     Here(PathBuf),
     /// On CephFS.
     Far(CephLayer),
+    /// In a store on a zoned device.
+    Stored(Box<Stored>),
 }
 
 impl Place {
@@ -330,9 +349,10 @@ impl Place {
 
     /// The upper layer and its work directory as layers, wherever they lie.
     pub(super) fn layers(&self) -> (LayerSource, LayerSource) {
-        match far_note(&self.dir) {
-            Some(Far { upper, work }) => (LayerSource::Ceph(upper), LayerSource::Ceph(work)),
-            None => (self.upper().into(), self.work().into()),
+        match (far_note(&self.dir), stored_note(&self.dir)) {
+            (Some(Far { upper, work }), _) => (LayerSource::Ceph(upper), LayerSource::Ceph(work)),
+            (None, Some(Stored { upper, work })) => (LayerSource::Zoned(upper), LayerSource::Zoned(work)),
+            (None, None) => (self.upper().into(), self.work().into()),
         }
     }
 
@@ -356,6 +376,12 @@ impl Place {
                 take_note(WORK_NOTE, &upper.with_file_name(name))?;
             }
             Some(Keep::Far(upper)) => return self.make_far(upper, &beside),
+            Some(Keep::Stored(stored)) => {
+                // Its directories are made in the store by whoever mounts.
+                let text = serde_json::to_vec(stored).map_err(|e| Failure::system("a note").because(e))?;
+                fs::write(self.path(STORED_NOTE), text).map_err(failed)?;
+                return fs::create_dir(self.merged()).map_err(failed);
+            }
             None => fs::create_dir(self.upper()).map_err(failed)?,
         }
         let work = self.work();

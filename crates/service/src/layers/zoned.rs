@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::ffi::{CString, OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -31,6 +32,16 @@ const SCHEME: &[u8] = b"zoned:";
 const PAUSE: Duration = Duration::from_millis(10);
 /// Mode of directories that are made for a layer.
 const DIR_MODE: u32 = 0o755;
+
+/// The directory in a store where those for unfinished work are, of mounts that name none.
+pub const WORK: &str = ".work";
+
+/// The directory for unfinished work of an upper layer in a store: one for each, that lies in no other one's.
+#[must_use]
+pub fn work_of(upper: &Path) -> PathBuf {
+    let name: Vec<&[u8]> = upper.components().map(|part| part.as_os_str().as_bytes()).collect();
+    Path::new(WORK).join(OsStr::from_bytes(&name.join(&b'-')))
+}
 
 /// A branch of any kind.
 type Open = Arc<dyn Branch>;
@@ -54,9 +65,7 @@ pub struct ZonedLayer {
 
 impl fmt::Display for ZonedLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole =
-            if self.path.as_os_str().is_empty() { &self.device } else { &self.device.join(&self.path) };
-        write!(f, "zoned:{}", whole.display())
+        write!(f, "zoned:{}", self.whole().display())
     }
 }
 
@@ -77,6 +86,35 @@ impl ZonedLayer {
         }
     }
 
+    /// The device, and the path in its store behind it.
+    fn whole(&self) -> Cow<'_, Path> {
+        if self.path.as_os_str().is_empty() {
+            Cow::Borrowed(&self.device)
+        } else {
+            Cow::Owned(self.device.join(&self.path))
+        }
+    }
+
+    /// As an option that names an upper layer says it, with a directory for unfinished work in the same store. Both stay there.
+    ///
+    /// # Errors
+    /// There is no device on the way, or nothing behind it.
+    pub fn upper(&self, option: &str) -> Result<(Self, Self), Failure> {
+        let upper = self.found(option)?;
+        if upper.path.as_os_str().is_empty() {
+            return Err(Failure::input(format!(
+                "{option} {self}: the store itself; give a directory in it, zoned:DEVICE/DIR"
+            )));
+        }
+        if upper.path.starts_with(WORK) {
+            return Err(Failure::input(format!(
+                "{option} {self}: {WORK} is for mounts themselves; choose another name"
+            )));
+        }
+        let work = Self { path: work_of(&upper.path), ..upper.clone() };
+        Ok((upper, work))
+    }
+
     /// With the device and the path in its store told apart: the first thing on the way that is no directory is the device.
     fn found(&self, option: &str) -> Result<Self, Failure> {
         let refused = |why: &str| Failure::input(format!("{option} {self}: {why}"));
@@ -86,7 +124,7 @@ impl ZonedLayer {
         if self.device.components().any(|part| part == Component::ParentDir) {
             return Err(refused("write the path without .."));
         }
-        let full = std::path::absolute(&self.device).map_err(|e| refused("not a path").because(e))?;
+        let full = std::path::absolute(self.whole()).map_err(|e| refused("not a path").because(e))?;
         for device in full.ancestors() {
             match std::fs::metadata(device) {
                 Ok(found) if found.is_dir() => break,
@@ -407,6 +445,7 @@ mod tests {
         for (text, path) in [("store/a/b", "a/b"), ("store//a/./b/", "a/b"), ("store", "")] {
             let layer = found(text).unwrap();
             assert_eq!((&layer.device, layer.path.as_os_str()), (&file, path.as_ref()), "{text}");
+            assert_eq!(layer.found("upperdir").unwrap(), layer, "{text}");
         }
         for text in ["", "none", "none/a", "store/../a"] {
             let failure = found(text).unwrap_err();
@@ -417,6 +456,19 @@ mod tests {
             ZonedLayer::named("zoned:".as_ref()).unwrap().found("lowerdir").unwrap_err().exit_status(),
             2
         );
+    }
+
+    #[test]
+    fn an_upper_layer_has_its_work_directory_beside_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let named = |dir: &str| ZonedLayer::at(file.path().join(dir).as_os_str().as_bytes());
+        let (upper, work) = named("a/b").upper("option --upper").unwrap();
+        assert_eq!((upper.path, work.path), ("a/b".into(), ".work/a-b".into()));
+        assert_eq!((&upper.device, &work.device), (&work.device, &file.path().canonicalize().unwrap()));
+        for dir in ["", ".work/a"] {
+            let refused = named(dir).upper("option --upper").unwrap_err();
+            assert!(refused.exit_status() == 2 && refused.to_string().starts_with("option --upper zoned:"));
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct RunArgs {
     /// Read the image through a cache of the service, for an image that lies on a slow storage.
     #[arg(long, value_enum)]
     pub cache: Option<CacheArg>,
-    /// Keep what the container writes, in this directory, or in one on CephFS: ceph:PATH.
+    /// Keep what the container writes, in this directory, or in one on CephFS, ceph:PATH, or in a store, zoned:DEVICE/DIR.
     #[arg(long, value_name = "DIR")]
     pub upper: Option<PathBuf>,
     /// The container's name; otherwise it has one of its own.

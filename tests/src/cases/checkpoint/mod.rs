@@ -41,6 +41,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/zoned-full", 120, zoned::full),
     Case::once("checkpoint/zoned-refused", 120, zoned::refused),
     Case::once("checkpoint/zoned-mounted", 120, zoned_mounted::mounted),
+    Case::once("checkpoint/zoned-uppers", 120, zoned_mounted::uppers),
     Case::once("checkpoint/zoned-mounted-interrupted", 240, zoned_mounted::interrupted),
     Case::once("checkpoint/library", 120, library::library),
     Case::once("checkpoint/library-interrupted", 120, library::interrupted),

@@ -146,6 +146,65 @@ pub(super) fn mounted(cx: &Cx) -> Outcome {
     scene.nothing_is_left()
 }
 
+/// One device has a container's upper layer and the checkpoints of another one: the layer is kept, and goes on with the next container.
+pub(super) fn uppers(cx: &Cx) -> Outcome {
+    let scene = Scene::new(cx)?.in_a_store(512)?;
+    let device = scene.to();
+    let upper = format!("{device}/of/one");
+    let state = scene.state();
+    let run = |upper: &str| {
+        let mut command = scene.command(&["run", "--runtime", "runc", "--state", &state, "--image"]);
+        command.arg(scene.image()).args(["--upper", upper, "true"]);
+        command
+    };
+    shell::refused(&mut run(&device), "the store itself")?;
+    shell::refused(&mut run(&format!("{device}/.work/x")), "for mounts themselves")?;
+    let writes = format!("echo first >/srv/words; {COUNTER}");
+    let one = scene.start(&["--name", "zstored", "--upper", &upper, "sh", "-c", &writes])?;
+    one.says_more()?;
+    // Another service cannot have the store.
+    let refused = run(&format!("{device}/of/two")).output()?;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(!refused.status.success() && said.contains("has the store open"), "{said}");
+    let other = scene.start(&["--name", "zlocal", "sh", "-c", COUNTER])?;
+    other.says_more()?;
+    scene.checkpoint(&["zlocal", "--name", "kept"])?;
+    one.says_more()?;
+    ensure_eq!(other.ends()?, 137, "the container that was kept");
+    let mut command = scene.taking("zstored", device.as_ref());
+    shell::refused(&mut command, "in a store on a zoned device")?;
+    let number = one.last_number();
+    one.signal(Signal::TERM)?;
+    ensure_eq!(one.ends()?, 3, "the container");
+    let goes_on = format!("cat /srv/words; tail -n 1 /srv/count; echo more >>/srv/words; {COUNTER}");
+    let again = scene.start(&["--name", "zagain", "--upper", &upper, "sh", "-c", &goes_on])?;
+    again.says_more()?;
+    let said = again.said()?;
+    let counted: u64 = said.lines().nth(1).and_then(|line| line.parse().ok()).unwrap_or(0);
+    ensure!(said.starts_with("first\n") && counted >= number, "{number} was said: {said}");
+    let restored = scene.restore("kept", &[])?;
+    restored.says_more()?;
+    // Killed, it leaves its mount to the next one, which takes it away, and not what was written.
+    again.signal(Signal::KILL)?;
+    drop((again, restored));
+    let words = format!("{device}/of/one");
+    let third = scene.start(&[
+        "--name",
+        "zagain",
+        "--upper",
+        &words,
+        "sh",
+        "-c",
+        &format!("cat /srv/words; {COUNTER}"),
+    ])?;
+    third.says_more()?;
+    ensure!(third.said()?.starts_with("first\nmore\n"), "{}", third.said()?);
+    drop(third);
+    scene.nothing_is_left()?;
+    let device = device.trim_start_matches("zoned:");
+    eventually("the store is free and whole", || Ok(scene.vellum(&["zoned", "check", device]).is_ok()))
+}
+
 /// Whatever ends in the middle of one, command, service or mount: the container goes on, and there is the whole checkpoint or none.
 pub(super) fn interrupted(cx: &Cx) -> Outcome {
     let scene = Scene::new(cx)?.in_a_store(512)?;

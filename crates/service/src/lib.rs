@@ -6,6 +6,7 @@
 //! has open.
 #![forbid(unsafe_code)]
 
+pub mod bare;
 pub mod config;
 pub mod failure;
 pub mod instance;

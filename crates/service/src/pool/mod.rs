@@ -26,6 +26,7 @@ pub use format::{Unread, answer as format, said};
 pub use mount_client::{Joined, Pool, look, restart, stop};
 pub(crate) use mount_record::KeptRecord;
 pub use mount_record::asked_for;
+pub(crate) use over::is_device;
 pub use single::run as serve_alone;
 pub(crate) use sockets::bind_at;
 pub use sockets::{

@@ -31,6 +31,7 @@ pub(super) fn end(devices: &[OwnedFd], ledgers: Vec<OwnedFd>) {
     }
 }
 
-fn is_device(descriptor: &OwnedFd) -> bool {
+/// Whether it is a connection of FUSE.
+pub(crate) fn is_device(descriptor: &OwnedFd) -> bool {
     fstat(descriptor).is_ok_and(|found| (major(found.st_rdev), minor(found.st_rdev)) == DEVICE)
 }

@@ -296,6 +296,8 @@ fn rules(plan: &Plan) -> Result<Rules, BackendError> {
         rules.entry(libc::SYS_accept4).or_default();
         rules.entry(libc::SYS_getsockopt).or_insert(vec![is(1, libc::SOL_SOCKET as u64)?]);
         rules.entry(libc::SYS_recvfrom).or_insert(vec![is(4, 0)?]);
+        // A connection of FUSE by which the upper layer is shown as it is.
+        rules.entry(libc::SYS_recvmsg).or_default();
     }
     let programs = plan.roots.is_none().then_some(PROGRAM_IOCTLS);
     let cluster = plan.ceph.is_some().then_some(CEPH_IOCTLS);
@@ -413,7 +415,7 @@ mod tests {
         for (zoned, writable) in [(false, true), (true, false), (true, true)] {
             let plan = Plan { zoned, writable, ..plan(Some(crate::sandbox::Roots::default())) };
             let rules = rules(&plan).unwrap();
-            for call in [libc::SYS_accept4, libc::SYS_getsockopt, libc::SYS_recvfrom] {
+            for call in [libc::SYS_accept4, libc::SYS_getsockopt, libc::SYS_recvfrom, libc::SYS_recvmsg] {
                 assert_eq!(rules.contains_key(&call), zoned && writable, "{call}");
             }
             for call in [libc::SYS_socket, libc::SYS_bind, libc::SYS_listen, libc::SYS_connect] {

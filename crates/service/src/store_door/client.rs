@@ -3,7 +3,9 @@
 use super::place;
 use super::wire::{self, Op, PART_MAX};
 use parking_lot::Mutex;
+use rustix::net::SendFlags;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -121,6 +123,15 @@ impl Door {
         self.ask(Op::Commit, name, (0, 0), &mut []).map(drop)
     }
 
+    /// Has a directory of the store's files served by a FUSE connection that is mounted, to be read, until it is unmounted.
+    pub fn show(&self, path: &[u8], connection: BorrowedFd<'_>) -> io::Result<()> {
+        let with = |stream: &mut UnixStream| {
+            vellum_sys::send_with(stream.as_fd(), b"+", &[connection], SendFlags::empty())?;
+            Ok(())
+        };
+        self.0.lock().ask_with(Op::Show, path, (0, 0), with, &mut []).map(drop)
+    }
+
     /// Leaves the image, of which nothing stays.
     pub fn give_up(&self) -> io::Result<()> {
         self.ask(Op::GiveUp, b"", (0, 0), &mut []).map(drop)
@@ -137,13 +148,24 @@ impl Inside {
         part: &[u8],
         into: &mut [u8],
     ) -> io::Result<(u64, usize)> {
+        self.ask_with(op, name, (len, offset), |stream| io::Write::write_all(stream, part), into)
+    }
+
+    /// Asks, sends what belongs to it, and waits for the answer.
+    fn ask_with(
+        &mut self,
+        op: Op,
+        name: &[u8],
+        (len, offset): (usize, u64),
+        with: impl FnOnce(&mut UnixStream) -> io::Result<()>,
+        into: &mut [u8],
+    ) -> io::Result<(u64, usize)> {
         let gone = || io::Error::new(io::ErrorKind::ConnectionAborted, GONE);
         if self.is_lost {
             return Err(gone());
         }
         // Who is sent away is told so, and may find that out by writing.
-        let sent = wire::ask(&mut self.stream, op, name, len, offset)
-            .and_then(|()| io::Write::write_all(&mut self.stream, part));
+        let sent = wire::ask(&mut self.stream, op, name, len, offset).and_then(|()| with(&mut self.stream));
         let heard = wire::hear(&mut self.stream, into);
         match (sent, heard) {
             (_, Err(e)) if is_end(&e) => {

@@ -5,14 +5,20 @@
 
 use super::desk::{CROWDED, Desk, Seat};
 use super::wire::{self, Op, Outcome, PART_MAX, PREFIX, QUESTION_LEN, Question};
+use crate::bare::Bare;
+use crate::pool::is_device;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::ffi::CString;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use vellum_branch::ZonedTree;
+use vellum_branch::{ZonedBranch, ZonedTree};
+use vellum_fuse::{Mounted, Session, SessionOptions};
+use vellum_sys::mount::receive_descriptor;
 use vellum_zoned::store::{Class, Error, Store, Writer};
 
 /// How often there is a look whether the store is still open.
@@ -107,8 +113,7 @@ fn admit(
     let hearing = move || {
         // Dropped in the order: the image that was not finished, the seat, the store, the count.
         let _counted = counted;
-        let tree = tree;
-        let mut visit = Visit { writer: None, seat, store: tree.store().clone() };
+        let mut visit = Visit { writer: None, seat, store: tree.store().clone(), tree };
         if let Err(error) = visit.hear(&mut client)
             && error.kind() != io::ErrorKind::UnexpectedEof
         {
@@ -116,7 +121,6 @@ fn admit(
         }
         visit.leave();
         drop(visit);
-        drop(tree);
     };
     std::thread::Builder::new().name("store-client".into()).spawn(hearing).map(drop)
 }
@@ -127,6 +131,7 @@ struct Visit {
     writer: Option<Writer>,
     seat: Seat,
     store: Store,
+    tree: Arc<ZonedTree>,
 }
 
 /// Why a question is answered with no.
@@ -175,7 +180,14 @@ impl Visit {
             if question.op == Op::Write {
                 client.read_exact(&mut part)?;
             }
-            match self.act(&question, &name, &mut part) {
+            let done = if question.op == Op::Show {
+                // It comes with a byte of its own, whatever the answer.
+                let connection = receive_descriptor(&*client)?;
+                self.show(&name, connection).map(|()| (0, 0))
+            } else {
+                self.act(&question, &name, &mut part)
+            };
+            match done {
                 Ok((value, len)) => {
                     wire::answer(client, Outcome::Done, value, part.get(..len).unwrap_or_default())?;
                 }
@@ -237,8 +249,42 @@ impl Visit {
                 self.seat.alone(move || writer.commit(name))??;
             }
             Op::GiveUp => self.give_up()?,
+            Op::Show => return Err(No(Outcome::Failed, "no connection".to_owned())),
         }
         Ok(nothing)
+    }
+
+    /// Serves a directory of the tree to whoever has mounted `connection`, until that is unmounted. The store stays open as long.
+    fn show(&self, name: &[u8], connection: OwnedFd) -> Result<(), No> {
+        let failed = |why: String| No(Outcome::Failed, why);
+        if !self.seat.has_begun() {
+            return Err(failed("not the time for that".to_owned()));
+        }
+        if !is_device(&connection) {
+            return Err(failed("no connection of FUSE".to_owned()));
+        }
+        let shown = String::from_utf8_lossy(name).into_owned();
+        let path = CString::new(name).map_err(|_| failed("no path".to_owned()))?;
+        let branch = ZonedBranch::open(&self.tree, &path, shown).map_err(|e| failed(e.to_string()))?;
+        // Nothing is read ahead: where it is mounted is unknown here.
+        let options = SessionOptions {
+            writeback: false,
+            posix_acl: false,
+            max_readahead: 0,
+            ..SessionOptions::default()
+        };
+        let mounted = Mounted { device: connection, mountpoint: PathBuf::new() };
+        let session = Session::new(Arc::new(Bare::new(branch)), mounted, options)
+            .map_err(|e| failed(format!("the connection cannot be served: {e}")))?;
+        let counted = Counted::new();
+        let serving = move || {
+            if let Err(error) = session.run() {
+                tracing::debug!(%error, "a tree that was shown at a store's door");
+            }
+            drop(counted);
+        };
+        std::thread::Builder::new().name("store-show".into()).spawn(serving)?;
+        Ok(())
     }
 
     /// The size of an image. NOT_FOUND: there is none of this name.

@@ -5,12 +5,20 @@ use super::serve::{open, wait_until_left};
 use super::wire::PART_MAX;
 use crate::pool::bind_at;
 use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::{SeekFrom, fgetxattr, seek};
+use rustix::io::Errno;
+use std::ffi::{CStr, CString};
+use std::fs;
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
-use vellum_branch::ZonedTree;
+use vellum_branch::{ZonedBranch, ZonedTree};
+use vellum_fuse::{MountOptions, mount, unmount};
+use vellum_vfs::{Branch, Name, OpenMode};
 use vellum_zoned::device::Conventional;
 use vellum_zoned::store::{Class, Placement, Stats, Store};
 
@@ -126,6 +134,71 @@ fn one_changes_and_who_reads_changes_nothing() {
     drop((door, reader));
     wait_until_left();
     scene.door(true).remove(b"checkpoint/a").unwrap();
+}
+
+/// A layer is shown as it is: with its marks, holes, whiteouts and links. It can be read, and the store stays open as long as somebody looks.
+#[test]
+fn a_layer_is_shown_as_it_lies_there() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        eprintln!("SKIPPED: mounting takes root and /dev/fuse");
+        return;
+    }
+    let scene = Scene::new();
+    let root = ZonedBranch::open(&scene.tree, c"", String::new()).unwrap().root();
+    let name = |text: &'static CStr| Name::new(text).unwrap();
+    root.make_dir(name(c"layer"), 0o751).unwrap();
+    let layer = root.open_dir(name(c"layer")).unwrap();
+    let file = layer.create(name(c"file"), 0o640).unwrap();
+    file.write_at(&[7; 8192], 1 << 20).unwrap();
+    file.truncate(3 << 20).unwrap();
+    file.set_xattr(c"trusted.vellum.p", b"mark", 0).unwrap();
+    layer.link(name(c"file"), &*layer, name(c"other")).unwrap();
+    layer.make_node(name(c"gone"), 0o020_000, 0).unwrap();
+    layer.make_symlink(name(c"link"), c"../..").unwrap();
+    layer.make_dir(name(c"dir"), 0o700).unwrap();
+    for number in 0..300 {
+        let long = CString::new(format!("{number:0200}")).unwrap();
+        layer.open_dir(name(c"dir")).unwrap().create(Name::new(&long).unwrap(), 0o600).unwrap();
+    }
+
+    let at = tempfile::tempdir().unwrap();
+    let door = scene.door(false);
+    let mounted = mount(at.path(), &MountOptions::default()).unwrap();
+    door.show(b"layer", mounted.device.as_fd()).unwrap();
+    // As of a command that ends.
+    drop((door, mounted));
+    let meta = |name: &str| fs::symlink_metadata(at.path().join(name)).unwrap();
+    assert_eq!(meta("").mode(), 0o040_751);
+    let (one, other) = (meta("file"), meta("other"));
+    assert_eq!((one.ino(), one.nlink(), one.len(), one.mode()), (other.ino(), 2, 3 << 20, 0o100_640));
+    assert_eq!(meta("gone").mode() & 0o170_000, 0o020_000);
+    assert_eq!(fs::read_link(at.path().join("link")).unwrap(), Path::new("../.."));
+    let file = fs::File::open(at.path().join("file")).unwrap();
+    assert_eq!(seek(&file, SeekFrom::Data(0)).unwrap(), 1 << 20);
+    assert_eq!(seek(&file, SeekFrom::Hole(1 << 20)).unwrap(), (1 << 20) + 8192);
+    assert_eq!(seek(&file, SeekFrom::Data((1 << 20) + 8192)).unwrap_err(), Errno::NXIO);
+    let mut value = [0; 8];
+    assert_eq!(fgetxattr(&file, c"trusted.vellum.p", value.as_mut_slice()).unwrap(), 4);
+    let mut bytes = [0; 8193];
+    file.read_exact_at(&mut bytes, (1 << 20) - 1).unwrap();
+    assert!(bytes[0] == 0 && bytes[1..] == [7; 8192]);
+    assert_eq!(fs::read_dir(at.path().join("dir")).unwrap().count(), 300);
+    assert_eq!(
+        fs::write(at.path().join("file"), "x").unwrap_err().raw_os_error(),
+        Some(Errno::ROFS.raw_os_error())
+    );
+
+    // What is changed shows at once.
+    layer.remove(name(c"gone")).unwrap();
+    layer.make_dir(name(c"gone"), 0o700).unwrap();
+    layer.open_file(name(c"file"), OpenMode::WRITE).unwrap().truncate(5).unwrap();
+    assert!(meta("gone").is_dir() && meta("file").len() == 5);
+
+    let waits = std::thread::spawn(wait_until_left);
+    assert!(!waits.is_finished());
+    drop(file);
+    unmount(at.path(), false).unwrap();
+    waits.join().unwrap();
 }
 
 /// Whoever ends, wherever that is, leaves nothing, and lets the next one in.

@@ -46,10 +46,12 @@ pub(super) enum Op {
     Commit = 10,
     /// Leave it.
     GiveUp = 11,
+    /// Show the directory of this name, to be read, by the FUSE connection that follows.
+    Show = 12,
 }
 
 impl Op {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Hello,
         Self::List,
         Self::Entry,
@@ -61,11 +63,12 @@ impl Op {
         Self::Write,
         Self::Commit,
         Self::GiveUp,
+        Self::Show,
     ];
 
     /// Whether a name follows. [`List`](Self::List) may have none, to begin at the beginning.
     const fn has_name(self) -> bool {
-        matches!(self, Self::List | Self::Entry | Self::Read | Self::Remove | Self::Commit)
+        matches!(self, Self::List | Self::Entry | Self::Read | Self::Remove | Self::Commit | Self::Show)
     }
 }
 

@@ -1,0 +1,249 @@
+//! A branch as it is, to be read: with its marks, whiteouts and holes, and nothing of a union.
+//!
+//! What has to have a layer as it lies there (a checkpoint) walks directories of the host. A layer that is none is shown to it by a mount of this.
+//! Nothing that is told may be believed for any time: the layer is another one's, who changes it meanwhile.
+
+mod nodes;
+
+use self::nodes::{Held, Nodes};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use vellum_vfs::{
+    Attr, AttrReply, Branch, BranchFile, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem,
+    Handle, Name, NodeId, OpenIo, OpenMode, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags,
+    XattrFlags,
+};
+
+/// The names in a directory when it was opened.
+type Listing = Vec<(CString, u64, Option<FileKind>)>;
+
+/// What an open is of.
+#[derive(Clone)]
+enum Open {
+    File(Arc<dyn BranchFile>),
+    Directory(Arc<Listing>),
+}
+
+/// A branch that is shown.
+pub struct Bare {
+    branch: Arc<dyn Branch>,
+    nodes: Mutex<Nodes>,
+    opens: Mutex<HashMap<u64, Open>>,
+    next: AtomicU64,
+}
+
+impl Bare {
+    /// Shows `branch`.
+    #[must_use]
+    pub fn new(branch: Arc<dyn Branch>) -> Self {
+        let root = branch.root();
+        Self { branch, nodes: Mutex::new(Nodes::new(root)), opens: Mutex::default(), next: AtomicU64::new(1) }
+    }
+
+    fn held(&self, node: NodeId) -> Result<Held> {
+        self.nodes.lock().held(node)
+    }
+
+    fn opened(&self, open: Open) -> Opened {
+        let handle = self.next.fetch_add(1, Relaxed);
+        // A directory's list is the handle's own. Of files nothing is kept: they are read once.
+        self.opens.lock().insert(handle, open);
+        Opened { handle: Handle(handle), io: OpenIo::Direct }
+    }
+
+    fn open_of(&self, handle: Handle) -> Result<Open> {
+        self.opens.lock().get(&handle.0).cloned().ok_or_else(|| Errno::BADF.into())
+    }
+
+    fn file(&self, handle: Handle) -> Result<Arc<dyn BranchFile>> {
+        match self.open_of(handle)? {
+            Open::File(file) => Ok(file),
+            Open::Directory(_) => Err(Errno::ISDIR.into()),
+        }
+    }
+
+    fn entry(&self, held: Held) -> Result<Entry> {
+        let attr = held.object().stat()?;
+        let node = self.nodes.lock().add(held, &attr);
+        let (entry_ttl, attr_ttl) = (Duration::ZERO, Duration::ZERO);
+        Ok(Entry { node, generation: 0, attr, entry_ttl, attr_ttl })
+    }
+}
+
+/// What changes a layer.
+fn refused<T>() -> Result<T> {
+    Err(Errno::ROFS.into())
+}
+
+impl Filesystem for Bare {
+    fn lookup(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
+        let parent = self.held(parent)?;
+        let parent = parent.directory()?;
+        let attr: Attr = match parent.stat_at(name) {
+            Err(e) if e.errno() == Errno::NOENT => return Ok(None),
+            attr => attr?,
+        };
+        let held = if attr.is_dir() {
+            Held::Directory(parent.open_dir(name)?)
+        } else {
+            Held::Other(parent.hold(name)?)
+        };
+        self.entry(held).map(Some)
+    }
+
+    fn forget(&self, node: NodeId, count: u64) {
+        self.nodes.lock().forget(node, count);
+    }
+
+    fn getattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>) -> Result<AttrReply> {
+        Ok(AttrReply { attr: self.held(node)?.object().stat()?, ttl: Duration::ZERO })
+    }
+
+    fn setattr(&self, _: &Context<'_>, _: NodeId, _: Option<Handle>, _: &SetAttr) -> Result<AttrReply> {
+        refused()
+    }
+
+    fn readlink(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
+        self.held(node)?.object().read_link(buf)
+    }
+
+    fn mknod(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u64) -> Result<Entry> {
+        refused()
+    }
+
+    fn mkdir(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32) -> Result<Entry> {
+        refused()
+    }
+
+    fn symlink(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: &CStr) -> Result<Entry> {
+        refused()
+    }
+
+    fn link(&self, _: &Context<'_>, _: NodeId, _: NodeId, _: Name<'_>) -> Result<Entry> {
+        refused()
+    }
+
+    fn unlink(&self, _: &Context<'_>, _: NodeId, _: Name<'_>) -> Result<()> {
+        refused()
+    }
+
+    fn rmdir(&self, _: &Context<'_>, _: NodeId, _: Name<'_>) -> Result<()> {
+        refused()
+    }
+
+    fn rename(
+        &self,
+        _: &Context<'_>,
+        _: (NodeId, Name<'_>),
+        _: (NodeId, Name<'_>),
+        _: RenameFlags,
+    ) -> Result<()> {
+        refused()
+    }
+
+    fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {
+        const WRITES: u32 = 0o3;
+        const CUTS: u32 = 0o1000;
+        if flags & (WRITES | CUTS) != 0 {
+            return refused();
+        }
+        let file = self.held(node)?.object().reopen(OpenMode::READ)?;
+        Ok(self.opened(Open::File(file)))
+    }
+
+    fn create(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u32) -> Result<(Entry, Opened)> {
+        refused()
+    }
+
+    fn read(&self, _: &Context<'_>, _: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.file(handle)?.read_at(buf, offset)
+    }
+
+    fn write(&self, _: &Context<'_>, _: NodeId, _: Handle, _: u64, _: &[u8], _: WriteFlags) -> Result<usize> {
+        refused()
+    }
+
+    fn release(&self, _: NodeId, handle: Handle) {
+        self.opens.lock().remove(&handle.0);
+    }
+
+    fn fsync(&self, _: &Context<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn opendir(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<Opened> {
+        let mut listing = Listing::new();
+        self.held(node)?.directory()?.list(&mut |item| {
+            listing.push((item.name.as_c_str().to_owned(), item.ino, item.kind));
+            Ok(())
+        })?;
+        Ok(self.opened(Open::Directory(Arc::new(listing))))
+    }
+
+    fn readdir(
+        &self,
+        _: &Context<'_>,
+        _: NodeId,
+        handle: Handle,
+        offset: u64,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        let Open::Directory(listing) = self.open_of(handle)? else { return Err(Errno::NOTDIR.into()) };
+        let first = usize::try_from(offset).unwrap_or(usize::MAX);
+        for ((name, ino, kind), cookie) in listing.iter().zip(1_u64..).skip(first) {
+            let name = name.to_bytes();
+            if !sink.fits(name.len()) {
+                break;
+            }
+            sink.push(DirEntry { ino: *ino, cookie, kind: *kind, name }, None);
+        }
+        Ok(())
+    }
+
+    fn readdirplus(
+        &self,
+        cx: &Context<'_>,
+        node: NodeId,
+        handle: Handle,
+        offset: u64,
+        sink: &mut dyn DirSink,
+    ) -> Result<()> {
+        self.readdir(cx, node, handle, offset, sink)
+    }
+
+    fn releasedir(&self, node: NodeId, handle: Handle) {
+        self.release(node, handle);
+    }
+
+    fn fsyncdir(&self, _: &Context<'_>, _: NodeId, _: Handle, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn statfs(&self, _: &Context<'_>, _: NodeId) -> Result<StatFs> {
+        self.branch.statfs()
+    }
+
+    fn setxattr(&self, _: &Context<'_>, _: NodeId, _: &CStr, _: &[u8], _: XattrFlags) -> Result<()> {
+        refused()
+    }
+
+    fn getxattr(&self, _: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
+        self.held(node)?.object().get_xattr(name, buf)
+    }
+
+    fn listxattr(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
+        self.held(node)?.object().list_xattr(buf)
+    }
+
+    fn removexattr(&self, _: &Context<'_>, _: NodeId, _: &CStr) -> Result<()> {
+        refused()
+    }
+
+    fn lseek(&self, _: &Context<'_>, _: NodeId, handle: Handle, offset: u64, whence: Seek) -> Result<u64> {
+        self.file(handle)?.seek(offset, whence)
+    }
+}

@@ -32,6 +32,27 @@ pub(super) const PARTIAL: [&CStr; 2] = [c"trusted.vellum.p", c"user.vellum.p"];
 /// Longest value of an attribute, and longest list of names: the kernel's limit.
 pub(super) const XATTR_MAX: usize = 64 << 10;
 
+/// An upper layer that is to be walked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Upper<'a> {
+    /// A directory.
+    pub(crate) path: &'a Path,
+    /// Whatever its filesystem is, every change shows in an object's time of change.
+    pub(crate) tells: bool,
+}
+
+impl<'a> From<&'a Path> for Upper<'a> {
+    fn from(path: &'a Path) -> Self {
+        Self { path, tells: false }
+    }
+}
+
+impl<'a> From<&'a PathBuf> for Upper<'a> {
+    fn from(path: &'a PathBuf) -> Self {
+        Self::from(&**path)
+    }
+}
+
 /// What a pass has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Amount {
@@ -86,6 +107,7 @@ pub(crate) struct Delta {
     from: OwnedFd,
     to: OwnedFd,
     shown: PathBuf,
+    tells: bool,
     /// By path: what has been copied.
     seen: HashMap<PathBuf, Look>,
     /// What was changed in this second or later may have changed after it was looked at; None: nothing was copied yet.
@@ -131,10 +153,10 @@ pub(crate) fn names(dir: BorrowedFd<'_>) -> rustix::io::Result<Vec<OsString>> {
 
 /// From which second on changes of a layer show in the times of its objects, so that a pass over it may come before the one that counts. None: its
 /// filesystem does not tell of all changes.
-pub(super) fn tells_from(layer: &OwnedFd, shown: &Path) -> Result<Option<i64>, Failure> {
+pub(super) fn tells_from(layer: &OwnedFd, shown: &Path, tells: bool) -> Result<Option<i64>, Failure> {
     let kind = fstatfs(layer).map_err(|e| Failure::at(shown, e))?.f_type;
     #[allow(clippy::cast_sign_loss, clippy::unnecessary_cast, reason = "signed on some architectures")]
-    if !TELLING.contains(&(kind as u64)) {
+    if !tells && !TELLING.contains(&(kind as u64)) {
         return Ok(None);
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -154,7 +176,8 @@ pub(super) fn too_deep(shown: &Path) -> Failure {
 
 impl Delta {
     /// Of the layer in one directory, to another one that is empty.
-    pub(crate) fn new(from: &Path, to: &Path) -> Result<Self, Failure> {
+    pub(crate) fn new<'a>(from: impl Into<Upper<'a>>, to: &Path) -> Result<Self, Failure> {
+        let Upper { path: from, tells } = from.into();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open =
             |path: &Path| rustix::fs::open(path, flags, Mode::empty()).map_err(|e| Failure::at(path, e));
@@ -162,6 +185,7 @@ impl Delta {
             from: open(from)?,
             to: open(to)?,
             shown: from.to_owned(),
+            tells,
             seen: HashMap::new(),
             since: None,
         })
@@ -169,7 +193,9 @@ impl Delta {
 
     /// Copies all that is there while it is being changed. Nothing happens where the filesystem does not tell of all changes.
     pub(crate) fn ahead(&mut self) -> Result<Amount, Failure> {
-        let Some(since) = tells_from(&self.from, &self.shown)? else { return Ok(Amount::default()) };
+        let Some(since) = tells_from(&self.from, &self.shown, self.tells)? else {
+            return Ok(Amount::default());
+        };
         let amount = self.pass(false)?;
         self.since = Some(since);
         Ok(amount)

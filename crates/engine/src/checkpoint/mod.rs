@@ -5,6 +5,7 @@
 //! `directory`, or in the store of a `zoned` device; `making` is what both do. `object` is a checkpoint that is packed, as one sequence of bytes; `chain` are those that need
 //! others, and `stream` is one that goes elsewhere. Restoring is `container::restore`; `loopback` is a part of it.
 
+mod apart;
 mod chain;
 mod compress;
 mod criu;
@@ -25,6 +26,7 @@ mod pacing;
 pub mod pause;
 mod place;
 mod record;
+mod shown;
 mod stream;
 mod subject;
 mod take;

@@ -1,5 +1,6 @@
 //! Where checkpoints are: a directory, or the store of a zoned device. Each checkpoint is whole, or is not there.
 
+use super::delta::Upper;
 use super::directory::Directory;
 use super::making::{Kept, Making};
 use super::manner::Manner;
@@ -53,7 +54,7 @@ impl Checkpoints {
     pub(crate) fn begin(
         &self,
         name: &str,
-        upper: &Path,
+        upper: Upper<'_>,
         beside: &Path,
         manner: &Manner,
     ) -> Result<Box<dyn Making>, Failure> {

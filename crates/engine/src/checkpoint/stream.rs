@@ -9,6 +9,7 @@
 //! Numbers are little-endian, lengths and sums (CRC-32C, with the part's place in front) have 32 bits. Whoever reads it has all of it before anything is made of it, in a file without a name,
 //! and reads no byte behind its end: what follows on standard input is the container's.
 
+use super::delta::Upper;
 use super::making::Kept;
 use super::manner::Manner;
 use super::object::{Ends, Gathering, How, InFile, KeptObject, Known, Looked, Made, Out, Refusal};
@@ -188,7 +189,7 @@ fn refused(refusal: &Refusal) -> Failure {
 }
 
 /// Begins one of the upper layer in a directory; what is needed for a moment is made beside.
-pub(super) fn making(upper: &Path, beside: &Path, manner: &Manner) -> Result<Made<Through>, Failure> {
+pub(super) fn making(upper: Upper<'_>, beside: &Path, manner: &Manner) -> Result<Made<Through>, Failure> {
     let failed = |e: io::Error| refused(&Refusal::new(e));
     let to = io::stdout();
     if rustix::termios::isatty(&to) {

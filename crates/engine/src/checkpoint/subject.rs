@@ -5,6 +5,7 @@ use super::identity::Lowers;
 use super::library::Library;
 use super::making::Making;
 use super::record::Of;
+use super::shown::Shown;
 use crate::container::{Kind, LIBRARY, RUN_FILES, Running, Runtime, Settings, State};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -31,7 +32,13 @@ pub(crate) trait Subject {
     /// Where its tree is mounted.
     fn merged(&self) -> PathBuf;
 
+    /// Its upper layer, a directory.
     fn upper(&self) -> PathBuf;
+
+    /// Whether the upper layer is in a store on a zoned device, and shown by the service that has it.
+    fn is_stored(&self) -> bool {
+        false
+    }
 
     /// A directory where something may be made for a moment.
     fn beside(&self) -> PathBuf;
@@ -82,6 +89,8 @@ pub(super) struct Own {
     running: Running,
     settings: Settings,
     library: Option<Library>,
+    /// Its upper layer, if that is in a store.
+    shown: Option<Shown>,
 }
 
 impl Own {
@@ -110,7 +119,8 @@ impl Own {
                 }
             },
         };
-        Ok(Self { running, settings, library })
+        let shown = running.stored().map(|layer| Shown::new(&layer, &running.path("."))).transpose()?;
+        Ok(Self { running, settings, library, shown })
     }
 }
 
@@ -136,7 +146,11 @@ impl Subject for Own {
     }
 
     fn upper(&self) -> PathBuf {
-        self.running.upper()
+        self.shown.as_ref().map_or_else(|| self.running.upper(), |shown| shown.path().to_owned())
+    }
+
+    fn is_stored(&self) -> bool {
+        self.shown.is_some()
     }
 
     fn beside(&self) -> PathBuf {

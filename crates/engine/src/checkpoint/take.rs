@@ -4,6 +4,7 @@
 //! still, CRIU writes its memory, and beside that the layer's copy is made what the layer is.
 
 use super::criu::{self, Criu};
+use super::delta::Upper;
 use super::library::Library;
 use super::making::{Making, Sizes};
 use super::manner::Manner;
@@ -84,10 +85,11 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
     let lock = subject.lock()?;
     let container = subject.name().to_owned();
     let name = asked.name.as_deref().unwrap_or(&container);
-    let (upper, beside) = (subject.upper(), subject.beside());
+    let (path, beside) = (subject.upper(), subject.beside());
+    let upper = Upper { path: &path, tells: subject.is_stored() };
     let made = match &store {
-        Some(store) => store.begin(name, &upper, &beside, &asked.manner)?,
-        None => Box::new(stream::making(&upper, &beside, &asked.manner)?),
+        Some(store) => store.begin(name, upper, &beside, &asked.manner)?,
+        None => Box::new(stream::making(upper, &beside, &asked.manner)?),
     };
     let mut work = Work { asked, subject: &mut *subject, criu: &criu, lock: &lock };
     match work.go(made) {
@@ -139,7 +141,12 @@ impl Work<'_> {
         self.subject.hold()?;
         let dump = Dump::ready(self, guarded, made.images(), &work)?;
         let begin = self.stop(guarded)?;
-        durable::flush(&merged)?;
+        if self.subject.is_stored() {
+            // What is noted of partial files' blocks is another one's to believe only when it is durable.
+            durable::sync(&merged)?;
+        } else {
+            durable::flush(&merged)?;
+        }
         let dump = dump.begin(guarded.has_connections())?;
         // The dump has to end before the container goes on, whatever became of the copy.
         let still = made.still();

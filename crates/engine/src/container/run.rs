@@ -340,7 +340,7 @@ impl Start<'_> {
         }
         let criu = place.path(CRIU_FILE);
         fs::write(&criu, crate::checkpoint::configuration(true)).map_err(|e| Failure::at(&criu, e))?;
-        if place.layers().0.directory().is_some() {
+        if !matches!(place.layers().0, LayerSource::Ceph(_)) {
             self.settings(&plan, &user, ids, lowers, &preload).write(place.dir())?;
         }
         let mut volumes = self.request.volumes.clone();

@@ -342,6 +342,11 @@ impl Place {
         note(dir, UPPER_NOTE).unwrap_or_else(|| dir.join(UPPER))
     }
 
+    /// As [`Self::upper_of`], where it is in a store on a zoned device.
+    pub(super) fn stored_of(dir: &Path) -> Option<ZonedLayer> {
+        stored_note(dir).map(|stored| stored.upper)
+    }
+
     /// The directory for unfinished work.
     pub(super) fn work(&self) -> PathBuf {
         note(&self.dir, WORK_NOTE).unwrap_or_else(|| self.path(WORK))

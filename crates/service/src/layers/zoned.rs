@@ -86,6 +86,18 @@ impl ZonedLayer {
         }
     }
 
+    /// The device, once it was found.
+    #[must_use]
+    pub fn device(&self) -> &Path {
+        &self.device
+    }
+
+    /// The directory in its store, once that was told apart, without a slash at either end.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The device, and the path in its store behind it.
     fn whole(&self) -> Cow<'_, Path> {
         if self.path.as_os_str().is_empty() {

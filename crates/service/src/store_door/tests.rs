@@ -164,6 +164,12 @@ fn a_layer_is_shown_as_it_lies_there() {
     let at = tempfile::tempdir().unwrap();
     let door = scene.door(false);
     let mounted = mount(at.path(), &MountOptions::default()).unwrap();
+    let other = fs::File::open("/dev/null").unwrap();
+    for (path, connection) in
+        [(&b"layer"[..], other.as_fd()), (b"none", mounted.device.as_fd()), (b"..", mounted.device.as_fd())]
+    {
+        assert!(door.show(path, connection).is_err(), "{path:?}");
+    }
     door.show(b"layer", mounted.device.as_fd()).unwrap();
     // As of a command that ends.
     drop((door, mounted));

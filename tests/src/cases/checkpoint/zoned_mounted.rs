@@ -84,6 +84,14 @@ fn rounds(files: &Files<'_>) -> u64 {
     said.trim().parse().unwrap_or(0)
 }
 
+/// What the counter has written goes on where it was: memory and file are of one moment.
+fn check_numbers(written: &str) -> Outcome {
+    let numbers: Vec<u32> = written.lines().filter_map(|line| line.parse().ok()).collect();
+    ensure!(numbers.len() >= 3, "{written}");
+    ensure!(numbers.iter().enumerate().all(|(at, number)| *number == at as u32 + 1), "{written}");
+    Ok(())
+}
+
 /// The names of all that are there.
 fn names(scene: &Scene<'_>) -> Outcome<Vec<String>> {
     let listed = scene.vellum(&["checkpoints", "list", "--json", &scene.to()])?;
@@ -118,10 +126,7 @@ pub(super) fn mounted(cx: &Cx) -> Outcome {
     shell::refused(&mut needed, "cannot be restored without it")?;
     let second = scene.restore("two", &[])?;
     second.says_more()?;
-    let written = fs::read_to_string(scene.merged("zbeside")?.join("srv/count"))?;
-    let numbers: Vec<u32> = written.lines().filter_map(|line| line.parse().ok()).collect();
-    ensure!(numbers.len() >= 3, "{written}");
-    ensure!(numbers.iter().enumerate().all(|(at, number)| *number == at as u32 + 1), "{written}");
+    check_numbers(&fs::read_to_string(scene.merged("zbeside")?.join("srv/count"))?)?;
     drop(second);
     // What is not of checkpoints is not let in.
     let refused = scene.command(&["zoned", "put", &files.device(), "x", "/dev/null"]).output()?;
@@ -151,6 +156,9 @@ pub(super) fn uppers(cx: &Cx) -> Outcome {
     let scene = Scene::new(cx)?.in_a_store(512)?;
     let device = scene.to();
     let upper = format!("{device}/of/one");
+    let mut large: Vec<u8> = (0..4 << 20).map(|at: usize| (at / 512 + at) as u8).collect();
+    fs::write(scene.image().join("large"), &large)?;
+    fs::write(scene.image().join("gone"), "gone")?;
     let state = scene.state();
     let run = |upper: &str| {
         let mut command = scene.command(&["run", "--runtime", "runc", "--state", &state, "--image"]);
@@ -159,7 +167,10 @@ pub(super) fn uppers(cx: &Cx) -> Outcome {
     };
     shell::refused(&mut run(&device), "the store itself")?;
     shell::refused(&mut run(&format!("{device}/.work/x")), "for mounts themselves")?;
-    let writes = format!("echo first >/srv/words; {COUNTER}");
+    // A file of which one block is its own, and a whiteout.
+    let block = "dd if=/dev/zero of=/large bs=4096 seek=100 count=1 conv=notrunc 2>/dev/null";
+    let writes = format!("echo first >/srv/words; rm /gone; {block}; {COUNTER}");
+    large[409_600..413_696].fill(0);
     let one = scene.start(&["--name", "zstored", "--upper", &upper, "sh", "-c", &writes])?;
     one.says_more()?;
     // Another service cannot have the store.
@@ -171,8 +182,21 @@ pub(super) fn uppers(cx: &Cx) -> Outcome {
     scene.checkpoint(&["zlocal", "--name", "kept"])?;
     one.says_more()?;
     ensure_eq!(other.ends()?, 137, "the container that was kept");
-    let mut command = scene.taking("zstored", device.as_ref());
-    shell::refused(&mut command, "in a store on a zoned device")?;
+    // The container itself, into its own store and into a directory.
+    let kept = cx.dir.join("kept").display().to_string();
+    scene.checkpoint(&["zstored", "--leave-running", "--name", "own"])?;
+    one.says_more()?;
+    scene.checkpoint_to(kept.as_ref(), &["zstored", "--leave-running", "--name", "own"])?;
+    one.says_more()?;
+    ensure!(Path::new(&kept).join("own/upper/.vellum.maps").is_dir(), "no file was copied by block");
+    // A command that is killed while the layer is shown to it.
+    let mut killed = scene.taking("zstored", device.as_ref());
+    killed.args(["--leave-running", "--name", "none", "--compress", "none", "--pace", "1M"]);
+    let mut killed = killed.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    std::thread::sleep(Duration::from_millis(300));
+    killed.kill()?;
+    killed.wait()?;
+    one.says_more()?;
     let number = one.last_number();
     one.signal(Signal::TERM)?;
     ensure_eq!(one.ends()?, 3, "the container");
@@ -184,6 +208,15 @@ pub(super) fn uppers(cx: &Cx) -> Outcome {
     ensure!(said.starts_with("first\n") && counted >= number, "{number} was said: {said}");
     let restored = scene.restore("kept", &[])?;
     restored.says_more()?;
+    for from in ["own".to_owned(), format!("{kept}/own")] {
+        let name = if from == "own" { "zown" } else { "zkept" };
+        let own = scene.restore(&from, &["--name", name])?;
+        own.says_more()?;
+        let merged = scene.merged(name)?;
+        check_numbers(&fs::read_to_string(merged.join("srv/count"))?)?;
+        ensure!(fs::read(merged.join("large"))? == large, "{from}: the file of which one block is its own");
+        ensure!(!merged.join("gone").exists(), "{from}: what was removed");
+    }
     // Killed, it leaves its mount to the next one, which takes it away, and not what was written.
     again.signal(Signal::KILL)?;
     drop((again, restored));

@@ -12,7 +12,7 @@ use self::file::ToFile;
 use self::paced::InDirectory;
 use self::packing::{OBJECT, again, pack};
 use super::chain;
-use super::delta::{Amount, Delta};
+use super::delta::{Amount, Delta, Upper};
 use super::making::{Kept, Making, Sizes};
 use super::manner::Manner;
 use super::object::{How, InFile, KeptObject, Known, Laid, Looked, Parent};
@@ -136,7 +136,7 @@ impl Directory {
     pub(super) fn making(
         &self,
         name: &str,
-        (upper, beside): (&Path, &Path),
+        (upper, beside): (Upper<'_>, &Path),
         manner: &Manner,
     ) -> Result<Box<dyn Making>, Failure> {
         let unfinished = self.begin(name)?;
@@ -268,7 +268,7 @@ fn sync(dir: &Path) -> Result<(), Failure> {
 }
 
 /// Makes what is in a checkpoint's directory.
-fn filled(dir: &Path, upper: &Path) -> Result<Delta, Failure> {
+fn filled(dir: &Path, upper: Upper<'_>) -> Result<Delta, Failure> {
     for name in [IMAGES, UPPER, FILES] {
         let path = dir.join(name);
         let made = fs::DirBuilder::new().mode(0o700).create(&path);

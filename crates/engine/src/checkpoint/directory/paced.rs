@@ -4,6 +4,7 @@
 use super::file::ToFile;
 use super::packing::OBJECT;
 use super::{Directory, Unfinished};
+use crate::checkpoint::delta::Upper;
 use crate::checkpoint::manner::Manner;
 use crate::checkpoint::object::{Ends, Gathering, How, Made, Parent, Refusal};
 use crate::checkpoint::record::Record;
@@ -24,7 +25,7 @@ impl InDirectory {
     pub(super) fn begin(
         (directory, name): (&Directory, &str),
         unfinished: Unfinished,
-        (upper, beside): (&Path, &Path),
+        (upper, beside): (Upper<'_>, &Path),
         how: How,
         manner: &Manner,
     ) -> Result<Made<Self>, Failure> {

@@ -8,19 +8,15 @@ use super::format::{Contents, Piece};
 use super::sink::Sink;
 use super::stored::errno;
 use super::unpack::Unpacked;
+use crate::checkpoint::apart::Apart;
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags, open};
-use rustix::mount::{MountPropagationFlags, mount_change};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
-use vellum_fuse::{MountOptions, Mounted, Session, SessionOptions, mount};
+use vellum_fuse::{MountOptions, Session, SessionOptions};
 use vellum_service::Failure;
-use vellum_sys::unshare_mounts;
 use vellum_vfs::{
     Attr, AttrReply, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle, Name, NodeId,
     OpenIo, Opened, RenameFlags, Result, SetAttr, StatFs, Timestamp, WriteFlags, XattrFlags,
@@ -349,48 +345,15 @@ impl Filesystem for Files {
     }
 }
 
-/// Such a directory, as programs reach it: by a descriptor of this process. It has no place in the tree, so nothing is left of it when this
-/// process is killed.
-#[derive(Debug)]
-pub(super) struct Mount {
-    path: PathBuf,
-    #[expect(dead_code, reason = "the mount lives as long as somebody has it open")]
-    dir: OwnedFd,
-}
-
-impl Mount {
-    /// Serves `files`. `beside`: a directory where one is made for a moment, that is mounted on where nobody else sees it.
-    pub(super) fn new(files: &Arc<Files>, beside: &Path) -> std::result::Result<Self, Failure> {
-        let failed =
-            |why: &dyn std::fmt::Display| Failure::system(format!("images cannot be served to CRIU: {why}"));
-        let at = tempfile::Builder::new().prefix(".images-").tempdir_in(beside).map_err(|e| failed(&e))?;
-        let place = at.path().to_owned();
-        // A namespace of mounts ends with its last thread, however that ends.
-        let mounting = thread::Builder::new().name("mount".to_owned()).spawn(move || mount_apart(&place));
-        let mounted = mounting.map_err(|e| failed(&e))?.join();
-        let (mounted, dir) =
-            mounted.map_err(|_| failed(&"a thread has panicked"))?.map_err(|e| failed(&e))?;
-        let options = SessionOptions { writeback: false, posix_acl: false, ..SessionOptions::default() };
-        let served = Session::new(Arc::clone(files), mounted, options).and_then(Session::spawn);
-        served.map_err(|e| failed(&e))?;
-        let path = format!("/proc/{}/fd/{}", std::process::id(), dir.as_raw_fd()).into();
-        Ok(Self { path, dir })
-    }
-
-    /// A path to it, for programs of this user.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-/// Mounts in a namespace of this thread's own: the connection, and the directory, which nobody may ask for anything before it is served.
-fn mount_apart(at: &Path) -> std::result::Result<(Mounted, OwnedFd), String> {
-    unshare_mounts().map_err(|e| format!("no namespace of mounts: {e}"))?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .map_err(|e| format!("mounts of its own: {e}"))?;
+/// Serves `files` at a mount apart. `beside`: a directory where one is made for a moment.
+pub(super) fn serve(files: &Arc<Files>, beside: &Path) -> std::result::Result<Apart, Failure> {
+    let failed =
+        |why: &dyn std::fmt::Display| Failure::system(format!("images cannot be served to CRIU: {why}"));
     let options =
         MountOptions { source: "vellum-images".to_owned(), allow_other: true, ..MountOptions::default() };
-    let mounted = mount(at, &options).map_err(|e| e.to_string())?;
-    let dir = open(at, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
-    Ok((mounted, dir.map_err(|e| format!("{}: {e}", at.display()))?))
+    let (apart, mounted) = Apart::new(options, beside).map_err(|e| failed(&e))?;
+    let options = SessionOptions { writeback: false, posix_acl: false, ..SessionOptions::default() };
+    let served = Session::new(Arc::clone(files), mounted, options).and_then(Session::spawn);
+    served.map_err(|e| failed(&e))?;
+    Ok(apart)
 }

@@ -1,13 +1,14 @@
 //! An object that is being made of a container: its images, its layer, its files, and what ends it.
 
-use super::files::{Files, Mount};
+use super::files::{Files, serve};
 use super::format::{Contents, Index, Piece};
 use super::lay::Laid;
 use super::layer::Packed;
 use super::map::Map;
 use super::sink::{How, Sink, Writing};
 use super::stored::{Out, Refusal};
-use crate::checkpoint::delta::Amount;
+use crate::checkpoint::apart::Apart;
+use crate::checkpoint::delta::{Amount, Upper};
 use crate::checkpoint::making::Sizes;
 use crate::checkpoint::record::Record;
 use rustix::io::Errno;
@@ -32,7 +33,7 @@ enum Progress<O> {
 
 /// An object that is being made.
 pub(in crate::checkpoint) struct Gathering<O> {
-    mount: Mount,
+    mount: Apart,
     files: Arc<Files>,
     layer: Packed,
     etc: BTreeMap<String, Contents>,
@@ -47,7 +48,7 @@ impl<O: Out> Gathering<O> {
     pub(in crate::checkpoint) fn begin(
         out: O,
         how: How,
-        (upper, beside): (&Path, &Path),
+        (upper, beside): (Upper<'_>, &Path),
         shown: &Path,
         says: Says,
     ) -> Result<Self, Failure> {
@@ -55,7 +56,7 @@ impl<O: Out> Gathering<O> {
         let sink = writing.sink().clone();
         let files = Arc::new(Files::to(sink.clone()));
         Ok(Self {
-            mount: Mount::new(&files, beside)?,
+            mount: serve(&files, beside)?,
             files,
             layer: Packed::new(upper, sink.clone())?,
             etc: BTreeMap::new(),

@@ -1,9 +1,10 @@
 //! A checkpoint that is an object, to be restored.
 
-use super::files::{Files, Mount, Object};
+use super::files::{Files, Object, serve};
 use super::format::{Index, Looked};
 use super::layer;
 use super::unpack::Unpacked;
+use crate::checkpoint::apart::Apart;
 use crate::checkpoint::making::Kept;
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ pub(in crate::checkpoint) struct KeptObject {
     object: Arc<Object>,
     index: Index,
     shown: String,
-    mount: Arc<Mutex<Option<Mount>>>,
+    mount: Arc<Mutex<Option<Apart>>>,
 }
 
 impl KeptObject {
@@ -71,7 +72,7 @@ impl Kept for KeptObject {
 
     fn images(&self, beside: &Path, restored: &Path) -> Result<PathBuf, Failure> {
         let files = Arc::new(Files::from(Arc::clone(&self.object), &self.index.images));
-        let mount = Mount::new(&files, beside)?;
+        let mount = serve(&files, beside)?;
         let path = mount.path().to_owned();
         *self.mount.lock() = Some(mount);
         let (restored, object, mount) =

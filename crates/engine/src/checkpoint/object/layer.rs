@@ -8,7 +8,7 @@ use super::sink::Sink;
 use super::unpack::Unpacked;
 use crate::checkpoint::data::extents;
 use crate::checkpoint::delta::{
-    Amount, Look, PARTIAL, Trouble, XATTR_MAX, directory, entry, listed, names, tells_from, too_deep,
+    Amount, Look, PARTIAL, Trouble, Upper, XATTR_MAX, directory, entry, listed, names, tells_from, too_deep,
 };
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chmodat, chownat,
@@ -57,6 +57,7 @@ impl Item {
 pub(in crate::checkpoint) struct Packed {
     from: OwnedFd,
     shown: PathBuf,
+    tells: bool,
     sink: Sink,
     seen: HashMap<PathBuf, Look>,
     items: BTreeMap<Vec<u8>, Item>,
@@ -77,16 +78,19 @@ struct Pass<'a> {
 
 impl Packed {
     /// The layer in a directory.
-    pub(in crate::checkpoint) fn new(from: &Path, sink: Sink) -> Result<Self, Failure> {
+    pub(in crate::checkpoint) fn new<'a>(from: impl Into<Upper<'a>>, sink: Sink) -> Result<Self, Failure> {
+        let Upper { path: from, tells } = from.into();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(from, flags, Mode::empty()).map_err(|e| Failure::at(from, e))?;
         let (seen, items) = (HashMap::new(), BTreeMap::new());
-        Ok(Self { from: dir, shown: from.to_owned(), sink, seen, items, since: None })
+        Ok(Self { from: dir, shown: from.to_owned(), tells, sink, seen, items, since: None })
     }
 
     /// Takes all that is there while it is being changed. Nothing happens where the filesystem does not tell of all changes.
     pub(in crate::checkpoint) fn ahead(&mut self) -> Result<Amount, Failure> {
-        let Some(since) = tells_from(&self.from, &self.shown)? else { return Ok(Amount::default()) };
+        let Some(since) = tells_from(&self.from, &self.shown, self.tells)? else {
+            return Ok(Amount::default());
+        };
         let amount = self.pass(false)?;
         self.since = Some(since);
         Ok(amount)

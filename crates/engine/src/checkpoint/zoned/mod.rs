@@ -10,6 +10,7 @@ mod pacing;
 use self::opened::{Closed, Image, Opened, PREFIX};
 use self::pacing::{Pacing, pacing};
 use super::chain;
+use super::delta::Upper;
 use super::manner::Manner;
 use super::object::{Ends, Gathering, How, KeptObject, Known, Looked, Made, Out, Refusal, Stored};
 use super::record::{Listed, Record};
@@ -169,7 +170,7 @@ impl Zoned {
     pub(super) fn making(
         &self,
         name: &str,
-        (upper, beside): (&Path, &Path),
+        (upper, beside): (Upper<'_>, &Path),
         manner: &Manner,
     ) -> Result<Made<There>, Failure> {
         let name = plain_name("--name", name)?;

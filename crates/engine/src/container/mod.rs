@@ -6,6 +6,7 @@
 //! keeps what a container was started with, `running` finds one of somebody else, `restore` has one go on from a checkpoint, `shown` shows it what it may not reach, `stdio` guards the host's devices against it, `signals` passes
 //! signals on, and `run` puts them together.
 
+mod elsewhere;
 mod placement;
 mod preload;
 mod process;

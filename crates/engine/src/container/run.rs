@@ -1,5 +1,6 @@
 //! From what was asked for to an exit status.
 
+use super::elsewhere::Stored;
 use super::placement::{self, Placement};
 use super::preload::Preload;
 use super::process::{self, Asked, Plan};
@@ -9,7 +10,7 @@ use super::settings::{Image, Settings};
 use super::shown::Shown;
 use super::signals::Signals;
 use super::spec::Container;
-use super::state::{self, Keep, Place, State, Stored};
+use super::state::{self, Keep, Place, State};
 use super::stdio::own_device;
 use super::union::{self, Union};
 use super::user::{Known, User};

@@ -1,6 +1,7 @@
 //! What belongs to a container while it is there: one directory, locked by who runs it. Whoever comes next takes away what a killed
 //! one has left.
 
+use super::elsewhere::{FAR_NOTE, Far, STORED_NOTE, Stored, far_note, stored_note};
 use super::runtime::Runtime;
 use super::union::{self, SERVICE_WAIT};
 use crate::cgroup::Hierarchies;
@@ -8,7 +9,6 @@ use crate::image::LayerStore;
 use crate::own::Owned;
 use crate::uids::UidRange;
 use rustix::mount::UnmountFlags;
-use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -47,10 +47,6 @@ const RUNTIME_NOTE: &str = "runtime.path";
 const UPPER_NOTE: &str = "upper.path";
 const WORK_NOTE: &str = "work.path";
 const GROUP_NOTE: &str = "group.path";
-/// Of an upper layer on CephFS: that and its work directory.
-const FAR_NOTE: &str = "upper.far";
-/// Of one in a store on a zoned device: the same.
-const STORED_NOTE: &str = "upper.stored";
 
 /// Where layers and containers are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -258,32 +254,6 @@ fn group_is_gone(dir: &Path) -> bool {
 fn note(dir: &Path, name: &str) -> Option<PathBuf> {
     let bytes = fs::read(dir.join(name)).ok().filter(|bytes| !bytes.is_empty())?;
     Some(OsStr::from_bytes(&bytes).into())
-}
-
-/// An upper layer on CephFS that is kept.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Far {
-    upper: CephLayer,
-    work: CephLayer,
-}
-
-/// A note that is not whole was being written when its writer died: then nothing has been made there.
-fn far_note(dir: &Path) -> Option<Far> {
-    serde_json::from_slice(&fs::read(dir.join(FAR_NOTE)).ok()?).ok()
-}
-
-/// An upper layer in a store on a zoned device. Its work directory stays there, for the next mount of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Stored {
-    pub(super) upper: ZonedLayer,
-    pub(super) work: ZonedLayer,
-}
-
-/// As [`far_note`].
-fn stored_note(dir: &Path) -> Option<Stored> {
-    serde_json::from_slice(&fs::read(dir.join(STORED_NOTE)).ok()?).ok()
 }
 
 /// An upper layer that somebody wants to keep.

@@ -17,7 +17,7 @@ mod wire;
 pub use client::{Door, Knock};
 pub use place::DeviceId;
 pub(crate) use serve::{is_used, open, wait_until_left};
-pub use wire::{PART_MAX, parse_hostile};
+pub use wire::{PART_MAX, PREFIX, parse_hostile};
 
 use crate::pool::bind_at;
 use std::os::fd::{AsFd, OwnedFd};

@@ -301,7 +301,7 @@ impl Visit {
         into.clear();
         for entry in self.store.list() {
             let is_one = entry.class == Class::Checkpoint && entry.name.len() > PREFIX.len();
-            if !is_one || !entry.name.starts_with(PREFIX) || entry.name.as_slice() <= after {
+            if !is_one || !entry.name.starts_with(PREFIX.as_bytes()) || entry.name.as_slice() <= after {
                 continue;
             }
             if into.len() + entry.name.len() + 16 > PART_MAX {

@@ -14,8 +14,8 @@ pub(super) const QUESTION_LEN: usize = 24;
 const ANSWER_LEN: usize = 20;
 /// Bytes of an image that are handed over at once, at the most.
 pub const PART_MAX: usize = 1 << 20;
-/// What names of objects begin with that may be touched here.
-pub(super) const PREFIX: &[u8] = b"checkpoint/";
+/// What names of checkpoints begin with among a store's objects: no others may be touched here.
+pub const PREFIX: &str = "checkpoint/";
 /// Longest name, in bytes.
 const NAME_MAX: usize = vellum_zoned::store::NAME_MAX;
 /// Longest text of an error, in bytes.
@@ -153,7 +153,7 @@ impl Question {
 
 /// The name of an image that may be asked about.
 pub(super) fn check_name(name: &[u8]) -> io::Result<&[u8]> {
-    match name.strip_prefix(PREFIX) {
+    match name.strip_prefix(PREFIX.as_bytes()) {
         Some(rest) if !rest.is_empty() && name.len() <= NAME_MAX => Ok(name),
         _ => Err(bad("a name of something else than a checkpoint")),
     }

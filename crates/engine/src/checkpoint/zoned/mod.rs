@@ -7,7 +7,7 @@
 mod opened;
 mod pacing;
 
-use self::opened::{Closed, Image, Opened, PREFIX};
+use self::opened::{Closed, Image, Opened};
 use self::pacing::{Pacing, pacing};
 use super::chain;
 use super::delta::Upper;
@@ -23,6 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
+use vellum_service::store_door::PREFIX;
 use vellum_zoned::device::Access;
 use vellum_zoned::store::Error;
 

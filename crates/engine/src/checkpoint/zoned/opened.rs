@@ -9,13 +9,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
-use vellum_service::store_door::{Door, Knock};
+use vellum_service::store_door::{Door, Knock, PREFIX};
 use vellum_zoned::device::emulated::Pace;
 use vellum_zoned::device::{Access, FindError, ZonedDevice, find};
 use vellum_zoned::store::{Class, Store, Writer};
 
-/// What names of checkpoints begin with among the store's objects.
-pub(super) const PREFIX: &str = "checkpoint/";
 /// How long is waited where a device is in use and nobody lets in: a mount may just be coming, or going.
 const COMING: Duration = Duration::from_millis(500);
 /// Between two attempts.

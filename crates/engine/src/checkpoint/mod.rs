@@ -1,6 +1,6 @@
 //! Checkpoints of containers: the memory of their processes, and the tree that they had then.
 //!
-//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `criu` is the program that reads its memory, `delta` and `data`
+//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `polite` towards others on the processors, `criu` is the program that reads its memory, `delta` and `data`
 //! copy its upper layer, `identity` says which layers it stands on, `needed` which library, `record` is what is known of it. `place` is where they are: in a
 //! `directory`, or in the store of a `zoned` device; `making` is what both do. `object` is a checkpoint that is packed, as one sequence of bytes; `chain` are those that need
 //! others, and `stream` is one that goes elsewhere. Restoring is `container::restore`; `loopback` is a part of it.
@@ -25,6 +25,7 @@ mod pace;
 mod pacing;
 pub mod pause;
 mod place;
+mod polite;
 mod record;
 mod shown;
 mod stream;

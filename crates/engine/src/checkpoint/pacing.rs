@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use vellum_zoned::pace::{Budget, Meter, Nanos};
 use vellum_zoned::paced::Disk;
 
-/// Bytes of a group.
-pub(super) const GROUP: u64 = 4 << 20;
+/// Bytes of a group. Others wait for the one that is under way: with four times as many the 99th percentile of their waits was twice as long on a disk of 2 GB/s,
+/// and the checkpoint no sooner there.
+pub(super) const GROUP: u64 = 1 << 20;
 /// Bytes that a filesystem writes for itself with a group: its journal, and where zones are written to.
 const BESIDE: u64 = 64 << 10;
 /// Bytes per second, at the least, however long others wait: a checkpoint has to end.
@@ -199,7 +200,7 @@ mod tests {
         let mut pacing = Pacing::on(Pace::Rate(40 << 20), Path::new("/x"), &medium, no_disk);
         // The first group goes at once, and the last one is not waited for: 16 MiB after it, of 20. A part of a second of that is the credit.
         assert!(takes(&mut pacing, 20) >= 0.4 - CREDIT as f64 / 1e9);
-        assert_eq!(medium.0.get(), 5);
+        assert_eq!(medium.0.get(), 20);
     }
 
     #[test]
@@ -216,7 +217,7 @@ mod tests {
         pacing.written(GROUP).unwrap();
         assert!(takes(&mut pacing, 6) > 0.0);
         assert!(takes(&mut pacing, 8) > 0.0);
-        assert_eq!(medium.0.get(), 16 + 1 + 2 + 2);
+        assert_eq!(medium.0.get(), 64 + 1 + 6 + 8);
     }
 
     #[test]

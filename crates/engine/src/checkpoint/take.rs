@@ -10,6 +10,7 @@ use super::making::{Making, Sizes};
 use super::manner::Manner;
 use super::pause::{Guarded, said};
 use super::place::Checkpoints;
+use super::polite::Polite;
 use super::record::Record;
 use super::stream;
 use super::subject::{Own, Subject};
@@ -110,6 +111,8 @@ impl Work<'_> {
         let state = self.subject.runtime_state();
         let running = (self.subject.runtime(), state.as_path(), self.subject.id());
         let guarded = Guarded::start(&self.asked.vellum, running, made.unfinished(), self.lock);
+        // The guard is not to wait for others if it is needed.
+        let _polite = Polite::begin();
         let filled = guarded.and_then(|mut guarded| Ok((self.fill(&mut *made, &mut guarded)?, guarded)));
         let (record, mut guarded) = match filled {
             Ok(filled) => filled,

@@ -2,15 +2,17 @@
 //!
 //! One that is being made lies beside the others under a name of its own, locked by its maker, and gets its name when all of it is on disk.
 //! One that it replaces changes places with it in the same step, and is removed afterwards. Most are files as CRIU and the layer have them; some become
-//! one object (`packing`), or are made as one (`paced`).
+//! one object (`packing`), or are made as one (`paced`). `removing` says how one goes.
 
 mod file;
 mod paced;
 mod packing;
+mod removing;
 
 use self::file::ToFile;
 use self::paced::InDirectory;
 use self::packing::{OBJECT, again, pack};
+use self::removing::remove;
 use super::chain;
 use super::delta::{Amount, Delta, Upper};
 use super::making::{Kept, Making, Sizes};
@@ -28,7 +30,6 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
-use vellum_sys::remove_tree;
 
 /// What one is called that is being made, or removed.
 const UNFINISHED: &str = ".unfinished-";
@@ -73,7 +74,7 @@ impl Directory {
         for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
                 && let Ok(Some(dead)) = Owned::existing(&entry.path())
-                && let Err(e) = remove_tree(dead.path())
+                && let Err(e) = remove(dead.path())
             {
                 tracing::warn!("{}: cannot be removed: {e}", entry.path().display());
             }
@@ -246,7 +247,7 @@ impl Directory {
         }
         sync(&self.dir)?;
         drop(alone);
-        away.iter().try_for_each(|away| remove_tree(away).map_err(|e| Failure::at(away, e)))
+        away.iter().try_for_each(|away| remove(away).map_err(|e| Failure::at(away, e)))
     }
 
     fn path(&self, name: &str) -> Result<PathBuf, Failure> {
@@ -433,7 +434,7 @@ impl Unfinished {
         }
         if exchanged {
             // What was there before; if that fails, a later command does it.
-            if let Err(e) = remove_tree(path) {
+            if let Err(e) = remove(path) {
                 tracing::warn!("{}: cannot be removed: {e}", path.display());
             }
         }
@@ -442,7 +443,7 @@ impl Unfinished {
 
     /// Takes it away.
     fn discard(self) {
-        if let Err(e) = remove_tree(self.owned.path()) {
+        if let Err(e) = remove(self.owned.path()) {
             tracing::warn!("{}: cannot be removed: {e}", self.owned.path().display());
         }
     }

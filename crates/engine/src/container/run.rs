@@ -275,7 +275,7 @@ impl Start<'_> {
             ids,
             Config { weight: *weight, cache, ..Config::default() },
         )?;
-        let placement = placement::place(pool, place.id(), &self.runtime)?;
+        let placement = placement::place(pool, &placement::name(place.state(), place.id()), &self.runtime)?;
         if let Some(group) = &placement.group {
             place.note_group(group)?;
         }

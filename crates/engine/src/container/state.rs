@@ -22,7 +22,7 @@ use vellum_service::{Failure, LayerSource};
 use vellum_sys::remove_tree;
 
 /// Where root's state is.
-const SYSTEM: &str = "/var/lib/vellum";
+pub(super) const SYSTEM: &str = "/var/lib/vellum";
 /// The directories in it.
 const CONTAINERS: &str = "containers";
 const LAYERS: &str = "layers";
@@ -270,6 +270,11 @@ pub(super) enum Keep {
 impl Place {
     pub(super) fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The directory for layers and containers that it is in.
+    pub(super) fn state(&self) -> &Path {
+        self.owned.path().ancestors().nth(2).unwrap_or(Path::new("/"))
     }
 
     /// A path in it.

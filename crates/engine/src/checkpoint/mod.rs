@@ -26,7 +26,7 @@ mod pacing;
 pub mod pause;
 mod place;
 mod record;
-mod shown;
+pub mod shown;
 mod stream;
 mod subject;
 mod take;

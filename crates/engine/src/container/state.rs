@@ -322,6 +322,11 @@ impl Place {
         stored_note(dir).map(|stored| stored.upper)
     }
 
+    /// As [`Self::upper_of`], where it is on CephFS.
+    pub(super) fn far_of(dir: &Path) -> Option<CephLayer> {
+        far_note(dir).map(|far| far.upper)
+    }
+
     /// The directory for unfinished work.
     pub(super) fn work(&self) -> PathBuf {
         note(&self.dir, WORK_NOTE).unwrap_or_else(|| self.path(WORK))

@@ -3,12 +3,14 @@
 
 use super::open::{CephRight, layer, right, unopened};
 use super::{CephLayer, be_one_of, leave};
+use crate::bare::Bare;
 use crate::failure::Failure;
 use crate::layers::remove::remove_tree;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -116,6 +118,16 @@ impl Visit {
     #[must_use]
     pub const fn layer(&self) -> &CephLayer {
         &self.layer
+    }
+
+    /// Serves it by a FUSE connection that is mounted, to be read, as it would lie on a filesystem of this host, until that is unmounted. `begun` is
+    /// called when it can be used.
+    pub fn show(&self, connection: OwnedFd, begun: impl FnOnce()) -> Result<(), Failure> {
+        let failed =
+            |error: Error| Failure::system(format!("layer {}: cannot be shown", self.layer)).because(error);
+        let session = Bare::hosted(Arc::clone(&self.branch)).session(connection).map_err(failed)?;
+        begun();
+        session.run().map_err(failed)
     }
 
     /// Owner, group and permission bits.

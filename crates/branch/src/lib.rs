@@ -23,8 +23,8 @@ mod zoned;
 pub use behind::{Behind, BehindLimits, Replayed, parse_hostile_log};
 pub use cached::{CachedBranch, SETTLE, Sharing};
 pub use ceph::{
-    CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble,
-    CephWriter, ceph_clients, load_ceph, on_expulsion,
+    CEPH_WRITER, CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephRefusal, CephSetup,
+    CephTrouble, CephWriter, ceph_clients, load_ceph, on_expulsion,
 };
 pub use fault::{DEAD, FaultBranch, FaultExport, FaultPlan};
 pub use local::{LocalBranch, LocalExport};

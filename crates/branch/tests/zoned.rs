@@ -194,6 +194,41 @@ fn a_full_store_takes_no_more_and_gives_back() {
     }
 }
 
+/// What a write has answered and is not written out yet finds its room, whatever an image takes meanwhile.
+#[test]
+fn an_image_leaves_room_for_blocks_that_wait() {
+    let device = emulated(small());
+    let branch = branch_of(Store::format(device, Placement::NONE).unwrap());
+    let (root, store) = (branch.root(), branch.tree().store());
+    let fill = put(&*root, c"fill", &[1; 100 * BLOCK as usize]);
+    let mut at = 0;
+    while branch.statfs().unwrap().bavail > 400 {
+        assert_eq!(fill.write_at(&[1; 50 * BLOCK as usize], at).unwrap(), 50 * BLOCK as usize);
+        fill.sync(false).unwrap();
+        at += 50 * BLOCK;
+    }
+    let file = put(&*root, c"file", &[2; 250 * BLOCK as usize]);
+    assert_eq!(branch.tree().waiting_blocks(), 250);
+    let mut image = store.writer(Class::Checkpoint).unwrap();
+    let mut zones = 0;
+    // What is refused to it once may be there later; it takes what it can get.
+    while image.write(&[3; 32 * BLOCK as usize]).and_then(|()| image.flush()).is_ok() {
+        zones += 1;
+        assert!(zones < 64, "it is never full");
+    }
+    file.sync(false).unwrap();
+    assert_eq!(get(&*file), [2; 250 * BLOCK as usize]);
+    // With nothing that waits an image may have all.
+    drop(image);
+    branch.tree().sync().unwrap();
+    let mut image = store.writer(Class::Checkpoint).unwrap();
+    let mut more = 0;
+    while image.write(&[3; 32 * BLOCK as usize]).and_then(|()| image.flush()).is_ok() {
+        more += 1;
+    }
+    println!("{zones} zones beside blocks that wait, and {more} beside none");
+}
+
 /// An object in a tree, with what must be the same after it was opened again.
 #[derive(Clone, Debug, PartialEq)]
 struct Found {

@@ -57,8 +57,10 @@ pub use config::{
     DURABLE, OverrideStat, PARTIAL_FROM, PARTIAL_FROM_PASSTHROUGH, Profile, Run, Squash, UnionConfig,
     UpperConfig,
 };
+pub use extents::OwnBlocks;
 pub use handout::Directory;
 pub use layers::handles::Budget;
+pub use layers::hosted::{Hosted, Seen};
 pub use nodes::recovery::ledger::Ledger;
 pub use ops::explain::{Blocks, NodeReport, Summary};
 pub use ops::flatten::{Extent, Flattening};

@@ -17,7 +17,7 @@ use vellum::{
     balance, bench, checkpoint, flatten, help, inspect, metrics, mount, pool, run, stats, top, umount,
     weight, zoned,
 };
-use vellum_engine::checkpoint::{library, loopback, pause};
+use vellum_engine::checkpoint::{library, loopback, pause, shown};
 use vellum_engine::container::{STATUS_FAILED, tied};
 use vellum_engine::podman::{apart, pass};
 use vellum_service::Failure;
@@ -129,6 +129,13 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             Ok(())
         }
         Command::Leave { group, init, place } => library::leave(&group, init, &place),
+        Command::Show { layer } => {
+            let shown = shown::show(&layer);
+            if shown.is_ok() {
+                vellum_service::layers::ceph::end_visitor(0);
+            }
+            shown
+        }
         Command::Loopback => loopback::bring_up(std::io::stdin()),
         Command::Restore(arguments) => {
             let (status, said) = checkpoint::restore(arguments);

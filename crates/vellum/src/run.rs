@@ -1,13 +1,13 @@
 //! `vellum run`: a command in a container whose root is a Vellum tree.
 
-use crate::cli::{CacheArg, NetworkArg, RunArgs};
+use crate::cli::{CacheArg, CephWriteArg, NetworkArg, RunArgs};
 use crate::log;
 use crate::weight::parse;
 use vellum_engine::Failure;
 use vellum_engine::container::{Asked, Ending, Request, STATUS_FAILED, Volume, run as run_container};
 use vellum_engine::image::Source;
 use vellum_service::LayerSource;
-use vellum_service::config::Sharing;
+use vellum_service::config::{Sharing, WriteBehind};
 use vellum_service::layers::ceph::Cluster;
 
 /// Runs it to its end. The exit status: the command's, or for failures what podman has; and why, if there is something to say.
@@ -36,6 +36,7 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
     let mut image = Source::parse(image)?;
     let mut upper = arguments.upper.map(|upper| LayerSource::named(upper.into()));
     place(&mut image, upper.as_mut(), &cluster)?;
+    let write_behind = written(arguments.ceph_write, upper.as_ref())?;
     let vellum =
         std::env::current_exe().map_err(|e| Failure::system("cannot find this program").because(e))?;
     Ok(Request {
@@ -58,6 +59,7 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
             user: arguments.user,
         },
         upper,
+        write_behind,
         name: arguments.name,
         terminal: arguments.tty,
         read_only: arguments.read_only,
@@ -66,6 +68,19 @@ fn request(arguments: RunArgs) -> Result<Request, Failure> {
         runtime: arguments.runtime,
         state: arguments.state,
     })
+}
+
+/// Whether what goes to an upper layer on CephFS is written behind.
+fn written(asked: Option<CephWriteArg>, upper: Option<&LayerSource>) -> Result<Option<WriteBehind>, Failure> {
+    match asked {
+        Some(_) if !matches!(upper, Some(LayerSource::Ceph(_))) => Err(Failure::input(
+            "option --ceph-write: no upper layer is on CephFS; give --upper ceph:PATH, or leave the option out",
+        )),
+        Some(CephWriteArg::Back) => {
+            Ok(Some(WriteBehind { bytes: WriteBehind::BYTES_USUAL, age: WriteBehind::AGE_USUAL }))
+        }
+        Some(CephWriteArg::Sync) | None => Ok(None),
+    }
 }
 
 /// Says of what is on CephFS on which cluster it is. Refuses a cluster that nothing is on.

@@ -244,6 +244,42 @@ fn damage_is_found_and_named() {
     assert_eq!(place.zoned("check :d").status.code(), Some(2));
 }
 
+/// Writers that are killed at any moment leave notes at the most; a record that was flushed and has one whole copy only is damage.
+#[test]
+fn what_a_killed_writer_leaves_is_no_damage() {
+    let place = Place::new();
+    place.done("format --size 64M :d");
+    fs::write(place.at("f"), content(700_000, 4)).unwrap();
+    let mut notes = Vec::new();
+    for round in 0..60_u64 {
+        let class = ["checkpoint", "normal"][round as usize % 2];
+        let put = ["zoned", "put", "--class", class, &place.at("d"), "n", &place.at("f")];
+        let mut child = Command::new(VELLUM).args(put).stdin(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(std::time::Duration::from_micros(round * 700));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let checked = place.json("check --json :d");
+        assert_eq!(checked["clean"], true, "round {round}: {checked}");
+        notes.extend(checked["notes"].as_array().unwrap().clone());
+    }
+    println!("{} notes in 60 rounds: {notes:?}", notes.len());
+    place.done("put :d one :f");
+    place.done("put :d two :f");
+    // The second put has begun the log anew, and its end is a record of its own.
+    let file = File::options().read(true).write(true).open(place.at("d")).unwrap();
+    let device = vellum_zoned::device::Conventional::open(file.try_clone().unwrap()).unwrap();
+    let zone =
+        vellum_zoned::store::Store::open_read_only(std::sync::Arc::new(device)).unwrap().log_zones()[0][1];
+    let at = (1 + u64::from(zone)) << 20;
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at + 100).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at + 100).unwrap();
+    let output = place.zoned("check :d");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("1 records of the log have one whole copy only"), "{said}");
+}
+
 #[test]
 fn groups_are_found_kept_and_used() {
     let place = Place::new();

@@ -83,6 +83,10 @@ fn held(store: &Store) -> Model {
 }
 
 fn found(device: &Arc<Emulated>, past: &Past, what: &str) {
+    // What a loss of power may leave is no damage.
+    let looked = Store::open_read_only(Arc::clone(device) as Arc<dyn ZonedDevice>);
+    let report = looked.unwrap_or_else(|error| panic!("{what}: {error}")).check().expect("a check");
+    assert!(report.is_clean(), "{what}, before it is opened to be written: {report:?}");
     let store = Store::open(Arc::clone(device) as Arc<dyn ZonedDevice>)
         .unwrap_or_else(|error| panic!("{what}: {error}"));
     let held = held(&store);

@@ -7,14 +7,16 @@ use crate::harness::mount::only_vellum;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
 use crate::harness::tree::{self, Ignore};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell};
-use rustix::process::{Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use vellum_service::store_door::{Door, Knock};
 use vellum_zoned::device::{Conventional, ZonedDevice};
 use vellum_zoned::store::{Class, Placement, Store};
 
@@ -22,6 +24,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("zoned/upper", 60, upper),
     Case::once("zoned/mount", 60, mounted),
     Case::once("zoned/killed", 60, killed),
+    Case::once("zoned/doors", 60, doors),
     Case::once("zoned/pool", 60, pool),
     Case::once("zoned/pool-shares", 60, pool_shares),
     Case::once("zoned/refused", 60, refused),
@@ -210,7 +213,7 @@ mkdir busy; cd busy; for n in $(seq 200); do echo $n > new; mv new file; ln file
         ensure_eq!(reserved, Err(rustix::io::Errno::OPNOTSUPP), "reserving space");
         drop(file);
         let sparse = fs::metadata(alone.point.join("copied/sparse"))?;
-        ensure!(std::os::unix::fs::MetadataExt::blocks(&sparse) <= 16, "holes are written: {sparse:?}");
+        ensure!(sparse.blocks() <= 16, "holes are written: {sparse:?}");
         alone.unmount()?;
         check(&alone.store)?;
         alone.mount()?;
@@ -260,6 +263,67 @@ fn killed(cx: &Cx) -> Outcome {
         alone.unmount()?;
     }
     Ok(())
+}
+
+/// The socket of a store's door goes with its service, also when that is killed; what was left when everybody was killed goes with the next mount.
+fn doors(cx: &Cx) -> Outcome {
+    only_vellum("has no such mounts")?;
+    let dir = Path::new("/run/vellum/stores");
+    let alone = Alone::new(cx)?;
+    let found = fs::metadata(&alone.store)?;
+    let socket = dir.join(format!("file-{:x}-{:x}", found.dev(), found.ino()));
+    let gone = |socket: &Path| -> Outcome {
+        let begin = Instant::now();
+        while socket.exists() {
+            ensure!(begin.elapsed() < PATIENCE, "{} stays", socket.display());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    };
+    let service = || -> Outcome<Pid> {
+        let mut said = vec![0; 64 << 10];
+        let len = rustix::fs::getxattr(&alone.point, c"vellum.instance", &mut said)?;
+        let report: serde_json::Value = serde_json::from_slice(&said[..len]).doing("vellum.instance")?;
+        let pid = report["pid"].as_i64().and_then(|pid| Pid::from_raw(pid as i32));
+        pid.map_or_else(|| fail("no service"), Ok)
+    };
+    // Those of the mount, by what they were started with.
+    let all = || -> Vec<Pid> {
+        let point = alone.point.as_os_str().as_bytes();
+        let is_its = |line: &[u8]| line.split(|byte| *byte == 0).any(|word| word == point);
+        let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let its =
+            entries.filter(|entry| fs::read(entry.path().join("cmdline")).is_ok_and(|line| is_its(&line)));
+        its.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?)).collect()
+    };
+    for round in ["unmounted", "service killed", "all killed"] {
+        alone.mount()?;
+        ensure!(socket.exists(), "no door");
+        match round {
+            "unmounted" => shell::run(Command::new("umount").arg(&alone.point)).map(drop)?,
+            "service killed" => kill_process(service()?, Signal::KILL)?,
+            _ => {
+                for signal in [Signal::STOP, Signal::KILL] {
+                    for process in all() {
+                        let _ = kill_process(process, signal);
+                    }
+                }
+            }
+        }
+        alone.wait_for_end()?;
+        let _ = rustix::mount::unmount(&alone.point, rustix::mount::UnmountFlags::DETACH);
+        if round != "all killed" {
+            gone(&socket).doing(round)?;
+        }
+    }
+    ensure!(socket.exists(), "somebody has taken it away");
+    let left = dir.join(format!("file-{:x}-{}", found.dev(), "left"));
+    drop(std::os::unix::net::UnixListener::bind(&left)?);
+    alone.mount()?;
+    ensure!(matches!(Door::knock(&alone.store, false), Knock::In(_)), "the door is another's");
+    ensure!(!left.exists(), "what was left of another one");
+    alone.unmount()?;
+    gone(&socket)
 }
 
 /// In a pool, what happens to a store's mount happens to no other one.

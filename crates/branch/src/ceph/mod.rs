@@ -9,7 +9,7 @@ mod held;
 mod past;
 mod writer;
 
-pub use self::writer::{CephClaim, CephWriter};
+pub use self::writer::{CephClaim, CephWriter, WRITER as CEPH_WRITER};
 pub use vellum_sys::ceph::{
     CephAccess, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, connected as ceph_clients,
     load as load_ceph, on_expulsion,

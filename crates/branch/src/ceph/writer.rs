@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vellum_sys::ceph::{CephClient, CephFile as OpenFile, Sending};
 use vellum_vfs::{Errno, Error, Result};
 
-/// The record.
-const WRITER: &CStr = c"trusted.vellum.writer";
+/// The record: an attribute of the directory, and of no use anywhere else.
+pub const WRITER: &CStr = c"trusted.vellum.writer";
 /// Longest record in bytes.
 const NAME_MAX: usize = 256;
 

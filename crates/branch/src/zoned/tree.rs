@@ -114,6 +114,7 @@ impl ZonedTree {
     /// Makes everything durable.
     pub fn sync(&self) -> Result<()> {
         let written = self.write_out();
+        self.give_room_back();
         self.sync_store()?;
         written
     }
@@ -228,8 +229,7 @@ impl ZonedTree {
             let _asking = self.asking.lock();
             // Somebody else may just have asked.
             if self.room.load(Ordering::Relaxed) == 0 {
-                let (_, left) = self.store.space();
-                let room = left.saturating_sub(self.waiting_blocks()).min(ROOM_MAX);
+                let room = self.store.promise(self.waiting_blocks(), ROOM_MAX);
                 if room == 0 {
                     return Err(Error::new(Errno::NOSPC, "zoned store"));
                 }
@@ -239,6 +239,13 @@ impl ZonedTree {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.is_dirty(ino, data);
         Ok(())
+    }
+
+    /// No more is promised than what waits.
+    fn give_room_back(&self) {
+        let _asking = self.asking.lock();
+        self.room.store(0, Ordering::Relaxed);
+        let _ = self.store.promise(self.waiting_blocks(), 0);
     }
 
     fn takes_room(&self) -> bool {

@@ -278,7 +278,8 @@ impl Pass<'_> {
         let look = Look::of(&rustix::fs::fstat(&from).map_err(|e| Failure::at(&shown, e))?);
         let known = self.unchanged(path, &look);
         let all = names(from.as_fd()).map_err(|e| Failure::at(&shown, e))?;
-        if self.delta.since.is_some() && !known {
+        // Of a layer that is shown the directory itself may be late to say that names have gone.
+        if self.delta.since.is_some() && (!known || self.delta.tells) {
             let there: HashSet<&OsString> = all.iter().collect();
             for name in names(to.as_fd()).map_err(|e| Failure::at(&shown, e))? {
                 if !there.contains(&name) {

@@ -27,7 +27,7 @@ pub mod pause;
 mod place;
 mod polite;
 mod record;
-mod shown;
+pub mod shown;
 mod stream;
 mod subject;
 mod take;

@@ -35,8 +35,8 @@ pub(crate) trait Subject {
     /// Its upper layer, a directory.
     fn upper(&self) -> PathBuf;
 
-    /// Whether the upper layer is in a store on a zoned device, and shown by the service that has it.
-    fn is_stored(&self) -> bool {
+    /// Whether the upper layer is in a store on a zoned device or on CephFS, and shown as a directory.
+    fn is_shown(&self) -> bool {
         false
     }
 
@@ -89,13 +89,13 @@ pub(super) struct Own {
     running: Running,
     settings: Settings,
     library: Option<Library>,
-    /// Its upper layer, if that is in a store.
+    /// Its upper layer, if that is no directory of this host.
     shown: Option<Shown>,
 }
 
 impl Own {
-    /// The one of this name, if it can be kept.
-    pub(super) fn find(state: Option<&Path>, container: &str) -> Result<Self, Failure> {
+    /// The one of this name, if it can be kept. `vellum`: that program.
+    pub(super) fn find(vellum: &Path, state: Option<&Path>, container: &str) -> Result<Self, Failure> {
         let running = State::open(state)?.running(container)?;
         let settings = running.settings()?;
         let refused = |why: &str| Err(Failure::input(format!("container {container}: {why}")));
@@ -119,7 +119,12 @@ impl Own {
                 }
             },
         };
-        let shown = running.stored().map(|layer| Shown::new(&layer, &running.path("."))).transpose()?;
+        let beside = running.path(".");
+        let shown = match (running.stored(), running.far()) {
+            (Some(layer), _) => Some(Shown::stored(&layer, &beside)?),
+            (None, Some(layer)) => Some(Shown::far(vellum, &layer, &beside)?),
+            (None, None) => None,
+        };
         Ok(Self { running, settings, library, shown })
     }
 }
@@ -149,7 +154,7 @@ impl Subject for Own {
         self.shown.as_ref().map_or_else(|| self.running.upper(), |shown| shown.path().to_owned())
     }
 
-    fn is_stored(&self) -> bool {
+    fn is_shown(&self) -> bool {
         self.shown.is_some()
     }
 

@@ -79,7 +79,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
             let name = asked.container.trim_start_matches(CONTAINERD);
             Box::new(Containerd::find(&criu.clone()?)?.container(asked.state.as_deref(), name)?)
         }
-        None => Box::new(Own::find(asked.state.as_deref(), &asked.container)?),
+        None => Box::new(Own::find(&asked.vellum, asked.state.as_deref(), &asked.container)?),
     };
     let criu = criu?;
     let store = asked.to.as_ref().map(|to| Checkpoints::make("--to", to)).transpose()?;
@@ -87,7 +87,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
     let container = subject.name().to_owned();
     let name = asked.name.as_deref().unwrap_or(&container);
     let (path, beside) = (subject.upper(), subject.beside());
-    let upper = Upper { path: &path, tells: subject.is_stored() };
+    let upper = Upper { path: &path, tells: subject.is_shown() };
     let made = match &store {
         Some(store) => store.begin(name, upper, &beside, &asked.manner)?,
         None => Box::new(stream::making(upper, &beside, &asked.manner)?),
@@ -144,7 +144,7 @@ impl Work<'_> {
         self.subject.hold()?;
         let dump = Dump::ready(self, guarded, made.images(), &work)?;
         let begin = self.stop(guarded)?;
-        if self.subject.is_stored() {
+        if self.subject.is_shown() {
             // What is noted of partial files' blocks is another one's to believe only when it is durable.
             durable::sync(&merged)?;
         } else {

@@ -1,9 +1,12 @@
 //! The control group of a container: inside that of its pool, so that its processes are counted with those of its mount.
 
 use super::runtime::{Kind, Runtime};
+use super::state::SYSTEM;
 use crate::cgroup::Hierarchies;
 use crate::pool::Pool;
 use rustix::fs::{Access, access};
+use sha2::{Digest, Sha256};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use vellum_service::Failure;
 
@@ -25,7 +28,19 @@ struct Host {
     unified: bool,
 }
 
-/// The place of a container.
+/// What the group of a container is called. Its name is its own in one directory for containers, and there may be several: then the group says which,
+/// unless it is the usual one.
+pub(super) fn name(state: &Path, id: &str) -> String {
+    if std::fs::canonicalize(SYSTEM).is_ok_and(|usual| usual == state) {
+        return id.to_owned();
+    }
+    let digest = Sha256::digest(state.as_os_str().as_bytes());
+    let sum: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+    // No name has this character.
+    format!("{id}@{sum}")
+}
+
+/// The place of a container whose group is called `id`.
 pub(super) fn place(pool: Option<&Pool>, id: &str, runtime: &Runtime) -> Result<Placement, Failure> {
     let hierarchies = Hierarchies::here()?;
     let writable = |top: &Path| access(top, Access::WRITE_OK).is_ok();
@@ -65,6 +80,13 @@ fn placed(pool: Option<&str>, id: &str, kind: Kind, host: Host) -> Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_of_one_name_are_as_many_as_directories() {
+        let names = ["/a", "/b", "/a"].map(|state| name(Path::new(state), "web"));
+        assert!(names[0] != names[1] && names[0] == names[2], "{names:?}");
+        assert!(names.iter().all(|name| name.starts_with("web@") && name.len() == 12), "{names:?}");
+    }
 
     #[test]
     fn a_container_is_where_its_pool_is() {

@@ -197,6 +197,7 @@ impl Resume {
             pool: asked.pool.clone(),
             weight: settings.weight,
             cache: settings.cache,
+            write_behind: None,
             upper: None,
             name: asked.name.clone(),
             terminal: Some(settings.terminal),

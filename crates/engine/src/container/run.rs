@@ -23,7 +23,7 @@ use crate::uids::UidRange;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use vellum_service::config::{Cache, Config, Sharing};
+use vellum_service::config::{Cache, Config, Sharing, WriteBehind};
 use vellum_service::pool::session_path;
 use vellum_service::{Failure, LayerSource};
 
@@ -46,6 +46,8 @@ pub struct Request {
     pub cache: Option<Sharing>,
     /// An upper layer that is kept.
     pub upper: Option<LayerSource>,
+    /// What goes to an upper layer on CephFS is written behind, so far; none: before it is answered.
+    pub write_behind: Option<WriteBehind>,
     /// Its name.
     pub name: Option<String>,
     /// Whether the command has a terminal; none: as standard input and output are.
@@ -267,15 +269,15 @@ impl Start<'_> {
             place.open_to(ids)?;
         }
         let union = Union { lowers: &lowers, upper, work, merged: &merged };
-        let Request { vellum, weight, cache, .. } = self.request;
+        let Request { vellum, weight, cache, write_behind, .. } = self.request;
         let cache = cache.map(|sharing| Cache { sharing, bytes: Cache::USUAL });
         union.mount(
             vellum,
             pool.map(Pool::name),
             ids,
-            Config { weight: *weight, cache, ..Config::default() },
+            Config { weight: *weight, cache, write_behind: *write_behind, ..Config::default() },
         )?;
-        let placement = placement::place(pool, place.id(), &self.runtime)?;
+        let placement = placement::place(pool, &placement::name(place.state(), place.id()), &self.runtime)?;
         if let Some(group) = &placement.group {
             place.note_group(group)?;
         }
@@ -341,9 +343,7 @@ impl Start<'_> {
         }
         let criu = place.path(CRIU_FILE);
         fs::write(&criu, crate::checkpoint::configuration(true)).map_err(|e| Failure::at(&criu, e))?;
-        if !matches!(place.layers().0, LayerSource::Ceph(_)) {
-            self.settings(&plan, &user, ids, lowers, &preload).write(place.dir())?;
-        }
+        self.settings(&plan, &user, ids, lowers, &preload).write(place.dir())?;
         let mut volumes = self.request.volumes.clone();
         let (mut shown, mut preload) = (Shown::default(), preload);
         if self.resume.is_some() && ids.is_some() {

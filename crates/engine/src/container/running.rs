@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
+use vellum_service::layers::ceph::CephLayer;
 use vellum_service::layers::zoned::ZonedLayer;
 
 /// Held by who takes a checkpoint.
@@ -111,6 +112,11 @@ impl Running {
         Place::stored_of(&self.dir)
     }
 
+    /// Its upper layer, if that is on CephFS.
+    pub(crate) fn far(&self) -> Option<CephLayer> {
+        Place::far_of(&self.dir)
+    }
+
     /// Where its runtime keeps what it knows.
     pub(crate) fn runtime_state(&self) -> PathBuf {
         Place::runtime_state_of(&self.dir)
@@ -120,7 +126,7 @@ impl Running {
     pub(crate) fn settings(&self) -> Result<Settings, Failure> {
         Settings::read(&self.dir)?.ok_or_else(|| {
             let id = &self.id;
-            Failure::input(format!("container {id}: its upper layer is on CephFS, an older version of vellum has started it, or paths of its image or volumes are not UTF-8; start it anew, with others"))
+            Failure::input(format!("container {id}: an older version of vellum has started it, or paths of its image or volumes are not UTF-8; start it anew, with others"))
         })
     }
 

@@ -22,7 +22,7 @@ use vellum_service::{Failure, LayerSource};
 use vellum_sys::remove_tree;
 
 /// Where root's state is.
-const SYSTEM: &str = "/var/lib/vellum";
+pub(super) const SYSTEM: &str = "/var/lib/vellum";
 /// The directories in it.
 const CONTAINERS: &str = "containers";
 const LAYERS: &str = "layers";
@@ -272,6 +272,11 @@ impl Place {
         &self.id
     }
 
+    /// The directory for layers and containers that it is in.
+    pub(super) fn state(&self) -> &Path {
+        self.owned.path().ancestors().nth(2).unwrap_or(Path::new("/"))
+    }
+
     /// A path in it.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
@@ -315,6 +320,11 @@ impl Place {
     /// As [`Self::upper_of`], where it is in a store on a zoned device.
     pub(super) fn stored_of(dir: &Path) -> Option<ZonedLayer> {
         stored_note(dir).map(|stored| stored.upper)
+    }
+
+    /// As [`Self::upper_of`], where it is on CephFS.
+    pub(super) fn far_of(dir: &Path) -> Option<CephLayer> {
+        far_note(dir).map(|far| far.upper)
     }
 
     /// The directory for unfinished work.

@@ -1,36 +1,47 @@
-//! A branch as it is, to be read: with its marks, whiteouts and holes, and nothing of a union.
+//! A branch as it is, to be read: with its marks, whiteouts and holes, and nothing of a union. One on CephFS, which has other whiteouts and no holes, is
+//! shown as it would lie on a filesystem of this host.
 //!
 //! What has to have a layer as it lies there (a checkpoint) walks directories of the host. A layer that is none is shown to it by a mount of this.
 //! Nothing that is told may be believed for any time: the layer is another one's, who changes it meanwhile.
 
 mod nodes;
+mod view;
 
-use self::nodes::{Held, Nodes};
+use self::nodes::{Held, Nodes, directory};
+use self::view::View;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+use vellum_fuse::{Mounted, Session, SessionOptions};
+use vellum_union::{Hosted, OwnBlocks};
 use vellum_vfs::{
-    Attr, AttrReply, Branch, BranchFile, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem,
-    Handle, Name, NodeId, OpenIo, OpenMode, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags,
+    AttrReply, Branch, BranchFile, Context, DirEntry, DirSink, Entry, Errno, FileKind, Filesystem, Handle,
+    Name, NodeId, OpenIo, OpenMode, Opened, RenameFlags, Result, Seek, SetAttr, StatFs, WriteFlags,
     XattrFlags,
 };
 
 /// The names in a directory when it was opened.
 type Listing = Vec<(CString, u64, Option<FileKind>)>;
 
+/// A file, and where it has holes, if its branch does not say so.
+type OpenFile = (Arc<dyn BranchFile>, Option<Arc<OwnBlocks>>);
+
 /// What an open is of.
 #[derive(Clone)]
 enum Open {
-    File(Arc<dyn BranchFile>),
+    File(OpenFile),
     Directory(Arc<Listing>),
 }
 
 /// A branch that is shown.
 pub struct Bare {
     branch: Arc<dyn Branch>,
+    view: View,
     nodes: Mutex<Nodes>,
     opens: Mutex<HashMap<u64, Open>>,
     next: AtomicU64,
@@ -40,8 +51,31 @@ impl Bare {
     /// Shows `branch`.
     #[must_use]
     pub fn new(branch: Arc<dyn Branch>) -> Self {
-        let root = branch.root();
-        Self { branch, nodes: Mutex::new(Nodes::new(root)), opens: Mutex::default(), next: AtomicU64::new(1) }
+        Self::seen(branch, View::Plain)
+    }
+
+    /// Shows an upper layer on CephFS as it would lie on a filesystem of this host.
+    #[must_use]
+    pub fn hosted(branch: Arc<dyn Branch>) -> Self {
+        let hosted = Hosted::of(&*branch.root());
+        Self::seen(branch, View::Hosted(hosted))
+    }
+
+    fn seen(branch: Arc<dyn Branch>, view: View) -> Self {
+        let nodes = Mutex::new(Nodes::new(branch.root()));
+        Self { branch, view, nodes, opens: Mutex::default(), next: AtomicU64::new(1) }
+    }
+
+    /// Ready to be served by a FUSE connection that is mounted, until that is unmounted.
+    pub(crate) fn session(self, connection: OwnedFd) -> Result<Session<Self>> {
+        // Nothing is read ahead: where it is mounted is unknown here.
+        let options = SessionOptions {
+            writeback: false,
+            posix_acl: false,
+            max_readahead: 0,
+            ..SessionOptions::default()
+        };
+        Session::new(Arc::new(self), Mounted { device: connection, mountpoint: PathBuf::new() }, options)
     }
 
     fn held(&self, node: NodeId) -> Result<Held> {
@@ -59,7 +93,7 @@ impl Bare {
         self.opens.lock().get(&handle.0).cloned().ok_or_else(|| Errno::BADF.into())
     }
 
-    fn file(&self, handle: Handle) -> Result<Arc<dyn BranchFile>> {
+    fn file(&self, handle: Handle) -> Result<OpenFile> {
         match self.open_of(handle)? {
             Open::File(file) => Ok(file),
             Open::Directory(_) => Err(Errno::ISDIR.into()),
@@ -67,7 +101,7 @@ impl Bare {
     }
 
     fn entry(&self, held: Held) -> Result<Entry> {
-        let attr = held.object().stat()?;
+        let attr = self.view.attr(&held)?;
         let node = self.nodes.lock().add(held, &attr);
         let (entry_ttl, attr_ttl) = (Duration::ZERO, Duration::ZERO);
         Ok(Entry { node, generation: 0, attr, entry_ttl, attr_ttl })
@@ -82,17 +116,7 @@ fn refused<T>() -> Result<T> {
 impl Filesystem for Bare {
     fn lookup(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
         let parent = self.held(parent)?;
-        let parent = parent.directory()?;
-        let attr: Attr = match parent.stat_at(name) {
-            Err(e) if e.errno() == Errno::NOENT => return Ok(None),
-            attr => attr?,
-        };
-        let held = if attr.is_dir() {
-            Held::Directory(parent.open_dir(name)?)
-        } else {
-            Held::Other(parent.hold(name)?)
-        };
-        self.entry(held).map(Some)
+        self.view.find(directory(&parent)?, name)?.map(|held| self.entry(held)).transpose()
     }
 
     fn forget(&self, node: NodeId, count: u64) {
@@ -100,7 +124,7 @@ impl Filesystem for Bare {
     }
 
     fn getattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>) -> Result<AttrReply> {
-        Ok(AttrReply { attr: self.held(node)?.object().stat()?, ttl: Duration::ZERO })
+        Ok(AttrReply { attr: self.view.attr(&self.held(node)?)?, ttl: Duration::ZERO })
     }
 
     fn setattr(&self, _: &Context<'_>, _: NodeId, _: Option<Handle>, _: &SetAttr) -> Result<AttrReply> {
@@ -151,8 +175,9 @@ impl Filesystem for Bare {
         if flags & (WRITES | CUTS) != 0 {
             return refused();
         }
-        let file = self.held(node)?.object().reopen(OpenMode::READ)?;
-        Ok(self.opened(Open::File(file)))
+        let held = self.held(node)?;
+        let file = held.object().reopen(OpenMode::READ)?;
+        Ok(self.opened(Open::File((file, self.view.own_blocks(&held)?))))
     }
 
     fn create(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32, _: u32) -> Result<(Entry, Opened)> {
@@ -160,7 +185,7 @@ impl Filesystem for Bare {
     }
 
     fn read(&self, _: &Context<'_>, _: NodeId, handle: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        self.file(handle)?.read_at(buf, offset)
+        self.file(handle)?.0.read_at(buf, offset)
     }
 
     fn write(&self, _: &Context<'_>, _: NodeId, _: Handle, _: u64, _: &[u8], _: WriteFlags) -> Result<usize> {
@@ -177,9 +202,8 @@ impl Filesystem for Bare {
 
     fn opendir(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<Opened> {
         let mut listing = Listing::new();
-        self.held(node)?.directory()?.list(&mut |item| {
-            listing.push((item.name.as_c_str().to_owned(), item.ino, item.kind));
-            Ok(())
+        self.view.list(directory(&self.held(node)?)?, &mut |name, ino, kind| {
+            listing.push((name.to_owned(), ino, kind));
         })?;
         Ok(self.opened(Open::Directory(Arc::new(listing))))
     }
@@ -232,11 +256,11 @@ impl Filesystem for Bare {
     }
 
     fn getxattr(&self, _: &Context<'_>, node: NodeId, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-        self.held(node)?.object().get_xattr(name, buf)
+        self.view.get_xattr(&self.held(node)?, name, buf)
     }
 
     fn listxattr(&self, _: &Context<'_>, node: NodeId, buf: &mut [u8]) -> Result<usize> {
-        self.held(node)?.object().list_xattr(buf)
+        self.view.list_xattr(&self.held(node)?, buf)
     }
 
     fn removexattr(&self, _: &Context<'_>, _: NodeId, _: &CStr) -> Result<()> {
@@ -244,6 +268,9 @@ impl Filesystem for Bare {
     }
 
     fn lseek(&self, _: &Context<'_>, _: NodeId, handle: Handle, offset: u64, whence: Seek) -> Result<u64> {
-        self.file(handle)?.seek(offset, whence)
+        match self.file(handle)? {
+            (file, None) => file.seek(offset, whence),
+            (file, Some(own)) => own.seek(offset, whence, file.stat()?.size),
+        }
     }
 }

@@ -2,31 +2,20 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use vellum_vfs::{Attr, BranchDir, Errno, FileKind, NodeId, Object, Result};
+use vellum_union::Seen;
+use vellum_vfs::{Attr, BranchDir, Errno, FileKind, NodeId, Result};
 
 /// An object by its inode number. The kernel refuses one node of two kinds, and a number may go from one object to another.
 type Number = (u64, FileKind);
 
 /// An object of the branch.
-#[derive(Clone)]
-pub(super) enum Held {
-    Directory(Arc<dyn BranchDir>),
-    Other(Arc<dyn Object>),
-}
+pub(super) type Held = Seen;
 
-impl Held {
-    pub(super) fn object(&self) -> &dyn Object {
-        match self {
-            Self::Directory(dir) => &**dir,
-            Self::Other(object) => &**object,
-        }
-    }
-
-    pub(super) fn directory(&self) -> Result<&dyn BranchDir> {
-        match self {
-            Self::Directory(dir) => Ok(&**dir),
-            Self::Other(_) => Err(Errno::NOTDIR.into()),
-        }
+/// The directory that it is. ENOTDIR.
+pub(super) fn directory(held: &Held) -> Result<&dyn BranchDir> {
+    match held {
+        Seen::Directory(dir, _) => Ok(&**dir),
+        _ => Err(Errno::NOTDIR.into()),
     }
 }
 
@@ -47,7 +36,7 @@ pub(super) struct Nodes {
 
 impl Nodes {
     pub(super) fn new(root: Arc<dyn BranchDir>) -> Self {
-        let root = Held::Directory(root);
+        let root = Seen::Directory(root, false);
         Self { root, known: HashMap::new(), by_number: HashMap::new(), last: NodeId::ROOT.0 }
     }
 

@@ -7,9 +7,11 @@ pub mod ceph;
 pub mod lock;
 #[cfg(feature = "memory-layers")]
 pub(crate) mod memory;
+pub(crate) mod remove;
 pub mod source;
 pub mod store;
 pub mod zoned;
+mod zoned_work;
 
 use crate::config::Config;
 use crate::failure::Failure;

@@ -6,6 +6,9 @@
 
 use crate::failure::Failure;
 use crate::layers::lock::PREDECESSOR_WAIT;
+use crate::layers::remove::remove_tree;
+use crate::layers::zoned_work::former_work_of;
+pub use crate::layers::zoned_work::{WORK, work_of};
 use crate::plain;
 use crate::store_door::{self, DeviceId};
 use parking_lot::Mutex;
@@ -32,16 +35,6 @@ const SCHEME: &[u8] = b"zoned:";
 const PAUSE: Duration = Duration::from_millis(10);
 /// Mode of directories that are made for a layer.
 const DIR_MODE: u32 = 0o755;
-
-/// The directory in a store where those for unfinished work are, of mounts that name none.
-pub const WORK: &str = ".work";
-
-/// The directory for unfinished work of an upper layer in a store: one for each, that lies in no other one's.
-#[must_use]
-pub fn work_of(upper: &Path) -> PathBuf {
-    let name: Vec<&[u8]> = upper.components().map(|part| part.as_os_str().as_bytes()).collect();
-    Path::new(WORK).join(OsStr::from_bytes(&name.join(&b'-')))
-}
 
 /// A branch of any kind.
 type Open = Arc<dyn Branch>;
@@ -414,6 +407,11 @@ pub(crate) fn upper(
         };
         if !used.iter().any(is_used) {
             let pair = (branch(upper, &tree)?, branch(work, &tree)?);
+            let former = former_work_of(&upper.path);
+            let is_left = |(known, path, _): &Used| *known != identity || !overlap(path, &former);
+            if work.path == work_of(&upper.path) && work.path != former && used.iter().all(is_left) {
+                empty(&former, &tree);
+            }
             used.push((identity, upper.path.clone(), Arc::downgrade(&pair.0)));
             used.push((identity, work.path.clone(), Arc::downgrade(&pair.1)));
             return Ok(pair);
@@ -425,6 +423,26 @@ pub(crate) fn upper(
         }
         // One that has just been unmounted.
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// Takes away what is left in a directory for unfinished work that no mount uses.
+fn empty(path: &Path, tree: &Arc<ZonedTree>) {
+    let emptied = || {
+        let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| VfsErrno::INVAL)?;
+        let dir = ZonedBranch::open(tree, &path, String::new())?.root();
+        let mut names = Vec::new();
+        dir.list(&mut |item| {
+            names.push(item.name.as_c_str().to_owned());
+            Ok(())
+        })?;
+        names.iter().try_for_each(|name| remove_tree(&dir, name))
+    };
+    match emptied() {
+        Err(error) if error.errno() != VfsErrno::NOENT => {
+            tracing::warn!(%error, "{} cannot be emptied", path.display());
+        }
+        _ => {}
     }
 }
 
@@ -481,6 +499,40 @@ mod tests {
             let refused = named(dir).upper("option --upper").unwrap_err();
             assert!(refused.exit_status() == 2 && refused.to_string().starts_with("option --upper zoned:"));
         }
+    }
+
+    #[test]
+    fn upper_layers_have_work_directories_of_their_own() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let device = Conventional::create(file.reopen().unwrap(), 4096, 256, 64).unwrap();
+        let tree =
+            ZonedTree::open(Store::format(Arc::new(device), vellum_zoned::store::Placement::NONE).unwrap())
+                .unwrap();
+        // As a mount has left it that was killed.
+        let left = ZonedLayer { path: ".work/a-b/work/left".into(), ..ZonedLayer::at(b"") };
+        make(&left, &tree).unwrap();
+        tree.sync().unwrap();
+        drop(tree);
+        let opened = |dir: &str| {
+            let layer = ZonedLayer::at(file.path().join(dir).as_os_str().as_bytes());
+            let (above, work) = layer.upper("option --upper").unwrap();
+            let device = OwnedFd::from(file.reopen().unwrap());
+            (upper(&above, &work, device, None).unwrap(), work)
+        };
+        let has_left = |work: &ZonedLayer| {
+            let tree = OPEN.lock().iter().find_map(|(_, tree)| tree.upgrade()).unwrap();
+            ZonedBranch::open(&tree, &CString::new(work.path.as_os_str().as_bytes()).unwrap(), String::new())
+                .unwrap()
+                .open_dir_path(c"work/left")
+                .is_ok()
+        };
+        // The one that goes on under that name looks after it itself.
+        let (first, former) = opened("a/b");
+        let (second, work) = opened("a-b");
+        assert!(has_left(&former) && !has_left(&work));
+        drop((first, second));
+        let (_pair, _) = opened("a-b");
+        assert!(!has_left(&former));
     }
 
     #[test]

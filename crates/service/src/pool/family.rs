@@ -199,6 +199,11 @@ impl<'a> Family<'a> {
         kept
     }
 
+    /// After the end: closes what the last service had open, which this process has had, too.
+    pub(super) fn let_go(&self) {
+        close_all_but(&self.own);
+    }
+
     fn go_on(&mut self) -> Result<(), Failure> {
         call_this(KEEPERS[0]);
         loop {

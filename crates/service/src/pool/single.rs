@@ -13,6 +13,7 @@ use crate::mounts::session_setup::{mount_at, settle};
 use crate::process::daemon::Pending;
 use crate::process::keep_awake::online_processors;
 use crate::sandbox::{Plan, Roots};
+use crate::store_door;
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -49,6 +50,10 @@ pub fn run(config: &Config, pending: Option<&Pending>) -> Result<(), Failure> {
     };
     if kept.is_err() && (!served || config.auto_unmount) {
         take_away();
+    }
+    if config.is_on_zoned() {
+        family.let_go();
+        store_door::sweep();
     }
     kept
 }

@@ -7,6 +7,7 @@ use crate::failure::Failure;
 use crate::layers::ceph;
 use crate::mounts::mountpoint;
 use crate::sandbox::{self, Plan};
+use crate::store_door;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -136,6 +137,8 @@ pub fn supervise(pool: Supervised, manner: &Manner<'_>, signals: &HeldSignals) -
     // Whoever connects from now on finds nobody, and starts another supervisor, which waits for the lock.
     let _ = fs::remove_file(&pool.socket);
     let _ = fs::remove_file(sockets::path(&pool.socket));
+    family.let_go();
+    store_door::sweep();
     Ok(())
 }
 

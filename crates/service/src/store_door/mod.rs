@@ -22,9 +22,22 @@ pub use wire::{PART_MAX, PREFIX, parse_hostile};
 use crate::pool::bind_at;
 use std::os::fd::{AsFd, OwnedFd};
 
+/// Takes the doors away that services have left that have ended.
+pub(crate) fn sweep() {
+    let dir = place::directory();
+    if let Ok(Some(_alone)) = place::alone(dir.as_deref()) {
+        place::sweep(dir.as_deref());
+    }
+}
+
 /// Makes the door of a device's store, as whoever mounts, with the right to the device. None: there is none, and commands find the device in use.
 pub(crate) fn listen(device: &impl AsFd) -> Option<OwnedFd> {
-    let listener = place::make(device).and_then(|path| bind_at(&path, 0o600));
+    let listener = place::make(device).and_then(|path| {
+        // Nobody takes it for one that was left, and no other one is left.
+        let _alone = place::alone(path.parent())?;
+        place::sweep(path.parent());
+        bind_at(&path, 0o600)
+    });
     match listener {
         Ok(listener) => Some(listener.into()),
         Err(error) => {

@@ -1,8 +1,10 @@
 //! Where the door of a store is: by its device, whatever path leads to that, and by who has opened it.
 
 use crate::sandbox::is_initial_namespace;
-use rustix::fs::{FileType, fstat};
-use std::fs;
+use rustix::fs::{FileType, FlockOperation, flock, fstat};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -50,12 +52,40 @@ impl DeviceId {
 }
 
 /// The directory of this user's doors; None: there is none.
-fn directory() -> Option<PathBuf> {
+pub(super) fn directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() && is_initial_namespace() {
         return Some(RUNTIME.into());
     }
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty())?;
     Some(PathBuf::from(runtime).join(RUNTIME_OF_USER))
+}
+
+/// The right to make doors and to take them away, until it is dropped; None: there is no such directory.
+pub(super) fn alone(dir: Option<&Path>) -> io::Result<Option<File>> {
+    let dir = match dir.map(File::open) {
+        None => return Ok(None),
+        Some(Err(e)) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Some(dir) => dir?,
+    };
+    retry_on_intr(|| flock(&dir, FlockOperation::LockExclusive))?;
+    Ok(Some(dir))
+}
+
+/// Takes away sockets that nobody listens at any more. Who calls has the right to.
+pub(super) fn sweep(dir: Option<&Path>) {
+    for entry in dir.and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if is_left(&path).unwrap_or(false) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether nobody listens at a socket. One that is busy is not waited for.
+fn is_left(path: &Path) -> rustix::io::Result<bool> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    Ok(matches!(connect(&socket, &SocketAddrUnix::new(path)?), Err(Errno::CONNREFUSED)))
 }
 
 /// Where the door of the store on a device is, if it has one.

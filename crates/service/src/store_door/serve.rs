@@ -13,11 +13,9 @@ use std::ffi::CString;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use vellum_branch::{ZonedBranch, ZonedTree};
-use vellum_fuse::{Mounted, Session, SessionOptions};
 use vellum_sys::mount::receive_descriptor;
 use vellum_zoned::store::{Class, Error, Store, Writer};
 
@@ -266,15 +264,8 @@ impl Visit {
         let shown = String::from_utf8_lossy(name).into_owned();
         let path = CString::new(name).map_err(|_| failed("no path".to_owned()))?;
         let branch = ZonedBranch::open(&self.tree, &path, shown).map_err(|e| failed(e.to_string()))?;
-        // Nothing is read ahead: where it is mounted is unknown here.
-        let options = SessionOptions {
-            writeback: false,
-            posix_acl: false,
-            max_readahead: 0,
-            ..SessionOptions::default()
-        };
-        let mounted = Mounted { device: connection, mountpoint: PathBuf::new() };
-        let session = Session::new(Arc::new(Bare::new(branch)), mounted, options)
+        let session = Bare::new(branch)
+            .session(connection)
             .map_err(|e| failed(format!("the connection cannot be served: {e}")))?;
         let counted = Counted::new();
         let serving = move || {

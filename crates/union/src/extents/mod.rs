@@ -7,6 +7,7 @@ mod map;
 #[cfg(test)]
 mod model_test;
 mod origin;
+mod own_blocks;
 mod partial;
 mod probe;
 mod recent;
@@ -14,6 +15,7 @@ mod record;
 
 pub(crate) use index::{BlockIndex, Holes, Sidecar};
 pub(crate) use origin::Origin;
+pub use own_blocks::OwnBlocks;
 pub(crate) use partial::PartialFile;
 pub(crate) use probe::hole_shift;
 pub(crate) use recent::Recent;

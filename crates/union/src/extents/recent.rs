@@ -40,6 +40,9 @@ fn write_whole(file: &dyn BranchFile, data: &[u8], at: u64) -> Result<()> {
 }
 
 impl Recent {
+    /// Bytes before the bits.
+    pub(crate) const HEADER_LEN: u64 = HEADER as u64;
+
     pub(crate) fn new(maps: &Arc<dyn BranchDir>, name: Box<CStr>, run: Run) -> Self {
         Self { maps: Arc::clone(maps), name, run, file: Mutex::new(None) }
     }

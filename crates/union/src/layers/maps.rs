@@ -7,7 +7,7 @@ use crate::layers::layer::{Layer, c_string};
 use crate::layers::marks::Space;
 use std::ffi::CStr;
 use std::sync::Arc;
-use vellum_vfs::{BranchDir, Errno, Error, Name, OpenMode, Result};
+use vellum_vfs::{BranchDir, BranchFile, Errno, Error, Name, OpenMode, Result};
 
 /// The directory; a user cannot make one of this name in the root while the layers have one.
 pub(crate) const MAPS: &CStr = c".vellum.maps";
@@ -76,6 +76,18 @@ pub(crate) fn adopt(maps: &dyn BranchDir, run: Option<Run>, sync: &dyn Fn() -> R
 /// The name of a sidecar.
 pub(crate) fn named(number: u64) -> Box<CStr> {
     c_string(format!("{number:016x}").into_bytes())
+}
+
+/// A sidecar, and the file for bits of it that are not durable yet, as far as they are there.
+pub(crate) fn both(maps: &dyn BranchDir, number: u64) -> Result<Vec<Arc<dyn BranchFile>>> {
+    let mut there = Vec::new();
+    for name in [named(number), recent_of(number)] {
+        match maps.open_file(Name::new(&name)?, OpenMode::READ) {
+            Err(e) if e.errno() == Errno::NOENT => break,
+            file => there.push(file?),
+        }
+    }
+    Ok(there)
 }
 
 fn lost(number: u64) -> Error {

@@ -4,6 +4,7 @@ pub(crate) mod attrs;
 pub(crate) mod data_below;
 mod dirs;
 pub(crate) mod handles;
+pub(crate) mod hosted;
 pub(crate) mod keep;
 pub(crate) mod kept;
 pub(crate) mod layer;

@@ -27,6 +27,10 @@ pub struct RunArgs {
     /// Keep what the container writes, in this directory, or in one on CephFS, ceph:PATH, or in a store, zoned:DEVICE/DIR.
     #[arg(long, value_name = "DIR")]
     pub upper: Option<PathBuf>,
+    /// When the cluster is given what is written to --upper ceph:PATH: before it is answered (sync, which is usual), or later (back), as the option
+    /// ceph.write of a mount says it.
+    #[arg(long, value_enum)]
+    pub ceph_write: Option<CephWriteArg>,
     /// The container's name; otherwise it has one of its own.
     #[arg(long, value_name = "ID")]
     pub name: Option<String>,
@@ -192,6 +196,15 @@ pub enum CacheArg {
     Shared,
     /// Nobody.
     Immutable,
+}
+
+/// When an upper layer's cluster is given what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CephWriteArg {
+    /// Before it is answered.
+    Sync,
+    /// Later.
+    Back,
 }
 
 /// A container's network.

@@ -5,7 +5,8 @@ mod mount;
 mod pool;
 
 pub use container::{
-    CacheArg, CheckpointArgs, CheckpointsArgs, CheckpointsCommand, NetworkArg, RestoreArgs, RunArgs,
+    CacheArg, CephWriteArg, CheckpointArgs, CheckpointsArgs, CheckpointsCommand, NetworkArg, RestoreArgs,
+    RunArgs,
 };
 pub use mount::{MountArgs, ProfileArg};
 pub use pool::{PoolArgs, PoolCommand, PoolSettings};
@@ -87,6 +88,12 @@ pub enum Command {
         init: u32,
         /// Where they see the library.
         place: PathBuf,
+    },
+    /// What shows an upper layer on CephFS to a checkpoint.
+    #[command(name = vellum_engine::checkpoint::shown::SHOWS, hide = true)]
+    Show {
+        /// The layer.
+        layer: OsString,
     },
     /// A hook by which a restored container has its own loopback interface.
     #[command(name = vellum_engine::checkpoint::loopback::HOOK, hide = true)]

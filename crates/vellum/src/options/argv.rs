@@ -37,6 +37,7 @@ pub const SUBCOMMANDS: &[&str] = &[
     vellum_engine::checkpoint::pause::GUARD,
     vellum_engine::checkpoint::loopback::HOOK,
     vellum_engine::checkpoint::library::LEAVES,
+    vellum_engine::checkpoint::shown::SHOWS,
     vellum_engine::podman::APART,
     vellum_engine::podman::GATE,
     vellum_engine::mount::HELPER,

@@ -17,6 +17,7 @@ struct Report {
     bytes: u64,
     damaged_objects: Vec<Damaged>,
     problems: Vec<String>,
+    notes: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -48,6 +49,7 @@ pub(super) fn run(arguments: &LookArgs) -> Result<String, Failure> {
         bytes: checked.blocks * block,
         damaged_objects: checked.unreadable.iter().map(damaged).collect(),
         problems: checked.problems,
+        notes: checked.notes,
     };
     let text = if arguments.json { json::pretty(&report)? } else { text(&report) };
     if report.clean {
@@ -66,6 +68,9 @@ fn text(report: &Report) -> String {
     }
     for problem in &report.problems {
         let _ = writeln!(text, "{problem}");
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
     }
     let result = match report.damaged_objects.len() {
         0 => "all whole".to_owned(),

@@ -3,7 +3,7 @@
 use super::blocks;
 use super::core::Core;
 use super::error::Result;
-use super::log::{read_record, replay};
+use super::log::{NO_ZONE, Replayed, read_record, replay};
 use super::roots::{ROOT_ZONES, last_in};
 use super::state::{Object, State};
 use super::tree_state::path_of;
@@ -23,6 +23,8 @@ pub struct CheckReport {
     pub unreadable: Vec<(Vec<u8>, String)>,
     /// What is wrong with the metadata, or with a copy of them.
     pub problems: Vec<String>,
+    /// What a writer that was killed, or a loss of power, has left half written, as they may: nothing is lost by it.
+    pub notes: Vec<String>,
 }
 
 impl CheckReport {
@@ -33,12 +35,15 @@ impl CheckReport {
     }
 }
 
+/// What is said of what was being written.
+const CUT: &str = "a writer was killed, or lost power, while it wrote that";
+
 /// Reads everything. `progress` is told of blocks: read, and all.
 pub(super) fn check(core: &mut Core, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
     let mut report = CheckReport::default();
     let all: u64 = core.state.zones.iter().map(|zone| zone.live_blocks).sum();
-    check_roots(core, &mut report);
-    check_log(core, &mut report);
+    let log = check_log(core, &mut report);
+    check_roots(core, log.as_ref(), &mut report);
     check_zones(core, &mut report);
     for (name, number) in &core.state.names {
         let Some(object) = core.state.objects.get(number) else {
@@ -90,41 +95,75 @@ fn check_object(core: &Core, object: &Object, read: &mut dyn FnMut(u64)) -> Opti
     })
 }
 
-fn check_roots(core: &Core, report: &mut CheckReport) {
+/// Both zones have the last root. It is written to the first one, and then to the second one; either is emptied before if it is full.
+fn check_roots(core: &Core, log: Option<&Replayed>, report: &mut CheckReport) {
+    // What follows the checkpoint in the log was written after both.
+    let is_just_begun = core.is_read_only() && log.is_some_and(|log| log.flushed == 0);
     for zone in 0..ROOT_ZONES {
-        match last_in(&*core.device, zone) {
-            Ok(Some(root)) if root == core.root => {}
-            Ok(Some(root)) => report.problems.push(format!(
-                "zone {zone}: the last root is of generation {}, not {}",
-                root.generation, core.root.generation
-            )),
-            Ok(None) => report.problems.push(format!("zone {zone}: no root")),
-            Err(error) => report.problems.push(format!("zone {zone}: {error}")),
+        let written = core.device.report(zone).map_or(u64::MAX, |zone| zone.pointer);
+        let was_emptied = core.is_read_only() && written <= 1;
+        let (said, is_cut) = match last_in(&*core.device, zone) {
+            Ok(Some(root)) if root == core.root => continue,
+            Ok(Some(root)) => {
+                let (one, last) = (root.generation, core.root.generation);
+                let is_cut = is_just_begun && zone > 0 && one < last;
+                (format!("the last root is of generation {one}, not {last}"), is_cut)
+            }
+            Ok(None) => ("no root".to_owned(), was_emptied),
+            Err(error) => (error.to_string(), false),
+        };
+        if is_cut {
+            report.notes.push(format!("zone {zone}: {said}; {CUT}"));
+        } else {
+            report.problems.push(format!("zone {zone}: {said}"));
         }
     }
 }
 
 /// Reads the log again, and compares what it comes to with what is in memory.
-fn check_log(core: &Core, report: &mut CheckReport) {
+///
+/// What its end says was not flushed yet may be there once, or not at all: a commit writes its records to one zone and the other, and flushes
+/// both. So where power is lost, or the writer is killed, nobody was told that it is done.
+fn check_log(core: &Core, report: &mut CheckReport) -> Option<Replayed> {
     let capacities = || core.zones.all.iter().map(|zone| zone.capacity).collect();
-    match replay(&*core.device, &core.root, || State::new(capacities(), core.root.block_size)) {
-        Ok((state, replayed)) => {
-            report.records = replayed.records;
-            if replayed.damaged_copies > 0 {
-                let count = replayed.damaged_copies;
-                report.problems.push(format!("{count} records of the log have one whole copy only"));
-            }
+    let log = match replay(&*core.device, &core.root, || State::new(capacities(), core.root.block_size)) {
+        Ok((state, mut log)) => {
             if !core.has_pending() && !core.is_read_only() && !state.is_as(&core.state) {
                 report.problems.push("the log says something else than what is in memory".to_owned());
             }
+            log.flushed = log.flushed.max(core.log_flushed());
+            log
         }
-        Err(error) => report.problems.push(error.to_string()),
+        Err(error) => {
+            report.problems.push(error.to_string());
+            return None;
+        }
+    };
+    report.records = log.records;
+    let count = |is: &dyn Fn(u64) -> bool| log.single.iter().filter(|record| is(**record)).count();
+    match count(&|record| record < log.flushed) {
+        0 => {}
+        damaged => report.problems.push(format!("{damaged} records of the log have one whole copy only")),
     }
-    for zone in core.log_parts().iter().flatten().filter(|zone| **zone != super::log::NO_ZONE) {
-        if read_record(&*core.device, &core.root, *zone, 0).is_none() {
-            report.problems.push(format!("zone {zone}: no record of the log at its start"));
+    match count(&|record| record >= log.flushed) {
+        0 => {}
+        cut => {
+            report.notes.push(format!("the last {cut} records of the log have one whole copy only; {CUT}"))
         }
     }
+    for (zones, begin) in log.parts.iter().zip(&log.begins) {
+        for zone in zones.iter().filter(|zone| **zone != NO_ZONE) {
+            if read_record(&*core.device, &core.root, *zone, 0).is_none() {
+                let said = format!("zone {zone}: no record of the log at its start");
+                if *begin < log.flushed {
+                    report.problems.push(said);
+                } else {
+                    report.notes.push(format!("{said}; {CUT}"));
+                }
+            }
+        }
+    }
+    Some(log)
 }
 
 /// What is live lies below the write pointers, in zones that are not for something else.

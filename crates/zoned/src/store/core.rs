@@ -78,6 +78,8 @@ pub(super) struct Core {
     fault: Option<String>,
     /// Blocks written for users, and for collecting.
     pub(super) written_blocks: [u64; 2],
+    /// Blocks that may still come, by what somebody was told: images leave room for them.
+    pub(super) promised_blocks: u64,
 }
 
 impl Core {
@@ -113,6 +115,7 @@ impl Core {
             is_worn: true,
             fault: None,
             written_blocks: [0; 2],
+            promised_blocks: 0,
         }
     }
 
@@ -496,6 +499,11 @@ impl Core {
     /// Whether it would, and the log has grown by as much as the checkpoint has: so that checkpoints at most double what the log costs.
     pub(super) fn checkpoint_is_due(&self) -> bool {
         self.checkpoint_frees() && self.tail.blocks >= 2 * self.checkpoint_blocks
+    }
+
+    /// All records of the log before this one are flushed, as far as is known without reading it.
+    pub(super) fn log_flushed(&self) -> u64 {
+        self.tail.flushed
     }
 
     /// The zones of each part of the log.

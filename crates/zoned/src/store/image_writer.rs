@@ -319,6 +319,7 @@ impl ImageWriter {
 
     fn take_zone(&self) -> Result<Own> {
         let mut core = self.shared.core.lock();
+        core.keep_promises()?;
         core.make_room()?;
         let zone = core.take(For::Checkpoint, Role::Owned)?;
         let info = core.zones.get(zone);

@@ -92,10 +92,21 @@ impl Tail {
 pub(super) struct Replayed {
     /// The zones of each part.
     pub(super) parts: Vec<[u32; 2]>,
+    /// For each, the number of its first record.
+    pub(super) begins: Vec<u64>,
     /// Records that were read.
     pub(super) records: u64,
-    /// Copies of records that were not whole, while the other one was.
-    pub(super) damaged_copies: u64,
+    /// All records before this one were flushed, as far as the log says.
+    pub(super) flushed: u64,
+    /// The numbers of records of which one copy was not whole, while the other one was.
+    pub(super) single: Vec<u64>,
+}
+
+impl Replayed {
+    /// Records with one whole copy that were flushed when there were two.
+    pub(super) fn damaged(&self) -> usize {
+        self.single.iter().filter(|record| **record < self.flushed).count()
+    }
 }
 
 /// Reads the log of `root` into a state that [`State::new`] has made.
@@ -175,18 +186,22 @@ fn replay_until(
     end: u64,
 ) -> Result<(Replayed, Vec<Beside>)> {
     let mut beside: Vec<Beside> = Vec::new();
-    let mut reader = Reader { device, root, zones: root.log, at: 0, sequence: 0, damaged_copies: 0 };
+    let mut reader = Reader { device, root, zones: root.log, at: 0, sequence: 0, single: Vec::new() };
     let mut seen: BTreeSet<u32> = BTreeSet::new();
-    let mut parts = Vec::new();
+    let (mut parts, mut begins, mut flushed) = (Vec::new(), vec![0], 0);
     reader.enter(root.log, &mut seen, &mut parts)?;
     while let Some((id, changes)) = reader.next()? {
         // Also one that does not count itself knows which ones were flushed.
         beside.retain(|beside| beside.record >= id.flushed);
+        flushed = flushed.max(id.flushed);
         if id.is_beside_data && id.sequence < end {
             places(&changes, &mut |place, count| beside.push(Beside { record: id.sequence, place, count }));
         }
         match changes.as_slice() {
-            [Change::Next { zones }] => reader.enter(*zones, &mut seen, &mut parts)?,
+            [Change::Next { zones }] => {
+                reader.enter(*zones, &mut seen, &mut parts)?;
+                begins.push(reader.sequence);
+            }
             _ if id.sequence >= end => {}
             changes => {
                 for change in changes {
@@ -205,7 +220,7 @@ fn replay_until(
         }
     }
     let records = reader.sequence.min(end);
-    Ok((Replayed { parts, records, damaged_copies: reader.damaged_copies }, beside))
+    Ok((Replayed { parts, begins, records, flushed, single: reader.single }, beside))
 }
 
 struct Reader<'a> {
@@ -214,7 +229,7 @@ struct Reader<'a> {
     zones: [u32; 2],
     at: u64,
     sequence: u64,
-    damaged_copies: u64,
+    single: Vec<u64>,
 }
 
 impl Reader<'_> {
@@ -234,17 +249,19 @@ impl Reader<'_> {
     /// The next record's changes, of whichever copy is whole.
     fn next(&mut self) -> Result<Option<(RecordId, Vec<Change>)>> {
         let mut found = None;
-        let mut bad = 0;
+        let mut is_single = false;
         for zone in self.zones.into_iter().filter(|zone| *zone != NO_ZONE) {
             match read_record(self.device, self.root, zone, self.at) {
                 Some((id, changes, blocks)) if id.sequence == self.sequence => {
                     found = found.or(Some((id, changes, blocks)));
                 }
-                _ => bad += 1,
+                _ => is_single = true,
             }
         }
         let Some((id, changes, blocks)) = found else { return Ok(None) };
-        self.damaged_copies += bad;
+        if is_single {
+            self.single.push(self.sequence);
+        }
         self.sequence += 1;
         self.at += blocks;
         Ok(Some((id, changes_of(&changes)?)))

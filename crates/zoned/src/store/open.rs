@@ -79,8 +79,8 @@ pub(super) fn read(device: Arc<dyn ZonedDevice>) -> Result<Core> {
     let reported = device.report_all()?;
     let new = || State::new(reported.iter().map(|zone| zone.capacity).collect(), root.block_size);
     let (mut state, replayed) = replay(&*device, &root, new)?;
-    if replayed.damaged_copies > 0 {
-        tracing::warn!("{} records of the log have one whole copy only", replayed.damaged_copies);
+    if replayed.damaged() > 0 {
+        tracing::warn!("{} records of the log have one whole copy only", replayed.damaged());
     }
     state.drop_nameless();
     let zones = roles(Zones::new(&reported, root_limit(&*device)), &state, &replayed.parts);

@@ -202,32 +202,17 @@ impl Store {
     /// overwritten at random would be moved many times.
     #[must_use]
     pub fn space(&self) -> (u64, u64) {
-        let core = self.shared().core.lock();
-        let (mut all, mut left, mut live_blocks, mut metadata) = (0_u64, 0_u64, 0_u64, 0_u64);
-        for (zone, info) in core.zones.all.iter().enumerate() {
-            let live = core.state.zones.get(zone).map_or(0, |used| used.live_blocks);
-            live_blocks += live;
-            match info.role {
-                Role::Root | Role::Dead => continue,
-                _ if !info.is_usable => continue,
-                Role::Log => metadata += info.capacity,
-                Role::Free => left += info.capacity,
-                Role::Lane => left += info.capacity - info.pointer,
-                Role::Owned => {}
-                // With a little left behind in each that is not worth collecting.
-                Role::Data => {
-                    left +=
-                        (info.capacity - live.min(info.capacity)).saturating_sub(info.capacity.div_ceil(8));
-                }
-            }
-            all += info.capacity;
-        }
-        let capacity = core.zones.all.iter().map(|info| info.capacity).max().unwrap_or(0);
-        let kept = core.reserve() * capacity;
-        let (part, of) = METADATA_MOST;
-        let all = all - (metadata + kept).max(all / of * part).min(all);
-        let all = all - all / LEAST_GAIN;
-        (all, left.saturating_sub(kept + capacity).min(all.saturating_sub(live_blocks)))
+        self.shared().core.lock().space()
+    }
+
+    /// Promises room for blocks that are to be written later: for `waiting` that were counted before, and for more, `most` of them at the most. How
+    /// many more: no image takes the room for them, until less is promised.
+    #[must_use]
+    pub fn promise(&self, waiting: u64, most: u64) -> u64 {
+        let mut core = self.shared().core.lock();
+        let room = core.space().1.saturating_sub(waiting).min(most);
+        core.promised_blocks = waiting + room;
+        room
     }
 }
 
@@ -246,6 +231,42 @@ fn shape(core: &Core, node: u64) -> Option<FileShape> {
 }
 
 impl Core {
+    /// As [`Store::space`].
+    fn space(&self) -> (u64, u64) {
+        let (mut all, mut left, mut live_blocks, mut metadata) = (0_u64, 0_u64, 0_u64, 0_u64);
+        for (zone, info) in self.zones.all.iter().enumerate() {
+            let live = self.state.zones.get(zone).map_or(0, |used| used.live_blocks);
+            live_blocks += live;
+            match info.role {
+                Role::Root | Role::Dead => continue,
+                _ if !info.is_usable => continue,
+                Role::Log => metadata += info.capacity,
+                Role::Free => left += info.capacity,
+                Role::Lane => left += info.capacity - info.pointer,
+                Role::Owned => {}
+                // With a little left behind in each that is not worth collecting.
+                Role::Data => {
+                    left +=
+                        (info.capacity - live.min(info.capacity)).saturating_sub(info.capacity.div_ceil(8));
+                }
+            }
+            all += info.capacity;
+        }
+        let capacity = self.zones.all.iter().map(|info| info.capacity).max().unwrap_or(0);
+        let kept = self.reserve() * capacity;
+        let (part, of) = METADATA_MOST;
+        let all = all - (metadata + kept).max(all / of * part).min(all);
+        let all = all - all / LEAST_GAIN;
+        (all, left.saturating_sub(kept + capacity).min(all.saturating_sub(live_blocks)))
+    }
+
+    /// Refuses with NO_SPACE when an image would take the room that was promised to blocks which wait.
+    pub(super) fn keep_promises(&self) -> Result<()> {
+        let zone = self.zones.all.iter().map(|info| info.capacity).max().unwrap_or(0);
+        let is_kept = self.promised_blocks == 0 || self.space().1 >= self.promised_blocks + zone;
+        if is_kept { Ok(()) } else { Err(Error::NoSpace) }
+    }
+
     fn write_blocks(&mut self, node: u64, at: u64, data: &[u8], size: u64, done: &mut u64) -> Result<()> {
         let block = self.root.block_size as usize;
         self.check_writable()?;

@@ -7,6 +7,7 @@ mod checkpoints;
 mod cluster;
 mod failures;
 mod images;
+mod kept_uppers;
 mod lent;
 mod running;
 mod settings;
@@ -66,6 +67,7 @@ const PARTS: &[(&str, Part)] = &[
     ("counted-starts", running::counted),
     ("image-layouts", images::layouts),
     ("checkpoints", checkpoints::checkpoints),
+    ("kept-uppers", kept_uppers::kept),
     ("flatten", images::flatten),
     ("bench", bench::compared),
     ("storage-stopped", failures::storage_stopped),

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Waits for it.
-pub(super) fn eventually(what: &str, is: impl Fn() -> Outcome<bool>) -> Outcome {
+pub(in crate::cases) fn eventually(what: &str, is: impl Fn() -> Outcome<bool>) -> Outcome {
     let begin = Instant::now();
     while !is()? {
         ensure!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
@@ -57,7 +57,7 @@ impl<'a> Scene<'a> {
     }
 
     /// With checkpoints in a store in a file of so many MiB.
-    pub(super) fn in_a_store(mut self, mib: u64) -> Outcome<Self> {
+    pub(in crate::cases) fn in_a_store(mut self, mib: u64) -> Outcome<Self> {
         let device = self.runs.cx.dir.join("device").display().to_string();
         let state = self.runs.cx.dir.join("calibrations").display().to_string();
         let size = format!("{mib}M");
@@ -100,7 +100,7 @@ impl<'a> Scene<'a> {
     }
 
     /// Where checkpoints are.
-    pub(super) fn to(&self) -> String {
+    pub(in crate::cases) fn to(&self) -> String {
         self.to.clone()
     }
 
@@ -157,19 +157,19 @@ impl<'a> Scene<'a> {
         self.checkpoint_to(Path::new(&self.to()), arguments)
     }
 
-    pub(super) fn checkpoint_to(&self, to: &Path, arguments: &[&str]) -> Outcome {
+    pub(in crate::cases) fn checkpoint_to(&self, to: &Path, arguments: &[&str]) -> Outcome {
         let (state, to) = (self.state(), to.display().to_string());
         self.vellum(&[&["checkpoint", "--state", &state, "--to", &to][..], arguments].concat()).map(drop)
     }
 
     /// `vellum checkpoint --leave-running`, not started yet.
-    pub(super) fn taking(&self, name: &str, to: &Path) -> Command {
+    pub(in crate::cases) fn taking(&self, name: &str, to: &Path) -> Command {
         let (state, to) = (self.state(), to.display().to_string());
         self.command(&["checkpoint", name, "--state", &state, "--to", &to, "--leave-running"])
     }
 
     /// Where a container's tree is mounted.
-    pub(super) fn merged(&self, name: &str) -> Outcome<PathBuf> {
+    pub(in crate::cases) fn merged(&self, name: &str) -> Outcome<PathBuf> {
         let dir = self.runs.state.join("containers").join(name);
         match fs::read_dir(&dir)?.next() {
             Some(run) => Ok(run?.path().join("merged")),
@@ -184,7 +184,7 @@ impl<'a> Scene<'a> {
 
 impl Going {
     /// All that it has said.
-    pub(super) fn said(&self) -> Outcome<String> {
+    pub(in crate::cases) fn said(&self) -> Outcome<String> {
         Ok(fs::read_to_string(&self.said)?)
     }
 

@@ -3,6 +3,7 @@
 mod ids;
 pub(super) mod layout;
 mod removal;
+mod same_name;
 pub(super) mod support;
 mod terminal;
 
@@ -32,6 +33,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("run/killed", 120, killed),
     Case::once("run/in-use-elsewhere", 60, in_use_elsewhere),
     Case::once("run/changed-while-removed", 60, removal::changed),
+    Case::once("run/same-name", 60, same_name::same_name),
     Case::once("run/interrupted", 60, interrupted),
     Case::once("run/signals", 60, signals),
     Case::once("run/crun", 60, crun),

@@ -3,18 +3,19 @@
 
 use super::open::{CephRight, layer, right, unopened};
 use super::{CephLayer, be_one_of, leave};
+use crate::bare::Bare;
 use crate::failure::Failure;
+use crate::layers::remove::remove_tree;
 use rustix::fs::{Mode, OFlags};
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vellum_vfs::{
-    Attr, Branch, BranchDir, BranchFile, Errno, Error, FileKind, Name, OpenMode, Result as Done,
-};
+use vellum_vfs::{Attr, Branch, BranchFile, Errno, Error, FileKind, Name, OpenMode, Result as Done};
 
 /// This process has had a client.
 static VISITED: AtomicBool = AtomicBool::new(false);
@@ -119,6 +120,16 @@ impl Visit {
         &self.layer
     }
 
+    /// Serves it by a FUSE connection that is mounted, to be read, as it would lie on a filesystem of this host, until that is unmounted. `begun` is
+    /// called when it can be used.
+    pub fn show(&self, connection: OwnedFd, begun: impl FnOnce()) -> Result<(), Failure> {
+        let failed =
+            |error: Error| Failure::system(format!("layer {}: cannot be shown", self.layer)).because(error);
+        let session = Bare::hosted(Arc::clone(&self.branch)).session(connection).map_err(failed)?;
+        begun();
+        session.run().map_err(failed)
+    }
+
     /// Owner, group and permission bits.
     pub fn owner_and_mode(&self) -> Result<(u32, u32, u32), Failure> {
         let attr = self.said(self.branch.root().stat())?;
@@ -184,7 +195,7 @@ impl Visit {
 
     /// Removes a directory in it with all that is in that; one that is not there is removed.
     pub fn remove_all(&self, name: &OsStr) -> Result<(), Failure> {
-        self.said(text(name).and_then(|text| remove_all(&self.branch.root(), &text)))
+        self.said(text(name).and_then(|text| remove_tree(&self.branch.root(), &text)))
     }
 }
 
@@ -229,55 +240,9 @@ fn text(name: &OsStr) -> Done<CString> {
     CString::new(name.as_bytes()).map_err(|_| Errno::INVAL.into())
 }
 
-/// A directory that is being emptied, and those in it that are left.
-type Level = (Arc<dyn BranchDir>, Vec<CString>);
-
-fn remove_all(dir: &Arc<dyn BranchDir>, name: &CString) -> Done<()> {
-    let first = match dir.open_dir(Name::new(name)?) {
-        Err(error) if error.errno() == Errno::NOENT => return Ok(()),
-        opened => emptied(opened?)?,
-    };
-    // However deep it is: nothing here calls itself.
-    let mut levels = vec![first];
-    while let Some((above, left)) = levels.last_mut() {
-        match left.last() {
-            Some(next) => {
-                let below = above.open_dir(Name::new(next)?)?;
-                let below = emptied(below)?;
-                levels.push(below);
-            }
-            None => {
-                levels.pop();
-                if let Some((above, left)) = levels.last_mut()
-                    && let Some(empty) = left.pop()
-                {
-                    above.remove_dir(Name::new(&empty)?)?;
-                }
-            }
-        }
-    }
-    dir.remove_dir(Name::new(name)?)
-}
-
-/// Removes what is in it but for directories.
-fn emptied(dir: Arc<dyn BranchDir>) -> Done<Level> {
-    let (mut all, mut dirs) = (Vec::new(), Vec::new());
-    dir.list(&mut |item| {
-        all.push((item.name.as_c_str().to_owned(), item.kind));
-        Ok(())
-    })?;
-    for (text, kind) in all {
-        let name = Name::new(&text)?;
-        let kind = kind.map_or_else(|| Ok::<_, Error>(dir.stat_at(name)?.kind()), Ok)?;
-        if kind == FileKind::Directory { dirs.push(text) } else { dir.remove(name)? }
-    }
-    Ok((dir, dirs))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vellum_branch::MemoryBranch;
 
     #[test]
     fn layers_lie_beside_and_in_others() {
@@ -287,34 +252,5 @@ mod tests {
         assert_eq!(layer.parent().unwrap().parent().unwrap().to_string(), "ceph:/");
         let root = CephLayer::at(b"/");
         assert!(root.file_name().is_none() && root.parent().is_none());
-    }
-
-    #[test]
-    fn a_tree_goes_with_all_that_is_in_it() {
-        let root = MemoryBranch::new().root();
-        let name = |text: &str| CString::new(text).unwrap();
-        let top = name("top");
-        root.make_dir(Name::new(&top).unwrap(), 0o755).unwrap();
-        let mut dir = root.open_dir(Name::new(&top).unwrap()).unwrap();
-        for depth in 0..300 {
-            for one in ["a", "b"] {
-                let below = name(one);
-                dir.make_dir(Name::new(&below).unwrap(), 0o755).unwrap();
-            }
-            let file = name(&format!("file{depth}"));
-            drop(dir.create(Name::new(&file).unwrap(), 0o644).unwrap());
-            let below = name("a");
-            dir = dir.open_dir(Name::new(&below).unwrap()).unwrap();
-        }
-        drop(dir);
-        remove_all(&root, &top).unwrap();
-        let mut left = 0;
-        root.list(&mut |_| {
-            left += 1;
-            Ok(())
-        })
-        .unwrap();
-        assert_eq!(left, 0);
-        remove_all(&root, &top).unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! Checkpoints of containers: the memory of their processes, and the tree that they had then.
 //!
-//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `criu` is the program that reads its memory, `delta` and `data`
+//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `criu` is the program that reads its memory, `memory` a first pass over that, `delta` and `data`
 //! copy its upper layer, `identity` says which layers it stands on, `needed` which library, `record` is what is known of it. `place` is where they are: in a
 //! `directory`, or in the store of a `zoned` device; `making` is what both do. `object` is a checkpoint that is packed, as one sequence of bytes; `chain` are those that need
 //! others, and `stream` is one that goes elsewhere. Restoring is `container::restore`; `loopback` is a part of it.
@@ -19,6 +19,7 @@ pub mod library;
 pub mod loopback;
 mod making;
 mod manner;
+mod memory;
 mod needed;
 mod object;
 mod pace;
@@ -40,6 +41,7 @@ pub use identity::Lowers;
 pub(crate) use library::Library;
 pub(crate) use making::{Kept, Making};
 pub use manner::Manner;
+pub use memory::MemoryAhead;
 pub use needed::Needed;
 pub use pace::Pace;
 pub(crate) use pause::said;

@@ -267,6 +267,20 @@ fn sync(dir: &Path) -> Result<(), Failure> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Failure::at(dir, e))
 }
 
+/// All images in a directory, and in directories in it, which come after what is in them.
+fn images(dir: &Path) -> io::Result<Vec<(PathBuf, fs::Metadata)>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let meta = path.symlink_metadata()?;
+        if meta.is_dir() {
+            all.extend(images(&path)?);
+        }
+        all.push((path, meta));
+    }
+    Ok(all)
+}
+
 /// Makes what is in a checkpoint's directory.
 fn filled(dir: &Path, upper: Upper<'_>) -> Result<Delta, Failure> {
     for name in [IMAGES, UPPER, FILES] {
@@ -323,13 +337,9 @@ impl Making for MadeHere {
     /// The kernel has written images back when it liked; now it is waited for.
     fn sizes(&mut self) -> Result<Sizes, Failure> {
         let upper = self.delta.bytes()?;
-        let mut images = Vec::new();
-        for entry in fs::read_dir(&self.images).map_err(|e| Failure::at(&self.images, e))? {
-            let path = entry.map_err(|e| Failure::at(&self.images, e))?.path();
-            let len = fs::metadata(&path).map_err(|e| Failure::at(&path, e))?.len();
-            images.push((path, len));
-        }
-        let size = images.iter().map(|(_, len)| len).sum();
+        let images = images(&self.images).map_err(|e| Failure::at(&self.images, e))?;
+        let len = |(_, meta): &(PathBuf, fs::Metadata)| if meta.is_file() { meta.len() } else { 0 };
+        let size = images.iter().map(len).sum();
         let parts = [IMAGES, FILES, UPPER];
         let how = self.how.take().unwrap_or_default();
         if let Some(laid) = pack(self.unfinished.dir(), parts, size, how)? {
@@ -389,10 +399,9 @@ impl Kept for KeptHere {
 
     /// Nobody of the group gets there by a path: the checkpoint's directory is root's.
     fn open_to(&self, group: u32) -> Result<(), Failure> {
-        let images = self.dir.join(IMAGES);
+        let dir = self.dir.join(IMAGES);
         let failed = |path: &Path, e: io::Error| Failure::at(path, e);
-        let open = |path: &Path| {
-            let meta = path.symlink_metadata().map_err(|e| failed(path, e))?;
+        let open = |(path, meta): &(PathBuf, fs::Metadata)| {
             let mode = (meta.mode() & 0o7777) | if meta.is_dir() { 0o050 } else { 0o040 };
             if meta.gid() == group && meta.mode() & 0o7777 == mode {
                 return Ok(());
@@ -400,10 +409,9 @@ impl Kept for KeptHere {
             lchown(path, None, Some(group)).map_err(|e| failed(path, e))?;
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|e| failed(path, e))
         };
-        for image in fs::read_dir(&images).map_err(|e| failed(&images, e))? {
-            open(&image.map_err(|e| failed(&images, e))?.path())?;
-        }
-        open(&images)
+        let all = images(&dir).map_err(|e| failed(&dir, e))?;
+        let top = dir.symlink_metadata().map_err(|e| failed(&dir, e))?;
+        all.iter().chain([&(dir, top)]).try_for_each(open)
     }
 
     fn images(&self, _: &Path, _: &Path) -> Result<PathBuf, Failure> {

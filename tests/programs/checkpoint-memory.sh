@@ -25,7 +25,7 @@ take() { # what, words
 }
 restored() { # what, words
   what=$1; shift
-  vellum restore --state /disk/state --name r "$@" > /tmp/said.r 2>&1 &
+  vellum restore --state /disk/state --name r "$@" < "${from:-/dev/null}" > /tmp/said.r 2>&1 &
   pid=$!
   waits 60 "[ \$(count r memory) -ge 1 ] || ! kill -0 $pid 2> /dev/null"
   kill -0 $pid 2> /dev/null || die "$what: not restored: $(tail -n 1 /tmp/said.r)"
@@ -60,10 +60,11 @@ take "in a store" --to zoned:/disk/store --name first --pace none
 take "in a store, with a parent" --to zoned:/disk/store --name second --parent first --pace none
 checkpoint c --leave-running --stream > /disk/stream 2> /tmp/why || die "stream: $(cat /tmp/why)"
 
-# A moment after the first pass has begun, and others.
-for moment in 300000 1000000 2000000 4000000; do
+# So long after the first pass has begun.
+for moment in 10000 300000 1000000 3000000; do
   vellum checkpoint --state /disk/state c --leave-running --to /disk/kept --name killed > /dev/null 2>&1 &
   pid=$!
+  waits 60 'ls -d /disk/kept/.unfinished*/images/parent > /dev/null 2>&1'
   usleep $moment
   kill -KILL $pid 2> /dev/null
   wait $pid
@@ -77,5 +78,6 @@ checkpoint c --to /disk/kept --name last --pace 500M > /tmp/taken 2> /tmp/why ||
 [ "$(ls -A /disk/kept)" = last ] || die "left: $(ls -A /disk/kept)"
 restored "what a directory has, as one object" /disk/kept/last
 restored "what a store has, of two" zoned:/disk/store/second
-restored "a stream" --stream < /disk/stream
+from=/disk/stream
+restored "a stream" --stream
 echo "all is well"

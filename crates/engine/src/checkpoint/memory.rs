@@ -7,6 +7,7 @@
 use super::criu::{self, Criu};
 use super::library::processes;
 use super::pause::{Guarded, said};
+use super::subject::Subject;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -68,6 +69,17 @@ impl MemoryAhead {
         Ok(())
     }
 
+    /// Refuses a container whose memory is not read ahead.
+    pub(super) fn fits(self, subject: &dyn Subject) -> Result<(), Failure> {
+        match subject.can_be_read_ahead() {
+            Err(why) if self == Self::Always => Err(Failure::input(format!(
+                "container {}: {why}, so its memory is read at once; leave out --memory-ahead always",
+                subject.name()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether it is to be done with so much memory, if the kernel tells.
     fn is_wanted(self, bytes: u64, tells: impl FnOnce() -> bool) -> bool {
         match self {
@@ -97,7 +109,8 @@ fn bytes(group: &Path) -> u64 {
 fn bytes_of(status: &str) -> u64 {
     let one = |line: &str| {
         let (name, rest) = line.split_once(':')?;
-        let kib = matches!(name, "RssAnon" | "RssShmem" | "VmSwap").then(|| rest.trim().strip_suffix(" kB"))?;
+        let kib =
+            matches!(name, "RssAnon" | "RssShmem" | "VmSwap").then(|| rest.trim().strip_suffix(" kB"))?;
         kib?.parse::<u64>().ok()?.checked_mul(1024)
     };
     status.lines().filter_map(one).sum()

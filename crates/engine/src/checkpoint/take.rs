@@ -82,6 +82,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
         }
         None => Box::new(Own::find(asked.state.as_deref(), &asked.container)?),
     };
+    asked.manner.memory.fits(&*subject)?;
     let criu = criu?;
     let store = asked.to.as_ref().map(|to| Checkpoints::make("--to", to)).transpose()?;
     let lock = subject.lock()?;
@@ -192,14 +193,10 @@ impl Work<'_> {
         guarded: &Guarded,
         work: &Path,
     ) -> Result<Option<Duration>, Failure> {
-        let ahead =
-            Ahead { how: self.asked.manner.memory, criu: self.criu, guarded, images: made.images(), work };
-        if !ahead.is_wanted() {
+        let how = self.asked.manner.memory;
+        let ahead = Ahead { how, criu: self.criu, guarded, images: made.images(), work };
+        if self.subject.can_be_read_ahead().is_err() || !ahead.is_wanted() {
             return Ok(None);
-        }
-        if let Some(library) = self.subject.library() {
-            // CRIU knows nothing of its mappings.
-            guarded.leave(&self.asked.vellum, library.place())?;
         }
         let paused = ahead.make()?;
         made.room();

@@ -106,8 +106,8 @@ pub struct CheckpointArgs {
     /// Leave out what this checkpoint at the same place has already, in memory and in files. The new one needs it from then on.
     #[arg(long, value_name = "NAME")]
     pub parent: Option<String>,
-    /// Read its memory while it runs first, so that it stands still for what it has written meanwhile only: where the kernel can and there is
-    /// much of it (auto, which is usual), not at all, or in any case.
+    /// Read its memory once while it runs, so that it stands still only for what it has written meanwhile: where the kernel tells that and there
+    /// is much of it (auto, which is usual), not at all, or in any case. For containers of `vellum run`.
     #[arg(long, value_name = "auto|none|always", default_value = "auto", hide_default_value = true)]
     pub memory_ahead: MemoryAhead,
     /// Where layers and containers are kept, as given to `vellum run`.

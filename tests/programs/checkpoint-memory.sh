@@ -60,6 +60,24 @@ take "in a store" --to zoned:/disk/store --name first --pace none
 take "in a store, with a parent" --to zoned:/disk/store --name second --parent first --pace none
 checkpoint c --leave-running --stream > /disk/stream 2> /tmp/why || die "stream: $(cat /tmp/why)"
 
+# A first pass that CRIU does not make.
+mkdir /tmp/other
+printf '#!/bin/sh\n[ "$1" != pre-dump ] || exit 1\nexec /bin/criu "$@"\n' > /tmp/other/criu
+chmod 755 /tmp/other/criu
+for to in /disk/kept zoned:/disk/store; do
+  (
+    PATH=/tmp/other:$PATH
+    take "a first pass that fails" --to $to --name without
+    grep -q "memory is read when" /tmp/why || die "it is not said"
+    ! grep -q before /tmp/taken || die "there was a first pass"
+    ! checkpoint c --leave-running --to $to --name without --memory-ahead always 2> /tmp/why || die "it has not failed"
+    grep -q "cannot be read while it runs" /tmp/why || die "$(cat /tmp/why)"
+  ) || exit 1
+  goes_on c
+done
+[ ! -e /disk/kept/without/images/parent ] || die "something is left of the first pass"
+rm -r /disk/kept/without
+
 # So long after the first pass has begun.
 for moment in 10000 300000 1000000 3000000; do
   vellum checkpoint --state /disk/state c --leave-running --to /disk/kept --name killed > /dev/null 2>&1 &

@@ -1,7 +1,7 @@
 //! How a checkpoint is written, as it is asked for.
 
+use super::ahead::MemoryAhead;
 use super::compress::Compress;
-use super::memory::MemoryAhead;
 use super::pace::Pace;
 
 /// How a checkpoint is written.

@@ -4,101 +4,24 @@
 //! writes them when they go on. What it has written is the directory `parent` among its images: by that name it looks for it, when it
 //! dumps and when it restores.
 
+use super::ahead::{MemoryAhead, kernel_tells};
 use super::criu::{self, Criu};
 use super::library::processes;
 use super::pause::{Guarded, said};
 use super::subject::Subject;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 use vellum_service::Failure;
 
 /// What the first pass has read, among CRIU's images.
 pub(super) const AHEAD: &str = "parent";
-/// With less memory than this, in bytes, two short pauses are no shorter than one.
-const LEAST: u64 = 64 << 20;
-/// In what the kernel says of a page: it was written.
-const WRITTEN: u64 = 1 << 55;
-const PAGE: u64 = 4096;
 /// CRIU's log, and what it says of how long that took: two magic numbers, a length, and a message.
 const LOG: &str = "pre-dump.log";
 const STATS: &str = "stats-dump";
 const STATS_HEAD: usize = 12;
 const STATS_MAX: u64 = 64 << 10;
-
-/// Whether memory is read once while the container runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MemoryAhead {
-    /// Where the kernel tells what is written meanwhile, and there is much of it.
-    #[default]
-    Auto,
-    /// It is not.
-    None,
-    /// In any case.
-    Always,
-}
-
-impl FromStr for MemoryAhead {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "none" => Ok(Self::None),
-            "always" => Ok(Self::Always),
-            _ => Err("give auto, none or always".to_owned()),
-        }
-    }
-}
-
-impl MemoryAhead {
-    /// Refuses what this kernel cannot do.
-    pub(super) fn check(self) -> Result<(), Failure> {
-        self.check_with(kernel_tells)
-    }
-
-    fn check_with(self, tells: impl FnOnce() -> bool) -> Result<(), Failure> {
-        if self == Self::Always && !tells() {
-            return Err(Failure::input(
-                "option --memory-ahead always: this kernel does not tell which memory was written (CONFIG_MEM_SOFT_DIRTY); leave the option out",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Refuses a container whose memory is not read ahead.
-    pub(super) fn fits(self, subject: &dyn Subject) -> Result<(), Failure> {
-        match subject.can_be_read_ahead() {
-            Err(why) if self == Self::Always => Err(Failure::input(format!(
-                "container {}: {why}, so its memory is read at once; leave out --memory-ahead always",
-                subject.name()
-            ))),
-            _ => Ok(()),
-        }
-    }
-
-    /// Whether it is to be done with so much memory, if the kernel tells.
-    fn is_wanted(self, bytes: u64, tells: impl FnOnce() -> bool) -> bool {
-        match self {
-            Self::Auto => bytes >= LEAST && tells(),
-            Self::None => false,
-            Self::Always => true,
-        }
-    }
-}
-
-/// Whether the kernel tells which pages were written: of a new one it says so.
-fn kernel_tells() -> bool {
-    let page = vec![1_u8; 2 * PAGE as usize];
-    let number = page.as_ptr() as u64 / PAGE + 1;
-    let mut entry = [0; 8];
-    let read = File::open("/proc/self/pagemap").and_then(|map| map.read_exact_at(&mut entry, number * 8));
-    std::hint::black_box(&page);
-    read.is_ok() && u64::from_ne_bytes(entry) & WRITTEN != 0
-}
 
 /// Bytes of memory that CRIU reads of the processes in a group.
 fn bytes(group: &Path) -> u64 {
@@ -114,6 +37,17 @@ fn bytes_of(status: &str) -> u64 {
         kib?.parse::<u64>().ok()?.checked_mul(1024)
     };
     status.lines().filter_map(one).sum()
+}
+
+/// Refuses a container whose memory is not read ahead, if that is asked for.
+pub(super) fn fits(how: MemoryAhead, subject: &dyn Subject) -> Result<(), Failure> {
+    match subject.can_be_read_ahead() {
+        Err(why) if how == MemoryAhead::Always => Err(Failure::input(format!(
+            "container {}: {why}, so its memory is read at once; leave out --memory-ahead always",
+            subject.name()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// What it takes for a first pass.
@@ -242,28 +176,6 @@ fn varint(from: &mut &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn it_is_made_where_the_kernel_tells_and_there_is_much() {
-        for (how, bytes, tells, wanted) in [
-            (MemoryAhead::Auto, LEAST, true, true),
-            (MemoryAhead::Auto, LEAST - 1, true, false),
-            (MemoryAhead::Auto, LEAST, false, false),
-            (MemoryAhead::None, LEAST, true, false),
-            (MemoryAhead::Always, 0, true, true),
-        ] {
-            assert_eq!(how.is_wanted(bytes, || tells), wanted, "{how:?} {bytes} {tells}");
-        }
-        for (text, how) in
-            [("auto", MemoryAhead::Auto), ("none", MemoryAhead::None), ("always", MemoryAhead::Always)]
-        {
-            assert_eq!(text.parse(), Ok(how));
-            let refused = how.check_with(|| false).err();
-            assert_eq!(refused.as_ref().map(Failure::exit_status), (text == "always").then_some(2));
-            assert_eq!(how.check_with(|| true), Ok(()));
-        }
-        assert!("".parse::<MemoryAhead>().unwrap_err().contains("always"));
-    }
 
     #[test]
     fn memory_that_criu_reads_is_counted() {

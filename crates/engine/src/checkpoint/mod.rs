@@ -1,10 +1,11 @@
 //! Checkpoints of containers: the memory of their processes, and the tree that they had then.
 //!
-//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `criu` is the program that reads its memory, `memory` a first pass over that, `delta` and `data`
+//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `criu` is the program that reads its memory, `memory` a first pass over that, if `ahead` wants one, `delta` and `data`
 //! copy its upper layer, `identity` says which layers it stands on, `needed` which library, `record` is what is known of it. `place` is where they are: in a
 //! `directory`, or in the store of a `zoned` device; `making` is what both do. `object` is a checkpoint that is packed, as one sequence of bytes; `chain` are those that need
 //! others, and `stream` is one that goes elsewhere. Restoring is `container::restore`; `loopback` is a part of it.
 
+mod ahead;
 mod apart;
 mod chain;
 mod compress;
@@ -33,6 +34,7 @@ mod subject;
 mod take;
 mod zoned;
 
+pub use ahead::MemoryAhead;
 pub use compress::Compress;
 pub(crate) use criu::{ALWAYS, Criu, OWN_NETWORK, configuration, explain};
 pub(crate) use delta::{directory, names};
@@ -41,7 +43,6 @@ pub use identity::Lowers;
 pub(crate) use library::Library;
 pub(crate) use making::{Kept, Making};
 pub use manner::Manner;
-pub use memory::MemoryAhead;
 pub use needed::Needed;
 pub use pace::Pace;
 pub(crate) use pause::said;

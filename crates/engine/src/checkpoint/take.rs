@@ -8,7 +8,7 @@ use super::delta::Upper;
 use super::library::Library;
 use super::making::{Making, Sizes};
 use super::manner::Manner;
-use super::memory::{AHEAD, Ahead};
+use super::memory::{self, AHEAD, Ahead};
 use super::pause::{Guarded, said};
 use super::place::Checkpoints;
 use super::record::Record;
@@ -82,7 +82,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
         }
         None => Box::new(Own::find(asked.state.as_deref(), &asked.container)?),
     };
-    asked.manner.memory.fits(&*subject)?;
+    memory::fits(asked.manner.memory, &*subject)?;
     let criu = criu?;
     let store = asked.to.as_ref().map(|to| Checkpoints::make("--to", to)).transpose()?;
     let lock = subject.lock()?;

@@ -74,7 +74,7 @@ fn what_a_first_pass_has_written_is_read_by_the_second_and_from_the_object() {
     }
     let map = write(&files, parent, "pagemap-1.img", &[b"which ", b"pages"]);
     let pages = write(&files, parent, "pages-1.img", &[&[7; 4096], &[8; 4096]]);
-    // CRIU reads the former beside the second pass, and not memory.
+    // CRIU reads maps of pages while it dumps, and not the pages.
     assert_eq!(read(&files, map, 0).unwrap(), b"which pages");
     assert_eq!(read(&files, map, 6).unwrap(), b"pages");
     assert_eq!(read(&files, map, 20).unwrap(), b"");
@@ -82,7 +82,7 @@ fn what_a_first_pass_has_written_is_read_by_the_second_and_from_the_object() {
     // A link of that name is there already.
     assert!(named("parent", |name| files.symlink(&cx, NodeId::ROOT, name, c"parent")).is_err());
     assert_eq!(find(&files, NodeId::ROOT, "parent"), Some(parent));
-    // The same name at both places.
+    // One name, at two places.
     let own = write(&files, NodeId::ROOT, "pages-1.img", &[&[9; 4096]]);
     assert_eq!(find(&files, NodeId::ROOT, "pages-1.img"), Some(own));
     assert_eq!(find(&files, parent, "pages-1.img"), Some(pages));

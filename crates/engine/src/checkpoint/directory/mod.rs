@@ -502,6 +502,27 @@ mod tests {
     }
 
     #[test]
+    fn images_of_a_first_pass_are_open_to_a_group_as_others_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let parent = dir.path().join(IMAGES).join("parent");
+        fs::create_dir_all(&parent).unwrap();
+        let all = [parent.clone(), parent.join("pages-1.img"), dir.path().join(IMAGES).join("pages-1.img")];
+        all[1..].iter().for_each(|path| fs::write(path, [7; 100]).unwrap());
+        let found = images(&dir.path().join(IMAGES)).unwrap();
+        assert_eq!(found.len(), 3);
+        assert!(found.iter().all(|(path, _)| all.contains(path)), "{found:?}");
+        for (path, meta) in &found {
+            fs::set_permissions(path, fs::Permissions::from_mode(if meta.is_dir() { 0o700 } else { 0o600 }))
+                .unwrap();
+        }
+        let kept = KeptHere { dir: dir.path().to_owned() };
+        kept.open_to(rustix::process::getegid().as_raw()).unwrap();
+        for (path, mode) in all.iter().zip([0o750, 0o640, 0o640]) {
+            assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, mode, "{}", path.display());
+        }
+    }
+
+    #[test]
     fn what_others_can_write_to_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();

@@ -13,6 +13,7 @@
 #   make replay  looks at what losses of power leave on ext4 and XFS, at STATES=1000 moments for each filesystem and profile
 #   make explore looks at ORDERS=5000 orders in which parties may change what others believe, of each kind
 #   make zoned   tries the commands of the zoned store on a zoned namespace in a virtual machine, a minute
+#   make checkpoint-vm  takes checkpoints with a first pass over memory where a kernel can, in a virtual machine, some minutes (as root)
 #   make deps    only the installing
 #   make library the preload library, target/release/libvellum.so
 #   make install PREFIX=/usr/local: the command, its helper names and manual, and the library if it has been built
@@ -20,7 +21,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo demo-ceph demo-checkpoint test bench bench-quick fuzz replay explore zoned conformance-zoned test-ceph-18 deps check library install clean
+.PHONY: all build demo demo-ceph demo-checkpoint test bench bench-quick fuzz replay explore zoned checkpoint-vm conformance-zoned test-ceph-18 deps check library install clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -86,6 +87,10 @@ conformance-zoned:
 
 zoned:
 	VELLUM_ZONED_VM=1 cargo test --locked --package vellum --test zoned -- --nocapture virtual_machine
+
+checkpoint-vm:
+	@scripts/step "build" cargo build --locked --package vellum
+	@scripts/checkpoint-vm
 
 # `make test` looks at some, drawn anew each time.
 ORDERS ?= 5000

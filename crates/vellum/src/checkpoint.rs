@@ -38,10 +38,15 @@ pub fn take(arguments: CheckpointArgs) -> Result<String, Failure> {
         to: arguments.to,
         name: arguments.name,
         leave_running: arguments.leave_running,
-        manner: Manner { pace: arguments.pace, compress: arguments.compress, parent: arguments.parent },
+        manner: Manner {
+            pace: arguments.pace,
+            compress: arguments.compress,
+            parent: arguments.parent,
+            memory: arguments.memory_ahead,
+        },
         state: arguments.state,
     })?;
-    let Record { image_bytes, upper_bytes, pause_us, left_running, container, .. } = &taken.record;
+    let Record { image_bytes, upper_bytes, left_running, container, .. } = &taken.record;
     let end = if *left_running { "goes on" } else { "has ended" };
     let stored = taken.record.stored_bytes.map(|bytes| format!(", in {}", size(bytes))).unwrap_or_default();
     Ok(format!(
@@ -49,7 +54,7 @@ pub fn take(arguments: CheckpointArgs) -> Result<String, Failure> {
         taken.path.display(),
         size(*image_bytes),
         size(*upper_bytes),
-        seconds(*pause_us)
+        pause(&taken.record)
     ))
 }
 
@@ -155,7 +160,7 @@ fn text(name: &str, record: &Record) -> String {
         ("memory", size(record.image_bytes)),
         ("files", format!("{}, {} objects", size(record.upper_bytes), record.upper_objects)),
         ("takes", takes(record)),
-        ("pause", seconds(record.pause_us)),
+        ("pause", pause(record)),
         ("taken by", format!("vellum {}, CRIU {}", record.vellum, record.criu)),
     ] {
         let _ = writeln!(text, "{what:<10} {value}");
@@ -179,6 +184,12 @@ fn takes(record: &Record) -> String {
 /// One line, whatever a command holds.
 fn plain(text: &str) -> String {
     text.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
+}
+
+/// How long the container stood still, each time.
+fn pause(record: &Record) -> String {
+    let last = seconds(record.pause_us);
+    record.pause_ahead_us.map_or(last.clone(), |before| format!("{last}, and {} before", seconds(before)))
 }
 
 fn seconds(micros: u64) -> String {

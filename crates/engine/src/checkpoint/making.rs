@@ -26,6 +26,9 @@ pub(crate) trait Making {
         Ok(())
     }
 
+    /// Waits until there is room in memory for what comes while the container stands still.
+    fn room(&mut self) {}
+
     /// Takes what has changed of it since. Nothing changes it any more.
     fn still(&mut self) -> Result<Amount, Failure>;
 

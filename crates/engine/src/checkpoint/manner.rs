@@ -1,5 +1,6 @@
 //! How a checkpoint is written, as it is asked for.
 
+use super::ahead::MemoryAhead;
 use super::compress::Compress;
 use super::pace::Pace;
 
@@ -12,4 +13,6 @@ pub struct Manner {
     pub compress: Compress,
     /// The checkpoint at the same place that has what has not changed since, and is needed from then on.
     pub parent: Option<String>,
+    /// Whether memory is read once while the container runs.
+    pub memory: MemoryAhead,
 }

@@ -1,10 +1,12 @@
 //! Checkpoints of containers: the memory of their processes, and the tree that they had then.
 //!
-//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`, `polite` towards others on the processors, `criu` is the program that reads its memory, `delta` and `data`
+//! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`,
+//! `polite` towards others on the processors, `criu` is the program that reads its memory, `memory` a first pass over that, if `ahead` wants one, `delta` and `data`
 //! copy its upper layer, `identity` says which layers it stands on, `needed` which library, `record` is what is known of it. `place` is where they are: in a
 //! `directory`, or in the store of a `zoned` device; `making` is what both do. `object` is a checkpoint that is packed, as one sequence of bytes; `chain` are those that need
 //! others, and `stream` is one that goes elsewhere. Restoring is `container::restore`; `loopback` is a part of it.
 
+mod ahead;
 mod apart;
 mod chain;
 mod compress;
@@ -19,6 +21,7 @@ pub mod library;
 pub mod loopback;
 mod making;
 mod manner;
+mod memory;
 mod needed;
 mod object;
 mod pace;
@@ -33,6 +36,7 @@ mod subject;
 mod take;
 mod zoned;
 
+pub use ahead::MemoryAhead;
 pub use compress::Compress;
 pub(crate) use criu::{ALWAYS, Criu, OWN_NETWORK, configuration, explain};
 pub(crate) use delta::{directory, names};

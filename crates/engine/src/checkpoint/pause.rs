@@ -68,10 +68,21 @@ impl Guarded {
 
     /// A call of the runtime, which the guard waits for.
     pub(crate) fn call(&self) -> io::Result<Command> {
-        let mut command = Command::new(self.runtime.program());
-        command.arg("--root").arg(&self.state).process_group(0);
-        command.stdin(self.pipe.try_clone()?).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut command = self.call_of(self.runtime.program())?;
+        command.arg("--root").arg(&self.state);
         Ok(command)
+    }
+
+    /// A call of a program, which the guard waits for.
+    pub(crate) fn call_of(&self, program: &Path) -> io::Result<Command> {
+        let mut command = Command::new(program);
+        command.process_group(0).stdin(self.pipe.try_clone()?).stdout(Stdio::null()).stderr(Stdio::piped());
+        Ok(command)
+    }
+
+    /// What stops it, if the runtime says that.
+    pub(crate) fn freezer(&self) -> Option<&Freezer> {
+        self.freezer.as_ref()
     }
 
     /// Has the runtime do one thing with the container.

@@ -14,8 +14,8 @@ use vellum_service::Failure;
 /// The file.
 pub(crate) const NAME: &str = "checkpoint.json";
 /// The newest format that is read. 1: a container of `vellum run`. 2: one of podman. 3: one of containerd. 4: any of them, in an object of its own.
-/// 5: one of `vellum run` whose image is on CephFS, in whatever form.
-const FORMAT: u32 = 5;
+/// 5: one of `vellum run` whose image is on CephFS, in whatever form. 6: any of them whose memory was read twice.
+const FORMAT: u32 = 6;
 /// The largest one that is read, in bytes.
 pub(crate) const RECORD_MAX: u64 = 16 << 20;
 
@@ -33,6 +33,8 @@ pub struct Record {
     pub taken: u64,
     /// How long the container stood still, in microseconds.
     pub pause_us: u64,
+    /// And how long before, for a first pass over its memory. None: there was none.
+    pub pause_ahead_us: Option<u64>,
     /// Bytes of images: memory, and what the kernel knows of the processes.
     pub image_bytes: u64,
     /// Bytes that the copy of the upper layer takes, as far as its blocks are its own.
@@ -75,6 +77,8 @@ struct Written {
     container: String,
     taken: u64,
     pause_us: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pause_ahead_us: Option<u64>,
     image_bytes: u64,
     upper_bytes: u64,
     upper_objects: u64,
@@ -102,6 +106,7 @@ impl From<Record> for Written {
         };
         let is_far = lowers.as_ref().is_some_and(Lowers::are_far);
         let format = match record.stored_bytes {
+            _ if record.pause_ahead_us.is_some() => 6,
             _ if is_far => 5,
             Some(_) => 4,
             None => format,
@@ -113,6 +118,7 @@ impl From<Record> for Written {
             container: record.container,
             taken: record.taken,
             pause_us: record.pause_us,
+            pause_ahead_us: record.pause_ahead_us,
             image_bytes: record.image_bytes,
             upper_bytes: record.upper_bytes,
             upper_objects: record.upper_objects,
@@ -143,6 +149,7 @@ impl TryFrom<Written> for Record {
             container: written.container,
             taken: written.taken,
             pause_us: written.pause_us,
+            pause_ahead_us: written.pause_ahead_us,
             image_bytes: written.image_bytes,
             upper_bytes: written.upper_bytes,
             upper_objects: written.upper_objects,
@@ -239,6 +246,7 @@ pub(super) mod tests {
             container: "web".into(),
             taken: 1,
             pause_us: 2,
+            pause_ahead_us: None,
             image_bytes: 3,
             upper_bytes: 4,
             upper_objects: 5,
@@ -270,7 +278,7 @@ pub(super) mod tests {
             ("podman:localhost/web", "httpd -f")
         );
         for (from, to) in [
-            ("\"format\":2", "\"format\":6"),
+            ("\"format\":2", "\"format\":7"),
             ("\"format\":2", "\"format\":0"),
             ("\"podman\":{", "\"other\":{"),
             (
@@ -291,6 +299,16 @@ pub(super) mod tests {
         let text = serde_json::to_string(&record).unwrap();
         assert!(text.contains("\"format\":4"), "{text}");
         assert_eq!(Record::parse(text.as_bytes(), "x"), Ok(record));
+    }
+
+    #[test]
+    fn versions_that_know_no_first_pass_over_memory_do_not_restore_what_has_one() {
+        for stored_bytes in [None, Some(7)] {
+            let record = Record { pause_ahead_us: Some(9), stored_bytes, ..of_podman() };
+            let text = serde_json::to_string(&record).unwrap();
+            assert!(text.contains("\"format\":6"), "{text}");
+            assert_eq!(Record::parse(text.as_bytes(), "x"), Ok(record));
+        }
     }
 
     /// As versions wrote it that knew no podman.

@@ -58,6 +58,11 @@ pub(crate) trait Subject {
     /// The right to take a checkpoint of it, until this is dropped.
     fn lock(&self) -> Result<File, Failure>;
 
+    /// Err: why its memory is not read ahead.
+    fn can_be_read_ahead(&self) -> Result<(), &'static str> {
+        Err("it is none of vellum run")
+    }
+
     /// What it takes for it to go on. It runs meanwhile, for this may take long.
     fn describe(&self) -> Result<Of, Failure>;
 
@@ -184,6 +189,10 @@ impl Subject for Own {
 
     fn lock(&self) -> Result<File, Failure> {
         self.running.lock()
+    }
+
+    fn can_be_read_ahead(&self) -> Result<(), &'static str> {
+        self.library.as_ref().map_or(Ok(()), |_| Err("its programs have libvellum.so loaded"))
     }
 
     fn describe(&self) -> Result<Of, Failure> {

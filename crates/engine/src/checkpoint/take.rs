@@ -8,6 +8,7 @@ use super::delta::Upper;
 use super::library::Library;
 use super::making::{Making, Sizes};
 use super::manner::Manner;
+use super::memory::{self, AHEAD, Ahead};
 use super::pause::{Guarded, said};
 use super::place::Checkpoints;
 use super::polite::Polite;
@@ -20,7 +21,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use vellum_service::Failure;
 use vellum_service::instance::durable;
 
@@ -70,6 +71,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
             "only root of the host can take checkpoints: CRIU reads memory of all processes",
         ));
     }
+    asked.manner.memory.check()?;
     let criu = Criu::find();
     let mut subject: Box<dyn Subject> = match asked.container.strip_prefix(PODMAN) {
         Some(name) => {
@@ -81,6 +83,7 @@ pub fn take(asked: &Take) -> Result<Taken, Failure> {
         }
         None => Box::new(Own::find(&asked.vellum, asked.state.as_deref(), &asked.container)?),
     };
+    memory::fits(asked.manner.memory, &*subject)?;
     let criu = criu?;
     let store = asked.to.as_ref().map(|to| Checkpoints::make("--to", to)).transpose()?;
     let lock = subject.lock()?;
@@ -141,8 +144,9 @@ impl Work<'_> {
             made.rest()?;
         }
         let work = self.subject.work()?;
+        let pause_ahead = self.memory_ahead(made, guarded, &work)?;
         self.subject.hold()?;
-        let dump = Dump::ready(self, guarded, made.images(), &work)?;
+        let dump = Dump::ready(self, guarded, made.images(), (&work, pause_ahead.is_some()))?;
         let begin = self.stop(guarded)?;
         if self.subject.is_shown() {
             // What is noted of partial files' blocks is another one's to believe only when it is durable.
@@ -162,7 +166,7 @@ impl Work<'_> {
             guarded.resume()?;
         }
         let pause = begin.elapsed();
-        tracing::info!(?ahead, ?still, ?pause, "the container has stood still");
+        tracing::info!(?ahead, ?still, ?pause_ahead, ?pause, "the container has stood still");
         self.subject.release(made)?;
         let Sizes { images, upper, stored } = made.sizes()?;
         let (stored_bytes, parents) = stored.unzip();
@@ -171,7 +175,8 @@ impl Work<'_> {
             criu: self.criu.version().to_owned(),
             container: self.subject.name().to_owned(),
             taken: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
-            pause_us: u64::try_from(pause.as_micros()).unwrap_or(u64::MAX),
+            pause_us: micros(pause),
+            pause_ahead_us: pause_ahead.map(micros),
             image_bytes: images,
             upper_bytes: upper,
             upper_objects: still.objects,
@@ -182,6 +187,23 @@ impl Work<'_> {
         };
         made.settle(&record)?;
         Ok(record)
+    }
+
+    /// Reads its memory while it goes on, where that pays: how long it has stood still for that.
+    fn memory_ahead(
+        &self,
+        made: &mut dyn Making,
+        guarded: &Guarded,
+        work: &Path,
+    ) -> Result<Option<Duration>, Failure> {
+        let how = self.asked.manner.memory;
+        let ahead = Ahead { how, criu: self.criu, guarded, images: made.images(), work };
+        if self.subject.can_be_read_ahead().is_err() || !ahead.is_wanted() {
+            return Ok(None);
+        }
+        let paused = ahead.make()?;
+        made.room();
+        Ok(paused)
     }
 
     /// Has it stand still, with nothing of the library's in it: since when.
@@ -212,6 +234,10 @@ impl Work<'_> {
     }
 }
 
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// A runtime that has called CRIU, which waits at a gate until the container stands still: to start both takes a fifth of the pause.
 struct Dump {
     runtime: Option<Child>,
@@ -226,7 +252,14 @@ struct Dump {
 
 impl Dump {
     /// Has the runtime call CRIU. The container goes on.
-    fn ready(work: &Work<'_>, guarded: &Guarded, images: &Path, logs: &Path) -> Result<Self, Failure> {
+    ///
+    /// `ahead`: a first pass has read its memory.
+    fn ready(
+        work: &Work<'_>,
+        guarded: &Guarded,
+        images: &Path,
+        (logs, ahead): (&Path, bool),
+    ) -> Result<Self, Failure> {
         let subject = &*work.subject;
         let beside = Beside::new(work.asked.state.as_deref())?;
         let failed = |e: io::Error| Failure::at(beside.path(), e);
@@ -247,6 +280,9 @@ impl Dump {
         command.arg("--work-path").arg(logs).args(criu::ALWAYS).arg("--leave-running");
         if !subject.host_network() {
             command.args(criu::OWN_NETWORK);
+        }
+        if ahead {
+            command.args(["--parent-path", AHEAD]);
         }
         let mut runtime = command.arg(subject.id()).spawn().map_err(failed)?;
         let waiting = match gate.wait(&mut runtime) {

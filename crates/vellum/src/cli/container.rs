@@ -3,7 +3,7 @@
 use super::ClusterArgs;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use vellum_engine::checkpoint::{Compress, Pace};
+use vellum_engine::checkpoint::{Compress, MemoryAhead, Pace};
 
 /// Arguments of `vellum run`. Words that become part of the container's configuration are text, paths of the host need not be.
 #[derive(Args, Debug)]
@@ -110,6 +110,10 @@ pub struct CheckpointArgs {
     /// Leave out what this checkpoint at the same place has already, in memory and in files. The new one needs it from then on.
     #[arg(long, value_name = "NAME")]
     pub parent: Option<String>,
+    /// Read its memory once while it runs, so that it stands still only for what it has written meanwhile: where the kernel tells that and there
+    /// is much of it (auto, which is usual), not at all, or in any case. For containers of `vellum run`.
+    #[arg(long, value_name = "auto|none|always", default_value = "auto", hide_default_value = true)]
+    pub memory_ahead: MemoryAhead,
     /// Where layers and containers are kept, as given to `vellum run`.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,

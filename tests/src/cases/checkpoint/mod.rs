@@ -1,5 +1,6 @@
 //! `vellum checkpoint` and `vellum restore`: containers that stand still for a moment, end, and go on elsewhere.
 
+mod ahead;
 mod containerd;
 mod ids;
 mod library;
@@ -30,6 +31,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/redis", 120, redis),
     Case::once("checkpoint/postgresql", 240, programs::postgresql),
     Case::once("checkpoint/web", 120, programs::web),
+    Case::once("checkpoint/memory-ahead", 120, ahead::memory),
     Case::once("checkpoint/interrupted", 120, interrupted),
     Case::once("checkpoint/refused", 120, refused),
     Case::once("checkpoint/uid-range", 120, ids::uid_range),

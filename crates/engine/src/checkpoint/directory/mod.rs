@@ -268,6 +268,20 @@ fn sync(dir: &Path) -> Result<(), Failure> {
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Failure::at(dir, e))
 }
 
+/// All images in a directory, and in directories in it, which come after what is in them.
+fn images(dir: &Path) -> io::Result<Vec<(PathBuf, fs::Metadata)>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        let meta = path.symlink_metadata()?;
+        if meta.is_dir() {
+            all.extend(images(&path)?);
+        }
+        all.push((path, meta));
+    }
+    Ok(all)
+}
+
 /// Makes what is in a checkpoint's directory.
 fn filled(dir: &Path, upper: Upper<'_>) -> Result<Delta, Failure> {
     for name in [IMAGES, UPPER, FILES] {
@@ -324,13 +338,9 @@ impl Making for MadeHere {
     /// The kernel has written images back when it liked; now it is waited for.
     fn sizes(&mut self) -> Result<Sizes, Failure> {
         let upper = self.delta.bytes()?;
-        let mut images = Vec::new();
-        for entry in fs::read_dir(&self.images).map_err(|e| Failure::at(&self.images, e))? {
-            let path = entry.map_err(|e| Failure::at(&self.images, e))?.path();
-            let len = fs::metadata(&path).map_err(|e| Failure::at(&path, e))?.len();
-            images.push((path, len));
-        }
-        let size = images.iter().map(|(_, len)| len).sum();
+        let images = images(&self.images).map_err(|e| Failure::at(&self.images, e))?;
+        let len = |(_, meta): &(PathBuf, fs::Metadata)| if meta.is_file() { meta.len() } else { 0 };
+        let size = images.iter().map(len).sum();
         let parts = [IMAGES, FILES, UPPER];
         let how = self.how.take().unwrap_or_default();
         if let Some(laid) = pack(self.unfinished.dir(), parts, size, how)? {
@@ -390,10 +400,9 @@ impl Kept for KeptHere {
 
     /// Nobody of the group gets there by a path: the checkpoint's directory is root's.
     fn open_to(&self, group: u32) -> Result<(), Failure> {
-        let images = self.dir.join(IMAGES);
+        let dir = self.dir.join(IMAGES);
         let failed = |path: &Path, e: io::Error| Failure::at(path, e);
-        let open = |path: &Path| {
-            let meta = path.symlink_metadata().map_err(|e| failed(path, e))?;
+        let open = |(path, meta): &(PathBuf, fs::Metadata)| {
             let mode = (meta.mode() & 0o7777) | if meta.is_dir() { 0o050 } else { 0o040 };
             if meta.gid() == group && meta.mode() & 0o7777 == mode {
                 return Ok(());
@@ -401,10 +410,9 @@ impl Kept for KeptHere {
             lchown(path, None, Some(group)).map_err(|e| failed(path, e))?;
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|e| failed(path, e))
         };
-        for image in fs::read_dir(&images).map_err(|e| failed(&images, e))? {
-            open(&image.map_err(|e| failed(&images, e))?.path())?;
-        }
-        open(&images)
+        let all = images(&dir).map_err(|e| failed(&dir, e))?;
+        let top = dir.symlink_metadata().map_err(|e| failed(&dir, e))?;
+        all.iter().chain([&(dir, top)]).try_for_each(open)
     }
 
     fn images(&self, _: &Path, _: &Path) -> Result<PathBuf, Failure> {
@@ -492,6 +500,27 @@ mod tests {
         store.delete(&["one".to_owned()]).unwrap();
         assert_eq!(fs::read_dir(&store.dir).unwrap().count(), 0);
         assert_eq!(store.delete(&["one".to_owned()]).unwrap_err().exit_status(), 2);
+    }
+
+    #[test]
+    fn images_of_a_first_pass_are_open_to_a_group_as_others_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let parent = dir.path().join(IMAGES).join("parent");
+        fs::create_dir_all(&parent).unwrap();
+        let all = [parent.clone(), parent.join("pages-1.img"), dir.path().join(IMAGES).join("pages-1.img")];
+        all[1..].iter().for_each(|path| fs::write(path, [7; 100]).unwrap());
+        let found = images(&dir.path().join(IMAGES)).unwrap();
+        assert_eq!(found.len(), 3);
+        assert!(found.iter().all(|(path, _)| all.contains(path)), "{found:?}");
+        for (path, meta) in &found {
+            fs::set_permissions(path, fs::Permissions::from_mode(if meta.is_dir() { 0o700 } else { 0o600 }))
+                .unwrap();
+        }
+        let kept = KeptHere { dir: dir.path().to_owned() };
+        kept.open_to(rustix::process::getegid().as_raw()).unwrap();
+        for (path, mode) in all.iter().zip([0o750, 0o640, 0o640]) {
+            assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, mode, "{}", path.display());
+        }
     }
 
     #[test]

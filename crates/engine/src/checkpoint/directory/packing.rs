@@ -87,9 +87,8 @@ fn laid(
 /// Whether packing the images is faster than writing them as they are: both are tried with parts of the largest one, at `path`.
 fn pays(images: &Path, path: &Path) -> io::Result<bool> {
     let mut largest: (u64, PathBuf) = (0, PathBuf::new());
-    for entry in fs::read_dir(images)? {
-        let entry = entry?;
-        largest = largest.max((entry.metadata()?.len(), entry.path()));
+    for (path, meta) in super::images(images)?.into_iter().filter(|(_, meta)| meta.is_file()) {
+        largest = largest.max((meta.len(), path));
     }
     let (size, image) = largest;
     let (image, part) = (File::open(image)?, TRIED.min(size / TRIES));

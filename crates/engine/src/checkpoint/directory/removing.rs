@@ -3,7 +3,6 @@
 //! Large files are cut piece by piece. ext4 frees all blocks of a file in one change of its journal, and an fsync of anybody waits for that: 20 ms for 512 MiB on a disk that
 //! is told of freed blocks, and 3 ms this way, which takes as long.
 
-use super::{IMAGES, OBJECT};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, ftruncate, openat2};
 use rustix::io::Errno;
 use std::fs;
@@ -15,10 +14,13 @@ use vellum_sys::remove_tree;
 /// Bytes that are cut off at once.
 const PIECE: u64 = 16 << 20;
 
+/// Where large files may be: an object, images, and images of a first pass.
+const PLACES: [&str; 3] = [".", "images", "images/parent"];
+
 /// Removes a checkpoint's directory and all that is in it.
 pub(super) fn remove(dead: &Path) -> io::Result<()> {
-    let images = fs::read_dir(dead.join(IMAGES)).into_iter().flatten().flatten();
-    for large in images.map(|entry| entry.path()).chain([dead.join(OBJECT)]) {
+    let of = |place: &str| fs::read_dir(dead.join(place)).into_iter().flatten().flatten();
+    for large in PLACES.into_iter().flat_map(of).map(|entry| entry.path()) {
         // If it cannot be cut, it is removed at once.
         if let Err(error) = cut(&large)
             && error != Errno::NOENT
@@ -51,7 +53,7 @@ mod tests {
     fn a_file_is_cut_and_what_is_outside_stays() {
         let dir = tempfile::tempdir().unwrap();
         let dead = dir.path().join("dead");
-        fs::create_dir_all(dead.join(IMAGES)).unwrap();
+        fs::create_dir_all(dead.join("images")).unwrap();
         for (name, len) in
             [("object", 3 * PIECE + 1), ("images/pages-1.img", 2 * PIECE), ("outside", 9 * PIECE)]
         {

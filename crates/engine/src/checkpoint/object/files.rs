@@ -29,7 +29,7 @@ const PAGES: &[u8] = b"pages-";
 /// How long what is known of a file that does not change may be believed.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// A flat directory of images.
+/// A directory of images, and directories of more of them in it.
 pub(super) struct Files {
     state: Mutex<State>,
     bytes: Bytes,
@@ -52,11 +52,23 @@ pub(super) struct Object {
 
 #[derive(Default)]
 struct State {
+    /// Files: `NAME`, and `DIRECTORY/NAME`.
     names: BTreeMap<Vec<u8>, u64>,
+    directories: BTreeMap<Vec<u8>, u64>,
     files: HashMap<u64, Contents>,
+    /// What is read while more is written: files in directories, but not their pages.
+    texts: HashMap<u64, Vec<u8>>,
     next: u64,
     /// Descriptors of files.
     open: u64,
+}
+
+/// What is found by a name.
+#[derive(Clone, Copy)]
+struct Found {
+    node: u64,
+    kind: FileKind,
+    size: u64,
 }
 
 impl State {
@@ -64,17 +76,86 @@ impl State {
         Ok(self.files.get_mut(&node.0).ok_or(Errno::STALE)?)
     }
 
-    fn add(&mut self, name: &[u8], contents: Contents) -> u64 {
-        let node = FIRST + self.next;
-        self.next += 1;
-        self.names.insert(name.to_vec(), node);
+    fn add(&mut self, path: &[u8], contents: Contents) -> u64 {
+        let node = self.node();
+        self.names.insert(path.to_vec(), node);
         self.files.insert(node, contents);
         node
     }
+
+    /// Keeps what was written at a place, if it is read again.
+    fn note(&mut self, node: NodeId, at: u64, data: &[u8]) -> Result<()> {
+        let Some(text) = self.texts.get_mut(&node.0) else { return Ok(()) };
+        let from = usize::try_from(at).map_err(|_| Errno::FBIG)?;
+        let end = from.checked_add(data.len()).ok_or(Errno::FBIG)?;
+        text.resize(text.len().max(end), 0);
+        text.get_mut(from..end).unwrap_or_default().copy_from_slice(data);
+        Ok(())
+    }
+
+    /// What is on its way cannot be read, but for what was kept: CRIU reads what of memory it has written before, and not that memory.
+    fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let text = self.texts.get(&node.0).ok_or(Errno::OPNOTSUPP)?;
+        let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..)).unwrap_or_default();
+        let len = rest.len().min(buf.len());
+        buf.get_mut(..len).unwrap_or_default().copy_from_slice(rest.get(..len).unwrap_or_default());
+        Ok(len)
+    }
+
+    fn node(&mut self) -> u64 {
+        self.next += 1;
+        FIRST + self.next - 1
+    }
+
+    /// What all paths in a directory begin with.
+    fn prefix(&self, directory: NodeId) -> Result<Vec<u8>> {
+        if directory == NodeId::ROOT {
+            return Ok(Vec::new());
+        }
+        let named = self.directories.iter().find(|(_, node)| **node == directory.0);
+        Ok([named.ok_or(Errno::STALE)?.0.as_slice(), b"/"].concat())
+    }
+
+    fn path(&self, directory: NodeId, name: &[u8]) -> Result<Vec<u8>> {
+        Ok([&self.prefix(directory)?, name].concat())
+    }
+
+    fn find(&self, path: &[u8]) -> Option<Found> {
+        if let Some(node) = self.directories.get(path) {
+            return Some(Found { node: *node, kind: FileKind::Directory, size: 0 });
+        }
+        let node = *self.names.get(path)?;
+        Some(Found { node, kind: FileKind::Regular, size: self.files.get(&node)?.size })
+    }
+
+    /// What is in a directory, by number: numbers and names.
+    fn within(&self, directory: NodeId) -> Result<Vec<(u64, FileKind, &[u8])>> {
+        let prefix = self.prefix(directory)?;
+        let name = |path: &'_ [u8]| path.len() > prefix.len() && path.starts_with(&prefix);
+        let files = self.names.iter().map(|(path, node)| (*node, FileKind::Regular, path));
+        let directories = self.directories.iter().map(|(path, node)| (*node, FileKind::Directory, path));
+        let all = files.chain(directories).filter(|(_, _, path)| name(path));
+        let all = all.map(|(node, kind, path)| (node, kind, path.get(prefix.len()..).unwrap_or_default()));
+        let mut all: Vec<_> = all.filter(|(_, _, name)| !name.contains(&b'/')).collect();
+        all.sort_unstable_by_key(|(node, ..)| *node);
+        Ok(all)
+    }
 }
 
-fn attr(node: u64, size: u64) -> Attr {
-    let kind = if node == NodeId::ROOT.0 { FileKind::Directory } else { FileKind::Regular };
+/// Whether a path is of pages.
+fn is_pages(path: &[u8]) -> bool {
+    path.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(PAGES))
+}
+
+/// Whether an image may be called so.
+fn is_plain(path: &str) -> bool {
+    let mut words = path.splitn(3, '/');
+    let (first, second, third) = (words.next(), words.next(), words.next());
+    let is_name = |word: &str| !word.is_empty() && word != "." && word != "..";
+    first.is_some_and(is_name) && second.is_none_or(is_name) && third.is_none()
+}
+
+fn attr(node: u64, kind: FileKind, size: u64) -> Attr {
     // For whoever has a descriptor, and CRIU as root of a container with ids of its own has one; no path leads here.
     let mode = kind.mode_bits() | if kind == FileKind::Directory { 0o755 } else { 0o644 };
     let time = Timestamp::default();
@@ -101,8 +182,13 @@ impl Files {
     /// Of images that are in an object.
     pub(super) fn from(object: Arc<Object>, images: &BTreeMap<String, Contents>) -> Self {
         let mut state = State::default();
-        for (name, contents) in images {
-            state.add(name.as_bytes(), contents.clone());
+        for (path, contents) in images.iter().filter(|(path, _)| is_plain(path)) {
+            let directory = path.split_once('/').map(|(directory, _)| directory.as_bytes().to_vec());
+            if let Some(directory) = directory.filter(|one| !state.directories.contains_key(one)) {
+                let node = state.node();
+                state.directories.insert(directory, node);
+            }
+            state.add(path.as_bytes(), contents.clone());
         }
         Self { state: state.into(), bytes: Bytes::From(object) }
     }
@@ -125,14 +211,14 @@ impl Files {
         if matches!(self.bytes, Bytes::To(_)) { Duration::ZERO } else { LONG }
     }
 
-    fn entry(&self, node: u64, size: u64) -> Entry {
-        let ttl = self.ttl();
-        Entry { node: NodeId(node), generation: 0, attr: attr(node, size), entry_ttl: ttl, attr_ttl: ttl }
+    fn entry(&self, Found { node, kind, size }: Found) -> Entry {
+        let (ttl, attr) = (self.ttl(), attr(node, kind, size));
+        Entry { node: NodeId(node), generation: 0, attr, entry_ttl: ttl, attr_ttl: ttl }
     }
 
-    fn opened(&self, state: &mut State, name: &[u8]) -> Opened {
+    fn opened(&self, state: &mut State, path: &[u8]) -> Opened {
         state.open += 1;
-        let once = matches!(self.bytes, Bytes::To(_)) || name.starts_with(PAGES);
+        let once = matches!(self.bytes, Bytes::To(_)) || is_pages(path);
         Opened { handle: Handle(1), io: if once { OpenIo::Direct } else { OpenIo::Cached { keep: true } } }
     }
 
@@ -150,23 +236,30 @@ fn none<T>() -> Result<T> {
 }
 
 impl Filesystem for Files {
-    fn lookup(&self, _: &Context<'_>, _: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
+    fn lookup(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<Option<Entry>> {
         let state = self.state.lock();
-        let Some(node) = state.names.get(name.bytes()) else { return Ok(None) };
-        Ok(state.files.get(node).map(|file| self.entry(*node, file.size)))
+        Ok(state.find(&state.path(parent, name.bytes())?).map(|found| self.entry(found)))
     }
 
     fn forget(&self, _: NodeId, _: u64) {}
 
     fn getattr(&self, _: &Context<'_>, node: NodeId, _: Option<Handle>) -> Result<AttrReply> {
-        let size = if node == NodeId::ROOT { 0 } else { self.state.lock().file(node)?.size };
-        Ok(AttrReply { attr: attr(node.0, size), ttl: self.ttl() })
+        let mut state = self.state.lock();
+        let (kind, size) = match state.prefix(node) {
+            Ok(_) => (FileKind::Directory, 0),
+            Err(_) => (FileKind::Regular, state.file(node)?.size),
+        };
+        Ok(AttrReply { attr: attr(node.0, kind, size), ttl: self.ttl() })
     }
 
     fn setattr(&self, cx: &Context<'_>, node: NodeId, _: Option<Handle>, set: &SetAttr) -> Result<AttrReply> {
         self.check_writable()?;
         if let Some(size) = set.size {
-            self.state.lock().file(node)?.cut(size);
+            let mut state = self.state.lock();
+            state.file(node)?.cut(size);
+            if let Some(text) = state.texts.get_mut(&node.0) {
+                text.resize(usize::try_from(size).map_err(|_| Errno::FBIG)?, 0);
+            }
         }
         self.getattr(cx, node, None)
     }
@@ -179,8 +272,19 @@ impl Filesystem for Files {
         none()
     }
 
-    fn mkdir(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: u32) -> Result<Entry> {
-        none()
+    /// In the first one only.
+    fn mkdir(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>, _: u32) -> Result<Entry> {
+        self.check_writable()?;
+        let mut state = self.state.lock();
+        if parent != NodeId::ROOT {
+            return none();
+        }
+        if state.find(name.bytes()).is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        let node = state.node();
+        state.directories.insert(name.bytes().to_vec(), node);
+        Ok(self.entry(Found { node, kind: FileKind::Directory, size: 0 }))
     }
 
     fn symlink(&self, _: &Context<'_>, _: NodeId, _: Name<'_>, _: &CStr) -> Result<Entry> {
@@ -191,14 +295,24 @@ impl Filesystem for Files {
         none()
     }
 
-    fn unlink(&self, _: &Context<'_>, _: NodeId, name: Name<'_>) -> Result<()> {
+    fn unlink(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
         self.check_writable()?;
+        let mut state = self.state.lock();
+        let path = state.path(parent, name.bytes())?;
         // It may be open, so what it is stays known.
-        self.state.lock().names.remove(name.bytes()).map(drop).ok_or_else(|| Errno::NOENT.into())
+        state.names.remove(&path).map(drop).ok_or_else(|| Errno::NOENT.into())
     }
 
-    fn rmdir(&self, _: &Context<'_>, _: NodeId, _: Name<'_>) -> Result<()> {
-        none()
+    fn rmdir(&self, _: &Context<'_>, parent: NodeId, name: Name<'_>) -> Result<()> {
+        self.check_writable()?;
+        let mut state = self.state.lock();
+        let path = state.path(parent, name.bytes())?;
+        let node = *state.directories.get(&path).ok_or(Errno::NOENT)?;
+        if !state.within(NodeId(node))?.is_empty() {
+            return Err(Errno::NOTEMPTY.into());
+        }
+        state.directories.remove(&path);
+        Ok(())
     }
 
     fn rename(
@@ -217,20 +331,30 @@ impl Filesystem for Files {
         Ok(self.opened(&mut state, &named.unwrap_or_default()))
     }
 
-    fn create(&self, _: &Context<'_>, _: NodeId, name: Name<'_>, _: u32, _: u32) -> Result<(Entry, Opened)> {
+    fn create(
+        &self,
+        _: &Context<'_>,
+        parent: NodeId,
+        name: Name<'_>,
+        _: u32,
+        _: u32,
+    ) -> Result<(Entry, Opened)> {
         self.check_writable()?;
         let mut state = self.state.lock();
-        let node = match state.names.get(name.bytes()) {
-            Some(_) => return Err(Errno::EXIST.into()),
-            None => state.add(name.bytes(), Contents::default()),
-        };
-        let opened = self.opened(&mut state, name.bytes());
-        Ok((self.entry(node, 0), opened))
+        let path = state.path(parent, name.bytes())?;
+        if state.find(&path).is_some() {
+            return Err(Errno::EXIST.into());
+        }
+        let node = state.add(&path, Contents::default());
+        if parent != NodeId::ROOT && !is_pages(&path) {
+            state.texts.insert(node, Vec::new());
+        }
+        let opened = self.opened(&mut state, &path);
+        Ok((self.entry(Found { node, kind: FileKind::Regular, size: 0 }), opened))
     }
 
     fn read(&self, _: &Context<'_>, node: NodeId, _: Handle, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        // What is on its way cannot be read; CRIU does not.
-        let Bytes::From(object) = &self.bytes else { return Err(Errno::OPNOTSUPP.into()) };
+        let Bytes::From(object) = &self.bytes else { return self.state.lock().read(node, offset, buf) };
         let (pieces, len) = {
             let mut state = self.state.lock();
             let file = state.file(node)?;
@@ -272,6 +396,7 @@ impl Filesystem for Files {
         if !data.is_empty() {
             file.put(Piece { at, from, len: data.len() as u64 });
         }
+        state.note(node, at, data)?;
         Ok(data.len())
     }
 
@@ -292,19 +417,17 @@ impl Filesystem for Files {
     fn readdir(
         &self,
         _: &Context<'_>,
-        _: NodeId,
+        directory: NodeId,
         _: Handle,
         offset: u64,
         sink: &mut dyn DirSink,
     ) -> Result<()> {
         let state = self.state.lock();
-        let mut all: Vec<(u64, &[u8])> = state.names.iter().map(|(name, node)| (*node, &**name)).collect();
-        all.sort_unstable();
-        for (node, name) in all.into_iter().filter(|(node, _)| *node > offset) {
+        for (node, kind, name) in state.within(directory)?.into_iter().filter(|(node, ..)| *node > offset) {
             if !sink.fits(name.len()) {
                 break;
             }
-            sink.push(DirEntry { ino: node, cookie: node, kind: Some(FileKind::Regular), name }, None);
+            sink.push(DirEntry { ino: node, cookie: node, kind: Some(kind), name }, None);
         }
         Ok(())
     }
@@ -357,3 +480,7 @@ pub(super) fn serve(files: &Arc<Files>, beside: &Path) -> std::result::Result<Ap
     served.map_err(|e| failed(&e))?;
     Ok(apart)
 }
+
+#[cfg(test)]
+#[path = "files_test.rs"]
+mod tests;

@@ -83,6 +83,11 @@ impl<O: Out> Gathering<O> {
         self.explained(done)
     }
 
+    /// Waits until half of what may wait in memory does not.
+    pub(in crate::checkpoint) fn room(&self) {
+        self.sink.room();
+    }
+
     /// Takes what has changed of it since.
     pub(in crate::checkpoint) fn still(&mut self) -> Result<Amount, Failure> {
         let done = self.layer.still();

@@ -63,19 +63,27 @@ impl<O: Out> Laid<O> {
     }
 }
 
-/// Puts the files of a directory, by name.
+/// Puts the files of a directory, by name, and those of directories in it, by `DIRECTORY/NAME`.
 fn directory(dir: &Path, sink: &Sink) -> Result<BTreeMap<String, Contents>, Failure> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(|e| Failure::at(dir, e))? {
-        names.push(entry.map_err(|e| Failure::at(dir, e))?.file_name().to_string_lossy().into_owned());
+        let entry = entry.map_err(|e| Failure::at(dir, e))?;
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        names.push((entry.file_name().to_string_lossy().into_owned(), is_directory));
     }
     names.sort();
-    let one = |name: String| {
+    let mut all = BTreeMap::new();
+    for (name, is_directory) in names {
         let path = dir.join(&name);
+        if is_directory {
+            let within = directory(&path, sink)?.into_iter();
+            all.extend(within.map(|(one, contents)| (format!("{name}/{one}"), contents)));
+            continue;
+        }
         let put = File::open(&path).and_then(|file| file_of(file, sink));
-        Ok((name, put.map_err(|e| Failure::at(&path, e))?))
-    };
-    names.into_iter().map(one).collect()
+        all.insert(name, put.map_err(|e| Failure::at(&path, e))?);
+    }
+    Ok(all)
 }
 
 fn file_of(mut file: File, sink: &Sink) -> io::Result<Contents> {

@@ -59,6 +59,10 @@ impl<E: Ends> Making for Made<E> {
         self.gathering.ahead()
     }
 
+    fn room(&mut self) {
+        self.gathering.room();
+    }
+
     fn still(&mut self) -> Result<Amount, Failure> {
         self.gathering.still()
     }

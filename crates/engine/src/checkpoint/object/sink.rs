@@ -205,6 +205,14 @@ impl Sink {
         Ok(())
     }
 
+    /// Waits until no more is on its way than half of what may be.
+    pub(super) fn room(&self) {
+        let mut state = self.shared.state.lock();
+        while state.waiting.len() > self.shared.most / 2 && state.failed.is_none() && state.end.is_none() {
+            self.shared.changed.wait(&mut state);
+        }
+    }
+
     /// What comes next begins with a granule of its own, however short it is.
     pub(super) fn align(&self) -> Result<(), Errno> {
         let mut state = self.shared.state.lock();

@@ -12,6 +12,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long a cluster has not answered before the command is told to end.
+const UNANSWERED: Duration = Duration::from_secs(3);
 
 /// The command, with all layers on the cluster.
 fn far(cx: &Cx, cluster: &Cluster, more: &[&str]) -> Outcome<Command> {
@@ -51,7 +53,7 @@ pub(super) fn ended(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let rounds = ["--subjects", "host", "--rounds", "1000"];
     for signal in [Signal::INT, Signal::KILL] {
         let mut child = far(cx, cluster, &rounds)?.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let status = end(cx, cluster, &mut child, signal);
+        let status = at_work(cx, cluster).and_then(|()| end(&mut child, signal));
         if status.is_err() {
             let _ = child.kill();
             let _ = child.wait();
@@ -77,13 +79,40 @@ pub(super) fn ended(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     Ok(())
 }
 
-/// Sends a signal to a command that is at work, and waits for its end.
-fn end(cx: &Cx, cluster: &Cluster, child: &mut Child, signal: Signal) -> Outcome<ExitStatus> {
+/// It ends at a signal while the cluster answers nothing, too: whoever waits for that is taken away.
+pub(super) fn away(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    for subject in ["host", "vellum-cached"] {
+        let mut command = far(cx, cluster, &["--subjects", subject, "--rounds", "1000"])?;
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let status = at_work(cx, cluster).and_then(|()| {
+            let _stopped = (cluster.stop_storage()?, cluster.stop_server()?);
+            std::thread::sleep(UNANSWERED);
+            ensure!(child.try_wait()?.is_none(), "{subject}: ended by itself");
+            end(&mut child, Signal::TERM)
+        });
+        if status.is_err() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        ensure_eq!(status?.code(), Some(130), "{subject}: exit status");
+        no_client_is_left(cluster)?;
+        nothing_is_left(cx)?;
+    }
+    Ok(())
+}
+
+/// Waits until the command is at work.
+fn at_work(cx: &Cx, cluster: &Cluster) -> Outcome {
     let begin = Instant::now();
     while mounted(cx)?.is_none() || cluster.process("ceph-fuse")?.is_none() {
         ensure!(begin.elapsed() < PATIENCE, "ceph-fuse has mounted nothing");
         std::thread::sleep(PAUSE);
     }
+    Ok(())
+}
+
+/// Sends a signal to a command, and waits for its end.
+fn end(child: &mut Child, signal: Signal) -> Outcome<ExitStatus> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     kill_process(pid.ok_or(rustix::io::Errno::SRCH)?, signal)?;
     let asked = Instant::now();

@@ -74,6 +74,7 @@ const PARTS: &[(&str, Part)] = &[
     ("expelled", failures::expelled),
     // A client that was killed is waited for by a metadata server that starts.
     ("bench-ended", bench::ended),
+    ("bench-away", bench::away),
 ];
 
 /// All parts beside one cluster: it takes longer to start than most of them.

@@ -52,7 +52,7 @@ pub(crate) struct Ceph {
 struct Client(Child);
 
 impl Client {
-    /// Starts one. The kernel kills it with the thread that does so, which is the process's first.
+    /// Starts one. The kernel kills it with the thread that does so, which is there until the end.
     fn start(mount: &Path, said: &Path) -> Result<Self> {
         let said = fs::File::create(said).doing(|| "making a file for messages")?;
         let mut command = Command::new("setpriv");
@@ -130,7 +130,12 @@ impl Ceph {
 
     /// Mounts it anew if it is ours and its client has ended, for it was taken away.
     pub(crate) fn begin_if_gone(&self) -> Result<()> {
-        let gone = self.ours && self.shown.client().as_mut().is_none_or(|client| client.ended().is_ok_and(|ended| ended.is_some()));
+        let gone = self.ours
+            && self
+                .shown
+                .client()
+                .as_mut()
+                .is_none_or(|client| client.ended().is_ok_and(|ended| ended.is_some()));
         if gone { self.begin_anew() } else { Ok(()) }
     }
 
@@ -176,7 +181,8 @@ impl Tenants {
     /// A tenant's layers, as his client shows them.
     pub(crate) fn layers(&self, number: usize, layers: &Layers) -> Layers {
         let Some(shown) = self.shown.get(number) else { return layers.clone() };
-        let own = |path: &PathBuf| path.strip_prefix(&self.of).map_or(path.clone(), |rest| shown.mount.join(rest));
+        let own =
+            |path: &PathBuf| path.strip_prefix(&self.of).map_or(path.clone(), |rest| shown.mount.join(rest));
         Layers {
             lower: own(&layers.lower),
             upper: own(&layers.upper),

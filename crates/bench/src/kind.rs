@@ -214,8 +214,12 @@ mod tests {
     #[test]
     fn clients_of_their_own_are_for_tenants() {
         let own: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| kind.has_own_clients()).collect();
-        let part = |name: &str| own.iter().filter(|kind| kind.takes_part(tasks::named(name).unwrap())).count();
-        assert_eq!((own.len(), part("s2-rocksdb-put-4"), part("s2-scale-out-2"), part("s2-isolation-web")), (4, 4, 4, 4));
+        let part =
+            |name: &str| own.iter().filter(|kind| kind.takes_part(tasks::named(name).unwrap())).count();
+        assert_eq!(
+            (own.len(), part("s2-rocksdb-put-4"), part("s2-scale-out-2"), part("s2-isolation-web")),
+            (4, 4, 4, 4)
+        );
         // Clones of one tenant, and one mount, need no second.
         assert_eq!((part("s2-rocksdb-get-8"), part("untar"), part("s3-misses-four")), (0, 0, 0));
         assert!(own.iter().all(|kind| kind.is_far() && !kind.is_vellum() && !kind.has_pools()));

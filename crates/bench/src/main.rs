@@ -31,6 +31,8 @@ use vellum_bench::workload::job;
 
 /// Bad input to the command.
 const EXIT_BAD_INPUT: u8 = 2;
+/// What the first thread has, too.
+const STACK: usize = 8 << 20;
 
 #[derive(Parser)]
 #[command(
@@ -249,7 +251,21 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    let done = match cli.command {
+    match cli.command {
+        command @ (Command::Worker | Command::Load { .. }) => perform(command),
+        // The kernel gives a signal to the first thread of a process, if that has not blocked it; one that waits for a filesystem never takes it.
+        command => match std::thread::Builder::new().stack_size(STACK).spawn(move || perform(command)) {
+            Ok(work) => work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(error) => {
+                eprintln!("vellum-bench: starting a thread: {error}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+fn perform(command: Command) -> ExitCode {
+    let done = match command {
         Command::Compare(args) => run_compare(&args),
         Command::Guard(args) => match run_guard(&args) {
             Ok(guard::Guarded::NotCompared(why)) if !stop::asked() => {

@@ -32,9 +32,11 @@ impl Mounts {
     pub fn mount(subject: &Contender, testbed: &Testbed, task: &Task) -> Result<Self> {
         let mut clones = testbed.clones(task.lower, (task.clones)(testbed))?;
         testbed.begin_anew()?;
-        let tenants = subject.kind.has_own_clients().then(|| testbed.tenants(clones.len())).transpose()?.flatten();
+        let tenants =
+            subject.kind.has_own_clients().then(|| testbed.tenants(clones.len())).transpose()?.flatten();
         if let Some(tenants) = &tenants {
-            clones = clones.iter().enumerate().map(|(number, layers)| tenants.layers(number, layers)).collect();
+            clones =
+                clones.iter().enumerate().map(|(number, layers)| tenants.layers(number, layers)).collect();
         }
         let clients = match &tenants {
             Some(tenants) => tenants.services().collect(),

@@ -1,9 +1,7 @@
 //! The processes that this one has started, and all that those have: daemons, too, which have left their parents.
 
 use crate::failure::{Result, While};
-use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid,
-};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use std::fs;
 
 /// How often is looked for those that were just about to be started.
@@ -93,10 +91,19 @@ mod tests {
 
     #[test]
     fn all_below_one_are_found_and_no_other() {
-        let lines = ["2 (a) S 1 2 2", "3 (b) S 2 2 2", "4 (c) Z 2 2 2", "5 (d) S 4 2 2", "6 (e) S 1 6 6", "7 (f) S 0 0 0"];
+        let lines = [
+            "2 (a) S 1 2 2",
+            "3 (b) S 2 2 2",
+            "4 (c) Z 2 2 2",
+            "5 (d) S 4 2 2",
+            "6 (e) S 1 6 6",
+            "7 (f) S 0 0 0",
+        ];
         let all: Vec<One> = lines.iter().map(|line| One::read(line).unwrap()).collect();
-        let mut found: Vec<i32> =
-            below(Pid::from_raw(2).unwrap(), &all).into_iter().map(|pid| pid.as_raw_nonzero().get()).collect();
+        let mut found: Vec<i32> = below(Pid::from_raw(2).unwrap(), &all)
+            .into_iter()
+            .map(|pid| pid.as_raw_nonzero().get())
+            .collect();
         found.sort_unstable();
         assert_eq!(found, [3, 5]);
     }

@@ -136,7 +136,11 @@ impl Ceph {
                 .client()
                 .as_mut()
                 .is_none_or(|client| client.ended().is_ok_and(|ended| ended.is_some()));
-        if gone { self.begin_anew() } else { Ok(()) }
+        if !gone {
+            return Ok(());
+        }
+        forget_dead_clients();
+        self.begin_anew()
     }
 
     /// Shows it to so many tenants, each by a client of his own.
@@ -232,7 +236,7 @@ impl Shown {
         let said = self.mount.with_extension("said");
         let mut client = Client::start(&self.mount, &said)?;
         if let Err(failure) = self.mounted(&mut client, &said) {
-            self.abandon(Some(client));
+            self.abandon(client);
             return Err(failure);
         }
         *self.client() = Some(client);
@@ -262,7 +266,7 @@ impl Shown {
     }
 
     /// Kills the client and detaches its mount: whoever works there has an error from now on.
-    fn abandon(&self, client: Option<Client>) {
+    fn abandon(&self, client: Client) {
         drop(client);
         let _ = unmount(&self.mount, UnmountFlags::DETACH);
         stop::unregister(&self.mount);
@@ -270,7 +274,7 @@ impl Shown {
 
     /// Unmounts it, and returns when its client is gone, in whatever way.
     fn end(&self) -> Result<()> {
-        let mut client = self.client().take();
+        let Some(mut client) = self.client().take() else { return Ok(()) };
         let start = Instant::now();
         while let Err(error) = unmount(&self.mount, UnmountFlags::empty()) {
             if error == rustix::io::Errno::INVAL {
@@ -283,11 +287,54 @@ impl Shown {
             std::thread::sleep(PAUSE);
         }
         stop::unregister(&self.mount);
-        if client.as_mut().is_none_or(|client| client.ends_within(PATIENCE)) {
+        if client.ends_within(PATIENCE) {
             Ok(())
         } else {
             Err(Failure::new("ceph-fuse has not ended after it was unmounted, and was killed"))
         }
+    }
+}
+
+/// A client's session, as the metadata server shows it.
+#[derive(Debug, serde::Deserialize)]
+struct Session {
+    id: u64,
+    client_metadata: ClientMetadata,
+}
+
+/// What a client has said of itself.
+#[derive(Debug, serde::Deserialize)]
+struct ClientMetadata {
+    #[serde(default)]
+    hostname: String,
+    #[serde(default)]
+    pid: String,
+}
+
+/// The sessions of a host's clients whose processes do not live.
+fn of_dead(sessions: &[Session], host: &str, lives: impl Fn(&str) -> bool) -> Vec<u64> {
+    let dead =
+        |client: &ClientMetadata| client.hostname == host && !client.pid.is_empty() && !lives(&client.pid);
+    sessions.iter().filter(|session| dead(&session.client_metadata)).map(|session| session.id).collect()
+}
+
+/// Has the cluster expel clients that were taken away: it would have all others wait for them, a minute or more. Where that may not be done, or
+/// there is no answer, they wait.
+fn forget_dead_clients() {
+    let tell = |more: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.arg("20").args(["ceph", "tell", "mds.0", "session"]).args(more);
+        command
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .map(|output| output.stdout)
+            .unwrap_or_default()
+    };
+    let sessions: Vec<Session> = serde_json::from_slice(&tell(&["ls"])).unwrap_or_default();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for id in of_dead(&sessions, &host, |pid| Path::new("/proc").join(pid).exists()) {
+        tell(&["evict", &format!("id={id}")]);
     }
 }
 
@@ -328,6 +375,19 @@ mod tests {
         assert_eq!((own.upper, own.work), (layers.upper.clone(), PathBuf::from("/a/cephfs-1/b/work")));
         assert_eq!(own.far, Some(("/a/cephfs-1".into(), "/a/cephfs-1/b/alone".into())));
         assert_eq!(tenants.layers(2, &layers).lower, layers.lower);
+    }
+
+    #[test]
+    fn only_dead_clients_of_this_host_are_expelled() {
+        let session = |id: u64, host: &str, pid: &str| {
+            format!(
+                r#"{{"id": {id}, "state": "open", "client_metadata": {{"hostname": "{host}", "pid": "{pid}"}}}}"#
+            )
+        };
+        let all = [session(1, "a", "7"), session(2, "a", "8"), session(3, "b", "7")].join(",");
+        let text = format!(r#"[{all}, {{"id": 4, "client_metadata": {{}}}}]"#);
+        let sessions: Vec<Session> = serde_json::from_str(&text).unwrap();
+        assert_eq!(of_dead(&sessions, "a", |pid| pid == "8"), [1]);
     }
 
     #[test]

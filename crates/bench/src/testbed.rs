@@ -193,6 +193,11 @@ impl Testbed {
         self.ceph.as_ref().and_then(Ceph::service)
     }
 
+    /// Has what lies on CephFS shown again, if that was taken away.
+    fn see(&self) -> Result<()> {
+        self.ceph.as_ref().map_or(Ok(()), Ceph::begin_if_gone)
+    }
+
     /// Whether layers lie on CephFS.
     #[must_use]
     pub fn is_far(&self) -> bool {
@@ -279,6 +284,7 @@ impl Testbed {
 
     /// The layer that holds `what`, made when first asked for.
     pub fn lower(&self, what: Lower) -> Result<PathBuf> {
+        self.see()?;
         match what {
             Lower::Empty => {
                 let layer = self.lowers().join("lower-empty");
@@ -437,7 +443,7 @@ impl Testbed {
 
     /// Removes what [`Testbed::layers`] made. Nothing may be mounted there.
     pub fn clear(&self) -> Result<()> {
-        self.ceph.as_ref().map_or(Ok(()), Ceph::begin_if_gone)?;
+        self.see()?;
         let (run, far) = (self.run_dir(), self.far_run());
         [run]
             .iter()

@@ -78,9 +78,14 @@ pub(super) fn report(path: &Path) -> Outcome<Value> {
 
 /// One of its mounts in the case's directory; somebody else may be at work with this program elsewhere.
 pub(super) fn mounted(cx: &Cx) -> Outcome<Option<String>> {
+    mounted_like(cx, "")
+}
+
+/// One of them whose line has some words in it.
+pub(super) fn mounted_like(cx: &Cx, words: &str) -> Outcome<Option<String>> {
     let begins = format!("{}/vellum-bench-", fs::canonicalize(&cx.dir)?.display());
     let mounts = fs::read_to_string("/proc/self/mounts")?;
-    Ok(mounts.lines().find(|line| line.contains(&begins)).map(str::to_owned))
+    Ok(mounts.lines().find(|line| line.contains(&begins) && line.contains(words)).map(str::to_owned))
 }
 
 /// Whatever it made in the case's directory is gone, and so are its mounts.

@@ -1,7 +1,7 @@
 //! `vellum bench compare --ceph`: others are measured by ceph-fuse, which is gone afterwards, however the command ends.
 
 use super::cluster::Cluster;
-use crate::cases::comparison::{bench, mounted, nothing_is_left, report};
+use crate::cases::comparison::{bench, mounted, mounted_like, nothing_is_left, report};
 use crate::harness::PATIENCE;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, shell, skip};
@@ -14,14 +14,20 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a cluster has not answered before the command is told to end.
 const UNANSWERED: Duration = Duration::from_secs(3);
+/// Seconds after which a measurement is given up: enough for one that is answered.
+const LIMIT: &str = "20";
 
 /// The command, with all layers on the cluster.
 fn far(cx: &Cx, cluster: &Cluster, more: &[&str]) -> Outcome<Command> {
+    far_at(cx, cluster, "0.01", more)
+}
+
+fn far_at(cx: &Cx, cluster: &Cluster, scale: &str, more: &[&str]) -> Outcome<Command> {
     if !shell::have("ceph-fuse") {
         return skip("ceph-fuse is missing: run make deps");
     }
     let mut command = bench(cx)?;
-    command.args(["--ceph", "both", "--tasks", "untar", "--scale", "0.01", "--no-counts"]).args(more);
+    command.args(["--ceph", "both", "--tasks", "untar", "--scale", scale, "--no-counts"]).args(more);
     command.env("CEPH_CONF", &cluster.conf);
     Ok(command)
 }
@@ -99,6 +105,45 @@ pub(super) fn away(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         nothing_is_left(cx)?;
     }
     Ok(())
+}
+
+/// What the cluster does not answer in time is given up and named; what comes after it is timed, and waits for no client that was taken away.
+pub(super) fn given_up(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let more = ["--subjects", "vellum-cached,host", "--rounds", "2", "--limit", LIMIT];
+    let mut command = far_at(cx, cluster, "0.2", &more)?;
+    let mut child = command.arg("--json").arg(&json).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let given_up = (|| {
+        let waited = |until: &dyn Fn() -> Outcome<bool>, what: &str| {
+            let begin = Instant::now();
+            while !until()? {
+                ensure!(begin.elapsed() < PATIENCE, "{what}");
+                std::thread::sleep(PAUSE);
+            }
+            Outcome::Ok(())
+        };
+        let unpacks = || {
+            let line = mounted_like(cx, "/merged ")?;
+            let place = line.as_deref().and_then(|line| line.split(' ').nth(1));
+            Ok(place.is_some_and(|place| Path::new(place).join("tree").exists()))
+        };
+        waited(&unpacks, "nothing is unpacked")?;
+        let _stopped = (cluster.stop_storage()?, cluster.stop_server()?);
+        waited(&|| Ok(mounted_like(cx, "/merged ")?.is_none()), "it is mounted still")
+    })();
+    let begin = Instant::now();
+    while given_up.is_ok() && child.try_wait()?.is_none() && begin.elapsed() < 2 * PATIENCE {
+        std::thread::sleep(PAUSE);
+    }
+    let _ = child.kill();
+    let status = child.wait()?;
+    given_up?;
+    ensure_eq!(status.code(), Some(1), "exit status");
+    let results = &report(&json)?["tasks"][0]["results"];
+    ensure_eq!(results[0]["failure"], format!("did not finish within {LIMIT} s"), "{results}");
+    ensure!(results[1]["seconds"].as_f64().is_some() && results[1]["failure"].is_null(), "{results}");
+    no_client_is_left(cluster)?;
+    nothing_is_left(cx)
 }
 
 /// Waits until the command is at work.

@@ -75,6 +75,7 @@ const PARTS: &[(&str, Part)] = &[
     // A client that was killed is waited for by a metadata server that starts.
     ("bench-ended", bench::ended),
     ("bench-away", bench::away),
+    ("bench-given-up", bench::given_up),
 ];
 
 /// All parts beside one cluster: it takes longer to start than most of them.

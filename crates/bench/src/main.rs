@@ -105,7 +105,7 @@ struct Compare {
     /// The filesystem of the image.
     #[arg(long, value_enum, default_value = "ext4", requires = "image")]
     format: Format,
-    /// Have layers on CephFS, in the cluster of CEPH_CONF: shown by ceph-fuse to all but Vellum, which reads them through its cache. Vellum's clones are in one pool then, and `host` is ceph-fuse alone. No bars are judged.
+    /// Have layers on CephFS, in the cluster of CEPH_CONF: shown by ceph-fuse to all but Vellum, which reads them through its cache. Vellum's clones are in one pool then, `host` is ceph-fuse alone, `-own` has a ceph-fuse for each tenant, and `-back` is Vellum with ceph.write=back. No bars are judged.
     #[arg(long, value_enum)]
     ceph: Option<Far>,
     /// Write everything that was measured to this file.

@@ -24,7 +24,7 @@ pub struct ServiceUse {
     pub switches: u64,
     /// Time on a processor.
     pub cpu: Duration,
-    /// The same in ticks of the kernel's clock, in which threads that have ended are, too.
+    /// Time on a processor in ticks of the kernel's clock, in which threads that have ended are, too.
     pub whole_cpu: Duration,
     /// Page faults, with and without reading from a device; those of threads that have ended are in it.
     pub faults: u64,

@@ -5,7 +5,7 @@
 //! a second signal, what is registered here is taken away by force: first the processes, and then the mounts, of which FUSE's
 //! answer no request any more, so that whoever waits for an answer has an error.
 //!
-//! The same is done to what does not end [in time](within).
+//! What does not end [in time](within) is taken away like that, too.
 
 use crate::failure::{Failure, Result, While};
 use crate::offspring;

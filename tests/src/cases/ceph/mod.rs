@@ -68,6 +68,7 @@ const PARTS: &[(&str, Part)] = &[
     ("checkpoints", checkpoints::checkpoints),
     ("flatten", images::flatten),
     ("bench", bench::compared),
+    ("bench-tenants", bench::tenants),
     ("storage-stopped", failures::storage_stopped),
     ("others-answered", failures::others_answered),
     ("server-restarted", failures::server_restarted),

@@ -4,6 +4,7 @@ use crate::ceph::Tenants;
 use crate::client::Client;
 use crate::contender::{Contender, Mounted};
 use crate::failure::Result;
+use crate::offspring;
 use crate::pools::Pools;
 use crate::service::Service;
 use crate::tasks::{self, Task};
@@ -165,13 +166,17 @@ impl Mounts {
         self.services().into_iter().chain(self.clients.iter().copied()).collect()
     }
 
-    /// Unmounts everything; the first failure counts, the others are said.
+    /// Unmounts everything; the first failure counts, the others are said. Where a service lives on, all are killed: the others would not end
+    /// either, if another mount namespace has a copy of the mounts, and each would be waited for.
     pub fn unmount(self) -> Result<()> {
         let Self { mounts, pools, tenants, .. } = self;
         let mut result = Ok(());
         for mounted in mounts {
             match mounted.unmount() {
-                Err(failure) if result.is_ok() => result = Err(failure),
+                Err(failure) if result.is_ok() => {
+                    result = Err(failure);
+                    offspring::kill();
+                }
                 Err(failure) => eprintln!("vellum-bench: {failure}"),
                 Ok(()) => {}
             }

@@ -24,6 +24,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("bench/work", 400, work),
     Case { turn: Turn::Alone, ..Case::once("bench/interrupted", 120, interrupted) },
     Case::once("bench/limit", 120, limit),
+    Case::once("bench/held", 300, held),
     Case::once("bench/bad-input", 30, bad_input),
 ];
 
@@ -351,6 +352,33 @@ fn limit(cx: &Cx) -> Outcome {
     ensure_eq!(results[0]["failure"], "did not finish within 3 s", "{said}");
     ensure!(results[1]["seconds"].as_f64().is_some(), "not timed: {said}");
     ensure!(said.contains("did not finish within 3 s"), "not said: {said}");
+    nothing_is_left(cx)
+}
+
+/// Services that live on, for another mount namespace has a copy of their mounts, are waited for a minute, and not each for one.
+fn held(cx: &Cx) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let mut command = bench(cx)?;
+    command.args(["--tasks", "s2-scale-out-4", "--scale", "0.01", "--rounds", "1", "--no-counts"]);
+    command.args(["--subjects", "vellum-cached"]).arg("--json").arg(&json);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    while mounted_like(cx, "/3/merged ")?.is_none() && child.try_wait()?.is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut holder = Command::new("unshare").args(["-m", "sleep", "600"]).spawn()?;
+    let begin = Instant::now();
+    while child.try_wait()?.is_none() && begin.elapsed() < Duration::from_secs(200) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let took = begin.elapsed();
+    let _ = child.kill();
+    let status = child.wait();
+    holder.kill()?;
+    holder.wait()?;
+    ensure_eq!(status?.code(), Some(1), "exit status");
+    ensure!(took < Duration::from_secs(120), "{took:?} for one that lives on");
+    let failure = report(&json)?["tasks"][0]["results"][0]["failure"].clone();
+    ensure!(failure.as_str().is_some_and(|why| why.contains("lives on")), "{failure}");
     nothing_is_left(cx)
 }
 

@@ -1,10 +1,12 @@
 //! Layers on CephFS, in the cluster that the environment names (`CEPH_CONF`, as in `scripts/ceph-local`).
 //!
 //! Vellum reaches them by itself. For all others they are shown by ceph-fuse, mounted anew before each measurement, so that all begin
-//! with a client that knows nothing; one for all mounts of a task. Uppers are on this host, or there too.
+//! with a client that knows nothing; one for all mounts of a task, or one for each of its tenants. Uppers are on this host, or there too.
 
 use crate::failure::{Failure, Result, While};
+use crate::service::Service;
 use crate::stop;
+use crate::testbed::Layers;
 use rustix::mount::{UnmountFlags, unmount};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -18,11 +20,11 @@ use std::time::{Duration, Instant};
 const NOTE: &str = "cephfs.json";
 /// Where ceph-fuse is mounted.
 const MOUNT: &str = "cephfs";
-/// What it says.
-const SAID: &str = "cephfs.said";
 /// How long it may take to mount, its mount may stay busy, and it may take to end afterwards.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long it may take to remove what was made there.
+const CLEARING: Duration = Duration::from_secs(600);
 
 /// Which layers lie on CephFS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
@@ -37,12 +39,10 @@ pub enum Far {
 #[derive(Debug)]
 pub(crate) struct Ceph {
     pub(crate) far: Far,
-    /// Where ceph-fuse is mounted.
-    mount: PathBuf,
-    /// The place's directory in it.
+    /// What shows it here.
+    shown: Shown,
+    /// The place's directory there.
     pub(crate) dir: PathBuf,
-    /// The ceph-fuse that shows it, where that is ours.
-    client: Mutex<Option<Client>>,
     ours: bool,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Ceph {
 struct Client(Child);
 
 impl Client {
-    /// Starts one. The kernel kills it with the thread that does so, which is the process's first.
+    /// Starts one. The kernel kills it with the thread that does so, which is there until the end.
     fn start(mount: &Path, said: &Path) -> Result<Self> {
         let said = fs::File::create(said).doing(|| "making a file for messages")?;
         let mut command = Command::new("setpriv");
@@ -92,11 +92,11 @@ impl Ceph {
     /// Makes it, for a place at `top`.
     pub(crate) fn make(top: &Path, name: &Path, far: Far) -> Result<Self> {
         let mount = top.join(MOUNT);
-        let ceph = Self { far, dir: mount.join(name), mount, client: Mutex::default(), ours: true };
+        let ceph = Self { far, dir: mount.join(name), shown: Shown::at(mount), ours: true };
         let text = serde_json::to_vec(&(far, &ceph.dir)).doing(|| "a note")?;
         fs::write(top.join(NOTE), text).doing(|| "writing a note")?;
-        fs::create_dir(&ceph.mount).doing(|| "making a mount point")?;
-        ceph.begin()?;
+        fs::create_dir(&ceph.shown.mount).doing(|| "making a mount point")?;
+        ceph.shown.begin()?;
         fs::create_dir(&ceph.dir).doing(|| "making a directory on CephFS")?;
         Ok(ceph)
     }
@@ -105,7 +105,7 @@ impl Ceph {
     pub(crate) fn of_another(top: &Path) -> Option<Self> {
         let text = fs::read(top.join(NOTE)).ok()?;
         let (far, dir) = serde_json::from_slice(&text).ok()?;
-        Some(Self { far, dir, mount: top.join(MOUNT), client: Mutex::default(), ours: false })
+        Some(Self { far, dir, shown: Shown::at(top.join(MOUNT)), ours: false })
     }
 
     /// What Vellum calls a path in it; None: it is not in it.
@@ -114,15 +114,129 @@ impl Ceph {
     }
 
     pub(crate) fn mount_point(&self) -> &Path {
-        &self.mount
+        &self.shown.mount
+    }
+
+    /// The client that shows it.
+    pub(crate) fn service(&self) -> Option<Service> {
+        self.shown.service()
+    }
+
+    /// Mounts it anew: nothing of what was read or written is known any more.
+    pub(crate) fn begin_anew(&self) -> Result<()> {
+        self.shown.end()?;
+        self.shown.begin()
+    }
+
+    /// Mounts it anew if it is ours and its client has ended, for it was taken away.
+    pub(crate) fn begin_if_gone(&self) -> Result<()> {
+        let gone = self.ours
+            && self
+                .shown
+                .client()
+                .as_mut()
+                .is_none_or(|client| client.ended().is_ok_and(|ended| ended.is_some()));
+        if !gone {
+            return Ok(());
+        }
+        forget_dead_clients();
+        self.begin_anew()
+    }
+
+    /// Shows it to so many tenants, each by a client of his own.
+    pub(crate) fn tenants(&self, count: usize) -> Result<Tenants> {
+        let mut tenants = Tenants { of: self.shown.mount.clone(), shown: Vec::new() };
+        for number in 0..count {
+            let mount = self.shown.mount.with_file_name(format!("{MOUNT}-{number}"));
+            fs::create_dir_all(&mount).doing(|| "making a mount point")?;
+            let shown = Shown::at(mount);
+            shown.begin()?;
+            tenants.shown.push(shown);
+        }
+        Ok(tenants)
+    }
+}
+
+impl Drop for Ceph {
+    fn drop(&mut self) {
+        if !self.ours {
+            return;
+        }
+        let ended = stop::within(CLEARING, || {
+            self.begin_if_gone()?;
+            stop::remove(&self.dir).doing(|| format!("removing {}", self.dir.display()))?;
+            self.shown.end()
+        });
+        if let Err(failure) = ended.or_else(|failure| self.shown.end().and(Err(failure))) {
+            eprintln!("vellum-bench: {failure}");
+        }
+    }
+}
+
+/// A ceph-fuse for each tenant. They end with this.
+#[derive(Debug)]
+pub(crate) struct Tenants {
+    /// Where all others see what they show.
+    of: PathBuf,
+    shown: Vec<Shown>,
+}
+
+impl Tenants {
+    /// A tenant's layers, as his client shows them.
+    pub(crate) fn layers(&self, number: usize, layers: &Layers) -> Layers {
+        let Some(shown) = self.shown.get(number) else { return layers.clone() };
+        let own =
+            |path: &PathBuf| path.strip_prefix(&self.of).map_or(path.clone(), |rest| shown.mount.join(rest));
+        Layers {
+            lower: own(&layers.lower),
+            upper: own(&layers.upper),
+            work: own(&layers.work),
+            merged: layers.merged.clone(),
+            far: layers.far.as_ref().map(|(_, alone)| (shown.mount.clone(), own(alone))),
+        }
+    }
+
+    /// The clients.
+    pub(crate) fn services(&self) -> impl Iterator<Item = Service> {
+        self.shown.iter().filter_map(Shown::service)
+    }
+
+    /// Ends them; the first failure counts.
+    pub(crate) fn end(&self) -> Result<()> {
+        self.shown.iter().map(Shown::end).fold(Ok(()), Result::and)
+    }
+}
+
+impl Drop for Tenants {
+    fn drop(&mut self) {
+        if let Err(failure) = self.end() {
+            eprintln!("vellum-bench: {failure}");
+        }
+    }
+}
+
+/// A mount point, and the ceph-fuse that is mounted there, where that is ours.
+#[derive(Debug)]
+struct Shown {
+    mount: PathBuf,
+    client: Mutex<Option<Client>>,
+}
+
+impl Shown {
+    fn at(mount: PathBuf) -> Self {
+        Self { mount, client: Mutex::default() }
+    }
+
+    fn service(&self) -> Option<Service> {
+        self.client().as_ref().map(|client| Service { pid: client.0.id() })
     }
 
     fn begin(&self) -> Result<()> {
         stop::register(&self.mount);
-        let said = self.mount.with_file_name(SAID);
+        let said = self.mount.with_extension("said");
         let mut client = Client::start(&self.mount, &said)?;
         if let Err(failure) = self.mounted(&mut client, &said) {
-            self.abandon(Some(client));
+            self.abandon(client);
             return Err(failure);
         }
         *self.client() = Some(client);
@@ -152,7 +266,7 @@ impl Ceph {
     }
 
     /// Kills the client and detaches its mount: whoever works there has an error from now on.
-    fn abandon(&self, client: Option<Client>) {
+    fn abandon(&self, client: Client) {
         drop(client);
         let _ = unmount(&self.mount, UnmountFlags::DETACH);
         stop::unregister(&self.mount);
@@ -160,7 +274,7 @@ impl Ceph {
 
     /// Unmounts it, and returns when its client is gone, in whatever way.
     fn end(&self) -> Result<()> {
-        let mut client = self.client().take();
+        let Some(mut client) = self.client().take() else { return Ok(()) };
         let start = Instant::now();
         while let Err(error) = unmount(&self.mount, UnmountFlags::empty()) {
             if error == rustix::io::Errno::INVAL {
@@ -173,31 +287,54 @@ impl Ceph {
             std::thread::sleep(PAUSE);
         }
         stop::unregister(&self.mount);
-        if client.as_mut().is_none_or(|client| client.ends_within(PATIENCE)) {
+        if client.ends_within(PATIENCE) {
             Ok(())
         } else {
             Err(Failure::new("ceph-fuse has not ended after it was unmounted, and was killed"))
         }
     }
-
-    /// Mounts it anew: nothing of what was read or written is known any more.
-    pub(crate) fn begin_anew(&self) -> Result<()> {
-        self.end()?;
-        self.begin()
-    }
 }
 
-impl Drop for Ceph {
-    fn drop(&mut self) {
-        if !self.ours {
-            return;
-        }
-        if let Err(error) = stop::remove(&self.dir) {
-            eprintln!("vellum-bench: removing {}: {error}", self.dir.display());
-        }
-        if let Err(failure) = self.end() {
-            eprintln!("vellum-bench: {failure}");
-        }
+/// A client's session, as the metadata server shows it.
+#[derive(Debug, serde::Deserialize)]
+struct Session {
+    id: u64,
+    client_metadata: ClientMetadata,
+}
+
+/// What a client has said of itself.
+#[derive(Debug, serde::Deserialize)]
+struct ClientMetadata {
+    #[serde(default)]
+    hostname: String,
+    #[serde(default)]
+    pid: String,
+}
+
+/// The sessions of a host's clients whose processes do not live.
+fn of_dead(sessions: &[Session], host: &str, lives: impl Fn(&str) -> bool) -> Vec<u64> {
+    let dead =
+        |client: &ClientMetadata| client.hostname == host && !client.pid.is_empty() && !lives(&client.pid);
+    sessions.iter().filter(|session| dead(&session.client_metadata)).map(|session| session.id).collect()
+}
+
+/// Has the cluster expel clients that were taken away: it would have all others wait for them, a minute or more. Where that may not be done, or
+/// there is no answer, they wait.
+fn forget_dead_clients() {
+    let tell = |more: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.arg("20").args(["ceph", "tell", "mds.0", "session"]).args(more);
+        command
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .output()
+            .map(|output| output.stdout)
+            .unwrap_or_default()
+    };
+    let sessions: Vec<Session> = serde_json::from_slice(&tell(&["ls"])).unwrap_or_default();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    for id in of_dead(&sessions, &host, |pid| Path::new("/proc").join(pid).exists()) {
+        tell(&["evict", &format!("id={id}")]);
     }
 }
 
@@ -216,6 +353,41 @@ mod tests {
         let mount = Path::new("/a/cephfs");
         assert_eq!(Ceph::called(mount, Path::new("/a/cephfs/b/lower")), Some("ceph:/b/lower".into()));
         assert_eq!(Ceph::called(mount, Path::new("/a/upper")), None);
+    }
+
+    #[test]
+    fn tenants_see_their_layers_by_their_own_clients() {
+        let (all, local) = (Path::new("/a/cephfs"), PathBuf::from("/a/run/0/merged"));
+        let tenants = Tenants {
+            of: all.to_owned(),
+            shown: (0..2).map(|number| Shown::at(format!("/a/cephfs-{number}").into())).collect(),
+        };
+        let layers = Layers {
+            lower: all.join("b/lower"),
+            upper: PathBuf::from("/a/run/0/upper"),
+            work: all.join("b/work"),
+            merged: local.clone(),
+            far: Some((all.to_owned(), all.join("b/alone"))),
+        };
+        let own = tenants.layers(1, &layers);
+        assert_eq!((own.lower.as_path(), own.merged), (Path::new("/a/cephfs-1/b/lower"), local));
+        // What lies on this host is where it was.
+        assert_eq!((own.upper, own.work), (layers.upper.clone(), PathBuf::from("/a/cephfs-1/b/work")));
+        assert_eq!(own.far, Some(("/a/cephfs-1".into(), "/a/cephfs-1/b/alone".into())));
+        assert_eq!(tenants.layers(2, &layers).lower, layers.lower);
+    }
+
+    #[test]
+    fn only_dead_clients_of_this_host_are_expelled() {
+        let session = |id: u64, host: &str, pid: &str| {
+            format!(
+                r#"{{"id": {id}, "state": "open", "client_metadata": {{"hostname": "{host}", "pid": "{pid}"}}}}"#
+            )
+        };
+        let all = [session(1, "a", "7"), session(2, "a", "8"), session(3, "b", "7")].join(",");
+        let text = format!(r#"[{all}, {{"id": 4, "client_metadata": {{}}}}]"#);
+        let sessions: Vec<Session> = serde_json::from_str(&text).unwrap();
+        assert_eq!(of_dead(&sessions, "a", |pid| pid == "8"), [1]);
     }
 
     #[test]

@@ -29,6 +29,8 @@ pub struct Plan {
     pub rounds: usize,
     /// A subject that a task has taken longer than this on, mounting included, is not timed with it again.
     pub patience: Option<Duration>,
+    /// How long one measurement may take, mounting and unmounting included, before it is given up.
+    pub limit: Duration,
     /// Whether requests, system calls and memory are counted, in one more round.
     pub counts: bool,
 }
@@ -37,6 +39,11 @@ impl Plan {
     /// The subjects of a task.
     fn subjects_of(&self, task: &Task) -> Vec<&Contender> {
         self.subjects.iter().filter(|subject| subject.kind.takes_part(task)).collect()
+    }
+
+    /// Where each of them has its layers.
+    fn places<'a>(&self, testbeds: &'a Testbeds, task: &Task) -> Result<Vec<&'a Testbed>> {
+        self.subjects_of(task).iter().map(|subject| testbeds.of(subject.kind)).collect()
     }
 }
 
@@ -101,6 +108,8 @@ pub fn compare(
         let outcome = run_task(plan, testbeds, task, counters.as_ref(), &progress)?;
         progress.suspend(|| each(&outcome));
         all.push(outcome);
+        let places = plan.places(testbeds, task)?;
+        stop::within(plan.limit, || places.iter().try_for_each(|testbed| testbed.clear()))?;
         if stop::asked() {
             break;
         }
@@ -132,8 +141,8 @@ fn run_task(
     let subjects = plan.subjects_of(task);
     let mut outcomes: Vec<Outcome> = subjects.iter().map(|subject| empty(subject)).collect();
     // Made before the first clock starts, for all alike.
-    let places = subjects.iter().map(|subject| testbeds.of(subject.kind)).collect::<Result<Vec<_>>>()?;
-    places.iter().try_for_each(|testbed| testbed.lower(task.lower).map(drop))?;
+    let places = plan.places(testbeds, task)?;
+    stop::within(plan.limit, || places.iter().try_for_each(|testbed| testbed.lower(task.lower).map(drop)))?;
     for round in 0..plan.rounds {
         // Each round begins with another subject, so that nobody is always first, and every second one goes the other way round, so that
         // nobody always comes after the same one.
@@ -148,7 +157,9 @@ fn run_task(
             progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
             let sample = if outcome.goes_on(plan.patience) && !stop::asked() {
                 let start = Instant::now();
-                let sample = Mounts::during(subject, testbed, task, |mounts| measure(task, testbed, mounts));
+                let sample = stop::within(plan.limit, || {
+                    Mounts::during(subject, testbed, task, |mounts| measure(task, testbed, mounts))
+                });
                 outcome.spent += start.elapsed();
                 unless_stopped(sample, &mut outcome.failure)
             } else {
@@ -162,13 +173,12 @@ fn run_task(
         for ((subject, outcome), testbed) in subjects.iter().zip(&mut outcomes).zip(&places) {
             progress.set_message(format!("{} on {}, counting", task.name, subject.kind.name()));
             if outcome.goes_on(plan.patience) && !stop::asked() {
-                let counts = counters.count(task, subject, testbed);
+                let counts = stop::within(plan.limit, || counters.count(task, subject, testbed));
                 outcome.counts = unless_stopped(counts, &mut outcome.failure).unwrap_or_default();
             }
             progress.inc(1);
         }
     }
-    places.iter().try_for_each(|testbed| testbed.clear())?;
     Ok(TaskOutcome { task, operations: (task.operations)(testbeds.main()), outcomes })
 }
 

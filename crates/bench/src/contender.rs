@@ -2,6 +2,7 @@
 
 use crate::ceph::{Ceph, Far};
 use crate::failure::{Failure, Result, While};
+pub use crate::kind::Kind;
 use crate::pools::Pools;
 use crate::programs::{self, on_path};
 use crate::service::Service;
@@ -20,134 +21,6 @@ use std::time::Duration;
 const LIBRARY: &str = "libvellum.so";
 /// How long a mount may stay busy before it is detached, and a service may go on living after that.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Which filesystem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// A directory on the testbed, without a union.
-    Host,
-    /// The kernel's overlayfs with its default options.
-    Overlay,
-    /// The kernel's overlayfs on XFS, which can share blocks between files.
-    OverlayXfs,
-    /// fuse-overlayfs, versions 0 and 1.
-    FuseOverlayfs,
-    /// fuse-overlayfs, version 2.
-    FuseOverlayfs2,
-    /// unionfs-fuse.
-    UnionfsFuse,
-    /// Vellum with `profile=cached`.
-    VellumCached,
-    /// Vellum with `profile=passthrough`.
-    VellumPassthrough,
-    /// `VellumPassthrough` in a pool of its own, with Vellum's library in every process that works on it.
-    VellumLibrary,
-    /// `VellumCached`, with the service of each tenant in a pool of its own.
-    VellumCachedPools,
-    /// `VellumPassthrough`, with the service of each tenant in a pool of its own.
-    VellumPassthroughPools,
-    /// `VellumCached`, all mounts in one pool, whose service's cache they share.
-    VellumShares,
-}
-
-impl Kind {
-    /// All of them, in the order of tables.
-    pub const ALL: [Self; 12] = [
-        Self::Host,
-        Self::Overlay,
-        Self::OverlayXfs,
-        Self::FuseOverlayfs,
-        Self::FuseOverlayfs2,
-        Self::UnionfsFuse,
-        Self::VellumCached,
-        Self::VellumPassthrough,
-        Self::VellumLibrary,
-        Self::VellumCachedPools,
-        Self::VellumPassthroughPools,
-        Self::VellumShares,
-    ];
-
-    /// Its name on the command line.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Overlay => "overlayfs",
-            Self::OverlayXfs => "overlayfs-xfs",
-            Self::FuseOverlayfs => "fuse-overlayfs",
-            Self::FuseOverlayfs2 => "fuse-overlayfs-2",
-            Self::UnionfsFuse => "unionfs-fuse",
-            Self::VellumCached => "vellum-cached",
-            Self::VellumPassthrough => "vellum-passthrough",
-            Self::VellumLibrary => "vellum-library",
-            Self::VellumCachedPools => "vellum-cached-pools",
-            Self::VellumPassthroughPools => "vellum-passthrough-pools",
-            Self::VellumShares => "vellum-shares",
-        }
-    }
-
-    /// What it is, for lists.
-    #[must_use]
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Host => "a directory, no union",
-            Self::Overlay => "the kernel's overlayfs, default options",
-            Self::OverlayXfs => "the same on XFS with reflinks, in an image on a loop device",
-            Self::FuseOverlayfs => "fuse-overlayfs 1",
-            Self::FuseOverlayfs2 => "fuse-overlayfs 2",
-            Self::UnionfsFuse => "unionfs-fuse (copy-on-write)",
-            Self::VellumCached => "Vellum, profile=cached",
-            Self::VellumPassthrough => "Vellum, profile=passthrough",
-            Self::VellumLibrary => "Vellum, profile=passthrough in a pool, its clients with the library",
-            Self::VellumCachedPools => "Vellum, profile=cached, a pool for each tenant",
-            Self::VellumPassthroughPools => "Vellum, profile=passthrough, a pool for each tenant",
-            Self::VellumShares => "Vellum, profile=cached, mounts of one pool that share its cache by weight",
-        }
-    }
-
-    /// The subject of this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// Whether the kernel alone serves it.
-    #[must_use]
-    pub fn is_kernels(self) -> bool {
-        matches!(self, Self::Host | Self::Overlay | Self::OverlayXfs)
-    }
-
-    /// Whether it is one of Vellum's.
-    #[must_use]
-    pub fn is_vellum(self) -> bool {
-        matches!(self, Self::VellumCached | Self::VellumPassthrough) || self.has_pools()
-    }
-
-    /// Whether its mounts are in pools.
-    #[must_use]
-    pub fn has_pools(self) -> bool {
-        matches!(self, Self::VellumCachedPools | Self::VellumPassthroughPools | Self::VellumShares)
-            || self.has_library()
-    }
-
-    /// Whether Vellum's library is in the processes that work on it.
-    #[must_use]
-    pub fn has_library(self) -> bool {
-        self == Self::VellumLibrary
-    }
-
-    /// Whether it takes part in a task: pools are for tenants, the library is for what it can be in, and a cache is shared by those
-    /// that have one.
-    #[must_use]
-    pub fn takes_part(self, task: &Task) -> bool {
-        match self {
-            Self::VellumShares => task.cache.is_some(),
-            _ if task.cache.is_some() => false,
-            Self::VellumLibrary => task.library,
-            _ => task.tenants || !self.has_pools(),
-        }
-    }
-}
 
 /// Programs that were named by the user, by subject; `vellum` stands for all of Vellum's.
 pub type Programs = Vec<(String, PathBuf)>;
@@ -182,6 +55,7 @@ impl Contender {
     /// Finds what `kind` needs, or says why it cannot be had.
     pub fn find(kind: Kind, programs: &Programs) -> std::result::Result<Self, String> {
         let given = |name: &str| programs.iter().find(|(n, _)| n == name).map(|(_, path)| path.clone());
+        let named = || given(kind.name()).or_else(|| given(kind.union().name()));
         let without = Self { kind, program: None, options: None, version: None, library: None };
         let root = rustix::process::geteuid().is_root();
         let found = |program: PathBuf| {
@@ -189,7 +63,7 @@ impl Contender {
             let library = kind.has_library().then(|| library_of(&program)).transpose()?;
             Ok(Self { program: Some(program), version, library, ..without.clone() })
         };
-        match kind {
+        match kind.union() {
             Kind::Host => Ok(without),
             Kind::OverlayXfs if root && on_path("mkfs.xfs").is_empty() => {
                 Err("no mkfs.xfs on PATH; install the package xfsprogs".into())
@@ -198,10 +72,10 @@ impl Contender {
             Kind::Overlay | Kind::OverlayXfs => Err("kernel overlayfs needs root".into()),
             _ if !Path::new("/dev/fuse").exists() => Err("there is no /dev/fuse".into()),
             Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => {
-                if let Some(program) = given(kind.name()) {
+                if let Some(program) = named() {
                     return found(program);
                 }
-                let second = kind == Kind::FuseOverlayfs2;
+                let second = kind.union() == Kind::FuseOverlayfs2;
                 let program = on_path("fuse-overlayfs").into_iter().find(|program| {
                     version(program)
                         .is_some_and(|version| major(&version).is_some_and(|n| (n >= 2) == second))
@@ -214,19 +88,13 @@ impl Contender {
                 };
                 program.map_or_else(|| Err(remedy.into()), found)
             }
-            Kind::UnionfsFuse => given(kind.name())
+            Kind::UnionfsFuse => named()
                 .or_else(|| on_path("unionfs").into_iter().next())
                 .or_else(|| on_path("unionfs-fuse").into_iter().next())
                 .map_or_else(|| Err("no unionfs on PATH; install the package unionfs-fuse".into()), found),
             _ if kind.has_pools() && !root => Err("control groups need root".into()),
-            Kind::VellumCached
-            | Kind::VellumPassthrough
-            | Kind::VellumLibrary
-            | Kind::VellumCachedPools
-            | Kind::VellumPassthroughPools
-            | Kind::VellumShares => {
-                given(kind.name()).or_else(|| given("vellum")).map_or_else(vellum, Ok).and_then(found)
-            }
+            // All others are Vellum's.
+            _ => named().or_else(|| given("vellum")).map_or_else(vellum, Ok).and_then(found),
         }
     }
 
@@ -239,6 +107,7 @@ impl Contender {
             _ if on_path("ceph-fuse").is_empty() => "no ceph-fuse on PATH; install the package ceph-fuse",
             Kind::OverlayXfs => "its layers lie on XFS",
             Kind::Overlay if far == Far::Both => "the kernel's overlayfs takes no upper layer of ceph-fuse",
+            _ if kind.writes_behind() && far == Far::Lower => "its upper layer lies on CephFS: --ceph both",
             _ => return Self::find(kind, programs),
         };
         Err(why.into())
@@ -268,7 +137,7 @@ impl Contender {
             service: None,
             is_mounted: false,
         };
-        let mut options = match self.kind {
+        let mut options = match self.kind.union() {
             Kind::Host if !task.alters => {
                 mounted.root = layers.lower.clone();
                 return Ok(mounted);
@@ -289,7 +158,6 @@ impl Contender {
                 programs::run(Command::new("cp").arg("-a").arg(from).arg(&layers.merged))?;
                 return Ok(mounted);
             }
-            Kind::Overlay | Kind::OverlayXfs | Kind::FuseOverlayfs | Kind::FuseOverlayfs2 => union,
             Kind::UnionfsFuse => "cow,use_ino,suid,dev,default_permissions".into(),
             // What is done after a mount has ended is not to disturb what comes next.
             Kind::VellumCached | Kind::VellumCachedPools | Kind::VellumShares => {
@@ -298,8 +166,12 @@ impl Contender {
             Kind::VellumPassthrough | Kind::VellumLibrary | Kind::VellumPassthroughPools => {
                 format!("{union},profile=passthrough,fill_at_end=off")
             }
+            _ => union,
         };
         options.push_str(more);
+        if self.kind.writes_behind() {
+            options.push_str(",ceph.write=back");
+        }
         if layers.far.is_some() && self.kind.is_vellum() && task.cache.is_none() {
             // An image's layers.
             options.push_str(",cache=immutable");
@@ -311,7 +183,7 @@ impl Contender {
         stop::register(&layers.merged);
         stop::check()?;
         mounted.is_mounted = true;
-        match (&self.program, self.kind) {
+        match (&self.program, self.kind.union()) {
             (None, _) => {
                 let options = CString::new(options).doing(|| "mount options")?;
                 mount("overlay", &layers.merged, "overlay", MountFlags::empty(), options.as_c_str())
@@ -482,14 +354,6 @@ fn major(version: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_unique_and_found() {
-        for kind in Kind::ALL {
-            assert_eq!(Kind::named(kind.name()), Some(kind));
-        }
-        assert_eq!(Kind::named("nothing"), None);
-    }
 
     #[test]
     fn the_library_lies_beside_the_program() {

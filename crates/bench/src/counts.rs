@@ -98,20 +98,20 @@ impl Counters {
     }
 
     fn on(&self, testbed: &Testbed, task: &Task, mounts: &Mounts) -> Result<Counts> {
-        let services = mounts.services();
+        let (services, at_work) = (mounts.services(), mounts.at_work());
         let mut counts = Counts::default();
         if let Some(calls) = &self.calls {
-            calls.watch(&services)?;
+            calls.watch(&at_work)?;
         }
         // Only now, so that it is watched and charged from its start.
         let mut client = mounts.client_unmeasured(testbed, task)?;
         let mut passes = || client.run().map(drop);
         let calls = || match &self.calls {
             Some(counter) => {
-                let of = counter.during(&services, passes)?;
+                let of = counter.during(&at_work, passes)?;
                 let (client, service) = of.map(|of| (of.client, of.service)).unzip();
                 counts.client_calls = client;
-                counts.service_calls = service.filter(|_| !services.is_empty());
+                counts.service_calls = service.filter(|_| !at_work.is_empty());
                 Ok(())
             }
             None => passes(),

@@ -17,6 +17,7 @@ use vellum_bench::isolation::{self, host};
 use vellum_bench::keep;
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::mounts::Mounts;
+use vellum_bench::offspring;
 use vellum_bench::page::{self, markdown};
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
@@ -30,6 +31,8 @@ use vellum_bench::workload::job;
 
 /// Bad input to the command.
 const EXIT_BAD_INPUT: u8 = 2;
+/// What the first thread has, too.
+const STACK: usize = 8 << 20;
 
 #[derive(Parser)]
 #[command(
@@ -87,6 +90,9 @@ struct Compare {
     /// A filesystem that a task has taken longer than so many seconds on, is not timed with it again, and nothing is counted there; what was measured stays [default: all rounds].
     #[arg(long, value_name = "SECONDS")]
     patience: Option<u32>,
+    /// A measurement that has not finished after so many seconds is given up: its processes and mounts are taken away, and the run goes on.
+    #[arg(long, default_value_t = 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: u32,
     /// A factor for the number of files and for sizes; the bars are for 1.
     #[arg(long, default_value_t = 1.0, value_name = "FACTOR")]
     scale: f64,
@@ -99,7 +105,7 @@ struct Compare {
     /// The filesystem of the image.
     #[arg(long, value_enum, default_value = "ext4", requires = "image")]
     format: Format,
-    /// Have layers on CephFS, in the cluster of CEPH_CONF: shown by ceph-fuse to all but Vellum, which reads them through its cache. Vellum's clones are in one pool then, and `host` is ceph-fuse alone. No bars are judged.
+    /// Have layers on CephFS, in the cluster of CEPH_CONF: shown by ceph-fuse to all but Vellum, which reads them through its cache. Vellum's clones are in one pool then, `host` is ceph-fuse alone, `-own` has a ceph-fuse for each tenant, and `-back` is Vellum with ceph.write=back. No bars are judged.
     #[arg(long, value_enum)]
     ceph: Option<Far>,
     /// Write everything that was measured to this file.
@@ -245,7 +251,21 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    let done = match cli.command {
+    match cli.command {
+        command @ (Command::Worker | Command::Load { .. }) => perform(command),
+        // The kernel gives a signal to the first thread of a process, if that has not blocked it; one that waits for a filesystem never takes it.
+        command => match std::thread::Builder::new().stack_size(STACK).spawn(move || perform(command)) {
+            Ok(work) => work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(error) => {
+                eprintln!("vellum-bench: starting a thread: {error}");
+                ExitCode::FAILURE
+            }
+        },
+    }
+}
+
+fn perform(command: Command) -> ExitCode {
+    let done = match command {
         Command::Compare(args) => run_compare(&args),
         Command::Guard(args) => match run_guard(&args) {
             Ok(guard::Guarded::NotCompared(why)) if !stop::asked() => {
@@ -329,12 +349,13 @@ fn run_store(args: &StoreArgs) -> Result<()> {
 
 fn run_compare(args: &Compare) -> Result<()> {
     let programs = args.program.iter().map(|text| contender::program(text)).collect::<Result<Vec<_>>>()?;
-    let kinds = chosen_kinds(&args.subjects)?;
+    let kinds = chosen_kinds(&args.subjects, args.ceph.is_some())?;
     let options = args.mount_options.iter().map(|text| mount_options(text)).collect::<Result<Vec<_>>>()?;
     let (mut subjects, mut missing) = (Vec::new(), Vec::new());
     for kind in kinds {
         let found = match args.ceph {
             Some(far) => Contender::find_far(kind, &programs, far),
+            None if kind.is_far() => Err("it is on CephFS only: --ceph".to_owned()),
             None => Contender::find(kind, &programs),
         };
         match found {
@@ -388,6 +409,7 @@ fn measure(
         eprintln!("left out: {}: {}", task.name, task.lacks().unwrap_or_default());
     }
     stop::watch()?;
+    offspring::adopt()?;
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let image = args.image.map(|mib| (args.format, mib));
     let testbeds = Testbeds::new(&dir, image, args.scale, args.ceph)?;
@@ -409,7 +431,8 @@ fn measure(
     };
     print!("{}", report::heading(&report));
     let patience = args.patience.map(|seconds| Duration::from_secs(seconds.into()));
-    let plan = Plan { tasks, subjects, rounds: args.rounds, patience, counts: !args.no_counts };
+    let limit = Duration::from_secs(args.limit.into());
+    let plan = Plan { tasks, subjects, rounds: args.rounds, patience, limit, counts: !args.no_counts };
     let done = compare::compare(&plan, &testbeds, |done| {
         let mut task = TaskReport::of(done, denominator, &report.tasks);
         if args.ceph.is_some() {
@@ -461,9 +484,10 @@ fn note(subject: &Contender) -> SubjectNote {
     }
 }
 
-fn chosen_kinds(names: &[String]) -> Result<Vec<Kind>> {
+/// `far`: layers lie on CephFS.
+fn chosen_kinds(names: &[String], far: bool) -> Result<Vec<Kind>> {
     if names.is_empty() {
-        return Ok(Kind::ALL.to_vec());
+        return Ok(Kind::ALL.into_iter().filter(|kind| far || !kind.is_far()).collect());
     }
     let kind = |name: &String| {
         Kind::named(name).ok_or_else(|| {

@@ -14,7 +14,7 @@ pub struct Sample {
     pub seconds: f64,
     /// Switches to another thread in the process that does the task and its children.
     pub client_switches: f64,
-    /// Switches to another thread in the service.
+    /// Switches to another thread in the service; None, too, where some of its threads have ended meanwhile.
     pub service_switches: Option<f64>,
     /// Processor time of that process and its children, in seconds.
     pub client_cpu_seconds: f64,
@@ -81,7 +81,8 @@ impl Meter {
         let per_pass = |now: u64, before: u64| now.saturating_sub(before) as f64 / passes;
         let kernel = self.kernel.and_then(|before| Some(KernelUse::now()?.since(&before)));
         let served: Vec<(ServiceUse, ServiceUse)> =
-            self.services.iter().map(|(service, before)| (*before, service.usage())).collect();
+            self.services.iter().map(|(service, before)| (before.clone(), service.usage())).collect();
+        let is_whole = !served.iter().any(|(before, now)| now.lacks_any_of(before));
         let of_services = |difference: fn(&ServiceUse, &ServiceUse) -> f64| {
             let each = served.iter().map(|(before, now)| difference(before, now));
             each.reduce(|sum, more| sum + more).map(|sum| sum / passes)
@@ -90,9 +91,17 @@ impl Meter {
         Ok(Sample {
             seconds: seconds / passes,
             client_switches: per_pass(client.switches, self.client.switches),
-            service_switches: of_services(|before, now| now.switches.saturating_sub(before.switches) as f64),
+            service_switches: of_services(|before, now| now.switches.saturating_sub(before.switches) as f64)
+                .filter(|_| is_whole),
             client_cpu_seconds: client.cpu.saturating_sub(self.client.cpu).as_secs_f64() / passes,
-            service_cpu_seconds: of_services(|before, now| now.cpu.saturating_sub(before.cpu).as_secs_f64()),
+            service_cpu_seconds: of_services(|before, now| {
+                let (before, now) = if now.lacks_any_of(before) {
+                    (before.whole_cpu, now.whole_cpu)
+                } else {
+                    (before.cpu, now.cpu)
+                };
+                now.saturating_sub(before).as_secs_f64()
+            }),
             kernel_cpu_seconds: kernel.map(|cpu| cpu.as_secs_f64() / passes),
             client_faults: per_pass(client.faults, self.client.faults),
             service_faults: of_services(|before, now| now.faults.saturating_sub(before.faults) as f64),

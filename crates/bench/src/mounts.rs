@@ -1,8 +1,10 @@
 //! A subject mounted for a task: once, or as several clones over one lower layer.
 
+use crate::ceph::Tenants;
 use crate::client::Client;
 use crate::contender::{Contender, Mounted};
 use crate::failure::Result;
+use crate::offspring;
 use crate::pools::Pools;
 use crate::service::Service;
 use crate::tasks::{self, Task};
@@ -17,6 +19,10 @@ pub struct Mounts {
     mounts: Vec<Mounted>,
     // After the mounts, whose services are in them.
     pools: Option<Pools>,
+    // After the mounts, whose layers they show.
+    tenants: Option<Tenants>,
+    /// The clients that show layers on CephFS, for all but Vellum.
+    clients: Vec<Service>,
     variables: Variables,
     roots: Vec<PathBuf>,
     uppers: Vec<PathBuf>,
@@ -25,8 +31,19 @@ pub struct Mounts {
 impl Mounts {
     /// Mounts `subject` as often as `task` wants it, on fresh upper layers.
     pub fn mount(subject: &Contender, testbed: &Testbed, task: &Task) -> Result<Self> {
-        let clones = testbed.clones(task.lower, (task.clones)(testbed))?;
+        let mut clones = testbed.clones(task.lower, (task.clones)(testbed))?;
         testbed.begin_anew()?;
+        let tenants =
+            subject.kind.has_own_clients().then(|| testbed.tenants(clones.len())).transpose()?.flatten();
+        if let Some(tenants) = &tenants {
+            clones =
+                clones.iter().enumerate().map(|(number, layers)| tenants.layers(number, layers)).collect();
+        }
+        let clients = match &tenants {
+            Some(tenants) => tenants.services().collect(),
+            None if subject.kind.is_vellum() => Vec::new(),
+            None => testbed.far_service().into_iter().collect(),
+        };
         // Clones of an image on CephFS are in one pool, which has one client and one cache, unless each is a tenant's.
         let together = task.cache.is_some()
             || (testbed.is_far() && subject.kind.is_vellum() && clones.len() > 1 && !task.tenants);
@@ -65,7 +82,7 @@ impl Mounts {
             variables.push(("LD_PRELOAD", library.into()));
             variables.push(("VELLUM_SOCKET", pools.socket(0)?.into()));
         }
-        Ok(Self { mounts, pools, variables, roots, uppers })
+        Ok(Self { mounts, pools, tenants, clients, variables, roots, uppers })
     }
 
     /// Mounts, does `what`, unmounts.
@@ -97,7 +114,7 @@ impl Mounts {
 
     /// A process that has prepared the task here, to be measured.
     pub fn client(&self, testbed: &Testbed, task: &Task) -> Result<Client> {
-        let services = self.services().iter().map(|service| service.pid).collect();
+        let services = self.at_work().iter().map(|service| service.pid).collect();
         self.prepared(testbed, task, Some(services))
     }
 
@@ -143,18 +160,28 @@ impl Mounts {
         services
     }
 
-    /// Unmounts everything; the first failure counts, the others are said.
+    /// All that are at work for the mounts: their services, and the clients that show them what lies on CephFS.
+    #[must_use]
+    pub fn at_work(&self) -> Vec<Service> {
+        self.services().into_iter().chain(self.clients.iter().copied()).collect()
+    }
+
+    /// Unmounts everything; the first failure counts, the others are said. Where a service lives on, all are killed: the others would not end
+    /// either, if another mount namespace has a copy of the mounts, and each would be waited for.
     pub fn unmount(self) -> Result<()> {
-        let Self { mounts, pools, .. } = self;
+        let Self { mounts, pools, tenants, .. } = self;
         let mut result = Ok(());
         for mounted in mounts {
             match mounted.unmount() {
-                Err(failure) if result.is_ok() => result = Err(failure),
+                Err(failure) if result.is_ok() => {
+                    result = Err(failure);
+                    offspring::kill();
+                }
                 Err(failure) => eprintln!("vellum-bench: {failure}"),
                 Ok(()) => {}
             }
         }
         drop(pools);
-        result
+        result.and(tenants.map_or(Ok(()), |tenants| tenants.end()))
     }
 }

@@ -169,9 +169,7 @@ impl TaskReport {
         };
         let peers: Vec<(&'static str, f64)> = results
             .iter()
-            .filter(|result| {
-                [Kind::FuseOverlayfs, Kind::FuseOverlayfs2].iter().any(|kind| kind.name() == result.subject)
-            })
+            .filter(|result| Kind::named(result.subject).is_some_and(Kind::is_peer))
             .filter_map(|result| Some((result.subject, judged(result)?)))
             .collect();
         for result in &mut results {

@@ -16,14 +16,26 @@ pub struct Service {
 }
 
 /// What a service has used so far. Threads that have ended are not in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceUse {
+    /// The threads that it has.
+    pub threads: Vec<u32>,
     /// Switches to another thread, voluntary or not.
     pub switches: u64,
     /// Time on a processor.
     pub cpu: Duration,
+    /// Time on a processor in ticks of the kernel's clock, in which threads that have ended are, too.
+    pub whole_cpu: Duration,
     /// Page faults, with and without reading from a device; those of threads that have ended are in it.
     pub faults: u64,
+}
+
+impl ServiceUse {
+    /// Whether threads that were there have ended, with what they had used.
+    #[must_use]
+    pub fn lacks_any_of(&self, before: &Self) -> bool {
+        before.threads.iter().any(|thread| !self.threads.contains(thread))
+    }
 }
 
 impl Service {
@@ -77,10 +89,14 @@ impl Service {
             sum.switches += field(&status, "voluntary_ctxt_switches:").unwrap_or(0)
                 + field(&status, "nonvoluntary_ctxt_switches:").unwrap_or(0);
             let schedstat = fs::read_to_string(task.path().join("schedstat")).unwrap_or_default();
+            sum.threads.extend(task.file_name().to_str().and_then(|name| name.parse::<u32>().ok()));
             let nanoseconds = schedstat.split_whitespace().next().and_then(|word| word.parse().ok());
             sum.cpu += Duration::from_nanos(nanoseconds.unwrap_or(0));
         }
-        sum.faults = faults(&fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default());
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        sum.faults = sum_of(&stat, [10, 12]);
+        let ticks = sum_of(&stat, [14, 15]) as f64;
+        sum.whole_cpu = Duration::from_secs_f64(ticks / rustix::param::clock_ticks_per_second() as f64);
         sum
     }
 
@@ -122,12 +138,12 @@ fn others() -> impl Iterator<Item = Service> {
         .map(|pid| Service { pid })
 }
 
-/// The page faults in `/proc/PID/stat`: fields 10 and 12 of proc_pid_stat(5), counted from 1.
-fn faults(stat: &str) -> u64 {
+/// The sum of two fields of `/proc/PID/stat`, by their numbers in proc_pid_stat(5), counted from 1.
+fn sum_of(stat: &str, numbers: [usize; 2]) -> u64 {
     // The name, in parentheses, may hold anything; what follows it begins with field 3.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     let fields: Vec<&str> = rest.split_whitespace().collect();
-    [10, 12].iter().filter_map(|number| fields.get(number - 3)?.parse::<u64>().ok()).sum()
+    numbers.iter().filter_map(|number| fields.get(number - 3)?.parse::<u64>().ok()).sum()
 }
 
 fn field(status: &str, name: &str) -> Option<u64> {
@@ -162,10 +178,16 @@ mod tests {
 
     #[test]
     fn faults_are_found_behind_any_name() {
-        assert_eq!(faults("7 (a) b) S 1 7 7 0 -1 4194560 120 9 3 9 5 6"), 123);
-        assert_eq!(faults(""), 0);
+        let stat = "7 (a) b) S 1 7 7 0 -1 4194560 120 9 3 9 5 6";
+        assert_eq!((sum_of(stat, [10, 12]), sum_of(stat, [14, 15]), sum_of("", [10, 12])), (123, 11, 0));
         let own = Service { pid: std::process::id() };
         assert!(own.usage().faults > 0);
+    }
+
+    #[test]
+    fn threads_that_have_ended_are_missed() {
+        let of = |threads: &[u32]| ServiceUse { threads: threads.to_vec(), ..ServiceUse::default() };
+        assert!(of(&[1, 3]).lacks_any_of(&of(&[1, 2])) && !of(&[1, 2, 3]).lacks_any_of(&of(&[2, 1])));
     }
 
     #[test]

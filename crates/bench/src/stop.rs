@@ -2,13 +2,18 @@
 //!
 //! A signal sets a flag that the main thread looks at between steps; it then ends by its ordinary way out, which
 //! unmounts everything. When it does not come round in time (it hangs in a filesystem that does not answer), or at
-//! a second signal, what is registered here is detached by force.
+//! a second signal, what is registered here is taken away by force: first the processes, and then the mounts, of which FUSE's
+//! answer no request any more, so that whoever waits for an answer has an error.
+//!
+//! What does not end [in time](within) is taken away like that, too.
 
 use crate::failure::{Failure, Result, While};
+use crate::offspring;
 use rustix::mount::{UnmountFlags, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,8 +28,13 @@ const FORCE_PAUSE: Duration = Duration::from_millis(50);
 /// The exit status after a signal, as shells know it for SIGINT.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
+/// How long what was given up may take to clear up after itself, before everything is taken away once more.
+const GRACE: Duration = Duration::from_secs(20);
+
 static ASKED: AtomicBool = AtomicBool::new(false);
+static LATE: AtomicBool = AtomicBool::new(false);
 static MOUNTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static PLACES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 static DIRS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Watches for signals from now on.
@@ -56,9 +66,53 @@ pub fn asked() -> bool {
     ASKED.load(Ordering::Relaxed)
 }
 
-/// An error when the user wants to stop.
+/// An error when the user wants to stop, or when what is being done has taken too long.
 pub fn check() -> Result<()> {
-    if asked() { Err(Failure::new("interrupted")) } else { Ok(()) }
+    match (asked(), LATE.load(Ordering::Relaxed)) {
+        (true, _) => Err(Failure::new("interrupted")),
+        (false, true) => Err(Failure::new("too late")),
+        (false, false) => Ok(()),
+    }
+}
+
+/// Does something that may take so long. If it has not returned then, all processes below this one and all mounts are taken away, by which
+/// it does, and it has failed.
+pub fn within<T>(limit: Duration, what: impl FnOnce() -> Result<T>) -> Result<T> {
+    let (done, until_done) = channel::<()>();
+    let watch = std::thread::Builder::new().name("limit".into());
+    let watch = watch.spawn(move || give_up_after(limit, &until_done)).doing(|| "starting a thread")?;
+    let found = what();
+    drop(done);
+    let late = watch.join().unwrap_or(false);
+    LATE.store(false, Ordering::Relaxed);
+    offspring::reap();
+    if late && !asked() {
+        return Err(Failure::new(format!("did not finish within {} s", limit.as_secs_f64())));
+    }
+    found
+}
+
+/// Whether it was not done in time.
+fn give_up_after(limit: Duration, done: &Receiver<()>) -> bool {
+    let (mut patience, mut late) = (limit, false);
+    while done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+        (patience, late) = (GRACE, true);
+        LATE.store(true, Ordering::Relaxed);
+        take_away();
+    }
+    late
+}
+
+/// Kills all processes below this one, and detaches all registered mounts; whoever waits for one of them has an error.
+fn take_away() {
+    offspring::kill();
+    let mounts = MOUNTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    for mount in mounts.iter().rev() {
+        // It may not be there yet, or not any more.
+        let _ = unmount(mount, UnmountFlags::DETACH | UnmountFlags::FORCE);
+    }
+    // Those that could not die, for they waited.
+    offspring::kill();
 }
 
 /// Remembers a mount, for the way out by force.
@@ -68,7 +122,14 @@ pub fn register(mount: &Path) {
 
 /// Forgets a mount that is gone.
 pub fn unregister(mount: &Path) {
-    MOUNTS.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| other != mount);
+    for mounts in [&MOUNTS, &PLACES] {
+        mounts.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| other != mount);
+    }
+}
+
+/// Remembers the mount of a place in which others are made: it is there until the end.
+pub fn register_place(mount: &Path) {
+    PLACES.lock().unwrap_or_else(PoisonError::into_inner).push(mount.to_owned());
 }
 
 /// Remembers a directory of ours, for the way out by force.
@@ -76,16 +137,18 @@ pub fn register_dir(dir: &Path) {
     DIRS.lock().unwrap_or_else(PoisonError::into_inner).push(dir.to_owned());
 }
 
-/// Detaches and removes everything that is registered, and ends the process.
+/// Takes away and removes everything that is registered, and ends the process.
 fn force() -> ! {
-    let mounts = MOUNTS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let list = |of: &Mutex<Vec<PathBuf>>| of.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let (mounts, places) = (list(&MOUNTS), list(&PLACES));
     for _ in 0..FORCE_TRIES {
-        for mount in mounts.iter().rev() {
-            let _ = unmount(mount, UnmountFlags::DETACH);
+        take_away();
+        for place in places.iter().rev() {
+            let _ = unmount(place, UnmountFlags::DETACH);
         }
         // The main thread may be in the middle of mounting; it does not begin to any more.
         std::thread::sleep(FORCE_PAUSE);
-        if !mounts.iter().any(|mount| is_mounted_below(mount)) {
+        if !mounts.iter().chain(&places).any(|mount| is_mounted_below(mount)) {
             break;
         }
     }

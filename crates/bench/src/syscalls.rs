@@ -89,11 +89,34 @@ impl SyscallCounter {
 
     /// Counts while `what` runs; None when there were too many calls to count.
     pub fn during(&self, services: &[Service], what: impl FnOnce() -> Result<()>) -> Result<Option<CallsOf>> {
-        let threads = || services.iter().flat_map(Service::threads).collect::<BTreeSet<u32>>();
-        let mut serving = threads();
+        let mut serving = Serving::default();
+        serving.add(services);
         let trace = self.0.during(EVENT, "0", what)?;
-        serving.extend(threads());
+        serving.add(services);
         Ok(trace.map(|trace| count(&trace, &serving)))
+    }
+}
+
+/// The threads of services, and what they are called: those that were there neither at the beginning nor at the end are known by that.
+#[derive(Debug, Default)]
+struct Serving {
+    threads: BTreeSet<u32>,
+    names: BTreeSet<String>,
+}
+
+impl Serving {
+    fn add(&mut self, services: &[Service]) {
+        for thread in services.iter().flat_map(Service::threads) {
+            self.threads.insert(thread);
+            let name = std::fs::read_to_string(format!("/proc/{thread}/comm")).unwrap_or_default();
+            self.names.insert(name.trim_end_matches('\n').to_owned());
+        }
+    }
+
+    /// Whether it is one of them, as the trace shows it: `NAME-NUMBER`.
+    fn has(&self, task: &str) -> bool {
+        let Some((name, number)) = task.trim().rsplit_once('-') else { return false };
+        number.parse().is_ok_and(|number| self.threads.contains(&number)) || self.names.contains(name)
     }
 }
 
@@ -104,16 +127,14 @@ fn in_first_pid_namespace() -> bool {
 }
 
 /// Counts lines such as `vellum-12 [001] ..... 1.0: sys_enter: NR 17 (3, ...)`.
-fn count(trace: &str, serving: &BTreeSet<u32>) -> CallsOf {
+fn count(trace: &str, serving: &Serving) -> CallsOf {
     let mut calls = CallsOf::default();
     for line in trace.lines() {
         let Some((before, event)) = line.split_once("sys_enter: NR ") else { continue };
         let number = event.split_whitespace().next().and_then(|word| word.parse().ok());
         let Some(number) = number else { continue };
         // A thread's name may hold anything, its number is behind the last dash before the processor.
-        let thread =
-            before.rsplit_once('[').and_then(|(task, _)| task.trim().rsplit_once('-')?.1.parse().ok());
-        let serves = thread.is_some_and(|thread| serving.contains(&thread));
+        let serves = before.rsplit_once('[').is_some_and(|(task, _)| serving.has(task));
         let name = match Sysno::new(number) {
             Some(call) if NOT_COUNTED.contains(&call) => continue,
             // A service waits for requests by `read`, whose number is a matter of chance; it reads data at offsets.
@@ -139,10 +160,13 @@ mod tests {
              vellum [w]-11   [001] ..... 1.0: sys_enter: NR {pread} (3, 7f, 1000, 0, 0, 0)\n\
              vellum-1        [001] ..... 1.1: sys_enter: NR {futex} (3, 7f, 1000, 0, 0, 0)\n\
              vellum-11       [001] ..... 1.2: sys_enter: NR {read} (3, 7f, 1000, 0, 0, 0)\n\
-             cat-12          [000] ..... 1.2: sys_enter: NR {read} (3, 7f, 1000, 0, 0, 0)\n"
+             cat-12          [000] ..... 1.2: sys_enter: NR {read} (3, 7f, 1000, 0, 0, 0)\n\
+             a-b-13          [000] ..... 1.3: sys_enter: NR {pread} (3, 7f, 1000, 0, 0, 0)\n"
         );
-        let calls = count(&trace, &BTreeSet::from([11]));
-        assert_eq!(calls.service, Calls::from([("pread64".to_owned(), 1)]));
+        // One of the second name has come and gone meanwhile.
+        let serving = Serving { threads: BTreeSet::from([11]), names: BTreeSet::from(["a-b".to_owned()]) };
+        let calls = count(&trace, &serving);
+        assert_eq!(calls.service, Calls::from([("pread64".to_owned(), 2)]));
         assert_eq!(calls.client, Calls::from([("read".to_owned(), 1)]));
     }
 }

@@ -1,10 +1,11 @@
 //! Where a comparison takes place: a directory of its own on one filesystem, with the lower layers that all subjects
 //! share, and fresh upper layers for each run. It is removed at the end.
 
-use crate::ceph::{Ceph, Far};
+use crate::ceph::{Ceph, Far, Tenants};
 use crate::failure::{Failure, Result, While};
 use crate::programs::run;
 use crate::scale::scaled;
+use crate::service::Service;
 use crate::stop;
 use crate::tree::{self, Tree};
 use crate::workload::{debian, rocksdb, server};
@@ -182,6 +183,21 @@ impl Testbed {
         self.ceph.as_ref().map_or(Ok(()), Ceph::begin_anew)
     }
 
+    /// Shows so many tenants what lies on CephFS, each by a client of his own. None: nothing does.
+    pub(crate) fn tenants(&self, count: usize) -> Result<Option<Tenants>> {
+        self.ceph.as_ref().map(|ceph| ceph.tenants(count)).transpose()
+    }
+
+    /// The client that shows all others what lies on CephFS.
+    pub(crate) fn far_service(&self) -> Option<Service> {
+        self.ceph.as_ref().and_then(Ceph::service)
+    }
+
+    /// Has what lies on CephFS shown again, if that was taken away.
+    fn see(&self) -> Result<()> {
+        self.ceph.as_ref().map_or(Ok(()), Ceph::begin_if_gone)
+    }
+
     /// Whether layers lie on CephFS.
     #[must_use]
     pub fn is_far(&self) -> bool {
@@ -205,7 +221,7 @@ impl Testbed {
         }
         // What is removed gives its space back to the filesystem that the image lies on.
         run(Command::new("mount").args(["-o", "loop,discard"]).arg(&image).arg(&top))?;
-        stop::register(&top);
+        stop::register_place(&top);
         self.top = top;
         self.mounted = true;
         Ok(())
@@ -268,6 +284,7 @@ impl Testbed {
 
     /// The layer that holds `what`, made when first asked for.
     pub fn lower(&self, what: Lower) -> Result<PathBuf> {
+        self.see()?;
         match what {
             Lower::Empty => {
                 let layer = self.lowers().join("lower-empty");
@@ -426,6 +443,7 @@ impl Testbed {
 
     /// Removes what [`Testbed::layers`] made. Nothing may be mounted there.
     pub fn clear(&self) -> Result<()> {
+        self.see()?;
         let (run, far) = (self.run_dir(), self.far_run());
         [run]
             .iter()

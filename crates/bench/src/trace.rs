@@ -32,7 +32,7 @@ impl Instance {
             tracefs = scratch.join(format!("tracefs-{what}"));
             fs::create_dir_all(&tracefs).doing(|| "making a mount point")?;
             programs::run(Command::new("mount").args(["-t", "tracefs", "tracefs"]).arg(&tracefs))?;
-            stop::register(&tracefs);
+            stop::register_place(&tracefs);
             instance.mounted = Some(tracefs.clone());
         }
         let path = tracefs.join("instances").join(format!("vellum-bench-{}-{what}", std::process::id()));

@@ -8,6 +8,7 @@ use crate::harness::{Cx, shell};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -22,6 +23,8 @@ pub(super) const CASES: &[Case] = &[
     Case::once("bench/library", 240, library),
     Case::once("bench/work", 400, work),
     Case { turn: Turn::Alone, ..Case::once("bench/interrupted", 120, interrupted) },
+    Case::once("bench/limit", 120, limit),
+    Case::once("bench/held", 300, held),
     Case::once("bench/bad-input", 30, bad_input),
 ];
 
@@ -76,9 +79,14 @@ pub(super) fn report(path: &Path) -> Outcome<Value> {
 
 /// One of its mounts in the case's directory; somebody else may be at work with this program elsewhere.
 pub(super) fn mounted(cx: &Cx) -> Outcome<Option<String>> {
+    mounted_like(cx, "")
+}
+
+/// One of them whose line has some words in it.
+pub(super) fn mounted_like(cx: &Cx, words: &str) -> Outcome<Option<String>> {
     let begins = format!("{}/vellum-bench-", fs::canonicalize(&cx.dir)?.display());
     let mounts = fs::read_to_string("/proc/self/mounts")?;
-    Ok(mounts.lines().find(|line| line.contains(&begins)).map(str::to_owned))
+    Ok(mounts.lines().find(|line| line.contains(&begins) && line.contains(words)).map(str::to_owned))
 }
 
 /// Whatever it made in the case's directory is gone, and so are its mounts.
@@ -318,6 +326,60 @@ fn tree() -> PathBuf {
     let home = || named("HOME").unwrap_or_else(|| "/root".into()).join(".cache");
     named("VELLUM_BENCH_TREE")
         .unwrap_or_else(|| named("XDG_CACHE_HOME").unwrap_or_else(home).join("vellum/bench-tree-1"))
+}
+
+/// A filesystem that mounts and then answers nothing is given up in time, and named; the others are timed.
+fn limit(cx: &Cx) -> Outcome {
+    if !shell::have("fuse-overlayfs") {
+        return skip("fuse-overlayfs is missing: run make deps");
+    }
+    let stuck = cx.dir.join("stuck");
+    let script = "fuse-overlayfs \"$@\" || exit; [ \"$1\" = -o ] || exit 0; for last; do :; done
+        for pid in $(pgrep -x fuse-overlayfs); do
+          tr '\\0' '\\n' < /proc/$pid/cmdline | grep -Fxq -- \"$last\" && kill -STOP $pid
+        done; true";
+    fs::write(&stuck, format!("#!/bin/sh\n{script}\n"))?;
+    fs::set_permissions(&stuck, fs::Permissions::from_mode(0o755))?;
+    let json = cx.dir.join("r.json");
+    let mut command = bench(cx)?;
+    command.args(["--tasks", "lstat", "--scale", "0.01", "--rounds", "2", "--no-counts", "--limit", "3"]);
+    command.args(["--subjects", "fuse-overlayfs,vellum-cached"]);
+    command.arg("--program").arg(format!("fuse-overlayfs={}", stuck.display())).arg("--json").arg(&json);
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure_eq!(output.status.code(), Some(1), "exit status: {output:?}");
+    let results = &report(&json)?["tasks"][0]["results"];
+    ensure_eq!(results[0]["failure"], "did not finish within 3 s", "{said}");
+    ensure!(results[1]["seconds"].as_f64().is_some(), "not timed: {said}");
+    ensure!(said.contains("did not finish within 3 s"), "not said: {said}");
+    nothing_is_left(cx)
+}
+
+/// Services that live on, for another mount namespace has a copy of their mounts, are waited for a minute, and not each for one.
+fn held(cx: &Cx) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let mut command = bench(cx)?;
+    command.args(["--tasks", "s2-scale-out-4", "--scale", "0.01", "--rounds", "1", "--no-counts"]);
+    command.args(["--subjects", "vellum-cached"]).arg("--json").arg(&json);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    while mounted_like(cx, "/3/merged ")?.is_none() && child.try_wait()?.is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut holder = Command::new("unshare").args(["-m", "sleep", "600"]).spawn()?;
+    let begin = Instant::now();
+    while child.try_wait()?.is_none() && begin.elapsed() < Duration::from_secs(200) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let took = begin.elapsed();
+    let _ = child.kill();
+    let status = child.wait();
+    holder.kill()?;
+    holder.wait()?;
+    ensure_eq!(status?.code(), Some(1), "exit status");
+    ensure!(took < Duration::from_secs(120), "{took:?} for one that lives on");
+    let failure = report(&json)?["tasks"][0]["results"][0]["failure"].clone();
+    ensure!(failure.as_str().is_some_and(|why| why.contains("lives on")), "{failure}");
+    nothing_is_left(cx)
 }
 
 /// After Ctrl-C what has been measured is kept, and it says so; the exit status is that of SIGINT.

@@ -52,7 +52,7 @@ fn not_yet(html: &mut Html, planned: &Planned) {
 }
 
 fn row(html: &mut Html, results: &Results, number: usize, task: &Task) {
-    let peer = best(task, |name| PEERS.contains(&name));
+    let peer = best(task, |name| Kind::named(name).is_some_and(|kind| PEERS.contains(&kind.union().name())));
     let vellum: Vec<&Subject> = task.results.iter().filter(|result| is_vellum(&result.subject)).collect();
     let own = best(task, is_vellum).or(vellum.first().copied());
     // With runs of several denominators every ratio says which is its own.

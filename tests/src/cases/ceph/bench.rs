@@ -1,7 +1,7 @@
 //! `vellum bench compare --ceph`: others are measured by ceph-fuse, which is gone afterwards, however the command ends.
 
 use super::cluster::Cluster;
-use crate::cases::comparison::{bench, mounted, nothing_is_left, report};
+use crate::cases::comparison::{bench, mounted, mounted_like, nothing_is_left, report};
 use crate::harness::PATIENCE;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, shell, skip};
@@ -12,14 +12,22 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long a cluster has not answered before the command is told to end.
+const UNANSWERED: Duration = Duration::from_secs(3);
+/// Seconds after which a measurement is given up: enough for one that is answered.
+const LIMIT: &str = "20";
 
 /// The command, with all layers on the cluster.
 fn far(cx: &Cx, cluster: &Cluster, more: &[&str]) -> Outcome<Command> {
+    far_at(cx, cluster, ("untar", "0.01"), more)
+}
+
+fn far_at(cx: &Cx, cluster: &Cluster, (task, scale): (&str, &str), more: &[&str]) -> Outcome<Command> {
     if !shell::have("ceph-fuse") {
         return skip("ceph-fuse is missing: run make deps");
     }
     let mut command = bench(cx)?;
-    command.args(["--ceph", "both", "--tasks", "untar", "--scale", "0.01", "--no-counts"]).args(more);
+    command.args(["--ceph", "both", "--tasks", task, "--scale", scale, "--no-counts"]).args(more);
     command.env("CEPH_CONF", &cluster.conf);
     Ok(command)
 }
@@ -46,12 +54,38 @@ pub(super) fn compared(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     nothing_is_left(cx)
 }
 
+/// Tenants have a client each, of ceph-fuse or of Vellum, which may write behind; with layers here there is no such subject.
+pub(super) fn tenants(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let fuse = if shell::have("fuse-overlayfs") { "fuse-overlayfs-own," } else { "" };
+    let subjects = format!("host,host-own,{fuse}vellum-cached-back,vellum-passthrough-back");
+    let task = ("s2-scale-out-2,lstat", "0.01");
+    let mut command = far_at(cx, cluster, task, &["--subjects", &subjects, "--rounds", "1"])?;
+    let said = shell::run(command.arg("--json").arg(&json))?;
+    let report = report(&json)?;
+    for (task, own) in [(0, true), (1, false)] {
+        let results = report["tasks"][task]["results"].as_array().cloned().unwrap_or_default();
+        let is_own = |name: &&str| name.ends_with("-own");
+        let wanted: Vec<&str> = subjects.split(',').filter(|name| own || !is_own(name)).collect();
+        let timed = results.iter().filter(|result| result["seconds"].as_f64().is_some());
+        let timed: Vec<&str> = timed.filter_map(|result| result["subject"].as_str()).collect();
+        ensure_eq!(timed, wanted, "{said}");
+    }
+    no_client_is_left(cluster)?;
+    nothing_is_left(cx)?;
+    let mut near = bench(cx)?;
+    let output = near.args(["--tasks", "lstat", "--subjects", "host-own,vellum-cached-back"]).output()?;
+    let says = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.code() == Some(1) && says.contains("--ceph"), "{output:?}");
+    Ok(())
+}
+
 /// Nor is it left by a command that was interrupted, or killed.
 pub(super) fn ended(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let rounds = ["--subjects", "host", "--rounds", "1000"];
     for signal in [Signal::INT, Signal::KILL] {
         let mut child = far(cx, cluster, &rounds)?.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-        let status = end(cx, cluster, &mut child, signal);
+        let status = at_work(cx, cluster).and_then(|()| end(&mut child, signal));
         if status.is_err() {
             let _ = child.kill();
             let _ = child.wait();
@@ -77,13 +111,79 @@ pub(super) fn ended(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     Ok(())
 }
 
-/// Sends a signal to a command that is at work, and waits for its end.
-fn end(cx: &Cx, cluster: &Cluster, child: &mut Child, signal: Signal) -> Outcome<ExitStatus> {
+/// It ends at a signal while the cluster answers nothing, too: whoever waits for that is taken away.
+pub(super) fn away(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    for subject in ["host", "vellum-cached"] {
+        let mut command = far(cx, cluster, &["--subjects", subject, "--rounds", "1000"])?;
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+        let status = at_work(cx, cluster).and_then(|()| {
+            let _stopped = (cluster.stop_storage()?, cluster.stop_server()?);
+            std::thread::sleep(UNANSWERED);
+            ensure!(child.try_wait()?.is_none(), "{subject}: ended by itself");
+            end(&mut child, Signal::TERM)
+        });
+        if status.is_err() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        ensure_eq!(status?.code(), Some(130), "{subject}: exit status");
+        no_client_is_left(cluster)?;
+        nothing_is_left(cx)?;
+    }
+    Ok(())
+}
+
+/// What the cluster does not answer in time is given up and named; what comes after it is timed, and waits for no client that was taken away.
+pub(super) fn given_up(cx: &Cx, cluster: &mut Cluster) -> Outcome {
+    let json = cx.dir.join("r.json");
+    let more = ["--subjects", "vellum-cached,host", "--rounds", "2", "--limit", LIMIT];
+    let mut command = far_at(cx, cluster, ("untar", "0.2"), &more)?;
+    let mut child = command.arg("--json").arg(&json).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let given_up = (|| {
+        let waited = |until: &dyn Fn() -> Outcome<bool>, what: &str| {
+            let begin = Instant::now();
+            while !until()? {
+                ensure!(begin.elapsed() < PATIENCE, "{what}");
+                std::thread::sleep(PAUSE);
+            }
+            Outcome::Ok(())
+        };
+        let unpacks = || {
+            let line = mounted_like(cx, "/merged ")?;
+            let place = line.as_deref().and_then(|line| line.split(' ').nth(1));
+            Ok(place.is_some_and(|place| Path::new(place).join("tree").exists()))
+        };
+        waited(&unpacks, "nothing is unpacked")?;
+        let _stopped = (cluster.stop_storage()?, cluster.stop_server()?);
+        waited(&|| Ok(mounted_like(cx, "/merged ")?.is_none()), "it is mounted still")
+    })();
+    let begin = Instant::now();
+    while given_up.is_ok() && child.try_wait()?.is_none() && begin.elapsed() < 2 * PATIENCE {
+        std::thread::sleep(PAUSE);
+    }
+    let _ = child.kill();
+    let status = child.wait()?;
+    given_up?;
+    ensure_eq!(status.code(), Some(1), "exit status");
+    let results = &report(&json)?["tasks"][0]["results"];
+    ensure_eq!(results[0]["failure"], format!("did not finish within {LIMIT} s"), "{results}");
+    ensure!(results[1]["seconds"].as_f64().is_some() && results[1]["failure"].is_null(), "{results}");
+    no_client_is_left(cluster)?;
+    nothing_is_left(cx)
+}
+
+/// Waits until the command is at work.
+fn at_work(cx: &Cx, cluster: &Cluster) -> Outcome {
     let begin = Instant::now();
     while mounted(cx)?.is_none() || cluster.process("ceph-fuse")?.is_none() {
         ensure!(begin.elapsed() < PATIENCE, "ceph-fuse has mounted nothing");
         std::thread::sleep(PAUSE);
     }
+    Ok(())
+}
+
+/// Sends a signal to a command, and waits for its end.
+fn end(child: &mut Child, signal: Signal) -> Outcome<ExitStatus> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     kill_process(pid.ok_or(rustix::io::Errno::SRCH)?, signal)?;
     let asked = Instant::now();

@@ -176,7 +176,16 @@ impl Cluster {
 
     /// Stops the storage daemon until what is returned is dropped.
     pub(super) fn stop_storage(&self) -> Outcome<Stopped> {
-        let daemon = self.daemon("ceph-osd")?;
+        self.stop("ceph-osd")
+    }
+
+    /// Stops the metadata server until what is returned is dropped.
+    pub(super) fn stop_server(&self) -> Outcome<Stopped> {
+        self.stop("ceph-mds")
+    }
+
+    fn stop(&self, program: &str) -> Outcome<Stopped> {
+        let daemon = self.daemon(program)?;
         kill_process(daemon, Signal::STOP)?;
         Ok(Stopped(daemon))
     }

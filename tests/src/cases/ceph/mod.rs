@@ -70,12 +70,15 @@ const PARTS: &[(&str, Part)] = &[
     ("kept-uppers", kept_uppers::kept),
     ("flatten", images::flatten),
     ("bench", bench::compared),
+    ("bench-tenants", bench::tenants),
     ("storage-stopped", failures::storage_stopped),
     ("others-answered", failures::others_answered),
     ("server-restarted", failures::server_restarted),
     ("expelled", failures::expelled),
     // A client that was killed is waited for by a metadata server that starts.
     ("bench-ended", bench::ended),
+    ("bench-away", bench::away),
+    ("bench-given-up", bench::given_up),
 ];
 
 /// All parts beside one cluster: it takes longer to start than most of them.

@@ -7,6 +7,7 @@ mod checkpoints;
 mod cluster;
 mod failures;
 mod images;
+mod known;
 mod lent;
 mod running;
 mod settings;
@@ -64,6 +65,8 @@ const PARTS: &[(&str, Part)] = &[
     (MEASURED, behind::measured),
     ("run", running::run),
     ("counted-starts", running::counted),
+    ("known-counted", known::counted),
+    ("known-changed", known::changed),
     ("image-layouts", images::layouts),
     ("checkpoints", checkpoints::checkpoints),
     ("flatten", images::flatten),

@@ -209,7 +209,8 @@ fn nothing_can_be_changed() {
 /// known is believed.
 #[test]
 fn a_change_that_is_found_out_recalls_all() {
-    let change: [(&str, fn(&dyn BranchDir)); 4] = [
+    type Change = (&'static str, fn(&dyn BranchDir));
+    let changes: [Change; 4] = [
         ("written", |root| {
             root.open_file(n(c"f"), RW).unwrap().write_at(b"other data", 0).unwrap();
         }),
@@ -223,7 +224,7 @@ fn a_change_that_is_found_out_recalls_all() {
             root.make_dir(n(c"f"), 0o755).unwrap();
         }),
     ];
-    for (what, change) in change {
+    for (what, change) in changes {
         for cached in [false, true] {
             let world = World::new();
             let cache = cache();

@@ -90,11 +90,13 @@ struct Facts {
     inside: Option<Box<Inside>>,
 }
 
+/// A value of an extended attribute, or why there is none.
+type Value = Result<Box<[u8]>, Errno>;
+
 #[derive(Default)]
 struct Xattrs {
     list: Option<Box<[u8]>>,
-    /// Their values, or why there is none.
-    values: Vec<(Box<CStr>, Result<Box<[u8]>, Errno>)>,
+    values: Vec<(Box<CStr>, Value)>,
 }
 
 #[derive(Default)]
@@ -380,10 +382,7 @@ impl Items {
 }
 
 /// Asks for more than a buffer may have room for, so that the answer is good for others, too: what to keep, and the answer.
-fn whole(
-    buf: &mut [u8],
-    ask: &impl Fn(&mut [u8]) -> Result<usize>,
-) -> (Option<Result<Box<[u8]>, Errno>>, Result<usize>) {
+fn whole(buf: &mut [u8], ask: &impl Fn(&mut [u8]) -> Result<usize>) -> (Option<Value>, Result<usize>) {
     let mut place = [0; KEPT_MAX];
     match ask(&mut place) {
         Ok(len) => {

@@ -180,7 +180,7 @@ pub(super) const START_UP_64: Task =
 pub(super) const START_UP_256: Task =
     start_up::<256>("s2-start-up-256", "lighttpd started in 256 clones at once, until all answer a request");
 
-/// The same where the server has been started once before, in a clone of its own: what a service, ceph-fuse or the kernel keeps of an
+/// A start of N clones after one before, in a clone of its own: what a service, ceph-fuse or the kernel keeps of an
 /// image for all its clones is there.
 const fn start_up_warm<const N: usize>(name: &'static str, title: &'static str) -> Task {
     Task {

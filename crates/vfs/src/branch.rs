@@ -150,6 +150,10 @@ pub trait BranchFile: Object {
     fn version(&self) -> Result<(Attr, Option<u64>)> {
         Ok((self.stat()?, None))
     }
+    /// Whether [`BranchFile::version`] asks nobody: it says what was found when contents of the file were last asked for.
+    fn version_is_known(&self) -> bool {
+        false
+    }
 }
 
 /// A directory that is held.
@@ -216,6 +220,10 @@ pub trait Branch: Send + Sync + 'static {
     fn open_dir_path(&self, path: &CStr) -> Result<Arc<dyn BranchDir>>;
     /// Space and inodes, and the filesystem's identity.
     fn statfs(&self) -> Result<StatFs>;
+    /// The filesystem's identity alone.
+    fn fsid(&self) -> Result<u64> {
+        Ok(self.statfs()?.fsid)
+    }
     /// Makes everything that was written to the branch durable.
     fn sync(&self) -> Result<()>;
     /// The object of a descriptor that an object of this branch had in another process. EOPNOTSUPP: the branch has none.

@@ -8,6 +8,7 @@ use crate::failure::{Failure, Result, While};
 use crate::stop;
 use crate::testbed::{LARGE_NAME, Lower, Testbed};
 use crate::workload::job::Job;
+use crate::workload::worker::Workers;
 use crate::workload::{disk, fxmark, personality, server};
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -179,6 +180,29 @@ pub(super) const START_UP_64: Task =
 pub(super) const START_UP_256: Task =
     start_up::<256>("s2-start-up-256", "lighttpd started in 256 clones at once, until all answer a request");
 
+/// A start of N clones after one before, in a clone of its own: what a service, ceph-fuse or the kernel keeps of an
+/// image for all its clones is there.
+const fn start_up_warm<const N: usize>(name: &'static str, title: &'static str) -> Task {
+    Task {
+        state: "as s2-start-up, after a start in one more clone of the image, which stays mounted",
+        clones: |testbed| clones(testbed, N) + 1,
+        prepare: start_once_before,
+        run: until_all_answer,
+        ..start_up::<N>(name, title)
+    }
+}
+
+pub(super) const START_UP_WARM_1: Task =
+    start_up_warm::<1>("s2-start-up-warm-1", "lighttpd started in a clone, warm, until it answers a request");
+pub(super) const START_UP_WARM_16: Task = start_up_warm::<16>(
+    "s2-start-up-warm-16",
+    "lighttpd started in 16 clones at once, warm, until all answer a request",
+);
+pub(super) const START_UP_WARM_64: Task = start_up_warm::<64>(
+    "s2-start-up-warm-64",
+    "lighttpd started in 64 clones at once, warm, until all answer a request",
+);
+
 /// As many clones as published at scale 1 and above, and at least two of several.
 fn clones(testbed: &Testbed, published: usize) -> usize {
     testbed.scaled(published).clamp(published.min(2), published)
@@ -252,16 +276,36 @@ fn read(root: &Path) -> Result<()> {
 
 /// Starts a process in every clone that will be its server.
 fn start_servers(env: &Env<'_>) -> Result<()> {
-    let ports = server::ports(env.roots.len())?;
-    let job = |(root, port): (&PathBuf, u16)| Job::Serve { root: root.clone(), port };
-    env.workers.start(env.roots.iter().zip(ports).map(job))?;
+    wait_in(env.roots, env.workers)?;
     rustix::fs::sync();
     Ok(())
 }
 
+/// As [`start_servers`], in every clone but the last, after a server there has answered and was killed.
+fn start_once_before(env: &Env<'_>) -> Result<()> {
+    let (last, others) = env.roots.split_last().ok_or_else(|| Failure::new("there are no clones"))?;
+    let before = Workers::default();
+    wait_in(std::slice::from_ref(last), &before)?;
+    all_answer(&before)?;
+    drop(before);
+    wait_in(others, env.workers)?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+fn wait_in(roots: &[PathBuf], workers: &Workers) -> Result<()> {
+    let ports = server::ports(roots.len())?;
+    let job = |(root, port): (&PathBuf, u16)| Job::Serve { root: root.clone(), port };
+    workers.start(roots.iter().zip(ports).map(job))
+}
+
 fn until_all_answer(env: &Env<'_>) -> Result<()> {
-    env.workers.go()?;
-    env.workers.each(|worker| match worker.job {
+    all_answer(env.workers)
+}
+
+fn all_answer(workers: &Workers) -> Result<()> {
+    workers.go()?;
+    workers.each(|worker| match worker.job {
         Job::Serve { port, .. } => server::wait_answer(port, || worker.check_alive()),
         _ => Err(Failure::new("not a server")),
     })

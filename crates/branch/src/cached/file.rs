@@ -66,7 +66,9 @@ impl CachedFile {
     }
 
     fn read_through(&self, contents: &Opened<Packed>, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let version = (self.way.sharing == Sharing::Immutable).then(|| contents.version());
+        // Where that costs nothing it is asked all the same.
+        let is_fixed = self.way.sharing == Sharing::Immutable && !self.inner.version_is_known();
+        let version = is_fixed.then(|| contents.version());
         contents.read(&Storage { file: &*self.inner, fetches: &self.fetches, version }, buf, offset)
     }
 

@@ -144,6 +144,10 @@ impl Branch for CachedBranch {
         self.inner.statfs()
     }
 
+    fn fsid(&self) -> Result<u64> {
+        self.inner.fsid()
+    }
+
     fn sync(&self) -> Result<()> {
         self.inner.sync()
     }

@@ -11,8 +11,8 @@ mod writer;
 
 pub use self::writer::{CephClaim, CephWriter, WRITER as CEPH_WRITER};
 pub use vellum_sys::ceph::{
-    CephAccess, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, connected as ceph_clients,
-    load as load_ceph, on_expulsion,
+    CephAccess, CephClient, CephLineage, CephRefusal, CephSetup, CephTrouble, calls as ceph_calls,
+    connected as ceph_clients, load as load_ceph, on_expulsion,
 };
 
 use self::held::{CephDir, Held};
@@ -38,6 +38,12 @@ impl CephBranch {
     /// link on the way is followed. ENOENT, ENOTDIR, EINVAL, ...
     pub fn open(client: &Arc<CephClient>, path: &CStr) -> Result<Arc<Self>> {
         Self::sent(client, path, Sending::Later).map(Arc::new)
+    }
+
+    /// Its root's inode number, and the count of that inode's changes, if the cluster has one.
+    pub fn version(&self) -> Result<(u64, Option<u64>)> {
+        let (stat, count) = self.root.held().inode.stat_version()?;
+        Ok((stat.ino, count))
     }
 
     /// As [`CephBranch::open`]; when the cluster is given changes is said.
@@ -102,6 +108,11 @@ impl Branch for CephBranch {
 
     fn statfs(&self) -> Result<StatFs> {
         Ok(stat_fs(&self.client.stat_fs()?))
+    }
+
+    /// The client knows it: no monitor is asked.
+    fn fsid(&self) -> Result<u64> {
+        Ok(self.client.device())
     }
 
     fn sync(&self) -> Result<()> {

@@ -162,6 +162,12 @@ impl<F: Filesystem + Explain> Instance<F> {
 
     fn figures(&self) -> BTreeMap<String, u64> {
         let mut figures = self.inner.figures();
+        // Of all mounts of the service.
+        figures.extend(
+            Some(vellum_branch::ceph_calls())
+                .filter(|calls| *calls > 0)
+                .map(|calls| ("ceph_calls".into(), calls)),
+        );
         if let Some(entrance) = self.entrance.get() {
             figures.append(&mut entrance.figures());
         }

@@ -3,11 +3,12 @@
 //! A client has threads, so it connects when the process has given its rights up. What that takes and is given up then comes before
 //! ([`prepare`]): the library is loaded, the configuration read, and it is known where the key is.
 
+mod known;
 mod open;
 mod visit;
 
 pub use open::CephRight;
-pub(crate) use open::{layer, reach, upper};
+pub(crate) use open::{immutable, layer, reach, upper};
 pub use visit::{FarFile, FarObject, Visit, end_visitor};
 pub(crate) use visit::{arrive, quietly};
 
@@ -199,6 +200,11 @@ fn client(cluster: &Cluster) -> Result<Arc<CephClient>, CephRefusal> {
         begun.connect(lineage.as_ref().map(|(name, goes_on)| CephLineage { name, goes_on: *goes_on }))?;
     slot.client = Arc::downgrade(&client);
     Ok(client)
+}
+
+/// The client of a cluster, if somebody uses one that has not been found to be expelled. Nobody is asked.
+fn client_at_hand(cluster: &Cluster) -> Option<Arc<CephClient>> {
+    slot(cluster).lock().client.upgrade().filter(|client| !client.is_known_expelled())
 }
 
 /// Does for the layers of a mount what has to be done before the process gives its rights up. The files that are read later; None: no

@@ -13,7 +13,7 @@ pub mod store;
 pub mod zoned;
 mod zoned_work;
 
-use crate::config::Config;
+use crate::config::{Config, Sharing};
 use crate::failure::Failure;
 use crate::layers::lock::{DirLock, PREDECESSOR_WAIT};
 use crate::layers::source::LayerSource;
@@ -54,6 +54,8 @@ pub struct OpenLayers {
     pub go_on: bool,
     /// Files of the upper are written behind.
     pub is_logged: bool,
+    /// Nobody changes the lowers.
+    pub is_immutable: bool,
     /// The door of the store that the upper is in.
     pub door: Option<OwnedFd>,
 }
@@ -80,6 +82,14 @@ impl OpenLayer {
             other => other.clone(),
         };
         Ok(Self { source, root: None })
+    }
+
+    /// One that nobody changes.
+    fn immutable(self) -> Result<Arc<dyn Branch>, Failure> {
+        match &self.source {
+            LayerSource::Ceph(layer) => ceph::immutable(layer),
+            _ => self.branch(),
+        }
     }
 
     fn branch(self) -> Result<Arc<dyn Branch>, Failure> {
@@ -126,7 +136,8 @@ impl OpenLayers {
         };
         let lowers = config.only_read().map(open).collect::<Result<_, _>>()?;
         let is_logged = config.write_behind.is_some();
-        Ok(Self { lowers, upper, locks, mount: None, go_on: false, is_logged, door: None })
+        let is_immutable = config.cache.is_some_and(|cache| cache.sharing == Sharing::Immutable);
+        Ok(Self { lowers, upper, locks, mount: None, go_on: false, is_logged, is_immutable, door: None })
     }
 
     /// The upper, its work directory, and the lowers.
@@ -190,7 +201,8 @@ impl OpenLayers {
             Some((upper, work)) => Some((upper.branch()?, work.branch()?)),
             None => None,
         };
-        let lowers = self.lowers.into_iter().map(OpenLayer::branch).collect::<Result<_, _>>()?;
+        let open = if self.is_immutable { OpenLayer::immutable } else { OpenLayer::branch };
+        let lowers = self.lowers.into_iter().map(open).collect::<Result<_, _>>()?;
         Ok(Layers { lowers, upper, locks: self.locks })
     }
 }

@@ -64,8 +64,10 @@ pub(crate) fn session_options(config: &Config, layers: &Layers) -> SessionOption
         options.workers = Workers { max: workers.get(), most: 0, ..Workers::default() };
     }
     let upper = layers.upper.as_ref().map(|(upper, _)| upper);
-    let on_overlay =
-        |branch: &Arc<dyn vellum_vfs::Branch>| branch.statfs().is_ok_and(|fs| fs.fstype == OVERLAYFS);
+    // Where it is no directory of this host, a cluster would be asked for it.
+    let on_overlay = |branch: &Arc<dyn vellum_vfs::Branch>| {
+        branch.directory().is_some() && branch.statfs().is_ok_and(|fs| fs.fstype == OVERLAYFS)
+    };
     if upper.into_iter().chain(&layers.lowers).any(on_overlay) {
         options.max_stack_depth = 2;
     }

@@ -83,6 +83,14 @@ pub fn connected() -> usize {
     CONNECTED.load(Ordering::Acquire)
 }
 
+/// Calls of clients of this process that have returned.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// How often this process has asked its clients for something, whether they had to ask their clusters or not.
+pub fn calls() -> u64 {
+    CALLS.load(Ordering::Relaxed)
+}
+
 impl CephClient {
     /// Connects to a cluster and mounts its filesystem; each step of that is done or refused within 8 s. To be called in the process
     /// that will use it, after the last fork: threads are started.
@@ -104,6 +112,8 @@ impl CephClient {
 
     /// What a call returned, as [`outcome`]; a cluster that has expelled the client says so in any call.
     fn outcome(&self, code: c_int) -> Result<usize> {
+        // Each of them takes the client's lock: beside that a shared counter costs nothing.
+        CALLS.fetch_add(1, Ordering::Relaxed);
         if code == -libc::ESHUTDOWN
             && !self.expelled.swap(true, Ordering::Relaxed)
             && let Some(what) = ON_EXPULSION.get()
@@ -113,17 +123,27 @@ impl CephClient {
         outcome(code)
     }
 
+    /// Whether some call has shown that the cluster has expelled it.
+    pub fn is_known_expelled(&self) -> bool {
+        self.expelled.load(Ordering::Relaxed)
+    }
+
     /// Whether the cluster has expelled it, so that it can do nothing any more. Asks the cluster, and waits for it.
     pub fn is_expelled(self: &Arc<Self>) -> bool {
         static ASKED: AtomicU64 = AtomicU64::new(0);
-        let is_known = || self.expelled.load(Ordering::Relaxed);
-        if !is_known() {
+        if !self.is_known_expelled() {
             // A name that the client knows nothing of yet, so that it has to ask.
             let name = format!(".vellum-{}-{}", std::process::id(), ASKED.fetch_add(1, Ordering::Relaxed));
             let asked = std::ffi::CString::new(name).map_err(|_| Errno::INVAL);
             let _ = asked.and_then(|name| self.root()?.lookup(&name).map(drop));
         }
-        is_known()
+        self.is_known_expelled()
+    }
+
+    /// The device number of files in it.
+    #[must_use]
+    pub const fn device(&self) -> u64 {
+        self.device
     }
 
     /// A device number for files in it: the same in every client of this filesystem, and none that the kernel gives.

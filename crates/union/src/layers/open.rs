@@ -83,7 +83,7 @@ fn open_layer(branch: &Arc<dyn Branch>, devices: &mut Vec<u64>) -> Result<Layer>
     let name = branch.describe();
     let root = branch.root();
     let attr = root.stat().map_err(|e| e.doing("reading a layer").at(&name))?;
-    let fsid = branch.statfs().map_err(|e| e.doing("reading a layer").at(&name))?.fsid;
+    let fsid = branch.fsid().map_err(|e| e.doing("reading a layer").at(&name))?;
     let fs = devices.iter().position(|d| *d == attr.dev).unwrap_or_else(|| {
         devices.push(attr.dev);
         devices.len() - 1

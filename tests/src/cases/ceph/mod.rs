@@ -8,6 +8,7 @@ mod cluster;
 mod failures;
 mod images;
 mod kept_uppers;
+mod known;
 mod lent;
 mod running;
 mod settings;
@@ -65,6 +66,8 @@ const PARTS: &[(&str, Part)] = &[
     (MEASURED, behind::measured),
     ("run", running::run),
     ("counted-starts", running::counted),
+    ("known-counted", known::counted),
+    ("known-changed", known::changed),
     ("image-layouts", images::layouts),
     ("checkpoints", checkpoints::checkpoints),
     ("kept-uppers", kept_uppers::kept),

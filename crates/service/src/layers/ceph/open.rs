@@ -1,6 +1,6 @@
 //! Opening layers on CephFS, to read them or as the only one who writes to them.
 
-use super::{CephLayer, client, refused, remedy, writer};
+use super::{CephLayer, client, client_at_hand, known, refused, remedy, writer};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::lock::PREDECESSOR_WAIT;
@@ -115,6 +115,25 @@ fn in_time<T: Send + 'static>(
     })
 }
 
+/// As [`layer`], of one that nobody changes: what is known of it in this process is not asked again.
+pub(crate) fn immutable(layer: &CephLayer) -> Result<Open, Failure> {
+    // What the client has at hand shows whether it is the same directory still. A cluster that does not answer is waited for no longer
+    // than on the usual way, which is another thread's.
+    let its = layer.clone();
+    in_time(layer, move || {
+        let path = path_of(&its)?;
+        if let Some(client) = client_at_hand(&its.cluster)
+            && let Ok(branch) = CephBranch::open(&client, &path)
+            && let Some(known) = known::there(&client, &branch)
+        {
+            return Ok(known);
+        }
+        let (client, path) = way(&its)?;
+        let opened = CephBranch::open(&client, &path).and_then(|branch| known::of(&client, branch));
+        opened.map_err(|error| unopened(&its, &error))
+    })
+}
+
 fn reader(layer: &CephLayer) -> Result<Open, Failure> {
     let (client, path) = way(layer)?;
     CephBranch::open(&client, &path).map(|branch| branch as Open).map_err(|error| unopened(layer, &error))
@@ -122,9 +141,11 @@ fn reader(layer: &CephLayer) -> Result<Open, Failure> {
 
 fn way(layer: &CephLayer) -> Result<(Arc<CephClient>, CString), Failure> {
     let client = client(&layer.cluster).map_err(|refusal| refused(&refusal).of(format!("layer {layer}")))?;
-    let path =
-        CString::new(layer.path.as_os_str().as_bytes()).map_err(|_| unopened(layer, &Errno::INVAL.into()))?;
-    Ok((client, path))
+    Ok((client, path_of(layer)?))
+}
+
+fn path_of(layer: &CephLayer) -> Result<CString, Failure> {
+    CString::new(layer.path.as_os_str().as_bytes()).map_err(|_| unopened(layer, &Errno::INVAL.into()))
 }
 
 /// Takes the right to a layer, waiting for one who is about to give it up. `gone`: whose record stands for nothing any more, as was found

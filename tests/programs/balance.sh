@@ -72,32 +72,45 @@ look() {
   echo "read $1 $(awk -v a="$from" -v b="$(have_read)" 'BEGIN { printf "%.0f", b - a }')"
   for w in $weights; do eval "echo $1 $w \$((sum$w / looks))"; done
 }
+# As long as a group that has told of pressure has its old limit back (some seconds, version 1), shares are not what is looked for.
+settled() {
+  tries=0
+  while :; do
+    tries=$((tries + 1)) early=
+    [ $version = 2 ] || ! is_relieved || early=yes
+    said=$(look "$1")
+    if [ $version = 2 ] || [ $tries -ge 8 ]; then break; fi
+    [ -n "$early" ] || is_relieved || break
+  done
+  echo "$said"
+}
+is_relieved() { old=${before##* }; limits now | grep -q " $old\( \|\$\)"; }
 limits() { echo "limits $1 $(for g in $(groups); do cat "$g/$limit"; done | tr '\n' ' ')"; }
 for w in $weights; do reader $w; done
 sleep "${WARM:-6}"
 look without
 limits before
-before=$(limits before)
+before=$(limits before | sed 's/ *$//')
 "$vellum" balance --interval 0.5 "$name" &
 balance=$!
 sleep "${WARM:-6}"
-look with
+settled with
 limits with
 [ -p "$dir/800.go" ] || mkfifo "$dir/800.go"
 touch "$dir/800.wait"
 sleep "${IDLE:-14}"
-look idle
+settled idle
 rm "$dir/800.wait"
 : > "$dir/800.go"
 sleep 8
-look back
+settled back
 # Killed, it leaves its limits to the next one, which ends by itself; in version 1, to its guard.
 kill -9 $balance
 wait $balance 2>/dev/null || true
 # In version 1 a guard gives them back at once.
 if [ $version = 1 ]; then
   i=0
-  while [ $i -lt 100 ] && [ "$(limits before)" != "$before" ]; do i=$((i + 1)); sleep 0.1; done
+  while [ $i -lt 100 ] && [ "$(limits before | sed 's/ *$//')" != "$before" ]; do i=$((i + 1)); sleep 0.1; done
 fi
 limits killed
 "$vellum" balance --interval 0.1 -n 2 "$name"

@@ -19,8 +19,10 @@ use std::time::Duration;
 
 /// The name of Vellum's library.
 const LIBRARY: &str = "libvellum.so";
-/// How long a mount may stay busy before it is detached, and a service may go on living after that.
+/// How long a mount may stay busy before it is detached,
 const PATIENCE: Duration = Duration::from_secs(60);
+/// and a service may go on living after that: it has written all before, or does so now.
+const LAST_WORDS: Duration = Duration::from_secs(30);
 
 /// Programs that were named by the user, by subject; `vellum` stands for all of Vellum's.
 pub type Programs = Vec<(String, PathBuf)>;
@@ -286,7 +288,7 @@ impl Mounted {
         }
         stop::unregister(&self.root);
         if let Some(service) = self.service
-            && !service.wait_gone(PATIENCE)
+            && !service.wait_gone(LAST_WORDS)
         {
             return Err(Failure::new(format!(
                 "the service of {} (process {}) lives on after its unmount; does another mount namespace hold it?",

@@ -355,7 +355,7 @@ fn limit(cx: &Cx) -> Outcome {
     nothing_is_left(cx)
 }
 
-/// Services that live on, for another mount namespace has a copy of their mounts, are waited for a minute, and not each for one.
+/// Services that live on, for another mount namespace has a copy of their mounts, are waited for half a minute, and not each for one.
 fn held(cx: &Cx) -> Outcome {
     let json = cx.dir.join("r.json");
     let mut command = bench(cx)?;

@@ -142,7 +142,7 @@ const CARGO: &[Case] = &[
         "test --config=build.rustflags=[\"--cfg=shuttle\"] --target-dir target/shuttle --package vellum-cache --test orders",
     )
     .aside(),
-    Case { kind: Kind::Tool("scripts/fuzz --jobs 2 --seconds 10"), ..Case::cargo("fuzz", "") }.aside(),
+    Case { kind: Kind::Tool("scripts/fuzz --jobs 2 --seconds 7"), ..Case::cargo("fuzz", "") }.aside(),
 ];
 
 /// What operations cost, in counts that do not depend on how busy the machine is. Not in namespaces of its own: the kernel's

@@ -9,7 +9,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ fn an_interrupted_request_is_answered_nevertheless() {
     let m = need!(held_up());
     let mut cats = Vec::new();
     for count in 1..=3 {
-        cats.push(Command::new("cat").arg(m.at("f")).spawn().unwrap());
+        cats.push(cat(&m));
         wait_for("the read at the gate", || m.fs.waiting.load(Ordering::Relaxed) == count);
         let pid = rustix::process::Pid::from_child(&cats[cats.len() - 1]);
         // No SIGINT: shells have what they start in the background ignore it.
@@ -100,10 +100,15 @@ fn an_interrupted_request_is_answered_nevertheless() {
     assert_eq!(fs::read(m.at("f")).unwrap(), b"data");
 }
 
+/// A program that reads a file. What it prints is no line of these tests.
+fn cat(m: &Mount) -> Child {
+    Command::new("cat").arg(m.at("f")).stdout(Stdio::piped()).spawn().unwrap()
+}
+
 #[test]
 fn slow_requests_delay_nobody() {
     let m = need!(held_up());
-    let cats: Vec<_> = (0..6).map(|_| Command::new("cat").arg(m.at("f")).spawn().unwrap()).collect();
+    let cats: Vec<_> = (0..6).map(|_| cat(&m)).collect();
     wait_for("reads at the gate", || m.fs.waiting.load(Ordering::Relaxed) == 6);
     for i in 0..100 {
         let begin = Instant::now();
@@ -111,8 +116,9 @@ fn slow_requests_delay_nobody() {
         assert!(begin.elapsed() < Duration::from_secs(1), "held up by somebody else's request");
     }
     m.fs.set_gate(true);
-    for mut cat in cats {
-        assert!(cat.wait().unwrap().success());
+    for cat in cats {
+        let output = cat.wait_with_output().unwrap();
+        assert!(output.status.success() && output.stdout == b"data", "{output:?}");
     }
 }
 

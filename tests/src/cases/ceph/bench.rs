@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use crate::cases::comparison::{bench, mounted, mounted_like, nothing_is_left, report};
 use crate::harness::PATIENCE;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, shell, skip};
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -134,10 +134,6 @@ pub(super) fn away(cx: &Cx, cluster: &mut Cluster) -> Outcome {
 /// What the cluster does not answer in time is given up and named; what comes after it is timed, and waits for no client that was taken away.
 pub(super) fn given_up(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let json = cx.dir.join("r.json");
-    // Storage and server were stopped a moment ago: clients that come then are answered late.
-    let begin = Instant::now();
-    cluster.root()?.list(&mut |_| Ok(())).doing("the cluster's root")?;
-    println!("answered after {} ms", begin.elapsed().as_millis());
     let more = ["--subjects", "vellum-cached,host", "--rounds", "2", "--limit", LIMIT];
     let mut command = far_at(cx, cluster, ("untar", "0.2"), &more)?;
     let mut child = command.arg("--json").arg(&json).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;

@@ -79,9 +79,10 @@ const PARTS: &[(&str, Part)] = &[
     ("server-restarted", failures::server_restarted),
     ("expelled", failures::expelled),
     // A client that was killed is waited for by a metadata server that starts.
+    ("bench-given-up", bench::given_up),
+    // These leave clients, which the cluster waits a minute for.
     ("bench-ended", bench::ended),
     ("bench-away", bench::away),
-    ("bench-given-up", bench::given_up),
 ];
 
 /// All parts beside one cluster: it takes longer to start than most of them.

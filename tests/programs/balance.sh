@@ -85,12 +85,12 @@ settled() {
   echo "$said"
 }
 is_relieved() { old=${before##* }; limits now | grep -q " $old\( \|\$\)"; }
-limits() { echo "limits $1 $(for g in $(groups); do cat "$g/$limit"; done | tr '\n' ' ')"; }
+limits() { echo "limits $1" $(for g in $(groups); do cat "$g/$limit"; done); }
 for w in $weights; do reader $w; done
 sleep "${WARM:-6}"
 look without
 limits before
-before=$(limits before | sed 's/ *$//')
+before=$(limits before)
 "$vellum" balance --interval 0.5 "$name" &
 balance=$!
 sleep "${WARM:-6}"
@@ -110,7 +110,7 @@ wait $balance 2>/dev/null || true
 # In version 1 a guard gives them back at once.
 if [ $version = 1 ]; then
   i=0
-  while [ $i -lt 100 ] && [ "$(limits before | sed 's/ *$//')" != "$before" ]; do i=$((i + 1)); sleep 0.1; done
+  while [ $i -lt 100 ] && [ "$(limits before)" != "$before" ]; do i=$((i + 1)); sleep 0.1; done
 fi
 limits killed
 "$vellum" balance --interval 0.1 -n 2 "$name"

@@ -5,6 +5,8 @@ use super::library::Program;
 use super::ops::Op;
 use crate::harness::{Mount, Outcome};
 use rustix::fs::{Mode, OFlags};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 /// A mounted tree.
 pub(super) struct Side {
@@ -41,6 +43,13 @@ impl Side {
             }
             By::Program(program) => program.act(number),
         }
+    }
+
+    /// Whether two names are the same, or names of one file.
+    pub(super) fn are_one_file(&self, one: &str, other: &str) -> bool {
+        let number =
+            |path: &str| fs::symlink_metadata(self.mount.root().join(path)).map(|meta| meta.ino()).ok();
+        one == other || number(one).is_some_and(|ino| number(other) == Some(ino))
     }
 
     /// Closes every descriptor. A program is begun once more.

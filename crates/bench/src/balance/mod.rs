@@ -20,6 +20,7 @@ use crate::machine::Machine;
 use crate::stop;
 use groups::Groups;
 use indicatif::ProgressBar;
+use rustix::process::{Pid, Signal};
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -120,14 +121,16 @@ fn once(plan: &Plan, memory: u64, loads: [Load; 4], is_balanced: bool) -> Result
     Ok(done)
 }
 
-/// A process that ends with this.
-struct Running(Child);
+/// A process that ends with this, by this signal.
+struct Running(Child, Signal);
 
 impl Running {
     fn balance(plan: &Plan, groups: &Groups) -> Result<Self> {
         let mut command = Command::new(&plan.program);
         command.args(["balance", "--interval", INTERVAL, groups.name()]).stdin(Stdio::null());
-        command.spawn().map(Self).doing(|| format!("starting {}", plan.program.display()))
+        let child = command.spawn().doing(|| format!("starting {}", plan.program.display()))?;
+        // It gives limits back before the groups are removed.
+        Ok(Self(child, Signal::TERM))
     }
 
     fn client(
@@ -146,7 +149,7 @@ impl Running {
             .arg(bytes.to_string())
             .arg(plan.seconds.to_string());
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let client = Self(child.doing(|| "starting a process for a workload")?);
+        let client = Self(child.doing(|| "starting a process for a workload")?, Signal::KILL);
         put(client.0.id())?;
         Ok(client)
     }
@@ -170,7 +173,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        if let Ok(None) = self.0.try_wait() {
+            let _ = rustix::process::kill_process(Pid::from_child(&self.0), self.1);
+        }
         let _ = self.0.wait();
     }
 }

@@ -348,6 +348,7 @@ pub const TASKS: &[Task] = &[
     sources::APPEND,
     sources::APPEND_8,
     sources::SHARED_READ,
+    sources::SHARED_READ_WARM,
     sources::START_UP_1,
     sources::START_UP_16,
     sources::START_UP_64,

@@ -153,6 +153,22 @@ pub(super) const SHARED_READ: Task = Task {
     ..SOURCE
 };
 
+/// Danaus's Fileread where the service's cache, too, has the file: of a layer on CephFS it has what a mount has read.
+pub(super) const SHARED_READ_WARM: Task = Task {
+    name: "s2-shared-read-warm",
+    title: "32 clones at once read their lower file of 1 GiB in 1 MiB, warm",
+    state: "as s2-shared-read, after one more clone has read it, which stays mounted",
+    clones: |testbed| clones(testbed, CLONES) + 1,
+    prepare: |env| {
+        let (last, _) = last_of(env.roots)?;
+        read(last)?;
+        rustix::fs::sync();
+        Ok(())
+    },
+    run: |env| in_all_clones(last_of(env.roots)?.1, read),
+    ..SHARED_READ
+};
+
 /// Danaus's start of containers with N clones.
 const fn start_up<const N: usize>(name: &'static str, title: &'static str) -> Task {
     Task {
@@ -282,8 +298,13 @@ fn start_servers(env: &Env<'_>) -> Result<()> {
 }
 
 /// As [`start_servers`], in every clone but the last, after a server there has answered and was killed.
+/// The clone that is used before, and those that are timed.
+fn last_of(roots: &[PathBuf]) -> Result<(&PathBuf, &[PathBuf])> {
+    roots.split_last().ok_or_else(|| Failure::new("there are no clones"))
+}
+
 fn start_once_before(env: &Env<'_>) -> Result<()> {
-    let (last, others) = env.roots.split_last().ok_or_else(|| Failure::new("there are no clones"))?;
+    let (last, others) = last_of(env.roots)?;
     let before = Workers::default();
     wait_in(std::slice::from_ref(last), &before)?;
     all_answer(&before)?;

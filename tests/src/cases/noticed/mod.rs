@@ -34,6 +34,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/ctime-stays", 60, attributes::ctime_stays),
     Case::mounted("noticed/names-too-long", 60, names::too_long),
     Case::mounted("noticed/names-like-whiteouts", 60, names::like_whiteouts),
+    Case::mounted("noticed/rename-over-own-name", 60, names::over_own_name),
     Case::mounted("noticed/device-0-0", 60, names::device_zero),
     Case::mounted("noticed/whiteouts-of-all-formats", 60, layers::whiteout_formats),
     Case::once("noticed/adopted-layers", 60, owners::adopted),

@@ -2,11 +2,16 @@
 
 use super::{as_on_plain, filled};
 use crate::harness::outcome::{Outcome, ensure, ensure_eq};
-use crate::harness::{Cx, tree};
+use crate::harness::raw::AsUser;
+use crate::harness::{Cx, Profile, tree};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags};
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
+
+/// An ordinary user.
+const USER: u32 = 1000;
 
 pub(super) fn too_long(cx: &Cx) -> Outcome {
     let fill = |dir: &Path| {
@@ -99,5 +104,30 @@ pub(super) fn device_zero(cx: &Cx) -> Outcome {
     mount.mount()?;
     rustix::fs::unlinkat(CWD, mount.path("below"), AtFlags::empty())?;
     ensure!(fs::symlink_metadata(mount.path("below")).is_err(), "removed, and what is below shows again");
+    mount.unmount()
+}
+
+/// POSIX has the rename of a file over another one of its names do nothing, and nobody needs a permission for that.
+pub(super) fn over_own_name(cx: &Cx) -> Outcome {
+    let (_layers, mut mount) = filled(cx, |dir| Ok(fs::write(dir.join("one"), "below")?))?;
+    let (one, other) = (mount.path("one"), mount.path("other"));
+    fs::hard_link(&one, &other)?;
+    ensure_eq!(fs::read(&one)?, b"below", "before the copy-up");
+    let reader = File::open(&one)?;
+    OpenOptions::new().append(true).open(&other)?.write_all(b", above")?;
+    let renamed = {
+        let _user = AsUser::new(USER, USER);
+        fs::rename(&one, &other).map_err(|error| error.raw_os_error())
+    };
+    let expected = match cx.profile {
+        Some(Profile::Passthrough) => Err(Some(libc::EACCES)),
+        _ => Ok(()),
+    };
+    ensure_eq!(renamed, expected, "by a user that may not change the directory");
+    fs::rename(&one, &other)?;
+    drop(reader);
+    for name in [&one, &other] {
+        ensure_eq!(fs::read(name)?, b"below, above", "{}: after both renames", name.display());
+    }
     mount.unmount()
 }

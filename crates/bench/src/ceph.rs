@@ -253,7 +253,7 @@ impl Shown {
             if ended.is_some() || start.elapsed() > PATIENCE {
                 let why = ended.map_or_else(|| "has mounted nothing".to_owned(), |status| status.to_string());
                 let said = fs::read_to_string(said).unwrap_or_default();
-                let last = said.lines().next_back().unwrap_or("no message");
+                let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message");
                 return Err(Failure::new(format!("ceph-fuse: {why}: {last}")));
             }
             std::thread::sleep(PAUSE);

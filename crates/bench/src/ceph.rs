@@ -4,6 +4,7 @@
 //! with a client that knows nothing; one for all mounts of a task, or one for each of its tenants. Uppers are on this host, or there too.
 
 use crate::failure::{Failure, Result, While};
+use crate::offspring;
 use crate::service::Service;
 use crate::stop;
 use crate::testbed::Layers;
@@ -128,19 +129,17 @@ impl Ceph {
         self.shown.begin()
     }
 
-    /// Mounts it anew if it is ours and its client has ended, for it was taken away.
+    /// Mounts it anew if it is ours and was taken away. Its client may be ending still; what is made in the bare mount point has the next client refuse
+    /// that.
     pub(crate) fn begin_if_gone(&self) -> Result<()> {
-        let gone = self.ours
-            && self
-                .shown
-                .client()
-                .as_mut()
-                .is_none_or(|client| client.ended().is_ok_and(|ended| ended.is_some()));
-        if !gone {
+        if !self.ours || self.shown.is_there()? {
             return Ok(());
         }
+        // Killed, in case it lives without its mount, and waited for.
+        drop(self.shown.client().take());
+        let _ = unmount(&self.shown.mount, UnmountFlags::DETACH);
         forget_dead_clients();
-        self.begin_anew()
+        self.shown.begin()
     }
 
     /// Shows it to so many tenants, each by a client of his own.
@@ -229,6 +228,13 @@ impl Shown {
 
     fn service(&self) -> Option<Service> {
         self.client().as_ref().map(|client| Service { pid: client.0.id() })
+    }
+
+    /// Whether its client lives and is mounted, whatever it answers.
+    fn is_there(&self) -> Result<bool> {
+        let lives =
+            self.client().as_mut().map(Client::ended).transpose()?.is_some_and(|ended| ended.is_none());
+        Ok(lives && stop::is_mounted(&self.mount))
     }
 
     fn begin(&self) -> Result<()> {
@@ -333,7 +339,7 @@ fn forget_dead_clients() {
     };
     let sessions: Vec<Session> = serde_json::from_slice(&tell(&["ls"])).unwrap_or_default();
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    for id in of_dead(&sessions, &host, |pid| Path::new("/proc").join(pid).exists()) {
+    for id in of_dead(&sessions, &host, offspring::lives) {
         tell(&["evict", &format!("id={id}")]);
     }
 }

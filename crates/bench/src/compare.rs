@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 const REST: Duration = Duration::from_secs(2);
 /// How long to wait for that.
 const REST_PATIENCE: Duration = Duration::from_secs(60);
+/// How long it may take to have everything there again after a measurement that was given up: a cluster is asked to forget clients.
+const READY: Duration = Duration::from_secs(120);
 
 /// What is to be compared, and how.
 #[derive(Debug)]
@@ -109,6 +111,7 @@ pub fn compare(
         progress.suspend(|| each(&outcome));
         all.push(outcome);
         let places = plan.places(testbeds, task)?;
+        places.iter().try_for_each(|testbed| ready(testbed))?;
         stop::within(plan.limit, || places.iter().try_for_each(|testbed| testbed.clear()))?;
         if stop::asked() {
             break;
@@ -157,8 +160,10 @@ fn run_task(
             progress.set_message(format!("{} on {}, round {}", task.name, subject.kind.name(), round + 1));
             let sample = if outcome.goes_on(plan.patience) && !stop::asked() {
                 let start = Instant::now();
-                let sample = stop::within(plan.limit, || {
-                    Mounts::during(subject, testbed, task, |mounts| measure(task, testbed, mounts))
+                let sample = ready(testbed).and_then(|()| {
+                    stop::within(plan.limit, || {
+                        Mounts::during(subject, testbed, task, |mounts| measure(task, testbed, mounts))
+                    })
                 });
                 outcome.spent += start.elapsed();
                 unless_stopped(sample, &mut outcome.failure)
@@ -173,13 +178,19 @@ fn run_task(
         for ((subject, outcome), testbed) in subjects.iter().zip(&mut outcomes).zip(&places) {
             progress.set_message(format!("{} on {}, counting", task.name, subject.kind.name()));
             if outcome.goes_on(plan.patience) && !stop::asked() {
-                let counts = stop::within(plan.limit, || counters.count(task, subject, testbed));
+                let counts = ready(testbed)
+                    .and_then(|()| stop::within(plan.limit, || counters.count(task, subject, testbed)));
                 outcome.counts = unless_stopped(counts, &mut outcome.failure).unwrap_or_default();
             }
             progress.inc(1);
         }
     }
     Ok(TaskOutcome { task, operations: (task.operations)(testbeds.main()), outcomes })
+}
+
+/// Mends what was taken away with a measurement that was given up. That is not the next one's time.
+fn ready(testbed: &Testbed) -> Result<()> {
+    stop::within(READY, || testbed.see())
 }
 
 /// What was found. A failure is kept in `failure`, unless it is that the user wants to stop.

@@ -3,9 +3,13 @@
 use crate::failure::{Result, While};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
-/// How often is looked for those that were just about to be started.
-const ROUNDS: u32 = 8;
+/// How often is looked for those that were just about to be started, and for those whose end takes a moment.
+const ROUNDS: u32 = 50;
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// From here on a process below this one that loses its parent is a child of this one.
 pub fn adopt() -> Result<()> {
@@ -23,7 +27,7 @@ pub fn reap() {
     }
 }
 
-/// Kills all of them.
+/// Kills all of them, and waits for their ends, but not for long: some wait for a mount that is still there.
 pub(crate) fn kill() {
     for _ in 0..ROUNDS {
         let living = below(getpid(), &all());
@@ -34,8 +38,15 @@ pub(crate) fn kill() {
             // It may have ended meanwhile.
             let _ = kill_process(pid, Signal::KILL);
         }
+        std::thread::sleep(PAUSE);
     }
     reap();
+}
+
+/// Whether a process has not ended. One that nobody has taken note of has.
+pub(crate) fn lives(pid: &str) -> bool {
+    let stat = fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
+    stat.is_ok_and(|stat| One::read(&stat).is_some_and(|one| !one.has_ended))
 }
 
 /// A process, as /proc shows it.

@@ -173,8 +173,17 @@ pub fn remove(dir: &Path) -> std::io::Result<()> {
 
 /// Whether anything is mounted on `dir` or below it.
 fn is_mounted_below(dir: &Path) -> bool {
+    is_any_mount(|point| point.starts_with(dir))
+}
+
+/// Whether anything is mounted there, whether or not it answers.
+pub(crate) fn is_mounted(there: &Path) -> bool {
+    is_any_mount(|point| point == there)
+}
+
+fn is_any_mount(wanted: impl Fn(&Path) -> bool) -> bool {
     let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    table.lines().any(|line| line.split(' ').nth(1).is_some_and(|point| Path::new(point).starts_with(dir)))
+    table.lines().any(|line| line.split(' ').nth(1).is_some_and(|point| wanted(Path::new(point))))
 }
 
 #[cfg(test)]

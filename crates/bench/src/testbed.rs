@@ -194,7 +194,7 @@ impl Testbed {
     }
 
     /// Has what lies on CephFS shown again, if that was taken away.
-    fn see(&self) -> Result<()> {
+    pub(crate) fn see(&self) -> Result<()> {
         self.ceph.as_ref().map_or(Ok(()), Ceph::begin_if_gone)
     }
 

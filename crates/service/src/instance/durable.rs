@@ -6,19 +6,22 @@
 
 use crate::Failure;
 use crate::instance::{SYNC, WRITES};
-use rustix::fs::{Mode, OFlags, fgetxattr, open, syncfs};
-use rustix::io::Errno;
-use std::os::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, fgetxattr, fstat, open, openat, syncfs};
+use rustix::io::{Errno, read};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Between two looks at what has come.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// So many looks in a row that find nothing new and nothing under way. One would do, but for a write that a worker has taken and not
-/// counted yet: the kernel keeps requests of one queue in their order, and has some of its pages with the service as long as it has
-/// any to write.
-const QUIET: u32 = 5;
+/// So many looks in a row that find nothing new and nothing under way. A write that a worker has taken and not counted yet is not seen by
+/// that, and on a busy machine a worker may wait for a processor between the two. The kernel, where it tells, counts it until it is answered: when that has
+/// nothing under way at all, two looks are enough, the second one for a write that waited for a file to be cut. Where it does not tell, or has
+/// others' requests all the time, it is looked for longer than a worker waits.
+const QUIET: u32 = 2;
+const QUIET_UNSURE: u32 = 50;
 
 /// Where others write on and on, it is not waited for longer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -85,19 +88,47 @@ fn begun(path: &Path, patience: Duration) -> Result<(OwnedFd, bool), Failure> {
 
 /// Waits until the kernel has passed on all that it had to write. False: it does not end.
 fn settle(dir: &OwnedFd, patience: Duration) -> Result<bool, Errno> {
+    let unanswered = Unanswered::of(dir).ok();
     let begin = Instant::now();
-    let (mut before, mut quiet) = (writes(dir)?, 0);
-    while quiet < QUIET {
+    let (mut before, mut quiet, mut sure) = (writes(dir)?, 0, 0);
+    while sure < QUIET && quiet < QUIET_UNSURE {
         std::thread::sleep(PAUSE);
         let now = writes(dir)?;
         let [begun, done] = now;
         quiet = if now == before && begun == done { quiet + 1 } else { 0 };
+        let is_sure = quiet > 0 && unanswered.as_ref().is_some_and(Unanswered::is_none);
+        sure = if is_sure { sure + 1 } else { 0 };
         before = now;
         if begin.elapsed() > patience {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// Where the kernel counts the requests of a mount that are not answered. It need not be mounted anywhere.
+struct Unanswered {
+    all: OwnedFd,
+    file: String,
+}
+
+impl Unanswered {
+    /// EPERM: not for this user. ENODEV: it does not tell.
+    fn of(mount: &OwnedFd) -> Result<Self, Errno> {
+        let number = rustix::fs::minor(fstat(mount)?.st_dev);
+        let all = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(all.as_fd())?;
+        let all = fsmount(all.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
+        Ok(Self { all, file: format!("{number}/waiting") })
+    }
+
+    fn is_none(&self) -> bool {
+        let mut count = [0; 8];
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        // Each open reads it once.
+        let len = openat(&self.all, &self.file, flags, Mode::empty()).and_then(|file| read(file, &mut count));
+        len.is_ok_and(|len| count.get(..len).is_some_and(|count| count.trim_ascii() == b"0"))
+    }
 }
 
 /// How many writes have come to the service, and how many it is done with.
@@ -186,6 +217,8 @@ mod tests {
         let (open, gate) = channel();
         let write = mounted.write_under_way(gate);
         assert_eq!(mounted.handle.writes(), [1, 0]);
+        let unanswered = Unanswered::of(&File::open(mounted.dir.path()).unwrap().into()).unwrap();
+        assert!(!unanswered.is_none(), "a write is under way");
         let (say, synced) = channel();
         let path = mounted.dir.path().to_path_buf();
         thread::spawn(move || say.send(sync(&path).map_err(|e| e.to_string())));
@@ -195,5 +228,9 @@ mod tests {
         assert_eq!(synced.recv().unwrap(), Ok(()));
         write.join().unwrap();
         assert_eq!(mounted.handle.writes(), [1, 1]);
+        // The file is being closed.
+        while !unanswered.is_none() {
+            thread::yield_now();
+        }
     }
 }

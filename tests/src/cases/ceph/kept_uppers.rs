@@ -39,7 +39,9 @@ fn check_numbers(tree: &Path) -> Outcome {
         }
     }
     for (number, (one, other)) in large.chunks(BLOCK).zip(wanted.chunks(BLOCK)).enumerate() {
-        ensure!(one == other, "block {number} of {}", before.len());
+        let differs = one.iter().zip(other).filter(|(one, other)| one != other).count();
+        let begin = one[..8].escape_ascii();
+        ensure!(differs == 0, "block {number} of {}: {differs} bytes, it begins with {begin}", before.len());
     }
     ensure_eq!(large.len(), wanted.len(), "the large file");
     Ok(())

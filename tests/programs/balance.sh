@@ -6,7 +6,9 @@
 set -eu
 vellum=$1 dir=$2 mib=$3
 weights="100 200 400 800"
-name=vellum-balance-$$
+# By the time: where scripts run in PID namespaces of their own, numbers of processes are the same ones.
+# Busybox has no nanoseconds, and is alone in its machine.
+name=vellum-balance-$(date +%s%N | tr -cd 0-9)
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
   version=2 mem=/sys/fs/cgroup cpu=/sys/fs/cgroup
   limit=memory.low
@@ -40,13 +42,16 @@ for w in $weights; do
   [ -e "$dir/$w" ] || dd if=/dev/zero of="$dir/$w" bs=1048576 count=$mib 2>/dev/null
 done
 sync
-# Whoever made the pages pays for them; from here on the readers do.
-echo 1 > /proc/sys/vm/drop_caches
-# A reader of a group reads until a file says so, and then waits for somebody to write to a pipe.
+# Whoever made the pages pays for them; from here on the readers do. No others' pages are dropped, for somebody may measure beside this, but
+# where busybox is all that there is, which cannot tell them apart.
+for w in $weights; do
+  dd if="$dir/$w" iflag=nocache count=0 2>/dev/null || echo 1 > /proc/sys/vm/drop_caches
+done
+# A reader of a group reads until a file says so; then it says by another that it waits for somebody to write to a pipe.
 reader() {
   w=$1
   sh -c 'echo $$ > "$1/cgroup.procs"; [ "$2" = "$1" ] || echo $$ > "$2/cgroup.procs"
-    while :; do cat "$3" > /dev/null; [ ! -e "$3.wait" ] || cat "$3.go"; done' \
+    while :; do cat "$3" > /dev/null; [ ! -e "$3.wait" ] || { : > "$3.waits"; cat "$3.go"; }; done' \
     reader "$mem/$name/$w" "$cpu/$name/$w" "$dir/$w" &
   readers="${readers:-} $!"
 }
@@ -97,7 +102,11 @@ sleep "${WARM:-6}"
 settled with
 limits with
 [ -p "$dir/800.go" ] || mkfifo "$dir/800.go"
+rm -f "$dir/800.waits"
 touch "$dir/800.wait"
+# It reads its file to the end first, which takes as long as it takes.
+i=0
+while [ $i -lt 600 ] && [ ! -e "$dir/800.waits" ]; do i=$((i + 1)); sleep 0.1; done
 sleep "${IDLE:-14}"
 settled idle
 rm "$dir/800.wait"

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 pub(super) const CASES: &[Case] = &[
-    Case::once("balance/host", 120, host),
-    Case::once("balance/growth", 120, growth),
+    Case::once("balance/host", 300, host),
+    Case::once("balance/growth", 300, growth),
     Case::once("balance/version-2", 300, version_2),
 ];
 

@@ -21,7 +21,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("library/behind-the-mount", 60, behind_the_mount),
     Case::mounted("library/threads", 120, threads),
     Case::mounted("library/attributes", 60, attributes::attributes),
-    Case::mounted("library/killed-service", 60, service::killed_service),
+    Case::mounted("library/killed-service", 120, service::killed_service),
     Case::once("library/one-file-for-every-libc", 60, every_libc),
     Case::once("library/report-and-example", 60, report_and_example),
     Case::once("library/without-a-pool", 60, service::without_a_pool),

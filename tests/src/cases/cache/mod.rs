@@ -6,6 +6,7 @@ pub(super) mod warm;
 use super::Case;
 use super::pool::Pools;
 use super::watching::stats_of;
+use crate::harness::PATIENCE;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, Layers, Mount};
@@ -15,13 +16,15 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 pub(super) const CASES: &[Case] = &[
     Case::of(Profile::Cached, "cache/tree", 120, tree),
     Case::of(Profile::Cached, "cache/one-copy", 120, one_copy),
     Case::of(Profile::Cached, "cache/weights", 120, weights),
     Case::of(Profile::Cached, "cache/pool-limit", 60, pool_limit),
-    Case::of(Profile::Cached, "cache/memory-limit", 120, memory_limit),
+    Case::of(Profile::Cached, "cache/memory-limit", 180, memory_limit),
     Case::of(Profile::Cached, "cache/idle", 120, idle),
     Case::of(Profile::Cached, "cache/warm", 120, warm::warm),
     Case::of(Profile::Cached, "cache/warm-pool", 120, warm::warm_pool),
@@ -232,11 +235,12 @@ fn idle(cx: &Cx) -> Outcome {
     read_in_turn(&[&sleeps, &works])?;
     let held = |mount: &Mount| figure(mount, "bytes");
     ensure!(held(&sleeps)?.abs_diff(CACHE / 2) <= 2 * BLOCK as u64, "it has {} at first", held(&sleeps)?);
-    let begin = std::time::Instant::now();
-    while begin.elapsed().as_secs() < 12 {
+    // It is lent within 10 s, by the other one's reads, which are few on a busy machine.
+    let begin = Instant::now();
+    while begin.elapsed().as_secs() < 12 || held(&sleeps)? > CACHE / 20 && begin.elapsed() < PATIENCE {
         read_in_turn(&[&works])?;
     }
-    ensure!(held(&sleeps)? <= CACHE / 20, "after 12 s it still has {}", held(&sleeps)?);
+    ensure!(held(&sleeps)? <= CACHE / 20, "after {:?} it still has {}", begin.elapsed(), held(&sleeps)?);
     read_in_turn(&[&sleeps, &works])?;
     ensure!(held(&sleeps)?.abs_diff(CACHE / 2) <= 2 * BLOCK as u64, "it has {} again", held(&sleeps)?);
     Ok(())
@@ -278,20 +282,27 @@ fn memory_limit(cx: &Cx) -> Outcome {
     }
     let bytes = figure(&mount, "bytes")?;
     ensure!((LIMIT / 4..LIMIT).contains(&bytes), "{bytes} bytes are cached where {LIMIT} are allowed");
-    // Somebody else takes memory in the pool within some seconds, and holds it for some.
+    // Somebody else takes memory in the pool within some seconds, and holds it for some, and until its input ends.
     let groups = pools.show()?["control_groups"].clone();
     let groups = groups.as_array().into_iter().flatten().filter_map(serde_json::Value::as_str);
     let script = format!(
         "for g; do echo $$ > $g/cgroup.procs || exit 1; done; mib() {{ head -c 1M /dev/zero; sleep 0.1; }}
-         (for n in $(seq {}); do mib; done; sleep 3) | tail -c {OTHERS} > /dev/null",
+         (for n in $(seq {}); do mib; done; sleep 3; read -r _) | tail -c {OTHERS} > /dev/null",
         OTHERS >> 20
     );
-    let mut other = std::process::Command::new("sh").args(["-c", &script, "sh"]).args(groups).spawn()?;
-    let begin = std::time::Instant::now();
+    let mut other = Command::new("sh");
+    let mut other = other.args(["-c", &script, "sh"]).args(groups).stdin(Stdio::piped()).spawn()?;
     let mut least = bytes;
+    let begin = Instant::now();
+    while least + OTHERS / 2 > bytes && begin.elapsed() < PATIENCE && other.try_wait()?.is_none() {
+        std::thread::sleep(Duration::from_millis(100));
+        least = least.min(figure(&mount, "bytes")?);
+    }
+    drop(other.stdin.take());
+    let begin = Instant::now();
     while other.try_wait()?.is_none() {
-        ensure!(begin.elapsed().as_secs() < 30, "the other one does not end");
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        ensure!(begin.elapsed() < PATIENCE, "the other one does not end");
+        std::thread::sleep(Duration::from_millis(100));
         least = least.min(figure(&mount, "bytes")?);
     }
     ensure!(other.wait()?.success(), "the other one was killed");

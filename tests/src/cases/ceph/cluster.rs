@@ -15,12 +15,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vellum_branch::{CephAccess, CephBranch, CephClient};
+use vellum_sys::ceph::CephInode;
 use vellum_vfs::{Branch, BranchDir, Name, Object, SetTime, Timestamp};
 
 /// The exit status of scripts/ceph-local where something is not installed.
 const MISSING: i32 = 77;
 /// How long a daemon may take to do something.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes that are copied at a time.
 const STEP: usize = 4 << 20;
 
@@ -107,13 +108,26 @@ impl Cluster {
 
     /// Sets how many bytes a directory may hold.
     pub(super) fn set_quota(&self, path: &str, bytes: u64) -> Outcome {
+        let inode = self.inode(path)?;
+        inode.set_xattr(c"ceph.quota.max_bytes", bytes.to_string().as_bytes(), 0).doing("a quota")
+    }
+
+    /// Bytes that the cluster counts in a directory and below it, which is what a quota is compared with. It does so some time after a change.
+    pub(super) fn counted_bytes(&self, path: &str) -> Outcome<u64> {
+        let mut value = [0; 32];
+        let len = self.inode(path)?.get_xattr(c"ceph.dir.rbytes", &mut value).doing("its bytes")?;
+        let text = String::from_utf8_lossy(value.get(..len).unwrap_or_default()).into_owned();
+        text.trim_end_matches('\0').parse().doing(text)
+    }
+
+    fn inode(&self, path: &str) -> Outcome<CephInode> {
         let (client, path) = (self.client()?, CString::new(path).doing("a path")?);
         let mut inode = client.root().doing("the root")?;
         for name in path.to_bytes().split(|byte| *byte == b'/') {
             let name = CString::new(name).doing("a name")?;
             inode = inode.lookup(&name).doing("a directory")?.0;
         }
-        inode.set_xattr(c"ceph.quota.max_bytes", bytes.to_string().as_bytes(), 0).doing("a quota")
+        Ok(inode)
     }
 
     /// What an administrator says; the answer.

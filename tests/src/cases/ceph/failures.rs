@@ -5,7 +5,7 @@ use super::trees::{conf, forget_pages, layers, mount, program};
 use crate::cases::pool::Pools;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
-use crate::harness::{Cx, Layers, shell};
+use crate::harness::{Cx, Layers, PATIENCE, shell};
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -14,8 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Who cannot mount is told so within this time.
-const SOON: Duration = Duration::from_secs(10);
 /// How long the storage stands still.
 const STOPPED: Duration = Duration::from_secs(3);
 
@@ -29,7 +27,7 @@ fn fill(cx: &Cx, cluster: &Cluster, name: &str, size: usize) -> Outcome {
     cluster.put(&local, name)
 }
 
-/// One line, exit status 2, in time, and nothing is mounted.
+/// One line, exit status 2, without being waited for in vain, and nothing is mounted.
 pub(super) fn refused(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     fill(cx, cluster, "refused", 10)?;
     let usual = fs::read_to_string(&cluster.conf)?;
@@ -100,7 +98,9 @@ fn try_one(layers: &Layers, what: &str, path: &str, options: &str, word: &str) -
     shell::refused(command.arg("-o").arg(text).arg(&layers.merged), word).doing(what)?;
     let took = begin.elapsed();
     println!("{what}: refused after {} ms", took.as_millis());
-    ensure!(took < SOON, "{what}: it took {took:?}");
+    // The client gives each of its steps 8 s (`client_mount_timeout`), which it keeps by itself. Seen here is that a refusal comes at all; how
+    // long a busy machine takes to start and to end the program is not the client's.
+    ensure!(took < PATIENCE, "{what}: it took {took:?}");
     ensure_eq!(fs::metadata(&layers.merged)?.dev(), outside, "{what}: something is mounted");
     Ok(())
 }
@@ -202,9 +202,12 @@ pub(super) fn others_answered(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         });
         let begin = Instant::now();
         while !asked.is_finished() {
-            ensure!(begin.elapsed() < SOON, "{what}: local files wait for the cluster");
+            ensure!(begin.elapsed() < PATIENCE, "{what}: local files wait for the cluster");
             std::thread::sleep(Duration::from_millis(5));
         }
+        // However long that took, the storage stood still all the time.
+        let waiting = readers.iter().all(|reader| !reader.is_finished());
+        ensure!(waiting, "{what}: who reads from the storage has not waited for it");
         let read = asked.join().map_err(|_| crate::harness::Stop::Fail("a reader".into()))??;
         ensure_eq!(read, READERS << 20, "{what}: bytes");
         println!("{what}: answered after {} ms", begin.elapsed().as_millis());

@@ -197,7 +197,8 @@ pub(super) fn moved(cx: &Cx, cluster: &mut Cluster) -> Outcome {
             refused.contains("another mount writes to it") && refused.contains("unmount that first"),
             "{refused}"
         );
-        ensure!(took < Duration::from_secs(10), "it took {took:?}");
+        // That a refusal comes at all, instead of a wait for the other mount; a busy machine is given what it takes.
+        ensure!(took < PATIENCE, "it took {took:?}");
         // Others may look at it.
         drop(mount(cluster, &other, Profile::Cached, &["ro"])?);
         other
@@ -500,9 +501,22 @@ pub(super) fn quota(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     mount.remount()?;
     tree::same("a full layer", &taken(&mount)?, &before, Ignore::default())?;
     // What is removed makes room. It goes through the work directory, and the cluster counts the two directories at different times: there
-    // may be room, and none for a moment, and room again. That is over when there was room for a second.
+    // may be room, and none for a moment, and room again. That is over when it counts little in each of them and in both together, and when
+    // the mount, which hears of it on its own, has then had room for a second.
     fs::remove_file(mount.path("big"))?;
-    let (begin, mut since) = (Instant::now(), Instant::now());
+    let begin = Instant::now();
+    for path in ["upper-full/upper", "upper-full/work", "upper-full"] {
+        loop {
+            let bytes = cluster.counted_bytes(path)?;
+            println!("{path}: {bytes} bytes after {} ms", begin.elapsed().as_millis());
+            if bytes < 20 * MIB as u64 {
+                break;
+            }
+            ensure!(begin.elapsed() < PATIENCE, "{path} has {bytes} bytes after a file was removed");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    let mut since = Instant::now();
     while since.elapsed() < Duration::from_secs(1) {
         if let Err(error) = fs::write(mount.path("after"), "after") {
             ensure!(begin.elapsed() < PATIENCE, "after room was made: {error}");

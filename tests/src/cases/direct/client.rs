@@ -1,5 +1,7 @@
 //! A program that calls over a ring as the library does, and otherwise whatever it likes.
 
+use super::{SETTLED, status};
+use crate::harness::PATIENCE;
 use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq};
 use rustix::fs::{XattrFlags, renameat};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -9,9 +11,10 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Instant;
 use vellum_ring::files::{
-    CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR, MAKE_LINK,
-    MOUNT_NUMBERS, OPEN, PROOF_FROM, PROOF_TO, PROVE, REOPEN, RING_WANTED, SET_ATTRIBUTES, TOKEN,
+    ASK_KERNEL, CHECKED, ENTER, GREETING, GREETING_HEAD, GREETING_NUMBERS, GREETING_VERSION, LOOK, MAKE_DIR,
+    MAKE_LINK, MOUNT_NUMBERS, OPEN, PROOF_FROM, PROOF_TO, PROVE, REOPEN, RING_WANTED, SET_ATTRIBUTES, TOKEN,
     TOKEN_BYTES,
 };
 use vellum_ring::{CallError, Caller, Client, Linux, Request, Response};
@@ -29,6 +32,19 @@ pub(super) struct Program {
 
 /// What came of a call: a response, or its status.
 pub(super) type Answered<T> = Result<T, u32>;
+
+/// Asks until the answer is another than that the kernel is to be asked. That is the answer as long as anything that was answered before is
+/// still on its way to the kernel, and on a busy machine it may be for long. What is answered so has not been done.
+pub(super) fn settled<T>(mut ask: impl FnMut() -> Outcome<Answered<T>>) -> Outcome<Answered<T>> {
+    let begin = Instant::now();
+    loop {
+        let answered = ask()?;
+        if !matches!(answered, Err(ASK_KERNEL)) || begin.elapsed() > PATIENCE {
+            return Ok(answered);
+        }
+        std::thread::sleep(SETTLED);
+    }
+}
 
 fn receive(socket: &UnixStream, body: &mut [u8]) -> Outcome<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -54,7 +70,7 @@ impl Program {
     /// Connects and asks for a ring, and shows that no domain holds it.
     pub(super) fn new(path: &Path) -> Outcome<Self> {
         let program = Self::without_proof(path)?;
-        let directory = program.proof()?.or_else(super::status)?;
+        let directory = program.proof()?.or_else(status)?;
         renameat(&directory, PROOF_FROM, &directory, PROOF_TO).doing("showing that no domain holds it")?;
         Ok(program)
     }
@@ -143,6 +159,11 @@ impl Program {
         Ok(Ok(self.file(response.values[0])?))
     }
 
+    /// The file of an open that is carried out.
+    pub(super) fn opened(&self, dir: u64, name: &str, flags: i32, mode: u32) -> Outcome<File> {
+        settled(|| self.open(dir, name, flags, mode))?.or_else(status)
+    }
+
     /// Opens a file by the ring and leaves its descriptor in the socket.
     pub(super) fn open_untaken(&self, dir: u64, name: &str, flags: i32) -> Outcome<Answered<u64>> {
         let answered = self.ask(OPEN, 0, [dir, flags as u64, 0o600, 0, 0], name.as_bytes())?;
@@ -187,10 +208,20 @@ impl Program {
         self.open(dir, name, libc::O_RDWR, 0)
     }
 
+    /// The file of a name that is found.
+    pub(super) fn found(&self, dir: u64, name: &str) -> Outcome<File> {
+        settled(|| self.find(dir, name))?.or_else(status)
+    }
+
     /// Makes a directory, and enters it: its number in this session, and its inode number.
     pub(super) fn make_dir(&self, dir: u64, name: &str, mode: u32) -> Outcome<Answered<(u64, u64)>> {
         let answered = self.ask(MAKE_DIR, 0, [dir, 0, u64::from(mode), 0, 0], name.as_bytes())?;
         Ok(answered.map(|(response, _)| (response.values[0], response.values[1])))
+    }
+
+    /// A directory that is made: its numbers.
+    pub(super) fn made_dir(&self, dir: u64, name: &str, mode: u32) -> Outcome<(u64, u64)> {
+        settled(|| self.make_dir(dir, name, mode))?.or_else(status)
     }
 
     /// Makes a symbolic link.

@@ -1,6 +1,6 @@
 //! Directories that programs make over rings.
 
-use super::client::Program;
+use super::client::{Program, settled};
 use super::{Ground, SETTLED, status};
 use crate::harness::outcome::{Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, shell};
@@ -18,7 +18,7 @@ const EXIST: u32 = libc::EEXIST as u32;
 
 /// Makes a file in a directory by its number.
 fn make_file(program: &Program, dir: u64, name: &str) -> Outcome {
-    program.open(dir, name, O_CREAT | O_EXCL | O_WRONLY, 0o644)?.or_else(status)?.write_all(b"by ring")?;
+    program.opened(dir, name, O_CREAT | O_EXCL | O_WRONLY, 0o644)?.write_all(b"by ring")?;
     Ok(())
 }
 
@@ -42,21 +42,15 @@ pub(super) fn directories(cx: &Cx) -> Outcome {
         "what the kernel believes not to be there"
     );
     let links = fs::metadata(&new)?.nlink();
-    let mut made = program.make_dir(dir, "made", 0o750)?;
-    if made == Err(ASK_KERNEL) {
-        // Answers were on their way.
-        std::thread::sleep(SETTLED);
-        made = program.make_dir(dir, "made", 0o750)?;
-    }
-    let (made, ino) = made.or_else(status)?;
+    let (made, ino) = program.made_dir(dir, "made", 0o750)?;
     let seen = fs::symlink_metadata(new.join("made"))?;
     ensure_eq!((seen.ino(), seen.mode(), seen.uid()), (ino, 0o40_750, 0), "number, mode and owner");
     ensure_eq!(fs::metadata(&new)?.nlink(), links + 1, "links of the parent");
     ensure_eq!(fs::read_dir(&new)?.count(), 1, "names");
     // Entered, without anything having been shown to the kernel; and so are those in it, which the kernel has never heard of.
     make_file(&program, made, "file")?;
-    let (inner, _) = program.make_dir(made, "inner", 0o700)?.or_else(status)?;
-    let (innermost, ino) = program.make_dir(inner, "innermost", 0o700)?.or_else(status)?;
+    let (inner, _) = program.made_dir(made, "inner", 0o700)?;
+    let (innermost, ino) = program.made_dir(inner, "innermost", 0o700)?;
     make_file(&program, innermost, "file")?;
     ensure_eq!(fs::read(new.join("made/inner/innermost/file"))?, b"by ring", "the innermost file");
     ensure_eq!(fs::metadata(new.join("made/inner/innermost"))?.ino(), ino, "its directory's number");
@@ -74,7 +68,7 @@ pub(super) fn directories(cx: &Cx) -> Outcome {
     ensure_eq!(program.make_dir(innermost, "x", 0o700)?, Err(STALE), "in one that has gone");
     fs::remove_dir_all(new.join("made"))?;
     std::thread::sleep(SETTLED);
-    let (again, _) = program.make_dir(dir, "made", 0o700)?.or_else(status)?;
+    let (again, _) = program.made_dir(dir, "made", 0o700)?;
     make_file(&program, again, "again")?;
     ensure_eq!(fs::read_dir(new.join("made"))?.count(), 1, "names in the second one");
     many(&ground, &program, dir)?;
@@ -84,7 +78,7 @@ pub(super) fn directories(cx: &Cx) -> Outcome {
     let program = ground.program()?;
     let dir = program.enter(&new.join("made"))?.or_else(status)?;
     std::thread::sleep(Duration::from_millis(100));
-    let (made, _) = program.make_dir(dir, "by-the-next", 0o700)?.or_else(status)?;
+    let (made, _) = program.made_dir(dir, "by-the-next", 0o700)?;
     make_file(&program, made, "file")?;
     ensure!(new.join("made/by-the-next/file").exists(), "the next service's");
     removed(&ground, program, dir)
@@ -94,7 +88,7 @@ pub(super) fn directories(cx: &Cx) -> Outcome {
 fn removed(ground: &Ground<'_>, program: Program, dir: u64) -> Outcome {
     let made = ground.path("new/made");
     for n in 0..50 {
-        program.make_dir(dir, &format!("removed-{n}"), 0o700)?.or_else(status)?;
+        program.made_dir(dir, &format!("removed-{n}"), 0o700)?;
         fs::metadata(made.join(format!("removed-{n}")))?;
         fs::remove_dir(made.join(format!("removed-{n}")))?;
     }
@@ -118,7 +112,7 @@ fn in_the_way(ground: &Ground<'_>, program: &Program, dir: u64) -> Outcome {
     let entered = program.enter(&d)?.or_else(status)?;
     std::thread::sleep(SETTLED);
     for (at, name) in [(dir, "made"), (entered, "lower"), (entered, "upper")] {
-        ensure_eq!(program.make_dir(at, name, 0o700)?, Err(EXIST), "{name}");
+        ensure_eq!(settled(|| program.make_dir(at, name, 0o700))?, Err(EXIST), "{name}");
     }
     for (name, mode) in
         [("", 0), (".", 0), ("..", 0), ("../b", 0), (".wh.x", 0), ("x", 0o4000), ("x", 1 << 20)]
@@ -128,7 +122,7 @@ fn in_the_way(ground: &Ground<'_>, program: &Program, dir: u64) -> Outcome {
     let long = "x".repeat(256);
     ensure_eq!(program.make_dir(entered, &long, 0o700)?, Err(ASK_KERNEL), "a name that is too long");
     // In place of what was removed from a lower layer: its names stay hidden.
-    let (below, _) = program.make_dir(entered, "below", 0o755)?.or_else(status)?;
+    let (below, _) = program.made_dir(entered, "below", 0o755)?;
     make_file(program, below, "fresh")?;
     let names: Vec<_> = fs::read_dir(d.join("below"))?.flatten().map(|entry| entry.file_name()).collect();
     ensure_eq!(names, ["fresh"], "names in place of what was removed");
@@ -143,7 +137,7 @@ fn inherited(ground: &Ground<'_>, program: &Program) -> Outcome {
     fs::set_permissions(&group, fs::Permissions::from_mode(0o2775))?;
     let dir = program.enter(&group)?.or_else(status)?;
     std::thread::sleep(SETTLED);
-    program.make_dir(dir, "of-the-group", 0o755)?.or_else(status)?;
+    program.made_dir(dir, "of-the-group", 0o755)?;
     let made = fs::metadata(group.join("of-the-group"))?;
     ensure_eq!((made.mode(), made.gid()), (0o42_755, 1234), "mode and group in a set-group-id directory");
     let theirs = ground.path("theirs");
@@ -166,7 +160,7 @@ fn inherited(ground: &Ground<'_>, program: &Program) -> Outcome {
 fn many(ground: &Ground<'_>, program: &Program, dir: u64) -> Outcome {
     let mut numbers = Vec::new();
     for n in 0..100 {
-        numbers.push(program.make_dir(dir, &format!("many-{n}"), 0o755)?.or_else(status)?.0);
+        numbers.push(program.made_dir(dir, &format!("many-{n}"), 0o755)?.0);
     }
     let [first, .., last] = numbers[..] else { unreachable!() };
     make_file(program, last, "file")?;

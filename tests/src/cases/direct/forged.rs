@@ -46,7 +46,7 @@ pub(super) fn forged(cx: &Cx) -> Outcome {
     let dir = program.enter(&ground.path("new"))?.or_else(status)?;
     // Only a file without any block may be without data; more than these marks would take one.
     for (name, marks) in [("mine", &MARKS[..2]), ("other", MARKS)] {
-        let file = program.open(dir, name, O_CREAT | O_EXCL | O_RDWR, 0o640)?.or_else(status)?;
+        let file = program.opened(dir, name, O_CREAT | O_EXCL | O_RDWR, 0o640)?;
         rustix::fs::fchown(&file, Some(rustix::fs::Uid::from_raw(1000)), None)?;
         file.set_len(SECRET.len() as u64)?;
         for (name, value) in marks {

@@ -77,7 +77,7 @@ pub(super) fn running(cx: &Cx) -> Outcome {
     running.wait()?;
     let dir = outcome?;
     // The other way round.
-    let mut made = program.open(dir, "made", O_CREAT | O_EXCL | O_WRONLY, 0o755)?.or_else(status)?;
+    let mut made = program.opened(dir, "made", O_CREAT | O_EXCL | O_WRONLY, 0o755)?;
     made.write_all(&fs::read(sleep)?)?;
     let run = || Command::new(ground.path("new/made")).arg("0").status().map_err(|e| e.raw_os_error());
     ensure_eq!(run().err(), Some(Some(libc::ETXTBSY)), "a program that is written to");
@@ -92,7 +92,7 @@ pub(super) fn running(cx: &Cx) -> Outcome {
     beside.kill()?;
     beside.wait()?;
     ensure_eq!(all, Ok(()), "a program that runs, once more");
-    let plain = program.open(dir, "plain", O_CREAT | O_EXCL | O_WRONLY, 0o644)?.or_else(status)?;
+    let plain = program.opened(dir, "plain", O_CREAT | O_EXCL | O_WRONLY, 0o644)?;
     (&plain).write_all(&fs::read(sleep)?)?;
     fs::set_permissions(ground.path("new/plain"), fs::Permissions::from_mode(0o755))?;
     let run = Command::new(ground.path("new/plain")).arg("0").status().map_err(|e| e.raw_os_error());
@@ -108,7 +108,7 @@ pub(super) fn mount_options(cx: &Cx) -> Outcome {
         let dir = program.enter(&ground.path("new"))?.or_else(status)?;
         std::thread::sleep(SETTLED);
         let name = format!("f{expected}");
-        let written = program.open(dir, &name, O_CREAT | O_EXCL | O_RDWR, 0o755)?.or_else(status)?;
+        let written = program.opened(dir, &name, O_CREAT | O_EXCL | O_RDWR, 0o755)?;
         written.set_len(4096)?;
         let flags = rustix::fs::fstatvfs(&written)?.f_flag;
         let always = StatVfsMountFlags::NOSUID | StatVfsMountFlags::NODEV;

@@ -1,9 +1,10 @@
 //! Programs that take nothing of what they are sent, and send what nobody wants.
 
+use super::client::settled;
 use super::{Ground, SETTLED, status};
 use crate::cases::library::library;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, skip};
-use crate::harness::{Cx, shell};
+use crate::harness::{Cx, PATIENCE, shell};
 use libc::{O_CREAT, O_EXCL, O_WRONLY};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -66,21 +67,21 @@ pub(super) fn takes_nothing(cx: &Cx) -> Outcome {
     let begin = Instant::now();
     let program = loop {
         match ground.program() {
-            Err(_) if begin.elapsed() < Duration::from_secs(10) => std::thread::sleep(SETTLED),
+            Err(_) if begin.elapsed() < PATIENCE => std::thread::sleep(SETTLED),
             program => break program?,
         }
     };
     let dir = program.enter(&ground.path("new"))?.or_else(status)?;
     std::thread::sleep(SETTLED);
-    program.open_untaken(dir, "first", O_CREAT | O_EXCL | O_WRONLY)?.or_else(status)?;
+    settled(|| program.open_untaken(dir, "first", O_CREAT | O_EXCL | O_WRONLY))?.or_else(status)?;
     for n in 0..10 {
         let next = program.open_untaken(dir, &format!("next{n}"), O_CREAT | O_EXCL | O_WRONLY)?;
         ensure_eq!(next.err(), Some(ASK_KERNEL), "a second one that is under way");
         ensure!(!ground.path(&format!("new/next{n}")).exists(), "it has been made all the same");
     }
-    ensure!(program.make_dir(dir, "made", 0o700)?.is_ok(), "the ring has ended");
+    program.made_dir(dir, "made", 0o700).doing("the ring has ended")?;
     program.take_all()?;
-    program.open(dir, "later", O_CREAT | O_EXCL | O_WRONLY, 0o600)?.or_else(status)?;
+    program.opened(dir, "later", O_CREAT | O_EXCL | O_WRONLY, 0o600)?;
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use vellum_ring::files::ASK_KERNEL;
 
 /// The kernel would wait for 45 s (`/proc/sys/fs/lease-break-time`).
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(40);
 
 pub(super) fn leases(cx: &Cx) -> Outcome {
     vellum_sys::ignore_leases();
@@ -20,7 +20,7 @@ pub(super) fn leases(cx: &Cx) -> Outcome {
     let program = ground.program()?;
     let dir = program.enter(&ground.path("new"))?.or_else(status)?;
     std::thread::sleep(SETTLED);
-    let made = program.open(dir, "file", O_CREAT | O_EXCL | O_WRONLY, 0o644)?.or_else(status)?;
+    let made = program.opened(dir, "file", O_CREAT | O_EXCL | O_WRONLY, 0o644)?;
     // By a descriptor of the layer's, as programs may have them.
     let holder = fs::File::open(format!("/proc/self/fd/{}", made.as_raw_fd()))?;
     drop(made);
@@ -44,9 +44,9 @@ pub(super) fn leases(cx: &Cx) -> Outcome {
     vellum_sys::give_lease_back(holder.as_fd())?;
     OpenOptions::new().write(true).open(ground.path("new/file"))?.write_all(b"written")?;
     // What is given out has the flags that were asked for.
-    drop(program.open(dir, "flags", O_CREAT | O_EXCL | O_WRONLY, 0o644)?.or_else(status)?);
+    drop(program.opened(dir, "flags", O_CREAT | O_EXCL | O_WRONLY, 0o644)?);
     for flags in [0, O_APPEND, O_NONBLOCK, O_APPEND | O_NONBLOCK] {
-        let file = program.open(dir, "flags", O_WRONLY | flags, 0)?.or_else(status)?;
+        let file = program.opened(dir, "flags", O_WRONLY | flags, 0)?;
         let has = fcntl_getfl(&file)? & (OFlags::APPEND | OFlags::NONBLOCK);
         ensure_eq!(has.bits(), flags as u32, "flags of an open");
         let again = program.reopen(&ground.path("new/flags"), flags & O_NONBLOCK)?;

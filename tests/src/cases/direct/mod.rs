@@ -19,7 +19,7 @@ use super::watching::stats_of;
 use crate::harness::mount::Profile;
 use crate::harness::outcome::{Outcome, Stop, ensure, ensure_eq, fail};
 use crate::harness::{Cx, Rng, rng, shell};
-use client::Program;
+use client::{Program, settled};
 use libc::{O_APPEND, O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, XattrFlags, statat};
 use rustix::process::{Signal, kill_process};
@@ -68,7 +68,7 @@ pub(super) const CASES: &[Case] = &[
     Case::of(Profile::Cached, "direct/not-in-cached", 60, not_in_cached),
 ];
 
-/// After so long all answers have arrived at the kernel.
+/// After so long all answers have arrived at the kernel, as a rule: [`settled`] waits for longer.
 const SETTLED: Duration = Duration::from_millis(20);
 
 /// The kernel forgets whatever nobody has open.
@@ -123,7 +123,7 @@ fn seen_by_all(cx: &Cx) -> Outcome {
     for round in 0..50 {
         let name = format!("f{round}");
         let path = ground.path("new").join(&name);
-        let mut file = program.open(dir, &name, O_CREAT | O_EXCL | O_RDWR, 0o640)?.or_else(status)?;
+        let mut file = program.opened(dir, &name, O_CREAT | O_EXCL | O_RDWR, 0o640)?;
         let made = file.metadata()?;
         file.write_all(b"by the program")?;
         let seen = fs::symlink_metadata(&path)?;
@@ -181,25 +181,25 @@ fn believed_before(cx: &Cx) -> Outcome {
     }
     ensure!(!new.join("latest").exists(), "nothing is there yet");
     std::thread::sleep(SETTLED);
-    let _latest = program.open(dir, "latest", O_CREAT | O_WRONLY, 0o644)?.or_else(status)?;
+    let _latest = program.opened(dir, "latest", O_CREAT | O_WRONLY, 0o644)?;
     ensure!(new.join("latest").exists(), "it was believed not to be there");
     ensure_eq!(fs::read_dir(&new)?.count(), 2, "names afterwards");
     fs::write(new.join("later"), "by the kernel")?;
     let mut text = String::new();
-    program.find(dir, "later")?.or_else(status)?.read_to_string(&mut text)?;
+    program.found(dir, "later")?.read_to_string(&mut text)?;
     ensure_eq!(text, "by the kernel", "what the kernel has made, by the program");
     let after = fs::metadata(&new)?;
     let times = [&before, &after].map(|attr| (attr.mtime(), attr.mtime_nsec()));
     ensure!(times[0] < times[1], "the directory's time stays: {times:?}");
     // A file that the kernel has open, and knows the size of.
-    let mut old = program.open(dir, "old", O_WRONLY | O_APPEND, 0)?.or_else(status)?;
+    let mut old = program.opened(dir, "old", O_WRONLY | O_APPEND, 0)?;
     ensure_eq!(fs::metadata(new.join("old"))?.len(), 3, "size before");
     old.write_all(b" and new")?;
     ensure_eq!(fs::metadata(new.join("old"))?.len(), 11, "size afterwards");
     ensure_eq!(reader.metadata()?.len(), 11, "size by a descriptor");
     let mut read = [0; 32];
     ensure_eq!(reader.read_at(&mut read, 0)?, 11, "bytes by a descriptor");
-    let cut = program.open(dir, "old", O_WRONLY | O_TRUNC, 0)?.or_else(status)?;
+    let cut = program.opened(dir, "old", O_WRONLY | O_TRUNC, 0)?;
     ensure_eq!(fs::read(new.join("old"))?, b"", "after a cut");
     drop(cut);
     // Once nobody writes any more, the kernel is told what it may believe.
@@ -222,7 +222,7 @@ fn believed_before(cx: &Cx) -> Outcome {
     drop(old);
     drop(reader);
     asked(false, "afterwards")?;
-    let mut old = program.open(dir, "old", O_WRONLY | O_APPEND, 0)?.or_else(status)?;
+    let mut old = program.opened(dir, "old", O_WRONLY | O_APPEND, 0)?;
     asked(true, "again")?;
     // Renamed and removed by the kernel, it stays the program's file.
     fs::rename(new.join("old"), new.join("older"))?;
@@ -232,7 +232,7 @@ fn believed_before(cx: &Cx) -> Outcome {
     // A directory that has moved, and one that has gone.
     fs::rename(&new, ground.path("moved"))?;
     std::thread::sleep(SETTLED);
-    let inside = program.open(dir, "inside", O_CREAT | O_WRONLY, 0o644)?.or_else(status)?;
+    let inside = program.opened(dir, "inside", O_CREAT | O_WRONLY, 0o644)?;
     ensure!(ground.path("moved/inside").exists() && !new.exists(), "in the directory that has moved");
     drop(inside);
     fs::remove_dir_all(ground.path("moved"))?;
@@ -265,13 +265,14 @@ fn refused(cx: &Cx) -> Outcome {
         ["lower", "gone", "link", "pipe", "sub", "set", "", ".", "..", "a/b", "../d/x", ".wh.x", "x\0y"]
     {
         for flags in [O_WRONLY, O_CREAT | O_WRONLY, O_CREAT | O_EXCL | O_RDWR, O_RDWR | O_TRUNC, O_RDONLY] {
-            let opened = program.open(dir, name, flags, 0o644)?;
             let refused = match name {
                 "a/b" => LOOK,
                 // What has been removed is not there, unless it is to be made. To read is the kernel's.
                 "gone" if flags & O_CREAT == 0 && flags != O_RDONLY => libc::ENOENT as u32,
                 _ => ASK_KERNEL,
             };
+            let open = || program.open(dir, name, flags, 0o644);
+            let opened = if refused == ASK_KERNEL { open()? } else { settled(open)? };
             ensure_eq!(opened.err(), Some(refused), "{name:?} {flags:o}");
         }
     }
@@ -284,13 +285,13 @@ fn refused(cx: &Cx) -> Outcome {
     ensure_eq!(fs::read(ground.path("d/lower"))?, b"lower", "the lower file");
     ensure!(!ground.path("d/gone").exists(), "what was removed is there again");
     // New names beside what is below.
-    program.open(dir, "fresh", O_CREAT | O_EXCL | O_WRONLY, 0o644)?.or_else(status)?.write_all(b"new")?;
+    program.opened(dir, "fresh", O_CREAT | O_EXCL | O_WRONLY, 0o644)?.write_all(b"new")?;
     ensure_eq!(fs::read(ground.path("d/fresh"))?, b"new", "a new file beside lower ones");
     ensure_eq!(fs::read(ground.layers.upper().join("d/fresh"))?, b"new", "in the upper");
     // A file whose attributes are copied up is not whole, and marks of users are no marks.
     fs::set_permissions(ground.path("d/lower"), fs::Permissions::from_mode(0o600))?;
     ensure_eq!(program.open(dir, "lower", O_WRONLY, 0)?.err(), Some(ASK_KERNEL), "attributes alone");
-    let forged = program.open(dir, "forged", O_CREAT | O_EXCL | O_RDWR, 0o644)?.or_else(status)?;
+    let forged = program.opened(dir, "forged", O_CREAT | O_EXCL | O_RDWR, 0o644)?;
     forged.set_len(1 << 20)?;
     for name in ["metacopy", "redirect", "whiteout", "opaque"] {
         let name = format!("user.overlay.{name}");
@@ -410,16 +411,8 @@ fn as_program(socket: &Path, dir: &Path) -> Outcome {
     become_id(1000, 1000)?;
     let program = Program::new(&socket)?;
     let entered = program.enter(&dir)?.or_else(status)?;
-    // On a busy machine an answer may still be on its way, and the kernel is to be asked.
-    let mut made = program.open(entered, "by-ring", O_CREAT | O_EXCL | O_WRONLY, 0o644)?;
-    for _ in 0..100 {
-        if made.as_ref().err() != Some(&ASK_KERNEL) {
-            break;
-        }
-        std::thread::sleep(SETTLED);
-        made = program.open(entered, "by-ring", O_CREAT | O_EXCL | O_WRONLY, 0o644)?;
-    }
-    made.or_else(status)?.write_all(b"by user 1000")?;
+    let mut made = program.opened(entered, "by-ring", O_CREAT | O_EXCL | O_WRONLY, 0o644)?;
+    made.write_all(b"by user 1000")?;
     ensure_eq!(program.open(entered, "mine", O_WRONLY, 0)?.err(), Some(ASK_KERNEL), "root's file");
     ensure!(program.reopen(&dir.join("mine"), 0)?.is_none(), "root's file, shown to the kernel");
     // Back to root for a moment, as only root can become nobody.
@@ -564,7 +557,7 @@ fn killed_service(cx: &Cx) -> Outcome {
     let new = ground.path("new");
     let program = ground.program()?;
     let dir = program.enter(&new)?.or_else(status)?;
-    let mut file = program.open(dir, "kept", O_CREAT | O_RDWR, 0o644)?.or_else(status)?;
+    let mut file = program.opened(dir, "kept", O_CREAT | O_RDWR, 0o644)?;
     file.write_all(b"before")?;
     kill_process(ground.mount.service()?, Signal::KILL)?;
     file.write_all(b" and after")?;
@@ -577,8 +570,7 @@ fn killed_service(cx: &Cx) -> Outcome {
     std::thread::sleep(SETTLED);
     let next = Program::new(&ground.pools.session_socket()?)?;
     let dir = next.enter(&new)?.or_else(status)?;
-    let made = next.open(dir, "next", O_CREAT | O_EXCL | O_WRONLY, 0o644)?;
-    made.or_else(status)?.write_all(b"next")?;
+    next.opened(dir, "next", O_CREAT | O_EXCL | O_WRONLY, 0o644)?.write_all(b"next")?;
     ensure_eq!(fs::read(new.join("next"))?, b"next", "by the next ring");
     let flags = OFlags::RDONLY;
     ensure!(rustix::fs::open(new.join("next"), flags, Mode::empty()).is_ok(), "open");

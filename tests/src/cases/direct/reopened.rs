@@ -49,7 +49,7 @@ pub(super) fn reopened(cx: &Cx) -> Outcome {
     // A program that is given the file itself may cut it.
     std::thread::sleep(SETTLED);
     let dir = program.enter(&ground.path("new"))?.or_else(status)?;
-    let whole = program.open(dir, "file", O_WRONLY, 0)?.or_else(status)?;
+    let whole = program.opened(dir, "file", O_WRONLY, 0)?;
     ensure!(!is_mappable(&file), "it can be mapped though it may be cut");
     drop((whole, again));
     // Not for more than writing.

@@ -28,27 +28,31 @@ pub(super) fn killed_service(cx: &Cx) -> Outcome {
     file.sync_all()?;
     let mut reader = Reader::start(&ground, &path)?;
     let first = reader.at(10_000)?;
-    let mut stress = ground.preloaded(&program);
-    let mut stress = without_rings(&mut stress)
-        .arg(ground.mount.root())
-        .arg("6")
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()?;
-    let mut kills = 0;
-    while stress.try_wait()?.is_none() {
-        std::thread::sleep(Duration::from_millis(300));
-        if let Some(pid) = ground.pools.show()?["service"]["service"].as_i64()
-            && let Some(pid) = rustix::process::Pid::from_raw(pid as i32)
-        {
-            kills += u32::from(kill_process(pid, Signal::KILL).is_ok());
+    let (mut kills, mut reports, begin) = (0, String::new(), Instant::now());
+    // Once more where a busy machine has brought few successors in the time that the program takes.
+    while kills <= 5 && begin.elapsed() < PATIENCE {
+        let mut stress = ground.preloaded(&program);
+        let mut stress = without_rings(&mut stress)
+            .arg(ground.mount.root())
+            .arg("6")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        while stress.try_wait()?.is_none() {
+            std::thread::sleep(Duration::from_millis(300));
+            if let Some(pid) = ground.pools.show()?["service"]["service"].as_i64()
+                && let Some(pid) = rustix::process::Pid::from_raw(pid as i32)
+            {
+                kills += u32::from(kill_process(pid, Signal::KILL).is_ok());
+            }
+            ensure_eq!(reader.at(10_000)?, first, "after {kills} kills");
         }
-        ensure_eq!(reader.at(10_000)?, first, "after {kills} kills");
+        let output = stress.wait_with_output()?;
+        let report = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(output.status.success(), "{report}");
+        reports.push_str(&report);
     }
-    let output = stress.wait_with_output()?;
-    let report = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{report}");
-    ensure!(kills > 5 && served(&report) > 1000, "{kills} kills, {report}");
+    ensure!(kills > 5 && served(&reports) > 1000, "{kills} kills, {reports}");
     file.set_len(10_010)?;
     ensure_eq!(reader.at(10_000)?, first.get(..20).unwrap_or_default(), "cut by a successor");
     ensure_eq!(reader.at(20_000)?, "-", "beyond the end");

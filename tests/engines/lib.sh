@@ -29,6 +29,9 @@ same() {
   echo "$1:"; diff <(echo "$2") <(echo "$3") | head -n 20; echo "$1 differs"; return 1
 }
 
+# eventually COMMAND...: repeats it until it succeeds, for a minute at the longest. Only a failure takes so long.
+eventually() { local end=$((SECONDS + 60)); until "$@"; do ((SECONDS < end)) || return 1; sleep 0.1; done; }
+
 # A root tree with what images have: owners, set-id bits, links, attributes, a capability, old times.
 make_root() { # DIRECTORY
   local root=$1 applet
@@ -81,7 +84,7 @@ listing() {
 # Nothing of ours may stay: no mount below $1, no daemon with $1 in its arguments.
 nothing_left() {
   local n
-  for n in $(seq 50); do
+  for n in $(seq 600); do
     ! grep -q " $1[^ ]*merged" /proc/self/mounts && ! pgrep -f "upperdir=$1" > /dev/null && return
     sleep 0.1
   done

@@ -234,9 +234,7 @@ impl Drop for Going {
         // It takes its container away.
         let _ = self.signal(Signal::TERM);
         let begin = Instant::now();
-        while begin.elapsed() < Duration::from_secs(2)
-            && matches!(self.child.borrow_mut().try_wait(), Ok(None))
-        {
+        while begin.elapsed() < PATIENCE && matches!(self.child.borrow_mut().try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(10));
         }
         let _ = self.child.borrow_mut().kill();

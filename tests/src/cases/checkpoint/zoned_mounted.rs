@@ -6,9 +6,10 @@ use super::zoned::{all_is_whole, large_counter, zones};
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, shell};
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::cell::RefCell;
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -67,14 +68,16 @@ struct Writer(Child);
 impl Writer {
     fn start(files: &Files<'_>) -> Outcome<Self> {
         let mut command = shell::bash(WRITER);
-        command.arg("writer").arg(&files.at).stdout(Stdio::null()).stderr(Stdio::null());
+        // What it has started has files open too, and ends with it.
+        command.arg("writer").arg(&files.at).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         Ok(Self(command.spawn()?))
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        let group = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
+        let _ = group.map(|group| kill_process_group(group, Signal::KILL));
         let _ = self.0.wait();
     }
 }
@@ -140,7 +143,8 @@ pub(super) fn mounted(cx: &Cx) -> Outcome {
             !at.file_name().to_string_lossy().starts_with("file") || held.iter().all(|b| *b == b'w');
         ensure!(is_whole, "{:?}", at.path());
     }
-    files.unmount()?;
+    // What was killed may have it open for a moment.
+    eventually("it is unmounted", || Ok(files.unmount().is_ok()))?;
     drop(files);
     let files = Files::mount(cx, &scene)?;
     ensure_eq!(fs::read_to_string(files.at.join("words"))?, "words", "what was written before");
@@ -290,6 +294,10 @@ fn under_way(scene: &Scene<'_>, files: &Files<'_>, name: &str, pace: &str) -> Ou
     let mut command = scene.taking("zbeside-cut", scene.to().as_ref());
     command.args(["--name", name, "--compress", "none", "--pace", pace]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // One that was killed before is under way until the service knows.
+    eventually("the store lets somebody in", || {
+        Ok(matches!(Door::knock(Path::new(&files.device()), true), Knock::In(_)))
+    })?;
     let (begun, command) = (RefCell::new(None), RefCell::new(command));
     eventually("it is under way", || {
         let mut begun = begun.borrow_mut();

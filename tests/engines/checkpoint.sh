@@ -173,9 +173,8 @@ interrupted() {
     counts_on cut; gapless cut
     vellum checkpoints show kept cut > /dev/null
   done
-  for n in $(seq 50); do ls -A kept | grep -q unfinished || break; sleep 0.1; done
-  same "unfinished" "" "$(ls -A kept | grep unfinished)"
-  podman exec cut true; podman pause cut; podman unpause cut; podman rm -f -t0 cut
+  nothing_unfinished podman:cut
+  counts_on cut; podman exec cut true; podman pause cut; podman unpause cut; podman rm -f -t0 cut
   for delay in 0.05 0.1 0.15 0.2 0.25 0.3 0.4; do
     "$PROGRAM" restore --state "$DIR/state" kept/cut > /dev/null 2>&1 & pid=$!
     sleep $delay; kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true

@@ -197,12 +197,7 @@ fn interrupted(cx: &Cx) -> Outcome {
             "after {millis} ms"
         );
     }
-    // The guard is done a moment after.
-    eventually("nothing unfinished", || {
-        Ok(fs::read_dir(scene.to())?
-            .flatten()
-            .all(|one| !one.file_name().to_string_lossy().starts_with(".unfinished")))
-    })?;
+    scene.leaves_nothing_unfinished("cut-off")?;
     let restored = scene.restore("cut-off", &["--name", "cut-off-second"])?;
     restored.says_more()?;
     drop(restored);

@@ -1,7 +1,7 @@
 //! Checkpoints in a directory that are written at a pace.
 
 use super::packed::{chain_of, sizes, start};
-use super::support::{Scene, eventually};
+use super::support::{Scene, eventually, is_guarded};
 use super::zoned::large_counter;
 use crate::harness::Cx;
 use crate::harness::disk::Disk;
@@ -10,7 +10,6 @@ use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Bytes per second, as the command has it.
@@ -59,11 +58,6 @@ pub(super) fn paced(cx: &Cx) -> Outcome {
     scene.vellum(&["checkpoints", "delete", &scene.to(), "usual", "none", "auto", "next"])?;
     ensure_eq!(fs::read_dir(scene.to())?.count(), 0, "what is left");
     chain_of(&scene, "paced-chain", &["--pace", "400M"])
-}
-
-/// Whether somebody watches over a container. Each case has processes of its own.
-fn is_guarded() -> Outcome<bool> {
-    Ok(Command::new("pgrep").args(["-f", "internal-thaw"]).stdout(Stdio::null()).status()?.success())
 }
 
 /// Killed at any moment, or out of space: the container goes on, and the older checkpoint is as it was.

@@ -12,13 +12,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Waits for it.
-pub(in crate::cases) fn eventually(what: &str, is: impl Fn() -> Outcome<bool>) -> Outcome {
+pub(in crate::cases) fn eventually(what: &str, mut is: impl FnMut() -> Outcome<bool>) -> Outcome {
     let begin = Instant::now();
     while !is()? {
         ensure!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
+}
+
+/// Whether somebody watches over a container. Each case has processes of its own.
+pub(super) fn is_guarded() -> Outcome<bool> {
+    Ok(Command::new("pgrep").args(["-f", "internal-thaw"]).stdout(Stdio::null()).status()?.success())
 }
 
 /// PATH with a CRIU that knows this kernel.
@@ -166,6 +171,23 @@ impl<'a> Scene<'a> {
     pub(in crate::cases) fn taking(&self, name: &str, to: &Path) -> Command {
         let (state, to) = (self.state(), to.display().to_string());
         self.command(&["checkpoint", name, "--state", &state, "--to", &to, "--leave-running"])
+    }
+
+    /// Kills one more that has a guard, which takes away what is unfinished. What commands have left that were killed before they had one,
+    /// the next one takes away when it begins: here, this one.
+    pub(super) fn leaves_nothing_unfinished(&self, name: &str) -> Outcome {
+        eventually("no guard", || Ok(!is_guarded()?))?;
+        let to = self.to();
+        let mut child = self.taking(name, Path::new(&to)).spawn()?;
+        eventually("a guard", || Ok(is_guarded()? || child.try_wait()?.is_some()))?;
+        child.kill()?;
+        child.wait()?;
+        eventually("nothing unfinished", || {
+            let mut all = fs::read_dir(&to)?.flatten();
+            Ok(!all.any(|one| one.file_name().to_string_lossy().starts_with(".unfinished")))
+        })?;
+        // It has the right to take one until it has ended.
+        eventually("no guard", || Ok(!is_guarded()?))
     }
 
     /// Where a container's tree is mounted.

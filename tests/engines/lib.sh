@@ -38,7 +38,7 @@ nothing_unfinished() {
   local pid; no_guard() { ! pgrep -f internal-thaw > /dev/null; }
   eventually no_guard || { echo "a guard does not end"; return 1; }
   "$PROGRAM" checkpoint --state "$DIR/state" --to "$DIR/kept" "$1" --leave-running > /dev/null 2>&1 & pid=$!
-  is_begun() { ! no_guard || ! kill -0 $pid 2> /dev/null; }
+  is_begun() { pgrep -P $pid -f internal-thaw > /dev/null || ! kill -0 $pid 2> /dev/null; }
   eventually is_begun || { echo "no guard"; return 1; }
   kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
   none() { ! ls -A "$DIR/kept" | grep -q unfinished; }

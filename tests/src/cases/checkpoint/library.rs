@@ -138,7 +138,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
         going.says_more()?;
         counts(&going)?;
     }
-    ground.scene.leaves_nothing_unfinished("works")?;
+    ground.scene.leaves_nothing_unfinished("works", &[])?;
     eventually("the next one", || Ok(ground.scene.checkpoint(&["works", "--leave-running"]).is_ok()))?;
     going.says_more()?;
     counts(&going)?;

@@ -197,7 +197,7 @@ fn interrupted(cx: &Cx) -> Outcome {
             "after {millis} ms"
         );
     }
-    scene.leaves_nothing_unfinished("cut-off")?;
+    scene.leaves_nothing_unfinished("cut-off", &[])?;
     let restored = scene.restore("cut-off", &["--name", "cut-off-second"])?;
     restored.says_more()?;
     drop(restored);

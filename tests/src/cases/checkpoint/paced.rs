@@ -93,16 +93,11 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
         // It has the right to take one until it is done.
         eventually("no guard", || Ok(!is_guarded()?))?;
     }
-    // So slow that it is killed in the middle; before there is a guard, something may be left for the next command to take away.
-    let mut child = scene
-        .taking("paced-cut", Path::new(&scene.to()))
-        .args(["--pace", "1M", "--compress", "none", "--name", "slow"])
-        .spawn()?;
-    eventually("a guard", is_guarded)?;
-    child.kill()?;
-    child.wait()?;
+    // So slow that it is killed in the middle.
+    let slow = ["--pace", "1M", "--compress", "none", "--name", "slow"];
+    scene.leaves_nothing_unfinished("paced-cut", &slow)?;
     counter.says_more()?;
-    eventually("nothing unfinished", || Ok(fs::read_dir(scene.to())?.count() == 2))?;
+    ensure_eq!(fs::read_dir(scene.to())?.count(), 2, "what is in the directory");
     let restored = scene.restore("cut", &["--name", "paced-cut-second"])?;
     restored.says_more()?;
     drop(restored);

@@ -209,7 +209,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
             record(&scene, name)?;
         }
     }
-    scene.leaves_nothing_unfinished("packed-cut")?;
+    scene.leaves_nothing_unfinished("packed-cut", &[])?;
     let disk = Disk::ext4(&cx.dir, "small")?;
     let to = disk.at().join("checkpoints");
     let file = fs::File::create(disk.at().join("fill"))?;

@@ -175,11 +175,22 @@ impl<'a> Scene<'a> {
 
     /// Kills one more that has a guard, which takes away what is unfinished. What commands have left that were killed before they had one,
     /// the next one takes away when it begins: here, this one.
-    pub(super) fn leaves_nothing_unfinished(&self, name: &str) -> Outcome {
+    pub(super) fn leaves_nothing_unfinished(&self, name: &str, more: &[&str]) -> Outcome {
         eventually("no guard", || Ok(!is_guarded()?))?;
         let to = self.to();
-        let mut child = self.taking(name, Path::new(&to)).spawn()?;
-        eventually("a guard", || Ok(is_guarded()? || child.try_wait()?.is_some()))?;
+        let begin = || self.taking(name, Path::new(&to)).args(more).spawn();
+        let mut child = begin()?;
+        // Its own: the one of a command that was killed before may have been about to begin when none was seen, and has the right until it ends.
+        eventually("a guard", || {
+            let ended = child.try_wait()?;
+            if ended.is_some_and(|status| !status.success()) {
+                child = begin()?;
+            }
+            let parent = child.id().to_string();
+            let mut guard = Command::new("pgrep");
+            let guard = guard.args(["-P", &parent, "-f", "internal-thaw"]).stdout(Stdio::null()).status()?;
+            Ok(guard.success() || ended.is_some_and(|status| status.success()))
+        })?;
         child.kill()?;
         child.wait()?;
         eventually("nothing unfinished", || {

@@ -20,7 +20,7 @@ finish() {
   kill $DAEMON; wait $DAEMON 2> /dev/null; umount "$ROOT" 2> /dev/null
 }
 trap finish EXIT
-for n in $(seq 100); do ctr version > /dev/null 2>&1 && break; sleep 0.1; done
+for n in $(seq 600); do ctr version > /dev/null 2>&1 && break; sleep 0.1; done
 
 vellum() { "$PROGRAM" "$@"; }
 mounted() { vellum mount -o "lowerdir=$DIR/low,upperdir=$DIR/up,workdir=$DIR/work" "$ROOT"; }
@@ -29,13 +29,15 @@ run() { rm -rf up work; mkdir -p up work tree; mounted; ctr run -d --rootfs "$RO
 take() { vellum checkpoint --state "$DIR/state" --to "${TO:-$DIR/kept}" "$@"; }
 restore() { vellum restore --state "$DIR/state" "$@"; }
 state() { ctr tasks ls | awk -v id="$1" '$1 == id { print $3 }'; }
+is() { [ "$(state "$2")" = "$1" ]; }
 # Away with an ended one, its tree and its layer.
 forget() { ctr tasks rm -f "$1" > /dev/null 2>&1; ctr containers rm "$1"; vellum umount "$ROOT"; rm -rf up work; }
 counted() { cat "$ROOT/srv/count"; }
 COUNT='i=0; while :; do i=$((i+1)); echo $i >> /srv/count; sleep 0.02; done'
 counts_on() {
-  local n before; before=$(counted | wc -l)
-  for n in $(seq 100); do [ "$(counted | wc -l)" -le "$before" ] || return 0; sleep 0.05; done
+  local before; before=$(counted | wc -l)
+  more() { [ "$(counted | wc -l)" -gt "$before" ]; }
+  ! eventually more || return 0
   echo "it does not count on from $before"; return 1
 }
 gapless() { same "what it has counted" "" "$(counted | awk '$1 != NR { print "gap at", NR; exit }')"; }
@@ -71,7 +73,7 @@ counter() {
   take "containerd:$NS/count" --name again; forget count
   vellum pool create "$NS"; restore kept/again --pool "$NS"; counts_on; gapless
   vellum stats | grep -q "$ROOT" || vellum pool show "$NS" | grep -q "$ROOT"
-  ctr tasks kill -s KILL count; sleep 0.2; same "state" STOPPED "$(state count)"; forget count
+  ctr tasks kill -s KILL count; eventually is STOPPED count || true; same "state" STOPPED "$(state count)"; forget count
   local n; for n in $(seq 50); do vellum pool delete "$NS" 2> /dev/null && break; sleep 0.1; done
   same "names" "again count last" "$(vellum checkpoints list --json kept | grep -o '"name": "[a-z]*"' | cut -d'"' -f4 | sort | xargs)"
   vellum checkpoints show kept last | grep -q "$DIR/low"
@@ -131,9 +133,8 @@ interrupted() {
     same "state after $delay s" RUNNING "$(state cut)"
     counts_on; gapless; vellum checkpoints show kept cut > /dev/null
   done
-  for n in $(seq 50); do ls -A kept | grep -q unfinished || break; sleep 0.1; done
-  same "unfinished" "" "$(ls -A kept | grep unfinished)"
-  ctr tasks pause cut; ctr tasks resume cut; counts_on; forget cut
+  nothing_unfinished "containerd:$NS/cut"
+  counts_on; ctr tasks pause cut; ctr tasks resume cut; counts_on; forget cut
   restore kept/cut; counts_on; gapless; forget cut
   # A restoration that is killed: the container runs, or what is left is taken away by hand, as it is said.
   for delay in 0.03 0.08 0.13 0.18 0.25 0.35; do
@@ -162,7 +163,7 @@ unfit() {
   mkdir -p up work tree
   ctr run -d --rootfs "$DIR/low" plain /bin/sleep 600
   refused "no writable tree of Vellum" take "containerd:$NS/plain"
-  ctr tasks kill -s KILL plain; sleep 0.2; refused "not running" take "containerd:$NS/plain"
+  ctr tasks kill -s KILL plain; eventually is STOPPED plain || true; refused "not running" take "containerd:$NS/plain"
   ctr tasks rm plain > /dev/null || true; ctr containers rm plain
   run there "$COUNT"; sleep 0.1; take "containerd:$NS/there"; forget there
   echo other > low/etc/new; refused "has changed" restore kept/there

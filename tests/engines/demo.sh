@@ -14,4 +14,6 @@ for line in "a container of 0 on Vellum" "mounts of Vellum left: 0" "everything"
 done
 left=$(find "$dir/home" -mindepth 1 -not -path "$dir/home/scripts*" -not -path "$dir/home/tmp")
 [ -z "$left" ] || { echo "left behind: $left"; exit 1; }
+# Podman's helpers end a moment after it.
+for n in $(seq 600); do pgrep -u 4711 podman > /dev/null || break; sleep 0.1; done
 ! pgrep -u 4711 -a podman || { echo "a process of podman is left"; exit 1; }

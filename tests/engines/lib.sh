@@ -29,6 +29,25 @@ same() {
   echo "$1:"; diff <(echo "$2") <(echo "$3") | head -n 20; echo "$1 differs"; return 1
 }
 
+# eventually COMMAND...: repeats it until it succeeds, for a minute at the longest. Only a failure takes so long.
+eventually() { local end=$((SECONDS + 60)); until "$@"; do ((SECONDS < end)) || return 1; sleep 0.1; done; }
+
+# nothing_unfinished CHECKPOINT: kills one more checkpoint that has a guard, which takes away what is unfinished in $DIR/kept. What commands have left that were
+# killed before they had one, the next one takes away when it begins: here, this one.
+nothing_unfinished() {
+  local pid; no_guard() { ! pgrep -f internal-thaw > /dev/null; }
+  eventually no_guard || { echo "a guard does not end"; return 1; }
+  "$PROGRAM" checkpoint --state "$DIR/state" --to "$DIR/kept" "$1" --leave-running > /dev/null 2>&1 & pid=$!
+  is_begun() { pgrep -P $pid -f internal-thaw > /dev/null || ! kill -0 $pid 2> /dev/null; }
+  eventually is_begun || { echo "no guard"; return 1; }
+  kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
+  none() { ! ls -A "$DIR/kept" | grep -q unfinished; }
+  eventually none || true
+  same "unfinished" "" "$(ls -A "$DIR/kept" | grep unfinished)"
+  # It has the right to take one until it has ended.
+  eventually no_guard
+}
+
 # A root tree with what images have: owners, set-id bits, links, attributes, a capability, old times.
 make_root() { # DIRECTORY
   local root=$1 applet
@@ -81,7 +100,7 @@ listing() {
 # Nothing of ours may stay: no mount below $1, no daemon with $1 in its arguments.
 nothing_left() {
   local n
-  for n in $(seq 50); do
+  for n in $(seq 600); do
     ! grep -q " $1[^ ]*merged" /proc/self/mounts && ! pgrep -f "upperdir=$1" > /dev/null && return
     sleep 0.1
   done

@@ -1,6 +1,7 @@
 //! Pools: what a tenant may use holds for the services of its mounts, and who is not in a pool is not touched by any.
 
 use super::Case;
+use super::checkpoint::support::eventually;
 use crate::harness::mount::MountKind;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::{Cx, Layers, Mount, shell};
@@ -372,7 +373,8 @@ fn life(cx: &Cx) -> Outcome {
     fs::read_dir(mount.root())?;
     ensure_eq!(pools.show()?["mounts"].as_array().map(Vec::len), Some(1), "mounts after a kill");
     mount.unmount()?;
-    pools.run("delete", &[])?;
+    // A service ends a moment after its mount.
+    eventually("the pool goes", || Ok(pools.run("delete", &[]).is_ok()))?;
     let left = groups.iter().find(|group| Path::new(group).exists());
     ensure!(left.is_none(), "{left:?} is left");
     ensure_eq!(pools.attempt("show", &[])?.status.code(), Some(2), "shown though deleted");

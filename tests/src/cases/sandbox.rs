@@ -4,7 +4,7 @@ use super::Case;
 use crate::harness::mount::MountKind;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail, skip};
 use crate::harness::tree::{self, Ignore};
-use crate::harness::{Cx, Mount, Profile, shell, user};
+use crate::harness::{Cx, Mount, PATIENCE, Profile, shell, user};
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags};
 use serde_json::Value;
 use std::fs;
@@ -116,7 +116,7 @@ grep -q '"processors": "left to sleep: ' report
 pid=$(sed -n 's/.*"pid": \([0-9]*\).*/\1/p' report)
 cat /proc/$pid/status
 kill -TERM $pid
-for i in $(seq 100); do mountpoint -q merged || break; sleep 0.1; done
+for i in $(seq 600); do mountpoint -q merged || break; sleep 0.1; done
 if mountpoint -q merged; then echo "still mounted"; exit 1; fi
 "#;
 
@@ -144,7 +144,7 @@ fn ends_on_a_signal(cx: &Cx) -> Outcome {
         // In use: it goes from the tree at once, and who has a file open is served on.
         let begin = Instant::now();
         while fs::symlink_metadata(mount.path("file")).is_ok() {
-            ensure!(begin.elapsed() < Duration::from_secs(10), "still mounted with {options:?}");
+            ensure!(begin.elapsed() < PATIENCE, "still mounted with {options:?}");
             std::thread::sleep(Duration::from_millis(10));
         }
         let mut text = String::new();
@@ -152,7 +152,7 @@ fn ends_on_a_signal(cx: &Cx) -> Outcome {
         ensure_eq!(text, "kept", "an open file after the signal");
         drop(held);
         while !mount.daemons().is_empty() {
-            ensure!(begin.elapsed() < Duration::from_secs(20), "processes stay: {:?}", mount.daemons());
+            ensure!(begin.elapsed() < PATIENCE, "processes stay: {:?}", mount.daemons());
             std::thread::sleep(Duration::from_millis(10));
         }
         drop(mount);

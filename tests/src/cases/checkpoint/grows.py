@@ -1,5 +1,5 @@
-"""Has much memory and a large file, of which a part changes at each turn, and looks whether all of it is as it was left. While /srv/hold is there
-nothing changes."""
+"""Has much memory and a large file, and looks whether all of it is as it was left. Part of an eighth changes at each turn: however long it runs, no more
+has changed in the end. While /srv/hold is there nothing changes."""
 import hashlib
 import mmap
 import os
@@ -34,10 +34,10 @@ pages = list(range(PAGES))
 while True:
     number += 1
     for at in range(50):
-        page = (number * 7919 + at * 104729) % PAGES
+        page = (number * 7919 + at * 104729) % (PAGES // 8)
         pages[page] = page + number * PAGES
         memory[page * PAGE:page * PAGE + 16] = b"%016d" % pages[page]
-    block = number * 31 % BLOCKS
+    block = number * 31 % (BLOCKS // 8)
     file.seek(block * PAGE + 100)
     file.write(b"%08d" % number)
     file.flush()

@@ -78,6 +78,13 @@ fn goes_on(cx: &Cx, scene: &Scene<'_>, [pool, other]: &[String; 2]) -> Outcome {
         killed.signal(rustix::process::Signal::KILL)?;
         killed.ends()?;
     }
+    // What a killed one has left, its groups too, the next command takes away, as soon as its runtime is done.
+    let (state, image) = (scene.state(), scene.image().display().to_string());
+    let other = ["run", "--state", &state, "--image", &image, "true"];
+    eventually("what was killed is taken away", || {
+        let is_away = |number| scene.merged(&format!("{name}-{number}")).is_err();
+        Ok(scene.vellum(&other).is_ok() && (0..4).all(is_away))
+    })?;
     let second = scene.restore("packed", &[])?;
     is_as_it_was(scene, &name, &second, &volume)?;
     scene.checkpoint(&[&name])?;
@@ -119,7 +126,9 @@ fn is_as_it_was(scene: &Scene<'_>, name: &str, going: &Going, volume: &Path) -> 
 
 /// No control group of this name is left.
 fn no_group_is_left(name: &str) -> Outcome {
-    let said = shell::run(&mut shell::bash(&format!("find /sys/fs/cgroup -type d -name '*{name}*'")))?;
+    // Groups of others go meanwhile.
+    let find = format!("find /sys/fs/cgroup -ignore_readdir_race -type d -name '*{name}*'");
+    let said = shell::run(&mut shell::bash(&find))?;
     ensure_eq!(said, "", "control groups");
     Ok(())
 }

@@ -138,11 +138,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
         going.says_more()?;
         counts(&going)?;
     }
-    eventually("nothing unfinished", || {
-        Ok(fs::read_dir(&to)?
-            .flatten()
-            .all(|one| !one.file_name().to_string_lossy().starts_with(".unfinished")))
-    })?;
+    ground.scene.leaves_nothing_unfinished("works", &[])?;
     eventually("the next one", || Ok(ground.scene.checkpoint(&["works", "--leave-running"]).is_ok()))?;
     going.says_more()?;
     counts(&going)?;

@@ -32,33 +32,33 @@ pub(super) const CASES: &[Case] = &[
     Case::once("checkpoint/postgresql", 240, programs::postgresql),
     Case::once("checkpoint/web", 120, programs::web),
     Case::once("checkpoint/memory-ahead", 120, ahead::memory),
-    Case::once("checkpoint/interrupted", 120, interrupted),
+    Case::once("checkpoint/interrupted", 300, interrupted),
     Case::once("checkpoint/refused", 120, refused),
     Case::once("checkpoint/uid-range", 120, ids::uid_range),
     Case::once("checkpoint/zoned", 120, zoned::counter),
     Case::once("checkpoint/zoned-python", 120, zoned::python),
     Case::once("checkpoint/zoned-redis", 120, zoned::redis),
-    Case::once("checkpoint/zoned-postgresql", 240, programs::zoned_postgresql),
-    Case::once("checkpoint/zoned-interrupted", 240, zoned::interrupted),
+    Case::once("checkpoint/zoned-postgresql", 400, programs::zoned_postgresql),
+    Case::once("checkpoint/zoned-interrupted", 400, zoned::interrupted),
     Case::once("checkpoint/zoned-full", 120, zoned::full),
     Case::once("checkpoint/zoned-refused", 120, zoned::refused),
     Case::once("checkpoint/zoned-mounted", 120, zoned_mounted::mounted),
     Case::once("checkpoint/zoned-uppers", 120, zoned_mounted::uppers),
-    Case::once("checkpoint/zoned-mounted-interrupted", 240, zoned_mounted::interrupted),
+    Case::once("checkpoint/zoned-mounted-interrupted", 400, zoned_mounted::interrupted),
     Case::once("checkpoint/library", 120, library::library),
-    Case::once("checkpoint/library-interrupted", 120, library::interrupted),
-    Case::once("checkpoint/containerd", 240, containerd::of_debian_12),
+    Case::once("checkpoint/library-interrupted", 300, library::interrupted),
+    Case::once("checkpoint/containerd", 600, containerd::of_debian_12),
     Case::once("checkpoint/zstd", 120, packed::directory_zstd),
     Case::once("checkpoint/increments", 120, packed::directory_increments),
-    Case::once("checkpoint/packed-interrupted", 120, packed::interrupted),
+    Case::once("checkpoint/packed-interrupted", 300, packed::interrupted),
     Case::once("checkpoint/paced", 120, paced::paced),
-    Case::once("checkpoint/paced-interrupted", 120, paced::interrupted),
+    Case::once("checkpoint/paced-interrupted", 300, paced::interrupted),
     Case::once("checkpoint/stream", 120, stream::moves),
-    Case::once("checkpoint/stream-interrupted", 120, stream::interrupted),
+    Case::once("checkpoint/stream-interrupted", 300, stream::interrupted),
     Case::once("checkpoint/zoned-zstd", 120, packed::zstd),
     Case::once("checkpoint/zoned-increments", 120, packed::zoned_increments),
-    Case::of(Profile::Cached, "checkpoint/podman-4.3", 240, podman::of_debian_12),
-    Case::of(Profile::Passthrough, "checkpoint/podman-5.4", 240, podman::of_debian_13),
+    Case::of(Profile::Cached, "checkpoint/podman-4.3", 600, podman::of_debian_12),
+    Case::of(Profile::Passthrough, "checkpoint/podman-5.4", 600, podman::of_debian_13),
 ];
 
 /// Counts in memory, in a file and in what it says. Containers that run side by side have different names, for their control groups do.
@@ -87,7 +87,7 @@ fn counter(cx: &Cx) -> Outcome {
     let ended = (|| {
         let second = scene.restore("last", &["--pool", &pool])?;
         second.says_more()?;
-        let group = shell::run(&mut shell::bash("cat /proc/$(pgrep -f '[i]=0; while' -n)/cgroup"))?;
+        let group = shell::run(&mut shell::bash("cat /proc/$(pgrep -f '[i]=0; while' -o)/cgroup"))?;
         ensure!(group.contains(&format!("/vellum/{pool}/")), "{group} is not in the pool");
         // What it counts in memory, and what it has written, go on without a gap.
         let written = fs::read_to_string(scene.merged("count")?.join("srv/count"))?;
@@ -197,12 +197,7 @@ fn interrupted(cx: &Cx) -> Outcome {
             "after {millis} ms"
         );
     }
-    // The guard is done a moment after.
-    eventually("nothing unfinished", || {
-        Ok(fs::read_dir(scene.to())?
-            .flatten()
-            .all(|one| !one.file_name().to_string_lossy().starts_with(".unfinished")))
-    })?;
+    scene.leaves_nothing_unfinished("cut-off", &[])?;
     let restored = scene.restore("cut-off", &["--name", "cut-off-second"])?;
     restored.says_more()?;
     drop(restored);

@@ -1,7 +1,7 @@
 //! Checkpoints in a directory that are written at a pace.
 
 use super::packed::{chain_of, sizes, start};
-use super::support::{Scene, eventually};
+use super::support::{Scene, eventually, is_guarded};
 use super::zoned::large_counter;
 use crate::harness::Cx;
 use crate::harness::disk::Disk;
@@ -10,7 +10,6 @@ use rustix::process::Signal;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Bytes per second, as the command has it.
@@ -61,11 +60,6 @@ pub(super) fn paced(cx: &Cx) -> Outcome {
     chain_of(&scene, "paced-chain", &["--pace", "400M"])
 }
 
-/// Whether somebody watches over a container. Each case has processes of its own.
-fn is_guarded() -> Outcome<bool> {
-    Ok(Command::new("pgrep").args(["-f", "internal-thaw"]).stdout(Stdio::null()).status()?.success())
-}
-
 /// Killed at any moment, or out of space: the container goes on, and the older checkpoint is as it was.
 pub(super) fn interrupted(cx: &Cx) -> Outcome {
     let scene = Scene::new(cx)?;
@@ -99,16 +93,11 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
         // It has the right to take one until it is done.
         eventually("no guard", || Ok(!is_guarded()?))?;
     }
-    // So slow that it is killed in the middle; before there is a guard, something may be left for the next command to take away.
-    let mut child = scene
-        .taking("paced-cut", Path::new(&scene.to()))
-        .args(["--pace", "1M", "--compress", "none", "--name", "slow"])
-        .spawn()?;
-    eventually("a guard", is_guarded)?;
-    child.kill()?;
-    child.wait()?;
+    // So slow that it is killed in the middle.
+    let slow = ["--pace", "1M", "--compress", "none", "--name", "slow"];
+    scene.leaves_nothing_unfinished("paced-cut", &slow)?;
     counter.says_more()?;
-    eventually("nothing unfinished", || Ok(fs::read_dir(scene.to())?.count() == 2))?;
+    ensure_eq!(fs::read_dir(scene.to())?.count(), 2, "what is in the directory");
     let restored = scene.restore("cut", &["--name", "paced-cut-second"])?;
     restored.says_more()?;
     drop(restored);

@@ -209,12 +209,7 @@ pub(super) fn interrupted(cx: &Cx) -> Outcome {
             record(&scene, name)?;
         }
     }
-    // The guard is done a moment after.
-    let unfinished = |name: &str| name.starts_with(".unfinished");
-    eventually("nothing unfinished", || {
-        let mut all = fs::read_dir(scene.to())?.flatten();
-        Ok(!all.any(|one| unfinished(&one.file_name().to_string_lossy())))
-    })?;
+    scene.leaves_nothing_unfinished("packed-cut", &[])?;
     let disk = Disk::ext4(&cx.dir, "small")?;
     let to = disk.at().join("checkpoints");
     let file = fs::File::create(disk.at().join("fill"))?;

@@ -12,13 +12,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Waits for it.
-pub(in crate::cases) fn eventually(what: &str, is: impl Fn() -> Outcome<bool>) -> Outcome {
+pub(in crate::cases) fn eventually(what: &str, mut is: impl FnMut() -> Outcome<bool>) -> Outcome {
     let begin = Instant::now();
     while !is()? {
         ensure!(begin.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
+}
+
+/// Whether somebody watches over a container. Each case has processes of its own.
+pub(super) fn is_guarded() -> Outcome<bool> {
+    Ok(Command::new("pgrep").args(["-f", "internal-thaw"]).stdout(Stdio::null()).status()?.success())
 }
 
 /// PATH with a CRIU that knows this kernel.
@@ -168,6 +173,34 @@ impl<'a> Scene<'a> {
         self.command(&["checkpoint", name, "--state", &state, "--to", &to, "--leave-running"])
     }
 
+    /// Kills one more that has a guard, which takes away what is unfinished. What commands have left that were killed before they had one,
+    /// the next one takes away when it begins: here, this one.
+    pub(super) fn leaves_nothing_unfinished(&self, name: &str, more: &[&str]) -> Outcome {
+        eventually("no guard", || Ok(!is_guarded()?))?;
+        let to = self.to();
+        let begin = || self.taking(name, Path::new(&to)).args(more).spawn();
+        let mut child = begin()?;
+        // Its own: the one of a command that was killed before may have been about to begin when none was seen, and has the right until it ends.
+        eventually("a guard", || {
+            let ended = child.try_wait()?;
+            if ended.is_some_and(|status| !status.success()) {
+                child = begin()?;
+            }
+            let parent = child.id().to_string();
+            let mut guard = Command::new("pgrep");
+            let guard = guard.args(["-P", &parent, "-f", "internal-thaw"]).stdout(Stdio::null()).status()?;
+            Ok(guard.success() || ended.is_some_and(|status| status.success()))
+        })?;
+        child.kill()?;
+        child.wait()?;
+        eventually("nothing unfinished", || {
+            let mut all = fs::read_dir(&to)?.flatten();
+            Ok(!all.any(|one| one.file_name().to_string_lossy().starts_with(".unfinished")))
+        })?;
+        // It has the right to take one until it has ended.
+        eventually("no guard", || Ok(!is_guarded()?))
+    }
+
     /// Where a container's tree is mounted.
     pub(in crate::cases) fn merged(&self, name: &str) -> Outcome<PathBuf> {
         let dir = self.runs.state.join("containers").join(name);
@@ -234,9 +267,7 @@ impl Drop for Going {
         // It takes its container away.
         let _ = self.signal(Signal::TERM);
         let begin = Instant::now();
-        while begin.elapsed() < Duration::from_secs(2)
-            && matches!(self.child.borrow_mut().try_wait(), Ok(None))
-        {
+        while begin.elapsed() < PATIENCE && matches!(self.child.borrow_mut().try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(10));
         }
         let _ = self.child.borrow_mut().kill();

@@ -23,7 +23,7 @@ use support::{PATIENCE, Runs, Started, listing, names};
 pub(super) const CASES: &[Case] = &[
     Case::once("run/tree", 120, tree),
     Case::once("run/options", 120, options),
-    Case::once("run/terminal", 60, terminal::terminal),
+    Case::once("run/terminal", 180, terminal::terminal),
     Case::once("run/several-at-once", 120, several_at_once),
     Case::once("run/kept-upper", 60, kept_upper),
     Case::once("run/kept-on-disk", 60, kept_on_disk),
@@ -305,7 +305,9 @@ fn pool(cx: &Cx) -> Outcome {
         std::thread::sleep(Duration::from_millis(20));
     }
     ended?;
-    let left = shell::run(&mut shell::bash(&format!("find /sys/fs/cgroup -maxdepth 3 -name '*{name}*'")))?;
+    // Groups of others go meanwhile.
+    let find = format!("find /sys/fs/cgroup -ignore_readdir_race -maxdepth 3 -name '*{name}*'");
+    let left = shell::run(&mut shell::bash(&find))?;
     ensure_eq!(left, "", "groups that are left");
     Ok(())
 }

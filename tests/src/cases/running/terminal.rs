@@ -17,7 +17,7 @@ pub(super) fn terminal(cx: &Cx) -> Outcome {
         );
         let mut script = Command::new("timeout");
         script
-            .args(["20", "script", "-qec", &command, "/dev/null"])
+            .args(["60", "script", "-qec", &command, "/dev/null"])
             .env("VELLUM_POOLS", cx.dir.join("pools"));
         let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         if let Some(mut input) = child.stdin.take() {

@@ -1,5 +1,6 @@
 //! How it is known which blocks of a partial file are its own, when it is opened.
 
+use super::alone::Alone;
 use super::map::{BlockMap, CHUNK_BLOCKS, ChunkBits};
 use super::recent::Recent;
 use crate::sync::Mutex;
@@ -79,6 +80,9 @@ pub(crate) struct Sidecar {
     /// Chunks in which blocks have become own since the last sync.
     dirty: Mutex<BTreeSet<u64>>,
     syncing: Mutex<()>,
+    /// Until it is dropped, nobody else opens the sidecar to write.
+    #[expect(dead_code, reason = "it is there as long as this is")]
+    alone: Option<Arc<Alone>>,
 }
 
 /// Bytes of a sidecar for one chunk.
@@ -87,8 +91,8 @@ const CHUNK_BYTES: usize = (CHUNK_BLOCKS / 8) as usize;
 impl Sidecar {
     /// `recent`: where bits are written that are not durable yet. None: nobody writes, or a crash of the process is taken for one of the
     /// machine.
-    pub(crate) fn new(file: Arc<dyn BranchFile>, recent: Option<Recent>) -> Self {
-        Self { file, recent, dirty: Mutex::default(), syncing: Mutex::default() }
+    pub(crate) fn new(file: Arc<dyn BranchFile>, recent: Option<Recent>, alone: Option<Arc<Alone>>) -> Self {
+        Self { file, recent, dirty: Mutex::default(), syncing: Mutex::default(), alone }
     }
 
     fn write(&self, states: &[(u64, ChunkBits)]) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Block-level copy-on-write: a file in the upper layer that holds only the blocks that have changed.
 
+mod alone;
 mod busy;
 mod complete;
 mod index;
@@ -13,6 +14,7 @@ mod probe;
 mod recent;
 mod record;
 
+pub(crate) use alone::OpenSidecars;
 pub(crate) use index::{BlockIndex, Holes, Sidecar};
 pub(crate) use origin::Origin;
 pub use own_blocks::OwnBlocks;

@@ -125,7 +125,7 @@ impl World {
             let upper = root.open_file(Name::new(&named(level))?, mode)?;
             let index: Box<dyn BlockIndex> = if self.sidecar {
                 let map = std::ffi::CString::new(format!("map{level}")).expect("a name");
-                Box::new(Sidecar::new(root.open_file(Name::new(&map)?, mode)?, None))
+                Box::new(Sidecar::new(root.open_file(Name::new(&map)?, mode)?, None, None))
             } else {
                 Box::new(Holes)
             };

@@ -1,5 +1,6 @@
 //! Layers, and lower directories in them.
 
+use crate::extents::OpenSidecars;
 use crate::layers::handles::Slot;
 use crate::layers::marks::{DirMarks, Marking, WHITEOUT_PREFIX};
 use std::ffi::{CStr, CString};
@@ -22,6 +23,8 @@ pub(crate) struct Layer {
     pub(crate) marking: Marking,
     /// Its directory of block maps.
     pub(crate) maps: Option<Arc<dyn BranchDir>>,
+    /// Which of them are open to be written.
+    pub(crate) open_maps: OpenSidecars,
     /// How it records owner, mode and type apart from the inode.
     pub(crate) overrides: crate::layers::overrides::Format,
 }

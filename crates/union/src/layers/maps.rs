@@ -101,11 +101,13 @@ impl Layer {
     pub(crate) fn sidecar(&self, number: u64, writable: bool, run: Option<Run>) -> Result<Sidecar> {
         let maps = self.maps.as_ref().ok_or_else(|| lost(number))?;
         let mode = if writable { OpenMode::READ | OpenMode::WRITE } else { OpenMode::READ };
+        let alone = if writable { Some(self.open_maps.enter(number)?) } else { None };
         let name = named(number);
         match maps.open_file(Name::new(&name)?, mode) {
             Ok(file) => {
                 let recent = run.filter(|_| writable);
-                Ok(Sidecar::new(file, recent.map(|run| Recent::new(maps, recent_of(number), run))))
+                let recent = recent.map(|run| Recent::new(maps, recent_of(number), run));
+                Ok(Sidecar::new(file, recent, alone))
             }
             Err(e) if e.errno() == Errno::NOENT => Err(lost(number)),
             Err(e) => Err(e),

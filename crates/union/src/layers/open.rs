@@ -1,6 +1,7 @@
 //! The layers are opened, and the upper one is made ready for what is written to it.
 
 use crate::config::UnionConfig;
+use crate::extents::OpenSidecars;
 use crate::layers::Layers;
 use crate::layers::handles::Share;
 use crate::layers::layer::{Layer, LowerDir};
@@ -95,6 +96,7 @@ fn open_layer(branch: &Arc<dyn Branch>, devices: &mut Vec<u64>) -> Result<Layer>
         fsid: marks::fold_fsid(fsid),
         marking,
         maps: maps::open(&*root, marking.own),
+        open_maps: OpenSidecars::default(),
         overrides: Format::detect(&*root),
     })
 }

@@ -6,6 +6,7 @@ mod bench;
 mod checkpoints;
 mod cluster;
 mod failures;
+mod forgotten;
 mod images;
 mod kept_uppers;
 mod known;
@@ -49,6 +50,7 @@ const PARTS: &[(&str, Part)] = &[
     ("successor-waits", trees::successor_waits),
     ("upper-changed", upper::changed),
     ("upper-large-file", upper::large_file),
+    ("upper-forgotten", forgotten::forgotten),
     ("upper-moved", upper::moved),
     ("upper-pool", upper::pool),
     ("upper-killed", upper::killed),

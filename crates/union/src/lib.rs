@@ -28,7 +28,8 @@
 //! 8. `File::successor` and `Inodes::shards`: which node shows a file, until it has been made. What is dropped of a node's
 //!    references is dropped after them: a node's end takes its file's state.
 //! 9. `File::partial`: the one partial file behind a file, until it has been opened. `File::stated`: until a file's time of change has been
-//!    read and kept. `File::doomed`: for an assignment.
+//!    read and kept. `File::doomed`: for an assignment. `OpenSidecars::open`: for a look; the end of a sidecar's last user is waited for
+//!    with `File::partial` held, and takes nothing but what follows.
 //! 10. Of a partial file `Busy::ranges` (waited for with nothing of it held), `PartialFile::shape`, `BlockMap::chunks`,
 //!     `Recent::file`; `Sidecar::syncing` and then `Sidecar::dirty`.
 //! 11. `Dir::place`, then `Dir::upper`: for a copy of what they say.

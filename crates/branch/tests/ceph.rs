@@ -81,9 +81,8 @@ fn unusable_clusters_are_refused_soon() {
         let refused = CephClient::connect(access).err().expect(what).to_string();
         let took = begin.elapsed();
         println!("{what}: {refused} ({} ms)", took.as_millis());
-        // The client gives each of its steps 8 s (`client_mount_timeout`), which it keeps by itself. Seen here is that a refusal comes at all;
-        // a busy machine is given what it takes.
-        assert!(took < Duration::from_secs(60), "{what}: {took:?}");
+        // The client gives each of its steps 8 s (`client_mount_timeout`), a busy machine some more.
+        assert!(took < Duration::from_secs(20), "{what}: {took:?}");
         assert!(!refused.contains('\n') && refused.starts_with("Ceph by "), "{what}: {refused}");
     }
     let good = CephAccess { conf: Some(&good), id: Some(c"admin"), filesystem: Some(c"cephfs") };

@@ -20,7 +20,7 @@ use crate::machine::Machine;
 use crate::stop;
 use groups::Groups;
 use indicatif::ProgressBar;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -174,7 +174,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Ok(None) = self.0.try_wait() {
-            let _ = rustix::process::kill_process(Pid::from_child(&self.0), self.1);
+            let _ = kill_process(Pid::from_child(&self.0), self.1);
         }
         let _ = self.0.wait();
     }

@@ -297,12 +297,12 @@ fn start_servers(env: &Env<'_>) -> Result<()> {
     Ok(())
 }
 
-/// As [`start_servers`], in every clone but the last, after a server there has answered and was killed.
 /// The clone that is used before, and those that are timed.
 fn last_of(roots: &[PathBuf]) -> Result<(&PathBuf, &[PathBuf])> {
     roots.split_last().ok_or_else(|| Failure::new("there are no clones"))
 }
 
+/// As [`start_servers`], in every clone but the last, after a server there has answered and was killed.
 fn start_once_before(env: &Env<'_>) -> Result<()> {
     let (last, others) = last_of(env.roots)?;
     let before = Workers::default();

@@ -18,9 +18,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// So many looks in a row that find nothing new and nothing under way. A write that a worker has taken and not counted yet is not seen by
 /// that, and on a busy machine a worker may wait for a processor between the two. The kernel, where it tells, counts it until it is answered: when that has
-/// nothing under way at all, two looks are enough, the second one for a write that waited for a file to be cut. Where it does not tell, or has
-/// others' requests all the time, it is looked for longer than a worker waits.
+/// nothing under way at all, two looks are enough, the second one for a write that waited for a file to be cut.
 const QUIET: u32 = 2;
+/// Where the kernel does not tell, or has others' requests all the time: for longer than a worker waits for a processor.
 const QUIET_UNSURE: u32 = 50;
 
 /// Where others write on and on, it is not waited for longer.

@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// A mount that cannot be is refused within 10 s, for the client gives each of its steps 8 (`client_mount_timeout`); as long again is for a busy machine to
+/// start and to end the program.
+const SOON: Duration = Duration::from_secs(20);
 /// How long the storage stands still.
 const STOPPED: Duration = Duration::from_secs(3);
 
@@ -26,10 +29,6 @@ fn fill(cx: &Cx, cluster: &Cluster, name: &str, size: usize) -> Outcome {
     }
     cluster.put(&local, name)
 }
-
-/// A mount that cannot be is refused within 10 s, for the client gives each of its steps 8 (`client_mount_timeout`); as long again is for a busy machine to
-/// start and to end the program.
-const SOON: Duration = Duration::from_secs(20);
 
 /// One line, exit status 2, in time, and nothing is mounted.
 pub(super) fn refused(cx: &Cx, cluster: &mut Cluster) -> Outcome {

@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
 /// An ordinary user, who is in no other group.
-const USER: u32 = 1000;
+pub(super) const USER: u32 = 1000;
 
 fn mode_and_owner(path: &Path) -> Outcome<String> {
     let meta = fs::symlink_metadata(path)?;

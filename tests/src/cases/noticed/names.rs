@@ -1,5 +1,6 @@
 //! Names that are hard to store.
 
+use super::attributes::USER;
 use super::{as_on_plain, filled};
 use crate::harness::outcome::{Outcome, ensure, ensure_eq};
 use crate::harness::raw::AsUser;
@@ -9,9 +10,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
-
-/// An ordinary user.
-const USER: u32 = 1000;
 
 pub(super) fn too_long(cx: &Cx) -> Outcome {
     let fill = |dir: &Path| {

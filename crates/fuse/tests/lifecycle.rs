@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use vellum_fuse::wire::{InitFlags, Opcode};
 use vellum_fuse::{
-    FuseNotifier, Inflight, Method, MountError, MountOptions, Session, SessionOptions, disbelieve,
+    FuseNotifier, Inflight, Method, MountError, MountOptions, Session, SessionOptions, Workers, disbelieve,
     is_mounted, mount, unmount,
 };
 use vellum_vfs::{Name, Notifier};
@@ -268,6 +268,41 @@ fn names_of_requests_that_were_begun_are_known() {
         client.join().unwrap().unwrap();
         wait_for("the answer to be noted", || !has_begun(&notifier, name));
     }
+}
+
+/// An end of an open that a predecessor had begun is not carried out again: it would be that of another open.
+#[test]
+fn an_open_ends_once() {
+    let inflight = Arc::new(Inflight::create().unwrap());
+    // One worker, which does nothing else, as if the service had died.
+    let workers = Workers { max: 1, most: 1, ..Workers::default() };
+    let options =
+        SessionOptions { workers, inflight: Some(Arc::clone(&inflight)), ..SessionOptions::default() };
+    let manner = Manner { gated_releases: true, ttl: Duration::from_secs(9), ..Manner::default() };
+    let m = need!(mount_with(manner, options));
+    let stays = fs::File::create_new(m.at("f")).unwrap();
+    let ends = fs::File::open(m.at("f")).unwrap();
+    assert_eq!(m.fs.opens(), 2);
+    m.fs.set_gate(false);
+    drop(ends);
+    wait_for("it to be under way", || m.fs.waiting.load(Ordering::Relaxed) == 1);
+    assert_eq!(m.fs.opens(), 1);
+
+    let left = Inflight::open(inflight.descriptor().try_clone_to_owned().unwrap()).unwrap();
+    let options = SessionOptions { inflight: Some(Arc::new(left)), ..SessionOptions::default() };
+    let device = m.handle.device().try_clone_to_owned().unwrap();
+    let next = Session::from_fd(Arc::clone(&m.fs), device, m.handle.negotiated().clone(), options, None);
+    let (next, thread) = next.spawn().unwrap();
+    next.notifier().resend().unwrap();
+    wait_for("it to come again", || next.counts().of(Opcode::Release) == 1);
+    // The answer to another request, which came later.
+    fs::metadata(m.at("nothing")).unwrap_err();
+    assert_eq!((m.fs.waiting.load(Ordering::Relaxed), m.fs.opens()), (1, 1), "carried out twice");
+    m.fs.set_gate(true);
+    drop(stays);
+    wait_for("the end of the other", || m.fs.opens() == 0);
+    drop(m);
+    thread.join().unwrap().unwrap();
 }
 
 #[test]

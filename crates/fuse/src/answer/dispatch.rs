@@ -197,7 +197,11 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             }
             Operation::Statfs => put(body, &convert::statfs(&fs.statfs(cx, node)?)),
             Operation::Release { args } => {
-                self.release(node, args.fh, false);
+                // What a predecessor has begun counts as done. An open that stays counted ends with its node; one that is not counted
+                // any more takes the file from under another open, which the kernel answers with EIO.
+                if self.replay == Replay::Fresh {
+                    self.release(node, args.fh, false);
+                }
                 Ok(Answer::DONE)
             }
             Operation::Releasedir { args } => {
@@ -315,7 +319,9 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             Operation::Unlink { name } | Operation::Rmdir { name } | Operation::Rename { from: name, .. } => {
                 (Some(name), false)
             }
-            Operation::Setxattr { .. } | Operation::Removexattr { .. } => (None, false),
+            Operation::Setxattr { .. } | Operation::Removexattr { .. } | Operation::Release { .. } => {
+                (None, false)
+            }
             _ => return None,
         };
         let detail = match (&request.operation, self.replay) {

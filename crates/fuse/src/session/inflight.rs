@@ -2,7 +2,7 @@
 //!
 //! The kernel sends requests again that a predecessor has not answered. Most can be carried out twice: who reads, writes or sets
 //! something does it again. But a directory that was made is there already the second time, and a name that was removed is not
-//! there any more: these are then successes. So each worker writes down, in memory that outlives the process, what it has begun of
+//! there any more: these are then successes. And an open ends once. So each worker writes down, in memory that outlives the process, what it has begun of
 //! this kind, and strikes it out when it has failed or has been answered.
 //!
 //! What is found at the name by a request that had been begun must be what that request has left. The kernel holds the directory's lock until

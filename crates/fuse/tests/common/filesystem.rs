@@ -9,7 +9,9 @@ use vellum_vfs::*;
 
 impl Filesystem for MemFs {
     fn start(&self, connection: Connection) {
-        assert!(self.connection.set(connection).is_ok(), "started twice");
+        // A successor's front does as its predecessor's.
+        let duties = connection.duties;
+        assert_eq!(self.connection.get_or_init(|| connection).duties, duties);
     }
 
     fn stop(&self) {
@@ -271,6 +273,10 @@ impl Filesystem for MemFs {
         held.opens = held.opens.checked_sub(1).expect("released more than was opened");
         if held.opens == 0 {
             held.file = None;
+        }
+        drop(state);
+        if self.manner.gated_releases {
+            self.pass_gate();
         }
     }
 

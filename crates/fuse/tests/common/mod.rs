@@ -34,6 +34,8 @@ pub(crate) struct Manner {
     pub(crate) negative_ttl: Duration,
     /// Reads and writes come one by one.
     pub(crate) direct: bool,
+    /// The end of an open passes the gate, once it was carried out.
+    pub(crate) gated_releases: bool,
 }
 
 /// What the tests look at afterwards.
@@ -52,7 +54,7 @@ pub(crate) struct MemFs {
     pub(crate) seen: Seen,
     gate: Mutex<bool>,
     gate_opened: Condvar,
-    /// Reads that wait at the gate.
+    /// Calls that wait at the gate.
     pub(crate) waiting: AtomicU64,
     files: AtomicU64,
 }

@@ -288,13 +288,9 @@ impl Core {
 impl Nodes {
     /// Counts opens through the kernel's cache.
     pub(crate) fn count_cached(&self, node: &Node, file: &File, change: i32) {
-        let before = if change < 0 {
-            file.cached_opens.fetch_sub(change.unsigned_abs(), Relaxed)
-        } else {
-            file.cached_opens.fetch_add(change.unsigned_abs(), Relaxed)
-        };
+        file.cached_opens.fetch_add(change.cast_unsigned(), Relaxed);
         if let Some(ledger) = self.ledger() {
-            ledger.set_cached_opens(node.id, before.saturating_add_signed(change));
+            ledger.count_cached_opens(node.id, change);
         }
     }
 
@@ -302,7 +298,7 @@ impl Nodes {
     fn uncount_alone(&self, node: &Node, file: &File) -> bool {
         let alone = file.cached_opens.compare_exchange(1, 0, Relaxed, Relaxed).is_ok();
         if alone && let Some(ledger) = self.ledger() {
-            ledger.set_cached_opens(node.id, 0);
+            ledger.count_cached_opens(node.id, -1);
         }
         alone
     }

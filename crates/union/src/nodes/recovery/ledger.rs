@@ -48,9 +48,9 @@ mod word {
     pub(super) const INO: usize = 2;
     /// A descriptor that holds the object (low half, plus one; 0: none) and a layer.
     pub(super) const HELD: usize = 3;
-    /// Opens through the kernel's cache.
+    /// Opens of this id through the kernel's cache.
     pub(super) const CACHED_OPENS: usize = 4;
-    /// Three words for the kernel.
+    /// Opens that the kernel serves itself, then two words of their file, which count while there are any.
     pub(super) const OWN_OPENS: usize = 5;
     /// Two places, of which HEAD says which one is in use.
     pub(super) const PLACES: usize = 8;
@@ -292,21 +292,26 @@ impl Ledger {
         self.get(id, word::NAMES) & NEGATIVE != 0
     }
 
-    /// Opens through the kernel's cache.
-    pub(crate) fn set_cached_opens(&self, id: NodeId, opens: u32) {
-        self.set(id, word::CACHED_OPENS, opens.into());
+    /// Counts opens through the kernel's cache. Added to what is there: of two counts at once neither is lost.
+    pub(crate) fn count_cached_opens(&self, id: NodeId, change: i32) {
+        if let Some(opens) = self.at(id, word::CACHED_OPENS) {
+            opens.fetch_add(i64::from(change).cast_unsigned(), Relaxed);
+        }
     }
 
     /// Opens by which the kernel serves a file itself.
     pub(crate) fn own_opens(&self, id: NodeId) -> OwnOpens {
-        let [opens, file @ ..]: [u64; 3] = std::array::from_fn(|word| self.get(id, word::OWN_OPENS + word));
-        OwnOpens { opens, file }
+        let opens = self.at(id, word::OWN_OPENS).map_or(0, |opens| opens.load(Acquire));
+        OwnOpens { opens, file: std::array::from_fn(|word| self.get(id, word::OWN_OPENS + 1 + word)) }
     }
 
-    /// Keeps such opens.
+    /// Keeps such opens. The file is there before the number that makes it count; it stays the same while there are opens.
     pub(crate) fn set_own_opens(&self, id: NodeId, own: OwnOpens) {
-        for (word, value) in [own.opens].into_iter().chain(own.file).enumerate() {
-            self.set(id, word::OWN_OPENS + word, value);
+        for (word, value) in own.file.into_iter().enumerate() {
+            self.set(id, word::OWN_OPENS + 1 + word, value);
+        }
+        if let Some(opens) = self.at(id, word::OWN_OPENS) {
+            opens.store(own.opens, Release);
         }
     }
 
@@ -542,4 +547,46 @@ fn words_of<'a>(bytes: impl Iterator<Item = &'a u8>) -> impl Iterator<Item = u64
         bytes.peek()?;
         Some(u64::from_ne_bytes(std::array::from_fn(|_| bytes.next().unwrap_or(0))))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opens_never_count_with_another_file_than_theirs() {
+        const ROUNDS: u64 = 200_000;
+        let (ledger, id) = (Ledger::create().unwrap(), NodeId(1 << 32 | 3));
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                for round in 1..ROUNDS {
+                    ledger.set_own_opens(id, OwnOpens { opens: round, file: [round, !round] });
+                    ledger.set_own_opens(id, OwnOpens { opens: 0, file: [round, !round] });
+                }
+            });
+            // At every moment the writer could have been killed.
+            let mut seen = 0;
+            while !writer.is_finished() {
+                let OwnOpens { opens, file } = ledger.own_opens(id);
+                if opens != 0 && ledger.own_opens(id).opens == opens {
+                    assert_eq!(file, [opens, !opens]);
+                    seen += 1;
+                }
+            }
+            assert!(seen > 0, "never looked at the right moment");
+        });
+    }
+
+    #[test]
+    fn counts_at_once_are_all_counted() {
+        let (ledger, id) = (Ledger::create().unwrap(), NodeId(1 << 32 | 3));
+        ledger.enter(id, 7, None, Flags::empty());
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| (0..20_000).for_each(|_| ledger.count_cached_opens(id, 1)));
+                scope.spawn(|| (0..19_999).for_each(|_| ledger.count_cached_opens(id, -1)));
+            }
+        });
+        assert_eq!(ledger.read(id).unwrap().cached_opens, 2);
+    }
 }

@@ -371,7 +371,8 @@ impl Nodes {
 
     fn restore_state(&self, node: &Node, record: &Record) {
         let Some(file) = node.as_file() else { return };
-        file.cached_opens.store(record.cached_opens, Relaxed);
+        // Of each node of the file there are its own.
+        file.cached_opens.fetch_add(record.cached_opens, Relaxed);
         if record.flags.contains(Flags::LOWER_OPEN) {
             node.lower_passthrough.store(true, Relaxed);
             // Killed between a copy-up and the word of it: the kernel has the lower file open through this node.

@@ -219,7 +219,7 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             Operation::Flush { args } => done(fs.flush(cx, node, handle(args.fh))),
             Operation::Setxattr { name, value, flags, acl_kill_sgid } => {
                 let mut flags = XattrFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
-                if self.replay != Replay::Fresh {
+                if self.replay == Replay::Begun(ABSENT) {
                     flags.remove(XattrFlags::CREATE);
                 }
                 fs.setxattr(cx, node, name, value, flags)?;
@@ -233,7 +233,13 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 xattr_reply(*size, body, |buf| fs.getxattr(cx, node, name, buf))
             }
             Operation::Listxattr { size } => xattr_reply(*size, body, |buf| fs.listxattr(cx, node, buf)),
-            Operation::Removexattr { name } => done(self.gone(fs.removexattr(cx, node, name), Errno::NODATA)),
+            Operation::Removexattr { name } => match fs.removexattr(cx, node, name) {
+                // A predecessor has taken it away.
+                Err(error) if self.replay == Replay::Begun(PRESENT) && error.errno() == Errno::NODATA => {
+                    Ok(Answer::DONE)
+                }
+                removed => done(removed),
+            },
             Operation::Opendir { args } => {
                 let opened = fs.opendir(cx, node, args.flags)?;
                 let flags = match opened.io {
@@ -319,14 +325,18 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
             Operation::Unlink { name } | Operation::Rmdir { name } | Operation::Rename { from: name, .. } => {
                 (Some(name), false)
             }
-            Operation::Setxattr { .. } | Operation::Removexattr { .. } | Operation::Release { .. } => {
-                (None, false)
-            }
+            Operation::Setxattr { flags, .. } if *flags & XattrFlags::CREATE.bits() != 0 => (None, false),
+            Operation::Removexattr { .. } | Operation::Release { .. } => (None, false),
             _ => return None,
         };
         let detail = match (&request.operation, self.replay) {
             // The first to begin knew how it was before.
             (_, Replay::Begun(detail)) => detail,
+            (Operation::Setxattr { name, .. } | Operation::Removexattr { name }, _) => {
+                let is_there =
+                    self.fs.getxattr(&self.context(request), request.node(), name, &mut []).is_ok();
+                if is_there { PRESENT } else { ABSENT }
+            }
             (Operation::Rename { from, flags, .. }, _) if *flags & RenameFlags::EXCHANGE.bits() != 0 => {
                 // Twice would be as good as not at all.
                 let found = self.fs.lookup(&self.context(request), request.node(), *from).ok()??;
@@ -524,6 +534,10 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
         Ok(())
     }
 }
+
+/// In what is written down of a request about an attribute: whether it was there before.
+const PRESENT: u64 = 1;
+const ABSENT: u64 = 0;
 
 const S_ISGID: u32 = 0o2000;
 const O_ACCMODE: u32 = 3;

@@ -12,6 +12,7 @@ use crate::layers::target::Target;
 use crate::layers::work::{Whiteouts, Work};
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Body, Dir, File, FileState, Inherit, Io, Node, Owner, Place, UpperDir};
+use crate::nodes::recovery::ledger::Flags;
 use crate::union::Core;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -243,6 +244,8 @@ impl Core {
         let object = target.hold()?;
         let key = (0, object.stat()?.ino);
         self.nodes.links(key, node);
+        // Before it has two: a successor must know the node before it looks at either.
+        self.nodes.write_flags(node, Flags::LINKED);
         cx.progress.begins();
         match link_target(&target, &*object, &*handle, name) {
             Ok(()) => {}

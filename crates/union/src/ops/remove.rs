@@ -27,6 +27,7 @@ impl Core {
         let handle = self.where_to_remove(parent, covered)?;
         let change = names.change();
         let mut state = file.state.write();
+        self.nodes.write_leaves(&node, &state, (parent, name));
         match &state.at {
             At::Lower(_) => {
                 if state.names.len() <= 1 {

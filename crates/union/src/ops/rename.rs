@@ -162,6 +162,7 @@ impl Core {
                         At::Lower(_) => gone.lost += 1,
                         _ => {}
                     }
+                    target.iter().for_each(|node| self.nodes.write_leaves(node, gone, to));
                     if gone.names.len() <= 1 {
                         target.iter().for_each(|node| self.write_held(node, gone));
                     }

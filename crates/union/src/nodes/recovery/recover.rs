@@ -171,6 +171,13 @@ impl Core {
         let node = Arc::new(Node::new(record.id, record.ino, body, &self.nodes.table));
         self.nodes.restore_state(&node, record);
         self.nodes.table.recovered(&node);
+        // It may have got a name before that could be written down.
+        if record.flags.contains(Flags::LINKED)
+            && let Some(file) = node.as_file()
+            && let Some(key) = self.layers.key_of_file(file).filter(|(layer, _)| *layer == 0)
+        {
+            self.nodes.links(key, &node);
+        }
         Ok(node)
     }
 
@@ -429,6 +436,23 @@ impl Nodes {
         ledger.settle(node.id, first_of(&state.names));
         if state.names.len() > 1 {
             ledger.add(node.id, Flags::LINKED);
+        }
+    }
+
+    /// Before a file loses one of several names: another one, by which it is found. By the one that is gone nothing would be found, and
+    /// by the others a second node, beside the one that the kernel knows.
+    pub(crate) fn write_leaves(
+        &self,
+        node: &Node,
+        state: &FileState,
+        (parent, name): (&Arc<Node>, Name<'_>),
+    ) {
+        let Some(ledger) = self.ledger() else { return };
+        let other = state.names.iter().find(|place| !place.is(parent, name));
+        if let Some(place) = other
+            && let Ok(name) = Name::new(&place.name)
+        {
+            ledger.settle(node.id, Some((place.parent.id, name)));
         }
     }
 

@@ -13,6 +13,7 @@ pub(crate) mod direct;
 mod durable;
 mod engines;
 mod handover;
+mod killed;
 mod library;
 mod noticed;
 mod pool;
@@ -170,6 +171,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         durable::CASES,
         handover::CASES,
         supervised::CASES,
+        killed::CASES,
         library::CASES,
         pool::CASES,
         direct::CASES,

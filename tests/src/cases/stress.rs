@@ -2,16 +2,14 @@
 //! be lost, doubled or left over.
 
 use super::Case;
-use crate::harness::mount::only_vellum;
-use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq, fail};
+use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::tree::{self, Ignore, Tree};
-use crate::harness::{Cx, Profile, Rng, rng};
+use crate::harness::{Cx, Rng, rng};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::io::Errno;
-use rustix::process::{Signal, kill_process};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -19,7 +17,6 @@ use std::time::{Duration, Instant};
 pub(super) const CASES: &[Case] = &[
     Case::mounted("stress/processes", 120, processes),
     Case::mounted("stress/kill-while-busy", 120, kill_while_busy),
-    Case::of(Profile::Passthrough, "stress/opens-and-kills", 120, opens_and_kills),
 ];
 
 const WORKERS: u64 = 4;
@@ -259,52 +256,4 @@ fn append(path: &Path) -> std::io::Result<()> {
 
 fn raw(error: &std::io::Error) -> Errno {
     Errno::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO))
-}
-
-/// Files are opened, read and closed at once while the service is killed all the time: each open succeeds. The kernel answers with EIO
-/// where a successor counts fewer opens of a file than there are, or thinks that they are of another file.
-fn opens_and_kills(cx: &Cx) -> Outcome {
-    const FILES: u64 = 4;
-    const OPENERS: u64 = 8;
-    const TIME: Duration = Duration::from_secs(8);
-    only_vellum("has no supervisor")?;
-    let seed = rng::seed();
-    println!("seed {seed}");
-    let layers = cx.layers("union", 1)?;
-    let mount = cx.mount(&layers)?;
-    (0..FILES).try_for_each(|n| fs::write(mount.path(&format!("f{n}")), n.to_string()))?;
-    let begin = Instant::now();
-    let open = |rng: &mut Rng| {
-        let n = rng.below(FILES);
-        let mut file = fs::File::options().read(true).write(true).open(mount.path(&format!("f{n}")))?;
-        let mut text = String::new();
-        file.read_to_string(&mut text)?;
-        ensure_eq!(text, n.to_string(), "what file f{n} says");
-        Ok(())
-    };
-    let kills = std::thread::scope(|scope| {
-        let openers: Vec<_> = (0..OPENERS)
-            .map(|opener| {
-                let mut rng = Rng::new(seed + opener);
-                scope.spawn(move || -> Outcome {
-                    while begin.elapsed() < TIME {
-                        open(&mut rng)?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        let mut kills = 0;
-        while !openers.iter().any(|opener| opener.is_finished()) {
-            std::thread::sleep(Duration::from_millis(20));
-            // Its own word: so the successor serves before it is killed in its turn.
-            kill_process(mount.service()?, Signal::KILL)?;
-            kills += 1;
-        }
-        openers.into_iter().try_for_each(|opener| opener.join().unwrap_or_else(|_| fail("a panic")))?;
-        Outcome::Ok(kills)
-    })?;
-    ensure!(kills > 3, "only {kills} kills");
-    println!("{kills} kills");
-    Ok(())
 }

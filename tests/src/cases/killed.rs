@@ -75,23 +75,28 @@ fn opens(cx: &Cx) -> Outcome {
 
 /// Names, links, attributes and data, also of what is open: as in a directory of the host.
 fn as_on_the_host(cx: &Cx) -> Outcome {
-    const THREADS: u64 = 5;
+    const THREADS: u64 = 4;
+    /// Steps in a directory, until a new one is begun.
+    const STEPS: u64 = 400;
     only_vellum("has no supervisor")?;
     let layers = cx.layers("union", 1)?;
     let plain = cx.dir.join("plain");
-    for dir in [layers.lower(), &plain] {
-        (0..THREADS).try_for_each(|thread| fill(&dir.join(format!("t{thread}"))))?;
-    }
+    fs::create_dir(&plain)?;
     let mount = cx.mount(&layers)?;
     let begin = Instant::now();
     under_kills(&mount, THREADS, |thread, rng| {
-        let dir = format!("t{thread}");
-        let mut sides = [mount.path(&dir), plain.join(&dir)].map(|dir| Side { dir, open: Vec::new() });
+        let mut sides = [mount.root(), &plain].map(|base| Side { dir: base.to_owned(), open: Vec::new() });
         let mut before = Vec::new();
         for number in 0.. {
             if begin.elapsed() > TIME {
                 println!("thread {thread}: {number} steps");
                 break;
+            }
+            if number % STEPS == 0 {
+                let dir = format!("t{thread}-{}", number / STEPS);
+                sides = [mount.path(&dir), plain.join(&dir)].map(|dir| Side { dir, open: Vec::new() });
+                sides.iter().try_for_each(|side| fill(&side.dir))?;
+                before.clear();
             }
             let step = Step::by(rng);
             let [here, there] = &mut sides;
@@ -112,6 +117,9 @@ fn fill(dir: &Path) -> Outcome {
     }
     for (n, name) in ["n0", "n1", "n2", "d0/x"].into_iter().enumerate() {
         fs::write(dir.join(name), vec![b'0' + n as u8; 100 + 1500 * n])?;
+    }
+    for (old, new) in [("n2", "n3"), ("n2", "d1/x"), ("n1", "n4")] {
+        fs::hard_link(dir.join(old), dir.join(new))?;
     }
     Ok(())
 }

@@ -102,7 +102,10 @@ impl Core {
             state.orphan_times = None;
             state.at = At::Held(object);
         } else {
-            self.layers.give_names(work, &state, copy, &*object)?;
+            self.nodes.begins_naming(node, &state);
+            let given = self.layers.give_names(work, &state, copy, &*object);
+            self.nodes.ends_naming(node);
+            given?;
             if linked {
                 self.nodes.links((0, ino), node);
                 if let At::Lower(_) = state.at

@@ -1,6 +1,7 @@
 //! All paths of the union by which a file may be found that has several names in a layer.
 
 use crate::layers::Layers;
+use crate::layers::marks::Own;
 use crate::layers::moves::{ELSEWHERE_BYTES, add_places};
 use crate::nodes::node::Node;
 use std::collections::BTreeSet;
@@ -28,6 +29,17 @@ impl Layers {
                 ino,
                 "too many paths may lead to a file: copy-up does not find all its names"
             );
+        }
+        Ok(paths)
+    }
+
+    /// Paths in the union that may lead to the lower file from which a copy with this mark comes.
+    pub(crate) fn paths_to_origin(&self, own: &Own) -> Result<BTreeSet<Vec<u8>>> {
+        let mut paths = BTreeSet::new();
+        let layers =
+            self.stack.iter().zip(0..).skip(1).filter(|(layer, _)| own.origin && layer.fsid == own.fsid);
+        for (_, layer) in layers {
+            paths.append(&mut self.paths_to(layer, own.ino)?);
         }
         Ok(paths)
     }

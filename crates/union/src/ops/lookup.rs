@@ -47,7 +47,11 @@ impl Core {
         if found.is_none() && dir.entries.searched(self.searches_max(dir)) {
             self.layers.ensure_listing(dir)?;
         }
-        Ok(found)
+        match found {
+            // As its predecessor left it, killed between a copy-up and its next lookup.
+            Some((node, _)) if node.stale.load(Relaxed) => Ok(Some((self.current(node)?, None))),
+            found => Ok(found),
+        }
     }
 
     fn searches_max(&self, dir: &Dir) -> u8 {

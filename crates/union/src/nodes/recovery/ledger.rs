@@ -88,6 +88,8 @@ bitflags::bitflags! {
         const MOVING = 1 << 33;
         /// The object has no name any more: it is what the descriptor holds.
         const GONE = 1 << 34;
+        /// A copy of it is being given its names: it may have some of them, beside a file of a lower layer that has the others.
+        const NAMING = 1 << 35;
         /// The object may have other names, and must be found before they are.
         const LINKED = 1 << 36;
         /// The kernel has the lower file open through this id.
@@ -318,6 +320,11 @@ impl Ledger {
     /// Sets flags that say something of the object, not of its place.
     pub(crate) fn add(&self, id: NodeId, flags: Flags) {
         self.change(id, |now| now | flags);
+    }
+
+    /// Takes such flags back.
+    pub(crate) fn clear(&self, id: NodeId, flags: Flags) {
+        self.change(id, |now| now - flags);
     }
 
     /// The object is about to lose its last name: `descriptor` holds it.

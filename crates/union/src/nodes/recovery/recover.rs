@@ -4,9 +4,10 @@
 //! Also what the union writes into the ledger while it lives.
 
 use crate::coherence::entries::Entered;
+use crate::copyup::copy_metadata::restore_times;
 use crate::layers::data_below::InLayer;
 use crate::layers::kept::named;
-use crate::layers::layer::LowerDir;
+use crate::layers::layer::{LowerDir, c_string};
 use crate::layers::marks::{DirMarks, Space};
 use crate::nodes::Nodes;
 use crate::nodes::names::Names;
@@ -37,10 +38,55 @@ impl Core {
             if linked && let Err(error) = self.recover(record.id) {
                 tracing::debug!(%error, node = record.id.0, "a file with several names is not found again");
             }
+            if record.flags.contains(Flags::NAMING) {
+                match self.resume_naming(record.id) {
+                    Ok(()) => ledger.clear(record.id, Flags::NAMING),
+                    Err(error) => {
+                        tracing::warn!(%error, node = record.id.0, "names of a file may be those of two files now");
+                    }
+                }
+            }
             if let Some(number) = record.kept.filter(|_| !record.flags.contains(Flags::GONE)) {
                 self.resume_removal(record.id, number);
             }
         }
+    }
+
+    /// A predecessor died while it gave a copy the names of the original, the one in the record first: the copy gets the rest.
+    fn resume_naming(&self, id: NodeId) -> Result<()> {
+        let node = self.recover(id)?;
+        let file = node.as_file().ok_or(stale("not a file"))?;
+        let object = {
+            let state = file.state.read();
+            match &state.at {
+                At::Upper => self.layers.target_of(&state)?.1.hold()?,
+                // It has none, and is made anew.
+                At::Lower(_) | At::Held(_) => return Ok(()),
+            }
+        };
+        let own = self.layers.own_mark_of(&*object).ok_or(stale("no mark"))?;
+        self.nodes.links((0, object.stat()?.ino), &node);
+        for path in self.layers.paths_to_origin(&own)? {
+            let (above, name) =
+                path.split_at(path.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1));
+            let (Some(parent), Some(other)) = (self.walk(above)?, self.walk(&path)?) else { continue };
+            let Some(original) = other.as_file().filter(|_| other.id != id && other.ino == node.ino) else {
+                continue;
+            };
+            let original = {
+                let state = original.state.read();
+                matches!(state.at, At::Lower(_)).then_some(state.inode).flatten()
+            };
+            let Some(key) = original else { continue };
+            let name = c_string(name.to_vec());
+            let (name, dir) = (Name::new(&name)?, self.ensure_upper_dir(&parent)?);
+            let before = dir.stat()?;
+            dir.link_object(&*object, name)?;
+            restore_times(&*dir, &before);
+            self.nodes.forget_inode(key);
+            self.nodes.add_name(&node, &parent, name)?;
+        }
+        Ok(())
     }
 
     /// A predecessor died while a file lost its last name, and the request will come again. If the file has not lost it, its other name is one
@@ -138,6 +184,10 @@ impl Core {
                 return Ok(self.nodes.recover_second(record, file));
             }
             if node.id == record.id {
+                return Ok(node);
+            }
+            // It has a successor, which is what the name leads to.
+            if let Ok(node) = self.nodes.get(record.id) {
                 return Ok(node);
             }
         }
@@ -436,6 +486,20 @@ impl Nodes {
         ledger.settle(node.id, first_of(&state.names));
         if state.names.len() > 1 {
             ledger.add(node.id, Flags::LINKED);
+        }
+    }
+
+    /// Before a copy is given the names of the original: the first of them is the one by which a successor looks.
+    pub(crate) fn begins_naming(&self, node: &Node, state: &FileState) {
+        let Some(ledger) = self.ledger().filter(|_| state.names.len() > 1) else { return };
+        ledger.settle(node.id, first_of(&state.names));
+        ledger.add(node.id, Flags::NAMING | Flags::LINKED);
+    }
+
+    /// The copy has all of them, or none.
+    pub(crate) fn ends_naming(&self, node: &Node) {
+        if let Some(ledger) = self.ledger() {
+            ledger.clear(node.id, Flags::NAMING);
         }
     }
 

@@ -559,28 +559,29 @@ fn words_of<'a>(bytes: impl Iterator<Item = &'a u8>) -> impl Iterator<Item = u64
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicBool;
 
     #[test]
     fn opens_never_count_with_another_file_than_theirs() {
-        const ROUNDS: u64 = 200_000;
-        let (ledger, id) = (Ledger::create().unwrap(), NodeId(1 << 32 | 3));
+        let (ledger, id, is_over) = (Ledger::create().unwrap(), NodeId(1 << 32 | 3), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                for round in 1..ROUNDS {
+            scope.spawn(|| {
+                for round in (1..).take_while(|_| !is_over.load(Relaxed)) {
                     ledger.set_own_opens(id, OwnOpens { opens: round, file: [round, !round] });
                     ledger.set_own_opens(id, OwnOpens { opens: 0, file: [round, !round] });
                 }
             });
             // At every moment the writer could have been killed.
-            let mut seen = 0;
-            while !writer.is_finished() {
-                let OwnOpens { opens, file } = ledger.own_opens(id);
-                if opens != 0 && ledger.own_opens(id).opens == opens {
-                    assert_eq!(file, [opens, !opens]);
+            let (mut seen, mut mixed) = (0, None);
+            while seen < 300_000 && mixed.is_none() {
+                let own = ledger.own_opens(id);
+                if own.opens != 0 && ledger.own_opens(id).opens == own.opens {
+                    mixed = (own.file != [own.opens, !own.opens]).then_some(own);
                     seen += 1;
                 }
             }
-            assert!(seen > 0, "never looked at the right moment");
+            is_over.store(true, Relaxed);
+            assert_eq!(mixed, None);
         });
     }
 

@@ -374,6 +374,7 @@ impl Nodes {
         }
         let node = Arc::new(Node::new(record.id, record.ino, Body::File(Arc::clone(file)), &self.table));
         node.stale.store(true, Relaxed);
+        file.cached_opens.fetch_add(record.cached_opens, Relaxed);
         self.table.recovered(&node);
         node
     }

@@ -187,35 +187,31 @@ enum What {
 
 impl Step {
     fn by(rng: &mut Rng) -> Self {
-        use What::{
-            Append, CreateNew, Link, List, MakeDir, Open, Read, ReadOpen, RemoveDir, RemoveXattr, Rename,
-            SetXattr, Stat, StatOpen, Truncate, Unlink, Write, WriteOpen,
-        };
         const ALL: [What; 22] = [
-            Write,
-            Write,
-            Append,
-            MakeDir,
-            RemoveDir,
-            Unlink,
-            Unlink,
-            Rename,
-            Rename,
-            Rename,
-            Link,
-            Link,
-            SetXattr,
-            RemoveXattr,
-            Truncate,
-            Read,
-            CreateNew,
-            Stat,
-            List,
-            Open,
-            WriteOpen,
-            ReadOpen,
+            What::Write,
+            What::Write,
+            What::Append,
+            What::MakeDir,
+            What::RemoveDir,
+            What::Unlink,
+            What::Unlink,
+            What::Rename,
+            What::Rename,
+            What::Rename,
+            What::Link,
+            What::Link,
+            What::SetXattr,
+            What::RemoveXattr,
+            What::Truncate,
+            What::Read,
+            What::CreateNew,
+            What::Stat,
+            What::List,
+            What::Open,
+            What::WriteOpen,
+            What::ReadOpen,
         ];
-        let what = if rng.one_in(20) { StatOpen } else { *rng.pick(&ALL) };
+        let what = if rng.one_in(20) { What::StatOpen } else { *rng.pick(&ALL) };
         Self {
             what,
             name: *rng.pick(&NAMES),

@@ -145,15 +145,15 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
                 let made = fs.mkdir(cx, node, *name, args.mode);
                 entry_reply(&self.made(cx, node, *name, made)?, body, promise)
             }
-            Operation::Unlink { name } => done(self.gone(fs.unlink(cx, node, *name), Errno::NOENT)),
-            Operation::Rmdir { name } => done(self.gone(fs.rmdir(cx, node, *name), Errno::NOENT)),
+            Operation::Unlink { name } => done(self.gone(fs.unlink(cx, node, *name))),
+            Operation::Rmdir { name } => done(self.gone(fs.rmdir(cx, node, *name))),
             Operation::Rename { from, to_parent, to, flags } => {
                 let flags = RenameFlags::from_bits(*flags).ok_or(Errno::INVAL)?;
                 if self.was_exchanged(cx, (node, *from), flags)? {
                     return Ok(Answer::DONE);
                 }
                 let renamed = fs.rename(cx, (node, *from), (*to_parent, *to), flags);
-                done(self.gone(renamed, Errno::NOENT))
+                done(self.gone(renamed))
             }
             Operation::Link { node: old, name } => {
                 let made = fs.link(cx, *old, node, *name);
@@ -306,10 +306,10 @@ impl<F: Filesystem + ?Sized> Dispatcher<'_, F> {
         }
     }
 
-    /// The outcome of taking something away that a predecessor may have taken away: `missing` is no error then.
-    fn gone(&self, outcome: Result<(), Error>, missing: Errno) -> Result<(), Error> {
+    /// The outcome of taking a name away that a predecessor may have taken away: that it is not there is no error then.
+    fn gone(&self, outcome: Result<(), Error>) -> Result<(), Error> {
         match outcome {
-            Err(error) if self.replay != Replay::Fresh && error.errno() == missing => Ok(()),
+            Err(error) if self.replay != Replay::Fresh && error.errno() == Errno::NOENT => Ok(()),
             outcome => outcome,
         }
     }

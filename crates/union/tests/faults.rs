@@ -14,6 +14,8 @@ mod completed;
 mod door;
 #[path = "faults/flattened.rs"]
 mod flattened;
+#[path = "faults/grown.rs"]
+mod grown;
 #[path = "faults/scenarios.rs"]
 mod scenarios;
 #[path = "faults/sidecars.rs"]
@@ -137,6 +139,7 @@ fn one_failure(
         stage.kind
     );
     if state == State::Before {
+        grown::in_its_last_byte(stage, known, &disk, &format!("{} {:?}, {what}", scenario.name, stage.kind));
         again(stage, scenario, known, &union, &what);
         again(stage, scenario, known, &other, &format!("{what}, mounted again"));
     }
@@ -159,6 +162,12 @@ fn one_death(stage: &Stage, scenario: &Scenario, known: &Known, change: u64, tor
     if state == State::Before {
         again(stage, scenario, known, &other, &what);
     }
+    grown::to_its_old_size(
+        stage,
+        known,
+        (&copy, &other),
+        &format!("{} {:?}, {what}", scenario.name, stage.kind),
+    );
 }
 
 /// The machine loses its power during the operation or after it; nothing was synced but what the union syncs by itself.
@@ -174,13 +183,17 @@ fn one_loss_of_power(stage: &Stage, scenario: &Scenario, known: &Known, number: 
     let other = fresh(stage, &copy);
     stage.check_work(&copy, &format!("{} {:?}, {what}", scenario.name, stage.kind));
     let seen = stage.look(&other);
-    if scenarios::writes_data(scenario.name) && scenarios::mixed(&known.before, &known.after, &seen) {
-        return;
-    }
-    let state = state_of(known, &seen, scenario, stage.kind, true, &what);
-    if state == State::Before {
+    let is_mixed =
+        scenarios::writes_data(scenario.name) && scenarios::mixed(&known.before, &known.after, &seen);
+    if !is_mixed && state_of(known, &seen, scenario, stage.kind, true, &what) == State::Before {
         again(stage, scenario, known, &other, &what);
     }
+    grown::to_its_old_size(
+        stage,
+        known,
+        (&copy, &other),
+        &format!("{} {:?}, {what}", scenario.name, stage.kind),
+    );
 }
 
 /// Tries every scenario; `times` says how often, and `each` is given the number of the try. All problems are reported,

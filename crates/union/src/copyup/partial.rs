@@ -332,6 +332,31 @@ pub(crate) fn mark(
     to.set_xattr(space.own(), &Own { below: true, partial: record.is_some(), ..*own }.encode(), 0)
 }
 
+/// Says on a file whose data are below that it is about to be cut to `size` bytes. `record`: of the data below.
+pub(crate) fn mark_cut(to: &dyn Object, space: Space, own: &Own, record: &Record) -> Result<()> {
+    to.set_xattr(space.partial(), &record.encode(), 0)?;
+    // Last: this one is what counts here.
+    to.set_xattr(space.own(), &Own { below: true, cut: true, ..*own }.encode(), 0)
+}
+
+/// Ends the cut of a file of the upper layer that was interrupted: a file that has the new size is whole, any other is as it was before.
+/// `size`: of the file. Returns its mark from now on.
+pub(crate) fn end_cut(object: &dyn Object, space: Space, own: Own, size: u64) -> Result<Own> {
+    if is_cut(&own, size, || Record::read(object, space.partial()))? {
+        unmark(object, space)?;
+        return Ok(Own { below: false, partial: false, cut: false, ..own });
+    }
+    let own = Own { cut: false, ..own };
+    object.set_xattr(space.own(), &own.encode(), 0)?;
+    Ok(own)
+}
+
+/// Whether a file that says that its data are below has been cut since, and has all its data itself.
+pub(crate) fn is_cut(own: &Own, size: u64, record: impl FnOnce() -> Result<Record>) -> Result<bool> {
+    // Files without contents never get such marks.
+    Ok(size == 0 || own.cut && size == record()?.limit)
+}
+
 /// What a file of the upper layer says of its origin, if it says anything.
 pub(crate) fn own_mark(object: &dyn Object, space: Space) -> Result<Option<Own>> {
     let mut value = [0u8; 64];
@@ -349,7 +374,7 @@ pub(crate) fn unmark(object: &dyn Object, space: Space) -> Result<()> {
         remove_if_set(object, other.metacopy())?;
     }
     if let Some(own) = own {
-        let whole = Own { below: false, partial: false, ..own };
+        let whole = Own { below: false, partial: false, cut: false, ..own };
         if let Err(error) = object.set_xattr(space.own(), &whole.encode(), 0) {
             // Others must go on refusing it, or finding its data.
             let metacopy: &[u8] = if own.partial { METACOPY_PARTIAL } else { b"" };

@@ -9,16 +9,18 @@ use crate::copyup::copy_metadata::restore_times;
 use crate::copyup::data as copyup_data;
 use crate::copyup::partial;
 use crate::copyup::publish::{Copy, Missing};
+use crate::extents::Record;
 use crate::layers::Layers;
 use crate::layers::layer::{c_string, join};
-use crate::layers::marks::{DirMarks, Own};
+use crate::layers::marks::{DirMarks, Own, Space};
 use crate::layers::work::Work;
 use crate::nodes::node::{At, Below, Dir, File, FileState, LowerAt, Node, UpperDir};
 use crate::union::{Core, path_of};
 use std::ffi::CStr;
 use std::sync::Arc;
 use vellum_vfs::{
-    Attr, BranchDir, BranchFile, Errno, Error, FileKind, Name, Object, OpenMode, RenameFlags, Result, SetTime,
+    Attr, BranchDir, BranchFile, Errno, Error, FileKind, Name, Object, OpenMode, RenameFlags, Result, Seek,
+    SetTime,
 };
 
 /// What an operation needs in the upper layer.
@@ -210,33 +212,37 @@ impl Core {
         let _times = file.times.read();
         let before = object.stat()?;
         let to = object.reopen(OpenMode::READ | OpenMode::WRITE)?;
-        if let Some(record) = self.layers.wanted_record(work, before.size, need)
+        let is_empty = self.layers.free_blocks(work, &*to, &before)?;
+        if let Some(record) = self.layers.wanted_record(work, before.size, need).filter(|_| is_empty)
             && !self.layers.try_clone(work, &*to, below)?
         {
             // The blocks follow as they are written.
-            let own = partial::own_mark(&*object, work.space)?.unwrap_or_default();
+            let own = self.layers.own_or_new(&*object, work.space, below)?;
             let record = self.layers.with_origin(record, below)?;
             partial::mark(&*object, work.space, &own, None, Some(&record))?;
             self.live_there(node, file, before.ino, true);
             return Ok(());
         }
-        // First the data, which nobody sees as long as the file has its size and its marks; then, if it is to be shorter,
-        // the size, from which on the file counts as whole; then the marks.
+        // First the data, which nobody sees as long as the file has its size and its marks; then, if it is to be shorter, a word of
+        // that and the size; then the marks. So each size has one meaning by what the marks say.
+        let cut = limit < before.size;
         let done = (|| {
             self.layers.copy_data(&*to, below, limit)?;
-            if limit < before.size {
+            if cut {
+                let own = self.layers.own_or_new(&*object, work.space, below)?;
+                partial::mark_cut(&*object, work.space, &own, &Record::of_cut(limit, before.size))?;
                 to.truncate(limit)?;
             }
             partial::unmark(&*object, work.space)
         })();
         // What is cut is changed now, whatever comes of the rest of the operation.
-        let mtime =
-            if limit < before.size && done.is_ok() { SetTime::Now } else { SetTime::At(before.mtime) };
+        let mtime = if cut && done.is_ok() { SetTime::Now } else { SetTime::At(before.mtime) };
         let times = to.set_times(Some(SetTime::At(before.atime)), Some(mtime));
         if let Err(error) = done {
-            if to.stat()?.size != before.size {
-                // It would count as whole, and no longer so once it has grown to its old size.
+            if cut && let Some(own) = partial::own_mark(&*object, work.space)?.filter(|own| own.cut) {
+                // The old size says that it was not cut.
                 to.truncate(before.size)?;
+                object.set_xattr(work.space.own(), &Own { cut: false, ..own }.encode(), 0)?;
             }
             return Err(error);
         }
@@ -337,12 +343,43 @@ impl Layers {
             origin: true,
             below: false,
             partial: false,
+            cut: false,
             fsid,
             ino,
             mtime,
             null_device: before.null_device,
             literal: before.literal,
         })
+    }
+
+    /// The mark of a file of which only the attributes are in the upper layer; a new one, where the kernel's overlayfs has copied it.
+    fn own_or_new(&self, object: &dyn Object, space: Space, below: &Below) -> Result<Own> {
+        match partial::own_mark(object, space)? {
+            Some(own) => Ok(own),
+            None => {
+                let dir = below.at.dir.open(self)?;
+                let mtime = dir.stat_at(Name::new(&below.at.name)?)?.mtime;
+                Ok(Own { below: true, mtime, ..Own::default() })
+            }
+        }
+    }
+
+    /// Frees the blocks of a file that says that all its data are below: an interrupted copy has left them, or a write that a loss of power
+    /// has undone. As a partial file's own blocks they would count as its data. False: they are still there.
+    fn free_blocks(&self, work: &Work, to: &dyn BranchFile, attr: &Attr) -> Result<bool> {
+        const PUNCH_HOLE_KEEP_SIZE: u32 = 3;
+        // Where holes cannot be seen, a sidecar says which blocks are the file's own.
+        if attr.blocks == 0 || work.hole_shift().is_none() {
+            return Ok(true);
+        }
+        match to.seek(0, Seek::Data) {
+            Err(error) if error.errno() == Errno::NXIO => return Ok(true),
+            other => drop(other?),
+        }
+        match to.allocate(PUNCH_HOLE_KEEP_SIZE, 0, attr.size) {
+            Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(false),
+            other => other.map(|()| true),
+        }
     }
 
     fn copy_data(&self, to: &dyn BranchFile, from: &Below, limit: u64) -> Result<()> {

@@ -10,7 +10,8 @@ const VERSION: u8 = 2;
 /// Length of a record of version 1, which says nothing of the origin but its size.
 const RECORD_LEN_1: usize = 32;
 /// Smallest and largest block: 4 KiB, the smallest of the usual filesystems and the page, to 1 MiB.
-const SHIFTS: std::ops::RangeInclusive<u8> = 12..=20;
+const SHIFTS: std::ops::RangeInclusive<u8> = SHIFTS_MIN..=20;
+const SHIFTS_MIN: u8 = 12;
 /// Its own blocks are listed in a sidecar.
 const SIDECAR: u8 = 1;
 /// It says by what its origin is known again.
@@ -33,6 +34,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// Of a file with all its data below, `size` bytes, that is about to be cut to `limit` bytes.
+    pub(crate) const fn of_cut(limit: u64, size: u64) -> Self {
+        Self { shift: SHIFTS_MIN, limit, origin_size: size, sidecar: None, origin: None }
+    }
+
     /// Version, block, checksum, flags, three zeros, limit, origin's size, sidecar; the origin's inode number, time of change in
     /// seconds and nanoseconds, sample (little endian).
     pub(crate) fn encode(&self) -> [u8; RECORD_LEN] {

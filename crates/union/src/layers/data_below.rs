@@ -49,9 +49,12 @@ impl Layers {
             };
             let handle = dir.open(self)?;
             let stored = Name::new(&name)?;
-            if !partial && attr.is_file() && attr.size > size && own.is_some_and(|o| o.below) {
-                // Cut after its first bytes were copied up, and not unmarked before a crash: it is whole. Should it grow to
-                // its old size, that would be forgotten.
+            if !partial
+                && attr.is_file()
+                && attr.size > size
+                && own.is_some_and(|o| o.below && o.mtime == attr.mtime)
+            {
+                // Versions before 0.2 cut without a word beforehand, and may have died before they took the marks away.
                 if let Some(space) = space.filter(|_| found.layer == 0) {
                     partial::unmark(&*found.handle.hold(found.name)?, space)?;
                 }
@@ -77,6 +80,26 @@ impl Layers {
             origin = self.origin_of(&next)?;
         }
         Err(self.lost_origin(found, "its origins form a loop"))
+    }
+
+    /// Ends the cut of a file of the upper layer that was interrupted. Returns its mark from now on.
+    pub(crate) fn end_cut(
+        &self,
+        found: &InLayer<'_>,
+        own: Option<Own>,
+        space: Option<Space>,
+    ) -> Result<Option<Own>> {
+        match (own, space) {
+            (Some(own), Some(space))
+                if own.below
+                    && (own.cut || found.attr.size == 0)
+                    && found.layer == 0
+                    && found.attr.is_file() =>
+            {
+                partial::end_cut(&*found.handle.hold(found.name)?, space, own, found.attr.size).map(Some)
+            }
+            (own, _) => Ok(own),
+        }
     }
 
     /// The record of a partial file in a layer.
@@ -119,8 +142,8 @@ impl Layers {
         if !attr.is_file() || attr.size == 0 {
             return Ok(false);
         }
-        if own.is_some_and(|o| o.below) {
-            return Ok(true);
+        if let Some(own) = own.filter(|o| o.below) {
+            return Ok(!own.cut || !partial::is_cut(own, attr.size, || self.record_of(found))?);
         }
         // A file without any block may be one as well, if it was copied here alone.
         if !found.impure && attr.blocks > 0 {

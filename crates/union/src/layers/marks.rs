@@ -262,6 +262,8 @@ pub(crate) struct Own {
     pub(crate) below: bool,
     /// Some blocks of the data are the file's own, as its record says; `below` is set too.
     pub(crate) partial: bool,
+    /// A cut is under way; `below` is set too. The record says to which size: a file of that size is whole, any other is as it was before.
+    pub(crate) cut: bool,
     /// A user's own character device 0:0, stored as an empty file.
     pub(crate) null_device: bool,
     /// A user's own file whose name looks like an AUFS whiteout.
@@ -285,7 +287,8 @@ impl Own {
             | u8::from(self.below) << 1
             | u8::from(self.null_device) << 2
             | u8::from(self.literal) << 3
-            | u8::from(self.partial) << 4;
+            | u8::from(self.partial) << 4
+            | u8::from(self.cut) << 5;
         let mut out = [0u8; OWN_LEN];
         out[0] = OWN_VERSION;
         out[1] = flags;
@@ -307,7 +310,7 @@ impl Own {
         let le32 = |at: usize| u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
         let le64 = |at: usize| u64::from(le32(at)) | u64::from(le32(at + 4)) << 32;
         if raw[0] != OWN_VERSION
-            || raw[1] & !0x1f != 0
+            || raw[1] & !0x3f != 0
             || [raw[2], raw[3]] != checksum(&unsummed).to_le_bytes()
         {
             return Err(bad());
@@ -318,6 +321,7 @@ impl Own {
             null_device: raw[1] & 4 != 0,
             literal: raw[1] & 8 != 0,
             partial: raw[1] & 16 != 0,
+            cut: raw[1] & 32 != 0,
             fsid: le32(4),
             ino: le64(8),
             mtime: Timestamp { secs: le64(16) as i64, nanos: le32(24) },
@@ -349,8 +353,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mark_survives_its_encoding(o: bool, b: bool, p: bool, n: bool, l: bool, fsid: u32, ino: u64, secs: i64, nanos: u32) {
-            let own = Own { origin: o, below: b, partial: p, null_device: n, literal: l, fsid, ino, mtime: Timestamp { secs, nanos } };
+        fn a_mark_survives_its_encoding(o: bool, b: bool, p: bool, c: bool, n: bool, l: bool, fsid: u32, ino: u64, secs: i64, nanos: u32) {
+            let own = Own { origin: o, below: b, partial: p, cut: c, null_device: n, literal: l, fsid, ino, mtime: Timestamp { secs, nanos } };
             prop_assert_eq!(Own::decode(&own.encode()).unwrap(), own);
         }
 

@@ -216,7 +216,9 @@ impl Core {
     ) -> Result<(Arc<File>, u64, Attr)> {
         let key = (found.layer, found.attr.ino);
         let space = self.upper.work().ok().map(|work| work.space);
-        let mut own = self.layers.own_mark_at(found.layer, found.handle, found.name)?;
+        let own = self.layers.own_mark_at(found.layer, found.handle, found.name)?;
+        let marked = own.is_some_and(|o| o.below);
+        let mut own = self.layers.end_cut(found, own, space)?;
         let mut below = self.layers.data_below(found, own.as_ref(), space, 0);
         if below.is_err() {
             // A passing error must not be taken for data that are lost; and a file of a lower layer may just have become whole.
@@ -233,7 +235,7 @@ impl Core {
             Err(e) => return Err(e),
         };
         let partial = own.is_some_and(|o| o.partial) && below.is_some();
-        let unmarked = below.is_none() && !lost_data && own.is_some_and(|o| o.below);
+        let unmarked = below.is_none() && !lost_data && marked;
         let attr = if unmarked { found.handle.stat_at(found.name)? } else { found.attr };
         let attr = self.present(found.layer, found.handle, found.name, attr)?;
         let null_device = own.is_some_and(|o| o.null_device) && attr.is_file() && attr.size == 0;

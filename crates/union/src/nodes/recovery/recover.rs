@@ -5,6 +5,7 @@
 
 use crate::coherence::entries::Entered;
 use crate::copyup::copy_metadata::restore_times;
+use crate::copyup::partial;
 use crate::layers::data_below::InLayer;
 use crate::layers::kept::named;
 use crate::layers::layer::{LowerDir, c_string};
@@ -280,7 +281,10 @@ impl Core {
     fn gone_above(&self, record: &Record, adopted: Adopted) -> Result<Body> {
         let Adopted::Other(object) = adopted else { return Err(stale("a directory")) };
         let attr = object.stat()?;
-        let own = self.layers.own_mark_of(&*object);
+        let mut own = self.layers.own_mark_of(&*object);
+        if let Some(mark) = own.filter(|own| own.below && (own.cut || attr.size == 0) && attr.is_file()) {
+            own = Some(partial::end_cut(&*object, self.upper.space(), mark, attr.size)?);
+        }
         let null_device = own.is_some_and(|own| own.null_device) && attr.is_file() && attr.size == 0;
         let marked = |space: &Space| object.get_xattr(space.metacopy(), &mut []).is_ok();
         let is_below = attr.is_file()

@@ -3,190 +3,15 @@
 //! The first union is forgotten, not dropped: its descriptors stay open and it clears nothing up, as when a supervisor shares
 //! the table of descriptors of a process that is killed.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(unreachable_pub, clippy::unwrap_used, missing_docs, reason = "a test")]
+
+#[path = "restart/world.rs"]
+mod world;
 
 use proptest::prelude::*;
-use std::collections::HashMap;
-use std::ffi::{CString, OsString};
-use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::path::Path;
-use std::sync::Arc;
-use vellum_branch::{FaultBranch, FaultPlan, LocalBranch};
-use vellum_union::{Budget, Ledger, Union, UnionConfig, UpperConfig};
-use vellum_vfs::{
-    Branch, Context, Entry, Errno, Filesystem, Handle, Name, NodeId, RenameFlags, SetAttr, SetTime,
-    WriteFlags,
-};
-
-const ROOT: Context<'static> =
-    Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None, progress: &() };
-const NO_HANDLE: Handle = Handle(0);
-const O_EXCL: u32 = 0o200;
-
-/// What a front holds: an id, how often it has looked it up, and what it has seen of the object.
-struct Held {
-    node: NodeId,
-    lookups: u64,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Seen {
-    ino: u64,
-    mode: u32,
-    nlink: u32,
-    size: u64,
-    contents: Option<Vec<u8>>,
-}
-
-/// What the upper layer lies on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Storage {
-    Local,
-    /// Objects have no descriptors.
-    Far,
-    /// Nor can two names change places, as on CephFS.
-    FarPlain,
-}
-
-const STORAGES: [Storage; 3] = [Storage::Local, Storage::Far, Storage::FarPlain];
-
-struct World {
-    storage: Storage,
-    /// What goes wrong on a far storage.
-    plan: Arc<FaultPlan>,
-    dir: tempfile::TempDir,
-    union: Union,
-    ledger: Arc<Ledger>,
-    held: Vec<Held>,
-}
-
-fn make_layers(dir: &Path) {
-    for layer in ["lower", "upper", "work"] {
-        std::fs::create_dir(dir.join(layer)).unwrap();
-    }
-    let lower = dir.join("lower");
-    for sub in ["a", "b", "a/c"] {
-        std::fs::create_dir(lower.join(sub)).unwrap();
-        for number in 0..3 {
-            std::fs::write(lower.join(sub).join(format!("f{number}")), format!("{sub} {number}")).unwrap();
-        }
-    }
-    std::fs::hard_link(lower.join("a/f0"), lower.join("b/twin")).unwrap();
-    std::fs::write(lower.join("a/large"), vec![b'l'; 200 << 10]).unwrap();
-}
-
-fn open(dir: &Path, ledger: &Arc<Ledger>, storage: Storage, plan: &Arc<FaultPlan>) -> Union {
-    let far = storage != Storage::Local;
-    let branch = |name: &str| -> Arc<dyn Branch> {
-        let local = LocalBranch::open(dir.join(name)).unwrap();
-        if far { FaultBranch::new(local, Arc::clone(plan)) } else { local }
-    };
-    let mut config = UnionConfig::new();
-    config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
-    config.lowers = vec![branch("lower")];
-    config.background = false;
-    config.sidecars = far;
-    config.run = Some([1; 16]);
-    // What was forgotten stays open, so little is kept open for speed.
-    config.handles = Arc::new(Budget::new(16, u64::MAX));
-    config.ledger = Some(Arc::clone(ledger));
-    Union::new(config).unwrap()
-}
-
-impl World {
-    fn new(storage: Storage) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        make_layers(dir.path());
-        let ledger = Arc::new(Ledger::create().unwrap());
-        let plan = FaultPlan::new();
-        if storage == Storage::FarPlain {
-            plan.set_plain_renames();
-        }
-        let union = open(dir.path(), &ledger, storage, &plan);
-        let held = vec![Held { node: NodeId::ROOT, lookups: 0 }];
-        Self { storage, plan, dir, union, ledger, held }
-    }
-
-    fn hold(&mut self, entry: &Entry) {
-        match self.held.iter_mut().find(|held| held.node == entry.node) {
-            Some(held) => held.lookups += 1,
-            None => self.held.push(Held { node: entry.node, lookups: 1 }),
-        }
-    }
-
-    fn see(&self, node: NodeId) -> Result<Seen, vellum_vfs::Errno> {
-        let reply = self.union.getattr(&ROOT, node, None).map_err(|e| e.errno())?;
-        let attr = reply.attr;
-        let mut contents = None;
-        if attr.is_file() {
-            let mut data = vec![0; attr.size as usize + 1];
-            let len = self.union.read(&ROOT, node, NO_HANDLE, 0, &mut data).map_err(|e| e.errno())?;
-            data.truncate(len);
-            contents = Some(data);
-        }
-        Ok(Seen { ino: attr.ino, mode: attr.mode, nlink: attr.nlink, size: attr.size, contents })
-    }
-
-    /// The process is gone, and another begins: what is held is the same.
-    fn restart(&mut self) {
-        let ids: Vec<NodeId> = self.held.iter().map(|held| held.node).collect();
-        let before: Vec<_> = ids.iter().map(|node| self.see(*node)).collect();
-        self.replace();
-        for (node, before) in ids.iter().zip(before) {
-            let after = self.see(*node);
-            // Nothing holds a directory there that has no name.
-            let is_removed_dir = before.as_ref().is_ok_and(|seen| seen.nlink == 0 && seen.contents.is_none());
-            if !(self.storage != Storage::Local && is_removed_dir && after == Err(Errno::STALE)) {
-                assert_eq!(after, before, "{node:?} after a restart");
-            }
-        }
-    }
-
-    /// The process is gone, and another begins.
-    fn replace(&mut self) {
-        let memory = self.ledger.descriptor().try_clone_to_owned().unwrap();
-        let ledger = Arc::new(Ledger::open(memory).unwrap());
-        let union = open(self.dir.path(), &ledger, self.storage, &self.plan);
-        std::mem::forget(std::mem::replace(&mut self.union, union));
-        std::mem::forget(std::mem::replace(&mut self.ledger, Arc::clone(&ledger)));
-        // Other descriptors of the same objects: those of the first process are still its own here.
-        let again = |fd: RawFd| -> Option<(RawFd, OwnedFd)> {
-            let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
-            let path = format!("/proc/self/fd/{fd}");
-            Some((fd, rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?))
-        };
-        let held: HashMap<RawFd, OwnedFd> = ledger.held().into_iter().filter_map(again).collect();
-        assert!(held.values().all(|fd| fd.as_fd().try_clone_to_owned().is_ok()));
-        self.union.resume(held);
-    }
-
-    /// Names of removed files.
-    fn kept(&self) -> Vec<OsString> {
-        let names = std::fs::read_dir(self.dir.path().join("work/work")).unwrap();
-        let names = names.map(|entry| entry.unwrap().file_name());
-        names.filter(|name| name.as_encoded_bytes().starts_with(b"@")).collect()
-    }
-
-    /// All is forgotten, and the union ends: nothing is left of what was removed.
-    fn leave(mut self) {
-        for held in self.held.drain(..).skip(1) {
-            self.union.forget(held.node, held.lookups);
-        }
-        let left = self.kept();
-        assert!(left.is_empty(), "{left:?}");
-    }
-
-    fn forget(&mut self, at: usize) {
-        if at > 0 && at < self.held.len() {
-            // A front holds the parents of what it holds; what is a directory is kept.
-            let held = &self.held[at];
-            if self.see(held.node).is_ok_and(|seen| seen.contents.is_some()) {
-                let held = self.held.swap_remove(at);
-                self.union.forget(held.node, held.lookups);
-            }
-        }
-    }
-}
+use std::ffi::CString;
+use vellum_vfs::{Entry, Errno, Filesystem, Name, NodeId, RenameFlags, SetAttr, SetTime, WriteFlags};
+use world::{NO_HANDLE, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC, ROOT, STORAGES, Seen, Storage, World};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -202,6 +27,7 @@ enum Step {
     Chmod(usize),
     Unnamed(usize),
     Forget(usize),
+    Open(usize, u32),
     Restart,
 }
 
@@ -232,6 +58,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..16_usize).prop_map(Step::Chmod),
         1 => dir.prop_map(Step::Unnamed),
         1 => (0..16_usize).prop_map(Step::Forget),
+        3 => (0..16_usize, prop::sample::select(&[O_RDONLY, O_RDONLY, O_RDWR, O_RDWR | O_TRUNC]))
+            .prop_map(|(o, flags)| Step::Open(o, flags)),
         3 => Just(Step::Restart),
     ]
 }
@@ -291,6 +119,8 @@ fn carry_out(world: &mut World, step: &Step) {
             keep(world, made.ok().map(|(entry, _)| entry));
         }
         Step::Forget(at) => world.forget(at % count),
+        Step::Open(at, flags) if world.storage.is_passthrough() => drop(world.open(at % count, flags)),
+        Step::Open(..) => {}
         Step::Restart => world.restart(),
     }
 }
@@ -302,8 +132,10 @@ proptest! {
         let mut world = World::new(storage);
         for step in &steps {
             carry_out(&mut world, step);
+            world.check_nodes();
         }
         world.restart();
+        world.check_nodes();
         world.restart();
         world.leave();
     }

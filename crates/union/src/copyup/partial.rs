@@ -127,7 +127,7 @@ impl Layers {
             None => {
                 let (layer, target) = self.target_of(state)?;
                 let mode = if writable { OpenMode::READ | OpenMode::WRITE } else { OpenMode::READ };
-                let own = target.open(mode)?;
+                let own = state.open(&target, mode)?;
                 let assembled =
                     self.open_below(below).and_then(|data| self.assemble(layer, &own, data, writable));
                 let assembled = assembled.map_err(|error| {

@@ -118,7 +118,7 @@ impl Core {
         }
         file.unsynced.change();
         let data_moved = missing != Missing::All;
-        state.inode = None;
+        state.inode = Some((0, ino));
         state.below = (missing != Missing::Nothing).then(|| Arc::clone(data));
         state.partial = matches!(missing, Missing::Blocks(_));
         // What is open of a partial lower is the lower's.
@@ -153,8 +153,7 @@ impl Core {
         }
     }
 
-    /// Gives a file a new node if the kernel has its lower file as the backing of the old one; further names of it, found
-    /// by the number `ino` of its inode in the upper layer, lead to the same node.
+    /// Gives a file a new node if the kernel has its lower file as the backing of the old one. `ino`: of its inode in the upper layer.
     fn swap_if_shown(
         &self,
         state: RwLockWriteGuard<'_, FileState>,
@@ -163,8 +162,7 @@ impl Core {
         ino: u64,
     ) {
         if node.lower_passthrough.load(Relaxed) {
-            self.nodes.links((0, ino), node);
-            self.swap_node(state, node, file);
+            self.swap_node(state, (node, file), Some((0, ino)));
         }
     }
 

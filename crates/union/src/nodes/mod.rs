@@ -15,8 +15,8 @@ use crate::config::UnionConfig;
 use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::{Note, Remembered};
 use crate::nodes::inodes::{Inodes, Shard};
-use crate::nodes::node::{Body, Dir, File, Node};
-use crate::nodes::recovery::ledger::{Flags, Ledger};
+use crate::nodes::node::{Body, Dir, Node};
+use crate::nodes::recovery::ledger::Ledger;
 use crate::nodes::recovery::pending::Recovery;
 use crate::nodes::table::Table;
 use std::sync::Arc;
@@ -82,17 +82,24 @@ impl Nodes {
         Ok(Arc::new(Node::new(id, ino, body, &self.table)))
     }
 
-    /// Makes another node of a file, for a handle with an id that it had before; None: the id is not free.
-    pub(crate) fn make_alias(&self, id: NodeId, ino: u64, file: Arc<File>) -> Option<Arc<Node>> {
+    /// Makes another node of the file that `current` shows, for a handle with an id that it had before; None: the id is not free.
+    pub(crate) fn make_alias(&self, id: NodeId, current: &Arc<Node>) -> Option<Arc<Node>> {
+        let file = current.as_file()?;
         if !self.table.handle_ids.claim(id) {
             return None;
         }
-        let node = Arc::new(Node::alias(id, ino, file, &self.table));
-        if let Some(file) = node.as_file() {
-            self.write_new(&node, &file.state.read().names);
-            self.write_flags(&node, Flags::STALE);
-        }
+        let node = Arc::new(Node::alias(id, current.ino, Arc::clone(file), &self.table));
+        self.write_new(&node, &file.state.read().names);
+        self.replace(&node, current);
         Some(node)
+    }
+
+    /// A file has another node, `next`, instead of or beside `node`.
+    pub(crate) fn replace(&self, node: &Node, next: &Arc<Node>) {
+        node.set_successor(next);
+        if let Some(ledger) = self.ledger() {
+            ledger.replace(node.id, next.id);
+        }
     }
 
     /// Counts one lookup of a node by the kernel.

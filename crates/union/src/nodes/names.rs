@@ -71,11 +71,6 @@ impl Names {
         self.find(parent, name).is_some()
     }
 
-    /// A copy, to be used without the lock.
-    pub(crate) fn copy(&self) -> SmallVec<[Place; 1]> {
-        self.places.clone()
-    }
-
     fn find(&self, parent: &Arc<Node>, name: Name<'_>) -> Option<usize> {
         match &self.index {
             None => self.places.iter().position(|place| place.is(parent, name)),

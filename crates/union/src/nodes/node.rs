@@ -12,6 +12,7 @@ use crate::layers::maps::DoomedSidecar;
 use crate::nodes::names::Names;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
+use arc_swap::ArcSwapOption;
 use std::cell::RefCell;
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -51,6 +52,8 @@ pub(crate) struct Node {
     pub(crate) ino: u64,
     /// The file now has another node: an open of this one must be told to look the name up again.
     pub(crate) stale: AtomicBool,
+    /// The node that shows the file instead of this one, which is stale. It lives as long as this one does, so that names lead to it.
+    successor: ArcSwapOption<Self>,
     /// The kernel was given the lower file for passthrough through this node.
     pub(crate) lower_passthrough: AtomicBool,
     /// The file has another node, through which changes are made that the kernel does not connect with this one.
@@ -235,10 +238,24 @@ impl Node {
             id,
             ino,
             stale: AtomicBool::new(false),
+            successor: ArcSwapOption::empty(),
             lower_passthrough: AtomicBool::new(false),
             alias,
             body,
             keeper,
+        }
+    }
+
+    /// The node that shows the file instead of this one, if that is known.
+    pub(crate) fn successor(&self) -> Option<Arc<Self>> {
+        self.successor.load_full()
+    }
+
+    /// Another node shows the file from now on.
+    pub(crate) fn set_successor(&self, next: &Arc<Self>) {
+        // A node that held itself would never end.
+        if !std::ptr::eq(self, &**next) {
+            self.successor.store(Some(Arc::clone(next)));
         }
     }
 

@@ -219,6 +219,8 @@ impl Core {
         name: Name<'_>,
     ) -> Result<()> {
         let work = self.upper.work()?;
+        // A name never leads to a node that is stale.
+        let node = &self.current(Arc::clone(node))?;
         let file = node.as_file().ok_or(Error::new(Errno::PERM, "hard link to a directory"))?;
         // What has lost its last name does not get another one, as with any filesystem. (What never had one is in the upper layer.)
         // A block map that goes with the file must not be needed again.

@@ -3,7 +3,7 @@
 use crate::layers::Layers;
 use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::{Note, Remembered};
-use crate::nodes::node::{At, Body, File, Node};
+use crate::nodes::node::{At, Body, File, Node, Place};
 use crate::union::Core;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -74,19 +74,17 @@ impl Core {
         }
         let stale = || Error::new(Errno::STALE, "handle");
         let Remembered { place, ino, file, kept } = self.nodes.remembered(id).ok_or_else(stale)?;
-        let alias = |file: Arc<File>| {
+        let alias = |current: Arc<Node>| {
             // The kernel holds the file through two nodes, and serves it itself through both.
             let passthrough = self.layers.is_passthrough();
-            passthrough.then(|| self.nodes.make_alias(id, ino, file)).flatten().ok_or_else(stale)
+            passthrough.then(|| self.nodes.make_alias(id, &current)).flatten().ok_or_else(stale)
         };
         if let Some(file) = file {
-            if kept {
-                let node = self.successor_of(&file, ino)?;
-                if node.id == id {
-                    return Ok(node);
-                }
+            let node = self.node_of(&file, ino)?;
+            if kept && node.id == id {
+                return Ok(node);
             }
-            return alias(file);
+            return alias(node);
         }
         let place = place.ok_or_else(stale)?;
         let node = {
@@ -100,7 +98,23 @@ impl Core {
         if node.id == id {
             return Ok(node);
         }
-        alias(Arc::clone(node.as_file().ok_or_else(stale)?))
+        alias(node)
+    }
+
+    /// The node that shows a file: the one to which a name of it leads, or another one.
+    fn node_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
+        let place = file.state.read().names.first().cloned();
+        if let Some(Place { parent, name }) = place
+            && let Some(dir) = parent.as_dir()
+        {
+            let _names = dir.entries.share();
+            if let Some(node) = self.child(&parent, Name::new(&name)?)?
+                && node.as_file().is_some_and(|found| Arc::ptr_eq(found, file))
+            {
+                return Ok(node);
+            }
+        }
+        self.successor_of(file, ino)
     }
 }
 

@@ -38,11 +38,11 @@ impl Layers {
             (None, At::Lower(at)) => Io { file: self.open_lower(at)?, writable: false, partial: None },
             (None, At::Upper | At::Held(_)) => {
                 let (_, target) = self.target_of(&state)?;
-                match target.open(OpenMode::READ | OpenMode::WRITE) {
+                match state.open(&target, OpenMode::READ | OpenMode::WRITE) {
                     Ok(file) => Io { file, writable: true, partial: None },
                     // An upper that an unprivileged service may only read.
                     Err(e) if matches!(e.errno(), Errno::ACCESS | Errno::ROFS | Errno::PERM) => {
-                        Io { file: target.open(OpenMode::READ)?, writable: false, partial: None }
+                        Io { file: state.open(&target, OpenMode::READ)?, writable: false, partial: None }
                     }
                     Err(e) => return Err(e),
                 }
@@ -232,7 +232,8 @@ impl Core {
                 if now.writable {
                     let state = file.state.write();
                     if !node.stale.load(Relaxed) {
-                        self.swap_node(state, node, file);
+                        let key = state.inode;
+                        self.swap_node(state, (node, file), key);
                     }
                     return Err(stale());
                 }

@@ -12,8 +12,8 @@ use crate::nodes::recovery::ledger::Flags;
 use crate::sync::RwLockWriteGuard;
 use crate::union::{Core, path_of};
 use std::ffi::CStr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Weak};
 use vellum_vfs::{Attr, BranchDir, Entry, Errno, Error, FileKind, Name, Result};
 
 /// Fruitless searches in a directory after which all its names are listed: from then on they cost nothing.
@@ -251,7 +251,12 @@ impl Core {
         if !node.stale.load(Relaxed) {
             return Ok(node);
         }
-        self.successor_of(node.as_file().ok_or(Errno::ISDIR)?, node.ino)
+        if let Some(next) = node.successor().filter(|next| !next.stale.load(Relaxed)) {
+            return Ok(next);
+        }
+        let next = self.successor_of(node.as_file().ok_or(Errno::ISDIR)?, node.ino)?;
+        self.nodes.replace(&node, &next);
+        Ok(next)
     }
 
     /// The node that shows a file whose first node was swapped, or dropped.
@@ -263,35 +268,70 @@ impl Core {
             return Ok(next);
         }
         let key = self.layers.key_of_file(file);
-        let names = file.state.read().names.copy();
-        // Dropped after the lock: a node's end takes its file's state.
+        // Its names stay as they are until they lead to the node.
+        let state = file.state.read();
+        // Dropped after the locks: a node's end takes its file's state.
         let last;
-        let mut successor = file.successor.lock();
-        last = successor.upgrade();
-        if let Some(next) = last.clone().filter(is_now) {
-            return Ok(next);
+        let next = {
+            let mut successor = file.successor.lock();
+            last = successor.upgrade();
+            match last.clone().filter(is_now) {
+                Some(next) => Ok(next),
+                None => self.make_successor(&mut successor, (file, &state), (key, ino)),
+            }
+        };
+        if let (Some(key), Ok(next)) = (key, &next) {
+            self.nodes.links(key, next);
         }
+        drop(state);
+        drop(last);
+        next
+    }
+
+    /// Another node for a file, to which all its names lead.
+    fn make_successor(
+        &self,
+        successor: &mut Weak<Node>,
+        (file, state): (&Arc<File>, &FileState),
+        (key, ino): (Option<InodeKey>, u64),
+    ) -> Result<Arc<Node>> {
         let next = self.nodes.make(key, ino, Body::File(Arc::clone(file)))?;
-        *successor = Arc::downgrade(&next);
-        self.nodes.write_new(&next, &names);
-        drop(successor);
-        if names.is_empty() {
-            self.write_held(&next, &file.state.read());
+        self.nodes.write_new(&next, &state.names);
+        if state.names.is_empty() {
+            self.write_held(&next, state);
         }
-        for place in &names {
+        for place in state.names.iter() {
             if let Some(dir) = place.parent.as_dir() {
                 dir.entries.leads_to(&place.name, &next);
             }
         }
+        *successor = Arc::downgrade(&next);
         Ok(next)
     }
 
-    /// Gives a file's node a successor at the next lookup; an open of the node itself will say ESTALE. `state`: the file's.
-    pub(crate) fn swap_node(&self, state: RwLockWriteGuard<'_, FileState>, node: &Node, file: &File) {
-        let last = file.successor.lock().upgrade();
-        for old in [Some(node), last.as_deref()].into_iter().flatten() {
+    /// Gives a file's node a successor; an open of the node itself will say ESTALE. `state`: the file's; `key`: its inode.
+    pub(crate) fn swap_node(
+        &self,
+        state: RwLockWriteGuard<'_, FileState>,
+        (node, file): (&Arc<Node>, &Arc<File>),
+        key: Option<InodeKey>,
+    ) {
+        let last;
+        let next = {
+            let mut successor = file.successor.lock();
+            last = successor.upgrade();
+            self.make_successor(&mut successor, (file, &state), (key, node.ino))
+        };
+        if let (Some(key), Ok(next)) = (key, &next) {
+            self.nodes.links(key, next);
+        }
+        for old in [Some(node), last.as_ref()].into_iter().flatten() {
+            match &next {
+                Ok(next) => self.nodes.replace(old, next),
+                // The next lookup makes one.
+                Err(_) => self.nodes.write_flags(old, Flags::STALE),
+            }
             old.stale.store(true, SeqCst);
-            self.nodes.write_flags(old, Flags::STALE);
             self.coherence.recall_mapping(old.id);
         }
         // What the kernel remembers of the old node's attributes would never be corrected: changes come through the new
@@ -299,7 +339,7 @@ impl Core {
         let _ = self.coherence.recall_attributes(node.id);
         drop(state);
         // The successor so far: dropping a node locks the file's state.
-        drop(last);
+        drop((last, next));
     }
 
     /// The entry that the kernel gets: one more lookup of the node, and its attributes.

@@ -59,6 +59,8 @@ mod word {
     pub(super) const BELOW: usize = 24;
     /// Of a directory: what the kernel believes of its names ([`NEGATIVE`](super::NEGATIVE), [`SHARED`](super::SHARED)).
     pub(super) const NAMES: usize = 25;
+    /// Of a node that is stale: the id of the node that shows its file.
+    pub(super) const SUCCESSOR: usize = 25;
 }
 
 /// The kernel believes of some name that it is not in the directory.
@@ -94,7 +96,7 @@ bitflags::bitflags! {
         const LINKED = 1 << 36;
         /// The kernel has the lower file open through this id.
         const LOWER_OPEN = 1 << 37;
-        /// The file has another node.
+        /// The file has another node: its successor says where the file is.
         const STALE = 1 << 38;
         /// It is a directory: the descriptor is its own.
         const DIR = 1 << 39;
@@ -122,6 +124,8 @@ pub(crate) struct Record {
     /// Its layer, if it is still there in its parent, below.
     pub(crate) in_parent: Option<u16>,
     pub(crate) cached_opens: u32,
+    /// The node that shows the file of a stale one.
+    pub(crate) successor: Option<NodeId>,
 }
 
 impl Record {
@@ -317,6 +321,12 @@ impl Ledger {
         }
     }
 
+    /// A file has another node, `next`, which has a record. From then on the record of `id` says nothing of where the file is.
+    pub(crate) fn replace(&self, id: NodeId, next: NodeId) {
+        self.set(id, word::SUCCESSOR, next.0);
+        self.change(id, |flags| flags | Flags::STALE);
+    }
+
     /// Sets flags that say something of the object, not of its place.
     pub(crate) fn add(&self, id: NodeId, flags: Flags) {
         self.change(id, |now| now | flags);
@@ -473,6 +483,8 @@ impl Ledger {
             kept: (held & KEPT != 0).then_some(held & !KEPT),
             in_parent: (held & (KEPT | IN_PARENT) == IN_PARENT).then_some(held as u16),
             cached_opens: self.get(id, word::CACHED_OPENS) as u32,
+            successor: Some(NodeId(self.get(id, word::SUCCESSOR)))
+                .filter(|next| flags.contains(Flags::STALE) && next.0 != 0 && *next != id),
         })
     }
 
@@ -498,7 +510,8 @@ impl Ledger {
 
     /// Directories that the kernel knows, and of which programs have changed names past it.
     pub(crate) fn shared(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let known = self.records().filter(|record| record.lookups > 0).map(|record| record.id);
+        let is_dir = |record: &Record| record.lookups > 0 && !record.flags.contains(Flags::STALE);
+        let known = self.records().filter(is_dir).map(|record| record.id);
         std::iter::once(NodeId::ROOT).chain(known).filter(|id| self.is_shared(*id))
     }
 

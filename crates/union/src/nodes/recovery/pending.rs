@@ -1,11 +1,13 @@
 //! What a predecessor has left that has not been made again yet.
 
+use crate::nodes::node::Node;
 use crate::nodes::recovery::ledger::{Flags, Ledger};
 use crate::sync::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::{OwnedFd, RawFd};
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vellum_vfs::{Name, NodeId};
 
@@ -19,8 +21,8 @@ pub(crate) struct Recovery {
     pub(super) spots: Mutex<HashMap<(NodeId, Box<CStr>), Pending>>,
     /// Descriptors that hold objects without a name.
     pub(super) held: Mutex<HashMap<RawFd, OwnedFd>>,
-    /// Taken by who makes a node that is not found by its name.
-    pub(super) gone: Mutex<()>,
+    /// Nodes that were made without a name, some of which no lookup of the kernel holds. Its lock: one is made at a time.
+    pub(super) gone: Mutex<HashMap<NodeId, Weak<Node>>>,
 }
 
 impl Recovery {
@@ -42,6 +44,11 @@ impl Recovery {
             }
         }
         recovery
+    }
+
+    /// Whether a node without a name has been made again.
+    pub(super) fn is_made(&self, id: NodeId) -> bool {
+        self.gone.lock().get(&id).is_some_and(|node| node.strong_count() > 0)
     }
 
     /// Whether anything may have to be made again.

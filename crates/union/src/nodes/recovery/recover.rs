@@ -17,8 +17,8 @@ use crate::nodes::recovery::ledger::{Flags, Holding, Record};
 use crate::union::Core;
 use std::collections::HashMap;
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Weak};
 use vellum_vfs::{Adopted, Attr, Branch, BranchDir, Errno, Error, FileKind, Name, NodeId, Result};
 
 /// Deepest tree whose directories are made again.
@@ -141,18 +141,21 @@ impl Core {
                 tracing::warn!(id = id.0, "an id that the last service did not know");
                 return Err(stale("node"));
             };
-            next = record.places.first().map(|(parent, _)| *parent);
-            if record.flags.contains(Flags::GONE) {
-                next = None;
-            }
+            next = match record.successor {
+                None if record.flags.contains(Flags::GONE) => None,
+                None => record.places.first().map(|(parent, _)| *parent),
+                successor => successor,
+            };
             chain.push(record);
             if chain.len() > DEPTH_MAX {
                 return Err(stale("a tree without a root"));
             }
         }
-        let mut node = None;
+        let mut node: Option<Arc<Node>> = None;
         while let Some(record) = chain.pop() {
-            let made = self.recover_one(&record).inspect_err(|error| {
+            // The one before, a parent or a successor, is held meanwhile: perhaps nobody else holds it.
+            let next = node.as_ref().filter(|last| Some(last.id) == record.successor);
+            let made = self.recover_one(&record, next.cloned()).inspect_err(|error| {
                 tracing::warn!(%error, ?record, "an object that the last service knew is not found again");
             });
             node = Some(made?);
@@ -163,9 +166,17 @@ impl Core {
         }
     }
 
-    fn recover_one(&self, record: &Record) -> Result<Arc<Node>> {
+    /// `next`: its successor, where that had to be made again.
+    fn recover_one(&self, record: &Record, next: Option<Arc<Node>>) -> Result<Arc<Node>> {
         if let Ok(node) = self.nodes.get(record.id) {
             return Ok(node);
+        }
+        if let Some(successor) = record.successor {
+            let next = match next {
+                Some(next) => next,
+                None => self.nodes.get(successor)?,
+            };
+            return self.nodes.recover_second(record, &next);
         }
         if record.flags.contains(Flags::GONE) {
             return self.recover_gone(record);
@@ -178,11 +189,10 @@ impl Core {
                 let _names = dir.entries.share();
                 self.child(&parent, name)?
             };
-            let Some(node) = found else { continue };
-            if record.flags.contains(Flags::STALE)
-                && let Some(file) = node.as_file()
-            {
-                return Ok(self.nodes.recover_second(record, file));
+            // Another object may have the name by now.
+            let Some(node) = found.filter(|node| node.ino == record.ino) else { continue };
+            if record.flags.contains(Flags::STALE) {
+                return self.nodes.recover_second(record, &node);
             }
             if node.id == record.id {
                 return Ok(node);
@@ -203,8 +213,9 @@ impl Core {
     fn recover_gone(&self, record: &Record) -> Result<Arc<Node>> {
         let parent = record.in_parent.map(|layer| self.parent_in(record, layer)).transpose()?;
         // One at a time: who comes second finds the node.
-        let _one = self.nodes.recovery.gone.lock();
-        if let Ok(node) = self.nodes.get(record.id) {
+        let mut made = self.nodes.recovery.gone.lock();
+        let before = made.get(&record.id).and_then(Weak::upgrade);
+        if let Some(node) = before.or_else(|| self.nodes.get(record.id).ok()) {
             return Ok(node);
         }
         let body = match (record.held, record.kept, parent) {
@@ -219,9 +230,9 @@ impl Core {
             }
             (None, None, None) => return Err(stale("nothing holds the object")),
         };
+        let is_copied = is_copied(&body);
         let node = Arc::new(Node::new(record.id, record.ino, body, &self.nodes.table));
-        self.nodes.restore_state(&node, record);
-        self.nodes.table.recovered(&node);
+        self.nodes.restore_state(&node, record, is_copied);
         // It may have got a name before that could be written down.
         if record.flags.contains(Flags::LINKED)
             && let Some(file) = node.as_file()
@@ -229,6 +240,8 @@ impl Core {
         {
             self.nodes.links(key, &node);
         }
+        made.insert(record.id, Arc::downgrade(&node));
+        self.nodes.table.recovered(&node);
         Ok(node)
     }
 
@@ -370,17 +383,21 @@ impl Core {
 }
 
 impl Nodes {
-    /// A node whose file has another one.
-    fn recover_second(&self, record: &Record, file: &Arc<File>) -> Arc<Node> {
-        let _one = self.recovery.gone.lock();
-        if let Ok(node) = self.get(record.id) {
-            return node;
+    /// A node whose file another one, `next`, shows.
+    fn recover_second(&self, record: &Record, next: &Arc<Node>) -> Result<Arc<Node>> {
+        let mut made = self.recovery.gone.lock();
+        let before = made.get(&record.id).and_then(Weak::upgrade);
+        if let Some(node) = before.or_else(|| self.get(record.id).ok()) {
+            return Ok(node);
         }
+        let file = next.as_file().ok_or(stale("not a file"))?;
         let node = Arc::new(Node::new(record.id, record.ino, Body::File(Arc::clone(file)), &self.table));
         node.stale.store(true, Relaxed);
+        self.replace(&node, next);
         file.cached_opens.fetch_add(record.cached_opens, Relaxed);
+        made.insert(record.id, Arc::downgrade(&node));
         self.table.recovered(&node);
-        node
+        Ok(node)
     }
 
     /// Gives a node that is being made the id of its predecessor, if the object had one; else the body comes back.
@@ -393,6 +410,7 @@ impl Nodes {
     ) -> std::result::Result<Arc<Node>, Body> {
         let Some(dir) = parent.as_dir() else { return Err(body) };
         let mut taken = None;
+        let is_copied = is_copied(&body);
         // Under the lock of the names, so that of two who look one makes the node, and with this id.
         let entered = dir.entries.enter(name, || {
             let (Some(record), Some(ledger)) = (self.take_record(parent.id, name, ino), self.ledger()) else {
@@ -404,6 +422,8 @@ impl Nodes {
                 dir.lease.negative.may_be_anything();
             }
             let node = Arc::new(Node::new(record.id, ino, body, &self.table));
+            // Before anybody else sees it: whoever opens it must know what the kernel has open.
+            self.restore_state(&node, &record, is_copied);
             taken = Some((record, ledger));
             Ok(node)
         });
@@ -412,7 +432,6 @@ impl Nodes {
             Entered::Now(node) => node,
         };
         let Some((record, ledger)) = taken else { return Ok(node) };
-        self.restore_state(&node, &record);
         ledger.settle(record.id, Some((parent.id, name)));
         self.table.recovered(&node);
         Ok(node)
@@ -431,20 +450,15 @@ impl Nodes {
         }
     }
 
-    fn restore_state(&self, node: &Node, record: &Record) {
+    /// What a predecessor knew of a node that nobody else sees yet. `is_copied`: its file has data in the upper layer.
+    fn restore_state(&self, node: &Node, record: &Record, is_copied: bool) {
         let Some(file) = node.as_file() else { return };
         // Of each node of the file there are its own.
         file.cached_opens.fetch_add(record.cached_opens, Relaxed);
         if record.flags.contains(Flags::LOWER_OPEN) {
             node.lower_passthrough.store(true, Relaxed);
-            // Killed between a copy-up and the word of it: the kernel has the lower file open through this node.
-            let state = file.state.read();
-            let copied = !matches!(state.at, At::Lower(_)) && (state.below.is_none() || state.partial);
-            drop(state);
-            if copied {
-                node.stale.store(true, Relaxed);
-                self.write_flags(node, Flags::STALE);
-            }
+            // Killed between a copy-up and the word of it: the kernel has the lower file open through this node. It has no successor yet.
+            node.stale.store(is_copied, Relaxed);
         }
     }
 
@@ -455,8 +469,17 @@ impl Nodes {
         if !self.table.is_forgotten(id) {
             return None;
         }
+        let record = ledger.read(id)?;
+        if let Some(next) = record.successor {
+            self.table.release(id);
+            // Without a lookup of its own, the successor was there for this one.
+            let is_wanted = ledger.records().any(|other| other.successor == Some(next));
+            return if is_wanted { None } else { self.forget_unrecovered(next) };
+        }
         // What has a name keeps its record: others may be found through it.
-        let record = ledger.read(id).filter(|record| record.flags.contains(Flags::GONE))?;
+        if !record.flags.contains(Flags::GONE) || self.recovery.is_made(id) {
+            return None;
+        }
         let all = record.held.into_iter().chain(record.below.map(|(holding, _)| holding));
         let held: Vec<_> =
             all.filter_map(|holding| self.recovery.held.lock().remove(&holding.descriptor)).collect();
@@ -538,6 +561,13 @@ impl Nodes {
             ledger.prepare_move(node.id, (to.0.id, to.1));
         }
     }
+}
+
+/// Whether a file has data in the upper layer, all or some blocks.
+fn is_copied(body: &Body) -> bool {
+    let Body::File(file) = body else { return false };
+    let state = file.state.read();
+    !matches!(state.at, At::Lower(_)) && (state.below.is_none() || state.partial)
 }
 
 /// The place that a record says: the first name of a file.

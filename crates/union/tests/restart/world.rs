@@ -1,0 +1,231 @@
+//! A union whose process is replaced, and what a front holds of it.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+use vellum_branch::{FaultBranch, FaultPlan, LocalBranch};
+use vellum_union::{Budget, Ledger, Profile, Union, UnionConfig, UpperConfig};
+use vellum_vfs::{Branch, Context, Entry, Errno, Filesystem, Handle, NodeId};
+
+pub const ROOT: Context<'static> =
+    Context { uid: 0, gid: 0, pid: 1, umask: 0, groups: &[], who: None, progress: &() };
+pub const NO_HANDLE: Handle = Handle(0);
+pub const O_EXCL: u32 = 0o200;
+pub const O_RDONLY: u32 = 0;
+pub const O_RDWR: u32 = 2;
+pub const O_TRUNC: u32 = 0o1000;
+
+/// What a front holds: an id, how often it has looked it up, and what it has seen of the object.
+pub struct Held {
+    pub node: NodeId,
+    pub lookups: u64,
+    pub opens: Vec<Handle>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Seen {
+    pub ino: u64,
+    pub mode: u32,
+    pub nlink: u32,
+    pub size: u64,
+    pub contents: Option<Vec<u8>>,
+}
+
+/// What the upper layer lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    Local,
+    /// The kernel opens the layers' files itself, those of the lower layer until they are copied up.
+    Passthrough,
+    /// Objects have no descriptors.
+    Far,
+    /// Nor can two names change places, as on CephFS.
+    FarPlain,
+    /// The kernel opens files itself, and the process can be killed at a change.
+    FarPassthrough,
+}
+
+pub const STORAGES: [Storage; 5] =
+    [Storage::Local, Storage::Passthrough, Storage::Far, Storage::FarPlain, Storage::FarPassthrough];
+
+impl Storage {
+    pub fn is_passthrough(self) -> bool {
+        matches!(self, Self::Passthrough | Self::FarPassthrough)
+    }
+
+    pub fn is_far(self) -> bool {
+        self != Self::Local && self != Self::Passthrough
+    }
+}
+
+pub struct World {
+    pub storage: Storage,
+    /// What goes wrong on a far storage.
+    pub plan: Arc<FaultPlan>,
+    pub dir: tempfile::TempDir,
+    pub union: Union,
+    pub ledger: Arc<Ledger>,
+    pub held: Vec<Held>,
+}
+
+pub fn make_layers(dir: &Path) {
+    for layer in ["lower", "upper", "work"] {
+        std::fs::create_dir(dir.join(layer)).unwrap();
+    }
+    let lower = dir.join("lower");
+    for sub in ["a", "b", "a/c"] {
+        std::fs::create_dir(lower.join(sub)).unwrap();
+        for number in 0..3 {
+            std::fs::write(lower.join(sub).join(format!("f{number}")), format!("{sub} {number}")).unwrap();
+        }
+    }
+    std::fs::hard_link(lower.join("a/f0"), lower.join("b/twin")).unwrap();
+    std::fs::write(lower.join("a/large"), vec![b'l'; 200 << 10]).unwrap();
+}
+
+pub fn open(dir: &Path, ledger: &Arc<Ledger>, storage: Storage, plan: &Arc<FaultPlan>) -> Union {
+    let far = storage.is_far();
+    let branch = |name: &str| -> Arc<dyn Branch> {
+        let local = LocalBranch::open(dir.join(name)).unwrap();
+        if far { FaultBranch::new(local, Arc::clone(plan)) } else { local }
+    };
+    let mut config = UnionConfig::new();
+    config.upper = Some(UpperConfig { branch: branch("upper"), work: branch("work") });
+    config.lowers = vec![branch("lower")];
+    config.background = false;
+    if storage.is_passthrough() {
+        config.profile = Profile::Passthrough;
+    }
+    config.sidecars = far;
+    config.run = Some([1; 16]);
+    // What was forgotten stays open, so little is kept open for speed.
+    config.handles = Arc::new(Budget::new(16, u64::MAX));
+    config.ledger = Some(Arc::clone(ledger));
+    Union::new(config).unwrap()
+}
+
+impl World {
+    pub fn new(storage: Storage) -> Self {
+        // What a killed process had open stays open here.
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+        let limit = rustix::process::Rlimit { current: most, maximum: most };
+        let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
+        let dir = tempfile::tempdir().unwrap();
+        make_layers(dir.path());
+        let ledger = Arc::new(Ledger::create().unwrap());
+        let plan = FaultPlan::new();
+        if storage == Storage::FarPlain {
+            plan.set_plain_renames();
+        }
+        let union = open(dir.path(), &ledger, storage, &plan);
+        let held = vec![Held { node: NodeId::ROOT, lookups: 0, opens: Vec::new() }];
+        Self { storage, plan, dir, union, ledger, held }
+    }
+
+    pub fn hold(&mut self, entry: &Entry) {
+        match self.held.iter_mut().find(|held| held.node == entry.node) {
+            Some(held) => held.lookups += 1,
+            None => self.held.push(Held { node: entry.node, lookups: 1, opens: Vec::new() }),
+        }
+    }
+
+    pub fn see(&self, node: NodeId) -> Result<Seen, vellum_vfs::Errno> {
+        let reply = self.union.getattr(&ROOT, node, None).map_err(|e| e.errno())?;
+        let attr = reply.attr;
+        let mut contents = None;
+        if attr.is_file() {
+            let mut data = vec![0; attr.size as usize + 1];
+            let len = self.union.read(&ROOT, node, NO_HANDLE, 0, &mut data).map_err(|e| e.errno())?;
+            data.truncate(len);
+            contents = Some(data);
+        }
+        Ok(Seen { ino: attr.ino, mode: attr.mode, nlink: attr.nlink, size: attr.size, contents })
+    }
+
+    /// Opens a file as the kernel does: one that says ESTALE is looked up again, and opened by the node that it has now.
+    pub fn open(&mut self, at: usize, flags: u32) -> Option<Errno> {
+        let node = self.held[at].node;
+        match self.union.open(&ROOT, node, flags) {
+            Ok(opened) => {
+                self.held[at].opens.push(opened.handle);
+                None
+            }
+            Err(error) => Some(error.errno()),
+        }
+    }
+
+    /// Nodes that show one number show one file: what is done by one of them shows in the others.
+    pub fn check_nodes(&self) {
+        let mut by_number: HashMap<u64, (NodeId, Seen)> = HashMap::new();
+        for held in &self.held {
+            let Ok(seen) = self.see(held.node) else { continue };
+            let (first, expected) = by_number.entry(seen.ino).or_insert((held.node, seen.clone()));
+            assert_eq!(&seen, expected, "{:?} and {first:?} are nodes of one file", held.node);
+        }
+    }
+
+    /// The process is gone, and another begins: what is held is the same.
+    pub fn restart(&mut self) {
+        let ids: Vec<NodeId> = self.held.iter().map(|held| held.node).collect();
+        let before: Vec<_> = ids.iter().map(|node| self.see(*node)).collect();
+        self.replace();
+        for (node, before) in ids.iter().zip(before) {
+            let after = self.see(*node);
+            // Nothing holds a directory there that has no name.
+            let is_removed_dir = before.as_ref().is_ok_and(|seen| seen.nlink == 0 && seen.contents.is_none());
+            if !(self.storage.is_far() && is_removed_dir && after == Err(Errno::STALE)) {
+                assert_eq!(after, before, "{node:?} after a restart");
+            }
+        }
+    }
+
+    /// The process is gone, and another begins.
+    pub fn replace(&mut self) {
+        let memory = self.ledger.descriptor().try_clone_to_owned().unwrap();
+        let ledger = Arc::new(Ledger::open(memory).unwrap());
+        let union = open(self.dir.path(), &ledger, self.storage, &self.plan);
+        std::mem::forget(std::mem::replace(&mut self.union, union));
+        std::mem::forget(std::mem::replace(&mut self.ledger, Arc::clone(&ledger)));
+        // Other descriptors of the same objects: those of the first process are still its own here.
+        let again = |fd: RawFd| -> Option<(RawFd, OwnedFd)> {
+            let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+            let path = format!("/proc/self/fd/{fd}");
+            Some((fd, rustix::fs::open(path, flags, rustix::fs::Mode::empty()).ok()?))
+        };
+        let held: HashMap<RawFd, OwnedFd> = ledger.held().into_iter().filter_map(again).collect();
+        assert!(held.values().all(|fd| fd.as_fd().try_clone_to_owned().is_ok()));
+        self.union.resume(held);
+    }
+
+    /// Names of removed files.
+    pub fn kept(&self) -> Vec<OsString> {
+        let names = std::fs::read_dir(self.dir.path().join("work/work")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.as_encoded_bytes().starts_with(b"@")).collect()
+    }
+
+    /// All is forgotten, and the union ends: nothing is left of what was removed.
+    pub fn leave(mut self) {
+        for held in self.held.drain(..).skip(1) {
+            held.opens.iter().for_each(|open| self.union.release(held.node, *open));
+            self.union.forget(held.node, held.lookups);
+        }
+        let left = self.kept();
+        assert!(left.is_empty(), "{left:?}");
+    }
+
+    pub fn forget(&mut self, at: usize) {
+        if at > 0 && at < self.held.len() {
+            // A front holds the parents of what it holds; what is a directory is kept.
+            let held = &self.held[at];
+            if self.see(held.node).is_ok_and(|seen| seen.contents.is_some()) {
+                let held = self.held.swap_remove(at);
+                held.opens.iter().for_each(|open| self.union.release(held.node, *open));
+                self.union.forget(held.node, held.lookups);
+            }
+        }
+    }
+}

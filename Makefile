@@ -11,6 +11,7 @@
 #                with what they cost before
 #   make fuzz    looks for bytes that make a parser panic, an hour for each target (FUZZ="--seconds 60 marks")
 #   make replay  looks at what losses of power leave on ext4 and XFS, at STATES=1000 moments for each filesystem and profile
+#   make kills   kills services KILLS=10000 times in each profile, alone and in a pool, while threads change files (as root)
 #   make explore looks at ORDERS=5000 orders in which parties may change what others believe, of each kind
 #   make zoned   tries the commands of the zoned store on a zoned namespace in a virtual machine, a minute
 #   make checkpoint-vm  takes checkpoints with a first pass over memory where a kernel can, in a virtual machine, some minutes (as root)
@@ -21,7 +22,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo demo-ceph demo-checkpoint test bench bench-quick fuzz replay explore zoned checkpoint-vm conformance-zoned test-ceph-18 deps check library install clean
+.PHONY: all build demo demo-ceph demo-checkpoint test bench bench-quick fuzz replay kills explore zoned checkpoint-vm conformance-zoned test-ceph-18 deps check library install clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -78,6 +79,13 @@ replay:
 	@scripts/step "build, release" cargo build --release --locked --package vellum
 	@scripts/step "build, tests" cargo build --locked --package vellum-tests
 	@VELLUM_REPLAY=$(STATES) target/debug/vellum-tests blocks/replay
+
+# The same cases go on for some seconds in `make test`. Each answer of a mount is compared with that of a directory of the host.
+KILLS ?= 10000
+kills:
+	@scripts/step "build, release" cargo build --release --locked --package vellum
+	@scripts/step "build, tests" cargo build --locked --package vellum-tests
+	@VELLUM_KILLS=$(KILLS) target/debug/vellum-tests killed/
 
 # The suites of others with the upper layer in a store on a zoned device, emulated by a file: two minutes.
 conformance-zoned:

@@ -2,21 +2,27 @@
 //! the host would have given.
 
 use super::Case;
+use super::pool::Pools;
+use crate::harness::layers::Layers;
 use crate::harness::mount::only_vellum;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, Mount, Profile, Rng, rng};
-use rustix::fs::{CWD, RenameFlags, XattrFlags};
+use rustix::fs::{CWD, Mode, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::process::{Signal, kill_process};
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 pub(super) const CASES: &[Case] = &[
-    Case::mounted("killed/as-on-the-host", 120, as_on_the_host),
-    Case::of(Profile::Passthrough, "killed/opens", 120, opens),
+    Case::mounted("killed/as-on-the-host", 3600, as_on_the_host),
+    Case::mounted("killed/first-changes", 3600, first_changes),
+    Case::mounted("killed/first-changes-in-a-pool", 3600, first_changes_in_a_pool),
+    Case::of(Profile::Passthrough, "killed/opens", 3600, opens),
 ];
 
 const TIME: Duration = Duration::from_secs(8);
@@ -24,33 +30,61 @@ const TIME: Duration = Duration::from_secs(8);
 /// How long a service has after it was seen to serve.
 const PAUSE: Duration = Duration::from_millis(20);
 
+const THREADS: u64 = 4;
+
 /// Names that a thread uses in its directory.
 const NAMES: [&str; 10] = ["n0", "n1", "n2", "n3", "n4", "n5", "d0/x", "d1/x", "d0", "d1"];
 
 /// Most files that a thread has open.
 const OPEN: usize = 8;
 
-/// Runs threads until the time is over or one of them has failed, and kills the service all the time.
-fn under_kills(mount: &Mount, threads: u64, act: impl Fn(u64, &mut Rng) -> Outcome + Sync) -> Outcome {
-    let seed = rng::seed();
-    println!("seed {seed}");
-    let mut kills = 0;
-    std::thread::scope(|scope| -> Outcome {
-        let act = &act;
-        let threads: Vec<_> = (0..threads)
-            .map(|thread| scope.spawn(move || act(thread, &mut Rng::new(seed + thread))))
-            .collect();
-        while !threads.iter().any(|thread| thread.is_finished()) {
-            std::thread::sleep(PAUSE);
-            // Its own word: so each successor has served before it is killed in its turn.
-            kill_process(mount.service()?, Signal::KILL)?;
-            kills += 1;
+/// How long a case goes on: until the time is over, or as many services are dead as VELLUM_KILLS says.
+struct Run {
+    begin: Instant,
+    kills: AtomicU64,
+    wanted: Option<u64>,
+    seed: u64,
+}
+
+impl Run {
+    fn new() -> Self {
+        let wanted = std::env::var("VELLUM_KILLS").ok().and_then(|text| text.parse().ok());
+        let run = Self { begin: Instant::now(), kills: AtomicU64::new(0), wanted, seed: rng::seed() };
+        println!("seed {}", run.seed);
+        run
+    }
+
+    fn is_over(&self) -> bool {
+        match self.wanted {
+            Some(kills) => self.kills.load(Relaxed) >= kills,
+            None => self.begin.elapsed() > TIME,
         }
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| fail("a panic")))
-    })?;
-    ensure!(kills > 3, "only {kills} kills");
-    println!("{kills} kills");
-    Ok(())
+    }
+
+    fn end(self) -> Outcome {
+        let kills = self.kills.into_inner();
+        println!("{kills} kills");
+        ensure!(kills > 3, "only {kills} kills");
+        Ok(())
+    }
+
+    /// Runs threads until one of them has ended, and kills the service all the time.
+    fn kill(&self, mount: &Mount, threads: u64, act: impl Fn(u64, &mut Rng) -> Outcome + Sync) -> Outcome {
+        let seed = self.seed + self.kills.load(Relaxed) * threads;
+        std::thread::scope(|scope| -> Outcome {
+            let act = &act;
+            let threads: Vec<_> = (0..threads)
+                .map(|thread| scope.spawn(move || act(thread, &mut Rng::new(seed + thread))))
+                .collect();
+            while !threads.iter().any(|thread| thread.is_finished()) {
+                std::thread::sleep(PAUSE);
+                // Its own word: so each successor has served before it is killed in its turn.
+                kill_process(mount.service()?, Signal::KILL)?;
+                self.kills.fetch_add(1, Relaxed);
+            }
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| fail("a panic")))
+        })
+    }
 }
 
 /// Files are opened, read and closed by several at once: each open succeeds. The kernel answers with EIO where a successor counts fewer
@@ -62,53 +96,150 @@ fn opens(cx: &Cx) -> Outcome {
     let mount = cx.mount(&layers)?;
     let path = |n: u64| mount.path(&format!("f{n}"));
     (0..FILES).try_for_each(|n| fs::write(path(n), n.to_string()))?;
-    let begin = Instant::now();
-    under_kills(&mount, 8, |_, rng| {
-        while begin.elapsed() < TIME {
+    let run = Run::new();
+    run.kill(&mount, 8, |_, rng| {
+        while !run.is_over() {
             let n = rng.below(FILES);
             let file = OpenOptions::new().read(true).write(true).open(path(n))?;
             ensure_eq!(std::io::read_to_string(file)?, n.to_string(), "what file {n} says");
         }
         Ok(())
-    })
+    })?;
+    run.end()
 }
 
 /// Names, links, attributes and data, also of what is open: as in a directory of the host.
 fn as_on_the_host(cx: &Cx) -> Outcome {
-    const THREADS: u64 = 4;
-    /// Steps in a directory, until a new one is begun.
-    const STEPS: u64 = 400;
     only_vellum("has no supervisor")?;
     let layers = cx.layers("union", 1)?;
     let plain = cx.dir.join("plain");
     fs::create_dir(&plain)?;
     let mount = cx.mount(&layers)?;
-    let begin = Instant::now();
-    under_kills(&mount, THREADS, |thread, rng| {
-        let mut sides = [mount.root(), &plain].map(|base| Side { dir: base.to_owned(), open: Vec::new() });
-        let mut before = Vec::new();
-        for number in 0.. {
-            if begin.elapsed() > TIME {
-                println!("thread {thread}: {number} steps");
-                break;
+    let run = Run::new();
+    compare(cx, &mount, &plain, &run, &Course { steps: 400, dirs: u64::MAX, filled: false })?;
+    run.end()
+}
+
+/// The same in directories of a lower layer, each of which is used for a short time only: most changes are the first ones of their file.
+/// In the end another mount shows what the host has.
+fn first_changes(cx: &Cx) -> Outcome {
+    only_vellum("has no supervisor")?;
+    change_first(cx, |layers| cx.mount(layers))
+}
+
+fn first_changes_in_a_pool(cx: &Cx) -> Outcome {
+    only_vellum("has no supervisor")?;
+    let pools = Pools::new(cx)?;
+    pools.run("create", &[])?;
+    change_first(cx, |layers| pools.mount(layers, true))
+}
+
+fn change_first(cx: &Cx, mount: impl Fn(&Layers) -> Outcome<Mount>) -> Outcome {
+    let run = Run::new();
+    for round in 0.. {
+        if run.is_over() {
+            break;
+        }
+        let (union, plain) = (format!("union{round}"), cx.dir.join(format!("plain{round}")));
+        let layers = cx.layers(&union, 1)?;
+        Course::BELOW.fill(&[layers.lower(), &plain])?;
+        let mut mount = mount(&layers)?;
+        compare(cx, &mount, &plain, &run, &Course::BELOW)?;
+        mount.remount()?;
+        same_files(mount.root(), &plain)?;
+        mount.unmount()?;
+        fs::remove_dir_all(&plain)?;
+        fs::remove_dir_all(cx.dir.join(union))?;
+    }
+    run.end()
+}
+
+/// Through which directories threads go.
+struct Course {
+    /// Steps in a directory.
+    steps: u64,
+    /// Directories of a thread.
+    dirs: u64,
+    /// They are there beforehand.
+    filled: bool,
+}
+
+impl Course {
+    const BELOW: Self = Self { steps: 60, dirs: 60, filled: true };
+
+    fn dir(thread: u64, number: u64) -> String {
+        format!("t{thread}-{number}")
+    }
+
+    /// Makes the directories of all threads.
+    fn fill(&self, bases: &[&Path]) -> Outcome {
+        for base in bases {
+            for thread in 0..THREADS {
+                (0..self.dirs).try_for_each(|number| fill(&base.join(Self::dir(thread, number))))?;
             }
-            if number % STEPS == 0 {
-                let dir = format!("t{thread}-{}", number / STEPS);
-                sides = [mount.path(&dir), plain.join(&dir)].map(|dir| Side { dir, open: Vec::new() });
+        }
+        Ok(())
+    }
+}
+
+/// Threads do the same in a mount and in a directory of the host: each answer is the same.
+fn compare(cx: &Cx, mount: &Mount, plain: &Path, run: &Run, course: &Course) -> Outcome {
+    run.kill(mount, THREADS, |thread, rng| {
+        for number in 0..course.dirs {
+            let dir = Course::dir(thread, number);
+            let follows = cx.profile != Some(Profile::Passthrough);
+            let mut sides =
+                [mount.path(&dir), plain.join(&dir)].map(|dir| Side { dir, open: Vec::new(), follows });
+            if !course.filled {
                 sides.iter().try_for_each(|side| fill(&side.dir))?;
-                before.clear();
             }
-            let step = Step::by(rng);
-            let [here, there] = &mut sides;
-            let (found, expected) = (here.act(&step), there.act(&step));
-            before.push(format!("{step:?}: {}", brief(&expected)));
-            if found != expected {
-                before.iter().rev().take(400).rev().for_each(|line| println!("{line}"));
-                return fail(format!("step {number}, {step:?}: {}, not {}", brief(&found), brief(&expected)));
+            let mut before = Vec::new();
+            for number in 0..course.steps {
+                if run.is_over() {
+                    return Ok(());
+                }
+                let step = Step::by(rng);
+                let [here, there] = &mut sides;
+                let (found, expected) = (here.act(&step), there.act(&step));
+                before.push(format!("{step:?}: {}", brief(&expected)));
+                if found != expected {
+                    before.iter().for_each(|line| println!("{line}"));
+                    let (found, expected) = (brief(&found), brief(&expected));
+                    return fail(format!("{dir}, step {number}, {step:?}: {found}, not {expected}"));
+                }
             }
         }
         Ok(())
     })
+}
+
+/// Whether two trees have the same files.
+fn same_files(here: &Path, there: &Path) -> Outcome {
+    let mut dirs = vec![PathBuf::new()];
+    while let Some(dir) = dirs.pop() {
+        let names = |base: &Path| -> Outcome<Vec<OsString>> {
+            let entries = fs::read_dir(base.join(&dir))?.collect::<Result<Vec<_>, _>>()?;
+            let mut names: Vec<_> = entries.iter().map(fs::DirEntry::file_name).collect();
+            names.sort();
+            Ok(names)
+        };
+        let (found, expected) = (names(here)?, names(there)?);
+        ensure_eq!(found, expected, "names in {}", dir.display());
+        for name in found {
+            let path = dir.join(name);
+            let (one, other) = (here.join(&path), there.join(&path));
+            let (meta, expected) = (fs::symlink_metadata(&one)?, fs::symlink_metadata(&other)?);
+            ensure!(said(&meta) == said(&expected), "attributes of {}", path.display());
+            if meta.is_dir() {
+                dirs.push(path);
+            } else {
+                let (found, expected) =
+                    (brief(&fs::read(&one).map_err(raw)), brief(&fs::read(&other).map_err(raw)));
+                ensure_eq!(found, expected, "contents of {}", path.display());
+            }
+        }
+    }
+    Ok(())
 }
 
 fn fill(dir: &Path) -> Outcome {
@@ -148,7 +279,9 @@ type Answer = Result<Vec<u8>, Errno>;
 /// One of the two directories, and what is open in it.
 struct Side {
     dir: PathBuf,
-    open: Vec<File>,
+    open: Vec<(File, bool)>,
+    /// What is open to be read shows what is written afterwards, also where that is the first change of a lower layer's file.
+    follows: bool,
 }
 
 /// Something to do.
@@ -163,7 +296,7 @@ struct Step {
     choice: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Write,
     Append,
@@ -179,7 +312,11 @@ enum What {
     CreateNew,
     Stat,
     List,
+    Cut,
+    Chmod,
     Open,
+    OpenRead,
+    ChmodOpen,
     WriteOpen,
     ReadOpen,
     StatOpen,
@@ -187,7 +324,7 @@ enum What {
 
 impl Step {
     fn by(rng: &mut Rng) -> Self {
-        const ALL: [What; 22] = [
+        const ALL: [What; 27] = [
             What::Write,
             What::Write,
             What::Append,
@@ -203,6 +340,11 @@ impl Step {
             What::SetXattr,
             What::RemoveXattr,
             What::Truncate,
+            What::Cut,
+            What::Chmod,
+            What::ChmodOpen,
+            What::OpenRead,
+            What::OpenRead,
             What::Read,
             What::CreateNew,
             What::Stat,
@@ -229,6 +371,7 @@ impl Side {
         let (name, other) = (self.dir.join(step.name), self.dir.join(step.other));
         let data = || vec![step.letter; step.len];
         let attribute = format!("user.a{}", step.choice);
+        let mode = Mode::from_raw_mode([0o600, 0o640, 0o755][step.choice % 3]);
         let open = (!self.open.is_empty()).then(|| self.open.get(step.len % self.open.len())).flatten();
         let said = match step.what {
             What::Write => {
@@ -259,6 +402,9 @@ impl Side {
             What::Truncate => {
                 OpenOptions::new().write(true).open(&name).and_then(|file| file.set_len(step.at)).map_err(raw)
             }
+            What::Cut => OpenOptions::new().write(true).truncate(true).open(&name).map(drop).map_err(raw),
+            What::Chmod => rustix::fs::chmod(&name, mode),
+            What::ChmodOpen => open.map_or(Ok(()), |(file, _)| rustix::fs::fchmod(file, mode)),
             What::CreateNew => {
                 OpenOptions::new().write(true).create_new(true).open(&name).map(drop).map_err(raw)
             }
@@ -271,25 +417,31 @@ impl Side {
                 names.sort();
                 return Ok(format!("{names:?}").into_bytes());
             }
-            What::Open => {
-                let file = OpenOptions::new().read(true).write(true).open(&name).map_err(raw)?;
+            What::Open | What::OpenRead => {
+                let writes = step.what == What::Open;
+                let file = OpenOptions::new().read(true).write(writes).open(&name).map_err(raw)?;
                 if self.open.len() == OPEN {
                     self.open.swap_remove(step.len % OPEN);
                 }
-                self.open.push(file);
+                self.open.push((file, writes));
                 Ok(())
             }
-            What::WriteOpen => open.map_or(Ok(()), |file| file.write_all_at(&data(), step.at).map_err(raw)),
+            What::WriteOpen => {
+                open.map_or(Ok(()), |(file, _)| file.write_all_at(&data(), step.at).map_err(raw))
+            }
             What::ReadOpen => {
-                let Some(file) = open else { return Ok(Vec::new()) };
+                let Some((file, _)) = open.filter(|(_, writes)| *writes || self.follows) else {
+                    return Ok(Vec::new());
+                };
                 let mut found = vec![0; 1 << 16];
                 let len = file.read_at(&mut found, 0).map_err(raw)?;
                 found.truncate(len);
                 return Ok(found);
             }
             What::StatOpen => {
-                return open
-                    .map_or(Ok(Vec::new()), |file| file.metadata().map(|meta| said(&meta)).map_err(raw));
+                return open.map_or(Ok(Vec::new()), |(file, _)| {
+                    file.metadata().map(|meta| said(&meta)).map_err(raw)
+                });
             }
         };
         said.map(|()| Vec::new())

@@ -119,10 +119,22 @@ impl Core {
     /// Changes attributes; copies up what has to be.
     pub(crate) fn change(&self, cx: &Context<'_>, id: NodeId, set: &SetAttr) -> Result<AttrReply> {
         let node = self.node(id)?;
-        match self.change_node(cx, &node, set)? {
+        let changed = self.change_node(cx, &node, set)?;
+        self.recall_successor(&node);
+        match changed {
             // A front that states times of change writes back: nobody else writes to the file.
             Some(attr) => Ok(AttrReply { ttl: self.attr_ttl(&node, &attr, false), attr }),
             None => self.attr_reply(&node),
+        }
+    }
+
+    /// A file was changed through a node to which no name leads any more: the kernel forgets what it believes of the one to which they do.
+    pub(crate) fn recall_successor(&self, node: &Node) {
+        if (node.alias || node.stale.load(Relaxed))
+            && let Some(next) = node.successor()
+            && let Err(error) = self.coherence.recall_attributes(next.id)
+        {
+            tracing::debug!(%error, "a file's other node");
         }
     }
 

@@ -114,6 +114,7 @@ impl Core {
         }
         let done = self.upper_holder(node)?.set_xattr(name, value, flags.bits());
         inherit_changed(node);
+        self.recall_successor(node);
         done
     }
 
@@ -126,6 +127,7 @@ impl Core {
         };
         let done = self.upper_holder(node)?.remove_xattr(name);
         inherit_changed(node);
+        self.recall_successor(node);
         done
     }
 

@@ -108,7 +108,7 @@ pub fn build(branch: &dyn Branch, items: &[Placed], privileged: bool) {
         if matches!(placed.item, Item::Device) && !privileged {
             continue;
         }
-        let Some(dir) = open_parents(branch, parents) else { continue };
+        let Some(dir) = open_parents(branch, parents, privileged) else { continue };
         let last = crate::world::name_at(*last);
         let object = put(&*dir, last, placed, &mut made);
         if let Some(object) = object {
@@ -117,13 +117,19 @@ pub fn build(branch: &dyn Branch, items: &[Placed], privileged: bool) {
     }
 }
 
-/// The directory at a path, made where it is missing. None: something else is there.
-fn open_parents(branch: &dyn Branch, parents: &[u8]) -> Option<Arc<dyn BranchDir>> {
+/// What says that a layer has nothing about a directory but what is in it.
+const IMPLIED: [&CStr; 2] = [c"trusted.vellum.implied", c"user.vellum.implied"];
+
+/// The directory at a path, made where it is missing, as an unpacker does that. None: something else is there.
+fn open_parents(branch: &dyn Branch, parents: &[u8], privileged: bool) -> Option<Arc<dyn BranchDir>> {
     let mut dir = branch.root();
     for part in parents {
         let part = name(crate::world::name_at(*part));
-        let _ = dir.make_dir(part, 0o755);
+        let made = dir.make_dir(part, 0o755).is_ok();
         dir = dir.open_dir(part).ok()?;
+        if made {
+            dir.set_xattr(IMPLIED[usize::from(!privileged)], b"y", 0).expect("mark");
+        }
     }
     Some(dir)
 }

@@ -31,6 +31,8 @@ pub enum Item {
     Whiteout(Whiteout),
     /// The parents of the path, and nothing else.
     Nothing,
+    /// The last of these, and that it is opaque.
+    OpaqueParent,
 }
 
 /// How a directory says that nothing shows through it.
@@ -91,6 +93,7 @@ fn item() -> impl Strategy<Value = Item> {
         3 => any::<u8>().prop_map(Item::Link),
         4 => whiteout.prop_map(Item::Whiteout),
         1 => Just(Item::Nothing),
+        2 => Just(Item::OpaqueParent),
     ]
 }
 
@@ -175,6 +178,13 @@ fn put(
             return None;
         }
         Item::Nothing => return None,
+        Item::OpaqueParent => {
+            // Of a root it would say nothing.
+            if placed.path.len() > 1 {
+                let _ = dir.create(name(c".wh..wh..opq"), 0o644);
+            }
+            return None;
+        }
     };
     done.ok()?;
     let object = dir.hold(at).expect("what was made");

@@ -190,7 +190,9 @@ fn owners_devices_and_capabilities_are_kept() {
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let tar = Tar::default()
         .pax(&[("uid", b"70000"), ("gid", b"12"), ("SCHILY.xattr.security.capability", &capability)])
-        .file("given", "x");
+        .file("given", "x")
+        .pax(&[("uid", b"70000"), ("gid", b"12")])
+        .link("other", "given");
     let root = world.unpack(tar).unwrap();
     let given = fs::metadata(root.join("given")).unwrap();
     assert_eq!((given.uid(), given.gid()), (70000, 12));

@@ -1,8 +1,8 @@
 //! Layers and images of which engines make different things, or which are rare: what podman, containerd and umoci make of each, and what
 //! Vellum does and why.
 //!
-//! podman is 5.4.2 and umoci 0.4.7, both of Debian, and run here; umoci 0.6.0 differs where it is said. containerd is what its packages
-//! `pkg/archive` and `core/images` of v2.4.2 do.
+//! podman is 5.4.2 with its overlay driver, umoci 0.4.7, both of Debian, and run here; umoci 0.6.0 differs where it is said. containerd is
+//! what its packages `pkg/archive` and `core/images` of v2.4.2 do for its overlayfs snapshotter.
 
 use super::layout::{digest, put};
 use super::support::Runs;
@@ -27,7 +27,7 @@ struct Row {
     containerd: &'static str,
     umoci: &'static str,
     vellum: &'static str,
-    /// Why Vellum does that.
+    /// Why it does.
     why: &'static str,
 }
 
@@ -174,8 +174,9 @@ const TABLE: &[Row] = &[
             &[file("lib/two", "x")],
         ]),
         path: "lib",
+        // With its driver vfs, and in containerd's native snapshotter, it stays a link.
         podman: "directory 755 0:0",
-        containerd: "link",
+        containerd: "directory 755 0:0",
         umoci: "link",
         vellum: "directory 755 0:0",
         why: "layers are unpacked once for all images, without a look at what is below",
@@ -357,18 +358,20 @@ const LOOK: &str = r#"look() {
 /// What Vellum does.
 pub(super) fn vellum(cx: &Cx) -> Outcome {
     let runs = Runs::new(cx)?;
-    for (row, dir) in rows(cx, &runs.image)? {
+    let rows = rows(cx, &runs.image)?;
+    let mut answers = String::new();
+    for (row, dir) in &rows {
         let image = format!("oci:{}:v1", dir.display());
         let look = format!("{LOOK}\nlook {}", row.path);
         let output = runs.bare(&["--image", &image, "sh", "-c", &look]).output()?;
-        let said = String::from_utf8_lossy(&output.stdout);
         let why = String::from_utf8_lossy(&output.stderr);
-        let seen = if output.status.code() == Some(2) { REFUSED } else { said.trim() };
-        ensure_eq!(seen, row.vellum, "{}: {} ({why})", row.input, row.why);
-        ensure!(seen != REFUSED || why.lines().count() == 1, "{}: {why}", row.input);
+        let is_refused = output.status.code() == Some(2);
+        ensure!(!is_refused || why.lines().count() == 1, "{}: {why}", row.input);
+        let said = String::from_utf8_lossy(&output.stdout);
+        answers += &format!("{}\n", if is_refused { REFUSED } else { said.trim() });
         runs.nothing_is_left()?;
     }
-    Ok(())
+    compare("vellum", &answers, &rows, |row| row.vellum)
 }
 
 /// What the others do, as far as they are Debian's.
@@ -420,7 +423,7 @@ fn compare(
         .iter()
         .zip(&seen)
         .filter(|((row, _), seen)| wanted(row) != **seen)
-        .map(|((row, _), seen)| format!("{}: {seen} and not {}", row.input, wanted(row)))
+        .map(|((row, _), seen)| format!("{}: {seen} and not {} ({})", row.input, wanted(row), row.why))
         .collect();
     ensure!(differ.is_empty(), "{engine}: {}", differ.join("; "));
     Ok(())

@@ -34,7 +34,7 @@ impl World {
         self.put("manifest.v1", &json!({"config": config, "layers": []}), Algorithm::Sha256)
     }
 
-    /// The same with its platform in the descriptor, too.
+    /// Such an image, with its platform in the descriptor, too.
     fn named(&self, user: &str, platform: &str) -> Value {
         let mut image = self.image(user, platform);
         let words: Vec<&str> = platform.split('/').collect();

@@ -153,7 +153,7 @@ impl Layers {
                 // The stack is shorter each time.
                 let rest = stack.get(at + 1..).unwrap_or_default();
                 if let Found::Dir(beneath) = self.find_deep(rest, name, limit)? {
-                    part.beneath = described(&beneath).cloned();
+                    part.beneath = described(&beneath).filter(|part| !part.implied).cloned();
                 }
             }
             let part = Arc::new(part);

@@ -62,6 +62,7 @@ pub use extents::OwnBlocks;
 pub use handout::Directory;
 pub use layers::handles::Budget;
 pub use layers::hosted::{Hosted, Seen};
+pub use layers::marks::IMPLIED;
 pub use nodes::recovery::ledger::Ledger;
 pub use ops::explain::{Blocks, NodeReport, Summary};
 pub use ops::flatten::{Extent, Flattening};

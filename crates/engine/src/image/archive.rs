@@ -2,11 +2,12 @@
 //! understood is refused.
 
 use super::pax;
+use super::sparse::{Region, Sparse};
 use std::io::{self, Read};
 use tar::{EntryType, Header};
 
 /// Headers and data come in blocks of this size.
-const BLOCK: u64 = 512;
+pub(super) const BLOCK: u64 = 512;
 /// The longest extended header. Attributes of a file are at most 64 KiB each on Linux.
 const EXTENDED_MAX: u64 = 1 << 20;
 /// How often one entry may be described before it comes.
@@ -36,8 +37,10 @@ pub(super) struct Entry {
     pub(super) gid: u32,
     /// Seconds and nanoseconds.
     pub(super) mtime: (i64, u32),
-    /// Bytes of data that follow.
+    /// Its bytes.
     pub(super) size: u64,
+    /// Those that follow as its data, where it has holes between them; None: all of them.
+    pub(super) regions: Option<Vec<Region>>,
     /// The numbers of a device.
     pub(super) device: (u32, u32),
     pub(super) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
@@ -53,6 +56,7 @@ struct Extended {
     gid: Option<u64>,
     mtime: Option<(i64, u32)>,
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    sparse: Option<Sparse>,
 }
 
 /// An archive. As a reader it gives the data of the entry that came last.
@@ -63,7 +67,7 @@ pub(super) struct Archive<R> {
     filling: u64,
 }
 
-fn bad(why: impl Into<String>) -> io::Error {
+pub(super) fn bad(why: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.into())
 }
 
@@ -157,12 +161,13 @@ impl<R: Read> Archive<R> {
         header: &Header,
         kind: EntryType,
         size: u64,
-        extended: Extended,
+        mut extended: Extended,
     ) -> io::Result<Entry> {
-        let mut name = extended.name.unwrap_or_else(|| header.path_bytes().into_owned());
+        let named = extended.sparse.as_mut().and_then(Sparse::name).or(extended.name);
+        let mut name = named.unwrap_or_else(|| header.path_bytes().into_owned());
         let kind = match kind {
             // Before there was a type for them, directories had a slash at the end.
-            EntryType::Regular if name.ends_with(b"/") => Kind::Directory,
+            EntryType::Regular if header.as_old().linkflag == [0] && name.ends_with(b"/") => Kind::Directory,
             EntryType::Regular | EntryType::Continuous => Kind::File,
             EntryType::Directory => Kind::Directory,
             EntryType::Symlink => Kind::Symlink,
@@ -170,7 +175,9 @@ impl<R: Read> Archive<R> {
             EntryType::Char => Kind::CharDevice,
             EntryType::Block => Kind::BlockDevice,
             EntryType::Fifo => Kind::Fifo,
-            EntryType::GNUSparse => return Err(bad("a sparse file; make the archive without tar -S")),
+            EntryType::GNUSparse => {
+                return Err(bad("a sparse file in the old format; make the archive with tar --format=posix"));
+            }
             other => {
                 return Err(bad(format!("an entry of the type {:#x}, which is not known", other.as_byte())));
             }
@@ -183,6 +190,14 @@ impl<R: Read> Archive<R> {
         // Others than files have no data, whatever they say.
         let size = if kind == Kind::File { extended.size.unwrap_or(size) } else { 0 };
         self.follows(size)?;
+        let (size, regions) = match extended.sparse {
+            None => (size, None),
+            Some(_) if kind != Kind::File => return Err(bad("holes in what is no file")),
+            Some(sparse) => {
+                let (size, regions) = sparse.regions(self, |archive| archive.left)?;
+                (size, Some(regions))
+            }
+        };
         let id = |extended: Option<u64>, plain: io::Result<u64>| {
             let id = extended.map_or(plain, Ok).map_err(|_| bad("an owner that is no number"))?;
             u32::try_from(id)
@@ -209,6 +224,7 @@ impl<R: Read> Archive<R> {
             gid: id(extended.gid, header.gid()).map_err(shown)?,
             mtime: extended.mtime.unwrap_or_else(|| (seconds(), 0)),
             size,
+            regions,
             device,
             xattrs: extended.xattrs,
             name,
@@ -235,18 +251,20 @@ impl Extended {
         let no_number = || bad("an extended header with a number that is none");
         for (key, value) in pax::pairs(text).ok_or_else(|| bad("a damaged extended header"))? {
             match key {
+                // What the header itself says holds.
+                b"path" | b"linkpath" | b"size" | b"uid" | b"gid" | b"mtime" if value.is_empty() => {}
                 b"path" => self.name = Some(value.to_vec()),
                 b"linkpath" => self.target = Some(value.to_vec()),
                 b"size" => self.size = Some(number(value).ok_or_else(no_number)?),
                 b"uid" => self.uid = Some(number(value).ok_or_else(no_number)?),
                 b"gid" => self.gid = Some(number(value).ok_or_else(no_number)?),
                 b"mtime" => self.mtime = Some(pax::time(value).ok_or_else(no_number)?),
-                _ if key.starts_with(b"GNU.sparse.") => {
-                    return Err(bad("a sparse file; make the archive without tar -S"));
-                }
                 _ => {
-                    let name = key.strip_prefix(b"SCHILY.xattr.");
-                    self.xattrs.extend(name.map(|name| (name.to_vec(), value.to_vec())));
+                    if let Some(key) = key.strip_prefix(b"GNU.sparse.") {
+                        self.sparse.get_or_insert_default().take(key, value)?;
+                    } else if let Some(name) = key.strip_prefix(b"SCHILY.xattr.") {
+                        self.xattrs.push((name.to_vec(), value.to_vec()));
+                    }
                 }
             }
         }
@@ -337,6 +355,58 @@ mod tests {
             (&b"dir"[..], Kind::Directory, (9, 0))
         );
         assert_eq!(archive.next().unwrap(), None);
+    }
+
+    #[test]
+    fn empty_values_leave_what_the_header_says() {
+        let pax = b"8 path=\n7 uid=\n9 mtime=\n24 SCHILY.xattr.user.e=\n";
+        let mut text = Vec::new();
+        text.extend(header(EntryType::XHeader, "pax", pax.len() as u64).as_bytes());
+        text.extend(block(pax));
+        text.extend(header(EntryType::Regular, "name", 0).as_bytes());
+        let read = entries(&text).unwrap();
+        let [one] = &read[..] else { panic!("{read:?}") };
+        assert_eq!((one.name.as_slice(), one.uid, one.mtime), (&b"name"[..], 7, (9, 0)));
+        assert_eq!(one.xattrs, [(b"user.e".to_vec(), Vec::new())]);
+    }
+
+    #[test]
+    fn a_slash_makes_a_directory_of_the_oldest_type_alone() {
+        for (byte, kind) in [(0, Kind::Directory), (b'0', Kind::File)] {
+            let mut header = header(EntryType::Regular, "x/", 0);
+            header.as_mut_bytes()[156] = byte;
+            header.set_cksum();
+            let read = entries(header.as_bytes()).unwrap();
+            assert_eq!(read[0].kind, kind, "{byte}");
+        }
+    }
+
+    #[test]
+    fn regions_are_the_data_of_a_file_with_holes() {
+        let sparse = |kind: EntryType, size: u64| {
+            let pax = b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n21 GNU.sparse.name=n\n28 GNU.sparse.realsize=5000\n";
+            let mut text = Vec::new();
+            text.extend(header(EntryType::XHeader, "pax", pax.len() as u64).as_bytes());
+            text.extend(block(pax));
+            text.extend(header(kind, "GNUSparseFile.7/n", size).as_bytes());
+            text.extend(block(b"2\n10\n3\n4000\n2\n"));
+            text.extend(block(b"abcde"));
+            text.extend(header(EntryType::Regular, "next", 0).as_bytes());
+            text
+        };
+        let text = sparse(EntryType::Regular, 517);
+        let mut archive = Archive::new(&text[..]);
+        let one = archive.next().unwrap().unwrap();
+        assert_eq!((one.name.as_slice(), one.size), (&b"n"[..], 5000));
+        let regions = [Region { offset: 10, len: 3 }, Region { offset: 4000, len: 2 }];
+        assert_eq!(one.regions.as_deref(), Some(&regions[..]));
+        let mut data = Vec::new();
+        archive.read_to_end(&mut data).unwrap();
+        assert_eq!(data, b"abcde");
+        assert_eq!(archive.next().unwrap().unwrap().name, b"next");
+        assert!(entries(&sparse(EntryType::Regular, 518)).is_err());
+        assert!(entries(&sparse(EntryType::Regular, 100)).is_err());
+        assert!(entries(&sparse(EntryType::Symlink, 517)).is_err());
     }
 
     #[test]

@@ -1,16 +1,21 @@
 //! Images: what a container's root is made of.
 //!
-//! `layout` reads an OCI image layout, `store` keeps its layers unpacked, each once. A layer is hostile until checked: `archive` and
-//! `pax` read tar, `compression` what it may be packed with, `place` finds the way to an entry without leaving the layer, and `unpack`
-//! makes it. `digest` says whether all of it is what the image promises.
+//! `layout` reads an OCI image layout by its `documents`, and takes the image for this `platform`; `store` keeps its layers unpacked,
+//! each once. A layer is hostile until checked: `archive`, `pax` and `sparse` read tar, `compression` what it may be packed with,
+//! `place` finds the way to an entry without leaving the layer, and `unpack` makes it. `digest` says whether all of it is what the
+//! image promises.
 
 mod archive;
 mod compression;
 mod digest;
+mod documents;
 mod files;
+mod implied;
 mod layout;
 mod pax;
 mod place;
+mod platform;
+mod sparse;
 mod store;
 mod unpack;
 

@@ -1,6 +1,7 @@
 //! The way to an entry of a layer, which never leaves the layer: the kernel resolves every name beneath the layer's root, as if that
 //! was `/`, so that neither `..` nor a symbolic link that an earlier entry has made leads outside.
 
+use super::implied;
 use rustix::fs::{Mode, OFlags, ResolveFlags, mkdirat, openat2};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -13,11 +14,9 @@ const ATTEMPTS: u32 = 100;
 /// The mode of directories that an archive does not mention.
 const UNMENTIONED: u32 = 0o755;
 
-/// The parts of an entry's name. Names that begin at the top or go up are refused.
+/// The parts of an entry's name below the layer's root. It may begin with a slash, and take back parts before by `..`, as other tools
+/// have it: without a look at what is there. One that leads above the root is refused.
 pub(super) fn parts(name: &[u8]) -> Result<Vec<&OsStr>, &'static str> {
-    if name.starts_with(b"/") {
-        return Err("an absolute name; names in a layer begin at its root without /");
-    }
     if name.contains(&0) {
         return Err("a name with a zero byte");
     }
@@ -25,7 +24,7 @@ pub(super) fn parts(name: &[u8]) -> Result<Vec<&OsStr>, &'static str> {
     for part in name.split(|byte| *byte == b'/') {
         match part {
             b"" | b"." => {}
-            b".." => return Err("a name with .. in it; names in a layer do not go up"),
+            b".." => drop(parts.pop().ok_or("a name that leads out of the layer by ..")?),
             _ => parts.push(OsStr::from_bytes(part)),
         }
     }
@@ -49,7 +48,7 @@ pub(crate) fn open_beneath(root: impl AsFd, parts: &[&OsStr], flags: OFlags) -> 
     Err(last)
 }
 
-/// The directory that `parts` lead to; what is missing of it is made.
+/// The directory that `parts` lead to; what is missing of it is made, and marked as implied.
 pub(super) fn directory(root: impl AsFd, parts: &[&OsStr]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY;
     let mut there = parts.len();
@@ -61,14 +60,23 @@ pub(super) fn directory(root: impl AsFd, parts: &[&OsStr]) -> Result<OwnedFd, Er
         }
     };
     for (at, part) in parts.iter().enumerate().skip(there) {
-        match mkdirat(&dir, *part, Mode::from_raw_mode(UNMENTIONED)) {
+        match mkdirat(&dir, *part, Mode::RWXU) {
             // A symbolic link to nothing; to follow it fails below.
-            Err(Errno::EXIST) | Ok(()) => {}
+            Err(Errno::EXIST) => {}
+            Ok(()) => imply(&dir, part)?,
             Err(e) => return Err(e),
         }
         dir = open_beneath(&root, parts.get(..=at).unwrap_or_default(), flags)?;
     }
     Ok(dir)
+}
+
+/// Gives a directory that has just been made the mode and the mark of those that no entry is about.
+fn imply(above: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let dir = rustix::fs::openat(above, name, flags, Mode::empty())?;
+    rustix::fs::fchmod(&dir, Mode::from_raw_mode(UNMENTIONED))?;
+    implied::mark(&dir)
 }
 
 #[cfg(test)]
@@ -84,7 +92,11 @@ mod tests {
         };
         assert_eq!(of("./a//b/./c/"), Ok("a/b/c".to_owned()));
         assert_eq!(of("./"), Ok(String::new()));
-        for bad in ["/a", "..", "a/../b", "../a", "a/..", "a\0b"] {
+        assert_eq!(of("//a/./b"), Ok("a/b".to_owned()));
+        assert_eq!(of("/"), Ok(String::new()));
+        assert_eq!(of("a/../b/c/../d"), Ok("b/d".to_owned()));
+        assert_eq!(of("a/.."), Ok(String::new()));
+        for bad in ["..", "../a", "/../a", "a/../../b", "a\0b"] {
             assert!(of(bad).is_err(), "{bad}");
         }
     }

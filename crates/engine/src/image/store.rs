@@ -70,7 +70,7 @@ impl LayerStore {
         files: &dyn Files,
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<PathBuf>, Failure> {
-        let done = self.dir.join(&blob.content);
+        let done = self.dir.join(blob.content.digits());
         let failed = |e: io::Error| Failure::at(&done, e);
         fs::create_dir_all(&self.dir).map_err(failed)?;
         let unfinished = loop {
@@ -80,7 +80,9 @@ impl LayerStore {
             if stop() {
                 return Ok(None);
             }
-            match Owned::make(&self.dir.join(format!("{UNFINISHED}{}", blob.content))).map_err(failed)? {
+            match Owned::make(&self.dir.join(format!("{UNFINISHED}{}", blob.content.digits())))
+                .map_err(failed)?
+            {
                 Some(mine) => break mine,
                 None => std::thread::sleep(LOOK),
             }
@@ -116,18 +118,18 @@ fn unpack_to(
     if len != blob.size {
         return Err(layer(format!("{len} bytes, and the manifest says {}; get the image again", blob.size)));
     }
-    let mut packed = BufReader::with_capacity(PART, Digesting::new(data));
+    let mut packed = BufReader::with_capacity(PART, Digesting::new(data, blob.digest.algorithm));
     let plain = {
         let plain = compression::unpacked(&mut packed).map_err(failed)?;
-        let mut archive = Archive::new(Digesting::new(plain));
+        let mut archive = Archive::new(Digesting::new(plain, blob.content.algorithm));
         match unpack(&mut archive, &root, stop) {
             Err(Trouble::Stopped) => return Ok(false),
             Err(Trouble::Layer(why)) => return Err(layer(why)),
             Err(Trouble::System(why)) => return Err(Failure::system(format!("{}: {why}", tree.display()))),
-            Ok(()) => archive.into_source().finish().map_err(failed)?.0,
+            Ok(()) => archive.into_source().finish().map_err(failed)?,
         }
     };
-    let digested = packed.into_inner().finish().map_err(failed)?.0;
+    let digested = packed.into_inner().finish().map_err(failed)?;
     for (what, is, wanted) in [("the blob", digested, &blob.digest), ("what is in it", plain, &blob.content)]
     {
         if is != *wanted {

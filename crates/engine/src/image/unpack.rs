@@ -3,14 +3,17 @@
 //! Whiteouts (`.wh.NAME`) stay the files that they are: Vellum reads them in lower layers.
 
 use super::archive::{Archive, Entry, Kind};
-use super::place;
+use super::sparse::Region;
+use super::{implied, place};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use vellum_sys::remove_tree_at;
 
 /// Bytes that are copied at once.
 const PART: usize = 128 << 10;
@@ -37,7 +40,6 @@ pub(super) fn unpack<R: Read>(
     stop: &dyn Fn() -> bool,
 ) -> Result<(), Trouble> {
     let mut tree = Tree { root, times: BTreeMap::new(), part: vec![0; PART] };
-    // The archive may say otherwise.
     rustix::fs::fchmod(root, Mode::from_raw_mode(0o755)).map_err(|e| Trouble::System(e.to_string()))?;
     while let Some(entry) = archive.next().map_err(|e| Trouble::Layer(e.to_string()))? {
         if stop() {
@@ -69,6 +71,7 @@ impl From<Errno> for Trouble {
             | Errno::EXIST
             | Errno::NAMETOOLONG
             | Errno::NOTEMPTY
+            | Errno::FBIG
             | Errno::XDEV => Self::Layer(e.to_string()),
             _ => Self::System(e.to_string()),
         }
@@ -77,8 +80,8 @@ impl From<Errno> for Trouble {
 
 struct Tree<'a> {
     root: &'a OwnedFd,
-    /// Of directories, whose times change while something is put into them.
-    times: BTreeMap<Vec<u8>, (i64, u32)>,
+    /// Of directories, whose times change while something is put into them; by their parts, so that those in one follow it.
+    times: BTreeMap<Vec<OsString>, (i64, u32)>,
     part: Vec<u8>,
 }
 
@@ -86,7 +89,11 @@ impl Tree<'_> {
     fn make(&mut self, entry: &Entry, data: &mut impl Read) -> Result<(), Trouble> {
         let parts = place::parts(&entry.name).map_err(|why| Trouble::Layer(why.to_owned()))?;
         let Some((name, above)) = parts.split_last() else {
-            return self.top(entry);
+            // No engine heeds it. A layer of a directory that was private where it was made would make all of the container's so.
+            return match entry.kind {
+                Kind::Directory => Ok(()),
+                _ => Err(Trouble::Layer("the root of a layer has to be a directory".to_owned())),
+            };
         };
         let bytes = name.as_encoded_bytes();
         if bytes.starts_with(AUFS) && bytes != OPAQUE {
@@ -94,47 +101,54 @@ impl Tree<'_> {
         }
         let parent = place::directory(self.root, above)?;
         match entry.kind {
-            Kind::Directory => self.directory(entry, &parent, name),
-            Kind::HardLink => self.hard_link(entry, &parent, name),
+            Kind::Directory => self.directory(entry, &parts, &parent, name),
+            Kind::HardLink => self.hard_link(entry, &parts, &parent, name),
             Kind::File => {
-                clear(&parent, name)?;
+                self.clear(&parts, &parent, name)?;
                 self.file(entry, &parent, name, data)
             }
             Kind::Symlink => {
-                clear(&parent, name)?;
+                self.clear(&parts, &parent, name)?;
                 rustix::fs::symlinkat(entry.target.as_slice(), &parent, *name)?;
                 own(&parent, name, entry)?;
                 times(&parent, name, entry.mtime)
             }
             Kind::CharDevice | Kind::BlockDevice | Kind::Fifo => {
-                clear(&parent, name)?;
+                self.clear(&parts, &parent, name)?;
                 node(entry, &parent, name)
             }
         }
     }
 
-    /// The root of the layer itself.
-    fn top(&mut self, entry: &Entry) -> Result<(), Trouble> {
-        if entry.kind != Kind::Directory {
-            return Err(Trouble::Layer("the root of a layer has to be a directory".to_owned()));
+    /// Takes away what is there of this name, with all that is in it; the last entry of a name counts.
+    fn clear(&mut self, parts: &[&OsStr], parent: &OwnedFd, name: &OsStr) -> Result<(), Trouble> {
+        let is_below =
+            |path: &[OsString]| path.len() >= parts.len() && path.iter().zip(parts).all(|(a, b)| a == b);
+        let gone = self.times.range(owned(parts)..).map(|(path, _)| path).take_while(|path| is_below(path));
+        for path in gone.cloned().collect::<Vec<_>>() {
+            self.times.remove(&path);
         }
-        dress(self.root, entry)?;
-        self.times.insert(Vec::new(), entry.mtime);
-        Ok(())
+        let name = CString::new(name.as_bytes()).map_err(|_| Errno::INVAL)?;
+        Ok(remove_tree_at(parent, &name, u64::MAX)?)
     }
 
-    fn directory(&mut self, entry: &Entry, parent: &OwnedFd, name: &OsStr) -> Result<(), Trouble> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    fn directory(
+        &mut self,
+        entry: &Entry,
+        parts: &[&OsStr],
+        parent: &OwnedFd,
+        name: &OsStr,
+    ) -> Result<(), Trouble> {
         match rustix::fs::mkdirat(parent, name, Mode::RWXU) {
-            Err(Errno::EXIST) if is_directory(parent, name)? => {}
+            Err(Errno::EXIST) if is_directory(parent, name)? => implied::unmark(opened(parent, name)?)?,
             Err(Errno::EXIST) => {
-                clear(parent, name)?;
+                self.clear(parts, parent, name)?;
                 rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
             }
             made => made?,
         }
-        dress(&rustix::fs::openat(parent, name, flags, Mode::empty())?, entry)?;
-        self.times.insert(entry.name.clone(), entry.mtime);
+        dress(&opened(parent, name)?, entry)?;
+        self.times.insert(owned(parts), entry.mtime);
         Ok(())
     }
 
@@ -147,9 +161,24 @@ impl Tree<'_> {
     ) -> Result<(), Trouble> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::openat(parent, name, flags, Mode::RUSR | Mode::WUSR)?);
+        match &entry.regions {
+            None => self.copy(&mut file, data)?,
+            Some(regions) => {
+                rustix::fs::ftruncate(&file, entry.size)?;
+                for Region { offset, len } in regions {
+                    file.seek(SeekFrom::Start(*offset)).map_err(|e| Trouble::System(e.to_string()))?;
+                    self.copy(&mut file, &mut data.take(*len))?;
+                }
+            }
+        }
+        dress(&file, entry)?;
+        Ok(rustix::fs::futimens(&file, &stamps(entry.mtime))?)
+    }
+
+    fn copy(&mut self, file: &mut File, data: &mut impl Read) -> Result<(), Trouble> {
         loop {
             let len = match data.read(&mut self.part) {
-                Ok(0) => break,
+                Ok(0) => return Ok(()),
                 Ok(len) => len,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(Trouble::Layer(e.to_string())),
@@ -157,59 +186,71 @@ impl Tree<'_> {
             let part = self.part.get(..len).unwrap_or_default();
             file.write_all(part).map_err(|e| Trouble::System(e.to_string()))?;
         }
-        dress(&file, entry)?;
-        Ok(rustix::fs::futimens(&file, &stamps(entry.mtime))?)
     }
 
-    fn hard_link(&mut self, entry: &Entry, parent: &OwnedFd, name: &OsStr) -> Result<(), Trouble> {
-        // Some archives write the names of targets with a slash before them; they mean the layer's root.
-        let target = entry.target.strip_prefix(b"/").unwrap_or(&entry.target);
-        let shown = String::from_utf8_lossy(target).into_owned();
+    /// Another name of a file. What its header says of owner, mode, times and attributes holds for the file, as the last one's.
+    fn hard_link(
+        &mut self,
+        entry: &Entry,
+        parts: &[&OsStr],
+        parent: &OwnedFd,
+        name: &OsStr,
+    ) -> Result<(), Trouble> {
+        let shown = String::from_utf8_lossy(&entry.target);
         let none = |why: &str| Trouble::Layer(format!("a hard link to {shown}: {why}"));
-        let parts = place::parts(target).map_err(none)?;
-        let (last, above) = parts.split_last().ok_or_else(|| none("not a file"))?;
+        let target = place::parts(&entry.target).map_err(none)?;
+        let (last, above) = target.split_last().ok_or_else(|| none("not a file"))?;
         let from = place::open_beneath(self.root, above, OFlags::PATH | OFlags::DIRECTORY)
             .map_err(|e| none(&e.to_string()))?;
         let old =
             rustix::fs::statat(&from, *last, AtFlags::SYMLINK_NOFOLLOW).map_err(|e| none(&e.to_string()))?;
-        if FileType::from_raw_mode(old.st_mode) == FileType::Directory {
+        let kind = FileType::from_raw_mode(old.st_mode);
+        if kind == FileType::Directory {
             return Err(none("a directory"));
         }
-        if let Ok(now) = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
-            && (now.st_dev, now.st_ino) == (old.st_dev, old.st_ino)
-        {
-            return Ok(());
+        let is_there = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|now| (now.st_dev, now.st_ino) == (old.st_dev, old.st_ino));
+        if !is_there {
+            self.clear(parts, parent, name)?;
+            rustix::fs::linkat(&from, *last, parent, name, AtFlags::empty())
+                .map_err(|e| none(&e.to_string()))?;
         }
-        clear(parent, name)?;
-        Ok(rustix::fs::linkat(&from, *last, parent, name, AtFlags::empty())?)
+        // A change of owner would take capabilities away, which such headers do not always repeat.
+        if (old.st_uid, old.st_gid) != (entry.uid, entry.gid) {
+            own(parent, name, entry)?;
+        }
+        if kind != FileType::Symlink {
+            rustix::fs::chmodat(parent, name, Mode::from_raw_mode(entry.mode), AtFlags::empty())?;
+        }
+        if kind == FileType::RegularFile && !entry.xattrs.is_empty() {
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            attributes(&rustix::fs::openat(parent, name, flags, Mode::empty())?, entry)?;
+        }
+        times(parent, name, entry.mtime)
     }
 
     fn finish(self) -> Result<(), Trouble> {
-        for (name, mtime) in &self.times {
-            let parts = place::parts(name).map_err(|why| Trouble::Layer(why.to_owned()))?;
-            let done = match parts.split_last() {
-                None => Ok(rustix::fs::futimens(self.root, &stamps(*mtime))?),
-                Some((last, above)) => {
-                    let parent = place::open_beneath(self.root, above, OFlags::PATH | OFlags::DIRECTORY);
-                    parent.map_err(Trouble::from).and_then(|parent| times(&parent, last, *mtime))
-                }
-            };
-            done.map_err(|why| why.about(name))?;
+        for (path, mtime) in &self.times {
+            let parts: Vec<&OsStr> = path.iter().map(OsString::as_os_str).collect();
+            let Some((last, above)) = parts.split_last() else { continue };
+            let parent = place::open_beneath(self.root, above, OFlags::PATH | OFlags::DIRECTORY);
+            match parent.map_err(Trouble::from).and_then(|parent| times(&parent, last, *mtime)) {
+                // It was named by a link that leads elsewhere by now.
+                Err(Trouble::Layer(_)) => {}
+                done => done.map_err(|why| why.about(parts.join(OsStr::new("/")).as_bytes()))?,
+            }
         }
         Ok(())
     }
 }
 
-/// Takes away what is there of this name; the last entry of a name counts.
-fn clear(parent: &OwnedFd, name: &OsStr) -> Result<(), Trouble> {
-    match rustix::fs::unlinkat(parent, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(Errno::ISDIR) => match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTEMPTY) => Err(Trouble::Layer("it is a directory with entries already".to_owned())),
-            removed => Ok(removed?),
-        },
-        Err(e) => Err(e.into()),
-    }
+fn owned(parts: &[&OsStr]) -> Vec<OsString> {
+    parts.iter().map(|part| (*part).to_owned()).collect()
+}
+
+fn opened(parent: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
 fn is_directory(parent: &OwnedFd, name: &OsStr) -> Result<bool, Trouble> {
@@ -263,6 +304,10 @@ fn dress(object: &impl AsFd, entry: &Entry) -> Result<(), Trouble> {
     let (uid, gid) = ids(entry);
     rustix::fs::fchown(object, uid, gid).map_err(|e| not_owned(entry, e))?;
     rustix::fs::fchmod(object, Mode::from_raw_mode(entry.mode))?;
+    attributes(object, entry)
+}
+
+fn attributes(object: &impl AsFd, entry: &Entry) -> Result<(), Trouble> {
     for (name, value) in &entry.xattrs {
         if !is_welcome(name) {
             tracing::debug!("attribute {} is left out", String::from_utf8_lossy(name));

@@ -27,6 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use vellum_branch::LocalBranch;
 use vellum_sys::mount::{Restrictions, restrict};
+pub use vellum_union::IMPLIED;
 use vellum_vfs::Branch;
 
 /// A layer as whoever mounts has opened it.

@@ -264,7 +264,7 @@ impl Layers {
         let place = dir.place.read().clone().ok_or_else(gone)?;
         let parent = place.parent.as_dir().ok_or(Errno::NOTDIR)?;
         let parent = self.upper_of(parent)?.ok_or_else(gone)?;
-        let lower = dir.lowers.first().ok_or_else(gone)?;
+        let lower = dir.described().ok_or_else(gone)?;
         let from = lower.open(self)?;
         let attr = self.recorded(lower.layer, from.stat()?, |x, buf| from.get_xattr(x, buf))?;
         let temp = work.temp_name();

@@ -47,6 +47,10 @@ pub(crate) struct LowerDir {
     pub(crate) xwhiteouts: bool,
     /// Files in it may be without data, in the kernel's format.
     pub(crate) impure: bool,
+    /// Its attributes are those of the part below it.
+    pub(crate) implied: bool,
+    /// That part, where it is opaque, too: nothing but its attributes shows.
+    pub(crate) beneath: Option<Arc<Self>>,
     aufs: AtomicU8,
     pub(super) slot: Arc<Slot<dyn BranchDir>>,
 }
@@ -59,6 +63,8 @@ impl LowerDir {
             ino,
             xwhiteouts: marks.xwhiteouts,
             impure: marks.impure,
+            implied: marks.implied,
+            beneath: None,
             aufs: AtomicU8::new(AUFS_UNKNOWN),
             slot: Arc::new(Slot::empty()),
         }
@@ -84,6 +90,12 @@ impl LowerDir {
     pub(crate) fn set_aufs(&self, some: bool) {
         self.aufs.store(if some { AUFS_SOME } else { AUFS_NONE }, Relaxed);
     }
+}
+
+/// Of the parts of a directory, the uppermost that says something of the directory itself; the uppermost of all if none does.
+pub(crate) fn described(parts: &[Arc<LowerDir>]) -> Option<&Arc<LowerDir>> {
+    let said = parts.iter().find(|part| !part.implied);
+    said.or_else(|| parts.last()?.beneath.as_ref()).or_else(|| parts.first())
 }
 
 /// `path`/`name`, or `name` alone below the root.

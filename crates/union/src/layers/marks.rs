@@ -30,6 +30,10 @@ pub(crate) enum Space {
 /// Every namespace.
 pub(crate) const ANY: &[Space] = &[Space::Trusted, Space::User];
 
+/// On a directory of a lower layer that the layer itself says nothing about, as a layer's archive does of `a` when it has `a/b` alone: its
+/// mode, owner and attributes are those of the directory below it. The first name is for a privileged unpacker, the second for others.
+pub const IMPLIED: [&CStr; 2] = [c"trusted.vellum.implied", c"user.vellum.implied"];
+
 /// Value of [`Space::format`] on a layer that was empty when it became ours.
 const FORMAT_OURS: &[u8] = b"1";
 /// Value of [`Space::format`] on a layer that held something before, whose marks may be in any namespace.
@@ -177,6 +181,8 @@ pub(crate) struct DirMarks {
     pub(crate) xwhiteouts: bool,
     /// The kernel has copied files up into it; some may be without data.
     pub(crate) impure: bool,
+    /// Of itself it says nothing: [`IMPLIED`].
+    pub(crate) implied: bool,
     /// Where it shows through to: a sibling's name, or a path from the root with a leading slash.
     pub(crate) redirect: Option<Box<[u8]>>,
 }
@@ -214,6 +220,7 @@ pub(crate) fn read_dir_marks(dir: &dyn Object, spaces: &[Space]) -> Result<DirMa
                 }
             }
             b"trusted.overlay.impure" | b"user.overlay.impure" => marks.impure = true,
+            b"trusted.vellum.implied" | b"user.vellum.implied" => marks.implied = true,
             b"trusted.overlay.redirect" | b"user.overlay.redirect" => {
                 let value = read_value(dir, name, REDIRECT_MAX)?;
                 marks.redirect = value.map(|v| check_redirect(&v).map(|()| v)).transpose()?;

@@ -1,7 +1,7 @@
 //! How one name is found through lower layers.
 
 use crate::layers::Layers;
-use crate::layers::layer::{LowerDir, aufs_name, c_string, join};
+use crate::layers::layer::{LowerDir, aufs_name, c_string, described, join};
 use crate::layers::marks::{self, DirMarks, OPAQUE_NAME, WHITEOUT_PREFIX};
 use std::cell::Cell;
 use std::ffi::CStr;
@@ -148,7 +148,15 @@ impl Layers {
             let marks = self.all_dir_marks(dir.layer, &*child, covers);
             let marks = marks.map_err(|e| e.at(dir.path_of(name).to_bytes()))?;
             let ino = self.shown_ino(dir.layer, attr.ino);
-            let part = Arc::new(LowerDir::new(dir.layer, dir.path_of(name), ino, &marks));
+            let mut part = LowerDir::new(dir.layer, dir.path_of(name), ino, &marks);
+            if marks.opaque && marks.implied && parts.iter().all(|part| part.implied) {
+                // The stack is shorter each time.
+                let rest = stack.get(at + 1..).unwrap_or_default();
+                if let Found::Dir(beneath) = self.find_deep(rest, name, limit)? {
+                    part.beneath = described(&beneath).filter(|part| !part.implied).cloned();
+                }
+            }
+            let part = Arc::new(part);
             part.keep(child, self);
             parts.push(part);
             if marks.opaque {

@@ -103,12 +103,12 @@ impl Layers {
         }
     }
 
-    /// A directory's uppermost part, and its layer.
+    /// The part of a directory that has its attributes, and its layer.
     pub(crate) fn top_of(&self, dir: &Dir) -> Result<(u16, Arc<dyn BranchDir>)> {
         if let Some(handle) = self.upper_of(dir)? {
             return Ok((0, handle));
         }
-        let part = dir.lowers.first().ok_or(Error::new(Errno::STALE, "directory without parts"))?;
+        let part = dir.described().ok_or(Error::new(Errno::STALE, "directory without parts"))?;
         Ok((part.layer, part.open(self)?))
     }
 }

@@ -7,7 +7,7 @@ use crate::copyup::unsynced::Unsynced;
 use crate::extents::PartialFile;
 use crate::layers::handles::Slot;
 use crate::layers::kept::KeptName;
-use crate::layers::layer::{InodeKey, LowerDir};
+use crate::layers::layer::{InodeKey, LowerDir, described};
 use crate::layers::maps::DoomedSidecar;
 use crate::nodes::names::Names;
 use crate::sync::{AtomicBool, AtomicU32};
@@ -348,6 +348,11 @@ impl Dir {
             Some(upper) => Some((0, upper.ino)),
             None => self.lowers.first().map(|part| (part.layer, part.ino)),
         }
+    }
+
+    /// The uppermost part in a lower layer that says something of the directory itself.
+    pub(crate) fn described(&self) -> Option<&Arc<LowerDir>> {
+        described(&self.lowers)
     }
 
     pub(crate) fn new(

@@ -31,6 +31,8 @@ pub enum Item {
     Whiteout(Whiteout),
     /// The parents of the path, and nothing else.
     Nothing,
+    /// The last of these, and that it is opaque.
+    OpaqueParent,
 }
 
 /// How a directory says that nothing shows through it.
@@ -91,6 +93,7 @@ fn item() -> impl Strategy<Value = Item> {
         3 => any::<u8>().prop_map(Item::Link),
         4 => whiteout.prop_map(Item::Whiteout),
         1 => Just(Item::Nothing),
+        2 => Just(Item::OpaqueParent),
     ]
 }
 
@@ -108,7 +111,7 @@ pub fn build(branch: &dyn Branch, items: &[Placed], privileged: bool) {
         if matches!(placed.item, Item::Device) && !privileged {
             continue;
         }
-        let Some(dir) = open_parents(branch, parents) else { continue };
+        let Some(dir) = open_parents(branch, parents, privileged) else { continue };
         let last = crate::world::name_at(*last);
         let object = put(&*dir, last, placed, &mut made);
         if let Some(object) = object {
@@ -117,13 +120,19 @@ pub fn build(branch: &dyn Branch, items: &[Placed], privileged: bool) {
     }
 }
 
-/// The directory at a path, made where it is missing. None: something else is there.
-fn open_parents(branch: &dyn Branch, parents: &[u8]) -> Option<Arc<dyn BranchDir>> {
+/// What says that a layer has nothing about a directory but what is in it.
+const IMPLIED: [&CStr; 2] = [c"trusted.vellum.implied", c"user.vellum.implied"];
+
+/// The directory at a path, made where it is missing, as an unpacker does that. None: something else is there.
+fn open_parents(branch: &dyn Branch, parents: &[u8], privileged: bool) -> Option<Arc<dyn BranchDir>> {
     let mut dir = branch.root();
     for part in parents {
         let part = name(crate::world::name_at(*part));
-        let _ = dir.make_dir(part, 0o755);
+        let made = dir.make_dir(part, 0o755).is_ok();
         dir = dir.open_dir(part).ok()?;
+        if made {
+            dir.set_xattr(IMPLIED[usize::from(!privileged)], b"y", 0).expect("mark");
+        }
     }
     Some(dir)
 }
@@ -169,6 +178,13 @@ fn put(
             return None;
         }
         Item::Nothing => return None,
+        Item::OpaqueParent => {
+            // Of a root it would say nothing.
+            if placed.path.len() > 1 {
+                let _ = dir.create(name(c".wh..wh..opq"), 0o644);
+            }
+            return None;
+        }
     };
     done.ok()?;
     let object = dir.hold(at).expect("what was made");
@@ -229,7 +245,8 @@ pub fn merge(layers: &[Arc<dyn Branch>], flat: &dyn Branch) -> HashSet<u64> {
     let mut merge = Merge { first: HashMap::new() };
     let parts: Vec<Part> =
         layers.iter().enumerate().map(|(layer, branch)| Part { layer, dir: branch.root() }).collect();
-    merge.dir(&parts, &*flat.root());
+    let root = parts.first().map(|part| Arc::clone(&part.dir));
+    merge.dir(&parts, &*flat.root(), root.as_deref());
     let vague = |(object, links): &(Arc<dyn Object>, u32)| {
         let attr = object.stat().expect("stat");
         (attr.nlink != *links).then_some(attr.ino)
@@ -248,10 +265,12 @@ struct Merge {
 }
 
 impl Merge {
-    fn dir(&mut self, parts: &[Part], flat: &dyn BranchDir) {
+    /// `described`: where the directory's attributes are.
+    fn dir(&mut self, parts: &[Part], flat: &dyn BranchDir, described: Option<&dyn BranchDir>) {
         let mut shown: BTreeMap<CString, Vec<Part>> = BTreeMap::new();
         // What the layers above have settled: hidden, or complete.
         let mut settled: HashSet<CString> = HashSet::new();
+        let attributes = attributes(parts);
         for part in parts {
             let mut settles: Vec<CString> = Vec::new();
             for (item, _) in tree::entries(&*part.dir) {
@@ -278,14 +297,20 @@ impl Merge {
             settled.extend(settles);
         }
         for (item, found) in &shown {
-            self.entry(item, found, flat);
+            self.entry(item, found, flat, attributes.get(item).map(|dir| &**dir));
         }
-        if let Some(top) = parts.first() {
-            copy_attributes(&*top.dir, flat);
+        if let Some(described) = described {
+            copy_attributes(described, flat);
         }
     }
 
-    fn entry(&mut self, item: &CStr, found: &[Part], flat: &dyn BranchDir) {
+    fn entry(
+        &mut self,
+        item: &CStr,
+        found: &[Part],
+        flat: &dyn BranchDir,
+        described: Option<&dyn BranchDir>,
+    ) {
         let at = name(item);
         let Some(top) = found.first() else { return };
         let from = top.dir.hold(at).expect("an entry");
@@ -296,7 +321,8 @@ impl Merge {
                 .iter()
                 .map(|part| Part { layer: part.layer, dir: part.dir.open_dir(at).expect("a directory") })
                 .collect();
-            self.dir(&inner, &*flat.open_dir(at).expect("open"));
+            let first = inner.first().map(|part| &*part.dir);
+            self.dir(&inner, &*flat.open_dir(at).expect("open"), described.or(first));
             return;
         }
         let key = (top.layer, attr.ino);
@@ -318,6 +344,32 @@ impl Merge {
         copy_attributes(&*from, &*to);
         self.first.insert(key, (to, attr.nlink));
     }
+}
+
+/// For each name the uppermost directory of a layer that says something of itself, down to what hides it: an opaque one that says nothing
+/// hides what is in those below, and not what they are.
+fn attributes(parts: &[Part]) -> HashMap<CString, Arc<dyn BranchDir>> {
+    let mut found: HashMap<CString, Arc<dyn BranchDir>> = HashMap::new();
+    let mut closed: HashSet<CString> = HashSet::new();
+    for part in parts {
+        let mut closes: Vec<CString> = Vec::new();
+        for (item, _) in tree::entries(&*part.dir) {
+            if let Some(hidden) = hides(&*part.dir, &item) {
+                closes.extend(hidden);
+                continue;
+            }
+            if closed.contains(&item) || found.contains_key(&item) {
+                continue;
+            }
+            match part.dir.open_dir(name(&item)) {
+                Ok(dir) if IMPLIED.iter().any(|mark| has_value(&*dir, mark, b"y")) => {}
+                Ok(dir) => drop(found.insert(item, dir)),
+                Err(_) => closes.push(item),
+            }
+        }
+        closed.extend(closes);
+    }
+    found
 }
 
 /// What an entry hides in the layers below; None: it is to be seen itself.
@@ -374,7 +426,13 @@ fn copy_attributes(from: &dyn Object, to: &dyn Object) {
         to.set_mode(attr.perm()).expect("mode");
     }
     for (xattr, value) in tree::see_object(from).xattrs {
-        let private = [&b"trusted.overlay."[..], b"user.overlay.", b"user.fuseoverlayfs."];
+        let private: [&[u8]; 5] = [
+            b"trusted.overlay.",
+            b"user.overlay.",
+            b"user.fuseoverlayfs.",
+            b"trusted.vellum.",
+            b"user.vellum.",
+        ];
         if !private.iter().any(|prefix| xattr.starts_with(prefix)) {
             let xattr = CString::new(xattr).expect("no NUL");
             to.set_xattr(&xattr, &value, 0).expect("attribute");

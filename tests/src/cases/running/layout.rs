@@ -4,7 +4,7 @@ use crate::harness::outcome::{Doing, Outcome, fail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
+use sha2::{Digest, Sha256, Sha512};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,15 +16,21 @@ pub(in crate::cases) struct Blob {
     pub(in crate::cases) contents: Vec<u8>,
 }
 
-fn digest(bytes: &[u8]) -> String {
-    let digits: Vec<String> = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{}", digits.concat())
+/// The digest of bytes by sha256 or sha512.
+pub(super) fn digest(algorithm: &str, bytes: &[u8]) -> String {
+    let digest = match algorithm {
+        "sha512" => Sha512::digest(bytes).to_vec(),
+        _ => Sha256::digest(bytes).to_vec(),
+    };
+    let digits: Vec<String> = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{algorithm}:{}", digits.concat())
 }
 
-fn put(dir: &Path, kind: &str, bytes: &[u8]) -> Outcome<Value> {
-    let digest = digest(bytes);
-    let name = digest.trim_start_matches("sha256:");
-    fs::write(dir.join("blobs/sha256").join(name), bytes)?;
+/// Puts a blob into a layout; its descriptor.
+pub(super) fn put(dir: &Path, algorithm: &str, kind: &str, bytes: &[u8]) -> Outcome<Value> {
+    let digest = digest(algorithm, bytes);
+    let name = digest.trim_start_matches(algorithm).trim_start_matches(':');
+    fs::write(dir.join("blobs").join(algorithm).join(name), bytes)?;
     Ok(
         json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest, "size": bytes.len()}),
     )
@@ -74,15 +80,16 @@ pub(in crate::cases) fn write(dir: &Path, tree: &Path) -> Outcome {
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
     packed.write_all(&lower)?;
     let packed = packed.finish()?;
-    let layers = [put(dir, "layer.v1.tar+gzip", &packed)?, put(dir, "layer.v1.tar", &upper)?];
+    let layers =
+        [put(dir, "sha256", "layer.v1.tar+gzip", &packed)?, put(dir, "sha256", "layer.v1.tar", &upper)?];
     let config = json!({
         "architecture": "amd64", "os": "linux",
         "config": {"Env": ["A=image"], "Entrypoint": ["/bin/start"], "Cmd": ["cmd"], "WorkingDir": "/srv", "User": "web"},
-        "rootfs": {"type": "layers", "diff_ids": [digest(&lower), digest(&upper)]},
+        "rootfs": {"type": "layers", "diff_ids": [digest("sha256", &lower), digest("sha256", &upper)]},
     });
-    let config = put(dir, "config.v1+json", config.to_string().as_bytes())?;
+    let config = put(dir, "sha256", "config.v1+json", config.to_string().as_bytes())?;
     let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers});
-    let mut manifest = put(dir, "manifest.v1+json", manifest.to_string().as_bytes())?;
+    let mut manifest = put(dir, "sha256", "manifest.v1+json", manifest.to_string().as_bytes())?;
     manifest["annotations"] = json!({"org.opencontainers.image.ref.name": "v1"});
     let index = json!({"schemaVersion": 2, "manifests": [manifest]});
     fs::write(dir.join("index.json"), index.to_string())?;

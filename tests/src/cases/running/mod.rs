@@ -1,5 +1,6 @@
 //! `vellum run`: containers whose root is a Vellum tree, by a real runtime.
 
+mod engines;
 mod ids;
 pub(super) mod layout;
 mod removal;
@@ -28,6 +29,8 @@ pub(super) const CASES: &[Case] = &[
     Case::once("run/kept-upper", 60, kept_upper),
     Case::once("run/kept-on-disk", 60, kept_on_disk),
     Case::once("run/layout", 120, layout),
+    Case::once("run/odd-images", 180, engines::vellum),
+    Case::once("run/odd-images-elsewhere", 300, engines::others),
     Case::once("run/pool", 120, pool),
     Case::once("run/uid-range", 120, ids::uid_range),
     Case::once("run/killed", 120, killed),

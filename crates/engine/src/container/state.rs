@@ -152,19 +152,27 @@ impl State {
 }
 
 /// Sees to it that nobody else puts anything into a directory that is believed: what is in it says which programs run, and what is
-/// removed.
+/// removed. A sticky directory is refused, too: others make names in it, and lock it.
 /// `option`: what has named it; empty: nothing.
 pub(crate) fn own(option: &str, dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
     let what = if option.is_empty() { format!("{shown}") } else { format!("option {option} {shown}") };
     let meta = fs::symlink_metadata(dir).map_err(|e| Failure::input(what.as_str()).because(e))?;
-    let (user, sticky) = (rustix::process::geteuid().as_raw(), meta.mode() & 0o1000 != 0);
+    let user = rustix::process::geteuid().as_raw();
+    // By convention a user's own group has the user's number.
+    let is_own_group = user != 0 && meta.gid() == user;
     let why = if !meta.is_dir() {
         "not a directory; give one".to_owned()
-    } else if meta.uid() != user && !(sticky && meta.uid() == 0) {
+    } else if meta.mode() & 0o1002 == 0o1002 {
+        format!(
+            "everybody can make names in it; make a directory of your own in it: mkdir -m 700 {shown}/vellum"
+        )
+    } else if meta.uid() != user {
         format!("it belongs to user {}; give one of your own", meta.uid())
-    } else if meta.mode() & 0o002 != 0 && !sticky {
+    } else if meta.mode() & 0o002 != 0 {
         format!("everybody can write to it; chmod o-w {shown}, or give another")
+    } else if meta.mode() & 0o020 != 0 && !is_own_group {
+        format!("group {} can write to it; chmod g-w {shown}, or give another", meta.gid())
     } else {
         return Ok(());
     };
@@ -519,6 +527,16 @@ mod tests {
         mode(dir.path(), 0o777);
         refused("chmod o-w");
         mode(dir.path(), 0o1777);
+        refused("mkdir -m 700");
+        // Only root can be sure to have a group that is not the user's own.
+        if rustix::process::geteuid().is_root() {
+            for shared in [0o770, 0o2775] {
+                mode(dir.path(), shared);
+                refused("chmod g-w");
+            }
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "it has made something");
+        mode(dir.path(), 0o755);
         State::open(Some(dir.path())).unwrap();
         let containers = dir.path().join(CONTAINERS);
         mode(&containers, 0o707);

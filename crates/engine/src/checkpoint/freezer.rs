@@ -2,10 +2,10 @@
 //!
 //! The runtime reads from the same file whether a container stands still, so it knows. What is unusual is left to it.
 
-use super::library::processes;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use crate::members::each;
+use rustix::process::{Signal, pidfd_send_signal};
 use serde::Deserialize;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -23,8 +23,6 @@ const PATIENCE: Duration = Duration::from_millis(50);
 const LOOK: Duration = Duration::from_micros(100);
 /// In version 1 a group may stay on the way for ever; let go and stopped anew it gets there.
 const ANEW: Duration = Duration::from_millis(5);
-/// Processes of which handles are open at the same time.
-const AT_ONCE: usize = 256;
 /// `/proc/PID/net/tcp`: the states of sockets that listen, and of those that nobody has any more.
 const LISTENS: &str = "0A";
 const OVER: &str = "06";
@@ -114,15 +112,7 @@ impl Freezer {
 
     /// Sends a signal to each thread: so none of them runs on before it has met it.
     fn signal(&self, signal: Signal) {
-        for listed in processes(self.group()).chunks(AT_ONCE) {
-            let held: Vec<_> =
-                listed.iter().filter_map(|process| Some((*process, handle(*process)?))).collect();
-            // Somebody else may have killed one, and its number may be another process's. One that is listed is what its handle is of, or dead.
-            let listed: BTreeSet<u32> = processes(self.group()).into_iter().collect();
-            for (process, handle) in held.iter().filter(|(process, _)| listed.contains(process)) {
-                signal_threads(*process, handle, signal);
-            }
-        }
+        each(self.group(), &mut |process, handle| signal_threads(process, handle, signal));
     }
 
     /// The control group.
@@ -149,10 +139,6 @@ impl Freezer {
             }
         })
     }
-}
-
-fn handle(process: u32) -> Option<OwnedFd> {
-    pidfd_open(Pid::from_raw(process.cast_signed())?, PidfdFlags::empty()).ok()
 }
 
 /// Sends a signal to a process by its handle, which its first thread meets, and to its other threads by two numbers, which both would have to be

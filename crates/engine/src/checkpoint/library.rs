@@ -5,6 +5,7 @@
 //! and the guard waits for it.
 
 use crate::container::{LIBRARY, VELLUM_DIR};
+use crate::members::processes;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
@@ -36,8 +37,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(1);
 /// The largest library that is read, in bytes.
 pub(super) const LIBRARY_MAX: u64 = 64 << 20;
-/// Deepest control group below a container's.
-const DEEPEST: usize = 16;
 /// What the memory is called that a service gives to the library.
 const MEMORY: &[u8] = b"/memfd:vellum-";
 
@@ -229,21 +228,6 @@ pub fn parse_hostile(bytes: &[u8]) -> bool {
         let _ = library.placed(bytes);
     }
     places(bytes).is_some()
-}
-
-/// The processes of a control group.
-pub(super) fn processes(group: &Path) -> Vec<u32> {
-    let mut found = Vec::new();
-    let mut groups = vec![(group.to_owned(), 0)];
-    while let Some((dir, depth)) = groups.pop() {
-        let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-        found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-        let below = fs::read_dir(&dir).into_iter().flatten().flatten();
-        let below =
-            below.filter(|entry| depth < DEEPEST && entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        groups.extend(below.map(|entry| (entry.path(), depth + 1)));
-    }
-    found
 }
 
 /// Whether a process of a container, which stands still, has memory of a service.

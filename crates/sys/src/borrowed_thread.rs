@@ -10,6 +10,8 @@ use crate::daemon::last_errno;
 use rustix::io::{Errno, Result};
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -83,32 +85,75 @@ fn stopped(thread: libc::pid_t, meanwhile: &mut dyn FnMut()) -> Result<libc::c_i
     }
 }
 
+/// Waits for threads that end while another one is being held. With that thread about to become another program, the kernel holds none of the process
+/// until these have been waited for.
+fn look_after(known: &Mutex<Vec<libc::pid_t>>, done: &AtomicBool) {
+    loop {
+        thread::park_timeout(LONG);
+        if done.load(SeqCst) {
+            return;
+        }
+        for thread in known.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // SAFETY: nobody asks for what the kernel would write.
+            unsafe {
+                libc::waitid(
+                    libc::P_PID,
+                    thread.cast_unsigned(),
+                    std::ptr::null_mut(),
+                    libc::WEXITED | libc::WNOHANG | libc::__WALL,
+                )
+            };
+        }
+    }
+}
+
 impl BorrowedThread {
     /// Has all threads of a process stand still. ESRCH: it has ended. ETIMEDOUT: a thread does not stop, and all go on.
     ///
     /// From here on no other process gets its number: so what is to be known of it is looked at now, and not before.
     pub fn of(process: u32) -> Result<Self> {
-        let mut held = Self { threads: Vec::new(), signal: 0 };
-        // New ones may have come meanwhile, until all that could make some stand still.
-        loop {
-            let before = held.threads.len();
-            let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return Err(Errno::SRCH) };
-            let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-            for number in numbers {
-                if !held.threads.contains(&number) {
-                    held.hold(process, number)?;
+        Self { threads: Vec::new(), signal: 0 }.and_all(process)
+    }
+
+    /// Has the others stand still, too.
+    fn and_all(mut self, process: u32) -> Result<Self> {
+        let (known, done) = (Mutex::new(self.threads.clone()), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let mut watcher = None;
+            let held = loop {
+                // New ones may have come meanwhile, until all that could make some stand still.
+                let before = self.threads.len();
+                let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { break Err(Errno::SRCH) };
+                let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
+                let mut new =
+                    numbers.filter(|number| !self.threads.contains(number)).collect::<Vec<_>>().into_iter();
+                let all = new.try_for_each(|number| {
+                    if !self.threads.is_empty() && watcher.is_none() {
+                        watcher = Some(scope.spawn(|| look_after(&known, &done)));
+                    }
+                    self.hold(process, number)?;
+                    known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.threads);
+                    Ok(())
+                });
+                if all.is_err() || self.threads.len() == before {
+                    break all.and(if before == 0 { Err(Errno::SRCH) } else { Ok(()) });
                 }
+            };
+            done.store(true, SeqCst);
+            if let Some(watcher) = watcher {
+                watcher.thread().unpark();
             }
-            if held.threads.len() == before {
-                return if before == 0 { Err(Errno::SRCH) } else { Ok(held) };
-            }
-        }
+            held.map(|()| self)
+        })
     }
 
     fn hold(&mut self, process: u32, thread: libc::pid_t) -> Result<()> {
-        match ptrace(libc::PTRACE_SEIZE, thread, 0, OPTIONS) {
+        let seize = || ptrace(libc::PTRACE_SEIZE, thread, 0, OPTIONS);
+        match seize() {
             // Ended, or about to: it is looked for again.
             Err(Errno::SRCH | Errno::PERM) if !is_there(thread) => return Ok(()),
+            // Or another one has got its number, by exec.
+            Err(Errno::SRCH | Errno::PERM) => seize()?,
             seized => seized?,
         };
         let held = ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0).and_then(|_| {
@@ -548,5 +593,45 @@ mod tests {
         let name = "borrowed_thread::tests::another_user_gets_no_registers";
         let Some(found) = called(name, another_user, 0) else { return };
         assert_eq!(found, (Err(Errno::STALE), 7));
+    }
+
+    /// A thread that is held ends because another one, which is not yet held, becomes another program.
+    #[test]
+    fn a_program_that_becomes_another_one_meanwhile_is_held_as_that() {
+        use std::io::{Read, Write};
+        use std::os::unix::process::CommandExt;
+        if std::env::var_os(CHILD).is_some() {
+            let other = thread::spawn(|| thread::sleep(Duration::from_secs(60)));
+            std::io::stdin().read_exact(&mut [0]).unwrap();
+            let failed = Command::new("/bin/sleep").arg("2").exec();
+            drop(other);
+            panic!("{failed}");
+        }
+        let name = "borrowed_thread::tests::a_program_that_becomes_another_one_meanwhile_is_held_as_that";
+        let mut command = Command::new("/proc/self/exe");
+        command.args([name, "--exact"]).env(CHILD, "1").stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while threads(&child) < 3 {
+            assert!(child.try_wait().unwrap().is_none(), "it has ended");
+            thread::sleep(LOOK);
+        }
+        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+        let numbers = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
+        // The last one is the one that sleeps.
+        let last: libc::pid_t = numbers.max().unwrap();
+        match ptrace(libc::PTRACE_SEIZE, last, 0, OPTIONS) {
+            Err(Errno::PERM) => eprintln!("SKIPPED: no other process may be traced here"),
+            seized => {
+                seized.unwrap();
+                child.stdin.take().unwrap().write_all(b"x").unwrap();
+                thread::sleep(Duration::from_millis(200));
+                let begun = BorrowedThread { threads: vec![last], signal: 0 };
+                let held = begun.and_all(child.id()).unwrap();
+                assert!(held.threads.contains(&child.id().cast_signed()));
+                assert!(fs::read_link(format!("/proc/{}/exe", child.id())).unwrap().ends_with("sleep"));
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

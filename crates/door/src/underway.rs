@@ -15,14 +15,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use vellum_sys::{has_unread, refuses_rights, send_with};
 
-/// Descriptors that are under way at the same time, and those to one user, or to those who share a place with him.
+/// Descriptors that are under way at the same time.
+///
+/// A user may have one more as long as there are more free ones than that user has. So one user gets half, the next one half of the rest, and
+/// whoever has none gets the last one.
 const MOST: usize = 64;
-const BY_USER: usize = 32;
-const USERS: usize = 61;
+/// A place that nobody has.
+const FREE: u64 = 0;
 /// Threads that close connections, and connections that wait for one.
 const CLOSERS: usize = 32;
 const WAITING: usize = 256;
@@ -30,8 +33,8 @@ const WAITING: usize = 256;
 /// What is under way.
 #[derive(Debug)]
 pub(crate) struct Underway {
-    all: AtomicUsize,
-    users: [AtomicUsize; USERS],
+    /// Whose each one is.
+    places: [AtomicU64; MOST],
     /// Connections that are over, with what has not been taken.
     left: Mutex<Vec<(UnixStream, Seat)>>,
     closers: AtomicUsize,
@@ -43,14 +46,13 @@ pub(crate) struct Underway {
 #[derive(Debug)]
 struct Seat {
     of: Arc<Underway>,
-    user: usize,
+    place: usize,
 }
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.of.all.fetch_sub(1, SeqCst);
-        if let Some(user) = self.of.users.get(self.user) {
-            user.fetch_sub(1, SeqCst);
+        if let Some(place) = self.of.places.get(self.place) {
+            place.store(FREE, SeqCst);
         }
     }
 }
@@ -63,8 +65,7 @@ fn add(count: &AtomicUsize, most: usize) -> bool {
 impl Default for Underway {
     fn default() -> Self {
         Self {
-            all: AtomicUsize::new(0),
-            users: std::array::from_fn(|_| AtomicUsize::new(0)),
+            places: std::array::from_fn(|_| AtomicU64::new(FREE)),
             left: Mutex::default(),
             closers: AtomicUsize::new(0),
             closing: Mutex::default(),
@@ -74,16 +75,26 @@ impl Default for Underway {
 
 impl Underway {
     fn seat(self: &Arc<Self>, uid: u32) -> Option<Seat> {
-        let user = uid as usize % USERS;
-        let count = self.users.get(user)?;
-        if !add(count, BY_USER) {
+        let whose = u64::from(uid) + 1;
+        let (own, free) = self.count(whose);
+        if own >= free {
             return None;
         }
-        if !add(&self.all, MOST) {
-            count.fetch_sub(1, SeqCst);
-            return None;
-        }
-        Some(Seat { of: Arc::clone(self), user })
+        let take = |place: &AtomicU64| {
+            place.load(SeqCst) == FREE && place.compare_exchange(FREE, whose, SeqCst, SeqCst).is_ok()
+        };
+        let seat = Seat { of: Arc::clone(self), place: self.places.iter().position(take)? };
+        // Others of this user may have been as fast: then both give up, and come again.
+        let (own, free) = self.count(whose);
+        (own <= free + 1).then_some(seat)
+    }
+
+    /// How many are this user's, and how many nobody's.
+    fn count(&self, whose: u64) -> (usize, usize) {
+        self.places.iter().fold((0, 0), |(own, free), place| match place.load(SeqCst) {
+            FREE => (own, free + 1),
+            user => (own + usize::from(user == whose), free),
+        })
     }
 
     /// To be called now and then: lets go of connections whose descriptors have been taken, and closes those that could not be.
@@ -207,6 +218,13 @@ mod tests {
     use std::io::{Read, Write};
     use std::time::{Duration, Instant};
 
+    /// As many as one user gets who is alone.
+    const HALF: usize = MOST / 2;
+
+    fn taken(of: &Underway) -> usize {
+        MOST - of.count(FREE).1
+    }
+
     fn line(of: &Arc<Underway>, uid: u32) -> (Line, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (Line::new(Arc::clone(of), ours, uid), theirs)
@@ -221,7 +239,7 @@ mod tests {
         let of = Arc::new(Underway::default());
         let mut hostile: Vec<_> = (0..100).map(|_| line(&of, 1000)).collect();
         let given = hostile.iter_mut().filter_map(|(line, _)| line.may_send().then(|| send(line))).count();
-        assert_eq!(given, BY_USER);
+        assert_eq!(given, HALF);
         assert!(!hostile[0].0.may_send(), "a second one");
         let (mut line, mut theirs) = line(&of, 1001);
         assert!(line.may_send());
@@ -233,16 +251,45 @@ mod tests {
         assert!(line.seat.is_none());
         // The service closes its ends: what was not taken stays under way, until it is taken or cannot be any more.
         let mut clients: Vec<_> = hostile.into_iter().map(|(_, client)| client).collect();
-        assert_eq!((of.all.load(SeqCst), of.left.lock().len()), (BY_USER, BY_USER));
+        assert_eq!((taken(&of), of.left.lock().len()), (HALF, HALF));
         of.sweep();
-        assert_eq!(of.left.lock().len(), BY_USER);
+        assert_eq!(of.left.lock().len(), HALF);
         clients[0].read_exact(&mut [0; 8]).unwrap();
         drop(clients.remove(1));
         of.sweep();
-        assert_eq!((of.all.load(SeqCst), of.left.lock().len()), (BY_USER - 2, BY_USER - 2));
+        assert_eq!((taken(&of), of.left.lock().len()), (HALF - 2, HALF - 2));
         drop(clients);
         of.sweep();
-        assert_eq!((of.all.load(SeqCst), of.left.lock().len()), (0, 0));
+        assert_eq!((taken(&of), of.left.lock().len()), (0, 0));
+    }
+
+    /// Neither one of a number that goes with the other's, nor two of one container.
+    #[test]
+    fn no_user_has_the_places_of_another_one() {
+        for others in [[1000, 1000], [1000, 1061], [1000, 2000], [1000, 1000 + (1 << 16)]] {
+            let of = Arc::new(Underway::default());
+            let mut hostile: Vec<_> =
+                (0..200).map(|number| line(&of, others[usize::from(number % 2 == 1)])).collect();
+            let given = hostile.iter_mut().map(|(line, _)| line.may_send()).filter(|may| *may).count();
+            assert!((HALF..HALF + HALF / 2 + 1).contains(&given), "{others:?}: {given}");
+            let mut victims: Vec<_> = (0..4).map(|number| line(&of, 1061 + 61 * (1 + number))).collect();
+            assert!(victims.iter_mut().all(|(line, _)| line.may_send()), "{others:?}");
+        }
+    }
+
+    #[test]
+    fn threads_of_one_user_get_no_more_than_one_thread() {
+        for _ in 0..200 {
+            let of = Arc::new(Underway::default());
+            let seats: Vec<_> = (0..HALF - 1).map(|_| of.seat(7).unwrap()).collect();
+            let more = std::thread::scope(|scope| {
+                let two = [(); 2].map(|()| scope.spawn(|| of.seat(7)));
+                two.map(|one| one.join().unwrap()).into_iter().flatten().count()
+            });
+            assert!(more <= 1, "{more}");
+            drop(seats);
+            assert!(of.seat(7).is_some() && taken(&of) == 0);
+        }
     }
 
     #[test]

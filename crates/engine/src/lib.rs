@@ -16,6 +16,7 @@ pub mod cpus;
 pub mod device;
 pub mod helper;
 pub mod image;
+mod members;
 pub mod mount;
 pub mod name;
 mod own;

@@ -2,19 +2,29 @@
 //!
 //! System calls that were interrupted begin anew when the threads go on: that is what the kernel does for whoever was stopped and got no
 //! signal. Whoever holds a process so must not die meanwhile, or the thread goes on where it was made to go.
+//!
+//! The function is the process's own, and may do anything. If it makes the process another program or another user, that one may have rights which
+//! the process had not: then nothing is written to it, and it goes on as it is.
 
 use crate::daemon::last_errno;
 use rustix::io::{Errno, Result};
 use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a thread may take to stand still, and the function to come to its end.
 const PATIENCE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_micros(50);
+/// A thread that takes longer is looked at less often.
+const LONG: Duration = Duration::from_millis(2);
 /// Not in libc for every target: PTRACE_SETSIGMASK and its kin, and the note of a processor's extended state.
 const GETSIGMASK: libc::c_uint = 0x420a;
 const SETSIGMASK: libc::c_uint = 0x420b;
+/// What `PTRACE_SEIZE` is asked for: a stop when the process has become another program.
+const OPTIONS: usize = libc::PTRACE_O_TRACEEXEC as usize;
 const X86_XSTATE: usize = 0x202;
 /// The most that the extended state takes, in bytes.
 const STATE_MAX: usize = 64 << 10;
@@ -44,60 +54,126 @@ fn ptrace(request: libc::c_uint, thread: libc::pid_t, address: usize, data: usiz
     if done == -1 { Err(last_errno()) } else { Ok(done) }
 }
 
-/// Waits for a stop of a thread: the status. ESRCH: it has ended. TIMEDOUT: it does not stop.
-fn stopped(thread: libc::pid_t) -> Result<libc::c_int> {
+/// What has come of a thread. None: nothing new. ESRCH: it has ended.
+fn news(thread: libc::pid_t) -> Result<Option<libc::c_int>> {
+    let mut status = 0;
+    // SAFETY: the kernel writes the status.
+    let got = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
+    match got {
+        0 => Ok(None),
+        -1 => Err(last_errno()),
+        _ if libc::WIFSTOPPED(status) => Ok(Some(status)),
+        _ => Err(Errno::SRCH),
+    }
+}
+
+/// Waits for a stop of a thread: the status. ESRCH: it has ended. TIMEDOUT: it does not stop. `meanwhile` is called now and then.
+fn stopped(thread: libc::pid_t, meanwhile: &mut dyn FnMut()) -> Result<libc::c_int> {
     let begin = Instant::now();
     loop {
-        let mut status = 0;
-        // SAFETY: the kernel writes the status.
-        let got = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
-        match got {
-            0 if begin.elapsed() > PATIENCE => return Err(Errno::TIMEDOUT),
-            0 => thread::sleep(LOOK),
-            -1 => return Err(last_errno()),
-            _ if libc::WIFSTOPPED(status) => return Ok(status),
-            _ => return Err(Errno::SRCH),
+        if let Some(status) = news(thread)? {
+            return Ok(status);
+        }
+        match begin.elapsed() {
+            waited if waited > PATIENCE => return Err(Errno::TIMEDOUT),
+            waited if waited > LONG => {
+                meanwhile();
+                thread::sleep(LONG);
+            }
+            _ => thread::sleep(LOOK),
+        }
+    }
+}
+
+/// Waits for threads that end while another one is being held. With that thread about to become another program, the kernel holds none of the process
+/// until these have been waited for.
+fn look_after(known: &Mutex<Vec<libc::pid_t>>, done: &AtomicBool) {
+    loop {
+        thread::park_timeout(LONG);
+        if done.load(SeqCst) {
+            return;
+        }
+        for thread in known.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            // SAFETY: nobody asks for what the kernel would write.
+            unsafe {
+                libc::waitid(
+                    libc::P_PID,
+                    thread.cast_unsigned(),
+                    std::ptr::null_mut(),
+                    libc::WEXITED | libc::WNOHANG | libc::__WALL,
+                )
+            };
         }
     }
 }
 
 impl BorrowedThread {
     /// Has all threads of a process stand still. ESRCH: it has ended. ETIMEDOUT: a thread does not stop, and all go on.
+    ///
+    /// From here on no other process gets its number: so what is to be known of it is looked at now, and not before.
     pub fn of(process: u32) -> Result<Self> {
-        let mut held = Self { threads: Vec::new(), signal: 0 };
-        // New ones may have come meanwhile, until all that could make some stand still.
-        loop {
-            let before = held.threads.len();
-            let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { return Err(Errno::SRCH) };
-            let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-            for number in numbers {
-                if !held.threads.contains(&number) {
-                    held.hold(number)?;
-                }
-            }
-            if held.threads.len() == before {
-                return if before == 0 { Err(Errno::SRCH) } else { Ok(held) };
-            }
-        }
+        Self { threads: Vec::new(), signal: 0 }.and_all(process)
     }
 
-    fn hold(&mut self, thread: libc::pid_t) -> Result<()> {
-        match ptrace(libc::PTRACE_SEIZE, thread, 0, 0) {
+    /// Has the others stand still, too.
+    fn and_all(mut self, process: u32) -> Result<Self> {
+        let (known, done) = (Mutex::new(self.threads.clone()), AtomicBool::new(false));
+        thread::scope(|scope| {
+            let mut watcher = None;
+            let held = loop {
+                // New ones may have come meanwhile, until all that could make some stand still.
+                let before = self.threads.len();
+                let Ok(tasks) = fs::read_dir(format!("/proc/{process}/task")) else { break Err(Errno::SRCH) };
+                let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
+                let mut new =
+                    numbers.filter(|number| !self.threads.contains(number)).collect::<Vec<_>>().into_iter();
+                let all = new.try_for_each(|number| {
+                    if !self.threads.is_empty() && watcher.is_none() {
+                        watcher = Some(scope.spawn(|| look_after(&known, &done)));
+                    }
+                    self.hold(process, number)?;
+                    known.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&self.threads);
+                    Ok(())
+                });
+                if all.is_err() || self.threads.len() == before {
+                    break all.and(if before == 0 { Err(Errno::SRCH) } else { Ok(()) });
+                }
+            };
+            done.store(true, SeqCst);
+            if let Some(watcher) = watcher {
+                watcher.thread().unpark();
+            }
+            held.map(|()| self)
+        })
+    }
+
+    fn hold(&mut self, process: u32, thread: libc::pid_t) -> Result<()> {
+        let seize = || ptrace(libc::PTRACE_SEIZE, thread, 0, OPTIONS);
+        match seize() {
             // Ended, or about to: it is looked for again.
             Err(Errno::SRCH | Errno::PERM) if !is_there(thread) => return Ok(()),
+            // Or another one has got its number, by exec.
+            Err(Errno::SRCH | Errno::PERM) => seize()?,
             seized => seized?,
         };
         let held = ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0).and_then(|_| {
             loop {
-                let status = stopped(thread)?;
-                if status >> 16 != 0 {
-                    return Ok(());
-                }
-                // A signal came first. It gets it, and stops after that.
-                ptrace(libc::PTRACE_CONT, thread, 0, libc::WSTOPSIG(status) as usize)?;
+                let status = stopped(thread, &mut || {})?;
+                let signal = match status >> 16 {
+                    // A signal came first. It gets it, and stops after that.
+                    0 => libc::WSTOPSIG(status) as usize,
+                    // It has just become what it is.
+                    libc::PTRACE_EVENT_EXEC => 0,
+                    _ => return Ok(()),
+                };
+                ptrace(libc::PTRACE_CONT, thread, 0, signal)?;
             }
         });
         match held {
+            // Its number may have gone to another process before it was held.
+            Ok(()) if !Path::new(&format!("/proc/{process}/task/{thread}")).exists() => {
+                let _ = ptrace(libc::PTRACE_DETACH, thread, 0, 0);
+            }
             Ok(()) => self.threads.push(thread),
             Err(Errno::SRCH) => {}
             Err(error) => return Err(error),
@@ -112,23 +188,43 @@ impl BorrowedThread {
     }
 
     /// Has the first thread call a function with one argument: its result. All is afterwards as it was. EBUSY: it ignores traps, and the kernel would
-    /// have it do so no longer. ETIMEDOUT: the function does not come to its end. EFAULT: it has failed.
+    /// have it do so no longer. ETIMEDOUT: the function does not come to its end. EFAULT: it has failed. ESTALE: the function has made the process
+    /// another program or another user; all go on, and nothing is given back.
     #[cfg(target_arch = "x86_64")]
     pub fn call(&mut self, what: Borrowed, argument: u64) -> Result<u64> {
         let Some(thread) = self.threads.first().copied() else { return Err(Errno::SRCH) };
         if ignores_traps(thread) {
             return Err(Errno::BUSY);
         }
+        let who = Standing::of(thread).ok_or(Errno::SRCH)?;
         let before = registers(thread)?;
         let state = State::of(thread)?;
         let (mut mask, faults_only) = (0_u64, ALL_BUT_FAULTS);
         ptrace(GETSIGMASK, thread, size_of::<u64>(), &raw mut mask as usize)?;
         ptrace(SETSIGMASK, thread, size_of::<u64>(), &raw const faults_only as usize)?;
         let called = self.run(thread, what, argument, &before);
+        // By a thread that is not the first one, exec takes the thread's number away.
+        let is_other = matches!(called, Err(Errno::STALE | Errno::CHILD));
+        if is_other || Standing::of(thread).is_some_and(|now| now != who) {
+            self.let_go();
+            return Err(Errno::STALE);
+        }
         let mut restored = set_registers(thread, &before).and_then(|()| state.put_back(thread));
         let masked = ptrace(SETSIGMASK, thread, size_of::<u64>(), &raw const mask as usize);
         restored = restored.and(masked.map(drop));
         restored.and(called)
+    }
+
+    /// Has all go on as they are.
+    fn let_go(&mut self) {
+        for (at, thread) in self.threads.drain(..).enumerate() {
+            let signal = if at == 0 { self.signal } else { 0 };
+            let detached = || ptrace(libc::PTRACE_DETACH, thread, 0, signal as usize);
+            // One that has taken this number with exec is about to stop for that.
+            if detached() == Err(Errno::SRCH) && stopped(thread, &mut || {}).is_ok() {
+                let _ = detached();
+            }
+        }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -156,15 +252,22 @@ impl BorrowedThread {
         let mut late = 0;
         while begin.elapsed() < PATIENCE {
             ptrace(libc::PTRACE_CONT, thread, 0, 0)?;
-            let status = match stopped(thread) {
+            // A thread that becomes another program has the others end, and waits until they have been looked at.
+            let mut meanwhile = || self.threads.retain(|other| *other == thread || news(*other).is_ok());
+            let (status, is_over) = match stopped(thread, &mut meanwhile) {
                 Err(Errno::TIMEDOUT) => {
                     // It is to stand still for its registers to be given back.
                     ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0)?;
-                    stopped(thread)?;
-                    return Err(Errno::TIMEDOUT);
+                    (stopped(thread, &mut meanwhile)?, true)
                 }
-                status => status?,
+                status => (status?, false),
             };
+            if status >> 16 == libc::PTRACE_EVENT_EXEC {
+                return Err(Errno::STALE);
+            }
+            if is_over {
+                return Err(Errno::TIMEDOUT);
+            }
             let now = self::registers(thread)?;
             match libc::WSTOPSIG(status) {
                 // An event, and no signal.
@@ -206,6 +309,25 @@ fn is_of_the_kernel(thread: libc::pid_t) -> bool {
     ptrace(libc::PTRACE_GETSIGINFO, thread, 0, &raw mut info as usize).is_ok() && info.si_code > 0
 }
 
+/// When a thread began, and what it may do.
+#[cfg(target_arch = "x86_64")]
+#[derive(PartialEq, Eq)]
+struct Standing(Vec<String>);
+
+#[cfg(target_arch = "x86_64")]
+impl Standing {
+    /// None: it has ended.
+    fn of(thread: libc::pid_t) -> Option<Self> {
+        let stat = fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+        let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+        // Behind the program's name, which may hold blanks.
+        let began = stat.rsplit(')').next()?.split_ascii_whitespace().nth(19)?;
+        let rights = ["Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:", "Tgid:", "TracerPid:"];
+        let lines = status.lines().filter(|line| rights.iter().any(|right| line.starts_with(right)));
+        Some(Self(lines.chain([began]).map(str::to_owned).collect()))
+    }
+}
+
 #[cfg(target_arch = "x86_64")]
 fn registers(thread: libc::pid_t) -> Result<libc::user_regs_struct> {
     // SAFETY: of plain numbers, all of which may be 0.
@@ -241,10 +363,7 @@ impl State {
 
 impl Drop for BorrowedThread {
     fn drop(&mut self) {
-        for (at, thread) in self.threads.iter().enumerate() {
-            let signal = if at == 0 { self.signal } else { 0 };
-            let _ = ptrace(libc::PTRACE_DETACH, *thread, 0, signal as usize);
-        }
+        self.let_go();
     }
 }
 
@@ -328,6 +447,27 @@ mod tests {
         u64::from_str_radix(line.split('-').next()?, 16).ok()
     }
 
+    /// This program, as the process that is borrowed from: it runs a test.
+    fn started(name: &str) -> Child {
+        let mut command = Command::new("/proc/self/exe");
+        command.args([name, "--exact"]).env(CHILD, "1").stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("a process");
+        // The one that waits for the tests, the test's, and its two.
+        while threads(&child) < 4 {
+            assert!(child.try_wait().expect("its status").is_none(), "it has ended");
+            thread::sleep(LOOK);
+        }
+        child
+    }
+
+    /// Where it has a function.
+    fn within(child: &Child, function: extern "C" fn()) -> Borrowed {
+        let (mine, its) = (base(std::process::id()), base(child.id()));
+        let (mine, its) = mine.zip(its).expect("where this program is");
+        let at = |address: u64| address - mine + its;
+        Borrowed { function: at(function as *const () as u64), stack_end: at(STACK.0.get() as u64 + 4096) }
+    }
+
     fn threads(child: &Child) -> usize {
         fs::read_dir(format!("/proc/{}/task", child.id())).map_or(0, Iterator::count)
     }
@@ -337,20 +477,8 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             std::process::exit(child());
         }
-        let mut command = Command::new("/proc/self/exe");
-        command.args([NAME, "--exact"]).env(CHILD, "1").stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        // The one that waits for the tests, the test's, and its two.
-        while threads(&child) < 4 {
-            assert!(child.try_wait().unwrap().is_none(), "it has ended");
-            thread::sleep(LOOK);
-        }
-        let (mine, its) = (base(std::process::id()).unwrap(), base(child.id()).unwrap());
-        let at = |address: u64| address - mine + its;
-        let what = Borrowed {
-            function: at(one_more as *const () as u64),
-            stack_end: at(STACK.0.get() as u64 + 4096),
-        };
+        let mut child = started(NAME);
+        let what = within(&child, one_more);
         let mut calls = 0;
         while child.try_wait().unwrap().is_none() {
             let mut held = match BorrowedThread::of(child.id()) {
@@ -381,5 +509,129 @@ mod tests {
         let mut child = Command::new("true").spawn().unwrap();
         child.wait().unwrap();
         assert_eq!(BorrowedThread::of(child.id()).err(), Some(Errno::SRCH));
+    }
+
+    /// For a second: three words that are a program's, and none.
+    #[repr(transparent)]
+    struct Words([*const u8; 3]);
+
+    // SAFETY: what they point to is never written to.
+    unsafe impl Sync for Words {}
+
+    static WORDS: Words = Words([c"/bin/sleep".as_ptr().cast(), c"1".as_ptr().cast(), std::ptr::null()]);
+
+    /// Becomes another program, with execve(2).
+    #[unsafe(naked)]
+    extern "C" fn another_program() {
+        core::arch::naked_asm!(
+            "lea rsi, [rip + {words}]",
+            "mov rdi, [rsi]",
+            "xor edx, edx",
+            "mov eax, 59",
+            "syscall",
+            "int3",
+            words = sym WORDS,
+        );
+    }
+
+    /// Becomes another user, as this thread alone, with setresuid(2).
+    #[unsafe(naked)]
+    extern "C" fn another_user() {
+        core::arch::naked_asm!(
+            "mov edi, 65534",
+            "mov esi, 65534",
+            "mov edx, 65534",
+            "mov eax, 117",
+            "syscall",
+            "int3",
+            // Not given back to: it goes on here.
+            "mov edi, 7",
+            "mov eax, 231",
+            "syscall",
+        );
+    }
+
+    /// The process's first thread calls a function, or one that is not the first: what comes of it, and how the process ends.
+    fn called(name: &str, function: extern "C" fn(), by: usize) -> Option<(Result<u64>, i32)> {
+        let mut child = started(name);
+        let what = within(&child, function);
+        let said = BorrowedThread::of(child.id()).and_then(|mut held| {
+            held.threads.rotate_left(by);
+            let said = held.call(what, 1);
+            // It goes on without being told to.
+            assert!(said.is_ok() || held.threads.is_empty(), "{said:?}, thread {by}");
+            said
+        });
+        let status = child.wait().expect("its end");
+        if said == Err(Errno::PERM) {
+            eprintln!("SKIPPED: no other process may be traced here");
+            return None;
+        }
+        Some((said, status.code().unwrap_or(-1)))
+    }
+
+    #[test]
+    fn another_program_gets_no_registers() {
+        if std::env::var_os(CHILD).is_some() {
+            std::process::exit(child());
+        }
+        for by in [0, 1] {
+            let name = "borrowed_thread::tests::another_program_gets_no_registers";
+            let Some(found) = called(name, another_program, by) else { return };
+            assert_eq!(found, (Err(Errno::STALE), 0), "thread {by}");
+        }
+    }
+
+    #[test]
+    fn another_user_gets_no_registers() {
+        if std::env::var_os(CHILD).is_some() {
+            std::process::exit(child());
+        }
+        if !rustix::process::geteuid().is_root() {
+            return eprintln!("SKIPPED: needs root, to become another user");
+        }
+        let name = "borrowed_thread::tests::another_user_gets_no_registers";
+        let Some(found) = called(name, another_user, 0) else { return };
+        assert_eq!(found, (Err(Errno::STALE), 7));
+    }
+
+    /// A thread that is held ends because another one, which is not yet held, becomes another program.
+    #[test]
+    fn a_program_that_becomes_another_one_meanwhile_is_held_as_that() {
+        use std::io::{Read, Write};
+        use std::os::unix::process::CommandExt;
+        if std::env::var_os(CHILD).is_some() {
+            let other = thread::spawn(|| thread::sleep(Duration::from_secs(60)));
+            std::io::stdin().read_exact(&mut [0]).unwrap();
+            let failed = Command::new("/bin/sleep").arg("2").exec();
+            drop(other);
+            panic!("{failed}");
+        }
+        let name = "borrowed_thread::tests::a_program_that_becomes_another_one_meanwhile_is_held_as_that";
+        let mut command = Command::new("/proc/self/exe");
+        command.args([name, "--exact"]).env(CHILD, "1").stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        while threads(&child) < 3 {
+            assert!(child.try_wait().unwrap().is_none(), "it has ended");
+            thread::sleep(LOOK);
+        }
+        let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+        let numbers = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
+        // The last one is the one that sleeps.
+        let last: libc::pid_t = numbers.max().unwrap();
+        match ptrace(libc::PTRACE_SEIZE, last, 0, OPTIONS) {
+            Err(Errno::PERM) => eprintln!("SKIPPED: no other process may be traced here"),
+            seized => {
+                seized.unwrap();
+                child.stdin.take().unwrap().write_all(b"x").unwrap();
+                thread::sleep(Duration::from_millis(200));
+                let begun = BorrowedThread { threads: vec![last], signal: 0 };
+                let held = begun.and_all(child.id()).unwrap();
+                assert!(held.threads.contains(&child.id().cast_signed()));
+                assert!(fs::read_link(format!("/proc/{}/exe", child.id())).unwrap().ends_with("sleep"));
+            }
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

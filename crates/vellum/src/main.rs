@@ -112,8 +112,8 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             say(&apart(&place, &instead, &real, &program, &arguments).to_string());
             return Ok(ExitCode::from(STATUS_FAILED));
         }
-        Command::Gate { socket, locked, program, arguments } => {
-            return Ok(ExitCode::from(pass(&socket, &locked, &program, &arguments)));
+        Command::Gate { socket, process, locked, program, arguments } => {
+            return Ok(ExitCode::from(pass(&socket, process, &locked, &program, &arguments)));
         }
         Command::Checkpoint(arguments) if arguments.stream => {
             // Standard output is the stream's.

@@ -1,8 +1,10 @@
 //! Where control groups are mounted, and which controllers each hierarchy has.
 
+use crate::members::each;
+use rustix::process::{Signal, pidfd_send_signal};
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Component, Path, PathBuf};
 use vellum_service::Failure;
 
@@ -101,12 +103,33 @@ impl Hierarchies {
 
     /// Removes a group that a runtime has made in each of them, and those below. False: a process is in one.
     pub(crate) fn remove(&self, group: &Path) -> bool {
-        let group = group.strip_prefix("/").unwrap_or(group);
-        if !group.components().all(|part| matches!(part, Component::Normal(_))) {
-            return true;
+        self.groups(group).iter().filter(|group| !remove_group(group)).count() == 0
+    }
+
+    /// Ends the processes in such a group, also where they stand still.
+    pub(crate) fn end(&self, group: &Path) {
+        for group in self.groups(group) {
+            each(&group, &mut |_, handle| {
+                let _ = pidfd_send_signal(handle, Signal::KILL);
+            });
+            for (name, word) in [("freezer.state", "THAWED"), ("cgroup.freeze", "0")] {
+                let _ = OpenOptions::new()
+                    .write(true)
+                    .open(group.join(name))
+                    .and_then(|mut file| file.write_all(word.as_bytes()));
+            }
         }
-        let tops = self.tops().chain(self.others.iter().map(PathBuf::as_path));
-        tops.filter(|top| !remove_group(&top.join(group))).count() == 0
+    }
+
+    /// A group in each of them. None of a path that leads elsewhere.
+    fn groups(&self, group: &Path) -> Vec<PathBuf> {
+        let group = group.strip_prefix("/").unwrap_or(group);
+        if group.as_os_str().is_empty()
+            || !group.components().all(|part| matches!(part, Component::Normal(_)))
+        {
+            return Vec::new();
+        }
+        self.tops().chain(self.others.iter().map(PathBuf::as_path)).map(|top| top.join(group)).collect()
     }
 
     /// Whether all controllers are those of version 2.

@@ -2,12 +2,13 @@
 //!
 //! The runtime reads from the same file whether a container stands still, so it knows. What is unusual is left to it.
 
-use super::library::processes;
-use rustix::process::Signal;
+use crate::members::each;
+use rustix::process::{Signal, pidfd_send_signal};
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -111,13 +112,7 @@ impl Freezer {
 
     /// Sends a signal to each thread: so none of them runs on before it has met it.
     fn signal(&self, signal: Signal) {
-        for process in processes(self.group()) {
-            let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-            for thread in threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
-                // It may have been killed by somebody else.
-                let _ = signal_thread(process, thread, signal);
-            }
-        }
+        each(self.group(), &mut |process, handle| signal_threads(process, handle, signal));
     }
 
     /// The control group.
@@ -143,6 +138,20 @@ impl Freezer {
                 Ok(text) => has_connections(&text),
             }
         })
+    }
+}
+
+/// Sends a signal to a process by its handle, which its first thread meets, and to its other threads by two numbers, which both would have to be
+/// somebody else's.
+fn signal_threads(process: u32, handle: &OwnedFd, signal: Signal) {
+    if pidfd_send_signal(handle, signal).is_err() {
+        return;
+    }
+    let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    for thread in threads.filter_map(|entry| entry.file_name().to_str()?.parse().ok()) {
+        if thread != process {
+            let _ = signal_thread(process, thread, signal);
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! and the guard waits for it.
 
 use crate::container::{LIBRARY, VELLUM_DIR};
+use crate::members::processes;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSegment, ObjectSymbol};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, open, openat2};
@@ -36,8 +37,6 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const AGAIN: Duration = Duration::from_millis(1);
 /// The largest library that is read, in bytes.
 pub(super) const LIBRARY_MAX: u64 = 64 << 20;
-/// Deepest control group below a container's.
-const DEEPEST: usize = 16;
 /// What the memory is called that a service gives to the library.
 const MEMORY: &[u8] = b"/memfd:vellum-";
 
@@ -118,9 +117,22 @@ impl Library {
 
     /// Where a process has it, if it has.
     fn within(&self, process: u32) -> Option<Borrowed> {
-        let base = base(&fs::read(format!("/proc/{process}/maps")).ok()?, self.number)?;
+        self.placed(&fs::read(format!("/proc/{process}/maps")).ok()?)
+    }
+
+    /// As [`Self::within`], by a table of mappings.
+    ///
+    /// A program that only reads a file of this name does not call what somebody else has written there, or what lies beside it in memory.
+    fn placed(&self, maps: &[u8]) -> Option<Borrowed> {
+        let text = String::from_utf8_lossy(maps);
+        let base = base(&text, self.number)?;
         let at = |place: u64| base.checked_add(place);
-        Some(Borrowed { function: at(self.function)?, stack_end: at(self.stack_end)? })
+        let (function, stack_end) = (at(self.function)?, at(self.stack_end)?);
+        let mut all = text.lines().filter_map(Mapping::of);
+        let runs = |one: &Mapping<'_>| one.holds(function) && one.has('x') && one.number == self.number;
+        let is_stack = |one: &Mapping<'_>| one.holds(stack_end.wrapping_sub(1)) && one.has('w');
+        (all.clone().any(|one| runs(&one)) && all.any(|one| is_stack(&one)))
+            .then_some(Borrowed { function, stack_end })
     }
 }
 
@@ -147,18 +159,39 @@ fn places(library: &[u8]) -> Option<(u64, u64)> {
     (stack.size() > 0).then_some((function.address().checked_sub(begin)?, end))
 }
 
-/// Where in a table of mappings the library with this number begins.
-fn base(maps: &[u8], number: u64) -> Option<u64> {
-    let text = String::from_utf8_lossy(maps);
-    text.lines().find_map(|line| {
+/// A line of a table of mappings.
+#[derive(Clone, Debug)]
+struct Mapping<'a> {
+    begin: u64,
+    end: u64,
+    rights: &'a str,
+    is_first: bool,
+    number: u64,
+}
+
+impl<'a> Mapping<'a> {
+    fn of(line: &'a str) -> Option<Self> {
         let mut words = line.split_ascii_whitespace();
-        let (range, _, offset, _, inode) =
-            (words.next()?, words.next()?, words.next()?, words.next()?, words.next()?);
-        let is_it = inode.parse() == Ok(number)
-            && offset.bytes().all(|digit| digit == b'0')
-            && line.contains(LIBRARY);
-        is_it.then(|| u64::from_str_radix(range.split('-').next()?, 16).ok())?
-    })
+        let (begin, end) = words.next()?.split_once('-')?;
+        let (rights, offset, _, number) = (words.next()?, words.next()?, words.next()?, words.next()?);
+        let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+        let is_first = offset.bytes().all(|digit| digit == b'0');
+        Some(Self { begin: hex(begin)?, end: hex(end)?, rights, is_first, number: number.parse().ok()? })
+    }
+
+    fn holds(&self, address: u64) -> bool {
+        (self.begin..self.end).contains(&address)
+    }
+
+    fn has(&self, right: char) -> bool {
+        self.rights.contains(right)
+    }
+}
+
+/// Where in a table of mappings the library with this number begins.
+fn base(maps: &str, number: u64) -> Option<u64> {
+    let library = maps.lines().filter(|line| line.contains(LIBRARY)).filter_map(Mapping::of);
+    library.into_iter().find(|one| one.number == number && one.is_first).map(|one| one.begin)
 }
 
 /// The place and the number of the library in a table of mappings.
@@ -182,23 +215,19 @@ pub(super) fn digest(bytes: &[u8]) -> String {
 /// Reads what may be anything as a library and as a table of mappings, for the container can show others than its own. For the fuzz target.
 #[must_use]
 pub fn parse_hostile(bytes: &[u8]) -> bool {
-    let _ = (base(bytes, 99), loaded(bytes));
-    places(bytes).is_some()
-}
-
-/// The processes of a control group.
-pub(super) fn processes(group: &Path) -> Vec<u32> {
-    let mut found = Vec::new();
-    let mut groups = vec![(group.to_owned(), 0)];
-    while let Some((dir, depth)) = groups.pop() {
-        let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
-        found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-        let below = fs::read_dir(&dir).into_iter().flatten().flatten();
-        let below =
-            below.filter(|entry| depth < DEEPEST && entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        groups.extend(below.map(|entry| (entry.path(), depth + 1)));
+    let _ = loaded(bytes);
+    if let Ok(file) = File::open("/dev/null") {
+        let library = Library {
+            file,
+            place: PathBuf::new(),
+            digest: String::new(),
+            number: 99,
+            function: 1 << 12,
+            stack_end: 2 << 12,
+        };
+        let _ = library.placed(bytes);
     }
-    found
+    places(bytes).is_some()
 }
 
 /// Whether a process of a container, which stands still, has memory of a service.
@@ -214,22 +243,34 @@ pub(super) fn is_there(group: &Path) -> bool {
 pub fn leave(group: &Path, init: u32, place: &Path) -> Result<(), Failure> {
     let library = Library::at(init, place).map_err(Failure::system)?;
     for process in processes(group) {
-        if let Some(place) = library.within(process) {
-            leave_one(process, place)?;
+        if library.within(process).is_some() {
+            leave_one(group, process, &library)?;
         }
     }
     Ok(())
 }
 
-fn leave_one(process: u32, place: Borrowed) -> Result<(), Failure> {
+/// Has it go away from a process, which is looked at while it stands still: before that, its number may go to another one.
+fn leave_one(group: &Path, process: u32, library: &Library) -> Result<(), Failure> {
     let begin = Instant::now();
     loop {
-        let said = BorrowedThread::of(process).and_then(|mut held| held.call(place, SECONDS));
+        let said = BorrowedThread::of(process).and_then(|mut held| {
+            let is_of_group = processes(group).contains(&process);
+            match library.within(process).filter(|_| is_of_group) {
+                Some(place) => held.call(place, SECONDS),
+                None => Ok(GONE),
+            }
+        });
         let why = match said {
             Ok(GONE) | Err(Errno::SRCH) => return Ok(()),
             Ok(BUSY) => "a call of libvellum.so does not come to its end",
             Ok(_) => {
                 "it has a file open that was opened past the mount, and cannot be opened by it: without a name, or without the right to"
+            }
+            Err(Errno::STALE) => {
+                return Err(Failure::system(format!(
+                    "process {process}: instead of having libvellum.so go away, it became another program or another user"
+                )));
             }
             Err(Errno::BUSY) => "it ignores SIGTRAP, so libvellum.so cannot be made to go away",
             Err(error) => {
@@ -255,9 +296,69 @@ mod tests {
             7f10000000-7f10001000 r-xp 00001000 08:01 99                             /.vellum/libvellum.so\n\
             7f20000000-7f20001000 r--p 00000000 08:01 99                             /.vellum/libvellum.so\n\
             7f30000000-7f30001000 r--p 00000000 08:01 99 /other\n";
+        let maps = std::str::from_utf8(maps).unwrap();
         assert_eq!(base(maps, 99), Some(0x7f_2000_0000));
         assert_eq!(base(maps, 98), None);
-        assert_eq!(base(b"\n\xff half 0 0\n", 99), None);
+        assert_eq!(base("\nhalf 0 0\n", 99), None);
+    }
+
+    fn library() -> Library {
+        let file = File::open("/dev/null").unwrap();
+        let (place, digest) = (PathBuf::new(), String::new());
+        Library { file, place, digest, number: 99, function: 0x1010, stack_end: 0x3000 }
+    }
+
+    #[test]
+    fn only_what_a_program_runs_of_the_library_is_called() {
+        let maps = |code: &str, of: u32, data: &str| {
+            format!(
+                "7f10000000-7f10001000 r--p 00000000 08:01 99    /.vellum/libvellum.so\n\
+                7f10001000-7f10002000 {code} 00001000 08:01 {of}    /.vellum/libvellum.so\n\
+                7f10002000-7f10003000 {data} 00000000 00:00 0 \n"
+            )
+        };
+        let placed = |maps: String| library().placed(maps.as_bytes());
+        let right = Borrowed { function: 0x7f_1000_1010, stack_end: 0x7f_1000_3000 };
+        assert_eq!(placed(maps("r-xp", 99, "rw-p")), Some(right));
+        // It is read only; code of another file lies behind it; its stack is not to be written to; it ends before.
+        for maps in [maps("r--p", 99, "rw-p"), maps("r-xp", 98, "rw-p"), maps("r-xp", 99, "r--p")] {
+            assert_eq!(placed(maps.clone()), None, "{maps}");
+        }
+        assert_eq!(
+            placed(maps("r-xp", 99, "rw-p").replace("7f10002000-7f10003000", "7f10004000-7f10005000")),
+            None
+        );
+        assert_eq!(placed(String::from_utf8_lossy(b"\n\xff half 0 0\n").into_owned()), None);
+    }
+
+    /// As if its number had gone to another process after it was listed.
+    #[test]
+    fn a_process_that_is_not_of_the_group_is_not_made_to_call_anything() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, listed) = (dir.path().join(LIBRARY), dir.path().join("cgroup.procs"));
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        let maps = || fs::read_to_string(format!("/proc/{}/maps", child.id())).unwrap();
+        while !maps().contains("[stack]") || !maps().contains(LIBRARY) {
+            thread::sleep(AGAIN);
+        }
+        let maps = maps();
+        let all = || maps.lines().filter(|line| line.contains(LIBRARY)).filter_map(Mapping::of);
+        let (code, data) = (all().find(|one| one.has('x')).unwrap(), all().find(|one| one.has('w')).unwrap());
+        let base = all().next().unwrap().begin;
+        let (function, stack_end) = (code.begin - base, data.end - base);
+        let library = Library { number: code.number, function, stack_end, ..library() };
+        fs::write(&listed, "").unwrap();
+        leave_one(dir.path(), child.id(), &library).unwrap();
+        assert!(child.try_wait().unwrap().is_none());
+        // One that is, is: its own program, which is no such function.
+        fs::write(&listed, child.id().to_string()).unwrap();
+        match BorrowedThread::of(child.id()) {
+            Err(Errno::PERM) => println!("SKIPPED: no other process may be traced here"),
+            _ => assert!(leave_one(dir.path(), child.id(), &library).is_err()),
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

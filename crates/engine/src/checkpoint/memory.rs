@@ -6,9 +6,9 @@
 
 use super::ahead::{MemoryAhead, kernel_tells};
 use super::criu::{self, Criu};
-use super::library::processes;
 use super::pause::{Guarded, said};
 use super::subject::Subject;
+use crate::members::processes;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;

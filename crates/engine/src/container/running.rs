@@ -77,9 +77,13 @@ impl State {
 fn started(path: &Path, id: &str) -> Option<Running> {
     let dir = fs::read_dir(path).ok()?.next()?.ok()?.path();
     let running = Running { id: id.to_owned(), runtime: Place::runtime_of(&dir)?, dir };
-    let known = running.runtime_state().join(id);
+    is_known(&running.runtime_state().join(id)).then_some(running)
+}
+
+/// Whether a runtime has written down that there is a container, where it keeps what it knows of it.
+pub(super) fn is_known(known: &Path) -> bool {
     // Of runc, and of crun.
-    ["state.json", "status"].iter().any(|name| known.join(name).exists()).then_some(running)
+    ["state.json", "status"].iter().any(|name| known.join(name).exists())
 }
 
 impl Running {

@@ -37,6 +37,8 @@ const NAME_MAX: usize = 64;
 
 /// How long it is waited for a service that somebody else's container has left behind.
 const SWEEP_WAIT: Duration = Duration::from_millis(100);
+/// How long processes may take to end that were killed.
+const END_WAIT: Duration = Duration::from_secs(5);
 /// How often a mount is taken away that comes back.
 const ATTEMPTS: u32 = 5;
 /// How often it is looked whether a control group is empty.
@@ -152,19 +154,27 @@ impl State {
 }
 
 /// Sees to it that nobody else puts anything into a directory that is believed: what is in it says which programs run, and what is
-/// removed.
+/// removed. A sticky directory is refused, too: others make names in it, and lock it.
 /// `option`: what has named it; empty: nothing.
 pub(crate) fn own(option: &str, dir: &Path) -> Result<(), Failure> {
     let shown = dir.display();
     let what = if option.is_empty() { format!("{shown}") } else { format!("option {option} {shown}") };
     let meta = fs::symlink_metadata(dir).map_err(|e| Failure::input(what.as_str()).because(e))?;
-    let (user, sticky) = (rustix::process::geteuid().as_raw(), meta.mode() & 0o1000 != 0);
+    let user = rustix::process::geteuid().as_raw();
+    // By convention a user's own group has the user's number.
+    let is_own_group = user != 0 && meta.gid() == user;
     let why = if !meta.is_dir() {
         "not a directory; give one".to_owned()
-    } else if meta.uid() != user && !(sticky && meta.uid() == 0) {
+    } else if meta.mode() & 0o1002 == 0o1002 {
+        format!(
+            "everybody can make names in it; make a directory of your own in it: mkdir -m 700 {shown}/vellum"
+        )
+    } else if meta.uid() != user {
         format!("it belongs to user {}; give one of your own", meta.uid())
-    } else if meta.mode() & 0o002 != 0 && !sticky {
+    } else if meta.mode() & 0o002 != 0 {
         format!("everybody can write to it; chmod o-w {shown}, or give another")
+    } else if meta.mode() & 0o020 != 0 && !is_own_group {
+        format!("group {} can write to it; chmod g-w {shown}, or give another", meta.gid())
     } else {
         return Ok(());
     };
@@ -185,6 +195,8 @@ const RUNC_MOUNT: &str = "criu-root";
 /// Takes away what one run of a container has made: what still runs, the mount, the directory. Nothing is removed that is still served.
 fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     let known = dir.join(RUNTIME_STATE);
+    // A runtime that was killed before it had written down that there is a container does not end it.
+    let is_known = super::running::is_known(&known.join(id));
     if let Some(program) = note(dir, RUNTIME_NOTE).filter(|_| known.join(id).exists()) {
         // A runc that was killed while it restored has the tree mounted there a second time.
         let left = known.join(id).join(RUNC_MOUNT);
@@ -195,6 +207,9 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
             }
         }
         Runtime::at(program).delete(id, &known);
+    }
+    if !is_known {
+        end_group(dir, patience);
     }
     let merged = dir.join(super::spec::ROOT);
     let far = far_note(dir);
@@ -242,6 +257,20 @@ fn take_away(dir: &Path, id: &str, patience: Duration) -> Result<(), Failure> {
     remove_tree(dir).map_err(|e| failed(dir, e))?;
     drop(right);
     Ok(())
+}
+
+/// Ends what is in the control group that is noted, if it does not end by itself, as a CRIU does that has lost its runtime.
+fn end_group(dir: &Path, patience: Duration) {
+    let (begin, mut hierarchies) = (Instant::now(), None);
+    let Some(group) = note(dir, GROUP_NOTE) else { return };
+    while !group_is_gone(dir) && begin.elapsed() < patience + END_WAIT {
+        if begin.elapsed() > patience
+            && let Some(hierarchies) = hierarchies.get_or_insert_with(|| Hierarchies::here().ok())
+        {
+            hierarchies.end(&group);
+        }
+        std::thread::sleep(PAUSE);
+    }
 }
 
 /// Removes the control group that a runtime has made and, killed before it knew of the container, does not remove.
@@ -519,6 +548,16 @@ mod tests {
         mode(dir.path(), 0o777);
         refused("chmod o-w");
         mode(dir.path(), 0o1777);
+        refused("mkdir -m 700");
+        // Only root can be sure to have a group that is not the user's own.
+        if rustix::process::geteuid().is_root() {
+            for shared in [0o770, 0o2775] {
+                mode(dir.path(), shared);
+                refused("chmod g-w");
+            }
+        }
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "it has made something");
+        mode(dir.path(), 0o755);
         State::open(Some(dir.path())).unwrap();
         let containers = dir.path().join(CONTAINERS);
         mode(&containers, 0o707);
@@ -587,5 +626,43 @@ mod tests {
         again.make(&runtime, None).unwrap();
         drop(again);
         state.place("alive").unwrap().make(&runtime, None).unwrap();
+    }
+
+    /// As a runtime leaves it that is killed when the processes are there, and before it has written down that they are.
+    #[test]
+    fn processes_that_no_runtime_knows_of_are_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = State::open(Some(dir.path())).unwrap();
+        let hierarchies = Hierarchies::here().unwrap();
+        let group = PathBuf::from(format!("/vellum-test-state-{}", std::process::id()));
+        let made: Vec<PathBuf> =
+            hierarchies.tops().map(|top| top.join(&group.to_str().unwrap()[1..])).collect();
+        if made.is_empty() || made.iter().any(|group| fs::create_dir(group).is_err()) {
+            hierarchies.remove(&group);
+            return println!("SKIPPED: no control group can be made here");
+        }
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let entered = made.iter().filter(|group| {
+            let number = child.id().to_string();
+            fs::write(group.join("cgroup.procs"), number).is_ok()
+        });
+        if entered.count() == 0 {
+            hierarchies.remove(&group);
+            child.kill().unwrap();
+            child.wait().unwrap();
+            return println!("SKIPPED: no process can be put into a control group here");
+        }
+        let dead = state.place("dead").unwrap();
+        dead.make(&Runtime::at("/nonexistent/runc".into()), None).unwrap();
+        dead.note_group(&group).unwrap();
+        fs::create_dir_all(dead.runtime_state().join("dead")).unwrap();
+        drop(dead);
+        state.sweep();
+        let ended = child.try_wait().unwrap();
+        let _ = child.kill();
+        child.wait().unwrap();
+        hierarchies.remove(&group);
+        assert!(ended.is_some_and(|status| !status.success()), "{ended:?}");
+        assert!(!dir.path().join("containers/dead").exists() && made.iter().all(|group| !group.exists()));
     }
 }

@@ -51,6 +51,11 @@ pub(crate) fn restore(
     gone_on
 }
 
+/// A directory, with those above it that are missing, which only this user enters: programs in an upper layer may be root's with set-user-ID bits.
+fn private(dir: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
 struct Restoring<'a> {
     asked: &'a Restore,
     containerd: Containerd,
@@ -130,7 +135,7 @@ impl Restoring<'_> {
             _ => Profile::Cached,
         };
         for dir in [upper, work] {
-            fs::DirBuilder::new().recursive(true).create(dir).map_err(|e| Failure::at(dir, e))?;
+            private(dir).map_err(|e| Failure::at(dir, e))?;
         }
         let config = Config {
             mountpoint: root.clone(),
@@ -257,5 +262,22 @@ impl Restoring<'_> {
                 tracing::warn!("{}: cannot be removed: {e}", path.display());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn what_is_made_for_an_upper_layer_is_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let upper = dir.path().join("a/b/upper");
+        private(&upper).unwrap();
+        for made in upper.ancestors().take(3) {
+            assert_eq!(made.metadata().unwrap().mode() & 0o777, 0o700, "{}", made.display());
+        }
+        private(&upper).unwrap();
     }
 }

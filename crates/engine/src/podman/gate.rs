@@ -3,13 +3,17 @@
 //! Podman is given a script in the program's place. For calls with a certain option the script becomes `vellum internal-gate`, which connects to
 //! a socket, says its arguments, and does what it is told; for all others it becomes the program. When we are killed, whoever waits is
 //! turned away, as soon as nobody has a certain lock any more: then what is left to be done by others is done.
+//!
+//! Who waits does what it is told with all rights. So the socket lies where only this user enters, and each side asks the kernel who the other one
+//! is. A secret would say no more: on a command line everybody could read it, and a file is no better kept than the socket beside it.
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open};
+use rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::thread;
 use std::time::Duration;
+use vellum_sys::peer;
 
 /// The subcommand of `vellum` that waits.
 pub const GATE: &str = "internal-gate";
@@ -44,8 +49,6 @@ pub(crate) struct Gate {
     dir: PathBuf,
     locked: PathBuf,
     listener: UnixListener,
-    /// The directory: by this a socket's path is short, wherever it is.
-    lasting: OwnedFd,
 }
 
 /// One that waits. When this is dropped, it is turned away.
@@ -59,11 +62,9 @@ pub(crate) struct Waiting {
 impl Gate {
     /// `locked`: a directory that is locked until all that is left to be done is done, should this process be killed.
     pub(crate) fn new(dir: &Path, locked: &Path) -> io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let lasting = open(dir, flags, Mode::empty())?;
-        let listener = UnixListener::bind(short(&lasting).join(SOCKET))?;
+        let listener = UnixListener::bind(short(&private(dir)?).join(SOCKET))?;
         listener.set_nonblocking(true)?;
-        Ok(Self { dir: dir.to_owned(), locked: locked.to_owned(), listener, lasting })
+        Ok(Self { dir: dir.canonicalize()?, locked: locked.to_owned(), listener })
     }
 
     /// A script to be called instead of `program`. With `option` among its arguments it comes to the gate.
@@ -78,8 +79,10 @@ impl Gate {
         let mut text = b"#!/bin/sh\nfor word; do [ \"$word\" = ".to_vec();
         text.extend_from_slice(option.as_bytes());
         text.extend_from_slice(b" ] && exec ");
-        let socket = short(&self.lasting).join(SOCKET);
-        for word in [vellum.as_os_str(), GATE.as_ref(), socket.as_os_str(), self.locked.as_os_str()] {
+        let (socket, process) = (self.dir.join(SOCKET), std::process::id().to_string());
+        let words =
+            [vellum.as_os_str(), GATE.as_ref(), socket.as_ref(), process.as_ref(), self.locked.as_ref()];
+        for word in words {
             text.extend_from_slice(&quoted(word));
         }
         let program = quoted(program.as_os_str());
@@ -96,6 +99,7 @@ impl Gate {
     pub(crate) fn wait(&self, starter: &mut Child) -> io::Result<Option<Waiting>> {
         loop {
             match self.listener.accept() {
+                Ok((stream, _)) if !is_own(&stream) => drop(stream),
                 Ok((mut stream, _)) => {
                     stream.set_nonblocking(false)?;
                     let mut words = Vec::new();
@@ -138,9 +142,35 @@ impl Drop for Waiting {
     }
 }
 
-/// A directory by a descriptor of this process.
+/// A directory that only this user enters.
+fn private(dir: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = open(dir, flags, Mode::empty())?;
+    let found = fstat(&opened)?;
+    if found.st_uid != geteuid().as_raw() || found.st_mode & 0o077 != 0 {
+        return Err(io::Error::other(format!("{}: others can enter it", dir.display())));
+    }
+    Ok(opened)
+}
+
+/// A path of a directory that is short, wherever it is: a socket's path may not be long.
 fn short(dir: &OwnedFd) -> PathBuf {
-    format!("/proc/{}/fd/{}", std::process::id(), dir.as_raw_fd()).into()
+    format!("/proc/self/fd/{}", dir.as_raw_fd()).into()
+}
+
+/// Whether this user is at the other end.
+fn is_own(stream: &UnixStream) -> bool {
+    peer(stream.as_fd()).is_ok_and(|peer| peer.uid == geteuid().as_raw())
+}
+
+/// Connects to the gate that a process has made.
+fn connected(socket: &Path, process: i32) -> io::Result<UnixStream> {
+    let (dir, name) = socket.parent().zip(socket.file_name()).ok_or(io::ErrorKind::InvalidInput)?;
+    let stream = UnixStream::connect(short(&private(dir)?).join(name))?;
+    if !is_own(&stream) || peer(stream.as_fd())?.process != Some(process) {
+        return Err(io::Error::other("another process has answered"));
+    }
+    Ok(stream)
 }
 
 /// A word for a shell, and a blank.
@@ -166,11 +196,11 @@ fn split(words: &[u8]) -> Vec<OsString> {
     words.split(|byte| *byte == 0).skip(1).map(|word| OsString::from_vec(word.to_vec())).collect()
 }
 
-/// Waits at a gate, and does what it is told. Returns, with an exit status, when the work is done or this one is turned away.
+/// Waits at a gate of a process, and does what it is told. Returns, with an exit status, when the work is done or this one is turned away.
 #[must_use]
-pub fn pass(socket: &Path, locked: &Path, program: &OsString, arguments: &[OsString]) -> u8 {
+pub fn pass(socket: &Path, process: i32, locked: &Path, program: &OsString, arguments: &[OsString]) -> u8 {
     let asked = || -> io::Result<Vec<u8>> {
-        let mut stream = UnixStream::connect(socket)?;
+        let mut stream = connected(socket, process)?;
         let mut words = Vec::new();
         arguments.iter().for_each(|word| push(&mut words, word));
         stream.write_all(&words)?;
@@ -224,10 +254,14 @@ fn go(program: &OsString, told: &[OsString]) -> Option<()> {
 mod tests {
     use super::*;
 
+    fn only_own() -> fs::Permissions {
+        std::os::unix::fs::PermissionsExt::from_mode(0o700)
+    }
+
     /// A gate, and whoever comes to it by its script; `vellum` is stood in for by a program that is none.
     #[test]
     fn others_than_those_with_the_option_go_past() {
-        let dir = tempfile::Builder::new().prefix("it's ").tempdir().unwrap();
+        let dir = tempfile::Builder::new().prefix("it's ").permissions(only_own()).tempdir().unwrap();
         let gate = Gate::new(dir.path(), dir.path()).unwrap();
         let vellum = dir.path().join("vellum");
         fs::write(&vellum, "#!/bin/sh\necho \"gate: $*\"\n").unwrap();
@@ -239,10 +273,10 @@ mod tests {
         };
         assert_eq!(said(&["a b", "--stopped"]), "a b --stopped\n");
         let stopped = said(&["x", "--stop"]);
-        assert!(
-            stopped.starts_with("gate: internal-gate /proc/") && stopped.ends_with(" /bin/echo x --stop\n"),
-            "{stopped}"
-        );
+        // No number of a process or a descriptor leads there: another process may get it.
+        let socket = dir.path().canonicalize().unwrap().join(SOCKET);
+        let begins = format!("gate: internal-gate {} {} ", socket.display(), std::process::id());
+        assert!(stopped.starts_with(&begins) && stopped.ends_with(" /bin/echo x --stop\n"), "{stopped}");
     }
 
     #[test]
@@ -256,13 +290,15 @@ mod tests {
 
     #[test]
     fn who_waits_is_told_what_to_do() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::Builder::new().permissions(only_own()).tempdir().unwrap();
         let gate = Gate::new(dir.path(), dir.path()).unwrap();
         let socket = dir.path().join(SOCKET);
         let words: Vec<OsString> = ["", "two words", "\n"].map(OsString::from).to_vec();
+        let own = std::process::id().cast_signed();
         let come = || {
             let (socket, words) = (socket.clone(), words.clone());
-            thread::spawn(move || pass(&socket, Path::new("/nonexistent"), &"/nonexistent".into(), &words))
+            let none = "/nonexistent";
+            thread::spawn(move || pass(&socket, own, Path::new(none), &none.into(), &words))
         };
         let mut starter = Command::new("sleep").arg("60").spawn().unwrap();
         let first = come();
@@ -279,5 +315,41 @@ mod tests {
         assert_eq!(second.join().unwrap(), 1);
         starter.kill().unwrap();
         assert!(gate.wait(&mut starter).unwrap().is_none());
+    }
+
+    /// A listener that tells whoever comes to make a file.
+    fn obeyed(dir: &Path, process: u32, mode: u32) -> bool {
+        fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+        let (socket, made) = (dir.join(SOCKET), dir.join("made"));
+        let listener = UnixListener::bind(&socket).unwrap();
+        fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        let script = OsString::from(format!(": > {}", made.display()));
+        let answering = thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            let _ = stream.read_to_end(&mut Vec::new());
+            let first = ["/bin/sh".into(), "-c".into(), script];
+            let _ = Waiting { stream, told: false, arguments: Vec::new() }.go(&first, &[]);
+        });
+        let gone = Path::new("/nonexistent");
+        assert_eq!(pass(&socket, process.cast_signed(), gone, &"/nonexistent".into(), &[]), 1);
+        // Whoever was not asked still waits.
+        let _ = UnixStream::connect(&socket);
+        answering.join().unwrap();
+        fs::remove_file(&socket).unwrap();
+        fs::remove_file(&made).is_ok()
+    }
+
+    #[test]
+    fn only_the_process_that_has_made_the_gate_is_obeyed() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = std::process::id();
+        assert!(obeyed(dir.path(), own, 0o700));
+        assert!(!obeyed(dir.path(), std::os::unix::process::parent_id(), 0o700), "another process");
+        assert!(!obeyed(dir.path(), own, 0o711), "others can enter the directory");
+        if !geteuid().is_root() {
+            return println!("SKIPPED: needs root, to give a directory to another user");
+        }
+        std::os::unix::fs::chown(dir.path(), Some(65_534), None).unwrap();
+        assert!(!obeyed(dir.path(), own, 0o700), "a directory of somebody else");
     }
 }

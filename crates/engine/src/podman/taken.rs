@@ -10,11 +10,13 @@ use super::gate::{Gate, Waiting};
 use super::{APART, ARCHIVE, Described, Mount, Podman, Working, archive, succeeded};
 use crate::checkpoint::{Freezer, Library, Making, Needed, Of, Subject};
 use crate::container::{Kind, Runtime, plain_name};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, fstat, open, openat, statat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use serde::Deserialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,6 +27,8 @@ use vellum_service::mounts::mountpoint::{FS_TYPE, mounts};
 
 /// Where runc keeps what it knows of root's containers.
 const RUNC_STATE: &str = "/run/runc";
+/// The most that is read of conmon's command line, in bytes.
+const LINE_MAX: u64 = 1 << 20;
 /// What is called with this is the runtime that takes a checkpoint.
 const TAKES: &str = "--image-path";
 /// What is not for everybody to see, in a directory for a moment.
@@ -177,8 +181,10 @@ impl Podman {
                 "name vellum as mount_program in storage.conf, or use podman container checkpoint --export",
             )
         })?;
-        let (program, state_dir) = called(seen.state.conmon_pid).ok_or_else(|| {
-            refused("conmon, which watches over it, does not say its runtime; start it anew")
+        let (program, state_dir) = called(seen.state.conmon_pid, &seen.id).ok_or_else(|| {
+            refused(
+                "conmon, which watches over it, is no more there or does not say its runtime; start it anew",
+            )
         })?;
         let runtime = Runtime::at(program);
         if runtime.kind() == Kind::Crun {
@@ -244,17 +250,36 @@ pub(crate) fn is_vellum(merged: &Path) -> bool {
 }
 
 /// The runtime that conmon calls, and where that keeps what it knows.
-fn called(conmon: u32) -> Option<(PathBuf, PathBuf)> {
-    let line = fs::read(format!("/proc/{conmon}/cmdline")).ok()?;
-    called_by(&line)
+///
+/// Where conmon was killed, podman still knows its number, which a process of any container may have got. What that says is not believed: it has
+/// another user, or another root directory.
+fn called(conmon: u32, id: &str) -> Option<(PathBuf, PathBuf)> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // From here on it is one process, whatever becomes of its number.
+    let process = open(format!("/proc/{conmon}"), flags, Mode::empty()).ok()?;
+    let root = |path: &str| statat(&process, path, AtFlags::empty()).ok();
+    let (its, own) = (root("root")?, rustix::fs::stat("/").ok()?);
+    if fstat(&process).ok()?.st_uid != geteuid().as_raw()
+        || (its.st_dev, its.st_ino) != (own.st_dev, own.st_ino)
+    {
+        return None;
+    }
+    let mut line = Vec::new();
+    let words = openat(&process, "cmdline", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    File::from(words).take(LINE_MAX).read_to_end(&mut line).ok()?;
+    called_by(&line, id)
 }
 
-fn called_by(line: &[u8]) -> Option<(PathBuf, PathBuf)> {
+fn called_by(line: &[u8], id: &str) -> Option<(PathBuf, PathBuf)> {
     let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
     let after = |option: &[u8]| {
         let mut pairs = words.iter().zip(words.iter().skip(1));
         pairs.find_map(|(word, next)| (*word == option).then_some(*next))
     };
+    let mut pairs = words.iter().zip(words.iter().skip(1));
+    if !pairs.any(|(word, next)| matches!(*word, b"-c" | b"--cid") && *next == id.as_bytes()) {
+        return None;
+    }
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let runtime = path(after(b"-r").or_else(|| after(b"--runtime"))?);
     // Each word for the runtime follows an option of conmon's.
@@ -451,12 +476,44 @@ mod tests {
     fn what_conmon_calls_is_read() {
         let line = |words: &[&str]| words.join("\0").into_bytes();
         let runc = || PathBuf::from("/usr/bin/runc");
-        let plain = line(&["conmon", "-r", "/usr/bin/runc", "--runtime-arg", "--log", "--runtime-arg=x"]);
-        assert_eq!(called_by(&plain), Some((runc(), RUNC_STATE.into())));
+        let plain =
+            line(&["conmon", "-c", "a1", "-r", "/usr/bin/runc", "--runtime-arg", "--log", "--runtime-arg=x"]);
+        assert_eq!(called_by(&plain, "a1"), Some((runc(), RUNC_STATE.into())));
+        assert_eq!(called_by(&plain, "b1"), None, "another container's");
         for words in [&["--runtime-arg", "--root", "--runtime-arg", "/r"][..], &["--runtime-arg=--root=/r"]] {
-            let with = line(&[&["conmon", "--runtime", "/usr/bin/runc"], words].concat());
-            assert_eq!(called_by(&with), Some((runc(), "/r".into())), "{words:?}");
+            let with = line(&[&["conmon", "--cid", "a1", "--runtime", "/usr/bin/runc"], words].concat());
+            assert_eq!(called_by(&with, "a1"), Some((runc(), "/r".into())), "{words:?}");
         }
-        assert_eq!(called_by(b"sleep\x0060"), None);
+        assert_eq!(called_by(b"sleep\x0060", "60"), None);
+    }
+
+    /// A process that has the number which podman knows, and says what conmon would say.
+    #[test]
+    fn a_process_of_somebody_else_names_no_runtime() {
+        let said = |user: Option<u32>, program: &[&str]| {
+            let mut command = Command::new(program[0]);
+            command.args(&program[1..]).args(["conmon", "-c", "a1", "-r", "/evil"]);
+            command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+            if let Some(user) = user {
+                std::os::unix::process::CommandExt::uid(&mut command, user);
+            }
+            let mut child = command.spawn().unwrap();
+            child.stdout.take().unwrap().read_exact(&mut [0]).unwrap();
+            let said = called(child.id(), "a1");
+            drop(child.stdin.take());
+            child.wait().unwrap();
+            assert_eq!(called(child.id(), "a1"), None, "it has ended");
+            said
+        };
+        assert_eq!(said(None, &["sh", "-c", "echo; read word"]), Some(("/evil".into(), RUNC_STATE.into())));
+        if !geteuid().is_root() {
+            return println!("SKIPPED: needs root, to be another user and to have another root directory");
+        }
+        assert_eq!(said(Some(65_534), &["sh", "-c", "echo; read word"]), None, "another user");
+        if Command::new("perl").arg("-v").output().is_err() {
+            return println!("SKIPPED: no perl, which is made to have another root directory");
+        }
+        let other = r#"$| = 1; chroot "/proc" or die; print "\n"; <STDIN>"#;
+        assert_eq!(said(None, &["perl", "-e", other]), None, "another root directory");
     }
 }

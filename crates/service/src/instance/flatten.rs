@@ -91,7 +91,14 @@ fn here(upper: &LayerSource, lowers: &[LayerSource]) -> Result<(LayerSource, Vec
     let lowers = match lowers {
         // A whole layer needs none.
         [] if crate::layers::store::is_upper(&dir) && !crate::layers::store::needs_lowers(&dir) => Vec::new(),
-        [] => recorded(&dir)?.into_iter().map(LayerSource::from).collect(),
+        [] => {
+            let lowers = match crate::layers::store::said_by_engine(&dir) {
+                (lowers, _) if !lowers.is_empty() => lowers,
+                (_, true) => recorded(&dir)?,
+                (_, false) => return Err(unrecorded(&dir.into())),
+            };
+            lowers.into_iter().map(LayerSource::from).collect()
+        }
         named => named.to_vec(),
     };
     Ok((dir.into(), lowers))

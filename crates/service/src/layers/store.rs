@@ -14,6 +14,9 @@ const PLACES: [&str; 4] = ["", "overlay", "fuse-overlayfs", "snapshots"];
 /// What holds a layer's files, in the layer's directory.
 const CONTENTS: [&str; 2] = ["diff", "fs"];
 
+/// The layer's name in the directory of links, which engines keep that write down what is below.
+const LINK: &str = "link";
+
 /// An upper layer in a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
@@ -37,6 +40,19 @@ pub fn is_upper(dir: &Path) -> bool {
 #[must_use]
 pub fn needs_lowers(upper: &Path) -> bool {
     has(upper, &["trusted.vellum.lowers", "user.vellum.lowers"])
+}
+
+/// What an engine says of the layers below one that is in its store, and whether the layer's own record may be believed where it says nothing.
+///
+/// An image may bring such a record along, and name any files of this host. Where the engine writes down what is below, it alone is believed;
+/// elsewhere a layer that has a work directory, as somebody writes to it.
+#[must_use]
+pub fn said_by_engine(upper: &Path) -> (Vec<PathBuf>, bool) {
+    let is_of_store = upper.file_name().is_some_and(|name| CONTENTS.iter().any(|contents| name == *contents));
+    let Some(layer) = upper.parent().filter(|_| is_of_store) else { return (Vec::new(), true) };
+    let lowers = layer.parent().map(|place| below(place, layer)).unwrap_or_default();
+    let is_believed = layer.join("work").is_dir() && !layer.join(LINK).exists();
+    (lowers, is_believed)
 }
 
 fn has(dir: &Path, names: &[&str]) -> bool {
@@ -78,4 +94,33 @@ fn below(place: &Path, layer: &Path) -> Vec<PathBuf> {
     let lines = text.trim_ascii().split(|byte| *byte == b':').filter(|part| !part.is_empty());
     let paths: Vec<PathBuf> = lines.map(|part| place.join(OsStr::from_bytes(part))).collect();
     if paths.iter().all(|path| path.is_dir()) { paths } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::{create_dir_all, write};
+
+    #[test]
+    fn a_record_that_an_image_may_have_brought_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        let said = |path: &str| {
+            create_dir_all(at(path)).unwrap();
+            said_by_engine(&at(path))
+        };
+        // No engine's: whoever has mounted it knows it.
+        assert_eq!(said("upper"), (Vec::new(), true));
+        // containerd writes nothing down: a layer that nobody writes to is an image's.
+        assert_eq!(said("snapshots/1/fs"), (Vec::new(), false));
+        create_dir_all(at("snapshots/1/work")).unwrap();
+        assert_eq!(said("snapshots/1/fs"), (Vec::new(), true));
+        // podman does: the lowest layer of an image has none below, whatever it says.
+        create_dir_all(at("overlay/a/work")).unwrap();
+        write(at("overlay/a/link"), "A").unwrap();
+        assert_eq!(said("overlay/a/diff"), (Vec::new(), false));
+        create_dir_all(at("overlay/l/A")).unwrap();
+        write(at("overlay/a/lower"), "l/A").unwrap();
+        assert_eq!(said("overlay/a/diff"), (vec![at("overlay/l/A")], false));
+    }
 }

@@ -118,6 +118,8 @@ pub enum Command {
     Gate {
         /// The socket.
         socket: PathBuf,
+        /// The process that listens there.
+        process: i32,
         /// What is locked until all is done.
         locked: PathBuf,
         /// The program.

@@ -3,9 +3,9 @@
 use super::change::{Change, Place};
 use super::error::{Error, Result};
 use super::format::{RECORD_HEAD, RECORD_MAX, RecordId, Root, changes_of};
-use super::state::State;
+use super::state::{Live, State};
 use crate::device::{self, Geometry, ZonedDevice};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 /// No zone: the log has one copy here.
 pub(super) const NO_ZONE: u32 = u32::MAX;
@@ -113,26 +113,29 @@ impl Replayed {
 ///
 /// A record that was written beside its data counts if they are there, or if a later one says that it was flushed. So it is the longest first
 /// part of the log whose data are all there that counts: the others were lost with the power before anybody was told of them.
+///
+/// The log is read three times at most, whatever it says.
 pub(super) fn replay(
     device: &dyn ZonedDevice,
     root: &Root,
     new: impl Fn() -> State,
 ) -> Result<(State, Replayed)> {
-    let mut end = u64::MAX;
-    loop {
-        let mut state = new();
-        let (replayed, beside) = replay_until(device, root, &mut state, end)?;
-        match first_missing(device, &state, &beside)? {
-            None => return Ok((state, replayed)),
-            Some(record) => {
-                tracing::info!(
-                    "record {record} of log {}: its data were lost with the power",
-                    root.generation
-                );
-                end = record;
-            }
+    let mut state = new();
+    let mut beside = VecDeque::new();
+    let replayed = replay_until(device, root, &mut state, u64::MAX, &mut |found, _| {
+        // Also one that does not count itself knows which ones were flushed.
+        while beside.front().is_some_and(|first: &Beside| first.record < found.flushed) {
+            beside.pop_front();
         }
-    }
+        found.places(&mut |place, count| beside.push_back(Beside { record: found.record, place, count }));
+        Ok(())
+    })?;
+    let Some(record) = first_missing(device, &state, &beside)? else { return Ok((state, replayed)) };
+    tracing::info!("record {record} of log {}: its data were lost with the power", root.generation);
+    let end = longest(device, root, new(), replayed.flushed)?;
+    let mut state = new();
+    let replayed = replay_until(device, root, &mut state, end, &mut |_, _| Ok(()))?;
+    Ok((state, replayed))
 }
 
 /// Blocks that a record speaks of which may not have been flushed.
@@ -142,29 +145,116 @@ struct Beside {
     count: u32,
 }
 
-/// The first record that has data which are live in the end, and are not there. Any end of the log before it is no better, for what lives
-/// in the end lived since that record.
-fn first_missing(device: &dyn ZonedDevice, state: &State, beside: &[Beside]) -> Result<Option<u64>> {
-    let size = device.geometry().block_size as usize;
+/// The first record that has data which are live in the end, and are not there.
+fn first_missing(device: &dyn ZonedDevice, state: &State, beside: &VecDeque<Beside>) -> Result<Option<u64>> {
+    // By zone and first block: several records may speak of an extent.
+    let mut seen = BTreeSet::new();
     for Beside { record, place, count } in beside {
-        let Some(used) = state.zones.get(place.zone as usize) else { continue };
-        let first = used.live.range(..=place.block).next_back().map_or(place.block, |(block, _)| *block);
-        for (block, live) in used.live.range(first..place.block + count) {
-            let extent = state.objects.get(&live.object).and_then(|object| object.extents.get(&live.at));
-            let Some(extent) = extent else { continue };
-            let mut bytes = vec![0; extent.sums.len() * size];
-            let read = device.read(place.zone, u64::from(*block), &mut bytes);
-            match read {
-                Err(device::Error::NoPower) => return Err(device::Error::NoPower.into()),
-                Err(device::Error::Unwritten | device::Error::OutOfRange) => return Ok(Some(*record)),
-                // A zone that has failed says nothing of what was flushed. Who reads these blocks gets the error.
-                Err(_) => {}
-                Ok(()) if extent.sums[..] == super::blocks::sums(&bytes, size as u32)[..] => {}
-                Ok(()) => return Ok(Some(*record)),
+        for (block, live) in live_in(state, *place, *count) {
+            if seen.insert((place.zone, block)) && !lost(device, state, place.zone, block, live)?.is_empty() {
+                return Ok(Some(*record));
             }
         }
     }
     Ok(None)
+}
+
+/// The end of the longest first part of the log whose live data are all there. Records before `flushed` have theirs.
+///
+/// A block that is lost has every end excluded between its record and the one by which it lives no more. So the lost blocks that still live are
+/// looked at after each record, each until it is dead: that takes as long as there are blocks.
+fn longest(device: &dyn ZonedDevice, root: &Root, mut state: State, flushed: u64) -> Result<u64> {
+    let geometry = device.geometry();
+    // Each block is written once before it is flushed.
+    let mut left = geometry.zone_blocks.saturating_mul(u64::from(geometry.zones));
+    let mut end = flushed;
+    let mut missing: Vec<Missing> = Vec::new();
+    replay_until(device, root, &mut state, u64::MAX, &mut |found, state| {
+        if found.record < flushed {
+            return Ok(());
+        }
+        let mut places = Vec::new();
+        found.places(&mut |place, count| places.push((place, count)));
+        for (place, count) in places {
+            for (block, live) in live_in(state, place, count) {
+                left = left.checked_sub(u64::from(live.count)).ok_or_else(|| {
+                    Error::Damaged(format!("log {}: it has more blocks than the device", root.generation))
+                })?;
+                missing.extend(lost(device, state, place.zone, block, live)?);
+            }
+        }
+        while missing.last().is_some_and(|last| !last.is_live(state)) {
+            missing.pop();
+        }
+        if missing.is_empty() {
+            end = found.record + 1;
+        }
+        Ok(())
+    })?;
+    Ok(end)
+}
+
+/// A block that is not there, of an object.
+struct Missing {
+    zone: u32,
+    block: u32,
+    object: u64,
+}
+
+impl Missing {
+    fn is_live(&self, state: &State) -> bool {
+        let place = Place { zone: self.zone, block: self.block };
+        live_in(state, place, 1).any(|(_, live)| live.object == self.object)
+    }
+}
+
+/// What is live among blocks of a zone: all extents that have some of them.
+fn live_in(state: &State, place: Place, count: u32) -> impl Iterator<Item = (u32, Live)> + '_ {
+    let end = place.block.saturating_add(count);
+    let of_zone = state.zones.get(place.zone as usize);
+    of_zone.into_iter().flat_map(move |used| {
+        let before = used.live.range(..place.block).next_back();
+        let before = before.filter(move |(block, live)| block.saturating_add(live.count) > place.block);
+        before.into_iter().chain(used.live.range(place.block..end)).map(|(block, live)| (*block, *live))
+    })
+}
+
+/// The blocks of an extent that are not there.
+fn lost(device: &dyn ZonedDevice, state: &State, zone: u32, block: u32, live: Live) -> Result<Vec<Missing>> {
+    let size = device.geometry().block_size as usize;
+    let extent = state.objects.get(&live.object).and_then(|object| object.extents.get(&live.at));
+    let Some(extent) = extent else { return Ok(Vec::new()) };
+    let mut bytes = vec![0; extent.sums.len() * size];
+    let missing = |number: usize| Missing { zone, block: block + number as u32, object: live.object };
+    if may_be_there(device.read(zone, u64::from(block), &mut bytes))? == Some(true) {
+        let sums = super::blocks::sums(&bytes, size as u32);
+        let wrong = extent.sums.iter().zip(&sums[..]).enumerate().filter(|(_, (said, is))| said != is);
+        return Ok(wrong.map(|(number, _)| missing(number)).collect());
+    }
+    // One by one, for some may be there.
+    let mut all = Vec::new();
+    for (number, bytes) in bytes.chunks_mut(size).enumerate() {
+        let is_there = match may_be_there(device.read(zone, u64::from(block) + number as u64, bytes))? {
+            Some(true) => extent.sums.get(number) == super::blocks::sums(bytes, size as u32).first(),
+            // A zone that has failed says nothing of what was flushed. Who reads these blocks gets the error.
+            None => true,
+            Some(false) => false,
+        };
+        if !is_there {
+            all.push(missing(number));
+        }
+    }
+    Ok(all)
+}
+
+/// Whether what was read is there, as the device says. None: it does not say.
+fn may_be_there(read: device::Result<()>) -> Result<Option<bool>> {
+    match read {
+        Ok(()) => Ok(Some(true)),
+        Err(device::Error::NoPower) => Err(device::Error::NoPower.into()),
+        Err(device::Error::Unwritten | device::Error::OutOfRange) => Ok(Some(false)),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Blocks of all extents that changes speak of.
@@ -178,31 +268,45 @@ fn places(changes: &[Change], into: &mut impl FnMut(Place, u32)) {
     }
 }
 
-/// Reads the records before `end`, and what those that are not known to be flushed speak of.
+/// A record that was read.
+struct Found<'a> {
+    record: u64,
+    /// Records before this one were flushed.
+    flushed: u64,
+    is_beside_data: bool,
+    changes: &'a [Change],
+}
+
+impl Found<'_> {
+    /// The blocks that it speaks of, if they may not have been flushed.
+    fn places(&self, into: &mut impl FnMut(Place, u32)) {
+        if self.is_beside_data {
+            places(self.changes, into);
+        }
+    }
+}
+
+/// Reads all records, and applies those before `end`. `look` sees each of these, with the state that it leads to.
 fn replay_until(
     device: &dyn ZonedDevice,
     root: &Root,
     state: &mut State,
     end: u64,
-) -> Result<(Replayed, Vec<Beside>)> {
-    let mut beside: Vec<Beside> = Vec::new();
+    look: &mut dyn FnMut(&Found<'_>, &State) -> Result<()>,
+) -> Result<Replayed> {
     let mut reader = Reader { device, root, zones: root.log, at: 0, sequence: 0, single: Vec::new() };
     let mut seen: BTreeSet<u32> = BTreeSet::new();
     let (mut parts, mut begins, mut flushed) = (Vec::new(), vec![0], 0);
     reader.enter(root.log, &mut seen, &mut parts)?;
     while let Some((id, changes)) = reader.next()? {
-        // Also one that does not count itself knows which ones were flushed.
-        beside.retain(|beside| beside.record >= id.flushed);
         flushed = flushed.max(id.flushed);
-        if id.is_beside_data && id.sequence < end {
-            places(&changes, &mut |place, count| beside.push(Beside { record: id.sequence, place, count }));
-        }
+        let counts = id.sequence < end;
         match changes.as_slice() {
             [Change::Next { zones }] => {
                 reader.enter(*zones, &mut seen, &mut parts)?;
                 begins.push(reader.sequence);
             }
-            _ if id.sequence >= end => {}
+            _ if !counts => {}
             changes => {
                 for change in changes {
                     let sequence = reader.sequence - 1;
@@ -212,6 +316,10 @@ fn replay_until(
                 }
             }
         }
+        if counts {
+            let (record, is_beside_data) = (id.sequence, id.is_beside_data);
+            look(&Found { record, flushed, is_beside_data, changes: &changes }, state)?;
+        }
     }
     reader.check_end()?;
     for zone in parts.iter().flatten().filter(|zone| **zone != NO_ZONE) {
@@ -220,7 +328,7 @@ fn replay_until(
         }
     }
     let records = reader.sequence.min(end);
-    Ok((Replayed { parts, begins, records, flushed, single: reader.single }, beside))
+    Ok(Replayed { parts, begins, records, flushed, single: reader.single })
 }
 
 struct Reader<'a> {

@@ -12,6 +12,8 @@ mod format;
 mod hand;
 mod image_writer;
 mod log;
+#[cfg(test)]
+mod log_test;
 mod named;
 mod node;
 mod open;

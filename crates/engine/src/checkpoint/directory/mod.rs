@@ -29,10 +29,15 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 use vellum_service::Failure;
 
 /// What one is called that is being made, or removed.
 const UNFINISHED: &str = ".unfinished-";
+/// How long another command may take to give a name, with all that is written to the disk for it.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A directory of checkpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -229,10 +234,27 @@ impl Directory {
 
     /// Who has this may take names away and give them: nobody else does.
     fn alone(&self) -> Result<File, Failure> {
+        self.alone_within(PATIENCE)
+    }
+
+    /// As [`Self::alone`]. Whoever can read the directory can lock it, so the wait has an end.
+    fn alone_within(&self, patience: Duration) -> Result<File, Failure> {
         let failed = |e: io::Error| Failure::at(&self.dir, e);
         let dir = File::open(&self.dir).map_err(failed)?;
-        flock(&dir, FlockOperation::LockExclusive).map_err(|e| failed(e.into()))?;
-        Ok(dir)
+        let begin = Instant::now();
+        loop {
+            match flock(&dir, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(dir),
+                Err(Errno::WOULDBLOCK) if begin.elapsed() < patience => thread::sleep(PAUSE),
+                Err(Errno::WOULDBLOCK) => {
+                    let shown = self.dir.display();
+                    return Err(Failure::system(format!("{shown}: another process holds its lock"))
+                        .remedy(format!("try again; lsof {shown} says who has it open")));
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(failed(e.into())),
+            }
+        }
     }
 
     /// Removes some, if all are there and no other one needs them: first their names are gone, then what is in them.
@@ -529,10 +551,30 @@ mod tests {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let failure = Directory::make("--to", dir.path()).unwrap_err();
         assert!(failure.exit_status() == 2 && failure.to_string().contains("chmod o-w"), "{failure}");
+        for (mode, remedy) in [(0o2775, "chmod g-w"), (0o1777, "mkdir -m 700")] {
+            if remedy == "chmod g-w" && !rustix::process::geteuid().is_root() {
+                println!("SKIPPED: needs root, for the group may be the user's own");
+                continue;
+            }
+            fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let failure = Directory::make("--to", dir.path()).unwrap_err();
+            assert!(failure.exit_status() == 2 && failure.to_string().contains(remedy), "{failure}");
+        }
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
         let store = Directory::make("--to", dir.path()).unwrap();
         for bad in ["", "..", "a/b", ".unfinished-1"] {
             assert_eq!(store.begin(bad).unwrap_err().exit_status(), 2, "{bad}");
         }
+    }
+
+    #[test]
+    fn a_lock_that_somebody_holds_is_not_waited_for_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Directory::make("--to", dir.path()).unwrap();
+        let held = store.alone().unwrap();
+        let failure = store.alone_within(Duration::from_millis(20)).unwrap_err();
+        assert!(failure.to_string().contains("another process holds its lock"), "{failure}");
+        drop(held);
+        store.alone_within(Duration::ZERO).unwrap();
     }
 }

@@ -12,6 +12,7 @@
 //! Whoever keeps the object gives it its name when all of it is there, so there is no half of one to recognise. What is read may have been put
 //! there by anybody: lengths and places are checked before they are used.
 
+use super::bounded;
 use super::layer::Item;
 use super::map::Map;
 use super::stored::{InMemory, Stored};
@@ -29,8 +30,11 @@ const FOOT: usize = 8 + 3 * 8 + 3 * 4 + 4 + 8;
 /// Of version 1: places and lengths of index and record, and the magic.
 const MAGIC_1: &[u8; 8] = b"vlmckpt1";
 const FOOT_1: usize = 40;
-/// The largest index that is read, in bytes: a layer of some millions of objects.
+/// The largest index that is read, in bytes, and what it may become in memory: a layer of some millions of objects.
 const INDEX_MAX: u64 = 1 << 30;
+const MEMORY_MAX: usize = 2 << 30;
+/// No index of so few bytes, and no map, becomes more.
+const SMALL: usize = MEMORY_MAX >> 6;
 
 /// Bytes of a file that lie side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,6 +51,7 @@ pub(in crate::checkpoint) struct Piece {
 pub(in crate::checkpoint) struct Contents {
     pub(in crate::checkpoint) size: u64,
     /// In order, and not on each other.
+    #[serde(deserialize_with = "bounded::list")]
     pub(in crate::checkpoint) pieces: Vec<Piece>,
 }
 
@@ -112,10 +117,13 @@ impl Contents {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::checkpoint) struct Index {
     /// CRIU's images, by name.
+    #[serde(deserialize_with = "bounded::map")]
     pub(in crate::checkpoint) images: BTreeMap<String, Contents>,
     /// What the container sees in `/etc`, by name.
+    #[serde(deserialize_with = "bounded::map")]
     pub(in crate::checkpoint) files: BTreeMap<String, Contents>,
     /// The upper layer, by path; what is in a directory comes after it.
+    #[serde(deserialize_with = "bounded::map")]
     pub(in crate::checkpoint) layer: BTreeMap<Vec<u8>, Item>,
 }
 
@@ -129,6 +137,12 @@ pub(in crate::checkpoint) fn tail(
     let failed = |e: postcard::Error| Failure::system("an index").because(e);
     let index = postcard::to_stdvec(index).map_err(failed)?;
     let map = postcard::to_stdvec(map).map_err(failed)?;
+    let is_read =
+        |index: &[u8]| index.len() as u64 <= INDEX_MAX && read::<Index>(index, MEMORY_MAX).is_some();
+    if (index.len() > SMALL && !is_read(&index)) || map.len() as u64 > INDEX_MAX {
+        return Err(Failure::input("the upper layer has more objects than a packed checkpoint may have")
+            .remedy("take it with --compress none"));
+    }
     let record = serde_json::to_vec_pretty(record).map_err(|e| Failure::system("a record").because(e))?;
     let mut foot = at.to_le_bytes().to_vec();
     for part in [&index, &map, &record] {
@@ -270,14 +284,19 @@ fn unclear(shown: &str) -> Failure {
     Failure::input(format!("{shown}: no checkpoint that this version reads"))
 }
 
+/// Reads what somebody has written, with at most so many bytes of memory.
+pub(super) fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8], memory: usize) -> Option<T> {
+    bounded::within(memory, || postcard::from_bytes(bytes).ok())
+}
+
 /// A map of an object whose frames end at `end`.
 fn parse_map(bytes: &[u8], end: u64) -> Option<Map> {
-    postcard::from_bytes(bytes).ok().filter(|map: &Map| map.is_right(end))
+    read(bytes, MEMORY_MAX).filter(|map: &Map| map.is_right(end))
 }
 
 /// An index of an object into which so many bytes were put.
 fn parse(bytes: &[u8], end: u64) -> Option<Index> {
-    let index: Index = postcard::from_bytes(bytes).ok()?;
+    let index: Index = read(bytes, MEMORY_MAX)?;
     let files =
         || index.images.values().chain(index.files.values()).chain(index.layer.values().map(Item::contents));
     // Nothing is in two files, so that what is restored has bounds.
@@ -360,6 +379,30 @@ pub(in crate::checkpoint) mod tests {
     fn index(len: u64) -> Index {
         let contents = Contents { size: len + 7, pieces: vec![Piece { at: 7, from: 3, len: len - 3 }] };
         Index { images: BTreeMap::from([("pages-1.img".to_owned(), contents)]), ..Index::default() }
+    }
+
+    /// An index of small bytes that would be large in memory: empty attributes, empty pieces, objects with nothing in them.
+    #[test]
+    fn an_index_takes_no_more_memory_than_it_may() {
+        const MANY: usize = 1 << 20;
+        let hostile = |head: &[u8], one: &[u8]| {
+            let mut bytes = head.to_vec();
+            let count = postcard::to_stdvec(&(MANY as u64)).unwrap();
+            bytes.extend_from_slice(&count);
+            (0..MANY).for_each(|_| bytes.extend_from_slice(one));
+            bytes
+        };
+        // No images, no files, one object of no name: mode, owner, times, device, and then its attributes.
+        let attributes = hostile(&[0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0, 0]);
+        // One image of no name: its size, and then its pieces.
+        let pieces = hostile(&[1, 0, 0], &[0, 0, 0]);
+        for bytes in [attributes, pieces] {
+            let mut result = None;
+            let taken = allocation_counter::measure(|| result = read::<Index>(&bytes, 4 << 20));
+            assert_eq!(result, None);
+            assert!(taken.bytes_max < 8 << 20, "{} bytes were taken", taken.bytes_max);
+        }
+        assert_eq!(read::<Index>(&postcard::to_stdvec(&index(100)).unwrap(), 4 << 20), Some(index(100)));
     }
 
     fn looked(bytes: &[u8]) -> Result<Looked, Failure> {

@@ -3,6 +3,7 @@
 //! As `delta` does it from directory to directory: a first pass takes all while the container runs, a second one, while it stands still, what
 //! has changed since. What the first one took in vain stays in the object, which nothing is ever taken from.
 
+use super::bounded;
 use super::format::{Contents, Piece};
 use super::sink::Sink;
 use super::unpack::Unpacked;
@@ -36,6 +37,7 @@ pub(in crate::checkpoint) struct Item {
     times: [(i64, i64); 2],
     device: u64,
     /// Attributes with their values.
+    #[serde(deserialize_with = "bounded::list")]
     xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Of a symbolic link.
     target: Vec<u8>,

@@ -2,8 +2,9 @@
 //!
 //! `gathering` makes one: CRIU writes its images into `files`, a mount of their own, `layer` takes the upper layer, and both put bytes into the
 //! `sink`, whose threads `pack` them and write them to where they are `stored`. `made` is that as a checkpoint. `lay` makes one of what lies in directories. `format` says how an object ends, `map` what its bytes have become.
-//! `kept` restores from one, and `unpack` reads it.
+//! `kept` restores from one, and `unpack` reads it; `bounded` keeps what is read in bounds.
 
+mod bounded;
 mod files;
 mod format;
 mod gathering;

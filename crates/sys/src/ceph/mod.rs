@@ -21,6 +21,8 @@ use std::sync::{Arc, OnceLock};
 
 /// What statfs(2) calls CephFS.
 const MAGIC: u64 = 0x00c3_6400;
+/// What a client calls the directory of snapshots. No name that a program asks for has a slash, so none leads there.
+const SNAPSHOTS: &CStr = c"/.snap";
 
 /// A thing of libcephfs's.
 struct Handle<T>(NonNull<T>);
@@ -91,6 +93,11 @@ pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
+/// A device number that the kernel does not give.
+fn device(of: impl IntoIterator<Item = u8>, number: u64) -> u64 {
+    (0xce << 56) | (crate::fnv1a(of.into_iter().chain(number.to_le_bytes())) >> 8)
+}
+
 impl CephClient {
     /// Connects to a cluster and mounts its filesystem; each step of that is done or refused within 8 s. To be called in the process
     /// that will use it, after the last fork: threads are started.
@@ -140,10 +147,15 @@ impl CephClient {
         self.is_known_expelled()
     }
 
-    /// The device number of files in it.
+    /// The device number of files in it, and in none of its snapshots.
     #[must_use]
     pub const fn device(&self) -> u64 {
         self.device
+    }
+
+    /// The device number of files in a snapshot, which have the inode numbers of those that it was taken of.
+    fn device_of(&self, snapshot: u64) -> u64 {
+        if snapshot == Vino::NOW { self.device } else { device(self.device.to_le_bytes(), snapshot) }
     }
 
     /// A device number for files in it: the same in every client of this filesystem, and none that the kernel gives.
@@ -154,8 +166,7 @@ impl CephClient {
         unsafe { (self.library.ceph_conf_get)(self.mount.raw(), c"fsid".as_ptr(), to, fsid.len()) };
         // SAFETY: the client is mounted.
         let number = unsafe { (self.library.ceph_get_fs_cid)(self.mount.raw()) };
-        let hash = crate::fnv1a(fsid.into_iter().chain(number.to_le_bytes()));
-        (0xce << 56) | (hash >> 8)
+        device(fsid, number.cast_unsigned())
     }
 
     /// The root directory.

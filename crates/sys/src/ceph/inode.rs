@@ -99,6 +99,13 @@ impl CephInode {
         self.lookup(c"..")
     }
 
+    /// What the library says of the snapshot that it is in.
+    pub(super) fn snapshot(&self) -> Result<u64> {
+        let mut stat = Statx::new();
+        on_inode!(self, ceph_ll_getattr, &raw mut stat, ATTRIBUTES, 0)?;
+        Ok(stat.dev)
+    }
+
     /// The directory that has this directory's snapshots by their names.
     pub fn snapshots(&self) -> Result<Self> {
         Ok(self.lookup(SNAPSHOTS)?.0)

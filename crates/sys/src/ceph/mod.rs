@@ -73,6 +73,8 @@ pub struct CephClient {
     identity: Handle<UserPerm>,
     mounted: bool,
     device: u64,
+    /// What the library says in place of a snapshot's number of what is in none.
+    present: OnceLock<u64>,
     /// The cluster has expelled it.
     expelled: AtomicBool,
 }
@@ -114,7 +116,7 @@ impl CephClient {
         // SAFETY: no groups, so no array.
         let identity = unsafe { (library.ceph_userperm_new)(0, 0, 0, ptr::null_mut()) };
         let (identity, expelled) = (Handle::new(identity)?, AtomicBool::new(false));
-        Ok(Self { library, mount, identity, mounted: false, device: 0, expelled })
+        Ok(Self { library, mount, identity, mounted: false, device: 0, present: OnceLock::new(), expelled })
     }
 
     /// What a call returned, as [`outcome`]; a cluster that has expelled the client says so in any call.
@@ -155,7 +157,15 @@ impl CephClient {
 
     /// The device number of files in a snapshot, which have the inode numbers of those that it was taken of.
     fn device_of(&self, snapshot: u64) -> u64 {
-        if snapshot == Vino::NOW { self.device } else { device(self.device.to_le_bytes(), snapshot) }
+        let present = self.present.get().copied().unwrap_or(Vino::NOW);
+        if snapshot == present { self.device } else { device(self.device.to_le_bytes(), snapshot) }
+    }
+
+    /// Asks the library what it says of the root, which is in no snapshot.
+    fn meet(self: &Arc<Self>) {
+        if let Ok(snapshot) = self.root().and_then(|root| root.snapshot()) {
+            let _ = self.present.set(snapshot);
+        }
     }
 
     /// A device number for files in it: the same in every client of this filesystem, and none that the kernel gives.

@@ -158,7 +158,9 @@ impl CephSetup {
                 // SAFETY: the client is mounted; the rest is a number.
                 unsafe { (client.library.ceph_umask)(client.mount.raw(), 0) };
                 client.device = client.identify();
-                return Ok(Arc::new(client));
+                let client = Arc::new(client);
+                client.meet();
+                return Ok(client);
             }
             libc::ETIMEDOUT => ("no answer from the monitors or the metadata server", CephTrouble::Silence),
             NO_SERVER => ("no metadata server is up", CephTrouble::Silence),

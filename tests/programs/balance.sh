@@ -1,7 +1,7 @@
 #!/bin/sh
-# balance.sh VELLUM DIR MIB [IMAGE-OF-V2]: four control groups with weights 100, 200, 400 and 800 below one that may have MIB of memory; each
-# reads a file of MIB in DIR again and again. Prints lines "WHEN WEIGHT BYTES" of their page cache: `without` vellum
-# balance, then `with` it; then `idle`, when the last one has not read for a while, and `back`, when it reads again; and
+# balance.sh VELLUM DIR MIB: four control groups with weights 100, 200, 400 and 800 below one that may have MIB of memory, or, with OPEN=1 (version
+# 2), as much as the machine has; each reads a file of MIB in DIR again and again. Prints lines "WHEN WEIGHT BYTES" of their page cache: `without` vellum
+# balance, then `with` it; then, but with SHARES=1, `idle`, when the last one has not read for a while, and `back`, when it reads again; and
 # `limits` before and after, which must be equal, and `with` it, and when it has been `killed`; and `read WHEN BYTES`, what all have read meanwhile. Plain sh, and busybox: it also runs in a virtual machine.
 set -eu
 vellum=$1 dir=$2 mib=$3
@@ -32,7 +32,7 @@ trap finish EXIT
 mkdir -p $mem/$name $cpu/$name
 if [ $version = 2 ]; then
   echo "+memory +cpu" > $mem/$name/cgroup.subtree_control
-  echo $((mib << 20)) > $mem/$name/memory.max
+  [ -n "${OPEN:-}" ] || echo $((mib << 20)) > $mem/$name/memory.max
 else
   echo $((mib << 20)) > $mem/$name/memory.limit_in_bytes
 fi
@@ -90,7 +90,7 @@ settled() {
   echo "$said"
 }
 is_relieved() { old=${before##* }; limits now | grep -q " $old\( \|\$\)"; }
-limits() { echo "limits $1" $(for g in $(groups); do cat "$g/$limit"; done); }
+limits() { echo "limits $1" $(for g in $(groups); do cat "$g/$limit"; done) $(cat "$mem/$name/memory.high" 2>/dev/null); }
 for w in $weights; do reader $w; done
 sleep "${WARM:-6}"
 look without
@@ -101,23 +101,25 @@ balance=$!
 sleep "${WARM:-6}"
 settled with
 limits with
-[ -p "$dir/800.go" ] || mkfifo "$dir/800.go"
-rm -f "$dir/800.waits"
-touch "$dir/800.wait"
-# It reads its file to the end first, which takes as long as it takes.
-i=0
-while [ $i -lt 600 ] && [ ! -e "$dir/800.waits" ]; do i=$((i + 1)); sleep 0.1; done
-sleep "${IDLE:-14}"
-settled idle
-rm "$dir/800.wait"
-: > "$dir/800.go"
-sleep 8
-settled back
-# Killed, it leaves its limits to the next one, which ends by itself; in version 1, to its guard.
+if [ -z "${SHARES:-}" ]; then
+  [ -p "$dir/800.go" ] || mkfifo "$dir/800.go"
+  rm -f "$dir/800.waits"
+  touch "$dir/800.wait"
+  # It reads its file to the end first, which takes as long as it takes.
+  i=0
+  while [ $i -lt 600 ] && [ ! -e "$dir/800.waits" ]; do i=$((i + 1)); sleep 0.1; done
+  sleep "${IDLE:-14}"
+  settled idle
+  rm "$dir/800.wait"
+  : > "$dir/800.go"
+  sleep 8
+  settled back
+fi
+# Killed, it leaves its limits to the next one, which ends by itself; where there are limits, to its guard.
 kill -9 $balance
 wait $balance 2>/dev/null || true
-# In version 1 a guard gives them back at once.
-if [ $version = 1 ]; then
+# Where groups may have limits a guard gives them back at once.
+if [ $version = 1 ] || [ -n "${OPEN:-}" ]; then
   i=0
   while [ $i -lt 100 ] && [ "$(limits before)" != "$before" ]; do i=$((i + 1)); sleep 0.1; done
 fi

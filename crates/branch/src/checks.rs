@@ -13,6 +13,17 @@ pub(crate) fn check_times(atime: Option<SetTime>, mtime: Option<SetTime>) -> Res
     if bad(atime) || bad(mtime) { Err(Errno::INVAL) } else { Ok(()) }
 }
 
+/// Longest target of a symbolic link that the kernel passes on, in bytes.
+pub(crate) const TARGET_MAX: usize = 4095;
+
+/// ENAMETOOLONG for a target that no link of the kernel's has: cut to a buffer it would be another name. `size`: of a link that has filled it.
+pub(crate) fn check_target(len: usize, room: usize, size: impl FnOnce() -> Result<u64>) -> Result<usize> {
+    if len >= room && size()? > TARGET_MAX as u64 {
+        return Err(Error::new(Errno::NAMETOOLONG, "read symbolic link"));
+    }
+    Ok(len)
+}
+
 /// EINVAL for an offset or a size that is a negative number to the kernel.
 pub(crate) fn check_offset(offset: u64) -> Result<()> {
     if i64::try_from(offset).is_ok() { Ok(()) } else { Err(Errno::INVAL.into()) }

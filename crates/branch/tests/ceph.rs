@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use support::cluster::beside_a_cluster;
 use support::*;
 use vellum_branch::{
-    CachedBranch, CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephSetup, CephWriter, SETTLE,
-    Sharing,
+    CachedBranch, CephAccess, CephBranch, CephClaim, CephClient, CephLineage, CephSetup, CephWriter,
+    Knowledge, KnownBranch, SETTLE, Sharing,
 };
 use vellum_vfs::{Branch, Errno, Object, OpenMode, RenameFlags, SetTime, Timestamp};
 
@@ -27,6 +27,8 @@ fn ceph() {
         a_successor_takes_the_place_of_one_that_has_died();
         a_writer_is_alone_and_what_it_was_answered_stays();
         files_are_found_by_number_beneath_the_root_only();
+        long_targets_are_refused_and_not_cut();
+        a_snapshot_is_a_layer_of_its_own();
         an_expelled_client_says_so();
     });
 }
@@ -279,6 +281,122 @@ fn files_are_found_by_number_beneath_the_root_only() {
             assert_eq!(errno(branch.find_file(number)), Errno::NOENT, "{number:#x}");
         }
     }
+}
+
+/// CephFS keeps targets that the kernel cannot follow. Cut, they would be others' names.
+fn long_targets_are_refused_and_not_cut() {
+    let client = client();
+    let f = Fixture::ceph(&client);
+    let path = CString::new(f.branch.describe().trim_start_matches("ceph:/")).unwrap();
+    let (dir, _) = client.root().unwrap().lookup(&path).unwrap();
+    let known = KnownBranch::new(Arc::clone(&f.branch), &Knowledge::new(1 << 20));
+    for (name, len) in [(c"longest", 4095), (c"longer", 4096), (c"long", 9000)] {
+        dir.make_symlink(name, &CString::new(vec![b'x'; len]).unwrap()).unwrap();
+        for root in [f.root(), known.root()] {
+            for room in [4095, 4096, 8192, 16384] {
+                let mut buf = vec![0; room];
+                let held = root.hold(n(name)).unwrap();
+                for read in [root.read_link_at(n(name), &mut buf), held.read_link(&mut buf)] {
+                    match read {
+                        Ok(read) => {
+                            assert!(read == len && buf[..len] == vec![b'x'; len], "{len}, {room}: {read}")
+                        }
+                        Err(error) => assert!(
+                            error.errno() == Errno::NAMETOOLONG && len > 4095,
+                            "{len}, {room}: {error}"
+                        ),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Files of a snapshot have the numbers of those that it was taken of, and are others.
+fn a_snapshot_is_a_layer_of_its_own() {
+    let (one, other) = (client(), client());
+    let f = Fixture::ceph(&one);
+    let path = f.branch.describe().trim_start_matches("ceph:/").to_owned();
+    let at = |rest: &str| CString::new(format!("{path}{rest}")).unwrap();
+    let root = f.root();
+    let file = put(&*root, c"f", b"contents 0");
+    root.link(n(c"f"), &*root, n(c"g")).unwrap();
+    put(&*subdir(&*root, c"d"), c"deep", b"deep");
+    for (name, text) in [(c"v1", b"contents 1"), (c"v2", b"contents 2"), (c"v3", b"contents 3")] {
+        file.write_at(text, 0).unwrap();
+        file.sync(false).unwrap();
+        let (dir, _) = one.root().unwrap().lookup(&at("")).unwrap();
+        dir.snapshots().unwrap().make_dir(name, 0o755).unwrap();
+    }
+    root.remove(n(c"g")).unwrap();
+    file.write_at(b"contents 4", 0).unwrap();
+    file.set_times(None, Some(SetTime::At(Timestamp { secs: 1, nanos: 0 }))).unwrap();
+    for client in [&one, &other] {
+        let open = |rest: &str| CephBranch::open(client, &at(rest));
+        let branches = ["/.snap/v1", "/.snap/v2", "/.snap/v3", ""].map(|rest| open(rest).unwrap());
+        let cache = cache();
+        for sharing in [Sharing::Immutable, Sharing::Shared { settle: Duration::ZERO }] {
+            let member = cache.join(100).unwrap();
+            for _ in 0..2 {
+                for (branch, number) in branches.iter().zip(1..) {
+                    let branch: Arc<dyn Branch> = Arc::<CephBranch>::clone(branch);
+                    let root = CachedBranch::new(branch, Arc::clone(&member), sharing).root();
+                    let text = format!("contents {number}");
+                    assert_eq!(get_at(&*root, c"f"), text.as_bytes(), "{sharing:?}");
+                    if number < 4 {
+                        assert_eq!(get_at(&*root, c"g"), text.as_bytes(), "{sharing:?}");
+                        assert_eq!(root.stat_at(n(c"g")).unwrap(), root.stat_at(n(c"f")).unwrap());
+                    }
+                }
+            }
+        }
+        let attrs = branches.each_ref().map(|branch| branch.root().stat_at(n(c"f")).unwrap());
+        assert!(attrs.iter().all(|attr| attr.ino == attrs[0].ino));
+        let mut devices = attrs.map(|attr| attr.dev);
+        assert_eq!(devices[3], client.device());
+        for (branch, device) in branches.iter().zip(devices) {
+            let found = (
+                branch.fsid(),
+                branch.statfs().map(|found| found.fsid),
+                branch.version().map(|(root, _)| root.0),
+            );
+            assert_eq!(found, (Ok(device), Ok(device), Ok(device)));
+            assert_eq!(branch.root().stat_at(n(c"d")).unwrap().dev, device);
+        }
+        devices.sort_unstable();
+        assert!(devices.is_sorted_by(|one, other| one < other), "{devices:x?}");
+
+        let snapshot = branches[0].root();
+        assert_eq!(names(&*snapshot), ["d", "f", "g"]);
+        assert_eq!(get_at(&*open("/.snap/v1/d").unwrap().root(), c"deep"), b"deep");
+        assert_eq!(errno(snapshot.create(n(c"new"), 0o600)), Errno::ROFS);
+        assert_eq!(errno(snapshot.remove(n(c"f"))), Errno::ROFS);
+        assert_eq!(errno(snapshot.set_mode_at(n(c"f"), 0o600)), Errno::ROFS);
+        assert_eq!(errno(branches[0].find_file(attrs[0].ino)), Errno::ROFS);
+        let writer = CephWriter { name: b"one", goes_on: false, gone: None, is_logged: false };
+        let taken = CephBranch::open_to_write(client, &at("/.snap/v1"), writer);
+        assert_eq!(errno(taken), Errno::ROFS);
+        for (rest, wanted) in [
+            ("/.snap", Errno::INVAL),
+            ("/.snap/..", Errno::INVAL),
+            ("/.snap/none", Errno::NOENT),
+            ("/.snap/.snap", Errno::NOENT),
+            ("/.snap/v1/.snap/v1", Errno::NOENT),
+            ("/.snap/v1/f", Errno::NOTDIR),
+        ] {
+            assert_eq!(errno(open(rest)), wanted, "{rest}");
+        }
+        // Below a root it is a name as any other.
+        for root in [f.root(), Arc::clone(&snapshot)] {
+            assert_eq!(errno(root.stat_at(n(c".snap"))), Errno::NOENT);
+        }
+        assert_eq!(errno(branches[3].open_dir_path(c".snap/v1")), Errno::NOENT);
+    }
+    // Not the same file, though one number.
+    let old =
+        CephBranch::open(&one, &at("/.snap/v1")).unwrap().root().open_file(n(c"f"), OpenMode::READ).unwrap();
+    assert_eq!(file.copy_range(0, &*old, 0, 10), Ok(10));
+    assert_eq!(get(&*file), b"contents 1");
 }
 
 fn an_expelled_client_says_so() {

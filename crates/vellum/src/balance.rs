@@ -1,5 +1,6 @@
 //! `vellum balance`: the kernel's page cache, shared among control groups by weight.
 
+use crate::log;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ pub fn run(
     times: Option<u64>,
     show: bool,
 ) -> Result<(), Failure> {
+    log::to_stderr()?;
     balance::run(group, interval, times, |rows| {
         if !show {
             return Ok(());

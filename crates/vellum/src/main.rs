@@ -14,7 +14,7 @@ use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
 use vellum::zoned::ZonedCommand;
 use vellum::{
-    balance, bench, checkpoint, flatten, help, inspect, metrics, mount, pool, run, stats, top, umount,
+    balance, bench, checkpoint, flatten, help, inspect, log, metrics, mount, pool, run, stats, top, umount,
     weight, zoned,
 };
 use vellum_engine::checkpoint::{library, loopback, pause, shown};
@@ -87,7 +87,9 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Balance(arguments) => {
             balance::run(arguments.group, interval(arguments.interval)?, arguments.times, arguments.show)
         }
-        Command::BalanceGuard { parent } => vellum_engine::balance::guard(parent),
+        Command::BalanceGuard { parent } => {
+            log::to_stderr().and_then(|()| vellum_engine::balance::guard(parent))
+        }
         Command::Weight(arguments) => weight::run(&arguments.mountpoint, &arguments.weight),
         Command::Metrics(arguments) => match arguments.listen {
             Some(listen) => metrics::serve(&listen.parse()?),

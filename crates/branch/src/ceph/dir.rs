@@ -1,6 +1,7 @@
 //! Directories.
 
 use super::held::{CephDir, CephFile, CephHandle, Held};
+use crate::checks::TARGET_MAX;
 use crate::convert::attr;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -8,9 +9,6 @@ use vellum_vfs::{
     Attr, BranchDir, BranchFile, DirItem, Errno, Error, FileKind, Name, Object, OpenMode, RenameFlags,
     Result, SetTime,
 };
-
-/// Longest target of a symbolic link in bytes.
-const TARGET_MAX: usize = 4095;
 
 impl CephDir {
     /// What `name` leads to, and its attributes.
@@ -20,10 +18,16 @@ impl CephDir {
         Ok((Held { inode: Arc::new(inode), kind: attr.kind() }, attr))
     }
 
-    /// A directory in it. ENOTDIR.
-    pub(super) fn enter(&self, name: Name<'_>) -> Result<Self> {
-        let (held, _) = self.find(name)?;
-        if held.kind == FileKind::Directory { Ok(Self(held)) } else { Err(Errno::NOTDIR.into()) }
+    /// A directory in it, and its attributes. ENOTDIR.
+    pub(super) fn enter(&self, name: Name<'_>) -> Result<(Self, Attr)> {
+        let (held, attr) = self.find(name)?;
+        if held.kind == FileKind::Directory { Ok((Self(held), attr)) } else { Err(Errno::NOTDIR.into()) }
+    }
+
+    /// The directory of its snapshots.
+    pub(super) fn snapshots(&self) -> Result<Self> {
+        let inode = Arc::new(self.0.inode.snapshots()?);
+        Ok(Self(Held { inode, kind: FileKind::Directory }))
     }
 
     /// A directory of the same client. EXDEV.
@@ -72,7 +76,7 @@ impl BranchDir for CephDir {
     }
 
     fn open_dir(&self, name: Name<'_>) -> Result<Arc<dyn BranchDir>> {
-        Ok(Arc::new(self.enter(name)?))
+        Ok(Arc::new(self.enter(name)?.0))
     }
 
     fn open_file(&self, name: Name<'_>, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
@@ -155,7 +159,7 @@ impl BranchDir for CephDir {
         }
         let from = self.find(name)?.1;
         // Two names of one file stay as they are. The client does not know that, and would forget the first.
-        if to.find(to_name).is_ok_and(|(_, there)| there.ino == from.ino) {
+        if to.find(to_name).is_ok_and(|(_, there)| (there.dev, there.ino) == (from.dev, from.ino)) {
             return Ok(());
         }
         Ok(self.0.inode.rename(name.as_c_str(), &to.0.inode, to_name.as_c_str())?)

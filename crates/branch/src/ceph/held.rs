@@ -2,7 +2,7 @@
 
 use super::past::Past;
 use crate::acl::Acl;
-use crate::checks::{check_offset, check_owner, check_times, require_regular};
+use crate::checks::{check_offset, check_owner, check_target, check_times, require_regular};
 use crate::convert::attr;
 use crate::whole;
 use crate::xattr::{CAPABILITY, check_acl, check_form, check_get, check_remove, check_set, is_acl};
@@ -150,7 +150,7 @@ impl Held {
         if self.kind != FileKind::Symlink || buf.is_empty() {
             return Err(Errno::INVAL.into());
         }
-        Ok(self.inode.read_link(buf)?)
+        check_target(self.inode.read_link(buf)?, buf.len(), || Ok(self.inode.stat()?.size))
     }
 
     pub(super) fn open(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
@@ -356,7 +356,8 @@ impl BranchFile for CephFile {
         let len = len.min(COPY_STEP).min(peer.held.inode.stat()?.size.saturating_sub(from_offset));
         let (from_end, end) = (from_offset.checked_add(len), offset.checked_add(len));
         let (from_end, end) = (from_end.ok_or(Errno::OVERFLOW)?, end.ok_or(Errno::OVERFLOW)?);
-        let same = self.held.inode.stat()?.ino == peer.held.inode.stat()?.ino;
+        let which = |held: &Held| held.inode.stat().map(|stat| (stat.dev, stat.ino));
+        let same = which(&self.held)? == which(&peer.held)?;
         if same && end > from_offset && offset < from_end {
             return Err(Errno::INVAL.into());
         }

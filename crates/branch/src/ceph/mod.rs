@@ -29,21 +29,28 @@ pub struct CephBranch {
     client: Arc<CephClient>,
     root: Arc<CephDir>,
     path: String,
+    /// The device number of all that is in it.
+    device: u64,
     /// The right to write to it.
     _right: Option<Right>,
 }
 
 impl CephBranch {
     /// Takes the directory at `path` below the client's root: components joined by `/`, perhaps with one before them; no symbolic
-    /// link on the way is followed. ENOENT, ENOTDIR, EINVAL, ...
+    /// link on the way is followed. `.snap` and a name after a directory lead into its snapshot of that name. ENOENT, ENOTDIR, EINVAL, ...
     pub fn open(client: &Arc<CephClient>, path: &CStr) -> Result<Arc<Self>> {
         Self::sent(client, path, Sending::Later).map(Arc::new)
     }
 
-    /// Its root's inode number, and the count of that inode's changes, if the cluster has one.
-    pub fn version(&self) -> Result<(u64, Option<u64>)> {
+    /// What its root is, by device and inode number, and the count of that inode's changes, if the cluster has one.
+    pub fn version(&self) -> Result<((u64, u64), Option<u64>)> {
         let (stat, count) = self.root.held().inode.stat_version()?;
-        Ok((stat.ino, count))
+        Ok(((stat.dev, stat.ino), count))
+    }
+
+    /// Whether it lies in a snapshot, where nothing changes any more.
+    fn is_snapshot(&self) -> bool {
+        self.device != self.client.device()
     }
 
     /// As [`CephBranch::open`]; when the cluster is given changes is said.
@@ -53,10 +60,34 @@ impl CephBranch {
         let top = client.root().map_err(|e| fail(e.into()))?.sent(sending);
         let top = Arc::new(CephDir(Held { inode: Arc::new(top), kind: FileKind::Directory }));
         let below = bytes.strip_prefix(b"/").unwrap_or(bytes);
-        let root = walk(&top, below).map_err(fail)?;
+        let (root, device) = open_root(&top, below, client.device()).map_err(fail)?;
         let path = format!("ceph:/{}", String::from_utf8_lossy(below));
-        Ok(Self { client: Arc::clone(client), root, path, _right: None })
+        Ok(Self { client: Arc::clone(client), root, path, device, _right: None })
     }
+}
+
+/// What stands for the snapshots of the directory before it, in the path of a layer as everywhere in CephFS.
+const SNAPSHOTS: &[u8] = b".snap";
+
+/// The root of a branch and its device number. EINVAL: the path leads to no directory, but to all snapshots of one.
+fn open_root(top: &Arc<CephDir>, path: &[u8], device: u64) -> Result<(Arc<CephDir>, u64)> {
+    let (mut dir, mut found) = (Arc::clone(top), device);
+    if path.is_empty() {
+        return Ok((dir, found));
+    }
+    path::check(path)?;
+    let mut components = path.split(|&byte| byte == b'/');
+    while let Some(component) = components.next() {
+        let mut name = component;
+        if component == SNAPSHOTS {
+            name = components.next().ok_or(Error::new(Errno::INVAL, "open all snapshots"))?;
+            dir = Arc::new(dir.snapshots()?);
+        }
+        let name = CString::new(name).map_err(|_| Errno::INVAL)?;
+        let (next, attr) = dir.enter(Name::new(&name)?)?;
+        (dir, found) = (Arc::new(next), attr.dev);
+    }
+    Ok((dir, found))
 }
 
 /// One component after the other.
@@ -68,7 +99,7 @@ fn walk(from: &Arc<CephDir>, path: &[u8]) -> Result<Arc<CephDir>> {
     path::check(path)?;
     for component in path.split(|&byte| byte == b'/') {
         let name = CString::new(component).map_err(|_| Errno::INVAL)?;
-        dir = Arc::new(dir.enter(Name::new(&name)?)?);
+        dir = Arc::new(dir.enter(Name::new(&name)?)?.0);
     }
     Ok(dir)
 }
@@ -107,12 +138,12 @@ impl Branch for CephBranch {
     }
 
     fn statfs(&self) -> Result<StatFs> {
-        Ok(stat_fs(&self.client.stat_fs()?))
+        Ok(StatFs { fsid: self.device, ..stat_fs(&self.client.stat_fs()?) })
     }
 
-    /// The client knows it: no monitor is asked.
+    /// No monitor is asked.
     fn fsid(&self) -> Result<u64> {
-        Ok(self.client.device())
+        Ok(self.device)
     }
 
     fn sync(&self) -> Result<()> {
@@ -120,6 +151,9 @@ impl Branch for CephBranch {
     }
 
     fn find_file(&self, ino: u64) -> Result<Arc<dyn BranchFile>> {
+        if self.is_snapshot() {
+            return Err(Errno::ROFS.into());
+        }
         let root = &self.root.held().inode;
         let inode = match self.client.inode(ino) {
             Ok(inode) => inode.sent(root.sending()),

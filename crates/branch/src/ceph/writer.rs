@@ -54,7 +54,7 @@ impl Drop for Right {
 
 impl CephBranch {
     /// Takes a directory to write to it, as [`CephBranch::open`] does, and the right to.
-    /// EAGAIN: another mount has that right; ESTALE: it has had it since `writer` had it last.
+    /// EAGAIN: another mount has that right; ESTALE: it has had it since `writer` had it last; EROFS: it lies in a snapshot.
     pub fn open_to_write(client: &Arc<CephClient>, path: &CStr, writer: CephWriter<'_>) -> Result<CephClaim> {
         /// No two locks of a process have one owner.
         static OWNER: AtomicU64 = AtomicU64::new(1);
@@ -64,6 +64,9 @@ impl CephBranch {
         }
         let sending = if writer.is_logged { Sending::AllButFiles } else { Sending::AtOnce };
         let mut branch = Self::sent(client, path, sending)?;
+        if branch.is_snapshot() {
+            return Err(fail(Errno::ROFS));
+        }
         let lock = branch.root.held().inode.open(OFlags::RDONLY.bits().cast_signed()).map_err(fail)?;
         lock.lock(OWNER.fetch_add(1, Ordering::Relaxed)).map_err(fail)?;
         let found = record(&lock).map_err(fail)?;

@@ -3,7 +3,7 @@
 use super::file::LocalFile;
 use super::held::{LocalHandle, impl_object, open_flags, open_noatime, without_flags};
 use super::{DIR_FLAGS, LIST_FLAGS};
-use crate::checks::require_regular;
+use crate::checks::{check_target, require_regular};
 use crate::convert::{attr, timestamps};
 use rustix::fs::OFlags;
 use std::any::Any;
@@ -88,7 +88,8 @@ impl<S: Sys> BranchDir for LocalDir<S> {
     }
 
     fn read_link_at(&self, name: Name<'_>, buf: &mut [u8]) -> Result<usize> {
-        Ok(self.sys.read_link(self.fd.as_fd(), name.as_c_str(), buf)?)
+        let len = self.sys.read_link(self.fd.as_fd(), name.as_c_str(), buf)?;
+        check_target(len, buf.len(), || Ok(self.stat_at(name)?.size))
     }
 
     fn open_dir(&self, name: Name<'_>) -> Result<Arc<dyn BranchDir>> {

@@ -1,7 +1,7 @@
 //! What directories, files and handles have in common, and the handle itself.
 
 use super::file::LocalFile;
-use crate::checks::require_regular;
+use crate::checks::{check_target, require_regular};
 use crate::convert::{attr, timestamps};
 use rustix::fs::OFlags;
 use std::any::Any;
@@ -102,7 +102,8 @@ pub(super) struct LocalHandle<S> {
 
 impl_object!(LocalHandle, XattrOf::Held, {
     fn read_link(&self, buf: &mut [u8]) -> Result<usize> {
-        Ok(self.sys.read_link(self.fd.as_fd(), c"", buf)?)
+        let len = self.sys.read_link(self.fd.as_fd(), c"", buf)?;
+        check_target(len, buf.len(), || Ok(self.stat()?.size))
     }
 
     fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {

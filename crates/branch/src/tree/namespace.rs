@@ -1,14 +1,12 @@
 //! Names: making, linking, renaming and removing them, in the order of checks of the kernel and ext4.
 
 use super::state::{Body, Contents, Inode, State};
+use crate::checks::TARGET_MAX;
 use std::collections::BTreeMap;
 use vellum_vfs::{Errno, FileKind, Name, RenameFlags};
 
 /// Most links to a file, as on ext4.
 const LINK_MAX: u32 = 65_000;
-
-/// Longest target of a symbolic link in bytes.
-const TARGET_MAX: usize = 4095;
 
 impl<D: Contents> State<D> {
     /// What `name` leads to.

@@ -2,7 +2,7 @@
 
 use super::medium::{Medium, Pin};
 use super::state::{Body, Contents, State};
-use crate::checks::{check_allocate, check_offset, check_owner, check_times};
+use crate::checks::{TARGET_MAX, check_allocate, check_offset, check_owner, check_times};
 use crate::xattr::check_len as check_attr_len;
 use std::any::Any;
 use std::ffi::{CStr, CString};
@@ -16,6 +16,7 @@ use vellum_vfs::{
 /// Copies a symbolic link's target, cut to what fits. EINVAL: no link, or nowhere to write.
 fn read_link<D: Contents>(state: &State<D>, ino: u64, buf: &mut [u8]) -> Result<usize, Errno> {
     match &state.inode(ino)?.body {
+        Body::Symlink(target) if target.len() > TARGET_MAX => Err(Errno::NAMETOOLONG),
         Body::Symlink(target) if !buf.is_empty() => {
             let len = target.len().min(buf.len());
             buf[..len].copy_from_slice(&target[..len]);

@@ -3,6 +3,7 @@
 //! Version 2: `memory.low`, which the kernel's reclaim leaves alone as long as it finds enough elsewhere. Version 1 has no such
 //! thing: there it is `memory.limit_in_bytes`, moved as shares move.
 
+use super::bound::{self, Host};
 use super::control::Seen;
 use super::oom::Oom;
 use crate::cgroup::{Controller, Hierarchies, Version};
@@ -17,6 +18,8 @@ use vellum_service::Failure;
 
 /// What a limit was before, as an attribute of the group: a killed process leaves it to the next one.
 const BEFORE: &str = "trusted.vellum.before";
+/// As [`BEFORE`], of the limit of all groups together.
+const BOUND_BEFORE: &str = "trusted.vellum.bound";
 /// A limit in version 1 leaves at least so much beyond what cannot be dropped, in bytes.
 const FLOOR: u64 = 8 << 20;
 /// Of what the groups hold, an eighth stays unprotected where others of the host compete for the same memory.
@@ -40,6 +43,8 @@ pub(super) struct Parent {
     siblings: Siblings,
     /// Groups from this one up whose protection was changed, in version 2.
     protected: Vec<Limit>,
+    /// The limit of all groups together, once there was one.
+    bound: Option<Limit>,
     /// Held as long as this is.
     _lock: File,
 }
@@ -88,7 +93,7 @@ impl Parent {
             cpuacct: beside(Controller::CpuAcct),
             io: beside(Controller::Io),
         };
-        Ok(Self { dir, version, top, siblings, protected: Vec::new(), _lock: lock })
+        Ok(Self { dir, version, top, siblings, protected: Vec::new(), bound: None, _lock: lock })
     }
 
     /// The names of its children.
@@ -131,9 +136,9 @@ impl Parent {
         })
     }
 
-    /// Whether groups have limits as shares, which have to be taken back whatever becomes of this process.
+    /// Whether groups may be given limits, which have to be taken back whatever becomes of this process.
     pub(super) fn has_limits(&self) -> bool {
-        self.version == Version::One
+        self.version == Version::One || bound::is_needed()
     }
 
     /// Its directory.
@@ -143,6 +148,9 @@ impl Parent {
 
     /// Gives the groups that a killed process has left with its limits those that they had.
     pub(super) fn take_back(&self) -> Result<(), Failure> {
+        if getxattr(&self.dir, BOUND_BEFORE, [0; 32].as_mut_slice()).is_ok() {
+            drop(Limit::of(&self.dir, "memory.high", BOUND_BEFORE));
+        }
         for name in self.children()? {
             if getxattr(self.dir.join(&name), BEFORE, [0; 32].as_mut_slice()).is_ok() {
                 drop(self.child(&name));
@@ -152,14 +160,18 @@ impl Parent {
     }
 
     /// Bytes of page cache for all children, which hold `held` now.
-    pub(super) fn room(&self, held: u64) -> Result<u64, Failure> {
+    pub(super) fn room(&mut self, held: u64) -> Result<u64, Failure> {
         let memory = Memory::read(&self.dir, self.version)
             .map_err(|e| Failure::system(format!("control group {}", self.dir.display())).because(e))?;
         if let Some(limit) = self.limit(&memory) {
+            self.bound = None;
             return Ok(limit.saturating_sub(memory.fixed));
         }
         match self.version {
-            Version::Two => Ok(held / PROTECTED.1 * PROTECTED.0),
+            Version::Two => {
+                let bound = self.bind(&memory)?.map(|bound| bound.saturating_sub(memory.fixed));
+                Ok(bound.unwrap_or(held / PROTECTED.1 * PROTECTED.0))
+            }
             // Limits are limits: all that is to be had must be in somebody's.
             Version::One => {
                 let text = fs::read_to_string("/proc/meminfo")
@@ -167,6 +179,25 @@ impl Parent {
                 Ok(number_after(&text, "MemAvailable:").unwrap_or(0) * 1024)
             }
         }
+    }
+
+    /// Gives all groups together a limit, where that is needed, and returns it.
+    fn bind(&mut self, memory: &Memory) -> Result<Option<u64>, Failure> {
+        if !bound::is_needed() {
+            self.bound = None;
+            return Ok(None);
+        }
+        if self.bound.is_none() {
+            self.bound = Limit::of(&self.dir, "memory.high", BOUND_BEFORE);
+        }
+        let Some(limit) = &self.bound else { return Ok(None) };
+        let host = Host::read().map_err(|e| Failure::system("memory of the host").because(e))?;
+        let bytes = host.bound(memory).map(|bytes| bytes.min(limit.before_in_bytes()));
+        match bytes {
+            Some(bytes) => limit.write(bytes),
+            None => limit.write_before(),
+        }
+        Ok(bytes)
     }
 
     /// The smallest limit from this group up.
@@ -228,11 +259,8 @@ impl Group {
     /// Gives it the limit that it had, if it is short of memory. There the kernel kills.
     pub(super) fn relieve(&mut self) {
         let Some(oom) = self.oom.as_ref().filter(|oom| oom.is_told()) else { return };
-        let is_short = || {
-            // One that reads much is told of pressure as well, and has all of its share. What no disk has yet cannot be dropped for it.
-            let memory = Memory::read(&self.dir, self.version);
-            memory.map_or(true, |memory| memory.cache < self.share / 2 || memory.droppable() < FLOOR)
-        };
+        let is_short =
+            || Memory::read(&self.dir, self.version).map_or(true, |memory| memory.is_short(self.share));
         if oom.has_waiting() || is_short() {
             self.limit.write_before();
             oom.as_before();
@@ -334,16 +362,16 @@ fn default_weight(text: &str) -> Option<u64> {
 
 /// What a group's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Memory {
+pub(super) struct Memory {
     /// Page cache that can be dropped, in bytes: without files in memory (tmpfs).
-    cache: u64,
+    pub(super) cache: u64,
     /// What no disk has yet of it, in bytes: it can be dropped only after it was written.
-    unwritten: u64,
+    pub(super) unwritten: u64,
     /// All else, in bytes.
-    fixed: u64,
-    refaults: u64,
+    pub(super) fixed: u64,
+    pub(super) refaults: u64,
     /// The smallest limit from the group up, where version 1 says so.
-    hierarchical_limit: Option<u64>,
+    pub(super) hierarchical_limit: Option<u64>,
 }
 
 impl Memory {
@@ -357,9 +385,10 @@ impl Memory {
         Ok(Self::of(&text, used, version))
     }
 
-    /// Bytes that nobody has to wait for.
-    fn droppable(&self) -> u64 {
-        self.cache - self.unwritten
+    /// Whether a group that was told of pressure may be short of memory with such a share. One that reads much is told of it as well, and
+    /// has all of its share. What no disk has yet cannot be dropped for it.
+    fn is_short(&self, share: u64) -> bool {
+        self.cache < share / 2 || self.cache - self.unwritten < FLOOR / 2
     }
 
     fn of(text: &str, used: u64, version: Version) -> Self {
@@ -391,25 +420,33 @@ impl Memory {
 struct Limit {
     dir: PathBuf,
     file: PathBuf,
+    /// Has `before` for a process after this one.
+    attribute: &'static str,
     before: String,
 }
 
 impl Limit {
     /// None: there is no such file here, or not any more.
     fn take(dir: &Path, version: Version) -> Option<Self> {
-        let file = dir.join(match version {
+        let name = match version {
             Version::One => "memory.limit_in_bytes",
             Version::Two => "memory.low",
-        });
+        };
+        Self::of(dir, name, BEFORE)
+    }
+
+    /// As [`Self::take`], of a file by its name.
+    fn of(dir: &Path, name: &str, attribute: &'static str) -> Option<Self> {
+        let file = dir.join(name);
         let now = fs::read_to_string(&file).ok()?.trim().to_owned();
         let mut value = [0; 32];
-        let left = getxattr(dir, BEFORE, value.as_mut_slice()).ok();
+        let left = getxattr(dir, attribute, value.as_mut_slice()).ok();
         let left = left.and_then(|length| String::from_utf8(value.get(..length)?.to_vec()).ok());
         let before = left.filter(|text| text == "max" || text.parse::<u64>().is_ok()).unwrap_or(now);
-        if let Err(error) = setxattr(dir, BEFORE, before.as_bytes(), XattrFlags::empty()) {
+        if let Err(error) = setxattr(dir, attribute, before.as_bytes(), XattrFlags::empty()) {
             tracing::debug!(%error, group = %dir.display(), "its limit is not kept for a process after this one");
         }
-        Some(Self { dir: dir.to_owned(), file, before })
+        Some(Self { dir: dir.to_owned(), file, attribute, before })
     }
 
     /// A number as large as can be where it was none.
@@ -440,7 +477,7 @@ impl Drop for Limit {
     fn drop(&mut self) {
         // Version 1 shows "no limit" as a number, and takes it.
         match fs::write(&self.file, &self.before) {
-            Ok(()) => drop(removexattr(&self.dir, BEFORE)),
+            Ok(()) => drop(removexattr(&self.dir, self.attribute)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => tracing::warn!(%error, file = %self.file.display(), "its limit stays"),
         }
@@ -484,6 +521,18 @@ mod tests {
         assert_eq!(limit(0, 40 << 20, 50 << 20), 50 << 20);
         assert_eq!(limit(0, 49 << 20, 50 << 20), (49 << 20) + FLOOR);
         assert_eq!(limit(0, 1 << 20, 0), (1 << 20) + FLOOR);
+    }
+
+    /// A share that is smaller than what a limit leaves is no reason to give the old limit back.
+    #[test]
+    fn who_has_its_share_is_not_short() {
+        const MIB: u64 = 1 << 20;
+        let of = |cache, unwritten, share| {
+            let memory = Memory { cache, unwritten, fixed: 0, refaults: 0, hierarchical_limit: None };
+            memory.is_short(share)
+        };
+        assert!(!of(5 * MIB, 0, 5 * MIB) && !of(8 * MIB, 0, MIB) && !of(30 * MIB, 25 * MIB, 50 * MIB));
+        assert!(of(3 * MIB, 0, 5 * MIB) && of(20 * MIB, 0, 50 * MIB) && of(30 * MIB, 27 * MIB, 30 * MIB));
     }
 
     /// A group of version 2, as files.

@@ -3,6 +3,7 @@
 //! Nothing runs on the way of a read. Once in an interval the groups are looked at, `control` says how much each is to have,
 //! and `groups` writes that where the kernel's reclaim looks for it.
 
+mod bound;
 mod control;
 mod groups;
 mod guard;
@@ -63,8 +64,15 @@ pub fn run(
     std::thread::Builder::new().name("signals".into()).spawn(body).map_err(failed)?;
     let mut balance = Balance::of(parent)?;
     let mut done = 0;
+    let mut is_silent = true;
     loop {
-        each(&balance.step()?)?;
+        let rows = balance.step()?;
+        if rows.is_empty() && is_silent {
+            let group = balance.parent.path().display();
+            tracing::warn!("control group {group}: no group below it yet; those that come are balanced");
+            is_silent = false;
+        }
+        each(&rows)?;
         done += 1;
         if times.is_some_and(|times| done >= times) || balance.wait(end.as_fd(), interval)? {
             return Ok(());

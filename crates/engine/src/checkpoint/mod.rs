@@ -2,7 +2,7 @@
 //!
 //! `take` takes one of a `subject`, a container and whoever runs it: `pause` has the container stand still, by its `freezer`, without the `library`,
 //! `polite` towards others on the processors, `criu` is the program that reads its memory, `memory` a first pass over that, if `ahead` wants one, `delta` and `data`
-//! copy its upper layer, `identity` says which layers it stands on, `needed` which library, `record` is what is known of it. `place` is where they are: in a
+//! copy its upper layer, `identity` says which layers it stands on, `needed` which library, `tmpfs` what of files in memory is lost, `record` is what is known of it. `place` is where they are: in a
 //! `directory`, or in the store of a `zoned` device; `making` is what both do. `object` is a checkpoint that is packed, as one sequence of bytes; `chain` are those that need
 //! others, and `stream` is one that goes elsewhere. Restoring is `container::restore`; `loopback` is a part of it.
 
@@ -34,6 +34,7 @@ pub mod shown;
 mod stream;
 mod subject;
 mod take;
+mod tmpfs;
 mod zoned;
 
 pub use ahead::MemoryAhead;

@@ -5,6 +5,7 @@
 
 use super::criu::{self, Criu};
 use super::delta::Upper;
+use super::freezer::Freezer;
 use super::library::Library;
 use super::making::{Making, Sizes};
 use super::manner::Manner;
@@ -15,6 +16,7 @@ use super::polite::Polite;
 use super::record::Record;
 use super::stream;
 use super::subject::{Own, Subject};
+use super::tmpfs;
 use crate::containerd::Containerd;
 use crate::podman::{AT_A_SOCKET, Beside, Gate, Podman, Waiting};
 use std::fs::File;
@@ -136,6 +138,9 @@ impl Work<'_> {
     /// Fills a checkpoint. Afterwards the container goes on, or stands still if it is to end.
     fn fill(&mut self, made: &mut dyn Making, guarded: &mut Guarded) -> Result<Record, Failure> {
         let of = self.subject.describe()?;
+        if let Some(freezer) = Freezer::of(&self.subject.runtime_state(), self.subject.id()) {
+            tmpfs::warn(self.subject.name(), freezer.init());
+        }
         let merged = self.subject.merged();
         // One that writes all the time is never done with it; what comes later is taken by the second pass.
         durable::flush_ahead(&merged)?;

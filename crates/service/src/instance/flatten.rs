@@ -6,11 +6,11 @@ use crate::instance::tree;
 use crate::layers;
 use crate::layers::ceph::{CephLayer, arrive, quietly};
 use crate::layers::lock::DirLock;
+use crate::layers::remains::work_name;
 use crate::layers::source::LayerSource;
 use rustix::fs::{CWD, Mode, lgetxattr};
 use rustix::io::Errno;
-use std::ffi::{OsStr, OsString};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -147,7 +147,7 @@ pub fn is_in_use(upper: &Path) -> bool {
 }
 
 /// A directory for unfinished work beside an upper, removed with this if it is ours. It has one name for each upper, so that what a process
-/// left behind that was killed is found by the next one; its lock says whether another one is at work.
+/// left behind that was killed is found by the next one, and by the next mount; its lock says whether another one is at work.
 struct WorkDir {
     place: Place,
     is_ours: bool,
@@ -191,13 +191,6 @@ impl WorkDir {
             Place::There(layer) => LayerSource::Ceph(layer.clone()),
         }
     }
-}
-
-/// The name beside an upper of this name. Hashed, because a name may have no room for more.
-fn work_name(upper: Option<&OsStr>) -> String {
-    let mut hasher = DefaultHasher::new();
-    upper.hash(&mut hasher);
-    format!(".vellum-flatten-{:016x}", hasher.finish())
 }
 
 impl Drop for WorkDir {

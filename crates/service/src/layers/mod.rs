@@ -7,6 +7,7 @@ pub mod ceph;
 pub mod lock;
 #[cfg(feature = "memory-layers")]
 pub(crate) mod memory;
+pub(crate) mod remains;
 pub(crate) mod remove;
 pub mod source;
 pub mod store;
@@ -328,6 +329,7 @@ fn open_upper(
     ] {
         layers.locks.push(DirLock::take(option, path, PREDECESSOR_WAIT, taken)?);
     }
+    remains::remove(&upper.path, &work.path);
     let plain = (open_plain("upperdir", &upper.path)?, open_plain("workdir", &work.path)?);
     let pair = match access_times::pair(config, (&upper.path, &work.path), &plain) {
         Some((mount, pair)) => {

@@ -1,7 +1,7 @@
 //! Inodes, open files and listings of a client. Each holds its client and gives its own reference back.
 
 use super::library::{Dir, Fh, Inode, Statx};
-use super::{CephClient, Handle};
+use super::{CephClient, Handle, SNAPSHOTS};
 use crate::stat::{Stat, Time};
 use crate::stat_fs::FsStat;
 use crate::sys::Result;
@@ -99,6 +99,18 @@ impl CephInode {
         self.lookup(c"..")
     }
 
+    /// What the library says of the snapshot that it is in.
+    pub(super) fn snapshot(&self) -> Result<u64> {
+        let mut stat = Statx::new();
+        on_inode!(self, ceph_ll_getattr, &raw mut stat, ATTRIBUTES, 0)?;
+        Ok(stat.dev)
+    }
+
+    /// The directory that has this directory's snapshots by their names.
+    pub fn snapshots(&self) -> Result<Self> {
+        Ok(self.lookup(SNAPSHOTS)?.0)
+    }
+
     /// Whether both are of one client.
     #[must_use]
     pub fn is_beside(&self, other: &Self) -> bool {
@@ -110,7 +122,7 @@ impl CephInode {
             |at: libc::timespec| Time { secs: at.tv_sec, nanos: u32::try_from(at.tv_nsec).unwrap_or(0) };
         Stat {
             ino: stat.ino,
-            dev: self.client.device,
+            dev: self.client.device_of(stat.dev),
             rdev: stat.rdev,
             size: stat.size,
             blocks: stat.blocks,
@@ -245,7 +257,7 @@ impl CephInode {
         self.send()
     }
 
-    /// A symbolic link's target, cut to the buffer. EINVAL on anything else.
+    /// A symbolic link's target, cut to the buffer; CephFS has targets of any length. EINVAL on anything else.
     pub fn read_link(&self, buf: &mut [u8]) -> Result<usize> {
         on_inode!(self, ceph_ll_readlink, buf.as_mut_ptr().cast(), buf.len())
     }

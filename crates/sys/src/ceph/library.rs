@@ -50,6 +50,7 @@ pub(super) struct Statx {
     pub(super) ino: u64,
     pub(super) size: u64,
     pub(super) blocks: u64,
+    /// The number of the snapshot.
     pub(super) dev: dev_t,
     pub(super) rdev: dev_t,
     pub(super) atime: libc::timespec,

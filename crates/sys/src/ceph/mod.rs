@@ -21,6 +21,8 @@ use std::sync::{Arc, OnceLock};
 
 /// What statfs(2) calls CephFS.
 const MAGIC: u64 = 0x00c3_6400;
+/// What a client calls the directory of snapshots. No name that a program asks for has a slash, so none leads there.
+const SNAPSHOTS: &CStr = c"/.snap";
 
 /// A thing of libcephfs's.
 struct Handle<T>(NonNull<T>);
@@ -71,6 +73,8 @@ pub struct CephClient {
     identity: Handle<UserPerm>,
     mounted: bool,
     device: u64,
+    /// What the library says in place of a snapshot's number of what is in none.
+    present: OnceLock<u64>,
     /// The cluster has expelled it.
     expelled: AtomicBool,
 }
@@ -91,6 +95,11 @@ pub fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
+/// A device number that the kernel does not give.
+fn device(of: impl IntoIterator<Item = u8>, number: u64) -> u64 {
+    (0xce << 56) | (crate::fnv1a(of.into_iter().chain(number.to_le_bytes())) >> 8)
+}
+
 impl CephClient {
     /// Connects to a cluster and mounts its filesystem; each step of that is done or refused within 8 s. To be called in the process
     /// that will use it, after the last fork: threads are started.
@@ -107,7 +116,7 @@ impl CephClient {
         // SAFETY: no groups, so no array.
         let identity = unsafe { (library.ceph_userperm_new)(0, 0, 0, ptr::null_mut()) };
         let (identity, expelled) = (Handle::new(identity)?, AtomicBool::new(false));
-        Ok(Self { library, mount, identity, mounted: false, device: 0, expelled })
+        Ok(Self { library, mount, identity, mounted: false, device: 0, present: OnceLock::new(), expelled })
     }
 
     /// What a call returned, as [`outcome`]; a cluster that has expelled the client says so in any call.
@@ -140,10 +149,23 @@ impl CephClient {
         self.is_known_expelled()
     }
 
-    /// The device number of files in it.
+    /// The device number of files in it, and in none of its snapshots.
     #[must_use]
     pub const fn device(&self) -> u64 {
         self.device
+    }
+
+    /// The device number of files in a snapshot, which have the inode numbers of those that it was taken of.
+    fn device_of(&self, snapshot: u64) -> u64 {
+        let present = self.present.get().copied().unwrap_or(Vino::NOW);
+        if snapshot == present { self.device } else { device(self.device.to_le_bytes(), snapshot) }
+    }
+
+    /// Asks the library what it says of the root, which is in no snapshot.
+    fn meet(self: &Arc<Self>) {
+        if let Ok(snapshot) = self.root().and_then(|root| root.snapshot()) {
+            let _ = self.present.set(snapshot);
+        }
     }
 
     /// A device number for files in it: the same in every client of this filesystem, and none that the kernel gives.
@@ -154,8 +176,7 @@ impl CephClient {
         unsafe { (self.library.ceph_conf_get)(self.mount.raw(), c"fsid".as_ptr(), to, fsid.len()) };
         // SAFETY: the client is mounted.
         let number = unsafe { (self.library.ceph_get_fs_cid)(self.mount.raw()) };
-        let hash = crate::fnv1a(fsid.into_iter().chain(number.to_le_bytes()));
-        (0xce << 56) | (hash >> 8)
+        device(fsid, number.cast_unsigned())
     }
 
     /// The root directory.

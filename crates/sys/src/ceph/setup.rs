@@ -1,7 +1,7 @@
 //! From a configuration to a client that is connected.
 
 use super::library::{Library, PACKAGE};
-use super::{CONNECTED, CephClient, outcome};
+use super::{CONNECTED, CephClient, SNAPSHOTS, outcome};
 use rustix::io::Errno;
 use std::ffi::{CStr, OsStr, c_int, c_uint};
 use std::fmt;
@@ -29,7 +29,7 @@ const OPTIONS: [(&CStr, &CStr); 10] = [
     // In calls on inodes, too: or the directory that a file is in could be asked of files only that somebody may run.
     (c"fuse_default_permissions", c"true"),
     // `.snap` is an ordinary name: nobody makes snapshots or looks into them by names of files.
-    (c"client_snapdir", c""),
+    (c"client_snapdir", SNAPSHOTS),
     // The size of a directory does not change with what is below it.
     (c"client_dirsize_rbytes", c"false"),
     // What goes wrong is answered, not printed.
@@ -158,7 +158,9 @@ impl CephSetup {
                 // SAFETY: the client is mounted; the rest is a number.
                 unsafe { (client.library.ceph_umask)(client.mount.raw(), 0) };
                 client.device = client.identify();
-                return Ok(Arc::new(client));
+                let client = Arc::new(client);
+                client.meet();
+                return Ok(client);
             }
             libc::ETIMEDOUT => ("no answer from the monitors or the metadata server", CephTrouble::Silence),
             NO_SERVER => ("no metadata server is up", CephTrouble::Silence),

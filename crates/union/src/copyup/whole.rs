@@ -32,6 +32,17 @@ pub(crate) enum Need {
     Data(u64),
 }
 
+/// Whether the upper's filesystem takes a size is tried before so many bytes and more are copied.
+const TRIED_FROM: u64 = 1 << 30;
+
+/// What is to be heard of a file that the upper layer cannot hold, whoever asked for the change.
+fn too_large(error: Error) -> Error {
+    if error.errno() != Errno::FBIG {
+        return error;
+    }
+    error.doing("larger than the upper's filesystem allows (CephFS: max_file_size)").failure()
+}
+
 impl Core {
     /// The directory's handle in the upper layer; copies it, and its parents, up.
     pub(crate) fn ensure_upper_dir(&self, node: &Arc<Node>) -> Result<Arc<dyn BranchDir>> {
@@ -91,7 +102,7 @@ impl Core {
             (None, Some(below)) => self.fill(work, node, file, &below, need),
             (_, None) => Ok(()),
         };
-        result.map_err(|e| e.doing("copy-up").at(path_of(node)))
+        result.map_err(|e| too_large(e).doing("copy-up").at(path_of(node)))
     }
 
     fn copy_up_lower(
@@ -385,8 +396,13 @@ impl Layers {
     fn copy_data(&self, to: &dyn BranchFile, from: &Below, limit: u64) -> Result<()> {
         if limit > 0 {
             let file = self.open_below(from)?;
+            let size = file.stat()?.size.min(limit);
+            if size > TRIED_FROM {
+                to.truncate(size)?;
+                to.truncate(0)?;
+            }
             copyup_data::copy(to, &*file, limit)?;
-            to.truncate(to.stat()?.size.max(file.stat()?.size.min(limit)))?;
+            to.truncate(to.stat()?.size.max(size))?;
             if self.config.sync_copy_up && !self.config.volatile {
                 to.sync(true)?;
             }

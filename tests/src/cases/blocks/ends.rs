@@ -280,6 +280,13 @@ pub(super) fn flatten_interrupted(cx: &Cx) -> Outcome {
     }
     rustix::fs::chmod(mount.path("big"), Mode::from_raw_mode(0o640))?;
     mount.unmount()?;
+    let beside = layers.upper().parent().unwrap_or(layers.upper()).to_owned();
+    let nothing_left = || -> Outcome {
+        let names: Vec<_> = fs::read_dir(&beside)?.flatten().map(|entry| entry.file_name()).collect();
+        let left = names.iter().filter(|name| name.to_string_lossy().starts_with(".vellum-flatten-"));
+        ensure_eq!(left.count(), 0, "directories that killed ones left behind");
+        Ok(())
+    };
     for round in 0..12 {
         let mut child = super::flatten_command(&layers)
             .arg(layers.upper())
@@ -290,6 +297,7 @@ pub(super) fn flatten_interrupted(cx: &Cx) -> Outcome {
         let _ = child.kill();
         child.wait()?;
         mount.mount()?;
+        nothing_left().doing("mounted")?;
         expect(&mount.path("big"), &changes).doing(format!("round {round}"))?;
         expect(&mount.path("other"), &changes).doing(format!("round {round}"))?;
         mount.unmount()?;
@@ -301,10 +309,7 @@ pub(super) fn flatten_interrupted(cx: &Cx) -> Outcome {
     }
     let said = super::flatten(&layers)?;
     ensure!(said.contains("nothing to do"), "the second time it says {said:?}");
-    let beside = layers.upper().parent().unwrap_or(layers.upper()).to_owned();
-    let left: Vec<_> = fs::read_dir(beside)?.flatten().map(|entry| entry.file_name()).collect();
-    let left = left.iter().filter(|name| name.to_string_lossy().starts_with(".vellum-flatten-"));
-    ensure_eq!(left.count(), 0, "directories that killed ones left behind");
+    nothing_left()?;
     let mut kernel = Mount::kernel(&layers)?;
     expect(&kernel.path("big"), &changes)?;
     kernel.unmount()

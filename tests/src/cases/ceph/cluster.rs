@@ -5,7 +5,7 @@ use crate::harness::{shell, skip, source_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::ffi::OsStrExt;
@@ -87,10 +87,14 @@ impl Cluster {
         Ok(CephBranch::open(self.client()?, c"").doing("the root")?.root())
     }
 
+    /// A directory.
+    pub(super) fn open(&self, path: &CStr) -> Outcome<Arc<dyn BranchDir>> {
+        Ok(CephBranch::open(self.client()?, path).doing("a directory")?.root())
+    }
+
     /// The names in a directory.
     pub(super) fn names(&self, path: &str) -> Outcome<Vec<String>> {
-        let path = CString::new(path).doing("a path")?;
-        let dir = CephBranch::open(self.client()?, &path).doing("a directory")?.root();
+        let dir = self.open(&CString::new(path).doing("a path")?)?;
         let mut names = Vec::new();
         dir.list(&mut |item| {
             names.push(item.name.to_string());
@@ -118,6 +122,33 @@ impl Cluster {
         let len = self.inode(path)?.get_xattr(c"ceph.dir.rbytes", &mut value).doing("its bytes")?;
         let text = String::from_utf8_lossy(value.get(..len).unwrap_or_default()).into_owned();
         text.trim_end_matches('\0').parse().doing(text)
+    }
+
+    /// Takes a snapshot of a directory.
+    pub(super) fn snapshot(&self, path: &str, name: &str) -> Outcome {
+        let name = CString::new(name).doing("a name")?;
+        let snapshots = self.inode(path)?.snapshots().doing("the snapshots")?;
+        snapshots.make_dir(&name, 0o755).doing("a snapshot")
+    }
+
+    /// Writes to a file from its beginning, for all clients.
+    pub(super) fn write(&self, path: &str, data: &[u8]) -> Outcome {
+        let file = Arc::new(self.inode(path)?).open(libc::O_WRONLY).doing("a file")?;
+        file.write_at(data, 0).doing("a write")?;
+        file.sync(false).doing("a sync")
+    }
+
+    /// Renames a file in a directory.
+    pub(super) fn rename(&self, path: &str, from: &str, to: &str) -> Outcome {
+        let [from, to] = [CString::new(from).doing("a name")?, CString::new(to).doing("a name")?];
+        let dir = self.inode(path)?;
+        dir.rename(&from, &dir, &to).doing("a rename")
+    }
+
+    /// Makes a symbolic link, of whatever length.
+    pub(super) fn link(&self, path: &str, name: &str, target: &str) -> Outcome {
+        let [name, target] = [CString::new(name).doing("a name")?, CString::new(target).doing("a target")?];
+        self.inode(path)?.make_symlink(&name, &target).doing("a link")
     }
 
     fn inode(&self, path: &str) -> Outcome<CephInode> {
@@ -164,7 +195,12 @@ impl Cluster {
     pub(super) fn expel(&self, process: Pid) -> Outcome {
         let sessions = self.sessions(process)?;
         ensure!(!sessions.is_empty(), "no session of process {process:?}");
-        for id in sessions {
+        self.forget(process)
+    }
+
+    /// Ends the sessions of a process, if it has any.
+    pub(super) fn forget(&self, process: Pid) -> Outcome {
+        for id in self.sessions(process)? {
             self.ceph(&["tell", "mds.a", "client", "evict", &format!("id={id}")])?;
         }
         Ok(())

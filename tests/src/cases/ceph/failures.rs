@@ -92,7 +92,7 @@ pub(super) fn refused(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     Ok(rustix::mount::unmount(&layers.merged, rustix::mount::UnmountFlags::empty())?)
 }
 
-fn try_one(layers: &Layers, what: &str, path: &str, options: &str, word: &str) -> Outcome {
+pub(super) fn try_one(layers: &Layers, what: &str, path: &str, options: &str, word: &str) -> Outcome {
     let outside = fs::metadata(&layers.merged)?.dev();
     let (upper, work) = (layers.upper().display(), layers.work.display());
     let text = format!("lowerdir=ceph:{path},upperdir={upper},workdir={work},{options}");

@@ -6,13 +6,15 @@ use super::upper::far;
 use crate::cases::running::layout;
 use crate::cases::running::support::{Runs, names};
 use crate::harness::mount::Profile;
-use crate::harness::outcome::{Outcome, ensure, ensure_eq};
+use crate::harness::outcome::{Doing, Outcome, Stop, ensure, ensure_eq};
 use crate::harness::{Cx, shell};
 use rustix::process::{Pid, Signal, kill_process};
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use vellum_vfs::Name;
 
 const MIB: usize = 1 << 20;
 /// What the image says that runs, and what that prints.
@@ -114,7 +116,8 @@ pub(super) fn flatten(cx: &Cx, cluster: &mut Cluster) -> Outcome {
         ensure!(fs::read(alone.path("file"))? == data, "{name}: contents");
     }
 
-    interrupted(cx, cluster, flatten)?;
+    interrupted(cx, cluster, &flatten)?;
+    killed(cx, cluster, flatten)?;
 
     // Here, above a layer there, which has no name that could be recorded.
     let local = layers(cx, "here", &["ceph:/flatten-lower"])?;
@@ -139,7 +142,7 @@ pub(super) fn flatten(cx: &Cx, cluster: &mut Cluster) -> Outcome {
 }
 
 /// Who is interrupted gives the layer back at once, and goes on where it was.
-fn interrupted(cx: &Cx, cluster: &Cluster, flatten: impl Fn(&[&str]) -> Outcome<Command>) -> Outcome {
+fn interrupted(cx: &Cx, cluster: &Cluster, flatten: &impl Fn(&[&str]) -> Outcome<Command>) -> Outcome {
     let local = cx.dir.join("long");
     fs::create_dir(&local)?;
     fs::write(local.join("file"), vec![b'x'; 128 * MIB])?;
@@ -165,5 +168,63 @@ fn interrupted(cx: &Cx, cluster: &Cluster, flatten: impl Fn(&[&str]) -> Outcome<
     let said = shell::run(&mut flatten(&[upper, "--lower", &lower])?)?;
     ensure!(said.contains("1 of 1 files completed"), "after an interruption: {said}");
     ensure_eq!(cluster.names("flatten-long")?.len(), 2, "beside the upper layer, after an interruption");
+    Ok(())
+}
+
+/// What one who was killed has left goes with the next one, or with the next mount.
+fn killed(cx: &Cx, cluster: &Cluster, flatten: impl Fn(&[&str]) -> Outcome<Command>) -> Outcome {
+    let local = cx.dir.join("killed");
+    fs::create_dir(&local)?;
+    fs::write(local.join("file"), vec![b'x'; 64 * MIB])?;
+    let lower = local.display().to_string();
+    let there = far(cx, cluster, "flatten-killed", &[&lower])?;
+    let write = |at: u64| -> Outcome {
+        let mut written = mount(cluster, &there, Profile::Cached, &[])?;
+        File::options().write(true).open(written.path("file"))?.write_all_at(b"changed", at)?;
+        written.unmount()
+    };
+    write(0)?;
+    let upper = "ceph:/flatten-killed/upper";
+    let beside = |what: &str| -> Outcome {
+        let mut names = cluster.names("flatten-killed")?;
+        names.sort();
+        ensure_eq!(names, ["upper", "work"], "{what}: beside the upper layer");
+        let mut names = cluster.names("flatten-killed/upper")?;
+        names.sort();
+        ensure_eq!(names, [".vellum.maps", "file"], "{what}: in the upper layer");
+        Ok(())
+    };
+    for (number, wait) in [0, 20, 0, 150].into_iter().enumerate() {
+        let mut child =
+            flatten(&[upper, "--lower", &lower])?.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        let is_begun = || Ok::<_, Stop>(cluster.names("flatten-killed")?.len() > 2);
+        while child.try_wait()?.is_none() && !is_begun()? {}
+        std::thread::sleep(Duration::from_millis(wait));
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(rustix::io::Errno::SRCH)?;
+        child.kill()?;
+        child.wait()?;
+        // The cluster would wait for it for a minute.
+        cluster.forget(pid)?;
+        println!("killed after {wait} ms: {:?}", cluster.names("flatten-killed")?);
+        if number % 2 == 0 {
+            write(MIB as u64)?;
+            beside("mounted")?;
+        }
+        println!("maps: {:?}", cluster.names("flatten-killed/upper/.vellum.maps")?);
+    }
+    let probe = CString::new(".wh..vellum.probe").doing("a name")?;
+    for dir in ["work", "upper"] {
+        let path = CString::new(format!("flatten-killed/{dir}")).doing("a path")?;
+        drop(cluster.open(&path)?.create(Name::new(&probe).doing("a name")?, 0o600).doing("a file")?);
+        write(2 * MIB as u64)?;
+        beside("a probe")?;
+        let left = cluster.names(&format!("flatten-killed/{dir}"))?;
+        ensure!(!left.iter().any(|name| name.ends_with("probe")), "{dir}: {left:?}");
+    }
+    let said = shell::run(&mut flatten(&[upper, "--lower", &lower])?)?;
+    ensure!(said.contains("1 of 1 files completed"), "at last: {said}");
+    beside("flattened")?;
+    let left = cluster.names("flatten-killed/upper/.vellum.maps")?;
+    ensure!(left.is_empty(), "maps of blocks are left: {left:?}");
     Ok(())
 }

@@ -6,6 +6,7 @@ mod bench;
 mod checkpoints;
 mod cluster;
 mod failures;
+mod file_size;
 mod forgotten;
 mod images;
 mod kept_uppers;
@@ -13,6 +14,7 @@ mod known;
 mod lent;
 mod running;
 mod settings;
+mod snapshots;
 mod trees;
 mod upper;
 mod warm;
@@ -44,6 +46,9 @@ const PARTS: &[(&str, Part)] = &[
     ("warm", warm::warm),
     ("read-past", warm::read_past),
     ("refused", failures::refused),
+    ("snapshots", snapshots::layered),
+    ("snapshots-known", snapshots::known),
+    ("long-links", snapshots::long_links),
     ("pool", trees::pool),
     ("pool-settings", settings::settings),
     ("successor", trees::successor),
@@ -56,6 +61,7 @@ const PARTS: &[(&str, Part)] = &[
     ("upper-killed", upper::killed),
     ("upper-removed", upper::removed),
     ("upper-quota", upper::quota),
+    ("upper-file-size", file_size::file_size),
     ("upper-expelled", upper::expelled),
     ("behind-killed", behind::killed),
     ("behind-changing", behind::changing),

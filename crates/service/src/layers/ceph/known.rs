@@ -11,11 +11,14 @@ use vellum_vfs::{Branch, Result};
 /// Most bytes of what is known, about: 130,000 files.
 const BYTES: usize = 64 << 20;
 
+/// As [`CephBranch::version`] says. A snapshot's root has the inode number of the directory that it was taken of.
+type Root = ((u64, u64), Option<u64>);
+
 /// A layer that some mount has.
 struct Layer {
     client: Weak<CephClient>,
-    /// Of its root: the inode's number, and its count of changes.
-    root: (u64, Option<u64>),
+    /// Of its root: device and inode number, and the inode's count of changes.
+    root: Root,
     branch: Weak<KnownBranch>,
 }
 
@@ -26,11 +29,7 @@ fn knowledge() -> &'static Arc<Knowledge> {
     KNOWLEDGE.get_or_init(|| Knowledge::new(BYTES))
 }
 
-fn find(
-    layers: &mut Vec<Layer>,
-    client: &Arc<CephClient>,
-    root: (u64, Option<u64>),
-) -> Option<Arc<KnownBranch>> {
+fn find(layers: &mut Vec<Layer>, client: &Arc<CephClient>, root: Root) -> Option<Arc<KnownBranch>> {
     layers.retain(|layer| layer.branch.strong_count() > 0);
     let is_it = |layer: &&mut Layer| layer.client.as_ptr() == Arc::as_ptr(client) && layer.root.0 == root.0;
     let layer = layers.iter_mut().find(is_it)?;

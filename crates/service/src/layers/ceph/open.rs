@@ -4,6 +4,8 @@ use super::{CephLayer, client, client_at_hand, known, refused, remedy, writer};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::layers::lock::PREDECESSOR_WAIT;
+use crate::layers::remains::work_name;
+use crate::layers::remove::remove_tree;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, mpsc};
@@ -65,6 +67,7 @@ pub(crate) fn upper(
         let (taken, advice) = ("another mount uses it", "give each mount a workdir of its own");
         let work = write_to(&layers.1, way, &mut gone, (taken, advice))?;
         require_moves(&layers, &upper, &work)?;
+        remove_left(&layers);
         Ok((upper, work))
     })
 }
@@ -81,7 +84,11 @@ fn require_moves(layers: &(CephLayer, CephLayer), upper: &Open, work: &Open) -> 
     let (from, to) = (work.root(), upper.root());
     let tried = Name::new(PROBE).map_err(Into::into).and_then(|probe| {
         let before = to.stat()?;
-        drop(from.create(probe, 0o600)?);
+        match from.create(probe, 0o600) {
+            // One who was killed has left it.
+            Err(error) if error.errno() == Errno::EXIST => {}
+            made => drop(made?),
+        }
         from.rename(probe, &*to, probe, RenameFlags::empty()).inspect_err(|_| drop(from.remove(probe)))?;
         to.remove(probe)?;
         // Its root is the tree's.
@@ -93,9 +100,42 @@ fn require_moves(layers: &(CephLayer, CephLayer), upper: &Open, work: &Open) -> 
             layers.1, layers.0
         ))),
         // A full one can be read, and what is removed makes room.
-        Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::DQUOT | Errno::EXIST) => Ok(()),
+        Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::DQUOT) => Ok(()),
         tried => tried.map_err(|error| unopened(&layers.1, &error)),
     }
+}
+
+/// Removes what a `vellum flatten` that was killed has left beside an upper layer. Whoever has the right to the layer may: nobody completes it.
+fn remove_left((upper, work): &(CephLayer, CephLayer)) {
+    let name = work_name(upper.file_name());
+    let left = upper.beside(name.as_ref());
+    let Some(above) = upper.parent().filter(|_| left.path != work.path) else { return };
+    let removed = CString::new(name).map_err(|_| Errno::INVAL.into()).and_then(|name| {
+        let (client, path) = way(&above).map_err(|_| Error::from(Errno::IO))?;
+        let dir = CephBranch::open(&client, &path)?.root();
+        match dir.stat_at(Name::new(&name)?) {
+            Err(error) if error.errno() == Errno::NOENT => Ok(false),
+            found => found.and_then(|_| remove_tree(&dir, &name)).map(|()| true),
+        }
+    });
+    match removed {
+        Ok(false) => {}
+        Ok(true) => tracing::info!("{left}: left by a flatten that was killed, and removed"),
+        Err(error) => tracing::warn!("{left}: left by a flatten that was killed: {error}"),
+    }
+}
+
+/// Whether there is a directory.
+pub(super) fn is_there(layer: &CephLayer) -> Result<bool, Failure> {
+    let its = layer.clone();
+    in_time(layer, move || {
+        let (client, path) = way(&its)?;
+        match CephBranch::open(&client, &path) {
+            Ok(_) => Ok(true),
+            Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
+            Err(error) => Err(unopened(&its, &error)),
+        }
+    })
 }
 
 /// A call of a client waits for its cluster as long as that takes; whoever mounts does not.
@@ -245,7 +285,8 @@ pub(super) fn unopened(layer: &CephLayer, error: &Error) -> Failure {
     Failure::input(format!("layer {layer}")).because(error.errno()).remedy(match error.errno() {
         Errno::NOENT => "create the directory on the filesystem, or correct the path",
         Errno::NOTDIR => "give a directory; one that a symbolic link leads to is named without the link",
-        Errno::INVAL => "write the path from the filesystem's root, without ..",
+        Errno::INVAL => "write the path from the filesystem's root, without .., and with the name of a snapshot after .snap",
+        Errno::ROFS => "name it with lowerdir=, for nobody writes to a snapshot",
         _ => "see that the cluster is healthy (ceph -s)",
     })
 }

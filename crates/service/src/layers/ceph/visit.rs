@@ -1,7 +1,7 @@
 //! What a command does on a cluster by itself, beside the services that serve layers there: it looks at a directory, makes and removes
 //! one, and waits until nobody writes to one any more.
 
-use super::open::{CephRight, layer, right, unopened};
+use super::open::{CephRight, is_there, layer, right, unopened};
 use super::{CephLayer, be_one_of, leave};
 use crate::bare::Bare;
 use crate::failure::Failure;
@@ -12,7 +12,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vellum_vfs::{Attr, Branch, BranchFile, Errno, Error, FileKind, Name, OpenMode, Result as Done};
@@ -81,13 +81,7 @@ impl CephLayer {
     /// Whether there is a directory. As [`Self::visit`].
     pub fn is_there(&self) -> Result<bool, Failure> {
         arrive();
-        let above = Self { path: PathBuf::new(), cluster: self.cluster.clone() };
-        let path = text(self.path.as_os_str()).map_err(|error| unopened(self, &error))?;
-        match above.visit()?.branch.open_dir_path(&path) {
-            Ok(_) => Ok(true),
-            Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(false),
-            Err(error) => Err(unopened(self, &error)),
-        }
+        quietly(|| is_there(self))
     }
 
     /// The one of that name beside it.

@@ -92,7 +92,7 @@ fn open_layer(branch: &Arc<dyn Branch>, devices: &mut Vec<u64>) -> Result<Layer>
     let marking = Marking::read(&*root);
     Ok(Layer {
         branch: Arc::clone(branch),
-        fs: u8::try_from(fs).unwrap_or(u8::MAX),
+        fs: u16::try_from(fs).unwrap_or(u16::MAX),
         fsid: marks::fold_fsid(fsid),
         marking,
         maps: maps::open(&*root, marking.own),

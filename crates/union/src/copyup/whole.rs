@@ -8,6 +8,7 @@
 use crate::copyup::copy_metadata::restore_times;
 use crate::copyup::data as copyup_data;
 use crate::copyup::partial;
+use crate::copyup::privileges::Privileges;
 use crate::copyup::publish::{Copy, Missing};
 use crate::layers::Layers;
 use crate::layers::layer::{c_string, join};
@@ -220,6 +221,8 @@ impl Core {
             self.live_there(node, file, before.ino, true);
             return Ok(());
         }
+        // Whoever cuts it takes them away.
+        let privileges = (limit >= before.size).then(|| Privileges::of(&*object, &before));
         // First the data, which nobody sees as long as the file has its size and its marks; then, if it is to be shorter,
         // the size, from which on the file counts as whole; then the marks.
         let done = (|| {
@@ -229,6 +232,9 @@ impl Core {
             }
             partial::unmark(&*object, work.space)
         })();
+        if let Some(privileges) = privileges {
+            privileges.give_back(&*object);
+        }
         // What is cut is changed now, whatever comes of the rest of the operation.
         let mtime =
             if limit < before.size && done.is_ok() { SetTime::Now } else { SetTime::At(before.mtime) };

@@ -3,6 +3,7 @@
 use crate::coherence::entries::Entries;
 use crate::coherence::generations::Watched;
 use crate::coherence::leases::DirLease;
+use crate::copyup::privileges::NoCapability;
 use crate::copyup::unsynced::Unsynced;
 use crate::extents::PartialFile;
 use crate::layers::handles::Slot;
@@ -155,8 +156,11 @@ pub(crate) struct File {
     pub(crate) successor: Mutex<Weak<Node>>,
     /// Who may have mapped it.
     pub(crate) watched: Watched,
-    /// Held shared by what writes to it and then puts its time of change back, exclusively by what sets times.
+    /// Held shared by what writes to it and then gives back what that takes: times, set-id bits, its capability. Exclusively by what sets
+    /// those.
     pub(crate) times: RwLock<()>,
+    /// Whether it is known to have no capability.
+    pub(crate) no_capability: NoCapability,
     /// Whether a sync of its data is enough.
     pub(crate) unsynced: Unsynced,
 }
@@ -393,6 +397,7 @@ impl File {
             successor: Mutex::new(Weak::new()),
             watched: Watched::default(),
             times: RwLock::new(()),
+            no_capability: NoCapability::default(),
             unsynced: Unsynced::new(),
         }
     }

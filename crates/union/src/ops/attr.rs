@@ -160,8 +160,7 @@ impl Core {
                 }
                 if !set.is_empty() && !self.is_vain(node, file, &set)? {
                     self.copy_up_attrs(node, file)?;
-                    let sets_times = set.atime.is_some() || set.mtime.is_some();
-                    let _times = sets_times.then(|| file.times.write());
+                    let _times = file.times.write();
                     let state = file.state.read();
                     let (_, target) = self.layers.target_of(&state)?;
                     if self.layers.apply(cx, &target, file.kind, &set)? {

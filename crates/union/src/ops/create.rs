@@ -166,6 +166,7 @@ impl Core {
             let state = FileState { null_device: own.null_device, ..state };
             let new = Arc::new(File::new(attr.kind(), state));
             new.unsynced.note_original();
+            new.no_capability.note();
             if let Some(file) = file {
                 self.layers.keep_io(&new, file);
             }
@@ -201,6 +202,7 @@ impl Core {
         let state = FileState { kept, ..FileState::whole(Names::default(), At::Held(held), (0, raw.ino)) };
         let new = Arc::new(File::new(FileKind::Regular, state));
         new.unsynced.note_original();
+        new.no_capability.note();
         self.layers.keep_io(&new, file);
         let node = self.nodes.make(None, attr.ino, Body::File(new))?;
         self.nodes.write_new(&node, &[]);

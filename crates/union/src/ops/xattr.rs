@@ -1,5 +1,6 @@
 //! Extended attributes of the union's files, without the union's own.
 
+use crate::copyup::privileges::CAPABILITY;
 use crate::layers::Layers;
 use crate::layers::marks::{XATTR_MAX, is_private};
 use crate::layers::target::as_object;
@@ -44,8 +45,14 @@ impl Layers {
         let n = match &node.body {
             Body::Dir(dir) => self.top_of(dir)?.1.get_xattr(name, buf)?,
             Body::File(file) => {
+                let is_capability = name == CAPABILITY;
+                let _times = is_capability.then(|| file.times.read());
                 let state = file.state.read();
-                self.target_of(&state)?.1.get_xattr(name, buf)?
+                let found = self.target_of(&state)?.1.get_xattr(name, buf);
+                if is_capability && matches!(&found, Err(e) if e.errno() == Errno::NODATA) {
+                    file.no_capability.note();
+                }
+                found?
             }
         };
         if self.maps_ids() && name.to_bytes().starts_with(ACL_PREFIX) {
@@ -112,7 +119,14 @@ impl Core {
             mapped = copy;
             value = &mapped;
         }
-        let done = self.upper_holder(node)?.set_xattr(name, value, flags.bits());
+        let holder = self.upper_holder(node)?;
+        let _times = node.as_file().map(|file| file.times.write());
+        if name == CAPABILITY
+            && let Some(file) = node.as_file()
+        {
+            file.no_capability.ends();
+        }
+        let done = holder.set_xattr(name, value, flags.bits());
         inherit_changed(node);
         done
     }
@@ -124,7 +138,9 @@ impl Core {
             Err(e) if e.errno() == Errno::NODATA && name.to_bytes().starts_with(ACL_PREFIX) => return Ok(()),
             other => other?,
         };
-        let done = self.upper_holder(node)?.remove_xattr(name);
+        let holder = self.upper_holder(node)?;
+        let _times = node.as_file().map(|file| file.times.write());
+        let done = holder.remove_xattr(name);
         inherit_changed(node);
         done
     }

@@ -12,6 +12,7 @@ mod open_files;
 mod options;
 mod owners;
 mod privilege;
+mod rights;
 mod running;
 mod setid;
 
@@ -31,6 +32,8 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/copy-up-keeps-everything", 60, attributes::copy_up_keeps),
     Case::mounted("noticed/setid-bits-go-with-a-write", 60, attributes::setid_on_write),
     Case::mounted("noticed/programs-lose-their-rights", 60, setid::programs),
+    Case::mounted("noticed/programs-keep-their-rights", 60, rights::stay),
+    Case::once("noticed/programs-of-a-user-keep-set-ids", 60, rights::of_a_user),
     Case::mounted("noticed/ctime-stays", 60, attributes::ctime_stays),
     Case::mounted("noticed/names-too-long", 60, names::too_long),
     Case::mounted("noticed/names-like-whiteouts", 60, names::like_whiteouts),

@@ -107,7 +107,13 @@ impl Core {
         let from = dir.hold(name)?;
         let raw = from.stat()?;
         let attr = self.layers.recorded(at.dir.layer, raw, |x, buf| from.get_xattr(x, buf))?;
-        if raw.nlink > 1 {
+        let apart = file.state.read().apart;
+        let linked = raw.nlink > 1 && !apart;
+        if apart {
+            let (path, names) = (path_of(node), raw.nlink);
+            tracing::warn!(%path, names, "more names than the upper layer gives to a file: this one leaves the others");
+        }
+        if linked {
             // So that its node knows all names of it that show in the union.
             for path in self.layers.paths_to(at.dir.layer, raw.ino)? {
                 self.walk(&path)?;
@@ -125,6 +131,7 @@ impl Core {
         }
         let chained = missing != Missing::Nothing && below_is_elsewhere(&data.at, at);
         let own = self.layers.origin_mark(at, chained.then_some(&data.at), &raw, &dir)?;
+        let own = Own { origin: !apart, ..own };
         let regular = attr.is_file() && raw.is_file();
         let copy = if regular {
             self.new_file(work, file, attr.perm())?
@@ -133,7 +140,7 @@ impl Core {
         };
         let result = (|| {
             if regular {
-                let redirect = if raw.nlink > 1 { origin_path(file) } else { None };
+                let redirect = if linked { origin_path(file) } else { None };
                 let open = copy.open(work)?;
                 missing = self.layers.bring_data(
                     work,
@@ -147,7 +154,7 @@ impl Core {
             }
             let cut = missing == Missing::Nothing && matches!(need, Need::Data(limit) if limit < raw.size);
             work.copy_metadata(&*copy.object(work)?, &*from, &attr, matches!(copy, Copy::Unnamed(_)), cut)?;
-            self.publish(work, node, file, &copy, (data, missing), raw.nlink > 1)
+            self.publish(work, node, file, &copy, (data, missing), linked)
         })();
         if result.is_err()
             && let Copy::Named(name) = &copy

@@ -42,8 +42,12 @@ impl Layers {
         }
         let (work, aufs) = match (&config.upper, stack.first_mut()) {
             (Some(upper), Some(layer)) => {
-                let mut work =
-                    Work::open(upper, layer.overrides, config.background, config.ledger.as_deref())?;
+                let mut work = Work::open(
+                    upper,
+                    (layer.overrides, config.squash),
+                    config.background,
+                    config.ledger.as_deref(),
+                )?;
                 let adopted = adopt_upper(&*upper.branch.root(), &mut work, layer)?;
                 let aufs = adopted || work.whiteouts == Whiteouts::Aufs;
                 (Some(work), aufs)

@@ -196,6 +196,9 @@ pub(crate) struct FileState {
     pub(crate) lost: u32,
     /// A user's own character device 0:0, stored as an empty file.
     pub(crate) null_device: bool,
+    /// It has more names in its lower layer than the upper one gives to a file: each of them is a file of its own, and shows a number of
+    /// its own once it is copied up.
+    pub(crate) apart: bool,
 }
 
 /// Where the inode is.
@@ -378,6 +381,7 @@ impl FileState {
             orphan_times: None,
             lost: 0,
             null_device: false,
+            apart: false,
         }
     }
 }

@@ -353,8 +353,10 @@ impl Work {
         let fresh = self.dir().open_dir(temp)?;
         let swapped = fresh
             .set_xattr(self.space.opaque(), b"y", 0)
-            .and_then(|()| fresh.set_owner(Some(attr.uid), Some(attr.gid)))
-            .and_then(|()| fresh.set_mode(attr.perm()))
+            .and_then(|()| {
+                self.give_owner((attr.uid, attr.gid), || fresh.set_owner(Some(attr.uid), Some(attr.gid)))
+            })
+            .and_then(|_| fresh.set_mode(attr.perm()))
             .and_then(|()| self.dir().rename(temp, parent, name, RenameFlags::EXCHANGE));
         self.discard_dir(temp);
         swapped

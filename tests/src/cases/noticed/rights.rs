@@ -71,6 +71,9 @@ fn look(dir: &Path) -> Outcome<Vec<String>> {
     for entry in fs::read_dir(dir)? {
         let path = entry?.path();
         let meta = fs::metadata(&path)?;
+        if !meta.is_file() {
+            continue;
+        }
         let capability = rustix::fs::getxattr(&path, CAPABILITY, &mut [0; 64]).is_ok();
         let acl = shell::run(Command::new("getfacl").args(["-c", "--absolute-names"]).arg(&path))?;
         let (name, mode, owner) = (path.file_name().unwrap_or_default(), meta.mode(), meta.uid());
@@ -106,7 +109,9 @@ pub(super) fn stay(cx: &Cx) -> Outcome {
         if option.ends_with("off") {
             shell::run(Command::new(program).arg("flatten").arg(layers.upper()))?;
         }
-        super::same(option, &expected, &look(layers.upper())?)?;
+        mount.mount()?;
+        super::same(option, &expected, &look(mount.root())?)?;
+        mount.unmount()?;
     }
     written_back(cx, &kernel)
 }
@@ -166,5 +171,29 @@ pub(super) fn of_a_user(cx: &Cx) -> Outcome {
     seen.sort();
     expected.sort();
     ensure_eq!(seen, expected, "modes");
+    Ok(())
+}
+
+/// In a user namespace, capabilities for another one say nothing, and cannot be read.
+pub(super) fn of_another_namespace(cx: &Cx) -> Outcome {
+    let script = "cd \"$2\"; chmod 755 .
+        cat > inside <<'END'
+            \"$1\" -o lowerdir=lower,upperdir=upper,workdir=work merged
+            chmod 711 merged/one; mv merged/two merged/moved; ln merged/three merged/again; echo more >> merged/four
+            stat -c '%n %a %s' merged/one merged/moved merged/again merged/four
+            umount merged
+END
+        unshare --user --map-root-user --mount bash -euo pipefail inside \"$1\"";
+    let mut command = ordinary_user(cx, script)?;
+    for name in ["one", "two", "three", "four"] {
+        let path = cx.dir.join("home/lower").join(name);
+        fs::write(&path, "0123456789")?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        chown(&path, Some(1000), Some(1000))?;
+        shell::run(Command::new("setcap").args(["-n", "500000", "cap_net_raw+ep"]).arg(&path))?;
+    }
+    let said = shell::run(&mut command)?;
+    let expected = "merged/one 711 10\nmerged/moved 755 10\nmerged/again 755 10\nmerged/four 755 15\n";
+    ensure_eq!(said, expected, "what is changed");
     Ok(())
 }

@@ -2,10 +2,11 @@
 
 use crate::copyup::privileges::CAPABILITY;
 use crate::layers::Layers;
-use crate::layers::marks::{XATTR_MAX, is_private};
+use crate::layers::marks::{XATTR_MAX, escape, is_private, unescape};
 use crate::layers::target::as_object;
 use crate::nodes::node::{Body, Node};
 use crate::union::Core;
+use std::borrow::Cow;
 use std::ffi::CStr;
 use std::sync::Arc;
 use vellum_vfs::{Context, Errno, Error, FileKind, IdMap, Object, Result, XattrFlags};
@@ -17,12 +18,16 @@ const ACL_USER: u16 = 0x02;
 const ACL_GROUP: u16 = 0x08;
 
 impl Layers {
-    fn check_name(&self, name: &CStr) -> Result<()> {
+    /// The name by which a layer has an attribute. EOPNOTSUPP: there are none of this name.
+    fn stored_name<'a>(&self, name: &'a CStr) -> Result<Cow<'a, CStr>> {
+        if let Some(stored) = escape(name).filter(|_| !self.config.no_xattr) {
+            return Ok(Cow::Owned(stored.into_c_string()));
+        }
         let bytes = name.to_bytes();
         if self.config.no_xattr || is_private(bytes) || self.config.no_acl && bytes.starts_with(ACL_PREFIX) {
             return Err(Error::new(Errno::OPNOTSUPP, ""));
         }
-        Ok(())
+        Ok(Cow::Borrowed(name))
     }
 
     fn maps_ids(&self) -> bool {
@@ -41,7 +46,7 @@ impl Layers {
     }
 
     pub(crate) fn get_xattr(&self, node: &Node, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-        self.check_name(name)?;
+        let name = &*self.stored_name(name)?;
         let n = match &node.body {
             Body::Dir(dir) => self.top_of(dir)?.1.get_xattr(name, buf)?,
             Body::File(file) => {
@@ -91,11 +96,13 @@ impl Layers {
             if bare.starts_with(TRUSTED_PREFIX) && !is_root() {
                 continue;
             }
-            if !buf.is_empty() {
-                let place = buf.get_mut(used..used + name.len()).ok_or(Error::new(Errno::RANGE, ""))?;
-                place.copy_from_slice(name);
+            for part in unescape(bare).into_iter().chain([&[0_u8][..]]) {
+                if !buf.is_empty() {
+                    let place = buf.get_mut(used..used + part.len()).ok_or(Error::new(Errno::RANGE, ""))?;
+                    place.copy_from_slice(part);
+                }
+                used += part.len();
             }
-            used += name.len();
         }
         Ok(used)
     }
@@ -109,7 +116,7 @@ impl Core {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        self.layers.check_name(name)?;
+        let name = &*self.layers.stored_name(name)?;
         let mapped;
         let mut value = value;
         if self.layers.maps_ids() && name.to_bytes().starts_with(ACL_PREFIX) {
@@ -132,7 +139,7 @@ impl Core {
     }
 
     pub(crate) fn remove_xattr(&self, node: &Arc<Node>, name: &CStr) -> Result<()> {
-        self.layers.check_name(name)?;
+        let name = &*self.layers.stored_name(name)?;
         match self.layers.holder(node)?.get_xattr(name, &mut []) {
             // A file without an ACL of its own: there is nothing to do, and nothing to complain about.
             Err(e) if e.errno() == Errno::NODATA && name.to_bytes().starts_with(ACL_PREFIX) => return Ok(()),

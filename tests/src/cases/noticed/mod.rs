@@ -8,6 +8,7 @@ mod kernel_cache;
 mod layers;
 mod mappings;
 mod names;
+mod nested;
 mod open_files;
 mod options;
 mod owners;
@@ -40,6 +41,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/names-like-whiteouts", 60, names::like_whiteouts),
     Case::mounted("noticed/rename-over-own-name", 60, names::over_own_name),
     Case::mounted("noticed/device-0-0", 60, names::device_zero),
+    Case::mounted("noticed/unions-above", 60, nested::unions_above),
     Case::mounted("noticed/whiteouts-of-all-formats", 60, layers::whiteout_formats),
     Case::once("noticed/squashed-by-a-user", 60, owners::squashed_by_a_user),
     Case::once("noticed/adopted-layers", 60, owners::adopted),

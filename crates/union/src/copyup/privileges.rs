@@ -1,7 +1,6 @@
 //! What a kernel takes away from a program when somebody writes to it: its capability, and set-id bits where the writer has no privilege.
 //! Who writes what others have written, or nobody has changed, gives it back.
 
-use crate::layers::attrs::{S_ISGID, S_ISUID};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vellum_vfs::{Attr, Errno, Object, Result};
@@ -11,6 +10,8 @@ pub(crate) const CAPABILITY: &CStr = c"security.capability";
 
 /// Longest value of it.
 const CAPABILITY_MAX: usize = 64;
+/// Set-user-id and set-group-id.
+const SET_IDS: u32 = 0o6000;
 
 /// What a program has. Whoever takes it away on purpose must not come between asking and giving back.
 pub(crate) struct Privileges {
@@ -38,7 +39,7 @@ impl Privileges {
     }
 
     fn by_mode(attr: &Attr) -> Self {
-        let has_bits = attr.is_file() && attr.perm() & (S_ISUID | S_ISGID) != 0;
+        let has_bits = attr.is_file() && attr.perm() & SET_IDS != 0;
         Self { mode: has_bits.then_some(attr.perm()), capability: None }
     }
 

@@ -107,17 +107,15 @@ fn scan(branch: &dyn Branch) -> Result<HashMap<u64, Vec<Box<CStr>>>> {
 /// A name in a directory, with its number as the directory states it.
 type Item = (Box<CStr>, u64);
 
+/// What is done with a directory, what is in it, and its path.
+type Visit<'a> = dyn FnMut(&dyn BranchDir, &[Item], &[u8]) -> Result<()> + 'a;
+
 fn joined(path: &[u8], name: &[u8]) -> Box<CStr> {
     let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
     c_string([path, slash, name].concat())
 }
 
-fn walk(
-    dir: &dyn BranchDir,
-    path: &mut Vec<u8>,
-    depth: usize,
-    each: &mut dyn FnMut(&dyn BranchDir, &[Item], &[u8]) -> Result<()>,
-) -> Result<()> {
+fn walk(dir: &dyn BranchDir, path: &mut Vec<u8>, depth: usize, each: &mut Visit<'_>) -> Result<()> {
     if depth > DEPTH_MAX {
         return Ok(());
     }

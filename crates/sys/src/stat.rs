@@ -47,16 +47,25 @@ pub struct Stat {
     pub ctime: Time,
     /// Birth; zero where the filesystem does not keep it.
     pub btime: Time,
+    /// The mount that it was reached by; 0 where the kernel does not say it.
+    pub mount: u64,
+    /// The subvolume of its filesystem; 0 where there are none, or the kernel does not say it.
+    pub subvolume: u64,
 }
 
 /// Set once statx has been refused as a call (old kernels, strict seccomp filters).
 pub(crate) static NO_STATX: AtomicBool = AtomicBool::new(false);
 
+/// Since Linux 6.10.
+const SUBVOLUME: StatxFlags = StatxFlags::from_bits_retain(0x8000);
+const WANTED: StatxFlags =
+    StatxFlags::BASIC_STATS.union(StatxFlags::BTIME).union(StatxFlags::MNT_ID).union(SUBVOLUME);
+
 /// Attributes of `name` below `dir`, or of `dir` itself when `name` is empty and `flags` say so.
 #[inline]
 pub(crate) fn stat(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat, Errno> {
     if !NO_STATX.load(Ordering::Relaxed) {
-        match rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME) {
+        match rustix::fs::statx(dir, name, flags, WANTED) {
             Ok(found) => return Ok(from_statx(&found)),
             Err(Errno::NOSYS) => NO_STATX.store(true, Ordering::Relaxed),
             Err(errno) => return Err(errno),
@@ -70,6 +79,7 @@ fn time(at: &StatxTimestamp) -> Time {
 }
 
 fn from_statx(found: &Statx) -> Stat {
+    let has = |what: StatxFlags| found.stx_mask & what.bits() != 0;
     Stat {
         ino: found.stx_ino,
         dev: makedev(found.stx_dev_major, found.stx_dev_minor),
@@ -84,11 +94,9 @@ fn from_statx(found: &Statx) -> Stat {
         atime: time(&found.stx_atime),
         mtime: time(&found.stx_mtime),
         ctime: time(&found.stx_ctime),
-        btime: if found.stx_mask & StatxFlags::BTIME.bits() == 0 {
-            Time::default()
-        } else {
-            time(&found.stx_btime)
-        },
+        btime: if has(StatxFlags::BTIME) { time(&found.stx_btime) } else { Time::default() },
+        mount: if has(StatxFlags::MNT_ID) { found.stx_mnt_id } else { 0 },
+        subvolume: if has(SUBVOLUME) { found.stx_subvol } else { 0 },
     }
 }
 
@@ -112,6 +120,8 @@ fn by_fstatat(dir: BorrowedFd<'_>, name: &CStr, flags: AtFlags) -> Result<Stat, 
         mtime: time(found.st_mtime as i64, found.st_mtime_nsec as u64),
         ctime: time(found.st_ctime as i64, found.st_ctime_nsec as u64),
         btime: Time::default(),
+        mount: 0,
+        subvolume: 0,
     })
 }
 
@@ -125,7 +135,8 @@ mod tests {
         for path in [c"/", c"/etc/passwd", c"/dev/null", c"/proc/self/exe"] {
             let new = stat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).unwrap();
             let old = by_fstatat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).unwrap();
-            assert_eq!(Stat { btime: Time::default(), atime: old.atime, ..new }, old, "{path:?}");
+            let unsaid = Stat { btime: Time::default(), mount: 0, subvolume: 0, ..new };
+            assert_eq!(Stat { atime: old.atime, ..unsaid }, old, "{path:?}");
         }
     }
 }

@@ -70,7 +70,7 @@ impl FileKind {
 /// Attributes of an object, as stat(2) shows them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attr {
-    /// Inode number: in a branch the branch's own, above it the union's.
+    /// Inode number: in a branch one that no other object of the branch has, above it the union's.
     pub ino: u64,
     /// Device of the branch's filesystem (makedev form). Meaningless above the union.
     pub dev: u64,

@@ -2,9 +2,10 @@
 
 use super::file::LocalFile;
 use super::held::{LocalHandle, impl_object, open_flags, open_noatime, without_flags};
+use super::home::Home;
 use super::{DIR_FLAGS, LIST_FLAGS};
 use crate::checks::{check_target, require_regular};
-use crate::convert::{attr, timestamps};
+use crate::convert::timestamps;
 use rustix::fs::OFlags;
 use std::any::Any;
 use std::cell::Cell;
@@ -30,11 +31,12 @@ thread_local! {
 pub(super) struct LocalDir<S> {
     pub(super) sys: S,
     pub(super) fd: OwnedFd,
+    pub(super) home: Home,
 }
 
 impl<S: Sys> LocalDir<S> {
-    pub(super) const fn new(sys: S, fd: OwnedFd) -> Self {
-        Self { sys, fd }
+    pub(super) const fn new(sys: S, fd: OwnedFd, home: Home) -> Self {
+        Self { sys, fd, home }
     }
 
     /// Another directory of the same kind of branch. EXDEV if it is none.
@@ -68,7 +70,7 @@ impl_object!(LocalDir, XattrOf::Dir, {
 
 impl<S: Sys> BranchDir for LocalDir<S> {
     fn stat_at(&self, name: Name<'_>) -> Result<Attr> {
-        Ok(attr(&self.sys.stat_at(self.fd.as_fd(), name.as_c_str())?))
+        Ok(self.home.attr(&self.sys.stat_at(self.fd.as_fd(), name.as_c_str())?))
     }
 
     fn get_xattr_at(&self, name: Name<'_>, attr: &CStr, buf: &mut [u8]) -> Result<usize> {
@@ -94,7 +96,7 @@ impl<S: Sys> BranchDir for LocalDir<S> {
 
     fn open_dir(&self, name: Name<'_>) -> Result<Arc<dyn BranchDir>> {
         let fd = self.sys.open(self.fd.as_fd(), name.as_c_str(), DIR_FLAGS, 0)?;
-        Ok(Arc::new(Self::new(self.sys.clone(), fd)))
+        Ok(Arc::new(Self::new(self.sys.clone(), fd, self.home)))
     }
 
     fn open_file(&self, name: Name<'_>, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
@@ -105,25 +107,25 @@ impl<S: Sys> BranchDir for LocalDir<S> {
         let fd = open_noatime(flags, |flags| self.sys.open(dir, name.as_c_str(), flags, 0))?;
         // And again, because the name may lead elsewhere by now.
         require_regular(FileKind::from_mode(self.sys.stat(fd.as_fd())?.mode))?;
-        Ok(LocalFile::boxed(self.sys.clone(), fd))
+        Ok(LocalFile::boxed(self.sys.clone(), fd, self.home))
     }
 
     fn hold(&self, name: Name<'_>) -> Result<Arc<dyn Object>> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = self.sys.open(self.fd.as_fd(), name.as_c_str(), flags, 0)?;
-        Ok(Arc::new(LocalHandle { sys: self.sys.clone(), fd }))
+        Ok(Arc::new(LocalHandle { sys: self.sys.clone(), fd, home: self.home }))
     }
 
     fn create(&self, name: Name<'_>, mode: u32) -> Result<Arc<dyn BranchFile>> {
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = self.sys.open(self.fd.as_fd(), name.as_c_str(), flags, mode)?;
-        Ok(LocalFile::boxed(self.sys.clone(), fd))
+        Ok(LocalFile::boxed(self.sys.clone(), fd, self.home))
     }
 
     fn create_unnamed(&self, mode: u32) -> Result<Arc<dyn BranchFile>> {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         match self.sys.open(self.fd.as_fd(), c".", flags, mode) {
-            Ok(fd) => Ok(LocalFile::boxed(self.sys.clone(), fd)),
+            Ok(fd) => Ok(LocalFile::boxed(self.sys.clone(), fd, self.home)),
             // What kernels before O_TMPFILE say to it.
             Err(Errno::ISDIR) => Err(Errno::OPNOTSUPP.into()),
             Err(errno) => Err(errno.into()),
@@ -183,13 +185,17 @@ impl<S: Sys> BranchDir for LocalDir<S> {
 
     fn list(&self, each: &mut dyn FnMut(DirItem<'_>) -> Result<()>) -> Result<()> {
         let readable = self.readable()?;
+        let lists_others = self.home.lists_others(&self.sys.stat(readable.as_fd())?);
         let mut buffer = BUFFER.take();
         buffer.reserve(LIST_BUFFER);
         let result = self.sys.list_dir(readable.as_fd(), buffer.spare_capacity_mut(), |name, ino, kind| {
             if name == c"." || name == c".." {
                 return Ok(());
             }
-            each(DirItem { name: Name::new(name)?, ino, kind: FileKind::from_mode(kind) })
+            let name = Name::new(name)?;
+            // It may have gone meanwhile.
+            let ino = if lists_others { self.stat_at(name).map_or(ino, |attr| attr.ino) } else { ino };
+            each(DirItem { name, ino, kind: FileKind::from_mode(kind) })
         });
         BUFFER.set(buffer);
         result

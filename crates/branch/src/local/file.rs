@@ -1,7 +1,8 @@
 //! Open regular files.
 
 use super::held::{impl_object, open_flags, open_noatime, without_flags};
-use crate::convert::{attr, timestamps};
+use super::home::Home;
+use crate::convert::timestamps;
 use crate::whole;
 use rustix::io::Errno;
 use std::any::Any;
@@ -18,11 +19,12 @@ const COPY_STEP: u64 = 64 << 20;
 pub(super) struct LocalFile<S> {
     pub(super) sys: S,
     pub(super) fd: Arc<OwnedFd>,
+    pub(super) home: Home,
 }
 
 impl<S: Sys> LocalFile<S> {
-    pub(super) fn boxed(sys: S, fd: OwnedFd) -> Arc<dyn BranchFile> {
-        Arc::new(Self { sys, fd: Arc::new(fd) })
+    pub(super) fn boxed(sys: S, fd: OwnedFd, home: Home) -> Arc<dyn BranchFile> {
+        Arc::new(Self { sys, fd: Arc::new(fd), home })
     }
 
     /// Another file of the same kind of branch. EXDEV if it is none.
@@ -38,7 +40,7 @@ impl_object!(LocalFile, XattrOf::File, {
 
     fn reopen(&self, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
         let fd = open_noatime(open_flags(mode), |flags| self.sys.reopen(self.fd.as_fd(), flags))?;
-        Ok(Self::boxed(self.sys.clone(), fd))
+        Ok(Self::boxed(self.sys.clone(), fd, self.home))
     }
 
     fn flags(&self) -> Result<u32> {

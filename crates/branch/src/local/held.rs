@@ -1,8 +1,9 @@
 //! What directories, files and handles have in common, and the handle itself.
 
 use super::file::LocalFile;
+use super::home::Home;
 use crate::checks::{check_target, require_regular};
-use crate::convert::{attr, timestamps};
+use crate::convert::timestamps;
 use rustix::fs::OFlags;
 use std::any::Any;
 use std::ffi::CStr;
@@ -12,12 +13,12 @@ use std::time::Duration;
 use vellum_sys::{Sys, XattrOf};
 use vellum_vfs::{Attr, BranchFile, Errno, Error, FileKind, Object, OpenMode, Result, SetTime};
 
-/// Implements [`Object`] for a type with fields `sys` and `fd`. `$xattr` makes the [`XattrOf`] of its descriptor.
+/// Implements [`Object`] for a type with fields `sys`, `fd` and `home`. `$xattr` makes the [`XattrOf`] of its descriptor.
 macro_rules! impl_object {
     ($type:ident, $xattr:path, { $($own:item)* }) => {
         impl<S: Sys> Object for $type<S> {
             fn stat(&self) -> Result<Attr> {
-                Ok(attr(&self.sys.stat(self.fd.as_fd())?))
+                Ok(self.home.attr(&self.sys.stat(self.fd.as_fd())?))
             }
 
             fn set_mode(&self, mode: u32) -> Result<()> {
@@ -98,6 +99,7 @@ pub(super) fn open_noatime(
 pub(super) struct LocalHandle<S> {
     pub(super) sys: S,
     pub(super) fd: OwnedFd,
+    pub(super) home: Home,
 }
 
 impl_object!(LocalHandle, XattrOf::Held, {
@@ -110,7 +112,7 @@ impl_object!(LocalHandle, XattrOf::Held, {
         // Asked before opening: an object that is held never changes its kind, and a device must not be opened.
         require_regular(FileKind::from_mode(self.sys.stat(self.fd.as_fd())?.mode))?;
         let fd = open_noatime(open_flags(mode), |flags| self.sys.reopen(self.fd.as_fd(), flags))?;
-        Ok(LocalFile::boxed(self.sys.clone(), fd))
+        Ok(LocalFile::boxed(self.sys.clone(), fd, self.home))
     }
 
     fn flags(&self) -> Result<u32> {

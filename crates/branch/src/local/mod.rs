@@ -8,12 +8,14 @@ mod dir;
 mod export;
 mod file;
 mod held;
+mod home;
 
 pub use self::export::LocalExport;
 
 use self::dir::LocalDir;
 use self::file::LocalFile;
 use self::held::LocalHandle;
+use self::home::Home;
 use crate::convert::stat_fs;
 use crate::path;
 use rustix::fs::{CWD, OFlags};
@@ -71,7 +73,8 @@ impl<S: Sys> LocalBranch<S> {
         if FileKind::from_mode(stat.mode) != Some(FileKind::Directory) {
             return Err(fail(Errno::NOTDIR));
         }
-        Ok(Arc::new(Self { root: Arc::new(LocalDir::new(sys, fd)), path }))
+        let home = Home::new(&stat, &sys.stat_fs(fd.as_fd()).map_err(fail)?);
+        Ok(Arc::new(Self { root: Arc::new(LocalDir::new(sys, fd, home)), path }))
     }
 
     /// One component after the other, where the kernel cannot take a path at once.
@@ -85,7 +88,7 @@ impl<S: Sys> LocalBranch<S> {
             current = Some(next);
         }
         match current {
-            Some(fd) => Ok(Arc::new(LocalDir::new(sys.clone(), fd))),
+            Some(fd) => Ok(Arc::new(LocalDir::new(sys.clone(), fd, self.root.home))),
             None => Ok(self.root()),
         }
     }
@@ -103,7 +106,7 @@ impl<S: Sys> Branch for LocalBranch<S> {
         path::check(path.to_bytes())?;
         let sys = &self.root.sys;
         match sys.open_beneath(self.root.fd.as_fd(), path, DIR_FLAGS) {
-            Ok(fd) => Ok(Arc::new(LocalDir::new(sys.clone(), fd))),
+            Ok(fd) => Ok(Arc::new(LocalDir::new(sys.clone(), fd, self.root.home))),
             // Old kernels and sandboxes do not have the call, and it takes no path beyond PATH_MAX.
             Err(Errno::NOSYS | Errno::PERM | Errno::NAMETOOLONG) => self.walk(path),
             // A symbolic link that is not followed is what it is: not a directory.
@@ -123,13 +126,13 @@ impl<S: Sys> Branch for LocalBranch<S> {
     }
 
     fn adopt(&self, descriptor: OwnedFd) -> Result<Adopted> {
-        let sys = self.root.sys.clone();
+        let (sys, home) = (self.root.sys.clone(), self.root.home);
         let kind = FileKind::from_mode(sys.stat(descriptor.as_fd())?.mode);
         let path_only = rustix::fs::fcntl_getfl(&descriptor)?.contains(OFlags::PATH);
         Ok(match kind {
-            Some(FileKind::Directory) => Adopted::Dir(Arc::new(LocalDir::new(sys, descriptor))),
-            Some(FileKind::Regular) if !path_only => Adopted::Other(LocalFile::boxed(sys, descriptor)),
-            _ => Adopted::Other(Arc::new(LocalHandle { sys, fd: descriptor })),
+            Some(FileKind::Directory) => Adopted::Dir(Arc::new(LocalDir::new(sys, descriptor, home))),
+            Some(FileKind::Regular) if !path_only => Adopted::Other(LocalFile::boxed(sys, descriptor, home)),
+            _ => Adopted::Other(Arc::new(LocalHandle { sys, fd: descriptor, home })),
         })
     }
 

@@ -83,7 +83,7 @@ struct Walk {
     top: OwnedFd,
     made: Builder<File>,
     /// Of files with several names the first one.
-    first: HashMap<u64, PathBuf>,
+    first: HashMap<(u64, u64), PathBuf>,
 }
 
 impl Walk {
@@ -104,7 +104,7 @@ impl Walk {
 
     fn entry(&mut self, dir: &OwnedFd, name: &OsStr, path: &Path, stat: &Stat) -> io::Result<()> {
         #[allow(clippy::unnecessary_cast, reason = "types differ between architectures")]
-        let (number, device) = (stat.st_ino as u64, stat.st_rdev as u64);
+        let (number, device) = ((stat.st_dev as u64, stat.st_ino as u64), stat.st_rdev as u64);
         if let Some(first) = self.first.get(&number).filter(|_| stat.st_nlink > 1) {
             return self.made.append_link(&mut described(stat, EntryType::Link), path, first);
         }

@@ -135,6 +135,8 @@ impl CephInode {
             mtime: time(stat.mtime),
             ctime: time(stat.ctime),
             btime: time(stat.btime),
+            mount: 0,
+            subvolume: 0,
         }
     }
 

@@ -31,17 +31,17 @@ impl Core {
     /// Whether somebody may be storing to a file by a mapping.
     pub(crate) fn may_be_mapped(&self, node: &Node, attr: &Attr) -> bool {
         let Some(file) = node.as_file().filter(|_| attr.is_file()) else { return false };
-        let Some(mapped) = self.coherence.mapped.as_ref().filter(|mapped| mapped.opened.have(attr.ino))
+        let Some(mapped) = self.coherence.mapped.as_ref().filter(|mapped| mapped.opened.have(node.ino))
         else {
             return false;
         };
         if file.mappable.load(SeqCst) != 0 {
             return true;
         }
-        let Known::Nothing(then) = mapped.no_writers.look(attr.ino) else { return false };
+        let Known::Nothing(then) = mapped.no_writers.look(node.ino) else { return false };
         let is_mapped = self.is_open_to_write(file);
         if !is_mapped {
-            mapped.no_writers.keep(attr.ino, then);
+            mapped.no_writers.keep(node.ino, then);
         }
         is_mapped
     }

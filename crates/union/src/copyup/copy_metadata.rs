@@ -1,5 +1,6 @@
 //! What a copy gets from its original besides data: owner, mode, times, extended attributes.
 
+use crate::layers::attrs::{S_ISGID, S_ISUID};
 use crate::layers::marks;
 use crate::layers::overrides::Override;
 use crate::layers::work::Work;
@@ -28,12 +29,14 @@ impl Work {
                 other => other?,
             }
         } else {
-            let chown = self.ids != (attr.uid, attr.gid);
-            if chown {
-                to.set_owner(Some(attr.uid), Some(attr.gid))?;
-            }
-            if !symlink && (chown || !has_mode || attr.perm() & !0o777 != 0) {
-                to.set_mode(attr.perm())?;
+            let owner = (attr.uid, attr.gid);
+            let chown = self.ids != owner;
+            let is_given =
+                !chown || self.give_owner(owner, || to.set_owner(Some(attr.uid), Some(attr.gid)))?;
+            // Nobody runs another one's program with the service's ids.
+            let mode = if is_given { attr.perm() } else { attr.perm() & !(S_ISUID | S_ISGID) };
+            if !symlink && (chown || !has_mode || mode & !0o777 != 0) {
+                to.set_mode(mode)?;
             }
         }
         // After the owner, whose change takes file capabilities away.
@@ -74,8 +77,13 @@ fn copy_xattrs(to: &dyn Object, from: &dyn Object) -> Result<()> {
         let value = match marks::read_value(from, name, marks::XATTR_MAX) {
             Ok(Some(value)) => value,
             Ok(None) => continue,
-            // An attribute that the kernel lists and refuses to read, such as empty file capabilities, says nothing.
-            Err(e) if e.errno() == Errno::INVAL && bytes.starts_with(b"security.") => continue,
+            // An attribute that the kernel lists and refuses to read, such as empty file capabilities, says nothing; or (EOVERFLOW) to
+            // this namespace nothing: capabilities for another one.
+            Err(e)
+                if matches!(e.errno(), Errno::INVAL | Errno::OVERFLOW) && bytes.starts_with(b"security.") =>
+            {
+                continue;
+            }
             Err(e) => return Err(e.doing("copying an extended attribute")),
         };
         match to.set_xattr(name, &value, 0) {

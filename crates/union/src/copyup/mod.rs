@@ -3,6 +3,7 @@
 pub(crate) mod copy_metadata;
 pub(crate) mod data;
 pub(crate) mod partial;
+pub(crate) mod privileges;
 pub(crate) mod publish;
 pub(crate) mod unfinished;
 pub(crate) mod unsynced;

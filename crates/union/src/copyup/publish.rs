@@ -115,6 +115,11 @@ impl Core {
                 }
             }
             state.at = At::Upper;
+            if state.apart {
+                self.nodes.renumber(node, self.layers.shown_ino(0, ino));
+                // Another file than the others from now on.
+                let _ = self.coherence.recall_attributes(node.id);
+            }
         }
         file.unsynced.change();
         let data_moved = missing != Missing::All;

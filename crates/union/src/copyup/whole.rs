@@ -8,6 +8,7 @@
 use crate::copyup::copy_metadata::restore_times;
 use crate::copyup::data as copyup_data;
 use crate::copyup::partial;
+use crate::copyup::privileges::Privileges;
 use crate::copyup::publish::{Copy, Missing};
 use crate::extents::Record;
 use crate::layers::Layers;
@@ -119,7 +120,13 @@ impl Core {
         let from = dir.hold(name)?;
         let raw = from.stat()?;
         let attr = self.layers.recorded(at.dir.layer, raw, |x, buf| from.get_xattr(x, buf))?;
-        if raw.nlink > 1 {
+        let apart = file.state.read().apart;
+        let linked = raw.nlink > 1 && !apart;
+        if apart {
+            let (path, names) = (path_of(node), raw.nlink);
+            tracing::warn!(%path, names, "more names than the upper layer gives to a file: this one leaves the others");
+        }
+        if linked {
             // So that its node knows all names of it that show in the union.
             for path in self.layers.paths_to(at.dir.layer, raw.ino)? {
                 self.walk(&path)?;
@@ -137,6 +144,7 @@ impl Core {
         }
         let chained = missing != Missing::Nothing && below_is_elsewhere(&data.at, at);
         let own = self.layers.origin_mark(at, chained.then_some(&data.at), &raw, &dir)?;
+        let own = Own { origin: !apart, ..own };
         let regular = attr.is_file() && raw.is_file();
         let copy = if regular {
             self.new_file(work, file, attr.perm())?
@@ -145,7 +153,7 @@ impl Core {
         };
         let result = (|| {
             if regular {
-                let redirect = if raw.nlink > 1 { origin_path(file) } else { None };
+                let redirect = if linked { origin_path(file) } else { None };
                 let open = copy.open(work)?;
                 missing = self.layers.bring_data(
                     work,
@@ -159,7 +167,7 @@ impl Core {
             }
             let cut = missing == Missing::Nothing && matches!(need, Need::Data(limit) if limit < raw.size);
             work.copy_metadata(&*copy.object(work)?, &*from, &attr, matches!(copy, Copy::Unnamed(_)), cut)?;
-            self.publish(work, node, file, &copy, (data, missing), raw.nlink > 1)
+            self.publish(work, node, file, &copy, (data, missing), linked)
         })();
         if result.is_err()
             && let Copy::Named(name) = &copy
@@ -234,9 +242,11 @@ impl Core {
             self.live_there(node, file, before.ino, true);
             return Ok(());
         }
+        let cut = limit < before.size;
+        // Whoever cuts it takes them away.
+        let privileges = (!cut).then(|| Privileges::of(&*object, &before));
         // First the data, which nobody sees as long as the file has its size and its marks; then, if it is to be shorter, a word of
         // that and the size; then the marks. So each size has one meaning by what the marks say.
-        let cut = limit < before.size;
         let done = (|| {
             self.layers.copy_data(&*to, below, limit)?;
             if cut {
@@ -246,6 +256,9 @@ impl Core {
             }
             partial::unmark(&*object, work.space)
         })();
+        if let Some(privileges) = privileges {
+            privileges.give_back(&*object);
+        }
         // What is cut is changed now, whatever comes of the rest of the operation.
         let mtime = if cut && done.is_ok() { SetTime::Now } else { SetTime::At(before.mtime) };
         let times = to.set_times(Some(SetTime::At(before.atime)), Some(mtime));
@@ -387,7 +400,10 @@ impl Layers {
             Err(error) if error.errno() == Errno::NXIO => return Ok(true),
             other => drop(other?),
         }
-        match to.allocate(PUNCH_HOLE_KEEP_SIZE, 0, attr.size) {
+        let privileges = Privileges::of(to, attr);
+        let freed = to.allocate(PUNCH_HOLE_KEEP_SIZE, 0, attr.size);
+        privileges.give_back(to);
+        match freed {
             Err(error) if error.errno() == Errno::OPNOTSUPP => Ok(false),
             other => other.map(|()| true),
         }

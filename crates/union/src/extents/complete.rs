@@ -1,6 +1,7 @@
 //! A partial file becomes a whole one: by being written to everywhere, or by copying what is missing.
 
 use super::partial::{KEEP_SIZE, PUNCH_HOLE, PartialFile, STEP, Shape, Source};
+use crate::copyup::privileges::Privileges;
 use std::ops::Range;
 use vellum_vfs::{Errno, Error, Object, Result};
 
@@ -65,10 +66,13 @@ impl PartialFile {
         let (shift, block) = (self.record.shift, self.record.block());
         let mut data = vec![0; usize::try_from(end - start).unwrap_or(0)];
         self.read_below(&mut data, start)?;
-        let mtime = self.upper.stat()?.mtime;
-        let n = self.upper.write_at(&data, start)?;
+        let attr = self.upper.stat()?;
+        let privileges = Privileges::of(&*self.upper, &attr);
+        let written = self.upper.write_at(&data, start);
         // Nobody has changed the file.
-        self.upper.set_times(None, Some(vellum_vfs::SetTime::At(mtime)))?;
+        privileges.give_back(&*self.upper);
+        let n = written?;
+        self.upper.set_times(None, Some(vellum_vfs::SetTime::At(attr.mtime)))?;
         if n < data.len() {
             let torn = (start + n as u64) >> shift << shift;
             self.undo_torn(torn)?;
@@ -105,15 +109,20 @@ impl PartialFile {
 
     /// Makes holes of blocks that are not own and are holes below: the file may have data there which it has never owned up to.
     fn punch_missing(&self, shape: Shape) -> Result<()> {
-        let mut at = 0;
-        while at < shape.limit {
-            let (source, stop) = self.source(at, shape.limit, shape)?;
-            if source == Source::Below {
-                self.upper.allocate(PUNCH_HOLE | KEEP_SIZE, at, stop - at)?;
+        let privileges = Privileges::of(&*self.upper, &self.upper.stat()?);
+        let punched = (|| {
+            let mut at = 0;
+            while at < shape.limit {
+                let (source, stop) = self.source(at, shape.limit, shape)?;
+                if source == Source::Below {
+                    self.upper.allocate(PUNCH_HOLE | KEEP_SIZE, at, stop - at)?;
+                }
+                at = stop;
             }
-            at = stop;
-        }
-        Ok(())
+            Ok(())
+        })();
+        privileges.give_back(&*self.upper);
+        punched
     }
 
     /// Makes the file an ordinary one if nothing is missing: its data are made durable, and then `unmark` takes away what

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 use vellum_vfs::{Branch, BranchDir, NAME_MAX, Name};
 
-/// An inode in a layer: layer index and the layer's own inode number.
+/// An inode in a layer: layer index, and the number that no other object of the layer has.
 pub(crate) type InodeKey = (u16, u64);
 
 /// One layer of the union.
@@ -16,7 +16,7 @@ pub(crate) struct Layer {
     /// Where it is stored.
     pub(crate) branch: Arc<dyn Branch>,
     /// Number of its filesystem among the distinct filesystems of all layers.
-    pub(crate) fs: u8,
+    pub(crate) fs: u16,
     /// Its filesystem's identity, folded.
     pub(crate) fsid: u32,
     /// Which marks its files carry.

@@ -76,55 +76,70 @@ impl LayerLinks {
     }
 }
 
-/// Lists the layer twice: first numbers only, then the names of those that occur twice.
+/// Lists the layer twice: first numbers only, then the names of those that occur twice. A listing does not say the device of a number, so
+/// those names are asked.
 fn scan(branch: &dyn Branch) -> Result<HashMap<u64, Vec<Box<CStr>>>> {
     let mut times: HashMap<u64, bool> = HashMap::new();
-    walk(&*branch.root(), &mut Vec::new(), 0, &mut |_, ino| {
-        times.entry(ino).and_modify(|again| *again = true).or_insert(false);
+    walk(&*branch.root(), &mut Vec::new(), 0, &mut |_, items, _| {
+        for (_, ino) in items {
+            times.entry(*ino).and_modify(|again| *again = true).or_insert(false);
+        }
+        Ok(())
     })?;
     times.retain(|_, again| *again);
     let mut names: HashMap<u64, Vec<Box<CStr>>> = HashMap::new();
-    walk(&*branch.root(), &mut Vec::new(), 0, &mut |path, ino| {
-        if times.contains_key(&ino) {
-            names.entry(ino).or_default().push(c_string(path.to_vec()));
+    walk(&*branch.root(), &mut Vec::new(), 0, &mut |dir, items, path| {
+        for (name, _) in items.iter().filter(|(_, ino)| times.contains_key(ino)) {
+            match dir.stat_at(Name::new(name)?) {
+                Ok(attr) if attr.nlink > 1 => {
+                    names.entry(attr.ino).or_default().push(joined(path, name.to_bytes()));
+                }
+                Ok(_) => {}
+                Err(e) if e.errno() == Errno::NOENT => {}
+                Err(e) => return Err(e),
+            }
         }
+        Ok(())
     })?;
     Ok(names)
 }
 
-fn walk(
-    dir: &dyn BranchDir,
-    path: &mut Vec<u8>,
-    depth: usize,
-    each: &mut dyn FnMut(&[u8], u64),
-) -> Result<()> {
+/// A name in a directory, with its number as the directory states it.
+type Item = (Box<CStr>, u64);
+
+/// What is done with a directory, what is in it, and its path.
+type Visit<'a> = dyn FnMut(&dyn BranchDir, &[Item], &[u8]) -> Result<()> + 'a;
+
+fn joined(path: &[u8], name: &[u8]) -> Box<CStr> {
+    let slash: &[u8] = if path.is_empty() { b"" } else { b"/" };
+    c_string([path, slash, name].concat())
+}
+
+fn walk(dir: &dyn BranchDir, path: &mut Vec<u8>, depth: usize, each: &mut Visit<'_>) -> Result<()> {
     if depth > DEPTH_MAX {
         return Ok(());
     }
-    let mut inner: Vec<Box<CStr>> = Vec::new();
-    let base = path.len();
-    let push = |path: &mut Vec<u8>, name: &[u8]| {
-        if base > 0 {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name);
-    };
+    let (mut inner, mut items): (Vec<Box<CStr>>, Vec<Item>) = (Vec::new(), Vec::new());
     dir.list(&mut |item| {
         if matches!(item.kind, None | Some(FileKind::Directory)) {
             inner.push(item.name.as_c_str().into());
         }
         if item.kind != Some(FileKind::Directory) {
-            push(path, item.name.bytes());
-            each(path, item.ino);
-            path.truncate(base);
+            items.push((item.name.as_c_str().into(), item.ino));
         }
         Ok(())
     })?;
+    each(dir, &items, path)?;
+    drop(items);
+    let base = path.len();
     for name in inner {
         let name = Name::new(&name)?;
         match dir.open_dir(name) {
             Ok(child) => {
-                push(path, name.bytes());
+                if base > 0 {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(name.bytes());
                 walk(&*child, path, depth + 1, each)?;
                 path.truncate(base);
             }

@@ -5,6 +5,7 @@
 //! mark of our own, `vellum.o`, that tells the origin of a copied-up file. It is kept short: in ext4's 256-byte
 //! inodes 92 bytes are left for attributes, and what fits there costs no block.
 
+use crate::layers::layer::c_string;
 use std::ffi::CStr;
 use vellum_vfs::{Attr, Errno, Error, FileKind, Object, Result, Timestamp};
 
@@ -154,17 +155,42 @@ pub(crate) const METACOPY_PARTIAL: &[u8] = b"p";
 /// the layer when there is something else; the attribute means nothing to others.
 pub(crate) const GUARD: &[u8] = b"vellum: some files take data from the layers below";
 
-/// Attributes that belong to the union and that its users neither see nor set.
+/// Namespaces of attributes that belong to a union.
+const PRIVATE: [&[u8]; 6] = [
+    b"trusted.overlay.",
+    b"user.overlay.",
+    b"trusted.vellum.",
+    b"user.vellum.",
+    b"user.fuseoverlayfs.",
+    b"security.fuseoverlayfs.",
+];
+
+/// Splits a name in a union's namespace: the namespace, its last word with its dot, and the rest.
+fn split(name: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let space = PRIVATE.iter().find(|space| name.starts_with(space))?;
+    let dot = space.iter().position(|byte| *byte == b'.')? + 1;
+    Some((name.get(..space.len())?, space.get(dot..)?, name.get(space.len()..)?))
+}
+
+/// Attributes that belong to this union and that its users neither see nor set.
 pub(crate) fn is_private(name: &[u8]) -> bool {
-    const PRIVATE: [&[u8]; 6] = [
-        b"trusted.overlay.",
-        b"user.overlay.",
-        b"trusted.vellum.",
-        b"user.vellum.",
-        b"user.fuseoverlayfs.",
-        b"security.fuseoverlayfs.",
-    ];
-    PRIVATE.iter().any(|p| name.starts_with(p)) || name == b"user.containers.override_stat"
+    split(name).is_some_and(|(_, word, rest)| !rest.starts_with(word))
+        || name == b"user.containers.override_stat"
+}
+
+/// The name by which a layer has an attribute that users call `name` and that would be a mark: those of a union whose upper layer lies in
+/// this one. The kernel's overlayfs does the same (`trusted.overlay.overlay.opaque`). None: it has the same name.
+pub(crate) fn escape(name: &CStr) -> Option<Box<CStr>> {
+    let (space, word, rest) = split(name.to_bytes())?;
+    Some(c_string([space, word, rest].concat()))
+}
+
+/// The two parts of the name by which users know an attribute of a layer that is no mark of this union.
+pub(crate) fn unescape(name: &[u8]) -> [&[u8]; 2] {
+    match split(name) {
+        Some((space, word, rest)) => [space, rest.strip_prefix(word).unwrap_or(rest)],
+        None => [name, b""],
+    }
 }
 
 /// Whether these are the attributes of a whiteout in the kernel's format.
@@ -389,5 +415,14 @@ mod tests {
     fn what_is_ours_is_hidden() {
         assert!(is_private(b"trusted.overlay.opaque") && is_private(b"user.vellum.o"));
         assert!(!is_private(b"user.comment") && !is_private(b"trusted.overlayx"));
+        assert!(escape(c"user.comment").is_none());
+        for name in
+            [c"trusted.overlay.opaque", c"user.vellum.o", c"trusted.overlay.overlay.x", c"user.overlay."]
+        {
+            let stored = escape(name).unwrap();
+            assert!(!is_private(stored.to_bytes()) && stored.to_bytes() != name.to_bytes());
+            assert_eq!(unescape(stored.to_bytes()).concat(), name.to_bytes());
+        }
+        assert_eq!(&*escape(c"trusted.overlay.opaque").unwrap(), c"trusted.overlay.overlay.opaque");
     }
 }

@@ -42,8 +42,12 @@ impl Layers {
         }
         let (work, aufs) = match (&config.upper, stack.first_mut()) {
             (Some(upper), Some(layer)) => {
-                let mut work =
-                    Work::open(upper, layer.overrides, config.background, config.ledger.as_deref())?;
+                let mut work = Work::open(
+                    upper,
+                    (layer.overrides, config.squash),
+                    config.background,
+                    config.ledger.as_deref(),
+                )?;
                 let adopted = adopt_upper(&*upper.branch.root(), &mut work, layer)?;
                 let aufs = adopted || work.whiteouts == Whiteouts::Aufs;
                 (Some(work), aufs)
@@ -92,7 +96,7 @@ fn open_layer(branch: &Arc<dyn Branch>, devices: &mut Vec<u64>) -> Result<Layer>
     let marking = Marking::read(&*root);
     Ok(Layer {
         branch: Arc::clone(branch),
-        fs: u8::try_from(fs).unwrap_or(u8::MAX),
+        fs: u16::try_from(fs).unwrap_or(u16::MAX),
         fsid: marks::fold_fsid(fsid),
         marking,
         maps: maps::open(&*root, marking.own),

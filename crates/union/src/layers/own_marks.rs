@@ -7,10 +7,12 @@ use crate::nodes::ino;
 use vellum_vfs::{BranchDir, Errno, Name, Object, Result};
 
 impl Layers {
-    /// The inode number that a file shows whose mark names an origin; None if the origin's filesystem is not here.
+    /// The inode number that a file shows whose mark names an origin; None if the origin's filesystem is not here, or cannot be told from
+    /// another one: several devices may have one name, as snapshots of CephFS and filesystems without a name do.
     pub(crate) fn origin_ino(&self, own: &Own) -> Option<u64> {
-        let layer = self.stack.iter().find(|l| own.origin && l.fsid == own.fsid)?;
-        Some(ino::shown(layer.fs, own.ino))
+        let mut named = self.stack.iter().filter(|l| own.origin && l.fsid == own.fsid);
+        let layer = named.next()?;
+        named.all(|other| other.fs == layer.fs).then(|| ino::shown(layer.fs, own.ino))
     }
 
     /// Our own mark on an entry of a layer's directory; None if the layer's files carry none.

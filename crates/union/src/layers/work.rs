@@ -1,6 +1,6 @@
 //! The work directory: where things are made before they get their name, and where removed directories go.
 
-use crate::config::UpperConfig;
+use crate::config::{Squash, UpperConfig};
 use crate::extents;
 use crate::layers::kept::KeptNames;
 use crate::layers::layer::{aufs_name, c_string};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
-use vellum_vfs::{BranchDir, Errno, FileKind, Name, RenameFlags, Result};
+use vellum_vfs::{Branch, BranchDir, Errno, FileKind, Name, RenameFlags, Result};
 
 /// The directory in the work directory that is ours; the kernel's overlayfs uses and clears the same name.
 const WORK_NAME: &CStr = c"work";
@@ -45,6 +45,8 @@ pub(crate) struct Work {
     serial: AtomicU64,
     /// Owner and group of what the service makes.
     pub(crate) ids: (u32, u32),
+    /// What is shown of owners.
+    squash: Squash,
     /// Where marks are written.
     pub(crate) space: Space,
     /// How owner, mode and type are recorded.
@@ -56,6 +58,8 @@ pub(crate) struct Work {
     pub(crate) exchanges: bool,
     /// Removed files that may be open keep a name here: objects have no descriptors, and a process may come after this one.
     pub(crate) kept: Option<Arc<KeptNames>>,
+    /// Most names that a file can have here, as far as its filesystem is known.
+    pub(crate) links_max: u32,
     /// Remaking the shared whiteout, when its inode has too many links.
     remake: Mutex<()>,
     /// Files without a name can be made.
@@ -69,11 +73,48 @@ pub(crate) struct Work {
     cleaner: Mutex<Option<Cleaner>>,
 }
 
+/// Most names of a file, by f_type.
+const LINKS_MAX: [(u64, u32); 4] = [(EXT4, 65_000), (BTRFS, 65_535), (NILFS2, 32_000), (NTFS3, 1024)];
+const EXT4: u64 = 0xef53;
+const BTRFS: u64 = 0x9123_683e;
+const NILFS2: u64 = 0x3434;
+const NTFS3: u64 = 0x7366_746e;
+
+/// Most names that a file of a layer can have. One that is no directory of this host has no such limit, and is not asked.
+fn links_max(branch: &dyn Branch) -> Result<u32> {
+    if branch.directory().is_none() {
+        return Ok(u32::MAX);
+    }
+    let kind = branch.statfs()?.fstype;
+    Ok(LINKS_MAX.iter().find(|(known, _)| *known == kind).map_or(u32::MAX, |(_, most)| *most))
+}
+
+impl Work {
+    /// Gives something its owner by `set`. False: the service may not do that, and the mount shows another owner in any case.
+    pub(crate) fn give_owner(
+        &self,
+        (uid, gid): (u32, u32),
+        set: impl FnOnce() -> Result<()>,
+    ) -> Result<bool> {
+        let is_shown = |id, own, squashed: Option<u32>| id != own && squashed.is_none();
+        match set() {
+            Err(e)
+                if e.errno() == Errno::PERM
+                    && !is_shown(uid, self.ids.0, self.squash.uid)
+                    && !is_shown(gid, self.ids.1, self.squash.gid) =>
+            {
+                Ok(false)
+            }
+            set => set.map(|()| true),
+        }
+    }
+}
+
 impl Work {
     /// Prepares the work directory: clears what an earlier service left, and finds out what the filesystem can do.
     pub(crate) fn open(
         config: &UpperConfig,
-        overrides: Format,
+        (overrides, squash): (Format, Squash),
         background: bool,
         ledger: Option<&Ledger>,
     ) -> Result<Self> {
@@ -120,12 +161,14 @@ impl Work {
             overrides,
             whiteouts: if device { Whiteouts::Device } else { Whiteouts::Aufs },
             exchanges,
+            links_max: links_max(&*config.branch)?,
             kept,
             remake: Mutex::new(()),
             unnamed: AtomicBool::new(true),
             clones: AtomicBool::new(true),
             hole_shift: Arc::default(),
             ids: (made.uid, made.gid),
+            squash,
             background,
             cleaner: Mutex::new(None),
         })

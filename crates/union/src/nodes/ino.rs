@@ -7,21 +7,23 @@ const OWN_BITS: u32 = 56;
 ///
 /// With all layers on one filesystem (the usual case) numbers are shown as they are. Further filesystems get the
 /// high bits, as with the kernel's `xino`; a number that already uses those bits is hashed into the rest, where
-/// a collision is possible but unlikely (birthday bound of 2^56).
-pub(crate) fn shown(fs: u8, ino: u64) -> u64 {
+/// a collision is possible but unlikely (birthday bound of 2^56). So are all numbers of the filesystems for which the bits do not
+/// suffice.
+pub(crate) fn shown(fs: u16, ino: u64) -> u64 {
     if fs == 0 {
         return ino;
     }
-    let own = if ino >> OWN_BITS == 0 {
+    let high = u8::try_from(fs).unwrap_or(u8::MAX);
+    let own = if ino >> OWN_BITS == 0 && high < u8::MAX {
         ino
     } else {
         // The finalizer of MurmurHash3 mixes all bits into the ones that are kept.
-        let mut h = ino;
+        let mut h = if high < u8::MAX { ino } else { ino ^ u64::from(fs) << 48 };
         h = (h ^ (h >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
         h = (h ^ (h >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
         (h ^ (h >> 33)) >> (64 - OWN_BITS)
     };
-    u64::from(fs) << OWN_BITS | own
+    u64::from(high) << OWN_BITS | own
 }
 
 #[cfg(test)]
@@ -34,5 +36,8 @@ mod tests {
         assert_eq!(shown(0, u64::MAX), u64::MAX);
         assert_ne!(shown(1, 42), shown(2, 42));
         assert_eq!(shown(3, u64::MAX) >> 56, 3);
+        assert_eq!(shown(254, 42), 254 << 56 | 42);
+        assert_ne!(shown(300, 42), shown(301, 42));
+        assert_eq!(shown(301, 42) >> 56, 255);
     }
 }

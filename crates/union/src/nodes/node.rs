@@ -3,6 +3,7 @@
 use crate::coherence::entries::Entries;
 use crate::coherence::generations::Watched;
 use crate::coherence::leases::DirLease;
+use crate::copyup::privileges::NoCapability;
 use crate::copyup::unsynced::Unsynced;
 use crate::extents::PartialFile;
 use crate::layers::handles::Slot;
@@ -158,8 +159,11 @@ pub(crate) struct File {
     pub(crate) successor: Mutex<Weak<Node>>,
     /// Who may have mapped it.
     pub(crate) watched: Watched,
-    /// Held shared by what writes to it and then puts its time of change back, exclusively by what sets times.
+    /// Held shared by what writes to it and then gives back what that takes: times, set-id bits, its capability. Exclusively by what sets
+    /// those.
     pub(crate) times: RwLock<()>,
+    /// Whether it is known to have no capability.
+    pub(crate) no_capability: NoCapability,
     /// Whether a sync of its data is enough.
     pub(crate) unsynced: Unsynced,
 }
@@ -195,6 +199,9 @@ pub(crate) struct FileState {
     pub(crate) lost: u32,
     /// A user's own character device 0:0, stored as an empty file.
     pub(crate) null_device: bool,
+    /// It has more names in its lower layer than the upper one gives to a file: each of them is a file of its own, and shows a number of
+    /// its own once it is copied up.
+    pub(crate) apart: bool,
 }
 
 /// Where the inode is.
@@ -396,6 +403,7 @@ impl FileState {
             orphan_times: None,
             lost: 0,
             null_device: false,
+            apart: false,
         }
     }
 }
@@ -415,6 +423,7 @@ impl File {
             successor: Mutex::new(Weak::new()),
             watched: Watched::default(),
             times: RwLock::new(()),
+            no_capability: NoCapability::default(),
             unsynced: Unsynced::new(),
         }
     }

@@ -1,6 +1,7 @@
 //! Attributes: how a layer's become the union's, and how they are changed.
 
 use crate::coherence::mapped;
+use crate::layers::Layers;
 use crate::layers::attrs::{S_ISGID, S_ISUID};
 use crate::layers::target::{Target, as_object};
 use crate::nodes::node::{At, Body, File, FileState, Node};
@@ -56,7 +57,11 @@ impl Core {
                 }
                 attr
             }
-            Body::File(file) => self.attr_of_file(&file.state.read())?,
+            Body::File(file) => {
+                let state = file.state.read();
+                let attr = self.attr_of_file(&state)?;
+                return Ok(Attr { ino: self.layers.number(node, &state, attr.ino), ..attr });
+            }
         };
         attr.ino = node.ino;
         Ok(attr)
@@ -172,8 +177,7 @@ impl Core {
                 }
                 if !set.is_empty() && !self.is_vain(node, file, &set)? {
                     self.copy_up_attrs(node, file)?;
-                    let sets_times = set.atime.is_some() || set.mtime.is_some();
-                    let _times = sets_times.then(|| file.times.write());
+                    let _times = file.times.write();
                     let state = file.state.read();
                     let (_, target) = self.layers.target_of(&state)?;
                     if self.layers.apply(cx, &target, file.kind, &set)? {
@@ -186,7 +190,8 @@ impl Core {
                         let (layer, target) = self.layers.target_of(&state)?;
                         if let Some(raw) = self.coherence.keep_ctime(file, stated, || target.stat())? {
                             let attr = self.attr_of_target(&state, (layer, &target), raw)?;
-                            return Ok(Some(Attr { ino: node.ino, ..attr }));
+                            let ino = self.layers.number(node, &state, raw.ino);
+                            return Ok(Some(Attr { ino, ..attr }));
                         }
                     }
                 }
@@ -221,6 +226,14 @@ impl Core {
         let now = self.attr_of(node)?;
         let same = |set: Option<SetTime>, now| set.is_none() || set == Some(SetTime::At(now));
         Ok(same(set.atime, now.atime) && same(set.mtime, now.mtime))
+    }
+}
+
+impl Layers {
+    /// The number that a file shows whose inode has the number `raw` in its layer.
+    fn number(&self, node: &Node, state: &FileState, raw: u64) -> u64 {
+        let has_own = state.apart && !matches!(state.at, At::Lower(_));
+        if has_own { self.shown_ino(0, raw) } else { node.ino }
     }
 }
 

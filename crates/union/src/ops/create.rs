@@ -166,6 +166,7 @@ impl Core {
             let state = FileState { null_device: own.null_device, ..state };
             let new = Arc::new(File::new(attr.kind(), state));
             new.unsynced.note_original();
+            new.no_capability.note();
             if let Some(file) = file {
                 self.layers.keep_io(&new, file);
             }
@@ -187,9 +188,11 @@ impl Core {
             None => (handle.create_unnamed(owner.mode)?, None),
         };
         if (owner.uid, owner.gid) != work.ids {
-            file.set_owner(Some(owner.uid), Some(owner.gid))?;
-            if owner.mode & (S_ISGID | S_ISUID) != 0 {
-                file.set_mode(file.stat()?.perm() & 0o1777 | owner.mode & (S_ISGID | S_ISUID))?;
+            let set = || file.set_owner(Some(owner.uid), Some(owner.gid));
+            let is_given = work.give_owner((owner.uid, owner.gid), set)?;
+            let set_ids = owner.mode & (S_ISGID | S_ISUID);
+            if set_ids != 0 {
+                file.set_mode(file.stat()?.perm() & 0o1777 | if is_given { set_ids } else { 0 })?;
             }
         }
         let raw = file.stat()?;
@@ -201,6 +204,7 @@ impl Core {
         let state = FileState { kept, ..FileState::whole(Names::default(), At::Held(held), (0, raw.ino)) };
         let new = Arc::new(File::new(FileKind::Regular, state));
         new.unsynced.note_original();
+        new.no_capability.note();
         self.layers.keep_io(&new, file);
         let node = self.nodes.make(None, attr.ino, Body::File(new))?;
         self.nodes.write_new(&node, &[]);
@@ -432,19 +436,19 @@ impl Work {
         }
         *there = true;
         let chowned = (owner.uid, owner.gid) != self.ids;
-        if chowned {
-            match &file {
-                Some(file) => file.set_owner(Some(owner.uid), Some(owner.gid))?,
-                None => dir.set_owner_at(name, Some(owner.uid), Some(owner.gid))?,
-            }
-        }
+        let is_given = !chowned
+            || self.give_owner((owner.uid, owner.gid), || match &file {
+                Some(file) => file.set_owner(Some(owner.uid), Some(owner.gid)),
+                None => dir.set_owner_at(name, Some(owner.uid), Some(owner.gid)),
+            })?;
         // mkdir(2) drops set-id bits; so does a change of owner. The other bits may come from an ACL, and stay.
         if owner.mode & (S_ISGID | S_ISUID) != 0
             && (chowned || matches!(what, Make::Dir))
             && !matches!(what, Make::Symlink(_))
         {
             let now = dir.stat_at(name)?.perm();
-            let wanted = now & 0o1777 | owner.mode & (S_ISGID | S_ISUID);
+            let set_ids = if is_given { owner.mode & (S_ISGID | S_ISUID) } else { 0 };
+            let wanted = now & 0o1777 | set_ids;
             if wanted != now {
                 dir.set_mode_at(name, wanted)?;
             }

@@ -187,13 +187,18 @@ impl Filesystem for Union {
 
     fn rename(
         &self,
-        _: &Context<'_>,
+        cx: &Context<'_>,
         from: (NodeId, Name<'_>),
         to: (NodeId, Name<'_>),
         flags: RenameFlags,
     ) -> Result<()> {
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
-        self.0.rename((&from_dir, from.1), (&to_dir, to.1), flags)
+        let (from, to) = ((&from_dir, from.1), (&to_dir, to.1));
+        if flags.contains(RenameFlags::WHITEOUT) {
+            self.0.rename_leaving_whiteout(cx, from, to, flags)
+        } else {
+            self.0.rename(from, to, flags)
+        }
     }
 
     fn open(&self, _: &Context<'_>, node: NodeId, flags: u32) -> Result<Opened> {

@@ -1,5 +1,6 @@
 //! Data of regular files.
 
+use crate::copyup::privileges::Privileges;
 use crate::copyup::whole::Need;
 use crate::layers::Layers;
 use crate::layers::attrs::without_set_ids;
@@ -121,15 +122,25 @@ impl Core {
         // The kernel is the authority on the time of what it writes back, and states a new one itself.
         // With its write-back cache the kernel keeps the time of the last change and sends it; without, a page that was
         // changed through a mapping is a write like any other.
-        let kept = flags.contains(WriteFlags::WRITEBACK)
+        let written_back = flags.contains(WriteFlags::WRITEBACK);
+        let kept = written_back
             && !self.layers.is_passthrough()
             && self.coherence.kernel().is_none_or(|kernel| kernel.duties.contains(Duties::COLLECTS_WRITES));
-        let times = kept.then(|| file.times.read());
-        let before =
-            if kept { Some(self.coherence.before_writing(file, || open.stat())?.mtime) } else { None };
-        let written = open.write_at(data, offset)?;
-        if let Some(mtime) = before {
-            open.set_times(None, Some(SetTime::At(mtime)))?;
+        let times = written_back.then(|| file.times.read());
+        let before = match (kept, written_back) {
+            (true, _) => Some(self.coherence.before_writing(file, || open.stat())?),
+            (false, true) => Some(open.stat()?),
+            (false, false) => None,
+        };
+        // Whoever wrote it has lost them then, and may have been given others since.
+        let privileges = before.map(|attr| Privileges::unless_none(&*open, &attr, &file.no_capability));
+        let written = open.write_at(data, offset);
+        if let Some(privileges) = privileges {
+            privileges.give_back(&*open);
+        }
+        let written = written?;
+        if let Some(attr) = before.filter(|_| kept) {
+            open.set_times(None, Some(SetTime::At(attr.mtime)))?;
             self.coherence.keep_ctime(file, None, || open.stat())?;
         }
         drop(times);
@@ -147,6 +158,7 @@ impl Core {
         file: &File,
         open: &dyn BranchFile,
     ) -> Result<()> {
+        let _times = file.times.write();
         let killed = if self.layers.first().is_some_and(|l| l.overrides.xattr().is_some()) {
             let state = file.state.read();
             let (_, target) = self.layers.target_of(&state)?;

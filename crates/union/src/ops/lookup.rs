@@ -12,6 +12,7 @@ use crate::nodes::recovery::ledger::Flags;
 use crate::sync::RwLockWriteGuard;
 use crate::union::{Core, path_of};
 use std::ffi::CStr;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
 use vellum_vfs::{Attr, BranchDir, Entry, Errno, Error, FileKind, Name, Result};
@@ -177,6 +178,9 @@ impl Core {
         found: InLayer<'_>,
         at: At,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
+        if self.is_apart(&found) {
+            return self.adopt_apart(parent, name, &found, at);
+        }
         let key = (found.layer, found.attr.ino);
         let mut shard = self.nodes.shard(key).lock();
         if let Some((ino, (file, node))) = shard.get(&key).and_then(|known| Some((known.ino, known.get()?))) {
@@ -205,6 +209,32 @@ impl Core {
         };
         let node = self.nodes.enter(parent, name, ino, Body::File(file), Some(key))?;
         Ok((node, plain.then_some(attr)))
+    }
+
+    /// Whether a lower file has more names than the upper layer gives to one.
+    fn is_apart(&self, found: &InLayer<'_>) -> bool {
+        found.layer > 0 && self.upper.work().is_ok_and(|work| found.attr.nlink > work.links_max)
+    }
+
+    /// Makes the node of one name of a file that has too many. The kernel does not say by which name it changes a node, so each has one.
+    fn adopt_apart(
+        &self,
+        parent: &Arc<Node>,
+        name: Name<'_>,
+        found: &InLayer<'_>,
+        at: At,
+    ) -> Result<(Arc<Node>, Option<Attr>)> {
+        let mut hasher = DefaultHasher::new();
+        if let At::Lower(at) = &at {
+            (&at.dir.path, &at.name).hash(&mut hasher);
+        }
+        let key = (found.layer, hasher.finish());
+        let (file, ino, _) = self.file_in(found, Names::one(Place::new(parent, name)), at)?;
+        {
+            let mut state = file.state.write();
+            (state.apart, state.inode) = (true, Some(key));
+        }
+        Ok((self.nodes.enter(parent, name, ino, Body::File(file), Some(key))?, None))
     }
 
     /// What is known of something that is not a directory and has no node yet; also its inode number and attributes.
@@ -350,14 +380,13 @@ impl Core {
         let has_writers = self.may_have_writers(node);
         // One that has ended before that was found out may have written since they were read. Where somebody writes they hold for no time.
         let again = is_told || !has_writers && self.coherence.was_written(node);
-        let mut attr = match attr {
-            Some(attr) if !again => attr,
+        let attr = match attr {
+            Some(attr) if !again => Attr { ino: node.ino, ..attr },
             _ => self.attr_of(node).inspect_err(|e| {
                 tracing::debug!(path = path_of(node), error = %e, "attributes");
                 self.forget(node.id, 1);
             })?,
         };
-        attr.ino = node.ino;
         let attr_ttl = self.attr_ttl(node, &attr, has_writers);
         Ok(Entry { node: node.id, generation: 0, attr, entry_ttl: self.layers.config.ttl, attr_ttl })
     }

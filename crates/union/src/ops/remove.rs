@@ -121,6 +121,9 @@ impl Layers {
     pub(crate) fn has_more_links(&self, file: &File) -> Result<bool> {
         let state = file.state.read();
         let At::Lower(at) = &state.at else { return Ok(false) };
+        if state.apart {
+            return Ok(false);
+        }
         let handle = at.dir.open(self)?;
         Ok(handle.stat_at(Name::new(&at.name)?)?.nlink > 1)
     }

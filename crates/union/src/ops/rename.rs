@@ -9,12 +9,13 @@ use crate::layers::keep::Keep;
 use crate::layers::list::holds_nothing;
 use crate::layers::work::{Whiteouts, Work};
 use crate::nodes::node::{At, Body, Dir, File, FileState, Node};
+use crate::ops::create::Make;
 use crate::ops::remove::{RETRIES, held_file};
 use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use vellum_vfs::{BranchDir, Errno, Error, FileKind, Name, RenameFlags, Result};
+use vellum_vfs::{BranchDir, Context, Errno, Error, FileKind, Name, RenameFlags, Result};
 
 /// One side of a rename: a directory and a name in it.
 type Side<'a> = (&'a Arc<Node>, Name<'a>);
@@ -76,6 +77,29 @@ impl Core {
             };
         }
         Err(Error::new(Errno::AGAIN, "rename"))
+    }
+
+    /// Renames, and leaves a device 0:0 behind, as renameat2(2) with WHITEOUT: for a union whose upper layer lies in this one. In two
+    /// steps, between which there is nothing.
+    pub(crate) fn rename_leaving_whiteout(
+        &self,
+        cx: &Context<'_>,
+        from: Side<'_>,
+        to: Side<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let is_whiteout = |node: &Arc<Node>| node.as_file().is_some_and(|file| file.state.read().null_device);
+        if flags.contains(RenameFlags::EXCHANGE) {
+            return Err(Error::new(Errno::INVAL, "rename flags"));
+        }
+        // A request that comes again, after its service has died: nobody moves a whiteout so.
+        if self.find_child(from)?.as_ref().is_some_and(is_whiteout) {
+            return Ok(());
+        }
+        self.rename(from, to, flags.difference(RenameFlags::WHITEOUT))?;
+        let (_, entry) = self.make(cx, from.0, from.1, Make::Node(FileKind::CharDevice, 0), 0)?;
+        self.forget(entry.node, 1);
+        Ok(())
     }
 
     fn find_child(&self, side: Side<'_>) -> Result<Option<Arc<Node>>> {
@@ -353,8 +377,10 @@ impl Work {
         let fresh = self.dir().open_dir(temp)?;
         let swapped = fresh
             .set_xattr(self.space.opaque(), b"y", 0)
-            .and_then(|()| fresh.set_owner(Some(attr.uid), Some(attr.gid)))
-            .and_then(|()| fresh.set_mode(attr.perm()))
+            .and_then(|()| {
+                self.give_owner((attr.uid, attr.gid), || fresh.set_owner(Some(attr.uid), Some(attr.gid)))
+            })
+            .and_then(|_| fresh.set_mode(attr.perm()))
             .and_then(|()| self.dir().rename(temp, parent, name, RenameFlags::EXCHANGE));
         self.discard_dir(temp);
         swapped

@@ -1,10 +1,12 @@
 //! Extended attributes of the union's files, without the union's own.
 
+use crate::copyup::privileges::CAPABILITY;
 use crate::layers::Layers;
-use crate::layers::marks::{XATTR_MAX, is_private};
+use crate::layers::marks::{XATTR_MAX, escape, is_private, unescape};
 use crate::layers::target::as_object;
 use crate::nodes::node::{Body, Node};
 use crate::union::Core;
+use std::borrow::Cow;
 use std::ffi::CStr;
 use std::sync::Arc;
 use vellum_vfs::{Context, Errno, Error, FileKind, IdMap, Object, Result, XattrFlags};
@@ -16,12 +18,16 @@ const ACL_USER: u16 = 0x02;
 const ACL_GROUP: u16 = 0x08;
 
 impl Layers {
-    fn check_name(&self, name: &CStr) -> Result<()> {
+    /// The name by which a layer has an attribute. EOPNOTSUPP: there are none of this name.
+    fn stored_name<'a>(&self, name: &'a CStr) -> Result<Cow<'a, CStr>> {
+        if let Some(stored) = escape(name).filter(|_| !self.config.no_xattr) {
+            return Ok(Cow::Owned(stored.into_c_string()));
+        }
         let bytes = name.to_bytes();
         if self.config.no_xattr || is_private(bytes) || self.config.no_acl && bytes.starts_with(ACL_PREFIX) {
             return Err(Error::new(Errno::OPNOTSUPP, ""));
         }
-        Ok(())
+        Ok(Cow::Borrowed(name))
     }
 
     fn maps_ids(&self) -> bool {
@@ -40,12 +46,18 @@ impl Layers {
     }
 
     pub(crate) fn get_xattr(&self, node: &Node, name: &CStr, buf: &mut [u8]) -> Result<usize> {
-        self.check_name(name)?;
+        let name = &*self.stored_name(name)?;
         let n = match &node.body {
             Body::Dir(dir) => self.top_of(dir)?.1.get_xattr(name, buf)?,
             Body::File(file) => {
+                let is_capability = name == CAPABILITY;
+                let _times = is_capability.then(|| file.times.read());
                 let state = file.state.read();
-                self.target_of(&state)?.1.get_xattr(name, buf)?
+                let found = self.target_of(&state)?.1.get_xattr(name, buf);
+                if is_capability && matches!(&found, Err(e) if e.errno() == Errno::NODATA) {
+                    file.no_capability.note();
+                }
+                found?
             }
         };
         if self.maps_ids() && name.to_bytes().starts_with(ACL_PREFIX) {
@@ -84,11 +96,13 @@ impl Layers {
             if bare.starts_with(TRUSTED_PREFIX) && !is_root() {
                 continue;
             }
-            if !buf.is_empty() {
-                let place = buf.get_mut(used..used + name.len()).ok_or(Error::new(Errno::RANGE, ""))?;
-                place.copy_from_slice(name);
+            for part in unescape(bare).into_iter().chain([&[0_u8][..]]) {
+                if !buf.is_empty() {
+                    let place = buf.get_mut(used..used + part.len()).ok_or(Error::new(Errno::RANGE, ""))?;
+                    place.copy_from_slice(part);
+                }
+                used += part.len();
             }
-            used += name.len();
         }
         Ok(used)
     }
@@ -102,7 +116,7 @@ impl Core {
         value: &[u8],
         flags: XattrFlags,
     ) -> Result<()> {
-        self.layers.check_name(name)?;
+        let name = &*self.layers.stored_name(name)?;
         let mapped;
         let mut value = value;
         if self.layers.maps_ids() && name.to_bytes().starts_with(ACL_PREFIX) {
@@ -112,20 +126,29 @@ impl Core {
             mapped = copy;
             value = &mapped;
         }
-        let done = self.upper_holder(node)?.set_xattr(name, value, flags.bits());
+        let holder = self.upper_holder(node)?;
+        let _times = node.as_file().map(|file| file.times.write());
+        if name == CAPABILITY
+            && let Some(file) = node.as_file()
+        {
+            file.no_capability.ends();
+        }
+        let done = holder.set_xattr(name, value, flags.bits());
         inherit_changed(node);
         self.recall_successor(node);
         done
     }
 
     pub(crate) fn remove_xattr(&self, node: &Arc<Node>, name: &CStr) -> Result<()> {
-        self.layers.check_name(name)?;
+        let name = &*self.layers.stored_name(name)?;
         match self.layers.holder(node)?.get_xattr(name, &mut []) {
             // A file without an ACL of its own: there is nothing to do, and nothing to complain about.
             Err(e) if e.errno() == Errno::NODATA && name.to_bytes().starts_with(ACL_PREFIX) => return Ok(()),
             other => other?,
         };
-        let done = self.upper_holder(node)?.remove_xattr(name);
+        let holder = self.upper_holder(node)?;
+        let _times = node.as_file().map(|file| file.times.write());
+        let done = holder.remove_xattr(name);
         inherit_changed(node);
         self.recall_successor(node);
         done

@@ -3,7 +3,7 @@
 use super::filled;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::raw::{name_to_handle, open_by_handle};
-use crate::harness::{Cx, shell, tree};
+use crate::harness::{Cx, Layers, Mount, MountKind, shell, tree};
 use rustix::fs::{Mode, OFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -261,4 +261,93 @@ pub(super) fn handles_of_links(cx: &Cx) -> Outcome {
     }
     drop(root);
     mount.unmount()
+}
+
+/// A lower file with more names than the upper's filesystem gives to one: what is changed by one name is another file from then on, at once, as
+/// with the kernel's overlayfs. And one that is larger than files can be there is refused by the first call that asks.
+pub(super) fn more_than_the_upper_takes(cx: &Cx) -> Outcome {
+    const NAMES: usize = 65_010;
+    let (lower, image) = (cx.dir.join("memory"), cx.dir.join("ext4"));
+    fs::create_dir_all(&lower)?;
+    fs::create_dir_all(&image)?;
+    let make =
+        "mount -t tmpfs -o nr_inodes=0 tmpfs \"$0\"; truncate -s 64M \"$1.image\"; mkfs.ext4 -q \"$1.image\"
+        mount -o loop \"$1.image\" \"$1\"";
+    if let Err(stop) = shell::run(shell::bash(make).arg(&lower).arg(&image)) {
+        return crate::harness::skip(format!("no ext4 in a file here: {stop}"));
+    }
+    fs::write(lower.join("0"), "below")?;
+    for name in 1..NAMES {
+        fs::hard_link(lower.join("0"), lower.join(name.to_string()))?;
+    }
+    fs::File::create(lower.join("huge"))?.set_len(1 << 45)?;
+    let layers = |name: &str| -> Outcome<Layers> {
+        let layers = Layers::new(&image.join(name), 1)?;
+        Ok(Layers { lowers: vec![lower.clone()], merged: cx.layers(name, 0)?.merged, ..layers })
+    };
+    // It knows three names of the file already.
+    let change = |root: &Path| -> Outcome<Vec<String>> {
+        let at = |name: &str| root.join(name);
+        for name in ["5", "6", "12"] {
+            ensure_eq!(fs::metadata(at(name))?.nlink(), NAMES as u64, "links");
+        }
+        append(&at("5"), " more")?;
+        fs::OpenOptions::new().write(true).open(at("5"))?.sync_all()?;
+        fs::set_permissions(at("7"), fs::Permissions::from_mode(0o600))?;
+        fs::hard_link(at("8"), at("new"))?;
+        fs::remove_file(at("9"))?;
+        fs::rename(at("10"), at("moved"))?;
+        let removed = fs::File::open(at("11"))?;
+        fs::remove_file(at("11"))?;
+        ensure_eq!(std::io::read_to_string(&removed)?, "below", "a removed one that is open");
+        look(root)
+    };
+    let expected = {
+        let mut mount = Mount::new(MountKind::Kernel, None, &layers("kernel")?, &["index=off"])?;
+        let expected = change(mount.root())?;
+        mount.unmount()?;
+        expected
+    };
+    let mut mount = cx.mount(&layers("union")?)?;
+    super::same("changed", &expected, &change(mount.root())?)?;
+    let number = fs::metadata(mount.path("5"))?.ino();
+    ensure!(number != fs::metadata(mount.path("6"))?.ino(), "two files of one number");
+    rustix::process::kill_process(mount.service()?, rustix::process::Signal::KILL)?;
+    super::same("by a successor", &expected, &look(mount.root())?)?;
+    ensure_eq!(fs::metadata(mount.path("5"))?.ino(), number, "the number, by a successor");
+    mount.remount()?;
+    super::same("mounted again", &expected, &look(mount.root())?)?;
+    ensure_eq!(fs::metadata(mount.path("5"))?.ino(), number, "the number, mounted again");
+    too_large(cx, &mount.path("huge"))?;
+    mount.unmount()
+}
+
+/// What the names are like that were changed, and one that was not.
+fn look(root: &Path) -> Outcome<Vec<String>> {
+    let mut said = Vec::new();
+    for name in ["5", "6", "7", "8", "new", "9", "moved", "11", "12"] {
+        said.push(match fs::metadata(root.join(name)) {
+            Ok(meta) => {
+                let text = fs::read_to_string(root.join(name))?;
+                format!("{name} {:o} of {} links: {text}", meta.mode(), meta.nlink())
+            }
+            Err(error) => format!("{name}: {error}"),
+        });
+    }
+    Ok(said)
+}
+
+fn too_large(cx: &Cx, huge: &Path) -> Outcome {
+    let refused = |done: std::io::Result<()>| done.err().and_then(|e| e.raw_os_error()) == Some(27);
+    ensure!(refused(fs::set_permissions(huge, fs::Permissions::from_mode(0o600))), "chmod: not EFBIG");
+    let open = fs::OpenOptions::new().write(true).open(huge);
+    if cx.profile == Some(crate::harness::Profile::Passthrough) {
+        ensure!(refused(open.map(drop)), "open: not EFBIG");
+    } else {
+        // There is no request for an open.
+        let file = open?;
+        std::os::unix::fs::FileExt::write_all_at(&file, b"x", 0)?;
+        ensure!(refused(file.sync_all()), "fsync: not EFBIG");
+    }
+    Ok(())
 }

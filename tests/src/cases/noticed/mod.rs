@@ -8,10 +8,12 @@ mod kernel_cache;
 mod layers;
 mod mappings;
 mod names;
+mod nested;
 mod open_files;
 mod options;
 mod owners;
 mod privilege;
+mod rights;
 mod running;
 mod setid;
 
@@ -31,12 +33,17 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/copy-up-keeps-everything", 60, attributes::copy_up_keeps),
     Case::mounted("noticed/setid-bits-go-with-a-write", 60, attributes::setid_on_write),
     Case::mounted("noticed/programs-lose-their-rights", 60, setid::programs),
+    Case::mounted("noticed/programs-keep-their-rights", 60, rights::stay),
+    Case::once("noticed/programs-of-a-user-keep-set-ids", 60, rights::of_a_user),
+    Case::once("noticed/programs-of-another-namespace", 60, rights::of_another_namespace),
     Case::mounted("noticed/ctime-stays", 60, attributes::ctime_stays),
     Case::mounted("noticed/names-too-long", 60, names::too_long),
     Case::mounted("noticed/names-like-whiteouts", 60, names::like_whiteouts),
     Case::mounted("noticed/rename-over-own-name", 60, names::over_own_name),
     Case::mounted("noticed/device-0-0", 60, names::device_zero),
+    Case::mounted("noticed/unions-above", 60, nested::unions_above),
     Case::mounted("noticed/whiteouts-of-all-formats", 60, layers::whiteout_formats),
+    Case::once("noticed/squashed-by-a-user", 60, owners::squashed_by_a_user),
     Case::once("noticed/adopted-layers", 60, owners::adopted),
     Case::mounted("noticed/upper-as-a-lower", 60, layers::upper_as_lower),
     Case::mounted("noticed/500-layers", 60, layers::many),
@@ -51,6 +58,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/mount-program-t", 60, layers::mount_t),
     Case::mounted("noticed/hard-links", 60, identity::hard_links),
     Case::mounted("noticed/20000-links", 240, identity::many_links),
+    Case::mounted("noticed/more-links-than-the-upper-takes", 120, identity::more_than_the_upper_takes),
     Case::mounted("noticed/inode-numbers", 60, identity::inode_numbers),
     Case::mounted("noticed/file-handles", 60, identity::handles),
     Case::mounted("noticed/handles-of-links", 60, identity::handles_of_links),

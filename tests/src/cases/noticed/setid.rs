@@ -19,9 +19,9 @@ const STRANGER: u32 = 65_534;
 /// Shows the ids that it runs with.
 const PROGRAM: &str = "/usr/bin/id";
 const PAGE: usize = 4096;
-const CAPABILITY: &str = "security.capability";
+pub(super) const CAPABILITY: &str = "security.capability";
 /// cap_net_raw in the permitted set, as the kernel stores it (version 2).
-const NET_RAW: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+pub(super) const NET_RAW: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// A way to change a program that leaves it one.
 type Way = (&'static str, fn(&Path, &[u8]) -> Outcome);

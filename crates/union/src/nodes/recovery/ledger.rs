@@ -260,6 +260,11 @@ impl Ledger {
         }
     }
 
+    /// A node shows another inode number.
+    pub(crate) fn renumber(&self, id: NodeId, ino: u64) {
+        self.set(id, word::INO, ino);
+    }
+
     /// An id has been given back.
     pub(crate) fn leave(&self, id: NodeId) {
         if self.head(id).is_none() {

@@ -501,6 +501,13 @@ impl Nodes {
         ledger.enter(node.id, node.ino, place, flags);
     }
 
+    /// Writes down that a node shows another inode number.
+    pub(crate) fn renumber(&self, node: &Node, ino: u64) {
+        if let Some(ledger) = self.ledger() {
+            ledger.renumber(node.id, ino);
+        }
+    }
+
     /// Writes down what has become of a node.
     pub(crate) fn write_flags(&self, node: &Node, flags: Flags) {
         if let Some(ledger) = self.ledger() {

@@ -230,7 +230,7 @@ fn memory_is_limited(cx: &Cx) -> Outcome {
 /// A service runs where its pool's processors are, also when these change.
 fn processors(cx: &Cx) -> Outcome {
     let pools = Pools::new(cx)?;
-    pools.run("create", &["--cpus", "0", "--weight", "300"])?;
+    pools.run("create", &["--cpuset-cpus", "0", "--weight", "300"])?;
     let layers = cx.layers("l", 1)?;
     let _mount = pools.mount(&layers, true)?;
     let allowed = || -> Outcome<String> {
@@ -240,7 +240,7 @@ fn processors(cx: &Cx) -> Outcome {
         Ok(line.unwrap_or_default().trim().to_owned())
     };
     ensure_eq!(allowed()?, "0", "processors of the service");
-    pools.run("set", &["--cpus", "none"])?;
+    pools.run("set", &["--cpuset-cpus", "none"])?;
     let all = fs::read_to_string("/sys/devices/system/cpu/online")?;
     if all.trim() == "0" {
         return skip("one processor");
@@ -388,15 +388,18 @@ fn strings(value: &Value) -> Vec<String> {
 /// One line that names the cause, exit status 2, and no pool.
 fn bad_input(cx: &Cx) -> Outcome {
     let pools = Pools::new(cx)?;
+    let missing = cx.dir.join("missing").display().to_string();
     for (arguments, cause) in [
-        (&["--cpus", "x"][..], "--cpus x"),
-        (&["--cpus", "60000"], "60000"),
+        (&["--cpus", "0"][..], "--cpus 0"),
+        (&["--cpus", "0-1"], "--cpuset-cpus"),
+        (&["--cpuset-cpus", "x"], "--cpuset-cpus x"),
+        (&["--cpuset-cpus", "60000"], "60000"),
         (&["--memory", "12X"], "--memory 12X"),
         (&["--memory", "0"], "--memory 0"),
         (&["--memory", "1M"], "memory 1M"),
         (&["--weight", "0"], "weight 0"),
         (&["--weight", "-1"], "-1"),
-        (&["--storage", "/nonexistent"], "/nonexistent"),
+        (&["--storage", &missing], &missing),
         (&["--uid-range", "0:65536"], "--uid-range 0:65536"),
         (&["--uid-range", "100000"], "START:COUNT"),
         (&["--uid-range", "4294967290:6"], "--uid-range 4294967290:6"),

@@ -79,6 +79,13 @@ impl DirLock {
         }
     }
 
+    /// Gives the right away, whoever else has a descriptor of it.
+    pub(crate) fn give_away(&self) {
+        if let Err(error) = flock(&self.0, FlockOperation::Unlock) {
+            tracing::debug!(%error, "a directory stays locked until this process ends");
+        }
+    }
+
     /// Whether somebody waits for it.
     #[must_use]
     pub fn is_wanted(&self) -> bool {

@@ -141,13 +141,10 @@ fn bad_input_is_one_line_and_status_2_and_changes_nothing() {
     }
     assert!(!place.is_mounted());
     assert_eq!(fs::read_dir(&work).unwrap().count(), 0);
-    for args in [
-        &["mount"][..],
-        &["umount"],
-        &["inspect", "/"],
-        &["umount", "/nonexistent"],
-        &["inspect", "--what", "/"],
-    ] {
+    let missing = place.at("missing").display().to_string();
+    for args in
+        [&["mount"][..], &["umount"], &["inspect", "/"], &["umount", &missing], &["inspect", "--what", "/"]]
+    {
         let output = run(args);
         line(&output);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -261,8 +261,8 @@ mod tests {
         let socket = dir.path().join(SOCKET);
         let words: Vec<OsString> = ["", "two words", "\n"].map(OsString::from).to_vec();
         let come = || {
-            let (socket, words) = (socket.clone(), words.clone());
-            thread::spawn(move || pass(&socket, Path::new("/nonexistent"), &"/nonexistent".into(), &words))
+            let (socket, words, missing) = (socket.clone(), words.clone(), dir.path().join("missing"));
+            thread::spawn(move || pass(&socket, &missing, &missing.clone().into(), &words))
         };
         let mut starter = Command::new("sleep").arg("60").spawn().unwrap();
         let first = come();

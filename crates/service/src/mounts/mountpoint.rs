@@ -195,9 +195,11 @@ mod tests {
 
     #[test]
     fn what_is_no_directory_is_bad_input() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        for (path, word) in [(Path::new("/nonexistent/x"), "create it"), (file.path(), "not a directory")] {
-            let failure = resolve(path).unwrap_err();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for (path, word) in [(dir.path().join("missing/x"), "create it"), (file, "not a directory")] {
+            let failure = resolve(&path).unwrap_err();
             assert_eq!(failure.exit_status(), 2);
             assert!(failure.to_string().contains(word), "{failure}");
         }

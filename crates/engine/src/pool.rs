@@ -11,11 +11,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
 use vellum_service::config::Config;
+use vellum_service::mounts::elsewhere::Elsewhere;
 use vellum_service::mounts::mountpoint;
 use vellum_service::pool as service;
 
-/// How long a service may take to notice that its last mount has gone.
-const END_MAX: Duration = Duration::from_secs(2);
+/// How long a service may take to notice that its last mount has gone, and its supervisor to notice that.
+const END_MAX: Duration = Duration::from_secs(10);
+/// When a service that has nothing mounted here is still there after this, somebody else may have a mount of it.
+const USUAL: Duration = Duration::from_secs(1);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -115,11 +118,18 @@ impl Pool {
     /// Takes it away. It must be empty.
     pub fn delete(self, store: &Store) -> Result<(), Failure> {
         // A service ends a moment after its last mount.
-        let end = Instant::now() + END_MAX;
+        let begin = Instant::now();
+        let end = begin + END_MAX;
         while !service::stop(&self.socket)?
             && Instant::now() < end
             && self.members().iter().all(|member| member.mountpoints.is_empty())
         {
+            if begin.elapsed() > USUAL
+                && let Some(elsewhere) = self.processes().into_iter().find_map(Elsewhere::of_service)
+            {
+                let name = &self.name;
+                return Err(Failure::input(format!("pool {name}: a mount of it lives on: {elsewhere}")));
+            }
             std::thread::sleep(LOOK);
         }
         // And its supervisor a moment after the service.
@@ -134,6 +144,9 @@ impl Pool {
             let name = &self.name;
             let who = match member.mountpoints.first() {
                 Some(mountpoint) => format!("the mount {} is in it; unmount it first", mountpoint.display()),
+                None if service::KEEPERS.contains(&member.program.as_str()) => {
+                    "its service has not ended yet; try again".to_owned()
+                }
                 None => format!("process {} ({}) is in it; end it first", member.process, member.program),
             };
             return Err(Failure::input(format!("pool {name}: {who}")));

@@ -379,11 +379,11 @@ mod tests {
             (PoolSettings { ceph: Some("yes".into()), ..given() }, ["--ceph yes", "on or none"]),
             (
                 PoolSettings { ceph_conf: Some(missing.clone()), ..given() },
-                ["--ceph-conf /", "missing: No such file or directory; give one that exists"],
+                ["--ceph-conf /", "/missing: No such file or directory (os error 2); give one that exists"],
             ),
             (
                 PoolSettings { storage: vec![missing.clone()], ..given() },
-                ["--storage /", "missing: No such file or directory; give one that exists"],
+                ["--storage /", "/missing: No such file or directory (os error 2); give one that exists"],
             ),
         ] {
             let failure = changed(&name, Settings::default(), bad).unwrap_err();

@@ -161,7 +161,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let take = |path: &Path| DirLock::take("upperdir", path, Duration::from_secs(20), "taken").unwrap();
         let (upper, work) = (dir.path().join("upper"), dir.path().join("work"));
-        [&upper, &work].map(|path| std::fs::create_dir(path).unwrap());
+        for path in [&upper, &work] {
+            std::fs::create_dir(path).unwrap();
+        }
         let locks = [take(&upper), take(&work)];
         let source = |path: &Path| Some(LayerSource::named(path.into()));
         let config = Config { upper: source(&upper), work: source(&work), ..Config::default() };

@@ -17,12 +17,13 @@
 #   make checkpoint-vm  takes checkpoints with a first pass over memory where a kernel can, in a virtual machine, some minutes (as root)
 #   make deps    only the installing
 #   make library the preload library, target/release/libvellum.so
-#   make install PREFIX=/usr/local: the command, its helper names and manual, and the library if it has been built
+#   make install PREFIX=/usr/local: the command, its helper names, manual and completions, and the library and vellum-bench if they have been built
+#   make uninstall PREFIX=/usr/local: takes that away
 SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo demo-ceph demo-checkpoint test bench bench-quick fuzz replay kills explore zoned checkpoint-vm conformance-zoned test-ceph-18 deps check library install clean
+.PHONY: all build demo demo-ceph demo-checkpoint test bench bench-quick fuzz replay kills explore zoned checkpoint-vm conformance-zoned conformance-ceph conformance-pool conformance-rootless conformance-build test-ceph-18 deps check library install uninstall clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -87,11 +88,17 @@ kills:
 	@scripts/step "build, tests" cargo build --locked --package vellum-tests
 	@VELLUM_KILLS=$(KILLS) target/debug/vellum-tests killed/
 
-# The suites of others with the upper layer in a store on a zoned device, emulated by a file: two minutes.
-conformance-zoned:
+# The suites of others with the upper layer in a store on a zoned device, emulated by a file, or on CephFS, or with the mount in a pool: two
+# minutes each. conformance-rootless: in a user namespace, where profile=passthrough cannot be.
+conformance-zoned conformance-ceph conformance-pool: conformance-%: conformance-build
+	@VELLUM_TEST_PLACE=$* target/debug/vellum-tests conformance
+
+conformance-rootless: conformance-build
+	@scripts/rootless target/debug/vellum-tests $(addsuffix [cached],$(addprefix conformance/,pjdfstest fsx fio dbench stress-ng))
+
+conformance-build:
 	@scripts/step "build, release" cargo build --release --locked --package vellum
 	@scripts/step "build, tests" cargo build --locked --package vellum-tests
-	@VELLUM_TEST_ZONED=1 target/debug/vellum-tests conformance
 
 zoned:
 	VELLUM_ZONED_VM=1 cargo test --locked --package vellum --test zoned -- --nocapture virtual_machine
@@ -113,6 +120,7 @@ fuzz:
 
 # BENCH: more arguments, e.g. BENCH="--program fuse-overlayfs-2=/opt/bin/fuse-overlayfs --dir /mnt".
 bench: build
+	cargo build --release --locked --package vellum-bench
 	@# What a filesystem cannot do is a failed measurement, and no reason to have no page.
 	target/release/vellum bench compare --tasks all --rounds 5 --patience 30 --json target/bench.json $(BENCH); status=$$?; \
 	kept=$$(target/release/vellum bench keep target/bench.json docs/benchmarks) && echo "kept: $$kept" && \
@@ -126,6 +134,9 @@ check:
 
 install: build
 	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) packaging/install
+
+uninstall:
+	PREFIX=$(PREFIX) DESTDIR=$(DESTDIR) packaging/uninstall
 
 clean:
 	cargo clean

@@ -37,7 +37,7 @@ impl Pools {
                 command.args(["--ceph", "on"]);
             }
             if let Some(cpus) = cores::share(number, count) {
-                command.arg("--cpus").arg(cores::list(&cpus));
+                command.arg("--cpuset-cpus").arg(cores::list(&cpus));
             }
             programs::run(&mut command)?;
             pools.names.push(name);

@@ -559,7 +559,8 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_not_there_is_bad_input() {
-        let failure = Testbed::new(Path::new("/nonexistent"), None, 1.0).unwrap_err();
+        let dir = tempfile::tempdir().unwrap();
+        let failure = Testbed::new(&dir.path().join("missing"), None, 1.0).unwrap_err();
         assert!(failure.bad_input && failure.to_string().contains("--dir"));
     }
 }

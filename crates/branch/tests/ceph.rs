@@ -67,8 +67,9 @@ fn unusable_clusters_are_refused_soon() {
     let nobody = conf("nobody", "[global]\nmon host = 127.0.0.1:1\nauth client required = none\n");
     let wrong = format!("{usual}\n[client]\nkeyring = {}\n", keyring.display());
     let wrong = conf("wrong", &wrong);
+    let missing = CString::new(dir.path().join("missing").as_os_str().as_bytes()).unwrap();
     let cases = [
-        ("no file", CephAccess { conf: Some(c"/nowhere/ceph.conf"), ..CephAccess::default() }),
+        ("no file", CephAccess { conf: Some(&missing), ..CephAccess::default() }),
         ("no monitors", CephAccess { conf: Some(&none), ..CephAccess::default() }),
         ("nobody answers", CephAccess { conf: Some(&nobody), ..CephAccess::default() }),
         ("wrong key", CephAccess { conf: Some(&wrong), ..CephAccess::default() }),

@@ -1,6 +1,6 @@
-//! Lists of processors, as the kernel writes them.
+//! Lists of processors, as the kernel writes them, and numbers of processors.
 
-use serde::de::Error;
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -76,10 +76,99 @@ impl<'de> Deserialize<'de> for Cpus {
     }
 }
 
+/// So many processors' time, such as `1.5`; at least a hundredth of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CpuCount {
+    thousandths: u32,
+}
+
+impl CpuCount {
+    /// The kernel takes no less.
+    const MIN: f64 = 0.01;
+
+    /// Their time in a period of the kernel's, both in microseconds.
+    #[must_use]
+    pub const fn time_in(self, period: u64) -> u64 {
+        self.thousandths as u64 * period / 1000
+    }
+
+    fn new(count: f64) -> Option<Self> {
+        let fits = (Self::MIN..=f64::from(CPU_MAX)).contains(&count);
+        fits.then(|| Self { thousandths: (count * 1000.0).round() as u32 })
+    }
+
+    fn count(self) -> f64 {
+        f64::from(self.thousandths) / 1000.0
+    }
+}
+
+impl FromStr for CpuCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad =
+            || format!("{text}: not a number of processors; write e.g. 1.5 (which ones says --cpuset-cpus)");
+        text.parse().ok().and_then(Self::new).ok_or_else(bad)
+    }
+}
+
+impl fmt::Display for CpuCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.count().fmt(f)
+    }
+}
+
+impl Serialize for CpuCount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.count())
+    }
+}
+
+impl<'de> Deserialize<'de> for CpuCount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(CountVisitor)
+    }
+}
+
+/// Older versions called a list of processors so.
+struct CountVisitor;
+
+impl Visitor<'_> for CountVisitor {
+    type Value = CpuCount;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of processors such as 1.5 (a list of processors is cpuset_cpus)")
+    }
+
+    fn visit_f64<E: Error>(self, count: f64) -> Result<CpuCount, E> {
+        CpuCount::new(count).ok_or_else(|| E::invalid_value(serde::de::Unexpected::Float(count), &self))
+    }
+
+    fn visit_i64<E: Error>(self, count: i64) -> Result<CpuCount, E> {
+        self.visit_f64(count as f64)
+    }
+
+    fn visit_u64<E: Error>(self, count: u64) -> Result<CpuCount, E> {
+        self.visit_f64(count as f64)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_number_of_processors_is_podmans() {
+        for (text, shown, time) in [("1", "1", 100_000), ("1.5", "1.5", 150_000), ("0.01", "0.01", 1000)] {
+            let count: CpuCount = text.parse().unwrap();
+            assert_eq!((count.to_string().as_str(), count.time_in(100_000)), (shown, time));
+        }
+        for bad in ["", "0", "-1", "0-3", "1,2", "0.001", "NaN", "inf", "1e9", "all"] {
+            let why = bad.parse::<CpuCount>().unwrap_err();
+            assert!(why.starts_with(bad) && why.contains("--cpuset-cpus"), "{why}");
+        }
+    }
 
     #[test]
     fn lists_are_those_of_the_kernel() {

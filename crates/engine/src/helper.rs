@@ -74,7 +74,8 @@ mod tests {
             let why = helper(script).unwrap_err();
             assert!(why.exit_status() == 1 && why.to_string().contains("did not say"), "{script}: {why}");
         }
-        let none = run(&mut Command::new("/nonexistent/vellum"), b"").unwrap_err();
+        let dir = tempfile::tempdir().unwrap();
+        let none = run(&mut Command::new(dir.path().join("vellum")), b"").unwrap_err();
         assert!(none.to_string().contains("No such file"), "{none}");
     }
 }

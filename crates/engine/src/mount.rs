@@ -130,12 +130,13 @@ impl Mount {
     /// The pool that was asked for, or else the one that claims the layers; none: everything stays as it is.
     fn pool(&self) -> Result<Option<Pool>, Failure> {
         let store = Store::of_user();
-        let name = match &self.pool {
-            Some(name) => Some(name.clone()),
-            // Who has no place for pools has none.
-            None => store.as_ref().map_or(Ok(None), |store| store.of_layers(&self.config.directories()))?,
-        };
-        name.map(|name| Pool::open(&store?, &name)).transpose()
+        if let Some(name) = &self.pool {
+            return Pool::open(&store?, name).map(Some);
+        }
+        // Who has no place for pools has none.
+        let Ok(store) = store else { return Ok(None) };
+        let claiming = store.of_layers(&self.config.directories())?;
+        claiming.map(|(name, settings)| Pool::with(&store, name, settings)).transpose()
     }
 
     /// Shows owners as ids of the pool, unless what was asked for says how they are shown.

@@ -11,11 +11,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_service::Failure;
 use vellum_service::config::Config;
+use vellum_service::mounts::elsewhere::Elsewhere;
 use vellum_service::mounts::mountpoint;
 use vellum_service::pool as service;
 
-/// How long a service may take to notice that its last mount has gone.
-const END_MAX: Duration = Duration::from_secs(2);
+/// How long a service may take to notice that its last mount has gone, and its supervisor to notice that.
+const END_MAX: Duration = Duration::from_secs(10);
+/// When a service that has nothing mounted here is still there after this, somebody else may have a mount of it.
+const USUAL: Duration = Duration::from_secs(1);
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -43,7 +46,12 @@ pub struct Member {
 impl Pool {
     /// One that there is.
     pub fn open(store: &Store, name: &PoolName) -> Result<Self, Failure> {
-        let pool = Self::among(store, name, &Hierarchies::here()?)?;
+        Self::with(store, name.clone(), store.read(name)?)
+    }
+
+    /// One with these settings, which are what `store` has of it.
+    pub fn with(store: &Store, name: PoolName, settings: Settings) -> Result<Self, Failure> {
+        let pool = Self::among(store, name, settings, &Hierarchies::here()?);
         pool.make_session_directory();
         Ok(pool)
     }
@@ -61,16 +69,15 @@ impl Pool {
         let Ok(store) = Store::of_user() else { return Ok(Vec::new()) };
         let hierarchies = Hierarchies::here()?;
         let names = store.names()?;
-        Ok(names.iter().filter_map(|name| Self::among(&store, name, &hierarchies).ok()).collect())
+        let read = |name: PoolName| {
+            let settings = store.read(&name).ok()?;
+            Some(Self::among(&store, name, settings, &hierarchies))
+        };
+        Ok(names.into_iter().filter_map(read).collect())
     }
 
-    fn among(store: &Store, name: &PoolName, hierarchies: &Hierarchies) -> Result<Self, Failure> {
-        Ok(Self {
-            name: name.clone(),
-            settings: store.read(name)?,
-            groups: Groups::of(name, hierarchies),
-            socket: store.socket(name),
-        })
+    fn among(store: &Store, name: PoolName, settings: Settings, hierarchies: &Hierarchies) -> Self {
+        Self { groups: Groups::of(&name, hierarchies), socket: store.socket(&name), name, settings }
     }
 
     /// A new one. Nothing is left of it when its settings cannot be had here.
@@ -111,11 +118,18 @@ impl Pool {
     /// Takes it away. It must be empty.
     pub fn delete(self, store: &Store) -> Result<(), Failure> {
         // A service ends a moment after its last mount.
-        let end = Instant::now() + END_MAX;
+        let begin = Instant::now();
+        let end = begin + END_MAX;
         while !service::stop(&self.socket)?
             && Instant::now() < end
             && self.members().iter().all(|member| member.mountpoints.is_empty())
         {
+            if begin.elapsed() > USUAL
+                && let Some(elsewhere) = self.processes().into_iter().find_map(Elsewhere::of_service)
+            {
+                let name = &self.name;
+                return Err(Failure::input(format!("pool {name}: a mount of it lives on: {elsewhere}")));
+            }
             std::thread::sleep(LOOK);
         }
         // And its supervisor a moment after the service.
@@ -130,6 +144,9 @@ impl Pool {
             let name = &self.name;
             let who = match member.mountpoints.first() {
                 Some(mountpoint) => format!("the mount {} is in it; unmount it first", mountpoint.display()),
+                None if service::KEEPERS.contains(&member.program.as_str()) => {
+                    "its service has not ended yet; try again".to_owned()
+                }
                 None => format!("process {} ({}) is in it; end it first", member.process, member.program),
             };
             return Err(Failure::input(format!("pool {name}: {who}")));
@@ -259,13 +276,15 @@ impl Pool {
 fn checked(name: &PoolName, settings: &Settings) -> Result<(), Failure> {
     let bad = |why: String| Failure::input(format!("pool {name}: {why}"));
     settings.check().map_err(bad)?;
-    if let Some(cpus) = &settings.cpus
+    if let Some(cpus) = &settings.cpuset_cpus
         && let Some(here) = fs::read_to_string("/sys/devices/system/cpu/online")
             .ok()
             .and_then(|text| text.parse::<crate::cpus::Cpus>().ok())
         && let Some(missing) = cpus.not_in(&here).first()
     {
-        return Err(bad(format!("cpus {cpus}: there is no processor {missing}; this host has {here}")));
+        return Err(bad(format!(
+            "cpuset_cpus {cpus}: there is no processor {missing}; this host has {here}"
+        )));
     }
     Ok(())
 }
@@ -279,8 +298,8 @@ fn own_ids(
 ) -> Result<Option<File>, Failure> {
     let Some(range) = settings.uid_range.filter(|range| Some(*range) != before) else { return Ok(None) };
     let lock = store.lock()?;
-    for other in store.names()?.iter().filter(|other| *other != name) {
-        if let Some(taken) = store.read(other)?.uid_range
+    for (other, settings) in store.all()?.iter().filter(|(other, _)| other != name) {
+        if let Some(taken) = settings.uid_range
             && taken.overlaps(range)
         {
             return Err(Failure::input(format!(
@@ -316,7 +335,7 @@ mod tests {
     #[test]
     fn processors_that_are_not_there_are_refused() {
         let name: PoolName = "a".parse().unwrap();
-        let settings = Settings { cpus: Some("60000".parse().unwrap()), ..Settings::default() };
+        let settings = Settings { cpuset_cpus: Some("60000".parse().unwrap()), ..Settings::default() };
         let failure = checked(&name, &settings).unwrap_err();
         assert!(failure.exit_status() == 2 && failure.to_string().contains("60000"), "{failure}");
         assert!(checked(&name, &Settings::default()).is_ok());

@@ -1,7 +1,7 @@
 //! What a pool may use.
 
 use crate::bytes::Bytes;
-use crate::cpus::Cpus;
+use crate::cpus::{CpuCount, Cpus};
 use crate::uids::UidRange;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,10 @@ pub const MEMORY_MIN: Bytes = Bytes(16 << 20);
 pub struct Settings {
     /// Processors that its services run on.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<Cpus>,
+    pub cpuset_cpus: Option<Cpus>,
+    /// How many processors' time its services use at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuCount>,
     /// Memory of its services, the page cache that they fill included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
@@ -128,14 +131,17 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let text = "cpus = \"2-3\"\nmemory = \"2G\"\nweight = 200\nmount_weight = 50\ncache = \"64M\"\nwrite_limit = \"5M\"\nuid_range = \"9:5\"\nceph = true\nceph_conf = \"/c\"\nceph_id = \"t\"\nceph_fs = \"f\"\nstorage = [\"/x\"]\n";
+        let text = "cpuset_cpus = \"2-3\"\ncpus = 1.5\nmemory = \"2G\"\nweight = 200\nmount_weight = 50\ncache = \"64M\"\nwrite_limit = \"5M\"\nuid_range = \"9:5\"\nceph = true\nceph_conf = \"/c\"\nceph_id = \"t\"\nceph_fs = \"f\"\nstorage = [\"/x\"]\n";
         let settings: Settings = toml::from_str(text).unwrap();
         assert_eq!(settings.memory, Some(Bytes(2 << 30)));
         assert_eq!(toml::to_string(&settings).unwrap(), text);
         for bad in [
             "memmory = \"2G\"",
             "memory = \"2X\"",
-            "cpus = \"\"",
+            "cpuset_cpus = \"\"",
+            "cpus = 0",
+            "cpus = -1",
+            "cpus = nan",
             "weight = 70000",
             "weight = \"1\"",
             "uid_range = \"0:5\"",
@@ -144,6 +150,9 @@ mod tests {
         ] {
             assert!(toml::from_str::<Settings>(bad).is_err(), "{bad}");
         }
+        // What older versions have written.
+        let old = toml::from_str::<Settings>("cpus = \"0-3\"").unwrap_err().to_string();
+        assert!(old.contains("cpuset_cpus"), "{old}");
         for bad in [
             "weight = 0",
             "mount_weight = 10001",

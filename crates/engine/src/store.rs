@@ -83,16 +83,28 @@ impl Store {
 
     /// The settings of a pool.
     pub fn read(&self, name: &PoolName) -> Result<Settings, Failure> {
+        self.find(name)?.ok_or_else(|| self.no_such(name))
+    }
+
+    /// All pools and their settings, sorted by name. One that is deleted meanwhile is in nobody's way.
+    pub fn all(&self) -> Result<Vec<(PoolName, Settings)>, Failure> {
+        let found =
+            self.names()?.into_iter().map(|name| Ok(self.find(&name)?.map(|settings| (name, settings))));
+        found.filter_map(Result::transpose).collect()
+    }
+
+    /// The settings of a pool; None: there is no such pool.
+    fn find(&self, name: &PoolName) -> Result<Option<Settings>, Failure> {
         let file = self.file(name);
         let text = match crate::regular::open(&file).and_then(io::read_to_string) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(self.no_such(name)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|e| self.failed(&file, &e))?,
         };
         let bad = |why: &str| Failure::input(format!("{}: {why}", file.display())).remedy("mend the file");
         let settings: Settings =
             toml::from_str(&text).map_err(|e| bad(e.to_string().lines().last().unwrap_or_default()))?;
         settings.check().map_err(|why| bad(&why))?;
-        Ok(settings)
+        Ok(Some(settings))
     }
 
     /// Makes a pool, which must not be there.
@@ -158,21 +170,16 @@ impl Store {
 
     /// The pool that claims a mount with these layers, by the directory that is nearest to one of them. The first layer that
     /// any pool claims decides.
-    pub fn of_layers<P: AsRef<Path>>(&self, layers: &[P]) -> Result<Option<PoolName>, Failure> {
-        let names = self.names()?;
-        if names.is_empty() {
+    pub fn of_layers<P: AsRef<Path>>(&self, layers: &[P]) -> Result<Option<(PoolName, Settings)>, Failure> {
+        let pools = self.all()?;
+        if pools.is_empty() {
             return Ok(None);
-        }
-        let mut pools = Vec::new();
-        for name in names {
-            let settings = self.read(&name)?;
-            pools.push((name, settings));
         }
         for layer in layers {
             let Ok(layer) = fs::canonicalize(layer) else { continue };
-            let claims = pools.iter().filter_map(|(name, settings)| Some((settings.claims(&layer)?, name)));
-            if let Some((_, name)) = claims.max_by_key(|(depth, _)| *depth) {
-                return Ok(Some(name.clone()));
+            let claims = pools.iter().filter_map(|pool| Some((pool.1.claims(&layer)?, pool)));
+            if let Some((_, pool)) = claims.max_by_key(|(depth, _)| *depth) {
+                return Ok(Some(pool.clone()));
             }
         }
         Ok(None)
@@ -232,7 +239,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::at(dir.path());
         store.create(&name("a"), &Settings::default()).unwrap();
-        for text in ["weight = 0", "weigth = 1", "memory = 5", "\u{0}", "cpus = \"x\""] {
+        for text in ["weight = 0", "weigth = 1", "memory = 5", "\u{0}", "cpuset_cpus = \"x\""] {
             fs::write(dir.path().join("a/pool.toml"), text).unwrap();
             let failure = store.read(&name("a")).unwrap_err();
             assert_eq!(failure.exit_status(), 2);
@@ -240,6 +247,25 @@ mod tests {
             // A mount must not go on as if there was no pool.
             assert!(store.of_layers(&["/"]).is_err());
         }
+    }
+
+    #[test]
+    fn a_pool_that_is_deleted_meanwhile_is_in_nobodys_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::at(dir.path());
+        store.create(&name("stays"), &Settings::default()).unwrap();
+        let end = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                    store.create(&name("goes"), &Settings::default()).unwrap();
+                    store.remove(&name("goes")).unwrap();
+                }
+            });
+            let looks: Vec<_> = (0..2000).map(|_| store.of_layers(&["/"])).collect();
+            end.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(looks.into_iter().find(|look| *look != Ok(None)), None);
+        });
     }
 
     #[test]
@@ -267,7 +293,7 @@ mod tests {
         store.create(&name("near"), &of("x/y")).unwrap();
         let claimed = |layers: &[&str]| {
             let layers: Vec<PathBuf> = layers.iter().map(|layer| top.join(layer)).collect();
-            store.of_layers(&layers).unwrap()
+            store.of_layers(&layers).unwrap().map(|(name, _)| name)
         };
         assert_eq!(claimed(&["x/y/z"]), Some(name("near")));
         assert_eq!(claimed(&["x"]), Some(name("far")));

@@ -14,7 +14,8 @@ pub fn run(args: &[OsString]) -> Failure {
         std::env::current_exe().ok().map(|own| own.with_file_name(PROGRAM)).filter(|path| path.exists());
     let program = beside.unwrap_or_else(|| PROGRAM.into());
     let error = Command::new(&program).args(args).exec();
-    let remedy = "cargo build --release makes it, make install puts it beside vellum";
+    let remedy =
+        "cargo build --release --package vellum-bench makes it, make install then puts it beside vellum";
     match error.kind() {
         std::io::ErrorKind::NotFound => {
             Failure::input(format!("bench: there is no program {PROGRAM}; {remedy}"))

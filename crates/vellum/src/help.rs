@@ -4,8 +4,27 @@
 pub const HELP: &str = "\
 usage: vellum -o lowerdir=DIR[:DIR...][,upperdir=DIR,workdir=DIR][,OPTION...] MOUNTPOINT
        vellum SOURCE MOUNTPOINT -o OPTIONS
-       vellum mount|umount|inspect|flatten|pool|run|checkpoint|restore|checkpoints|zoned|stats|top|weight|metrics|bench ...
-                                                (vellum mount --help)
+       vellum COMMAND ...                       (vellum COMMAND --help)
+
+Commands:
+  mount        mount layers as one tree
+  umount       take a mount away
+  inspect      show where a path of a mount comes from, and how it is served
+  flatten      copy into an upper layer what its files still take from the layers below
+  sync         write everything in mounts to disk
+  pool         what the tenants of this host may use: processors, memory, disks
+  stats, top   show what the services of mounts have done, and do
+  weight       give a mount another share of its service's cache
+  metrics      tell Prometheus what services and pools have done
+  balance      share the kernel's page cache among control groups by weight
+  run          run a command in a container whose root is a Vellum tree
+  checkpoint   keep what a container is at this moment
+  restore      have a container go on from a checkpoint
+  checkpoints  list, show and delete checkpoints
+  zoned        the store on zoned devices
+  bench        compare Vellum with other filesystems on this machine
+  completions  print what a shell needs to complete this command
+  version, help
 
 Layers:
   lowerdir=DIR[:DIR...]    layers, the top one first; a backslash before : , or \\ makes it part of a path
@@ -50,6 +69,8 @@ Behaviour:
   block_map=holes|sidecar  how it is recorded which blocks were copied
   background_fill=RATE     copy what such files miss while nobody uses the mount, RATE bytes per second
   fill_at_end=SIZE|off     copy at most SIZE of what they miss once the mount has ended (1G)
+  attr_timeout=SECONDS, entry_timeout=SECONDS
+                           as libfuse has them: the shorter one is the timeout, unless that is given
   static_nlink, noacl, noxattrs=1
                            show one link per directory; no POSIX ACLs; no extended attributes
   log=FILTER, log_to=stderr|syslog|kmsg|FILE

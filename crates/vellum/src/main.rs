@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use vellum::cli::{Cli, Command};
+use vellum::cli::{self, Cli, Command};
 use vellum::mounts::Choice;
 use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
@@ -63,9 +63,9 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
     let done = match command {
         Command::Mount(arguments) => mount::run(&arguments.request().map_err(refused)?),
         Command::MountForAnother { .. } => mount::run_for_another(),
-        Command::Umount(arguments) => {
-            arguments.paths.iter().try_for_each(|path| umount::run(path, arguments.lazy))
-        }
+        Command::Umount(arguments) => arguments.paths.iter().try_for_each(|path| {
+            umount::run(path, arguments.lazy).map(|said| said.iter().for_each(|line| say(line)))
+        }),
         Command::Flatten(arguments) => {
             let printed = print(&flatten::run(&arguments)?);
             if printed.is_ok() {
@@ -105,6 +105,7 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
             let findings = inspect::find(&arguments.path)?;
             print(&if arguments.json { findings.json() } else { findings.text() })
         }
+        Command::Completions { shell } => print(&cli::completions(shell)),
         Command::Version => print(&help::version()),
         Command::Tied { show, parent, program, arguments } => {
             say(&tied::exec(&show, parent, &program, &arguments).to_string());

@@ -58,12 +58,13 @@ pub fn run(arguments: PoolArgs) -> Result<String, Failure> {
             if outcome { helper::report(&done) } else { done }.map(|()| String::new())
         }
         PoolCommand::List { json } => {
-            let names = store.names()?;
-            let all = names.iter().map(|name| PoolReport::of(&store, name)).collect::<Result<Vec<_>, _>>()?;
+            let pools = store.all()?.into_iter();
+            let of = |(name, settings)| Ok(PoolReport::of(&Pool::with(&store, name, settings)?));
+            let all = pools.map(of).collect::<Result<Vec<_>, Failure>>()?;
             if json { json::pretty(&all) } else { Ok(table(&all)) }
         }
         PoolCommand::Show { name, json } => {
-            let report = PoolReport::of(&store, &name.parse()?)?;
+            let report = PoolReport::of(&Pool::open(&store, &name.parse()?)?);
             if json { json::pretty(&report) } else { Ok(report.text()) }
         }
     }
@@ -72,6 +73,7 @@ pub fn run(arguments: PoolArgs) -> Result<String, Failure> {
 /// Settings with what was given on the command line.
 fn changed(name: &PoolName, mut settings: Settings, given: PoolSettings) -> Result<Settings, Failure> {
     take(name, "cpus", given.cpus, &mut settings.cpus)?;
+    take(name, "cpuset-cpus", given.cpuset_cpus, &mut settings.cpuset_cpus)?;
     take(name, "memory", given.memory, &mut settings.memory)?;
     take(name, "cache", given.cache, &mut settings.cache)?;
     take(name, "read-limit", given.read_limit, &mut settings.read_limit)?;
@@ -169,8 +171,7 @@ struct MountReport {
 }
 
 impl PoolReport {
-    fn of(store: &Store, name: &PoolName) -> Result<Self, Failure> {
-        let pool = Pool::open(store, name)?;
+    fn of(pool: &Pool) -> Self {
         let (mut mounts, mut other_processes) = (Vec::new(), Vec::new());
         let service = pool.service();
         for Member { process, mountpoints, program } in pool.members() {
@@ -185,8 +186,8 @@ impl PoolReport {
         }
         mounts.sort_by(|one, other| one.mountpoint.cmp(&other.mountpoint));
         let usage = pool.usage();
-        Ok(Self {
-            name: name.clone(),
+        Self {
+            name: pool.name().clone(),
             settings: pool.settings().clone(),
             cpu_seconds: usage.cpu.map(|cpu| cpu.as_secs_f64()),
             memory_bytes: usage.memory,
@@ -198,7 +199,7 @@ impl PoolReport {
             service,
             mounts,
             other_processes,
-        })
+        }
     }
 
     fn text(&self) -> String {
@@ -208,7 +209,8 @@ impl PoolReport {
         };
         line("pool", self.name.as_str());
         let settings = &self.settings;
-        line("cpus", &or(settings.cpus.as_ref(), "all"));
+        line("cpus", &or(settings.cpus, "no limit"));
+        line("cpuset cpus", &or(settings.cpuset_cpus.as_ref(), "all"));
         line("memory", &or(settings.memory, "no limit"));
         line("weight", &or(settings.weight, "100"));
         line("cache", &or(settings.cache, "as large as its mounts ask for"));
@@ -268,16 +270,17 @@ fn table(all: &[PoolReport]) -> String {
         return "no pools; vellum pool create makes one\n".to_owned();
     }
     let mut text = format!(
-        "{:<20}{:>10}{:>10}{:>8}{:>8}{:>12}{:>12}\n",
-        "POOL", "CPUS", "MEMORY", "WEIGHT", "MOUNTS", "USED", "CPU TIME"
+        "{:<20}{:>6}{:>10}{:>10}{:>8}{:>8}{:>12}{:>12}\n",
+        "POOL", "CPUS", "CPUSET", "MEMORY", "WEIGHT", "MOUNTS", "USED", "CPU TIME"
     );
     for pool in all {
         let settings = &pool.settings;
         let _ = writeln!(
             text,
-            "{:<20}{:>10}{:>10}{:>8}{:>8}{:>12}{:>12}",
+            "{:<20}{:>6}{:>10}{:>10}{:>8}{:>8}{:>12}{:>12}",
             pool.name.as_str(),
-            or(settings.cpus.as_ref(), "all"),
+            or(settings.cpus, "-"),
+            or(settings.cpuset_cpus.as_ref(), "all"),
             or(settings.memory, "-"),
             or(settings.weight, "100"),
             pool.mounts.len(),
@@ -312,7 +315,8 @@ mod tests {
     fn options_set_and_take_back() {
         let name: PoolName = "a".parse().unwrap();
         let some = PoolSettings {
-            cpus: Some("0".into()),
+            cpuset_cpus: Some("0".into()),
+            cpus: Some("1.5".into()),
             memory: Some("2G".into()),
             weight: Some("300".into()),
             uid_range: Some("100000:65536".into()),
@@ -330,17 +334,20 @@ mod tests {
             PoolSettings { memory: none(), weight: none(), uid_range: none(), ceph: none(), ..given() };
         let settings = changed(&name, settings, back).unwrap();
         assert_eq!((settings.memory, settings.weight, settings.uid_range), (None, None, None));
-        assert!(settings.cpus.is_some() && !settings.ceph);
+        assert!(settings.cpus.is_some() && settings.cpuset_cpus.is_some() && !settings.ceph);
     }
 
     #[test]
     fn who_says_which_cluster_may_reach_it() {
         let name: PoolName = "a".parse().unwrap();
         let word = |text: &str| Some(text.to_owned());
-        let conf = || Some("/etc/../etc/hostname".into());
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().canonicalize().unwrap().join("conf");
+        std::fs::write(&file, "").unwrap();
+        let conf = || Some(dir.path().join("../").join(dir.path().file_name().unwrap()).join("conf"));
         let some = PoolSettings { ceph_conf: conf(), ceph_id: word("t"), ceph_fs: word("f"), ..given() };
         let settings = changed(&name, Settings::default(), some).unwrap();
-        assert!(settings.ceph && settings.ceph_conf.as_deref() == Some("/etc/hostname".as_ref()));
+        assert!(settings.ceph && settings.ceph_conf.as_deref() == Some(file.as_path()));
         assert_eq!((settings.ceph_id.as_deref(), settings.ceph_fs.as_deref()), (Some("t"), Some("f")));
         let back = PoolSettings {
             ceph_conf: Some(NONE.into()),
@@ -358,8 +365,12 @@ mod tests {
     #[test]
     fn bad_values_name_option_value_and_remedy() {
         let name: PoolName = "a".parse().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("missing");
         for (bad, words) in [
-            (PoolSettings { cpus: Some("x".into()), ..given() }, ["--cpus x", "0-3,8"]),
+            (PoolSettings { cpus: Some("0".into()), ..given() }, ["--cpus 0", "--cpuset-cpus"]),
+            (PoolSettings { cpus: Some("0-3".into()), ..given() }, ["--cpus 0-3", "--cpuset-cpus"]),
+            (PoolSettings { cpuset_cpus: Some("x".into()), ..given() }, ["--cpuset-cpus x", "0-3,8"]),
             (PoolSettings { memory: Some("2X".into()), ..given() }, ["--memory 2X", "512M"]),
             (PoolSettings { weight: Some("70000".into()), ..given() }, ["--weight 70000", "10000"]),
             (PoolSettings { mount_weight: Some("x".into()), ..given() }, ["--mount-weight x", "10000"]),
@@ -367,12 +378,12 @@ mod tests {
             (PoolSettings { uid_range: Some("0:9".into()), ..given() }, ["--uid-range 0:9", "START:COUNT"]),
             (PoolSettings { ceph: Some("yes".into()), ..given() }, ["--ceph yes", "on or none"]),
             (
-                PoolSettings { ceph_conf: Some("/nonexistent".into()), ..given() },
-                ["--ceph-conf /nonexistent", "exists"],
+                PoolSettings { ceph_conf: Some(missing.clone()), ..given() },
+                ["--ceph-conf /", "/missing: No such file or directory (os error 2); give one that exists"],
             ),
             (
-                PoolSettings { storage: vec!["/nonexistent".into()], ..given() },
-                ["--storage /nonexistent", "exists"],
+                PoolSettings { storage: vec![missing.clone()], ..given() },
+                ["--storage /", "/missing: No such file or directory (os error 2); give one that exists"],
             ),
         ] {
             let failure = changed(&name, Settings::default(), bad).unwrap_err();

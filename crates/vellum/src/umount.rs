@@ -8,13 +8,17 @@ use std::time::Duration;
 use vellum_service::Failure;
 use vellum_service::instance::INSTANCE;
 use vellum_service::instance::explain::InstanceReport;
+use vellum_service::mounts::elsewhere::Elsewhere;
 use vellum_service::mounts::{mountpoint, unmount};
 
 /// How long a service is waited for.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Takes the mount at `path` away.
-pub fn run(path: &Path, lazy: bool) -> Result<(), Failure> {
+/// After so long it may be that somebody else has the mount, too.
+const USUAL: Duration = Duration::from_millis(100);
+
+/// Takes the mount at `path` away. What is to be said, though it is gone from here: where it lives on.
+pub fn run(path: &Path, lazy: bool) -> Result<Option<String>, Failure> {
     let at = place(path)?;
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let top = mountpoint::mounts(&table).filter(|mount| mount.point == at).last();
@@ -29,13 +33,18 @@ pub fn run(path: &Path, lazy: bool) -> Result<(), Failure> {
             // Whoever unmounts may want the layers next.
             let connection = String::from_utf8_lossy(&mount.device);
             if let (Some(service), Some(("0", number))) = (service, connection.split_once(':'))
-                && !mountpoint::is_let_go(service, number, PATIENCE)
+                && !mountpoint::is_let_go(service, number, USUAL)
             {
-                tracing::debug!(service, "it still has the layers");
+                if let Some(elsewhere) = Elsewhere::of_device(&mount.device) {
+                    return Ok(Some(format!("{}: unmounted here, but {elsewhere}", at.display())));
+                }
+                if !mountpoint::is_let_go(service, number, PATIENCE) {
+                    tracing::debug!(service, "it still has the layers");
+                }
             }
-            Ok(())
+            Ok(None)
         }
-        _ => unmount::unmount(&at, lazy),
+        _ => unmount::unmount(&at, lazy).map(|()| None),
     }
 }
 

@@ -46,12 +46,49 @@ fn bench_hands_over_to_the_program_beside_it() {
     let output = run(&[]);
     assert_eq!(output.status.code(), Some(2));
     assert!(line(&output).starts_with("bench: there is no program vellum-bench; "), "{}", line(&output));
+    assert!(line(&output).contains("--package vellum-bench makes it"), "{}", line(&output));
     let bench = dir.path().join("vellum-bench");
     fs::write(&bench, "#!/bin/sh\necho \"$@\"\nexit 7\n").unwrap();
     fs::set_permissions(&bench, fs::Permissions::from_mode(0o755)).unwrap();
     let output = run(&["compare", "--tasks", "lstat", "-h"]);
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(output.stdout, b"compare --tasks lstat -h\n");
+}
+
+#[test]
+fn what_is_installed_is_taken_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let script = |name: &str| {
+        let mut command = Command::new(packaging.join(name));
+        command.arg(VELLUM).env("DESTDIR", dir.path()).env("PREFIX", "/usr");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{name}: {output:?}");
+        let files = Command::new("find").arg(dir.path()).args(["-not", "-type", "d"]).output().unwrap();
+        String::from_utf8(files.stdout).unwrap()
+    };
+    let installed = script("install");
+    for file in ["usr/bin/vellum", "sbin/mount.fuse.vellum", "completions/vellum", "man8/vellum.8"] {
+        assert!(installed.contains(file), "{file} is not in {installed}");
+    }
+    assert_eq!(script("uninstall"), "");
+}
+
+#[test]
+fn a_place_without_checkpoints_is_answered_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing").display().to_string();
+    for words in [
+        &["restore", &format!("{missing}/one")][..],
+        &["checkpoints", "list", &missing],
+        &["checkpoints", "show", &missing, "one"],
+        &["checkpoints", "delete", &missing, "one"],
+    ] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        let said = line(&output);
+        assert!(said.contains(&missing) && said.contains("vellum checkpoint --to"), "{said}");
+    }
 }
 
 #[test]
@@ -141,13 +178,10 @@ fn bad_input_is_one_line_and_status_2_and_changes_nothing() {
     }
     assert!(!place.is_mounted());
     assert_eq!(fs::read_dir(&work).unwrap().count(), 0);
-    for args in [
-        &["mount"][..],
-        &["umount"],
-        &["inspect", "/"],
-        &["umount", "/nonexistent"],
-        &["inspect", "--what", "/"],
-    ] {
+    let missing = place.at("missing").display().to_string();
+    for args in
+        [&["mount"][..], &["umount"], &["inspect", "/"], &["umount", &missing], &["inspect", "--what", "/"]]
+    {
         let output = run(args);
         line(&output);
         assert_eq!(output.status.code(), Some(2), "{args:?}");

@@ -204,6 +204,9 @@ fn each_option_means_something() {
         ("relatime", AccessTimes::Relative),
         ("strictatime", AccessTimes::Always),
         ("strictatime,noatime", AccessTimes::Never),
+        ("nodiratime", AccessTimes::Relative),
+        ("nodiratime,noatime", AccessTimes::Never),
+        ("noatime,nodiratime", AccessTimes::Never),
         ("ro", AccessTimes::Never),
     ] {
         assert_eq!(of(option).config.flags.access_times, expected, "{option}");
@@ -243,6 +246,16 @@ fn what_others_need_is_taken_in_silence() {
         "max_idle_threads=4",
         "fast_ino=1",
         "xino=auto",
+        "use_ino",
+        "readdir_ino",
+        "direct_io",
+        "blksize=4096",
+        "hard_remove",
+        "noforget",
+        "remember=5",
+        "negative_timeout=0",
+        "ac_attr_timeout=1",
+        "intr_signal=10",
         "index=off",
         "nfs_export=on",
         "metacopy=on",
@@ -345,6 +358,17 @@ fn refusals_name_option_value_and_remedy() {
     let long = "x".repeat(5000);
     assert!(option_refusal(&format!("nonsense={long}")).len() < 400);
     assert!(option_refusal(&long).len() < 400);
+}
+
+#[test]
+fn libfuses_times_are_the_shorter_of_both() {
+    let of =
+        |options: &str| request(&["vellum", "-o", &format!("lowerdir=/a,{options}"), "/m"]).config.timeout;
+    let seconds = |seconds| Some(Duration::from_secs_f64(seconds));
+    assert_eq!(of("attr_timeout=2"), seconds(2.0));
+    assert_eq!(of("attr_timeout=2,entry_timeout=0.5"), seconds(0.5));
+    assert_eq!(of("entry_timeout=0,timeout=7,attr_timeout=1"), seconds(7.0));
+    assert!(option_refusal("attr_timeout=x").contains("attr_timeout"));
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::process::Command;
 
 pub(super) const CASES: &[Case] = &[
     Case::once("balance/host", 300, host),
+    Case::once("balance/nothing", 60, nothing),
     Case::once("balance/growth", 300, growth),
     Case::once("balance/small-shares", 300, small_shares),
     Case::once("balance/nothing", 60, nothing),
@@ -38,6 +39,29 @@ fn host(cx: &Cx) -> Outcome {
     std::fs::create_dir(&dir)?;
     let text = shell::run(Command::new(SCRIPT).arg(program()?).arg(dir).arg("160"))?;
     judge(&text, !Path::new(groups[0]).exists())
+}
+
+/// Where nothing shares, that is said once.
+fn nothing(_: &Cx) -> Outcome {
+    let tops = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(Path::new);
+    let memory = |top: &&Path| {
+        top.join("memory.limit_in_bytes").exists()
+            || std::fs::read_to_string(top.join("cgroup.controllers")).is_ok_and(|all| all.contains("memory"))
+    };
+    let Some(top) = tops.into_iter().find(memory) else {
+        return skip("no control groups with memory are mounted here");
+    };
+    let name =
+        format!("vellum-test-{}", rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec);
+    let group = top.join(&name);
+    std::fs::create_dir(&group)?;
+    let output = Command::new(program()?).args(["balance", "-n", "3", "-i", "0.1"]).arg(&group).output();
+    std::fs::remove_dir(&group)?;
+    let output = output?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success() && said.contains("nothing shares yet"), "{said}");
+    ensure_eq!(said.lines().count(), 1, "lines of {said}");
+    Ok(())
 }
 
 /// Who needs more memory than a share leaves, all at once, is not killed for it where shares are limits.

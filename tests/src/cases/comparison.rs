@@ -449,13 +449,14 @@ fn interrupted(cx: &Cx) -> Outcome {
 
 /// One line that names the cause, exit status 2, and nothing done.
 fn bad_input(cx: &Cx) -> Outcome {
+    let missing = cx.dir.join("missing").display().to_string();
     for (arguments, cause) in [
         (&["--tasks", "nothing"][..], "--tasks nothing"),
         (&["--subjects", "nothing"], "--subjects nothing"),
         (&["--rounds", "0"], "--rounds 0"),
         (&["--scale", "1e9"], "--scale"),
         (&["--scale", "NaN"], "--scale"),
-        (&["--dir", "/nonexistent/dir"], "--dir"),
+        (&["--dir", &missing], "--dir"),
         (&["--format", "xfs"], "--image"),
         (&["--program", "vellum"], "--program vellum"),
         (&["--mount-options", "x"], "--mount-options x"),

@@ -20,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("pool/layers-belong-to-pools", 60, layers_belong_to_pools),
     Case::once("pool/uid-range", 60, uid_range),
     Case::once("pool/life", 60, life),
+    Case::once("pool/elsewhere", 60, elsewhere),
     Case::once("pool/bad-input", 60, bad_input),
 ];
 
@@ -230,7 +231,7 @@ fn memory_is_limited(cx: &Cx) -> Outcome {
 /// A service runs where its pool's processors are, also when these change.
 fn processors(cx: &Cx) -> Outcome {
     let pools = Pools::new(cx)?;
-    pools.run("create", &["--cpus", "0", "--weight", "300"])?;
+    pools.run("create", &["--cpuset-cpus", "0", "--weight", "300"])?;
     let layers = cx.layers("l", 1)?;
     let _mount = pools.mount(&layers, true)?;
     let allowed = || -> Outcome<String> {
@@ -240,7 +241,7 @@ fn processors(cx: &Cx) -> Outcome {
         Ok(line.unwrap_or_default().trim().to_owned())
     };
     ensure_eq!(allowed()?, "0", "processors of the service");
-    pools.run("set", &["--cpus", "none"])?;
+    pools.run("set", &["--cpuset-cpus", "none"])?;
     let all = fs::read_to_string("/sys/devices/system/cpu/online")?;
     if all.trim() == "0" {
         return skip("one processor");
@@ -385,18 +386,71 @@ fn strings(value: &Value) -> Vec<String> {
     value.as_array().into_iter().flatten().filter_map(|one| one.as_str().map(str::to_owned)).collect()
 }
 
+/// A mount that another mount namespace has copied lives on there: whoever unmounts it, mounts its layers or deletes its pool is told
+/// where, and the pool is deleted as soon as the copy has gone.
+fn elsewhere(cx: &Cx) -> Outcome {
+    let pools = Pools::new(cx)?;
+    for pooled in [true, false] {
+        pools.run("create", &[])?;
+        let layers = cx.layers(if pooled { "pooled" } else { "alone" }, 1)?;
+        let mount = pools.mount(&layers, pooled)?;
+        let root = mount.root().to_owned();
+        let mut holder = Holder(Command::new("unshare").args(["-m", "sleep", "600"]).spawn()?);
+        let (own, its) = ("/proc/self/ns/mnt", format!("/proc/{}/ns/mnt", holder.0.id()));
+        eventually("a mount namespace", || Ok(fs::read_link(own)? != fs::read_link(&its)?))?;
+        let nsenter = format!("nsenter -t {} -m umount {}", holder.0.id(), root.display());
+        let unmounted = pools.command()?.arg("umount").arg(&root).output()?;
+        let said = String::from_utf8_lossy(&unmounted.stderr).into_owned();
+        ensure!(unmounted.status.success() && said.contains(&nsenter), "umount: {said}");
+        ensure_eq!(said.lines().count(), 1, "lines of {said}");
+        if pooled {
+            let deleted = pools.attempt("delete", &[])?;
+            let said = String::from_utf8_lossy(&deleted.stderr);
+            ensure!(deleted.status.code() == Some(2) && said.contains(&nsenter), "delete: {said}");
+        }
+        match pools.mount(&layers, pooled) {
+            Ok(_) => return fail("two mounts write to one layer"),
+            Err(stop) => ensure!(stop.to_string().contains(&nsenter), "mounted again: {stop}"),
+        }
+        holder.end()?;
+        pools.run("delete", &[])?;
+        drop(mount);
+    }
+    Ok(())
+}
+
+/// A process that is killed in the end.
+struct Holder(std::process::Child);
+
+impl Holder {
+    fn end(&mut self) -> Outcome {
+        self.0.kill()?;
+        self.0.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
 /// One line that names the cause, exit status 2, and no pool.
 fn bad_input(cx: &Cx) -> Outcome {
     let pools = Pools::new(cx)?;
+    let missing = cx.dir.join("missing").display().to_string();
     for (arguments, cause) in [
-        (&["--cpus", "x"][..], "--cpus x"),
-        (&["--cpus", "60000"], "60000"),
+        (&["--cpus", "0"][..], "--cpus 0"),
+        (&["--cpus", "0-1"], "--cpuset-cpus"),
+        (&["--cpuset-cpus", "x"], "--cpuset-cpus x"),
+        (&["--cpuset-cpus", "60000"], "60000"),
         (&["--memory", "12X"], "--memory 12X"),
         (&["--memory", "0"], "--memory 0"),
         (&["--memory", "1M"], "memory 1M"),
         (&["--weight", "0"], "weight 0"),
         (&["--weight", "-1"], "-1"),
-        (&["--storage", "/nonexistent"], "/nonexistent"),
+        (&["--storage", &missing], &missing),
         (&["--uid-range", "0:65536"], "--uid-range 0:65536"),
         (&["--uid-range", "100000"], "START:COUNT"),
         (&["--uid-range", "4294967290:6"], "--uid-range 4294967290:6"),

@@ -11,6 +11,8 @@ const EVERYWHERE: &[(&str, &str)] = &[
     ("/root/.", "the user's home directory"),
     ("/opt/peers", "PATH or an option"),
     ("../shared", "a document of this tree"),
+    // Programs that run as nobody make it.
+    ("/nonexistent", "a path in a temporary directory"),
 ];
 
 /// Paths that must not be in what users get: code of the crates, and documents. Tests may well name such places in a container.
@@ -80,6 +82,7 @@ mod tests {
             "PATH=/opt/peers/bin",
             "lowerdir=/tmp/a:b",
             "(/home/me/x)",
+            "Path::new(\"/nonexistent\")",
         ] {
             assert_eq!(count(bad), 1, "{bad}");
         }

@@ -322,7 +322,8 @@ mod tests {
             let error = of(&[text]).unwrap_err();
             assert!(error.bad_input && !error.to_string().contains('\n'), "{text}: {error}");
         }
-        assert!(Results::read(&["/nonexistent/file"]).unwrap_err().bad_input);
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Results::read(&[dir.path().join("missing")]).unwrap_err().bad_input);
         assert!(of(&[SMALL, ""]).unwrap_err().to_string().contains("1.json"));
     }
 

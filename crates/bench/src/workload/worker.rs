@@ -227,8 +227,9 @@ mod tests {
         for worker in 0..2 {
             assert_eq!(std::fs::read(fxmark::file(dir.path(), worker)).unwrap(), [0xa5; fxmark::BLOCK]);
         }
-        let nowhere = Job::FxMark { kind: fxmark::Kind::Drbl, path: "/nonexistent/x".into(), operations: 1 };
+        let missing = dir.path().join("missing/x");
+        let nowhere = Job::FxMark { kind: fxmark::Kind::Drbl, path: missing.clone(), operations: 1 };
         let failure = workers.start([nowhere].into_iter()).unwrap_err();
-        assert!(failure.to_string().contains("/nonexistent/x"), "{failure}");
+        assert!(failure.to_string().contains(&missing.display().to_string()), "{failure}");
     }
 }

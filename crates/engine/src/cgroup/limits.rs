@@ -13,6 +13,8 @@ use std::path::PathBuf;
 const USUAL_WEIGHT: u16 = 100;
 /// The shares of processors of a group that was given none, in version 1.
 const USUAL_SHARES: u64 = 1024;
+/// In which time on processors is limited, in microseconds: the kernel's own, and podman's.
+const PERIOD: u64 = 100_000;
 /// The weights that version 1 knows for disks.
 const BFQ_WEIGHT_MAX: u16 = 1000;
 
@@ -51,7 +53,8 @@ impl Limit {
 /// All settings, those that are not asked for as no limit.
 pub(super) fn of(settings: &Settings, disks: &BTreeSet<Disk>) -> Vec<Limit> {
     vec![
-        cpus(settings),
+        cpuset(settings),
+        cpu_time(settings),
         memory(settings),
         cpu_weight(settings),
         io_weight(settings),
@@ -60,15 +63,30 @@ pub(super) fn of(settings: &Settings, disks: &BTreeSet<Disk>) -> Vec<Limit> {
     ]
 }
 
-fn cpus(settings: &Settings) -> Limit {
+fn cpuset(settings: &Settings) -> Limit {
     // Without a list a group keeps, in version 1, what it has inherited when it was made.
-    let lines: Vec<String> = settings.cpus.iter().map(ToString::to_string).collect();
+    let lines: Vec<String> = settings.cpuset_cpus.iter().map(ToString::to_string).collect();
     let v2 = if lines.is_empty() { vec![String::from("\n")] } else { lines.clone() };
+    Limit {
+        setting: "cpuset_cpus",
+        asked: settings.cpuset_cpus.is_some(),
+        controller: Controller::Cpuset,
+        files: [vec![("cpuset.cpus", lines)], vec![("cpuset.cpus", v2)]],
+    }
+}
+
+fn cpu_time(settings: &Settings) -> Limit {
+    let time = settings.cpus.map(|cpus| cpus.time_in(PERIOD));
+    let v1 = time.map_or_else(|| "-1".to_owned(), |time| time.to_string());
+    let v2 = time.map_or_else(|| "max".to_owned(), |time| time.to_string());
     Limit {
         setting: "cpus",
         asked: settings.cpus.is_some(),
-        controller: Controller::Cpuset,
-        files: [vec![("cpuset.cpus", lines)], vec![("cpuset.cpus", v2)]],
+        controller: Controller::Cpu,
+        files: [
+            vec![("cpu.cfs_period_us", vec![PERIOD.to_string()]), ("cpu.cfs_quota_us", vec![v1])],
+            vec![("cpu.max", vec![format!("{v2} {PERIOD}")])],
+        ],
     }
 }
 
@@ -151,7 +169,8 @@ mod tests {
     #[test]
     fn both_versions_say_the_same() {
         let settings = Settings {
-            cpus: Some("1".parse().unwrap()),
+            cpuset_cpus: Some("1".parse().unwrap()),
+            cpus: Some("1.5".parse().unwrap()),
             memory: Some(Bytes(1 << 30)),
             weight: Some(200),
             read_limit: Some(Bytes(5 << 20)),
@@ -161,6 +180,8 @@ mod tests {
         for (version, name, text) in [
             (Version::One, "cpuset.cpus", "1"),
             (Version::Two, "cpuset.cpus", "1"),
+            (Version::One, "cpu.cfs_quota_us", "150000"),
+            (Version::Two, "cpu.max", "150000 100000"),
             (Version::One, "memory.limit_in_bytes", "1073741824"),
             (Version::Two, "memory.max", "1073741824"),
             (Version::One, "cpu.shares", "2048"),
@@ -182,6 +203,8 @@ mod tests {
         for (version, name, text) in [
             (Version::One, "cpuset.cpus", ""),
             (Version::Two, "cpuset.cpus", "\n"),
+            (Version::One, "cpu.cfs_quota_us", "-1"),
+            (Version::Two, "cpu.max", "max 100000"),
             (Version::One, "memory.limit_in_bytes", "-1"),
             (Version::Two, "memory.max", "max"),
             (Version::Two, "cpu.weight", "100"),

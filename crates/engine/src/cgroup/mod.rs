@@ -67,7 +67,7 @@ impl Groups {
     pub fn make(&self, settings: &Settings, disks: &BTreeSet<Disk>) -> Result<(), Failure> {
         self.check(settings)?;
         for group in &self.groups {
-            group.make(settings.cpus.is_none()).map_err(|(path, e)| self.failed(&path, &e))?;
+            group.make(settings.cpuset_cpus.is_none()).map_err(|(path, e)| self.failed(&path, &e))?;
         }
         for limit in limits::of(settings, disks) {
             let mut written = false;

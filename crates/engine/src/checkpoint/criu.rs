@@ -11,7 +11,7 @@ pub(super) const NAME: &str = "criu";
 /// Older ones do not know the kernels that Vellum runs on: 3.17 dumps nothing on Linux 6.18.
 const OLDEST: (u32, u32) = (4, 0);
 /// What to do.
-const REMEDY: &str = "install CRIU 4.1 or later (Debian 13: apt-get install criu)";
+const REMEDY: &str = "install CRIU 4.0 or later (Debian 13 has 4.1: apt-get install criu)";
 /// The most of a log that is read, in bytes from its end.
 const LOG_MAX: usize = 1 << 20;
 /// The largest file without a name that is kept in the images, in bytes: CRIU's own limit of 1 MiB is less than a database's.

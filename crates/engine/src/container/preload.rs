@@ -107,7 +107,7 @@ mod tests {
         std::fs::write(&beside, "").unwrap();
         assert_eq!(library(None, &program).unwrap().as_deref(), Some(beside.as_path()));
         assert_eq!(library(Some(PathBuf::new()), &program).unwrap(), None);
-        assert_eq!(library(Some("/nonexistent".into()), &program).unwrap_err().exit_status(), 2);
+        assert_eq!(library(Some(dir.path().join("missing")), &program).unwrap_err().exit_status(), 2);
     }
 
     #[test]

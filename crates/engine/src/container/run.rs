@@ -183,7 +183,7 @@ fn claimed(
         }
         Source::Far(_) => {}
     }
-    store.of_layers(&layers)?.map(|name| Pool::open(&store, &name)).transpose()
+    store.of_layers(&layers)?.map(|(name, settings)| Pool::with(&store, name, settings)).transpose()
 }
 
 /// Where it is to be; on CephFS, as far as was said.
@@ -292,7 +292,8 @@ impl Start<'_> {
     fn claim(&mut self, layers: &[&Path]) -> Result<(), Failure> {
         // Who has no place for pools has none.
         if let (None, Ok(store)) = (&self.pool, Store::of_user()) {
-            self.pool = store.of_layers(layers)?.map(|name| Pool::open(&store, &name)).transpose()?;
+            let claiming = store.of_layers(layers)?;
+            self.pool = claiming.map(|(name, settings)| Pool::with(&store, name, settings)).transpose()?;
         }
         Ok(())
     }

@@ -200,7 +200,9 @@ mod tests {
 
     #[test]
     fn a_runtime_that_is_not_there_is_named() {
-        for name in ["no-such-runtime", "/nonexistent/crun", "/"] {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("crun").display().to_string();
+        for name in ["no-such-runtime", missing.as_str(), "/"] {
             let failure = Runtime::find(Some(Path::new(name))).unwrap_err();
             assert!(failure.exit_status() == 2 && failure.to_string().contains(name), "{failure}");
         }

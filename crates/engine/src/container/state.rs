@@ -524,7 +524,7 @@ mod tests {
         let failure = place.open_to(ids).unwrap_err();
         assert!(failure.exit_status() == 2 && failure.to_string().contains("--state"), "{failure}");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
-        place.make(&Runtime::at("/nonexistent/crun".into()), None).unwrap();
+        place.make(&Runtime::at(dir.path().join("crun")), None).unwrap();
         place.open_to(ids).unwrap();
         let seen = |path: PathBuf| {
             let meta = path.metadata().unwrap();
@@ -581,7 +581,7 @@ mod tests {
         for upper in [None, Some(keep.as_path())] {
             let dead = state.place("dead").unwrap();
             let kept = upper.map(|upper| Keep::Here(upper.to_owned()));
-            dead.make(&Runtime::at("/nonexistent/crun".into()), kept.as_ref()).unwrap();
+            dead.make(&Runtime::at(dir.path().join("crun")), kept.as_ref()).unwrap();
             fs::write(dead.upper().join("file"), "words").unwrap();
             let (upper, work) = (dead.upper(), dead.work());
             let served = DirLock::take("upper", &upper, Duration::ZERO, "in use").unwrap();
@@ -601,7 +601,7 @@ mod tests {
     fn what_is_left_is_taken_away_and_what_lives_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let state = State::open(Some(dir.path())).unwrap();
-        let runtime = Runtime::at("/nonexistent/crun".into());
+        let runtime = Runtime::at(dir.path().join("crun"));
         let keep = dir.path().join("keep");
         fs::create_dir(&keep).unwrap();
         let keep = keep.canonicalize().unwrap();

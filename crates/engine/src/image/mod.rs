@@ -227,8 +227,11 @@ mod tests {
         }
         assert_eq!(parse("ceph:/a/b".to_owned()), Ok(Source::Far(CephLayer::at(b"a/b"))));
         assert_eq!(parse("oci:ceph:/a/b:v1".to_owned()), Ok(Source::FarLayout(CephLayer::at(b"a/b:v1"))));
-        for bad in ["oci:", "oci:/nonexistent", "oci:/nonexistent:tag", "/nonexistent", ""] {
-            assert_eq!(parse(bad.to_owned()).unwrap_err().exit_status(), 2, "{bad}");
+        let missing = format!("{shown}/missing");
+        for bad in
+            ["oci:".into(), format!("oci:{missing}"), format!("oci:{missing}:tag"), missing, String::new()]
+        {
+            assert_eq!(parse(bad.clone()).unwrap_err().exit_status(), 2, "{bad}");
         }
         assert_eq!(parse(format!("oci:{shown}/tree")).unwrap_err().exit_status(), 2);
     }

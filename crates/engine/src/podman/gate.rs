@@ -296,9 +296,8 @@ mod tests {
         let words: Vec<OsString> = ["", "two words", "\n"].map(OsString::from).to_vec();
         let own = std::process::id().cast_signed();
         let come = || {
-            let (socket, words) = (socket.clone(), words.clone());
-            let none = "/nonexistent";
-            thread::spawn(move || pass(&socket, own, Path::new(none), &none.into(), &words))
+            let (socket, words, missing) = (socket.clone(), words.clone(), dir.path().join("missing"));
+            thread::spawn(move || pass(&socket, own, &missing, &missing.clone().into(), &words))
         };
         let mut starter = Command::new("sleep").arg("60").spawn().unwrap();
         let first = come();

@@ -180,7 +180,7 @@ mod tests {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let (ours, metadata) = (of(file.as_raw_fd()).unwrap(), file.metadata().unwrap());
         assert_eq!((ours.ino, ours.device(), ours.kind()), (metadata.ino(), metadata.dev(), S_IFREG));
-        assert_eq!(at(raw::AT_FDCWD, c"/no/such", 0, STATX_INO), Err(2));
+        assert_eq!(at(raw::AT_FDCWD, c"/proc/self/missing", 0, STATX_INO), Err(2));
         let mut stat = [0; STAT_LEN];
         let words = [raw::word(file.as_raw_fd()), stat.as_mut_ptr() as usize, 0, 0, 0, 0];
         // SAFETY: the kernel fills this one structure.

@@ -5,6 +5,15 @@ use std::collections::BTreeMap;
 use vellum_union::Mappable;
 use vellum_vfs::{NodeId, Result};
 
+/// A step of work on an upper layer after its mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// So many bytes have been copied.
+    Copied(u64),
+    /// They are being made durable. Until the next step nothing is changed.
+    Syncing,
+}
+
 /// A tree that can say where its objects come from.
 pub trait Explain {
     /// Where `node` comes from.
@@ -24,8 +33,8 @@ pub trait Explain {
         Ok(())
     }
     /// After the mount has ended: copies up to `bytes` that the upper layer takes from others, so that it can be read without
-    /// them. `go_on` is told how many it were so far, and ends the work by answering false. Says what was done, in one line.
-    fn complete(&self, bytes: u64, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Option<String>> {
+    /// them. `go_on` sees each step, and ends the work by answering false. Says what was done, in one line.
+    fn complete(&self, bytes: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
         let _ = (bytes, go_on);
         Ok(None)
     }

@@ -2,7 +2,7 @@
 
 use crate::config::{BlockCopy, BlockMap, Config, OverrideStat, Profile};
 use crate::failure::Failure;
-use crate::instance::explain::{Explain, NodeAnswer};
+use crate::instance::explain::{Explain, NodeAnswer, Step};
 use crate::layers::Layers;
 use crate::layers::source::LayerSource;
 use crate::process::boot;
@@ -16,6 +16,8 @@ use vellum_vfs::{Errno, Export, NodeId, Result};
 
 /// Hundredths of a filesystem that are left free by what nobody has asked for.
 const SPARE: u64 = 5;
+/// So much may wait to be written when somebody else wants the layer: a sync cannot be interrupted, and keeps the layer busy.
+const SYNCED_AFTER: u64 = 4 << 20;
 
 /// Memory that outlives the process.
 #[derive(Default)]
@@ -134,11 +136,14 @@ impl Explain for Union {
         Self::sync_all(self)
     }
 
-    fn complete(&self, bytes: u64, go_on: &mut dyn FnMut(u64) -> bool) -> Result<Option<String>> {
+    fn complete(&self, bytes: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
         if !self.needs_lowers() {
             return Ok(None);
         }
-        let done = self.flatten(Extent { bytes, spare: SPARE }, &mut |state| go_on(state.bytes_done))?;
+        let extent = Extent { bytes, spare: SPARE, synced_after: SYNCED_AFTER };
+        let done = self.flatten(extent, &mut |state| {
+            go_on(if state.syncing { Step::Syncing } else { Step::Copied(state.bytes_done) })
+        })?;
         if let Some((path, why)) = done.failed.first() {
             tracing::warn!(path, %why, files = done.files_failed, "files that take data from other layers stay so");
         }

@@ -306,10 +306,15 @@ mod tests {
 
     #[test]
     fn a_configuration_that_is_not_there_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("ceph.conf");
         let mut layer = CephLayer::at(b"a");
-        layer.cluster.conf = Some("/nowhere/ceph.conf".into());
+        layer.cluster.conf = Some(missing.clone());
         let failure = layer.found().unwrap_err();
         let said = failure.to_string();
-        assert!(failure.exit_status() == 2 && said.contains("ceph.conf=/nowhere/ceph.conf"), "{said}");
+        assert!(
+            failure.exit_status() == 2 && said.contains(&format!("ceph.conf={}", missing.display())),
+            "{said}"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! One writer per upper layer, and one user per work directory.
 
 use crate::failure::Failure;
+use crate::mounts::elsewhere::Elsewhere;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -66,7 +67,11 @@ impl DirLock {
                     std::thread::sleep(gap);
                 }
                 Err(Errno::WOULDBLOCK) => {
-                    return Err(Failure::system(format!("{option} {shown}: {taken}")));
+                    let why = Elsewhere::of_locked(&dir).map_or_else(
+                        || taken.to_owned(),
+                        |elsewhere| format!("a mount that was taken away still writes to it: {elsewhere}"),
+                    );
+                    return Err(Failure::system(format!("{option} {shown}: {why}")));
                 }
                 Err(Errno::INTR) => continue,
                 Err(e) => {
@@ -76,6 +81,13 @@ impl DirLock {
                 }
             }
             gap = (gap * 2).min(ATTEMPT_GAP_MAX);
+        }
+    }
+
+    /// Gives the right away, whoever else has a descriptor of it.
+    pub(crate) fn give_away(&self) {
+        if let Err(error) = flock(&self.0, FlockOperation::Unlock) {
+            tracing::debug!(%error, "a directory stays locked until this process ends");
         }
     }
 

@@ -4,35 +4,43 @@
 //! is copied, by the service that served the mount and holds the right to its upper, until somebody else wants that.
 
 use crate::config::Config;
-use crate::instance::explain::Explain;
+use crate::instance::explain::{Explain, Step};
 use crate::layers::lock::DirLock;
+use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
 /// Bytes per second, unless the rate of idle times is given.
 const RATE: u64 = 128 << 20;
 /// Longest time without a look whether somebody waits.
-const STEP: Duration = Duration::from_millis(10);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Completes what may be completed. Nothing happens where nothing is missing.
 pub(crate) fn complete(tree: &impl Explain, config: &Config, locks: &[DirLock]) {
-    let is_wanted = || locks.iter().any(DirLock::is_wanted);
+    let right = Right { locks, phase: Mutex::new(Phase::Changes) };
     let bytes = config.fill_at_end.0;
-    if bytes == 0 || !config.writable() || locks.is_empty() || is_wanted() {
+    if bytes == 0 || !config.writable() || locks.is_empty() || right.is_wanted() {
         return;
     }
     let rate = config.background_fill.unwrap_or(RATE).max(1);
     let begin = Instant::now();
-    let done = tree.complete(bytes, &mut |copied| {
-        let due = Duration::from_secs_f64(copied as f64 / rate as f64);
-        loop {
-            if is_wanted() {
-                return false;
+    let done = std::thread::scope(|scope| {
+        let mut watched = false;
+        let done = tree.complete(bytes, &mut |step| match step {
+            Step::Syncing => {
+                if !watched {
+                    let watch = std::thread::Builder::new().name("vellum-right".into());
+                    watched = watch.spawn_scoped(scope, || right.give_when_wanted()).is_ok();
+                }
+                // Somebody else may change files of an idle mount.
+                right.pass_to(if config.background_fill.is_none() { Phase::Waits } else { Phase::Changes })
             }
-            match due.checked_sub(begin.elapsed()) {
-                None | Some(Duration::ZERO) => return true,
-                Some(rest) => std::thread::sleep(rest.min(STEP)),
+            Step::Copied(copied) => {
+                let due = Duration::from_secs_f64(copied as f64 / rate as f64);
+                right.pass_to(Phase::Changes) && right.pause(due.saturating_sub(begin.elapsed()))
             }
-        }
+        });
+        right.pass_to(Phase::Done);
+        done
     });
     let upper = config.upper.as_ref().map(ToString::to_string);
     match done {
@@ -41,5 +49,137 @@ pub(crate) fn complete(tree: &impl Explain, config: &Config, locks: &[DirLock]) 
         Err(error) => {
             tracing::warn!(upper, %error, "files that take data from other layers stay so")
         }
+    }
+}
+
+/// The right to the layer. While this process only waits for a disk, it is given to whoever wants it.
+struct Right<'a> {
+    locks: &'a [DirLock],
+    phase: Mutex<Phase>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The layer is being changed.
+    Changes,
+    /// The disk is waited for, and nothing is changed.
+    Waits,
+    /// It is somebody else's.
+    Given,
+    /// There is nothing left to do.
+    Done,
+}
+
+impl Right<'_> {
+    fn is_wanted(&self) -> bool {
+        self.locks.iter().any(DirLock::is_wanted)
+    }
+
+    /// False: it has been given away.
+    fn pass_to(&self, phase: Phase) -> bool {
+        let mut now = self.phase.lock();
+        if *now == Phase::Given {
+            return false;
+        }
+        *now = phase;
+        true
+    }
+
+    /// False: somebody wants it.
+    fn pause(&self, time: Duration) -> bool {
+        let end = Instant::now() + time;
+        loop {
+            if self.is_wanted() {
+                return false;
+            }
+            match end.checked_duration_since(Instant::now()) {
+                None | Some(Duration::ZERO) => return true,
+                Some(rest) => std::thread::sleep(rest.min(LOOK)),
+            }
+        }
+    }
+
+    fn give_when_wanted(&self) {
+        loop {
+            {
+                let mut phase = self.phase.lock();
+                match *phase {
+                    Phase::Waits if self.is_wanted() => {
+                        self.locks.iter().for_each(DirLock::give_away);
+                        *phase = Phase::Given;
+                        return;
+                    }
+                    Phase::Changes | Phase::Waits => {}
+                    Phase::Given | Phase::Done => return,
+                }
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LayerSource;
+    use crate::instance::explain::NodeAnswer;
+    use std::collections::BTreeMap;
+    use std::path::Path;
+    use std::sync::mpsc;
+    use vellum_vfs::{Errno, NodeId, Result};
+
+    /// A tree whose disk takes as long for a sync as somebody else takes to get the layer.
+    struct Slow {
+        syncs: mpsc::SyncSender<()>,
+        /// Somebody else has it.
+        taken: Mutex<mpsc::Receiver<()>>,
+        /// Steps after that.
+        after: Mutex<Vec<bool>>,
+    }
+
+    impl Explain for Slow {
+        fn explain(&self, _: NodeId) -> Result<NodeAnswer> {
+            Err(Errno::NOSYS.into())
+        }
+
+        fn summary(&self) -> BTreeMap<String, String> {
+            BTreeMap::new()
+        }
+
+        fn complete(&self, _: u64, go_on: &mut dyn FnMut(Step) -> bool) -> Result<Option<String>> {
+            assert!(go_on(Step::Copied(1)) && go_on(Step::Syncing));
+            self.syncs.send(()).unwrap();
+            let taken = self.taken.lock().recv_timeout(Duration::from_secs(30));
+            assert_eq!(taken, Ok(()), "nobody gets the layer while a disk is waited for");
+            self.after.lock().push(go_on(Step::Copied(1)));
+            Ok(None)
+        }
+    }
+
+    #[test]
+    fn who_mounts_next_does_not_wait_for_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let take = |path: &Path| DirLock::take("upperdir", path, Duration::from_secs(20), "taken").unwrap();
+        let (upper, work) = (dir.path().join("upper"), dir.path().join("work"));
+        for path in [&upper, &work] {
+            std::fs::create_dir(path).unwrap();
+        }
+        let locks = [take(&upper), take(&work)];
+        let source = |path: &Path| Some(LayerSource::named(path.into()));
+        let config = Config { upper: source(&upper), work: source(&work), ..Config::default() };
+        let (syncs, syncing) = mpsc::sync_channel(1);
+        let (taken, is_taken) = mpsc::sync_channel(1);
+        let tree = Slow { syncs, taken: Mutex::new(is_taken), after: Mutex::default() };
+        std::thread::scope(|scope| {
+            let take = &take;
+            let (upper, work) = (&upper, &work);
+            scope.spawn(move || {
+                syncing.recv().unwrap();
+                let _both = (take(upper), take(work));
+                taken.send(()).unwrap();
+            });
+            complete(&tree, &config, &locks);
+        });
+        assert_eq!(*tree.after.lock(), [false], "it went on with a layer of somebody else");
     }
 }

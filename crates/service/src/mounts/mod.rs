@@ -1,5 +1,6 @@
 //! The mount of an instance: the directory that it is on, what is agreed on with the kernel, taking it away, and what is done after it.
 
+pub mod elsewhere;
 pub(crate) mod ending;
 pub mod mountpoint;
 pub mod session_setup;

@@ -139,16 +139,20 @@ fn unescape(field: &[u8]) -> Vec<u8> {
 /// namespace.
 #[must_use]
 pub fn held_by(process: &str) -> Vec<PathBuf> {
-    let held = std::fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
-    let texts = held.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
-    let connections: Vec<Vec<u8>> = texts
-        .filter_map(|text| {
-            let number = text.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?;
-            Some(format!("0:{}", number.trim()).into_bytes())
-        })
-        .collect();
+    let connections = connections_of(process);
     let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
     mounts(&table).filter(|mount| connections.contains(&mount.device)).map(|mount| mount.point).collect()
+}
+
+/// The FUSE connections that a process holds, as the devices that their filesystems have.
+pub(super) fn connections_of(process: &str) -> Vec<Vec<u8>> {
+    let held = std::fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
+    let texts = held.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    let device = |text: String| {
+        let number = text.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?;
+        Some(format!("0:{}", number.trim()).into_bytes())
+    };
+    texts.filter_map(device).collect()
 }
 
 /// Waits until a process has closed its last descriptor of the connection with this number, but not for ever: false then.
@@ -195,9 +199,11 @@ mod tests {
 
     #[test]
     fn what_is_no_directory_is_bad_input() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        for (path, word) in [(Path::new("/nonexistent/x"), "create it"), (file.path(), "not a directory")] {
-            let failure = resolve(path).unwrap_err();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for (path, word) in [(dir.path().join("missing/x"), "create it"), (file, "not a directory")] {
+            let failure = resolve(&path).unwrap_err();
             assert_eq!(failure.exit_status(), 2);
             assert!(failure.to_string().contains(word), "{failure}");
         }

@@ -26,6 +26,8 @@ struct Known {
     live: HashMap<Box<CStr>, Weak<Node>>,
     /// All names, once they were listed.
     listing: Option<Listing>,
+    /// The version of the lower layers that it was made of, where others change them.
+    version: Option<u64>,
     /// Lookups that had to search the layers since the directory became known.
     searches: u8,
 }
@@ -131,12 +133,18 @@ impl Entries {
         self.known.lock().listing.is_some()
     }
 
-    /// Keeps a list of all names, made with the names shared.
-    pub(crate) fn keep(&self, listing: Listing) {
+    /// Keeps a list of all names, made with the names shared, and the version of the layers that it was made of.
+    pub(crate) fn keep(&self, listing: Listing, version: Option<u64>) {
         let mut known = self.known.lock();
-        if known.listing.is_none() {
-            known.listing = Some(listing);
+        if known.listing.is_none() || known.version != version || version.is_none() {
+            (known.listing, known.version) = (Some(listing), version);
         }
+    }
+
+    /// Whether the names are known as they are in this version of the layers.
+    pub(crate) fn is_of(&self, version: u64) -> bool {
+        let known = self.known.lock();
+        known.listing.is_some() && known.version == Some(version)
     }
 
     /// Looks at all names; None: they have not been listed.

@@ -45,6 +45,11 @@ impl PartialFile {
         Ok(Some((end, end - start)))
     }
 
+    /// Makes the blocks durable that are the file's own. Which ones those are is not written.
+    pub(crate) fn sync_blocks(&self) -> Result<()> {
+        self.upper.sync(true)
+    }
+
     /// The next range that is neither own nor a hole below.
     fn missing(&self, from: u64, shape: Shape) -> Result<Option<(u64, u64)>> {
         let mut at = from;

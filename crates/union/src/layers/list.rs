@@ -28,10 +28,11 @@ pub(crate) fn holds_nothing(dir: &dyn BranchDir) -> Result<bool> {
 }
 
 impl Layers {
-    /// Lists a directory's names, unless that has been done. The caller holds its `ops`.
+    /// Lists a directory's names, unless that has been done and they are the same. The caller holds its `ops`.
     pub(crate) fn ensure_listing(&self, dir: &Dir) -> Result<()> {
-        if !dir.entries.is_listed() {
-            dir.entries.keep(self.list(dir)?);
+        if !dir.entries.is_listed() || !self.is_current(dir) {
+            let version = self.version(dir);
+            dir.entries.keep(self.list(dir)?, version);
         }
         Ok(())
     }

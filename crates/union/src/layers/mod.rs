@@ -1,6 +1,7 @@
 //! The layers: what a directory of one holds and means, and how one name is found through all of them.
 
 pub(crate) mod attrs;
+mod changes;
 pub(crate) mod data_below;
 mod dirs;
 pub(crate) mod handles;

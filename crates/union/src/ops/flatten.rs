@@ -42,6 +42,8 @@ pub struct Flattening {
     pub bytes_done: u64,
     /// The file that is being worked on, as a path in the tree.
     pub path: String,
+    /// What has been copied is being made durable, which may take long: until the next step nothing is changed.
+    pub syncing: bool,
 }
 
 /// How much may be copied.
@@ -51,11 +53,21 @@ pub struct Extent {
     pub bytes: u64,
     /// Hundredths of the filesystem that stay free, but not more than 4 GiB.
     pub spare: u64,
+    /// After so many bytes of a file, what has been copied is made durable.
+    pub synced_after: u64,
+}
+
+/// A step of completing a file.
+pub(crate) enum Step {
+    /// So many of its bytes are done with.
+    Copied(u64),
+    /// They are made durable now. Until the next step nothing is changed.
+    Syncing,
 }
 
 impl Extent {
     /// Whatever is missing.
-    pub const ALL: Self = Self { bytes: u64::MAX, spare: 0 };
+    pub const ALL: Self = Self { bytes: u64::MAX, spare: 0, synced_after: u64::MAX };
 }
 
 /// A file that takes data from below.
@@ -100,8 +112,11 @@ impl Union {
             let before = state.bytes_done;
             if let Some(node) = core.walk(file.path.to_bytes())? {
                 state.path = path_of(&node);
-                let completed = core.complete(&node, &mut |bytes| {
-                    state.bytes_done = before + bytes.min(file.bytes);
+                let completed = core.complete(&node, extent.synced_after, &mut |step| {
+                    state.syncing = matches!(step, Step::Syncing);
+                    if let Step::Copied(bytes) = step {
+                        state.bytes_done = before + bytes.min(file.bytes);
+                    }
                     watch(&state)
                 });
                 match completed {
@@ -136,9 +151,11 @@ impl Union {
             let Ok(Some(node)) = core.unfinished(&noted) else { continue };
             let budget = bytes - copied;
             let mut here = 0;
-            let done = core.complete(&node, &mut |so_far| {
-                here = so_far;
-                so_far < budget
+            let done = core.complete(&node, u64::MAX, &mut |step| {
+                if let Step::Copied(so_far) = step {
+                    here = so_far;
+                }
+                here < budget
             });
             copied += here;
             match done {
@@ -225,9 +242,14 @@ impl Layers {
 }
 
 impl Core {
-    /// Copies what a file of the upper layer takes from below, piece by piece, and makes it an ordinary one. `watch` gets the
-    /// bytes that are done with; false: it has had enough.
-    pub(crate) fn complete(&self, node: &Arc<Node>, watch: &mut dyn FnMut(u64) -> bool) -> Result<bool> {
+    /// Copies what a file of the upper layer takes from below, piece by piece, and makes it an ordinary one. `watch` sees each
+    /// step; false: it has had enough.
+    pub(crate) fn complete(
+        &self,
+        node: &Arc<Node>,
+        synced_after: u64,
+        watch: &mut dyn FnMut(Step) -> bool,
+    ) -> Result<bool> {
         let Some(file) = node.as_file() else { return Ok(true) };
         {
             let state = file.state.read();
@@ -245,7 +267,19 @@ impl Core {
         self.copy_up(node, file, Need::Data(u64::MAX))?;
         let io = self.layers.readable(file)?;
         let Some(partial) = &io.partial else { return Ok(true) };
-        let mut copied = 0;
+        let (mut copied, mut synced) = (0, 0);
+        // What is durable already is finished in a moment. The end of a file with a map of its own writes that, whoever has the layer then.
+        let syncs = !self.layers.config.volatile && partial.sidecar().is_none();
+        let sync = |copied: u64, watch: &mut dyn FnMut(Step) -> bool| -> Result<bool> {
+            if !syncs {
+                return Ok(true);
+            }
+            if !watch(Step::Syncing) {
+                return Ok(false);
+            }
+            partial.sync_blocks()?;
+            Ok(watch(Step::Copied(copied)))
+        };
         for _ in 0..TRIES {
             let mut at = 0;
             loop {
@@ -254,9 +288,18 @@ impl Core {
                 drop(times);
                 at = next;
                 copied += bytes;
-                if !watch(copied) {
+                if !watch(Step::Copied(copied)) {
                     return Ok(false);
                 }
+                if copied - synced >= synced_after {
+                    synced = copied;
+                    if !sync(copied, watch)? {
+                        return Ok(false);
+                    }
+                }
+            }
+            if !sync(copied, watch)? {
+                return Ok(false);
             }
             if self.finish_partial(file, partial)? {
                 return Ok(true);

@@ -280,11 +280,14 @@ impl Filesystem for Union {
     }
 
     fn opendir(&self, _: &Context<'_>, node: NodeId, _: u32) -> Result<Opened> {
-        if self.duties().intersects(Duties::OPENS_DIRS | Duties::OPENS_FILES) {
+        // What the kernel keeps of a directory it does not ask for again.
+        let keeps = !self.0.layers.config.ttl.is_zero();
+        if keeps && self.duties().intersects(Duties::OPENS_DIRS | Duties::OPENS_FILES) {
             return Err(Error::new(Errno::NOSYS, "opendir"));
         }
         self.dir(node)?;
-        Ok(Opened { handle: NO_HANDLE, io: OpenIo::Cached { keep: true } })
+        let io = if keeps { OpenIo::Cached { keep: true } } else { OpenIo::Direct };
+        Ok(Opened { handle: NO_HANDLE, io })
     }
 
     fn readdir(

@@ -41,8 +41,8 @@ impl Core {
         }
         match dir.entries.look(name) {
             Look::Node(node) => return Ok(Some((self.current(node)?, None))),
-            Look::Absent => return Ok(None),
-            Look::Unknown => {}
+            Look::Absent if self.layers.is_current(dir) => return Ok(None),
+            Look::Absent | Look::Unknown => {}
         }
         let found = self.search(parent, dir, name)?;
         if found.is_none() && dir.entries.searched(self.searches_max(dir)) {

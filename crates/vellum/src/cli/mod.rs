@@ -12,7 +12,8 @@ pub use mount::{MountArgs, ProfileArg};
 pub use pool::{PoolArgs, PoolCommand, PoolSettings};
 
 use crate::zoned::ZonedArgs;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use vellum_service::layers::ceph::Cluster;
@@ -148,11 +149,29 @@ pub enum Command {
         /// Where, for lists of processes; all that counts is said on standard input.
         mountpoint: Option<OsString>,
     },
+    /// Print what a shell needs to complete this command; `make install` installs that of bash, zsh and fish.
+    Completions {
+        /// The shell.
+        shell: Shell,
+    },
     /// Print the version.
     Version,
     /// Compare Vellum with other filesystems on this machine: `vellum bench compare`, and more (`vellum bench --help`).
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
+}
+
+/// What a shell needs to complete commands and their options. What only Vellum itself starts is left out.
+#[must_use]
+pub fn completions(shell: Shell) -> String {
+    let whole = Cli::command();
+    let mut shown = clap::Command::new("vellum");
+    for one in whole.get_subcommands().filter(|one| !one.is_hide_set()) {
+        shown = shown.subcommand(one.clone());
+    }
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut shown, "vellum", &mut text);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// Arguments of `vellum umount`.
@@ -290,9 +309,34 @@ pub struct FlattenArgs {
 
 #[cfg(test)]
 mod tests {
-    use super::Cli;
+    use super::{Cli, completions};
+    use crate::help::HELP;
     use crate::options::argv::SUBCOMMANDS;
     use clap::CommandFactory;
+    use clap_complete::Shell;
+
+    #[test]
+    fn help_names_every_command() {
+        let section = HELP.split("Commands:\n").nth(1).and_then(|rest| rest.split("\n\n").next()).unwrap();
+        let words: Vec<&str> = section
+            .lines()
+            .flat_map(|line| line.trim_start().split("  ").next().unwrap_or_default().split(", "))
+            .collect();
+        let command = Cli::command();
+        let shown = command.get_subcommands().filter(|one| !one.is_hide_set()).map(clap::Command::get_name);
+        let missing: Vec<&str> = shown.filter(|name| !words.contains(name)).collect();
+        assert!(missing.is_empty(), "{missing:?} are not in {words:?}");
+    }
+
+    #[test]
+    fn shells_complete_commands_and_options_for_people() {
+        for (shell, word) in
+            [(Shell::Bash, "--cpuset-cpus"), (Shell::Zsh, "balance"), (Shell::Fish, "restore")]
+        {
+            let text = completions(shell);
+            assert!(text.contains(word) && !text.contains("internal-"), "{shell}: {text}");
+        }
+    }
 
     /// A word that is missing there would be taken for a mount point.
     #[test]

@@ -77,9 +77,12 @@ pub enum PoolCommand {
 /// What a pool may use.
 #[derive(Args, Debug, Default, PartialEq)]
 pub struct PoolSettings {
-    /// Processors that its services run on, e.g. 0-3,8.
-    #[arg(long, value_name = "LIST")]
+    /// How many processors' time its services use at most, e.g. 1.5.
+    #[arg(long, value_name = "NUMBER")]
     pub cpus: Option<String>,
+    /// The processors that its services run on, e.g. 0-3,8.
+    #[arg(long, value_name = "LIST")]
+    pub cpuset_cpus: Option<String>,
     /// Memory of its services, page cache included, e.g. 2G.
     #[arg(long, value_name = "BYTES")]
     pub memory: Option<String>,

@@ -42,6 +42,7 @@ pub const SUBCOMMANDS: &[&str] = &[
     vellum_engine::podman::GATE,
     vellum_engine::mount::HELPER,
     "bench",
+    "completions",
     "version",
     "help",
 ];

@@ -10,6 +10,7 @@ use super::values::{
 use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::time::Duration;
 use vellum_service::LayerSource;
 use vellum_service::config::{
     AccessTimes, BlockMap, Cache, Config, FillAtEnd, LAYERS_MAX, OverrideStat, Profile, Propagation, Sharing,
@@ -50,6 +51,11 @@ pub struct Options {
     written: Written,
     /// Somebody has asked for blocks to be filled when the mount has ended.
     fills: bool,
+    /// The shorter one of libfuse's two.
+    timeout_of_libfuse: Option<Duration>,
+    access_times: Option<AccessTimes>,
+    /// Reading directories is to leave no times; of files nothing was said.
+    nodiratime: bool,
 }
 
 impl LogTarget {
@@ -146,6 +152,10 @@ impl Options {
             self.config.squash_uid.get_or_insert(0);
             self.config.squash_gid.get_or_insert(0);
         }
+        // Reading directories never sets any.
+        let unsaid = if self.nodiratime { AccessTimes::Relative } else { AccessTimes::Never };
+        self.config.flags.access_times = self.access_times.unwrap_or(unsaid);
+        self.config.timeout = self.config.timeout.or(self.timeout_of_libfuse);
         self.config.mountpoint = mountpoint;
         if !self.remount {
             cluster::place(&mut self.config, &self.cluster)?;
@@ -242,9 +252,10 @@ impl Options {
             "nosuid" => config.flags.suid = Some(false),
             "exec" => config.flags.exec = Some(true),
             "noexec" => config.flags.exec = Some(false),
-            "atime" | "relatime" => config.flags.access_times = AccessTimes::Relative,
-            "strictatime" => config.flags.access_times = AccessTimes::Always,
-            "noatime" => config.flags.access_times = AccessTimes::Never,
+            "atime" | "relatime" => self.access_times = Some(AccessTimes::Relative),
+            "strictatime" => self.access_times = Some(AccessTimes::Always),
+            "noatime" => self.access_times = Some(AccessTimes::Never),
+            "nodiratime" => self.nodiratime = true,
             "sync" => config.flags.sync = true,
             "async" => config.flags.sync = false,
             "dirsync" => config.flags.dirsync = true,
@@ -283,6 +294,11 @@ impl Options {
             "squash_to_uid" => config.squash_uid = Some(number(key, raw, 0, u32::MAX - 1)?),
             "squash_to_gid" => config.squash_gid = Some(number(key, raw, 0, u32::MAX - 1)?),
             "timeout" => config.timeout = Some(seconds(key, raw)?),
+            "attr_timeout" | "entry_timeout" => {
+                let time = seconds(key, raw)?;
+                let shorter = self.timeout_of_libfuse.map_or(time, |other| other.min(time));
+                self.timeout_of_libfuse = Some(shorter);
+            }
             "threaded" => {
                 if number(key, raw, -1, i32::MAX)? == 0 {
                     self.set_single_threaded();

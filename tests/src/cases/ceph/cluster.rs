@@ -26,9 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const STEP: usize = 4 << 20;
 
 /// A cluster, which ends with this.
-pub(super) struct Cluster {
+pub(in crate::cases) struct Cluster {
     /// Its configuration.
-    pub(super) conf: PathBuf,
+    pub(in crate::cases) conf: PathBuf,
     /// A client beside those of mounts.
     client: Option<Arc<CephClient>>,
     /// It lives as long as its input is open.
@@ -39,7 +39,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Starts one. Skips the case where Ceph is not installed.
-    pub(super) fn start() -> Outcome<Self> {
+    pub(in crate::cases) fn start() -> Outcome<Self> {
         let mut script = Command::new(source_root().join("scripts/ceph-local"))
             .args(["sh", "-c", "echo \"$CEPH_CONF\"; exec cat"])
             .stdin(Stdio::piped())
@@ -71,7 +71,7 @@ impl Cluster {
     }
 
     /// Copies a local tree to a new directory of the filesystem's root.
-    pub(super) fn put(&self, tree: &Path, name: &str) -> Outcome {
+    pub(in crate::cases) fn put(&self, tree: &Path, name: &str) -> Outcome {
         let root = self.root()?;
         let name = CString::new(name).doing("a name")?;
         let name = Name::new(&name).doing("a name")?;
@@ -83,7 +83,7 @@ impl Cluster {
     }
 
     /// The filesystem's root.
-    pub(super) fn root(&self) -> Outcome<Arc<dyn BranchDir>> {
+    pub(in crate::cases) fn root(&self) -> Outcome<Arc<dyn BranchDir>> {
         Ok(CephBranch::open(self.client()?, c"").doing("the root")?.root())
     }
 
@@ -93,7 +93,7 @@ impl Cluster {
     }
 
     /// The names in a directory.
-    pub(super) fn names(&self, path: &str) -> Outcome<Vec<String>> {
+    pub(in crate::cases) fn names(&self, path: &str) -> Outcome<Vec<String>> {
         let dir = self.open(&CString::new(path).doing("a path")?)?;
         let mut names = Vec::new();
         dir.list(&mut |item| {
@@ -105,19 +105,19 @@ impl Cluster {
     }
 
     /// Whose a directory is to write to, as he has said.
-    pub(super) fn writer(&self, path: &str) -> Outcome<Option<Vec<u8>>> {
+    pub(in crate::cases) fn writer(&self, path: &str) -> Outcome<Option<Vec<u8>>> {
         let path = CString::new(path).doing("a path")?;
         CephBranch::open(self.client()?, &path).and_then(|branch| branch.writer()).doing("a writer")
     }
 
     /// Sets how many bytes a directory may hold.
-    pub(super) fn set_quota(&self, path: &str, bytes: u64) -> Outcome {
+    pub(in crate::cases) fn set_quota(&self, path: &str, bytes: u64) -> Outcome {
         let inode = self.inode(path)?;
         inode.set_xattr(c"ceph.quota.max_bytes", bytes.to_string().as_bytes(), 0).doing("a quota")
     }
 
     /// Bytes that the cluster counts in a directory and below it, which is what a quota is compared with. It does so some time after a change.
-    pub(super) fn counted_bytes(&self, path: &str) -> Outcome<u64> {
+    pub(in crate::cases) fn counted_bytes(&self, path: &str) -> Outcome<u64> {
         let mut value = [0; 32];
         let len = self.inode(path)?.get_xattr(c"ceph.dir.rbytes", &mut value).doing("its bytes")?;
         let text = String::from_utf8_lossy(value.get(..len).unwrap_or_default()).into_owned();
@@ -162,13 +162,13 @@ impl Cluster {
     }
 
     /// What an administrator says; the answer.
-    pub(super) fn ceph(&self, words: &[&str]) -> Outcome<String> {
+    pub(in crate::cases) fn ceph(&self, words: &[&str]) -> Outcome<String> {
         let mut command = Command::new("ceph");
         shell::run(command.arg("--connect-timeout=10").args(words).env("CEPH_CONF", &self.conf))
     }
 
     /// What its daemons have been asked for so far, by whatever client.
-    pub(super) fn asked(&self) -> Outcome<Asked> {
+    pub(in crate::cases) fn asked(&self) -> Outcome<Asked> {
         let count = |daemon: &str, counter: &str| -> Outcome<Value> {
             let text = self.ceph(&["tell", daemon, "perf", "dump", counter, "--format=json"])?;
             Ok(serde_json::from_str::<Value>(&text).doing("counters")?[counter].clone())
@@ -182,7 +182,7 @@ impl Cluster {
     }
 
     /// The sessions that a process's clients have with the metadata server.
-    pub(super) fn sessions(&self, process: Pid) -> Outcome<Vec<u64>> {
+    pub(in crate::cases) fn sessions(&self, process: Pid) -> Outcome<Vec<u64>> {
         let listed = self.ceph(&["tell", "mds.a", "client", "ls", "--format=json"])?;
         let sessions: Value = serde_json::from_str(&listed).doing("the sessions")?;
         let of = process.as_raw_nonzero().to_string();
@@ -192,7 +192,7 @@ impl Cluster {
     }
 
     /// Expels the clients of a process.
-    pub(super) fn expel(&self, process: Pid) -> Outcome {
+    pub(in crate::cases) fn expel(&self, process: Pid) -> Outcome {
         let sessions = self.sessions(process)?;
         ensure!(!sessions.is_empty(), "no session of process {process:?}");
         self.forget(process)
@@ -207,7 +207,7 @@ impl Cluster {
     }
 
     /// A process of a program that knows this cluster.
-    pub(super) fn process(&self, program: &str) -> Outcome<Option<Pid>> {
+    pub(in crate::cases) fn process(&self, program: &str) -> Outcome<Option<Pid>> {
         // Others may have clusters, too; the configuration is in the environment.
         let named = format!("CEPH_CONF={}", self.conf.display());
         Ok(fs::read_dir("/proc")?.flatten().find_map(|entry| {
@@ -225,12 +225,12 @@ impl Cluster {
     }
 
     /// Stops the storage daemon until what is returned is dropped.
-    pub(super) fn stop_storage(&self) -> Outcome<Stopped> {
+    pub(in crate::cases) fn stop_storage(&self) -> Outcome<Stopped> {
         self.stop("ceph-osd")
     }
 
     /// Stops the metadata server until what is returned is dropped.
-    pub(super) fn stop_server(&self) -> Outcome<Stopped> {
+    pub(in crate::cases) fn stop_server(&self) -> Outcome<Stopped> {
         self.stop("ceph-mds")
     }
 
@@ -251,14 +251,14 @@ impl Cluster {
     }
 
     /// Kills the metadata server; its number.
-    pub(super) fn kill_server(&self) -> Outcome<Option<u64>> {
+    pub(in crate::cases) fn kill_server(&self) -> Outcome<Option<u64>> {
         let active = self.active_server()?;
         kill_process(self.daemon("ceph-mds")?, Signal::KILL)?;
         Ok(active)
     }
 
     /// Starts another in its place, and returns when that serves.
-    pub(super) fn start_server(&mut self, before: Option<u64>) -> Outcome {
+    pub(in crate::cases) fn start_server(&mut self, before: Option<u64>) -> Outcome {
         let mut command = Command::new("ceph-mds");
         command.args(["-f", "-i", "a"]).env("CEPH_CONF", &self.conf).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -290,18 +290,18 @@ impl Drop for Cluster {
 
 /// Requests that the daemons of a cluster have had.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(in crate::cases) struct Asked {
     /// Names that the metadata server has looked up.
-    pub(super) lookups: u64,
+    pub(in crate::cases) lookups: u64,
     /// Attributes that it has told.
-    pub(super) attributes: u64,
+    pub(in crate::cases) attributes: u64,
     /// Reads of objects, also those of the metadata server.
-    pub(super) reads: u64,
+    pub(in crate::cases) reads: u64,
 }
 
 impl Asked {
     /// Those since `before`.
-    pub(super) const fn since(self, before: Self) -> Self {
+    pub(in crate::cases) const fn since(self, before: Self) -> Self {
         Self {
             lookups: self.lookups.saturating_sub(before.lookups),
             attributes: self.attributes.saturating_sub(before.attributes),
@@ -311,7 +311,7 @@ impl Asked {
 }
 
 /// A daemon that is stopped until this is dropped.
-pub(super) struct Stopped(Pid);
+pub(in crate::cases) struct Stopped(Pid);
 
 impl Drop for Stopped {
     fn drop(&mut self) {

@@ -47,7 +47,7 @@ pub(super) fn refused(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     let wrong = write("wrong", &format!("{usual}\n[client]\nkeyring = {}\n", keyring.display()))?;
     let none = write("none", "[global]\nauth client required = none\n")?;
     let nobody = write("nobody", "[global]\nmon host = 127.0.0.1:1\nauth client required = none\n")?;
-    let (good, missing) = (cluster.conf.display().to_string(), "/nowhere/ceph.conf");
+    let (good, missing) = (cluster.conf.display().to_string(), cx.dir.join("missing").display().to_string());
     let cases = [
         (
             "no configuration",

@@ -4,7 +4,7 @@
 mod behind;
 mod bench;
 mod checkpoints;
-mod cluster;
+pub(in crate::cases) mod cluster;
 mod failures;
 mod file_size;
 mod forgotten;

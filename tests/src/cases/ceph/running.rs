@@ -55,11 +55,12 @@ pub(super) fn run(cx: &Cx, cluster: &mut Cluster) -> Outcome {
 
     pool(cx, cluster, &runs)?;
 
+    let missing = cx.dir.join("missing").display().to_string();
     for (command, word) in [
         (far(&["--upper", "ceph:/run-kept/nowhere", "true"]), "ceph:/run-kept/nowhere"),
         (far(&["--upper", "ceph:/", "true"]), "below the root"),
         (runs.bare(&["--image", "ceph:/nowhere", "--ceph-conf", &conf, "true"]), "ceph:/nowhere"),
-        (runs.bare(&["--image", "ceph:/run-image", "--ceph-conf", "/nowhere", "true"]), "ceph.conf=FILE"),
+        (runs.bare(&["--image", "ceph:/run-image", "--ceph-conf", &missing, "true"]), "ceph.conf=FILE"),
         (runs.bare(&["--image", &here, "--ceph-id", "x", "true"]), "nothing is on CephFS"),
     ] {
         let mut command = command;

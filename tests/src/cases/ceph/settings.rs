@@ -66,9 +66,10 @@ pub(super) fn settings(cx: &Cx, cluster: &mut Cluster) -> Outcome {
     ensure_eq!(fs::read_to_string(usual.path("file"))?, "on CephFS", "contents, of the first mount");
     drop((usual, own, named_here));
 
+    let missing = cx.dir.join("missing").display().to_string();
     for (bad, words) in [
         (&["--ceph", "none"][..], "say ceph on"),
-        (&["--ceph-conf", "/nowhere/ceph.conf"], "--ceph-conf /nowhere/ceph.conf"),
+        (&["--ceph-conf", &missing], missing.as_str()),
         (&["--ceph-id", ""], "ceph_id"),
     ] {
         let output = pools.attempt("set", bad)?;

@@ -261,7 +261,7 @@ fn refused(cx: &Cx) -> Outcome {
     fs::create_dir(&open)?;
     shell::run(Command::new("chmod").arg("777").arg(&open))?;
     shell::refused(&mut take(&["unkept", "--to", &open.display().to_string()]), "chmod o-w")?;
-    shell::refused(take(&["unkept", "--to", &scene.to()]).env("PATH", "/nonexistent"), "criu")?;
+    shell::refused(take(&["unkept", "--to", &scene.to()]).env("PATH", cx.dir.join("missing")), "criu")?;
     let old = cx.dir.join("old");
     fs::create_dir(&old)?;
     fs::write(old.join("criu"), "#!/bin/sh\necho Version: 3.17.1\n")?;

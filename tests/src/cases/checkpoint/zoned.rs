@@ -181,7 +181,10 @@ pub(super) fn refused(cx: &Cx) -> Outcome {
         command
     };
     shell::refused(&mut take("zoned:"), "zoned:DEVICE")?;
-    shell::refused(&mut take("zoned:/nonexistent"), "no such file or device")?;
+    shell::refused(
+        &mut take(&format!("zoned:{}", cx.dir.join("missing").display())),
+        "no such file or device",
+    )?;
     shell::refused(take(&scene.to()).args(["--pace", "fast"]), "200M")?;
     let blank = cx.dir.join("blank");
     fs::File::create(&blank)?.set_len(64 << 20)?;

@@ -37,7 +37,7 @@ const FSX_OPS: &str = "10000";
 pub(super) fn fsx(cx: &Cx) -> Outcome {
     let program = tool("fsx")?;
     let first = rng::seed();
-    let (plain, _layers, mut mount) = plain_and_mount(cx, |layers| {
+    let (_held, plain, _layers, mut mount) = plain_and_mount(cx, |layers| {
         // A file of lower data, large enough to be copied block by block, is under every second one.
         for seed in (first..first + FSX_SEEDS).filter(|seed| seed % 2 == 0) {
             fs::write(layers.lower().join(format!("fsx{seed}")), vec![0xaa; 262_144])?;
@@ -89,7 +89,7 @@ const FIO: &[(&str, &str)] = &[
 
 pub(super) fn fio(cx: &Cx) -> Outcome {
     let program = tool("fio")?;
-    let (plain, _layers, mut mount) = plain_and_mount(cx, |layers| {
+    let (_held, plain, _layers, mut mount) = plain_and_mount(cx, |layers| {
         // The file of one job exists in a lower: every write is to a copied-up file.
         Ok(fs::write(layers.lower().join("overwrite.0.0"), vec![0x55; 16 << 20])?)
     })?;
@@ -125,7 +125,7 @@ const DBENCH_SECONDS: &str = "8";
 
 pub(super) fn dbench(cx: &Cx) -> Outcome {
     tool("dbench")?;
-    let (plain, _layers, mut mount) = plain_and_mount(cx, |_| Ok(()))?;
+    let (_held, plain, _layers, mut mount) = plain_and_mount(cx, |_| Ok(()))?;
     for dir in [plain.as_path(), mount.root()] {
         let out = shell::run(Command::new("dbench").args(["-t", DBENCH_SECONDS, "-D"]).arg(dir).arg("4"))?;
         println!("{out}");

@@ -6,8 +6,10 @@ mod pjdfstest;
 mod stress_ng;
 
 use super::Case;
-use crate::harness::outcome::Outcome;
-use crate::harness::{Cx, Layers, Mount, shell, skip, source_root};
+use super::ceph::cluster::Cluster;
+use super::pool::Pools;
+use crate::harness::outcome::{Outcome, fail};
+use crate::harness::{Cx, Layers, Mount, MountKind, shell, skip, source_root};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -20,9 +22,24 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("conformance/stress-ng", 400, stress_ng::all),
 ];
 
-/// A plain directory and the mount, both open to everybody.
-/// `fill` puts into the layers what is to be below. With VELLUM_TEST_ZONED, the upper layer is in a store on a file that is used like a zoned device.
-fn plain_and_mount(cx: &Cx, fill: impl FnOnce(&Layers) -> Outcome) -> Outcome<(PathBuf, Layers, Mount)> {
+/// Says where the upper layer is, or who serves the mount: `zoned`, in a store on a file that is used like a zoned device; `ceph`, on CephFS,
+/// in a cluster of its own; `pool`, in a pool.
+const PLACE: &str = "VELLUM_TEST_PLACE";
+
+/// What lives as long as the mount.
+#[expect(dead_code, reason = "they end when they are dropped")]
+enum Held<'a> {
+    Nothing,
+    Pool(Pools<'a>),
+    Cluster(Cluster),
+}
+
+/// What the mount needs, a plain directory and the mount, the latter two open to everybody.
+/// `fill` puts into the layers what is to be below.
+fn plain_and_mount(
+    cx: &Cx,
+    fill: impl FnOnce(&Layers) -> Outcome,
+) -> Outcome<(Held<'_>, PathBuf, Layers, Mount)> {
     let plain = cx.dir.join("plain");
     fs::create_dir(&plain)?;
     let layers = cx.layers("union", 2)?;
@@ -30,16 +47,38 @@ fn plain_and_mount(cx: &Cx, fill: impl FnOnce(&Layers) -> Outcome) -> Outcome<(P
         fs::set_permissions(dir, fs::Permissions::from_mode(0o777))?;
     }
     fill(&layers)?;
-    let layers = if std::env::var_os("VELLUM_TEST_ZONED").is_some() {
-        let store = cx.dir.join("store");
-        super::zoned::make(&store)?;
-        super::zoned::stored(&layers, &store)
-    } else {
-        layers
+    let (held, layers, mount) = match std::env::var(PLACE).as_deref() {
+        Err(_) | Ok("") => {
+            let mount = cx.mount(&layers)?;
+            (Held::Nothing, layers, mount)
+        }
+        Ok("zoned") => {
+            let store = cx.dir.join("store");
+            super::zoned::make(&store)?;
+            let layers = super::zoned::stored(&layers, &store);
+            let mount = cx.mount(&layers)?;
+            (Held::Nothing, layers, mount)
+        }
+        Ok("pool") => {
+            let pools = Pools::new(cx)?;
+            pools.run("create", &[])?;
+            let mount = pools.mount(&layers, true)?;
+            (Held::Pool(pools), layers, mount)
+        }
+        Ok("ceph") => {
+            let cluster = Cluster::start()?;
+            cluster.put(layers.upper(), "upper")?;
+            cluster.put(&layers.work, "work")?;
+            let [upper, work] = ["ceph:/upper", "ceph:/work"].map(PathBuf::from);
+            let layers = Layers { upper: Some(upper), work, ..layers };
+            let conf = format!("ceph.conf={}", cluster.conf.display());
+            let mount = Mount::new(MountKind::under_test(), cx.profile, &layers, &[&conf])?;
+            (Held::Cluster(cluster), layers, mount)
+        }
+        Ok(other) => return fail(format!("{PLACE}={other}: write zoned, pool or ceph")),
     };
-    let mount = cx.mount(&layers)?;
     fs::set_permissions(mount.root(), fs::Permissions::from_mode(0o777))?;
-    Ok((plain, layers, mount))
+    Ok((held, plain, layers, mount))
 }
 
 /// A tool that `make deps` installs below target/tools, or that is in PATH.

@@ -39,7 +39,7 @@ const EXCEPT: &[(&str, &str)] =
 
 pub(super) fn all(cx: &Cx) -> Outcome {
     let program = tool("pjdfstest")?;
-    let (plain, _layers, mut mount) = plain_and_mount(cx, |_| Ok(()))?;
+    let (_held, plain, _layers, mut mount) = plain_and_mount(cx, |_| Ok(()))?;
     let config = cx.dir.join("pjdfstest.toml");
     // Another filesystem, for what must fail with EXDEV.
     let second = cx.dir.join("second");

@@ -77,7 +77,7 @@ const NOT_HERE: [i32; 2] = [3, 4];
 
 pub(super) fn all(cx: &Cx) -> Outcome {
     let program = tool("stress-ng")?;
-    let (plain, _layers, mut mount) = plain_and_mount(cx, |_| Ok(()))?;
+    let (_held, plain, _layers, mut mount) = plain_and_mount(cx, |_| Ok(()))?;
     let mut failed = Vec::new();
     for name in STRESSORS {
         let (code, why) = run(&program, name, mount.root())?;

@@ -74,7 +74,8 @@ pub(super) fn without_a_pool(cx: &Cx) -> Outcome {
     let mut command = Command::new("python3");
     command.args(["-c", line]).arg(mount.path("f1")).env_remove("VELLUM_SOCKET");
     let without = shell::run(&mut command)?;
-    for socket in [None, Some("/nonexistent"), Some("/dev/null"), Some("")] {
+    let missing = cx.dir.join("missing").display().to_string();
+    for socket in [None, Some(missing.as_str()), Some("/dev/null"), Some("")] {
         let mut command = Command::new("python3");
         command
             .args(["-c", line])

@@ -1,6 +1,7 @@
 //! Directories: renamed, very large, changing while they are read; and nobody waits for another's copy-up.
 
 use super::filled;
+use crate::harness::mount::only_vellum;
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::tree;
 use crate::harness::{Cx, Mount, MountKind, skip};
@@ -281,4 +282,57 @@ fn longest_wait(dir: &Path, done: &AtomicBool, pause: Duration) -> Outcome<(Dura
         }
     }
     Ok(longest)
+}
+
+/// With `timeout=0` others may change the names in a lower layer.
+pub(super) fn changing_lower(cx: &Cx) -> Outcome {
+    only_vellum("does not look again")?;
+    let layers = cx.layers("l", 2)?;
+    let [top, bottom] = [0, 1].map(|at| layers.lowers[at].clone());
+    for dir in [&top, &bottom] {
+        fs::create_dir(dir.join("dir"))?;
+    }
+    for file in ["removed", "stays"] {
+        fs::write(bottom.join("dir").join(file), file)?;
+    }
+    let mount = cx.mount_with(&layers, &["timeout=0"])?;
+    let dir = mount.path("dir");
+    let list = || -> Outcome<Vec<String>> {
+        let mut names: Vec<String> = fs::read_dir(&dir)?
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        Ok(names)
+    };
+    fs::write(dir.join("written"), "above")?;
+    for round in 0..3 {
+        ensure_eq!(list()?, ["removed", "stays", "written"], "in the beginning of round {round}");
+        ensure!(!dir.join("new").exists(), "new is not there yet");
+        fs::remove_file(bottom.join("dir/removed"))?;
+        fs::write(bottom.join("dir/new"), "new")?;
+        ensure_eq!(fs::read_to_string(dir.join("new"))?, "new", "a new file, before a listing");
+        ensure_eq!(list()?, ["new", "stays", "written"], "names in round {round}");
+        ensure!(!dir.join("removed").exists(), "removed is still there");
+        // Long enough for names to be believed.
+        std::thread::sleep(std::time::Duration::from_millis(if round == 1 { 2500 } else { 0 }));
+        ensure_eq!(list()?, ["new", "stays", "written"], "names later in round {round}");
+        fs::write(bottom.join("dir/removed"), "removed")?;
+        fs::remove_file(bottom.join("dir/new"))?;
+    }
+    // Another directory in one's place.
+    let whole = mount.path("whole");
+    for name in ["one", "two"] {
+        fs::create_dir(bottom.join("whole"))?;
+        fs::write(bottom.join("whole").join(name), name)?;
+        let names: Vec<_> = fs::read_dir(&whole)?.flatten().map(|entry| entry.file_name()).collect();
+        ensure_eq!(names, [name], "names in a directory that was replaced");
+        ensure_eq!(fs::read_to_string(whole.join(name))?, name, "its file");
+        fs::remove_dir_all(bottom.join("whole"))?;
+    }
+    // What the mount has removed stays away.
+    fs::remove_file(dir.join("stays"))?;
+    fs::write(top.join("dir/stays"), "again")?;
+    ensure_eq!(list()?, ["removed", "written"], "after a removal in the mount");
+    Ok(())
 }

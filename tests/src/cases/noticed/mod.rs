@@ -64,6 +64,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("noticed/handles-of-links", 60, identity::handles_of_links),
     Case::mounted("noticed/rename-directories", 60, directories::rename),
     Case::mounted("noticed/100000-entries", 240, directories::large),
+    Case::mounted("noticed/lower-that-changes", 60, directories::changing_lower),
     Case::mounted("noticed/listing-while-entries-change", 60, directories::changing),
     Case::mounted("noticed/large-copy-up-delays-nobody", 120, directories::large_copy_up),
     Case::mounted("noticed/mapping-before-copy-up", 60, mappings::before_copy_up),

@@ -503,9 +503,10 @@ fn preload(cx: &Cx) -> Outcome {
     )?;
     ensure_eq!(refused, "refused\n", "writing to it");
     ensure_eq!(listing(&runs.image)?, before, "the image");
+    let missing = cx.dir.join("missing");
     shell::refused(
-        runs.command(&["true"]).env("VELLUM_LIBRARY", "/nonexistent"),
-        "VELLUM_LIBRARY /nonexistent",
+        runs.command(&["true"]).env("VELLUM_LIBRARY", &missing),
+        &format!("VELLUM_LIBRARY {}", missing.display()),
     )?;
     runs.nothing_is_left()
 }
@@ -540,11 +541,13 @@ fn bad_input(cx: &Cx) -> Outcome {
     let file = file.display().to_string();
     let empty = cx.dir.join("empty");
     fs::create_dir_all(empty.join("oci-layout-not"))?;
+    let missing = cx.dir.join("missing").display().to_string();
+    let (no_tag, no_volume) = (format!("oci:{missing}:tag"), format!("{missing}:/x"));
     for (arguments, cause) in [
         (&["true"][..], "no image"),
-        (&["--image", "/nonexistent", "true"], "/nonexistent"),
+        (&["--image", &missing, "true"], &missing),
         (&["--image", &file, "true"], &file),
-        (&["--image", "oci:/nonexistent:tag", "true"], "oci:/nonexistent:tag"),
+        (&["--image", &no_tag, "true"], &no_tag),
     ] {
         shell::refused(&mut runs.bare(arguments), cause)?;
     }
@@ -559,13 +562,13 @@ fn bad_input(cx: &Cx) -> Outcome {
         (&["--user", "nobody", "true"], "nobody"),
         (&["--user", "0:nobody", "true"], "nobody"),
         (&["--volume", "/srv", "true"], "--volume /srv"),
-        (&["--volume", "/nonexistent:/x", "true"], "--volume /nonexistent:/x"),
+        (&["--volume", &no_volume, "true"], &no_volume),
         (&["--volume", "/:/x:z", "true"], "--volume /:/x:z"),
         (&["--volume", "/:x", "true"], "--volume /:x"),
         (&["--network", "bridge", "true"], "bridge"),
         (&["--security-opt", "seccomp=x", "true"], "seccomp=x"),
-        (&["--runtime", "/nonexistent", "true"], "--runtime /nonexistent"),
-        (&["--upper", "/nonexistent", "true"], "--upper /nonexistent"),
+        (&["--runtime", &missing, "true"], &missing),
+        (&["--upper", &missing, "true"], &missing),
         (&["--upper", &file, "true"], "--upper"),
         (&["--pool", "no-such-pool", "true"], "no-such-pool"),
         (&["--pool", "a/b", "true"], "a/b"),

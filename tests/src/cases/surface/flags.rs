@@ -2,6 +2,7 @@
 
 use crate::harness::outcome::{Doing, Outcome, ensure, ensure_eq};
 use crate::harness::{Cx, Layers, Mount, MountKind, shell, skip};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
@@ -90,6 +91,11 @@ pub(super) fn flags(cx: &Cx) -> Outcome {
 }
 
 fn protections(mount: &Mount) -> Outcome {
+    // Of the flags that the kernel shows by statx(2), those that somebody can set here.
+    shell::run(Command::new("chattr").arg("+d").arg(mount.path("upper-file")))?;
+    let stat = rustix::fs::statx(CWD, mount.path("upper-file"), AtFlags::empty(), StatxFlags::BASIC_STATS)?;
+    ensure!(!stat.stx_attributes.contains(StatxAttributes::NODUMP), "FUSE passes flags on by now: say so");
+    shell::run(Command::new("chattr").arg("-d").arg(mount.path("upper-file")))?;
     for (flag, name) in
         [("+i", "lower-dir/inside"), ("+a", "upper-file"), ("+i", "lower-dir"), ("+j", "upper-file")]
     {

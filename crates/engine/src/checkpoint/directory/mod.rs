@@ -57,7 +57,10 @@ impl Directory {
     pub(super) fn open(option: &str, dir: &Path) -> Result<Self, Failure> {
         let shown = dir.display();
         let named = if option.is_empty() { format!("{shown}") } else { format!("option {option} {shown}") };
-        let dir = dir.canonicalize().map_err(|e| Failure::input(named).because(e))?;
+        let dir = dir.canonicalize().map_err(|e| {
+            let failure = Failure::input(named).because(e);
+            failure.remedy("give a directory that vellum checkpoint --to has been given")
+        })?;
         own(option, &dir)?;
         Ok(Self { dir })
     }

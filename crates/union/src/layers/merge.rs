@@ -149,7 +149,11 @@ impl Layers {
             let marks = marks.map_err(|e| e.at(dir.path_of(name).to_bytes()))?;
             let ino = self.shown_ino(dir.layer, attr.ino);
             let mut part = LowerDir::new(dir.layer, dir.path_of(name), ino, &marks);
-            if marks.opaque && marks.implied && parts.iter().all(|part| part.implied) {
+            let is_silent = marks.opaque && marks.implied && parts.iter().all(|part| part.implied);
+            let is_whited_out = || -> Result<bool> {
+                Ok(dir.may_have_aufs() && self.has_aufs_whiteout(dir.layer, &*handle, name)?)
+            };
+            if is_silent && covers && !is_whited_out()? {
                 // The stack is shorter each time.
                 let rest = stack.get(at + 1..).unwrap_or_default();
                 if let Found::Dir(beneath) = self.find_deep(rest, name, limit)? {
@@ -170,7 +174,7 @@ impl Layers {
                 break;
             }
             // A whiteout beside the directory hides what is below, and not the directory.
-            if covers && dir.may_have_aufs() && self.has_aufs_whiteout(dir.layer, &*handle, name)? {
+            if covers && is_whited_out()? {
                 break;
             }
         }

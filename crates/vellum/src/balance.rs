@@ -8,10 +8,6 @@ use std::time::Duration;
 use vellum_engine::Failure;
 use vellum_engine::balance::{self, Activity, Row};
 
-/// Said once, as long as it is so.
-const NOTHING: &str =
-    "vellum: balance: nothing shares yet: there is no group below this control group; waiting for some\n";
-
 /// Balances the groups below `group` once in each `interval`, so many times, or until it is ended.
 pub fn run(
     group: Option<PathBuf>,
@@ -20,13 +16,7 @@ pub fn run(
     show: bool,
 ) -> Result<(), Failure> {
     log::to_stderr()?;
-    let mut said = false;
     balance::run(group, interval, times, |rows| {
-        if rows.is_empty() && !said {
-            // A caller that has closed it wants to know nothing.
-            let _ = std::io::stderr().write_all(NOTHING.as_bytes());
-        }
-        said = rows.is_empty();
         if !show {
             return Ok(());
         }

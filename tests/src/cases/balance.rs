@@ -41,29 +41,6 @@ fn host(cx: &Cx) -> Outcome {
     judge(&text, !Path::new(groups[0]).exists())
 }
 
-/// Where nothing shares, that is said once.
-fn nothing(_: &Cx) -> Outcome {
-    let tops = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(Path::new);
-    let memory = |top: &&Path| {
-        top.join("memory.limit_in_bytes").exists()
-            || std::fs::read_to_string(top.join("cgroup.controllers")).is_ok_and(|all| all.contains("memory"))
-    };
-    let Some(top) = tops.into_iter().find(memory) else {
-        return skip("no control groups with memory are mounted here");
-    };
-    let name =
-        format!("vellum-test-{}", rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_nsec);
-    let group = top.join(&name);
-    std::fs::create_dir(&group)?;
-    let output = Command::new(program()?).args(["balance", "-n", "3", "-i", "0.1"]).arg(&group).output();
-    std::fs::remove_dir(&group)?;
-    let output = output?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success() && said.contains("nothing shares yet"), "{said}");
-    ensure_eq!(said.lines().count(), 1, "lines of {said}");
-    Ok(())
-}
-
 /// Who needs more memory than a share leaves, all at once, is not killed for it where shares are limits.
 fn growth(cx: &Cx) -> Outcome {
     if !Path::new("/sys/fs/cgroup/memory/memory.oom_control").exists() {

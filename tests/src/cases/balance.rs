@@ -13,7 +13,6 @@ pub(super) const CASES: &[Case] = &[
     Case::once("balance/nothing", 60, nothing),
     Case::once("balance/growth", 300, growth),
     Case::once("balance/small-shares", 300, small_shares),
-    Case::once("balance/nothing", 60, nothing),
     Case::once("balance/version-2", 300, version_2),
     Case::once("balance/generations", 300, generations),
 ];

@@ -120,7 +120,7 @@ fn as_on_the_host(cx: &Cx) -> Outcome {
     run.end()
 }
 
-/// The same in directories of a lower layer, each of which is used for a short time only: most changes are the first ones of their file.
+/// As on the host in directories of a lower layer, each used for a short time only: most changes are the first ones of their file.
 /// In the end another mount shows what the host has.
 fn first_changes(cx: &Cx) -> Outcome {
     only_vellum("has no supervisor")?;

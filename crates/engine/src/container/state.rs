@@ -653,7 +653,7 @@ mod tests {
             return println!("SKIPPED: no process can be put into a control group here");
         }
         let dead = state.place("dead").unwrap();
-        dead.make(&Runtime::at("/nonexistent/runc".into()), None).unwrap();
+        dead.make(&Runtime::at(dir.path().join("missing/runc")), None).unwrap();
         dead.note_group(&group).unwrap();
         fs::create_dir_all(dead.runtime_state().join("dead")).unwrap();
         drop(dead);

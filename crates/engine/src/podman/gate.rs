@@ -329,8 +329,8 @@ mod tests {
             let first = ["/bin/sh".into(), "-c".into(), script];
             let _ = Waiting { stream, told: false, arguments: Vec::new() }.go(&first, &[]);
         });
-        let gone = Path::new("/nonexistent");
-        assert_eq!(pass(&socket, process.cast_signed(), gone, &"/nonexistent".into(), &[]), 1);
+        let gone = dir.join("missing");
+        assert_eq!(pass(&socket, process.cast_signed(), &gone, &gone.clone().into(), &[]), 1);
         // Whoever was not asked still waits.
         let _ = UnixStream::connect(&socket);
         answering.join().unwrap();

@@ -15,7 +15,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 pub(super) const CASES: &[Case] = &[
@@ -44,21 +44,30 @@ struct Run {
     kills: AtomicU64,
     wanted: Option<u64>,
     seed: u64,
+    /// A thread has ended before the others.
+    ends: AtomicBool,
 }
 
 impl Run {
     fn new() -> Self {
         let wanted = std::env::var("VELLUM_KILLS").ok().and_then(|text| text.parse().ok());
-        let run = Self { begin: Instant::now(), kills: AtomicU64::new(0), wanted, seed: rng::seed() };
+        let run = Self {
+            begin: Instant::now(),
+            kills: AtomicU64::new(0),
+            wanted,
+            seed: rng::seed(),
+            ends: AtomicBool::new(false),
+        };
         println!("seed {}", run.seed);
         run
     }
 
     fn is_over(&self) -> bool {
-        match self.wanted {
+        let is_enough = match self.wanted {
             Some(kills) => self.kills.load(Relaxed) >= kills,
             None => self.begin.elapsed() > TIME,
-        }
+        };
+        is_enough || self.ends.load(Relaxed)
     }
 
     fn end(self) -> Outcome {
@@ -70,6 +79,7 @@ impl Run {
 
     /// Runs threads until one of them has ended, and kills the service all the time.
     fn kill(&self, mount: &Mount, threads: u64, act: impl Fn(u64, &mut Rng) -> Outcome + Sync) -> Outcome {
+        self.ends.store(false, Relaxed);
         let seed = self.seed + self.kills.load(Relaxed) * threads;
         std::thread::scope(|scope| -> Outcome {
             let act = &act;
@@ -82,6 +92,7 @@ impl Run {
                 kill_process(mount.service()?, Signal::KILL)?;
                 self.kills.fetch_add(1, Relaxed);
             }
+            self.ends.store(true, Relaxed);
             threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| fail("a panic")))
         })
     }

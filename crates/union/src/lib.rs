@@ -63,6 +63,7 @@ pub use handout::Directory;
 pub use layers::handles::Budget;
 pub use layers::hosted::{Hosted, Seen};
 pub use nodes::recovery::ledger::Ledger;
+pub use nodes::recovery::lost::NotHeld;
 pub use ops::explain::{Blocks, NodeReport, Summary};
 pub use ops::flatten::{Extent, Flattening};
 pub use union::Union;

@@ -6,6 +6,7 @@ use crate::copyup::Upper;
 use crate::layers::Layers;
 use crate::nodes::Nodes;
 use crate::nodes::node::{Body, Node};
+use crate::nodes::recovery::lost::NotHeld;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::{OwnedFd, RawFd};
@@ -38,6 +39,17 @@ impl Union {
     /// ([`crate::Ledger::held`]). To be called before the kernel asks for anything.
     pub fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
         self.0.resume(held);
+    }
+
+    /// Nodes of a predecessor that the kernel does not hold, as far as can be told at this moment. None: it has not begun to ask.
+    #[must_use]
+    pub fn not_held(&self) -> Option<NotHeld> {
+        self.0.not_held()
+    }
+
+    /// Forgets those that it still does not hold. To be called when no answer of the predecessor can be on its way any more. How many.
+    pub fn forget_lost(&self, before: &NotHeld) -> usize {
+        self.0.forget_lost(before)
     }
 }
 

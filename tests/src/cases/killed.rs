@@ -2,6 +2,7 @@
 //! the host would have given.
 
 use super::Case;
+use super::checkpoint::support::eventually;
 use crate::harness::mount::only_vellum;
 use crate::harness::outcome::{Outcome, ensure, ensure_eq, fail};
 use crate::harness::{Cx, Mount, Profile, Rng, rng};
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 pub(super) const CASES: &[Case] = &[
     Case::mounted("killed/as-on-the-host", 120, as_on_the_host),
     Case::of(Profile::Passthrough, "killed/opens", 120, opens),
+    Case::mounted("killed/what-is-forgotten", 120, what_is_forgotten),
 ];
 
 const TIME: Duration = Duration::from_secs(8);
@@ -71,6 +73,35 @@ fn opens(cx: &Cx) -> Outcome {
         }
         Ok(())
     })
+}
+
+/// Files are made and removed: what the kernel has forgotten is not kept open by successors of the service that was told so.
+fn what_is_forgotten(cx: &Cx) -> Outcome {
+    /// Without kills some files are open for a moment, too.
+    const FEW: usize = 8;
+    only_vellum("has no supervisor")?;
+    let layers = cx.layers("union", 1)?;
+    let mount = cx.mount(&layers)?;
+    let begin = Instant::now();
+    under_kills(&mount, 4, |thread, _| {
+        while begin.elapsed() < TIME {
+            let dir = mount.path(&thread.to_string());
+            fs::create_dir(&dir)?;
+            (0..100).try_for_each(|n| fs::write(dir.join(n.to_string()), "x"))?;
+            fs::remove_dir_all(&dir)?;
+        }
+        Ok(())
+    })?;
+    let held = || -> Outcome<usize> {
+        let open = fs::read_dir(format!("/proc/{}/fd", mount.service()?.as_raw_nonzero()))?;
+        let targets = open.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+        let is_removed = |target: &PathBuf| {
+            target.starts_with(&cx.dir) && target.to_string_lossy().ends_with(" (deleted)")
+        };
+        Ok(targets.filter(is_removed).count())
+    };
+    println!("{} removed files are open", held()?);
+    eventually("removed files are closed", || Ok(held()? <= FEW))
 }
 
 /// Names, links, attributes and data, also of what is open: as in a directory of the host.

@@ -8,6 +8,7 @@ pub(crate) mod client;
 pub mod durable;
 pub mod explain;
 pub mod flatten;
+pub(crate) mod lost_forgets;
 pub mod stats;
 pub mod tree;
 

@@ -9,7 +9,7 @@ use super::wire::{self, Gift, Reply, Request, Status};
 use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, resume};
 use crate::failure::Failure;
 use crate::instance::Instance;
-use crate::instance::background_fill;
+use crate::instance::{background_fill, lost_forgets};
 use crate::layers::ceph;
 use crate::layers::lock::DirLock;
 use crate::layers::zoned;
@@ -205,6 +205,11 @@ impl PoolService {
             && let Err(e) = background_fill::start(&instance, handle.clone(), rate)
         {
             tracing::warn!("partial files stay partial: {e}");
+        }
+        if self.restarts > 0
+            && let Err(e) = lost_forgets::start(&instance)
+        {
+            tracing::warn!("what the last service was to forget may stay: {e}");
         }
         let files = handouts.filter(|_| instance.inner().hands_out()).map(|handouts| {
             let entrance = Arc::<Entrance>::default();

@@ -100,6 +100,12 @@ impl Nodes {
         self.table.acquire(node);
     }
 
+    /// Whether the kernel is said to hold an id, having looked it up so often. None at all may be a forget that was not carried out.
+    pub(crate) fn is_held_as_often(&self, id: NodeId, lookups: u64) -> bool {
+        let is_left = || self.table.is_forgotten(id) && self.table.handle_ids.find(id).is_none();
+        self.table.lookups(id) == lookups && (lookups > 0 || is_left())
+    }
+
     /// Takes back `count` lookups by the kernel; the node, if none are left.
     pub(crate) fn forget(&self, id: NodeId, count: u64) -> Option<Arc<Node>> {
         self.table.forget(id, count)

@@ -1,6 +1,6 @@
 //! What a predecessor has left that has not been made again yet.
 
-use crate::nodes::recovery::ledger::{Flags, Ledger};
+use crate::nodes::recovery::ledger::{Flags, Ledger, Record, Spot};
 use crate::sync::Mutex;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -12,11 +12,44 @@ use vellum_vfs::{Name, NodeId};
 /// Ids that were at a place, each with its inode number.
 type Pending = SmallVec<[(NodeId, u64); 1]>;
 
+/// By place, and how many there are in each directory.
+#[derive(Default)]
+struct Spots {
+    at: HashMap<Spot, Pending>,
+    within: HashMap<NodeId, u32>,
+}
+
+impl Spots {
+    fn add(&mut self, spot: Spot, (id, ino): (NodeId, u64), is_held: bool) {
+        *self.within.entry(spot.0).or_default() += 1;
+        let pending = self.at.entry(spot).or_default();
+        // A node that the kernel had forgotten may have been on its way out when the next one of its file was there.
+        let at = if is_held { 0 } else { pending.len() };
+        pending.insert(at, (id, ino));
+    }
+
+    /// Takes the first id at a place that is wanted.
+    fn take(&mut self, spot: &Spot, is_wanted: impl Fn(&(NodeId, u64)) -> bool) -> Option<NodeId> {
+        let pending = self.at.get_mut(spot)?;
+        let (id, _) = pending.remove(pending.iter().position(is_wanted)?);
+        if pending.is_empty() {
+            self.at.remove(spot);
+        }
+        if let Some(count) = self.within.get_mut(&spot.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.within.remove(&spot.0);
+            }
+        }
+        Some(id)
+    }
+}
+
 /// Nodes of a predecessor that have not been made again yet.
 #[derive(Default)]
 pub(crate) struct Recovery {
     active: AtomicBool,
-    pub(super) spots: Mutex<HashMap<(NodeId, Box<CStr>), Pending>>,
+    spots: Mutex<Spots>,
     /// Descriptors that hold objects without a name.
     pub(super) held: Mutex<HashMap<RawFd, OwnedFd>>,
     /// Taken by who makes a node that is not found by its name.
@@ -34,10 +67,7 @@ impl Recovery {
                     continue;
                 }
                 for spot in record.places {
-                    let pending = spots.entry(spot).or_default();
-                    // A node that the kernel had forgotten may have been on its way out when the next one of its file was there.
-                    let at = if record.lookups > 0 { 0 } else { pending.len() };
-                    pending.insert(at, (record.id, record.ino));
+                    spots.add(spot, (record.id, record.ino), record.lookups > 0);
                 }
             }
         }
@@ -50,15 +80,19 @@ impl Recovery {
     }
 
     pub(super) fn take(&self, parent: NodeId, name: Name<'_>, ino: u64) -> Option<NodeId> {
-        let mut spots = self.spots.lock();
         let spot = (parent, Box::<CStr>::from(name.as_c_str()));
-        let pending = spots.get_mut(&spot)?;
-        let at = pending.iter().position(|(_, known)| *known == ino)?;
-        let (id, _) = pending.remove(at);
-        if pending.is_empty() {
-            spots.remove(&spot);
+        self.spots.lock().take(&spot, |(_, known)| *known == ino)
+    }
+
+    /// Gives an id up that nobody will ask for any more, so that its node is never made again. False: somebody makes it, or has made it;
+    /// or others are to be found through it.
+    pub(super) fn give_up(&self, record: &Record) -> bool {
+        let mut spots = self.spots.lock();
+        if spots.within.contains_key(&record.id) {
+            return false;
         }
-        Some(id)
+        let taken = |spot: &Spot| spots.take(spot, |(id, _)| *id == record.id).is_some();
+        record.places.iter().map(taken).fold(true, |all, one| all && one)
     }
 }
 

@@ -12,7 +12,7 @@ use crate::layers::marks::{DirMarks, Space};
 use crate::nodes::Nodes;
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place};
-use crate::nodes::recovery::ledger::{Flags, Holding, Record};
+use crate::nodes::recovery::ledger::{Flags, Holding, Ledger, Record};
 use crate::union::Core;
 use std::collections::HashMap;
 use std::os::fd::{OwnedFd, RawFd};
@@ -451,14 +451,30 @@ impl Nodes {
         if !self.table.is_forgotten(id) {
             return None;
         }
-        // What has a name keeps its record: others may be found through it.
-        let record = ledger.read(id).filter(|record| record.flags.contains(Flags::GONE))?;
+        let record = ledger.read(id)?;
+        if !record.flags.contains(Flags::GONE) {
+            self.forget_named(ledger, record);
+            return None;
+        }
         let all = record.held.into_iter().chain(record.below.map(|(holding, _)| holding));
         let held: Vec<_> =
             all.filter_map(|holding| self.recovery.held.lock().remove(&holding.descriptor)).collect();
         drop(held);
         self.table.release(id);
         record.kept
+    }
+
+    /// What has a name keeps its record as long as others may be found through it.
+    fn forget_named(&self, ledger: &Ledger, mut record: Record) {
+        // The last one in a directory may be what that was kept for.
+        while record.id != NodeId::ROOT && self.table.is_forgotten(record.id) && self.recovery.give_up(&record) {
+            self.table.release(record.id);
+            let parent = record.places.first().and_then(|(parent, _)| ledger.read(*parent));
+            let Some(parent) = parent.filter(|parent| !parent.flags.intersects(Flags::GONE | Flags::STALE)) else {
+                return;
+            };
+            record = parent;
+        }
     }
 
     /// Whether programs have changed names of a directory past the kernel, and a successor may have to know.

@@ -7,8 +7,8 @@ use crate::layers::Layers;
 use crate::nodes::Nodes;
 use crate::nodes::node::{Body, Node};
 use crate::nodes::recovery::lost::NotHeld;
+use crate::nodes::shared_name::SharedName;
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use vellum_vfs::{NodeId, Result};
@@ -71,7 +71,7 @@ impl Core {
 
 /// The path of a node in the mount, for messages; the names of removed parents are left out.
 pub(crate) fn path_of(node: &Node) -> String {
-    let mut names: Vec<Box<CStr>> = Vec::new();
+    let mut names: Vec<SharedName> = Vec::new();
     let place_of = |node: &Node| match &node.body {
         Body::Dir(dir) => dir.place.read().clone(),
         Body::File(file) => file.state.read().names.first().cloned(),

@@ -9,7 +9,7 @@ use crate::files::backing::BackingTable;
 use crate::files::pages::Pages;
 use crate::mount::{self, MountError, Mounted};
 use crate::request::{self, Operation};
-use crate::session::init::{InitProblem, Negotiated, SessionOptions};
+use crate::session::init::{InitProblem, Negotiated, SessionOptions, Settings};
 use crate::session::notify::FuseNotifier;
 use crate::session::stats::{AllCounters, Counts, Times};
 use crate::transport::{Device, Received, Transport};
@@ -295,10 +295,7 @@ fn thread_error(error: &std::io::Error) -> Error {
 fn handshake(device: &Arc<OwnedFd>, options: &SessionOptions) -> Result<Negotiated> {
     /// Most messages before an INIT that can be answered; two are normal with a newer major version.
     const TRIES: usize = 16;
-    let limit = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(256);
+    let settings = Settings::here();
     let mut transport = Device::new(Arc::clone(device), true);
     let mut inbox = Buffer::new(wire::MIN_READ_BUFFER, 0);
     for _ in 0..TRIES {
@@ -314,7 +311,7 @@ fn handshake(device: &Arc<OwnedFd>, options: &SessionOptions) -> Result<Negotiat
             reply(&mut transport, request.header.unique, -Errno::IO.raw_os_error(), &[])?;
             continue;
         };
-        match init::negotiate(options, &args, ext.as_ref(), limit) {
+        match init::negotiate(options, &args, ext.as_ref(), settings) {
             Ok((negotiated, out)) => {
                 reply(&mut transport, request.header.unique, 0, out.as_bytes())?;
                 return Ok(negotiated);

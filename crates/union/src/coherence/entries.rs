@@ -5,10 +5,12 @@
 
 use crate::nodes::listing::{Listed, Listing};
 use crate::nodes::node::Node;
+use crate::nodes::shared_name::SharedName;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::sync::{Arc, Weak};
+use std::hash::{BuildHasher, DefaultHasher, RandomState};
+use std::sync::{Arc, OnceLock, Weak};
 use vellum_vfs::{FileKind, Name};
 
 /// Entries of a directory.
@@ -23,7 +25,7 @@ pub(crate) struct Entries {
 #[derive(Default)]
 struct Known {
     /// Nodes of entries.
-    live: HashMap<Box<CStr>, Weak<Node>>,
+    live: HashMap<SharedName, Weak<Node>, Keyed>,
     /// All names, once they were listed.
     listing: Option<Listing>,
     /// Lookups that had to search the layers since the directory became known.
@@ -31,8 +33,28 @@ struct Known {
 }
 
 impl Known {
+    /// A name that is known here, or a new one.
+    fn name(&self, name: &CStr) -> SharedName {
+        let listed = || self.listing.as_ref()?.get(name.to_bytes()).map(|listed| listed.name.clone());
+        let live = || self.live.get_key_value(name).map(|(name, _)| name.clone());
+        listed().or_else(live).unwrap_or_else(|| name.into())
+    }
+
     fn node(&self, name: Name<'_>) -> Option<Arc<Node>> {
         self.live.get(name.as_c_str())?.upgrade()
+    }
+}
+
+/// Hashes by a key that nobody outside knows, one for all tables.
+#[derive(Clone, Copy, Default)]
+struct Keyed;
+
+impl BuildHasher for Keyed {
+    type Hasher = DefaultHasher;
+
+    fn build_hasher(&self) -> DefaultHasher {
+        static KEY: OnceLock<RandomState> = OnceLock::new();
+        KEY.get_or_init(RandomState::new).build_hasher()
     }
 }
 
@@ -83,6 +105,11 @@ impl Entries {
         }
     }
 
+    /// A name as it is kept here already, if it is: all who keep it share it.
+    pub(crate) fn name(&self, name: Name<'_>) -> SharedName {
+        self.known.lock().name(name.as_c_str())
+    }
+
     /// The node of a name, if it has one.
     pub(crate) fn node(&self, name: Name<'_>) -> Option<Arc<Node>> {
         self.known.lock().node(name)
@@ -98,21 +125,23 @@ impl Entries {
     /// Gives a name that is there the node that `make` makes, unless it has one.
     pub(crate) fn enter<E>(
         &self,
-        name: Name<'_>,
+        name: &SharedName,
         make: impl FnOnce() -> Result<Arc<Node>, E>,
     ) -> Result<Entered, E> {
         let mut known = self.known.lock();
-        if let Some(first) = known.node(name) {
+        if let Some(first) = known.live.get(name).and_then(Weak::upgrade) {
             return Ok(Entered::Before(first));
         }
         let node = make()?;
-        known.live.insert(name.as_c_str().into(), Arc::downgrade(&node));
+        known.live.insert(name.clone(), Arc::downgrade(&node));
         Ok(Entered::Now(node))
     }
 
     /// A name that is there has another node from now on.
     pub(crate) fn leads_to(&self, name: &CStr, node: &Arc<Node>) {
-        self.known.lock().live.insert(name.into(), Arc::downgrade(node));
+        let mut known = self.known.lock();
+        let name = known.name(name);
+        known.live.insert(name, Arc::downgrade(node));
     }
 
     /// A node is no more, which may be a name's.
@@ -120,8 +149,9 @@ impl Entries {
         let mut known = self.known.lock();
         if known.live.get(name).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), node)) {
             known.live.remove(name);
-            if known.live.is_empty() {
-                known.live.shrink_to_fit();
+            if known.live.len() < known.live.capacity() / 4 {
+                let room = known.live.len() * 2;
+                known.live.shrink_to(room);
             }
         }
     }
@@ -135,7 +165,7 @@ impl Entries {
     pub(crate) fn keep(&self, listing: Listing) {
         let mut known = self.known.lock();
         if known.listing.is_none() {
-            known.listing = Some(listing);
+            known.listing = Some(listing.packed());
         }
     }
 
@@ -156,13 +186,13 @@ impl Entries {
     /// A name is there from now on, with a node or without one.
     pub(super) fn insert(&self, name: Name<'_>, node: Option<&Arc<Node>>, ino: u64, kind: FileKind) {
         let mut known = self.known.lock();
-        match (node, known.live.get_mut(name.as_c_str())) {
-            (Some(node), Some(live)) => *live = Arc::downgrade(node),
-            (Some(node), None) => drop(known.live.insert(name.as_c_str().into(), Arc::downgrade(node))),
-            (None, _) => drop(known.live.remove(name.as_c_str())),
-        }
+        let shared = known.name(name.as_c_str());
         if let Some(listing) = &mut known.listing {
-            listing.insert(name.as_c_str(), ino, Some(kind));
+            listing.insert(shared.clone(), ino, Some(kind));
+        }
+        match node {
+            Some(node) => drop(known.live.insert(shared, Arc::downgrade(node))),
+            None => drop(known.live.remove(name.as_c_str())),
         }
     }
 

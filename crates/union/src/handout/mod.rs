@@ -116,5 +116,5 @@ fn is_whole(node: &Node, file: &File) -> bool {
         && !state.null_device
         && !node.alias
         && !node.stale.load(SeqCst)
-        && file.cached_opens.load(SeqCst) == 0
+        && file.count_of_cached_opens() == 0
 }

@@ -68,12 +68,6 @@ impl<T: ?Sized> Slot<T> {
     }
 }
 
-/// A slot as the budget watches it.
-pub(crate) fn weak_slot<T: ?Sized + Send + Sync + 'static>(slot: &Arc<Slot<T>>) -> Weak<dyn Evict> {
-    let weak: Weak<Slot<T>> = Arc::downgrade(slot);
-    weak
-}
-
 /// Something that can give its handle back.
 pub(crate) trait Evict: Send + Sync {
     /// What became of the handle.
@@ -236,6 +230,11 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::os::fd::AsFd;
+
+    fn weak_slot<T: Send + Sync + 'static>(slot: &Arc<Slot<T>>) -> Weak<dyn Evict> {
+        let weak: Weak<Slot<T>> = Arc::downgrade(slot);
+        weak
+    }
 
     #[test]
     fn the_budget_closes_what_is_not_used() {

@@ -9,6 +9,7 @@ pub(crate) mod listing;
 pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod recovery;
+pub(crate) mod shared_name;
 pub(crate) mod table;
 
 use crate::config::UnionConfig;

@@ -5,17 +5,19 @@ use crate::coherence::generations::Watched;
 use crate::coherence::leases::DirLease;
 use crate::copyup::unsynced::Unsynced;
 use crate::extents::PartialFile;
-use crate::layers::handles::Slot;
+use crate::layers::handles::{Evict, Evicted, Slot};
 use crate::layers::kept::KeptName;
 use crate::layers::layer::{InodeKey, LowerDir};
 use crate::layers::maps::DoomedSidecar;
 use crate::nodes::names::Names;
+use crate::nodes::shared_name::SharedName;
+use crate::nodes::table::Table;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
 use std::cell::RefCell;
-use std::ffi::CStr;
+use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
 
 #[cfg(test)]
@@ -28,12 +30,12 @@ thread_local! {
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) parent: Arc<Node>,
-    pub(crate) name: Box<CStr>,
+    pub(crate) name: SharedName,
 }
 
 impl Place {
-    pub(crate) fn new(parent: &Arc<Node>, name: Name<'_>) -> Self {
-        Self { parent: Arc::clone(parent), name: name.as_c_str().into() }
+    pub(crate) fn new(parent: &Arc<Node>, name: impl Into<SharedName>) -> Self {
+        Self { parent: Arc::clone(parent), name: name.into() }
     }
 
     pub(crate) fn is(&self, parent: &Arc<Node>, name: Name<'_>) -> bool {
@@ -57,13 +59,8 @@ pub(crate) struct Node {
     pub(crate) alias: bool,
     /// What it is.
     pub(crate) body: Body,
-    keeper: Weak<dyn Keeper>,
-}
-
-/// Where a node has its id from.
-pub(crate) trait Keeper: Send + Sync {
-    /// A node has ended, `key` being its object as it is found now.
-    fn ended(&self, id: NodeId, key: Option<InodeKey>);
+    /// Where it has its id from.
+    table: Weak<Table>,
 }
 
 /// What a node is.
@@ -85,9 +82,9 @@ pub(crate) struct Dir {
     /// Its directory in the upper layer.
     pub(crate) upper: Mutex<Option<UpperDir>>,
     /// Its directories in lower layers, uppermost first. Never changes.
-    pub(crate) lowers: Vec<Arc<LowerDir>>,
+    pub(crate) lowers: Box<[Arc<LowerDir>]>,
     /// Its path in the union of the lower layers alone; what a redirect records. None without lowers.
-    pub(crate) lower_path: Option<Box<CStr>>,
+    pub(crate) lower_path: Option<SharedName>,
     /// What new entries inherit; None: not read yet.
     pub(crate) inherit: Mutex<Option<Inherit>>,
     /// It has been removed: nothing can be made in it.
@@ -131,18 +128,23 @@ pub(crate) struct Inherit {
     pub(crate) acl: bool,
 }
 
-/// Everything that is not a directory.
+/// Everything that is not a directory. Most of them are only looked at, and have nothing but this.
 pub(crate) struct File {
     /// Its kind.
     pub(crate) kind: FileKind,
     /// Where it lives.
     pub(crate) state: RwLock<FileState>,
+    in_use: OnceLock<Arc<InUse>>,
+}
+
+/// What a file has once somebody has opened, changed or replaced it.
+pub(crate) struct InUse {
     /// One copy-up at a time.
     pub(crate) copy: Mutex<()>,
     /// The partial file behind it while somebody uses it: there is only one, for it knows which blocks are whose.
     pub(crate) partial: Mutex<Weak<PartialFile>>,
     /// Its sidecar, once the file has no name any more.
-    pub(crate) doomed: Mutex<Option<DoomedSidecar>>,
+    pub(crate) doomed: Mutex<Option<Box<DoomedSidecar>>>,
     /// Opens that go through the kernel's page cache, where others are handed to the kernel: the two exclude each other.
     pub(crate) cached_opens: AtomicU32,
     /// Opens by which it can be mapped to write, of those that were handed to the kernel.
@@ -150,7 +152,7 @@ pub(crate) struct File {
     /// When the kernel last said that it was changed ([`crate::coherence::ctimes`]).
     pub(crate) stated: Mutex<Option<Timestamp>>,
     /// The open file behind a regular file. Reading and writing takes this slot's lock and no other.
-    pub(crate) io: Arc<Slot<Io>>,
+    pub(crate) io: Slot<Io>,
     /// The node that shows the file since its last node was swapped.
     pub(crate) successor: Mutex<Weak<Node>>,
     /// Who may have mapped it.
@@ -159,6 +161,39 @@ pub(crate) struct File {
     pub(crate) times: RwLock<()>,
     /// Whether a sync of its data is enough.
     pub(crate) unsynced: Unsynced,
+}
+
+impl InUse {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            copy: Mutex::new(()),
+            partial: Mutex::new(Weak::new()),
+            doomed: Mutex::default(),
+            cached_opens: AtomicU32::new(0),
+            mappable: AtomicU32::new(0),
+            stated: Mutex::default(),
+            io: Slot::empty(),
+            successor: Mutex::new(Weak::new()),
+            watched: Watched::default(),
+            times: RwLock::new(()),
+            unsynced: Unsynced::new(),
+        })
+    }
+}
+
+impl Evict for InUse {
+    fn evict(&self) -> Evicted {
+        self.io.evict()
+    }
+}
+
+/// Whoever asks for any of it begins to use the file; [`File::used`] only looks.
+impl Deref for File {
+    type Target = Arc<InUse>;
+
+    fn deref(&self) -> &Arc<InUse> {
+        self.in_use.get_or_init(InUse::new)
+    }
 }
 
 /// An open file in a branch.
@@ -178,20 +213,27 @@ pub(crate) struct FileState {
     pub(crate) at: At,
     /// Which inode that is; None after a copy-up, until somebody needs to know.
     pub(crate) inode: Option<InodeKey>,
-    /// Its name in the work directory, if it needs one there.
-    pub(crate) kept: Option<Arc<KeptName>>,
     /// Where its data are, as long as they are not all in the inode.
     pub(crate) below: Option<Arc<Below>>,
     /// Some blocks are in the inode; the others are below. Without it, all data are below.
     pub(crate) partial: bool,
     /// Its data were below, and are not there any more, or not the same.
     pub(crate) lost_data: bool,
-    /// Times set on a lower file that has no name any more; they end with it.
-    pub(crate) orphan_times: Option<(Timestamp, Timestamp)>,
+    /// What only few files have, most of them without a name.
+    pub(crate) rare: Option<Box<Rare>>,
     /// Names of a lower file that were removed since it is known.
     pub(crate) lost: u32,
     /// A user's own character device 0:0, stored as an empty file.
     pub(crate) null_device: bool,
+}
+
+/// What only few files have.
+#[derive(Default)]
+pub(crate) struct Rare {
+    /// Its name in the work directory, if it needs one there.
+    pub(crate) kept: Option<Arc<KeptName>>,
+    /// Times set on a lower file that has no name any more; they end with it.
+    pub(crate) orphan_times: Option<(Timestamp, Timestamp)>,
 }
 
 /// Where the inode is.
@@ -208,7 +250,7 @@ pub(crate) enum At {
 #[derive(Clone)]
 pub(crate) struct LowerAt {
     pub(crate) dir: Arc<LowerDir>,
-    pub(crate) name: Box<CStr>,
+    pub(crate) name: SharedName,
 }
 
 /// Where data are that a file does not have itself.
@@ -220,17 +262,17 @@ pub(crate) struct Below {
 }
 
 impl Node {
-    pub(crate) fn new(id: NodeId, ino: u64, body: Body, keeper: &Arc<impl Keeper + 'static>) -> Self {
-        Self::make(id, ino, body, keeper, false)
+    pub(crate) fn new(id: NodeId, ino: u64, body: Body, table: &Arc<Table>) -> Self {
+        Self::make(id, ino, body, table, false)
     }
 
     /// A second node of a file, for a handle with an id that the file had before.
-    pub(crate) fn alias(id: NodeId, ino: u64, file: Arc<File>, keeper: &Arc<impl Keeper + 'static>) -> Self {
-        Self::make(id, ino, Body::File(file), keeper, true)
+    pub(crate) fn alias(id: NodeId, ino: u64, file: Arc<File>, table: &Arc<Table>) -> Self {
+        Self::make(id, ino, Body::File(file), table, true)
     }
 
-    fn make(id: NodeId, ino: u64, body: Body, keeper: &Arc<impl Keeper + 'static>, alias: bool) -> Self {
-        let keeper = Arc::downgrade(keeper);
+    fn make(id: NodeId, ino: u64, body: Body, table: &Arc<Table>, alias: bool) -> Self {
+        let table = Arc::downgrade(table);
         Self {
             id,
             ino,
@@ -238,7 +280,7 @@ impl Node {
             lower_passthrough: AtomicBool::new(false),
             alias,
             body,
-            keeper,
+            table,
         }
     }
 
@@ -286,8 +328,8 @@ impl Drop for Node {
             }
             Body::File(file) => file.state.read().names.iter().for_each(unlist),
         }
-        if let Some(keeper) = self.keeper.upgrade() {
-            keeper.ended(self.id, key);
+        if let Some(table) = self.table.upgrade() {
+            table.ended(self.id, key);
         }
     }
 }
@@ -336,14 +378,14 @@ impl Dir {
     pub(crate) fn new(
         place: Option<Place>,
         lowers: Vec<Arc<LowerDir>>,
-        lower_path: Option<Box<CStr>>,
+        lower_path: Option<SharedName>,
     ) -> Self {
         Self {
             entries: Entries::default(),
             copy: Mutex::new(()),
             place: RwLock::new(place),
             upper: Mutex::new(None),
-            lowers,
+            lowers: lowers.into_boxed_slice(),
             lower_path,
             inherit: Mutex::new(None),
             removed: AtomicBool::new(false),
@@ -367,33 +409,82 @@ impl FileState {
             names,
             at,
             inode: Some(inode),
-            kept: None,
             below: None,
             partial: false,
             lost_data: false,
-            orphan_times: None,
+            rare: None,
             lost: 0,
             null_device: false,
+        }
+    }
+
+    /// Its name in the work directory.
+    pub(crate) fn kept(&self) -> Option<&Arc<KeptName>> {
+        self.rare.as_ref()?.kept.as_ref()
+    }
+
+    /// Gives it a name there, or takes that away; the one that it had.
+    pub(crate) fn set_kept(&mut self, kept: Option<Arc<KeptName>>) -> Option<Arc<KeptName>> {
+        if kept.is_none() {
+            return self.rare.as_mut()?.kept.take();
+        }
+        std::mem::replace(&mut self.rare.get_or_insert_default().kept, kept)
+    }
+
+    /// Times that it was given when it had no name any more.
+    pub(crate) fn orphan_times(&self) -> Option<(Timestamp, Timestamp)> {
+        self.rare.as_ref()?.orphan_times
+    }
+
+    /// Gives it such times, or takes them away.
+    pub(crate) fn set_orphan_times(&mut self, times: Option<(Timestamp, Timestamp)>) {
+        if times.is_some() || self.rare.is_some() {
+            self.rare.get_or_insert_default().orphan_times = times;
         }
     }
 }
 
 impl File {
     pub(crate) fn new(kind: FileKind, state: FileState) -> Self {
-        Self {
-            kind,
-            state: RwLock::new(state),
-            copy: Mutex::new(()),
-            partial: Mutex::new(Weak::new()),
-            doomed: Mutex::default(),
-            cached_opens: AtomicU32::new(0),
-            mappable: AtomicU32::new(0),
-            stated: Mutex::default(),
-            io: Arc::new(Slot::empty()),
-            successor: Mutex::new(Weak::new()),
-            watched: Watched::default(),
-            times: RwLock::new(()),
-            unsynced: Unsynced::new(),
+        Self { kind, state: RwLock::new(state), in_use: OnceLock::new() }
+    }
+
+    /// What it has of being used, if it has been.
+    pub(crate) fn used(&self) -> Option<&Arc<InUse>> {
+        self.in_use.get()
+    }
+
+    /// The open file, if it is open.
+    pub(crate) fn open_io(&self) -> Option<Arc<Io>> {
+        self.used()?.io.get()
+    }
+
+    /// Opens through the kernel's page cache.
+    pub(crate) fn count_of_cached_opens(&self) -> u32 {
+        self.used().map_or(0, |used| used.cached_opens.load(Relaxed))
+    }
+}
+
+impl Body {
+    /// The name by which it was found.
+    pub(crate) fn name(&self) -> Option<SharedName> {
+        match self {
+            Self::Dir(dir) => dir.place.read().as_ref().map(|place| place.name.clone()),
+            Self::File(file) => file.state.read().names.first().map(|place| place.name.clone()),
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// What is kept of each file that the kernel knows: the allocator adds 8 bytes, and rounds up to 16.
+    #[test]
+    fn what_is_only_looked_at_is_small() {
+        const COUNTS: usize = 2 * size_of::<usize>();
+        assert!(size_of::<Node>() + COUNTS <= 72, "{}", size_of::<Node>());
+        assert!(size_of::<File>() + COUNTS <= 136, "{}", size_of::<File>());
+        assert!(size_of::<Dir>() <= 248, "{}", size_of::<Dir>());
     }
 }

@@ -7,7 +7,7 @@ use crate::coherence::generations::Generations;
 use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::HandleIds;
 use crate::nodes::ids::{CHUNK, MAX_CHUNKS, id_of, slot_of};
-use crate::nodes::node::{Keeper, Node};
+use crate::nodes::node::Node;
 use crate::nodes::recovery::ledger::Ledger;
 use crate::sync::Mutex;
 use arc_swap::ArcSwapOption;
@@ -299,8 +299,9 @@ impl Table {
     }
 }
 
-impl Keeper for Table {
-    fn ended(&self, id: NodeId, key: Option<InodeKey>) {
+impl Table {
+    /// A node has ended, `key` being its object as it is found now.
+    pub(crate) fn ended(&self, id: NodeId, key: Option<InodeKey>) {
         if !self.handle_ids.keep_id(id, key) {
             self.release(id);
         }

@@ -83,7 +83,7 @@ impl Core {
             let own = if state.partial { attr.blocks } else { 0 };
             attr.blocks = self.layers.blocks_below(data, attr.size)?.max(own);
         }
-        if let Some((atime, mtime)) = state.orphan_times {
+        if let Some((atime, mtime)) = state.orphan_times() {
             (attr.atime, attr.mtime) = (atime, mtime);
         }
         if state.null_device {
@@ -202,7 +202,7 @@ impl Core {
             }
             if state.names.is_empty() {
                 let now = self.attr_of_file(&state)?;
-                state.orphan_times = Some((known(set.atime, now.atime), known(set.mtime, now.mtime)));
+                state.set_orphan_times(Some((known(set.atime, now.atime), known(set.mtime, now.mtime))));
                 return Ok(true);
             }
         }

@@ -24,7 +24,7 @@ const FMODE_EXEC: u32 = 0o40;
 impl Layers {
     /// The open file to read from.
     pub(crate) fn readable(&self, file: &File) -> Result<Arc<Io>> {
-        if let Some(io) = file.io.get() {
+        if let Some(io) = file.open_io() {
             return Ok(io);
         }
         // Under the state's lock, so that a copy-up does not come between opening and keeping.
@@ -51,7 +51,7 @@ impl Layers {
         let (io, filled) = file.io.fill(Arc::new(io));
         drop(state);
         if filled {
-            self.watch(&file.io, io.file.as_descriptor());
+            self.watch(&**file, io.file.as_descriptor());
         }
         Ok(io)
     }
@@ -92,7 +92,7 @@ impl Core {
         file: &Arc<File>,
         keep: u64,
     ) -> Result<Arc<dyn BranchFile>> {
-        if let Some(io) = file.io.get()
+        if let Some(io) = file.open_io()
             && io.writable
         {
             return Ok(Arc::clone(&io.file));
@@ -172,7 +172,7 @@ impl Core {
         let file = regular(node)?;
         let _under_way = self.coherence.truncates(node, file);
         self.writable(node, file, size)?.truncate(size)?;
-        if let Some(io) = file.io.get() {
+        if let Some(io) = file.open_io() {
             self.settle_partial(node, &io);
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Core {
             }
             if truncate {
                 open.truncate(0)?;
-                if let Some(io) = file.io.get() {
+                if let Some(io) = file.open_io() {
                     self.settle_partial(node, &io);
                 }
             }
@@ -254,7 +254,7 @@ impl Core {
             return Ok(OpenIo::Cached { keep: !node.alias });
         }
         match descriptor {
-            Some(descriptor) if file.cached_opens.load(Relaxed) == 0 => Ok(OpenIo::Passthrough(descriptor)),
+            Some(descriptor) if file.count_of_cached_opens() == 0 => Ok(OpenIo::Passthrough(descriptor)),
             _ => {
                 self.nodes.count_cached(node, file, 1);
                 Ok(OpenIo::Cached { keep: !node.alias })
@@ -268,7 +268,7 @@ impl Core {
         if self.layers.config.volatile || file.kind != FileKind::Regular {
             return Ok(());
         }
-        if let Some(io) = file.io.get()
+        if let Some(io) = file.open_io()
             && io.writable
         {
             file.unsynced.sync(datasync, |datasync| io.file.sync(datasync))?;

@@ -9,6 +9,7 @@ use crate::nodes::inodes::{Known, prune};
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
 use crate::nodes::recovery::ledger::Flags;
+use crate::nodes::shared_name::SharedName;
 use crate::sync::RwLockWriteGuard;
 use crate::union::{Core, path_of};
 use std::ffi::CStr;
@@ -80,7 +81,7 @@ impl Core {
                     }
                     let rest = &dir.lowers;
                     let at = InLayer { layer: 0, handle: &*handle, name, attr, impure, rest };
-                    return self.adopt_file(parent, name, at, At::Upper).map(Some);
+                    return self.adopt_file(parent, &dir.entries.name(name), at, At::Upper).map(Some);
                 }
                 Err(e) if is_absent(&e) => {
                     let covers = !dir.lowers.is_empty();
@@ -99,12 +100,14 @@ impl Core {
             }
             Found::File { dir: lower, name: stored, attr, rest } => {
                 let handle = lower.open(&self.layers)?;
-                let at = At::Lower(LowerAt { dir: Arc::clone(&lower), name: stored.clone() });
+                let shared = dir.entries.name(name);
+                let stored_as = if *stored == *shared { shared.clone() } else { SharedName::from(&*stored) };
+                let at = At::Lower(LowerAt { dir: Arc::clone(&lower), name: stored_as });
                 let stored = Name::new(&stored)?;
                 let impure = lower.impure;
                 let found =
                     InLayer { layer: lower.layer, handle: &*handle, name: stored, attr, impure, rest: &rest };
-                self.adopt_file(parent, name, found, at).map(Some)
+                self.adopt_file(parent, &shared, found, at).map(Some)
             }
         }
     }
@@ -158,7 +161,11 @@ impl Core {
             (Some(upper), _) => Some((0, upper.ino)),
             (None, part) => part.map(|part| (part.layer, part.ino)),
         };
-        let dir = Dir::new(Some(Place::new(parent, name)), parts, path);
+        let shared = parent.as_dir().map_or_else(|| name.into(), |dir| dir.entries.name(name));
+        let same =
+            |path: &CStr| parts.first().filter(|part| *part.path == *path).map(|part| part.path.clone());
+        let path = path.map(|path| same(&path).unwrap_or_else(|| path.into()));
+        let dir = Dir::new(Some(Place::new(parent, shared)), parts, path);
         if !self.nodes.is_recovering() {
             dir.lease.nothing();
         }
@@ -173,10 +180,11 @@ impl Core {
     fn adopt_file(
         &self,
         parent: &Arc<Node>,
-        name: Name<'_>,
+        shared: &SharedName,
         found: InLayer<'_>,
         at: At,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
+        let name = Name::new(shared)?;
         let key = (found.layer, found.attr.ino);
         let mut shard = self.nodes.shard(key).lock();
         if let Some((ino, (file, node))) = shard.get(&key).and_then(|known| Some((known.ino, known.get()?))) {
@@ -188,7 +196,7 @@ impl Core {
             self.nodes.add_name(&node, parent, name)?;
             return Ok((self.current(node)?, None));
         }
-        let names = Names::one(Place::new(parent, name));
+        let names = Names::one(Place::new(parent, shared.clone()));
         let (file, ino, attr) = self.file_in(&found, names, at)?;
         if found.attr.nlink > 1 {
             // Under the shard's lock, so that two names of one inode never become two nodes.
@@ -256,7 +264,7 @@ impl Core {
     pub(crate) fn successor_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
         let is_now = |next: &Arc<Node>| !next.stale.load(Relaxed);
         // At first without a look at the names: each of many leads here.
-        let last = file.successor.lock().upgrade();
+        let last = file.used().and_then(|used| used.successor.lock().upgrade());
         if let Some(next) = last.filter(is_now) {
             return Ok(next);
         }
@@ -340,8 +348,9 @@ impl Nodes {
             },
             body => body,
         };
+        let shared = body.name().unwrap_or_else(|| name.into());
         let node = self.make(key, ino, body)?;
-        let entered = dir.entries.enter(name, || -> Result<_> {
+        let entered = dir.entries.enter(&shared, || -> Result<_> {
             if let Some(ledger) = self.ledger() {
                 ledger.enter(node.id, ino, Some((parent.id, name)), Flags::empty());
             }

@@ -93,7 +93,7 @@ impl Core {
     /// too many.
     fn resume_removal(&self, id: NodeId, number: u64) {
         let Ok(node) = self.recover(id) else { return };
-        let has_name = node.as_file().is_some_and(|file| file.state.read().kept.is_none());
+        let has_name = node.as_file().is_some_and(|file| file.state.read().kept().is_none());
         if has_name
             && let Ok(work) = self.upper.work()
             && let Some(kept) = &work.kept
@@ -270,7 +270,7 @@ impl Core {
         let found = InLayer { layer: 0, handle: work.dir(), name, attr, impure: true, rest: &[] };
         let (file, ..) = self.file_in(&found, Names::default(), At::Held(object))?;
         let mut state = file.state.write();
-        state.kept = work.adopt_kept(number);
+        state.set_kept(work.adopt_kept(number));
         self.layers.doom_sidecar(&file, &state, work.space);
         drop(state);
         Ok(Body::File(file))
@@ -304,7 +304,7 @@ impl Core {
         let (holding, name) = record.below.clone()?;
         let handle = self.held_dir(record.id, holding).ok()?;
         let dir = Arc::new(LowerDir::held(holding.layer, 0, handle));
-        Some(Arc::new(Below { at: LowerAt { dir, name }, next: None }))
+        Some(Arc::new(Below { at: LowerAt { dir, name: name.into() }, next: None }))
     }
 
     /// What was in a lower layer: `handle` is the directory in which it is, or the removed directory itself.
@@ -318,7 +318,7 @@ impl Core {
         let name = Name::new(name)?;
         let attr: Attr = handle.stat_at(name)?;
         let found = InLayer { layer, handle: &*handle, name, attr, impure: true, rest: &[] };
-        let at = At::Lower(LowerAt { dir: lower, name: name.as_c_str().into() });
+        let at = At::Lower(LowerAt { dir: lower, name: name.into() });
         let (file, _, _) = self.file_in(&found, Names::default(), at)?;
         file.state.write().lost = 1;
         Ok(Body::File(file))
@@ -330,14 +330,14 @@ impl Core {
         match &state.at {
             At::Held(object) => {
                 if let Some(below) = &state.below
-                    && state.kept.is_none()
+                    && state.kept().is_none()
                     && below.next.is_none()
                     && let Ok(handle) = below.at.dir.open(&self.layers)
                     && let Ok(name) = Name::new(&below.at.name)
                 {
                     ledger.hold_below(node.id, handle.as_descriptor(), below.at.dir.layer, name);
                 }
-                match &state.kept {
+                match state.kept() {
                     Some(kept) => ledger.hold_kept(node.id, kept.number),
                     None => ledger.hold(node.id, object.as_descriptor()),
                 }
@@ -388,9 +388,10 @@ impl Nodes {
         body: Body,
     ) -> std::result::Result<Arc<Node>, Body> {
         let Some(dir) = parent.as_dir() else { return Err(body) };
+        let shared = body.name().unwrap_or_else(|| name.into());
         let mut taken = None;
         // Under the lock of the names, so that of two who look one makes the node, and with this id.
-        let entered = dir.entries.enter(name, || {
+        let entered = dir.entries.enter(&shared, || {
             let (Some(record), Some(ledger)) = (self.take_record(parent.id, name, ino), self.ledger()) else {
                 return Err(body);
             };
@@ -467,10 +468,14 @@ impl Nodes {
     /// What has a name keeps its record as long as others may be found through it.
     fn forget_named(&self, ledger: &Ledger, mut record: Record) {
         // The last one in a directory may be what that was kept for.
-        while record.id != NodeId::ROOT && self.table.is_forgotten(record.id) && self.recovery.give_up(&record) {
+        while record.id != NodeId::ROOT
+            && self.table.is_forgotten(record.id)
+            && self.recovery.give_up(&record)
+        {
             self.table.release(record.id);
             let parent = record.places.first().and_then(|(parent, _)| ledger.read(*parent));
-            let Some(parent) = parent.filter(|parent| !parent.flags.intersects(Flags::GONE | Flags::STALE)) else {
+            let Some(parent) = parent.filter(|parent| !parent.flags.intersects(Flags::GONE | Flags::STALE))
+            else {
                 return;
             };
             record = parent;
@@ -561,7 +566,7 @@ impl LowerDir {
     /// A directory that cannot be found by its path any more, or need not be.
     pub(crate) fn held(layer: u16, ino: u64, handle: Arc<dyn BranchDir>) -> Self {
         let marks = DirMarks { xwhiteouts: false, impure: true, ..DirMarks::default() };
-        let dir = Self::new(layer, c"".into(), ino, &marks);
+        let dir = Self::new(layer, c"", ino, &marks);
         dir.pin(handle);
         dir
     }

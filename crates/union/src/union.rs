@@ -41,6 +41,27 @@ impl Union {
         self.0.resume(held);
     }
 
+    /// From so many nodes on, the bell of [`UnionConfig::nodes`] is rung, once.
+    pub fn set_node_alarm(&self, at: usize) {
+        self.0.nodes.set_alarm(at);
+    }
+
+    /// Asks the kernel to forget about `wanted` nodes that it does not use, from where the last call ended (0: from the beginning); where
+    /// to go on. They are forgotten a moment later. ENOSYS: the kernel cannot be asked. To be called by a thread that answers nothing.
+    pub fn prune(&self, from: usize, wanted: usize) -> Result<usize> {
+        let (nodes, next) = self.0.nodes.known(from, wanted);
+        if let Some(kernel) = self.0.coherence.kernel() {
+            kernel.notifier.prune(&nodes)?;
+        }
+        Ok(next)
+    }
+
+    /// Gives memory back that forgotten nodes have left in tables.
+    pub fn trim(&self) {
+        self.0.nodes.trim();
+        self.0.layers.trim();
+    }
+
     /// Nodes of a predecessor that the kernel does not hold, as far as can be told at this moment. None: it has not begun to ask.
     #[must_use]
     pub fn not_held(&self) -> Option<NotHeld> {

@@ -3,14 +3,13 @@
 //! What is found out of entries that are there is noted by everybody who looks, with the names shared. A change of names is made
 //! by [`LockedNames`](crate::coherence::names::LockedNames) alone: what it takes is visible nowhere else.
 
+use crate::coherence::live::Live;
 use crate::nodes::listing::{Listed, Listing};
 use crate::nodes::node::Node;
 use crate::nodes::shared_name::SharedName;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::collections::HashMap;
 use std::ffi::CStr;
-use std::hash::{BuildHasher, DefaultHasher, RandomState};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 use vellum_vfs::{FileKind, Name};
 
 /// Entries of a directory.
@@ -25,7 +24,7 @@ pub(crate) struct Entries {
 #[derive(Default)]
 struct Known {
     /// Nodes of entries.
-    live: HashMap<SharedName, Weak<Node>, Keyed>,
+    live: Live<Node>,
     /// All names, once they were listed.
     listing: Option<Listing>,
     /// Lookups that had to search the layers since the directory became known.
@@ -36,25 +35,12 @@ impl Known {
     /// A name that is known here, or a new one.
     fn name(&self, name: &CStr) -> SharedName {
         let listed = || self.listing.as_ref()?.get(name.to_bytes()).map(|listed| listed.name.clone());
-        let live = || self.live.get_key_value(name).map(|(name, _)| name.clone());
+        let live = || self.live.get(name).map(|(name, _)| name.clone());
         listed().or_else(live).unwrap_or_else(|| name.into())
     }
 
     fn node(&self, name: Name<'_>) -> Option<Arc<Node>> {
-        self.live.get(name.as_c_str())?.upgrade()
-    }
-}
-
-/// Hashes by a key that nobody outside knows, one for all tables.
-#[derive(Clone, Copy, Default)]
-struct Keyed;
-
-impl BuildHasher for Keyed {
-    type Hasher = DefaultHasher;
-
-    fn build_hasher(&self) -> DefaultHasher {
-        static KEY: OnceLock<RandomState> = OnceLock::new();
-        KEY.get_or_init(RandomState::new).build_hasher()
+        self.live.get(name.as_c_str())?.1.upgrade()
     }
 }
 
@@ -129,11 +115,11 @@ impl Entries {
         make: impl FnOnce() -> Result<Arc<Node>, E>,
     ) -> Result<Entered, E> {
         let mut known = self.known.lock();
-        if let Some(first) = known.live.get(name).and_then(Weak::upgrade) {
+        if let Some(first) = known.live.get(name).and_then(|(_, node)| node.upgrade()) {
             return Ok(Entered::Before(first));
         }
         let node = make()?;
-        known.live.insert(name.clone(), Arc::downgrade(&node));
+        known.live.set(name.clone(), Arc::downgrade(&node));
         Ok(Entered::Now(node))
     }
 
@@ -141,18 +127,14 @@ impl Entries {
     pub(crate) fn leads_to(&self, name: &CStr, node: &Arc<Node>) {
         let mut known = self.known.lock();
         let name = known.name(name);
-        known.live.insert(name, Arc::downgrade(node));
+        known.live.set(name, Arc::downgrade(node));
     }
 
     /// A node is no more, which may be a name's.
     pub(crate) fn forget(&self, name: &CStr, node: *const Node) {
         let mut known = self.known.lock();
-        if known.live.get(name).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), node)) {
+        if known.live.get(name).is_some_and(|(_, weak)| std::ptr::eq(weak.as_ptr(), node)) {
             known.live.remove(name);
-            if known.live.len() < known.live.capacity() / 4 {
-                let room = known.live.len() * 2;
-                known.live.shrink_to(room);
-            }
         }
     }
 
@@ -167,6 +149,13 @@ impl Entries {
         if known.listing.is_none() {
             known.listing = Some(listing.packed());
         }
+    }
+
+    /// Forgets the list of a directory, unless somebody is looking at its names: nobody is waited for.
+    pub(crate) fn forget_list(&self) {
+        let Some(_names) = self.ops.try_write() else { return };
+        let listing = self.known.lock().listing.take();
+        drop(listing);
     }
 
     /// Looks at all names; None: they have not been listed.
@@ -191,8 +180,8 @@ impl Entries {
             listing.insert(shared.clone(), ino, Some(kind));
         }
         match node {
-            Some(node) => drop(known.live.insert(shared, Arc::downgrade(node))),
-            None => drop(known.live.remove(name.as_c_str())),
+            Some(node) => known.live.set(shared, Arc::downgrade(node)),
+            None => known.live.remove(name.as_c_str()),
         }
     }
 

@@ -18,6 +18,7 @@ enum Believed {
     #[default]
     Nothing,
     /// By their hashes: two names with the same one there are not, as nobody can choose them.
+    #[expect(clippy::box_collection, reason = "every directory has one of these, and nearly none a set")]
     These(Box<HashSet<u64>>),
     Anything,
 }

@@ -162,7 +162,7 @@ impl Core {
         file: &Arc<File>,
         ino: u64,
     ) {
-        if node.lower_passthrough.load(Relaxed) {
+        if node.marks().lower_passthrough.load(Relaxed) {
             self.nodes.links((0, ino), node);
             self.swap_node(state, node, file);
         }

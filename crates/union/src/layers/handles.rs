@@ -176,6 +176,15 @@ impl Budget {
         self.close(descriptor.map_or(0, |descriptor| self.too_many(descriptor)));
     }
 
+    /// Stops watching what is no more: as long as it is watched its memory stays.
+    pub(crate) fn trim(&self) {
+        let mut queue = self.queue.lock();
+        let before = queue.len();
+        queue.retain(|slot| slot.strong_count() > 0);
+        queue.shrink_to_fit();
+        self.watched.fetch_sub(before - queue.len(), Relaxed);
+    }
+
     /// Closes so many handles, and more while there are more than the budget allows.
     fn close(&self, mut wanted: u64) {
         let limit = self.limit();

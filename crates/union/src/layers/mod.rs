@@ -78,6 +78,11 @@ impl Layers {
         self.budget.watch(slot, descriptor);
     }
 
+    /// Gives memory back that is kept of what is no more.
+    pub(crate) fn trim(&self) {
+        self.budget.trim();
+    }
+
     /// Whether a descriptor like this one may be kept for as long as a client likes. ENFILE.
     pub(crate) fn has_room(&self, like: Option<BorrowedFd<'_>>) -> Result<()> {
         self.budget.room_to_hold(like)

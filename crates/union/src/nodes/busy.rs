@@ -33,7 +33,7 @@ impl Core {
             if look > 0 {
                 std::thread::sleep(BETWEEN);
             }
-            if node.alias || ledger.own_opens(node.id).opens > 0 || !self.has_writers(node) {
+            if node.marks().alias || ledger.own_opens(node.id).opens > 0 || !self.has_writers(node) {
                 return false;
             }
         }

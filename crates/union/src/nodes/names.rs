@@ -185,7 +185,7 @@ mod tests {
     use vellum_vfs::NodeId;
 
     fn dirs() -> Vec<Arc<Node>> {
-        let table = Arc::new(Table::new(None, None));
+        let table = Arc::new(Table::new(None, None, Arc::default()));
         let dir = |ino| {
             let dir = Dir::new(None, Vec::new(), None);
             Arc::new(Node::new(NodeId(ino), ino, Body::Dir(Box::new(dir)), &table))

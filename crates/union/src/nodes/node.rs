@@ -11,7 +11,6 @@ use crate::layers::layer::{InodeKey, LowerDir};
 use crate::layers::maps::DoomedSidecar;
 use crate::nodes::names::Names;
 use crate::nodes::shared_name::SharedName;
-use crate::nodes::table::Table;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
 use std::cell::RefCell;
@@ -51,24 +50,58 @@ pub(crate) struct Node {
     pub(crate) id: NodeId,
     /// Inode number as the union shows it; stable over copy-up and remount.
     pub(crate) ino: u64,
-    /// The file now has another node: an open of this one must be told to look the name up again.
-    pub(crate) stale: AtomicBool,
-    /// The kernel was given the lower file for passthrough through this node.
-    pub(crate) lower_passthrough: AtomicBool,
-    /// The file has another node, through which changes are made that the kernel does not connect with this one.
-    pub(crate) alias: bool,
     /// What it is.
     pub(crate) body: Body,
-    /// Where it has its id from.
-    table: Weak<Table>,
+    origin: Arc<Origin>,
 }
+
+/// Where nodes have their ids from.
+pub(crate) trait Keeper: Send + Sync {
+    /// A node has ended, `key` being its object as it is found now.
+    fn ended(&self, id: NodeId, key: Option<InodeKey>);
+    /// By which nodes find it.
+    fn origin(&self) -> &OnceLock<Arc<Origin>>;
+}
+
+/// One for all nodes of a keeper, so that each has a thin reference.
+pub(crate) struct Origin(Weak<dyn Keeper>);
 
 /// What a node is.
 pub(crate) enum Body {
     /// A directory.
     Dir(Box<Dir>),
     /// Anything else.
-    File(Arc<File>),
+    File(Shown),
+}
+
+/// The file that a node shows.
+pub(crate) struct Shown {
+    file: Arc<File>,
+    marks: Marks,
+}
+
+/// What a node of a file is to the kernel. A directory has one node, and nothing of this.
+pub(crate) struct Marks {
+    /// The file now has another node: an open of this one must be told to look the name up again.
+    pub(crate) stale: AtomicBool,
+    /// The kernel was given the lower file for passthrough through this node.
+    pub(crate) lower_passthrough: AtomicBool,
+    /// The file has another node, through which changes are made that the kernel does not connect with this one.
+    pub(crate) alias: bool,
+}
+
+impl Marks {
+    const fn new(alias: bool) -> Self {
+        Self { stale: AtomicBool::new(false), lower_passthrough: AtomicBool::new(false), alias }
+    }
+}
+
+impl Deref for Shown {
+    type Target = Arc<File>;
+
+    fn deref(&self) -> &Arc<File> {
+        &self.file
+    }
 }
 
 /// A directory of the union.
@@ -262,25 +295,25 @@ pub(crate) struct Below {
 }
 
 impl Node {
-    pub(crate) fn new(id: NodeId, ino: u64, body: Body, table: &Arc<Table>) -> Self {
-        Self::make(id, ino, body, table, false)
+    pub(crate) fn new(id: NodeId, ino: u64, body: Body, keeper: &Arc<impl Keeper + 'static>) -> Self {
+        let new = || {
+            let keeper = Arc::downgrade(keeper);
+            Arc::new(Origin(keeper))
+        };
+        Self { id, ino, body, origin: Arc::clone(keeper.origin().get_or_init(new)) }
     }
 
     /// A second node of a file, for a handle with an id that the file had before.
-    pub(crate) fn alias(id: NodeId, ino: u64, file: Arc<File>, table: &Arc<Table>) -> Self {
-        Self::make(id, ino, Body::File(file), table, true)
+    pub(crate) fn alias(id: NodeId, ino: u64, file: Arc<File>, keeper: &Arc<impl Keeper + 'static>) -> Self {
+        Self::new(id, ino, Body::File(Shown { file, marks: Marks::new(true) }), keeper)
     }
 
-    fn make(id: NodeId, ino: u64, body: Body, table: &Arc<Table>, alias: bool) -> Self {
-        let table = Arc::downgrade(table);
-        Self {
-            id,
-            ino,
-            stale: AtomicBool::new(false),
-            lower_passthrough: AtomicBool::new(false),
-            alias,
-            body,
-            table,
+    /// What it is to the kernel.
+    pub(crate) fn marks(&self) -> &Marks {
+        static OF_DIRECTORIES: OnceLock<Marks> = OnceLock::new();
+        match &self.body {
+            Body::Dir(_) => OF_DIRECTORIES.get_or_init(|| Marks::new(false)),
+            Body::File(shown) => &shown.marks,
         }
     }
 
@@ -293,7 +326,7 @@ impl Node {
     }
 
     /// The file that this node shows, if it is no directory.
-    pub(crate) const fn as_file(&self) -> Option<&Arc<File>> {
+    pub(crate) fn as_file(&self) -> Option<&Arc<File>> {
         match &self.body {
             Body::Dir(_) => None,
             Body::File(file) => Some(file),
@@ -328,8 +361,8 @@ impl Drop for Node {
             }
             Body::File(file) => file.state.read().names.iter().for_each(unlist),
         }
-        if let Some(table) = self.table.upgrade() {
-            table.ended(self.id, key);
+        if let Some(keeper) = self.origin.0.upgrade() {
+            keeper.ended(self.id, key);
         }
     }
 }
@@ -466,6 +499,11 @@ impl File {
 }
 
 impl Body {
+    /// A file, by its only node so far.
+    pub(crate) const fn file(file: Arc<File>) -> Self {
+        Self::File(Shown { file, marks: Marks::new(false) })
+    }
+
     /// The name by which it was found.
     pub(crate) fn name(&self) -> Option<SharedName> {
         match self {
@@ -483,8 +521,8 @@ mod tests {
     #[test]
     fn what_is_only_looked_at_is_small() {
         const COUNTS: usize = 2 * size_of::<usize>();
-        assert!(size_of::<Node>() + COUNTS <= 72, "{}", size_of::<Node>());
+        assert!(size_of::<Node>() + COUNTS <= 56, "{}", size_of::<Node>());
         assert!(size_of::<File>() + COUNTS <= 136, "{}", size_of::<File>());
-        assert!(size_of::<Dir>() <= 248, "{}", size_of::<Dir>());
+        assert!(size_of::<Dir>() <= 264, "{}", size_of::<Dir>());
     }
 }

@@ -105,7 +105,7 @@ impl Core {
     /// not be seen to change through the other. Nor where a program may be writing to the file itself, which was found out before they
     /// were read: one that has ended since may have written after that; and not for long where somebody may have it mapped.
     pub(crate) fn attr_ttl(&self, node: &Node, attr: &Attr, has_writers: bool) -> Duration {
-        let second = node.alias || node.stale.load(Relaxed);
+        let second = node.marks().alias || node.marks().stale.load(Relaxed);
         let linked = self.layers.is_passthrough() && attr.nlink > 1 && !attr.is_dir();
         if second || linked || has_writers {
             Duration::ZERO

@@ -169,7 +169,7 @@ impl Core {
             if let Some(file) = file {
                 self.layers.keep_io(&new, file);
             }
-            Body::File(new)
+            Body::file(new)
         };
         let node = change.made(name, (raw.ino, attr.ino, attr.kind()), body)?;
         Ok(Made { node, attr })
@@ -203,7 +203,7 @@ impl Core {
         let new = Arc::new(File::new(FileKind::Regular, state));
         new.unsynced.note_original();
         self.layers.keep_io(&new, file);
-        let node = self.nodes.make(None, attr.ino, Body::File(new))?;
+        let node = self.nodes.make(None, attr.ino, Body::file(new))?;
         self.nodes.write_new(&node, &[]);
         if let Some(file) = node.as_file() {
             self.write_held(&node, &file.state.read());

@@ -182,7 +182,7 @@ impl Core {
     pub(crate) fn open(&self, node: &Arc<Node>, flags: u32) -> Result<OpenIo> {
         let file = regular(node)?;
         let stale = || Error::new(Errno::STALE, "the file has a new node");
-        if node.stale.load(Relaxed) {
+        if node.marks().stale.load(Relaxed) {
             return Err(stale());
         }
         // The kernel knows who writes through it; of those who write to the upper layer's file only this side can know.
@@ -197,7 +197,7 @@ impl Core {
         let writes = flags & O_ACCMODE != 0 || truncate;
         // Nothing is done for an open that must fail: a file without a name has no other node to be found by.
         if writes
-            && node.lower_passthrough.load(Relaxed)
+            && node.marks().lower_passthrough.load(Relaxed)
             && !self.layers.readable(file)?.writable
             && file.state.read().names.is_empty()
         {
@@ -208,7 +208,7 @@ impl Core {
             let keep = if truncate { 0 } else { u64::MAX };
             let open = self.writable(node, file, keep)?;
             // The kernel may hold the lower file through this node; the upper must come through another.
-            if node.stale.load(Relaxed) {
+            if node.marks().stale.load(Relaxed) {
                 return Err(stale());
             }
             if truncate {
@@ -225,13 +225,13 @@ impl Core {
         } else {
             let io = self.layers.readable(file)?;
             if !io.writable && (io.file.descriptor().is_some() || io.file.lent().is_some()) {
-                node.lower_passthrough.store(true, Relaxed);
+                node.marks().lower_passthrough.store(true, Relaxed);
                 self.nodes.write_flags(node, Flags::LOWER_OPEN);
                 // A copy-up that did not see the mark has replaced the file by now.
                 let now = self.layers.readable(file)?;
                 if now.writable {
                     let state = file.state.write();
-                    if !node.stale.load(Relaxed) {
+                    if !node.marks().stale.load(Relaxed) {
                         self.swap_node(state, node, file);
                     }
                     return Err(stale());
@@ -251,13 +251,13 @@ impl Core {
             {
                 return Ok(OpenIo::Lent(copy));
             }
-            return Ok(OpenIo::Cached { keep: !node.alias });
+            return Ok(OpenIo::Cached { keep: !node.marks().alias });
         }
         match descriptor {
             Some(descriptor) if file.count_of_cached_opens() == 0 => Ok(OpenIo::Passthrough(descriptor)),
             _ => {
                 self.nodes.count_cached(node, file, 1);
-                Ok(OpenIo::Cached { keep: !node.alias })
+                Ok(OpenIo::Cached { keep: !node.marks().alias })
             }
         }
     }

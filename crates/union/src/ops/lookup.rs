@@ -50,7 +50,7 @@ impl Core {
         }
         match found {
             // As its predecessor left it, killed between a copy-up and its next lookup.
-            Some((node, _)) if node.stale.load(Relaxed) => Ok(Some((self.current(node)?, None))),
+            Some((node, _)) if node.marks().stale.load(Relaxed) => Ok(Some((self.current(node)?, None))),
             found => Ok(found),
         }
     }
@@ -200,7 +200,7 @@ impl Core {
         let (file, ino, attr) = self.file_in(&found, names, at)?;
         if found.attr.nlink > 1 {
             // Under the shard's lock, so that two names of one inode never become two nodes.
-            let node = self.nodes.enter(parent, name, ino, Body::File(file), Some(key))?;
+            let node = self.nodes.enter(parent, name, ino, Body::file(file), Some(key))?;
             self.nodes.write_flags(&node, Flags::LINKED);
             prune(&mut shard);
             shard.insert(key, Known::new(&node));
@@ -211,7 +211,7 @@ impl Core {
             let state = file.state.read();
             !state.null_device && state.below.is_none()
         };
-        let node = self.nodes.enter(parent, name, ino, Body::File(file), Some(key))?;
+        let node = self.nodes.enter(parent, name, ino, Body::file(file), Some(key))?;
         Ok((node, plain.then_some(attr)))
     }
 
@@ -254,7 +254,7 @@ impl Core {
 
     /// The node that shows a file now: the node itself, or its successor if it was swapped.
     pub(crate) fn current(&self, node: Arc<Node>) -> Result<Arc<Node>> {
-        if !node.stale.load(Relaxed) {
+        if !node.marks().stale.load(Relaxed) {
             return Ok(node);
         }
         self.successor_of(node.as_file().ok_or(Errno::ISDIR)?, node.ino)
@@ -262,7 +262,7 @@ impl Core {
 
     /// The node that shows a file whose first node was swapped, or dropped.
     pub(crate) fn successor_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
-        let is_now = |next: &Arc<Node>| !next.stale.load(Relaxed);
+        let is_now = |next: &Arc<Node>| !next.marks().stale.load(Relaxed);
         // At first without a look at the names: each of many leads here.
         let last = file.used().and_then(|used| used.successor.lock().upgrade());
         if let Some(next) = last.filter(is_now) {
@@ -277,7 +277,7 @@ impl Core {
         if let Some(next) = last.clone().filter(is_now) {
             return Ok(next);
         }
-        let next = self.nodes.make(key, ino, Body::File(Arc::clone(file)))?;
+        let next = self.nodes.make(key, ino, Body::file(Arc::clone(file)))?;
         *successor = Arc::downgrade(&next);
         self.nodes.write_new(&next, &names);
         drop(successor);
@@ -296,7 +296,7 @@ impl Core {
     pub(crate) fn swap_node(&self, state: RwLockWriteGuard<'_, FileState>, node: &Node, file: &File) {
         let last = file.successor.lock().upgrade();
         for old in [Some(node), last.as_deref()].into_iter().flatten() {
-            old.stale.store(true, SeqCst);
+            old.marks().stale.store(true, SeqCst);
             self.nodes.write_flags(old, Flags::STALE);
             self.coherence.recall_mapping(old.id);
         }

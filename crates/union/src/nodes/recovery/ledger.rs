@@ -31,12 +31,14 @@ const SERIAL: usize = 1;
 const CHUNK_BITS: usize = MAX_CHUNKS / 64;
 /// Where records begin.
 const RECORDS: usize = HEADER + CHUNK_BITS;
+/// Words of a page.
+const PAGE: usize = 512;
 /// Words of a record that every id has.
-const RECORD: usize = 12;
+const RECORD: usize = 11;
 /// Where the other words begin, which few ids have: what was never written takes no memory.
 const FEW: usize = RECORDS + MAX_CHUNKS * CHUNK * RECORD;
 /// Words of those of a record.
-const FEW_RECORD: usize = 14;
+const FEW_RECORD: usize = 15;
 /// Where long names begin.
 const LONG: usize = FEW + MAX_CHUNKS * CHUNK * FEW_RECORD;
 /// Words for the long names of a record: two of 256 bytes.
@@ -50,10 +52,8 @@ mod word {
     pub(super) const HEAD: usize = 0;
     pub(super) const LOOKUPS: usize = 1;
     pub(super) const INO: usize = 2;
-    /// A descriptor that holds the object (low half, plus one; 0: none) and a layer.
-    pub(super) const HELD: usize = 3;
     /// The first of two places, of which HEAD says which one is in use.
-    pub(super) const PLACE: usize = 4;
+    pub(super) const PLACE: usize = 3;
     /// From here on words that few ids have.
     pub(super) const FEW: usize = super::RECORD;
     /// Opens of this id through the kernel's cache.
@@ -65,8 +65,10 @@ mod word {
     pub(super) const BELOW: usize = FEW + 4;
     /// Of a directory: what the kernel believes of its names ([`NEGATIVE`](super::NEGATIVE), [`SHARED`](super::SHARED)).
     pub(super) const NAMES: usize = FEW + 5;
+    /// A descriptor that holds the object (low half, plus one; 0: none) and a layer.
+    pub(super) const HELD: usize = FEW + 6;
     /// The second place.
-    pub(super) const OTHER_PLACE: usize = FEW + 6;
+    pub(super) const OTHER_PLACE: usize = FEW + 7;
     /// All of them.
     pub(super) const END: usize = FEW + super::FEW_RECORD;
 
@@ -279,6 +281,30 @@ impl Ledger {
         }
     }
 
+    /// So many free records of a chunk may be worth a look at its pages.
+    pub(crate) const FEWEST_FREE: usize = CHUNK / 4;
+
+    /// Gives back the pages of a chunk that hold nothing but free records, none of which is given out meanwhile.
+    pub(crate) fn clear_free(&self, chunk: usize, is_free: &[bool; CHUNK]) {
+        for (base, size) in [(RECORDS, RECORD), (FEW, FEW_RECORD), (LONG, LONG_RECORD)] {
+            let first = base + chunk * CHUNK * size;
+            let is_page_free = |page: usize| {
+                let records = page * PAGE / size..=((page + 1) * PAGE - 1) / size;
+                is_free.get(records).is_some_and(|records| records.iter().all(|is| *is))
+            };
+            let mut page = 0;
+            while page < CHUNK * size / PAGE {
+                let pages = (page..CHUNK * size / PAGE).take_while(|page| is_page_free(*page)).count();
+                if pages > 0
+                    && let Err(error) = self.words.clear(first + page * PAGE, pages * PAGE)
+                {
+                    tracing::debug!(%error, "memory of the ledger stays");
+                }
+                page += pages + 1;
+            }
+        }
+    }
+
     /// The last serial number that was given to an id.
     pub(crate) fn serial(&self) -> u32 {
         self.words.word(SERIAL).map_or(0, |word| word.load(Relaxed)) as u32
@@ -318,7 +344,6 @@ impl Ledger {
         self.clear_few(id);
         self.set(id, word::HEAD, 0);
         if held != 0 {
-            self.set(id, word::HELD, 0);
             let kept = self.kept.lock().remove(&slot_of(id).0);
             drop(kept);
         }

@@ -91,8 +91,11 @@ impl Recovery {
         if spots.within.contains_key(&record.id) {
             return false;
         }
-        let taken = |spot: &Spot| spots.take(spot, |(id, _)| *id == record.id).is_some();
-        record.places.iter().map(taken).fold(true, |all, one| all && one)
+        let mut all = true;
+        for spot in &record.places {
+            all &= spots.take(spot, |(id, _)| *id == record.id).is_some();
+        }
+        all
     }
 }
 

@@ -273,7 +273,7 @@ impl Core {
         state.set_kept(work.adopt_kept(number));
         self.layers.doom_sidecar(&file, &state, work.space);
         drop(state);
-        Ok(Body::File(file))
+        Ok(Body::file(file))
     }
 
     /// What was in the upper layer.
@@ -296,7 +296,7 @@ impl Core {
             ..FileState::whole(Names::default(), At::Held(object), (0, attr.ino))
         };
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
-        Ok(Body::File(Arc::new(File::new(kind, state))))
+        Ok(Body::file(Arc::new(File::new(kind, state))))
     }
 
     /// Where the data are of a file without a name that has them not itself.
@@ -321,7 +321,7 @@ impl Core {
         let at = At::Lower(LowerAt { dir: lower, name: name.into() });
         let (file, _, _) = self.file_in(&found, Names::default(), at)?;
         file.state.write().lost = 1;
-        Ok(Body::File(file))
+        Ok(Body::file(file))
     }
 
     /// Before a file loses its last name: what holds it.
@@ -372,8 +372,8 @@ impl Nodes {
         if let Ok(node) = self.get(record.id) {
             return node;
         }
-        let node = Arc::new(Node::new(record.id, record.ino, Body::File(Arc::clone(file)), &self.table));
-        node.stale.store(true, Relaxed);
+        let node = Arc::new(Node::new(record.id, record.ino, Body::file(Arc::clone(file)), &self.table));
+        node.marks().stale.store(true, Relaxed);
         file.cached_opens.fetch_add(record.cached_opens, Relaxed);
         self.table.recovered(&node);
         node
@@ -433,13 +433,13 @@ impl Nodes {
         // Of each node of the file there are its own.
         file.cached_opens.fetch_add(record.cached_opens, Relaxed);
         if record.flags.contains(Flags::LOWER_OPEN) {
-            node.lower_passthrough.store(true, Relaxed);
+            node.marks().lower_passthrough.store(true, Relaxed);
             // Killed between a copy-up and the word of it: the kernel has the lower file open through this node.
             let state = file.state.read();
             let copied = !matches!(state.at, At::Lower(_)) && (state.below.is_none() || state.partial);
             drop(state);
             if copied {
-                node.stale.store(true, Relaxed);
+                node.marks().stale.store(true, Relaxed);
                 self.write_flags(node, Flags::STALE);
             }
         }

@@ -18,7 +18,6 @@ pub(super) const CASES: &[Case] = &[
     Case::once("pool/the-tenant-pays", 60, the_tenant_pays),
     Case::once("pool/memory-is-limited", 60, memory_is_limited),
     Case::once("pool/names-are-bounded", 120, names_are_bounded),
-    Case::once("pool/too-little-memory", 120, too_little_memory),
     Case::once("pool/processors", 60, processors),
     Case::once("pool/layers-belong-to-pools", 60, layers_belong_to_pools),
     Case::once("pool/uid-range", 60, uid_range),
@@ -270,53 +269,6 @@ fn names_are_bounded(cx: &Cx) -> Outcome {
     ensure_eq!((gone.metadata()?.nlink(), gone.metadata()?.len()), (0, 0), "what was removed and is open");
     ensure_eq!(mount.service()?, service, "the service that has answered");
     Ok(())
-}
-
-/// A pool with too little memory for a service: after some that were killed the mount ends, and the log says why.
-fn too_little_memory(cx: &Cx) -> Outcome {
-    let pools = Pools::new(cx)?;
-    pools.run("create", &["--memory", "64M"])?;
-    let layers = cx.layers("l", 1)?;
-    let mount = pools.mount(&layers, true)?;
-    // Pools refuse such a limit. Version 1 takes none that is not kept at once: the lowest that it takes when there is no service.
-    let file = limit_of(mount.service()?.as_raw_nonzero().get())?;
-    let mut limit = MIB / 2;
-    while fs::write(&file, limit.to_string()).is_err() {
-        limit += MIB / 4;
-        ensure!(limit < 64 * MIB, "the limit cannot be set");
-        if let Ok(service) = mount.service() {
-            kill_process(service, Signal::KILL)?;
-        }
-    }
-    println!("{} KiB", limit >> 10);
-    if let Ok(service) = mount.service() {
-        let _ = kill_process(service, Signal::KILL);
-    }
-    eventually("the reason is said", || {
-        let log = fs::read_to_string(pools.log()).unwrap_or_default();
-        Ok(log.contains("is not enough for what is mounted there") && log.contains("--memory SIZE"))
-    })?;
-    eventually("the mount ends", || {
-        Ok(fs::metadata(mount.path("x")).is_err_and(|e| e.raw_os_error() == Some(107)))
-    })
-}
-
-/// The file with the limit of a process's memory, whichever version of control groups has it.
-fn limit_of(process: i32) -> Outcome<PathBuf> {
-    let groups = fs::read_to_string(format!("/proc/{process}/cgroup"))?;
-    let path = |wanted: &str| {
-        groups.lines().find_map(|line| {
-            let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-            controllers.split(',').any(|one| one == wanted).then(|| path.trim_start_matches('/').to_owned())
-        })
-    };
-    let one = path("memory")
-        .map(|path| Path::new("/sys/fs/cgroup/memory").join(path).join("memory.limit_in_bytes"));
-    let two = path("").map(|path| Path::new("/sys/fs/cgroup").join(path).join("memory.max"));
-    one.into_iter()
-        .chain(two)
-        .find(|file| file.exists())
-        .map_or_else(|| skip("no limit of memory is to be found"), Ok)
 }
 
 /// The first two numbers of the kernel's version.

@@ -7,6 +7,7 @@ mod beneath;
 mod borrowed_thread;
 mod call;
 pub mod ceph;
+mod code;
 pub mod cpu_latency;
 mod daemon;
 mod family_words;
@@ -39,6 +40,7 @@ pub mod zoned;
 
 pub use borrowed_thread::{Borrowed, BorrowedThread};
 pub use call::Call;
+pub use code::{drop_code, find_code};
 pub use daemon::{Fork, HeldSignals, become_io_flusher, calm_signals, fork, thread_count};
 pub use family_words::{FAMILY_WORDS, FamilyWords};
 pub use fault::{DEAD, Fault, Faulty, When};
@@ -54,8 +56,8 @@ pub use offspring::{
 };
 pub use pidfd::{Ids, THREAD, ids_of, ids_of_thread, peer_process, process_of_thread};
 pub use process::{
-    clear_umask, descriptor_limit, lift_limits, raise_descriptor_limit, trim_memory, unshare_ipc,
-    unshare_mounts,
+    clear_umask, descriptor_limit, lift_limits, raise_descriptor_limit, settle_memory, trim_memory,
+    unshare_ipc, unshare_mounts,
 };
 pub use remove_tree::{remove_tree, remove_tree_at};
 pub use seccomp::{FilterInstruction, install_filter};

@@ -78,6 +78,20 @@ pub fn unshare_mounts() -> Result<(), Errno> {
     Err(last_errno())
 }
 
+/// Has the allocator take no more arenas than so many, and large pieces from the system, to which they go back at once. It learns otherwise
+/// to keep them.
+pub fn settle_memory(arenas: usize) {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        let arenas = i32::try_from(arenas.max(1)).unwrap_or(i32::MAX);
+        for (what, value) in [(libc::M_ARENA_MAX, arenas), (libc::M_MMAP_THRESHOLD, 128 << 10)] {
+            // SAFETY: mallopt takes numbers, and may be called at any time.
+            unsafe { libc::mallopt(what, value) };
+        }
+    }
+    let _ = arenas;
+}
+
 /// Gives free memory of the allocator back to the system, where the allocator can.
 pub fn trim_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

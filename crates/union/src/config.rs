@@ -2,6 +2,7 @@
 
 use crate::coherence::generations::Generations;
 use crate::layers::handles::Budget;
+use crate::nodes::limit::NodeLimit;
 use crate::nodes::recovery::ledger::Ledger;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,6 +101,8 @@ pub struct UnionConfig {
     pub ttl: Duration,
     /// Descriptors that the union may keep open to save opening them again; unions of one process share it.
     pub handles: Arc<Budget>,
+    /// How many nodes the unions of one process may have together.
+    pub nodes: Arc<NodeLimit>,
     /// Where node ids are written down for a successor of the process; a predecessor's is gone on with.
     pub ledger: Option<Arc<Ledger>>,
     /// Where clients that map files see that one may have become shorter.
@@ -139,6 +142,7 @@ impl UnionConfig {
             run: None,
             ttl: Duration::from_secs(86_400),
             handles: Arc::new(Budget::new(Self::HANDLES, u64::MAX)),
+            nodes: Arc::default(),
             ledger: None,
             generations: None,
             export: None,

@@ -6,8 +6,9 @@ use crate::copyup::Upper;
 use crate::layers::Layers;
 use crate::nodes::Nodes;
 use crate::nodes::node::{Body, Node};
+use crate::nodes::recovery::lost::NotHeld;
+use crate::nodes::shared_name::SharedName;
 use std::collections::HashMap;
-use std::ffi::CStr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use vellum_vfs::{NodeId, Result};
@@ -39,6 +40,38 @@ impl Union {
     pub fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
         self.0.resume(held);
     }
+
+    /// From so many nodes on, the bell of [`UnionConfig::nodes`] is rung, once.
+    pub fn set_node_alarm(&self, at: usize) {
+        self.0.nodes.set_alarm(at);
+    }
+
+    /// Asks the kernel to forget about `wanted` nodes that it does not use, from where the last call ended (0: from the beginning); where
+    /// to go on. They are forgotten a moment later. ENOSYS: the kernel cannot be asked. To be called by a thread that answers nothing.
+    pub fn prune(&self, from: usize, wanted: usize) -> Result<usize> {
+        let (nodes, next) = self.0.nodes.known(from, wanted);
+        if let Some(kernel) = self.0.coherence.kernel() {
+            kernel.notifier.prune(&nodes)?;
+        }
+        Ok(next)
+    }
+
+    /// Gives memory back that forgotten nodes have left in tables.
+    pub fn trim(&self) {
+        self.0.nodes.trim();
+        self.0.layers.trim();
+    }
+
+    /// Nodes of a predecessor that the kernel does not hold, as far as can be told at this moment. None: it has not begun to ask.
+    #[must_use]
+    pub fn not_held(&self) -> Option<NotHeld> {
+        self.0.not_held()
+    }
+
+    /// Forgets those that it still does not hold. To be called when no answer of the predecessor can be on its way any more. How many.
+    pub fn forget_lost(&self, before: &NotHeld) -> usize {
+        self.0.forget_lost(before)
+    }
 }
 
 impl Core {
@@ -59,7 +92,7 @@ impl Core {
 
 /// The path of a node in the mount, for messages; the names of removed parents are left out.
 pub(crate) fn path_of(node: &Node) -> String {
-    let mut names: Vec<Box<CStr>> = Vec::new();
+    let mut names: Vec<SharedName> = Vec::new();
     let place_of = |node: &Node| match &node.body {
         Body::Dir(dir) => dir.place.read().clone(),
         Body::File(file) => file.state.read().names.first().cloned(),

@@ -41,6 +41,8 @@ pub struct Findings {
     instance: InstanceReport,
     layers: Vec<String>,
     upper_content: Option<UpperContent>,
+    /// Seconds after which the kernel ends a mount whose service does not answer, whatever that says.
+    request_timeout: Option<u64>,
 }
 
 /// Finds out about `path`.
@@ -54,7 +56,14 @@ pub fn find(path: &Path) -> Result<Findings, Failure> {
         layers.push(String::from_utf8_lossy(&ask(path, question)?).into_owned());
     }
     let upper_content = instance.upper.as_ref().map(|upper| count(Path::new(upper)));
-    Ok(Findings { path: path.to_owned(), node, instance, layers, upper_content })
+    let request_timeout = request_timeout();
+    Ok(Findings { path: path.to_owned(), node, instance, layers, upper_content, request_timeout })
+}
+
+/// The most that the kernel grants a service for an answer, if it is limited.
+fn request_timeout() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/sys/fs/fuse/max_request_timeout").ok()?;
+    text.trim().parse().ok().filter(|seconds| *seconds > 0)
 }
 
 /// Counts what is in an upper layer.
@@ -140,6 +149,15 @@ impl Findings {
         );
         line("profile", format!("{}, {} workers", instance.profile, instance.workers));
         line("kernel", instance.features.join(", "));
+        if let Some(seconds) = self.request_timeout {
+            line(
+                "",
+                format!(
+                    "ends a mount whose service has not answered for {seconds} s, be it held or busy; no mount can say otherwise (sysctl \
+                     fs.fuse.max_request_timeout=0, before the mount)"
+                ),
+            );
+        }
         if !instance.processors.is_empty() {
             line("processors", instance.processors.clone());
         }

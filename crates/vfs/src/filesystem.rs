@@ -125,6 +125,17 @@ pub trait Notifier: Send + Sync {
     /// Whether the front has not been answered yet about a request that makes this name or takes it away, which has been begun, and may be
     /// carried out a second time by a successor. Asked with the names of the directory held.
     fn has_begun(&self, dir: NodeId, name: Name<'_>) -> bool;
+    /// Whether the front has a node; yes where that cannot be told. An answer that makes it known may be on its way. Changes nothing.
+    fn holds(&self, node: NodeId) -> bool {
+        let _ = node;
+        true
+    }
+    /// Asks the front to forget nodes that it does not use. ENOSYS: it knows no such wish. What it gives back comes as
+    /// [`Filesystem::forget`]. It may wait for answers: to be called by a thread that gives none, without any lock.
+    fn prune(&self, nodes: &[NodeId]) -> Result<()> {
+        let _ = nodes;
+        Err(Errno::NOSYS.into())
+    }
 }
 
 /// Operations that were under way at some moment.

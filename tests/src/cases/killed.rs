@@ -2,6 +2,7 @@
 //! the host would have given.
 
 use super::Case;
+use super::checkpoint::support::eventually;
 use super::pool::Pools;
 use crate::harness::layers::Layers;
 use crate::harness::mount::only_vellum;
@@ -23,6 +24,7 @@ pub(super) const CASES: &[Case] = &[
     Case::mounted("killed/first-changes", 3600, first_changes),
     Case::mounted("killed/first-changes-in-a-pool", 3600, first_changes_in_a_pool),
     Case::of(Profile::Passthrough, "killed/opens", 3600, opens),
+    Case::mounted("killed/what-is-forgotten", 3600, what_is_forgotten),
 ];
 
 const TIME: Duration = Duration::from_secs(8);
@@ -116,6 +118,36 @@ fn opens(cx: &Cx) -> Outcome {
         }
         Ok(())
     })?;
+    run.end()
+}
+
+/// Files are made and removed: what the kernel has forgotten is not kept open by successors of the service that was told so.
+fn what_is_forgotten(cx: &Cx) -> Outcome {
+    /// Without kills some files are open for a moment, too.
+    const FEW: usize = 8;
+    only_vellum("has no supervisor")?;
+    let layers = cx.layers("union", 1)?;
+    let mount = cx.mount(&layers)?;
+    let run = Run::new();
+    run.kill(&mount, THREADS, |thread, _| {
+        while !run.is_over() {
+            let dir = mount.path(&thread.to_string());
+            fs::create_dir(&dir)?;
+            (0..100).try_for_each(|n| fs::write(dir.join(n.to_string()), "x"))?;
+            fs::remove_dir_all(&dir)?;
+        }
+        Ok(())
+    })?;
+    let held = || -> Outcome<usize> {
+        let open = fs::read_dir(format!("/proc/{}/fd", mount.service()?.as_raw_nonzero()))?;
+        let targets = open.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+        let is_removed = |target: &PathBuf| {
+            target.starts_with(&cx.dir) && target.to_string_lossy().ends_with(" (deleted)")
+        };
+        Ok(targets.filter(is_removed).count())
+    };
+    println!("{} removed files are open", held()?);
+    eventually("removed files are closed", || Ok(held()? <= FEW))?;
     run.end()
 }
 
@@ -415,7 +447,10 @@ impl Side {
             }
             What::Cut => OpenOptions::new().write(true).truncate(true).open(&name).map(drop).map_err(raw),
             What::Chmod => rustix::fs::chmod(&name, mode),
-            What::ChmodOpen => open.map_or(Ok(()), |(file, _)| rustix::fs::fchmod(file, mode)),
+            // The mode of a removed directory is nobody's to see, and is not kept.
+            What::ChmodOpen => open
+                .filter(|(file, _)| file.metadata().is_ok_and(|meta| meta.is_file()))
+                .map_or(Ok(()), |(file, _)| rustix::fs::fchmod(file, mode)),
             What::CreateNew => {
                 OpenOptions::new().write(true).create_new(true).open(&name).map(drop).map_err(raw)
             }

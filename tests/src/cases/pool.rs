@@ -8,6 +8,7 @@ use crate::harness::{Cx, Layers, Mount, shell};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 pub(super) const CASES: &[Case] = &[
     Case::once("pool/the-tenant-pays", 60, the_tenant_pays),
     Case::once("pool/memory-is-limited", 60, memory_is_limited),
+    Case::once("pool/names-are-bounded", 120, names_are_bounded),
     Case::once("pool/processors", 60, processors),
     Case::once("pool/layers-belong-to-pools", 60, layers_belong_to_pools),
     Case::once("pool/uid-range", 60, uid_range),
@@ -226,6 +228,55 @@ fn memory_is_limited(cx: &Cx) -> Outcome {
     ensure!(peak.is_none_or(|peak| peak <= 48 * MIB as u64), "the pool had {peak:?} bytes");
     ensure!(peak.is_none_or(|peak| peak >= 8 * MIB as u64), "the pool had only {peak:?} bytes");
     Ok(())
+}
+
+/// Programs look at more names than the pool's memory is for: the kernel is asked to forget, and nobody is killed. What is open, and what
+/// is watched, stays as it is.
+fn names_are_bounded(cx: &Cx) -> Outcome {
+    const DIRS: usize = 50;
+    const FILES: usize = 500;
+    let pools = Pools::new(cx)?;
+    if kernel_version()? < (6, 18) {
+        return skip("the kernel cannot be asked to forget before Linux 6.18");
+    }
+    pools.run("create", &["--memory", "16M"])?;
+    let layers = cx.layers("l", 1)?;
+    for dir in 0..DIRS {
+        let dir = layers.lower().join(format!("directory-{dir}"));
+        fs::create_dir(&dir)?;
+        (0..FILES).try_for_each(|file| fs::write(dir.join(format!("some-name-{file}")), ""))?;
+    }
+    let mount = pools.mount(&layers, true)?;
+    let service = mount.service()?;
+    fs::write(mount.path("directory-0/open"), "before")?;
+    let mut open = fs::File::options().read(true).append(true).open(mount.path("directory-0/open"))?;
+    let gone = fs::File::open(mount.path("directory-1/some-name-7"))?;
+    fs::remove_file(mount.path("directory-1/some-name-7"))?;
+    let numbers = |dir: usize| -> Outcome<Vec<u64>> {
+        let listed = fs::read_dir(mount.path(&format!("directory-{dir}")))?;
+        let mut numbers: Vec<u64> =
+            listed.map(|entry| entry?.metadata().map(|meta| meta.ino())).collect::<Result<_, _>>()?;
+        numbers.sort_unstable();
+        Ok(numbers)
+    };
+    let before = numbers(3)?;
+    for dir in 0..DIRS {
+        let seen = numbers(dir)?.len();
+        ensure!(seen.abs_diff(FILES) <= 1, "{seen} names in directory {dir}");
+    }
+    ensure_eq!(numbers(3)?, before, "inode numbers");
+    open.write_all(b", after")?;
+    ensure_eq!(fs::read(mount.path("directory-0/open"))?, b"before, after", "what is open");
+    ensure_eq!((gone.metadata()?.nlink(), gone.metadata()?.len()), (0, 0), "what was removed and is open");
+    ensure_eq!(mount.service()?, service, "the service that has answered");
+    Ok(())
+}
+
+/// The first two numbers of the kernel's version.
+fn kernel_version() -> Outcome<(u32, u32)> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.trim().parse().ok());
+    Ok((numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)))
 }
 
 /// A service runs where its pool's processors are, also when these change.

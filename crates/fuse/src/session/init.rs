@@ -4,6 +4,7 @@ use crate::session::inflight::Inflight;
 use crate::wire::{self, InitFlags, InitIn, InitOut};
 use std::ffi::CStr;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use vellum_vfs::Duties;
@@ -230,12 +231,41 @@ const ALWAYS: InitFlags = InitFlags::ASYNC_READ
     .union(InitFlags::DIRECT_IO_ALLOW_MMAP)
     .union(InitFlags::HAS_RESEND);
 
-/// Works out the answer to INIT. `max_pages_limit` is the kernel's own.
+/// What the kernel is set to, for all mounts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Most pages of a request.
+    pub(crate) max_pages_limit: u32,
+    /// Seconds after which it ends a connection whose server has not answered a request and says nothing of its own; 0: never.
+    pub(crate) default_request_timeout: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_pages_limit: 256, default_request_timeout: 0 }
+    }
+}
+
+impl Settings {
+    /// Those of this machine.
+    pub(crate) fn here() -> Self {
+        let number = |name: &str| {
+            std::fs::read_to_string(Path::new("/proc/sys/fs/fuse").join(name)).ok()?.trim().parse().ok()
+        };
+        let usual = Self::default();
+        Self {
+            max_pages_limit: number("max_pages_limit").unwrap_or(usual.max_pages_limit),
+            default_request_timeout: number("default_request_timeout").unwrap_or_default(),
+        }
+    }
+}
+
+/// Works out the answer to INIT.
 pub(crate) fn negotiate(
     options: &SessionOptions,
     init: &InitIn,
     ext: Option<&wire::InitExtIn>,
-    max_pages_limit: u32,
+    settings: Settings,
 ) -> Result<(Negotiated, InitOut), InitProblem> {
     if init.major > wire::MAJOR {
         return Err(InitProblem::NewerMajor);
@@ -264,10 +294,16 @@ pub(crate) fn negotiate(
     if options.allow_idmap && options.default_permissions {
         wanted |= InitFlags::ALLOW_IDMAP;
     }
+    // A service may be held for long, by a debugger or by whoever moves its machine, and a mount that the kernel has ended is lost. One
+    // that says nothing of its own is measured by the default; without a default the kernel measures nothing.
+    if settings.default_request_timeout != 0 {
+        wanted |= InitFlags::REQUEST_TIMEOUT;
+    }
     let flags = wanted & offered;
 
     let pages = if flags.contains(InitFlags::MAX_PAGES) {
-        (options.max_write.min(MAX_WRITE_LIMIT) / 4096).clamp(1, max_pages_limit.clamp(1, u16::MAX.into()))
+        (options.max_write.min(MAX_WRITE_LIMIT) / 4096)
+            .clamp(1, settings.max_pages_limit.clamp(1, u16::MAX.into()))
     } else {
         32
     };
@@ -295,6 +331,7 @@ pub(crate) fn negotiate(
         max_pages: pages as u16,
         flags2: (flags.bits() >> 32) as u32,
         max_stack_depth: stack,
+        request_timeout: if flags.contains(InitFlags::REQUEST_TIMEOUT) { u16::MAX } else { 0 },
         ..InitOut::default()
     };
     Ok((negotiated, reply))
@@ -317,7 +354,7 @@ mod tests {
             (Profile::Passthrough, InitFlags::PASSTHROUGH, InitFlags::WRITEBACK_CACHE),
         ] {
             let options = SessionOptions { profile, ..SessionOptions::default() };
-            let (negotiated, _) = negotiate(&options, &init, ext.as_ref(), 256).unwrap();
+            let (negotiated, _) = negotiate(&options, &init, ext.as_ref(), Settings::default()).unwrap();
             assert!(negotiated.flags.contains(yes) && !negotiated.flags.intersects(no));
             assert_eq!(negotiated.max_stack_depth, u32::from(profile == Profile::Passthrough));
         }
@@ -327,13 +364,14 @@ mod tests {
     fn an_old_kernel_gets_what_it_knows() {
         let old = InitFlags::from_bits_truncate((1 << 27) - 1);
         let (init, _) = offer(31, old);
-        let (negotiated, reply) = negotiate(&SessionOptions::default(), &init, None, 256).unwrap();
+        let (negotiated, reply) =
+            negotiate(&SessionOptions::default(), &init, None, Settings::default()).unwrap();
         assert_eq!((negotiated.minor, reply.flags2), (31, 0));
         assert!(!negotiated.flags.contains(InitFlags::INIT_EXT));
         assert!(negotiated.duties().contains(Duties::OPENS_FILES | Duties::COLLECTS_WRITES));
         let (init, _) = offer(30, old);
         assert_eq!(
-            negotiate(&SessionOptions::default(), &init, None, 256).unwrap_err(),
+            negotiate(&SessionOptions::default(), &init, None, Settings::default()).unwrap_err(),
             InitProblem::TooOld(7, 30)
         );
     }
@@ -341,7 +379,8 @@ mod tests {
     #[test]
     fn upper_flags_need_init_ext() {
         let (init, ext) = offer(45, InitFlags::all() - InitFlags::INIT_EXT);
-        let (negotiated, _) = negotiate(&SessionOptions::default(), &init, ext.as_ref(), 256).unwrap();
+        let (negotiated, _) =
+            negotiate(&SessionOptions::default(), &init, ext.as_ref(), Settings::default()).unwrap();
         assert_eq!(negotiated.flags.bits() >> 32, 0);
     }
 
@@ -349,11 +388,29 @@ mod tests {
     fn limits_hold() {
         let (init, ext) = offer(45, InitFlags::all());
         let options = SessionOptions { max_write: u32::MAX, max_stack_depth: 9, ..SessionOptions::default() };
-        let (negotiated, reply) = negotiate(&options, &init, ext.as_ref(), 65535).unwrap();
+        let (negotiated, reply) = negotiate(
+            &options,
+            &init,
+            ext.as_ref(),
+            Settings { max_pages_limit: 65535, ..Settings::default() },
+        )
+        .unwrap();
         assert_eq!(negotiated.max_write, MAX_WRITE_LIMIT);
         assert_eq!(reply.max_pages, 1024);
-        let (negotiated, _) = negotiate(&options, &init, ext.as_ref(), 256).unwrap();
+        let (negotiated, _) = negotiate(&options, &init, ext.as_ref(), Settings::default()).unwrap();
         assert_eq!(negotiated.max_write, 1 << 20);
+    }
+
+    #[test]
+    fn a_default_time_for_answers_is_not_taken() {
+        let (init, ext) = offer(45, InitFlags::all());
+        let options = SessionOptions::default();
+        for (default_request_timeout, named) in [(0, 0), (15, u16::MAX)] {
+            let settings = Settings { default_request_timeout, ..Settings::default() };
+            let (negotiated, reply) = negotiate(&options, &init, ext.as_ref(), settings).unwrap();
+            assert_eq!(reply.request_timeout, named);
+            assert_eq!(negotiated.flags.contains(InitFlags::REQUEST_TIMEOUT), named != 0);
+        }
     }
 
     #[test]
@@ -361,7 +418,7 @@ mod tests {
         let (init, ext) = offer(45, InitFlags::all());
         for (default_permissions, expected) in [(true, true), (false, false)] {
             let options = SessionOptions { allow_idmap: true, default_permissions, ..Default::default() };
-            let (negotiated, _) = negotiate(&options, &init, ext.as_ref(), 256).unwrap();
+            let (negotiated, _) = negotiate(&options, &init, ext.as_ref(), Settings::default()).unwrap();
             assert_eq!(negotiated.flags.contains(InitFlags::ALLOW_IDMAP), expected);
         }
     }

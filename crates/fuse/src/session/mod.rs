@@ -9,7 +9,7 @@ use crate::files::backing::BackingTable;
 use crate::files::pages::Pages;
 use crate::mount::{self, MountError, Mounted};
 use crate::request::{self, Operation};
-use crate::session::init::{InitProblem, Negotiated, SessionOptions};
+use crate::session::init::{InitProblem, Negotiated, SessionOptions, Settings};
 use crate::session::notify::FuseNotifier;
 use crate::session::stats::{AllCounters, Counts, Times};
 use crate::transport::{Device, Received, Transport};
@@ -19,6 +19,7 @@ use crate::wire::Opcode;
 use crate::workers::buffer::Buffer;
 use crate::workers::worker::Crew;
 use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,7 +36,7 @@ use zerocopy::IntoBytes;
 pub(crate) struct Core {
     pub(crate) device: Arc<OwnedFd>,
     /// Every descriptor of the connection that requests are read from.
-    pub(crate) devices: Mutex<Vec<Arc<OwnedFd>>>,
+    pub(crate) devices: Mutex<Vec<WorkerDevice>>,
     pub(crate) negotiated: Negotiated,
     pub(crate) backing: BackingTable,
     pub(crate) counters: AllCounters,
@@ -46,28 +47,51 @@ pub(crate) struct Core {
     clone_warned: AtomicBool,
 }
 
+/// A descriptor that a worker reads from, or has read from.
+#[derive(Clone)]
+pub(crate) struct WorkerDevice {
+    fd: Arc<OwnedFd>,
+    is_lent: bool,
+}
+
 impl Core {
-    /// A descriptor for one more worker: a clone with a queue of its own where that is possible.
-    /// The second value: nobody else reads from it.
-    pub(crate) fn worker_device(&self) -> (Arc<OwnedFd>, bool) {
+    /// A descriptor for one more worker: one that a worker has left, or a clone with a queue of its own where that is possible.
+    pub(crate) fn worker_device(&self) -> Arc<OwnedFd> {
         let mut devices = self.devices.lock();
-        if devices.is_empty() {
-            devices.push(Arc::clone(&self.device));
-            return (Arc::clone(&self.device), true);
+        if let Some(left) = devices.iter_mut().find(|device| !device.is_lent) {
+            left.is_lent = true;
+            return Arc::clone(&left.fd);
         }
-        match fuse_dev::clone(&*self.device) {
-            Ok(clone) => {
-                let clone = Arc::new(clone);
-                devices.push(Arc::clone(&clone));
-                (clone, true)
+        let clone = if devices.is_empty() {
+            Ok(Arc::clone(&self.device))
+        } else {
+            fuse_dev::clone(&*self.device).map(Arc::new)
+        };
+        match clone {
+            Ok(fd) => {
+                devices.push(WorkerDevice { fd: Arc::clone(&fd), is_lent: true });
+                fd
             }
             Err(error) => {
                 warn_once(&self.clone_warned, || {
                     tracing::debug!(%error, "workers share one descriptor");
                 });
-                (Arc::clone(&self.device), false)
+                Arc::clone(&self.device)
             }
         }
+    }
+
+    /// A worker has ended, and has answered all that it has read.
+    pub(crate) fn leaves_device(&self, fd: &Arc<OwnedFd>) {
+        if let Some(device) = self.devices.lock().iter_mut().find(|device| Arc::ptr_eq(&device.fd, fd)) {
+            device.is_lent = false;
+        }
+    }
+
+    /// Waits until there is a request, or the connection has ended. Nobody else waits.
+    pub(crate) fn wait_for_request(&self) {
+        let mut state = [PollFd::new(&*self.device, PollFlags::IN)];
+        while poll(&mut state, None) == Err(Errno::INTR) {}
     }
 
     /// Answers an INTERRUPT. No operation of ours can be broken off half-way, and ENOSYS says so: the kernel then
@@ -82,7 +106,7 @@ impl Core {
         let header = wire::OutHeader { len, error: -Errno::NOSYS.raw_os_error(), unique };
         let devices = self.devices.lock().clone();
         for device in devices {
-            if rustix::io::write(&*device, header.as_bytes()).is_ok() {
+            if rustix::io::write(&*device.fd, header.as_bytes()).is_ok() {
                 return;
             }
         }
@@ -293,18 +317,19 @@ fn thread_error(error: &std::io::Error) -> Error {
 }
 
 fn handshake(device: &Arc<OwnedFd>, options: &SessionOptions) -> Result<Negotiated> {
-    /// Most messages before an INIT that can be answered; two are normal with a newer major version.
-    const TRIES: usize = 16;
-    let limit = std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(256);
-    let mut transport = Device::new(Arc::clone(device), true);
+    /// Most looks and messages before an INIT that can be answered; two messages are normal with a newer major version.
+    const TRIES: usize = 32;
+    let settings = Settings::here();
+    let mut transport =
+        Device::new(Arc::clone(device)).map_err(|error| Error::new(error, "waiting for INIT"))?;
     let mut inbox = Buffer::new(wire::MIN_READ_BUFFER, 0);
     for _ in 0..TRIES {
         let len = match transport.receive(inbox.bytes_mut()) {
             Ok(Received::Request(len)) => len,
-            Ok(Received::Nothing) => continue,
+            Ok(Received::Nothing) => {
+                transport.wait(None).map_err(|error| Error::new(error, "waiting for INIT"))?;
+                continue;
+            }
             Ok(Received::Closed) => return Err(Error::new(Errno::NODEV, "unmounted before INIT")),
             Err(error) => return Err(Error::new(error, "reading INIT")),
         };
@@ -314,7 +339,7 @@ fn handshake(device: &Arc<OwnedFd>, options: &SessionOptions) -> Result<Negotiat
             reply(&mut transport, request.header.unique, -Errno::IO.raw_os_error(), &[])?;
             continue;
         };
-        match init::negotiate(options, &args, ext.as_ref(), limit) {
+        match init::negotiate(options, &args, ext.as_ref(), settings) {
             Ok((negotiated, out)) => {
                 reply(&mut transport, request.header.unique, 0, out.as_bytes())?;
                 return Ok(negotiated);

@@ -23,6 +23,8 @@ const QUEUE_MAX: usize = 4096;
 /// that it sends when fewer than [`max_background`](crate::SessionOptions::max_background) others are under way: answers to such
 /// are what waits here.
 const HELD_MAX: usize = 16;
+/// Most nodes that the kernel is asked to forget by one notification.
+const PRUNED_MAX: usize = 512;
 /// Bytes of an answer to a write.
 pub(crate) const WRITTEN: usize = size_of::<wire::OutHeader>() + size_of::<wire::WriteOut>();
 
@@ -154,6 +156,25 @@ impl Notifier for FuseNotifier {
 
     fn under_way(&self) -> Box<dyn UnderWay> {
         self.0.workers.get().map_or_else(|| Box::new(()) as Box<dyn UnderWay>, |workers| workers())
+    }
+
+    fn holds(&self, node: NodeId) -> bool {
+        let nothing = wire::NotifyStore { nodeid: node.0, ..wire::NotifyStore::default() };
+        notify(&self.0.device, Notify::Store, nothing.as_bytes()) != Err(Errno::NOENT)
+    }
+
+    fn prune(&self, nodes: &[NodeId]) -> Result<()> {
+        for some in nodes.chunks(PRUNED_MAX) {
+            let head = wire::NotifyPrune { count: some.len() as u32, ..wire::NotifyPrune::default() };
+            let mut body = head.as_bytes().to_vec();
+            some.iter().for_each(|node| body.extend_from_slice(&node.0.to_ne_bytes()));
+            notify(&self.0.device, Notify::Prune, &body).map_err(|errno| {
+                // An older kernel does not know the code.
+                let errno = if errno == Errno::INVAL { Errno::NOSYS } else { errno };
+                Error::new(errno, "notification")
+            })?;
+        }
+        Ok(())
     }
 
     fn has_begun(&self, dir: NodeId, name: Name<'_>) -> bool {

@@ -1,6 +1,8 @@
 //! `/dev/fuse`.
 
 use super::{Received, Transport};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -8,27 +10,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A descriptor of the device: the session's first, or a clone of it.
+///
+/// Nobody sleeps in read(2): that has no end when there is nothing more, and whoever sleeps there keeps the buffer that the kernel may
+/// write to. Of several that wait one is woken.
 pub(crate) struct Device {
     fd: Arc<OwnedFd>,
-    /// The descriptor is in this mode; None: not known. It is only changed by the one worker that owns it.
-    nonblocking: Option<bool>,
-    /// Nobody else reads from this descriptor.
-    own: bool,
+    events: OwnedFd,
 }
 
 impl Device {
-    pub(crate) const fn new(fd: Arc<OwnedFd>, own: bool) -> Self {
-        Self { fd, nonblocking: None, own }
-    }
-
-    fn set_nonblocking(&mut self, wanted: bool) -> Result<(), Errno> {
-        if self.nonblocking != Some(wanted) && self.own {
-            let mut flags = rustix::fs::fcntl_getfl(&*self.fd)?;
-            flags.set(OFlags::NONBLOCK, wanted);
-            rustix::fs::fcntl_setfl(&*self.fd, flags)?;
-            self.nonblocking = Some(wanted);
+    pub(crate) fn new(fd: Arc<OwnedFd>) -> Result<Self, Errno> {
+        let flags = rustix::fs::fcntl_getfl(&*fd)?;
+        if !flags.contains(OFlags::NONBLOCK) {
+            rustix::fs::fcntl_setfl(&*fd, flags | OFlags::NONBLOCK)?;
         }
-        Ok(())
+        let events = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&events, &*fd, EventData::new_u64(0), EventFlags::IN | EventFlags::EXCLUSIVE)?;
+        Ok(Self { fd, events })
     }
 
     fn read(&self, buf: &mut [u8]) -> Result<Received, Errno> {
@@ -46,15 +44,23 @@ impl Device {
 
 impl Transport for Device {
     fn receive(&mut self, buf: &mut [u8]) -> Result<Received, Errno> {
-        self.set_nonblocking(false)?;
         self.read(buf)
     }
 
-    fn spin(&mut self, buf: &mut [u8], limit: Duration) -> Result<Received, Errno> {
-        if !self.own {
-            return Ok(Received::Nothing);
+    fn wait(&mut self, limit: Option<Duration>) -> Result<bool, Errno> {
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let mut ready = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }];
+        match epoll::wait(&self.events, &mut ready[..], limit.as_ref()) {
+            Ok(0) => Ok(false),
+            Ok(_) | Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(error),
         }
-        self.set_nonblocking(true)?;
+    }
+
+    fn spin(&mut self, buf: &mut [u8], limit: Duration) -> Result<Received, Errno> {
         let begin = Instant::now();
         loop {
             let received = self.read(buf)?;

@@ -5,7 +5,7 @@
 //!
 //! io_uring has its place beside it, as `uring.rs`: an implementation owns the ring of one CPU, whose entries
 //! carry header and payload in buffers of its own. `reply` then fills in the commit of the entry that the last
-//! `receive` handed out, and the next `receive` submits it and waits, one system call for both. INIT,
+//! `receive` handed out, and the next `wait` submits it and waits, one system call for both. INIT,
 //! INTERRUPT, FORGET and notifications stay on the device, so a session with rings keeps one device worker.
 
 mod dev;
@@ -28,8 +28,10 @@ pub(crate) enum Received {
 
 /// One worker's way to the kernel.
 pub(crate) trait Transport {
-    /// Waits for a request, asleep.
+    /// Takes a request if there is one; [`Received::Nothing`] if not.
     fn receive(&mut self, buf: &mut [u8]) -> Result<Received, Errno>;
+    /// Waits until there may be a request, asleep, for at most so long (None: for ever). False: none has come.
+    fn wait(&mut self, limit: Option<Duration>) -> Result<bool, Errno>;
     /// Waits for a request, awake, for at most this long; [`Received::Nothing`] when none came.
     fn spin(&mut self, buf: &mut [u8], limit: Duration) -> Result<Received, Errno>;
     /// Sends a reply, header included. ENOENT: nobody waits for it any more.

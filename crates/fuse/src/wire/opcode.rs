@@ -87,10 +87,14 @@ opcodes! {
 pub enum Notify {
     /// Attributes or data of a node are no longer good.
     InvalInode = 2,
+    /// Here are data of a file; without any it only says whether the kernel has the node.
+    Store = 4,
     /// Send again what has been read but not answered (7.40).
     Resend = 7,
     /// Look every name up again before it is used (7.44).
     IncEpoch = 8,
+    /// Forget nodes that nobody uses (7.45).
+    Prune = 9,
 }
 
 #[cfg(test)]

@@ -227,4 +227,12 @@ wire! {
     NotifyInvalInode (24) {
         ino: u64, off: i64, len: i64,
     }
+    /// STORE; followed by data.
+    NotifyStore (24) {
+        nodeid: u64, offset: u64, size: u32, padding: u32,
+    }
+    /// PRUNE; followed by node ids.
+    NotifyPrune (16) {
+        count: u32, padding: u32, spare: u64,
+    }
 }

@@ -48,7 +48,7 @@ const QUIET_TICKS: u32 = 25;
 const RUNNING_TICKS: u32 = 5;
 /// READ and WRITE of at least so many bytes count as long.
 const LONG_IO: u32 = 64 << 10;
-/// How long a worker beyond the usual number waits for something to do.
+/// How long a worker that does not read waits for something to do.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// What the watchdog remembers of a slot from one tick to the next.
@@ -157,6 +157,19 @@ impl Pool {
         self.alarm.notify_all();
     }
 
+    /// A worker has waited long for nothing. True: it is to end, for others read, or nobody has to: [`Pool::watch`] waits for what comes.
+    pub(crate) fn rests(&self, slot: &Slot) -> bool {
+        let mut books = self.books.lock();
+        if books.closing || books.alive > 1 && self.readers() <= 1 {
+            return false;
+        }
+        self.readers.fetch_sub(1, Ordering::Relaxed);
+        books.slots.retain(|other| !std::ptr::eq(Arc::as_ptr(other), slot));
+        books.alive -= 1;
+        self.alarm.notify_all();
+        true
+    }
+
     /// The requests under way now.
     pub(crate) fn under_way(&self) -> Requests {
         let books = self.books.lock();
@@ -241,12 +254,7 @@ impl Pool {
         slot.state.store(state::PARKED, Ordering::Release);
         books.parked += 1;
         while books.called == 0 && !books.closing {
-            if books.alive <= self.max {
-                self.call.wait(books);
-            } else if self.call.wait_for(books, self.linger).timed_out()
-                && books.called == 0
-                && books.alive > self.max
-            {
+            if self.call.wait_for(books, self.linger).timed_out() && books.called == 0 && !books.closing {
                 books.parked -= 1;
                 books.slots.retain(|other| !std::ptr::eq(Arc::as_ptr(other), slot));
                 books.alive -= 1;
@@ -288,13 +296,32 @@ impl Pool {
         if books.alive < self.max { Need::Worker } else { Need::Nothing }
     }
 
-    /// Watches over the workers until the last one has ended. `hire` starts one more; `pulse` hears after each look
-    /// how many requests were begun since the one before, and how many ticks that is ago; true: it wants to hear after each tick.
-    pub(crate) fn watch(&self, mut hire: impl FnMut(), mut pulse: impl FnMut(u64, u32) -> bool) {
+    /// Watches over the workers until the connection has ended. `hire` starts one more; `pulse` hears after each look
+    /// how many requests were begun since the one before, and how many ticks that is ago; true: it wants to hear after each tick. `rest`
+    /// waits for a request when there is no worker.
+    pub(crate) fn watch(
+        &self,
+        mut hire: impl FnMut(),
+        mut pulse: impl FnMut(u64, u32) -> bool,
+        mut rest: impl FnMut(),
+    ) {
         let mut seen: Vec<Seen> = Vec::new();
         let (mut quiet, mut ticks) = (0, 1);
         let mut books = self.books.lock();
-        while books.alive > 0 {
+        while books.alive > 0 || !books.closing {
+            if books.alive == 0 {
+                seen.clear();
+                (quiet, ticks) = (0, 1);
+                parking_lot::MutexGuard::unlocked(&mut books, || {
+                    rest();
+                    hire();
+                });
+                if books.alive == 0 {
+                    // It could not be started.
+                    self.alarm.wait_for(&mut books, TICK * TICKS_MAX);
+                }
+                continue;
+            }
             if quiet >= QUIET_TICKS {
                 self.watchdog_asleep.store(true, Ordering::Relaxed);
                 // A worker that has not seen that may just have begun, and wakes nobody. It has until the end of this wait to be seen.

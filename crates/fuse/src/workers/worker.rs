@@ -34,6 +34,9 @@ const RECEIVE_ERRORS_MAX: u32 = 100;
 /// How long a request may have been waiting to count as "there already", as seen by a read that sleeps.
 const AT_ONCE: Duration = Duration::from_micros(3);
 
+/// How long a worker waits for a request before it thinks of ending.
+const REST: Duration = Duration::from_secs(2);
+
 /// How long a worker looks for the next request at most while processors are kept awake: about what waking it takes then.
 const SPIN_AWAKE: Duration = Duration::from_micros(10);
 
@@ -79,7 +82,11 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         }));
         self.hire()?;
         let mut pulse = Pulse::new(self.latency.clone());
-        self.pool.watch(|| self.hire_or_log(), |requests, ticks| pulse.beat(requests, ticks));
+        self.pool.watch(
+            || self.hire_or_log(),
+            |requests, ticks| pulse.beat(requests, ticks),
+            || self.core.wait_for_request(),
+        );
         Ok(())
     }
 
@@ -91,8 +98,16 @@ impl<F: Filesystem + ?Sized> Crew<F> {
         let started = std::thread::Builder::new().name(format!("vellum-{}", slot.number)).spawn(move || {
             let slot = for_thread;
             slot.take();
-            if Worker::new(&crew, &slot).serve() {
-                crew.pool.close();
+            match Worker::new(&crew, &slot) {
+                Ok(mut worker) => {
+                    if worker.serve() {
+                        crew.pool.close();
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "a worker cannot wait for requests");
+                    crew.pool.close();
+                }
             }
             crew.pool.dismiss(&slot);
         });
@@ -136,6 +151,8 @@ struct Worker<'a, F: ?Sized> {
     transport: Device,
     counters: Arc<Counters>,
     spinner: Spinner,
+    /// The last wait has ended without a request.
+    is_idle: bool,
     /// When the request in the inbox arrived.
     arrived: Instant,
     inbox: Buffer,
@@ -143,20 +160,21 @@ struct Worker<'a, F: ?Sized> {
 }
 
 impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
-    fn new(crew: &'a Arc<Crew<F>>, slot: &'a Slot) -> Self {
+    fn new(crew: &'a Arc<Crew<F>>, slot: &'a Slot) -> Result<Self, Errno> {
         let data = (crew.core.negotiated.max_write as usize).max(wire::XATTR_MAX);
-        let (device, own) = crew.core.worker_device();
-        Self {
+        let device = crew.core.worker_device();
+        Ok(Self {
             crew,
             slot,
-            transport: Device::new(Arc::clone(&device), own),
+            transport: Device::new(Arc::clone(&device))?,
             device,
             counters: crew.core.counters.add_worker(),
             spinner: Spinner::new(crew.spin),
+            is_idle: false,
             arrived: Instant::now(),
             inbox: Buffer::new(data + REQUEST_SPARE, WRITE_HEAD),
             outbox: Buffer::new(data + OUT_HEADER, OUT_HEADER),
-        }
+        })
     }
 
     /// Serves until the connection has ended (true), or there are workers enough.
@@ -183,7 +201,11 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
                         return false;
                     }
                 }
-                Ok((Received::Nothing, _)) => {}
+                Ok((Received::Nothing, _)) => {
+                    if self.is_idle && self.crew.pool.rests(self.slot) {
+                        return false;
+                    }
+                }
                 Ok((Received::Closed, _)) => return true,
                 Err(error) => {
                     errors += 1;
@@ -210,9 +232,19 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             }
         }
         let begin = Instant::now();
+        // Where several read, much comes, and the next one may be there.
+        if self.crew.pool.readers() > 1 {
+            let received = self.transport.receive(self.inbox.bytes_mut())?;
+            if received != Received::Nothing {
+                self.arrived = Instant::now();
+                return Ok((received, self.arrived - begin < AT_ONCE));
+            }
+        }
+        self.is_idle = !self.transport.wait(Some(REST))?;
+        let at_once = begin.elapsed() < AT_ONCE;
         let received = self.transport.receive(self.inbox.bytes_mut())?;
         self.arrived = Instant::now();
-        Ok((received, self.arrived - begin < AT_ONCE))
+        Ok((received, at_once))
     }
 
     /// Answers the request in the inbox, and counts it; true: the kernel has said goodbye.
@@ -336,6 +368,12 @@ impl<'a, F: Filesystem + ?Sized> Worker<'a, F> {
             }
         }
         (matches!(request.operation, Operation::Destroy), Some(opcode))
+    }
+}
+
+impl<F: ?Sized> Drop for Worker<'_, F> {
+    fn drop(&mut self) {
+        self.crew.core.leaves_device(&self.device);
     }
 }
 

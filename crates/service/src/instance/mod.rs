@@ -8,6 +8,7 @@ pub(crate) mod client;
 pub mod durable;
 pub mod explain;
 pub mod flatten;
+pub(crate) mod lost_forgets;
 pub mod stats;
 pub mod tree;
 
@@ -17,6 +18,7 @@ use crate::instance::explain::{Explain, InstanceReport};
 use crate::instance::stats::InstanceStats;
 use crate::layers::cache::Member;
 use crate::pool::KeptRecord;
+use crate::process::node_memory;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::atomic::AtomicU32;
@@ -65,9 +67,9 @@ pub const LAYER: &str = "vellum.layer.";
 /// which it had. A question, for attributes cannot be set where a mount is read-only. EOPNOTSUPP: it has no cache.
 pub const WEIGHT: &str = "vellum.weight.";
 
-/// Forgotten nodes after which memory is given back to the system: the allocator keeps it otherwise, and the kernel
+/// Forgotten nodes after which memory is worth being given back to the system: the allocator keeps it otherwise, and the kernel
 /// forgets by the hundred thousand when it needs memory itself.
-const TRIM_EVERY: u32 = 50_000;
+const MANY_FORGOTTEN: u32 = 4096;
 
 /// A tree, and what is known of it beside its files.
 pub struct Instance<F> {
@@ -310,9 +312,9 @@ impl<F: Filesystem + Explain> Filesystem for Instance<F> {
 
     fn forget(&self, node: NodeId, count: u64) {
         self.inner.forget(node, count);
-        if self.forgotten.fetch_add(1, Relaxed) == TRIM_EVERY {
+        if self.forgotten.fetch_add(1, Relaxed) == MANY_FORGOTTEN {
             self.forgotten.store(0, Relaxed);
-            vellum_sys::trim_memory();
+            node_memory::limit().has_forgotten();
         }
     }
 

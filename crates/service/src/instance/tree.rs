@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::instance::explain::{Explain, NodeAnswer, Step};
 use crate::layers::Layers;
 use crate::layers::source::LayerSource;
-use crate::process::boot;
+use crate::process::{boot, node_memory};
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -44,6 +44,7 @@ fn handles() -> Arc<Budget> {
 /// Makes the tree of `layers`, with memory that a successor of the process goes on with, or that a predecessor has left.
 pub fn build_kept(config: &Config, layers: Layers, kept: Kept) -> std::result::Result<Union, Failure> {
     let mut wanted = UnionConfig {
+        nodes: Arc::clone(node_memory::limit()),
         upper: layers.upper.map(|(branch, work)| UpperConfig { branch, work }),
         lowers: layers.lowers,
         profile: match config.profile {

@@ -20,6 +20,9 @@ enum Word {
     Restarts,
     /// The mounts are being taken away.
     Ending,
+    /// So many services, one after the other, were killed for want of memory, and in which second the last one was.
+    Starved,
+    StarvedAt,
 }
 
 /// The board. Copies show the same.
@@ -89,6 +92,16 @@ impl Board {
     /// How many there were.
     pub(super) fn restarts(&self) -> u64 {
         self.get(Word::Restarts)
+    }
+
+    /// A service, or its supervisor, was killed for want of memory in this second of the machine's clock. How many were, one soon after the
+    /// other.
+    pub(super) fn count_starved(&self, second: u64, soon: u64) -> u64 {
+        let is_soon = second.saturating_sub(self.get(Word::StarvedAt)) < soon;
+        let count = if is_soon { self.get(Word::Starved) + 1 } else { 1 };
+        self.set(Word::Starved, count);
+        self.set(Word::StarvedAt, second);
+        count
     }
 
     /// The mounts are being taken away.

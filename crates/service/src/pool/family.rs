@@ -30,7 +30,10 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use vellum_door::Room;
-use vellum_sys::{Fork, HeldSignals, Inherited, close_all_but, fork, fork_with_descriptors};
+use vellum_sys::{
+    Fork, HeldSignals, Inherited, close_all_but, drop_code, find_code, fork, fork_with_descriptors,
+    settle_memory,
+};
 
 // Signal numbers as on every architecture of Linux that we build for.
 const SIGKILL: i32 = 9;
@@ -42,6 +45,10 @@ const SIGCHLD: i32 = 17;
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// So many short lives one after the other, and the supervisor gives up.
 const SHORT_LIVES_MAX: u32 = 10;
+/// When services are killed for want of memory within so long of each other, they lack it for what they were left.
+const STARVED_LIFE: Duration = Duration::from_secs(60);
+/// So many of them one after the other, and the supervisor gives up.
+const STARVED_LIVES_MAX: u64 = 10;
 /// What it waits longer before each next one.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -178,6 +185,8 @@ impl<'a> Family<'a> {
         let mut family =
             Self { charge, own, signals, board, number, word, service, heir, asked, short_lives };
         family.own.extend([family.word.number(), family.service.number()]);
+        family.own.extend(memory_group::watch());
+        find_code();
         family.be_woken();
         Ok(family)
     }
@@ -208,6 +217,7 @@ impl<'a> Family<'a> {
         call_this(KEEPERS[0]);
         loop {
             let begun = Instant::now();
+            let kills = memory_group::kills();
             let started = self.start(false);
             // After the service, for whoever mounts waits for that one.
             let inherited = self.heir.is_none() && self.have_heir();
@@ -238,6 +248,10 @@ impl<'a> Family<'a> {
                     }
                     String::new()
                 }
+                End::Killed | End::Inherited if self.lacks_memory(kills)? => {
+                    self.asked |= self.board.is_ending();
+                    "the service has been killed for want of memory; a new one goes on".to_owned()
+                }
                 End::Inherited => {
                     self.asked |= self.board.is_ending();
                     "the supervisor has died; another goes on, with another service".to_owned()
@@ -261,6 +275,29 @@ impl<'a> Family<'a> {
                 tracing::error!("{how}");
             }
         }
+    }
+
+    /// Whether the kernel has killed the service, or its supervisor, because their control group has too little memory. Again and again means
+    /// that it cannot serve what it was left; an error then.
+    fn lacks_memory(&mut self, kills_before: u64) -> Result<bool, Failure> {
+        if memory_group::kills() == kills_before {
+            return Ok(false);
+        }
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec.unsigned_abs();
+        let starved = self.board.count_starved(now, STARVED_LIFE.as_secs());
+        if starved >= STARVED_LIVES_MAX {
+            let bytes =
+                memory_group::limit().map_or_else(String::new, |bytes| format!(" of {} KiB", bytes >> 10));
+            let why = format!(
+                "the kernel has killed the service {starved} times in a row because the memory{bytes} of its control group {} is not enough for \
+                 what is mounted there; its mounts end: give it more (vellum pool set NAME --memory SIZE) and mount again",
+                memory_group::path().display(),
+            );
+            tracing::error!("{why}");
+            self.give_up(&why)?;
+        }
+        std::thread::sleep(PAUSE);
+        Ok(true)
     }
 
     fn after_a_short_life(&mut self, begun: Instant, how: &str) -> Result<String, Failure> {
@@ -310,6 +347,7 @@ impl<'a> Family<'a> {
         if let Err(e) = set_parent_process_death_signal(Some(Signal::USR1)) {
             tracing::error!("the heir will not hear of its supervisor's death: {e}");
         }
+        drop_code();
         // Signals that are for the supervisor come here too, where somebody means the whole group.
         while getppid() == Some(supervisor) {
             let _ = self.signals.wait();
@@ -379,6 +417,7 @@ impl<'a> Family<'a> {
         let processors = online_processors();
         // Nor can this be read.
         boot::run();
+        settle_memory(processors.unwrap_or(1));
         // Nothing can be mounted afterwards.
         let room = self.charge.listeners().and_then(|_| Room::create());
         let confined = sandbox::enter(&plan);
@@ -425,6 +464,7 @@ impl<'a> Family<'a> {
     fn attend(&mut self, service: Pid) -> End {
         let mut replace = false;
         loop {
+            drop_code();
             match self.signals.wait() {
                 Ok(SIGHUP) if self.charge.listeners().is_some() => match self.charge.is_replaceable() {
                     Some(Err(failure)) => tracing::error!("{failure}; going on with the old program"),

@@ -9,12 +9,13 @@ use super::wire::{self, Gift, Reply, Request, Status};
 use super::{AT_ONCE, ENDING, FORMAT, REPLACE, SIGHUP, resume};
 use crate::failure::Failure;
 use crate::instance::Instance;
-use crate::instance::background_fill;
+use crate::instance::{background_fill, lost_forgets};
 use crate::layers::ceph;
 use crate::layers::lock::DirLock;
 use crate::layers::zoned;
 use crate::mounts::ending;
 use crate::process::daemon::Pending;
+use crate::process::node_memory;
 use crate::store_door;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -24,18 +25,21 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use vellum_door::{Door, Entrance, Files, Readable, Room, Waiting};
 use vellum_sys::cpu_latency::CpuLatency;
-use vellum_sys::{HeldSignals, Inherited};
+use vellum_sys::{HeldSignals, Inherited, drop_code};
 use vellum_union::Union;
 
 /// How long a client may take over one message.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often there is a look whether there is anything left to serve.
 const LOOK: Duration = Duration::from_millis(500);
+/// In one of so many looks it is asked how much memory there is.
+const LOOKS: u32 = 10;
 /// So long without mounts and clients, and the service ends.
 const IDLE: Duration = Duration::from_secs(1);
 /// Clients that are heard at the same time.
@@ -172,6 +176,8 @@ pub(super) fn serve(orders: &Orders<'_>, begin: Begin) -> Result<(), Failure> {
     {
         tracing::error!("{failure}");
     }
+    // What has made the mounts is not needed to serve them.
+    drop_code();
     let served = match orders.listeners {
         Some(listeners) => service.listen(listeners, orders.stay),
         None => {
@@ -200,11 +206,19 @@ impl PoolService {
             session.keep_awake(Arc::clone(&self.latency));
         }
         let failed = |e: &dyn std::error::Error| Failure::system("serving the mount").because(e);
-        let (handle, thread) = session.spawn().map_err(|e| failed(&e))?;
+        let handle = session.handle();
         if let Some(rate) = config.background_fill
             && let Err(e) = background_fill::start(&instance, handle.clone(), rate)
         {
             tracing::warn!("partial files stay partial: {e}");
+        }
+        if let Err(e) = node_memory::watch(&instance) {
+            tracing::warn!("memory of nodes is not bounded: {e}");
+        }
+        if self.restarts > 0
+            && let Err(e) = lost_forgets::start(&instance)
+        {
+            tracing::warn!("what the last service was to forget may stay: {e}");
         }
         let files = handouts.filter(|_| instance.inner().hands_out()).map(|handouts| {
             let entrance = Arc::<Entrance>::default();
@@ -216,8 +230,9 @@ impl PoolService {
         self.books.lock().mounts += 1;
         let service = Arc::clone(self);
         let (ended, config) = (instance, config.clone());
-        let end = move || {
-            if !matches!(thread.join(), Ok(Ok(()))) {
+        let serve = move || {
+            // A panic must not keep what follows from being done.
+            if !matches!(catch_unwind(AssertUnwindSafe(|| session.run())), Ok(Ok(()))) {
                 tracing::error!("a session has ended badly");
             }
             // What is written behind before that: a successor that comes meanwhile writes it, by the record.
@@ -243,8 +258,12 @@ impl PoolService {
             service.books.lock().ending -= 1;
             service.changed.notify_all();
         };
-        std::thread::Builder::new().name("vellum-end".into()).spawn(end).map_err(|e| failed(&e))?;
-        Ok(())
+        let started = std::thread::Builder::new().name("vellum-session".into()).spawn(serve);
+        started.map(drop).map_err(|e| {
+            self.door.remove(number);
+            self.books.lock().mounts -= 1;
+            failed(&e)
+        })
     }
 
     /// Counts a mount that will be served, so that the service stays for it.
@@ -269,7 +288,11 @@ impl PoolService {
         let mut short = false;
         // A predecessor of another version may not have done so.
         sockets::refuse_rights(&listeners.session);
+        let mut looks = (0..LOOKS).cycle();
         loop {
+            if looks.next() == Some(0) {
+                node_memory::look();
+            }
             self.door.sweep();
             let wait = Timespec { tv_sec: 0, tv_nsec: LOOK.subsec_nanos().into() };
             // Programs that have sent what cannot be closed keep others away, but nobody from mounting.

@@ -9,7 +9,7 @@
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -35,6 +35,56 @@ pub(crate) fn open() {
 /// The groups that [`open`] has found.
 pub(crate) fn own() -> &'static Groups {
     OWN.get_or_init(Groups::default)
+}
+
+/// The limits of the groups of this process, and how often the kernel has killed somebody for want of memory in its own. Open for as long
+/// as the process and those that come from it live.
+static WATCHED: OnceLock<Watched> = OnceLock::new();
+
+#[derive(Debug, Default)]
+struct Watched {
+    limits: Vec<File>,
+    kills: Option<File>,
+    path: PathBuf,
+}
+
+impl Watched {
+    fn here() -> Self {
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let Some((version, top, path)) = find(&read("/proc/self/cgroup"), &read("/proc/self/mounts")) else {
+            return Self::default();
+        };
+        let own = Some(top.join(&path)).filter(|own| own.is_dir()).unwrap_or_else(|| top.clone());
+        let (limit, kills) = match version {
+            Version::One => ("memory.limit_in_bytes", "memory.oom_control"),
+            Version::Two => ("memory.max", "memory.events"),
+        };
+        let dirs = own.ancestors().take_while(|dir| dir.starts_with(&top));
+        let limits = dirs.filter_map(|dir| File::open(dir.join(limit)).ok()).collect();
+        Self { limits, kills: File::open(own.join(kills)).ok(), path }
+    }
+}
+
+/// Opens what says how much memory there is; the numbers of the descriptors, which are to stay open.
+pub(crate) fn watch() -> Vec<RawFd> {
+    let watched = WATCHED.get_or_init(Watched::here);
+    watched.limits.iter().chain(&watched.kills).map(AsRawFd::as_raw_fd).collect()
+}
+
+/// The lowest limit of the groups of this process now, in bytes; None: there is none.
+pub(crate) fn limit() -> Option<u64> {
+    WATCHED.get()?.limits.iter().filter_map(|file| limit_of(&text(file)?)).min()
+}
+
+/// How often somebody has been killed in the own group for want of memory.
+pub(crate) fn kills() -> u64 {
+    let text = WATCHED.get().and_then(|watched| text(watched.kills.as_ref()?)).unwrap_or_default();
+    sum(&text, ["oom_kill ", "oom_kill "])
+}
+
+/// The own group, as the kernel calls it.
+pub(crate) fn path() -> &'static Path {
+    WATCHED.get().map_or(Path::new(""), |watched| &watched.path)
 }
 
 /// A group's files. Names of both versions.
@@ -127,7 +177,7 @@ impl Group {
 
     /// None: there is none.
     fn limit(&self) -> Option<u64> {
-        self.limits.iter().filter_map(|file| limit(&text(file)?)).min()
+        self.limits.iter().filter_map(|file| limit_of(&text(file)?)).min()
     }
 
     fn room(&self, held: u64) -> Option<u64> {
@@ -187,7 +237,7 @@ fn room(limit: u64, used: u64, pages: u64, held: u64) -> u64 {
 }
 
 /// A limit in bytes. None: none. Version 1 says that by a number that nobody has so much memory for.
-fn limit(text: &str) -> Option<u64> {
+fn limit_of(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes < 1 << 62)
 }
 
@@ -267,7 +317,7 @@ mod tests {
         assert_eq!(room(16 * MIB, 15 * MIB, 0, 3 * MIB), 0);
         assert_eq!(room(1 << 40, 0, 0, 0), (1 << 40) / 8 * 7);
         assert_eq!(
-            (limit("max\n"), limit("9223372036854771712\n"), limit("4096\n")),
+            (limit_of("max\n"), limit_of("9223372036854771712\n"), limit_of("4096\n")),
             (None, None, Some(4096))
         );
     }

@@ -4,3 +4,4 @@ pub(crate) mod boot;
 pub mod daemon;
 pub mod keep_awake;
 pub(crate) mod memory_group;
+pub(crate) mod node_memory;

@@ -92,6 +92,10 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_dup3,
     libc::SYS_chdir,
     libc::SYS_ppoll,
+    // Workers wait for requests, each for the next: of several one is to be woken.
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
     // Memory.
     libc::SYS_brk,
     libc::SYS_munmap,
@@ -187,9 +191,6 @@ const CEPH: &[c_long] = &[
     libc::SYS_recvmsg,
     libc::SYS_recvfrom,
     libc::SYS_shutdown,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
     libc::SYS_eventfd2,
     libc::SYS_pipe2,
     libc::SYS_timerfd_create,

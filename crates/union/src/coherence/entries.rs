@@ -3,12 +3,13 @@
 //! What is found out of entries that are there is noted by everybody who looks, with the names shared. A change of names is made
 //! by [`LockedNames`](crate::coherence::names::LockedNames) alone: what it takes is visible nowhere else.
 
+use crate::coherence::live::Live;
 use crate::nodes::listing::{Listed, Listing};
 use crate::nodes::node::Node;
+use crate::nodes::shared_name::SharedName;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::collections::HashMap;
 use std::ffi::CStr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use vellum_vfs::{FileKind, Name};
 
 /// Entries of a directory.
@@ -23,7 +24,7 @@ pub(crate) struct Entries {
 #[derive(Default)]
 struct Known {
     /// Nodes of entries.
-    live: HashMap<Box<CStr>, Weak<Node>>,
+    live: Live<Node>,
     /// All names, once they were listed.
     listing: Option<Listing>,
     /// The version of the lower layers that it was made of, where others change them.
@@ -33,8 +34,15 @@ struct Known {
 }
 
 impl Known {
+    /// A name that is known here, or a new one.
+    fn name(&self, name: &CStr) -> SharedName {
+        let listed = || self.listing.as_ref()?.get(name.to_bytes()).map(|listed| listed.name.clone());
+        let live = || self.live.get(name).map(|(name, _)| name.clone());
+        listed().or_else(live).unwrap_or_else(|| name.into())
+    }
+
     fn node(&self, name: Name<'_>) -> Option<Arc<Node>> {
-        self.live.get(name.as_c_str())?.upgrade()
+        self.live.get(name.as_c_str())?.1.upgrade()
     }
 }
 
@@ -85,6 +93,11 @@ impl Entries {
         }
     }
 
+    /// A name as it is kept here already, if it is: all who keep it share it.
+    pub(crate) fn name(&self, name: Name<'_>) -> SharedName {
+        self.known.lock().name(name.as_c_str())
+    }
+
     /// The node of a name, if it has one.
     pub(crate) fn node(&self, name: Name<'_>) -> Option<Arc<Node>> {
         self.known.lock().node(name)
@@ -100,31 +113,30 @@ impl Entries {
     /// Gives a name that is there the node that `make` makes, unless it has one.
     pub(crate) fn enter<E>(
         &self,
-        name: Name<'_>,
+        name: &SharedName,
         make: impl FnOnce() -> Result<Arc<Node>, E>,
     ) -> Result<Entered, E> {
         let mut known = self.known.lock();
-        if let Some(first) = known.node(name) {
+        if let Some(first) = known.live.get(name).and_then(|(_, node)| node.upgrade()) {
             return Ok(Entered::Before(first));
         }
         let node = make()?;
-        known.live.insert(name.as_c_str().into(), Arc::downgrade(&node));
+        known.live.set(name.clone(), Arc::downgrade(&node));
         Ok(Entered::Now(node))
     }
 
     /// A name that is there has another node from now on.
     pub(crate) fn leads_to(&self, name: &CStr, node: &Arc<Node>) {
-        self.known.lock().live.insert(name.into(), Arc::downgrade(node));
+        let mut known = self.known.lock();
+        let name = known.name(name);
+        known.live.set(name, Arc::downgrade(node));
     }
 
     /// A node is no more, which may be a name's.
     pub(crate) fn forget(&self, name: &CStr, node: *const Node) {
         let mut known = self.known.lock();
-        if known.live.get(name).is_some_and(|weak| std::ptr::eq(weak.as_ptr(), node)) {
+        if known.live.get(name).is_some_and(|(_, weak)| std::ptr::eq(weak.as_ptr(), node)) {
             known.live.remove(name);
-            if known.live.is_empty() {
-                known.live.shrink_to_fit();
-            }
         }
     }
 
@@ -137,7 +149,7 @@ impl Entries {
     pub(crate) fn keep(&self, listing: Listing, version: Option<u64>) {
         let mut known = self.known.lock();
         if known.listing.is_none() || known.version != version || version.is_none() {
-            (known.listing, known.version) = (Some(listing), version);
+            (known.listing, known.version) = (Some(listing.packed()), version);
         }
     }
 
@@ -145,6 +157,13 @@ impl Entries {
     pub(crate) fn is_of(&self, version: u64) -> bool {
         let known = self.known.lock();
         known.listing.is_some() && known.version == Some(version)
+    }
+
+    /// Forgets the list of a directory, unless somebody is looking at its names: nobody is waited for.
+    pub(crate) fn forget_list(&self) {
+        let Some(_names) = self.ops.try_write() else { return };
+        let listing = self.known.lock().listing.take();
+        drop(listing);
     }
 
     /// Looks at all names; None: they have not been listed.
@@ -164,13 +183,13 @@ impl Entries {
     /// A name is there from now on, with a node or without one.
     pub(super) fn insert(&self, name: Name<'_>, node: Option<&Arc<Node>>, ino: u64, kind: FileKind) {
         let mut known = self.known.lock();
-        match (node, known.live.get_mut(name.as_c_str())) {
-            (Some(node), Some(live)) => *live = Arc::downgrade(node),
-            (Some(node), None) => drop(known.live.insert(name.as_c_str().into(), Arc::downgrade(node))),
-            (None, _) => drop(known.live.remove(name.as_c_str())),
-        }
+        let shared = known.name(name.as_c_str());
         if let Some(listing) = &mut known.listing {
-            listing.insert(name.as_c_str(), ino, Some(kind));
+            listing.insert(shared.clone(), ino, Some(kind));
+        }
+        match node {
+            Some(node) => known.live.set(shared, Arc::downgrade(node)),
+            None => known.live.remove(name.as_c_str()),
         }
     }
 

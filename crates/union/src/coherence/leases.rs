@@ -19,7 +19,7 @@ pub(crate) struct DirLease {
     /// Programs make names in it past the mount: when they last did, as [`Handouts::now`](crate::coherence::writers::Handouts::now) has it; 0: they do not.
     pub(crate) shared: AtomicU64,
     /// What has to arrive before they may.
-    waits: Mutex<Option<Waits>>,
+    waits: Mutex<Option<Box<Waits>>>,
 }
 
 /// Answers that had not arrived, and how many lists of names had been told then.
@@ -70,7 +70,7 @@ impl DirLease {
         let untold =
             names != self.taken_back.load(SeqCst) && waits.as_ref().is_none_or(|waits| waits.names != names);
         if untold {
-            *waits = Some(Waits { answers: Some(under_way()), names });
+            *waits = Some(Box::new(Waits { answers: Some(under_way()), names }));
         }
         let Some(waits) = &mut *waits else { return true };
         waits.answers.take_if(|answers| answers.is_over());

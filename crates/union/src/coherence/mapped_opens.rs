@@ -35,7 +35,7 @@ impl Core {
         else {
             return false;
         };
-        if file.mappable.load(SeqCst) != 0 {
+        if file.used().is_some_and(|used| used.mappable.load(SeqCst) != 0) {
             return true;
         }
         let Known::Nothing(then) = mapped.no_writers.look(node.ino) else { return false };

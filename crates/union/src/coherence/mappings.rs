@@ -54,7 +54,7 @@ impl Core {
         let _ = word.compare_exchange(0, 1, SeqCst, SeqCst);
         let generation = word.load(SeqCst);
         // After the word: a swap sets the mark first, then changes the word.
-        if node.stale.load(SeqCst) {
+        if node.marks().stale.load(SeqCst) {
             return Ok(None);
         }
         if file.watched.truncating.load(SeqCst) != 0 {
@@ -74,7 +74,7 @@ impl Core {
 impl Nodes {
     /// Whether a file may be mapped through another node from now on: the one so far is no more, or stale.
     fn takes_over(&self, file: &File, before: u64, id: NodeId) -> bool {
-        let gone = self.get(NodeId(before)).map_or(true, |node| node.stale.load(SeqCst));
+        let gone = self.get(NodeId(before)).map_or(true, |node| node.marks().stale.load(SeqCst));
         gone && file.watched.through.compare_exchange(before, id.0, SeqCst, SeqCst).is_ok()
     }
 }

@@ -20,6 +20,7 @@ pub(crate) mod ctimes;
 pub(crate) mod entries;
 pub(crate) mod generations;
 pub(crate) mod leases;
+mod live;
 pub(crate) mod mapped;
 pub(crate) mod mapped_opens;
 pub(crate) mod mappings;

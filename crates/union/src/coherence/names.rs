@@ -6,6 +6,7 @@
 
 use crate::coherence::Coherence;
 use crate::nodes::node::{Body, Dir, FileState, Node, Place};
+use crate::nodes::shared_name::SharedName;
 use crate::sync::RwLockWriteGuard;
 use crate::union::Core;
 use smallvec::SmallVec;
@@ -161,6 +162,11 @@ impl Drop for LockedNames<'_> {
 }
 
 impl Change<'_> {
+    /// A name, as those share it who keep it.
+    pub(crate) fn shared(&self, name: Name<'_>) -> SharedName {
+        self.dir.entries.name(name)
+    }
+
     /// A new object of the upper layer has got a name; `raw`: its inode number there. `ino`: as the union shows it.
     pub(crate) fn made(
         &self,
@@ -221,7 +227,7 @@ impl Change<'_> {
 
     /// A directory has come here from `from`, which something else has now, if it was an exchange.
     pub(crate) fn moves_dir(&self, name: Name<'_>, node: &Arc<Node>, dir: &Dir, from: From<'_>) {
-        *dir.place.write() = Some(Place::new(self.node, name));
+        *dir.place.write() = Some(Place::new(self.node, self.shared(name)));
         self.core.nodes.write_place(node, Some((self.node, name)));
         self.moves(name, node, &from);
     }

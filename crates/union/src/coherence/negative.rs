@@ -18,7 +18,8 @@ enum Believed {
     #[default]
     Nothing,
     /// By their hashes: two names with the same one there are not, as nobody can choose them.
-    These(HashSet<u64>),
+    #[expect(clippy::box_collection, reason = "every directory has one of these, and nearly none a set")]
+    These(Box<HashSet<u64>>),
     Anything,
 }
 
@@ -32,7 +33,7 @@ impl NegativeDentries {
     pub(crate) fn add(&self, name: Name<'_>) {
         let mut believed = self.0.lock();
         match &mut *believed {
-            Believed::Nothing => *believed = Believed::These(HashSet::from([hash(name)])),
+            Believed::Nothing => *believed = Believed::These(Box::new(HashSet::from([hash(name)]))),
             Believed::These(names) if names.len() < MOST => {
                 names.insert(hash(name));
             }

@@ -103,7 +103,7 @@ impl Core {
         if self.nodes.is_recovering() {
             return true;
         }
-        let was_open = file.io.drop_handle().is_some();
+        let was_open = file.used().is_some_and(|used| used.io.drop_handle().is_some());
         !was_open || asked().unwrap_or(true)
     }
 

@@ -84,7 +84,7 @@ impl Core {
         let mut before = None;
         if state.names.is_empty() {
             // It has no name any more: it lives on in the open descriptors. Times that it was given so far are its own.
-            if let Some((atime, mtime)) = state.orphan_times {
+            if let Some((atime, mtime)) = state.orphan_times() {
                 object.set_times(Some(SetTime::At(atime)), Some(SetTime::At(mtime)))?;
             }
             match (work.kept_name(&*object)?, copy) {
@@ -94,12 +94,12 @@ impl Core {
                         Copy::Unnamed(_) => Keep::Held(&*object),
                     };
                     work.keep(&kept, how)?;
-                    before = state.kept.replace(kept);
+                    before = state.set_kept(Some(kept));
                 }
                 (None, Copy::Named(temp)) => work.dir().remove(Name::new(temp)?)?,
                 (None, Copy::Unnamed(_)) => {}
             }
-            state.orphan_times = None;
+            state.set_orphan_times(None);
             state.at = At::Held(object);
         } else {
             self.nodes.begins_naming(node, &state);
@@ -166,7 +166,7 @@ impl Core {
         file: &Arc<File>,
         ino: u64,
     ) {
-        if node.lower_passthrough.load(Relaxed) {
+        if node.marks().lower_passthrough.load(Relaxed) {
             self.swap_node(state, (node, file), Some((0, ino)));
         }
     }

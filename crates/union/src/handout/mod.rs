@@ -114,7 +114,7 @@ fn is_whole(node: &Node, file: &File) -> bool {
         && !state.partial
         && !state.lost_data
         && !state.null_device
-        && !node.alias
-        && !node.stale.load(SeqCst)
-        && file.cached_opens.load(SeqCst) == 0
+        && !node.marks().alias
+        && !node.marks().stale.load(SeqCst)
+        && file.count_of_cached_opens() == 0
 }

@@ -45,7 +45,7 @@ impl Layers {
 
 impl LowerDir {
     /// A handle to the directory that is at this path now; it may have taken another one's place.
-    fn open_anew(&self, layers: &Layers) -> Result<Arc<dyn BranchDir>> {
+    fn open_anew(self: &Arc<Self>, layers: &Layers) -> Result<Arc<dyn BranchDir>> {
         let before = self.open(layers)?;
         if self.path.is_empty() {
             return Ok(before);
@@ -56,7 +56,7 @@ impl LowerDir {
             return Ok(before);
         }
         if let (true, _) = self.slot.replace(Some(Arc::clone(&now))) {
-            layers.watch(&self.slot, now.as_descriptor());
+            layers.watch(self, now.as_descriptor());
         }
         Ok(now)
     }

@@ -74,7 +74,7 @@ impl Layers {
                     return Err(self.changed_origin(found, &dir, stored, "its origin has changed"));
                 }
                 let rest = self.data_below(&next, next_own.as_ref(), space, depth + 1)?;
-                let at = LowerAt { dir: Arc::clone(&dir), name: name.clone() };
+                let at = LowerAt { dir: Arc::clone(&dir), name: name.clone().into() };
                 return Ok(Some(Arc::new(Below { at, next: rest })));
             }
             origin = self.origin_of(&next)?;

@@ -6,6 +6,7 @@ use crate::layers::handles::Slot;
 use crate::layers::layer::LowerDir;
 use crate::layers::marks::{self, DirMarks};
 use crate::nodes::node::{Dir, Place, UpperDir};
+use crate::nodes::shared_name::SharedName;
 use std::ffi::CStr;
 use std::sync::Arc;
 use vellum_vfs::{BranchDir, Errno, Error, Name, Result};
@@ -13,7 +14,7 @@ use vellum_vfs::{BranchDir, Errno, Error, Name, Result};
 impl Layers {
     /// The root of the union, and its inode number.
     pub(crate) fn root_dir(&self) -> Result<(Dir, u64)> {
-        let dir = Dir::new(None, self.lower_roots.clone(), Some(c"".into()));
+        let dir = Dir::new(None, self.lower_roots.clone(), Some(SharedName::from(c"")));
         let mut ino = self.lower_roots.last().map(|root| root.ino);
         if self.config.upper.is_some()
             && let Some(layer) = self.first()
@@ -102,7 +103,7 @@ impl Layers {
 
 impl LowerDir {
     /// A handle to the directory.
-    pub(crate) fn open(&self, layers: &Layers) -> Result<Arc<dyn BranchDir>> {
+    pub(crate) fn open(self: &Arc<Self>, layers: &Layers) -> Result<Arc<dyn BranchDir>> {
         if let Some(handle) = self.slot.get() {
             return Ok(handle);
         }
@@ -112,10 +113,10 @@ impl LowerDir {
     }
 
     /// Keeps a handle that has just been opened.
-    pub(crate) fn keep(&self, handle: Arc<dyn BranchDir>, layers: &Layers) -> Arc<dyn BranchDir> {
+    pub(crate) fn keep(self: &Arc<Self>, handle: Arc<dyn BranchDir>, layers: &Layers) -> Arc<dyn BranchDir> {
         let (handle, filled) = self.slot.fill(handle);
         if filled {
-            layers.watch(&self.slot, handle.as_descriptor());
+            layers.watch(self, handle.as_descriptor());
         }
         handle
     }

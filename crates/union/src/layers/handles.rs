@@ -68,12 +68,6 @@ impl<T: ?Sized> Slot<T> {
     }
 }
 
-/// A slot as the budget watches it.
-pub(crate) fn weak_slot<T: ?Sized + Send + Sync + 'static>(slot: &Arc<Slot<T>>) -> Weak<dyn Evict> {
-    let weak: Weak<Slot<T>> = Arc::downgrade(slot);
-    weak
-}
-
 /// Something that can give its handle back.
 pub(crate) trait Evict: Send + Sync {
     /// What became of the handle.
@@ -182,6 +176,15 @@ impl Budget {
         self.close(descriptor.map_or(0, |descriptor| self.too_many(descriptor)));
     }
 
+    /// Stops watching what is no more: as long as it is watched its memory stays.
+    pub(crate) fn trim(&self) {
+        let mut queue = self.queue.lock();
+        let before = queue.len();
+        queue.retain(|slot| slot.strong_count() > 0);
+        queue.shrink_to_fit();
+        self.watched.fetch_sub(before - queue.len(), Relaxed);
+    }
+
     /// Closes so many handles, and more while there are more than the budget allows.
     fn close(&self, mut wanted: u64) {
         let limit = self.limit();
@@ -236,6 +239,11 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::os::fd::AsFd;
+
+    fn weak_slot<T: Send + Sync + 'static>(slot: &Arc<Slot<T>>) -> Weak<dyn Evict> {
+        let weak: Weak<Slot<T>> = Arc::downgrade(slot);
+        weak
+    }
 
     #[test]
     fn the_budget_closes_what_is_not_used() {

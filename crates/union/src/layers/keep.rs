@@ -88,7 +88,7 @@ impl FileState {
     /// the caller writes that down first.
     pub(crate) fn hold(&mut self, work: &Work, object: Arc<dyn Object>) -> Result<bool> {
         let mut is_new = false;
-        if self.kept.is_none()
+        if self.kept().is_none()
             && let Some((kept, is_there)) = work.kept_name(&*object)?
         {
             if self.below.is_some() {
@@ -97,7 +97,7 @@ impl FileState {
                 work.mark_moved(self, &Target::Held(Arc::clone(&object)), Name::new(&name)?)?;
             }
             is_new = !is_there;
-            self.kept = Some(kept);
+            self.set_kept(Some(kept));
         }
         self.at = At::Held(object);
         Ok(is_new)
@@ -105,13 +105,13 @@ impl FileState {
 
     /// It was not removed after all.
     pub(crate) fn unhold(&mut self) {
-        if self.kept.take().is_some() {
+        if self.set_kept(None).is_some() {
             self.at = At::Upper;
         }
     }
 
     /// Links of the file besides the name in the work directory.
     pub(crate) fn links(&self, nlink: u32) -> u32 {
-        nlink.saturating_sub(u32::from(self.kept.is_some()))
+        nlink.saturating_sub(u32::from(self.kept().is_some()))
     }
 }

@@ -1,8 +1,9 @@
 //! Layers, and lower directories in them.
 
 use crate::extents::OpenSidecars;
-use crate::layers::handles::Slot;
+use crate::layers::handles::{Evict, Evicted, Slot};
 use crate::layers::marks::{DirMarks, Marking, WHITEOUT_PREFIX};
+use crate::nodes::shared_name::SharedName;
 use std::ffi::{CStr, CString};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
@@ -40,7 +41,7 @@ pub(crate) struct LowerDir {
     /// Index of the layer, 0 the uppermost of all.
     pub(crate) layer: u16,
     /// Path in the layer, without a leading slash; empty for its root.
-    pub(crate) path: Box<CStr>,
+    pub(crate) path: SharedName,
     /// Inode number as the union shows it.
     pub(crate) ino: u64,
     /// Empty files in it may be whiteouts by attribute.
@@ -52,21 +53,21 @@ pub(crate) struct LowerDir {
     /// That part, where it is opaque, too: nothing but its attributes shows.
     pub(crate) beneath: Option<Arc<Self>>,
     aufs: AtomicU8,
-    pub(super) slot: Arc<Slot<dyn BranchDir>>,
+    pub(super) slot: Slot<dyn BranchDir>,
 }
 
 impl LowerDir {
-    pub(crate) fn new(layer: u16, path: Box<CStr>, ino: u64, marks: &DirMarks) -> Self {
+    pub(crate) fn new(layer: u16, path: impl Into<SharedName>, ino: u64, marks: &DirMarks) -> Self {
         Self {
             layer,
-            path,
+            path: path.into(),
             ino,
             xwhiteouts: marks.xwhiteouts,
             impure: marks.impure,
             implied: marks.implied,
             beneath: None,
             aufs: AtomicU8::new(AUFS_UNKNOWN),
-            slot: Arc::new(Slot::empty()),
+            slot: Slot::empty(),
         }
     }
 
@@ -89,6 +90,12 @@ impl LowerDir {
     /// Remembers what a listing of the directory has shown.
     pub(crate) fn set_aufs(&self, some: bool) {
         self.aufs.store(if some { AUFS_SOME } else { AUFS_NONE }, Relaxed);
+    }
+}
+
+impl Evict for LowerDir {
+    fn evict(&self) -> Evicted {
+        self.slot.evict()
     }
 }
 

@@ -25,12 +25,12 @@ pub(crate) mod target;
 pub(crate) mod work;
 
 use crate::config::{Profile, UnionConfig};
-use crate::layers::handles::{Share, Slot, weak_slot};
+use crate::layers::handles::{Evict, Share};
 use crate::layers::layer::{Layer, LowerDir};
 use crate::layers::links::LayerLinks;
 use crate::nodes::ino;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use vellum_vfs::Result;
 
 /// The layers, and what is kept open of them. Nothing of it changes but that.
@@ -74,12 +74,14 @@ impl Layers {
     }
 
     /// Keeps a handle open that has just been put into a slot, as long as the budget allows; `descriptor`: its own.
-    pub(crate) fn watch<T: ?Sized + Send + Sync + 'static>(
-        &self,
-        slot: &Arc<Slot<T>>,
-        descriptor: Option<BorrowedFd<'_>>,
-    ) {
-        self.budget.watch(weak_slot(slot), descriptor);
+    pub(crate) fn watch<T: Evict + 'static>(&self, slot: &Arc<T>, descriptor: Option<BorrowedFd<'_>>) {
+        let slot: Weak<T> = Arc::downgrade(slot);
+        self.budget.watch(slot, descriptor);
+    }
+
+    /// Gives memory back that is kept of what is no more.
+    pub(crate) fn trim(&self) {
+        self.budget.trim();
     }
 
     /// Whether a descriptor like this one may be kept for as long as a client likes. ENFILE.

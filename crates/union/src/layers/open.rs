@@ -129,7 +129,7 @@ fn lower_roots(layers: &[Layer], first: u16) -> Result<Vec<Arc<LowerDir>>> {
         let attr = root.stat()?;
         let marks = marks::read_dir_marks(&*root, layer.marking.spaces)?;
         let at = u16::try_from(at).map_err(|_| Error::new(Errno::INVAL, "too many layers"))?;
-        roots.push(Arc::new(LowerDir::new(at, c"".into(), ino::shown(layer.fs, attr.ino), &marks)));
+        roots.push(Arc::new(LowerDir::new(at, c"", ino::shown(layer.fs, attr.ino), &marks)));
     }
     Ok(roots)
 }

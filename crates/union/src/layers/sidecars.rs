@@ -18,7 +18,7 @@ impl Layers {
             && object.stat().is_ok_and(|attr| state.links(attr.nlink) == 0)
             && let Some(maps) = self.first().and_then(|layer| layer.maps.clone())
         {
-            *file.doomed.lock() = Some(DoomedSidecar::new(maps, number));
+            *file.doomed.lock() = Some(Box::new(DoomedSidecar::new(maps, number)));
         }
     }
 

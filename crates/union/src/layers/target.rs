@@ -71,7 +71,7 @@ impl FileState {
     /// Opens the file, whose inode is at `target`. ESTALE: the name is another file's.
     pub(crate) fn open(&self, target: &Target<'_>, mode: OpenMode) -> Result<Arc<dyn BranchFile>> {
         let file = target.open(mode)?;
-        if let (Target::At(..), Some((_, ino))) = (target, self.inode)
+        if let (Target::At(..), Some((0, ino))) = (target, self.inode)
             && file.stat()?.ino != ino
         {
             return Err(Error::new(Errno::STALE, "another file has its name"));

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use vellum_vfs::{Branch, BranchDir, Errno, FileKind, Name, RenameFlags, Result};
 
 /// The directory in the work directory that is ours; the kernel's overlayfs uses and clears the same name.
@@ -24,6 +25,8 @@ const WHITEOUT_NAME: &CStr = c"whiteout";
 const PROBE_NAME: &CStr = c"#probe";
 /// Removed directories that may wait for the cleaner; beyond that they are cleared at once.
 const CLEANER_QUEUE: usize = 1024;
+/// How long the cleaner waits for something to do.
+const CLEANER_LINGERS: Duration = Duration::from_secs(10);
 /// Deepest nesting of what is cleared from the work directory.
 const CLEAR_DEPTH: usize = 4096;
 
@@ -37,7 +40,7 @@ pub(crate) enum Whiteouts {
 }
 
 /// The queue and the thread that clear removed directories.
-type Cleaner = (SyncSender<Box<CStr>>, JoinHandle<()>);
+type Cleaner = (SyncSender<Waste>, JoinHandle<()>);
 
 /// The work directory.
 pub(crate) struct Work {
@@ -276,16 +279,27 @@ impl Work {
         if self.dir.remove_dir(name).is_ok() {
             return;
         }
-        let refused = match &*self.cleaner.lock() {
-            Some((queue, _)) => match queue.try_send(name.as_c_str().into()) {
-                Ok(()) => false,
-                Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => true,
-            },
-            None => true,
+        let waste = Waste { dir: Arc::clone(&self.dir), name: name.as_c_str().into() };
+        let mut cleaner = self.cleaner.lock();
+        let Some((queue, _)) = &*cleaner else {
+            drop(cleaner);
+            return drop(waste);
         };
-        if refused {
-            clear_entry(&*self.dir, name.as_c_str());
-        }
+        let refused = match queue.try_send(waste) {
+            Ok(()) => None,
+            Err(TrySendError::Full(waste)) => Some(waste),
+            // It has had nothing to do for long, and has ended.
+            Err(TrySendError::Disconnected(waste)) => {
+                let (queue, thread) = start_cleaner(&self.dir, Arc::clone(&self.hole_shift));
+                let refused = queue.try_send(waste).err().map(|error| match error {
+                    TrySendError::Full(waste) | TrySendError::Disconnected(waste) => waste,
+                });
+                *cleaner = Some((queue, thread));
+                refused
+            }
+        };
+        drop(cleaner);
+        drop(refused);
     }
 
     /// Takes away an AUFS whiteout of `name`, if there is one.
@@ -338,15 +352,27 @@ impl Drop for Work {
 /// Starts the thread that clears removed directories, and that finds out about holes meanwhile: the first one to ask would have
 /// to wait for that otherwise.
 fn start_cleaner(dir: &Arc<dyn BranchDir>, hole_shift: Arc<OnceLock<Option<u8>>>) -> Cleaner {
-    let (queue, work) = sync_channel::<Box<CStr>>(CLEANER_QUEUE);
+    let (queue, work) = sync_channel::<Waste>(CLEANER_QUEUE);
     let dir = Arc::clone(dir);
     let thread = std::thread::spawn(move || {
         hole_shift.get_or_init(|| extents::hole_shift(&*dir));
-        for name in work {
-            clear_entry(&*dir, &name);
+        while let Ok(waste) = work.recv_timeout(CLEANER_LINGERS) {
+            drop(waste);
         }
     });
     (queue, thread)
+}
+
+/// An entry of the work directory that is cleared and removed when this is dropped, by whoever has it then.
+struct Waste {
+    dir: Arc<dyn BranchDir>,
+    name: Box<CStr>,
+}
+
+impl Drop for Waste {
+    fn drop(&mut self) {
+        clear_entry(&*self.dir, &self.name);
+    }
 }
 
 /// Removes one entry of the work directory with everything in it. What cannot be removed stays for the next mount.

@@ -3,7 +3,6 @@
 
 use crate::nodes::node::Node;
 use crate::union::Core;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use vellum_vfs::Result;
 
@@ -20,7 +19,7 @@ impl Core {
     pub(crate) fn may_be_running(&self, node: &Node) -> Result<bool> {
         let own = self.nodes.ledger().map(|ledger| ledger.own_opens(node.id)).unwrap_or_default();
         // The others are of what the kernel has no file of the layer for: partial files, and layers that are no directories of the host.
-        let is_open = own.opens > 0 || node.as_file().is_some_and(|file| file.cached_opens.load(Relaxed) > 0);
+        let is_open = own.opens > 0 || node.as_file().is_some_and(|file| file.count_of_cached_opens() > 0);
         Ok(is_open && self.attr_of(node)?.mode & ANY_EXECUTE != 0)
     }
 
@@ -34,7 +33,7 @@ impl Core {
             if look > 0 {
                 std::thread::sleep(BETWEEN);
             }
-            if node.alias || ledger.own_opens(node.id).opens > 0 || !self.has_writers(node) {
+            if node.marks().alias || ledger.own_opens(node.id).opens > 0 || !self.has_writers(node) {
                 return false;
             }
         }

@@ -9,21 +9,28 @@
 //! When it is found by one of its other names it is let go, so that its space goes with its last name.
 
 use crate::layers::layer::InodeKey;
-use crate::nodes::node::{File, Place};
+use crate::nodes::limit::NodeLimit;
+use crate::nodes::node::{File, Node, Place};
 use crate::sync::Mutex;
+use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
+use std::ffi::CStr;
 use std::sync::{Arc, Weak};
 use vellum_vfs::NodeId;
 
 /// Most ids that are remembered; each takes about 200 bytes, and keeps the nodes of its parents.
-const NOTES_MAX: usize = 16_384;
+const NOTES_MAX: usize = 4096;
+/// With a limit of nodes, one in so many of it may be remembered.
+const NOTES_PART: usize = 16;
+/// Names of so many bytes lie in the note itself: memory of forgotten nodes is given back by the page, and a name in each would keep them.
+const INLINE: usize = 32;
 /// Most files that are kept open for the sake of their handles.
 const KEPT_MAX: usize = 1024;
 
 /// What is noted of a forgotten object.
 pub(crate) struct Note {
     /// Where the object was. The directory may have moved since, but it is the same. None: by no name that is known.
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<Spot>,
     pub(crate) ino: u64,
     /// The object in its layer; None for a node that has a successor: its id is only for handles.
     pub(crate) key: Option<InodeKey>,
@@ -33,6 +40,26 @@ pub(crate) struct Note {
     pub(crate) kept: Option<Arc<File>>,
     /// The node has been dropped; its id is in nobody's hands but ours.
     pub(crate) dropped: bool,
+}
+
+/// Where an object was.
+pub(crate) struct Spot {
+    parent: Arc<Node>,
+    name: SmallVec<[u8; INLINE]>,
+}
+
+impl From<&Place> for Spot {
+    fn from(place: &Place) -> Self {
+        let name = SmallVec::from_slice(place.name.to_bytes_with_nul());
+        Self { parent: Arc::clone(&place.parent), name }
+    }
+}
+
+impl Spot {
+    fn place(&self) -> Option<Place> {
+        let name = CStr::from_bytes_with_nul(&self.name).ok()?;
+        Some(Place::new(&self.parent, name))
+    }
 }
 
 /// What is remembered of a forgotten object.
@@ -70,12 +97,16 @@ impl Notes {
 
 /// What is remembered of forgotten nodes. A note holds a directory's node, and dropping that comes back here: notes
 /// are dropped after the lock.
-#[derive(Default)]
 pub(crate) struct HandleIds {
     notes: Mutex<Notes>,
+    limit: Arc<NodeLimit>,
 }
 
 impl HandleIds {
+    pub(crate) fn new(limit: Arc<NodeLimit>) -> Self {
+        Self { notes: Mutex::default(), limit }
+    }
+
     /// The id that an object had; the caller gives it to the object's new node. The note stays: the node may be
     /// dropped again without the kernel having heard of it.
     pub(crate) fn take(&self, key: InodeKey) -> Option<NodeId> {
@@ -144,9 +175,13 @@ impl HandleIds {
         if before.is_none() {
             notes.order.push_back(id);
         }
-        let oldest = if notes.order.len() > NOTES_MAX { notes.order.pop_front() } else { None };
+        // Two for one, where the limit has shrunk.
+        let most = NOTES_MAX.min(self.limit.most() / NOTES_PART);
+        let mut oldest = || if notes.order.len() > most { notes.order.pop_front() } else { None };
+        let oldest = [oldest(), oldest()];
         let longest = if notes.kept.len() > KEPT_MAX { notes.kept.front().copied() } else { None };
-        let gone = [oldest, longest].map(|id| notes.remove(id?).map(|note| (id, note.dropped, note)));
+        let [oldest, older] = oldest;
+        let gone = [oldest, older, longest].map(|id| notes.remove(id?).map(|note| (id, note.dropped, note)));
         drop(guard);
         drop(before);
         gone.into_iter().flatten().filter_map(|(id, dropped, _)| id.filter(|_| dropped))
@@ -157,7 +192,7 @@ impl HandleIds {
         let notes = self.notes.lock();
         let note = notes.by_id.get(&id)?;
         Some(Remembered {
-            place: note.place.clone(),
+            place: note.place.as_ref().and_then(Spot::place),
             ino: note.ino,
             file: note.file.upgrade(),
             kept: note.kept.is_some(),

@@ -55,6 +55,15 @@ impl Inodes {
         shard.insert(key, Known::new(node));
     }
 
+    /// Drops entries of nodes that are gone.
+    pub(crate) fn trim(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.retain(|_, known| known.file.strong_count() > 0);
+            shard.shrink_to_fit();
+        }
+    }
+
     /// Forgets what is known of an inode.
     pub(crate) fn remove(&self, key: InodeKey) {
         self.shard(key).lock().remove(&key);

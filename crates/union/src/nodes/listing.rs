@@ -3,6 +3,7 @@
 //! An entry's offset is a hash of its name, so it is the same after other entries have gone, after the listing
 //! was dropped and built again, and after a remount.
 
+use crate::nodes::shared_name::SharedName;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::hash::{DefaultHasher, Hasher};
@@ -18,7 +19,7 @@ const LAST: u64 = i64::MAX as u64 - 1;
 /// One name of a directory.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
-    pub(crate) name: Box<CStr>,
+    pub(crate) name: SharedName,
     /// Inode number as the union shows it.
     pub(crate) ino: u64,
     pub(crate) kind: Option<FileKind>,
@@ -29,7 +30,88 @@ pub(crate) struct Listed {
 /// All names of a directory.
 #[derive(Default)]
 pub(crate) struct Listing {
-    entries: BTreeMap<u64, Listed>,
+    entries: ByOffset,
+}
+
+/// So many are in one piece of memory, in order: a node of a tree has room for eleven, however few there are.
+const FEW_MAX: usize = 64;
+
+/// Names by their offsets.
+enum ByOffset {
+    Few(Vec<(u64, Listed)>),
+    Many(BTreeMap<u64, Listed>),
+}
+
+impl Default for ByOffset {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl ByOffset {
+    fn get(&self, at: u64) -> Option<&Listed> {
+        match self {
+            Self::Few(few) => few.get(place(few, at).ok()?).map(|(_, listed)| listed),
+            Self::Many(many) => many.get(&at),
+        }
+    }
+
+    fn get_mut(&mut self, at: u64) -> Option<&mut Listed> {
+        match self {
+            Self::Few(few) => {
+                let index = place(few, at).ok()?;
+                few.get_mut(index).map(|(_, listed)| listed)
+            }
+            Self::Many(many) => many.get_mut(&at),
+        }
+    }
+
+    /// At an offset that is free.
+    fn insert(&mut self, at: u64, listed: Listed) {
+        match self {
+            Self::Few(few) if few.len() < FEW_MAX => {
+                let index = place(few, at).unwrap_or_else(|index| index);
+                few.insert(index, (at, listed));
+            }
+            Self::Few(few) => {
+                *self = Self::Many(std::mem::take(few).into_iter().chain([(at, listed)]).collect());
+            }
+            Self::Many(many) => drop(many.insert(at, listed)),
+        }
+    }
+
+    fn remove(&mut self, at: u64) -> Option<Listed> {
+        match self {
+            Self::Few(few) => {
+                let index = place(few, at).ok()?;
+                Some(few.remove(index).1)
+            }
+            Self::Many(many) => many.remove(&at),
+        }
+    }
+
+    fn from(&self, at: u64) -> impl Iterator<Item = (u64, &Listed)> {
+        let (few, many) = match self {
+            Self::Few(few) => {
+                let index = place(few, at).unwrap_or_else(|index| index);
+                (few.get(index..), None)
+            }
+            Self::Many(many) => (None, Some(many.range(at..))),
+        };
+        let few = few.into_iter().flatten().map(|(at, listed)| (*at, listed));
+        few.chain(many.into_iter().flatten().map(|(at, listed)| (*at, listed)))
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Few(few) => few.is_empty(),
+            Self::Many(many) => many.is_empty(),
+        }
+    }
+}
+
+fn place(few: &[(u64, Listed)], at: u64) -> Result<usize, usize> {
+    few.binary_search_by_key(&at, |(offset, _)| *offset)
 }
 
 /// DefaultHasher's keys are constants: the offset must not change from one mount to the next. Names chosen to
@@ -42,17 +124,28 @@ fn offset_of(name: &[u8]) -> u64 {
 
 impl Listing {
     /// Adds a name of which all is known, or changes what is known of it.
-    pub(crate) fn insert(&mut self, name: &CStr, ino: u64, kind: Option<FileKind>) {
+    pub(crate) fn insert(
+        &mut self,
+        name: impl AsRef<CStr> + Into<SharedName>,
+        ino: u64,
+        kind: Option<FileKind>,
+    ) {
         self.put(name, ino, kind, true);
     }
 
     /// Adds a name, or changes what is known of it.
-    pub(crate) fn put(&mut self, name: &CStr, ino: u64, kind: Option<FileKind>, exact: bool) {
-        let mut at = offset_of(name.to_bytes());
+    pub(crate) fn put(
+        &mut self,
+        name: impl AsRef<CStr> + Into<SharedName>,
+        ino: u64,
+        kind: Option<FileKind>,
+        exact: bool,
+    ) {
+        let mut at = offset_of(name.as_ref().to_bytes());
         loop {
-            match self.entries.get_mut(&at) {
+            match self.entries.get_mut(at) {
                 None => break,
-                Some(found) if *found.name == *name => {
+                Some(found) if *found.name == *name.as_ref() => {
                     found.ino = ino;
                     found.kind = kind;
                     found.exact = exact;
@@ -67,13 +160,13 @@ impl Listing {
     /// Takes a name out.
     pub(crate) fn remove(&mut self, name: &[u8]) {
         if let Some(at) = self.find(name) {
-            self.entries.remove(&at);
+            self.entries.remove(at);
             // What was moved behind the gap must stay reachable from its own hash.
             let mut hole = at;
             let mut probe = next(at);
-            while let Some(moved) = self.entries.get(&probe) {
+            while let Some(moved) = self.entries.get(probe) {
                 if offset_of(moved.name.to_bytes()) <= hole {
-                    if let Some(moved) = self.entries.remove(&probe) {
+                    if let Some(moved) = self.entries.remove(probe) {
                         self.entries.insert(hole, moved);
                     }
                     hole = probe;
@@ -86,7 +179,7 @@ impl Listing {
     fn find(&self, name: &[u8]) -> Option<u64> {
         let mut at = offset_of(name);
         loop {
-            let found = self.entries.get(&at)?;
+            let found = self.entries.get(at)?;
             if found.name.to_bytes() == name {
                 return Some(at);
             }
@@ -96,7 +189,7 @@ impl Listing {
 
     /// What is known of a name.
     pub(crate) fn get(&self, name: &[u8]) -> Option<&Listed> {
-        self.entries.get(&self.find(name)?)
+        self.entries.get(self.find(name)?)
     }
 
     /// The first entry after an offset.
@@ -106,7 +199,19 @@ impl Listing {
 
     /// The entries after an offset, in order.
     pub(crate) fn iter_after(&self, offset: u64) -> impl Iterator<Item = (u64, &Listed)> {
-        self.entries.range(offset.saturating_add(1).max(FIRST)..).map(|(at, listed)| (*at, listed))
+        self.entries.from(offset.saturating_add(1).max(FIRST))
+    }
+
+    /// Its names in as little memory as can be: a tree that has grown name by name has room for half as many more.
+    pub(crate) fn packed(self) -> Self {
+        let entries = match self.entries {
+            ByOffset::Few(mut few) => {
+                few.shrink_to_fit();
+                ByOffset::Few(few)
+            }
+            ByOffset::Many(many) => ByOffset::Many(many.into_iter().collect()),
+        };
+        Self { entries }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -127,12 +232,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_listing_is_a_set_of_names(ops in proptest::collection::vec((any::<bool>(), "[a-d]{1,2}"), 0..200)) {
+        fn a_listing_is_a_set_of_names(ops in proptest::collection::vec((any::<bool>(), "[a-k]{1,2}"), 0..400)) {
             let mut listing = Listing::default();
             let mut model = BTreeSet::new();
             for (add, name) in ops {
                 let c = CString::new(name.clone()).unwrap();
-                if add { listing.insert(&c, 1, None); model.insert(name); } else { listing.remove(name.as_bytes()); model.remove(&name); }
+                if add { listing.insert(&*c, 1, None); model.insert(name); } else { listing.remove(name.as_bytes()); model.remove(&name); }
             }
             let mut seen = BTreeSet::new();
             let mut at = 0;
@@ -150,9 +255,9 @@ mod tests {
         let (mut a, mut b) = (Listing::default(), Listing::default());
         for i in 0..1000 {
             let name = CString::new(format!("n{i}")).unwrap();
-            a.insert(&name, 1, None);
+            a.insert(&*name, 1, None);
             if i % 7 == 0 {
-                b.insert(&name, 1, None);
+                b.insert(&*name, 1, None);
             }
         }
         for (at, entry) in b.iter_after(0) {

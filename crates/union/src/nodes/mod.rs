@@ -5,10 +5,12 @@ pub(crate) mod handle_ids;
 pub(crate) mod ids;
 pub(crate) mod ino;
 pub(crate) mod inodes;
+pub(crate) mod limit;
 pub(crate) mod listing;
 pub(crate) mod names;
 pub(crate) mod node;
 pub(crate) mod recovery;
+pub(crate) mod shared_name;
 pub(crate) mod table;
 
 use crate::config::UnionConfig;
@@ -35,7 +37,11 @@ impl Nodes {
     /// The root alone: a directory and its inode number.
     pub(crate) fn new(config: &UnionConfig, (dir, ino): (Dir, u64)) -> Self {
         let recovery = Recovery::of(config.ledger.as_deref());
-        let table = Arc::new(Table::new(config.ledger.clone(), config.generations.clone()));
+        let table = Arc::new(Table::new(
+            config.ledger.clone(),
+            config.generations.clone(),
+            Arc::clone(&config.nodes),
+        ));
         if table.ledger.as_ref().is_some_and(|ledger| ledger.negative(NodeId::ROOT)) {
             dir.lease.negative.may_be_anything();
         }
@@ -52,6 +58,22 @@ impl Nodes {
     /// How many ids are taken.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
+    }
+
+    /// From so many nodes on, the bell is rung.
+    pub(crate) fn set_alarm(&self, at: usize) {
+        self.table.set_alarm(at);
+    }
+
+    /// Up to `most` nodes that the kernel knows, and where to go on.
+    pub(crate) fn known(&self, from: usize, most: usize) -> (Vec<NodeId>, usize) {
+        self.table.known(from, most)
+    }
+
+    /// Gives memory back that nodes have left.
+    pub(crate) fn trim(&self) {
+        self.inodes.trim();
+        self.table.trim();
     }
 
     pub(crate) fn root(&self) -> &Arc<Node> {
@@ -105,6 +127,12 @@ impl Nodes {
     /// Counts one lookup of a node by the kernel.
     pub(crate) fn acquire(&self, node: &Arc<Node>) {
         self.table.acquire(node);
+    }
+
+    /// Whether the kernel is said to hold an id, having looked it up so often. None at all may be a forget that was not carried out.
+    pub(crate) fn is_held_as_often(&self, id: NodeId, lookups: u64) -> bool {
+        let is_left = || self.table.is_forgotten(id) && self.table.handle_ids.find(id).is_none();
+        self.table.lookups(id) == lookups && (lookups > 0 || is_left())
     }
 
     /// Takes back `count` lookups by the kernel; the node, if none are left.

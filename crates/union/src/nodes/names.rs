@@ -4,7 +4,7 @@
 //! from a number on they are found by their hash, so that what is done once for each name stays as cheap as the name.
 
 use crate::nodes::node::{Node, Place};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Deref;
@@ -15,48 +15,109 @@ use vellum_vfs::Name;
 const HASHED_FROM: usize = 32;
 
 /// The names by which a file is known, in no order that means anything.
+pub(crate) enum Names {
+    /// As nearly every file has.
+    One(Place),
+    /// None, or several.
+    Some(Option<Box<List>>),
+}
+
+/// Several names.
 #[derive(Default)]
-pub(crate) struct Names {
-    places: SmallVec<[Place; 1]>,
+pub(crate) struct List {
+    places: Vec<Place>,
     index: Option<Box<Index>>,
 }
 
 /// Where in the list the names with a hash are. The hash has a key of its own: nobody can choose names that share one.
 #[derive(Default)]
-struct Index {
+pub(crate) struct Index {
     key: RandomState,
     at: HashMap<u64, SmallVec<[usize; 1]>>,
 }
 
+impl Default for Names {
+    fn default() -> Self {
+        Self::Some(None)
+    }
+}
+
 impl Names {
-    pub(crate) fn one(place: Place) -> Self {
-        Self { places: smallvec![place], index: None }
+    pub(crate) const fn one(place: Place) -> Self {
+        Self::One(place)
     }
 
     /// Adds a name; false: it is there already.
     pub(crate) fn insert(&mut self, parent: &Arc<Node>, name: Name<'_>) -> bool {
-        if self.find(parent, name).is_some() {
+        if self.contains(parent, name) {
             return false;
         }
-        let at = self.places.len();
-        self.places.push(Place::new(parent, name));
-        match &mut self.index {
-            Some(index) => index.note(parent, name, at),
-            None if self.places.len() >= HASHED_FROM => self.index = Some(Index::of(&self.places)),
-            None => {}
+        let place = Place::new(parent, name);
+        match self {
+            Self::Some(Some(list)) => list.push(place),
+            Self::Some(None) => *self = Self::One(place),
+            Self::One(_) => {
+                let Self::One(first) = std::mem::take(self) else { return false };
+                *self = Self::Some(Some(Box::new(List { places: vec![first, place], index: None })));
+            }
         }
         true
     }
 
     /// Takes a name out, if it is there.
     pub(crate) fn remove(&mut self, parent: &Arc<Node>, name: Name<'_>) {
-        let Some(at) = self.find(parent, name) else { return };
-        // Dropped last: its directory's node may go with it.
-        let _gone = self.places.swap_remove(at);
-        let Some(index) = &mut self.index else { return };
+        match self {
+            Self::One(place) if place.is(parent, name) => *self = Self::default(),
+            Self::One(_) | Self::Some(None) => {}
+            Self::Some(Some(list)) => {
+                let _gone = list.remove(parent, name);
+                if let [last] = &*list.places {
+                    *self = Self::One(last.clone());
+                }
+            }
+        }
+    }
+
+    pub(crate) fn contains(&self, parent: &Arc<Node>, name: Name<'_>) -> bool {
+        match self {
+            Self::One(place) => place.is(parent, name),
+            Self::Some(list) => list.as_ref().is_some_and(|list| list.find(parent, name).is_some()),
+        }
+    }
+}
+
+impl Deref for Names {
+    type Target = [Place];
+
+    fn deref(&self) -> &[Place] {
+        match self {
+            Self::One(place) => std::slice::from_ref(place),
+            Self::Some(Some(list)) => &list.places,
+            Self::Some(None) => &[],
+        }
+    }
+}
+
+impl List {
+    fn push(&mut self, place: Place) {
+        let at = self.places.len();
+        if let (Some(index), Ok(name)) = (&mut self.index, Name::new(&place.name)) {
+            index.note(&place.parent, name, at);
+        }
+        self.places.push(place);
+        if self.index.is_none() && self.places.len() >= HASHED_FROM {
+            self.index = Some(Index::of(&self.places));
+        }
+    }
+
+    /// What is taken out is dropped by the caller: its directory's node may go with it.
+    fn remove(&mut self, parent: &Arc<Node>, name: Name<'_>) -> Option<Place> {
+        let at = self.find(parent, name)?;
+        let gone = self.places.swap_remove(at);
+        let Some(index) = &mut self.index else { return Some(gone) };
         if self.places.len() < HASHED_FROM / 2 {
             self.index = None;
-            return;
+            return Some(gone);
         }
         index.forget(parent, name, at);
         if let Some(moved) = self.places.get(at)
@@ -65,10 +126,7 @@ impl Names {
             index.forget(&moved.parent, name, self.places.len());
             index.note(&moved.parent, name, at);
         }
-    }
-
-    pub(crate) fn contains(&self, parent: &Arc<Node>, name: Name<'_>) -> bool {
-        self.find(parent, name).is_some()
+        Some(gone)
     }
 
     fn find(&self, parent: &Arc<Node>, name: Name<'_>) -> Option<usize> {
@@ -79,14 +137,6 @@ impl Names {
                 index.at.get(&index.hash(parent, name))?.iter().find(same).copied()
             }
         }
-    }
-}
-
-impl Deref for Names {
-    type Target = [Place];
-
-    fn deref(&self) -> &[Place] {
-        &self.places
     }
 }
 
@@ -130,7 +180,7 @@ mod tests {
     use vellum_vfs::NodeId;
 
     fn dirs() -> Vec<Arc<Node>> {
-        let table = Arc::new(Table::new(None, None));
+        let table = Arc::new(Table::new(None, None, Arc::default()));
         let dir = |ino| {
             let dir = Dir::new(None, Vec::new(), None);
             Arc::new(Node::new(NodeId(ino), ino, Body::Dir(Box::new(dir)), &table))
@@ -169,9 +219,9 @@ mod tests {
         let dirs = dirs();
         let name = Name::new(c"f").unwrap();
         let mut file = Names::one(Place::new(&dirs[0], name));
-        assert!(!file.places.spilled() && file.index.is_none());
+        assert!(matches!(file, Names::One(_)));
         assert!(!file.insert(&dirs[0], name));
-        assert!(!file.places.spilled() && file.index.is_none());
+        assert!(matches!(file, Names::One(_)));
     }
 
     proptest! {
@@ -190,7 +240,9 @@ mod tests {
                 }
                 prop_assert_eq!(file.len(), model.len());
                 prop_assert_eq!(file.contains(&dirs[1 - dir], name), model.contains(&(1 - dir, n)));
-                if let Some(index) = &file.index {
+                if let Names::Some(Some(list)) = &file
+                    && let Some(index) = &list.index
+                {
                     prop_assert_eq!(index.at.values().map(SmallVec::len).sum::<usize>(), file.len());
                 }
             }

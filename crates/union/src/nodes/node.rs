@@ -6,18 +6,19 @@ use crate::coherence::leases::DirLease;
 use crate::copyup::privileges::NoCapability;
 use crate::copyup::unsynced::Unsynced;
 use crate::extents::PartialFile;
-use crate::layers::handles::Slot;
+use crate::layers::handles::{Evict, Evicted, Slot};
 use crate::layers::kept::KeptName;
 use crate::layers::layer::{InodeKey, LowerDir, described};
 use crate::layers::maps::DoomedSidecar;
 use crate::nodes::names::Names;
+use crate::nodes::shared_name::SharedName;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
 use arc_swap::ArcSwapOption;
 use std::cell::RefCell;
-use std::ffi::CStr;
+use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use vellum_vfs::{BranchDir, BranchFile, FileKind, Name, NodeId, Object, Timestamp};
 
 #[cfg(test)]
@@ -30,12 +31,12 @@ thread_local! {
 #[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) parent: Arc<Node>,
-    pub(crate) name: Box<CStr>,
+    pub(crate) name: SharedName,
 }
 
 impl Place {
-    pub(crate) fn new(parent: &Arc<Node>, name: Name<'_>) -> Self {
-        Self { parent: Arc::clone(parent), name: name.as_c_str().into() }
+    pub(crate) fn new(parent: &Arc<Node>, name: impl Into<SharedName>) -> Self {
+        Self { parent: Arc::clone(parent), name: name.into() }
     }
 
     pub(crate) fn is(&self, parent: &Arc<Node>, name: Name<'_>) -> bool {
@@ -51,31 +52,65 @@ pub(crate) struct Node {
     pub(crate) id: NodeId,
     /// Inode number as the union shows it; stable over copy-up and remount.
     pub(crate) ino: u64,
-    /// The file now has another node: an open of this one must be told to look the name up again.
-    pub(crate) stale: AtomicBool,
-    /// The node that shows the file instead of this one, which is stale. It lives as long as this one does, so that names lead to it.
-    successor: ArcSwapOption<Self>,
-    /// The kernel was given the lower file for passthrough through this node.
-    pub(crate) lower_passthrough: AtomicBool,
-    /// The file has another node, through which changes are made that the kernel does not connect with this one.
-    pub(crate) alias: bool,
     /// What it is.
     pub(crate) body: Body,
-    keeper: Weak<dyn Keeper>,
+    origin: Arc<Origin>,
 }
 
-/// Where a node has its id from.
+/// Where nodes have their ids from.
 pub(crate) trait Keeper: Send + Sync {
     /// A node has ended, `key` being its object as it is found now.
     fn ended(&self, id: NodeId, key: Option<InodeKey>);
+    /// By which nodes find it.
+    fn origin(&self) -> &OnceLock<Arc<Origin>>;
 }
+
+/// One for all nodes of a keeper, so that each has a thin reference.
+pub(crate) struct Origin(Weak<dyn Keeper>);
 
 /// What a node is.
 pub(crate) enum Body {
     /// A directory.
     Dir(Box<Dir>),
     /// Anything else.
-    File(Arc<File>),
+    File(Shown),
+}
+
+/// The file that a node shows.
+pub(crate) struct Shown {
+    file: Arc<File>,
+    marks: Marks,
+}
+
+/// What a node of a file is to the kernel. A directory has one node, and nothing of this.
+pub(crate) struct Marks {
+    /// The file now has another node: an open of this one must be told to look the name up again.
+    pub(crate) stale: AtomicBool,
+    /// The node that shows the file instead of this one, which is stale. It lives as long as this one does, so that names lead to it.
+    successor: ArcSwapOption<Node>,
+    /// The kernel was given the lower file for passthrough through this node.
+    pub(crate) lower_passthrough: AtomicBool,
+    /// The file has another node, through which changes are made that the kernel does not connect with this one.
+    pub(crate) alias: bool,
+}
+
+impl Marks {
+    const fn new(alias: bool) -> Self {
+        Self {
+            stale: AtomicBool::new(false),
+            successor: ArcSwapOption::const_empty(),
+            lower_passthrough: AtomicBool::new(false),
+            alias,
+        }
+    }
+}
+
+impl Deref for Shown {
+    type Target = Arc<File>;
+
+    fn deref(&self) -> &Arc<File> {
+        &self.file
+    }
 }
 
 /// A directory of the union.
@@ -89,9 +124,9 @@ pub(crate) struct Dir {
     /// Its directory in the upper layer.
     pub(crate) upper: Mutex<Option<UpperDir>>,
     /// Its directories in lower layers, uppermost first. Never changes.
-    pub(crate) lowers: Vec<Arc<LowerDir>>,
+    pub(crate) lowers: Box<[Arc<LowerDir>]>,
     /// Its path in the union of the lower layers alone; what a redirect records. None without lowers.
-    pub(crate) lower_path: Option<Box<CStr>>,
+    pub(crate) lower_path: Option<SharedName>,
     /// What new entries inherit; None: not read yet.
     pub(crate) inherit: Mutex<Option<Inherit>>,
     /// It has been removed: nothing can be made in it.
@@ -135,18 +170,23 @@ pub(crate) struct Inherit {
     pub(crate) acl: bool,
 }
 
-/// Everything that is not a directory.
+/// Everything that is not a directory. Most of them are only looked at, and have nothing but this.
 pub(crate) struct File {
     /// Its kind.
     pub(crate) kind: FileKind,
     /// Where it lives.
     pub(crate) state: RwLock<FileState>,
+    in_use: OnceLock<Arc<InUse>>,
+}
+
+/// What a file has once somebody has opened, changed or replaced it.
+pub(crate) struct InUse {
     /// One copy-up at a time.
     pub(crate) copy: Mutex<()>,
     /// The partial file behind it while somebody uses it: there is only one, for it knows which blocks are whose.
     pub(crate) partial: Mutex<Weak<PartialFile>>,
     /// Its sidecar, once the file has no name any more.
-    pub(crate) doomed: Mutex<Option<DoomedSidecar>>,
+    pub(crate) doomed: Mutex<Option<Box<DoomedSidecar>>>,
     /// Opens that go through the kernel's page cache, where others are handed to the kernel: the two exclude each other.
     pub(crate) cached_opens: AtomicU32,
     /// Opens by which it can be mapped to write, of those that were handed to the kernel.
@@ -154,7 +194,7 @@ pub(crate) struct File {
     /// When the kernel last said that it was changed ([`crate::coherence::ctimes`]).
     pub(crate) stated: Mutex<Option<Timestamp>>,
     /// The open file behind a regular file. Reading and writing takes this slot's lock and no other.
-    pub(crate) io: Arc<Slot<Io>>,
+    pub(crate) io: Slot<Io>,
     /// The node that shows the file since its last node was swapped.
     pub(crate) successor: Mutex<Weak<Node>>,
     /// Who may have mapped it.
@@ -166,6 +206,40 @@ pub(crate) struct File {
     pub(crate) no_capability: NoCapability,
     /// Whether a sync of its data is enough.
     pub(crate) unsynced: Unsynced,
+}
+
+impl InUse {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            copy: Mutex::new(()),
+            partial: Mutex::new(Weak::new()),
+            doomed: Mutex::default(),
+            cached_opens: AtomicU32::new(0),
+            mappable: AtomicU32::new(0),
+            stated: Mutex::default(),
+            io: Slot::empty(),
+            successor: Mutex::new(Weak::new()),
+            watched: Watched::default(),
+            times: RwLock::new(()),
+            no_capability: NoCapability::default(),
+            unsynced: Unsynced::new(),
+        })
+    }
+}
+
+impl Evict for InUse {
+    fn evict(&self) -> Evicted {
+        self.io.evict()
+    }
+}
+
+/// Whoever asks for any of it begins to use the file; [`File::used`] only looks.
+impl Deref for File {
+    type Target = Arc<InUse>;
+
+    fn deref(&self) -> &Arc<InUse> {
+        self.in_use.get_or_init(InUse::new)
+    }
 }
 
 /// An open file in a branch.
@@ -185,16 +259,14 @@ pub(crate) struct FileState {
     pub(crate) at: At,
     /// Which inode that is; None after a copy-up, until somebody needs to know.
     pub(crate) inode: Option<InodeKey>,
-    /// Its name in the work directory, if it needs one there.
-    pub(crate) kept: Option<Arc<KeptName>>,
     /// Where its data are, as long as they are not all in the inode.
     pub(crate) below: Option<Arc<Below>>,
     /// Some blocks are in the inode; the others are below. Without it, all data are below.
     pub(crate) partial: bool,
     /// Its data were below, and are not there any more, or not the same.
     pub(crate) lost_data: bool,
-    /// Times set on a lower file that has no name any more; they end with it.
-    pub(crate) orphan_times: Option<(Timestamp, Timestamp)>,
+    /// What only few files have, most of them without a name.
+    pub(crate) rare: Option<Box<Rare>>,
     /// Names of a lower file that were removed since it is known.
     pub(crate) lost: u32,
     /// A user's own character device 0:0, stored as an empty file.
@@ -202,6 +274,15 @@ pub(crate) struct FileState {
     /// It has more names in its lower layer than the upper one gives to a file: each of them is a file of its own, and shows a number of
     /// its own once it is copied up.
     pub(crate) apart: bool,
+}
+
+/// What only few files have.
+#[derive(Default)]
+pub(crate) struct Rare {
+    /// Its name in the work directory, if it needs one there.
+    pub(crate) kept: Option<Arc<KeptName>>,
+    /// Times set on a lower file that has no name any more; they end with it.
+    pub(crate) orphan_times: Option<(Timestamp, Timestamp)>,
 }
 
 /// Where the inode is.
@@ -218,7 +299,7 @@ pub(crate) enum At {
 #[derive(Clone)]
 pub(crate) struct LowerAt {
     pub(crate) dir: Arc<LowerDir>,
-    pub(crate) name: Box<CStr>,
+    pub(crate) name: SharedName,
 }
 
 /// Where data are that a file does not have itself.
@@ -231,38 +312,37 @@ pub(crate) struct Below {
 
 impl Node {
     pub(crate) fn new(id: NodeId, ino: u64, body: Body, keeper: &Arc<impl Keeper + 'static>) -> Self {
-        Self::make(id, ino, body, keeper, false)
+        let new = || {
+            let keeper = Arc::downgrade(keeper);
+            Arc::new(Origin(keeper))
+        };
+        Self { id, ino, body, origin: Arc::clone(keeper.origin().get_or_init(new)) }
     }
 
     /// A second node of a file, for a handle with an id that the file had before.
     pub(crate) fn alias(id: NodeId, ino: u64, file: Arc<File>, keeper: &Arc<impl Keeper + 'static>) -> Self {
-        Self::make(id, ino, Body::File(file), keeper, true)
+        Self::new(id, ino, Body::File(Shown { file, marks: Marks::new(true) }), keeper)
     }
 
-    fn make(id: NodeId, ino: u64, body: Body, keeper: &Arc<impl Keeper + 'static>, alias: bool) -> Self {
-        let keeper = Arc::downgrade(keeper);
-        Self {
-            id,
-            ino,
-            stale: AtomicBool::new(false),
-            successor: ArcSwapOption::empty(),
-            lower_passthrough: AtomicBool::new(false),
-            alias,
-            body,
-            keeper,
+    /// What it is to the kernel.
+    pub(crate) fn marks(&self) -> &Marks {
+        static OF_DIRECTORIES: OnceLock<Marks> = OnceLock::new();
+        match &self.body {
+            Body::Dir(_) => OF_DIRECTORIES.get_or_init(|| Marks::new(false)),
+            Body::File(shown) => &shown.marks,
         }
     }
 
     /// The node that shows the file instead of this one, if that is known.
     pub(crate) fn successor(&self) -> Option<Arc<Self>> {
-        self.successor.load_full()
+        self.marks().successor.load_full()
     }
 
     /// Another node shows the file from now on.
     pub(crate) fn set_successor(&self, next: &Arc<Self>) {
         // A node that held itself would never end.
         if !std::ptr::eq(self, &**next) {
-            self.successor.store(Some(Arc::clone(next)));
+            self.marks().successor.store(Some(Arc::clone(next)));
         }
     }
 
@@ -275,7 +355,7 @@ impl Node {
     }
 
     /// The file that this node shows, if it is no directory.
-    pub(crate) const fn as_file(&self) -> Option<&Arc<File>> {
+    pub(crate) fn as_file(&self) -> Option<&Arc<File>> {
         match &self.body {
             Body::Dir(_) => None,
             Body::File(file) => Some(file),
@@ -310,7 +390,7 @@ impl Drop for Node {
             }
             Body::File(file) => file.state.read().names.iter().for_each(unlist),
         }
-        if let Some(keeper) = self.keeper.upgrade() {
+        if let Some(keeper) = self.origin.0.upgrade() {
             keeper.ended(self.id, key);
         }
     }
@@ -365,14 +445,14 @@ impl Dir {
     pub(crate) fn new(
         place: Option<Place>,
         lowers: Vec<Arc<LowerDir>>,
-        lower_path: Option<Box<CStr>>,
+        lower_path: Option<SharedName>,
     ) -> Self {
         Self {
             entries: Entries::default(),
             copy: Mutex::new(()),
             place: RwLock::new(place),
             upper: Mutex::new(None),
-            lowers,
+            lowers: lowers.into_boxed_slice(),
             lower_path,
             inherit: Mutex::new(None),
             removed: AtomicBool::new(false),
@@ -396,35 +476,88 @@ impl FileState {
             names,
             at,
             inode: Some(inode),
-            kept: None,
             below: None,
             partial: false,
             lost_data: false,
-            orphan_times: None,
+            rare: None,
             lost: 0,
             null_device: false,
             apart: false,
+        }
+    }
+
+    /// Its name in the work directory.
+    pub(crate) fn kept(&self) -> Option<&Arc<KeptName>> {
+        self.rare.as_ref()?.kept.as_ref()
+    }
+
+    /// Gives it a name there, or takes that away; the one that it had.
+    pub(crate) fn set_kept(&mut self, kept: Option<Arc<KeptName>>) -> Option<Arc<KeptName>> {
+        if kept.is_none() {
+            return self.rare.as_mut()?.kept.take();
+        }
+        std::mem::replace(&mut self.rare.get_or_insert_default().kept, kept)
+    }
+
+    /// Times that it was given when it had no name any more.
+    pub(crate) fn orphan_times(&self) -> Option<(Timestamp, Timestamp)> {
+        self.rare.as_ref()?.orphan_times
+    }
+
+    /// Gives it such times, or takes them away.
+    pub(crate) fn set_orphan_times(&mut self, times: Option<(Timestamp, Timestamp)>) {
+        if times.is_some() || self.rare.is_some() {
+            self.rare.get_or_insert_default().orphan_times = times;
         }
     }
 }
 
 impl File {
     pub(crate) fn new(kind: FileKind, state: FileState) -> Self {
-        Self {
-            kind,
-            state: RwLock::new(state),
-            copy: Mutex::new(()),
-            partial: Mutex::new(Weak::new()),
-            doomed: Mutex::default(),
-            cached_opens: AtomicU32::new(0),
-            mappable: AtomicU32::new(0),
-            stated: Mutex::default(),
-            io: Arc::new(Slot::empty()),
-            successor: Mutex::new(Weak::new()),
-            watched: Watched::default(),
-            times: RwLock::new(()),
-            no_capability: NoCapability::default(),
-            unsynced: Unsynced::new(),
+        Self { kind, state: RwLock::new(state), in_use: OnceLock::new() }
+    }
+
+    /// What it has of being used, if it has been.
+    pub(crate) fn used(&self) -> Option<&Arc<InUse>> {
+        self.in_use.get()
+    }
+
+    /// The open file, if it is open.
+    pub(crate) fn open_io(&self) -> Option<Arc<Io>> {
+        self.used()?.io.get()
+    }
+
+    /// Opens through the kernel's page cache.
+    pub(crate) fn count_of_cached_opens(&self) -> u32 {
+        self.used().map_or(0, |used| used.cached_opens.load(Relaxed))
+    }
+}
+
+impl Body {
+    /// A file, by its only node so far.
+    pub(crate) const fn file(file: Arc<File>) -> Self {
+        Self::File(Shown { file, marks: Marks::new(false) })
+    }
+
+    /// The name by which it was found.
+    pub(crate) fn name(&self) -> Option<SharedName> {
+        match self {
+            Self::Dir(dir) => dir.place.read().as_ref().map(|place| place.name.clone()),
+            Self::File(file) => file.state.read().names.first().map(|place| place.name.clone()),
         }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// What is kept of each file that the kernel knows: the allocator adds 8 bytes, and rounds up to 16.
+    #[test]
+    fn what_is_only_looked_at_is_small() {
+        const COUNTS: usize = 2 * size_of::<usize>();
+        assert!(size_of::<Node>() + COUNTS <= 56, "{}", size_of::<Node>());
+        assert!(size_of::<File>() + COUNTS <= 136, "{}", size_of::<File>());
+        assert!(size_of::<Dir>() <= 264, "{}", size_of::<Dir>());
     }
 }

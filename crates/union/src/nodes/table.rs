@@ -7,7 +7,8 @@ use crate::coherence::generations::Generations;
 use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::HandleIds;
 use crate::nodes::ids::{CHUNK, MAX_CHUNKS, id_of, slot_of};
-use crate::nodes::node::{Keeper, Node};
+use crate::nodes::limit::NodeLimit;
+use crate::nodes::node::{Keeper, Node, Origin};
 use crate::nodes::recovery::ledger::Ledger;
 use crate::sync::Mutex;
 use arc_swap::ArcSwapOption;
@@ -23,8 +24,14 @@ type Group = Box<[ArcSwapOption<Chunk>]>;
 
 struct Slot {
     serial: u32,
-    lookups: u64,
+    /// As far as that can be counted: what has been looked up more often is forgotten all at once.
+    lookups: u32,
     node: Option<Arc<Node>>,
+}
+
+/// A number of lookups.
+fn counted(lookups: u64) -> u32 {
+    u32::try_from(lookups).unwrap_or(u32::MAX)
 }
 
 struct Chunk {
@@ -47,6 +54,10 @@ struct Allocator {
     /// Chunks that may have a free slot; may name some that do not.
     roomy: Vec<u16>,
     serial: u32,
+    /// Slots that are taken.
+    taken: usize,
+    /// From so many on, somebody wants to know.
+    alarm: usize,
 }
 
 /// The table of all nodes that the kernel holds.
@@ -59,26 +70,42 @@ pub(crate) struct Table {
     pub(crate) ledger: Option<Arc<Ledger>>,
     /// Where clients see that a slot has another node.
     generations: Option<Arc<Generations>>,
+    limit: Arc<NodeLimit>,
+    origin: OnceLock<Arc<Origin>>,
 }
 
 impl Table {
     /// A table in which slots 0 (no node) and 1 (the root) are taken.
-    pub(crate) fn new(ledger: Option<Arc<Ledger>>, generations: Option<Arc<Generations>>) -> Self {
+    pub(crate) fn new(
+        ledger: Option<Arc<Ledger>>,
+        generations: Option<Arc<Generations>>,
+        limit: Arc<NodeLimit>,
+    ) -> Self {
         let table = Self {
             groups: (0..MAX_CHUNKS / GROUP).map(|_| OnceLock::new()).collect(),
-            allocator: Mutex::new(Allocator { chunks: Vec::new(), roomy: Vec::new(), serial: 0 }),
-            handle_ids: HandleIds::default(),
+            allocator: Mutex::new(Allocator {
+                chunks: Vec::new(),
+                roomy: Vec::new(),
+                serial: 0,
+                taken: 2,
+                alarm: usize::MAX,
+            }),
+            handle_ids: HandleIds::new(Arc::clone(&limit)),
             ledger,
             generations,
+            limit,
+            origin: OnceLock::new(),
         };
         {
             let mut allocator = table.allocator.lock();
+            // Of a new ledger nothing is looked at: what is looked at takes memory.
+            let inherited = table.ledger.as_ref().filter(|ledger| ledger.chunks().next().is_some()).cloned();
             table.add_chunk(&mut allocator, 0);
             if let Some(Some(free)) = allocator.chunks.first_mut() {
                 free.retain(|slot| *slot > 1);
             }
-            if let Some(ledger) = &table.ledger {
-                table.restore(&mut allocator, ledger);
+            if let Some(ledger) = inherited {
+                table.restore(&mut allocator, &ledger);
             }
         }
         table
@@ -100,12 +127,14 @@ impl Table {
             if let Some(chunk) = self.place(index / CHUNK).and_then(ArcSwapOption::load_full)
                 && let Some(slot) = chunk.slots.get(index % CHUNK)
             {
-                *slot.lock() = Slot { serial, lookups: record.lookups, node: None };
+                *slot.lock() = Slot { serial, lookups: counted(record.lookups), node: None };
             }
         }
         for (chunk, taken) in taken {
             if let Some(Some(free)) = allocator.chunks.get_mut(chunk) {
+                let before = free.len();
                 free.retain(|slot| !taken.contains(slot));
+                allocator.taken += before - free.len();
             }
         }
     }
@@ -151,6 +180,11 @@ impl Table {
                 allocator.roomy.pop();
                 continue;
             };
+            allocator.taken += 1;
+            if allocator.taken >= allocator.alarm {
+                allocator.alarm = usize::MAX;
+                self.limit.is_crowded();
+            }
             allocator.serial = allocator.serial.wrapping_add(1).max(1);
             let serial = allocator.serial;
             let index = usize::from(chunk) * CHUNK + usize::from(slot);
@@ -185,6 +219,7 @@ impl Table {
         }
         free.push(slot as u16);
         let count = free.len();
+        allocator.taken -= 1;
         if count == CHUNK && chunk != 0 {
             allocator.chunks[chunk] = None;
             if let Some(place) = place {
@@ -225,7 +260,7 @@ impl Table {
     pub(crate) fn acquire(&self, node: &Arc<Node>) {
         self.with(node.id, |slot| {
             slot.lookups = slot.lookups.saturating_add(1);
-            self.write_down(node.id, slot.lookups);
+            self.write_down(node.id, slot.lookups.into());
             if slot.node.is_none() {
                 slot.node = Some(Arc::clone(node));
             }
@@ -257,7 +292,7 @@ impl Table {
         if id == NodeId::ROOT {
             return 1;
         }
-        self.with(id, |slot| slot.lookups).unwrap_or(0)
+        self.with(id, |slot| slot.lookups.into()).unwrap_or(0)
     }
 
     /// Whether the kernel has forgotten an id of a predecessor before its node was made again.
@@ -272,8 +307,8 @@ impl Table {
             return None;
         }
         self.with(id, |slot| {
-            slot.lookups = slot.lookups.saturating_sub(count);
-            self.write_down(id, slot.lookups);
+            slot.lookups = slot.lookups.saturating_sub(counted(count));
+            self.write_down(id, slot.lookups.into());
             if slot.lookups == 0 { slot.node.take() } else { None }
         })
         .flatten()
@@ -294,12 +329,70 @@ impl Table {
 
     /// How many ids are taken.
     pub(crate) fn len(&self) -> usize {
-        let allocator = self.allocator.lock();
-        allocator.chunks.iter().flatten().map(|free| CHUNK - free.len()).sum()
+        self.allocator.lock().taken
+    }
+
+    /// From so many taken ids on, [`NodeLimit`]'s bell is rung, once.
+    pub(crate) fn set_alarm(&self, at: usize) {
+        let mut allocator = self.allocator.lock();
+        allocator.alarm = at;
+        if allocator.taken >= at {
+            allocator.alarm = usize::MAX;
+            self.limit.is_crowded();
+        }
+    }
+
+    /// Up to `most` nodes that the kernel knows, from a slot on; and the slot where to go on, 0 at the end.
+    pub(crate) fn known(&self, from: usize, most: usize) -> (Vec<NodeId>, usize) {
+        let mut found = Vec::new();
+        let last = self.allocator.lock().chunks.len() * CHUNK;
+        let mut at = from.max(2);
+        while at < last {
+            let Some(chunk) = self.place(at / CHUNK).and_then(ArcSwapOption::load_full) else {
+                at = (at / CHUNK + 1) * CHUNK;
+                continue;
+            };
+            for slot in chunk.slots.iter().skip(at % CHUNK) {
+                let slot = slot.lock();
+                if slot.lookups > 0 {
+                    found.push(id_of(at, slot.serial));
+                }
+                at += 1;
+            }
+            if found.len() >= most {
+                return (found, at);
+            }
+        }
+        (found, 0)
+    }
+
+    /// Gives memory back that only free slots take: pages of the ledger among records that are in use.
+    pub(crate) fn trim(&self) {
+        let Some(ledger) = &self.ledger else { return };
+        let chunks = self.allocator.lock().chunks.len();
+        for chunk in 0..chunks {
+            // With the allocator held: what is free stays free, and what is given out has not been written to.
+            let allocator = self.allocator.lock();
+            let Some(Some(free)) = allocator.chunks.get(chunk) else { continue };
+            if free.len() < Ledger::FEWEST_FREE {
+                continue;
+            }
+            let mut is_free = [false; CHUNK];
+            for slot in free {
+                if let Some(is) = is_free.get_mut(usize::from(*slot)) {
+                    *is = true;
+                }
+            }
+            ledger.clear_free(chunk, &is_free);
+        }
     }
 }
 
 impl Keeper for Table {
+    fn origin(&self) -> &OnceLock<Arc<Origin>> {
+        &self.origin
+    }
+
     fn ended(&self, id: NodeId, key: Option<InodeKey>) {
         if !self.handle_ids.keep_id(id, key) {
             self.release(id);
@@ -313,7 +406,7 @@ mod tests {
 
     #[test]
     fn ids_are_never_given_twice_and_chunks_are_given_back() {
-        let table = Table::new(None, None);
+        let table = Table::new(None, None, Arc::default());
         let mut seen = std::collections::HashSet::new();
         for _ in 0..3 {
             let ids: Vec<_> = (0..5 * CHUNK).map(|_| table.reserve().unwrap()).collect();
@@ -342,7 +435,7 @@ mod tests {
 
     #[test]
     fn a_stale_id_is_noticed() {
-        let table = Table::new(None, None);
+        let table = Table::new(None, None, Arc::default());
         let id = table.reserve().unwrap();
         table.release(id);
         let again = table.reserve().unwrap();

@@ -88,7 +88,7 @@ impl Core {
             let own = if state.partial { attr.blocks } else { 0 };
             attr.blocks = self.layers.blocks_below(data, attr.size)?.max(own);
         }
-        if let Some((atime, mtime)) = state.orphan_times {
+        if let Some((atime, mtime)) = state.orphan_times() {
             (attr.atime, attr.mtime) = (atime, mtime);
         }
         if state.null_device {
@@ -110,7 +110,7 @@ impl Core {
     /// not be seen to change through the other. Nor where a program may be writing to the file itself, which was found out before they
     /// were read: one that has ended since may have written after that; and not for long where somebody may have it mapped.
     pub(crate) fn attr_ttl(&self, node: &Node, attr: &Attr, has_writers: bool) -> Duration {
-        let second = node.alias || node.stale.load(Relaxed);
+        let second = node.marks().alias || node.marks().stale.load(Relaxed);
         let linked = self.layers.is_passthrough() && attr.nlink > 1 && !attr.is_dir();
         if second || linked || has_writers {
             Duration::ZERO
@@ -135,7 +135,7 @@ impl Core {
 
     /// A file was changed through a node to which no name leads any more: the kernel forgets what it believes of the one to which they do.
     pub(crate) fn recall_successor(&self, node: &Node) {
-        if (node.alias || node.stale.load(Relaxed))
+        if (node.marks().alias || node.marks().stale.load(Relaxed))
             && let Some(next) = node.successor()
             && let Err(error) = self.coherence.recall_attributes(next.id)
         {
@@ -219,7 +219,7 @@ impl Core {
             }
             if state.names.is_empty() {
                 let now = self.attr_of_file(&state)?;
-                state.orphan_times = Some((known(set.atime, now.atime), known(set.mtime, now.mtime)));
+                state.set_orphan_times(Some((known(set.atime, now.atime), known(set.mtime, now.mtime))));
                 return Ok(true);
             }
         }

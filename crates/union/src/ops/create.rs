@@ -153,7 +153,7 @@ impl Core {
         };
         let mut attr = self.present(0, handle, name, raw)?;
         attr.ino = self.layers.shown_ino(0, raw.ino);
-        let place = Place::new(parent, name);
+        let place = Place::new(parent, change.shared(name));
         let body = if raw.is_dir() {
             let new = Dir::new(Some(place), Vec::new(), None);
             self.layers.set_upper(&new, UpperDir::new(raw.ino, handle.open_dir(name)?, &DirMarks::default()));
@@ -170,7 +170,7 @@ impl Core {
             if let Some(file) = file {
                 self.layers.keep_io(&new, file);
             }
-            Body::File(new)
+            Body::file(new)
         };
         let node = change.made(name, (raw.ino, attr.ino, attr.kind()), body)?;
         Ok(Made { node, attr })
@@ -201,12 +201,13 @@ impl Core {
         attr.ino = self.layers.shown_ino(0, raw.ino);
         attr.nlink = 0;
         let held: Arc<dyn Object> = Arc::clone(&file) as Arc<dyn Object>;
-        let state = FileState { kept, ..FileState::whole(Names::default(), At::Held(held), (0, raw.ino)) };
+        let mut state = FileState::whole(Names::default(), At::Held(held), (0, raw.ino));
+        state.set_kept(kept);
         let new = Arc::new(File::new(FileKind::Regular, state));
         new.unsynced.note_original();
         new.no_capability.note();
         self.layers.keep_io(&new, file);
-        let node = self.nodes.make(None, attr.ino, Body::File(new))?;
+        let node = self.nodes.make(None, attr.ino, Body::file(new))?;
         self.nodes.write_new(&node, &[]);
         if let Some(file) = node.as_file() {
             self.write_held(&node, &file.state.read());
@@ -228,7 +229,7 @@ impl Core {
         let file = node.as_file().ok_or(Error::new(Errno::PERM, "hard link to a directory"))?;
         // What has lost its last name does not get another one, as with any filesystem. (What never had one is in the upper layer.)
         // A block map that goes with the file must not be needed again.
-        let gone = file.doomed.lock().is_some()
+        let gone = file.used().is_some_and(|used| used.doomed.lock().is_some())
             || matches!(file.state.read().at, At::Lower(_)) && self.attr_of(node)?.nlink == 0;
         if !gone {
             // Before any directory is locked: copy-up may walk the tree.
@@ -273,7 +274,7 @@ impl Core {
             state.at = At::Upper;
         }
         change.links(name, node, &mut state);
-        drop(state.kept.take());
+        drop(state.set_kept(None));
         Ok(())
     }
 }
@@ -365,7 +366,7 @@ impl Layers {
     pub(crate) fn keep_io(&self, file: &File, open: Arc<dyn BranchFile>) {
         let (io, filled) = file.io.fill(Arc::new(Io { file: open, writable: true, partial: None }));
         if filled {
-            self.watch(&file.io, io.file.as_descriptor());
+            self.watch(&**file, io.file.as_descriptor());
         }
     }
 

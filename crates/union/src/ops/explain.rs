@@ -59,7 +59,7 @@ impl Union {
         let path = crate::union::path_of(&node);
         let mut report = NodeReport {
             ino: node.ino,
-            stale: node.stale.load(std::sync::atomic::Ordering::Relaxed),
+            stale: node.marks().stale.load(std::sync::atomic::Ordering::Relaxed),
             layer_path: path.clone(),
             path,
             ..NodeReport::default()

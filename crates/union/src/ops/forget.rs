@@ -2,7 +2,7 @@
 
 use crate::layers::Layers;
 use crate::layers::layer::InodeKey;
-use crate::nodes::handle_ids::{Note, Remembered};
+use crate::nodes::handle_ids::{Note, Remembered, Spot};
 use crate::nodes::node::{At, Body, File, Node, Place};
 use crate::union::Core;
 use std::os::fd::BorrowedFd;
@@ -40,17 +40,22 @@ impl Core {
 
     fn note_forgotten(&self, node: &Node) {
         let (place, file, kept) = match &node.body {
-            Body::Dir(dir) => (dir.place.read().clone(), Weak::new(), None),
+            Body::Dir(dir) => {
+                dir.entries.forget_list();
+                (dir.place.read().as_ref().map(Spot::from), Weak::new(), None)
+            }
             Body::File(file) => {
-                let place = file.state.read().names.first().cloned();
+                let place = file.state.read().names.first().map(Spot::from);
                 let kept = (place.is_none() && !is_gone(file)).then(|| Arc::clone(file));
-                (place, Arc::downgrade(file), kept)
+                // By another node, or by whoever is just using it. A reference that holds nothing keeps the memory all the same.
+                let others = Arc::strong_count(file) > 1;
+                (place, if others { Arc::downgrade(file) } else { Weak::new() }, kept)
             }
         };
         if place.is_none() && kept.is_none() {
             return;
         }
-        let only_for_handles = node.alias || node.stale.load(Relaxed);
+        let only_for_handles = node.marks().alias || node.marks().stale.load(Relaxed);
         let key = if only_for_handles { None } else { self.layers.key_of(node) };
         self.nodes.remember(node.id, Note { place, ino: node.ino, key, file, kept, dropped: false });
     }
@@ -67,8 +72,8 @@ impl Core {
             if gone {
                 return Err(Error::new(Errno::STALE, "handle"));
             }
-            if node.stale.swap(false, Relaxed) {
-                node.lower_passthrough.store(false, Relaxed);
+            if node.marks().stale.swap(false, Relaxed) {
+                node.marks().lower_passthrough.store(false, Relaxed);
             }
             return Ok(node);
         }

@@ -25,7 +25,7 @@ const FMODE_EXEC: u32 = 0o40;
 impl Layers {
     /// The open file to read from.
     pub(crate) fn readable(&self, file: &File) -> Result<Arc<Io>> {
-        if let Some(io) = file.io.get() {
+        if let Some(io) = file.open_io() {
             return Ok(io);
         }
         // Under the state's lock, so that a copy-up does not come between opening and keeping.
@@ -52,7 +52,7 @@ impl Layers {
         let (io, filled) = file.io.fill(Arc::new(io));
         drop(state);
         if filled {
-            self.watch(&file.io, io.file.as_descriptor());
+            self.watch(&**file, io.file.as_descriptor());
         }
         Ok(io)
     }
@@ -93,7 +93,7 @@ impl Core {
         file: &Arc<File>,
         keep: u64,
     ) -> Result<Arc<dyn BranchFile>> {
-        if let Some(io) = file.io.get()
+        if let Some(io) = file.open_io()
             && io.writable
         {
             return Ok(Arc::clone(&io.file));
@@ -184,7 +184,7 @@ impl Core {
         let file = regular(node)?;
         let _under_way = self.coherence.truncates(node, file);
         self.writable(node, file, size)?.truncate(size)?;
-        if let Some(io) = file.io.get() {
+        if let Some(io) = file.open_io() {
             self.settle_partial(node, &io);
         }
         Ok(())
@@ -194,7 +194,7 @@ impl Core {
     pub(crate) fn open(&self, node: &Arc<Node>, flags: u32) -> Result<OpenIo> {
         let file = regular(node)?;
         let stale = || Error::new(Errno::STALE, "the file has a new node");
-        if node.stale.load(Relaxed) {
+        if node.marks().stale.load(Relaxed) {
             return Err(stale());
         }
         // The kernel knows who writes through it; of those who write to the upper layer's file only this side can know.
@@ -209,7 +209,7 @@ impl Core {
         let writes = flags & O_ACCMODE != 0 || truncate;
         // Nothing is done for an open that must fail: a file without a name has no other node to be found by.
         if writes
-            && node.lower_passthrough.load(Relaxed)
+            && node.marks().lower_passthrough.load(Relaxed)
             && !self.layers.readable(file)?.writable
             && file.state.read().names.is_empty()
         {
@@ -220,12 +220,12 @@ impl Core {
             let keep = if truncate { 0 } else { u64::MAX };
             let open = self.writable(node, file, keep)?;
             // The kernel may hold the lower file through this node; the upper must come through another.
-            if node.stale.load(Relaxed) {
+            if node.marks().stale.load(Relaxed) {
                 return Err(stale());
             }
             if truncate {
                 open.truncate(0)?;
-                if let Some(io) = file.io.get() {
+                if let Some(io) = file.open_io() {
                     self.settle_partial(node, &io);
                 }
             }
@@ -237,13 +237,13 @@ impl Core {
         } else {
             let io = self.layers.readable(file)?;
             if !io.writable && (io.file.descriptor().is_some() || io.file.lent().is_some()) {
-                node.lower_passthrough.store(true, Relaxed);
+                node.marks().lower_passthrough.store(true, Relaxed);
                 self.nodes.write_flags(node, Flags::LOWER_OPEN);
                 // A copy-up that did not see the mark has replaced the file by now.
                 let now = self.layers.readable(file)?;
                 if now.writable {
                     let state = file.state.write();
-                    if !node.stale.load(Relaxed) {
+                    if !node.marks().stale.load(Relaxed) {
                         let key = state.inode;
                         self.swap_node(state, (node, file), key);
                     }
@@ -264,13 +264,13 @@ impl Core {
             {
                 return Ok(OpenIo::Lent(copy));
             }
-            return Ok(OpenIo::Cached { keep: !node.alias });
+            return Ok(OpenIo::Cached { keep: !node.marks().alias });
         }
         match descriptor {
-            Some(descriptor) if file.cached_opens.load(Relaxed) == 0 => Ok(OpenIo::Passthrough(descriptor)),
+            Some(descriptor) if file.count_of_cached_opens() == 0 => Ok(OpenIo::Passthrough(descriptor)),
             _ => {
                 self.nodes.count_cached(node, file, 1);
-                Ok(OpenIo::Cached { keep: !node.alias })
+                Ok(OpenIo::Cached { keep: !node.marks().alias })
             }
         }
     }
@@ -281,7 +281,7 @@ impl Core {
         if self.layers.config.volatile || file.kind != FileKind::Regular {
             return Ok(());
         }
-        if let Some(io) = file.io.get()
+        if let Some(io) = file.open_io()
             && io.writable
         {
             file.unsynced.sync(datasync, |datasync| io.file.sync(datasync))?;

@@ -9,6 +9,7 @@ use crate::nodes::inodes::{Known, prune};
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Body, Dir, File, FileState, LowerAt, Node, Place, UpperDir};
 use crate::nodes::recovery::ledger::Flags;
+use crate::nodes::shared_name::SharedName;
 use crate::sync::RwLockWriteGuard;
 use crate::union::{Core, path_of};
 use std::ffi::CStr;
@@ -50,7 +51,7 @@ impl Core {
         }
         match found {
             // As its predecessor left it, killed between a copy-up and its next lookup.
-            Some((node, _)) if node.stale.load(Relaxed) => Ok(Some((self.current(node)?, None))),
+            Some((node, _)) if node.marks().stale.load(Relaxed) => Ok(Some((self.current(node)?, None))),
             found => Ok(found),
         }
     }
@@ -81,7 +82,7 @@ impl Core {
                     }
                     let rest = &dir.lowers;
                     let at = InLayer { layer: 0, handle: &*handle, name, attr, impure, rest };
-                    return self.adopt_file(parent, name, at, At::Upper).map(Some);
+                    return self.adopt_file(parent, &dir.entries.name(name), at, At::Upper).map(Some);
                 }
                 Err(e) if is_absent(&e) => {
                     let covers = !dir.lowers.is_empty();
@@ -100,12 +101,14 @@ impl Core {
             }
             Found::File { dir: lower, name: stored, attr, rest } => {
                 let handle = lower.open(&self.layers)?;
-                let at = At::Lower(LowerAt { dir: Arc::clone(&lower), name: stored.clone() });
+                let shared = dir.entries.name(name);
+                let stored_as = if *stored == *shared { shared.clone() } else { SharedName::from(&*stored) };
+                let at = At::Lower(LowerAt { dir: Arc::clone(&lower), name: stored_as });
                 let stored = Name::new(&stored)?;
                 let impure = lower.impure;
                 let found =
                     InLayer { layer: lower.layer, handle: &*handle, name: stored, attr, impure, rest: &rest };
-                self.adopt_file(parent, name, found, at).map(Some)
+                self.adopt_file(parent, &shared, found, at).map(Some)
             }
         }
     }
@@ -159,7 +162,11 @@ impl Core {
             (Some(upper), _) => Some((0, upper.ino)),
             (None, part) => part.map(|part| (part.layer, part.ino)),
         };
-        let dir = Dir::new(Some(Place::new(parent, name)), parts, path);
+        let shared = parent.as_dir().map_or_else(|| name.into(), |dir| dir.entries.name(name));
+        let same =
+            |path: &CStr| parts.first().filter(|part| *part.path == *path).map(|part| part.path.clone());
+        let path = path.map(|path| same(&path).unwrap_or_else(|| path.into()));
+        let dir = Dir::new(Some(Place::new(parent, shared)), parts, path);
         if !self.nodes.is_recovering() {
             dir.lease.nothing();
         }
@@ -174,13 +181,14 @@ impl Core {
     fn adopt_file(
         &self,
         parent: &Arc<Node>,
-        name: Name<'_>,
+        shared: &SharedName,
         found: InLayer<'_>,
         at: At,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
         if self.is_apart(&found) {
-            return self.adopt_apart(parent, name, &found, at);
+            return self.adopt_apart(parent, shared, &found, at);
         }
+        let name = Name::new(shared)?;
         let key = (found.layer, found.attr.ino);
         let mut shard = self.nodes.shard(key).lock();
         if let Some((ino, (file, node))) = shard.get(&key).and_then(|known| Some((known.ino, known.get()?))) {
@@ -192,11 +200,11 @@ impl Core {
             self.nodes.add_name(&node, parent, name)?;
             return Ok((self.current(node)?, None));
         }
-        let names = Names::one(Place::new(parent, name));
+        let names = Names::one(Place::new(parent, shared.clone()));
         let (file, ino, attr) = self.file_in(&found, names, at)?;
         if found.attr.nlink > 1 {
             // Under the shard's lock, so that two names of one inode never become two nodes.
-            let node = self.nodes.enter(parent, name, ino, Body::File(file), Some(key))?;
+            let node = self.nodes.enter(parent, name, ino, Body::file(file), Some(key))?;
             self.nodes.write_flags(&node, Flags::LINKED);
             prune(&mut shard);
             shard.insert(key, Known::new(&node));
@@ -207,7 +215,7 @@ impl Core {
             let state = file.state.read();
             !state.null_device && state.below.is_none()
         };
-        let node = self.nodes.enter(parent, name, ino, Body::File(file), Some(key))?;
+        let node = self.nodes.enter(parent, name, ino, Body::file(file), Some(key))?;
         Ok((node, plain.then_some(attr)))
     }
 
@@ -220,7 +228,7 @@ impl Core {
     fn adopt_apart(
         &self,
         parent: &Arc<Node>,
-        name: Name<'_>,
+        shared: &SharedName,
         found: &InLayer<'_>,
         at: At,
     ) -> Result<(Arc<Node>, Option<Attr>)> {
@@ -229,12 +237,12 @@ impl Core {
             (&at.dir.path, &at.name).hash(&mut hasher);
         }
         let key = (found.layer, hasher.finish());
-        let (file, ino, _) = self.file_in(found, Names::one(Place::new(parent, name)), at)?;
+        let (file, ino, _) = self.file_in(found, Names::one(Place::new(parent, shared.clone())), at)?;
         {
             let mut state = file.state.write();
             (state.apart, state.inode) = (true, Some(key));
         }
-        Ok((self.nodes.enter(parent, name, ino, Body::File(file), Some(key))?, None))
+        Ok((self.nodes.enter(parent, Name::new(shared)?, ino, Body::file(file), Some(key))?, None))
     }
 
     /// What is known of something that is not a directory and has no node yet; also its inode number and attributes.
@@ -278,10 +286,10 @@ impl Core {
 
     /// The node that shows a file now: the node itself, or its successor if it was swapped.
     pub(crate) fn current(&self, node: Arc<Node>) -> Result<Arc<Node>> {
-        if !node.stale.load(Relaxed) {
+        if !node.marks().stale.load(Relaxed) {
             return Ok(node);
         }
-        if let Some(next) = node.successor().filter(|next| !next.stale.load(Relaxed)) {
+        if let Some(next) = node.successor().filter(|next| !next.marks().stale.load(Relaxed)) {
             return Ok(next);
         }
         let next = self.successor_of(node.as_file().ok_or(Errno::ISDIR)?, node.ino)?;
@@ -291,9 +299,9 @@ impl Core {
 
     /// The node that shows a file whose first node was swapped, or dropped.
     pub(crate) fn successor_of(&self, file: &Arc<File>, ino: u64) -> Result<Arc<Node>> {
-        let is_now = |next: &Arc<Node>| !next.stale.load(Relaxed);
+        let is_now = |next: &Arc<Node>| !next.marks().stale.load(Relaxed);
         // At first without a look at the names: each of many leads here.
-        let last = file.successor.lock().upgrade();
+        let last = file.used().and_then(|used| used.successor.lock().upgrade());
         if let Some(next) = last.filter(is_now) {
             return Ok(next);
         }
@@ -325,7 +333,7 @@ impl Core {
         (file, state): (&Arc<File>, &FileState),
         (key, ino): (Option<InodeKey>, u64),
     ) -> Result<Arc<Node>> {
-        let next = self.nodes.make(key, ino, Body::File(Arc::clone(file)))?;
+        let next = self.nodes.make(key, ino, Body::file(Arc::clone(file)))?;
         self.nodes.write_new(&next, &state.names);
         if state.names.is_empty() {
             self.write_held(&next, state);
@@ -361,7 +369,7 @@ impl Core {
                 // The next lookup makes one.
                 Err(_) => self.nodes.write_flags(old, Flags::STALE),
             }
-            old.stale.store(true, SeqCst);
+            old.marks().stale.store(true, SeqCst);
             self.coherence.recall_mapping(old.id);
         }
         // What the kernel remembers of the old node's attributes would never be corrected: changes come through the new
@@ -411,8 +419,9 @@ impl Nodes {
             },
             body => body,
         };
+        let shared = body.name().unwrap_or_else(|| name.into());
         let node = self.make(key, ino, body)?;
-        let entered = dir.entries.enter(name, || -> Result<_> {
+        let entered = dir.entries.enter(&shared, || -> Result<_> {
             if let Some(ledger) = self.ledger() {
                 ledger.enter(node.id, ino, Some((parent.id, name)), Flags::empty());
             }

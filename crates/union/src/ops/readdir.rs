@@ -81,8 +81,10 @@ impl Core {
             }
             at = cookie;
             let name = Name::new(c_name)?;
+            // Where there are too many nodes, only names that have one already: the kernel asks for what it wants to know.
+            let is_wanted = !self.layers.config.nodes.is_short() || dir.entries.node(name).is_some();
             // An entry that cannot be looked up is listed all the same; its error shows when it is used.
-            let found = self.child_with_attr(node, name).ok().flatten();
+            let found = if is_wanted { self.child_with_attr(node, name).ok().flatten() } else { None };
             let entry = found.and_then(|(child, attr)| self.entry(&child, attr).ok());
             let ino = entry.as_ref().map_or(ino, |e| e.attr.ino);
             let kind = entry.as_ref().map_or(kind, |e| Some(e.attr.kind()));

@@ -41,7 +41,7 @@ impl Core {
                 // Whoever has it open goes on using it; the kernel does not say who does.
                 let is_new = is_last && state.hold(work, held_file(file, &*handle, name)?)?;
                 self.write_held(&node, &state);
-                let removed = match &state.kept {
+                let removed = match state.kept() {
                     Some(kept) if is_new => work.keep(kept, Keep::Instead(&*handle, name, covered)),
                     _ if covered => work.replace_by_whiteout(&*handle, name),
                     _ => handle.remove(name),
@@ -158,7 +158,7 @@ impl Layers {
 
 /// A handle to a file in the upper layer; the open file, if there is one, saves a system call.
 pub(crate) fn held_file(file: &File, dir: &dyn BranchDir, name: Name<'_>) -> Result<Arc<dyn Object>> {
-    match file.io.get() {
+    match file.open_io() {
         // Of a file with blocks below only the inode is held: it opens again in whatever form it has then.
         Some(io) if io.writable && io.partial.is_none() => Ok(Arc::clone(&io.file) as Arc<dyn Object>),
         _ => dir.hold(name),

@@ -192,7 +192,7 @@ impl Core {
                     }
                 }
                 self.nodes.write_move(source, to);
-                let kept = other.as_ref().and_then(|gone| gone.kept.as_ref()).filter(|_| is_new);
+                let kept = other.as_ref().and_then(|gone| gone.kept()).filter(|_| is_new);
                 let moved = kept
                     .map_or(Ok(()), |kept| work.keep(kept, Keep::Beside(&*to_handle, to.1)))
                     .and_then(|()| work.move_entry((&*from_handle, from.1), (&*to_handle, to.1), uncovers));

@@ -13,7 +13,7 @@ impl Union {
         }
         // Of the blocks that files have of their own, a map beside them learns when it is told to.
         for node in core.upper.partial_nodes() {
-            if let Some(io) = node.as_file().and_then(|file| file.io.get())
+            if let Some(io) = node.as_file().and_then(|file| file.open_io())
                 && io.partial.as_ref().is_some_and(|partial| partial.sidecar().is_some())
             {
                 io.file.sync(true)?;

@@ -270,7 +270,7 @@ fn the_watchdog_relieves_who_is_stuck() {
         let pool = Arc::clone(&pool);
         std::thread::spawn(move || {
             let mut hired = Vec::new();
-            pool.watch(|| hired.push(pool.hire()), |_, _| false);
+            pool.watch(|| hired.push(pool.hire()), |_, _| false, || ());
             hired.len()
         })
     };
@@ -282,6 +282,7 @@ fn the_watchdog_relieves_who_is_stuck() {
     }
     let others: Vec<_> =
         pool.books.lock().slots.iter().filter(|other| !Arc::ptr_eq(other, &slot)).cloned().collect();
+    pool.close();
     pool.dismiss(&slot);
     others.iter().for_each(|slot| pool.dismiss(slot));
     assert_eq!(watchdog.join().unwrap(), 1);
@@ -300,15 +301,19 @@ fn the_watchdog_sleeps_through_no_request() {
                 hired += 1;
                 drop(pool.hire());
             };
-            pool.watch(hire, |_, ticks| {
-                quiet += if looks == 0 { 0 } else { ticks };
-                looks += 1;
-                // The last look before it sleeps has been: a request comes now.
-                if quiet >= QUIET_TICKS && quiet - ticks < QUIET_TICKS {
-                    let _ = pool.begin(&slot, Some(7), false);
-                }
-                false
-            });
+            pool.watch(
+                hire,
+                |_, ticks| {
+                    quiet += if looks == 0 { 0 } else { ticks };
+                    looks += 1;
+                    // The last look before it sleeps has been: a request comes now.
+                    if quiet >= QUIET_TICKS && quiet - ticks < QUIET_TICKS {
+                        let _ = pool.begin(&slot, Some(7), false);
+                    }
+                    false
+                },
+                || (),
+            );
             hired
         })
     };
@@ -318,6 +323,7 @@ fn the_watchdog_sleeps_through_no_request() {
         std::thread::yield_now();
     }
     let all = pool.books.lock().slots.clone();
+    pool.close();
     all.iter().for_each(|slot| pool.dismiss(slot));
     assert_eq!(watchdog.join().unwrap(), 1);
 }
@@ -329,13 +335,14 @@ fn the_watchdog_ends_with_the_last_worker() {
         let slot = pool.hire();
         let watchdog = {
             let pool = Arc::clone(&pool);
-            std::thread::spawn(move || pool.watch(|| (), |_, _| false))
+            std::thread::spawn(move || pool.watch(|| (), |_, _| false, || ()))
         };
         // From when it says that it sleeps on: it looks once more, and then sleeps.
         while !pool.watchdog_asleep.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
         std::thread::sleep(TICK * delay);
+        pool.close();
         pool.dismiss(&slot);
         let begin = Instant::now();
         while !watchdog.is_finished() {
@@ -357,4 +364,40 @@ fn clients_are_threads_that_wait() {
         assert_eq!(of(opcode, 7), None);
     }
     assert_eq!(client(&[1; 20]), None, "not even a header");
+}
+
+#[test]
+fn without_requests_no_worker_is_left_and_the_next_request_has_one() {
+    let pool = Arc::new(Pool { linger: Duration::from_millis(1), ..Pool::new(4, 4) });
+    let slots: Vec<_> = (0..3).map(|_| pool.hire()).collect();
+    let (asked, ask) = std::sync::mpsc::channel();
+    let watchdog = {
+        let pool = Arc::clone(&pool);
+        std::thread::spawn(move || {
+            let mut hired = Vec::new();
+            pool.watch(
+                || hired.push(pool.hire()),
+                |_, _| false,
+                || {
+                    let _ = ask.recv();
+                },
+            );
+            hired.len()
+        })
+    };
+    let _ = pool.begin(&slots[0], Some(7), false);
+    assert!(pool.rests(&slots[1]) && pool.rests(&slots[2]), "others read");
+    assert!(pool.done(&slots[0]) && pool.rests(&slots[0]), "nobody has to");
+    assert_eq!((pool.books.lock().alive, pool.readers()), (0, 0));
+    asked.send(()).unwrap();
+    let begin = Instant::now();
+    while pool.books.lock().alive == 0 {
+        assert!(begin.elapsed() < Duration::from_secs(10), "nobody reads");
+        std::thread::yield_now();
+    }
+    assert_eq!(pool.readers(), 1);
+    let slot = Arc::clone(&pool.books.lock().slots[0]);
+    pool.close();
+    pool.dismiss(&slot);
+    assert_eq!(watchdog.join().unwrap(), 1);
 }

@@ -22,7 +22,7 @@ use vellum_sys::SharedWords;
 use vellum_vfs::{Errno, Error, Name, NodeId, OwnOpens, Result};
 
 /// First word of a ledger: says what it is, and in which version of the format.
-const MAGIC: u64 = 0x7665_6c6c_756d_0002;
+const MAGIC: u64 = 0x7665_6c6c_756d_0003;
 /// Words before the bits of chunks; a page, as is everything here.
 const HEADER: usize = 512;
 /// Word of the header with the last serial number.
@@ -31,10 +31,16 @@ const SERIAL: usize = 1;
 const CHUNK_BITS: usize = MAX_CHUNKS / 64;
 /// Where records begin.
 const RECORDS: usize = HEADER + CHUNK_BITS;
-/// Words of a record.
-const RECORD: usize = 26;
+/// Words of a page.
+const PAGE: usize = 512;
+/// Words of a record that every id has.
+const RECORD: usize = 11;
+/// Where the other words begin, which few ids have: what was never written takes no memory.
+const FEW: usize = RECORDS + MAX_CHUNKS * CHUNK * RECORD;
+/// Words of those of a record.
+const FEW_RECORD: usize = 15;
 /// Where long names begin.
-const LONG: usize = RECORDS + MAX_CHUNKS * CHUNK * RECORD;
+const LONG: usize = FEW + MAX_CHUNKS * CHUNK * FEW_RECORD;
 /// Words for the long names of a record: two of 256 bytes.
 const LONG_RECORD: usize = 64;
 /// All words.
@@ -46,22 +52,35 @@ mod word {
     pub(super) const HEAD: usize = 0;
     pub(super) const LOOKUPS: usize = 1;
     pub(super) const INO: usize = 2;
-    /// A descriptor that holds the object (low half, plus one; 0: none) and a layer.
-    pub(super) const HELD: usize = 3;
+    /// The first of two places, of which HEAD says which one is in use.
+    pub(super) const PLACE: usize = 3;
+    /// From here on words that few ids have.
+    pub(super) const FEW: usize = super::RECORD;
     /// Opens of this id through the kernel's cache.
-    pub(super) const CACHED_OPENS: usize = 4;
+    pub(super) const CACHED_OPENS: usize = FEW;
     /// Opens that the kernel serves itself, then two words of their file, which count while there are any.
-    pub(super) const OWN_OPENS: usize = 5;
-    /// Two places, of which HEAD says which one is in use.
-    pub(super) const PLACES: usize = 8;
+    pub(super) const OWN_OPENS: usize = FEW + 1;
     /// As HELD: the directory in which the data are of an object that has no name any more, under the name in the place that is not
     /// in use.
-    pub(super) const BELOW: usize = 24;
+    pub(super) const BELOW: usize = FEW + 4;
     /// Of a directory: what the kernel believes of its names ([`NEGATIVE`](super::NEGATIVE), [`SHARED`](super::SHARED)).
-    pub(super) const NAMES: usize = 25;
+    pub(super) const NAMES: usize = FEW + 5;
     /// Of a node that is stale: the id of the node that shows its file.
-    pub(super) const SUCCESSOR: usize = 25;
+    pub(super) const SUCCESSOR: usize = NAMES;
+    /// A descriptor that holds the object (low half, plus one; 0: none) and a layer.
+    pub(super) const HELD: usize = FEW + 6;
+    /// The second place.
+    pub(super) const OTHER_PLACE: usize = FEW + 7;
+    /// All of them.
+    pub(super) const END: usize = FEW + super::FEW_RECORD;
+
+    /// One of the two places.
+    pub(super) const fn place(second: bool) -> usize {
+        if second { OTHER_PLACE } else { PLACE }
+    }
 }
+
+const _: () = assert!(word::PLACE + PLACE == RECORD && word::OTHER_PLACE + PLACE == word::END);
 
 /// The kernel believes of some name that it is not in the directory.
 const NEGATIVE: u64 = 1;
@@ -100,6 +119,8 @@ bitflags::bitflags! {
         const STALE = 1 << 38;
         /// It is a directory: the descriptor is its own.
         const DIR = 1 << 39;
+        /// Some of the words that few ids have may be other than 0. Without it nobody looks: memory that is looked at is memory.
+        const FEW = 1 << 40;
     }
 }
 
@@ -184,17 +205,48 @@ impl Ledger {
     /// A word of the record of an id; None if the id is none.
     fn at(&self, id: NodeId, word: usize) -> Option<&AtomicU64> {
         let (slot, _) = slot_of(id);
-        (slot < MAX_CHUNKS * CHUNK).then(|| self.words.word(RECORDS + slot * RECORD + word)).flatten()
+        let at = match word.checked_sub(word::FEW) {
+            None => RECORDS + slot * RECORD + word,
+            Some(word) => FEW + slot * FEW_RECORD + word,
+        };
+        (slot < MAX_CHUNKS * CHUNK).then(|| self.words.word(at)).flatten()
+    }
+
+    /// A word of the record of an id, to be looked at; None: it is 0.
+    fn look(&self, id: NodeId, word: usize) -> Option<&AtomicU64> {
+        if word >= word::FEW && !self.head(id).is_some_and(|(_, flags)| flags.contains(Flags::FEW)) {
+            return None;
+        }
+        self.at(id, word)
+    }
+
+    /// A word of the record of an id, to be written.
+    fn touch(&self, id: NodeId, word: usize) -> Option<&AtomicU64> {
+        if word >= word::FEW {
+            let (head, flags) = self.head(id)?;
+            if !flags.contains(Flags::FEW) {
+                head.fetch_or(Flags::FEW.bits(), Relaxed);
+            }
+        }
+        self.at(id, word)
     }
 
     fn set(&self, id: NodeId, word: usize, value: u64) {
-        if let Some(at) = self.at(id, word) {
+        let at = if value == 0 { self.look(id, word) } else { self.touch(id, word) };
+        if let Some(at) = at {
             at.store(value, Relaxed);
         }
     }
 
     fn get(&self, id: NodeId, word: usize) -> u64 {
-        self.at(id, word).map_or(0, |at| at.load(Relaxed))
+        self.look(id, word).map_or(0, |at| at.load(Relaxed))
+    }
+
+    /// Words that few ids have are 0 in what is not in use.
+    fn clear_few(&self, id: NodeId) {
+        for word in word::FEW..word::OTHER_PLACE {
+            self.set(id, word, 0);
+        }
     }
 
     /// The head of an id's record, if it has one.
@@ -207,7 +259,9 @@ impl Ledger {
 
     fn change(&self, id: NodeId, change: impl FnOnce(Flags) -> Flags) {
         if let Some((at, flags)) = self.head(id) {
-            at.store(u64::from(slot_of(id).1) | change(flags).bits(), Release);
+            // Others may find at the same time that it has one of the words that few have.
+            let (before, after) = (flags.bits(), change(flags).bits());
+            let _ = at.fetch_update(Release, Relaxed, |now| Some(now & !(before & !after) | after));
         }
     }
 
@@ -224,9 +278,33 @@ impl Ledger {
             bits.fetch_and(!(1 << (chunk % 64)), Relaxed);
         }
         let first = chunk * CHUNK;
-        for (base, size) in [(RECORDS, RECORD), (LONG, LONG_RECORD)] {
+        for (base, size) in [(RECORDS, RECORD), (FEW, FEW_RECORD), (LONG, LONG_RECORD)] {
             if let Err(error) = self.words.clear(base + first * size, CHUNK * size) {
                 tracing::debug!(%error, "memory of the ledger stays");
+            }
+        }
+    }
+
+    /// So many free records of a chunk may be worth a look at its pages.
+    pub(crate) const FEWEST_FREE: usize = CHUNK / 4;
+
+    /// Gives back the pages of a chunk that hold nothing but free records, none of which is given out meanwhile.
+    pub(crate) fn clear_free(&self, chunk: usize, is_free: &[bool; CHUNK]) {
+        for (base, size) in [(RECORDS, RECORD), (FEW, FEW_RECORD), (LONG, LONG_RECORD)] {
+            let first = base + chunk * CHUNK * size;
+            let is_page_free = |page: usize| {
+                let records = page * PAGE / size..=((page + 1) * PAGE - 1) / size;
+                is_free.get(records).is_some_and(|records| records.iter().all(|is| *is))
+            };
+            let mut page = 0;
+            while page < CHUNK * size / PAGE {
+                let pages = (page..CHUNK * size / PAGE).take_while(|page| is_page_free(*page)).count();
+                if pages > 0
+                    && let Err(error) = self.words.clear(first + page * PAGE, pages * PAGE)
+                {
+                    tracing::debug!(%error, "memory of the ledger stays");
+                }
+                page += pages + 1;
             }
         }
     }
@@ -245,9 +323,10 @@ impl Ledger {
 
     /// A new node. `place`: None if it has no name.
     pub(crate) fn enter(&self, id: NodeId, ino: u64, place: Option<(NodeId, Name<'_>)>, flags: Flags) {
-        for word in (word::LOOKUPS..word::PLACES).chain([word::BELOW, word::NAMES]) {
+        for word in word::LOOKUPS..word::PLACE {
             self.set(id, word, 0);
         }
+        self.clear_few(id);
         self.set(id, word::INO, ino);
         let mut flags = flags.difference(Flags::SECOND | Flags::MOVING);
         match place {
@@ -271,10 +350,9 @@ impl Ledger {
             return;
         }
         let held = self.get(id, word::HELD) | self.get(id, word::BELOW);
+        self.clear_few(id);
         self.set(id, word::HEAD, 0);
         if held != 0 {
-            self.set(id, word::HELD, 0);
-            self.set(id, word::BELOW, 0);
             let kept = self.kept.lock().remove(&slot_of(id).0);
             drop(kept);
         }
@@ -289,7 +367,7 @@ impl Ledger {
     pub(crate) fn set_negative(&self, id: NodeId, any: bool) {
         // Mostly it says so already.
         if self.negative(id) != any
-            && let Some(names) = self.at(id, word::NAMES)
+            && let Some(names) = self.touch(id, word::NAMES)
         {
             if any {
                 names.fetch_or(NEGATIVE, Relaxed)
@@ -305,14 +383,14 @@ impl Ledger {
 
     /// Counts opens through the kernel's cache. Added to what is there: of two counts at once neither is lost.
     pub(crate) fn count_cached_opens(&self, id: NodeId, change: i32) {
-        if let Some(opens) = self.at(id, word::CACHED_OPENS) {
+        if let Some(opens) = self.touch(id, word::CACHED_OPENS) {
             opens.fetch_add(i64::from(change).cast_unsigned(), Relaxed);
         }
     }
 
     /// Opens by which the kernel serves a file itself.
     pub(crate) fn own_opens(&self, id: NodeId) -> OwnOpens {
-        let opens = self.at(id, word::OWN_OPENS).map_or(0, |opens| opens.load(Acquire));
+        let opens = self.look(id, word::OWN_OPENS).map_or(0, |opens| opens.load(Acquire));
         OwnOpens { opens, file: std::array::from_fn(|word| self.get(id, word::OWN_OPENS + 1 + word)) }
     }
 
@@ -321,7 +399,7 @@ impl Ledger {
         for (word, value) in own.file.into_iter().enumerate() {
             self.set(id, word::OWN_OPENS + 1 + word, value);
         }
-        if let Some(opens) = self.at(id, word::OWN_OPENS) {
+        if let Some(opens) = self.touch(id, word::OWN_OPENS) {
             opens.store(own.opens, Release);
         }
     }
@@ -424,7 +502,7 @@ impl Ledger {
     }
 
     fn write_place(&self, id: NodeId, second: bool, (parent, name): (NodeId, Name<'_>)) {
-        let base = word::PLACES + if second { PLACE } else { 0 };
+        let base = word::place(second);
         let bytes = name.bytes();
         self.set(id, base, parent.0);
         let head = [bytes.len() as u8];
@@ -449,7 +527,8 @@ impl Ledger {
     }
 
     fn read_place(&self, id: NodeId, second: bool) -> Option<Spot> {
-        let base = word::PLACES + if second { PLACE } else { 0 };
+        let base = word::place(second);
+        self.look(id, base)?;
         let parent = NodeId(self.get(id, base));
         let mut bytes: Vec<u8> =
             (1..PLACE).flat_map(|word| self.get(id, base + word).to_ne_bytes()).collect();
@@ -503,7 +582,7 @@ impl Ledger {
 
     /// Programs are about to change names of a directory past the kernel.
     pub(crate) fn set_shared(&self, id: NodeId) {
-        if let Some(names) = self.at(id, word::NAMES) {
+        if let Some(names) = self.touch(id, word::NAMES) {
             names.fetch_or(SHARED, Relaxed);
         }
     }
@@ -582,6 +661,7 @@ mod tests {
     #[test]
     fn opens_never_count_with_another_file_than_theirs() {
         let (ledger, id, is_over) = (Ledger::create().unwrap(), NodeId(1 << 32 | 3), AtomicBool::new(false));
+        ledger.enter(id, 7, None, Flags::empty());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for round in (1..).take_while(|_| !is_over.load(Relaxed)) {

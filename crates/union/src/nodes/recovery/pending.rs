@@ -1,10 +1,10 @@
 //! What a predecessor has left that has not been made again yet.
 
 use crate::nodes::node::Node;
-use crate::nodes::recovery::ledger::{Flags, Ledger};
+use crate::nodes::recovery::ledger::{Flags, Ledger, Record, Spot};
 use crate::sync::Mutex;
 use smallvec::SmallVec;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Weak;
@@ -14,20 +14,57 @@ use vellum_vfs::{Name, NodeId};
 /// Ids that were at a place, each with its inode number.
 type Pending = SmallVec<[(NodeId, u64); 1]>;
 
+/// By place, and how many there are in each directory.
+#[derive(Default)]
+struct Spots {
+    at: HashMap<Spot, Pending>,
+    within: HashMap<NodeId, u32>,
+}
+
+impl Spots {
+    fn add(&mut self, spot: Spot, (id, ino): (NodeId, u64), is_held: bool) {
+        *self.within.entry(spot.0).or_default() += 1;
+        let pending = self.at.entry(spot).or_default();
+        // A node that the kernel had forgotten may have been on its way out when the next one of its file was there.
+        let at = if is_held { 0 } else { pending.len() };
+        pending.insert(at, (id, ino));
+    }
+
+    /// Takes the first id at a place that is wanted.
+    fn take(&mut self, spot: &Spot, is_wanted: impl Fn(&(NodeId, u64)) -> bool) -> Option<NodeId> {
+        let pending = self.at.get_mut(spot)?;
+        let (id, _) = pending.remove(pending.iter().position(is_wanted)?);
+        if pending.is_empty() {
+            self.at.remove(spot);
+        }
+        if let Some(count) = self.within.get_mut(&spot.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.within.remove(&spot.0);
+            }
+        }
+        Some(id)
+    }
+}
+
 /// Nodes of a predecessor that have not been made again yet.
 #[derive(Default)]
 pub(crate) struct Recovery {
     active: AtomicBool,
-    pub(super) spots: Mutex<HashMap<(NodeId, Box<CStr>), Pending>>,
+    spots: Mutex<Spots>,
     /// Descriptors that hold objects without a name.
     pub(super) held: Mutex<HashMap<RawFd, OwnedFd>>,
     /// Nodes that were made without a name, some of which no lookup of the kernel holds. Its lock: one is made at a time.
     pub(super) gone: Mutex<HashMap<NodeId, Weak<Node>>>,
+    /// Nodes by which the files of stale ones are found.
+    successors: HashSet<NodeId>,
 }
 
 impl Recovery {
     pub(crate) fn of(ledger: Option<&Ledger>) -> Self {
-        let recovery = Self::default();
+        let mut recovery = Self::default();
+        recovery.successors =
+            ledger.into_iter().flat_map(Ledger::records).filter_map(|r| r.successor).collect();
         {
             let mut spots = recovery.spots.lock();
             for record in ledger.into_iter().flat_map(Ledger::records) {
@@ -36,14 +73,16 @@ impl Recovery {
                     continue;
                 }
                 for spot in record.places {
-                    let pending = spots.entry(spot).or_default();
-                    // A node that the kernel had forgotten may have been on its way out when the next one of its file was there.
-                    let at = if record.lookups > 0 { 0 } else { pending.len() };
-                    pending.insert(at, (record.id, record.ino));
+                    spots.add(spot, (record.id, record.ino), record.lookups > 0);
                 }
             }
         }
         recovery
+    }
+
+    /// Whether the file of a stale node was to be found by a node.
+    pub(crate) fn is_successor(&self, id: NodeId) -> bool {
+        self.successors.contains(&id)
     }
 
     /// Whether a node without a name has been made again.
@@ -57,15 +96,22 @@ impl Recovery {
     }
 
     pub(super) fn take(&self, parent: NodeId, name: Name<'_>, ino: u64) -> Option<NodeId> {
-        let mut spots = self.spots.lock();
         let spot = (parent, Box::<CStr>::from(name.as_c_str()));
-        let pending = spots.get_mut(&spot)?;
-        let at = pending.iter().position(|(_, known)| *known == ino)?;
-        let (id, _) = pending.remove(at);
-        if pending.is_empty() {
-            spots.remove(&spot);
+        self.spots.lock().take(&spot, |(_, known)| *known == ino)
+    }
+
+    /// Gives an id up that nobody will ask for any more, so that its node is never made again. False: somebody makes it, or has made it;
+    /// or others are to be found through it.
+    pub(super) fn give_up(&self, record: &Record) -> bool {
+        let mut spots = self.spots.lock();
+        if spots.within.contains_key(&record.id) {
+            return false;
         }
-        Some(id)
+        let mut all = true;
+        for spot in &record.places {
+            all &= spots.take(spot, |(id, _)| *id == record.id).is_some();
+        }
+        all
     }
 }
 

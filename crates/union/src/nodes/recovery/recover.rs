@@ -13,7 +13,7 @@ use crate::layers::marks::{DirMarks, Space};
 use crate::nodes::Nodes;
 use crate::nodes::names::Names;
 use crate::nodes::node::{At, Below, Body, Dir, File, FileState, LowerAt, Node, Place};
-use crate::nodes::recovery::ledger::{Flags, Holding, Record};
+use crate::nodes::recovery::ledger::{Flags, Holding, Ledger, Record};
 use crate::union::Core;
 use std::collections::HashMap;
 use std::os::fd::{OwnedFd, RawFd};
@@ -94,7 +94,7 @@ impl Core {
     /// too many.
     fn resume_removal(&self, id: NodeId, number: u64) {
         let Ok(node) = self.recover(id) else { return };
-        let has_name = node.as_file().is_some_and(|file| file.state.read().kept.is_none());
+        let has_name = node.as_file().is_some_and(|file| file.state.read().kept().is_none());
         if has_name
             && let Ok(work) = self.upper.work()
             && let Some(kept) = &work.kept
@@ -284,10 +284,10 @@ impl Core {
         let found = InLayer { layer: 0, handle: work.dir(), name, attr, impure: true, rest: &[] };
         let (file, ..) = self.file_in(&found, Names::default(), At::Held(object))?;
         let mut state = file.state.write();
-        state.kept = work.adopt_kept(number);
+        state.set_kept(work.adopt_kept(number));
         self.layers.doom_sidecar(&file, &state, work.space);
         drop(state);
-        Ok(Body::File(file))
+        Ok(Body::file(file))
     }
 
     /// What was in the upper layer.
@@ -313,7 +313,7 @@ impl Core {
             ..FileState::whole(Names::default(), At::Held(object), (0, attr.ino))
         };
         let kind = if null_device { FileKind::CharDevice } else { attr.kind() };
-        Ok(Body::File(Arc::new(File::new(kind, state))))
+        Ok(Body::file(Arc::new(File::new(kind, state))))
     }
 
     /// Where the data are of a file without a name that has them not itself.
@@ -321,7 +321,7 @@ impl Core {
         let (holding, name) = record.below.clone()?;
         let handle = self.held_dir(record.id, holding).ok()?;
         let dir = Arc::new(LowerDir::held(holding.layer, 0, handle));
-        Some(Arc::new(Below { at: LowerAt { dir, name }, next: None }))
+        Some(Arc::new(Below { at: LowerAt { dir, name: name.into() }, next: None }))
     }
 
     /// What was in a lower layer: `handle` is the directory in which it is, or the removed directory itself.
@@ -335,10 +335,10 @@ impl Core {
         let name = Name::new(name)?;
         let attr: Attr = handle.stat_at(name)?;
         let found = InLayer { layer, handle: &*handle, name, attr, impure: true, rest: &[] };
-        let at = At::Lower(LowerAt { dir: lower, name: name.as_c_str().into() });
+        let at = At::Lower(LowerAt { dir: lower, name: name.into() });
         let (file, _, _) = self.file_in(&found, Names::default(), at)?;
         file.state.write().lost = 1;
-        Ok(Body::File(file))
+        Ok(Body::file(file))
     }
 
     /// Before a file loses its last name: what holds it.
@@ -347,14 +347,14 @@ impl Core {
         match &state.at {
             At::Held(object) => {
                 if let Some(below) = &state.below
-                    && state.kept.is_none()
+                    && state.kept().is_none()
                     && below.next.is_none()
                     && let Ok(handle) = below.at.dir.open(&self.layers)
                     && let Ok(name) = Name::new(&below.at.name)
                 {
                     ledger.hold_below(node.id, handle.as_descriptor(), below.at.dir.layer, name);
                 }
-                match &state.kept {
+                match state.kept() {
                     Some(kept) => ledger.hold_kept(node.id, kept.number),
                     None => ledger.hold(node.id, object.as_descriptor()),
                 }
@@ -391,8 +391,8 @@ impl Nodes {
             return Ok(node);
         }
         let file = next.as_file().ok_or(stale("not a file"))?;
-        let node = Arc::new(Node::new(record.id, record.ino, Body::File(Arc::clone(file)), &self.table));
-        node.stale.store(true, Relaxed);
+        let node = Arc::new(Node::new(record.id, record.ino, Body::file(Arc::clone(file)), &self.table));
+        node.marks().stale.store(true, Relaxed);
         self.replace(&node, next);
         file.cached_opens.fetch_add(record.cached_opens, Relaxed);
         made.insert(record.id, Arc::downgrade(&node));
@@ -409,10 +409,11 @@ impl Nodes {
         body: Body,
     ) -> std::result::Result<Arc<Node>, Body> {
         let Some(dir) = parent.as_dir() else { return Err(body) };
+        let shared = body.name().unwrap_or_else(|| name.into());
         let mut taken = None;
         let is_copied = is_copied(&body);
         // Under the lock of the names, so that of two who look one makes the node, and with this id.
-        let entered = dir.entries.enter(name, || {
+        let entered = dir.entries.enter(&shared, || {
             let (Some(record), Some(ledger)) = (self.take_record(parent.id, name, ino), self.ledger()) else {
                 return Err(body);
             };
@@ -456,9 +457,9 @@ impl Nodes {
         // Of each node of the file there are its own.
         file.cached_opens.fetch_add(record.cached_opens, Relaxed);
         if record.flags.contains(Flags::LOWER_OPEN) {
-            node.lower_passthrough.store(true, Relaxed);
+            node.marks().lower_passthrough.store(true, Relaxed);
             // Killed between a copy-up and the word of it: the kernel has the lower file open through this node. It has no successor yet.
-            node.stale.store(is_copied, Relaxed);
+            node.marks().stale.store(is_copied, Relaxed);
         }
     }
 
@@ -474,10 +475,16 @@ impl Nodes {
             self.table.release(id);
             // Without a lookup of its own, the successor was there for this one.
             let is_wanted = ledger.records().any(|other| other.successor == Some(next));
-            return if is_wanted { None } else { self.forget_unrecovered(next) };
+            return if is_wanted { None } else { self.forget_unwanted(ledger, next) };
         }
-        // What has a name keeps its record: others may be found through it.
-        if !record.flags.contains(Flags::GONE) || self.recovery.is_made(id) {
+        // The file of a stale node is found by it.
+        if self.recovery.is_successor(id) { None } else { self.forget_unwanted(ledger, id) }
+    }
+
+    fn forget_unwanted(&self, ledger: &Ledger, id: NodeId) -> Option<u64> {
+        let record = ledger.read(id).filter(|_| self.table.is_forgotten(id) && !self.recovery.is_made(id))?;
+        if !record.flags.contains(Flags::GONE) {
+            self.forget_named(ledger, record);
             return None;
         }
         let all = record.held.into_iter().chain(record.below.map(|(holding, _)| holding));
@@ -486,6 +493,23 @@ impl Nodes {
         drop(held);
         self.table.release(id);
         record.kept
+    }
+
+    /// What has a name keeps its record as long as others may be found through it.
+    fn forget_named(&self, ledger: &Ledger, mut record: Record) {
+        // The last one in a directory may be what that was kept for.
+        while record.id != NodeId::ROOT
+            && self.table.is_forgotten(record.id)
+            && self.recovery.give_up(&record)
+        {
+            self.table.release(record.id);
+            let parent = record.places.first().and_then(|(parent, _)| ledger.read(*parent));
+            let Some(parent) = parent.filter(|parent| !parent.flags.intersects(Flags::GONE | Flags::STALE))
+            else {
+                return;
+            };
+            record = parent;
+        }
     }
 
     /// Whether programs have changed names of a directory past the kernel, and a successor may have to know.
@@ -586,7 +610,7 @@ impl LowerDir {
     /// A directory that cannot be found by its path any more, or need not be.
     pub(crate) fn held(layer: u16, ino: u64, handle: Arc<dyn BranchDir>) -> Self {
         let marks = DirMarks { xwhiteouts: false, impure: true, ..DirMarks::default() };
-        let dir = Self::new(layer, c"".into(), ino, &marks);
+        let dir = Self::new(layer, c"", ino, &marks);
         dir.pin(handle);
         dir
     }

@@ -112,16 +112,18 @@ impl Nodes {
         }
         let node = Arc::new(Node::alias(id, current.ino, Arc::clone(file), &self.table));
         self.write_new(&node, &file.state.read().names);
-        self.replace(&node, current);
+        drop(self.replace(&node, current));
         Some(node)
     }
 
-    /// A file has another node, `next`, instead of or beside `node`.
-    pub(crate) fn replace(&self, node: &Node, next: &Arc<Node>) {
-        node.set_successor(next);
+    /// A file has another node, `next`, instead of or beside `node`. The one that it had before is to be dropped without any lock.
+    #[must_use]
+    pub(crate) fn replace(&self, node: &Node, next: &Arc<Node>) -> Option<Arc<Node>> {
+        let before = node.set_successor(next);
         if let Some(ledger) = self.ledger() {
             ledger.replace(node.id, next.id);
         }
+        before
     }
 
     /// Counts one lookup of a node by the kernel.

@@ -14,7 +14,6 @@ use crate::nodes::names::Names;
 use crate::nodes::shared_name::SharedName;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::sync::{Mutex, RwLock};
-use arc_swap::ArcSwapOption;
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::Relaxed;
@@ -86,8 +85,6 @@ pub(crate) struct Shown {
 pub(crate) struct Marks {
     /// The file now has another node: an open of this one must be told to look the name up again.
     pub(crate) stale: AtomicBool,
-    /// The node that shows the file instead of this one, which is stale. It lives as long as this one does, so that names lead to it.
-    successor: ArcSwapOption<Node>,
     /// The kernel was given the lower file for passthrough through this node.
     pub(crate) lower_passthrough: AtomicBool,
     /// The file has another node, through which changes are made that the kernel does not connect with this one.
@@ -96,12 +93,7 @@ pub(crate) struct Marks {
 
 impl Marks {
     const fn new(alias: bool) -> Self {
-        Self {
-            stale: AtomicBool::new(false),
-            successor: ArcSwapOption::const_empty(),
-            lower_passthrough: AtomicBool::new(false),
-            alias,
-        }
+        Self { stale: AtomicBool::new(false), lower_passthrough: AtomicBool::new(false), alias }
     }
 }
 
@@ -197,6 +189,9 @@ pub(crate) struct InUse {
     pub(crate) io: Slot<Io>,
     /// The node that shows the file since its last node was swapped.
     pub(crate) successor: Mutex<Weak<Node>>,
+    /// By the id of each node that was replaced, the node that shows the file instead. It lives as long as that one does, so that names lead
+    /// to it.
+    replaced: Mutex<Vec<(NodeId, Arc<Node>)>>,
     /// Who may have mapped it.
     pub(crate) watched: Watched,
     /// Held shared by what writes to it and then gives back what that takes: times, set-id bits, its capability. Exclusively by what sets
@@ -219,11 +214,21 @@ impl InUse {
             stated: Mutex::default(),
             io: Slot::empty(),
             successor: Mutex::new(Weak::new()),
+            replaced: Mutex::default(),
             watched: Watched::default(),
             times: RwLock::new(()),
             no_capability: NoCapability::default(),
             unsynced: Unsynced::new(),
         })
+    }
+}
+
+impl InUse {
+    /// To be dropped without any lock.
+    fn take_successor(&self, id: NodeId) -> Option<Arc<Node>> {
+        let mut replaced = self.replaced.lock();
+        let at = replaced.iter().position(|(replaced, _)| *replaced == id)?;
+        Some(replaced.swap_remove(at).1)
     }
 }
 
@@ -335,15 +340,20 @@ impl Node {
 
     /// The node that shows the file instead of this one, if that is known.
     pub(crate) fn successor(&self) -> Option<Arc<Self>> {
-        self.marks().successor.load_full()
+        let replaced = self.as_file()?.used()?.replaced.lock();
+        replaced.iter().find(|(id, _)| *id == self.id).map(|(_, next)| Arc::clone(next))
     }
 
-    /// Another node shows the file from now on.
-    pub(crate) fn set_successor(&self, next: &Arc<Self>) {
+    /// Another node shows the file from now on. The one that did before is to be dropped without any lock.
+    #[must_use]
+    pub(crate) fn set_successor(&self, next: &Arc<Self>) -> Option<Arc<Self>> {
+        let file = self.as_file()?;
+        let before = file.used().and_then(|used| used.take_successor(self.id));
         // A node that held itself would never end.
-        if !std::ptr::eq(self, &**next) {
-            self.marks().successor.store(Some(Arc::clone(next)));
+        if self.id != next.id {
+            file.replaced.lock().push((self.id, Arc::clone(next)));
         }
+        before
     }
 
     /// The directory that this node is, if it is one.
@@ -388,7 +398,10 @@ impl Drop for Node {
                     drop_parent(place.parent);
                 }
             }
-            Body::File(file) => file.state.read().names.iter().for_each(unlist),
+            Body::File(file) => {
+                file.state.read().names.iter().for_each(unlist);
+                drop(file.used().and_then(|used| used.take_successor(self.id)));
+            }
         }
         if let Some(keeper) = self.origin.0.upgrade() {
             keeper.ended(self.id, key);
@@ -558,6 +571,6 @@ mod tests {
         const COUNTS: usize = 2 * size_of::<usize>();
         assert!(size_of::<Node>() + COUNTS <= 56, "{}", size_of::<Node>());
         assert!(size_of::<File>() + COUNTS <= 136, "{}", size_of::<File>());
-        assert!(size_of::<Dir>() <= 264, "{}", size_of::<Dir>());
+        assert!(size_of::<Dir>() <= 280, "{}", size_of::<Dir>());
     }
 }

@@ -293,7 +293,7 @@ impl Core {
             return Ok(next);
         }
         let next = self.successor_of(node.as_file().ok_or(Errno::ISDIR)?, node.ino)?;
-        self.nodes.replace(&node, &next);
+        drop(self.nodes.replace(&node, &next));
         Ok(next)
     }
 
@@ -363,9 +363,10 @@ impl Core {
         if let (Some(key), Ok(next)) = (key, &next) {
             self.nodes.links(key, next);
         }
+        let mut before = Vec::new();
         for old in [Some(node), last.as_ref()].into_iter().flatten() {
             match &next {
-                Ok(next) => self.nodes.replace(old, next),
+                Ok(next) => before.extend(self.nodes.replace(old, next)),
                 // The next lookup makes one.
                 Err(_) => self.nodes.write_flags(old, Flags::STALE),
             }
@@ -377,7 +378,7 @@ impl Core {
         let _ = self.coherence.recall_attributes(node.id);
         drop(state);
         // The successor so far: dropping a node locks the file's state.
-        drop((last, next));
+        drop((last, next, before));
     }
 
     /// The entry that the kernel gets: one more lookup of the node, and its attributes.

@@ -62,9 +62,8 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     pub(crate) fn of(ledger: Option<&Ledger>) -> Self {
-        let mut recovery = Self::default();
-        recovery.successors =
-            ledger.into_iter().flat_map(Ledger::records).filter_map(|r| r.successor).collect();
+        let successors = ledger.into_iter().flat_map(Ledger::records).filter_map(|r| r.successor).collect();
+        let recovery = Self { successors, ..Self::default() };
         {
             let mut spots = recovery.spots.lock();
             for record in ledger.into_iter().flat_map(Ledger::records) {

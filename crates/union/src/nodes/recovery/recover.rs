@@ -393,7 +393,7 @@ impl Nodes {
         let file = next.as_file().ok_or(stale("not a file"))?;
         let node = Arc::new(Node::new(record.id, record.ino, Body::file(Arc::clone(file)), &self.table));
         node.marks().stale.store(true, Relaxed);
-        self.replace(&node, next);
+        drop(self.replace(&node, next));
         file.cached_opens.fetch_add(record.cached_opens, Relaxed);
         made.insert(record.id, Arc::downgrade(&node));
         self.table.recovered(&node);

@@ -36,7 +36,7 @@
 //! 12. `Entries::known`, and under it `Recovery::spots`: what is known of names. No node is dropped with it held.
 //! 13. `Slot::handle`, by which files and directories are open; `Budget::queue`, in which they stand.
 //! 14. For the length of a few instructions, and nothing under them but what follows: `NegativeDentries`, `DirLease::waits` (which asks the
-//!     kernel's side what it is answering), `HandleIds::notes`, `LayerLinks::moved`, `Upper::partials`, `Recovery::held`, `Table::allocator`, `NodeLimit::rung`, `Chunk::slots`,
+//!     kernel's side what it is answering), `HandleIds::notes`, `InUse::replaced`, `LayerLinks::moved`, `Upper::partials`, `Recovery::held`, `Table::allocator`, `NodeLimit::rung`, `Chunk::slots`,
 //!     `Ledger::kept`, `Work::remake`, `Work::cleaner` and `KeptNames::known` (which wait for nobody in the union).
 //!
 //! There is no lock of the whole mount.

@@ -32,6 +32,10 @@ const NOT_COUNTED: &[Sysno] = &[
     Sysno::clock_nanosleep,
     Sysno::restart_syscall,
     Sysno::epoll_wait,
+    Sysno::epoll_pwait,
+    // Where a worker that begins will wait.
+    Sysno::epoll_create1,
+    Sysno::epoll_ctl,
     Sysno::ppoll,
     Sysno::poll,
     Sysno::madvise,

@@ -215,6 +215,9 @@ fn a_successor_goes_on() {
     let path = dir.path().to_owned();
     let client = std::thread::spawn(move || fs::metadata(path.join("nothing")));
     let mut buf = vec![0; 2 << 20];
+    // A session's device does not block.
+    let mut wait = [rustix::event::PollFd::new(&device, rustix::event::PollFlags::IN)];
+    assert_eq!(rustix::event::poll(&mut wait, None).unwrap(), 1);
     assert!(rustix::io::read(&device, &mut buf[..]).unwrap() > 40);
 
     let options = SessionOptions::default();

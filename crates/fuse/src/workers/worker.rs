@@ -104,10 +104,8 @@ impl<F: Filesystem + ?Sized> Crew<F> {
                         crew.pool.close();
                     }
                 }
-                Err(error) => {
-                    tracing::error!(%error, "a worker cannot wait for requests");
-                    crew.pool.close();
-                }
+                // The others go on.
+                Err(error) => tracing::error!(%error, "a worker cannot wait for requests"),
             }
             crew.pool.dismiss(&slot);
         });

@@ -263,6 +263,9 @@ impl Core {
         let mtime = if cut && done.is_ok() { SetTime::Now } else { SetTime::At(before.mtime) };
         let times = to.set_times(Some(SetTime::At(before.atime)), Some(mtime));
         if let Err(error) = done {
+            if !cut && to.stat()?.size != before.size {
+                to.truncate(before.size)?;
+            }
             if cut && let Some(own) = partial::own_mark(&*object, work.space)?.filter(|own| own.cut) {
                 // The old size says that it was not cut.
                 to.truncate(before.size)?;
@@ -413,7 +416,8 @@ impl Layers {
         if limit > 0 {
             let file = self.open_below(from)?;
             let size = file.stat()?.size.min(limit);
-            if size > TRIED_FROM {
+            // A copy without a name: the size of a file that has one says what its marks mean.
+            if size > TRIED_FROM && to.stat()?.size == 0 {
                 to.truncate(size)?;
                 to.truncate(0)?;
             }

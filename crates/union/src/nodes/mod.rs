@@ -18,7 +18,7 @@ use crate::layers::layer::InodeKey;
 use crate::nodes::handle_ids::{Note, Remembered};
 use crate::nodes::inodes::{Inodes, Shard};
 use crate::nodes::node::{Body, Dir, Node};
-use crate::nodes::recovery::ledger::Ledger;
+use crate::nodes::recovery::ledger::{Flags, Ledger};
 use crate::nodes::recovery::pending::Recovery;
 use crate::nodes::table::Table;
 use std::sync::Arc;
@@ -114,6 +114,15 @@ impl Nodes {
         self.write_new(&node, &file.state.read().names);
         drop(self.replace(&node, current));
         Some(node)
+    }
+
+    /// A file that may have names which are not known has another node, `next`.
+    pub(crate) fn copy_linked(&self, node: &Node, next: &Node) {
+        if let Some(ledger) = self.ledger()
+            && ledger.read(node.id).is_some_and(|record| record.flags.contains(Flags::LINKED))
+        {
+            ledger.add(next.id, Flags::LINKED);
+        }
     }
 
     /// A file has another node, `next`, instead of or beside `node`. The one that it had before is to be dropped without any lock.

@@ -363,6 +363,9 @@ impl Core {
         if let (Some(key), Ok(next)) = (key, &next) {
             self.nodes.links(key, next);
         }
+        if let Ok(next) = &next {
+            self.nodes.copy_linked(node, next);
+        }
         let mut before = Vec::new();
         for old in [Some(node), last.as_ref()].into_iter().flatten() {
             match &next {

@@ -29,7 +29,12 @@ impl Core {
         let Some(ledger) = self.nodes.ledger().filter(|_| self.nodes.is_recovering()) else {
             return Some(NotHeld::default());
         };
-        let is_lost = |record: &Record| record.id != NodeId::ROOT && !kernel.notifier.holds(record.id);
+        // Ids of this process are in its table.
+        let is_lost = |record: &Record| {
+            record.id != NodeId::ROOT
+                && self.nodes.recovery.is_of_predecessor(record.id)
+                && !kernel.notifier.holds(record.id)
+        };
         Some(NotHeld(ledger.records().filter(is_lost).map(|record| (record.id, record.lookups)).collect()))
     }
 

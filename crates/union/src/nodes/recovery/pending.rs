@@ -1,5 +1,6 @@
 //! What a predecessor has left that has not been made again yet.
 
+use crate::nodes::ids::slot_of;
 use crate::nodes::node::Node;
 use crate::nodes::recovery::ledger::{Flags, Ledger, Record, Spot};
 use crate::sync::Mutex;
@@ -58,12 +59,15 @@ pub(crate) struct Recovery {
     pub(super) gone: Mutex<HashMap<NodeId, Weak<Node>>>,
     /// Nodes by which the files of stale ones are found.
     successors: HashSet<NodeId>,
+    /// The last serial number that a predecessor gave to an id.
+    serial: u32,
 }
 
 impl Recovery {
     pub(crate) fn of(ledger: Option<&Ledger>) -> Self {
         let successors = ledger.into_iter().flat_map(Ledger::records).filter_map(|r| r.successor).collect();
-        let recovery = Self { successors, ..Self::default() };
+        let serial = ledger.map_or(0, Ledger::serial);
+        let recovery = Self { successors, serial, ..Self::default() };
         {
             let mut spots = recovery.spots.lock();
             for record in ledger.into_iter().flat_map(Ledger::records) {
@@ -77,6 +81,11 @@ impl Recovery {
             }
         }
         recovery
+    }
+
+    /// Whether a predecessor has given an id out.
+    pub(super) const fn is_of_predecessor(&self, id: NodeId) -> bool {
+        slot_of(id).1 <= self.serial
     }
 
     /// Whether the file of a stale node was to be found by a node.

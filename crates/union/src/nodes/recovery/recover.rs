@@ -30,14 +30,15 @@ fn stale(what: &'static str) -> Error {
 
 impl Core {
     /// Takes the descriptors that hold what has no name, and makes the nodes at once that must be known before they are asked
-    /// for: files with several names. To be called before the kernel asks for anything.
+    /// for: files with several names, and stale nodes, which hold the nodes that show their files. To be called before the kernel asks for
+    /// anything.
     pub(crate) fn resume(&self, held: HashMap<RawFd, OwnedFd>) {
         *self.nodes.recovery.held.lock() = held;
         let Some(ledger) = self.nodes.ledger() else { return };
         for record in ledger.records() {
-            let linked = record.flags.contains(Flags::LINKED) && record.lookups > 0;
-            if linked && let Err(error) = self.recover(record.id) {
-                tracing::debug!(%error, node = record.id.0, "a file with several names is not found again");
+            let at_once = record.flags.intersects(Flags::LINKED | Flags::STALE) && record.lookups > 0;
+            if at_once && let Err(error) = self.recover(record.id) {
+                tracing::debug!(%error, node = record.id.0, "a file with several names or nodes is not found again");
             }
             if record.flags.contains(Flags::NAMING) {
                 match self.resume_naming(record.id) {
@@ -467,22 +468,19 @@ impl Nodes {
     /// directory, for this record.
     pub(crate) fn forget_unrecovered(&self, id: NodeId) -> Option<u64> {
         let ledger = self.ledger().filter(|_| self.is_recovering())?;
-        if !self.table.is_forgotten(id) {
+        if !self.table.is_forgotten(id) || self.recovery.is_made(id) {
+            return None;
+        }
+        // The file of a stale node is found by it.
+        if self.recovery.is_successor(id) && ledger.records().any(|other| other.successor == Some(id)) {
             return None;
         }
         let record = ledger.read(id)?;
-        if let Some(next) = record.successor {
+        if record.flags.contains(Flags::STALE) {
             self.table.release(id);
             // Without a lookup of its own, the successor was there for this one.
-            let is_wanted = ledger.records().any(|other| other.successor == Some(next));
-            return if is_wanted { None } else { self.forget_unwanted(ledger, next) };
+            return self.forget_unrecovered(record.successor?);
         }
-        // The file of a stale node is found by it.
-        if self.recovery.is_successor(id) { None } else { self.forget_unwanted(ledger, id) }
-    }
-
-    fn forget_unwanted(&self, ledger: &Ledger, id: NodeId) -> Option<u64> {
-        let record = ledger.read(id).filter(|_| self.table.is_forgotten(id) && !self.recovery.is_made(id))?;
         if !record.flags.contains(Flags::GONE) {
             self.forget_named(ledger, record);
             return None;

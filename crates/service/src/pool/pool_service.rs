@@ -244,7 +244,9 @@ impl PoolService {
             // The record first: a successor must not find a mount whose descriptors are being closed.
             record.close();
             service.door.remove(number);
-            drop(handle);
+            // `vellum umount` waits until the connection is closed: then the layers are free, unless they are still to be filled.
+            let filled = config.fill_at_end.0 > 0 && ended.inner().needs_lowers();
+            let handle = (!filled).then_some(handle);
             {
                 let mut books = service.books.lock();
                 books.ending += 1;
@@ -255,6 +257,7 @@ impl PoolService {
             zoned::write_out();
             drop(ended);
             drop(locks);
+            drop(handle);
             service.books.lock().ending -= 1;
             service.changed.notify_all();
         };

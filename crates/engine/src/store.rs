@@ -101,8 +101,15 @@ impl Store {
             text => text.map_err(|e| self.failed(&file, &e))?,
         };
         let bad = |why: &str| Failure::input(format!("{}: {why}", file.display())).remedy("mend the file");
-        let settings: Settings =
-            toml::from_str(&text).map_err(|e| bad(e.to_string().lines().last().unwrap_or_default()))?;
+        let last = |e: toml::de::Error| bad(e.to_string().lines().last().unwrap_or_default());
+        let mut table: toml::Table = toml::from_str(&text).map_err(last)?;
+        // A list of processors stood there before 0.2. One pool's old file must not be in the way of all mounts.
+        if let Some(toml::Value::String(list)) = table.get("cpus") {
+            let list = toml::Value::String(list.clone());
+            table.remove("cpus");
+            table.entry("cpuset_cpus").or_insert(list);
+        }
+        let settings: Settings = table.try_into().map_err(last)?;
         settings.check().map_err(|why| bad(&why))?;
         Ok(Some(settings))
     }
@@ -232,6 +239,17 @@ mod tests {
         fs::create_dir(dir.path().join("pools/c")).unwrap();
         assert_eq!(store.names().unwrap(), [name("b")]);
         store.create(&name("c"), &settings).unwrap();
+    }
+
+    #[test]
+    fn a_list_of_processors_under_its_former_name_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::at(dir.path());
+        store.create(&name("a"), &Settings::default()).unwrap();
+        fs::write(dir.path().join("a/pool.toml"), "cpus = \"0-1\"\n").unwrap();
+        let expected: Settings = toml::from_str("cpuset_cpus = \"0-1\"").unwrap();
+        assert_eq!(store.read(&name("a")).unwrap(), expected);
+        assert!(store.of_layers(&["/"]).is_ok());
     }
 
     #[test]

@@ -16,15 +16,16 @@ use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 pub(super) const CASES: &[Case] = &[
-    Case::mounted("killed/as-on-the-host", 3600, as_on_the_host),
-    Case::mounted("killed/first-changes", 3600, first_changes),
-    Case::mounted("killed/first-changes-in-a-pool", 3600, first_changes_in_a_pool),
-    Case::of(Profile::Passthrough, "killed/opens", 3600, opens),
-    Case::mounted("killed/what-is-forgotten", 3600, what_is_forgotten),
+    Case::mounted("killed/as-on-the-host", 120, as_on_the_host),
+    Case::mounted("killed/first-changes", 120, first_changes),
+    Case::mounted("killed/first-changes-in-a-pool", 120, first_changes_in_a_pool),
+    Case::of(Profile::Passthrough, "killed/opens", 120, opens),
+    Case::mounted("killed/what-is-forgotten", 120, what_is_forgotten),
 ];
 
 const TIME: Duration = Duration::from_secs(8);
@@ -42,7 +43,8 @@ const OPEN: usize = 8;
 
 /// How long a case goes on: until the time is over, or as many services are dead as VELLUM_KILLS says.
 struct Run {
-    begin: Instant,
+    /// When threads began.
+    begin: OnceLock<Instant>,
     kills: AtomicU64,
     wanted: Option<u64>,
     seed: u64,
@@ -54,7 +56,7 @@ impl Run {
     fn new() -> Self {
         let wanted = std::env::var("VELLUM_KILLS").ok().and_then(|text| text.parse().ok());
         let run = Self {
-            begin: Instant::now(),
+            begin: OnceLock::new(),
             kills: AtomicU64::new(0),
             wanted,
             seed: rng::seed(),
@@ -67,7 +69,7 @@ impl Run {
     fn is_over(&self) -> bool {
         let is_enough = match self.wanted {
             Some(kills) => self.kills.load(Relaxed) >= kills,
-            None => self.begin.elapsed() > TIME,
+            None => self.begin.get().is_some_and(|begin| begin.elapsed() > TIME),
         };
         is_enough || self.ends.load(Relaxed)
     }
@@ -81,6 +83,7 @@ impl Run {
 
     /// Runs threads until one of them has ended, and kills the service all the time.
     fn kill(&self, mount: &Mount, threads: u64, act: impl Fn(u64, &mut Rng) -> Outcome + Sync) -> Outcome {
+        self.begin.get_or_init(Instant::now);
         self.ends.store(false, Relaxed);
         let seed = self.seed + self.kills.load(Relaxed) * threads;
         std::thread::scope(|scope| -> Outcome {

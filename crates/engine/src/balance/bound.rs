@@ -14,9 +14,6 @@ const GENERATIONS: &str = "/sys/kernel/mm/lru_gen/enabled";
 const GROWTH: u64 = 16;
 /// With less page cache than such a part of what they hold, the groups need memory that nobody can drop: there is no limit.
 const LEAST: u64 = 8;
-/// Bytes of a page, as the kernel counts them there.
-const PAGE: u64 = 4 << 10;
-
 /// Whether such a limit is needed.
 pub(super) fn is_needed() -> bool {
     is_on(&fs::read_to_string(GENERATIONS).unwrap_or_default())
@@ -49,7 +46,11 @@ impl Host {
         let high = zones.lines().filter_map(|line| line.trim().strip_prefix("high "));
         let high: u64 = high.filter_map(|pages| pages.trim().parse::<u64>().ok()).sum();
         let cache = kib("Cached:").saturating_add(kib("Buffers:")).saturating_sub(kib("Shmem:"));
-        Self { free: kib("MemFree:"), reserve: high.saturating_mul(2 * PAGE), cache }
+        Self {
+            free: kib("MemFree:"),
+            reserve: high.saturating_mul(2 * rustix::param::page_size() as u64),
+            cache,
+        }
     }
 
     /// The limit of groups that have such memory. None: they are to have none.
@@ -87,7 +88,8 @@ mod tests {
         let memory = "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 3 kB\nCached: 60 kB\nSwapCached: 9 kB\nShmem: 13 kB\n";
         let zones = "Node 0, zone DMA32\n  pages free 9\n        boost    0\n        min      5\n        low      6\n        high     7\n  \
                      pagesets\n    cpu: 0\n              count:    3\n              high:     378\nNode 0, zone Normal\n        high     2\n";
-        let host = Host { free: 100 << 10, reserve: 2 * 9 * PAGE, cache: 50 << 10 };
+        let host =
+            Host { free: 100 << 10, reserve: 2 * 9 * rustix::param::page_size() as u64, cache: 50 << 10 };
         assert_eq!(Host::of(memory, zones), host);
     }
 

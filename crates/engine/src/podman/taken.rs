@@ -252,7 +252,7 @@ pub(crate) fn is_vellum(merged: &Path) -> bool {
 /// The runtime that conmon calls, and where that keeps what it knows.
 ///
 /// Where conmon was killed, podman still knows its number, which a process of any container may have got. What that says is not believed: it has
-/// another user, or another root directory.
+/// another user, or another root directory. A set-user-ID program has this user's rights and another's arguments: all of its users count.
 fn called(conmon: u32, id: &str) -> Option<(PathBuf, PathBuf)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     // From here on it is one process, whatever becomes of its number.
@@ -262,6 +262,14 @@ fn called(conmon: u32, id: &str) -> Option<(PathBuf, PathBuf)> {
     if fstat(&process).ok()?.st_uid != geteuid().as_raw()
         || (its.st_dev, its.st_ino) != (own.st_dev, own.st_ino)
     {
+        return None;
+    }
+    let mut status = String::new();
+    let file = openat(&process, "status", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    File::from(file).take(LINE_MAX).read_to_string(&mut status).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    let own = geteuid().as_raw().to_string();
+    if users.split_whitespace().any(|user| user != own) {
         return None;
     }
     let mut line = Vec::new();

@@ -22,12 +22,15 @@ pub struct Elsewhere {
 impl fmt::Display for Elsewhere {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { process, program, point } = self;
-        let point = point.display();
+        // Whoever made that process has chosen both: they are neither for a terminal nor for a shell as they are.
+        let shown = point.to_string_lossy();
+        let is_plain = shown.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+:@".contains(c));
+        let (program, shown) = (program.escape_debug(), shown.escape_debug());
         write!(
             f,
-            "the mount namespace of process {process} ({program}) still has it at {point}; \
-             end that process, or nsenter -t {process} -m umount {point}"
-        )
+            "the mount namespace of process {process} ({program}) still has it at {shown}; end that process"
+        )?;
+        if is_plain { write!(f, ", or nsenter -t {process} -m umount {shown}") } else { Ok(()) }
     }
 }
 

@@ -110,7 +110,7 @@ fn generations(cx: &Cx) -> Outcome {
             .args(["--add", &format!("{SCRIPT}:balance.sh"), "--"])
             .arg(
                 "mount -t cgroup2 none /sys/fs/cgroup && grep -q 0x.*[1357]$ /sys/kernel/mm/lru_gen/enabled && \
-                 OPEN=1 SHARES=1 WARM=10 sh /balance.sh /bin/vellum /disk 260",
+                 OPEN=1 SHARES=1 WARM=20 sh /balance.sh /bin/vellum /disk 260",
             )
             .current_dir(&cx.dir),
     )?;

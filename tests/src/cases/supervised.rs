@@ -439,7 +439,10 @@ fn another_format(cx: &Cx) -> Outcome {
         (None, "No such file"),
     ] {
         if let Some(script) = script {
-            fs::write(&installed, script)?;
+            // Another file: the supervisor may be running the one from before.
+            let new = cx.dir.join("new");
+            fs::write(&new, script)?;
+            fs::rename(&new, &installed)?;
             fs::set_permissions(&installed, fs::Permissions::from_mode(0o755))?;
         } else {
             fs::remove_file(&installed)?;

@@ -16,6 +16,7 @@
 #   make zoned   tries the commands of the zoned store on a zoned namespace in a virtual machine, a minute
 #   make checkpoint-vm  takes checkpoints with a first pass over memory where a kernel can, in a virtual machine, some minutes (as root)
 #   make deps    only the installing
+#   make book    the book of docs/src as HTML, in target/book/html
 #   make library the preload library, target/release/libvellum.so
 #   make install PREFIX=/usr/local: the command, its helper names, manual and completions, and the library and vellum-bench if they have been built
 #   make uninstall PREFIX=/usr/local: takes that away
@@ -23,7 +24,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo demo-ceph demo-checkpoint test bench bench-quick fuzz replay kills explore zoned checkpoint-vm conformance-zoned conformance-ceph conformance-pool conformance-rootless conformance-build test-ceph-18 deps check library install uninstall clean
+.PHONY: all build demo demo-ceph demo-checkpoint test bench bench-quick fuzz replay kills explore zoned checkpoint-vm conformance-zoned conformance-ceph conformance-pool conformance-rootless conformance-build test-ceph-18 deps check book library install uninstall clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -125,6 +126,10 @@ bench: build
 	target/release/vellum bench compare --tasks all --rounds 5 --patience 30 --json target/bench.json $(BENCH); status=$$?; \
 	kept=$$(target/release/vellum bench keep target/bench.json docs/benchmarks) && echo "kept: $$kept" && \
 	target/release/vellum bench page $$kept target/bench.html && exit $$status
+
+# mdBook is built first if it is not there.
+book:
+	@scripts/book
 
 # What needs no root and no mount.
 check:

@@ -9,21 +9,32 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
         None => fail("is missing"),
         Some(changelog) => match unreleased(&changelog.text) {
             None => fail("has no section `## Unreleased`"),
-            Some(text) if text.trim().is_empty() => fail("nothing stands under `## Unreleased`"),
+            Some((text, released)) if text.trim().is_empty() && !released => {
+                fail("nothing stands under `## Unreleased`, nor a release below it");
+            }
             Some(_) => {}
         },
     }
 }
 
-/// What stands between the heading `Unreleased` and the next of its rank.
-fn unreleased(text: &str) -> Option<String> {
+/// The text between the heading `Unreleased` and the next of its rank, and whether that one is a release with its date.
+fn unreleased(text: &str) -> Option<(String, bool)> {
     let mut lines = text.lines();
     lines.find(|line| {
         line.strip_prefix("## ").is_some_and(|title| {
             title.trim().trim_start_matches('[').to_ascii_lowercase().starts_with("unreleased")
         })
     })?;
-    Some(lines.take_while(|line| !line.starts_with("## ")).collect::<Vec<_>>().join("\n"))
+    let mut text = String::new();
+    for line in lines {
+        if let Some(title) = line.strip_prefix("## ") {
+            let is_dated = title.split_whitespace().any(|word| word.matches('-').count() == 2);
+            return Some((text, is_dated));
+        }
+        text.push_str(line);
+        text.push('\n');
+    }
+    Some((text, false))
 }
 
 #[cfg(test)]
@@ -45,5 +56,8 @@ mod tests {
         assert_eq!(messages(None), ["is missing"]);
         assert_eq!(messages(Some("# Changelog\n## 1.0\n- x\n")).len(), 1);
         assert_eq!(messages(Some("## Unreleased\n\n## 1.0\n- x\n")).len(), 1);
+        assert_eq!(messages(Some("## Unreleased\n\n")).len(), 1);
+        assert!(messages(Some("## Unreleased\n\n## 1.0 (2026-11-28)\n- x\n")).is_empty());
+        assert!(messages(Some("## Unreleased\n\n## [1.0] - 2026-11-28\n- x\n")).is_empty());
     }
 }

@@ -13,6 +13,8 @@ mod locks;
 mod manifests;
 mod modules;
 mod paths;
+mod prose;
+mod reference;
 mod semantics;
 mod sources;
 mod text;
@@ -37,7 +39,9 @@ rules of tidy:
   trait-doc        every method of a public trait has a doc comment
   unsafe           unsafe code only in crates that are for it, forbidden in all others
   machine-path     no path of somebody's machine in sources and documents
-  changelog        CHANGELOG.md has a section Unreleased with something in it
+  changelog        CHANGELOG.md has a section Unreleased, with something in it or a release below it
+  prose            README.md has at most 700 words; it and the pages of docs/src at most 20 in a sentence on average
+  reference        docs/src/reference and the manual have every option, the pages every subcommand; quoted messages are the program's
   decisions        no decision of ARCHITECTURE.md above 80 words; every page of docs/design is in its index
   links            links between documents lead to files and headings that are there, and paths in them too
   semantics        every promise in SEMANTICS.md names tests that exist:
@@ -86,6 +90,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     decisions::check(tree, &mut findings);
     links::check(tree, &mut findings);
     documents::check(tree, &mut findings);
+    prose::check(tree, &mut findings);
+    reference::check(tree, &mut findings);
     semantics::check(tree, &mut findings);
     findings
 }

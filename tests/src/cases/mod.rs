@@ -3,6 +3,7 @@
 mod balance;
 mod bench;
 mod blocks;
+mod book;
 mod cache;
 mod ceph;
 mod checkpoint;
@@ -181,6 +182,7 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         checkpoint::CASES,
         watching::CASES,
         balance::CASES,
+        book::CASES,
         bench::CASES,
         comparison::CASES,
         stress::CASES,

@@ -6,6 +6,7 @@ pub mod balance;
 pub mod bench;
 pub mod checkpoint;
 pub mod cli;
+pub mod doctor;
 pub mod flatten;
 pub mod help;
 pub mod inspect;

@@ -14,8 +14,8 @@ use vellum::options::BadInput;
 use vellum::options::argv::{self, Classic};
 use vellum::zoned::ZonedCommand;
 use vellum::{
-    balance, bench, checkpoint, flatten, help, inspect, log, metrics, mount, pool, run, stats, top, umount,
-    weight, zoned,
+    balance, bench, checkpoint, doctor, flatten, help, inspect, log, metrics, mount, pool, run, stats, top,
+    umount, weight, zoned,
 };
 use vellum_engine::checkpoint::{library, loopback, pause, shown};
 use vellum_engine::container::{STATUS_FAILED, tied};
@@ -104,6 +104,11 @@ fn subcommand(args: &[OsString]) -> Result<ExitCode, Failure> {
         Command::Inspect(arguments) => {
             let findings = inspect::find(&arguments.path)?;
             print(&if arguments.json { findings.json() } else { findings.text() })
+        }
+        Command::Doctor(arguments) => {
+            let (text, any) = doctor::run(arguments.json)?;
+            print(&text)?;
+            return Ok(if any { ExitCode::FAILURE } else { ExitCode::SUCCESS });
         }
         Command::Completions { shell } => print(&cli::completions(shell)),
         Command::Version => print(&help::version()),

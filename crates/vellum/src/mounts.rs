@@ -53,7 +53,7 @@ pub fn ask_all(choice: &Choice) -> Result<Answers, Failure> {
         return Err(Failure::input(format!("pool {name}: there is none; vellum pool list shows them")));
     }
     let points = match choice.mountpoints.as_slice() {
-        [] => seen(),
+        [] => mount_points(),
         named => named.to_vec(),
     };
     let (to_us, from_them) = mpsc::channel();
@@ -100,7 +100,7 @@ fn one(point: &Path) -> Result<InstanceStats, Failure> {
 }
 
 /// Where Vellum is mounted, each place once.
-fn seen() -> Vec<PathBuf> {
+pub(crate) fn mount_points() -> Vec<PathBuf> {
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut points: Vec<PathBuf> = Vec::new();
     let mut devices = Vec::new();

@@ -299,6 +299,11 @@ fn a_killed_service_leaves_no_lock() {
         family.iter().for_each(|pid| signal(*pid, name));
     }
     wait_until("the service is dead", || place.family().is_empty());
+    let doctor = run(&["doctor"]);
+    assert_eq!(doctor.status.code(), Some(1));
+    let at = place.at("merged");
+    let dead = format!("{}: its service has ended; run vellum umount --lazy {}", at.display(), at.display());
+    assert!(String::from_utf8_lossy(&doctor.stdout).contains(&dead), "{doctor:?}");
     // The dead mount is taken away by the next one.
     place.mount("");
     assert_eq!(fs::read_to_string(place.at("merged/kept")).unwrap(), "x");

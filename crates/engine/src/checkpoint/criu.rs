@@ -32,6 +32,11 @@ pub(crate) struct Criu {
     version: String,
 }
 
+/// The version of the CRIU in PATH, if it is new enough for checkpoints.
+pub fn criu_version() -> Result<String, Failure> {
+    Criu::find().map(|criu| criu.version)
+}
+
 impl Criu {
     /// The one in PATH, if it is new enough.
     pub(crate) fn find() -> Result<Self, Failure> {

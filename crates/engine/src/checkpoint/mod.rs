@@ -39,6 +39,7 @@ mod zoned;
 
 pub use ahead::MemoryAhead;
 pub use compress::Compress;
+pub use criu::criu_version;
 pub(crate) use criu::{ALWAYS, Criu, OWN_NETWORK, configuration, explain};
 pub(crate) use delta::{directory, names};
 pub(crate) use freezer::Freezer;

@@ -40,6 +40,9 @@ pub enum Command {
     Umount(UmountArgs),
     /// Show where a path of a mount comes from, and how it is served.
     Inspect(InspectArgs),
+    /// Check this host: kernel, FUSE, control groups, user namespaces, container engines, stores, mounts. One line each, with a
+    /// remedy. The exit status is 1 when there is a problem.
+    Doctor(DoctorArgs),
     /// Copy into an upper layer what its files still take from the layers below. It must not be mounted. The work can be
     /// interrupted and taken up again at any time.
     Flatten(FlattenArgs),
@@ -193,6 +196,14 @@ pub struct InspectArgs {
     pub json: bool,
     /// A mount, or any path in one. Symbolic links are not followed at its end.
     pub path: PathBuf,
+}
+
+/// Arguments of `vellum doctor`.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `vellum sync`.

@@ -6,7 +6,7 @@
 # What happens: the first use with a mount program leaves the file overlay/.has-mount-program in the store. While it says "true", podman runs
 #   fuse-overlayfs from PATH instead, for root as well, and `podman info` does not name it. The file goes away by hand only; then the same
 #   store and image are mounted by the kernel.
-# Seen with: podman 4.3.1 and fuse-overlayfs 1.10 of Debian 12, as root.
+# Seen with: podman 4.3.1 of Debian 12 and 5.4.2 of Debian 13, each with fuse-overlayfs 1.10, as root.
 # Needs: root, podman, fuse-overlayfs, runc or crun, busybox (apt-get install podman fuse-overlayfs runc busybox-static).
 # Exit status 1: it is not as stated; 2: a program is missing.
 set -euo pipefail

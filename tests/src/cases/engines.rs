@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 pub(super) const CASES: &[Case] = &[
     Case::mounted("engines/podman-5.4", 300, |cx| podman_5(cx, "podman.sh", "")),
     Case::mounted("engines/podman-4.3", 300, |cx| podman_4(cx, "podman.sh", &[])),
+    Case::once("engines/podman-4.3-switch", 120, |cx| podman_4(cx, "switch.sh", &[])),
     Case::once("engines/podman-5.4-rootless", 300, |cx| podman_5(cx, "rootless.sh", "NO_BUILD=1")),
     Case::once("engines/podman-4.3-rootless", 300, |cx| podman_4(cx, "rootless.sh", &[])),
     Case::mounted("engines/docker-20.10", 200, docker),

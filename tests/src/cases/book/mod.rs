@@ -13,6 +13,8 @@ use std::process::{Command, Stdio};
 pub(super) const CASES: &[Case] = &[
     Case::once("book/install", 60, |cx| page(cx, "start/install.md")),
     Case::once("book/fstab", 60, |cx| page(cx, "start/fstab.md")),
+    Case::once("book/back", 60, |cx| page(cx, "start/back.md")),
+    Case::once("book/cache", 60, |cx| page(cx, "guide/cache.md")),
     Case::once("book/blocks", 60, |cx| page(cx, "guide/blocks.md")),
     Case::once("book/pools", 60, |cx| page(cx, "guide/pools.md")),
     Case::once("book/zoned", 60, |cx| page(cx, "guide/zoned.md")),

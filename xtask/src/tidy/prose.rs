@@ -1,7 +1,8 @@
 //! The documents for users are short to read: the README as a whole, and the sentences of each page on average.
 //!
-//! A sentence ends with a full stop, a question or exclamation mark, or with its paragraph or list item. Code between fences or indented by four spaces,
-//! headings, tables and HTML comments are not counted; a span of code and a link are as many words as their text.
+//! A sentence ends with a full stop, a question or exclamation mark, or with its paragraph or list item. Headings,
+//! tables, HTML comments, and code between fences or indented by four spaces do not count. A span of code and a link
+//! are as many words as their text.
 
 use super::finding::Finding;
 use super::sources::{Source, Tree};

@@ -1,5 +1,8 @@
-//! The reference of users is complete: every option of a mount stands in the page of options and in the manual, every subcommand and its options in the page
-//! of commands, and every message that the page of remedies quotes is one of the program's.
+//! The reference for users is complete.
+//!
+//! The page of options and the manual name every option of a mount. The page of commands names every subcommand and
+//! its options. The table of contents has every page of the book. Each message that the page of remedies quotes is one
+//! of the program's.
 
 use super::finding::Finding;
 use super::sources::Tree;
@@ -12,6 +15,8 @@ const NAMES: &str = "crates/vellum/src/options/names.rs";
 const MEANINGS: &str = "crates/vellum/src/options/model.rs";
 const PROGRAM: &str = "crates/vellum/src/";
 const CRATES: &str = "crates/";
+const BOOK: &str = "docs/src/";
+const CONTENTS: &str = "docs/src/SUMMARY.md";
 const OPTIONS: &str = "docs/src/reference/options.md";
 const COMMANDS: &str = "docs/src/reference/commands.md";
 const REMEDIES: &str = "docs/src/guide/troubleshooting.md";
@@ -53,6 +58,15 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     }
     for option in line.options.iter().filter(|option| !words.contains(option.as_str())) {
         fail(COMMANDS, format!("option {option} is missing"));
+    }
+    let contents = text(CONTENTS).unwrap_or_default();
+    for page in tree.sources.iter().filter_map(|source| source.path.strip_prefix(BOOK)) {
+        if page.ends_with(".md")
+            && format!("{BOOK}{page}") != CONTENTS
+            && !contents.contains(&format!("]({page})"))
+        {
+            fail(CONTENTS, format!("{page} is missing"));
+        }
     }
     for part in quoted(text(REMEDIES).unwrap_or_default()) {
         let is_said = |text: &str| text.contains(part);
@@ -224,6 +238,10 @@ mod tests {
             Source::new(MANUAL, manual),
             Source::new(COMMANDS, commands),
             Source::new(REMEDIES, remedies),
+            Source::new(
+                CONTENTS,
+                "[a](reference/options.md) [b](reference/commands.md) [c](guide/troubleshooting.md)",
+            ),
         ];
         let mut findings = Vec::new();
         check(&Tree { sources }, &mut findings);
@@ -237,6 +255,15 @@ mod tests {
     #[test]
     fn all_is_there() {
         assert_eq!(messages(PAGE, ".BR ro , rw \\- quiet", SHOWN, SAID), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_page_without_a_place_is_found() {
+        let sources = vec![Source::new(OPTIONS, ""), Source::new(NAMES, ""), Source::new(MEANINGS, "")];
+        let mut findings = Vec::new();
+        check(&Tree { sources }, &mut findings);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert!(findings.iter().any(|finding| finding.path == CONTENTS), "{findings:?}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The commands of a page, and what they print.
 //!
-//! A block of the kind `console` below a line `<!-- run -->` is run; `<!-- run A B -->` needs the programs A and B. A line that begins with `$ ` or
-//! `# ` is a command, the lines below it are its output, where `…` stands for any text, and alone in a line for any lines.
+//! A block of the kind `console` below a line `<!-- run -->` is run; `<!-- run A B -->` needs the programs A and B. A
+//! line that begins with `$ ` or `# ` is a command, and the lines below it are its output. There `…` stands for any
+//! text, and alone in a line for any lines.
 
 use std::fmt::Write;
 

@@ -3,6 +3,7 @@
 mod blocks;
 
 use super::Case;
+use super::checkpoint::support::criu;
 use crate::harness::mount::MountKind;
 use crate::harness::outcome::{Doing, Outcome, fail, skip};
 use crate::harness::{Cx, shell, source_root};
@@ -19,6 +20,7 @@ pub(super) const CASES: &[Case] = &[
     Case::once("book/pools", 60, |cx| page(cx, "guide/pools.md")),
     Case::once("book/zoned", 60, |cx| page(cx, "guide/zoned.md")),
     Case::once("book/run", 60, |cx| page(cx, "guide/run.md")),
+    Case::once("book/checkpoints", 120, |cx| page(cx, "guide/checkpoints.md")),
     Case::once("book/metrics", 60, |cx| page(cx, "guide/metrics.md")),
 ];
 
@@ -31,9 +33,15 @@ fn page(cx: &Cx, name: &str) -> Outcome {
     if page.steps.is_empty() {
         return fail(format!("{}: there is nothing to run", path.display()));
     }
-    if let Some(need) = page.needs.iter().find(|need| !shell::have(need)) {
+    // CRIU may be another system's.
+    let (checkpoints, programs): (Vec<_>, Vec<_>) = page.needs.iter().partition(|need| *need == "criu");
+    if let Some(need) = programs.into_iter().find(|need| !shell::have(need)) {
         return skip(format!("{need} is missing: run make deps"));
     }
+    let paths = match checkpoints.is_empty() {
+        true => std::env::var_os("PATH").unwrap_or_default(),
+        false => criu()?,
+    };
     let [bin, state, here] = ["bin", "state", "here"].map(|name| cx.dir.join(name));
     fs::create_dir(&bin)?;
     fs::create_dir(&here)?;
@@ -41,17 +49,17 @@ fn page(cx: &Cx, name: &str) -> Outcome {
     let wrapper = bin.join("vellum");
     let (program, state) = (program.display(), state.display());
     let text = format!(
-        "#!/bin/sh\nif [ \"${{1-}}\" = run ]; then shift; exec '{program}' run --state '{state}' \"$@\"; fi\nexec '{program}' \"$@\"\n"
+        "#!/bin/sh\ncase ${{1-}} in run|checkpoint|restore) command=$1; shift; exec '{program}' $command --state '{state}' \"$@\" ;; esac\n\
+        exec '{program}' \"$@\"\n"
     );
     fs::write(&wrapper, text)?;
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
-    let paths = std::env::var_os("PATH").unwrap_or_default();
     let paths = std::env::join_paths([bin].into_iter().chain(std::env::split_paths(&paths))).doing("PATH")?;
     let bash = |script: &str| {
         let mut command = Command::new("bash");
         command.args(["-c", script]).current_dir(&here).stdin(Stdio::null());
         command.env("PATH", &paths).env("LC_ALL", "C").env("VELLUM_POOLS", cx.dir.join("pools"));
-        command.env_remove("VELLUM_LIBRARY");
+        command.env("VELLUM_LIBRARY", "");
         command.output()
     };
     let output = bash(&blocks::script(&page))?;

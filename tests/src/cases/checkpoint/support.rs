@@ -27,7 +27,7 @@ pub(super) fn is_guarded() -> Outcome<bool> {
 }
 
 /// PATH with a CRIU that knows this kernel.
-pub(super) fn criu() -> Outcome<OsString> {
+pub(in crate::cases) fn criu() -> Outcome<OsString> {
     let found = Command::new(source_root().join("scripts/criu-dir")).stdin(Stdio::null()).output()?;
     if !found.status.success() {
         return skip("no CRIU 4, and no Debian 13 tree with one: run make deps");

@@ -94,8 +94,8 @@ fn fits(wanted: &[&str], lines: &[&str]) -> bool {
 fn is_like(wanted: &str, line: &str) -> bool {
     let Some((begin, after)) = wanted.split_once(ANY) else { return wanted == line };
     let Some(rest) = line.strip_prefix(begin) else { return false };
-    let ends = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
-    ends.into_iter().any(|at| is_like(after, &rest[at..]))
+    let mut ends = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+    ends.any(|at| is_like(after, &rest[at..]))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
 
 fn is_page(path: &str) -> bool {
     let is_within = |page: &&str| path == *page || page.ends_with('/') && path.starts_with(*page);
-    path.ends_with(".md") && PAGES.iter().any(|page| is_within(page))
+    path.ends_with(".md") && PAGES.iter().any(is_within)
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -14,6 +14,7 @@ mod manifests;
 mod modules;
 mod paths;
 mod semantics;
+mod sentences;
 mod sources;
 mod text;
 mod unsafe_code;
@@ -40,8 +41,11 @@ rules of tidy:
   changelog        CHANGELOG.md has a section Unreleased with something in it
   decisions        no decision of ARCHITECTURE.md above 80 words; every page of docs/design is in its index
   links            links between documents lead to files and headings that are there, and paths in them too
+  sentences        README, SEMANTICS, SECURITY, ARCHITECTURE, CONTRIBUTING, docs/design and docs/src have sentences
+                   of at most 20 words on average, each page
   semantics        every promise in SEMANTICS.md names tests that exist:
                    - a list item that begins with a dash [test: tests/tests/x.rs::name, other/file.rs::name]
+                   and so do all tests that SECURITY.md names
 an exception: a comment `tidy-allow(RULE): REASON` on the line or up to three lines above it;
 for function-length also #[allow(clippy::too_many_lines, reason = \"...\")]";
 
@@ -87,6 +91,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     links::check(tree, &mut findings);
     documents::check(tree, &mut findings);
     semantics::check(tree, &mut findings);
+    sentences::check(tree, &mut findings);
     findings
 }
 

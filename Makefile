@@ -5,8 +5,9 @@
 #   make demo-ceph  two tenants whose image lies on CephFS, in a cluster in memory: weights, a killed service, a container that moves (as root)
 #   make demo-checkpoint  a container that is kept, ends, and goes on from where it was (as root)
 #   make test    installs what the tests need and runs all of them (as root)
+#   make test-quick  unit tests, models, comparisons with the kernel's overlayfs: some minutes after the build (as root)
 #   make bench   compares with the other filesystems of this machine (an hour and more, as root), keeps what it has
-#                measured in docs/benchmarks, and makes a page of it
+#                measured in docs/benchmarks, and prints a table of it
 #   make bench-quick  compares what operations cost, in requests, system calls, space, locked instructions and allocations,
 #                with what they cost before
 #   make fuzz    looks for bytes that make a parser panic, an hour for each target (FUZZ="--seconds 60 marks")
@@ -24,7 +25,7 @@ SHELL := /bin/bash
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: all build demo demo-ceph demo-checkpoint test bench bench-quick fuzz replay kills explore zoned checkpoint-vm conformance-zoned conformance-ceph conformance-pool conformance-rootless conformance-build test-ceph-18 deps check book library install uninstall clean
+.PHONY: all build demo demo-ceph demo-checkpoint test test-quick bench bench-quick fuzz replay kills explore zoned checkpoint-vm conformance-zoned conformance-ceph conformance-pool conformance-rootless conformance-build test-ceph-18 deps check book library install uninstall clean
 .DEFAULT_GOAL := all
 
 all: build
@@ -51,13 +52,23 @@ deps:
 # The runner prints a line per suite and ends with one closing line: "N passed, N failed, N skipped".
 # What is not needed to build is fetched meanwhile.
 test:
+	@echo "Everything takes about half an hour on two processors, 10 minutes of it for building. make test-quick takes less than half of that."
 	@scripts/deps packages
 	@scripts/deps suites & suites=$$!; \
-	  scripts/step "build, release" cargo build --release --locked --package vellum && \
-	  scripts/step "build, library" scripts/library && \
-	  scripts/step "build, tests" cargo build --locked --package vellum-tests --package vellum-bench; \
+	  $(BUILD_TESTS); \
 	  built=$$?; wait $$suites && exit $$built
 	@target/debug/vellum-tests $(TESTS)
+
+# Rules of the source, unit tests, models, comparisons with the kernel's overlayfs.
+test-quick:
+	@scripts/deps packages
+	@$(BUILD_TESTS)
+	@target/debug/vellum-tests --quick $(TESTS)
+
+# All targets of all crates at once: a choice of them would build what they share a second time, with other features.
+BUILD_TESTS = scripts/step "build, release" cargo build --release --locked --package vellum && \
+	  scripts/step "build, library" scripts/library && \
+	  scripts/step "build, tests" cargo build --locked --workspace --all-targets --features vellum/memory-layers
 
 # The cases of layers on CephFS with Ceph 18.2, in Debian 13.
 test-ceph-18: deps
@@ -122,10 +133,10 @@ fuzz:
 # BENCH: more arguments, e.g. BENCH="--program fuse-overlayfs-2=/opt/bin/fuse-overlayfs --dir /mnt".
 bench: build
 	cargo build --release --locked --package vellum-bench
-	@# What a filesystem cannot do is a failed measurement, and no reason to have no page.
+	@# What a filesystem cannot do is a failed measurement, and no reason to have no table.
 	target/release/vellum bench compare --tasks all --rounds 5 --patience 30 --json target/bench.json $(BENCH); status=$$?; \
 	kept=$$(target/release/vellum bench keep target/bench.json docs/benchmarks) && echo "kept: $$kept" && \
-	target/release/vellum bench page $$kept target/bench.html && exit $$status
+	target/release/vellum bench table $$kept && exit $$status
 
 # mdBook is built first if it is not there.
 book:

@@ -37,6 +37,35 @@ slowly() {
   rm -f "$log"; return $rc
 }
 
+# The program to show: the release build where there is one, else a build for a first try, in a fraction of the time.
+if [ -z "${VELLUM-}" ]; then
+  PROFILE=try
+  [ ! -x "$HERE/target/release/vellum" ] || PROFILE=release
+  VELLUM=$HERE/target/$PROFILE/vellum
+fi
+
+# build_vellum: builds that program, and says every five seconds how far it is.
+build_vellum() {
+  local log pid n=0 rc total done start=$EPOCHREALTIME
+  total=$(cargo tree --locked --package vellum --edges normal,build --prefix none --format '{p}' 2> /dev/null | sort -u | wc -l)
+  log=$(mktemp)
+  cargo build --profile "$PROFILE" --locked --package vellum > "$log" 2>&1 < /dev/null & pid=$!
+  while kill -0 $pid 2> /dev/null; do
+    sleep 0.2; n=$((n + 1))
+    [ $((n % 25)) = 0 ] || continue
+    done=$(grep -c '^ *Compiling ' "$log")
+    awk -v took="$(since "$start")" -v built="$done" -v total="$total" 'BEGIN {
+      if (built > total) built = total
+      bar = sprintf("%*s", built * 30 / (total + 1), ""); gsub(/ /, "#", bar)
+      # The last crates are the largest ones.
+      left = built > 20 ? sprintf(", some %d s left", took * (1.4 * total / built - 1) + 1) : ""
+      printf "  [%-30s] %d of %d crates after %d s%s\n", bar, built, total, took, left }'
+  done
+  wait $pid; rc=$?
+  [ $rc = 0 ] || { tail -n 25 "$log" | show; }
+  rm -f "$log"; return $rc
+}
+
 summary() {
   heading "How long it took"
   printf '%s\n' "${TIMES[@]}"

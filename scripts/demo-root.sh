@@ -1,6 +1,5 @@
 # The demo as root. Sourced by scripts/demo.
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/vellum/demo
-VELLUM=${VELLUM:-$HERE/target/release/vellum}
 RELEASE=bookworm
 MIRROR=${VELLUM_DEMO_MIRROR:-$(awk '/^URIs:/{print $2; exit}' /etc/apt/sources.list.d/debian.sources 2> /dev/null)}
 MIRROR=${MIRROR:-http://deb.debian.org/debian}
@@ -9,8 +8,8 @@ MIRROR=${MIRROR:-http://deb.debian.org/debian}
 # no daemon stays behind.
 if [ -z "${VELLUM_DEMO_INSIDE-}" ]; then
   step "1. What is needed" slowly scripts/apt debootstrap podman runc fuse3 procps util-linux
-  [ "$VELLUM" != "$HERE/target/release/vellum" ] ||
-    step "2. Vellum, release build" slowly cargo build --release --locked --package vellum
+  [ -z "${PROFILE-}" ] ||
+    step "2. Vellum, $PROFILE build" build_vellum
   [ -x "$VELLUM" ] || die "$VELLUM is missing"
   WORK=$(mktemp -d "${TMPDIR:-/var/tmp}/vellum-demo.XXXXXX")
   # With the namespace's first process all others end too; only then nobody writes here any more.

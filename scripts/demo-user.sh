@@ -1,6 +1,5 @@
 # The demo as an ordinary user: a union in a user namespace. Nothing is installed; what is missing is named. Sourced
 # by scripts/demo.
-VELLUM=${VELLUM:-$HERE/target/release/vellum}
 
 needs() {
   local missing=() program
@@ -15,12 +14,12 @@ needs() {
   say "unshare, /dev/fuse and user namespaces are there; no privilege is used"
 }
 build() {
-  if command -v cargo > /dev/null && [ -w target -o ! -e target ]; then slowly cargo build --release --locked --package vellum
+  if command -v cargo > /dev/null && [ -w target -o ! -e target ]; then build_vellum
   elif [ -x "$VELLUM" ]; then say "$VELLUM is there already"
   else die "no cargo in PATH (rustup.rs), and no $VELLUM built by somebody else"; fi
 }
 step "1. What is needed" needs
-[ "$VELLUM" != "$HERE/target/release/vellum" ] || step "2. Vellum, release build" build
+[ -z "${PROFILE-}" ] || step "2. Vellum, ${PROFILE-} build" build
 [ -x "$VELLUM" ] || die "$VELLUM is missing"
 
 WORK=$(mktemp -d "${TMPDIR:-/var/tmp}/vellum-demo.XXXXXX")

@@ -11,19 +11,18 @@ use vellum_bench::ceph::Far;
 use vellum_bench::compare::{self, Plan};
 use vellum_bench::contender::{self, Contender, Kind};
 use vellum_bench::failure::{Failure, Result, While};
-use vellum_bench::figure;
 use vellum_bench::guard;
 use vellum_bench::isolation::{self, host};
 use vellum_bench::keep;
 use vellum_bench::machine::{self, Machine};
 use vellum_bench::mounts::Mounts;
 use vellum_bench::offspring;
-use vellum_bench::page::{self, markdown};
 use vellum_bench::report::{self, Missing, Report, SubjectNote, TaskReport};
 use vellum_bench::roundtrip::{self, RoundTrip};
 use vellum_bench::serve;
 use vellum_bench::stop;
 use vellum_bench::store;
+use vellum_bench::table;
 use vellum_bench::tasks::{self, TASKS, Task};
 use vellum_bench::testbed::Format;
 use vellum_bench::testbeds::Testbeds;
@@ -51,13 +50,9 @@ enum Command {
     Compare(Compare),
     /// Compare what operations cost in requests, system calls and space with what they cost before.
     Guard(Guard),
-    /// Draw experiments from what `compare --json` has written.
-    Figure(Figure),
-    /// Make a page for a browser from what `compare --json` has written.
-    Page(Page),
     /// Print a table of Markdown of what `compare --json` has written, for documents.
     Table(Table),
-    /// Keep what `compare --json` has written beside the documents: what pages and figures are made of, in a file that is named after
+    /// Keep what `compare --json` has written beside the documents: what tables and figures are made of, in a file that is named after
     /// date and machine, and whose name is printed.
     Keep(Keep),
     /// Show how reads and writes fare on emulated zoned devices while images of checkpoints are written, in virtual time.
@@ -142,28 +137,6 @@ struct Guard {
 }
 
 #[derive(Args)]
-struct Figure {
-    /// What `compare --json` has written.
-    from: PathBuf,
-    /// The pictures, as NAME.svg and NAME.png.
-    #[arg(value_name = "NAME")]
-    to: PathBuf,
-    /// Which experiments.
-    #[arg(long, value_enum, default_value_t)]
-    of: figure::Of,
-}
-
-#[derive(Args)]
-struct Page {
-    /// What `compare --json` has written; tasks of later files replace those of earlier ones on the same filesystem.
-    #[arg(required = true, value_name = "RESULTS.json")]
-    from: Vec<PathBuf>,
-    /// The page.
-    #[arg(value_name = "OUT.html")]
-    to: PathBuf,
-}
-
-#[derive(Args)]
 struct Table {
     /// What `compare --json` has written; tasks of later files replace those of earlier ones on the same filesystem.
     #[arg(required = true, value_name = "RESULTS.json")]
@@ -173,7 +146,7 @@ struct Table {
     tasks: Vec<String>,
     /// Which numbers.
     #[arg(long, value_enum, default_value_t)]
-    of: markdown::Of,
+    of: table::Of,
 }
 
 #[derive(Args)]
@@ -274,11 +247,7 @@ fn perform(command: Command) -> ExitCode {
             }
             done => done.map(drop),
         },
-        Command::Figure(args) => figure::make(&args.from, &args.to, args.of),
-        Command::Page(args) => page::make(&args.from, &args.to),
-        Command::Table(args) => {
-            markdown::make(&args.from, &args.tasks, args.of).map(|table| print!("{table}"))
-        }
+        Command::Table(args) => table::make(&args.from, &args.tasks, args.of).map(|table| print!("{table}")),
         Command::Keep(args) => keep::make(&args.from, &args.to).map(|kept| println!("{}", kept.display())),
         Command::Worker => serve::serve(std::io::stdin().lock(), std::io::stdout()),
         Command::Isolation(args) => run_isolation(&args),

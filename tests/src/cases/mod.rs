@@ -115,6 +115,13 @@ impl Case {
         Self { turn: Turn::Together, limit: Duration::from_secs(1200), ..self }
     }
 
+    /// Whether it belongs to the part of a run that comes first: rules of the source, unit tests, models, comparisons with the
+    /// kernel's overlayfs.
+    pub(crate) fn is_quick(&self) -> bool {
+        const QUICK: [&str; 5] = ["source/format", "source/tidy", "unit", "differential/", "surface/"];
+        QUICK.iter().any(|name| self.name.starts_with(name))
+    }
+
     const fn aside(self) -> Self {
         Self { turn: Turn::Aside, limit: Duration::from_secs(1500), ..self }
     }
@@ -124,9 +131,8 @@ impl Case {
 const CARGO: &[Case] = &[
     Case::cargo("source/format", "fmt --all --check"),
     Case::cargo("source/clippy", "clippy --workspace --all-targets -- -D warnings").aside(),
-    Case::cargo("source/tidy", "run --quiet --package xtask -- tidy"),
-    // With a source of layers that programs for users do not have. The compiler uses both processors; most tests then use one.
-    Case::cargo("unit/build", "test --workspace --features vellum/memory-layers --no-run"),
+    Case { kind: Kind::Tool("target/debug/xtask tidy"), ..Case::cargo("source/tidy", "") },
+    // `make test` has built them, with a source of layers that programs for users do not have.
     Case::cargo("unit", "test --workspace --no-fail-fast --features vellum/memory-layers").beside(),
     // Optimised, for it tries some hundred thousand executions.
     Case::cargo(
@@ -183,7 +189,6 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Case> {
         watching::CASES,
         balance::CASES,
         book::CASES,
-        bench::CASES,
         comparison::CASES,
         stress::CASES,
         conformance::CASES,

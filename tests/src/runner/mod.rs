@@ -4,6 +4,7 @@ pub(crate) mod cargo;
 pub(crate) mod child;
 mod libtest;
 mod report;
+mod times;
 
 use crate::cases::{self, Case, Kind, Turn};
 use crate::harness::{MountKind, Profile, source_root};
@@ -13,12 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+use times::Forecast;
 
 /// What `--help` says.
 pub(crate) const USAGE: &str = "\
-vellum-tests [--list] [--jobs N] [WORD]...
+vellum-tests [--list] [--quick] [--jobs N] [WORD]...
 Runs the tests whose name has one of the WORDs in it, or all of them.
   --list      names them and ends
+  --quick     only unit tests, models, and comparisons with the kernel's overlayfs
   --jobs N    so many side by side (default 2); those that need the machine for themselves run alone
 Environment:
   VELLUM            the program to test (default target/release/vellum); overlay: the kernel's overlayfs
@@ -51,12 +54,14 @@ struct Places {
 /// Runs what the arguments ask for.
 pub(crate) fn main(args: &[String]) -> ExitCode {
     let mut list = false;
+    let mut quick = false;
     let mut width = 2;
     let mut words = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--list" => list = true,
+            "--quick" => quick = true,
             "--jobs" => match args.next().and_then(|number| number.parse().ok()) {
                 Some(number) if number > 0 => width = number,
                 _ => return refuse("--jobs needs a number of at least 1"),
@@ -65,13 +70,16 @@ pub(crate) fn main(args: &[String]) -> ExitCode {
             word => words.push(word),
         }
     }
-    let jobs: Vec<Job> = all_jobs()
+    let mut jobs: Vec<Job> = all_jobs()
         .into_iter()
         .filter(|job| words.is_empty() || words.iter().any(|word| job.name().contains(word)))
+        .filter(|job| !quick || job.case.is_quick())
         .collect();
     if jobs.is_empty() {
         return refuse("no test has such a name; see --list");
     }
+    // A fault that a quick test finds is seen within minutes.
+    jobs.sort_by_key(|job| !job.case.is_quick());
     if list {
         jobs.iter().for_each(|job| println!("{}", job.name()));
         return ExitCode::SUCCESS;
@@ -128,7 +136,9 @@ fn prepare() -> Result<Places, String> {
 
 fn run(jobs: &[Job], width: usize, places: &Places) -> ExitCode {
     let begin = Instant::now();
-    let report = Mutex::new(Report::default());
+    let forecast = Forecast::new(jobs.iter().map(|job| (job.name(), job.case.turn)), width, &places.logs);
+    println!("{} test cases, about {} on two processors", jobs.len(), forecast.all());
+    let report = Mutex::new(Report::new(forecast));
     let of = |turn: Turn| jobs.iter().filter(move |job| job.case.turn == turn);
     // Those that use the machine's cores by themselves first: compilers, then one by one what measures time.
     for job in of(Turn::Alone) {
@@ -152,7 +162,8 @@ fn run(jobs: &[Job], width: usize, places: &Places) -> ExitCode {
     } else {
         println!("kept: {}", places.work.display());
     }
-    report.into_inner().unwrap_or_default().close(begin.elapsed(), &places.logs)
+    let report = report.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    report.close(begin.elapsed(), &places.logs)
 }
 
 fn one(job: &Job, places: &Places, report: &Mutex<Report>) {

@@ -1,5 +1,6 @@
 //! What is printed: a line as each case ends, the names at the end, and one closing line.
 
+use super::times::Forecast;
 use super::{Line, Verdict};
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,13 +10,17 @@ use std::time::Duration;
 const TAIL: usize = 60;
 
 /// All results so far.
-#[derive(Default)]
 pub(crate) struct Report {
     lines: Vec<Line>,
     times: Vec<(String, Duration)>,
+    forecast: Forecast,
 }
 
 impl Report {
+    pub(crate) fn new(forecast: Forecast) -> Self {
+        Self { lines: Vec::new(), times: Vec::new(), forecast }
+    }
+
     /// Takes the results of one case and prints a line about it.
     pub(crate) fn add(&mut self, name: &str, lines: Vec<Line>, took: Duration, log: &Path) {
         let (passed, failed, skipped) = count(&lines);
@@ -29,7 +34,8 @@ impl Report {
         } else {
             String::new()
         };
-        println!("{word:8} {:7.1} s  {name}{parts}", took.as_secs_f64());
+        let left = self.forecast.end(name);
+        println!("{word:8} {:7.1} s  {name}{parts}  [{left}]", took.as_secs_f64());
         for line in &lines {
             match &line.result {
                 Verdict::Failed(why) => println!("    FAILED {}: {why}", line.name),
@@ -68,6 +74,7 @@ impl Report {
         }
         let (passed, failed, skipped) = count(&self.lines);
         println!("Logs: {}\n", logs.display());
+        super::times::write(&self.times, logs);
         println!("{passed} passed, {failed} failed, {skipped} skipped");
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }

@@ -3,7 +3,16 @@
 use super::finding::Finding;
 use super::sources::Tree;
 
+const README: &str = "README.md";
+/// Two pages.
+const README_WORDS_MAX: usize = 700;
+
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
+    let words = tree.find(README).map_or(0, |readme| readme.text.split_whitespace().count());
+    if words > README_WORDS_MAX {
+        let message = format!("{words} words, more than {README_WORDS_MAX}; the rest belongs to docs/src");
+        findings.push(Finding::new(README, 0, "readme", message));
+    }
     let mut fail = |message: &str| findings.push(Finding::new("CHANGELOG.md", 0, "changelog", message));
     match tree.find("CHANGELOG.md") {
         None => fail("is missing"),
@@ -47,6 +56,17 @@ mod tests {
         let mut findings = Vec::new();
         check(&Tree { sources }, &mut findings);
         findings.into_iter().map(|finding| finding.message).collect()
+    }
+
+    #[test]
+    fn the_readme_is_short() {
+        let changelog = || Source::new("CHANGELOG.md", "## Unreleased\n- x\n");
+        for (words, failures) in [(700, 0), (701, 1)] {
+            let sources = vec![Source::new(README, &"word ".repeat(words)), changelog()];
+            let mut findings = Vec::new();
+            check(&Tree { sources }, &mut findings);
+            assert_eq!(findings.len(), failures, "{findings:?}");
+        }
     }
 
     #[test]

@@ -13,9 +13,9 @@ mod locks;
 mod manifests;
 mod modules;
 mod paths;
-mod prose;
 mod reference;
 mod semantics;
+mod sentences;
 mod sources;
 mod text;
 mod unsafe_code;
@@ -40,12 +40,15 @@ rules of tidy:
   unsafe           unsafe code only in crates that are for it, forbidden in all others
   machine-path     no path of somebody's machine in sources and documents
   changelog        CHANGELOG.md has a section Unreleased, with something in it or a release below it
-  prose            README.md has at most 700 words; it and the pages of docs/src at most 20 in a sentence on average
+  readme           README.md has at most 700 words
   reference        docs/src/reference and the manual have every option, the pages every subcommand; quoted messages are the program's
   decisions        no decision of ARCHITECTURE.md above 80 words; every page of docs/design is in its index
   links            links between documents lead to files and headings that are there, and paths in them too
+  sentences        README, SEMANTICS, SECURITY, ARCHITECTURE, CONTRIBUTING, docs/design and docs/src have sentences
+                   of at most 20 words on average, each page
   semantics        every promise in SEMANTICS.md names tests that exist:
                    - a list item that begins with a dash [test: tests/tests/x.rs::name, other/file.rs::name]
+                   and so do all tests that SECURITY.md names
 an exception: a comment `tidy-allow(RULE): REASON` on the line or up to three lines above it;
 for function-length also #[allow(clippy::too_many_lines, reason = \"...\")]";
 
@@ -90,9 +93,9 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     decisions::check(tree, &mut findings);
     links::check(tree, &mut findings);
     documents::check(tree, &mut findings);
-    prose::check(tree, &mut findings);
     reference::check(tree, &mut findings);
     semantics::check(tree, &mut findings);
+    sentences::check(tree, &mut findings);
     findings
 }
 

@@ -14,6 +14,8 @@
 //! exactly that text, for harnesses that name their cases by strings. In files that are not Rust, the name has to
 //! occur as a word. Lines that continue an item are indented; indented items belong to the item above them. Lists
 //! that are no promises begin with `*` or a number; code between fences is not looked at.
+//!
+//! SECURITY.md has no promises of that form. The tests that it names have to exist all the same.
 
 use super::finding::Finding;
 use super::sources::{Source, Tree};
@@ -21,6 +23,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::str::FromStr;
 
 const DOCUMENT: &str = "SEMANTICS.md";
+const SECURITY: &str = "SECURITY.md";
 const RULE: &str = "semantics";
 
 pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
@@ -29,25 +32,49 @@ pub(super) fn check(tree: &Tree, findings: &mut Vec<Finding>) {
         return;
     };
     for promise in promises(&document.text) {
-        let mut fail = |message: String| findings.push(Finding::new(DOCUMENT, promise.line, RULE, message));
-        let tests = promise.tests();
-        if tests.is_empty() {
-            fail("a promise without [test: FILE::NAME]".into());
+        if promise.tests().is_empty() {
+            let message = "a promise without [test: FILE::NAME]";
+            findings.push(Finding::new(DOCUMENT, promise.line, RULE, message));
         }
-        for test in tests {
-            let Some((path, name)) = test.rsplit_once("::") else {
-                fail(format!("[test: {test}]: write FILE::NAME"));
-                continue;
-            };
-            match tree.find(path) {
-                None => fail(format!("[test: {test}]: there is no file {path}")),
-                Some(source) if !has_test(source, name) => {
-                    fail(format!("[test: {test}]: {path} has no test {name}"))
-                }
-                Some(_) => {}
+        check_tests(tree, DOCUMENT, &promise, findings);
+    }
+    for promise in tree.find(SECURITY).map_or_else(Vec::new, |document| paragraphs(&document.text)) {
+        check_tests(tree, SECURITY, &promise, findings);
+    }
+}
+
+fn check_tests(tree: &Tree, document: &str, promise: &Promise, findings: &mut Vec<Finding>) {
+    for test in promise.tests() {
+        let mut fail = |message: String| findings.push(Finding::new(document, promise.line, RULE, message));
+        let Some((path, name)) = test.rsplit_once("::") else {
+            fail(format!("[test: {test}]: write FILE::NAME"));
+            continue;
+        };
+        match tree.find(path) {
+            None => fail(format!("[test: {test}]: there is no file {path}")),
+            Some(source) if !has_test(source, name) => {
+                fail(format!("[test: {test}]: {path} has no test {name}"))
             }
+            Some(_) => {}
         }
     }
+}
+
+/// The parts of a text between empty lines, of whatever form.
+fn paragraphs(text: &str) -> Vec<Promise> {
+    let mut paragraphs: Vec<Promise> = Vec::new();
+    let mut inside = false;
+    for (number, line) in text.lines().enumerate() {
+        match paragraphs.last_mut() {
+            Some(paragraph) if inside => {
+                paragraph.text.push('\n');
+                paragraph.text.push_str(line);
+            }
+            _ => paragraphs.push(Promise { line: number + 1, text: line.to_owned() }),
+        }
+        inside = !line.trim().is_empty();
+    }
+    paragraphs
 }
 
 struct Promise {
@@ -177,6 +204,22 @@ mod tests {
         {
             assert_eq!(messages(&format!("- X [test: {bad}]")).len(), 1, "{bad}");
         }
+    }
+
+    #[test]
+    fn tests_that_the_page_of_security_names_exist() {
+        let found = |security: &str| {
+            let sources = [(DOCUMENT, ""), (SECURITY, security), ("t/a.rs", TESTS)];
+            let sources = sources.map(|(path, text)| Source::new(path, text)).into();
+            let mut findings = Vec::new();
+            check(&Tree { sources }, &mut findings);
+            findings.into_iter().map(|finding| finding.to_string()).collect::<Vec<_>>()
+        };
+        let good = "- No test.\n\n| a | b [test: t/a.rs::one] |\n\nText [test:\nt/a.rs::two]\n";
+        assert!(found(good).is_empty(), "{:?}", found(good));
+        let bad = found("# S\n\nText\n[test: t/a.rs::one, t/b.rs::one].\n\n| [test: t/a.rs] |\n");
+        assert_eq!(bad.len(), 2, "{bad:?}");
+        assert!(bad[0].starts_with("SECURITY.md:3: "), "{bad:?}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What container engines are configured to mount with, and where their stores are.
 
-use super::host::is_vellum;
-use super::{Check, Host};
+use super::check::Check;
+use super::host::Host;
 use std::path::{Path, PathBuf};
 
 /// A store of layers.
@@ -57,7 +57,7 @@ fn podman(host: &Host, checks: &mut Vec<Check>, stores: &mut Vec<LayerStore>) {
         .and_then(toml::Value::as_str)
         .filter(|program| !program.is_empty())
         .map(PathBuf::from);
-    let is_ours = program.as_deref().is_some_and(|program| is_vellum(host, program));
+    let is_ours = program.as_deref().is_some_and(|program| host.is_vellum(program));
 
     let default = if host.is_root() {
         Some("/var/lib/containers/storage".into())
@@ -96,7 +96,7 @@ fn docker(host: &Host, checks: &mut Vec<Check>, stores: &mut Vec<LayerStore>) {
     const SUBJECT: &str = "docker";
     const FILE: &str = "/etc/docker/daemon.json";
     let program = host.program(FUSE_OVERLAYFS);
-    let is_ours = program.as_deref().is_some_and(|program| is_vellum(host, program));
+    let is_ours = program.as_deref().is_some_and(|program| host.is_vellum(program));
     let parsed = host.read(FILE).map(|text| serde_json::from_str::<serde_json::Value>(&text));
     let is_broken = matches!(parsed, Some(Err(_)));
     let settings = parsed.and_then(Result::ok).unwrap_or_default();
@@ -132,7 +132,7 @@ fn docker(host: &Host, checks: &mut Vec<Check>, stores: &mut Vec<LayerStore>) {
 
 fn containerd(host: &Host, stores: &mut Vec<LayerStore>) {
     let path = Path::new("/var/lib/containerd-fuse-overlayfs");
-    let is_ours = host.program(FUSE_OVERLAYFS).as_deref().is_some_and(|program| is_vellum(host, program));
+    let is_ours = host.program(FUSE_OVERLAYFS).as_deref().is_some_and(|program| host.is_vellum(program));
     if host.at(path).is_dir() {
         stores.push(LayerStore { path: host.at(path), is_ours });
     }
@@ -140,8 +140,8 @@ fn containerd(host: &Host, stores: &mut Vec<LayerStore>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Grade;
-    use super::super::tests::host;
+    use super::super::check::Grade;
+    use super::super::host::tests::host;
     use super::*;
 
     const PODMAN: (&str, &str) = ("/usr/bin/podman", "");
@@ -165,10 +165,10 @@ mod tests {
         assert_eq!(store.path, Path::new("/var/lib/containers/storage"));
 
         // An ordinary user's own file comes first.
-        let own = ("/home/ann/.config/containers/storage.conf", "[storage]\ndriver = \"overlay\"\n");
+        let own = ("/srv/ann/.config/containers/storage.conf", "[storage]\ndriver = \"overlay\"\n");
         let (check, store) = judged(1000, &[PODMAN, OURS, system, own]);
         assert_eq!((check.grade, store.is_ours), (Grade::Note, false));
-        assert_eq!(store.path, Path::new("/home/ann/.local/share/containers/storage"));
+        assert_eq!(store.path, Path::new("/srv/ann/.local/share/containers/storage"));
         let (_, store) =
             judged(0, &[PODMAN, ("/etc/containers/storage.conf", "[storage]\ngraphroot = \"/srv/c\"\n")]);
         assert_eq!(store.path, Path::new("/srv/c"));

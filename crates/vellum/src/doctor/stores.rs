@@ -1,6 +1,6 @@
 //! What Vellum has left on this host: layers that take blocks from others, mounts without a service.
 
-use super::Check;
+use super::check::Check;
 use super::engines::LayerStore;
 use crate::ask::answer;
 use crate::mounts::{Choice, ask_all, mount_points};
@@ -69,7 +69,7 @@ pub(super) fn mounts() -> Result<Vec<Check>, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Grade;
+    use super::super::check::Grade;
     use super::*;
     use rustix::fs::{XattrFlags, setxattr};
 

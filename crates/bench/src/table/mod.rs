@@ -1,11 +1,19 @@
-//! Tables of Markdown, for documents.
+//! Tables of Markdown, for documents, of what `compare --json` has written.
 
-use super::naming::full;
-use super::numbers::{NONE, bytes, count, time};
-use super::results::{Results, Subject, Task};
-use super::verdict::{Verdict, limit};
+mod naming;
+mod numbers;
+mod results;
+mod verdict;
+
 use crate::failure::{Failure, Result};
+use naming::full;
+use numbers::{NONE, bytes, count, time};
+use results::{Results, Subject, Task};
 use std::path::PathBuf;
+use verdict::{Verdict, limit};
+
+#[cfg(test)]
+pub(crate) const SMALL: &str = include_str!("small.json");
 
 /// Which numbers are in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -135,7 +143,6 @@ fn counted(result: &Subject) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::SMALL;
 
     fn made(text: &str, names: &[&str], of: Of) -> Result<String> {
         let dir = tempfile::tempdir().unwrap();

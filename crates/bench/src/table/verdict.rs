@@ -1,6 +1,5 @@
-//! Whether a bar is met, in words and in colour.
+//! Whether a bar is met.
 
-use super::html::Html;
 use super::results::{Bar, Subject};
 use crate::targets::Unit;
 
@@ -32,18 +31,6 @@ impl Verdict {
             Self::NoBar => "no bar",
         }
     }
-
-    pub(super) fn write(self, html: &mut Html) {
-        let (class, mark) = match self {
-            Self::Met => ("good", "\u{2713} "),
-            Self::NotMet => ("bad", "\u{2717} "),
-            Self::NotJudged | Self::NoBar => ("muted", ""),
-        };
-        html.element("span", &[("class", class)], |html| {
-            html.text(mark);
-            html.text(self.word());
-        });
-    }
 }
 
 /// What the value must not exceed.
@@ -58,21 +45,5 @@ pub(super) fn limit(bar: &Bar) -> String {
         Unit::TimesFuseOverlayfs2 => format!("{at_most}\u{a0}×\u{a0}fuse-overlayfs-2"),
         Unit::Milliseconds => format!("{at_most}\u{a0}ms"),
         Unit::ResidentMib => format!("{at_most}\u{a0}MiB"),
-    }
-}
-
-/// Words that a reader must not overlook, in a frame.
-pub(super) fn tag(html: &mut Html, class: &str, word: &str) {
-    html.text(" ");
-    html.words("span", &[("class", &format!("tag {class}"))], word);
-}
-
-/// What is to be known of a result beside its numbers.
-pub(super) fn tags(html: &mut Html, result: &Subject) {
-    if result.is_noisy() {
-        tag(html, "warn", "noisy");
-    }
-    if result.failure.is_some() {
-        tag(html, "bad", "failed");
     }
 }

@@ -1,20 +1,16 @@
-//! What a page needs of reports, and how several of them become one.
+//! What a table needs of reports, and how several of them become one.
 
 use crate::failure::{Failure, Result};
 use crate::report::SCHEMA_VERSION;
-use crate::statistics::median;
 use crate::targets::Unit;
-use crate::tasks::{self, Metric};
 use serde::Deserialize;
-use std::collections::BTreeMap;
+use serde::de::IgnoredAny;
 use std::path::Path;
 
 /// Above this a measurement is noise: half the range of times, as a part of the median.
 const SPREAD_MAX: f64 = 0.25;
 /// Rounds from which on the ratios of a run can be judged noisy.
 const ROUNDS_MIN: usize = 3;
-/// Above this load average before the start all measurements are noise.
-const LOAD_MAX: f64 = 0.5;
 
 /// A file that `compare --json` has written.
 #[derive(Debug, Deserialize)]
@@ -29,48 +25,24 @@ struct Report {
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Run {
     pub(super) machine: Machine,
-    pub(super) rounds: usize,
-    pub(super) scale: f64,
     pub(super) denominator: Option<String>,
     #[serde(default)]
     pub(super) subjects: Vec<Note>,
-    #[serde(default)]
-    pub(super) missing: Vec<Missing>,
-    #[serde(default)]
-    pub(super) interrupted: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Machine {
-    pub(super) cpu: String,
-    pub(super) cores: usize,
-    pub(super) memory_mib: u64,
-    pub(super) kernel: String,
     pub(super) filesystem: String,
-    pub(super) date: String,
-    pub(super) load_before: f64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct Note {
     pub(super) name: String,
-    pub(super) version: Option<String>,
-    pub(super) options: Option<String>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Missing {
-    pub(super) name: String,
-    pub(super) why: String,
 }
 
 #[derive(Debug, Deserialize)]
 pub(super) struct Task {
     pub(super) name: String,
-    pub(super) title: String,
-    pub(super) state: String,
-    pub(super) operations: usize,
-    pub(super) passes: u32,
     pub(super) results: Vec<Subject>,
     /// The number of the run that it is of.
     #[serde(skip)]
@@ -83,36 +55,18 @@ pub(super) struct Subject {
     pub(super) seconds: Option<f64>,
     pub(super) spread: Option<f64>,
     pub(super) ratio: Option<f64>,
-    pub(super) ratio_range: Option<(f64, f64)>,
-    pub(super) ratio_confidence: Option<(f64, f64)>,
     /// What the run itself said of its ratios; older files do not.
     #[serde(default)]
     noisy: bool,
-    pub(super) resident_bytes: Option<f64>,
-    pub(super) requests: Option<Counts>,
     pub(super) requests_per_operation: Option<f64>,
-    pub(super) client_calls: Option<Counts>,
     pub(super) client_calls_per_operation: Option<f64>,
-    pub(super) service_calls: Option<Counts>,
     pub(super) service_calls_per_operation: Option<f64>,
-    pub(super) client_faults_per_operation: Option<f64>,
-    pub(super) service_faults_per_operation: Option<f64>,
     pub(super) charged: Option<Charged>,
-    pub(super) locked_per_operation: Option<f64>,
-    pub(super) shared_writes_per_operation: Option<f64>,
-    pub(super) client_switches_per_operation: Option<f64>,
-    pub(super) service_switches_per_operation: Option<f64>,
     pub(super) bar: Option<Bar>,
     pub(super) bar_met: Option<bool>,
     #[serde(default)]
-    pub(super) behind: Vec<String>,
-    pub(super) failure: Option<String>,
-    #[serde(default)]
-    pub(super) samples: Vec<Option<Sample>>,
+    samples: Vec<Option<IgnoredAny>>,
 }
-
-/// How often something was done in all passes of a measurement, by kind.
-pub(super) type Counts = BTreeMap<String, f64>;
 
 /// Memory that was charged to the control groups of the two sides, what they have in the page cache included.
 #[derive(Debug, Deserialize)]
@@ -127,17 +81,7 @@ pub(super) struct Bar {
     pub(super) unit: Unit,
 }
 
-#[derive(Debug, Deserialize)]
-pub(super) struct Sample {
-    pub(super) seconds: f64,
-    pub(super) client_cpu_seconds: Option<f64>,
-    pub(super) service_cpu_seconds: Option<f64>,
-    pub(super) kernel_cpu_seconds: Option<f64>,
-    pub(super) resident_bytes: Option<f64>,
-    pub(super) upper_bytes: Option<f64>,
-}
-
-/// All that a page shows.
+/// All that a table may show.
 #[derive(Debug, Default)]
 pub(super) struct Results {
     pub(super) runs: Vec<Run>,
@@ -189,13 +133,6 @@ impl Results {
         }
     }
 
-    /// The runs of which something is shown, with the number of each and of its tasks.
-    pub(super) fn used_runs(&self) -> Vec<(usize, &Run, usize)> {
-        let tasks = |run| self.tasks.iter().filter(|task| task.run == run).count();
-        let counted = self.runs.iter().enumerate().map(|(number, run)| (number, run, tasks(number)));
-        counted.filter(|(.., tasks)| *tasks > 0).collect()
-    }
-
     /// What the times of a task are divided by.
     pub(super) fn denominator(&self, task: &Task) -> Option<&str> {
         self.runs.get(task.run)?.denominator.as_deref()
@@ -205,31 +142,6 @@ impl Results {
     pub(super) fn filesystem(&self, task: &Task) -> Option<&str> {
         Some(self.runs.get(task.run)?.machine.filesystem.as_str())
     }
-
-    /// Everything that times are divided by, each once.
-    pub(super) fn denominators(&self) -> Vec<&str> {
-        let mut all: Vec<&str> = self.tasks.iter().filter_map(|task| self.denominator(task)).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-}
-
-impl Run {
-    pub(super) fn is_noisy(&self) -> bool {
-        self.machine.load_before > LOAD_MAX
-    }
-}
-
-impl Task {
-    /// Whether it is judged by memory and not by time.
-    pub(super) fn is_of_memory(&self) -> bool {
-        tasks::named(&self.name).is_some_and(|task| task.metric == Metric::Resident)
-            || self
-                .results
-                .iter()
-                .any(|result| result.bar.as_ref().is_some_and(|bar| bar.unit == Unit::ResidentMib))
-    }
 }
 
 impl Subject {
@@ -237,16 +149,6 @@ impl Subject {
         // Of fewer rounds a run calls everything noisy, which the number of rounds in the heading says too.
         let judged = self.noisy && self.samples.len() >= ROUNDS_MIN;
         judged || self.spread.is_some_and(|spread| spread > SPREAD_MAX)
-    }
-
-    /// A value of every sample that has it.
-    pub(super) fn values(&self, of: fn(&Sample) -> Option<f64>) -> Vec<f64> {
-        self.samples.iter().flatten().filter_map(of).collect()
-    }
-
-    /// The middle one of these.
-    pub(super) fn middle(&self, of: fn(&Sample) -> Option<f64>) -> Option<f64> {
-        Some(median(&self.values(of))).filter(|middle| middle.is_finite())
     }
 }
 
@@ -263,7 +165,7 @@ pub(super) fn of(texts: &[&str]) -> Result<Results> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::SMALL;
+    use crate::table::SMALL;
 
     #[test]
     fn later_tasks_replace_earlier_ones_where_they_stand() {
@@ -281,11 +183,6 @@ mod tests {
         let cached = open.results.iter().find(|result| result.subject == "vellum-cached").unwrap();
         assert_eq!((open.run, cached.seconds), (1, Some(0.0777)));
         assert_eq!(merged.tasks.iter().find(|task| task.name == "block-same").unwrap().run, 0);
-        assert_eq!(
-            merged.used_runs().iter().map(|(number, _, tasks)| (*number, *tasks)).collect::<Vec<_>>(),
-            [(0, 1), (1, names.len() - 1)]
-        );
-        assert_eq!(of(&[SMALL, SMALL]).unwrap().used_runs().len(), 1);
     }
 
     #[test]
@@ -335,14 +232,5 @@ mod tests {
         };
         assert_eq!(noisy(SMALL), 2);
         assert_eq!(noisy(&SMALL.replacen("\"requests\": null", "\"noisy\": true", 1)), 3);
-    }
-
-    #[test]
-    fn denominators_are_those_of_the_runs() {
-        let other = SMALL
-            .replace("\"denominator\": \"overlayfs\"", "\"denominator\": \"host\"")
-            .replace("open-read", "x");
-        assert_eq!(of(&[SMALL, &other]).unwrap().denominators(), ["host", "overlayfs"]);
-        assert_eq!(of(&[SMALL]).unwrap().denominators(), ["overlayfs"]);
     }
 }

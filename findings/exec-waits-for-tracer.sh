@@ -9,7 +9,7 @@
 # Needs apt, or gcc and python3, and to be allowed to trace its own children. Exit status 1: it is not as stated; 77: tracing is not allowed here.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-command -v gcc python3 > /dev/null || "$here/../scripts/apt" gcc libc6-dev python3 > /dev/null
+{ command -v gcc && command -v python3; } > /dev/null || "$here/../scripts/apt" gcc libc6-dev python3 > /dev/null || exit 77
 uname -r
 gcc --version | head -1
 python3 --version

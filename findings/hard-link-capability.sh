@@ -10,8 +10,8 @@
 # Seen with: GNU tar 1.34 of Debian 12, containerd/v2 2.4.2, moby/go-archive 0.3.3 (fetched here, as Go modules).
 # Needs: root, Go 1.25 or later, setcap and getcap (apt-get install libcap2-bin), a temporary folder on ext4, XFS, btrfs or tmpfs.
 set -euo pipefail
-for tool in go setcap getcap tar; do command -v $tool > /dev/null || { echo "$tool is missing" >&2; exit 2; }; done
-[ "$(id -u)" = 0 ] || { echo "run it as root" >&2; exit 2; }
+for tool in go setcap getcap tar; do command -v $tool > /dev/null || { echo "$tool is missing" >&2; exit 77; }; done
+[ "$(id -u)" = 0 ] || { echo "run it as root" >&2; exit 77; }
 top=$(mktemp -d /var/tmp/finding.XXXXXX)
 export GOPATH=$top/go GOCACHE=$top/cache GOFLAGS="-mod=mod -modcacherw" GOTOOLCHAIN=local
 trap 'rm -rf "$top"' EXIT
@@ -20,7 +20,8 @@ go version; tar --version | head -n1
 
 mkdir probe; cd probe
 go mod init probe 2> /dev/null
-go get github.com/containerd/containerd/v2@v2.4.2 github.com/moby/go-archive@v0.3.3 > /dev/null 2>&1
+go get github.com/containerd/containerd/v2@v2.4.2 github.com/moby/go-archive@v0.3.3 > /dev/null 2>&1 ||
+  { echo "the modules cannot be fetched here" >&2; exit 77; }
 cat > main.go <<'GO'
 package main
 

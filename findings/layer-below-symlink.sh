@@ -9,8 +9,8 @@
 # Seen with: podman 4.3.1 and umoci 0.4.7 of Debian 12; the overlay driver's part with podman 5.4.2 of Debian 13, too.
 # Needs: root, podman, umoci (apt-get install podman umoci).
 set -euo pipefail
-for tool in podman umoci tar sha256sum; do command -v $tool > /dev/null || { echo "$tool is missing" >&2; exit 2; }; done
-[ "$(id -u)" = 0 ] || { echo "run it as root" >&2; exit 2; }
+for tool in podman umoci tar sha256sum; do command -v $tool > /dev/null || { echo "$tool is missing" >&2; exit 77; }; done
+[ "$(id -u)" = 0 ] || { echo "run it as root" >&2; exit 77; }
 top=$(mktemp -d /var/tmp/finding.XXXXXX)
 trap 'umount -q $top/*/overlay 2> /dev/null || true; rm -rf "$top"' EXIT
 cd "$top"

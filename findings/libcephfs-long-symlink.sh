@@ -8,7 +8,7 @@
 # Needs root, FUSE and apt; the cluster is one in memory on this machine. Exit status 1: it is not as stated.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-"$here/../scripts/apt" ceph-mon ceph-mgr ceph-osd ceph-mds ceph-common ceph-fuse python3 python3-cephfs uuid-runtime fuse3
+"$here/../scripts/apt" ceph-mon ceph-mgr ceph-osd ceph-mds ceph-common ceph-fuse python3 python3-cephfs uuid-runtime fuse3 > /dev/null || exit 77
 dpkg-query -W -f '${Package} ${Version}\n' libcephfs2 ceph-fuse python3-cephfs
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -6,8 +6,8 @@
 # statx(2) tells them apart by st_dev, and since Linux 6.10 by stx_subvol.
 # Seen with Linux 6.18 and Debian 12's btrfs-progs 6.2. As root, with loop devices.
 set -euo pipefail
-[ "$(id -u)" = 0 ] || { echo "as root, please" >&2; exit 2; }
-command -v mkfs.btrfs > /dev/null || apt-get install -y btrfs-progs > /dev/null
+[ "$(id -u)" = 0 ] || { echo "as root, please" >&2; exit 77; }
+command -v mkfs.btrfs > /dev/null || apt-get install -y btrfs-progs > /dev/null || exit 77
 uname -r
 mkfs.btrfs --version
 dir=$(mktemp -d)

@@ -7,11 +7,14 @@
 #   fuse-overlayfs from PATH instead, for root as well, and `podman info` does not name it. The file goes away by hand only; then the same
 #   store and image are mounted by the kernel.
 # Seen with: podman 4.3.1 of Debian 12 and 5.4.2 of Debian 13, each with fuse-overlayfs 1.10, as root.
-# Needs: root, podman, fuse-overlayfs, runc or crun, busybox (apt-get install podman fuse-overlayfs runc busybox-static).
-# Exit status 1: it is not as stated; 2: a program is missing.
+# Needs: root, podman, fuse-overlayfs, runc or crun, busybox; installs missing ones by apt. Exit status 1: it is not as stated; 77: it cannot be
+# tried on this machine.
 set -euo pipefail
-for tool in podman fuse-overlayfs busybox; do command -v $tool > /dev/null || { echo "$tool is missing" >&2; exit 2; }; done
-[ "$(id -u)" = 0 ] || { echo "run it as root" >&2; exit 2; }
+[ "$(id -u)" = 0 ] || { echo "run it as root" >&2; exit 77; }
+here=$(cd "$(dirname "$0")" && pwd)
+for tool in podman fuse-overlayfs busybox; do
+  command -v $tool > /dev/null || "$here/../scripts/apt" podman fuse-overlayfs runc busybox-static > /dev/null || exit 77
+done
 if [ -z "${FINDING_INSIDE-}" ]; then
   # Mounts and processes go with these namespaces.
   FINDING_INSIDE=1 exec unshare --mount --pid --fork --mount-proc --kill-child "$0"
@@ -44,7 +47,8 @@ root_of() { podman run --rm --network=none base cat /proc/mounts | awk '$2 == "/
 named() { podman info | grep -A1 overlay.mount_program | sed -n 's/ *Executable: //p' || true; }
 
 settings "$(command -v fuse-overlayfs)"
-podman import image.tar base > /dev/null 2>&1
+podman import image.tar base > /dev/null 2>&1 && podman run --rm --network=none base cat /proc/version > /dev/null ||
+  { echo "no containers here" >&2; exit 77; }
 with="$(root_of), named: $(named)"
 settings ""
 without="$(root_of), named: $(named), flag: $(cat root/overlay/.has-mount-program)"

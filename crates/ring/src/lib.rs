@@ -64,7 +64,7 @@
 //! allocation and no panic, and system calls are made without libc. Only `region` has unsafe code. x86-64 and
 //! aarch64; each has atomic words of 64 bits.
 //!
-//! Examples: `examples/session.rs` makes the memory and calls through it; `examples/roundtrip.rs` measures.
+//! Examples: `examples/session.rs` makes the memory and calls through it; `examples/call_cost.rs` measures.
 #![no_std]
 #![deny(unsafe_code)]
 

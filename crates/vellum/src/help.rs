@@ -10,6 +10,7 @@ Commands:
   mount        mount layers as one tree
   umount       take a mount away
   inspect      show where a path of a mount comes from, and how it is served
+  doctor       check this host: kernel, FUSE, engines, stores, mounts
   flatten      copy into an upper layer what its files still take from the layers below
   sync         write everything in mounts to disk
   pool         what the tenants of this host may use: processors, memory, disks

@@ -120,7 +120,7 @@ impl Core {
 /// Threads are started as they are needed, up to [`Workers::max`](crate::Workers::max), and as few as possible
 /// wait for requests at a time, normally one, which waits awake for up to
 /// [`Workers::spin`](crate::Workers::spin) before it sleeps. What that is worth, measured with
-/// `examples/roundtrip.rs` (time of a LOOKUP as the client sees it; kernel 6.18, virtual machine, 2 processors, halt
+/// `examples/request_cost.rs` (time of a LOOKUP as the client sees it; kernel 6.18, virtual machine, 2 processors, halt
 /// polling off in guest; medians, a third up or down from run to run):
 ///
 /// | workers | 1 client | 2 clients | 1 client beside a busy process |

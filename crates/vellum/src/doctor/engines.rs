@@ -69,7 +69,10 @@ fn podman(host: &Host, checks: &mut Vec<Check>, stores: &mut Vec<LayerStore>) {
         // Names with variables are podman's to expand.
         Some(PathBuf::from(table.get(key)?.as_str().filter(|path| !path.contains('$'))?))
     });
-    if let Some(path) = named.or(default) {
+    let store = named.or(default);
+    let mark = store.as_ref().map(|path| path.join("overlay/.has-mount-program")).unwrap_or_default();
+    let has_mark = host.read(&mark).is_some_and(|text| text.trim() == "true");
+    if let Some(path) = store {
         stores.push(LayerStore { path: host.at(path), is_ours });
     }
 
@@ -87,6 +90,12 @@ fn podman(host: &Host, checks: &mut Vec<Check>, stores: &mut Vec<LayerStore>) {
         Some(program) if is_ours => Check::ok(SUBJECT, format!("mounts with {}", program.display())),
         Some(program) => Check::note(SUBJECT, format!("mounts with {}", program.display()))
             .remedy(format!("for Vellum, change mount_program in {shown}")),
+        // The mark that podman leaves at the first use of a mount program.
+        None if host.program(FUSE_OVERLAYFS).is_some() && has_mark => Check::note(
+            SUBJECT,
+            format!("mounts with {FUSE_OVERLAYFS}, because {} says true", mark.display()),
+        )
+        .remedy("for the kernel's overlayfs, stop all containers and remove that file"),
         None => Check::note(SUBJECT, "mounts with the kernel's overlayfs")
             .remedy(format!("for Vellum, set mount_program in {shown}")),
     });
@@ -181,6 +190,15 @@ mod tests {
         assert_eq!(check.grade, Grade::Problem);
         let (check, _) = judged(0, &[PODMAN, ("/etc/containers/storage.conf", "[storage")]);
         assert_eq!(check.grade, Grade::Problem);
+    }
+
+    #[test]
+    fn a_store_that_had_a_mount_program_stays_on_fuse_overlayfs() {
+        let mark = ("/var/lib/containers/storage/overlay/.has-mount-program", "true");
+        let (check, _) = judged(0, &[PODMAN, mark, ("/usr/bin/fuse-overlayfs", "")]);
+        assert!(check.finding.starts_with("mounts with fuse-overlayfs, because "), "{check:?}");
+        let (check, _) = judged(0, &[PODMAN, mark]);
+        assert_eq!(check.finding, "mounts with the kernel's overlayfs");
     }
 
     #[test]

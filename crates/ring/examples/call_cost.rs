@@ -1,7 +1,7 @@
 //! What a call costs: an empty one, and one with 4 KiB of response, beside a UNIX socket pair and a bare futex. Client and
 //! service are two processes; this program starts itself.
 //!
-//! `cargo run --release -p vellum-ring --example roundtrip [CALLS]`
+//! `cargo run --release -p vellum-ring --example call_cost [CALLS]`
 //!
 //! What else runs on the machine is in the numbers; the medians of several rounds that alternate are printed, and their
 //! ratios to the socket pair.

@@ -1,7 +1,7 @@
 //! Measures what one request costs: a filesystem that does nothing, and client processes that ask it for names
 //! that do not exist (one LOOKUP each), or for attributes that may not be cached (one GETATTR each).
 //!
-//! `cargo run --release -p vellum-fuse --example roundtrip [-- workers=N spin=MICROSECONDS awake=true seconds=S request=lookup clients=1]`
+//! `cargo run --release -p vellum-fuse --example request_cost [-- workers=N spin=MICROSECONDS awake=true seconds=S request=lookup clients=1]`
 
 use std::error::Error;
 use std::ffi::CStr;

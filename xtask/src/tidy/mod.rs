@@ -2,6 +2,7 @@
 //!
 //! How a rule is lifted somewhere: see [`finding`]. The form of SEMANTICS.md: see [`semantics`].
 
+mod crumbs;
 mod cycles;
 mod decisions;
 mod dependencies;
@@ -12,6 +13,7 @@ mod links;
 mod locks;
 mod manifests;
 mod modules;
+mod names;
 mod paths;
 mod reference;
 mod semantics;
@@ -36,6 +38,9 @@ rules of tidy:
   function-length  no function above 120 lines
   module-doc       every Rust file begins with //!
   comment          no comment that begins with `The same`, no SAFETY line that says `as above`
+  name             no file and no type is named by a participle or an adverb
+  predicate        no is_, has_ or tells_ takes &mut self
+  crumb            no file of production code holds one expression in fewer than 12 lines
   trait-doc        every method of a public trait has a doc comment
   unsafe           unsafe code only in crates that are for it, forbidden in all others
   machine-path     no path of somebody's machine in sources and documents
@@ -51,6 +56,9 @@ rules of tidy:
                    and so do all tests that SECURITY.md names
 an exception: a comment `tidy-allow(RULE): REASON` on the line or up to three lines above it;
 for function-length also #[allow(clippy::too_many_lines, reason = \"...\")]";
+
+/// Whether the tree keeps the rules of `names` and `crumbs` already.
+const NAMES_ARE_NOUNS: bool = false;
 
 /// Checks the tree at `root` and prints what is wrong.
 pub(crate) fn run(root: &Path) -> ExitCode {
@@ -80,6 +88,10 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         if source.is_rust() {
             text::check(source, &mut own);
             functions::check(source, &mut own);
+            if NAMES_ARE_NOUNS {
+                names::check(source, &mut own);
+                crumbs::check(source, &mut own);
+            }
             unsafe_code::check(source, &mut own);
         }
         if source.path.ends_with("Cargo.toml") {
